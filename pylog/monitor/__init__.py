@@ -1,1 +1,1 @@
-"""What the broker reports about itself, over HTTP and off the hot path."""
+"""The broker's metrics and status pages, served over HTTP and off the hot path."""

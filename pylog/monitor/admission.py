@@ -1,8 +1,8 @@
-"""Who may ask the metrics endpoint: its certificate, read again when it changes, and its token.
+"""Access to the metrics endpoint: its TLS certificate, reloaded when it changes, and its token.
 
 Owns: the TLS context in use.
-Invariants: (1) a certificate that cannot be used is refused at the start, and later passed over;
-  (2) how long the look at a token takes says nothing about it.
+Invariants: an unusable certificate prevents the start, and later is logged and ignored; comparing a
+  token takes constant time.
 Source: RFC 6750 (bearer tokens).
 """
 
@@ -14,7 +14,7 @@ import threading
 
 from pylog.log.errors import StartError
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     import socket
     import ssl
@@ -26,7 +26,7 @@ log = logging.getLogger("pylog.monitor")
 
 
 class Admission:
-    """keystore: path of a PEM file, "" for plain HTTP. token: None lets everybody in."""
+    """keystore: path of a PEM file, "" for plain HTTP. token: None admits every request."""
 
     def __init__(self, keystore: str, token: str | None):
         self._keystore, self._token = keystore, token
@@ -43,7 +43,7 @@ class Admission:
         return bool(self._keystore)
 
     def check(self) -> None:
-        """Raises StartError (1)."""
+        """Load the certificate. Raises StartError if the certificate or the token is unusable."""
         if self._token == "":
             raise StartError(f"{TOKEN} is empty: leave it out, or give one")
         if not self._keystore:
@@ -55,13 +55,15 @@ class Admission:
             raise StartError(f"{KEYSTORE}={self._keystore}: {_reason(error)}") from error
 
     def entered(self, connection: socket.socket) -> socket.socket:
-        """The connection as requests come by it. Blocks for the handshake. Raises OSError."""
+        """Return the connection for reading requests, with TLS if configured. Blocks for the
+        handshake. Raises OSError.
+        """
         if not self._keystore:
             return connection
         with self._reading:
             self._refresh()
             context = self._context
-        assert context is not None     # check() came first.
+        assert context is not None  # check() ran first
         return context.wrap_socket(connection, server_side=True)
 
     def _refresh(self) -> None:
@@ -72,7 +74,7 @@ class Admission:
             self._stamp = stamp
             self._context = _context(self._keystore)
         except OSError as error:
-            # Keeps (1).
+            # Keeps the previous certificate.
             log.error("the new certificate of the metrics endpoint cannot be used",
                       extra={"reason": _reason(error)})
 
@@ -81,14 +83,14 @@ class Admission:
         return found.st_ino, found.st_size, found.st_mtime_ns
 
     def admits(self, headers: dict) -> bool:
-        """headers: by lower-case name."""
+        """Return True if the request has the token. headers: by lower-case name."""
         if self._token is None:
             return True
-        # Imported here: most endpoints ask for nothing.
+        # Imported here: most endpoints have no token.
         from hmac import compare_digest
 
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        # Keeps (2).
+        # Keeps the comparison in constant time.
         return scheme.lower() == SCHEME and compare_digest(
             given.strip().encode(), self._token.encode())
 
@@ -99,7 +101,7 @@ def _context(path: str) -> ssl.SSLContext:
 
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
-    # A key with a password is refused: nobody is there to type it.
+    # The empty password rejects an encrypted key instead of prompting for its password.
     made.load_cert_chain(path, password="")
     return made
 

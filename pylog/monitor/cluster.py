@@ -1,9 +1,9 @@
-"""This broker's cluster in numbers: who is there, who leads, who is in sync, who is behind.
+"""The cluster's metrics: brokers, leaders, in-sync replicas, lag of followers.
 
-Owns: the counts of the image that was looked at last.
-Invariants: (1) partitions of the whole cluster are counted once for each image; (2) what is read of
-  the event loop's objects is copied first: nobody waits for a scrape; (3) members of the quorum
-  are asked on the thread of who wants to know.
+Owns: the counts of the last image.
+Invariants: the partitions of the whole cluster are counted once per image; the event loop's objects
+  are copied before they are read, so that the loop never waits for a scrape; the members of the
+  quorum are queried on the caller's thread.
 Source: Kafka's ReplicaManager, KafkaController and BrokerTopic metrics of the same meaning.
 """
 
@@ -13,7 +13,7 @@ from pylog.metadata.controller.partitions.partition_change import Rules
 from pylog.metadata.image.image import NO_LEADER
 from pylog.monitor import overview
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -27,8 +27,9 @@ Samples = list  # of (family, [(label values, number)])
 
 
 class ClusterFigures:
-    """led: what this broker leads of several replicas, as replication.leadership.Led; none where it
-    is alone. now_ns: CLOCK_MONOTONIC."""
+    """led: returns the replicated partitions that this broker leads, as replication.leadership.Led;
+    empty in a cluster of one broker. now_ns: CLOCK_MONOTONIC.
+    """
 
     def __init__(self, metadata: MetadataService, settings: Any, led: Callable[[], list],
                  now_ns: Callable[[], int]):
@@ -37,12 +38,12 @@ class ClusterFigures:
         self._led = led
         self._now_ns = now_ns
         self._counted: tuple | None = None       # (image, its samples)
-        self._viewed: tuple | None = None        # (image, what a page says of it)
+        self._viewed: tuple | None = None  # (image, overview of it)
 
     def samples(self) -> Samples:
-        """[(family, [(label values, number)])], as Collector.sources give them."""
+        """Return [(family, [(label values, number)])], a source for Collector.sources."""
         image = self._metadata.image
-        # A broker whose controllers are elsewhere has none.
+        # A broker with remote controllers has none.
         controller = getattr(self._metadata, "controller", None)
         elections = {} if controller is None else controller.elections
         return [
@@ -54,7 +55,7 @@ class ClusterFigures:
             *self._of_quorum()]
 
     def _of_quorum(self) -> Samples:
-        """Nothing where there is none: on a broker without the controller's role."""
+        """Return the quorum's samples, none on a broker without the controller role."""
         quorum = getattr(self._metadata, "quorum", None)
         figures = None if quorum is None else (
             int(quorum.is_answering), int(quorum.is_full), quorum.failures, quorum.appends,
@@ -74,7 +75,7 @@ class ClusterFigures:
                 if member.stored_bytes >= 0])]
 
     def _of(self, image: Image) -> Samples:
-        """Keeps (1)."""
+        """Return the image's samples, counted once per image."""
         if self._counted is None or self._counted[0] is not image:
             self._counted = image, _counted(image)
         return self._counted[1]
@@ -102,7 +103,7 @@ class ClusterFigures:
                 ((follower,), lag_ns / 1e9) for follower, (_, lag_ns) in sorted(lags.items())])]
 
     def view(self) -> dict[str, Any]:
-        """The cluster as /cluster shows it: see monitor.overview."""
+        """Return the content of /cluster; see monitor.overview."""
         image, quorum = self._metadata.image, getattr(self._metadata, "quorum", None)
         if self._viewed is None or self._viewed[0] is not image:
             self._viewed = image, overview.of_image(image, Rules(image, self._settings))
@@ -117,7 +118,7 @@ class ClusterFigures:
             followers=followers, quorum=None if quorum is None else quorum.members())
 
     def _active_controller(self) -> int | None:
-        """As far as this node knows, None while it does not."""
+        """Return the id of the active controller, None while unknown."""
         own = getattr(self._metadata, "controller", None)
         if own is not None and own.is_active:
             number: int = self._settings["node.id"]
@@ -128,10 +129,10 @@ class ClusterFigures:
 
 
 def _take_lags(lags: dict[int, tuple[int, int]], partition_log: Any, now_ns: int) -> None:
-    """How far the followers of one partition are behind, where that is more than is known."""
+    """Raise the followers' lags to those of one partition where these are larger."""
     end = partition_log.end_offset
     for follower, _, offset, _, _, caught_up_ns in partition_log.followers():
-        # One that has not fetched yet has no offset, and one that never caught up no time.
+        # A follower that has not fetched yet has no offset; one that never caught up has no time.
         missing = max(0, end - max(offset, 0))
         late_ns = now_ns - caught_up_ns if missing and caught_up_ns else 0
         records, lag_ns = lags.get(follower, (0, 0))

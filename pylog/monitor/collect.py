@@ -1,12 +1,12 @@
-"""One scrape: reads what is counted, everywhere, and writes it down.
+"""One scrape: collects all metrics and formats them.
 
-Owns: the labels of partitions, cached from one scrape to the next.
-Invariants: (1) the event loop and the reactors are not stopped; (2) what grows with the number of
-  partitions is read and written by native code, without the GIL.
-Source: pylog/monitor/metrics.py names every family.
+Owns: the labels of partitions, cached between scrapes.
+Invariants: the event loop and the reactors are never stopped; data that grows with the number of
+  partitions is read and formatted by native code, without the GIL.
+Source: pylog/monitor/metrics.py lists every family.
 
-Others add to a scrape by a source: a function of no arguments that gives [(family, [(label values,
-number)])], put into `Collector.sources`.
+To add metrics to a scrape, add a source to `Collector.sources`: a function without arguments that
+returns [(family, [(label values, number)])].
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pylog.monitor.page import Page, labels
 from pylog.protocol import tables
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -93,10 +93,11 @@ def error_name(code: int) -> str:
 
 
 class Collector:
-    """store: state.lmdb. replicas: gives figures by the names of REPLICA_STATS, none where there
-    are no other brokers. cluster: a source; shares: a source of metrics.SHARES, which gives none
-    where nobody asked for share groups yet. audit_dropped: lines of the audit log.
-    seconds: a clock that never goes back."""
+    """store: state.lmdb. replicas: returns values by the names in REPLICA_STATS, {} in a cluster of
+    one broker. cluster: a source; shares: a source of metrics.SHARES, without samples before the
+    first share group. audit_dropped: returns the number of dropped audit lines. seconds: a
+    monotonic clock.
+    """
 
     def __init__(self, groups: GroupLags, *, logs: LogManager, reactors: Reactors, io_pool: IoPool,
                  store: Store, replicas: Callable[[], dict[str, int]],
@@ -115,12 +116,12 @@ class Collector:
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._seconds = seconds
-        # (names and counts of partitions, rows of topics, of partitions)
+        # (names and partition counts, label rows of topics, of partitions)
         self._layout: tuple | None = None
         self._took_seconds = 0.0
 
     def scrape(self, open_metrics: bool) -> tuple[str, bytes]:
-        """(content type, text)."""
+        """Return (content type, text)."""
         begin = self._seconds()
         page = Page(open_metrics)
         page.family("pylog_build_info", [((__version__, self._node_id, self._cluster_id), 1)])
@@ -149,7 +150,7 @@ class Collector:
     # ---- topics and partitions ------------------------------------------------------------------
 
     def _partitions(self, page) -> int:
-        """Returns how many batches were appended."""
+        """Write the metrics of topics and partitions; return the number of appended batches."""
         open_logs, ends, layout, missing = [], [], [], 0
         for name, logs in self._logs.by_topic():
             indices = [index for index, partition_log in enumerate(logs)
@@ -171,7 +172,7 @@ class Collector:
         return sum(batches)
 
     def _rows(self, layout):
-        """The labels of all topics and partitions; the same ones while nothing came or went."""
+        """Return the labels of all topics and partitions, cached while these do not change."""
         if self._layout is None or self._layout[0] != layout:
             topics = [labels("pylog_topic_in_bytes", name) for name, _, _ in layout]
             partitions = [b'%s,partition="%d"' % (topic, index)
@@ -264,9 +265,9 @@ class Collector:
 
 
 def process_metrics() -> dict:
-    """The process's own metrics, as the kernel counts them."""
+    """Return the process's own metrics from the kernel."""
     with open("/proc/self/stat", "rb") as file:
-        # The second field may hold spaces and brackets.
+        # The second field may contain spaces and parentheses.
         fields = file.read().rpartition(b")")[2].split()
     ticks = os.sysconf("SC_CLK_TCK")
     with open("/proc/stat", "rb") as file:
@@ -284,5 +285,5 @@ def process_metrics() -> dict:
 
 
 def _open_descriptors() -> int:
-    # Since Linux 6.2 the directory's size is the count; before that it is 0, and names are counted.
+    # Since Linux 6.2 the directory's size is the count. Before, it is 0, so count the names.
     return os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd")) - 1

@@ -1,7 +1,7 @@
-"""The table of metrics as a document: docs/metrics.md.
+"""Generates docs/metrics.md from the table of metrics.
 
-Owns: nothing; the document is derived, never edited.
-Invariants: (1) the same table gives the same bytes.
+Owns: nothing; the document is generated, never edited.
+Invariants: the same table gives the same bytes.
 """
 
 import sys
@@ -71,7 +71,7 @@ _SUBJECTS = (
 
 
 def document() -> str:
-    """The whole text of docs/metrics.md."""
+    """Return the whole text of docs/metrics.md."""
     parts, subject = [_INTRODUCTION], None
     for metric in metrics.TABLE.values():
         found = next((title for prefix, title in _SUBJECTS if metric.name.startswith(prefix)),

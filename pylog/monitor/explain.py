@@ -1,21 +1,21 @@
-"""Why a group lags: from the numbers to sentences.
+"""Explains why a group lags: turns metrics into sentences.
 
 Owns: nothing.
-Invariants: (1) the first reason is the one to begin with; (2) each comes with the numbers that it
-  rests on; (3) a function of its argument alone.
-Source: what operators look at, in the order in which one explains the other away.
+Invariants: the most useful reason comes first; each reason has the numbers that it is based on; the
+  result depends only on the argument.
+Source: the steps of an operator's diagnosis, ordered so that a cause comes before its effects.
 """
 
 from pylog.coordinator.groups.state.rebalance_tracker import sentence
 from pylog.protocol.counts import counted
 
-REBALANCES_MANY = 3     # In the minutes that are known of.
-HOT_SHARE = 0.5         # Of all lag, in one partition or with one member.
-FAST = 2.0              # Times the mean rate.
+REBALANCES_MANY = 3  # within the recorded minutes
+HOT_SHARE = 0.5  # of all lag, in one partition or at one member
+FAST = 2.0  # relative to the mean rate
 
 
 def reasons(view: dict) -> list:
-    """[{reason, text, ...numbers}] for a view as GroupLags.explain makes it; one at least."""
+    """Return [{reason, text, ...numbers}], at least one, for a view of GroupLags.explain."""
     if not view["partitions"]:
         return [_reason("nothing_committed", "It has committed nothing, so nobody knows where it "
                         "is.", members=len(view["members"]))]
@@ -95,7 +95,7 @@ def _slow_member(view, lagging):
     if member is None or lag <= HOT_SHARE * view["lag_records"]:
         return None
     stands = all(part["consume_rate"] == 0 for part in parts)
-    # One partition of many that gets most of what is produced is no fault of its member.
+    # If one of many partitions gets most of the produced records, its member is not to blame.
     if not stands and len(parts) == 1 and _hot_partition(view, lagging) is not None:
         return None
     what = "has committed nothing lately" if stands else "is slower than the others"
@@ -110,7 +110,7 @@ def _slow_member(view, lagging):
 
 
 def _paces(view) -> dict:
-    """Records/s by member; None as long as nobody knows."""
+    """Return {member: records/s}, None without samples."""
     found: dict[str, float | None] = {}
     for member, parts in _by_member(view["partitions"]).items():
         rates = [part["consume_rate"] for part in parts if part["consume_rate"] is not None]
@@ -144,7 +144,7 @@ def _cold(view, lagging):
 
 
 def _pace(view, lagging):
-    """How it goes on, whatever the reason."""
+    """Return how the lag develops, for any reason."""
     consumed = sum(part["consume_rate"] or 0.0 for part in view["partitions"])
     produced = sum(part["produce_rate"] or 0.0 for part in view["partitions"])
     numbers = {"consume_rate": round(consumed, 3), "produce_rate": round(produced, 3)}

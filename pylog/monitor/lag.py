@@ -1,10 +1,10 @@
-"""How far consumer groups are behind: in records, in seconds, and over the last minutes.
+"""The lag of consumer groups: in records, in seconds, and over the last minutes.
 
-Owns: what was read of groups that are not in memory; times of records that were looked up; samples.
-Invariants: (1) at most GROUPS_MAX groups and OFFSETS_MAX offsets are remembered; (2) a
-  scrape spends at most LOOKUP_NS_MAX on times of records: one that is left over has its last time,
-  or none.
-Source: lag as kafka-consumer-groups has it; its age by the first record that is not committed.
+Owns: the offsets of groups that are not in memory; cached timestamps of records; samples.
+Invariants: at most GROUPS_MAX groups and OFFSETS_MAX offsets are kept; a scrape spends at most
+  LOOKUP_NS_MAX on timestamps of records, and the remaining partitions keep their last timestamp, if
+  any.
+Source: lag as in kafka-consumer-groups; its age is that of the first uncommitted record.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pylog.coordinator.groups import metrics as group_metrics
 from pylog.monitor import explain
 from pylog.monitor.page import labels
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 GROUPS_MAX = 10_000
 OFFSETS_MAX = 20_000
 LOOKUP_NS_MAX = 25_000_000
-KEPT_SECONDS = 30.0       # How often state.lmdb is looked at for groups without members.
-LOOP_SECONDS_MAX = 2.0    # For the event loop to answer; its last answer is used then.
-SAMPLE_SECONDS = 10.0     # Between two samples of a group,
-LOOK_SECONDS = 2.0        # and until a new group has its first one,
-LOOK_SHARE = 0.01         # as long as looking takes no more of the time than this.
-SAMPLES_MAX = 31          # Of each group: five minutes.
-HISTORY_MAX = 20          # Rebalances that are told of a group.
-RATE_SECONDS = 60.0       # Over which rates are given,
-RATE_SECONDS_MIN = 0.5    # and at least.
+KEPT_SECONDS = 30.0  # How often groups without members are read from state.lmdb.
+LOOP_SECONDS_MAX = 2.0  # Timeout of the event loop; after it, the previous result is used.
+SAMPLE_SECONDS = 10.0  # between two samples of a group
+LOOK_SECONDS = 2.0  # before the first sample of a new group
+LOOK_SHARE = 0.01  # unless sampling takes more than this share of the time
+SAMPLES_MAX = 31  # of each group: five minutes
+HISTORY_MAX = 20  # reported rebalances of a group
+RATE_SECONDS = 60.0  # the period of a rate
+RATE_SECONDS_MIN = 0.5  # its minimum
 
 Sample = namedtuple("Sample", ("seconds", "generation", "keys", "numbers"))
 Sample.__doc__ = """A group at a moment. keys: [(topic, partition)]; numbers: for each of them the
@@ -48,7 +48,7 @@ committed offset, the high watermark and the cold reads.
 
 
 class Part:
-    """One committed partition of a group, from one look to the next."""
+    """A group's committed partition, kept between scrapes."""
 
     __slots__ = ("commit_ms", "committed", "group", "key", "label", "timed", "timestamp")
 
@@ -57,13 +57,13 @@ class Part:
         self.key = key
         self.label = labels("pylog_group_lag_records", group, *key)
         self.committed = self.commit_ms = 0
-        self.timed = self.timestamp = -1     # The offset that was looked up, and its time.
+        self.timed = self.timestamp = -1  # an offset and its timestamp
 
 
 class Lags:
-    """The committed partitions of some groups: a column for each kind of number.
+    """The committed partitions of some groups, in columns.
 
-    ages_ms: of the first uncommitted record, 0 when there is none, -1 unknown.
+    ages_ms: of the first uncommitted record, 0 without one, -1 if unknown.
     """
 
     def __init__(self, parts: list, logs: list):
@@ -76,7 +76,7 @@ class Lags:
 
 
 class GroupLags:
-    """loop: the event loop that owns `coordinator`. seconds: a clock that never goes back."""
+    """loop: the event loop that owns `coordinator`. seconds: a monotonic clock."""
 
     def __init__(self, coordinator: GroupCoordinator, logs: LogManager, quotas: ClientQuotas,
                  now_ms: Callable[[], int], seconds: Callable[[], float],
@@ -88,19 +88,19 @@ class GroupLags:
         self._loop = loop
         self._seconds = seconds
         self._lock = threading.Lock()
-        # The last answer of the event loop; see group_metrics.rows.
+        # The event loop's last result; see group_metrics.rows.
         self._newest: tuple[list, set, list, set] = ([], set(), [], set())
         self._events: dict[str, int] = {}
-        self._kept: dict = {}    # group id -> Row, of groups that are in state.lmdb only
+        self._kept: dict = {}  # group id -> Row, for groups that are only in state.lmdb
         self._kept_due = 0.0
-        self._left_out = [0, 0]  # in memory, and of those that are kept
+        self._left_out = [0, 0]  # groups in memory, and groups in state.lmdb
         self._parts: dict = {}   # group id -> {(topic, partition): Part}
         self._samples: dict = {} # group id -> deque of Samples
 
     # ---- reading --------------------------------------------------------------------------------
 
     def _ask(self, make, *arguments):
-        """What a coroutine on the event loop gives; None when that is too busy or gone."""
+        """Return the result of a coroutine on the event loop, None if that is busy or gone."""
         coroutine = make(self._coordinator, *arguments)
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -114,7 +114,7 @@ class GroupLags:
             return None
 
     def _rows(self) -> list:
-        """All groups, as far as (1) allows; those in memory first."""
+        """Return all groups within the limits; those in memory first."""
         room = group_metrics.Room(GROUPS_MAX, OFFSETS_MAX)
         found = self._ask(group_metrics.rows, room)
         if found is not None:
@@ -145,12 +145,12 @@ class GroupLags:
                     parts.append(part)
                     logs.append(partition_log)
             kept[row.id] = now
-        # Of one group alone the others' are not forgotten.
+        # A query for one group keeps the partitions of the others.
         self._parts = kept if len(rows) != 1 else {**self._parts, **kept}
         return Lags(parts, logs)
 
     def _aged(self, lags: Lags) -> Lags:
-        """The same with ages. Keeps (2)."""
+        """Set the ages. Keeps the time limit for timestamps."""
         now_ms = self._now_ms()
         behind = [at for at, count in enumerate(lags.records) if count]
         wanted = [at for at in behind if lags.parts[at].timed != lags.first[at]]
@@ -169,7 +169,7 @@ class GroupLags:
     # ---- a scrape -------------------------------------------------------------------------------
 
     def write(self, page) -> None:
-        """The families of groups."""
+        """Write the metric families of groups."""
         with self._lock:
             rows = self._rows()
             lags = self._aged(self._lags(rows))
@@ -190,8 +190,9 @@ class GroupLags:
     # ---- over time ------------------------------------------------------------------------------
 
     def sample(self) -> float:
-        """Notes where groups are: new ones at once, so that their pace is known from the first
-        minute on. Seconds until it is to be called again."""
+        """Sample all groups, new ones immediately, so that their rate is available in the first
+        minute. Returns the seconds until the next call.
+        """
         with self._lock:
             now = self._seconds()
             rows = self._rows()
@@ -208,17 +209,17 @@ class GroupLags:
                 samples, mine = self._samples[row.id], keys[row.id]
                 if samples and now - samples[-1].seconds < SAMPLE_SECONDS - LOOK_SECONDS / 2:
                     continue
-                # The keys seldom change: one list of them for many samples.
+                # The keys seldom change, so samples share one list of them.
                 same = samples and samples[-1].keys == mine
                 samples.append(Sample(now, row.generation, samples[-1].keys if same else mine,
                                       numbers[row.id]))
             spent = self._seconds() - now
         return min(SAMPLE_SECONDS, max(LOOK_SECONDS, spent / LOOK_SHARE))
 
-    # ---- why ------------------------------------------------------------------------------------
+    # ---- explanation ----------------------------------------------------------------------------
 
     def summary(self) -> list:
-        """[{group, state, members, lag_records, lag_seconds}], the largest lag first."""
+        """Return [{group, state, members, lag_records, lag_seconds}], the largest lag first."""
         with self._lock:
             rows = self._rows()
             lags = self._aged(self._lags(rows))
@@ -231,7 +232,7 @@ class GroupLags:
         return sorted(found.values(), key=lambda group: -group["lag_records"])
 
     def explain(self, group_id: str) -> dict | None:
-        """Everything that says why a group lags; None when no such group is known here."""
+        """Return the data for explaining a group's lag, None for an unknown group."""
         members = self._ask(group_metrics.members, group_id) or []
         with self._lock:
             row = next((row for row in self._rows() if row.id == group_id), None)

@@ -1,9 +1,10 @@
-"""Log lines on stderr: one event a line, logfmt.
+"""Log lines on stderr: one event per line, in logfmt.
 
 Owns: the handler of the root logger.
-Invariants: (1) an event is exactly one line, whatever its message, fields or traceback hold.
-Source: the key=value form that logfmt readers take. Weighed: logfmter (0.7 ms to import, this
-  0.4), which lets U+0085 and U+2028 through: readers that split there see two lines.
+Invariants: an event is exactly one line, for any message, fields and traceback.
+Source: the key=value format that logfmt parsers accept. Considered: logfmter (0.7 ms to import,
+  this module 0.4), which does not escape U+0085 and U+2028, so parsers that split there see two
+  lines.
 
     log.info("segment rolled", extra={"topic": "a"})
     time=2026-11-21T07:00:00.123Z level=info logger=pylog.log msg="segment rolled" topic=a
@@ -20,7 +21,7 @@ _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime
 
 
 class Formatter(logging.Formatter):
-    """time, level, logger, msg, then what `extra` brought, then a traceback as `exc`."""
+    """Writes time, level, logger, msg, the fields of `extra`, then a traceback as `exc`."""
 
     def format(self, record: logging.LogRecord) -> str:
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -40,7 +41,7 @@ def _bounded(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """`text` bare when it is one plain word, else between quotes with escapes: never two lines."""
+    """Return `text` unchanged if it is one plain word, else quoted and escaped: never two lines."""
     if text and _BARE.issuperset(text):
         return text
     shown = text.translate(_ESCAPES)
@@ -50,9 +51,9 @@ def quoted(text: str) -> str:
 
 
 def set_up(level: int = logging.INFO) -> None:
-    """Every logger writes to stderr from now on, from `level` up."""
+    """Send all loggers to stderr, from `level` up."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Formatter())
-    # brokerd must outlive whoever reads its stderr: a broken pipe there is no reason to print more.
+    # brokerd must outlive the reader of its stderr: do not report a broken pipe there.
     logging.raiseExceptions = False
     logging.basicConfig(handlers=[handler], level=level, force=True)

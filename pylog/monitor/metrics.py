@@ -1,11 +1,11 @@
-"""Every metric of brokerd: one row each.
+"""Every metric of brokerd, one row each.
 
-Owns: names, types, labels, units and one-line explanations of metrics.
-Invariants: (1) names are unique; (2) a metric with a unit ends in it; (3) a counter's samples, not
-  its row, end in `_total`; (4) the rows of one subject are adjacent.
-Source: OpenMetrics 1.0; Prometheus' naming practice.
+Owns: names, types, labels, units and one-line descriptions of metrics.
+Invariants: names are unique; the name of a metric with a unit ends with the unit; a counter's
+  samples, not its row, end with `_total`; the rows of one subject are adjacent.
+Source: OpenMetrics 1.0; Prometheus' naming conventions.
 
-A row: name, type, labels, unit, help. type: counter, gauge, histogram. unit: "" for a pure number.
+A row: name, type, labels, unit, help. type: counter, gauge, histogram. unit: "" for a plain number.
 To add a metric, add a row here and a source of samples (see monitor.collect).
 """
 
@@ -284,7 +284,7 @@ METRICS = (
 
 
 class Metric:
-    """One row with its names."""
+    """One row, with named fields."""
 
     __slots__ = ("help", "labels", "name", "type", "unit")
 
@@ -293,7 +293,7 @@ class Metric:
 
     @property
     def sample(self) -> str:
-        """The name of its samples; a histogram's have a suffix more."""
+        """Return the name of its samples; a histogram adds suffixes such as `_bucket`."""
         return f"{self.name}_total" if self.type == "counter" else self.name
 
 

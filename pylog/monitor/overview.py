@@ -1,8 +1,8 @@
-"""The cluster on one page: brokers, partitions that need somebody, the controllers' quorum.
+"""The cluster on one page: brokers, partitions with problems, the controllers' quorum.
 
 Owns: nothing.
-Invariants: (1) a page is bounded: of partitions that need somebody the first NAMES_MAX are named,
-  and all are counted; (2) what names hold is shown as text, never as markup.
+Invariants: a page is bounded: it lists the first NAMES_MAX partitions of each problem and counts
+  all; names are always escaped, so that none is interpreted as markup.
 Source: Kafka's UnderReplicatedPartitions, UnderMinIsrPartitionCount, OfflinePartitionsCount.
 """
 
@@ -13,7 +13,7 @@ from html import escape
 from pylog.metadata.image.image import NO_LEADER
 from pylog.protocol.counts import counted
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
@@ -34,7 +34,7 @@ STYLE = ("body{font:15px sans-serif;margin:2em;max-width:70em}td,th{text-align:l
 
 
 def of_image(image: Image, rules: Rules) -> dict[str, Any]:
-    """What the image says. rules: of the image."""
+    """Return the part of the page that depends on the image. rules: of the image."""
     named: dict[str, list[str]] = {kind: [] for kind in KINDS}
     counts = dict.fromkeys(KINDS, 0)
     leaders, replicas = dict.fromkeys(image.brokers, 0), dict.fromkeys(image.brokers, 0)
@@ -48,7 +48,7 @@ def of_image(image: Image, rules: Rules) -> dict[str, Any]:
                 replicas[replica] = replicas.get(replica, 0) + 1
             for kind in _kinds(state, wanted):
                 counts[kind] += 1
-                # Keeps (1).
+                # Keeps the page bounded.
                 if len(named[kind]) < NAMES_MAX:
                     named[kind].append(f"{topic.name}-{index}")
     return {
@@ -60,7 +60,7 @@ def of_image(image: Image, rules: Rules) -> dict[str, Any]:
 
 
 def _kinds(state: Partition, in_sync_min: int) -> list[str]:
-    """In which lists a partition belongs."""
+    """Return the problems of a partition."""
     found = {
         "offline": state.leader == NO_LEADER,
         "under_min_isr": state.leader != NO_LEADER
@@ -87,8 +87,9 @@ def _broker(image: Image, number: int, leaders: dict[int, int],
 def whole(seen: dict[str, Any], *, controller: int | None, told_by: int, cluster_id: str,
           followers: list[dict[str, Any]],
           quorum: Sequence[MemberState] | None) -> dict[str, Any]:
-    """The page's content. seen: of_image()'s. controller: None while none is known. followers:
-    rows of brokers that follow this one. quorum: None where this node has none."""
+    """Return the page's content. seen: from of_image(). controller: None if unknown. followers:
+    rows of the brokers that follow this one. quorum: None if this node has none.
+    """
     members = None if quorum is None else [member._asdict() for member in quorum]
     found = {"cluster_id": cluster_id, "told_by": told_by, "controller": controller, **seen,
              "followers": followers, "quorum": members}
@@ -96,7 +97,7 @@ def whole(seen: dict[str, Any], *, controller: int | None, told_by: int, cluster
 
 
 def troubles(found: dict[str, Any]) -> list[str]:
-    """What needs somebody, in sentences, the worst first."""
+    """Return the problems that need an operator, as sentences, the worst first."""
     told = []
     if found["controller"] is None:
         told.append("there is no active controller: nothing can be created, changed or elected")
@@ -110,7 +111,7 @@ def troubles(found: dict[str, Any]) -> list[str]:
 
 
 def quorum_troubles(members: Sequence[dict[str, Any]]) -> list[str]:
-    """The same of the machines that keep the controllers' log."""
+    """Return the problems of the quorum's machines."""
     bad = [row for row in members if not row["answers"]]
     told = [f"{row['address']} of the quorum cannot be used: {row['reason']}" for row in bad]
     spare = (len(members) - 1) // 2 - len(bad)
@@ -124,7 +125,7 @@ def quorum_troubles(members: Sequence[dict[str, Any]]) -> list[str]:
 # ---- HTML ---------------------------------------------------------------------------------------
 
 def html(found: dict[str, Any]) -> str:
-    """The page for people. Keeps (2)."""
+    """Return the page as HTML. Keeps names escaped."""
     said = "".join(f'<p class="bad">{escape(line)}</p>' for line in found["troubles"]) \
         or "<p>All is well.</p>"
     controller = "none" if found["controller"] is None else found["controller"]

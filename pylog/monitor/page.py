@@ -1,8 +1,8 @@
-"""The text of one scrape, by the table of metrics.
+"""The text of one scrape, formatted by the table of metrics.
 
-Owns: nothing but the text.
-Invariants: (1) a family is written once, whole; (2) label names come from the table; (3) the two
-  formats differ in the heads and the end only.
+Owns: the text.
+Invariants: a family is written once, completely; label names come from the table; the two formats
+  differ only in the headers and the end.
 Source: OpenMetrics 1.0; Prometheus' text format 0.0.4.
 """
 
@@ -11,12 +11,12 @@ from pylog._native import metrics as native
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
-LABEL_CHARACTERS_MAX = 255       # Longer than the longest topic name (249).
+LABEL_CHARACTERS_MAX = 255  # longer than the longest topic name (249)
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 def _bounds(first: int, unit: int) -> list:
-    """The upper bounds of a native histogram's buckets as text."""
+    """Return the upper bounds of a native histogram's buckets as text."""
     return [repr(2 ** (first + at) / unit) for at in range(native.BUCKETS - 1)] + ["+Inf"]
 
 
@@ -39,8 +39,8 @@ def labels(name: str, *values) -> bytes:
 def _label_value(text: str) -> str:
     """Return a label value of bounded length without control characters.
 
-    A value that had to be changed ends in a digest of the original, so that two names that begin
-    the same stay two series.
+    A changed value ends in a digest of the original, so that two names with the same start stay two
+    series.
     """
     if len(text) <= LABEL_CHARACTERS_MAX and text.replace("\n", "").isprintable():
         return text.translate(_ESCAPES)
@@ -53,7 +53,9 @@ def _label_value(text: str) -> str:
 
 
 class Page:
-    """Families, one after the other. open_metrics: that format, else Prometheus' older one."""
+    """Families, one after the other. open_metrics: True for OpenMetrics, False for Prometheus' text
+    format.
+    """
 
     def __init__(self, open_metrics: bool):
         self.content_type = OPEN_METRICS if open_metrics else TEXT
@@ -62,18 +64,18 @@ class Page:
         self._written: set[str] = set()
 
     def family(self, name: str, samples) -> None:
-        """samples: [(label values, number)]."""
+        """Write a family. samples: [(label values, number)]."""
         metric = self._head(name)
         self._text.put("".join(
             _line(metric.sample, labels(name, *values).decode(), number)
             for values, number in samples).encode())
 
     def single(self, name: str, number) -> None:
-        """A family without labels."""
+        """Write a family with one sample without labels."""
         self.family(name, [((), number)])
 
     def histograms(self, name: str, samples) -> None:
-        """samples: [(label values, (sum, counts))] as native histograms give them."""
+        """Write a family. samples: [(label values, (sum, counts))] of native histograms."""
         metric = self._head(name)
         bounds, unit = _BOUNDS[metric.unit]
         lines = []
@@ -88,17 +90,20 @@ class Page:
         self._text.put("".join(lines).encode())
 
     def columns(self, rows, figures, names) -> None:
-        """names: [(family, column of the figures)]; rows: the labels, which all of them share."""
+        """Write families that share label rows. names: [(family, column of the figures)]; rows: the
+        labels.
+        """
         for name, column in names:
             self._text.figure(self._head(name).sample.encode(), rows, figures, column)
 
     def integers(self, name: str, rows, values, thousandths: bool = False) -> None:
-        """values: array('q'), one for each row; thousandths: in units of a thousand, negative ones
-        left out."""
+        """Write a family. values: array('q'), one for each row; thousandths: values are
+        thousandths, and negative ones are omitted.
+        """
         self._text.integers(self._head(name).sample.encode(), rows, values, thousandths)
 
     def value(self) -> bytes:
-        """The whole text."""
+        """Return the whole text."""
         if self._open_metrics:
             self._text.put(b"# EOF\n")
         return self._text.value()

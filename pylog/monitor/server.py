@@ -1,13 +1,13 @@
-"""The endpoint: /metrics for Prometheus, /explain for pylog's own tool, /cluster for both it and
-people. HTTP/1.1, GET and HEAD.
+"""The HTTP endpoint: /metrics for Prometheus, /explain for pylog's tool, /cluster for both the tool
+and browsers. HTTP/1.1, GET and HEAD.
 
 Owns: its listening socket and threads.
-Invariants: (1) at most CONNECTIONS_MAX connections, each for one request: SECONDS_MAX to come in,
-  to ask, and to take the answer; (2) one scrape at a time; (3) whatever a request does, the broker
-  goes on; (4) who is not admitted learns nothing, not even which pages there are.
-Source: RFC 9112; Prometheus' scrape protocol. http.server was weighed: it costs a start 30 ms of
-  imports and bounds neither connections nor time (1). aiohttp was: a dependency more, and it serves
-  on an event loop, which a scrape of many partitions would stop.
+Invariants: at most CONNECTIONS_MAX connections, each with one request and at most SECONDS_MAX each
+  for the handshake, the request and the response; one scrape at a time; no request can stop the
+  broker; a client without the token learns nothing, not even which pages exist.
+Source: RFC 9112; Prometheus' scrape protocol. Considered: http.server costs a start 30 ms of
+  imports and limits neither connections nor time. aiohttp is an additional dependency and runs on
+  an event loop, which a scrape of many partitions would block.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pylog.monitor.admission import Admission
 from pylog.monitor.collect import Collector
 from pylog.monitor.lag import SAMPLE_SECONDS, GroupLags
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
@@ -58,7 +58,7 @@ log = logging.getLogger("pylog.monitor")
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """(host, port) of `host:port`, `[::1]:port` or `:port`. Raises ValueError."""
+    """Return (host, port) of `host:port`, `[::1]:port` or `:port`. Raises ValueError."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"metrics.listener={text}: expected host:port")
@@ -71,11 +71,11 @@ def is_loopback(host: str) -> bool:
 
 class Monitor:
     """Listens on `listener`, the setting metrics.listener. `address` is (host, port) as bound.
-    admission: who may ask.
+    admission: checks access.
 
-    coordinator, logs, quotas, reactors, io_pool, store, replicas, shares, audit_dropped: what pages
-    are about; see Collector. figures: of the cluster. now_ms: the wall clock. seconds: a clock that
-    never goes back.
+    coordinator, logs, quotas, reactors, io_pool, store, replicas, shares, audit_dropped: the
+    sources of the pages; see Collector. figures: of the cluster. now_ms: the wall clock. seconds: a
+    monotonic clock.
     """
 
     def __init__(self, listener: str, admission: Admission, *,
@@ -105,7 +105,7 @@ class Monitor:
         self.collector: Collector | None = None
 
     def open(self) -> None:
-        """Binds. Raises StartError."""
+        """Bind the listening socket. Raises StartError."""
         self._admission.check()
         try:
             host, port = parse_address(self._listener)
@@ -127,8 +127,8 @@ class Monitor:
                         "metrics.token", extra={"address": self._listener})
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Answers from now on. loop: the event loop that owns the broker's state."""
-        assert self.address is not None   # open() comes first.
+        """Start the threads. loop: the event loop that owns the broker's state."""
+        assert self.address is not None  # open() ran first
         self.groups = self._lags_of(loop)
         self.collector = self._collector_of(self.groups)
         for work in (self._accept, self._sample):
@@ -140,13 +140,15 @@ class Monitor:
             "address": f"[{host}]:{port}" if ":" in host else f"{host}:{port}"})
 
     def stop(self) -> None:
-        """Ends the threads; not on the event loop, which they may ask a last time."""
+        """Stop the threads. Do not call this on the event loop: a thread may still need a result
+        from it.
+        """
         self._stopping.set()
         if self._socket is not None:
             try:
                 self._socket.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass    # Not every system lets a listening socket be shut down.
+                pass  # Some systems do not support shutdown() of a listening socket.
             self._socket.close()
         for thread in self._threads:
             thread.join(SECONDS_MAX)
@@ -169,7 +171,7 @@ class Monitor:
             try:
                 connection, _ = self._socket.accept()
             except OSError:
-                # Out of descriptors, or closed: the loop's condition says which.
+                # Out of descriptors, or closed: the loop's condition distinguishes them.
                 self._stopping.wait(0.05)
                 continue
             if not self._room.acquire(blocking=False):
@@ -178,7 +180,7 @@ class Monitor:
             try:
                 supervisor.thread_once("scrape", self._serve, connection).start()
             except RuntimeError:
-                # Out of threads, which passes.
+                # Out of threads, which is temporary.
                 connection.close()
                 self._room.release()
 
@@ -193,7 +195,7 @@ class Monitor:
                     if head is not None:
                         _send(entered, self._answer(*head), self._seconds)
         except OSError:
-            pass    # Whoever asked is gone.
+            pass  # The client has disconnected.
         except Exception:
             supervisor.report("scrape")
         finally:
@@ -203,7 +205,7 @@ class Monitor:
         if method not in ("GET", "HEAD"):
             return _response(405, PLAIN, b"only GET and HEAD\n", headers, method)
         if not self._admission.admits(headers):
-            # Keeps (4).
+            # Keeps the pages hidden from clients without the token.
             return _response(401, PLAIN, b"a bearer token is asked for\n", headers, method)
         try:
             status, content_type, body = self._page(path, headers)
@@ -217,7 +219,7 @@ class Monitor:
         path = path.partition("?")[0]
         if path == "/metrics":
             open_metrics = "application/openmetrics-text" in headers.get("accept", "")
-            # Keeps (2): the second waits, rather than double the load.
+            # Keeps one scrape at a time: a second one waits instead of doubling the load.
             with self._scraping:
                 content_type, text = self.collector.scrape(open_metrics)
             return 200, content_type, text
@@ -244,8 +246,9 @@ def _json(value) -> bytes:
 
 
 def _read_head(connection, seconds: Callable[[], float]):
-    """(method, path, headers by lower-case name), or None for what is not a request. Raises
-    OSError."""
+    """Return (method, path, headers by lower-case name), None for an invalid request. Raises
+    OSError.
+    """
     data, end_s = b"", seconds() + SECONDS_MAX
     while b"\r\n\r\n" not in data:
         _wait_until(end_s, connection, seconds)
@@ -262,7 +265,7 @@ def _read_head(connection, seconds: Callable[[], float]):
 
 
 def _send(connection, data: bytes, seconds: Callable[[], float]) -> None:
-    """Raises OSError."""
+    """Send all data in time. Raises OSError."""
     left, end_s = memoryview(data), seconds() + SECONDS_MAX
     while left:
         _wait_until(end_s, connection, seconds)
@@ -270,7 +273,9 @@ def _send(connection, data: bytes, seconds: Callable[[], float]) -> None:
 
 
 def _wait_until(end_s: float, connection, seconds: Callable[[], float]) -> None:
-    """Bounds the next call. Keeps (1). Raises TimeoutError when the time is over."""
+    """Set the timeout of the next call. Keeps the total time limited. Raises TimeoutError if it is
+    over.
+    """
     left_s = end_s - seconds()
     if left_s <= 0:
         raise TimeoutError
@@ -280,7 +285,7 @@ def _wait_until(end_s: float, connection, seconds: Callable[[], float]) -> None:
 def _response(status: int, content_type: str, body: bytes, headers: dict, method: str) -> bytes:
     lines = [f"HTTP/1.1 {status} {REASONS[status]}", f"Content-Type: {content_type}"]
     if len(body) >= GZIP_BYTES_MIN and "gzip" in headers.get("accept-encoding", ""):
-        # Native, without the GIL: a large scrape shrinks twentyfold.
+        # Native, without the GIL: it shrinks a large scrape twentyfold.
         body = compress.compress(compress.GZIP, body, GZIP_LEVEL)
         lines.append("Content-Encoding: gzip")
     if status == 401:
