@@ -35,8 +35,8 @@ Log.__doc__ = "The leader's own; epoch_start: the end offset at its election."
 Proposal = namedtuple("Proposal", ("leader_epoch", "partition_epoch", "isr"))
 Proposal.__doc__ = "isr: ((broker id, broker epoch), ...)."
 
-# Partition errors of checks that come after those that a repeated, already executed proposal would
-# fail: nothing was changed, so there is nothing to wait for.
+# Partition errors that prove that no earlier attempt was executed, because the controller checks
+# the epochs first. Nothing was changed, so there is nothing to wait for.
 REVERTED = frozenset((ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED))
 # The image has another state, or will have it. Until then the proposal may have been executed, so
 # it still counts in `maximal`. As in Kafka, any other error leaves the outcome unknown.
