@@ -1,3 +1,3 @@
-"""pylog: a commit-log broker that speaks Apache Kafka's wire protocol."""
+"""pylog: a commit-log broker that implements Apache Kafka's wire protocol."""
 
 __version__ = "0.1.0"

@@ -1,7 +1,7 @@
-"""`python -m pylog ...` is brokerd, for where its script is not installed.
+"""Runs brokerd as `python -m pylog ...`, if its script is not installed.
 
 Owns: nothing.
-Invariants: (1) it adds nothing to what the installed command does.
+Invariants: it behaves exactly like the installed command.
 """
 
 import sys

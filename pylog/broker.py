@@ -1,9 +1,9 @@
-"""The composition root: builds one broker from its settings, runs it, and takes it down.
+"""The composition root: builds one broker from its settings, runs it, and shuts it down.
 
-Owns: every long-lived object of the process, in the order in which they are made and closed.
-Invariants: (1) the ready callback is called once the first request would be answered; (2) a clean
-  stop answers what is in flight, then flushes, then leaves the clean-shutdown mark, in this order;
-  (3) a start that fails costs no mark: what had been stopped cleanly stays so.
+Owns: every long-lived object of the process, created and closed in a fixed order.
+Invariants: the ready callback is called when the broker can answer requests; a clean shutdown first
+  completes requests in flight, then flushes, then writes the clean-shutdown marker; a failed start
+  does not remove the marker of an earlier clean shutdown.
 Source: KIP-631 (one node as broker and controller).
 """
 
@@ -37,7 +37,7 @@ from pylog.server.dispatch import Dispatcher
 from pylog.server.metadata_publisher import Publisher
 from pylog.server.network import Network
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -61,8 +61,9 @@ __all__ = ["Broker", "StartError", "run"]
 
 log = logging.getLogger("pylog.broker")
 
-# Objects made before the collector looks at them: a burst of requests makes thousands that are free
-# again by themselves. perf, heartbeats of 10,000 members: 5 % of the broker with Python's 700.
+# New objects before a garbage collection. A burst of requests creates thousands of short-lived
+# objects, so Python's default of 700 costs 5 % of the broker's CPU time (perf, heartbeats of 10,000
+# members).
 YOUNG_OBJECTS = 20_000
 DRAIN_MS_MAX = 5_000
 DRAIN_MS_BROKEN = 500
@@ -71,17 +72,18 @@ RECOVERY_SECONDS = 0.05
 
 
 def system_ms() -> int:
-    """Wall-clock time in milliseconds."""
+    """Return the wall-clock time in ms."""
     return time.time_ns() // 1_000_000
 
 
 class Broker:
-    """One node: its settings, its state, and the parts that they are given to."""
+    """One node: its settings, its state, and all its parts."""
 
     def __init__(self, settings: Settings, now_ms: Callable[[], int] = system_ms, first=()):
-        """now_ms: the wall clock, in ms since 1970. The other clock of control code is the running
-        loop's time(): who passes both in can move them. first: metadata records that a new cluster
-        begins with."""
+        """now_ms: returns Unix time in ms. The other clock of control code is the event loop's
+        time(), so a test that controls both can move all clocks. first: initial metadata records of
+        a new cluster.
+        """
         self.settings = settings
         self._first = first
         self.now_ms = now_ms
@@ -92,7 +94,7 @@ class Broker:
         self.logs = LogManager(settings, self.io_pool, self.now_ms)
         self.metadata = metadata_of(
             settings, self.logs, self.node_id, self.now_ms, time.monotonic, first)
-        self.membership: Membership | None = None    # With controllers elsewhere, from begin() on.
+        self.membership: Membership | None = None  # Set by begin() if the controllers are remote.
         self.turn = Turn()
         self.later = self.turn.later
         self.groups = GroupCoordinator(self)
@@ -105,12 +107,12 @@ class Broker:
         self.quotas = ClientQuotas(settings, time.monotonic_ns, self._user)
         self._guard: Guard | None = None
         self._authorizer = _authorizer_of(settings)
-        self.throttles = self._new_throttles()        # Where there are other brokers.
+        self.throttles = self._new_throttles()  # None without other brokers.
         self.network = Network(settings, self.grants, self.io_pool, self.quotas.native,
                                asks=self._authorizer is not None,
                                throttle=None if self.throttles is None else self.throttles.leading,
                                repeats=self.repeats)
-        self.credentials = _credentials(settings, now_ms)    # Towards the other brokers.
+        self.credentials = _credentials(settings, now_ms)  # For connections to other brokers.
         self._io_threads = settings["num.io.threads"]
         self.publisher = Publisher(
             self.node_id, self.metadata, self.logs, self.grants, self.quotas,
@@ -119,14 +121,14 @@ class Broker:
         self._publishing: asyncio.Task | None = None
         self._upkeep: asyncio.Task | None = None
         self._recovery: asyncio.Task | None = None
-        self._tokens_due_ms = 0           # When expired ones are looked for.
-        self._left: list = []             # partitions of failed disks that still have a leader
+        self._tokens_due_ms = 0  # Time of the next check for expired tokens.
+        self._left: list = []  # partitions of failed disks that still have a leader
         self.monitor: Monitor | None = None
-        self.broken = asyncio.Event()     # no disk is left to go on with
+        self.broken = asyncio.Event()  # no disk is left to continue with
 
     @property
     def image(self) -> Image:
-        """The cluster's state that is in force on this broker."""
+        """Return the cluster state that this broker has applied."""
         return self.metadata.image
 
     @property
@@ -135,16 +137,16 @@ class Broker:
 
     @property
     def controller(self):
-        """The active controller, or what stands for it here."""
+        """Return the active controller, or the client of a remote controller."""
         return self.metadata.controller if self.membership is None else self.membership.controller
 
     def install(self, topic: Topic) -> bool:
-        """Lets the data plane use a topic unasked; False while no log of it is open."""
+        """Make a topic available to the data plane. Return False while none of its logs is open."""
         logs = [self.logs.get(topic.name, index) for index in range(len(topic.partitions))]
         disk_failed = self.logs.any_offline(topic.name)
         if not any(logs) and not disk_failed and not self.settings.is_member:
             return False
-        # Of several brokers, whoever asks the wrong one is told the right one.
+        # In a cluster, a request to the wrong broker gets the right leader in the response.
         leaders = [(state.leader, state.leader_epoch) for state in topic.partitions] \
             if self.settings.is_member else None
         self.grants.install(topic.name, topic.id, logs, is_internal(topic.name), disk_failed,
@@ -152,11 +154,11 @@ class Broker:
         return True
 
     def _name_nodes(self, image: Image) -> None:
-        """Lets the data plane know where the other brokers are reached."""
+        """Pass the other brokers' endpoints to the data plane."""
         self.grants.set_nodes(self.network.nodes(image))
 
     async def _start(self) -> None:
-        """Opens logs, metadata and listeners, and registers. Raises StartError, OSError."""
+        """Open logs, metadata and listeners, and register. Raises StartError, OSError."""
         self.logs.open()
         if self.settings.is_member:
             await self.metadata.join()
@@ -171,7 +173,7 @@ class Broker:
         resolve_later(self.quotas)
         self._resize_io()
         self.network.open()
-        if self.network.addresses:           # Else it is a controller alone.
+        if self.network.addresses:  # False if this node is only a controller.
             if self.settings.is_member:
                 self.membership = self._member()
                 self.publisher.replicas = self.membership.replicas
@@ -185,7 +187,7 @@ class Broker:
             self._open_monitor()
 
     def _member(self) -> Membership:
-        # Imported here: a broker that is its own controller does without.
+        # Imported here because a standalone broker does not need it.
         from pylog.replication.membership import Membership
 
         assert self.throttles is not None
@@ -198,19 +200,19 @@ class Broker:
     def _new_throttles(self) -> Throttles | None:
         if not self.settings.is_member:
             return None
-        # Imported here: a broker that is its own controller does without.
+        # Imported here because a standalone broker does not need it.
         from pylog.replication.throttles import Throttles
 
         return Throttles(self.settings, self.node_id, self.logs,
                          lambda: time.monotonic_ns() // 1_000_000)
 
     def _open_monitor(self) -> None:
-        # Imported here: it costs a start 5 ms, and not every broker is watched.
+        # Imported here: it adds 5 ms to startup, and not every broker exports metrics.
         from pylog.monitor.admission import KEYSTORE, TOKEN, Admission
         from pylog.monitor.cluster import ClusterFigures
         from pylog.monitor.server import Monitor
 
-        assert self.metadata.store is not None   # open() made it.
+        assert self.metadata.store is not None  # opened by open()
         self.monitor = Monitor(
             self.settings["metrics.listener"],
             Admission(self.settings[KEYSTORE], self.settings[TOKEN]),
@@ -228,17 +230,18 @@ class Broker:
         self.monitor.open()
 
     def _apply_settings(self) -> list | None:
-        """Puts changed settings into force in what the broker composes. Blocks. Returns the
-        listeners' addresses when they changed."""
+        """Apply changed settings to the composed parts. Blocks. Return the listeners' addresses if
+        they changed, else None.
+        """
         self._resize_io()
         if self.throttles is not None:
             self.throttles.take_settings()
         return self.network.addresses if self.network.apply() else None
 
     def guard(self) -> Guard:
-        """What knows whose the connections are. Raises ConfigError, OSError."""
+        """Return the connection security, created on first use. Raises ConfigError, OSError."""
         if self._guard is None:
-            # Imported here: not every broker asks who its clients are.
+            # Imported here because not every broker authenticates clients.
             from pylog.server.connection_security import Guard
 
             self._guard = Guard(self.settings, self.metadata, self.grants, self.network,
@@ -246,19 +249,19 @@ class Broker:
         return self._guard
 
     def _audit_topic(self) -> AuditTopic | None:
-        """Raises ConfigError."""
+        """Return the audit log's topic, None if not configured. Raises ConfigError."""
         name = self.settings["audit.log.topic"]
         if not name:
             return None
-        # Imported here: few brokers have one.
+        # Imported here because few brokers have one.
         from pylog.server.audit_log_topic import AuditTopic
 
         return AuditTopic(name, self, self.brokers)
 
     def sharing(self) -> Sharing:
-        """Share groups, once begin() has begun."""
+        """Return the share groups, created on first use. Call after begin()."""
         if self._sharing is None:
-            # Imported here: not every broker has share groups.
+            # Imported here because not every broker has share groups.
             from pylog.share.service import Sharing
 
             self._sharing = Sharing(self, self.groups, self.brokers)
@@ -267,7 +270,7 @@ class Broker:
         return self._sharing
 
     def _asker(self, context: RequestContext) -> Asker:
-        # Imported here: few brokers are asked for tokens.
+        # Imported here because few brokers use delegation tokens.
         from pylog.api.security.delegation_tokens import Asker
         from pylog.security import identities
 
@@ -285,7 +288,7 @@ class Broker:
         return None
 
     def _user(self, number: int) -> str:
-        """The name that requests under a reactors' number are counted for."""
+        """Return the user name that quotas use for a principal number."""
         return ANONYMOUS if self._guard is None else self._guard.identities.principal(number).name
 
     def _apply_security(self, security: dict, changed: frozenset) -> None:
@@ -298,12 +301,12 @@ class Broker:
             self.io_pool.resize(min(self._io_threads, IO_THREADS_MAX))
 
     async def begin(self) -> None:
-        """Starts, and answers on the running loop until end(). Raises StartError, OSError."""
+        """Start, and serve on the running event loop until end(). Raises StartError, OSError."""
         loop = asyncio.get_running_loop()
         try:
             await self._start()
         except BaseException:
-            # Keeps (3).
+            # A failed start keeps the clean-shutdown marker.
             if self.settings.is_member:
                 await self.metadata.leave()
             self.metadata.close()
@@ -312,7 +315,7 @@ class Broker:
         loop.add_reader(reactors.fileno(), self._dispatcher().drain)
         self._publishing = loop.create_task(self.publisher.run())
         self._publishing.add_done_callback(self._task_ended)
-        assert self.metadata.store is not None   # start() opened it.
+        assert self.metadata.store is not None  # opened by _start()
         self.groups.start(self.metadata.store)
         self.markers.start()
         self.transactions.start()
@@ -336,12 +339,12 @@ class Broker:
             self.membership.begin()
 
     async def joined(self) -> None:
-        """Returns once clients may use this broker. Raises StartError, after end()."""
+        """Wait until clients can use this broker. Raises StartError, after end()."""
         if self.membership is not None:
             try:
                 await self.membership.joined()
             except BaseException:
-                # Keeps (3).
+                # A failed start keeps the clean-shutdown marker.
                 await self.end()
                 raise
 
@@ -366,8 +369,8 @@ class Broker:
             may_join=None if self.membership is None else self.membership.leadership.may_join)
 
     def _control(self, access: Access | None) -> ControllerListeners:
-        """What controller listeners answer."""
-        # Imported here: not every node has such listeners.
+        """Return the request handlers of controller listeners."""
+        # Imported here because not every node has such listeners.
         from pylog.api import controller_registry
         from pylog.api.cluster import metadata_log
         from pylog.server.controller_listeners import ControllerListeners
@@ -392,7 +395,7 @@ class Broker:
             self.metadata.controller.connection_closed(event.connection)
 
     async def end(self, drain_ms: int = DRAIN_MS_MAX) -> None:
-        """The clean stop (2) of what begin() began; what is in flight has drain_ms."""
+        """Shut down cleanly. Requests in flight have drain_ms to complete."""
         loop = asyncio.get_running_loop()
         reactors = self.network.reactors
         if self.membership is not None:
@@ -413,10 +416,10 @@ class Broker:
         self.brokers.close()
         await loop.run_in_executor(None, reactors.stop, drain_ms)
         loop.remove_reader(reactors.fileno())
-        # What they are at on a thread, they finish.
+        # Their blocking calls in threads must complete.
         await asyncio.gather(*tending, return_exceptions=True)
         if self.settings.is_member:
-            # Before the publisher: decisions that are under way wait for it.
+            # Before the publisher: decisions in progress wait for it.
             await self.metadata.leave()
         if self._publishing is not None:
             await self.publisher.stop(self._publishing)
@@ -426,12 +429,14 @@ class Broker:
         self.stop()
 
     def _task_ended(self, task: asyncio.Task) -> None:
-        """Without it nothing that was decided would come into force, and requests would wait."""
+        """Stop the broker: without this task no decision takes effect, and requests would wait
+        forever.
+        """
         if task.cancelled():
             return
         failure = task.exception()
         if isinstance(failure, StartError):
-            # Its message says what to do: a traceback would hide that.
+            # Its message tells the user what to do. A traceback would hide that.
             log.critical("brokerd stops: %s", failure)
         else:
             log.critical("brokerd stops: the metadata cannot be followed any more",
@@ -439,7 +444,7 @@ class Broker:
         self.broken.set()
 
     async def _follow_recovery(self) -> None:
-        """Lets the data plane have partitions as they become ready."""
+        """Make recovered partitions available to the data plane."""
         while True:
             left = self.logs.recovering
             for name in self.logs.take_recovered():
@@ -448,19 +453,21 @@ class Broker:
                 except Exception:
                     supervisor.report(
                         "recovered partitions", "a recovered topic is not served", topic=name)
-                self.grants.remove(name)    # The next request for it asks again.
+                self.grants.remove(name)  # The next request installs the grant again.
             if not left:
                 return
             await asyncio.sleep(RECOVERY_SECONDS)
 
     def _let_serve(self, name: str) -> None:
-        """Logs of a topic are there that were not, or are others: they are led and followed."""
+        """Lead or follow a topic's logs that were opened or replaced."""
         topic = self.image.topics.get(name)
         if self.membership is not None and topic is not None:
             self.membership.replicas.begin(self.image, topic)
 
     async def _keep_up(self) -> None:
-        """Rolls, retention, checkpoints: whatever is due, on a worker thread."""
+        """Run due maintenance every second: rolls, retention, checkpoints and others. Uses worker
+        threads.
+        """
         while True:
             await asyncio.sleep(UPKEEP_SECONDS)
             for step in (self._tend_logs, self._leave_failed_disks, self._report_shortages,
@@ -469,8 +476,8 @@ class Broker:
                 try:
                     await step()
                 except Exception:
-                    # What failed is due again in a second, and the other steps go on: a broker
-                    # without upkeep would fill its disk.
+                    # The other steps must still run: a broker without upkeep would fill its disk.
+                    # The failed step is retried after a second.
                     supervisor.report("upkeep", "upkeep failed")
 
     async def _tend_logs(self) -> None:
@@ -489,7 +496,7 @@ class Broker:
         now_ms, controller = self.now_ms(), self.metadata.controller
         if self.settings["delegation.token.secret.key"] is not None and controller is not None \
                 and now_ms >= self._tokens_due_ms:
-            # Imported here: few brokers have tokens.
+            # Imported here because few brokers have tokens.
             from pylog.metadata.controller import delegation_tokens
 
             self._tokens_due_ms = \
@@ -504,7 +511,7 @@ class Broker:
         try:
             topics.update(await in_thread(self.logs.finish_moves))
         finally:
-            # What was paused goes on, whatever became of its move.
+            # Resume what pause_moves() paused, even if a move failed.
             for name in topics & self.image.topics.keys():
                 self._let_serve(name)
                 self.install(self.image.topics[name])
@@ -513,18 +520,21 @@ class Broker:
         self.logs.leave_moved()
 
     async def _leave_failed_disks(self) -> None:
-        """Partitions of a directory that failed have no leader; see `broken` for the last one."""
+        """Ask the controller to replace this broker as leader of partitions in failed directories.
+        Sets `broken` if the broker cannot continue.
+        """
         self._left += self.logs.take_failed()
         fatal = self.logs.disks.fatal()
         if fatal is not None and not self.broken.is_set():
             log.critical("brokerd stops: %s", fatal)
             self.broken.set()
         elif self._left and await self.controller.leave_offline(self._left):
-            # Else it is tried again: take_failed() names them once.
+            # Otherwise try again with the same list: take_failed() returns each partition only
+            # once.
             self._left = []
 
     def stop(self) -> None:
-        """Flushes and leaves the clean-shutdown mark, once the reactors have stopped (2)."""
+        """Flush, and write the clean-shutdown marker. Call after the reactors have stopped."""
         self.metadata.close()
         self.logs.close()
         if self._guard is not None:
@@ -532,29 +542,29 @@ class Broker:
 
 
 def _authorizer_of(settings: Settings) -> Authorizer | None:
-    """Raises ConfigError."""
+    """Return the configured authorizer, None without one. Raises ConfigError."""
     if not settings["authorizer.class.name"]:
         return None
-    # Imported here: not every broker asks what its clients may do.
+    # Imported here because not every broker has an authorizer.
     from pylog.security.access import authorizer_of
 
     return authorizer_of(settings, time.monotonic_ns)
 
 
 def run(settings, ready=None, first=()) -> int:
-    """Runs a broker until SIGTERM, SIGINT, or the end of its disks. Returns the exit code.
+    """Run a broker until SIGTERM, SIGINT, or disk failure. Return the exit code.
 
-    ready: called with [(listener name, host, port)] when requests are answered. first: metadata
-      records that a new cluster begins with. Raises StartError, OSError.
+    ready: called with [(listener name, host, port)] when requests are answered. first: initial
+    metadata records of a new cluster. Raises StartError, OSError.
     """
     return asyncio.run(_serve(settings, ready, first))
 
 
 def _credentials(settings: Settings, now_ms: Callable[[], int]) -> Credentials | None:
-    """Towards the other brokers, None in plain text. Raises ConfigError."""
+    """Return the credentials for other brokers, None for plain text. Raises ConfigError."""
     if not settings.is_member or "broker" not in settings["process.roles"]:
         return None
-    # Imported here: a broker that is its own controller does without.
+    # Imported here because a standalone broker does not need it.
     from pylog.peer import securing
 
     return securing.between_brokers(settings, now_ms)
@@ -571,7 +581,8 @@ async def _serve(settings, ready, first) -> int:
         return 0
     if ready is not None:
         ready(broker.network.addresses + broker.network.controller_addresses)
-    # What a start made lives as long as the process: the collector need not look at it again.
+    # Objects created during startup live as long as the process, so exclude them from garbage
+    # collection.
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)
     ends = [asyncio.ensure_future(event.wait()) for event in (stopping, broker.broken)]
@@ -584,13 +595,15 @@ async def _serve(settings, ready, first) -> int:
 
 
 async def _begun(broker: Broker, stopping: asyncio.Event) -> bool:
-    """Starts; False when it is to stop before it could. Raises StartError, OSError."""
+    """Start the broker. Return False if it was stopped before it was ready. Raises StartError,
+    OSError.
+    """
     if not broker.settings.is_member:
         await broker.begin()
         return True
     stop = asyncio.ensure_future(stopping.wait())
     for step in (broker.begin, broker.joined):
-        # Controllers that do not answer can take long.
+        # Waiting for unreachable controllers can take long.
         going = asyncio.ensure_future(step())
         await asyncio.wait([going, stop], return_when=asyncio.FIRST_COMPLETED)
         if not going.done():

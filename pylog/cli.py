@@ -1,8 +1,8 @@
-"""The commands: brokerd, the server, and pylog, the tool.
+"""The commands: brokerd, the server, and pylog, the command-line tool.
 
 Owns: the arguments, the exit codes and the ready line.
-Invariants: (1) an error is one line on stderr and a non-zero exit, never a traceback; (2) what a
-  start does not need is imported only where it is used.
+Invariants: an error is one line on stderr and a non-zero exit code, never a traceback; modules that
+  startup does not need are imported where they are used.
 """
 
 import contextlib
@@ -14,9 +14,9 @@ EXIT_BUG = 70
 
 
 def brokerd(argv: list[str] | None = None) -> int:
-    """Runs a broker until SIGTERM or SIGINT, explains settings, or looks at Kafka's directories.
+    """Run a broker until SIGTERM or SIGINT, explain settings, or check Kafka's directories.
 
-    Returns the exit code.
+    Return the exit code.
     """
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["config"]:
@@ -31,7 +31,7 @@ def brokerd(argv: list[str] | None = None) -> int:
 
 
 def pylog(argv: list[str] | None = None) -> int:
-    """The tool. Returns the exit code."""
+    """Run the tool. Return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["config"]:
         return _guarded("pylog", _config, argv[1:])
@@ -41,7 +41,7 @@ def pylog(argv: list[str] | None = None) -> int:
 
 
 def _guarded(command: str, work, argv: list[str]) -> int:
-    """The exit code of work(argv), its expected errors reported in one line."""
+    """Run work(argv). Report expected errors in one line. Return the exit code."""
     from .config import ConfigError
     from .log.errors import StartError
 
@@ -52,7 +52,7 @@ def _guarded(command: str, work, argv: list[str]) -> int:
     except StartError as error:
         return _report_error(command, error, EXIT_FAILED)
     except BrokenPipeError:
-        # The reader of our output has gone; Python must not complain of it at exit either.
+        # The reader of stdout has exited. Prevents Python's own error message at exit.
         sys.stdout = None
         return EXIT_FAILED
     except OSError as error:
@@ -68,7 +68,7 @@ def _report_error(command: str, error, code: int) -> int:
 
 
 def _serve(command: str, argv: list[str]) -> int:
-    """Loads the settings and gives the process to the broker."""
+    """Load the settings and run the broker."""
     parser = _serve_arguments()
     args, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -106,7 +106,7 @@ def _serve(command: str, argv: list[str]) -> int:
     except Exception as error:
         if isinstance(error, (OSError, ConfigError)):
             raise
-        # Keeps (1): a bug's traceback is a field of one log line.
+        # The traceback becomes a field of one log line.
         log.critical("brokerd failed", exc_info=True)
         return EXIT_BUG
 
@@ -125,7 +125,7 @@ def _first_credentials(texts: list[str]) -> list:
 
 
 def _derivation(hosts: str | None):
-    """What the hosts of --cluster stand for, None without them."""
+    """Return a function that derives settings from the hosts of --cluster, None without hosts."""
     if hosts is None:
         return None
     from .config import clusters
@@ -134,7 +134,7 @@ def _derivation(hosts: str | None):
 
 
 def _is_here(host: str) -> bool:
-    """Whether a name or address is this machine's."""
+    """Return True if the name or address belongs to this machine."""
     import socket
 
     try:
@@ -152,7 +152,7 @@ def _is_here(host: str) -> bool:
 
 
 def _raise_open_files() -> None:
-    """Segments and connections are descriptors: as many as the system lets this process have."""
+    """Raise the limit of open descriptors to the maximum: segments and connections need many."""
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -182,7 +182,7 @@ def _parser(command: str, description: str, epilog: str = ""):
     import argparse
 
     def narrow(prog: str):
-        # Left to itself, argparse asks the terminal for its width: 5 ms of imports.
+        # By default argparse queries the terminal width, which imports modules for 5 ms.
         return argparse.HelpFormatter(prog, width=100)
 
     return argparse.ArgumentParser(prog=command, description=description, epilog=epilog,
@@ -195,20 +195,21 @@ def _add_override(parser) -> None:
 
 
 def _replicates(settings) -> bool:
-    """Whether this broker is part of a cluster, where partitions can have several replicas."""
+    """Return True if this broker belongs to a cluster, where partitions can have several replicas.
+    """
     return bool(settings["controller.quorum.voters"]) and "controller" != ",".join(
         settings["process.roles"])
 
 
 def _print_ready(settings, addresses) -> None:
-    """The ready line. addresses: (listener name, host, port) of what is listened on."""
+    """Print the ready line. addresses: (listener name, host, port) of the bound listeners."""
     shown = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
                      for _, host, port in addresses)
-    # Without a security setting nobody else can reach it.
+    # Without security settings the broker is reachable from this machine only.
     reach = "" if settings.reaches_others else "reach=loopback "
     acks = ""
     if _replicates(settings):
-        # Which copies an acks=all response vouches for.
+        # Shows what acks=all guarantees.
         acks = "acks.all=" + ("flushed-by-isr " if settings["replica.flush.before.fetch.enable"]
                               else "page-cache-of-isr ")
     line = (f"brokerd ready address={shown} node.id={settings['node.id']} "
@@ -216,13 +217,13 @@ def _print_ready(settings, addresses) -> None:
     try:
         print(line, flush=True)
     except OSError:
-        # Nobody reads our stdout any more: no reason to stop serving.
+        # The reader of stdout has exited. The broker continues.
         sys.stdout = None
     _notify(b"READY=1")
 
 
 def _notify(state: bytes) -> None:
-    """Tells systemd, where it has started this process and wants to know (sd_notify)."""
+    """Notify systemd if it started this process with notifications (sd_notify)."""
     import os
 
     path = os.environ.get("NOTIFY_SOCKET", "")
@@ -234,23 +235,24 @@ def _notify(state: bytes) -> None:
         try:
             told.sendto(state, path.replace("@", "\0", 1) if path[0] == "@" else path)
         except OSError:
-            pass     # It starts us again when it has waited in vain.
+            pass  # After its start timeout, systemd restarts the broker.
 
 
 def _ms_since_spawn() -> int:
-    """Milliseconds since this process began, to the 10 ms that the kernel notes."""
+    """Return the time since this process started in ms; the kernel records it in steps of 10 ms."""
     import os
     import time
 
     with open("/proc/self/stat", "rb") as file:
-        # The second field may hold spaces and brackets; field 22 is the start in ticks since boot.
+        # The second field may contain spaces and parentheses. Field 22 is the start time in ticks
+        # since boot.
         ticks = int(file.read().rpartition(b")")[2].split()[19])
     since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
     return round((since_boot - ticks / os.sysconf("SC_CLK_TCK")) * 1000)
 
 
 def _config(command: str, argv: list[str]) -> int:
-    """config explain KEY, config list: what settings there are and which values are in force."""
+    """config explain KEY, config list: print settings and their current values."""
     parser = _parser(f"{command} config", "About settings.")
     commands = parser.add_subparsers(dest="about", required=True, metavar="explain | list")
     explain = commands.add_parser("explain", help="all there is to know of one setting")
@@ -269,7 +271,7 @@ def _config(command: str, argv: list[str]) -> int:
 
 
 def _adopt(command: str, argv: list[str]) -> int:
-    """adopt server.properties: whether a stopped Kafka's directories can be opened, and how."""
+    """adopt server.properties: check if brokerd can open a stopped Kafka's directories."""
     parser = _parser(f"{command} adopt", "Looks at the directories of a Kafka that was stopped, "
                      "and says what is in the way of opening them. Only --execute writes.",
                      "docs/migration.md has the whole way, and the way back.")
@@ -289,7 +291,9 @@ def _adopt(command: str, argv: list[str]) -> int:
 
 
 def _detach(command: str, argv: list[str]) -> int:
-    """detach server.properties: a stopped node leaves its cluster, to run alone."""
+    """detach server.properties: separate a stopped node from its cluster, to run as a single
+    broker.
+    """
     settings = _directories_of(
         f"{command} detach", "Makes a stopped node's directories those of a broker that runs "
         "alone. They get a new cluster id and can never rejoin their cluster.", argv)
@@ -304,7 +308,7 @@ def _detach(command: str, argv: list[str]) -> int:
 
 
 def _restore_quorum(command: str, argv: list[str]) -> int:
-    """restore-quorum server.properties: the next start may begin an empty quorum."""
+    """restore-quorum server.properties: allow the next start to initialise an empty quorum."""
     settings = _directories_of(
         f"{command} restore-quorum", "Lets a stopped controller begin an empty etcd or ZooKeeper "
         "with its own metadata, after the cluster's keys were lost. Run it on the controller with "
@@ -318,7 +322,7 @@ def _restore_quorum(command: str, argv: list[str]) -> int:
 
 
 def _directories_of(command: str, about: str, argv: list[str]):
-    """The settings that a command about a stopped node's directories is given."""
+    """Return the settings for a command that works on a stopped node's directories."""
     parser = _parser(command, about)
     parser.add_argument("properties", nargs="?", metavar="server.properties")
     _add_override(parser)
@@ -330,7 +334,7 @@ def _directories_of(command: str, about: str, argv: list[str]):
 
 @contextlib.contextmanager
 def _locked(paths):
-    """Holds the locks of log directories. Raises StartError, OSError."""
+    """Hold the locks of log directories. Raises StartError, OSError."""
     import os
 
     from pylog.log.log_directories import LOCK, locked

@@ -1,4 +1,4 @@
-"""Names the process that holds a TCP port of this machine, for error messages.
+"""Finds the process that uses a TCP port of this machine, for error messages.
 
 Owns: nothing.
 Invariants: read only: it reads /proc and never connects to the port.
@@ -11,7 +11,7 @@ import contextlib
 import glob
 import os
 
-LISTENS = "0A"    # TCP_LISTEN in /proc/net/tcp.
+LISTENS = "0A"  # TCP_LISTEN in /proc/net/tcp.
 
 
 def remedy(port: int, setting: str) -> str:
@@ -31,7 +31,7 @@ def process_on(port: int) -> str:
                 if fields[1].endswith(f":{port:04X}") and fields[3] == LISTENS:
                     sockets.add(f"socket:[{fields[9]}]")
     for path in glob.iglob("/proc/[0-9]*/fd/*") if sockets else ():
-        # Processes of other users hide their descriptors, and any may end now.
+        # Processes of other users hide their descriptors, and any process may exit now.
         with contextlib.suppress(OSError):
             if os.readlink(path) in sockets:
                 number = path.split("/")[2]

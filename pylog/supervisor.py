@@ -1,9 +1,9 @@
-"""Runs background work of the broker so that none of it ends silently.
+"""Runs background work of the broker, so that no work ends silently.
 
-Owns: how often each kind of background work failed unexpectedly.
-Invariants: no silent end: an unexpected exception of this work is logged with its traceback and
-  counted, and long-lived work starts again after a pause; named threads: every Python thread of the
-  broker starts here, with a name that `top -H` shows.
+Owns: the number of unexpected failures of each kind of background work.
+Invariants: no silent end: an unexpected exception is logged with its traceback and counted, and
+  long-lived work is restarted after a pause; named threads: every Python thread of the broker is
+  started here, with a name that `top -H` shows.
 Threads: any.
 """
 
@@ -15,15 +15,15 @@ import threading
 from collections import Counter
 from collections.abc import Coroutine
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from concurrent.futures import ThreadPoolExecutor
     from typing import Any
 
-PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 30.0     # Before a restart.
-NAME_BYTES_MAX = 15     # TASK_COMM_LEN of Linux, without the final zero.
-STABLE_S = 60.0     # Work that ran this long restarts after the shortest pause.
+PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 30.0  # Before a restart.
+NAME_BYTES_MAX = 15  # Linux's TASK_COMM_LEN without the terminating zero.
+STABLE_S = 60.0  # After running this long, work restarts with the shortest pause.
 
 log = logging.getLogger("pylog.supervisor")
 _failures: Counter[str] = Counter()
@@ -31,15 +31,15 @@ _lock = threading.Lock()
 
 
 def failures() -> dict[str, int]:
-    """Return how often each kind of work has failed in this process."""
+    """Return the number of failures of each kind of work in this process."""
     with _lock:
         return dict(_failures)
 
 
 def report(work: str, message: str = "background work failed", **details: Any) -> None:
-    """Log the exception that is being handled, with its traceback, and count it.
+    """Log the current exception with its traceback, and count it.
 
-    work: the kind of work, one of few names: it is the label of a metric.
+    work: the kind of work, one of few names, because it is a metric label.
     """
     with _lock:
         _failures[work] += 1
@@ -47,7 +47,7 @@ def report(work: str, message: str = "background work failed", **details: Any) -
 
 
 async def restarting(work: str, run: Callable[[], Awaitable[None]], **details: Any) -> None:
-    """Await run() until it returns. After an unexpected exception, start it again with backoff."""
+    """Await run() until it returns. After an unexpected exception, restart it with backoff."""
     loop = asyncio.get_running_loop()
     pause_s = PAUSE_S_MIN
     while True:
@@ -64,10 +64,10 @@ async def restarting(work: str, run: Callable[[], Awaitable[None]], **details: A
 
 
 class _Reporting(Coroutine):
-    """What reporting() returns.
+    """Result of reporting().
 
-    Not an `async def`: if its task is cancelled before the first step, the body of one never runs,
-    and the awaitable in it is left unawaited with a RuntimeWarning. This class passes the
+    Not an `async def`: if its task is cancelled before the first step, the body of a coroutine
+    never runs, and its awaitable is left unawaited with a RuntimeWarning. This class passes the
     cancellation on to the awaitable.
     """
 
@@ -109,7 +109,7 @@ def reporting(work: str, awaitable: Awaitable[Any], **details: Any) -> Coroutine
 
 
 def thread(name: str, run: Callable[[], None], stopping: threading.Event) -> threading.Thread:
-    """Return a daemon thread, not started, that calls run() until it returns.
+    """Return an unstarted daemon thread that calls run() until it returns.
 
     After an unexpected exception it calls run() again with backoff, unless `stopping` is set.
     """
@@ -129,7 +129,7 @@ def thread(name: str, run: Callable[[], None], stopping: threading.Event) -> thr
 
 
 def thread_once(name: str, run: Callable[..., object], *arguments: Any) -> threading.Thread:
-    """Return a daemon thread, not started, that calls run(*arguments) once."""
+    """Return an unstarted daemon thread that calls run(*arguments) once."""
     def work() -> None:
         _name(name)
         run(*arguments)
@@ -138,17 +138,17 @@ def thread_once(name: str, run: Callable[..., object], *arguments: Any) -> threa
 
 
 def executor(name: str, threads_max: int | None = None) -> ThreadPoolExecutor:
-    """Return a pool whose threads have that name. threads_max: None for the default of Python."""
+    """Return a thread pool whose threads have this name. threads_max: None for Python's default."""
     from concurrent.futures import ThreadPoolExecutor
 
     return ThreadPoolExecutor(threads_max, name, lambda: _name(name))
 
 
 def _name(name: str) -> None:
-    """Set the calling thread's name as the system sees it; Python 3.11 sets only its own."""
+    """Set the calling thread's name for the system; Python 3.11 sets only its own."""
     assert len(name.encode()) <= NAME_BYTES_MAX, name
     try:
         with open("/proc/thread-self/comm", "w") as file:
             file.write(name)
     except OSError:
-        pass     # /proc is not there or not writable: the thread works without a name.
+        pass  # /proc is missing or read-only. The thread works without a name.

@@ -1,7 +1,7 @@
-"""The version with its commit, as --version prints it and a bug report needs it.
+"""The version and commit, as --version prints them and bug reports need them.
 
 Owns: nothing.
-Invariants: (1) a commit that is not known is called unknown, never guessed.
+Invariants: an undetermined commit is reported as unknown, never guessed.
 """
 
 from pathlib import Path
@@ -10,15 +10,15 @@ from pylog import __version__
 
 
 def version() -> str:
-    """Return version and commit of what was built, for example `0.1.0, commit 1a2b3c4d5e6f`."""
+    """Return version and commit of this build, for example `0.1.0, commit 1a2b3c4d5e6f`."""
     return f"{__version__}, commit {commit() or 'unknown'}"
 
 
 def commit() -> str | None:
-    """Return the commit that was built, 12 hex digits, None when it is not known.
+    """Return the commit of this build, 12 hex digits, None if unknown.
 
-    A wheel and an sdist carry the commit in the module `_commit`, which setup.py writes. A checkout
-    asks git; `-dirty` marks changes that are not committed.
+    Wheels and sdists contain the commit in the module `_commit`, which setup.py writes. In a
+    checkout git provides it; `-dirty` marks uncommitted changes.
     """
     return _built() or _checked_out()
 

@@ -8,7 +8,7 @@ Invariants: names are unique and sorted within a table; every default is within 
 Source: the ConfigDef tables inside Kafka 4.3.1's jars.
 
 A row: name, type, default, limits, importance, dynamic mode, effect, documentation.
-  type: boolean, string, class, password, short, int, long, double, list (words separated by commas).
+  type: boolean, string, class, password, short, int, long, double, list (comma-separated words).
   default: None means unset.
   limits: "" for none; or alternatives separated by `|`, each a word, `low..high` with optional
     ends, or non-empty. Prefix `~`: words are case insensitive. Prefix `+`: a list with at least one

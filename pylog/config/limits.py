@@ -1,8 +1,8 @@
 """Divides the process's descriptors and memory between connections, segments and requests.
 
 Owns: nothing.
-Invariants: connections leave enough descriptors for files; NO_LIMIT stands for a system without the
-  limit.
+Invariants: connections leave enough descriptors for files; NO_LIMIT means that the system has no
+  such limit.
 Source: getrlimit(2), cgroups(7).
 """
 
