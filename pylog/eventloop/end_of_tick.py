@@ -10,7 +10,9 @@ from collections.abc import Callable
 
 
 class Turn:
-    """A batch within one loop iteration. call_soon() would cost an additional iteration per reply.
+    """A batch of callbacks within one loop iteration.
+
+    call_soon() would cost another iteration per reply.
     """
 
     def __init__(self) -> None:

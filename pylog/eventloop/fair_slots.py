@@ -35,8 +35,7 @@ class Turns:
         self.granted = 0  # Number of slices so far.
 
     def room(self, size: int) -> "_Room":
-        """Return an async context manager for work that holds `size` bytes. Entering raises Busy.
-        """
+        """Return a context manager for work that holds `size` bytes. Entering raises Busy."""
         return _Room(self, size)
 
     async def enter(self, size: int) -> None:

@@ -50,8 +50,7 @@ class Archiving:
         return partition in self._tasks
 
     def end(self, partition: SharePartition) -> None:
-        """Stop writing for a fenced share partition. Its next leader reads the unarchived records.
-        """
+        """Stop writing for a fenced share partition. The next leader reads the rest."""
         task = self._tasks.get(partition)
         if task is not None:
             task.cancel()

@@ -22,7 +22,9 @@ Partition = tuple[str, int]
 
 
 class Ends:
-    """Fetches end offsets. node: see internal_topic.Node. brokers: sends requests to other brokers.
+    """Fetches end offsets.
+
+    node: see internal_topic.Node. brokers: sends requests to other brokers.
     """
 
     def __init__(self, node: Node, brokers: Brokers):

@@ -110,8 +110,7 @@ class InFlight:
         return sum(row.size for row in self._ranges if row.state == ARCHIVING)
 
     def next_offset(self) -> int:
-        """Return the next offset to read: the first available one, otherwise the one after the end.
-        """
+        """Return the next offset to read: the first available one, or the one after the end."""
         if self._may_have_free:
             for row in self._ranges:
                 if row.is_free:
@@ -263,7 +262,9 @@ class InFlight:
         return due_ms
 
     def archive(self, first: int, last: int) -> None:
-        """Archive just acquired records that must not be delivered, of aborted transactions."""
+        """Archive records of aborted transactions that were just acquired and must not be
+        delivered.
+        """
         for row in self._between(first, last):
             if row.before is None:
                 self._end(row, ARCHIVED)
@@ -308,8 +309,7 @@ class InFlight:
         return None
 
     def _acknowledge(self, member: str, span: Span, now_ms: int, moved: list[Range]) -> Fault:
-        """Apply the runs of a span in one pass over the ranges, which are split at run boundaries.
-        """
+        """Apply the runs of a span in one pass over the ranges; splits ranges as needed."""
         start = self.start
         index = begin = max(0, self._at(max(span.first, start)))
         left: Range | None = self._ranges[begin]
@@ -357,8 +357,7 @@ class InFlight:
         return moved
 
     def _begin(self, row: Range, state: int, moved: list[Range]) -> None:
-        """Change the state of a range whose write starts now; its old state is kept for a rollback.
-        """
+        """Change the state of a range when its write starts; keeps the old one for a rollback."""
         assert row.state == ACQUIRED and row.before is None, (row.first, row.state)
         row.before = row.state, row.member
         row.is_rejected = state == ARCHIVING

@@ -239,9 +239,7 @@ class SharePartitions:
 
     async def acknowledge(self, group_id: str, member_id: str, place: Place,
                           rows: Acknowledgements) -> tuple[Error, str | None]:
-        """Acknowledge records. Return (NONE, None) once the new state is durable, or (error,
-        reason).
-        """
+        """Acknowledge records; return (NONE, None) once it is durable, or (error, reason)."""
         partition = self.find(group_id, place)
         if partition is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
@@ -324,8 +322,7 @@ class SharePartitions:
     # ---- new records ----------------------------------------------------------------------------
 
     def _watch(self, partition: SharePartition) -> bool:
-        """Watch the log for new records. Returns False if no slot is free or records are available.
-        """
+        """Watch the log for new records; return False if there are some, or no slot is free."""
         in_flight = partition.in_flight
         if in_flight is None or not in_flight.can_acquire() or partition.is_watched:
             # _stir() is called when the load, the release or the write finishes.

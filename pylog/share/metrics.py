@@ -30,7 +30,7 @@ class GroupFigures:
         self.kinds = [0] * len(KINDS)
 
     def acknowledged(self, rows: Iterable[tuple[int, int, Sequence[int]]]) -> None:
-        """rows: (first offset, last offset, types: one for all offsets, or one per offset)."""
+        """Count acknowledgements. rows: see share_partition.Acknowledgements."""
         for first, last, types in rows:
             if len(types) == 1:
                 self.kinds[types[0]] += last - first + 1

@@ -48,8 +48,7 @@ class Persister:
         return fault
 
     async def read(self, key: ShareKey, leader_epoch: int) -> tuple[Fault, ShareState | None]:
-        """Return (fault, state) for the leader with this epoch. Fences leaders with older epochs.
-        """
+        """Return (fault, state) for the leader with this epoch. Fences older epochs."""
         new = messages.ReadShareGroupStateRequest
         fault, row = await self._ask(
             key, READ_VERSION, new(group_id=key.group_id, topics=[new.ReadStateData(

@@ -60,8 +60,7 @@ class Sessions:
 
     def begin(self, group_id: str, member_id: str, places: Iterable[Place],
               connection: int) -> Session | None:
-        """Create a session, replacing the member's earlier one; return None if there are too many.
-        """
+        """Create or replace the member's session; return None if there are too many."""
         self.end(group_id, member_id)
         session = Session(group_id, member_id, (), connection)
         if len(self._sessions) >= self._sessions_max or not self.add(session, places):

@@ -196,9 +196,7 @@ class SharePartition:
     # ---- acknowledgements -----------------------------------------------------------------------
 
     async def acknowledge(self, member: str, rows: Acknowledgements) -> tuple[Error, str | None]:
-        """Acknowledge records. Return (NONE, None) once the new state is durable, or (error,
-        reason).
-        """
+        """Acknowledge records; return (NONE, None) once it is durable, or (error, reason)."""
         in_flight = self.in_flight
         if in_flight is None:
             return self.error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None

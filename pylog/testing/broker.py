@@ -196,8 +196,7 @@ class Broker:
         self.close()
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call a method of the broker's Node. For the classes of this package. Raises BrokerFailed.
-        """
+        """Call a method of the broker's Node, for this package's classes. Raises BrokerFailed."""
         return self._running_host().call(name, *arguments)
 
     def advance(self, ms: int, timers: bool) -> None:

@@ -119,8 +119,7 @@ def module_broker(pylog_brokers: Brokers) -> Any:
 
 @pytest.fixture
 def broker(request: pytest.FixtureRequest, pylog_brokers: Brokers) -> Any:
-    """A broker without topics and groups for one test; configure it with @pytest.mark.pylog_broker.
-    """
+    """A broker without topics and groups, configured with @pytest.mark.pylog_broker."""
     marker = request.node.get_closest_marker("pylog_broker")
     wishes = dict(marker.kwargs) if marker is not None else {}
     own, process = wishes.pop("own", False), wishes.pop("process", None)

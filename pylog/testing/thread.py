@@ -46,7 +46,9 @@ class ThreadHost:
         await self._node.end()
 
     def call(self, name: str, *arguments):
-        """Call a method of the Node on its loop. Raises its exceptions, BrokerFailed if it is gone.
+        """Call a method of the Node on its loop.
+
+        Raises the method's exceptions, and BrokerFailed if the broker is gone.
         """
         if not self._thread.is_alive():
             raise BrokerFailed("the broker is not running")

@@ -30,7 +30,7 @@ UNKNOWN_GROUP_SINCE = 9  # KIP-848; earlier versions get ILLEGAL_GENERATION for 
 
 
 def commit(groups, request, entries, version: int = 0) -> int | list:
-    """Commit offsets. Return one error code, or a list of one per entry if they differ.
+    """Commit offsets. Return one error code, or one per entry if they differ.
 
     entries: [(topic, topic id, partition, offset, leader epoch, metadata or None)]. version: of the
     request.
@@ -310,8 +310,7 @@ def is_subscribed(group, topic: str) -> bool:
 
 
 def expire(groups, group) -> int:
-    """Remove expired offsets, then the group if it is empty. Return the number of offsets removed.
-    """
+    """Remove expired offsets, then the group if it is empty. Return how many were removed."""
     wall_ms = groups.clock.wall_ms()
     retention_ms = groups.limits.retention_ms
     empty = group.state == EMPTY

@@ -221,6 +221,6 @@ def _expire_group(machine: Groups, group_id: str) -> None:
     if group is None:
         return
     offsets.expire(machine, group)
-    # If it changed, keep it in memory: the next snapshot needs the group.
+    # A changed group stays in memory: a snapshot write deletes groups that are not in memory.
     if not was_here and len(machine.records) == before:
         machine.groups.pop(group_id, None)

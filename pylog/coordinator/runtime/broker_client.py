@@ -33,7 +33,7 @@ LOOK_SECONDS = 0.1  # How often to check the metadata image during a call.
 
 
 class Brokers:
-    """markers: writes markers to the partitions that this broker leads."""
+    """Sends requests to other brokers. markers: writes to partitions that this broker leads."""
 
     def __init__(self, node: Node, markers: Markers):
         self._node = node
@@ -152,8 +152,7 @@ class Brokers:
         return answer
 
     async def _asked(self, broker_id: int, request: Any, version: int) -> Any:
-        """Send a request and return the response. Raises PeerError, e.g. if the broker is fenced.
-        """
+        """Send a request and return the response. Raises PeerError, also on fencing."""
         known = self._node.image.brokers.get(broker_id)
         answering = asyncio.ensure_future(self._answer(broker_id, request, version))
         try:

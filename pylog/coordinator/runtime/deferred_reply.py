@@ -47,8 +47,7 @@ class Pending:
         return self._message
 
     def then(self, call: Callable[[Any], object]) -> None:
-        """Call call(message) when the reply is set, or now if it already is. Allows one callback.
-        """
+        """Call call(message) when the reply is set, or now if it is. Allows one callback."""
         assert self._then is None
         if self.is_answered:
             call(self._message)

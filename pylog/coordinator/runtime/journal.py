@@ -162,8 +162,7 @@ class Journal:
             self._late = self._loop.call_later(self._late_s, self._refuse_held)
 
     def _refuse_held(self) -> None:
-        """Reject requests after a flush timeout: clients retry and succeed once the disk recovers.
-        """
+        """Reject requests after a flush timeout. Clients retry until the disk recovers."""
         # Requests that arrive later get the same timeout, even if the disk still hangs.
         self._late = self._loop.call_later(self._late_s, self._refuse_held)
         late = [reply for reply in self._held + self._waiting if reply[0].is_request]

@@ -283,8 +283,7 @@ class CoordinatorRuntime(Generic[M]):
 
     def _replay(self, shard: Shard[M], machine: M, offset: int, epoch: int,
                 contiguous: bool) -> None:
-        """Replay the rest of a log into a machine that is not serving yet. Runs on a worker thread.
-        """
+        """Replay the rest of a log into an unpublished machine. Runs on a worker thread."""
         partition_log = shard.journal.log
         if self._node.settings["log.flush.acks.all.enable"] and \
                 partition_log.flushed_offset < partition_log.end_offset:

@@ -13,7 +13,9 @@ from typing import Any
 
 
 class Clock:
-    """The clocks of the state machines: now_ms() is monotonic, wall_ms() is since the Unix epoch.
+    """The clocks of the state machines.
+
+    now_ms() is monotonic, wall_ms() counts from the Unix epoch.
     """
 
     def __init__(self, wall_ms: Callable[[], int]):

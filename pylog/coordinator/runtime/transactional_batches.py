@@ -21,8 +21,7 @@ UNKNOWN = -1, -1, -1, -1  # The result of producer_of() for an unknown producer.
 
 
 class TransactionalRecords(NamedTuple):
-    """Records [(key, value or None)] that become visible when the producer's transaction commits.
-    """
+    """Records [(key, value or None)] that become visible when the transaction commits."""
 
     producer_id: int
     epoch: int
@@ -53,7 +52,9 @@ class Marker(NamedTuple):
             attributes=batch.TRANSACTIONAL | batch.CONTROL)
 
     def fault(self, known: tuple[int, int, int, int]) -> Error:
-        """Return the error if the log must reject this marker, or NONE. known: from producer_of().
+        """Return the error if the log must reject this marker, or NONE.
+
+        known: the result of producer_of().
         """
         epoch, coordinator_epoch, first_open, _ = known
         if self.epoch < epoch or (

@@ -192,8 +192,7 @@ class ShareStates:
             self._record_gone(key)
 
     def save_cold(self) -> Iterator[None]:
-        """Write snapshots of share partitions without a recent one, so that `unsaved` gets empty.
-        """
+        """Write snapshots of share partitions without a recent one, to empty `unsaved`."""
         now_ms = self._clock.wall_ms()
         for key in list(self.unsaved):
             state = self.states.get(key)

@@ -153,7 +153,9 @@ class TransactionCoordinator:
 
     def run(self, key: str, pending: Pending, step: Callable[..., Any],
             *arguments: Any) -> Pending:
-        """Run a step as runtime.run() does. If it needs a producer id, pass one as last argument.
+        """Run a step; see runtime.run().
+
+        If it needs a producer id, repeat it with a new one as the last argument.
         """
         first = Pending(lambda error: error)
 
@@ -251,8 +253,7 @@ class TransactionCoordinator:
                 ended()
 
     async def _mark_and_complete(self, ending: Ending, epoch: int) -> None:
-        """Make one attempt. After an unexpected error it is retried, and stops if the term is over.
-        """
+        """Make one attempt. It is repeated after unexpected errors, until the term is over."""
         if await self._mark(ending, epoch):
             self.runtime.run(ending.transactional_id, Pending(lambda error: error),
                              Transactions.complete, ending)

@@ -58,8 +58,7 @@ class Transaction:
         return self.epoch >= EPOCH_MAX - 1
 
     def move(self, state: str, now_ms: int) -> None:
-        """Change the state. Call this before changing the producer id, which it saves as previous.
-        """
+        """Change the state, and save the producer id as the previous one: change it after this."""
         # Only Ongoing and Prepare states have partitions.
         assert not self.partitions or state not in AT_REST, vars_of(self)
         self.previous_producer_id = self.producer_id
@@ -79,7 +78,9 @@ def key_of(id_: str) -> bytes:
 
 
 def value_of(transaction: Transaction, feature_level: int) -> bytes:
-    """Encode the record's value. feature_level: of transaction.version; selects the value version.
+    """Encode the record's value.
+
+    feature_level: of transaction.version; selects the version of the value.
     """
     new = messages.TransactionLogValue
     assert transaction.state in STATES and transaction.epoch >= 0, vars_of(transaction)

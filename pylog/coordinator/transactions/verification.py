@@ -44,7 +44,7 @@ class Verification:
 
     def __init__(self, transactions: TransactionCoordinator, brokers: Brokers, logs: Any,
                  grants: Grants, settings: Settings, node_id: int):
-        """logs: see internal_topic.Node."""
+        """logs: the LogManager, see internal_topic.Node."""
         self._transactions = transactions
         self._brokers = brokers
         self._logs = logs

@@ -37,8 +37,7 @@ class Subscriber(NamedTuple):
 
 
 class TopicShape(NamedTuple):
-    """A topic, as input for assignors. racks: for each partition, the known racks of its replicas.
-    """
+    """A topic, as input for assignors. racks: known racks of the replicas, by partition."""
 
     partitions: int
     racks: tuple[frozenset[str], ...] = ()
@@ -89,8 +88,7 @@ def assign_uniform(members: list[Subscriber],
 
 
 class _Shares:
-    """Assignment for identical subscriptions: members above the fair share give, the others take.
-    """
+    """Assignment for identical subscriptions: balances members around the fair share."""
 
     def __init__(self, members: list[Subscriber], topics: Mapping[bytes, TopicShape]):
         self._members = sorted(members, key=lambda member: member.id)
@@ -169,8 +167,7 @@ class _Balance:
         assert not free, (topic, len(free))
 
     def _level(self, topic: bytes) -> bool:
-        """Move partitions of a topic from the most to the least loaded; return True if any moved.
-        """
+        """Move partitions of a topic from the most to the least loaded; return True if any."""
         counts = self._counts
         takers = [(counts[id_], id_) for id_ in self._subscribers[topic]]
         givers = [(-count, id_) for count, id_ in takers if self._held[id_].get(topic)]

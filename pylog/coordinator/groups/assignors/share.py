@@ -16,7 +16,9 @@ Assignment = dict[bytes, tuple[int, ...]]
 
 def assign(wanted: Mapping[str, Iterable[bytes]], assignable: Mapping[bytes, Iterable[int]],
            had: Mapping[str, Assignment]) -> dict[str, Assignment]:
-    """Return {member: assignment}. wanted: member -> topic ids; assignable: topic id -> partitions.
+    """Return {member: assignment}.
+
+    wanted: member -> topic ids. assignable: topic id -> partitions.
     """
     topics_of = {member: frozenset(topics) for member, topics in wanted.items()}
     members = sorted(topics_of)
@@ -45,8 +47,7 @@ def _by_topic(places: Iterable[Place]) -> Assignment:
 
 def _balanced(members: list[str], places: list[Place],
               owned: Mapping[str, set[Place]]) -> dict[str, set[Place]]:
-    """Assign each partition to the same number of members, the fewest that give all members work.
-    """
+    """Assign each partition to the same number of members, as few as give every member work."""
     if not places or not members:
         return {member: set() for member in members}
     sharing = -(-len(members) // len(places))

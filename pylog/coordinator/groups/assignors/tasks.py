@@ -187,8 +187,7 @@ class _Assigning:
         return queue
 
     def _keeps(self, task: Task) -> bool:
-        """Keep a standby on a member that has the task's state and has room; return True if kept.
-        """
+        """Keep a standby on a member with the task's state, if it has room; return True if kept."""
         ran = self._ran.get(task)
         for member in (ran, self._least_loaded(task, True)):
             if member is not None \

@@ -174,7 +174,7 @@ def resolve_some(groups: Any, group: ConsumerGroup) -> None:
         groups.records.append(consumer_records.expression_record(group, text))
         groups.changed.add((group.id, None))
     if group.members:
-        # If a new expression matches nothing, Kafka leaves the member its previous target.
+        # A new expression that matches nothing needs a new target, too. Kafka keeps the old one.
         _refresh(groups, group, bump or any(
             not group.targets.get(member.id, NOTHING).keys() <= topic_ids_of(groups, group, member)
             for member in group.members.values() if member.regex in found))

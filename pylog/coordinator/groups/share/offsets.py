@@ -94,8 +94,7 @@ def alter(machine: Groups, group_id: str, places: Mapping[bytes, Iterable[int]],
 
 def begin_deletion(machine: Groups, group_id: str, names: Iterable[str],
                    topics: Mapping[str, Topic]) -> Deleting:
-    """Record that the share partitions of topics are being deleted. topics: the image's, by name.
-    """
+    """Record that share partitions are being deleted. topics: the image's, by name."""
     group = machine.shares.get(group_id)
     if group is None:
         return Deleting(Fault(ErrorCode.GROUP_ID_NOT_FOUND,

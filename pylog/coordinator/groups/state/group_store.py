@@ -77,8 +77,7 @@ class GroupMachine:
         self._names = names or (lambda: ())
 
     def find(self, group_id: str) -> Any:
-        """Return the group of any type except share, or None. Loads it from the snapshot if needed.
-        """
+        """Return the group, or None. Loads it from the snapshot. Does not find share groups."""
         group = self.groups.get(group_id)
         if group is None and group_id not in self.gone:
             group = self._cold(group_id)
@@ -136,8 +135,7 @@ class GroupMachine:
         self.changed.add((group.id, None))
 
     def saved(self, changed: Changes) -> None:
-        """Note that the snapshot has `changed`, so it no longer contains the groups dropped before.
-        """
+        """Note that the snapshot has `changed`, and so no longer the groups dropped before."""
         assert not self.deleting & self.groups.keys(), self.deleting
         self.gone -= {group_id for group_id, _ in changed} - {
             group_id for group_id, _ in self.changed} - self.deleting

@@ -68,8 +68,7 @@ class GroupRepeats:
                 self._timers.prolong(member.session, last_ms + member.session_ms)
 
     def void_changed(self, records: Iterable[Any]) -> None:
-        """End the offers of groups with records in `records`. Offset records do not change a group.
-        """
+        """End the offers of groups with changes in `records`; offsets are no change."""
         if not self._groups:
             return
         for record in records:

@@ -79,8 +79,7 @@ class History:
             os.replace(self._path, self._older)
 
     def find(self, group_id: str, limit: int) -> list[dict[str, Any]]:
-        """Return the latest rebalances of a group, newest first; none if the files are unreadable.
-        """
+        """Return the latest rebalances of a group, newest first; none if unreadable."""
         wanted = b'"group": %s,' % json.dumps(group_id).encode()
         found: list[dict[str, Any]] = []
         for path in (self._path, self._older):

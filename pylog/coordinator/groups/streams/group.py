@@ -204,8 +204,7 @@ class StreamsGroup(AssignedGroup):
         return member
 
     def _release(self, member: StreamsMember) -> None:
-        """Remove the member's tasks from the indexes. Keeps tasks that another process has by now.
-        """
+        """Remove the member's tasks from the indexes, except tasks that another process has."""
         process = member.process_id
         for held in (member.assigned, member.revoking):
             for task in tasks_of(held.active):

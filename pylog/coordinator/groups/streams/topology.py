@@ -26,7 +26,9 @@ Count = Callable[[str], int | None]  # Topic -> its partition count, or None.
 
 
 class Internal(NamedTuple):
-    """An internal topic, as described by the client. partitions, factor: 0 for the broker's choice.
+    """An internal topic, as described by the client.
+
+    partitions, factor: 0 lets the broker choose.
     """
 
     name: str
