@@ -1,1 +1,1 @@
-"""The `pylog` command: what an operator or a script asks of a Kafka-protocol cluster."""
+"""The `pylog` command: operate and inspect any cluster that speaks Kafka's protocol."""

@@ -1,9 +1,9 @@
-"""The root of the `pylog` command: finds the module of a command, turns failures into one line.
+"""The root of the `pylog` command: loads the module of a command and reports failures.
 
 Owns: the table of commands, the exit codes.
-Invariants: (1) an error is one line on stderr and a non-zero exit, never a traceback; (2) the
-  module of a command is imported when it is used, so that help and completion stay quick.
-Source: click; the exit codes are those of the usual tools: 1 failed, 2 wrong usage, 130 Ctrl-C.
+Invariants: an error is one line on stderr and a non-zero exit code, never a traceback; the module
+  of a command is imported on first use, so that help and completion stay fast.
+Source: click; the exit codes are the usual ones: 1 failed, 2 wrong usage, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ COMMANDS = {
 }
 
 
-# Other spellings, which help does not list.
+# Aliases that help does not list.
 ALIASES = {"topic": "topics"}
 
 
 class Root(Tools):
-    """Invariant (2): commands by name, without their modules."""
+    """Finds commands by name without importing their modules."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for rows in COMMANDS.values() for name in rows]
@@ -94,7 +94,7 @@ class Root(Tools):
 
 
 def root() -> Root:
-    """The command with everything below it."""
+    """Return a command with all of its subcommands."""
     made = Root(
         "pylog", params=[*shared(), click.Option(["--version"], is_flag=True, is_eager=True,
                                                  expose_value=False, callback=_version,
@@ -115,7 +115,7 @@ def _version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> No
 
 
 def main(argv: list[str]) -> int:
-    """Runs one command. Returns the exit code. Keeps (1)."""
+    """Run one command and return its exit code. Prints errors as one line, without a traceback."""
     from pylog.tools.cli.output import with_buffer
 
     session = Session()
@@ -135,7 +135,7 @@ def main(argv: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        return EXIT_FAILED      # The reader of the output has ended, as `head` does.
+        return EXIT_FAILED  # The reader closed the pipe, as `head` does.
     except ToolError as error:
         return _fail(error, error.exit_code)
     except Exception as error:

@@ -1,8 +1,8 @@
-"""`pylog completion`: the script that teaches a shell the commands, options, topics and groups.
+"""`pylog completion`: print the shell script that completes commands, options, topics and groups.
 
 Owns: nothing.
-Invariants: (1) names of topics and groups are asked for when they are completed, from the broker
-  that the line names, and for two seconds at most.
+Invariants: names of topics and groups are requested on completion, from the broker on the command
+  line, with a timeout of two seconds.
 Source: click.shell_completion.
 """
 
@@ -21,7 +21,7 @@ HOW = {
 @click.argument("shell", type=click.Choice(sorted(HOW)))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the completion script for a shell, to be evaluated by it."""
+    """Print the completion script for a shell. Evaluate it in the shell's startup file."""
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)

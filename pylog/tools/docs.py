@@ -1,8 +1,8 @@
-"""The `pylog` command as a document: docs/tools.md, a tour and every option.
+"""Generate docs/tools.md: a tour and every option of the `pylog` command.
 
 Owns: nothing; the reference is derived from the commands themselves.
-Invariants: (1) the same commands give the same bytes; (2) what the tour shows was printed by the
-  commands that it names (docs/tools-tour.txt is their output, with another address and directory).
+Invariants: the same commands give the same bytes; the tour shows real output of its commands
+  (docs/tools-tour.txt, with address and directory replaced).
 Source: tools.app.
 """
 
@@ -131,7 +131,7 @@ code is 1 if a check failed."""),
 
 
 def document(tour: str) -> str:
-    """The whole file. tour: `$ command` blocks with their outputs."""
+    """Return the whole file. tour: `$ command` blocks with their outputs."""
     blocks = [block.rstrip() for block in tour.split("\n$ ") if block.strip()]
     blocks = [block if block.startswith("$ ") else f"$ {block}" for block in blocks]
     parts, at = [_INTRODUCTION], 0

@@ -1,4 +1,4 @@
-"""What all commands share: options, the session, output, arguments.
+"""Shared by all commands: options, the session, output, arguments.
 
 Owns: the session with the cluster.
 For: the commands.

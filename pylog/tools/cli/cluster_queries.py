@@ -1,8 +1,9 @@
-"""What the commands ask of a cluster: names, offsets, sizes, times of records.
+"""Queries that several commands use: names, offsets, sizes and timestamps of records.
 
 Owns: nothing.
-Invariants: (1) each broker is asked once for all of its partitions, all brokers at the same time;
-  (2) what one partition or broker refuses does not hide the others: its place is an error's name.
+Invariants: each broker gets one request for all of its partitions, and all brokers are queried in
+  parallel; an error of one partition or broker does not hide the other results: its result is the
+  error's name.
 Source: Kafka's protocol: Metadata, ListOffsets, Fetch, DescribeLogDirs.
 """
 
@@ -24,37 +25,38 @@ from pylog.tools.cli.session import ToolError
 
 MAX_TIMESTAMP = -3
 FIRST_BATCH_BYTES = 65_536
-FETCH_VERSION_MAX = 12  # Later ones name topics by id: no use for a request by itself.
-FENCED_BROKERS_VERSION = 2  # Of DescribeCluster (KIP-1073).
-GROUPS_VERSION_MAX = 9  # Of OffsetFetch and OffsetCommit, likewise.
+FETCH_VERSION_MAX = 12  # Later versions identify topics by id, which would need another request.
+FENCED_BROKERS_VERSION = 2  # DescribeCluster: KIP-1073.
+GROUPS_VERSION_MAX = 9  # OffsetFetch and OffsetCommit, for the same reason.
 GROUPS_TOPIC = "__consumer_offsets"
 
 
 def error_name(code: int) -> str:
-    """Kafka's name of an error code."""
+    """Return Kafka's name of an error code."""
     row = TABLE.get(code)
     return row.name if row is not None else f"UNKNOWN_{code}"
 
 
 def told(error: KafkaError) -> str:
-    """What an error says; with Kafka's name where a broker gave it."""
+    """Return an error's message, with Kafka's error name if a broker sent it."""
     return f"{error} ({error_name(error.code)})" if error.code >= 0 else str(error)
 
 
 def said(code: int, message: str | None, about: str) -> str:
-    """One sentence for an error code that was answered."""
+    """Return one sentence for an error code."""
     row = TABLE.get(code)
     return f"{about}: {message or (row.message if row else '')} ({error_name(code)})"
 
 
 async def all_topics(cluster: Cluster) -> Metadata:
-    """The newest metadata of every topic."""
+    """Return the latest metadata of every topic."""
     cluster.wants_all_topics = True
     return await cluster.refresh()
 
 
 async def fenced_brokers(cluster: Cluster) -> set[int]:
-    """The registered brokers that are down; none from brokers before Kafka 4.0. Raises KafkaError.
+    """Return the registered brokers that are down. Empty if the brokers are older than Kafka 4.0.
+    Raises KafkaError.
     """
     request = messages.DescribeClusterRequest
     connection = await cluster.any_connection()
@@ -66,7 +68,7 @@ async def fenced_brokers(cluster: Cluster) -> set[int]:
 
 
 async def absent_brokers(cluster: Cluster, metadata: Metadata) -> dict[int, int]:
-    """The brokers that are not there: the number of partitions that have replicas on each."""
+    """Return {offline broker: number of partitions that have a replica on it}."""
     placed = [node for topic in metadata.topics.values() for part in topic.partitions.values()
               for node in part.replicas]
     absent = ({*placed} | await fenced_brokers(cluster)) - metadata.nodes.keys()
@@ -83,13 +85,14 @@ async def group_names(cluster: Cluster) -> list[str]:
 
 
 def is_pattern(name: str) -> bool:
-    """Whether it has what no topic's name has: * ? or [."""
+    """Return True if the name contains * ? or [, which no topic name contains."""
     return any(sign in name for sign in "*?[")
 
 
 async def matching(cluster: Cluster, names: Iterable[str]) -> list[str]:
-    """Names, with those of the topics that a pattern means in its place, each once. The brokers'
-    own topics are meant by a pattern that begins with _ only. Raises ToolError."""
+    """Return the names, with each pattern replaced by the matching topics, without duplicates. Only
+    a pattern that begins with _ matches internal topics. Raises ToolError.
+    """
     found: dict[str, None] = {}
     known: list[str] | None = None
     for name in names:
@@ -107,8 +110,9 @@ async def matching(cluster: Cluster, names: Iterable[str]) -> list[str]:
 
 
 async def topics(cluster: Cluster, names: Iterable[str]) -> list[TopicInfo]:
-    """The topics of these names or patterns. Raises UnknownName for one that is not there,
-    ToolError for one that may not be seen."""
+    """Return the topics with these names or patterns. Raises UnknownName if one does not exist,
+    ToolError if one is not authorized.
+    """
     wanted = await matching(cluster, names)
     metadata = await cluster.refresh(wanted)
     found = []
@@ -124,18 +128,18 @@ async def topics(cluster: Cluster, names: Iterable[str]) -> list[TopicInfo]:
 
 
 class UnknownName(ToolError):
-    """Nothing of that name is there."""
+    """The name does not exist."""
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UnknownName:
-    """The error for a name that does not exist, with the nearest one that does."""
+    """Return an error for a name that does not exist, with the closest existing name."""
     near = nearest(name, list(known))
     hint = f"; nearest valid name: {near}" if near else ""
     return UnknownName(f"there is no {what} {name!r}{hint}")
 
 
 async def named(cluster: Cluster, text: str) -> list[TopicPartition]:
-    """The partitions of TOPIC or TOPIC:0,1. Raises ToolError for one that is not there."""
+    """Return the partitions of TOPIC or TOPIC:0,1. Raises ToolError if one does not exist."""
     topic, _, numbers = text.partition(":")
     known = partitions_of(await topics(cluster, [topic]))
     if not numbers:
@@ -155,8 +159,9 @@ def partitions_of(rows: Iterable[TopicInfo]) -> list[TopicPartition]:
 
 async def offsets(cluster: Cluster, wanted: Mapping[TopicPartition, int], isolation: int = 0
                   ) -> dict[TopicPartition, Any]:
-    """{partition: (offset, timestamp) or an error's name}. wanted: {partition: time in ms,
-    EARLIEST, LATEST or MAX_TIMESTAMP}."""
+    """Return {partition: (offset, timestamp) or an error's name}. wanted: {partition: time in ms,
+    EARLIEST, LATEST or MAX_TIMESTAMP}.
+    """
     found: dict[TopicPartition, Any] = {}
     by_leader = _by_leader(cluster, wanted, found)
 
@@ -179,8 +184,10 @@ async def offsets(cluster: Cluster, wanted: Mapping[TopicPartition, int], isolat
 
 async def at_time(cluster: Cluster, last: Mapping[TopicPartition, int], time_ms: int
                   ) -> dict[TopicPartition, int]:
-    """The offset of the first record at or after a time, of each partition of `last`: the end that
-    it has there, where no record is so late. Raises ToolError where that is not known."""
+    """Return the offset of the first record at or after a time for each partition of `last`, or the
+    partition's end offset in `last` if it has no such record. Raises ToolError if an offset is
+    unknown.
+    """
     found = await offsets(cluster, dict.fromkeys(last, time_ms))
     for part in last:
         if not isinstance(found.get(part), tuple):
@@ -190,7 +197,7 @@ async def at_time(cluster: Cluster, last: Mapping[TopicPartition, int], time_ms:
 
 async def ends(cluster: Cluster, parts: Iterable[TopicPartition]
                ) -> tuple[dict[TopicPartition, Any], dict[TopicPartition, Any]]:
-    """(first offsets, end offsets), each an int or an error's name."""
+    """Return (first offsets, end offsets). Each value is an int or an error's name."""
     listed = list(parts)
     first, last = await asyncio.gather(offsets(cluster, dict.fromkeys(listed, EARLIEST)),
                                        offsets(cluster, dict.fromkeys(listed, LATEST)))
@@ -200,7 +207,7 @@ async def ends(cluster: Cluster, parts: Iterable[TopicPartition]
 
 async def known_ends(cluster: Cluster, parts: Iterable[TopicPartition]
                      ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """The same, of what is to be changed. Raises ToolError where one is not known."""
+    """Like ends(), before a change. Raises ToolError if an offset is unknown."""
     listed = list(parts)
     both = await ends(cluster, listed)
     for part in listed:
@@ -212,7 +219,7 @@ async def known_ends(cluster: Cluster, parts: Iterable[TopicPartition]
 
 def unread(parts: Iterable[TopicPartition], first: Mapping[TopicPartition, Any],
            last: Mapping[TopicPartition, Any]) -> list[dict[str, Any]]:
-    """[{topic, partition, error}] of the partitions whose ends() are not known."""
+    """Return [{topic, partition, error}] of the partitions whose ends() are unknown."""
     rows = []
     for part in parts:
         failed = [str(found.get(part)) for found in (last, first)
@@ -228,10 +235,12 @@ def _offset(value: Any) -> Any:
 
 async def times(cluster: Cluster, wanted: Mapping[TopicPartition, int]
                 ) -> dict[TopicPartition, int]:
-    """{partition: time in ms of the first record at or after an offset}, where there is one."""
+    """Return {partition: time in ms of the first record at or after an offset}. Partitions without
+    such a record are missing.
+    """
     found = await _times(cluster, wanted, FIRST_BATCH_BYTES)
     left = {part: offset for part, offset in wanted.items() if part not in found}
-    # A first batch that is longer than asked for is sent whole only to one who asks for it alone.
+    # A broker sends a first batch larger than the limit only if the request has one partition.
     for part, offset in left.items():
         found.update(await _times(cluster, {part: offset}, 1 << 20))
     return found
@@ -248,7 +257,7 @@ async def _times(cluster: Cluster, wanted: Mapping[TopicPartition, int], bytes_m
         try:
             first = records(fetched, part.topic, part.partition, 1)
         except RecordsError:
-            return  # Damaged: it has no time to report.
+            return  # The batch is damaged, so its timestamp is unknown.
         if first:
             found[part] = first[0].timestamp
 
@@ -295,7 +304,7 @@ def _by_topic(parts: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]
 
 async def _every(by_leader: dict[int, list[TopicPartition]], ask: Any,
                  failed: dict[TopicPartition, Any]) -> None:
-    """Keeps (1) and (2)."""
+    """Send one request to each leader in parallel. Errors become error names in the result."""
     nodes = list(by_leader)
     ended = await asyncio.gather(*[ask(node, by_leader[node]) for node in nodes],
                                  return_exceptions=True)
@@ -310,7 +319,8 @@ async def _every(by_leader: dict[int, list[TopicPartition]], ask: Any,
 
 async def log_dirs(cluster: Cluster, brokers: Iterable[int] | None = None
                    ) -> tuple[list[dict[str, Any]], dict[int, str]]:
-    """(one row for each log directory, {broker that reports none: reason}). brokers: None for all.
+    """Return (one row for each log directory, {broker that did not report: reason}). brokers: None
+    for all.
     """
     async def ask(node: int) -> list[dict[str, Any]]:
         answer = await cluster.send(node, messages.DescribeLogDirsRequest(topics=None))
@@ -340,9 +350,9 @@ async def log_dirs(cluster: Cluster, brokers: Iterable[int] | None = None
 
 
 async def sizes(cluster: Cluster) -> dict[TopicPartition, int]:
-    """Bytes of each partition, of its largest replica where there are several.
+    """Return the size in bytes of each partition's largest replica.
 
-    A partition is missing if no broker that answers has it.
+    A partition is missing if no broker that responds has it.
     """
     found: dict[TopicPartition, int] = {}
     rows, _ = await log_dirs(cluster)
@@ -355,7 +365,8 @@ async def sizes(cluster: Cluster) -> dict[TopicPartition, int]:
 # Groups
 
 async def groups(cluster: Cluster) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """([{group, state, type, protocol, coordinator}] by name, {where groups are missing: reason}).
+    """Return ([{group, state, type, protocol, coordinator}] by name, {source of missing groups:
+    reason}).
     """
     async def ask(node: int) -> list[dict[str, Any]]:
         answer = await cluster.send(node, messages.ListGroupsRequest())
@@ -377,7 +388,8 @@ async def groups(cluster: Cluster) -> tuple[list[dict[str, Any]], dict[str, str]
             failed[f"broker {node}"] = str(outcome)
         else:
             raise outcome
-    # No broker lists the groups of a partition without a leader, and none reports an error.
+    # No broker lists the groups of an offsets partition without a leader, and none reports an
+    # error.
     info = metadata.topics.get(GROUPS_TOPIC)
     leaderless = [number for number in (info.partitions if info else ())
                   if metadata.leader(GROUPS_TOPIC, number) < 0]
@@ -389,14 +401,15 @@ async def groups(cluster: Cluster) -> tuple[list[dict[str, Any]], dict[str, str]
 
 async def groups_of(cluster: Cluster, kind: str, pattern: str | None
                     ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """The same of a type, with names that fit a pattern of the shell; None: all of it."""
+    """Like groups(), filtered by group type and by a shell pattern of names (None for all)."""
     rows, failed = await groups(cluster)
     return [row for row in rows if row["type"].lower() == kind
             and fnmatch.fnmatchcase(row["group"], pattern or "*")], failed
 
 
 def check_complete(failed: Mapping[str, str]) -> None:
-    """Raise ToolError if groups are missing from what was printed. failed: of groups()."""
+    """Raise ToolError if groups are missing from the output. failed: the second result of groups().
+    """
     if failed:
         raise ToolError("groups are missing, namely those of " + "; ".join(
             f"{place} ({reason})" for place, reason in failed.items()))

@@ -1,10 +1,8 @@
-"""What all commands have in common: shared options, nearest names, arguments that complete, and
-looking again and again.
+"""Base classes of the commands: shared options, closest names, completion, and --watch.
 
 Owns: nothing.
-Invariants: (1) a shared option may stand before or behind the command's name; the last one counts;
-  (2) a name that does not exist is answered with the nearest one that does; (3) who watches goes on
-  watching when a look fails.
+Invariants: a shared option can precede or follow the command's name, and the last one wins; an
+  error for an unknown name includes the closest existing one; --watch continues after an error.
 Source: click; watch(1).
 """
 
@@ -24,7 +22,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 def shared(local: bool = False) -> list[click.Option]:
-    """The options of every command. local: of those that ask no broker."""
+    """Return the options that every command has. local: for commands without a cluster."""
 
     def keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
         session = ctx.ensure_object(Session)
@@ -51,7 +49,7 @@ def shared(local: bool = False) -> list[click.Option]:
 
 
 class Tool(click.Command):
-    """A command that asks a cluster."""
+    """A command that connects to a cluster."""
 
     local = False
 
@@ -62,7 +60,7 @@ class Tool(click.Command):
 
 
 class Look(Tool):
-    """A command that changes nothing, and can do so again and again."""
+    """A read-only command that can repeat with --watch."""
 
     def __init__(self, *args: Any, **attributes: Any):
         super().__init__(*args, **attributes)
@@ -79,7 +77,7 @@ def watch_option() -> click.Option:
 
 
 def watched(session: Session, seconds: float | None, look: Callable[[], Any]) -> Any:
-    """One look, or as many as there is time for."""
+    """Run the command once, or repeatedly with --watch."""
     if seconds is None:
         return look()
     from pylog.client.errors import KafkaError
@@ -90,20 +88,20 @@ def watched(session: Session, seconds: float | None, look: Callable[[], Any]) ->
         try:
             look()
         except (KafkaError, ToolError, OSError) as error:
-            session.out.note(f"pylog: {one_line(error)}")   # Keeps (3).
+            session.out.note(f"pylog: {one_line(error)}")  # Continue: --watch survives errors.
         session.out.line()
         session.out.out.flush()
         time.sleep(seconds)
 
 
 class Local(Tool):
-    """A command that asks no broker."""
+    """A command that does not connect to a broker."""
 
     local = True
 
 
 class Tools(click.Group):
-    """A command with commands below it. Keeps (2)."""
+    """A group of subcommands. The error for an unknown name includes the closest one."""
 
     command_class = Tool
 
@@ -121,7 +119,7 @@ class Tools(click.Group):
 
 
 class _Named(click.ParamType):
-    """A name that the shell completes by asking the cluster."""
+    """A name that the shell completes from the cluster."""
 
     wait_s = 2.0
 
@@ -140,8 +138,8 @@ class _Named(click.ParamType):
         try:
             names = session.run(look)
         except (KafkaError, ToolError, OSError):
-            return []  # In a half-typed line there is nowhere to complain.
-        # The shell would take a control character of a name as typed.
+            return []  # Completion must not print errors into a half-typed line.
+        # The shell would insert a control character of a name as typed.
         return [CompletionItem(name) for name in names
                 if name.startswith(incomplete) and name.isprintable()]
 
@@ -151,13 +149,13 @@ GROUP = _Named("group")
 
 
 def registry_option(command: Any) -> Any:
-    """Where schemas are kept."""
+    """Add the option for the schema registry's URL."""
     return click.option("--registry", metavar="URL", envvar="PYLOG_REGISTRY", show_envvar=True,
                         help="The schema registry, http://[user:password@]host:port.")(command)
 
 
 def pairs(given: tuple[str, ...], what: str) -> dict[str, str]:
-    """{key: value} of key=value texts. Raises click.UsageError."""
+    """Return {key: value} of key=value texts. Raises click.UsageError."""
     found = {}
     for text in given:
         key, sign, value = text.partition("=")
@@ -168,7 +166,7 @@ def pairs(given: tuple[str, ...], what: str) -> dict[str, str]:
 
 
 def text_of(file: Any, chars_max: int = -1) -> str:
-    """What a text file holds. Raises ToolError."""
+    """Return the content of a text file. Raises ToolError."""
     try:
         return str(file.read(chars_max))
     except UnicodeDecodeError:
@@ -176,7 +174,8 @@ def text_of(file: Any, chars_max: int = -1) -> str:
 
 
 def confirmed(question: str, yes: bool) -> None:
-    """Asks on a terminal; elsewhere --yes has to say so. Raises click.Abort, UsageError."""
+    """Ask for confirmation on a terminal; elsewhere require --yes. Raises click.Abort, UsageError.
+    """
     import sys
 
     if yes:

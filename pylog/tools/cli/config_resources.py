@@ -1,8 +1,8 @@
-"""Settings of topics, brokers, groups and loggers as a cluster keeps them.
+"""Settings of topics, brokers, groups and loggers in a cluster.
 
 Owns: nothing.
-Invariants: (1) a change names all of its settings in one request: all of them or none; (2) a key
-  that does not exist is answered with the nearest one that does.
+Invariants: a change sends all of its settings in one request, which is atomic; an error for an
+  unknown key includes the closest existing one.
 Source: Kafka's DescribeConfigs and IncrementalAlterConfigs (KIP-226, KIP-339, KIP-848).
 """
 
@@ -31,16 +31,18 @@ TYPES = {1: "boolean", 2: "string", 3: "int", 4: "short", 5: "long", 6: "double"
 
 
 def uuid_text(value: bytes) -> str | None:
-    """A topic id as Kafka's tools print it; None where there is none."""
+    """Return a topic id as Kafka's tools print it, None if the topic has none."""
     if value == ZERO_UUID:
         return None
     return base64.urlsafe_b64encode(value).decode().rstrip("=")
 
 
 async def node_of(cluster: Cluster, kind: int, name: str) -> int:
-    """Who answers for a resource: a broker for its own, any one for the rest. Raises ToolError."""
+    """Return the broker to query: a broker's own settings need that broker, all other resources any
+    broker. Raises ToolError.
+    """
     if kind not in (BROKER, LOGGER) or not name:
-        # A broker that has only just started knows of none yet.
+        # A broker that has just started has no brokers in its metadata yet.
         found: int = await cluster.retry(cluster.controller)
         return found
     if not name.isdigit() or int(name) not in cluster.metadata.nodes:
@@ -51,7 +53,7 @@ async def node_of(cluster: Cluster, kind: int, name: str) -> int:
 
 async def described(cluster: Cluster, kind: int, name: str, keys: list[str] | None = None,
                     documented: bool = False) -> list[dict[str, Any]]:
-    """[{name, value, source, type, read_only, sensitive, documentation}] by name."""
+    """Return [{name, value, source, type, read_only, sensitive, documentation}] by name."""
     request = messages.DescribeConfigsRequest(
         include_documentation=documented,
         resources=[messages.DescribeConfigsRequest.DescribeConfigsResource(
@@ -70,7 +72,7 @@ async def described(cluster: Cluster, kind: int, name: str, keys: list[str] | No
 
 async def alter(admin: Admin, kind: int, name: str, changes: dict[str, str | None],
                 dry_run: bool) -> None:
-    """Sets what has a value and takes back what has none. Raises ToolError."""
+    """Set the settings that have a value and reset those without one. Raises ToolError."""
     await node_of(admin.cluster, kind, name)
     resource = ConfigResource(ResourceType(kind), name)
     try:
@@ -84,7 +86,7 @@ async def alter(admin: Admin, kind: int, name: str, changes: dict[str, str | Non
 
 
 async def check_names(cluster: Cluster, kind: int, name: str | None, changes: Any) -> None:
-    """Keeps (2). name None: of any topic. Raises ToolError."""
+    """Raise ToolError for an unknown key, with the closest one. name None: keys of any topic."""
     if name is None:
         metadata = await inquiry.all_topics(cluster)
         name = next(iter(metadata.topics), None)

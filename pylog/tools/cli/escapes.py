@@ -1,8 +1,8 @@
-"""Text of a cluster made safe for a terminal: names, values and messages of other people.
+"""Escape text from a cluster for a terminal: names, values and messages are untrusted.
 
 Owns: nothing.
-Invariants: (1) control characters, direction marks and lone surrogates become JSON's escapes, so
-  that text cannot move the cursor, change colours or reverse a line, and JSON keeps its meaning.
+Invariants: control characters, direction marks and lone surrogates become JSON escapes, so that
+  text cannot move the cursor, change colours or reverse a line, and JSON keeps its meaning.
 Source: ECMA-48 (control sequences); Unicode's categories C, Zl and Zp; RFC 8259.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import unicodedata
 
-SPACE = "Zs"    # A category that str.isprintable() rejects except for U+0020, and that is harmless.
+SPACE = "Zs"  # Harmless, though str.isprintable() rejects all of it except U+0020.
 
 
 def escaped(text: str, allowed: str = "") -> str:

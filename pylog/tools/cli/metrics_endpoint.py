@@ -1,9 +1,9 @@
-"""What brokers tell over HTTP: their metrics endpoints, where they have one.
+"""Read JSON pages from the brokers' metrics endpoints.
 
 Owns: nothing.
-Invariants: (1) an endpoint is asked for ENDPOINT_S at most; (2) one that is not there, does not
-  answer or refuses is None, never an error.
-Source: monitor.server has the pages.
+Invariants: a request takes ENDPOINT_S at most; an endpoint that is missing, silent or refuses is
+  None, never an error.
+Source: the pages of monitor.server.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HTTPS = "https://"
 
 
 def endpoint_options(command: Any) -> Any:
-    """Which endpoint a command asks, and by what."""
+    """Add the options that select an endpoint and its token."""
     command = click.option("--token", envvar="PYLOG_METRICS_TOKEN", show_envvar=True,
                            help="The endpoint's metrics.token.")(command)
     return click.option("-m", "--metrics", metavar="[https://]HOST:PORT", help="The broker's "
@@ -35,7 +35,9 @@ def endpoint_options(command: Any) -> Any:
 
 async def page(cluster: Cluster, broker: int, path: str, metrics: str | None,
                token: str | None) -> Any:
-    """The JSON of a page of a broker's endpoint, or of the one that is named. Keeps (1), (2)."""
+    """Return the JSON of a page of a broker's endpoint, or of the endpoint from the options.
+    Returns None if it does not respond within ENDPOINT_S.
+    """
     address = metrics or await _address(cluster, broker)
     if address is None:
         return None
@@ -48,8 +50,9 @@ async def page(cluster: Cluster, broker: int, path: str, metrics: str | None,
 
 async def quorum(cluster: Cluster, metrics: str | None = None,
                  token: str | None = None) -> list[dict[str, Any]] | None:
-    """How the machines that keep the controllers' log are, by the first controller that tells;
-    None where nobody does."""
+    """Return the state of the quorum members as the first responding controller reports it; None if
+    no controller reports it.
+    """
     for node in sorted(cluster.metadata.nodes.values()):
         found = await page(cluster, node.id, "/cluster", metrics, token)
         if isinstance(found, dict) and isinstance(found.get("quorum"), list):

@@ -1,10 +1,10 @@
-"""What commands print: tables for people, plain columns for pipes, JSON for programs.
+"""Output of commands: tables for people, plain columns for pipes, JSON for programs.
 
 Owns: standard output, and the progress bar on standard error.
-Invariants: (1) colours and bars are for terminals only, and NO_COLOR is heeded; (2) with --json
-  standard output is JSON only: one document, or one per line for what has no end; (3) the keys of a
-  row are the same in every row of a command; (4) text is escaped here, before it is printed.
-Source: no-color.org; rich for terminals. A pipe gets plain text: nothing is folded at 80 columns.
+Invariants: colours and progress bars appear only on terminals, and NO_COLOR disables colours; with
+  --json standard output is only JSON: one document, or one per line for endless output; all rows of
+  a command have the same keys; text is escaped here, before it is printed.
+Source: no-color.org; rich for terminals. A pipe gets plain text that is not wrapped at 80 columns.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _NUMBERS = (int, float)
 
 
 def with_buffer(stream: TextIO | None) -> TextIO:
-    """The stream, or with PYTHONUNBUFFERED a buffered one over the same descriptor.
+    """Return the stream, or with PYTHONUNBUFFERED a buffered one over the same descriptor.
 
-    A raw file may write only a part of its argument, and Python's text streams ignore that.
+    A raw file can write only a part of its argument, and Python's text streams ignore that.
     """
     if stream is None:
         return open(os.devnull, "w")
@@ -38,7 +38,7 @@ def with_buffer(stream: TextIO | None) -> TextIO:
 
 
 class Printer:
-    """as_json: Keeps (2)."""
+    """Formats and prints output. as_json: print only JSON to standard output."""
 
     def __init__(self, as_json: bool = False, out: TextIO | None = None, err: TextIO | None = None):
         self.as_json = as_json
@@ -50,7 +50,7 @@ class Printer:
         self._console: Any = None
 
     def flush(self) -> None:
-        """Write everything that was printed. A regular file is on disk afterwards.
+        """Write all buffered output. A regular file is on disk afterwards.
 
         Raises OSError: network file systems and quotas report a full disk only here.
         """
@@ -58,25 +58,25 @@ class Printer:
         try:
             descriptor = self.out.fileno()
         except (OSError, AttributeError):
-            return      # Not a file: a test reads the output.
+            return  # Not a file: a test captures the output.
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.fsync(descriptor)
 
     def line(self, text: str = "") -> None:
-        """One line for people; not there with --json."""
+        """Print one line for people; omitted with --json."""
         self.lines(text, allowed="")
 
     def lines(self, text: str, allowed: str = "\n") -> None:
-        """Text for people that may have several lines, such as a schema; not there with --json."""
+        """Print text that can have several lines, such as a schema; omitted with --json."""
         if not self.as_json:
             print(escaped(text, allowed), file=self.out)
 
     def note(self, text: str) -> None:
-        """One line beside the output proper."""
+        """Print one line to standard error."""
         print(escaped(text), file=self.err, flush=True)
 
     def write_bytes(self, data: bytes | memoryview) -> None:
-        """Records as they are; on a terminal escaped, except for ends of lines and tabs."""
+        """Write raw records; on a terminal everything except newlines and tabs is escaped."""
         binary = getattr(self.out, "buffer", None)
         if binary is None or self.out.isatty():
             text = bytes(data).decode("utf-8", "replace")
@@ -86,7 +86,7 @@ class Printer:
             binary.write(data)
 
     def document(self, value: Any) -> None:
-        """One JSON document, indented for a terminal."""
+        """Print one JSON document, indented on a terminal."""
         indent = 2 if self.out.isatty() else None
         text = json.dumps(value, indent=indent, ensure_ascii=False, default=_plain)
         print(escaped(text, "\n"), file=self.out)
@@ -95,7 +95,7 @@ class Printer:
         print(escaped(json.dumps(value, ensure_ascii=False, default=_plain)), file=self.out)
 
     def result(self, value: Mapping[str, Any], text: str) -> None:
-        """The outcome of a change: JSON, or one sentence."""
+        """Print the result of a change: JSON, or one sentence."""
         if self.as_json:
             self.document(value)
         else:
@@ -103,7 +103,7 @@ class Printer:
 
     def rows(self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any],
              title: str = "", empty: str = "nothing") -> None:
-        """A table. columns: {key of a row: heading, or (heading, function of the value)}."""
+        """Print a table. columns: {key of a row: heading, or (heading, function of the value)}."""
         if self.as_json:
             self.document(list(rows))
             return
@@ -111,7 +111,7 @@ class Printer:
 
     def table(self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any],
               title: str = "", empty: str = "nothing") -> None:
-        """The same for people only."""
+        """Print a table; omitted with --json."""
         if title:
             self.title(title)
         if not rows:
@@ -134,7 +134,7 @@ class Printer:
             self.line(text)
 
     def styled(self, text: str, style: str) -> None:
-        """A line in a colour, where there are colours."""
+        """Print a line in a colour if colours are enabled."""
         if self.is_rich:
             self.console.print(escaped(text), style=style, markup=False, highlight=False,
                                soft_wrap=True)
@@ -162,14 +162,14 @@ class Printer:
         return self._console
 
     def progress(self, what: str, total: float | None, unit: str = "") -> Any:
-        """A context manager whose value is called with how much more is done."""
+        """Return a context manager. Call its value with the amount of progress."""
         if self.has_bars:
             return Bar(what, total, unit, self.err)
         return NoBar()
 
 
 class NoBar:
-    """Where nobody looks."""
+    """Not a terminal: no progress bar."""
 
     def __enter__(self) -> NoBar:
         return self
@@ -182,7 +182,7 @@ class NoBar:
 
 
 class Bar(NoBar):
-    """A bar on standard error that is gone when the work is done."""
+    """A progress bar on standard error that disappears at the end."""
 
     def __init__(self, what: str, total: float | None, unit: str, err: TextIO):
         from rich import progress
@@ -209,7 +209,7 @@ class Bar(NoBar):
 
 def _laid_out(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any]
               ) -> tuple[list[str], list[list[str]], list[bool]]:
-    """(headings, cells, which columns are numbers)."""
+    """Return (headings, cells, flags of the numeric columns)."""
     heads, shown, right = [], [], []
     for key, column in columns.items():
         head, text = column if isinstance(column, tuple) else (column, cell)
@@ -227,7 +227,7 @@ def _style(text: str) -> str:
 
 
 def cell(value: Any) -> str:
-    """A value as text: nothing is a dash, a list is joined by commas."""
+    """Return a value as text: a dash for none, lists joined by commas."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -240,7 +240,7 @@ def cell(value: Any) -> str:
 
 
 def size(value: int | None) -> str:
-    """Bytes in the unit that suits them."""
+    """Return bytes in a suitable unit."""
     if value is None or value < 0:
         return "-"
     amount = float(value)
@@ -253,7 +253,7 @@ def size(value: int | None) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """A duration in the unit that suits it."""
+    """Return a duration in a suitable unit."""
     if seconds is None:
         return "-"
     if seconds < 1:

@@ -1,9 +1,8 @@
-"""One run of the command: which cluster, with which client settings, and how to print.
+"""One run of the command: the cluster, the client settings and the output format.
 
 Owns: the options given, the printer.
-Invariants: (1) a cluster that cannot be reached is reported at once, not after retries; (2) a key
-  of a client settings file that belongs to another role is left out; one that does not exist is
-  an error.
+Invariants: an unreachable cluster is reported at once, without retries; a key of a client settings
+  file that belongs to another role is ignored, an unknown key is an error.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ PROFILE = ".properties"
 
 
 class ToolError(Exception):
-    """What a command could not do, in one line."""
+    """An error of a command, in one line."""
 
     exit_code = 1
 
 
 def profile_path(name: str) -> str:
-    """Where a profile's settings stand. Raises ToolError."""
+    """Return the file of a profile. Raises ToolError."""
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     folder = os.path.join(home, "pylog")
     path = os.path.join(folder, f"{name}{PROFILE}")
@@ -45,13 +44,13 @@ def profile_path(name: str) -> str:
 
 
 class Session:
-    """What the shared options said. `now_ms` is the clock of all commands."""
+    """The values of the shared options. `now_ms` is the clock of all commands."""
 
     def __init__(self) -> None:
         self.given: dict[str, Any] = {}
         self._printer: Printer | None = None
         self._speaker: Any = None
-        self._places: dict[str, str] = {}     # Setting -> where it was given, when in a file.
+        self._places: dict[str, str] = {}  # Setting -> its file and line, for settings from a file.
 
     @property
     def out(self) -> Printer:
@@ -70,7 +69,7 @@ class Session:
         return str(self.client_values().get("bootstrap.servers", ""))
 
     def speak(self) -> None:
-        """Has the client's warnings shown as lines of this command, from now to its end."""
+        """Print the client's warnings as lines of this command from now on."""
         import logging
 
         out = self.out
@@ -83,7 +82,7 @@ class Session:
         logging.getLogger("pylog.client").addHandler(self._speaker)
 
     def hush(self) -> None:
-        """The command has ended: an error is one line then."""
+        """End the command: from now on an error is one line."""
         if self._speaker is not None:
             import logging
 
@@ -94,7 +93,7 @@ class Session:
         return time.time_ns() // 1_000_000
 
     def client_values(self) -> dict[str, Any]:
-        """Client settings as given: profile, file, then -X, then -b. Raises ToolError."""
+        """Return the client settings: profile, then file, then -X, then -b. Raises ToolError."""
         values: dict[str, Any] = {}
         profile = self.given.get("profile") or os.environ.get("PYLOG_PROFILE")
         if profile:
@@ -114,7 +113,7 @@ class Session:
         return values
 
     def _read(self, path: str) -> dict[str, str]:
-        """Client settings of a file, with what they refer to. Raises ToolError."""
+        """Return the client settings of a file, including referenced files. Raises ToolError."""
         from pylog.client.config import value_providers
         from pylog.client.config.aliases import ALIASES, UNITS
         from pylog.client.errors import ConfigError as Missing
@@ -135,22 +134,23 @@ class Session:
                 raise ToolError(self.placed(error)) from None
 
     def placed(self, error: Exception) -> str:
-        """What is wrong with settings, and in which lines of which files they stand."""
+        """Return the invalid settings with their files and lines."""
         text = str(error)
         named = (word.strip(".-") for word in re.findall(r"[\w.-]+", text))
         places = dict.fromkeys(self._places[name] for name in named if name in self._places)
         return f"{text} ({', '.join(places)})" if places else text
 
     def settings_of(self, role: str, **more: Any) -> dict[str, Any]:
-        """Settings for a client object of a role; `more` with underscores are the command's own,
-        which what was given overrules. Keeps (2)."""
+        """Return the settings of a client for a role. `more`, with underscores, are the command's
+        defaults. Ignores settings of other roles; unknown settings raise ToolError.
+        """
         import logging
 
         from pylog.client.config.aliases import translated
         from pylog.client.config.settings import ALL, ROWS
         from pylog.client.errors import ConfigError
 
-        # What goes wrong is told by the command, in one line, unless it goes on (`speak`).
+        # The command itself reports errors in one line, unless it continues (`speak`).
         logger = logging.getLogger("pylog.client")
         if not logger.handlers:
             logger.addHandler(logging.NullHandler())
@@ -169,26 +169,26 @@ class Session:
         return values
 
     def run(self, work: Callable[[Cluster], Awaitable[Any]]) -> Any:
-        """What work(cluster) gives, on an event loop of its own. Raises KafkaError."""
+        """Run work(cluster) on a new event loop and return its result. Raises KafkaError."""
         return self.administer(lambda admin: work(admin.cluster))
 
     def administer(self, work: Callable[[Admin], Awaitable[Any]]) -> Any:
-        """What work(admin) gives, likewise."""
-        import asyncio  # Only here: help and completion of commands do without it.
+        """Run work(admin) on a new event loop and return its result. Raises KafkaError."""
+        import asyncio  # Imported here: help and completion do not need it.
 
         return asyncio.run(self._with_admin(work))
 
     async def _with_admin(self, work: Callable[[Admin], Awaitable[Any]]) -> Any:
         from pylog.client.admin.admin import Admin
 
-        # What is asked for once, without a second try, is not waited for longer either.
+        # No retries, so the request timeout equals the total timeout.
         wait_ms = max(1, min(REQUEST_MS_MAX, int(self.timeout_s * 1000)))
         async with Admin(self.settings_of("admin", request_timeout_ms=wait_ms)) as admin:
             await self.reach(admin.cluster)
             return await work(admin)
 
     async def reach(self, cluster: Cluster) -> None:
-        """Keeps (1)."""
+        """Raise an error at once if the cluster is unreachable."""
         import asyncio
 
         from pylog.client.errors import KafkaTimeoutError, NoBrokersError

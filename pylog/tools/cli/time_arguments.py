@@ -1,9 +1,9 @@
-"""Points in time as people write them, and offsets that may be written as times.
+"""Parse times on the command line, and offsets that can be given as times.
 
 Owns: nothing.
-Invariants: (1) a time without a zone is local time; (2) all times inside are milliseconds since
-  1970, as in records.
-Source: ISO 8601 as datetime reads it.
+Invariants: a time without a zone is local time; internal times are milliseconds since 1970, as in
+  records.
+Source: ISO 8601 as datetime parses it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import click
 _AGO = re.compile(r"-((?:\d+(?:\.\d+)?(?:ms|s|m|h|d|w))+)")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-SECONDS_MAX = 100_000_000_000  # A plain number above is milliseconds, below seconds.
+SECONDS_MAX = 100_000_000_000  # A plain number above this is milliseconds, below it seconds.
 
 
 def moment(text: str, now_ms: int) -> int:
-    """Milliseconds of `-10m`, `2026-11-01T10:00`, `now`, or a plain number of s or ms.
+    """Return the milliseconds of `-10m`, `2026-11-01T10:00`, `now`, or a plain number of s or ms.
 
     Raises click.BadParameter.
     """
@@ -34,7 +34,7 @@ def moment(text: str, now_ms: int) -> int:
         return int(text) if int(text) >= SECONDS_MAX else int(text) * 1000
     try:
         found = datetime.fromisoformat(text)
-        # Keeps (1): without a zone this takes the local one.
+        # astimezone() adds the local zone to a time without one.
         return round(found.timestamp() * 1000)
     except (ValueError, OverflowError):
         raise click.BadParameter(
@@ -43,7 +43,7 @@ def moment(text: str, now_ms: int) -> int:
 
 
 def shown(ms: int | None) -> str:
-    """A time in UTC, or a dash."""
+    """Return a time in UTC, or a dash."""
     if ms is None or ms < 0:
         return "-"
     try:

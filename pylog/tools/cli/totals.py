@@ -1,7 +1,7 @@
-"""Totals over partitions, of which some may be unreadable.
+"""Totals over partitions of which some are unreadable.
 
 Owns: nothing.
-Invariants: (1) a total that excludes an unreadable partition is marked as a lower bound, and the
+Invariants: a total that excludes an unreadable partition is marked as a lower bound, and the
   command that prints it fails and names the partition.
 Source: none.
 """
@@ -34,7 +34,7 @@ def total(values: Iterable[int | None]) -> int | None:
 
 
 def check_complete(missing: Iterable[Mapping[str, Any]]) -> None:
-    """Raise ToolError if partitions are missing from what was printed.
+    """Raise ToolError if partitions are missing from the output.
 
     missing: rows with topic, partition and error.
     """

@@ -1,8 +1,8 @@
-"""`pylog cluster`: brokers, controller, what they serve, their log directories, and what is wrong.
+"""`pylog cluster`: brokers, controller, listeners, log directories, and problems.
 
 Owns: nothing.
-Invariants: (1) a broker that does not answer is a row that says so; (2) what is wrong is said in
-  sentences, the worst first.
+Invariants: an unreachable broker is a row with the reason; problems are sentences, the most severe
+  first.
 Source: Kafka's Metadata, ApiVersions, DescribeLogDirs, DescribeQuorum.
 """
 
@@ -40,7 +40,7 @@ DIRS = {"broker": "BROKER", "path": "LOG DIRECTORY", "partitions": "PARTITIONS",
              params=[*shared(), watch_option()])
 @click.pass_context
 def cluster(ctx: click.Context, watch: float | None) -> None:
-    """Brokers, controller and log directories of the cluster; what is wrong with it."""
+    """Show brokers, controller, log directories and problems of the cluster."""
     if ctx.invoked_subcommand is None:
         watched(ctx.obj, watch, lambda: _show(ctx.obj))
 
@@ -49,11 +49,11 @@ def cluster(ctx: click.Context, watch: float | None) -> None:
 @metrics_endpoint.endpoint_options
 @click.pass_obj
 def status(session: Session, metrics: str | None, token: str | None) -> None:
-    """Check every component of the cluster; fails when one is wrong or cannot be reached.
+    """Check every component of the cluster; fail if one is faulty or unreachable.
 
-    Checked are brokers, controllers and their quorum, partitions, log directories and certificates.
-    The members of an external etcd or of ZooKeeper, and the clocks, are checked through the
-    metrics endpoints (metrics.listener). Facts that could not be checked are listed.
+    Checks brokers, controllers and their quorum, partitions, log directories and certificates.
+    Members of an external etcd or of ZooKeeper, and clocks, are checked through the metrics
+    endpoints (metrics.listener). Facts that could not be checked are listed.
     """
     async def work(asked: Cluster) -> tuple[dict[str, Any], health.Checked]:
         found = await _overview(asked)
@@ -80,7 +80,7 @@ def status(session: Session, metrics: str | None, token: str | None) -> None:
 @click.argument("name", metavar="TOPIC-P", type=TOPIC)
 @click.pass_obj
 def explain(session: Session, name: str) -> None:
-    """Say why one partition is offline, under-replicated or slow, and what to do."""
+    """Explain why a partition is offline, under-replicated or slow, and what to do."""
     topic, _, number = name.rpartition("-")
     if not topic or not number.isdigit():
         raise click.UsageError(f"{name!r}: expected a topic, a dash and a partition: orders-0")
@@ -97,7 +97,7 @@ def explain(session: Session, name: str) -> None:
 @click.argument("names", metavar="[TOPIC]...", type=TOPIC, nargs=-1)
 @click.pass_obj
 def compare(session: Session, names: tuple[str, ...]) -> None:
-    """Compare the replicas of every partition byte by byte; fails when they differ."""
+    """Compare the replicas of every partition byte by byte; fail if they differ."""
     async def work(asked: Cluster) -> list[dict[str, Any]]:
         known = await cluster_queries.topics(asked, names) if names else sorted(
             (await cluster_queries.all_topics(asked)).topics.values(), key=lambda row: row.name)
@@ -121,7 +121,7 @@ def compare(session: Session, names: tuple[str, ...]) -> None:
 
 
 def _troubles(found: dict[str, Any]) -> list[str]:
-    """Keeps (2)."""
+    """Return the problems as sentences, the most severe first."""
     gone = [row for row in found["brokers"] if row["status"] != "ok"]
     told = [f"broker {row['broker']} does not answer: {row['status']}" for row in gone]
     told += [f"broker {number} is not there: it has replicas of {counted(count, 'partition')}"
@@ -153,7 +153,7 @@ for command in (move, drain, grow, shrink, moves, cancel, reassign, elect, forge
 
 
 async def _overview(asked: Cluster) -> dict[str, Any]:
-    """Everything that the page shows."""
+    """Return everything that the page shows."""
     metadata = await cluster_queries.all_topics(asked)
     parts = [part for topic in metadata.topics.values() for part in topic.partitions.values()]
     brokers: list[dict[str, Any]] = [{
@@ -213,7 +213,7 @@ def _show(session: Session) -> None:
 
 
 async def _status(asked: Cluster, node: int) -> dict[str, Any]:
-    """Keeps (1)."""
+    """Return a row for each broker; an unreachable broker has the reason."""
     try:
         connection = await asked.connection(node)
     except KafkaError as error:

@@ -1,8 +1,8 @@
-"""`pylog cluster elect`: has the first replica of a partition lead again, or any that is alive.
+"""`pylog cluster elect`: preferred and unclean leader elections.
 
 Owns: nothing.
-Invariants: (1) an unclean election, which may lose records, names its partitions and is confirmed;
-  (2) a partition that is led as wished already is no failure.
+Invariants: an unclean election, which can lose records, lists its partitions and requires
+  confirmation; a partition that already has the requested leader is no error.
 Source: kafka-leader-election (KIP-460).
 """
 
@@ -36,11 +36,11 @@ LOOKS, LOOK_S = 20, 0.1
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def elect(session: Session, names: tuple[str, ...], unclean: bool, yes: bool) -> None:
-    """Have the preferred replica of each partition lead it again; of all without TOPIC."""
+    """Elect the preferred replica as leader of each partition; of all partitions without TOPIC."""
     if unclean:
         if not names:
             raise click.UsageError("--unclean needs the names of topics")
-        confirmed(f"Lose records of {', '.join(names)}, if need be?", yes)   # Keeps (1).
+        confirmed(f"Lose records of {', '.join(names)}, if need be?", yes)
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         metadata = await inquiry.all_topics(admin.cluster)
@@ -64,7 +64,7 @@ def elect(session: Session, names: tuple[str, ...], unclean: bool, yes: bool) ->
 
 
 async def _seen(admin: Admin, elected: list[TopicPartition]) -> Metadata:
-    """The metadata, as soon as the broker that is asked has heard of the new leaders."""
+    """Return the metadata as soon as the broker has received the new leaders."""
     for _ in range(LOOKS):
         metadata = await inquiry.all_topics(admin.cluster)
         infos = [metadata.partition(*part) for part in elected]
@@ -75,5 +75,5 @@ async def _seen(admin: Admin, elected: list[TopicPartition]) -> Metadata:
 
 
 def _is_so(failure: Any) -> bool:
-    """Keeps (2)."""
+    """Return the partitions that failed. A partition that already has its leader is no error."""
     return isinstance(failure, KafkaError) and failure.code == ErrorCode.ELECTION_NOT_NEEDED

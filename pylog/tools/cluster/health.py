@@ -1,10 +1,10 @@
-"""Checks of `pylog cluster status`: is every component of the cluster reached, and sound.
+"""Checks of `pylog cluster status`: reachability and health of every component.
 
-Owns: connections to controllers for the time of a check.
-Invariants: (1) a component that is not reached becomes a sentence with its name and the reason; (2)
-  a fact that no API reports is listed as not checked, and never counts as good.
-Source: Kafka's DescribeQuorum, DescribeCluster (KIP-919) and DescribeConfigs; monitor.server's
-  /cluster for members of etcd or ZooKeeper and for clocks.
+Owns: connections to controllers during a check.
+Invariants: an unreachable component becomes a sentence with its name and the reason; a fact that no
+  API reports is listed as not checked and never counts as good.
+Source: Kafka's DescribeQuorum, DescribeCluster (KIP-919) and DescribeConfigs; /cluster of
+  monitor.server for members of etcd or ZooKeeper and for clocks.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ from pylog.tools.host.finding import WARN
 from pylog.tools.cli.output import size, span
 from pylog.tools.cli.session import ToolError
 
-# Kafka's voters fetch twice a second; a member of etcd is read when DescribeQuorum arrives.
+# Kafka's voters fetch twice a second; brokerd reads an etcd member when DescribeQuorum arrives.
 SILENT_MS_MAX = 5000
 SAMPLE_S = 1.0
 CLOCK_MS_MAX = 1000
 FREE_SHARE_MIN = 0.05
 OUTER_QUORUMS = ("quorum.etcd.endpoints", "quorum.zookeeper.connect")
 VOTERS = "controller.quorum.voters"
-# The setting that an internal topic is created with.
+# The settings that internal topics are created with.
 FACTORS = {"__consumer_offsets": "offsets.topic.replication.factor",
            "__transaction_state": "transaction.state.log.replication.factor",
            "__share_group_state": "share.coordinator.state.topic.replication.factor"}
 SETTINGS = [VOTERS, *OUTER_QUORUMS, "controller.listener.names", "listener.security.protocol.map",
             *FACTORS.values()]
-ENDPOINT_CONTROLLERS, ENDPOINT_VERSION = 2, 1   # Of DescribeCluster.
+ENDPOINT_CONTROLLERS, ENDPOINT_VERSION = 2, 1  # The endpoint type of DescribeCluster.
 
 
 class Checked(NamedTuple):
-    """troubles: sentences, the worst first. unchecked: what nothing here could find out. members:
-    of the etcd or ZooKeeper, None where no metrics endpoint reports them. controllers, clocks:
-    how many were reached and compared."""
+    """troubles: sentences, the most severe first. unchecked: facts that could not be checked.
+    members: of etcd or ZooKeeper, None if no metrics endpoint reports them. controllers, clocks:
+    how many were reached and compared.
+    """
 
     troubles: list[str]
     unchecked: list[str]
@@ -62,14 +63,14 @@ async def check(cluster: Cluster, found: Mapping[str, Any], metrics: str | None,
                 token: str | None) -> Checked:
     """Check what the overview `found` does not: controllers, quorum, certificates, clocks, space.
 
-    Takes at least SAMPLE_S. Keeps (1), (2).
+    Takes at least SAMPLE_S. Unreachable components become sentences; unknown facts are listed.
     """
     begun = time.monotonic()
     brokers = [row["broker"] for row in found["brokers"] if row["status"] == "ok"]
     settings, denied = await _settings(cluster, brokers)
     controllers = await _controllers(cluster, settings, found["cluster_id"])
     await asyncio.sleep(SAMPLE_S - (time.monotonic() - begun))
-    # Now: a page may be half a second old.
+    # Read now: a page can be half a second old.
     pages, clocks = await _pages(cluster, brokers, metrics, token)
     members = next((page["quorum"] for page in pages if isinstance(page.get("quorum"), list)), None)
     troubles = quorum_troubles(members or [])
@@ -95,7 +96,7 @@ async def check(cluster: Cluster, found: Mapping[str, Any], metrics: str | None,
 
 async def _settings(cluster: Cluster, brokers: Iterable[int]
                     ) -> tuple[list[dict[str, str]], list[str]]:
-    """({setting: value} of each broker that reports them, sentences about the others)."""
+    """Return ({broker: {setting: value}}, sentences about the brokers that did not report)."""
     ended = await asyncio.gather(*[
         config_resources.described(cluster, config_resources.BROKER, str(broker), SETTINGS)
         for broker in brokers], return_exceptions=True)
@@ -114,7 +115,7 @@ async def _settings(cluster: Cluster, brokers: Iterable[int]
 # ---- the quorum ---------------------------------------------------------------------------------
 
 async def quorum(cluster: Cluster) -> tuple[dict[str, Any] | None, str]:
-    """(active controller, epoch, voters and how each is; or None, and the reason)."""
+    """Return (active controller, epoch, state of the voters), or None and the reason."""
     new = messages.DescribeQuorumRequest
     try:
         answer = await cluster.send_any(new(topics=[new.TopicData(
@@ -135,9 +136,9 @@ async def quorum(cluster: Cluster) -> tuple[dict[str, Any] | None, str]:
 
 
 def members_of(row: Any) -> list[dict[str, Any]]:
-    """How each voter of a DescribeQuorumResponse.PartitionData is, as quorum_troubles() takes it.
-
-    The leader's own times are the present: without them every voter could be silent unnoticed.
+    """Return the state of each voter of a DescribeQuorumResponse.PartitionData, as the input of
+    quorum_troubles(). Uses the leader's times as the current time: comparing followers only with
+    each other would hide that all of them stopped fetching.
     """
     now_ms = max((max(voter.last_fetch_timestamp, voter.last_caught_up_timestamp)
                   for voter in row.current_voters), default=-1)
@@ -154,7 +155,9 @@ def members_of(row: Any) -> list[dict[str, Any]]:
 
 
 def _heard(first: Mapping[str, Any], later: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """How the voters are after two samples: one that was heard before both of them is silent."""
+    """Return the state of the voters after two samples. A voter that last fetched before both is
+    silent.
+    """
     if later is None:
         return []
     heard_ms = {row["address"]: row["heard_ms"] for row in first["members"]}
@@ -178,7 +181,7 @@ def changes(first: Mapping[str, Any], later: Mapping[str, Any] | None, reason: s
 
 def _keeper(described: Mapping[str, Any] | None, settings: list[dict[str, str]],
             members: list[dict[str, Any]] | None) -> list[str]:
-    """DescribeQuorum reports the members of an etcd that brokerd runs, and of no other quorum."""
+    """Return True if brokerd runs etcd itself. DescribeQuorum reports only those members."""
     if members is not None or described is None:
         return []
     configured = {number for row in settings for number in _voters(row)}
@@ -198,7 +201,7 @@ def _voters(row: Mapping[str, str]) -> dict[int, Controller]:
 # ---- controllers --------------------------------------------------------------------------------
 
 class _Controllers(NamedTuple):
-    """reached: of those that answered a request."""
+    """reached: controllers that responded."""
 
     troubles: list[str]
     unchecked: list[str]
@@ -206,8 +209,9 @@ class _Controllers(NamedTuple):
 
 
 class _Reply(NamedTuple):
-    """reason: why there is none, "" otherwise. active: of the controller that it takes for active,
-    -1 for none."""
+    """reason: why a controller is unreachable, else "". active: the id of the controller that it
+    considers active, -1 for none.
+    """
 
     reason: str = ""
     cluster_id: str = ""
@@ -217,7 +221,7 @@ class _Reply(NamedTuple):
 
 async def _controllers(cluster: Cluster, settings: list[dict[str, str]], cluster_id: str
                        ) -> _Controllers:
-    """Send a request to every controller that the brokers' settings name."""
+    """Send a request to every controller in the brokers' settings."""
     places = {(one.id, one.host, one.port): _protocol(row) for row in settings
               for one in _voters(row).values()}
     own = cluster.settings["security.protocol"]
@@ -248,7 +252,7 @@ async def _controllers(cluster: Cluster, settings: list[dict[str, str]], cluster
 
 
 def _protocol(row: Mapping[str, str]) -> str:
-    """The security protocol of the controllers' listener."""
+    """Return the security protocol of the controllers' listener."""
     protocols = dict(entry.strip().split(":", 1)
                      for entry in row.get("listener.security.protocol.map", "").split(",")
                      if ":" in entry)
@@ -261,7 +265,7 @@ async def _asked(cluster: Cluster, host: str, port: int) -> _Reply:
     try:
         connection = await Connection.open(host, port, cluster.settings, BufferPool())
     except AuthenticationError:
-        return _Reply()     # It answered, and has other users than brokers have.
+        return _Reply()  # The controller responded; its users differ from the brokers' users.
     except KafkaError as error:
         return _Reply(str(error))
     try:
@@ -290,7 +294,7 @@ async def _connected(host: str, port: int, cluster: Cluster) -> _Reply:
 # ---- certificates, clocks, space ----------------------------------------------------------------
 
 def certificate_ends(connection: Connection) -> str | None:
-    """The last day of the peer's certificate, None without TLS."""
+    """Return the expiry date of the peer's certificate, None without TLS."""
     if not connection.secure:
         return None
     return stores.expiry(
@@ -316,8 +320,9 @@ def _certificate(name: str, ends: str) -> list[str]:
 
 async def _pages(cluster: Cluster, brokers: list[int], metrics: str | None, token: str | None
                  ) -> tuple[list[dict[str, Any]], dict[int, tuple[float, float]]]:
-    """(/cluster of every metrics endpoint that answers, {broker: bounds in ms of how far its clock
-    is ahead of ours})."""
+    """Return (/cluster of every metrics endpoint that responds, {broker: bounds in ms of how far
+    its clock is ahead of the local one}).
+    """
     async def one(broker: int) -> tuple[Any, float, float]:
         before_ms = time.time() * 1000
         page = await endpoint.page(cluster, broker, "/cluster", metrics, token)
@@ -333,7 +338,7 @@ async def _pages(cluster: Cluster, brokers: list[int], metrics: str | None, toke
 
 
 def clock_troubles(clocks: Mapping[int, tuple[float, float]]) -> list[str]:
-    """clocks: {broker: (least, most) ms that its clock is ahead of ours}."""
+    """clocks: {broker: (minimum, maximum) ms that its clock is ahead of the local one}."""
     if not clocks:
         return []
     fast = max(clocks, key=lambda broker: clocks[broker][0])
@@ -346,7 +351,7 @@ def clock_troubles(clocks: Mapping[int, tuple[float, float]]) -> list[str]:
 
 
 def space_troubles(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Log directories with less than FREE_SHARE_MIN free."""
+    """Return the log directories with less than FREE_SHARE_MIN free."""
     return [f"log directory {row['path']} of broker {row['broker']} is nearly full: "
             f"{size(max(0, row['usable_bytes']))} of {size(row['total_bytes'])} free"
             for row in rows if not row["error"] and row["total_bytes"] > 0
@@ -355,10 +360,10 @@ def space_troubles(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def factor_troubles(factors: Mapping[str, int], settings: Iterable[Mapping[str, str]],
                     brokers: int) -> list[str]:
-    """Internal topics with fewer replicas than their setting demands.
+    """Return the internal topics with fewer replicas than their setting requires.
 
-    factors: replicas by topic. brokers: how many are registered; fewer than the setting demands are
-    no trouble of the topic.
+    factors: replicas by topic. brokers: number of registered brokers; a topic is not reported if
+    the cluster has fewer brokers than the setting requires.
     """
     found = []
     for topic, setting in FACTORS.items():
@@ -371,7 +376,7 @@ def factor_troubles(factors: Mapping[str, int], settings: Iterable[Mapping[str, 
 
 
 def reached(checked: Checked) -> str:
-    """For the line that says all is well: what else was checked."""
+    """Return the list of passed checks for the success message."""
     parts = []
     if checked.controllers:
         parts.append(counted(checked.controllers, "controller"))

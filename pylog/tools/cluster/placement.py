@@ -1,8 +1,8 @@
-"""`pylog cluster move|drain|grow|shrink`: on which brokers partitions shall be, and how many.
+"""`pylog cluster move|drain|grow|shrink`: plan which brokers hold the replicas, and how many.
 
 Owns: nothing.
-Invariants: (1) a plan is a function of what the cluster says, and balances what it adds; (2) what
-  need not move stays, in its place: the first replica leads.
+Invariants: a plan depends only on the cluster's state and balances the replicas it adds; replicas
+  that need not move keep their place in the list: the first replica is the preferred leader.
 Source: KIP-455 (reassignment); Kafka's kafka-reassign-partitions.
 """
 
@@ -25,23 +25,24 @@ from pylog.tools.cli.session import Session, ToolError
 
 MOVES = {"topic": "TOPIC", "partition": "PARTITION", "from": "FROM", "to": "TO"}
 WAIT_S = 0.5
-SETTLE_S = 5.0      # After the end of a move, until every broker's metadata shows it.
+SETTLE_S = 5.0  # Time after the end of a move until every broker's metadata shows it.
 
 Plan = dict[TopicPartition, list[int]]
 
 
 def same(count: int) -> int:
-    """The number of replicas of a partition that only moves."""
+    """Return the unchanged replication factor, for a plan that only moves replicas."""
     return count
 
 
 def planned(metadata: Metadata, parts: Iterable[PartitionInfo], allowed: set[int],
             count_of: Callable[[int], int] = same, retained: Iterable[int] = ()) -> Plan:
-    """New replicas for the partitions that have some elsewhere than on the `allowed` brokers, or
-    another number of them than they shall have. count_of: the number now -> as it shall be.
-    retained: other brokers, which keep the replicas that they have and get no new ones.
+    """Return new replicas for the partitions that have some on other than the `allowed` brokers, or
+    that change their replication factor. count_of: current replication factor -> new one. retained:
+    other brokers, which keep their replicas but get no new ones.
 
-    Keeps (1), (2). Raises ToolError: there are too few brokers.
+    The result depends only on the arguments, and retained replicas keep their place. Raises
+    ToolError if there are too few brokers.
     """
     staying = {*allowed, *retained}
     loads = dict.fromkeys(sorted(allowed), 0)
@@ -66,7 +67,7 @@ def planned(metadata: Metadata, parts: Iterable[PartitionInfo], allowed: set[int
 
 def _replaced(metadata: Metadata, part: PartitionInfo, allowed: set[int], staying: set[int],
               loads: dict[int, int], count: int) -> list[int]:
-    """`count` replicas: those that may stay, and others in the place of those that have to go."""
+    """Return `count` replicas: the retained ones, with new brokers in place of the removed ones."""
     kept = [node for node in part.replicas if node in staying][:count]
     missing = count - len(kept)
     replicas = []
@@ -84,7 +85,7 @@ def _replaced(metadata: Metadata, part: PartitionInfo, allowed: set[int], stayin
 
 
 def _chosen(metadata: Metadata, taken: list[int], allowed: set[int], loads: dict[int, int]) -> int:
-    """The emptiest broker, in a rack that has none yet where there is one."""
+    """Return the broker with the fewest replicas, in a rack without a replica if possible."""
     racks = {_rack(metadata, node) for node in taken} - {None}
     chosen = min((node for node in sorted(allowed) if node not in taken),
                  key=lambda node: (_rack(metadata, node) in racks, loads[node]))
@@ -101,7 +102,7 @@ TO = click.option("-t", "--to", "to", required=True, metavar="IDS", help="Broker
 
 
 def move_options(command: Any) -> Any:
-    """What every one of these takes."""
+    """Add the options that all of these commands share."""
     for option in (
             click.option("-y", "--yes", is_flag=True, help="Do not ask."),
             click.option("--wait", is_flag=True, help="Return when everything has arrived."),
@@ -116,7 +117,7 @@ def move_options(command: Any) -> Any:
 @move_options
 @click.pass_obj
 def move(session: Session, pattern: str, to: str, **how: bool) -> None:
-    """Move the partitions of TOPIC (a name or a pattern) to certain brokers."""
+    """Move the partitions of TOPIC (a name or a pattern) to the given brokers."""
     allowed = _numbers(to)
     _carry_out(session, pattern, lambda metadata: allowed, same, **how)
 
@@ -126,9 +127,9 @@ def move(session: Session, pattern: str, to: str, **how: bool) -> None:
 @move_options
 @click.pass_obj
 def drain(session: Session, broker: int, **how: bool) -> None:
-    """Move every partition away from BROKER, so that it can be taken away.
+    """Move every partition away from BROKER, so that you can remove it.
 
-    Replicas of other brokers stay, also when such a broker is down.
+    Replicas on other brokers stay, even if such a broker is down.
     """
     _carry_out(session, "*", lambda metadata: set(metadata.nodes) - {broker}, same, broker,
                retains_absent=True, **how)
@@ -141,9 +142,9 @@ def drain(session: Session, broker: int, **how: bool) -> None:
 @move_options
 @click.pass_obj
 def grow(session: Session, pattern: str, factor: int, **how: bool) -> None:
-    """Give the partitions of TOPIC (a name or a pattern), or all of them, more replicas.
+    """Add replicas to the partitions of TOPIC (a name or a pattern), or of all topics.
 
-    The broker's own topics grow too. Leaders keep their role, and brokers that are down keep their
+    Internal topics grow too. Leaders keep their role, and brokers that are down keep their
     replicas.
     """
     _carry_out(session, pattern, lambda metadata: set(metadata.nodes),
@@ -155,7 +156,7 @@ def grow(session: Session, pattern: str, factor: int, **how: bool) -> None:
 @move_options
 @click.pass_obj
 def shrink(session: Session, to: str, **how: bool) -> None:
-    """Leave all partitions on certain brokers alone, each with as many replicas as fit there."""
+    """Keep all partitions on the given brokers only, with as many replicas as fit there."""
     allowed = _numbers(to)
     _carry_out(session, "*", lambda metadata: allowed, lambda count: min(count, len(allowed)),
                **how)
@@ -170,8 +171,9 @@ def _numbers(to: str) -> set[int]:
 
 def _carry_out(session: Session, pattern: str, allowed_of: Any, count_of: Any,
                leaving: int | None = None, retains_absent: bool = False, **how: bool) -> None:
-    """leaving: a broker that has to be known, if only as one that is not there. retains_absent:
-    a broker that is down keeps its replicas, because it may come back."""
+    """leaving: a broker that must be registered or have replicas. retains_absent: a broker that is
+    down keeps its replicas, because it may come back.
+    """
     async def look(admin: Admin) -> tuple[Metadata, Plan]:
         metadata = await cluster_queries.all_topics(admin.cluster)
         allowed = allowed_of(metadata)
@@ -193,7 +195,7 @@ def _carry_out(session: Session, pattern: str, allowed_of: Any, count_of: Any,
 def carry_out(session: Session, look: Callable[[Admin], Awaitable[tuple[Metadata, Plan]]],
               before: Callable[[Metadata, Plan], None] | None = None, /, *, dry_run: bool,
               wait: bool, yes: bool) -> None:
-    """Shows a plan and, confirmed, starts it. before: called when it is about to start."""
+    """Print a plan and start it after confirmation. before: called just before the start."""
     metadata, plan = session.administer(look)
     rows = [{"topic": part.topic, "partition": part.partition,
              "from": list(metadata.topics[part.topic].partitions[part.partition].replicas),
@@ -216,7 +218,7 @@ def carry_out(session: Session, look: Callable[[Admin], Awaitable[tuple[Metadata
 
 
 async def _arrived(admin: Admin, plan: Plan, before: Metadata) -> None:
-    """Wait for the end of every move. Raises ToolError for the moves that did not get there.
+    """Wait for the end of every move. Raises ToolError for the moves that failed.
 
     A cancelled move is no longer listed either, so the replicas decide.
     """

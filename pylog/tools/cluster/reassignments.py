@@ -1,9 +1,8 @@
-"""`pylog cluster moves|cancel|reassign`: moves of replicas that are under way, called off, or told
-one by one.
+"""`pylog cluster moves|cancel|reassign`: list, cancel and start reassignments of replicas.
 
 Owns: nothing.
-Invariants: (1) a file is read whole and checked against the cluster before anything moves; (2) a
-  plan that undoes another is written before the other begins.
+Invariants: a file is parsed completely and checked against the cluster before any move starts; the
+  plan that undoes another one is written before that one starts.
 Source: kafka-reassign-partitions, whose JSON is read and written (KIP-455).
 """
 
@@ -33,7 +32,7 @@ UNDER_WAY = {"topic": "TOPIC", "partition": "PARTITION", "replicas": "REPLICAS",
 @click.argument("pattern", metavar="[TOPIC]", default="*")
 @click.pass_obj
 def moves(session: Session, pattern: str) -> None:
-    """List the moves that are under way, of TOPIC (a name or a pattern) or of all."""
+    """List the moves in progress, of TOPIC (a name or a pattern) or of all topics."""
     session.out.rows(_under_way(session, pattern), UNDER_WAY, empty="nothing is on the move")
 
 
@@ -49,7 +48,7 @@ def _under_way(session: Session, pattern: str) -> list[dict[str, Any]]:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def cancel(session: Session, pattern: str, yes: bool) -> None:
-    """Call off moves: the replicas stay where they were."""
+    """Cancel moves: the replicas stay on their original brokers."""
     rows = _under_way(session, pattern)
     session.out.rows(rows, UNDER_WAY, empty="nothing is on the move")
     if not rows:
@@ -67,12 +66,12 @@ def cancel(session: Session, pattern: str, yes: bool) -> None:
 @move_options
 @click.pass_obj
 def reassign(session: Session, file: Any, undo: str | None, **how: bool) -> None:
-    """Move partitions to the brokers that FILE names for each, as kafka-reassign-partitions."""
+    """Move partitions as FILE specifies, in the format of kafka-reassign-partitions."""
     wanted = read(file.read())
 
     async def look(admin: Admin) -> tuple[Metadata, Plan]:
         metadata = await cluster_queries.all_topics(admin.cluster)
-        for part, replicas in wanted.items():        # Keeps (1).
+        for part, replicas in wanted.items():  # Check the whole file before any move starts.
             if metadata.partition(*part) is None:
                 raise ToolError(f"there is no partition {part.topic}-{part.partition}")
             missing = set(replicas) - set(metadata.nodes)
@@ -84,7 +83,7 @@ def reassign(session: Session, file: Any, undo: str | None, **how: bool) -> None
 
     def keep(metadata: Metadata, plan: Plan) -> None:
         if undo is not None:
-            with open(undo, "wb") as out:            # Keeps (2).
+            with open(undo, "wb") as out:  # Write the undo plan first.
                 out.write(written({part: list(replicas_of(metadata, part)) for part in plan}))
 
     carry_out(session, look, keep, **how)
@@ -95,7 +94,7 @@ def replicas_of(metadata: Metadata, part: TopicPartition) -> tuple[int, ...]:
 
 
 def read(data: bytes) -> Plan:
-    """Of kafka-reassign-partitions' JSON. Raises ToolError."""
+    """Parse the JSON of kafka-reassign-partitions. Raises ToolError."""
     try:
         document = json.loads(data)
         rows = [(str(row["topic"]), row["partition"], list(row["replicas"]))
@@ -116,7 +115,7 @@ def read(data: bytes) -> Plan:
 
 
 def written(plan: Plan) -> bytes:
-    """The same JSON."""
+    """Return a plan in the same JSON format."""
     rows = [{"topic": part.topic, "partition": part.partition, "replicas": replicas,
              "log_dirs": ["any"] * len(replicas)} for part, replicas in sorted(plan.items())]
     return json.dumps({"version": 1, "partitions": rows}).encode() + b"\n"

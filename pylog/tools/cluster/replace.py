@@ -1,8 +1,7 @@
-"""`pylog cluster replace`: removes the etcd member of a controller that is lost for good.
+"""`pylog cluster replace`: remove the etcd member of a controller that is permanently lost.
 
 Owns: nothing.
-Invariants:
-    proven absence: without --force, a controller that answers is not removed.
+Invariants: proven absence: without --force, a controller that responds is not removed.
 Source: KIP-853 (RemoveRaftVoter); kafka-metadata-quorum remove-controller.
 """
 
@@ -34,10 +33,10 @@ RETRIABLE = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def replace(session: Session, node: int, force: bool, yes: bool) -> None:
-    """Remove the etcd member of controller NODE, so that an empty node takes its place.
+    """Remove the etcd member of controller NODE, so that an empty node can replace it.
 
-    Then start brokerd with empty directories on the machine that controller.quorum.voters names
-    for NODE. The removed member ends and cannot come back.
+    Then start brokerd with empty directories on the machine that controller.quorum.voters names for
+    NODE. The removed member stops and cannot rejoin.
     """
     async def check(asked: Cluster) -> None:
         new = messages.DescribeQuorumRequest
@@ -64,13 +63,14 @@ def replace(session: Session, node: int, force: bool, yes: bool) -> None:
         while True:
             answer = await asked.send_any(messages.RemoveRaftVoterRequest(
                 cluster_id=None, voter_id=node, voter_directory_id=bytes(16)))
-            # etcd changes no members until all of them were connected for five seconds.
+            # etcd rejects membership changes until all members have been connected for five
+            # seconds.
             if answer.error_code not in RETRIABLE or loop.time() >= until:
                 break
             await asyncio.sleep(PAUSE_S)
             is_retry = True
         if is_retry and answer.error_code == ErrorCode.VOTER_NOT_FOUND:
-            # An attempt whose response was lost has removed it.
+            # An earlier attempt, whose response was lost, removed it.
             return f"the member of controller {node} was removed"
         if answer.error_code:
             raise ToolError(inquiry.said(answer.error_code, answer.error_message,

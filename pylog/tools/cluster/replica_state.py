@@ -1,8 +1,8 @@
-"""What is wrong with a partition's replicas, in sentences: the facts, and what follows from them.
+"""Explain the state of a partition's replicas: collect the facts, then derive sentences.
 
 Owns: nothing.
-Invariants: (1) the sentences are a function of the facts; (2) what could not be asked is not made
-  up: it is None, and no sentence rests on it.
+Invariants: the sentences are a function of the facts; a fact that could not be read is None, and no
+  sentence depends on it.
 Source: KIP-966 (eligible leader replicas), KIP-827 (offset lag in DescribeLogDirs).
 """
 
@@ -22,11 +22,12 @@ SAMPLE_S = 1.0
 
 
 class Facts(NamedTuple):
-    """Of one partition. lags: broker -> records that its replica lacks, None where it did not
-    answer. gains: broker -> how many records nearer it comes in a second. alive: brokers that the
-    cluster lists. unreachable: of these, broker -> why no connection to it could be made.
-    eligible, last_known: replicas that may lead though they are not in sync, None when the cluster
-    does not tell. adding, removing: replicas, by a move under way."""
+    """The facts about one partition. lags: broker -> records that its replica lacks, None if the
+    broker did not respond. gains: broker -> records per second that it catches up. alive: brokers
+    that the cluster lists. unreachable: of these, broker -> reason. eligible, last_known: replicas
+    that may become leader though they are not in sync, None if the cluster does not report them.
+    adding, removing: replicas of a move in progress.
+    """
 
     topic: str
     partition: int
@@ -50,7 +51,7 @@ class Facts(NamedTuple):
 
 
 def sentences(facts: Facts) -> list[str]:
-    """The state of a partition first, then why, then what to do."""
+    """Return sentences: the partition's state first, then the causes, then what to do."""
     if facts.leader < 0:
         return [f"{facts.name} is offline: it has no leader, nothing can be written or read.",
                 *_why_no_leader(facts)]
@@ -109,7 +110,7 @@ def _why_not_in_sync(facts: Facts, replica: int) -> str:
     if replica not in facts.alive:
         return f"Broker {replica} is not there, or was fenced: start it, or see its log."
     if replica in facts.unreachable:
-        # Its replicas count as offline too, until its session has expired.
+        # Its replicas count as offline too, until its session expires.
         return _does_not_answer(facts, replica)
     if replica in facts.offline:
         return f"Broker {replica} cannot use the log directory of this replica."
@@ -148,10 +149,10 @@ def _brokers(numbers: list[int], one: str = "is", more: str = "are") -> str:
     return f"brokers {', '.join(map(str, numbers))} {more}"
 
 
-# ---- asking -------------------------------------------------------------------------------------
+# ---- queries ------------------------------------------------------------------------------------
 
 async def facts_of(cluster: Cluster, topic: str, partition: int) -> Facts:
-    """Everything that sentences() goes by. Raises ToolError."""
+    """Return the input of sentences(). Raises ToolError."""
     info = (await cluster_queries.topics(cluster, [topic]))[0].partitions.get(partition)
     if info is None:
         raise ToolError(f"topic {topic} has no partition {partition}")
@@ -172,7 +173,7 @@ def _numbers(found: Any) -> tuple[int, ...]:
 
 
 async def _described(cluster: Cluster, topic: str, partition: int) -> Any:
-    """Its row in DescribeTopicPartitions, None where there is no such request."""
+    """Return the partition's row in DescribeTopicPartitions, None if the broker lacks that API."""
     new = messages.DescribeTopicPartitionsRequest
     try:
         answer = await cluster.send_any(new(
@@ -186,7 +187,7 @@ async def _described(cluster: Cluster, topic: str, partition: int) -> Any:
 
 async def _lags(cluster: Cluster, topic: str, partition: int
                 ) -> tuple[dict[int, int | None], dict[int, str]]:
-    """(lags, unreachable) as Facts has them."""
+    """Return (lags, unreachable) for Facts."""
     new = messages.DescribeLogDirsRequest
 
     async def ask(node: int) -> int | None:
@@ -205,7 +206,7 @@ async def _lags(cluster: Cluster, topic: str, partition: int
 
 async def _gains(cluster: Cluster, topic: str, partition: int, before: dict[int, int | None]
                  ) -> dict[int, float]:
-    """By how many records a second each replica comes nearer to its leader."""
+    """Return by how many records per second each replica catches up with its leader."""
     await asyncio.sleep(SAMPLE_S)
     after, _ = await _lags(cluster, topic, partition)
     return {node: (lag - left) / SAMPLE_S for node, lag in before.items()
@@ -214,7 +215,7 @@ async def _gains(cluster: Cluster, topic: str, partition: int, before: dict[int,
 
 async def _moving(cluster: Cluster, topic: str, partition: int
                   ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(replicas that are added, replicas that are removed) by a move under way."""
+    """Return (replicas being added, replicas being removed) by a move in progress."""
     new = messages.ListPartitionReassignmentsRequest
     try:
         answer = await cluster.send_any(new(topics=[new.ListPartitionReassignmentsTopics(

@@ -1,7 +1,7 @@
-"""`pylog cluster forget`: a broker that is gone for good is registered no more.
+"""`pylog cluster forget`: unregister a broker that will not return.
 
 Owns: nothing.
-Invariants: (1) a broker that is there, or that has replicas, is not forgotten.
+Invariants: a broker that is online or has replicas is not unregistered.
 Source: kafka-cluster unregister (KIP-500's UnregisterBroker).
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def forget(session: Session, broker: int, yes: bool) -> None:
-    """Forget BROKER, which is gone for good. One that comes back all the same is known again."""
+    """Unregister BROKER, which will not return. If it starts again, it registers again."""
     async def look(asked: Cluster) -> None:
         metadata = await cluster_queries.all_topics(asked)
         absent = await cluster_queries.absent_brokers(asked, metadata)
@@ -45,7 +45,7 @@ def forget(session: Session, broker: int, yes: bool) -> None:
             raise ToolError(cluster_queries.said(answer.error_code, answer.error_message,
                                                  f"broker {broker}"))
 
-    session.run(look)                                                      # Keeps (1).
+    session.run(look)  # Refuse to unregister a broker that is online or has replicas.
     confirmed(f"Forget broker {broker}?", yes)
     session.run(work)
     session.out.line(f"broker {broker} is forgotten")

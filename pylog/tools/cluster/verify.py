@@ -1,11 +1,10 @@
-"""`pylog cluster verify`: are the replicas of a partition the same, byte by byte?
+"""`pylog cluster verify`: compare the replicas of a partition byte by byte.
 
 Owns: nothing.
-Invariants: (1) what is compared is what brokers send: batches as they lie in their logs, from the
-  highest first offset to the lowest end of the in-sync replicas; (2) a difference is reported with
-  its first offset, once for each replica; (3) one batch of each replica is in memory at a time, and
-  one answer.
-Source: Kafka's ReplicaVerificationTool (checksums of messages); KIP-392 (followers serve reads).
+Invariants: compares the batches that brokers send, which are the bytes of their logs, from the
+  highest first offset to the lowest end offset of the in-sync replicas; reports the first differing
+  offset, once for each replica; keeps one batch of each replica and one response in memory.
+Source: Kafka's ReplicaVerificationTool (checksums of messages); KIP-392 (fetch from followers).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from pylog.protocol import messages
 from pylog.tools.cli import cluster_queries as inquiry
 
 BYTES_MAX = 4 << 20
-FETCH_VERSION_MAX = 12       # Later ones name topics by id.
+FETCH_VERSION_MAX = 12  # Later versions identify topics by id.
 
 
 class Seen(NamedTuple):
@@ -35,7 +34,7 @@ class Seen(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """Of one partition: bytes compared of each replica; problems: sentences."""
+    """The result for one partition: bytes compared of each replica; problems: sentences."""
 
     topic: str
     partition: int
@@ -45,11 +44,11 @@ class Compared(NamedTuple):
 
 
 class Unreadable(Exception):
-    """A replica does not send what it should have."""
+    """A replica did not send the expected records."""
 
 
 async def compare(cluster: Cluster, info: PartitionInfo) -> Compared:
-    """The in-sync replicas of one partition against the leader's."""
+    """Compare the in-sync replicas of one partition with the leader."""
     others = [node for node in info.isr if node != info.leader]
     problems = [f"broker {node} is not in sync and was not compared"
                 for node in info.replicas if node not in info.isr]
@@ -87,7 +86,7 @@ async def _range(cluster: Cluster, info: PartitionInfo) -> tuple[int, int]:
 
 async def _first_difference(cluster: Cluster, info: PartitionInfo, node: int, start: int, end: int
                             ) -> tuple[int, str | None]:
-    """(batches that are the same, the first difference between `node` and the leader)."""
+    """Return (number of equal batches, the first difference between `node` and the leader)."""
     leader = _batches(cluster, info, info.leader, start, end)
     other = _batches(cluster, info, node, start, end)
     count = 0
@@ -107,7 +106,7 @@ async def _first_difference(cluster: Cluster, info: PartitionInfo, node: int, st
 
 async def _batches(cluster: Cluster, info: PartitionInfo, node: int, start: int, end: int
                    ) -> AsyncIterator[Seen]:
-    """The batches of one replica whose records are in [start, end). Raises Unreadable."""
+    """Yield the batches of one replica with records in [start, end). Raises Unreadable."""
     offset = start
     while offset < end:
         data = await _fetched(cluster, info, node, offset)

@@ -1,10 +1,10 @@
 """`pylog share look`, `redrive` and `purge`: the dead letters of share groups.
 
 Owns: the consumers and the producer while a command runs.
-Invariants: (1) a record goes back once: it and how far the letters are done with are one
-  transaction; (2) nothing is sent or deleted with --dry-run, nor without a yes; (3) letters of
+Invariants: a record is redriven exactly once: the record and the progress of redrive are committed
+  in one transaction; --dry-run, or a missing confirmation, sends and deletes nothing; letters of
   another group are deleted only with --with-others.
-Source: KIP-1191 (the letters).
+Source: KIP-1191 (dead-letter queues).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pylog.tools.cli.session import Session, ToolError
 PREFIX = "__dlq.errors."
 SETTING = "errors.deadletterqueue.topic.name"
 ALLOWS = "errors.deadletterqueue.group.enable"
-POSITIONS = "pylog.redrive."      # And the group's name: what redrive is done with.
+POSITIONS = "pylog.redrive."  # Plus the group's name; stores the progress of redrive.
 POLL_S = 0.25
-BATCH = 500                       # Records of one transaction.
+BATCH = 500  # Records per transaction.
 LOOKED = {"letter": "LETTER", "source": "RECORD", "deliveries": "DELIVERIES", "why": "WHY",
           "age_seconds": ("AGE", span), "key": "KEY", "value": "VALUE"}
 REDRIVEN = {"letter": "LETTER", "source": "RECORD", "outcome": "OUTCOME"}
@@ -39,7 +39,8 @@ letters_from = click.option("--letters", "topic", type=TOPIC, metavar="TOPIC",
 
 
 class Letter(NamedTuple):
-    """A dead letter. part, offset: where its record was or is. headers: the record's own."""
+    """A dead letter. part, offset: the position of its original record. headers: the record's own.
+    """
 
     record: Any
     part: TopicPartition
@@ -62,27 +63,27 @@ class Letter(NamedTuple):
 
 
 async def topic_of(admin: Admin, group: str) -> str | None:
-    """A group's dead-letter topic."""
+    """Return the dead-letter topic of a group, None if it has none."""
     resource = ConfigResource(ResourceType.GROUP, group)
     entry = (await admin.describe_configs([resource]))[resource].get(SETTING)
     return (entry.value or None) if entry is not None else None
 
 
 async def fault_of(admin: Admin, topic: str) -> str | None:
-    """Why no letter can be written to a topic, as far as the topic itself says."""
+    """Return why a topic cannot receive dead letters according to its settings, else ""."""
     try:
         await cluster_queries.topics(admin.cluster, [topic])
     except cluster_queries.UnknownName:
         return f"there is no topic {topic}"
     resource = ConfigResource(ResourceType.TOPIC, topic)
     entry = (await admin.describe_configs([resource]))[resource].get(ALLOWS)
-    # A broker shows it where it is set.
+    # A broker reports the setting only if it is set.
     return None if entry is not None and entry.value == "true" else \
         f"{topic} has not {ALLOWS}=true"
 
 
 def letter_of(record: Any, group: str) -> Letter | None:
-    """The letter that a record is; None: it is no letter of this group."""
+    """Parse a record as a dead letter; None if it is not a letter of this group."""
     found = {name.removeprefix(PREFIX): (value or b"").decode("utf-8", "replace")
              for name, value in record.headers if name.startswith(PREFIX)}
     partition, offset = found.get("partition", ""), found.get("offset", "")
@@ -96,7 +97,7 @@ def letter_of(record: Any, group: str) -> Letter | None:
 
 
 class Reader:
-    """The records of a dead-letter topic, up to where it ended when this was made."""
+    """Reads the records of a dead-letter topic, up to its end offsets at construction."""
 
     def __init__(self, session: Session, group: str, topic: str | None):
         from pylog.client import Consumer
@@ -120,7 +121,7 @@ class Reader:
         self.consumer.close()
 
     def done(self) -> dict[TopicPartition, int]:
-        """Where redrive goes on."""
+        """Return the offsets at which redrive continues."""
         found = dict(self.first)
         for part, kept in self.consumer.committed(self.parts).items():
             if kept is not None:
@@ -128,7 +129,7 @@ class Reader:
         return found
 
     def records(self, starts: dict[TopicPartition, int]) -> Iterator[Any]:
-        """All records from there on, those of each partition in order."""
+        """Yield all records from these offsets, each partition in order."""
         waiting = {part for part in self.parts if starts[part] < self.last[part]}
         self.consumer.assign(sorted(waiting))
         for part in waiting:
@@ -156,7 +157,7 @@ class Reader:
 @click.option("-n", "--count", type=click.IntRange(min=1), help="So many, the first ones.")
 @click.pass_obj
 def look(session: Session, group: str, topic: str | None, count: int | None) -> None:
-    """Show the dead letters of a share group: which records, why, after how many deliveries."""
+    """Show the dead letters of a share group: original record, reason, delivery count."""
     with Reader(session, group, topic) as reader:
         rows = []
         for letter in reader.letters(reader.first):
@@ -194,13 +195,13 @@ def _text(value: bytes | None) -> str | None:
 @click.pass_obj
 def redrive(session: Session, group: str, topic: str | None, to: str | None, again: bool,
             dry_run: bool, yes: bool) -> None:
-    """Write the records of dead letters back to their topic, each once, as new records."""
+    """Write the records of dead letters back to their topic as new records, exactly once."""
     with Reader(session, group, topic) as reader:
         starts = reader.first if again else reader.done()
         work = Redrive(session, reader, to)
         count = sum(1 for _ in reader.letters(starts))
         if count and not dry_run:
-            confirmed(f"Write {counted(count, 'record')} back?", yes)     # Keeps (2).
+            confirmed(f"Write {counted(count, 'record')} back?", yes)
         rows = work.preview(starts) if dry_run else work.run(starts) if count else []
     if session.out.as_json:
         session.out.document({"executed": not dry_run, "letters": rows})
@@ -213,7 +214,7 @@ def redrive(session: Session, group: str, topic: str | None, to: str | None, aga
 
 
 class Redrive:
-    """One run, in transactions of BATCH letters."""
+    """One run of redrive, in transactions of BATCH letters."""
 
     def __init__(self, session: Session, reader: Reader, to: str | None):
         self._session = session
@@ -244,7 +245,7 @@ class Redrive:
 
     def _transaction(self, producer: Any, originals: Originals,
                      batch: list[Any]) -> list[dict[str, Any]]:
-        """Keeps (1)."""
+        """Send the records and commit the progress in one transaction."""
         rows = []
         done: dict[TopicPartition, int] = {}
         producer.begin_transaction()
@@ -276,7 +277,7 @@ class Redrive:
 
 
 class Originals:
-    """Records where they were, for letters that have no copy."""
+    """Reads the original records, for letters that contain no copy."""
 
     def __init__(self, session: Session):
         from pylog.client import Consumer
@@ -291,7 +292,7 @@ class Originals:
         self._consumer.close()
 
     def find(self, part: TopicPartition, offset: int) -> Any:
-        """The record, or None when it is not there any more."""
+        """Return the record, None if it no longer exists."""
         consumer = self._consumer
         if offset < consumer.beginning_offsets([part])[part]:
             return None
@@ -317,11 +318,11 @@ class Originals:
 @click.pass_obj
 def purge(session: Session, group: str, topic: str | None, redriven: bool, with_others: bool,
           dry_run: bool, yes: bool) -> None:
-    """Delete the dead letters of a share group, up to the first one of another group."""
+    """Delete the dead letters of a share group, up to the first letter of another group."""
     with Reader(session, group, topic) as reader:
         upto = reader.done() if redriven else dict(reader.last)
         if not with_others:
-            # Keeps (3).
+            # Stop before letters of other groups unless --with-others is given.
             for record in reader.records(reader.first):
                 if letter_of(record, group) is None:
                     part = TopicPartition(record.topic, record.partition)
@@ -337,7 +338,7 @@ def purge(session: Session, group: str, topic: str | None, redriven: bool, with_
         session.out.table(rows, PURGED)
     if dry_run or not count:
         return
-    confirmed(f"Delete {count} dead letters?", yes)     # Keeps (2).
+    confirmed(f"Delete {count} dead letters?", yes)
     session.administer(lambda admin: admin.delete_records({
         part: offset for part, offset in upto.items() if offset > reader.first[part]},
         session.timeout_s))

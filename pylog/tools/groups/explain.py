@@ -1,10 +1,10 @@
-"""`pylog groups explain`: why a group lags, in a sentence, with the numbers that say so.
+"""`pylog groups explain`: explain in one sentence, with numbers, why a group lags.
 
 Owns: nothing.
-Invariants: (1) any Kafka broker will do: two samples of offsets and the group's description are
-  enough; (2) a broker that has a metrics endpoint knows more and is asked first, for two seconds at
-  most; (3) who holds back a partition is asked of its leader and may stay unknown.
-Source: monitor.explain has the reasons, for both ways.
+Invariants: works with any Kafka broker, from two samples of offsets and the group's description; a
+  broker's metrics endpoint has more data and is queried first, with a timeout of two seconds; the
+  transaction that blocks a partition is read from the partition's leader and can stay unknown.
+Source: monitor.explain has the reasons for both data sources.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pylog.tools.cli.output import cell, span
 from pylog.tools.cli.session import Session, ToolError
 from pylog.tools.groups.transactions import holders
 
-LOOKS = 5  # Between the two samples, for rebalances.
+LOOKS = 5  # Checks for rebalances between the two samples.
 ROWS_MAX = 10
 PARTS = {"topic": "TOPIC", "partition": "PARTITION", "lag_records": "LAG",
          "lag_seconds": ("BEHIND", span), "produce_rate": ("PRODUCED/S", lambda v: _rate(v)),
@@ -44,16 +44,16 @@ PARTS = {"topic": "TOPIC", "partition": "PARTITION", "lag_records": "LAG",
 @click.pass_obj
 def explain(session: Session, name: str, seconds: float, metrics: str | None,
             token: str | None, sample: bool) -> None:
-    """Say in one sentence why a group lags, and what that is read from."""
+    """Explain in one sentence why a group lags, and name the data source."""
     async def work(admin: Admin) -> dict[str, Any]:
         described = await lags.described(admin, name)
         found = None if sample else await from_endpoint(
             admin, name, described.coordinator, metrics, token)
         if found is None and metrics:
             raise ToolError(f"{metrics} does not tell of group {name}")
-        # The endpoint leaves out the partitions that have no replica on the coordinator.
+        # The endpoint omits partitions without a replica on the coordinator.
         if found is not None and _knows_pace(found) and not found.get("missing_partitions"):
-            found["missing_partitions"] = []    # An older broker does not report them.
+            found["missing_partitions"] = []  # An older broker does not report members.
             return await _named(admin, {**found, "source": "metrics endpoint"}, session)
         sampled = await _sampled(admin, name, seconds, session)
         return await _named(admin, {
@@ -83,7 +83,7 @@ def _print(session: Session, view: dict[str, Any]) -> None:
 
 
 def sentence(view: dict[str, Any]) -> str:
-    """Lag and first reason."""
+    """Return the lag and the first reason."""
     lag = view["lag_records"]
     if not any(row["committed_offset"] is not None for row in view["partitions"]):
         return f"{view['group']}: It has committed nothing yet, so there is no lag to report."
@@ -98,13 +98,15 @@ def sentence(view: dict[str, Any]) -> str:
 
 
 def _knows_pace(view: dict[str, Any]) -> bool:
-    """Whether the endpoint has seen the group for long enough, or has nothing to see."""
+    """Return True if the endpoint has observed the group for long enough, or the group is empty."""
     rates = [row["consume_rate"] for row in view["partitions"]]
     return not rates or any(rate is not None for rate in rates)
 
 
 async def _named(admin: Admin, view: dict[str, Any], session: Session) -> dict[str, Any]:
-    """The same, with whose the transaction is that holds a partition. Keeps (3)."""
+    """Return the view with the producer of the transaction that blocks a partition, if its leader
+    reports it.
+    """
     for reason in view["reasons"]:
         if reason["reason"] != "open_transaction":
             continue
@@ -136,7 +138,7 @@ def _rate(value: float | None) -> str:
 
 async def from_endpoint(admin: Admin, group: str, coordinator: int, metrics: str | None,
                         token: str | None) -> dict[str, Any] | None:
-    """What the coordinator's endpoint says; None when it has none. Keeps (2)."""
+    """Return the view of the coordinator's endpoint, None if it has none or does not respond."""
     found = await endpoint.page(admin.cluster, coordinator,
                                 f"/explain/group/{quote(group, safe='')}", metrics, token)
     return found if isinstance(found, dict) and "reasons" in found else None
@@ -145,7 +147,7 @@ async def from_endpoint(admin: Admin, group: str, coordinator: int, metrics: str
 # Two samples
 
 async def _sampled(admin: Admin, group: str, seconds: float, session: Session) -> dict[str, Any]:
-    """The same view out of what any broker reports."""
+    """Return the same view from data that every broker reports."""
     first = await lags.view(admin, group, session.now_ms, with_seconds=False)
     begun = time.monotonic()
     rebalances = await _watched(admin, group, first, seconds, session)
@@ -156,7 +158,7 @@ async def _sampled(admin: Admin, group: str, seconds: float, session: Session) -
         **last, "rebalances": {"count": rebalances, "seconds": round(taken, 1)},
         "rate_seconds": round(taken, 1), "lag_records": last["lag_records"] or 0,
         "lag_seconds": last["lag_seconds"] or 0.0,
-        # A broker does not report whom another one throttles.
+        # A broker does not report which clients another broker throttles.
         "members": [{**member, "partitions": len(member["partitions"]), "throttled_ms": 0}
                     for member in last["members"]],
         "partitions": [_part(row, before.get((row["topic"], row["partition"])), taken)
@@ -168,7 +170,7 @@ async def _sampled(admin: Admin, group: str, seconds: float, session: Session) -
 
 async def _watched(admin: Admin, group: str, first: dict[str, Any], seconds: float,
                    session: Session) -> int:
-    """Waits, and counts how often members or assignments were others than before."""
+    """Wait, and count how often members or assignments changed."""
     count, known = 0, _shape(first["members"])
     with session.out.progress(f"watch {group}", LOOKS) as done:
         for _ in range(LOOKS):

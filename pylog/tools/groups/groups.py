@@ -1,9 +1,9 @@
-"""`pylog groups`: what there is, who is in them, how far behind they are, and where they go on.
+"""`pylog groups`: list groups, their members and lag, and reset offsets.
 
 Owns: nothing.
-Invariants: (1) offsets are changed only with --execute, and only of a group without members; (2) an
-  offset outside the log is moved to its nearer end.
-Source: kafka-consumer-groups, for the words.
+Invariants: offsets change only with --execute and only for a group without members; an offset
+  outside the log is moved to the nearer end of the log.
+Source: kafka-consumer-groups, for the vocabulary.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pylog.tools.cli.time_arguments import moment
 from pylog.tools.groups import explain, lag, rebalance_history
 
 STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling",
-          "NotReady", "Stable", "Dead")    # Of all kinds of groups.
+          "NotReady", "Stable", "Dead")  # The states of all types of groups.
 LISTED = {"group": "GROUP", "state": "STATE", "type": "TYPE", "coordinator": "COORDINATOR"}
 LONG = {"group": "GROUP", "state": "STATE", "type": "TYPE", "members": "MEMBERS",
         "partitions": "PARTITIONS", "lag_records": "LAG"}
@@ -42,7 +42,7 @@ CLAMPED = {**RESET, "wanted_offset": "WANTED"}
 
 @click.group(cls=Tools)
 def groups() -> None:
-    """Consumer groups: lag, members, offsets, and why one lags."""
+    """Consumer groups: lag, members, offsets, and why a group lags."""
 
 
 groups.add_command(explain.explain)
@@ -57,7 +57,7 @@ groups.add_command(rebalance_history.history)
 @click.pass_obj
 def list_groups(session: Session, pattern: str | None, is_long: bool,
                 states: tuple[str, ...]) -> None:
-    """List groups. PATTERN has * and ? as in a shell."""
+    """List groups. PATTERN can contain * and ? as in a shell."""
     async def work(admin: Admin) -> tuple[list[dict[str, Any]], dict[str, str]]:
         listed, failed = await cluster_queries.groups(admin.cluster)
         rows = [row for row in listed
@@ -140,7 +140,7 @@ def _assigned(parts: list[dict[str, Any]]) -> str:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def delete(session: Session, names: tuple[str, ...], yes: bool) -> None:
-    """Delete groups without members, with their offsets."""
+    """Delete groups without members, including their offsets."""
     confirmed(f"Delete {', '.join(names)} with all offsets?", yes)
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
@@ -174,7 +174,7 @@ def delete(session: Session, names: tuple[str, ...], yes: bool) -> None:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def delete_offsets(session: Session, name: str, topics: tuple[str, ...], yes: bool) -> None:
-    """Have a group forget its offsets of topics that none of its members reads."""
+    """Delete a group's offsets of topics that no member subscribes to."""
     async def look(admin: Admin) -> list[TopicPartition]:
         await lag.described(admin, name)
         committed = await admin.list_consumer_group_offsets(name)
@@ -206,7 +206,7 @@ def delete_offsets(session: Session, name: str, topics: tuple[str, ...], yes: bo
 def reset_offsets(session: Session, name: str, topics: tuple[str, ...], way: str | None,
                   to_offset: int | None, shift_by: int | None, to_time: str | None,
                   execute: bool) -> None:
-    """Show where a group would go on, and with --execute have it go on there."""
+    """Show the offsets that a reset would commit; commit them with --execute."""
     ways = [one for one in (way, to_offset, shift_by, to_time) if one is not None]
     if len(ways) != 1:
         raise click.UsageError("say one of --to-earliest, --to-latest, --to-offset, --shift-by, "
@@ -239,7 +239,7 @@ def reset_offsets(session: Session, name: str, topics: tuple[str, ...], way: str
 
 
 async def _refuse_members(admin: Admin, name: str) -> None:
-    """Keeps (1). A group that does not exist yet may be given offsets."""
+    """Raise ToolError if the group has members. A group that does not exist yet is accepted."""
     try:
         described = await lag.described(admin, name)
     except ToolError:
@@ -280,7 +280,7 @@ async def _targets(admin: Admin, parts: list[TopicPartition],
             target = current + shift_by
         else:
             target = timed[part]
-        nearer = min(max(target, low), high)  # Keeps (2).
+        nearer = min(max(target, low), high)  # Clamp the offset to the log.
         rows.append({"topic": part.topic, "partition": part.partition,
                      "committed_offset": current, "new_offset": nearer, "wanted_offset": target,
                      "change": None if current is None else nearer - current})

@@ -1,11 +1,11 @@
 """Consumer groups with their members, offsets and lag, in records and in seconds.
 
 Owns: nothing.
-Invariants: (1) lag in records is from the committed offset, or the log's start where that is later,
-  to the high watermark; in seconds it is the age of the first record that is not committed;
-  (2) a partition without a committed offset has no lag: None; (3) a total lag excludes partitions
-  whose ends are unknown, and the group's missing_partitions lists them.
-Source: kafka-consumer-groups for the meaning of lag; any Kafka broker has what is asked here.
+Invariants: lag in records is the high watermark minus the committed offset, or minus the log start
+  offset if that is later; lag in seconds is the age of the first uncommitted record; a partition
+  without a committed offset has no lag (None); a total lag excludes partitions with unknown end
+  offsets, which the group's missing_partitions lists.
+Source: kafka-consumer-groups for the meaning of lag; works with any Kafka broker.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pylog.tools.cli import cluster_queries
 from pylog.tools.cli.totals import total
 from pylog.tools.cli.session import ToolError
 
-AT_ONCE = 16  # Groups that are asked about at the same time.
+AT_ONCE = 16  # Groups that are queried in parallel.
 
 
 async def described(admin: Admin, group: str) -> Any:
-    """The group's description. Raises ToolError for one that does not exist."""
+    """Return the group's description. Raises ToolError if the group does not exist."""
     try:
         return (await admin.describe_consumer_groups([group]))[group]
     except GroupIdNotFoundError:
@@ -39,7 +39,8 @@ async def described(admin: Admin, group: str) -> Any:
 
 
 async def view(admin: Admin, group: str, now_ms: Any, with_seconds: bool = True) -> dict[str, Any]:
-    """A group with members and partitions. now_ms: a function. Raises ToolError, KafkaError."""
+    """Return a group with members and partitions. now_ms: a function. Raises ToolError, KafkaError.
+    """
     group_row = await described(admin, group)
     committed = await admin.list_consumer_group_offsets(group)
     members = [{"member_id": member.member_id, "instance_id": member.group_instance_id,
@@ -65,26 +66,28 @@ async def view(admin: Admin, group: str, now_ms: Any, with_seconds: bool = True)
 
 
 def _counted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of partitions() that have a lag, known or not."""
+    """Return the rows of partitions() with a committed offset; their lag can be unknown."""
     return [row for row in rows
             if row["committed_offset"] is not None and row["committed_offset"] >= 0]
 
 
 def total_of(rows: list[dict[str, Any]]) -> int | None:
-    """The lag of rows of partitions(); None if nothing is committed or no lag is known."""
+    """Return the lag of rows of partitions(); None if nothing is committed or no lag is known."""
     having = _counted(rows)
     return total(row["lag_records"] for row in having) if having else None
 
 
 def missing_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """[{topic, partition, error}] of what total_of() excludes."""
+    """Return [{topic, partition, error}] of the partitions that total_of() excludes."""
     return [{name: row[name] for name in ("topic", "partition", "error")}
             for row in _counted(rows) if row["error"]]
 
 
 async def partitions(admin: Admin, parts: list[TopicPartition],
                      committed: dict[TopicPartition, int], now_ms: Any) -> list[dict[str, Any]]:
-    """One row for each partition. now_ms None: without lag in seconds. Keeps (1) and (2)."""
+    """Return one row for each partition. now_ms None: without lag in seconds. Lag is None without a
+    committed offset.
+    """
     cluster = admin.cluster
     await cluster.refresh({part.topic for part in parts})
     first, last = await cluster_queries.ends(cluster, parts)
@@ -116,9 +119,9 @@ async def partitions(admin: Admin, parts: list[TopicPartition],
 
 
 async def totals(admin: Admin, names: list[str]) -> dict[str, dict[str, Any]]:
-    """{group: {members, partitions, lag_records, missing_partitions, error}} of many groups.
+    """Return {group: {members, partitions, lag_records, missing_partitions, error}} of many groups.
 
-    Requests the ends of each partition once. error: why a group could not be described.
+    Requests the end offsets of each partition once. error: why a group could not be described.
     """
     room = asyncio.Semaphore(AT_ONCE)
 
@@ -129,7 +132,7 @@ async def totals(admin: Admin, names: list[str]) -> dict[str, dict[str, Any]]:
                     admin.describe_consumer_groups([group]),
                     admin.list_consumer_group_offsets(group))
             except GroupIdNotFoundError:
-                return None, {}, None   # Deleted since it was listed, or of a kind without offsets.
+                return None, {}, None  # Deleted since it was listed, or without offsets.
             except KafkaError as error:
                 return None, {}, cluster_queries.told(error)
             return groups[group], offsets, None

@@ -1,7 +1,7 @@
-"""`pylog groups history`: the last rebalances of a group, what caused them and what they cost.
+"""`pylog groups history`: the last rebalances of a group, their causes and costs.
 
 Owns: nothing.
-Invariants: (1) the newest comes first.
+Invariants: newest first.
 Source: coordinator.rebalances, through the metrics endpoint of the group's coordinator.
 """
 
@@ -37,7 +37,7 @@ STOPPED = {"stopped_ms": "WITHOUT WORK MS", "client_id": "CLIENT", "host": "HOST
 @click.pass_obj
 def history(session: Session, name: str, limit: int, is_long: bool, metrics: str | None,
             token: str | None) -> None:
-    """List the last rebalances of a group: who caused them, and who had no work meanwhile."""
+    """List the last rebalances of a group, their causes, and which members had no partitions."""
     async def work(admin: Admin) -> list[dict[str, Any]]:
         described = await lag.described(admin, name)
         found = await explain.from_endpoint(

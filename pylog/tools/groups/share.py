@@ -1,8 +1,8 @@
-"""`pylog share`: share groups, where they are, and (in dead_letters) what they gave up.
+"""`pylog share`: share groups and their progress; dead_letters adds their dead letters.
 
 Owns: nothing.
-Invariants: (1) nothing is changed here.
-Source: kafka-share-groups, for the words.
+Invariants: read-only.
+Source: kafka-share-groups, for the vocabulary.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PARTS = {"topic": "TOPIC", "partition": "PARTITION", "start_offset": "START", "l
 
 @click.group(cls=Tools)
 def share() -> None:
-    """Share groups: where they are, and their dead letters."""
+    """Share groups: their progress and their dead letters."""
 
 
 share.add_command(dead_letters.look)
@@ -40,7 +40,7 @@ share.add_command(dead_letters.purge)
 @click.argument("pattern", required=False)
 @click.pass_obj
 def list_groups(session: Session, pattern: str | None) -> None:
-    """List share groups. PATTERN has * and ? as in a shell."""
+    """List share groups. PATTERN can contain * and ? as in a shell."""
     async def work(admin: Admin) -> tuple[list[dict[str, Any]], dict[str, str]]:
         return await cluster_queries.groups_of(admin.cluster, "share", pattern)
 
@@ -53,7 +53,7 @@ def list_groups(session: Session, pattern: str | None) -> None:
 @click.argument("names", nargs=-1, required=True, type=GROUP, metavar="GROUP...")
 @click.pass_obj
 def describe(session: Session, names: tuple[str, ...]) -> None:
-    """Describe share groups: state, members, and what is left of each partition."""
+    """Describe share groups: state, members, and the lag of each partition."""
     async def work(admin: Admin) -> list[dict[str, Any]]:
         return [await _described(admin, name) for name in names]
 

@@ -1,9 +1,9 @@
-"""`pylog streams`: Streams groups, their topology, their members' tasks, and where they are.
+"""`pylog streams`: Streams groups with their topology, tasks and lag.
 
 Owns: nothing.
-Invariants: (1) nothing is changed here; (2) a partition is the active task's that has its number,
-  of the subtopology that reads its topic.
-Source: kafka-streams-groups, for the words (KIP-1071).
+Invariants: read-only; a partition belongs to the active task with the same number in the
+  subtopology that reads its topic.
+Source: kafka-streams-groups, for the vocabulary (KIP-1071).
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ MEMBERS = {"member_id": "MEMBER", "process_id": "PROCESS", "client_id": "CLIENT"
 
 @click.group(cls=Tools)
 def streams() -> None:
-    """Streams groups: their tasks, who runs these, and lag."""
+    """Streams groups: tasks, members and lag."""
 
 
 @streams.command("list", cls=Look)
 @click.argument("pattern", required=False)
 @click.pass_obj
 def list_groups(session: Session, pattern: str | None) -> None:
-    """List Streams groups. PATTERN has * and ? as in a shell."""
+    """List Streams groups. PATTERN can contain * and ? as in a shell."""
     async def work(admin: Admin) -> tuple[list[dict[str, Any]], dict[str, str]]:
         return await inquiry.groups_of(admin.cluster, "streams", pattern)
 
@@ -115,7 +115,7 @@ async def _view(admin: Admin, name: str, now_ms: Any) -> dict[str, Any]:
     found = await lag.partitions(admin, parts, {part: at.offset for part, at in committed.items()},
                                  now_ms)
     for entry in found:
-        # Keeps (2).
+        # A partition belongs to the active task with the same number.
         task = StreamsTask(reads.get(entry["topic"], ""), entry["partition"])
         entry["task"] = _task(task) if task in runs else None
         entry["client_id"] = runs.get(task)
@@ -132,7 +132,7 @@ async def _view(admin: Admin, name: str, now_ms: Any) -> dict[str, Any]:
 
 
 async def _read(admin: Admin, topics: list[str]) -> list[TopicPartition]:
-    """The partitions of those topics that are there."""
+    """Return the partitions of the topics that exist."""
     there = await inquiry.all_topics(admin.cluster)
     return inquiry.partitions_of([there.topics[name] for name in topics if name in there.topics])
 
@@ -152,7 +152,7 @@ def _tasks(assignment: StreamsAssignment) -> dict[str, list[str]]:
 
 
 def _task(task: StreamsTask) -> str:
-    """As Kafka Streams writes it."""
+    """Format a task id as Kafka Streams does."""
     return f"{task.subtopology}_{task.partition}"
 
 

@@ -1,8 +1,8 @@
-"""`pylog txn`: which transactions there are, who holds back a partition, and their end by force.
+"""`pylog txn`: list transactions, find those that block a partition, and abort them.
 
 Owns: nothing.
-Invariants: (1) nothing is ended without a yes.
-Source: kafka-transactions, for the words.
+Invariants: every abort requires confirmation.
+Source: kafka-transactions, for the vocabulary.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HOLDING = {"producer_id": "PRODUCER", "producer_epoch": "EPOCH",
 
 @click.group("txn", cls=Tools)
 def txn() -> None:
-    """Transactions: what is open, who holds back a partition, ends by force."""
+    """Transactions: list open ones, find what blocks a partition, abort."""
 
 
 @txn.command("list", cls=Look)
@@ -55,7 +55,7 @@ def list_transactions(session: Session, states: tuple[str, ...], open_s: float) 
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @click.pass_obj
 def describe(session: Session, ids: tuple[str, ...]) -> None:
-    """Describe transactional ids: state, producer, partitions, for how long they are open."""
+    """Describe transactional ids: state, producer, partitions, open time."""
     async def work(admin: Admin) -> list[dict[str, Any]]:
         return [_described(row._asdict(), session.now_ms())
                 for row in (await admin.describe_transactions(ids)).values()]
@@ -67,7 +67,7 @@ def describe(session: Session, ids: tuple[str, ...]) -> None:
 @click.argument("partition", metavar="TOPIC-PARTITION")
 @click.pass_obj
 def holding(session: Session, partition: str) -> None:
-    """Name the producers whose open transactions hold back a partition, the first one first."""
+    """List the producers whose open transactions block a partition, the first offset first."""
     place = _partition(partition)
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
@@ -83,9 +83,9 @@ def holding(session: Session, partition: str) -> None:
 @click.option("--yes", is_flag=True, help="Without asking.")
 @click.pass_obj
 def abort(session: Session, partition: str, producer_id: int, yes: bool) -> None:
-    """Abort one producer's transaction in one partition, when no coordinator knows of it."""
+    """Abort a producer's transaction in one partition that no coordinator tracks."""
     place = _partition(partition)
-    confirmed(f"abort the transaction of producer {producer_id} in {partition}?", yes)  # (1)
+    confirmed(f"abort the transaction of producer {producer_id} in {partition}?", yes)
 
     async def work(admin: Admin) -> None:
         await _check(admin, place)
@@ -104,11 +104,11 @@ def abort(session: Session, partition: str, producer_id: int, yes: bool) -> None
 @click.option("--yes", is_flag=True, help="Without asking.")
 @click.pass_obj
 def forcibly_terminate(session: Session, id_: str, yes: bool) -> None:
-    """Abort what a transactional id has open, and fence its producer."""
-    confirmed(f"abort what {id_} has open, and fence its producer?", yes)  # Keeps (1).
+    """Abort the open transaction of a transactional id, and fence its producer."""
+    confirmed(f"abort what {id_} has open, and fence its producer?", yes)  # Require confirmation.
 
     async def work(admin: Admin) -> None:
-        await admin.describe_transactions([id_])   # Or an id with a slip would be made.
+        await admin.describe_transactions([id_])  # InitProducerId would create it.
         await admin.fence_producers([id_])
 
     session.administer(work)
@@ -122,7 +122,7 @@ def _partition(text: str) -> TopicPartition:
 
 
 async def _check(admin: Admin, place: TopicPartition) -> None:
-    """Raises ToolError for a partition that is not there: else it would be waited for."""
+    """Raise ToolError if a partition does not exist: the request would wait until its timeout."""
     await cluster_queries.named(admin.cluster, f"{place.topic}:{place.partition}")
 
 
@@ -136,7 +136,7 @@ def _described(row: dict[str, Any], now_ms: int) -> dict[str, Any]:
 
 
 async def holders(admin: Admin, place: TopicPartition, now_ms: int) -> list[dict[str, Any]]:
-    """Who holds back a partition, the first one first."""
+    """Return the producers that block a partition, the first offset first."""
     producers = [row for row in await admin.describe_producers(place) if row.transaction_start >= 0]
     names = {row.producer_id: row.transactional_id for row in await admin.list_transactions()}
     return [{"producer_id": row.producer_id, "producer_epoch": row.producer_epoch,

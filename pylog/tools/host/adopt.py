@@ -1,10 +1,10 @@
-"""`brokerd adopt`: whether brokerd can open the directories of a Kafka that was stopped, and how.
+"""`brokerd adopt`: check if brokerd can open the directories of a stopped Kafka.
 
-Owns: nothing; files are only read, but for the move that --execute asks for.
-Invariants: (1) nothing is written without --execute; (2) a directory that a broker uses is refused;
-  (3) what Kafka had and brokerd would not go on with (an authorizer of its own, tiered storage,
-  replicas elsewhere) is a failure with what to do about it, never passed over.
-Source: docs/migration.md; Kafka 4.3's directories and metadata records as seen on disk.
+Owns: nothing; reads files only, except for the move that --execute performs.
+Invariants: nothing is written without --execute; a directory that a running broker uses is refused;
+  a Kafka feature that brokerd lacks (a custom authorizer, tiered storage, replicas elsewhere) is
+  reported as a failure with advice, never skipped.
+Source: docs/migration.md; Kafka 4.3's directories and metadata records as observed on disk.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ UNKNOWN = ("this version of brokerd does not know them: remove them, then restar
 
 
 def settings_of(path: str | None, overrides: list[str]) -> tuple[Settings, list[Finding]]:
-    """Kafka's settings as far as brokerd takes them, and a failure for each that it does not.
+    """Return Kafka's settings that brokerd accepts, and a failure for each rejected one.
 
-    Raises ConfigError where what is refused has no name, OSError."""
+    Raises ConfigError if the rejected setting is not named, OSError.
+    """
     texts: dict[str, str] = {}
 
     def seen(given: dict[str, str]) -> dict[str, str]:
@@ -63,7 +64,7 @@ def settings_of(path: str | None, overrides: list[str]) -> tuple[Settings, list[
                                                      str(refused))]
         if not named:
             raise refused
-        # Keeps (3): the next look is without it, and finds what else is in the way.
+        # Parse again without the rejected setting, to find further ones.
         name = min(named, key=str(refused).index)
         del texts[name]
         found.append(Finding("settings", name, FAIL, str(refused),
@@ -75,7 +76,7 @@ def settings_of(path: str | None, overrides: list[str]) -> tuple[Settings, list[
 
 
 def adopt(settings: Settings, execute: bool) -> list[Finding]:
-    """All findings, in the order of looking. Raises OSError."""
+    """Return all findings, in the order of the checks. Raises OSError."""
     found = [Finding("settings", "", WARN, warning) for warning in settings.warnings]
     if settings["authorizer.class.name"]:
         try:
@@ -104,7 +105,7 @@ def _fails(found: list[Finding]) -> bool:
 
 
 def _listeners(settings: Settings) -> Iterator[Finding]:
-    """What each listener's start would be refused for: all of it, not the first alone."""
+    """Report everything that would prevent a listener from starting, not only the first error."""
     for listener in settings.all_listeners:
         if listener.protocol in TLS_PROTOCOLS and listener in settings.listeners:
             yield from _tls_of(settings, listener)
@@ -154,7 +155,7 @@ def _directories(settings: Settings) -> Iterator[Finding]:
                           "log.dirs must name Kafka's directories, all of them")
             continue
         try:
-            # Without the file nobody has it, and none may be made (1).
+            # No lock file means no running broker, and creating one would be a write.
             if os.path.exists(os.path.join(path, LOCK)):
                 os.close(locked(os.path.join(path, LOCK)))
             entry = meta_properties.properties_of(path)
@@ -175,7 +176,7 @@ def _directories(settings: Settings) -> Iterator[Finding]:
 
 
 def _place_of_metadata(settings: Settings, execute: bool) -> Iterator[Finding]:
-    """brokerd has the metadata log in the first directory; Kafka may have it anywhere."""
+    """Find the metadata log: brokerd keeps it in the first directory, Kafka in any."""
     wanted = os.path.join(settings.log_dirs[0], METADATA)
     if os.path.isdir(wanted):
         return
@@ -199,7 +200,7 @@ def _place_of_metadata(settings: Settings, execute: bool) -> Iterator[Finding]:
     sync_directory(scratch)
     os.rename(scratch, wanted)
     sync_directory(settings.log_dirs[0])
-    # Out of Kafka's way: two of them would be two histories.
+    # Move Kafka's copy away: two metadata logs would be two histories.
     os.rename(source, f"{source}.moved")
     yield Finding("metadata", wanted, OK, f"moved from {source}",
                   "for Kafka, take metadata.log.dir out of its settings")
@@ -209,7 +210,8 @@ def _place_of_metadata(settings: Settings, execute: bool) -> Iterator[Finding]:
 
 
 def _batches(folder: str) -> Iterator[MetadataBatch]:
-    """As metadata.local reads, from files. Raises ValueError for what is damaged."""
+    """Read the metadata log from files, as metadata.local does. Raises ValueError if it is damaged.
+    """
     newest, end = snapshot.newest(folder), 0
     if newest is not None:
         path, end, epoch = newest
@@ -251,7 +253,7 @@ def _metadata(settings: Settings) -> tuple[Image | None, list[Finding]]:
             "metadata", "", WARN, f"ACLs ({rules}) without an authorizer.class.name",
             "everything is open to everybody, as in Kafka"))
     for kind, count in sorted(kinds.items()):
-        # The removal of one is of no account by itself.
+        # A record that only removes such an entry is harmless.
         if not is_known(kind) and not kind.startswith("Remove"):
             found.append(Finding("metadata", "", FAIL, f"{kind} ({counted(count, 'record')})",
                                  UNKNOWN))
@@ -330,7 +332,7 @@ def _some(check: str, names: list[str], status: str, what: str, advice: str) -> 
 
 
 def _is_old(folder: str) -> bool:
-    """Whether the first batch has magic 0 or 1."""
+    """Return True if the first batch has magic 0 or 1."""
     first = min((name for name in os.listdir(folder) if re.fullmatch(r"\d{20}\.log", name)),
                 default=None)
     if first is None:
@@ -345,7 +347,7 @@ def _is_old(folder: str) -> bool:
 
 
 def rendered(found: list[Finding], as_json: bool) -> str:
-    """What is printed."""
+    """Return the output."""
     if as_json:
         import json
 

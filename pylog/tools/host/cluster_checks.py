@@ -1,9 +1,9 @@
-"""Checks of a cluster from here: every advertised address, and the state of its partitions.
+"""Check a cluster from this machine: every advertised address, and the state of partitions.
 
-Owns: connections of its own for the time of a check.
-Invariants: (1) an address is tried as a client would: resolved, connected, spoken to, and who
-  answers has to be the broker that the address was advertised for.
-Source: what goes wrong with advertised.listeners.
+Owns: its own connections during a check.
+Invariants: an address is tested as a client would use it: resolve, connect, send a request, and
+  compare the broker id with the advertised one.
+Source: common mistakes in advertised.listeners.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from pylog.tools.cli.output import size, span
 ANSWER_WARN_S = 0.25
 FREE_SHARE_WARN = 0.15
 CERTIFICATE_DAYS_WARN = 30
-EXPLAINED_MAX = 3            # Partitions, the worst first.
-# Settings that decide whether acks=all waits for a disk, with whose disk that is.
+EXPLAINED_MAX = 3  # The most severe partitions.
+# Settings that decide if acks=all waits for a disk; the value is the component that owns the disk.
 FLUSHES = {"replica.flush.before.fetch.enable": "every in-sync replica",
            "log.flush.acks.all.enable": "the broker, for a partition with one replica in sync"}
 ADVERTISE = "set advertised.listeners of the broker to an address that this machine can reach"
 
 
 async def look(cluster: Any, bootstrap: str) -> tuple[list[Finding], list[str]]:
-    """(findings, log directories that are on this machine)."""
+    """Return (findings, log directories on this machine)."""
     metadata = await cluster_queries.all_topics(cluster)
     nodes = sorted(metadata.nodes.values())
     found = [Finding("bootstrap", bootstrap, OK,
@@ -65,7 +65,7 @@ def _is_loopback(host: str) -> bool:
 
 
 async def _broker(cluster: Any, node: Any, is_remote: bool) -> list[Finding]:
-    """Keeps (1)."""
+    """Test one advertised address as a client would use it."""
     name = f"broker {node.id} at {node.host}:{node.port}"
     try:
         infos = await asyncio.get_running_loop().getaddrinfo(
@@ -100,8 +100,7 @@ async def _broker(cluster: Any, node: Any, is_remote: bool) -> list[Finding]:
 
 
 def certificate(name: str, ends: str, today: datetime.date) -> Finding:
-    """For how long a broker's certificate is good. ends: its last day, "" where that is not known.
-    """
+    """Report how long a broker's certificate is valid. ends: expiry date, "" if unknown."""
     if not ends:
         return Finding("certificate", name, SKIP, "it does not show when it ends")
     days = (datetime.date.fromisoformat(ends) - today).days
@@ -113,7 +112,7 @@ def certificate(name: str, ends: str, today: datetime.date) -> Finding:
 
 
 async def _settings(connection: Connection, node: Any, name: str, taken: float) -> list[Finding]:
-    """Whether who answers is who was advertised, and whom it lets in."""
+    """Check that the advertised broker responds, and that it accepts this client."""
     resource = messages.DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=4, resource_name=str(node.id),
         configuration_keys=["node.id", "listeners", "listener.security.protocol.map",
@@ -122,7 +121,7 @@ async def _settings(connection: Connection, node: Any, name: str, taken: float) 
     answer = await connection.send(messages.DescribeConfigsRequest(resources=[resource]))
     result = answer.results[0]
     if result.error_code == ErrorCode.INVALID_REQUEST:
-        # A broker refuses to report another one's settings.
+        # A broker does not report the settings of another broker.
         return [Finding("listener", name, FAIL, "another broker answers there: "
                         f"{result.error_message or result.error_code}", ADVERTISE)]
     slow = taken > ANSWER_WARN_S
@@ -138,7 +137,7 @@ async def _settings(connection: Connection, node: Any, name: str, taken: float) 
 
 
 def _acknowledgements(name: str, values: dict[str, str | None]) -> list[Finding]:
-    """What an acks=all response of this broker means. Empty for a broker without these settings."""
+    """Report what acks=all guarantees on this broker. Empty if the broker lacks these settings."""
     if not any(setting in values for setting in FLUSHES):
         return []
     cached = [f"{setting}=false: acks=all means in the page cache of {where}"
@@ -152,7 +151,7 @@ def _acknowledgements(name: str, values: dict[str, str | None]) -> list[Finding]
 
 
 def _metrics(name: str, rows: dict[str, Any]) -> list[Finding]:
-    """Whether the metrics endpoint, where there is one, tells whoever reaches it."""
+    """Check if the metrics endpoint is open to every client that can reach it."""
     listener = rows.get("metrics.listener")
     if listener is None or not listener.value:
         return []
@@ -166,7 +165,7 @@ def _metrics(name: str, rows: dict[str, Any]) -> list[Finding]:
 
 
 def _lets_in(name: str, values: dict[str, str]) -> Finding:
-    """Whether listeners that other machines reach ask nobody who they are."""
+    """Check if listeners that other machines can reach lack authentication."""
     try:
         protocols = listeners.parse_protocol_map(
             values.get("listener.security.protocol.map", ""),
@@ -192,7 +191,7 @@ def _controller(metadata: Any) -> Finding:
 
 
 def _quorum(members: list[dict[str, Any]] | None) -> list[Finding]:
-    """How the machines that keep the controllers' log are."""
+    """Check the quorum members."""
     if members is None:
         return [Finding("quorum", "", SKIP, "no controller with a metrics endpoint tells of one")]
     return [Finding("quorum", row["address"], OK, "it leads" if row["leads"] else "it follows")
@@ -203,7 +202,7 @@ def _quorum(members: list[dict[str, Any]] | None) -> list[Finding]:
 
 
 async def _missing(cluster: Any, metadata: Any) -> list[Finding]:
-    """Brokers that are not there."""
+    """Report brokers that are offline."""
     absent = await cluster_queries.absent_brokers(cluster, metadata)
     return [Finding("broker", str(node), FAIL, f"it is not there, and has replicas of {count} "
                     "partitions", "start it, or give its replicas to others: pylog cluster drain "
@@ -214,7 +213,7 @@ async def _missing(cluster: Any, metadata: Any) -> list[Finding]:
 
 
 async def _explained(cluster: Any, metadata: Any) -> list[Finding]:
-    """Why the worst partitions are as they are."""
+    """Explain the state of the most severe partitions."""
     bad = sorted((part.leader >= 0, part.topic, part.partition)
                  for topic in metadata.topics.values() for part in topic.partitions.values()
                  if part.leader < 0 or len(part.isr) < len(part.replicas))[:EXPLAINED_MAX]
@@ -223,7 +222,7 @@ async def _explained(cluster: Any, metadata: Any) -> list[Finding]:
     found = []
     for (has_leader, _, _), facts in zip(bad, told, strict=True):
         if not isinstance(facts, replicas.Facts):
-            # It was deleted meanwhile, or nobody answers: the other findings say so.
+            # The topic was deleted, or no broker responds; other findings report that.
             continue
         state, *why = replicas.sentences(facts)
         found.append(Finding("partition", facts.name, WARN if has_leader else FAIL, state,
@@ -281,7 +280,7 @@ async def _log_dirs(cluster: Any) -> tuple[list[Finding], list[str]]:
 
 
 async def _is_here(cluster: Any, broker: int) -> bool:
-    """Whether a broker's address is one of this machine: a path of the same name proves nothing."""
+    """Return True if the broker's address belongs to this machine. An equal path proves nothing."""
     node = cluster.metadata.nodes[broker]
     try:
         infos = await asyncio.get_running_loop().getaddrinfo(

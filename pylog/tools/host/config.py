@@ -1,7 +1,8 @@
-"""`pylog config` and `pylog version`: about brokerd itself, without a broker.
+"""`pylog config` and `pylog version`: information about brokerd, without a running broker.
 
 Owns: nothing.
-Invariants: (1) `pylog config` is `brokerd config`.
+Invariants: `pylog config` is `brokerd config`.
+Source: none.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""`pylog doctor`: what is wrong, or will be, on this machine and in the cluster, and what to do.
+"""`pylog doctor`: find current and upcoming problems of this machine and the cluster.
 
 Owns: nothing.
-Invariants: (1) every finding that is not ok says what to do; (2) a check that cannot be made here
-  is `skip`, never ok; (3) the exit code is 1 when something fails.
-Source: tools.machine and tools.reach for the checks themselves.
+Invariants: every finding that is not ok has advice; a check that is impossible here is `skip`,
+  never ok; the exit code is 1 if a check fails.
+Source: host_checks and cluster_checks have the checks themselves.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MARKS = {"ok": ("ok  ", GOOD), "warn": ("warn", WARN), "fail": ("FAIL", BAD),
 @click.option("--local", "is_local", is_flag=True, help="Look at this machine only.")
 @click.pass_obj
 def doctor(session: Session, data_dirs: tuple[str, ...], is_local: bool) -> None:
-    """Check limits, disks, clock and memory here, and the way to every broker."""
+    """Check limits, disks, clock and memory of this machine, and the connection to every broker."""
     found: list[Finding] = [*machine.limits(), *machine.memory(), *machine.clock(),
                             *machine.encryption()]
     dirs = list(data_dirs)

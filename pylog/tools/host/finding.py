@@ -1,7 +1,7 @@
 """One result of a check.
 
 Owns: nothing.
-Invariants: (1) status is one of the four.
+Invariants: status is one of the four.
 Source: none.
 """
 
@@ -13,7 +13,7 @@ OK, WARN, FAIL, SKIP = "ok", "warn", "fail", "skip"
 
 
 class Finding(NamedTuple):
-    """subject: what was looked at, where there are several. advice: what to do about it."""
+    """subject: the checked object, if there are several. advice: what to do."""
 
     check: str
     subject: str

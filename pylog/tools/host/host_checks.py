@@ -1,7 +1,7 @@
-"""Checks of this machine: limits, memory settings, clock, disks.
+"""Check this machine: limits, memory settings, clock, disks.
 
-Owns: nothing; the one file it writes has no name and is gone when it is closed.
-Invariants: (1) what a kernel or container does not show is skipped, with its reason.
+Owns: nothing; the one file it writes is unnamed and disappears when it is closed.
+Invariants: values that a kernel or container hides are skipped, with the reason.
 Source: proc(5), adjtimex(2), statfs(2); Kafka's documentation of operating systems for the limits.
 """
 
@@ -41,7 +41,7 @@ def _text(path: str) -> str | None:
 
 
 def encryption() -> list[Finding]:
-    """Which OpenSSL brokers that are started from here encrypt by."""
+    """Report the OpenSSL that brokers started from here use."""
     name = library()
     version = tuple(int(part) for part in name.split()[1].split(".")[:2])
     hint = "" if version >= OPENSSL_WANTED else \
@@ -50,7 +50,7 @@ def encryption() -> list[Finding]:
 
 
 def limits() -> list[Finding]:
-    """Open files, memory maps, core dumps, of what is started from here."""
+    """Check open files, memory maps and core dumps for processes started from here."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     top = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
     detail = f"{soft} open files (hard limit {top})"
@@ -69,14 +69,14 @@ def limits() -> list[Finding]:
 
 
 def _broker_limits() -> list[Finding]:
-    """The limit of each brokerd that runs here, which may be another than ours."""
+    """Check the limits of each running brokerd, which can differ from those of this process."""
     found = []
     for path in Path("/proc").iterdir():
         if not path.name.isdigit():
             continue
         try:
             words = (path / "cmdline").read_bytes().split(b"\0")
-            # As a script, or as `python -m pylog`; not this very command.
+            # Match a script or `python -m pylog`, but not this command itself.
             is_broker = any(word.rpartition(b"/")[2] == b"brokerd" for word in words[:2]) \
                 or words[1:3] == [b"-m", b"pylog"]
             if not is_broker or "config" in map(os.fsdecode, words[1:4]):
@@ -95,7 +95,7 @@ def _broker_limits() -> list[Finding]:
 
 
 def memory() -> list[Finding]:
-    """Swappiness, huge pages, and what is left."""
+    """Check swappiness, huge pages and free memory."""
     found = []
     swappiness, swap = _text("/proc/sys/vm/swappiness"), _meminfo("SwapTotal")
     if swappiness is None:
@@ -135,7 +135,7 @@ def _meminfo(name: str) -> int | None:
 
 
 def clock() -> list[Finding]:
-    """Whether the kernel's clock is synchronized."""
+    """Check that the kernel's clock is synchronized."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         # struct timex: modes, offset, freq, maxerror, esterror, status, ...; modes 0 only reads.
@@ -156,7 +156,7 @@ def clock() -> list[Finding]:
 
 
 def disk(path: str) -> list[Finding]:
-    """File system, free space, inodes and the cost of a flush of one log directory."""
+    """Check file system, free space, inodes and fsync latency of one log directory."""
     try:
         space = os.statvfs(path)
     except OSError as error:
@@ -174,7 +174,7 @@ def disk(path: str) -> list[Finding]:
 
 
 def mount_of(path: str) -> tuple[str, list[str]]:
-    """(file system, options) of the mount that has a path; ("", []) when it is not known."""
+    """Return (file system, options) of the mount that contains a path; ("", []) if unknown."""
     real = os.path.realpath(path)
     best, found = -1, ("", list[str]())
     for line in (_text("/proc/self/mounts") or "").splitlines():
@@ -215,7 +215,7 @@ def _space(path: str, space: os.statvfs_result) -> Finding:
 
 
 def _flush(path: str) -> Finding:
-    """How long a small append takes to reach the disk, in a file without a name."""
+    """Measure how long a small append takes to reach the disk, in an unnamed file."""
     try:
         descriptor = os.open(path, os.O_TMPFILE | os.O_WRONLY, 0o600)
     except OSError as error:

@@ -1,9 +1,9 @@
-"""`pylog systemd`: the unit that runs brokerd under systemd, with nothing that it does not need.
+"""`pylog systemd`: print a systemd unit that runs brokerd with minimal permissions.
 
 Owns: nothing.
-Invariants: (1) what the properties make brokerd write is writable in the unit, and nothing else
-  is; (2) a file is written by --install only; (3) what the unit could not see or write is refused,
-  or told, before systemd fails to start it.
+Invariants: exactly the paths that brokerd writes with these properties are writable in the unit; a
+  file is written only by --install; a path that the unit could not read or write is rejected or
+  reported before systemd fails to start the unit.
 Source: systemd.exec(5), systemd.service(5), sd_notify(3).
 """
 
@@ -22,12 +22,12 @@ FOLDER = "/etc/systemd/system"
 STATE = "/var/lib"
 HOMES = ("/home/", "/root/", "/run/user/")
 TEMPORARY = ("/tmp/", "/var/tmp/")
-PATH_ENDINGS = (".location", ".file")    # Of settings, those of a listener too.
+PATH_ENDINGS = (".location", ".file")  # Suffixes of settings, including those of a listener.
 PRIVILEGED_PORTS = range(1, 1024)
 BIND = "CAP_NET_BIND_SERVICE"
 
-# The write of an executable page is what an attack would need; no library of brokerd's does it.
-# Of @system-service, which a server needs: no calls for the administrator. /proc stays whole, for
+# Writable and executable pages would help an attack; no library of brokerd needs them.
+# @system-service contains what a server needs and no administrative calls. /proc stays visible for
 # the metrics of the machine.
 SANDBOX = """\
 NoNewPrivileges=yes
@@ -70,8 +70,9 @@ UMask=0077
 @click.pass_obj
 def systemd(session: Session, properties: str | None, name: str, user: str | None,
             command: str | None, is_installed: bool) -> None:
-    """Print the unit that runs brokerd under systemd, sandboxed. What server.properties makes it
-    write (log.dirs, audit.log.file) is writable, and nothing else is."""
+    """Print a sandboxed systemd unit that runs brokerd. Only the paths that brokerd writes with
+    these properties (log.dirs, audit.log.file) are writable.
+    """
     text, notes = unit(properties, name, user, command)
     for note in notes:
         session.out.note(f"pylog: {note}")
@@ -91,7 +92,7 @@ def systemd(session: Session, properties: str | None, name: str, user: str | Non
 
 def unit(properties: str | None, name: str = "brokerd", user: str | None = None,
          command: str | None = None) -> tuple[str, list[str]]:
-    """(the text of the unit, what whoever installs it has to know). Raises ToolError."""
+    """Return (the text of the unit, notes for the installation). Raises ToolError."""
     from pylog.config import ConfigError, Settings
 
     try:
@@ -105,18 +106,18 @@ def unit(properties: str | None, name: str = "brokerd", user: str | None = None,
              *([] if has_dirs else ["--override", f"log.dirs={state}"])]
     named = [("the command", program), *([("the properties", properties)] if properties else []),
              *_named(settings, has_dirs)]
-    _check_visible(named)    # Keeps (3).
+    _check_visible(named)  # Reject a path that the unit could not access.
     at_home = [f"{what} {path}" for what, path in named if path.startswith(HOMES)]
     written = [path for path in _written(settings, has_dirs) if not _is_below(path, state)]
     ports = [listener.port for listener in settings.all_listeners]
     capability = BIND if any(port in PRIVILEGED_PORTS for port in ports) else ""
-    # A user of its own name space has no such capability outside of it.
+    # A user in a private user namespace has no such capability outside of it.
     lines = [f"CapabilityBoundingSet={capability}", f"AmbientCapabilities={capability}",
              f"PrivateUsers={'no' if capability else 'yes'}",
              f"ProtectHome={'read-only' if at_home else 'yes'}"]
-    # Keeps (1).
+    # Only these paths are writable.
     lines += [f"ReadWritePaths={_quoted(path)}" for path in written]
-    # systemd creates this directory and gives it to the unit's user: only where data goes there.
+    # systemd creates this directory for the unit's user: needed only if it holds data.
     has_state = not has_dirs or any(_is_below(path, state) for path in settings.log_dirs)
     owned = f"StateDirectory={name}\nStateDirectoryMode=0700\n" if has_state else ""
     text = f"""\
@@ -152,7 +153,7 @@ WantedBy=multi-user.target
 
 
 def _program() -> str:
-    """The brokerd beside this Python, or the one on the path. Raises ToolError."""
+    """Return the brokerd next to this Python, or the one on the PATH. Raises ToolError."""
     beside = os.path.join(os.path.dirname(sys.executable), "brokerd")
     found = beside if os.access(beside, os.X_OK) else shutil.which("brokerd")
     if found is None:
@@ -161,14 +162,14 @@ def _program() -> str:
 
 
 def _named(settings, has_dirs: bool) -> list[tuple[str, str]]:
-    """[(setting, a path that it names)] of what the properties have."""
+    """Return [(setting, path)] for the path settings in the properties."""
     found = [("log.dirs", path) for path in settings.log_dirs if has_dirs]
     return found + [(key, text) for key, text in settings.texts.items()
                     if key.endswith(PATH_ENDINGS) and text.startswith("/")]
 
 
 def _check_visible(named: list[tuple[str, str]]) -> None:
-    """Raises ToolError."""
+    """Raise ToolError if a path is in a temporary directory, which the unit cannot see."""
     hidden = [f"{what} {path}" for what, path in named if path.startswith(TEMPORARY)]
     if hidden:
         raise ToolError(f"{', '.join(hidden)}: the unit has temporary directories of its own, "
@@ -191,7 +192,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _written(settings, has_dirs: bool) -> list[str]:
-    """Return the directories that the properties name and brokerd writes."""
+    """Return the directories in the properties that brokerd writes."""
     found = list(settings.log_dirs) if has_dirs else []
     if settings["audit.log.file"]:
         found.append(os.path.dirname(os.path.abspath(settings["audit.log.file"])))
@@ -199,7 +200,7 @@ def _written(settings, has_dirs: bool) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """A word of a unit: percent and dollar signs stand for themselves."""
+    """Quote a word of a unit: escape percent and dollar signs."""
     text = text.replace("%", "%%").replace("$", "$$")
     if not any(sign in text for sign in ' "\'\\;'):
         return text

@@ -1,10 +1,10 @@
-"""Lines on their way to a topic as columns: what `pylog produce` does where nothing is said of
-single records.
+"""Send lines to a topic as Arrow columns; `pylog produce` uses it if no option needs single
+records.
 
-Owns: the input that is not a whole line yet, the batches that are not acknowledged.
-Invariants: (1) a line that was read is sent when no more input is there, however few they are;
-  (2) what is waited for is bounded: a line by max.request.size, batches by buffer.memory.
-Source: bench/tools, which measures it beside kcat.
+Owns: input after the last complete line, batches that are not acknowledged.
+Invariants: lines that were read are sent as soon as no more input is available, even if they are
+  few; memory is bounded: a line by max.request.size, batches by buffer.memory.
+Source: bench/tools, which compares it with kcat.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROWS_MAX = 1 << 30
 
 
 class Plan(NamedTuple):
-    """What holds for every record. stamp: None for now; records_max: None for all."""
+    """Attributes of every record. stamp: None for the current time; records_max: None for all."""
 
     separator: bytes
     tombstones: bool
@@ -35,7 +35,7 @@ class Plan(NamedTuple):
 
 
 class Sent:
-    """What became of the records. partitions: {number: [records, first offset, last offset]}."""
+    """The result. partitions: {number: [records, first offset, last offset]}."""
 
     def __init__(self) -> None:
         self.count = self.bytes = self.acknowledged = 0
@@ -43,7 +43,7 @@ class Sent:
         self.partitions: dict[int, list[int]] = {}
 
     def take(self, pendings: list[Any]) -> None:
-        """Batches that have their outcome."""
+        """Collects the results of finished batches."""
         for pending in [leaf for whole in pendings for leaf in whole.leaves()]:
             if pending.error is not None:
                 self.error = self.error or pending.error
@@ -57,9 +57,10 @@ class Sent:
 
 def send(producer: Any, topic: str, files: tuple[BinaryIO, ...], plan: Plan,
          done: Callable[[float], None], timeout_s: float) -> Sent:
-    """Sends every line, until one fails, and waits for what became of them.
+    """Send every line until one fails, and wait for the acknowledgements.
 
-    done: called with the bytes that were read. Raises ToolError, KafkaError."""
+    done: called with the number of bytes read. Raises ToolError, KafkaError.
+    """
     sent, sender = Sent(), producer.rows(topic)
     line_bytes_max = producer.settings["max.request.size"]
     for file in files:
@@ -71,7 +72,7 @@ def send(producer: Any, topic: str, files: tuple[BinaryIO, ...], plan: Plan,
             number += found.count
             done(found.nbytes)
             if is_idle:
-                sender.flush()  # Keeps (1).
+                sender.flush()  # Send few lines too rather than wait for more input.
             sent.take(sender.take_done())
             if found.bad_row >= 0:
                 name = getattr(file, "name", "input")
@@ -87,7 +88,8 @@ def send(producer: Any, topic: str, files: tuple[BinaryIO, ...], plan: Plan,
 
 def _pieces(file: BinaryIO, plan: Plan, sent: Sent, line_bytes_max: int
             ) -> Iterator[tuple[lines.Lines, bool]]:
-    """(lines, whether no more input is there yet). Keeps (2)."""
+    """Yield (lines, True if no more input is available yet). A line has at most max.request.size.
+    """
     data = b""
     is_ready = _readiness(file)
     while True:
@@ -107,22 +109,22 @@ def _pieces(file: BinaryIO, plan: Plan, sent: Sent, line_bytes_max: int
 
 
 def _read(file: Any) -> bytes:
-    """What is there, at least one byte but at the end."""
+    """Read the available input, at least one byte except at the end."""
     found: bytes = file.read1(CHUNK_BYTES) if hasattr(file, "read1") else file.read(CHUNK_BYTES)
     return found
 
 
 def _readiness(file: BinaryIO) -> Callable[[], bool]:
-    """A function that says whether more input, or its end, is there now."""
+    """Return a function that returns True if more input, or its end, is available."""
     try:
         descriptor = file.fileno()
     except (OSError, ValueError):
-        return lambda: True  # In memory.
+        return lambda: True  # An in-memory file.
     try:
-        # A pipe holds 64 KiB by default: a batch would be no larger.
+        # A pipe holds 64 KiB by default, which would limit the batches.
         fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, CHUNK_BYTES)
     except OSError:
-        pass  # No pipe, or the user has too many large ones.
+        pass  # Not a pipe, or the user's pipes exceed the system's limit.
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return lambda: bool(poll.poll(0))

@@ -1,9 +1,9 @@
-"""`pylog consume`: records of topics, from where and as what is wanted.
+"""`pylog consume`: print records of topics.
 
 Owns: the consumer while the command runs.
-Invariants: (1) without --follow it ends where the partitions ended when it began; (2) with a group,
-  what was printed is committed, and nothing that was not.
-Source: kcat and Kafka's console consumer, for what people need.
+Invariants: without --follow the command stops at the partitions' end offsets at its start; with a
+  group, exactly the printed records are committed.
+Source: kcat and Kafka's console consumer, for the options.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Kind(click.Choice[str]):
 @click.pass_obj
 def consume(session: Session, topics: tuple[str, ...], kind: str, keys: bool, headers: bool,
             registry: str | None, **asked: Any) -> None:
-    """Print records of topics, by name or by pattern, with * and ? as in a shell."""
+    """Print records of topics (names or patterns with * and ? as in a shell)."""
     if asked["group"] and (asked["start"] not in (None, "beginning", "end")
                            or asked["partitions"] or asked["until"]):
         raise click.UsageError("a group has its own partitions and offsets: with --group, --from "
@@ -76,7 +76,7 @@ def consume(session: Session, topics: tuple[str, ...], kind: str, keys: bool, he
             else:
                 shape.print(found)
             if asked["group"]:
-                session.out.flush()  # Keeps (2): commit only records that are written.
+                session.out.flush()  # Commit only records that are written.
                 reader.consumer.commit()
 
 
@@ -96,7 +96,7 @@ async def _parts(cluster: Any, topics: tuple[str, ...], numbers: str | None
 
 
 class Reader:
-    """The consumer, where it begins, and where it ends."""
+    """Owns the consumer, its start positions and its stop offsets."""
 
     def __init__(self, session: Session, parts: list[TopicPartition], asked: dict[str, Any]):
         from pylog.client import Consumer
@@ -118,11 +118,11 @@ class Reader:
         self.consumer = Consumer(values)
 
     def begin(self, topics: tuple[str, ...]) -> None:
-        """Takes its places."""
+        """Subscribe, or assign the partitions and set the start positions."""
         consumer = self.consumer
         if self.asked["group"]:
             if any(map(cluster_queries.is_pattern, topics)):
-                # Topics that come later are meant too.
+                # The pattern also matches topics that are created later.
                 consumer.subscribe(pattern=re.compile("|".join(map(fnmatch.translate, topics))))
             else:
                 consumer.subscribe(list(topics))
@@ -169,7 +169,7 @@ class Reader:
             self.stops = self._at(self.until_ms, last)
 
     def batches(self) -> Iterator[list[Any]]:
-        """Lists of records up to the end. Keeps (1)."""
+        """Yield lists of records up to the stop offsets."""
         def take(waiting: set[TopicPartition]) -> tuple[list[Any], int]:
             found = self._wanted(self.consumer.poll(POLL_S, min(BATCH, self.left or BATCH)),
                                  waiting)
@@ -178,7 +178,7 @@ class Reader:
         return self._rounds(take)
 
     def columns(self, headers: bool) -> Iterator[Any]:
-        """The same as (native columns, [(first row, row behind the last, partition)])."""
+        """Like batches(), as (native columns, [(first row, end row, partition)])."""
         def take(waiting: set[TopicPartition]) -> tuple[Any, int]:
             found = self.consumer.poll_columns(POLL_S, min(COLUMN_ROWS, self.left or COLUMN_ROWS),
                                                headers)
@@ -190,7 +190,7 @@ class Reader:
         return self._rounds(take)
 
     def _rounds(self, take: Callable[[set[TopicPartition]], tuple[Any, int]]) -> Iterator[Any]:
-        """What take(partitions that are not at their end) gives with a count above 0."""
+        """Call take(unfinished partitions) and yield its results with a count above 0."""
         waiting = {part for part, stop in self.stops.items() if not self._passed(part, stop)}
         if self.stops and not waiting and not self.asked["follow"]:
             return
@@ -207,12 +207,14 @@ class Reader:
                 if not self.asked["follow"] \
                         and time.monotonic() - begun > self.session.timeout_s:
                     self._check_silent(waiting)
-                    return  # What is left belongs to other members.
+                    return  # The other partitions belong to other members.
             if self.stops and not waiting:
                 return
 
     def _check_silent(self, waiting: set[TopicPartition]) -> None:
-        """Raise ToolError if partitions of this consumer have sent nothing and have not ended."""
+        """Raise ToolError if partitions of this consumer returned no records before their stop
+        offset.
+        """
         own = sorted(waiting & set(self.consumer.assignment()))
         if own:
             raise ToolError(
@@ -221,7 +223,7 @@ class Reader:
 
     def _stretches(self, columns: Any, sources: list[TopicPartition],
                    waiting: set[TopicPartition]) -> list[tuple[int, int, TopicPartition]]:
-        """The rows before the stops; partitions that reached theirs wait no more."""
+        """Return the rows before the stop offsets; pause partitions that reached theirs."""
         offsets, found, at = memoryview(columns.offsets).cast("q"), [], 0
         for source, count in columns.runs:
             part, end = sources[source], at + count
@@ -241,7 +243,7 @@ class Reader:
         return self.consumer.position(part) >= stop
 
     def _wanted(self, found: list[Any], waiting: set[TopicPartition]) -> list[Any]:
-        """Without what lies behind the stops; partitions that reached theirs wait no more."""
+        """Return the records before the stop offsets; pause partitions that reached theirs."""
         if not self.stops and self.until_ms is None:
             return found
         wanted = []
@@ -257,7 +259,9 @@ class Reader:
         return wanted
 
     def _end(self, waiting: set[TopicPartition]) -> dict[TopicPartition, int]:
-        """The time to stop at has come: the stop of each partition, which may not be there yet."""
+        """The stop time has passed: set the stop offset of each partition, which may be in the
+        future.
+        """
         assert self.until_ms is not None
         self.stops = self._at(self.until_ms, dict(self.consumer.end_offsets(self.parts)))
         waiting |= {part for part, stop in self.stops.items() if not self._passed(part, stop)}

@@ -1,8 +1,8 @@
 """A histogram of durations: buckets of 3 % width, percentiles, a drawing.
 
 Owns: its counts.
-Invariants: (1) memory does not grow with the number of durations; (2) a percentile is at most one
-  bucket's width above the truth.
+Invariants: memory does not grow with the number of durations; a percentile is at most one bucket's
+  width above the exact value.
 Source: the idea of HdrHistogram.
 """
 
@@ -19,7 +19,7 @@ BAR_COLUMNS = 40
 
 
 class Latencies:
-    """add(seconds), then `summary` and `drawing`."""
+    """Call add(seconds), then `summary` or `drawing`."""
 
     def __init__(self) -> None:
         self.counts = [0] * (BUCKETS + 1)
@@ -36,7 +36,7 @@ class Latencies:
             self.max_s = seconds
 
     def percentile(self, share: float) -> float:
-        """Seconds that `share` percent stayed below. Keeps (2)."""
+        """Return an upper bound in seconds for `share` percent, at most one bucket too high."""
         wanted = math.ceil(self.count * share / 100)
         seen = 0
         for at, count in enumerate(self.counts):
@@ -46,7 +46,7 @@ class Latencies:
         return self.max_s
 
     def summary(self) -> dict[str, Any]:
-        """In milliseconds, by keys that stay."""
+        """Return percentiles in ms; the keys are stable."""
         if not self.count:
             return {}
         found = {"mean": self.sum_s / self.count}
@@ -55,7 +55,7 @@ class Latencies:
         return {key: round(value * 1000, 4) for key, value in found.items()}
 
     def drawing(self) -> list[str]:
-        """A line for each doubling from the first duration to the last."""
+        """Return one line for each doubling from the shortest duration to the longest."""
         rows: dict[int, int] = {}
         for at, count in enumerate(self.counts):
             if count:

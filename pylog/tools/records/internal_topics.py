@@ -1,7 +1,7 @@
-"""What the records of Kafka's internal topics mean.
+"""Decode the records of Kafka's internal topics.
 
 Owns: nothing.
-Invariants: (1) a record that is not understood is given as it is, never an error.
+Invariants: a record that cannot be decoded is returned unchanged, never an error.
 Source: Kafka's coordinator and metadata record schemas (protocol/schemas/records_*.msg).
 """
 
@@ -22,7 +22,7 @@ MARKERS = {0: "abort", 1: "commit"}
 
 
 def reader(directory: str) -> Meaning:
-    """The function for a partition's directory (or topic) by its name."""
+    """Return the decoder for a partition's directory (or topic) by its name."""
     topic = directory.rpartition("-")[0] or directory
     stem = _STEMS.get(topic) or _STEMS.get(directory)
 
@@ -34,7 +34,7 @@ def reader(directory: str) -> Meaning:
                 return _metadata(value)
             return _coordinator(stem, key, value) if stem else None
         except ProtocolError:
-            return None  # Keeps (1).
+            return None  # Unknown records are returned unchanged.
 
     return read
 
@@ -64,7 +64,7 @@ def _coordinator(stem: str, key: bytes | None, value: bytes | None) -> dict[str,
 
 
 def tree(value: Any) -> Any:
-    """A message as dicts and lists; bytes as text or hexadecimal digits."""
+    """Return a message as dicts and lists; bytes as text or hexadecimal digits."""
     if isinstance(value, Struct):
         return {name: tree(getattr(value, name)) for name in value.__layout__.names}
     if isinstance(value, (list, tuple)):

@@ -1,8 +1,8 @@
-"""`pylog offsets`: where partitions begin and end, and which offset a time has.
+"""`pylog offsets`: first and last offsets of partitions, and offsets by time.
 
 Owns: nothing.
-Invariants: (1) the offset of a time is that of the first record at or after it; without one it is
-  the end.
+Invariants: the offset for a time is that of the first record at or after it, or the end offset
+  without such a record.
 Source: Kafka's ListOffsets.
 """
 
@@ -33,7 +33,9 @@ AT = {"topic": "TOPIC", "partition": "PARTITION", "offset": "OFFSET", "timestamp
 @click.pass_obj
 def offsets(session: Session, names: tuple[str, ...], at: str | None, latest_time: bool,
             committed: bool) -> None:
-    """First and last offsets of topics, or those of a time; without TOPIC of all of them."""
+    """Show first and last offsets of topics, or the offsets for a time; without TOPIC of all
+    topics.
+    """
     time_ms = moment(at, session.now_ms()) if at else None
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
@@ -68,7 +70,7 @@ def _ends(part: Any, first: Any, last: Any) -> dict[str, Any]:
 
 
 def _at(part: Any, found: Any, last: Any) -> dict[str, Any]:
-    """Keeps (1)."""
+    """Return the offset of the first record at or after a time, else the end offset."""
     row = {"topic": part.topic, "partition": part.partition, "offset": found, "timestamp": None}
     if isinstance(found, tuple):
         row["offset"], row["timestamp"] = found

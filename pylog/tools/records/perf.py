@@ -1,10 +1,10 @@
-"""`pylog perf`: how fast this client and that cluster are together.
+"""`pylog perf`: measure throughput and latency of this client with a cluster.
 
-Owns: the topic that it makes when none is named, for the time of the run.
-Invariants: (1) a topic that was named is never deleted; (2) processor time is this process's: what
-  the client costs, not the broker; (3) a latency is from handing a record over to its
-  acknowledgement, from end to end to its arrival at the consumer.
-Source: Kafka's performance tools, for what is measured.
+Owns: the topic that it creates if none is given, during the run.
+Invariants: a given topic is never deleted; CPU time is this process's: the cost of the client, not
+  of the broker; a latency lasts from the send call to the acknowledgement, an end-to-end latency to
+  the arrival at the consumer.
+Source: Kafka's performance tools, for the metrics.
 """
 
 from __future__ import annotations
@@ -48,15 +48,16 @@ acks_option = click.option("-a", "--acks", type=click.Choice(["0", "1", "all"]),
 
 @click.group(cls=Tools)
 def perf() -> None:
-    """Measure producing, consuming, and the way from end to end.
+    """Measure producing, consuming, and end-to-end latency.
 
-    Settings of the clients are given with -X, such as -X batch.size=131072 -X linger.ms=10.
+    Pass client settings with -X, such as -X batch.size=131072 -X linger.ms=10.
     """
 
 
 @contextlib.contextmanager
 def _topic(session: Session, name: str | None, partition_count: int) -> Iterator[str]:
-    """The topic to use. Keeps (1)."""
+    """Yield the topic, created for the run if none is given. Deletes only a topic that it created.
+    """
     if name is not None:
         session.run(lambda cluster: cluster_queries.topics(cluster, [name]))
         yield name
@@ -76,7 +77,7 @@ def _topic(session: Session, name: str | None, partition_count: int) -> Iterator
 
 
 def _needed(module: str, what: str) -> None:
-    """Imports it before the clock runs. Raises ToolError."""
+    """Import a module before the measurement starts. Raises ToolError."""
     import importlib
 
     try:
@@ -86,12 +87,12 @@ def _needed(module: str, what: str) -> None:
 
 
 def _value(count: int) -> bytes:
-    """Text that compresses as text does."""
+    """Return text that compresses like natural text."""
     return (TEXT * (count // len(TEXT) + 1))[:count]
 
 
 class Clock:
-    """Wall and processor time since it was made. Keeps (2)."""
+    """Measures wall time and this process's CPU time since its creation."""
 
     def __init__(self) -> None:
         self.begun_s, self.cpu_s = time.perf_counter(), time.process_time()
@@ -141,7 +142,7 @@ def _print(session: Session, found: dict[str, Any], latencies: Latencies | None)
 def perf_produce(session: Session, topic: str | None, count: int, value_bytes: int,
                  rate: float | None, columns: bool, partition_count: int, compression: str,
                  acks: str) -> None:
-    """Produce records; latency is until the acknowledgement."""
+    """Produce records; latency is measured until the acknowledgement."""
     from pylog.client import Producer
 
     if columns and rate is not None:
@@ -178,7 +179,7 @@ def _send_records(producer: Any, topic: str, count: int, value_bytes: int, rate:
                 latencies.add(clock() - begun)
         return note
 
-    # Each record's latency at a pace; at full speed a hundredth, which costs little.
+    # With --rate measure every record; at full speed one in a hundred, which costs little.
     step = 1 if rate is not None else max(1, count // 10_000)
     begun = clock()
     for number in range(count):
@@ -193,7 +194,7 @@ def _send_records(producer: Any, topic: str, count: int, value_bytes: int, rate:
             if failures:
                 raise ToolError(str(failures[0]))
     lost = producer.flush()
-    if lost:    # Most records have nobody who is told.
+    if lost:  # Most records have no callback.
         raise ToolError(f"{counted(lost, 'record')} not acknowledged"
                         + (f": {failures[0]}" if failures else ""))
 
@@ -262,7 +263,8 @@ def _parts(session: Session, topic: str) -> list[TopicPartition]:
 
 
 def _take(consumer: Any, wanted: int, columns: bool, done: Any) -> tuple[int, int]:
-    """(records, bytes of their values). Ends when nothing comes any more: offsets have gaps."""
+    """Return (records, bytes of their values). Stops if no more records arrive: offsets have gaps.
+    """
     records = byte_count = 0
     heard_s = time.perf_counter()
     while records < wanted and time.perf_counter() - heard_s < IDLE_S:
@@ -284,7 +286,7 @@ def _take(consumer: Any, wanted: int, columns: bool, done: Any) -> tuple[int, in
     return records, byte_count
 
 
-# From end to end
+# End to end
 
 @perf.command("end-to-end")
 @topic_option
@@ -299,7 +301,8 @@ def _take(consumer: Any, wanted: int, columns: bool, done: Any) -> tuple[int, in
 @click.pass_obj
 def perf_end_to_end(session: Session, topic: str | None, count: int, value_bytes: int,
                     rate: float, partition_count: int, compression: str, acks: str) -> None:
-    """Produce at a pace and consume at the same time; latency is until the arrival."""
+    """Produce at a fixed rate and consume at the same time; latency is measured until the arrival.
+    """
     latencies = Latencies()
     with _topic(session, topic, partition_count) as name:
         found = _end_to_end(session, name, count, max(value_bytes, 8), rate,
@@ -335,7 +338,7 @@ def _end_to_end(session: Session, topic: str, count: int, value_bytes: int, rate
                     producer.send(topic, time.perf_counter_ns().to_bytes(8, "big") + filler)
                     _pace(begun, number + 1, rate)
                 producer.flush()
-            except Exception as error:  # Told by the thread that waits.
+            except Exception as error:  # Set by the consuming thread.
                 failures.append(error)
 
         clock = Clock()

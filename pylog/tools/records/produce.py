@@ -1,10 +1,10 @@
-"""`pylog produce`: lines, documents or whole files become records.
+"""`pylog produce`: send lines, documents or whole files as records.
 
 Owns: the producer while the command runs.
-Invariants: (1) the command ends well only when every record has been acknowledged; (2) what
-  `pylog consume --json` prints, `--format records` sends again as it was; (3) a topic is created
-  only when --create says so: a mistyped name is not.
-Source: kcat and Kafka's console producer, for what people need.
+Invariants: the command succeeds only if every record is acknowledged; `--format records` sends the
+  output of `pylog consume --json` unchanged; a topic is created only with --create, so that a
+  mistyped name is an error.
+Source: kcat and Kafka's console producer, for the options.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from pylog.tools.records import column_sender
 FORMATS = ("lines", "raw", "json", "records", "avro")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RATE_STEP_S = 0.01
-# Settings under which each record passes through Python.
+# With these settings each record passes through Python.
 ONE_BY_ONE = ("partitioner.class", "partitioner.ignore.keys", "interceptor.classes",
               "key.serializer", "value.serializer")
-PARTITIONS_MAX = 10_000  # A topic of more is not made by accident.
+PARTITIONS_MAX = 10_000  # Protects against creating a topic with more by accident.
 
 
 class Given(NamedTuple):
@@ -106,20 +106,20 @@ def produce(session: Session, topic: str, files: tuple[BinaryIO, ...], create: b
 
 
 class Target:
-    """The topic's partitions. may_grow: this command has made the topic."""
+    """The topic's partitions. may_grow: this command created the topic."""
 
     def __init__(self, session: Session, topic: str, count: int, may_grow: bool):
         self.session, self.topic, self.count, self.may_grow = session, topic, count, may_grow
 
     def within(self, given: Iterator[Given]) -> Iterator[Given]:
-        """The records, once the topic has the partitions that they name. Raises ToolError."""
+        """Yield the records after the topic has their partitions. Raises ToolError."""
         for record in given:
             if record.partition is not None and record.partition >= self.count:
                 self._grow(record.partition)
             yield record
 
     def check(self, partition: int) -> None:
-        """Raises ToolError when the topic has no such partition."""
+        """Raise ToolError if the topic does not have the partition."""
         if partition >= self.count:
             raise ToolError(f"topic {self.topic} has {counted(self.count, 'partition')}, from 0; "
                             f"no partition {partition}")
@@ -137,7 +137,7 @@ class Target:
 
 async def _ready(admin: Admin, topic: str, create: bool, partitions: int | None
                  ) -> tuple[int, bool]:
-    """(the topic's number of partitions, whether it may get more). Keeps (3)."""
+    """Return (number of partitions, True if it may grow). Creates a topic only with --create."""
     try:
         return len((await cluster_queries.topics(admin.cluster, [topic]))[0].partitions), False
     except cluster_queries.UnknownName as error:
@@ -158,7 +158,7 @@ def _size(file: BinaryIO) -> int:
 
 def _given(session: Session, topic: str, files: tuple[BinaryIO, ...], asked: dict[str, Any]
            ) -> Iterator[Given]:
-    """Every record of the input, in order."""
+    """Yield every record of the input, in order."""
     headers: list[tuple[str, bytes | None]] = [
         (key, value.encode()) for key, value in pairs(asked["headers"], "--header").items()]
     timestamp = asked["timestamp"]
@@ -220,7 +220,7 @@ def _avro(topic: str, asked: dict[str, Any]) -> Callable[[bytes], bytes]:
 
 
 def _whole(line: bytes, headers: list[tuple[str, bytes | None]], asked: dict[str, Any]) -> Given:
-    """Keeps (2)."""
+    """Parse a record as `pylog consume --json` prints it."""
     row = json.loads(line)
     if not isinstance(row, dict) or "value" not in row:
         raise ValueError('expected {"value": ..., "key": ..., "headers": [...]}')
@@ -233,7 +233,7 @@ def _whole(line: bytes, headers: list[tuple[str, bytes | None]], asked: dict[str
 
 
 def _bytes(value: Any) -> bytes | None:
-    """Text, hexadecimal digits after 0x, or a document, as bytes."""
+    """Return text, hexadecimal digits after 0x, or a document, as bytes."""
     if value is None:
         return None
     if not isinstance(value, str):
@@ -242,14 +242,14 @@ def _bytes(value: Any) -> bytes | None:
         try:
             return bytes.fromhex(value[2:])
         except ValueError:
-            pass  # A text that happens to begin so.
+            pass  # Text that happens to begin with 0x.
     return value.encode()
 
 
 # Sending
 
 class Outcome:
-    """What was acknowledged; filled on the client's thread."""
+    """Collects acknowledgements; updated on the client's thread."""
 
     def __init__(self) -> None:
         self.acknowledged = 0
@@ -269,7 +269,7 @@ class Outcome:
 
 def _send(session: Session, topic: str, given: Iterator[Given], rate: float | None,
           settings: dict[str, Any], total: int) -> dict[str, Any]:
-    """Keeps (1)."""
+    """Send all records. Raises ToolError if one was not acknowledged."""
     from pylog.client import Producer
 
     outcome = Outcome()
@@ -295,7 +295,7 @@ def _send(session: Session, topic: str, given: Iterator[Given], rate: float | No
 
 
 def _are_plain(asked: dict[str, Any], rate: float | None, settings: dict[str, Any]) -> bool:
-    """Whether nothing has to be done to single records: then lines go as columns."""
+    """Return True if no option needs single records, so that lines can be sent as columns."""
     return (asked["kind"] == "lines" and asked["key"] is None and not asked["headers"]
             and rate is None and not any(name in settings for name in ONE_BY_ONE))
 
@@ -309,7 +309,7 @@ def _plan(session: Session, asked: dict[str, Any], count: int | None) -> column_
 
 def _send_lines(session: Session, topic: str, files: tuple[BinaryIO, ...], plan: column_sender.Plan,
                 settings: dict[str, Any], total: int) -> dict[str, Any]:
-    """Keeps (1)."""
+    """Send lines as columns. Raises ToolError if a record was not acknowledged."""
     from pylog.client import Producer
 
     begun = time.monotonic()
@@ -321,7 +321,7 @@ def _send_lines(session: Session, topic: str, files: tuple[BinaryIO, ...], plan:
 
 def _reported(topic: str, outcome: Outcome | column_sender.Sent, count: int, byte_count: int,
               seconds: float) -> dict[str, Any]:
-    """What the command prints. Raises ToolError when a record failed."""
+    """Return the output. Raises ToolError if a record failed."""
     if outcome.error is not None:
         raise ToolError(f"{outcome.acknowledged} of {count} records were acknowledged; then: "
                         f"{outcome.error}")

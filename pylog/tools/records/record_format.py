@@ -1,8 +1,8 @@
-"""Records as people and programs read them: bytes, JSON lines, columns.
+"""Format records for people and programs: bytes, JSON lines, columns.
 
 Owns: nothing.
-Invariants: (1) raw writes a value's own bytes, escaped on a terminal, and a newline after it; (2)
-  a value that does not parse (JSON, Avro) is shown as text with the error, and reading goes on.
+Invariants: raw writes the bytes of a value, escaped on a terminal, and a newline; a value that
+  cannot be parsed (JSON, Avro) is shown as text with the error, and reading continues.
 Source: none.
 """
 
@@ -28,7 +28,7 @@ def is_template(kind: str) -> bool:
 
 
 class Shape:
-    """How one run prints."""
+    """The formatter of one run."""
 
     def __init__(self, out: Printer, kind: str, keys: bool, headers: bool, registry: str | None):
         self.out, self.kind, self.keys, self.headers = out, kind, keys, headers
@@ -38,13 +38,13 @@ class Shape:
         self._template = template.compiled(kind) if is_template(kind) else None
         self._meanings: dict[str, Any] = {}
         self._has_title = False
-        # What native code prints: values as they are, with their keys, and JSON of these.
+        # Formats that native code prints: raw values, with keys, and JSON.
         self.takes_columns = kind == "raw" and (out.as_json or not headers)
         self.needs_headers = out.as_json or headers
         self._heads: dict[Any, bytes] = {}
 
     def print(self, found: list[Any]) -> None:
-        """A batch of records."""
+        """Write a batch of records."""
         if self.out.as_json or self.kind in ("json", "avro"):
             for record in found:
                 self.out.json_line(self.row(record))
@@ -59,7 +59,7 @@ class Shape:
         self.out.out.flush()
 
     def print_columns(self, columns: Any, stretches: list[tuple[int, int, Any]]) -> None:
-        """Rows [start, stop) of a partition each. Keeps (1)."""
+        """Write rows [start, stop) of each partition, as raw values or JSON."""
         from pylog._native import lines
 
         if self.out.as_json:
@@ -71,7 +71,7 @@ class Shape:
         self.out.out.flush()
 
     def _head(self, part: Any) -> bytes:
-        """A document's beginning, up to the offset: what `row` and json.dumps would make."""
+        """Return a JSON document's beginning up to the offset, equal to json.dumps of `row`."""
         found = self._heads.get(part)
         if found is None:
             topic = json.dumps(part.topic, ensure_ascii=False)
@@ -80,7 +80,7 @@ class Shape:
         return found
 
     def row(self, record: Any) -> dict[str, Any]:
-        """A record with keys that stay."""
+        """Return a record as a dict; the keys are stable."""
         made = {"topic": record.topic, "partition": record.partition, "offset": record.offset,
                 "timestamp": record.timestamp, "key": text_of(record.key), "value": None,
                 "headers": [{"key": key, "value": text_of(value)}
@@ -92,11 +92,11 @@ class Shape:
             try:
                 made["value"] = self.decode(record.value)
             except (ValueError, ToolError) as error:
-                made["value"], made["error"] = text_of(record.value), str(error)  # Keeps (2).
+                made["value"], made["error"] = text_of(record.value), str(error)
         return made
 
     def _meaning(self, record: Any) -> dict[str, Any] | None:
-        """Of a record of an internal topic, unless its bytes are wanted."""
+        """Return the decoder of an internal topic, unless raw bytes were requested."""
         if self.kind == "raw" or not record.topic.startswith("__"):
             return None
         reader = self._meanings.get(record.topic)
@@ -115,7 +115,7 @@ class Shape:
         return b"\t".join([*parts, record.value or b""]) + b"\n"
 
     def _table(self, found: list[Any]) -> None:
-        # Columns of fixed widths: a table that has no end cannot be measured first.
+        # Fixed column widths: an endless table cannot be measured first.
         if not self._has_title:
             self._has_title = True
             self.out.title(f"{'TIME':<24}  {'PARTITION':>9}  {'OFFSET':>12}  "
@@ -162,5 +162,5 @@ def _avro(registry: str | None) -> Callable[[bytes], Any]:
 
 
 def _spoken(value: Any) -> Any:
-    """What Avro has and JSON has not: bytes, times, decimals."""
+    """Convert Avro types that JSON lacks: bytes, times, decimals."""
     return text_of(value) if isinstance(value, bytes) else str(value)

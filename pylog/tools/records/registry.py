@@ -1,8 +1,8 @@
 """`pylog registry`: schemas of a Confluent-compatible registry.
 
 Owns: nothing.
-Invariants: (1) nothing is deleted that was not confirmed; (2) a schema is printed as it is kept, so
-  that it can be registered again.
+Invariants: every deletion requires confirmation; a schema is printed as stored, so that it can be
+  registered again.
 Source: the registry's REST interface.
 """
 
@@ -25,7 +25,7 @@ TYPES = {"avsc": "AVRO", "json": "JSON", "proto": "PROTOBUF"}
 
 
 class Registrar(Local):
-    """A command that asks a registry, and no broker."""
+    """A command that connects to a registry and not to a broker."""
 
     def __init__(self, *args: Any, **attributes: Any):
         super().__init__(*args, **attributes)
@@ -38,18 +38,18 @@ class Registry(Tools):
 
 @click.group("registry", cls=Registry)
 def registry() -> None:
-    """Schemas of a registry, whose address is --registry or PYLOG_REGISTRY."""
+    """Schemas of a registry; set its address with --registry or PYLOG_REGISTRY."""
 
 
 def _opened(url: str | None) -> SchemaRegistry:
-    """Raises click.UsageError."""
+    """Return the registry's client. Raises click.UsageError."""
     if not url:
         raise click.UsageError("which registry? --registry URL, or PYLOG_REGISTRY")
     return SchemaRegistry(url)
 
 
 def _subject(asked: SchemaRegistry, name: str) -> str:
-    """The name, when there is such a subject. Raises ToolError with the nearest one."""
+    """Return the name if the subject exists. Raises ToolError with the closest one."""
     known = asked.subjects()
     if name not in known:
         raise unknown("subject", name, known)
@@ -60,7 +60,7 @@ def _subject(asked: SchemaRegistry, name: str) -> str:
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
 @click.pass_obj
 def list_subjects(session: Session, patterns: tuple[str, ...], registry: str | None) -> None:
-    """List subjects with their latest schema, all or those like 'orders-*'."""
+    """List subjects with their latest schema, all or those that match a pattern like 'orders-*'."""
     asked = _opened(registry)
     names = [name for name in sorted(asked.subjects())
              if not patterns or any(fnmatch.fnmatchcase(name, one) for one in patterns)]
@@ -80,7 +80,7 @@ def list_subjects(session: Session, patterns: tuple[str, ...], registry: str | N
 @click.pass_obj
 def show(session: Session, subject: str | None, version: int | None, number: int | None,
          registry: str | None) -> None:
-    """Print a schema: of a subject, or by its id."""
+    """Print a schema of a subject, or by its id."""
     if (subject is None) == (number is None):
         raise click.UsageError("a SUBJECT or --id")
     asked = _opened(registry)
@@ -99,7 +99,7 @@ def show(session: Session, subject: str | None, version: int | None, number: int
 
 
 def _readable(schema: Schema) -> str:
-    """Keeps (2): JSON's blanks do not count."""
+    """Return the schema as stored, except for whitespace in JSON."""
     return schema.text if schema.kind == "PROTOBUF" else json.dumps(json.loads(schema.text),
                                                                     indent=2, ensure_ascii=False)
 
@@ -118,7 +118,7 @@ def versions(session: Session, subject: str, registry: str | None) -> None:
 
 
 def _given(command: Any) -> Any:
-    """A schema of a file."""
+    """Add the options for a schema file."""
     for option in (
             click.option("--reference", "references", multiple=True,
                          metavar="NAME=SUBJECT:VERSION", help="A schema that this one names."),
@@ -130,7 +130,7 @@ def _given(command: Any) -> Any:
 
 
 def _schema(file: Any, kind: str | None, references: tuple[str, ...]) -> Schema:
-    """Raises click.UsageError, ToolError."""
+    """Return the schema of a file. Raises click.UsageError, ToolError."""
     of = kind.upper() if kind else TYPES.get(file.name.rpartition(".")[2], "AVRO")
     text = text_of(file)
     if of != "PROTOBUF":
@@ -154,7 +154,7 @@ def _schema(file: Any, kind: str | None, references: tuple[str, ...]) -> Schema:
 @click.pass_obj
 def register(session: Session, subject: str, file: Any, kind: str | None,
              references: tuple[str, ...], registry: str | None) -> None:
-    """Register the schema in FILE (- is standard input); SUBJECT is mostly TOPIC-value."""
+    """Register the schema in FILE (- is standard input); SUBJECT is usually TOPIC-value."""
     asked = _opened(registry)
     number = asked.register(subject, _schema(file, kind, references))
     session.out.result({"subject": subject, "id": number}, f"{subject}: id {number}")
@@ -166,7 +166,7 @@ def register(session: Session, subject: str, file: Any, kind: str | None,
 @click.pass_obj
 def check(session: Session, subject: str, file: Any, kind: str | None,
           references: tuple[str, ...], registry: str | None) -> None:
-    """Would SUBJECT take the schema in FILE? The exit code is 1 when not."""
+    """Check if the schema in FILE is compatible with SUBJECT. The exit code is 1 if not."""
     asked = _opened(registry)
     schema = _schema(file, kind, references)
     fits, reasons = asked.compatibility(_subject(asked, subject), schema)
@@ -184,7 +184,7 @@ def check(session: Session, subject: str, file: Any, kind: str | None,
 @click.pass_obj
 def compatibility(session: Session, level: str | None, subject: str | None,
                   registry: str | None) -> None:
-    """Print what new schemas have to be compatible with, or set it."""
+    """Print the compatibility level for new schemas, or set it."""
     asked = _opened(registry)
     if level is not None:
         asked.set_level(level, subject)
@@ -201,12 +201,12 @@ def compatibility(session: Session, level: str | None, subject: str | None,
 @click.pass_obj
 def delete(session: Session, subject: str, version: int | None, permanent: bool, yes: bool,
            registry: str | None) -> None:
-    """Delete a subject, or one version; records that were written with it can still be read."""
+    """Delete a subject, or one version; records that were written with it stay readable."""
     asked = _opened(registry)
     if not permanent:
         _subject(asked, subject)
     what = f"{subject}, " + (f"version {version}" if version else "every version")
-    confirmed(f"Delete {what}{' for good' if permanent else ''}?", yes)  # Keeps (1).
+    confirmed(f"Delete {what}{' for good' if permanent else ''}?", yes)  # Require confirmation.
     gone = asked.delete(subject, version, permanent=permanent)
     session.out.result({"subject": subject, "versions": gone, "permanent": permanent},
                        f"{subject}: deleted {', '.join(map(str, gone))}")

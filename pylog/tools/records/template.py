@@ -1,8 +1,7 @@
-"""Records printed by a template, `%t [%p] %o: %k %s\\n`, as kcat's -f.
+"""Print records with a template such as `%t [%p] %o: %k %s\\n`, like kcat's -f.
 
-Owns: the table of what stands behind a %.
-Invariants: (1) keys and values go out as the bytes they are; (2) nothing is added, not even a
-  line's end.
+Owns: the table of % directives.
+Invariants: keys and values are written as unchanged bytes; nothing is added, not even a newline.
 Source: kcat's manual, for the letters; compared with a kcat in tests/tools.
 """
 
@@ -46,7 +45,7 @@ LETTERS: dict[str, tuple[str, Part]] = {
 
 
 def compiled(text: str) -> Callable[[Any], bytes]:
-    """A function from a record to its bytes. Raises click.BadParameter."""
+    """Return a function that formats a record as bytes. Raises click.BadParameter."""
     parts: list[Part] = []
     at = 0
     for found in _TOKEN.finditer(text):

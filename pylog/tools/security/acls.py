@@ -1,8 +1,8 @@
 """`pylog acl`: access rules, and which of them decides.
 
 Owns: nothing.
-Invariants: (1) nothing is removed without a yes, and a dry run changes nothing; (2) what `explain`
-  says comes from the rules by the authorizer that brokerd itself goes by.
+Invariants: every removal requires confirmation, and a dry run changes nothing; `explain` uses the
+  same authorizer as brokerd.
 Source: kafka-acls, for the options; security.authorizer for the decision.
 """
 
@@ -35,7 +35,7 @@ UNDECIDED = ("no rule allows it. A super user may all the same, and everybody wh
 
 
 def _resources(command: Any) -> Any:
-    """The options that name resources, of one or several kinds."""
+    """Add the options that name resources of one or several types."""
     for option in reversed((
             click.option("--topic", "topics", multiple=True, metavar="NAME",
                          help="A topic, * for all; may be repeated."),
@@ -50,7 +50,7 @@ def _resources(command: Any) -> Any:
 
 
 def _named(given: dict[str, Any]) -> list[tuple[str, str]]:
-    """[(resource type, name)] of those options, which it takes out."""
+    """Remove those options from `given` and return them as [(resource type, name)]."""
     found = [("TOPIC", name) for name in given.pop("topics")]
     found += [("GROUP", name) for name in given.pop("groups")]
     found += [("TRANSACTIONAL_ID", name) for name in given.pop("ids")]
@@ -59,7 +59,7 @@ def _named(given: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _rules(every: str) -> Callable[[Any], Any]:
-    """The options that say whom rules concern, and which; every: the operation by default."""
+    """Add the options for principals and operations. every: the default operation."""
     def given(command: Any) -> Any:
         for option in reversed((
                 click.option("--allow", "allowed", multiple=True, metavar="User:NAME",
@@ -82,7 +82,7 @@ def _rules(every: str) -> Callable[[Any], Any]:
 
 @click.group("acl", cls=Tools)
 def acl() -> None:
-    """Access rules: who may do what, and which rule decides."""
+    """Access rules: list, add, remove, and explain decisions."""
 
 
 @acl.command("list")
@@ -90,7 +90,7 @@ def acl() -> None:
 @click.option("--principal", metavar="User:NAME", help="Of this one only.")
 @click.pass_obj
 def list_rules(session: Session, principal: str | None, **given: Any) -> None:
-    """List access rules; of a resource, all that concern it."""
+    """List access rules; with a resource, all that apply to it."""
     named: list[tuple[str, str | None]] = [*_named(given)] or [("ANY", None)]
 
     async def work(admin: Admin) -> list[AclBinding]:
@@ -127,7 +127,7 @@ def add(session: Session, allowed: tuple[str, ...], denied: tuple[str, ...],
 
 def _wanted(named: list[tuple[str, str]], operations: tuple[str, ...], producer: bool,
             consumer: bool, every: str) -> list[tuple[str, str, str]]:
-    """[(resource type, name, operation)]."""
+    """Return [(resource type, name, operation)]."""
     sets: dict[str, set[str]] = {}
     if producer:
         sets["TOPIC"] = {"WRITE", "DESCRIBE", "CREATE"}
@@ -143,7 +143,7 @@ def _wanted(named: list[tuple[str, str]], operations: tuple[str, ...], producer:
 
 
 def _check_possible(kind: str, operation: str) -> None:
-    """A rule on what nobody ever asks for would be no rule, as kafka-acls has it too."""
+    """Reject a rule for an operation that is never checked on the resource, as kafka-acls does."""
     from pylog.client.admin.security import OPERATIONS, RESOURCE_TYPES, number_of, word_of
     from pylog.security import authorizer
 
@@ -178,8 +178,9 @@ def remove(session: Session, allowed: tuple[str, ...], denied: tuple[str, ...],
            operations: tuple[str, ...], producer: bool, consumer: bool, prefixed: bool,
            hosts: tuple[str, ...], principal: str | None, pattern: str, yes: bool,
            dry_run: bool, **given: Any) -> None:
-    """Remove access rules: what `add` of the same words adds, those on resources, or all of a
-    principal."""
+    """Remove access rules: those that `add` with the same arguments adds, all on resources, or all
+    of a principal.
+    """
     named = _named(given)
     who = [("ALLOW", name) for name in allowed] + [("DENY", name) for name in denied] \
         + ([("ANY", principal)] if principal is not None else [])
@@ -203,12 +204,12 @@ def remove(session: Session, allowed: tuple[str, ...], denied: tuple[str, ...],
 
 
 def _pattern(kind: str, name: str | None, wanted: str) -> str:
-    """Of a filter; the cluster has one name, which is no prefix."""
+    """Return the pattern type for a filter; the cluster has one name and no prefix."""
     return "ANY" if name is None or kind == "CLUSTER" else wanted
 
 
 def _remove(session: Session, filters: list[AclFilter], yes: bool, dry_run: bool) -> None:
-    """Keeps (1)."""
+    """Remove the rules after confirmation."""
     async def look(admin: Admin) -> list[AclBinding]:
         found = [await admin.describe_acls(wanted) for wanted in filters]
         return sorted(set(itertools.chain(*found)))
@@ -238,7 +239,7 @@ def _say(session: Session, rules: list[AclBinding], done: str, dry_run: bool) ->
 @click.argument("file", type=click.File("w"), default="-")
 @click.pass_obj
 def export_rules(session: Session, file: Any) -> None:
-    """Write all access rules as JSON, in an order that stays."""
+    """Write all access rules as JSON, in a stable order."""
     rules = sorted(session.administer(lambda admin: admin.describe_acls()))
     file.write("[" + ",".join(f"\n  {json.dumps(rule._asdict())}" for rule in rules) + "\n]\n")
 
@@ -260,7 +261,7 @@ def import_rules(session: Session, file: Any, only: bool, yes: bool, dry_run: bo
 
 
 def _read(file: Any) -> list[AclBinding]:
-    """Raises ToolError."""
+    """Parse a file of `export`. Raises ToolError."""
     try:
         rows = json.loads(text_of(file, FILE_BYTES_MAX))
         if not isinstance(rows, list):
@@ -272,7 +273,7 @@ def _read(file: Any) -> list[AclBinding]:
 
 
 def _rule(number: int, row: Any) -> AclBinding:
-    """The rule of a row, counted from 1. Raises ValueError."""
+    """Return the rule of a row, counted from 1. Raises ValueError."""
     from pylog.client.admin.security import WORDS
 
     if not isinstance(row, dict):
@@ -304,7 +305,7 @@ def _rule(number: int, row: Any) -> AclBinding:
 @click.pass_obj
 def explain(session: Session, principal: str, operation: str, host: str, properties: str | None,
             **given: Any) -> None:
-    """Say whether somebody may do something, and which rule decides."""
+    """Show if a principal may perform an operation, and which rule decides."""
     settings = _Untold() if properties is None else _settings(properties)
     named = _named(given)
     if len(named) != 1:
@@ -329,7 +330,7 @@ def explain(session: Session, principal: str, operation: str, host: str, propert
 
 
 def _settings(properties: str) -> Any:
-    """Raises ToolError."""
+    """Return the settings of a server.properties file. Raises ToolError."""
     from pylog.config import ConfigError, Settings
     from pylog.security.access import STANDARD
 
@@ -349,7 +350,7 @@ def _settings(properties: str) -> Any:
 
 def _decided(settings: Any, rules: list[AclBinding], principal: str, operation: str, host: str,
              kind: str, name: str) -> Any:
-    """Keeps (2)."""
+    """Return the decision of brokerd's own authorizer."""
     from pylog.client.admin.security import (
         OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, number_of,
     )
@@ -373,8 +374,9 @@ def _decided(settings: Any, rules: list[AclBinding], principal: str, operation: 
 
 
 class _Untold:
-    """The settings of brokers that were not asked: as Kafka's, they tell nobody super.users and
-    allow.everyone.if.no.acl.found."""
+    """Settings without values: like Kafka, a broker does not report super.users and
+    allow.everyone.if.no.acl.found.
+    """
 
     def value(self, name: str) -> None:
         return None

@@ -1,8 +1,8 @@
-"""`pylog tokens`: delegation tokens, by which a program logs in for somebody.
+"""`pylog tokens`: delegation tokens, which let a program log in for a user.
 
 Owns: nothing.
-Invariants: (1) what proves a token is shown once, when it is made, and read from standard input
-  afterwards.
+Invariants: the HMAC of a token is printed once, on creation, and later read only from standard
+  input.
 Source: kafka-delegation-tokens.
 """
 
@@ -27,7 +27,7 @@ COLUMNS = {"token_id": "TOKEN", "owner": "OWNER", "renewers": "RENEWERS",
 
 @click.group("tokens", cls=Tools)
 def tokens() -> None:
-    """Delegation tokens: a program logs in by one for the user that made it."""
+    """Delegation tokens: let a program log in for the user that created the token."""
 
 
 def _row(session: Session, token: DelegationToken) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def list_tokens(session: Session, owners: tuple[str, ...]) -> None:
 @click.pass_obj
 def create(session: Session, owner: str | None, renewers: tuple[str, ...],
            hours: float | None) -> None:
-    """Make a token. Its password is shown once."""
+    """Create a token. Its password is shown once."""
     life_ms = -1 if hours is None else int(hours * 3_600_000)
     made = session.administer(
         lambda admin: admin.create_delegation_token(renewers, owner, life_ms))
@@ -70,7 +70,7 @@ def create(session: Session, owner: str | None, renewers: tuple[str, ...],
 @click.option("--hours", type=click.FloatRange(min=0, min_open=True), help="From now on.")
 @click.pass_obj
 def renew(session: Session, hours: float | None) -> None:
-    """Renew a token; its password comes from standard input."""
+    """Renew a token; reads its password from standard input."""
     proof, period_ms = _proof(), -1 if hours is None else int(hours * 3_600_000)
     end_ms = session.administer(lambda admin: admin.renew_delegation_token(proof, period_ms))
     session.out.result({"expires_ms": end_ms},
@@ -80,14 +80,14 @@ def renew(session: Session, hours: float | None) -> None:
 @tokens.command()
 @click.pass_obj
 def expire(session: Session) -> None:
-    """End a token at once; its password comes from standard input."""
+    """Expire a token at once; reads its password from standard input."""
     proof = _proof()
     session.administer(lambda admin: admin.expire_delegation_token(proof))
     session.out.result({"ended": True}, "it is over")
 
 
 def _proof() -> bytes:
-    """Keeps (1)."""
+    """Return the HMAC from a prompt or from standard input. Raises ToolError."""
     text = click.prompt("Password of the token", hide_input=True, err=True) \
         if sys.stdin.isatty() else sys.stdin.readline().strip()
     try:

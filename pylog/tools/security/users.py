@@ -1,8 +1,8 @@
-"""`pylog users`: who can log in by SCRAM.
+"""`pylog users`: users that log in with SCRAM.
 
 Owns: nothing.
-Invariants: (1) a password is asked for, or comes from standard input or a file: never from the
-  command line, where others see it; (2) nobody is removed without a yes.
+Invariants: a password comes from a prompt, standard input or a file, never from the command line,
+  which other users can see; every removal requires confirmation.
 Source: kafka-configs --entity-type users (KIP-554).
 """
 
@@ -26,7 +26,7 @@ MECHANISM = click.Choice(["SCRAM-SHA-256", "SCRAM-SHA-512"], case_sensitive=Fals
 
 @click.group("users", cls=Tools)
 def users() -> None:
-    """Users that log in by SCRAM, and their passwords."""
+    """Users that log in with SCRAM, and their passwords."""
 
 
 @users.command("list")
@@ -51,7 +51,7 @@ def list_users(session: Session, names: tuple[str, ...]) -> None:
 @click.pass_obj
 def set_password(session: Session, name: str, mechanisms: tuple[str, ...], iterations: int,
                  password_file: Any) -> None:
-    """Set a user's password, which is asked for, or read from standard input."""
+    """Set a user's password from a prompt or from standard input."""
     password = _password(password_file)
 
     async def work(admin: Admin) -> None:
@@ -64,7 +64,7 @@ def set_password(session: Session, name: str, mechanisms: tuple[str, ...], itera
 
 
 def _password(file: Any) -> str:
-    """Keeps (1)."""
+    """Return the password from a prompt, standard input or a file."""
     if file is None and sys.stdin.isatty():
         found: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     else:
@@ -86,7 +86,7 @@ def _password(file: Any) -> str:
 @click.pass_obj
 def remove(session: Session, name: str, mechanisms: tuple[str, ...], yes: bool) -> None:
     """Remove a user's passwords."""
-    confirmed(f"remove {name}?", yes)        # Keeps (2).
+    confirmed(f"remove {name}?", yes)  # Require confirmation.
 
     async def work(admin: Admin) -> None:
         there = (await admin.describe_user_scram_credentials([name]))[name]

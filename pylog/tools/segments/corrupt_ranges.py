@@ -1,9 +1,9 @@
-"""Bytes of a segment file that are no good batches, and where good ones go on.
+"""Find the corrupt ranges of a segment file, and where valid batches resume.
 
-Owns: nothing; the file is read only.
-Invariants: (1) what is outside of the holes is whole batches with right CRCs and rising offsets;
-  (2) a file is read, not mapped: what was cut meanwhile is missing, what the disk cannot read is
-  an OSError.
+Owns: nothing; the file is only read.
+Invariants: the bytes outside the corrupt ranges are whole batches with valid CRCs and increasing
+  offsets; a file is read, not mapped: truncation during the scan shortens the data, and an
+  unreadable disk block raises OSError.
 Source: csrc/log/log_damage.c does the same for a broker's reads, without the CRCs of whole batches.
 """
 
@@ -20,8 +20,9 @@ WINDOW_BYTES = 1 << 20
 
 
 class FileBytes:
-    """The bytes of a file, read when they are asked for (2). `with FileBytes(path) as data`; slices
-    of it are bytes, shorter where the file was cut. Raises OSError."""
+    """The bytes of a file, read on demand and not mapped. Use `with FileBytes(path) as data`;
+    slices are bytes, shorter if the file was truncated. Raises OSError.
+    """
 
     def __init__(self, path: Path):
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -44,7 +45,7 @@ class FileBytes:
         return self._window[begin - self._from:max(end, begin) - self._from]
 
     def find(self, what: bytes, begin: int) -> int:
-        """As bytes.find, of one byte."""
+        """Like bytes.find, for one byte."""
         while begin < self._size:
             if not self._from <= begin < self._from + len(self._window):
                 self._read(begin, 1)
@@ -67,7 +68,8 @@ class FileBytes:
 
 
 class Hole(NamedTuple):
-    """[position, end) of the file. offset: due there; next_offset: of the batch behind, or None."""
+    """[position, end) of the file. offset: expected there; next_offset: of the next batch, or None.
+    """
 
     position: int
     end: int
@@ -77,19 +79,20 @@ class Hole(NamedTuple):
 
 
 def holes_of(path: Path, base: int) -> tuple[int, list[Hole]]:
-    """(the offset behind the last good batch, holes in order). Raises OSError."""
+    """Return (the offset after the last valid batch, corrupt ranges in order). Raises OSError."""
     with FileBytes(path) as data:
         return _walk(data, len(data), base)
 
 
 def next_good(data: FileBytes, position: int, offset: int, base: int) -> tuple[int, int | None]:
-    """(position, base offset) of the first good batch behind `position`, of offsets from `offset`
-    on; (the file's size, None) without one."""
+    """Return (position, base offset) of the first valid batch after `position` with an offset of at
+    least `offset`; (the file's size, None) without one.
+    """
     return _search(data, len(data), position, offset, base)
 
 
 def leads_on(data: FileBytes, position: int, offset: int, base: int) -> bool:
-    """Whether a header that can be lies at `position`, or the file ends there."""
+    """Return True if a plausible header is at `position`, or the file ends there."""
     if position == len(data):
         return True
     try:
@@ -116,7 +119,7 @@ def _walk(data: FileBytes, size: int, base: int) -> tuple[int, list[Hole]]:
 
 
 def _good(data: FileBytes, size: int, position: int, offset: int, base: int):
-    """(header of the good batch at `position`, "") or (None, why there is none)."""
+    """Return (header of the valid batch at `position`, "") or (None, the fault)."""
     head = data[position:position + native.HEADER_BYTES]
     if not any(head):
         return None, "zeros"
@@ -139,7 +142,7 @@ def _good(data: FileBytes, size: int, position: int, offset: int, base: int):
 
 def _search(data: FileBytes, size: int, position: int, offset: int,
             base: int) -> tuple[int, int | None]:
-    """(position, base offset) of the next good batch; (size, None) without one."""
+    """Return (position, base offset) of the next valid batch; (size, None) without one."""
     at = position + 1
     while True:
         magic = data.find(b"\x02", at + native.MAGIC_AT)

@@ -1,12 +1,12 @@
-"""`pylog log repair`: what is wrong in a stopped broker's log directories, and its mending.
+"""`pylog log repair`: find and repair damage in a stopped broker's log directories.
 
 Owns: the locks of the log directories while it works.
-Invariants: (1) nothing is changed without --execute, and what would be done is said first, step
-  by step; (2) a directory that a broker uses is refused; (3) bytes that are taken out of a log
-  are saved beside it as `.corrupt`, but for zeros; (4) whoever dies in between leaves what a start
-  of brokerd, or this command again, puts right; (5) after a change no mark of a clean stop is
-  left, so that brokerd and Kafka look at the files.
-Source: docs/formats.md; csrc/log/log_swap.c for swaps, log.moves for copies that were not finished.
+Invariants: nothing changes without --execute, and all steps are printed first; a directory that a
+  running broker uses is refused; bytes that are cut out of a log are saved next to it as
+  `.corrupt`, except zeros; after a crash during repair, a start of brokerd or this command
+  completes the work; a change removes the clean shutdown marker, so that brokerd and Kafka recover
+  the files.
+Source: docs/formats.md; csrc/log/log_swap.c for swaps, log.moves for unfinished copies.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ LEFT = re.compile(r"\d{20}\.[a-z]+\.(deleted|cleaned|tmp)|leader-epoch-checkpoin
 CUT, QUARANTINE, INDEX, SNAPSHOT, EPOCHS, SWAP, LEFTOVER, MOVE, COPY = (
     "cut tail", "quarantine", "rebuild index", "rebuild snapshot", "rebuild epochs", "finish swap",
     "remove leftover", "finish move", "remove copy")
-# Left alone without --quarantine.
+# Not repaired without --quarantine.
 DAMAGE = "damage in the middle"
 
 
 class Step(NamedTuple):
-    """One thing to do. position, bytes: in the file; offset: of the first record that is gone;
-    next_offset: of the first behind them, None at the end of the log."""
+    """One repair step. position, bytes: in the file; offset: of the first lost record; next_offset:
+    of the first record after the damage, None at the end of the log.
+    """
 
     action: str
     path: Path
@@ -55,19 +56,19 @@ class Step(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """folders: partition directories that were looked at; steps: in the order of doing."""
+    """folders: checked partition directories; steps: in execution order."""
 
     folders: list[Path]
     steps: list[Step]
 
     @property
     def left(self) -> list[Step]:
-        """Damage that stays."""
+        """Return the damage that remains."""
         return [step for step in self.steps if step.action == DAMAGE]
 
 
 def folders_of(paths: tuple[str, ...]) -> tuple[list[Path], list[Path]]:
-    """(log directories, partition directories) below. Raises ToolError."""
+    """Return (log directories, partition directories) below a path. Raises ToolError."""
     roots: list[Path] = []
     folders: list[Path] = []
     for text in paths:
@@ -88,7 +89,7 @@ def folders_of(paths: tuple[str, ...]) -> tuple[list[Path], list[Path]]:
 
 @contextmanager
 def locked(directories: list[Path]) -> Iterator[None]:
-    """Keeps (2). Raises ToolError."""
+    """Lock the log directories. Raises ToolError if a broker uses one."""
     held = []
     try:
         for directory in directories:
@@ -105,7 +106,7 @@ def locked(directories: list[Path]) -> Iterator[None]:
 
 
 def plan(roots: list[Path], folders: list[Path], quarantine: bool) -> Plan:
-    """What is wrong. Looks only."""
+    """Return the damage. Read-only."""
     steps = _moves(roots, folders)
     for folder in folders:
         steps += _partition(folder, quarantine)
@@ -113,7 +114,7 @@ def plan(roots: list[Path], folders: list[Path], quarantine: bool) -> Plan:
 
 
 def _moves(roots: list[Path], folders: list[Path]) -> list[Step]:
-    """Copies to another log directory that a stop cut short."""
+    """Find copies to another log directory that were interrupted."""
     steps = []
     names = {folder.name for folder in folders}
     for root in roots:
@@ -171,7 +172,7 @@ def _index_faults(path: Path, is_last: bool) -> Iterator[tuple[Path, str]]:
         for suffix in (".index", ".timeindex"):
             file = path.with_suffix(suffix)
             if not file.exists():
-                # The last segment has none as long as there is nothing to enter.
+                # The last segment has no index until the first entry.
                 if not is_last:
                     yield file, "it is missing"
                 continue
@@ -186,7 +187,7 @@ def _snapshots(folder: Path) -> list[Step]:
     steps = []
     for path in sorted(folder.glob("*.snapshot")):
         data = path.read_bytes()
-        # Version, CRC of what follows it, count.
+        # Version, CRC of the remaining bytes, count.
         if len(data) < 10 or int.from_bytes(data[2:6], "big") != crc32c(data[6:]):
             steps.append(Step(SNAPSHOT, path, "its checksum differs"))
     return steps
@@ -203,16 +204,16 @@ def _epochs_parse(path: Path) -> bool:
         return False
 
 
-# ---- doing -----------------------------------------------------------------------------------
+# ---- execution -------------------------------------------------------------------------------
 
 
 def execute(wanted: Plan) -> None:
-    """Does the steps. Raises OSError, LogError; done again it goes on where it was."""
+    """Execute the steps; idempotent after an interruption. Raises OSError, LogError."""
     touched = [step for step in wanted.steps if step.action != DAMAGE]
     for directory in {step.path.parent if step.action in (MOVE, COPY) else step.path.parent.parent
                       for step in touched}:
         if (directory / CLEAN_SHUTDOWN).exists():
-            remove_clean_mark(str(directory))     # Keeps (5).
+            remove_clean_mark(str(directory))
     renamed = set()
     for step in touched:
         if step.action == MOVE:
@@ -233,7 +234,7 @@ def execute(wanted: Plan) -> None:
 
 
 def _take_out(path: Path, steps: list[Step]) -> None:
-    """Keeps (3): the bad bytes go beside the segment, the rest becomes the segment."""
+    """Save the corrupt bytes next to the segment, and replace the segment by the rest."""
     data = path.read_bytes()
     base = path.name.partition(".")[0]
     for step in steps:
@@ -247,7 +248,7 @@ def _take_out(path: Path, steps: list[Step]) -> None:
             _write(aside, [bad])
     for suffix in (".index", ".timeindex"):
         path.with_name(base + suffix).unlink(missing_ok=True)
-    # One that a branch has too is not cut in place.
+    # A segment that is shared with a branch must not be truncated in place.
     if [step.action for step in steps] == [CUT] and path.stat().st_nlink == 1:
         with open(path, "r+b") as file:
             file.truncate(steps[0].position)
@@ -271,7 +272,7 @@ def _write(path: Path, parts: list[bytes]) -> None:
 
 
 def _derive(folder: Path) -> None:
-    """Has the log make anew what is derived from its batches, as a start of brokerd does."""
+    """Rebuild everything that is derived from the log's batches, as a start of brokerd does."""
     from pylog._native.log import Log, LogDir
     from pylog.log.partition_log import topic_id_in
 
@@ -283,13 +284,13 @@ def _derive(folder: Path) -> None:
     for base in found:
         path = folder / f"{base:020d}.log"
         end = max(end, holes_of(path if path.exists() else path.with_suffix(".log.swap"), base)[0])
-    # All below is taken as it is: what was to be cut is cut.
+    # Accept all remaining files: the corrupt parts are already cut.
     one = Log.open(LogDir(folder.parent), topic, int(partition), topic_id or bytes(16),
                    {"cleanup.policy": ("compact",)}, recovery_point=end,
                    log_start_offset=_start_of(folder))
     one.close()
     if topic_id is None:
-        # Its topic's id is not known here; brokerd writes it.
+        # The topic id is unknown here; brokerd writes it.
         (folder / "partition.metadata").unlink(missing_ok=True)
 
 

@@ -1,10 +1,10 @@
-"""One segment as it lies on disk: its batches, records, indexes, and what is wrong with them.
+"""Read one segment: its batches, records and indexes, and their faults.
 
 Owns: the file while it is open.
-Invariants: (1) bytes are read batch by batch: memory does not grow with the file; (2) a file that
-  another process cuts while it is read, or that the disk cannot read, ends the reading, not the
-  program.
-Source: docs/formats.md; csrc/format/batch.h names the faults of a batch.
+Invariants: reads batch by batch: memory does not grow with the file; a file that another process
+  truncates, or an unreadable disk block, ends the reading with an error and does not crash the
+  process.
+Source: docs/formats.md; csrc/format/batch.h defines the faults of a batch.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pylog._native import batch as native
 from pylog.tools.cli.session import ToolError
 from pylog.tools.segments import corrupt_ranges
 
-FAULTS_MAX = 20  # Of one segment: a broken one may have millions.
-STEP_BYTES = 4 << 20  # Between two moves of the progress bar.
+FAULTS_MAX = 20  # Per segment: a damaged one can have millions.
+STEP_BYTES = 4 << 20  # Bytes between two updates of the progress bar.
 CUT_SHORT = "is cut short"
 WHY = {
     -1: CUT_SHORT, -2: "has a length that cannot be", -3: "has an unknown magic",
@@ -33,7 +33,7 @@ WHY = {
 
 @dataclass
 class Verdict:
-    """What `verify` found. faults: damage; remarks: what is odd but allowed."""
+    """The result of `verify`. faults: damage; remarks: unusual but valid content."""
 
     path: Path
     bytes: int = 0
@@ -51,7 +51,7 @@ class Verdict:
 
 
 class Segment:
-    """`with Segment(path) as segment`. Raises OSError."""
+    """Use `with Segment(path) as segment`. Raises OSError."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -68,8 +68,9 @@ class Segment:
     # Reading
 
     def _walk(self) -> Iterator[tuple[int, Any]]:
-        """(position, Header) up to the end, a batch cut short, or zeros. Goes on behind what is no
-        batch, and raises ToolError of it in the end."""
+        """Yield (position, Header) up to the end, an incomplete batch, or zeros. Skips corrupt
+        ranges and raises ToolError for them at the end.
+        """
         position, damage = 0, ""
         while position + native.HEADER_BYTES <= self.size:
             head = self.view[position:position + native.HEADER_BYTES]
@@ -90,7 +91,7 @@ class Segment:
             raise ToolError(damage)
 
     def batches(self, from_offset: int = 0) -> Iterator[dict[str, Any]]:
-        """One row for each batch."""
+        """Yield one row for each batch."""
         for position, head in self._walk():
             last = head.base_offset + head.last_offset_delta
             if last < from_offset:
@@ -110,15 +111,16 @@ class Segment:
                 "crc_ok": self._crc_ok(position, head)}
 
     def records(self, from_offset: int, reader: Any) -> Iterator[dict[str, Any]]:
-        """One row for each record. reader(key, value, is control): what they mean, or None. Goes on
-        behind a batch whose records cannot be read, and raises ToolError of it in the end."""
+        """Yield one row for each record. reader(key, value, is control): decodes them, or None.
+        Skips a batch with unreadable records and raises ToolError for it at the end.
+        """
         damage = ""
         for position, head in self._walk():
             if head.base_offset + head.last_offset_delta < from_offset:
                 continue
             whole = self.view[position:position + native.LOG_OVERHEAD + head.batch_length]
             if len(whole) < native.LOG_OVERHEAD + head.batch_length:
-                return     # Keeps (2).
+                return  # Truncation while reading must not crash the process.
             try:
                 rows = native.records(whole)
             except native.BatchError as error:
@@ -149,7 +151,7 @@ class Segment:
             yield {"index": "time", "timestamp": timestamp, "offset": self.base_offset + relative}
 
     def _entries(self, suffix: str, layout: str) -> list[tuple[int, int]]:
-        """The entries in use; zeros behind them are space allocated ahead."""
+        """Return the entries in use; trailing zeros are preallocated space."""
         try:
             data = self.path.with_suffix(suffix).read_bytes()
         except FileNotFoundError:
@@ -164,7 +166,7 @@ class Segment:
 
     def verify(self, is_deep: bool, done: Callable[[float], None],
                next_base: int | None) -> Verdict:
-        """Everything that can be checked from this segment. next_base: of the one behind it."""
+        """Check everything that this segment alone can show. next_base: of the next segment."""
         found = Verdict(self.path, self.size)
         starts: dict[int, int] = {}
         position, reported, due = 0, 0, self.base_offset
@@ -221,13 +223,13 @@ class Segment:
         if len(rows) != head.record_count:
             found.fault(f"{where}: says {head.record_count} records and has {len(rows)}")
         offsets = [row[0] for row in rows]
-        # A compacted batch has gaps, but stays in order and inside its bounds.
+        # Compaction leaves gaps, but keeps the order and the batch's offset range.
         if offsets and (any(a >= b for a, b in zip(offsets, offsets[1:]))
                         or offsets[-1] > head.base_offset + head.last_offset_delta):
             found.fault(f"{where}: its records are out of order")
 
     def _head(self, position: int, due: int) -> tuple[Any, str]:
-        """(header of the batch at `position`, "") or (None, why there is none)."""
+        """Return (header of the batch at `position`, "") or (None, the fault)."""
         bytes_ = self.view[position:position + native.HEADER_BYTES]
         if not bytes_:
             return None, CUT_SHORT
@@ -242,7 +244,7 @@ class Segment:
             return None, CUT_SHORT
         if head.base_offset < due or head.last_offset_delta < 0:
             return (head, "") if head.base_offset >= 0 else (None, "has an offset that cannot be")
-        # A wrong length shows in the CRC, and in what it leads to.
+        # A wrong length causes a CRC mismatch and an invalid next header.
         if not self._crc_ok(position, head) and not corrupt_ranges.leads_on(
                 self.view, end, head.base_offset + head.last_offset_delta + 1, self.base_offset):
             return None, WHY[-5]
@@ -250,7 +252,9 @@ class Segment:
 
     def _check_tail(self, found: Verdict, position: int, due: int, why: str,
                     is_sealed: bool) -> None:
-        """No good batch is behind `position`. Keeps segments' (2)."""
+        """Classify the bytes from `position` on, after the last valid batch: zeros and, in the active
+        segment, an unfinished batch are remarks, other bytes are faults.
+        """
         rest = self.size - position
         if why == "zeros" and not _has_data(self.view, position):
             found.remarks.append(f"{rest} bytes allocated ahead")
@@ -264,7 +268,7 @@ class Segment:
             found.remarks.append(f"{rest} bytes of a batch cut short at the end")
 
     def index_faults(self, suffix: str) -> list[str]:
-        """What is wrong with `.index` or `.timeindex`; the batches are taken to be good."""
+        """Check `.index` or `.timeindex` against the batches, which are assumed valid."""
         found, starts = Verdict(self.path), {}
         for position, head in self._walk():
             starts[position] = head.base_offset + head.last_offset_delta
@@ -301,12 +305,12 @@ class Segment:
 
 
 def _has_data(view: corrupt_ranges.FileBytes, position: int) -> bool:
-    """Whether a byte behind `position` is not zero, a block at a time."""
+    """Return True if a byte after `position` is not zero. Reads block by block."""
     zeros = bytes(1 << 16)
     while position < len(view):
         block = view[position:position + len(zeros)]
         if not block:
-            return False     # It was cut meanwhile.
+            return False  # The file was truncated while being read.
         if block != zeros[:len(block)]:
             return True
         position += len(block)
@@ -318,9 +322,9 @@ def _why(error: native.BatchError) -> str:
 
 
 def text_of(data: bytes | None) -> str | None:
-    """Bytes as text where they are UTF-8, else as 0x and hexadecimal digits.
+    """Return bytes as text if they are UTF-8, else as 0x and hexadecimal digits.
 
-    A text that begins with 0x is given as digits too: there is one way back.
+    A text that begins with 0x is also returned as digits, so that the result can be parsed back.
     """
     if data is None:
         return None

@@ -1,9 +1,9 @@
-"""`pylog log`: verify, print and repair segment files, Kafka's or ours, without a broker.
+"""`pylog log`: verify, print and repair segment files of Kafka or brokerd, without a broker.
 
-Owns: nothing; files are opened for reading only, but for repair's.
-Invariants: (1) nothing is written, but by repair with --execute; (2) a directory of a running
-  broker may be read: a batch that is being written and zeros that are allocated ahead are told
-  of, and are no damage; (3) the exit code is 1 when damage was found.
+Owns: nothing; files are opened for reading only, except by repair.
+Invariants: only repair with --execute writes; a directory of a running broker can be read: an
+  unfinished batch and preallocated zeros are reported, but are no damage; the exit code is 1 if
+  damage was found.
 Source: docs/formats.md.
 """
 
@@ -40,12 +40,12 @@ def log() -> None:
     """Verify, print and repair segment files, without a broker.
 
     PATH is a segment (.log), a partition's directory, or a whole log directory. Verify and dump
-    only read, so that a running broker's files may be looked at.
+    only read, so you can use them on a running broker's files.
     """
 
 
 def segment_paths(paths: tuple[str, ...]) -> list[Path]:
-    """The .log files below, each directory's in the order of their offsets. Raises ToolError."""
+    """Return the .log files below a path, each directory's by offset. Raises ToolError."""
     found: list[Path] = []
     for text in paths:
         path = Path(text)
@@ -123,9 +123,9 @@ def _row(verdict: Verdict) -> dict[str, Any]:
 @click.pass_obj
 def dump(session: Session, paths: tuple[str, ...], is_deep: bool, from_offset: int,
          count: int | None, is_index: bool, decode: bool | None) -> None:
-    """Print batches, records or index entries; one JSON line each with --json.
+    """Print batches, records or index entries, with --json one line each.
 
-    Goes on behind damage; the exit code is 1 then.
+    Skips damaged parts; the exit code is 1 then.
     """
     left = count if count is not None else -1
     damaged: list[ToolError] = []
@@ -180,12 +180,12 @@ def _text(value: Any) -> str:
               help="Take damage in the middle out too, into .corrupt files beside the segment.")
 @click.pass_obj
 def repair(session: Session, paths: tuple[str, ...], execute: bool, quarantine: bool) -> None:
-    """Say what is wrong in a stopped broker's directories and how it is mended; --execute does it.
+    """Show the damage in a stopped broker's directories; repair it with --execute.
 
-    Torn tails are cut, wrong or missing indexes, snapshots and epoch files made anew, swaps and
-    moves that a stop cut short finished or undone. PATH is a partition's directory or a log
-    directory; of a broker with several, give all. What is cut out is saved as .corrupt files. The
-    exit code is 1 as long as something is left to do.
+    Cuts incomplete tails, rebuilds missing or wrong indexes, snapshots and epoch files, and
+    finishes or undoes interrupted swaps and moves. PATH is a partition's directory or a log
+    directory; pass all log directories if a broker has several. Bytes that are cut out are saved as
+    .corrupt files. The exit code is 1 as long as damage remains.
     """
     from pylog.tools.segments import repair as work
 

@@ -1,8 +1,9 @@
-"""`pylog topics branch`: an instant copy of a topic, on a brokerd.
+"""`pylog topics branch`: an instant copy of a topic; needs brokerd.
 
 Owns: nothing.
-Invariants: (1) a branch is made by CreateTopics with the broker's creation options, as any client
-  could; (2) another broker than brokerd is distinguished from one that refuses.
+Invariants: a branch is created by CreateTopics with the broker's creation options, which is
+  possible from any client; the error for a broker other than brokerd differs from a refusal by
+  brokerd.
 Source: metadata.branching.
 """
 
@@ -34,11 +35,10 @@ from pylog.tools.cli.time_arguments import moment
 @click.pass_obj
 def branch(session: Session, source: str, name: str, at: str | None, settings: tuple[str, ...],
            dry_run: bool) -> None:
-    """Make topic DST a branch of SRC: the same records at the same offsets, at once.
+    """Create topic DST as a branch of SRC: the same records at the same offsets, instantly.
 
-    Its partitions share SRC's segment files (hard links) and go on by themselves: what is
-    produced, cleaned or deleted in one is not in the other. Only a brokerd that is alone in its
-    cluster can do this.
+    The branch shares SRC's segment files (hard links). Later writes, cleaning and deletions in one
+    topic do not affect the other. Requires a cluster of a single brokerd.
     """
     configs = {**pairs(settings, "--set"), SOURCE: source, **_where(session, at)}
 
@@ -50,7 +50,7 @@ def branch(session: Session, source: str, name: str, at: str | None, settings: t
         except KafkaError as error:
             failure = (error.results or {}).get(name, error)
             if failure.code == ErrorCode.INVALID_CONFIG and "nknown" in str(failure):
-                # Keeps (2).
+                # Distinguish another broker from a refusal.
                 raise ToolError("this broker cannot make branches, only brokerd can: "
                                 f"{failure}") from None
             raise ToolError(f"topic {cluster_queries.told(failure)}") from None

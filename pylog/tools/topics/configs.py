@@ -1,8 +1,8 @@
 """`pylog configs`: settings of topics, brokers, groups and loggers of a running cluster.
 
 Owns: nothing.
-Invariants: (1) the name `default` of a broker stands for all brokers; (2) a value that is a secret
-  is not sent by the broker, and shown as such, also to who sets it.
+Invariants: the broker name `default` means all brokers; the broker does not send the value of a
+  secret, and it is masked on output, also right after it was set.
 Source: KIP-226 (dynamic broker settings), KIP-412 (loggers), KIP-848 (groups).
 """
 
@@ -29,8 +29,8 @@ KIND = click.Choice([*resources.KINDS, *[f"{kind}s" for kind in resources.KINDS
 def configs() -> None:
     """Settings of topics, brokers, groups and loggers.
 
-    KIND is topic, broker, group, logger or client-metrics. NAME is a topic, a broker's number (or
-    `default` for all brokers), a group, or the number of the broker that has the loggers.
+    KIND is topic, broker, group, logger or client-metrics. NAME is a topic, a broker id (or
+    `default` for all brokers), a group, or the id of the broker that has the loggers.
     """
 
 
@@ -76,7 +76,7 @@ def describe(session: Session, kind: str, name: str, keys: tuple[str, ...], is_a
 @click.pass_obj
 def set_configs(session: Session, kind: str, name: str, settings: tuple[str, ...],
                 dry_run: bool) -> None:
-    """Set settings; in force at once."""
+    """Set settings; they take effect at once."""
     changes: dict[str, str | None] = dict(pairs(settings, "setting"))
     _alter(session, kind, name, changes, dry_run)
 
@@ -88,7 +88,7 @@ def set_configs(session: Session, kind: str, name: str, settings: tuple[str, ...
 @click.option("--dry-run", is_flag=True, help="Have it checked only.")
 @click.pass_obj
 def delete(session: Session, kind: str, name: str, keys: tuple[str, ...], dry_run: bool) -> None:
-    """Take settings back to their defaults."""
+    """Reset settings to their defaults."""
     _alter(session, kind, name, dict.fromkeys(keys), dry_run)
 
 

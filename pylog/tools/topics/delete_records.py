@@ -1,8 +1,8 @@
-"""`pylog topics delete-records`: forgets the records before an offset or a time.
+"""`pylog topics delete-records`: delete the records before an offset or a time.
 
 Owns: nothing.
-Invariants: (1) what would be forgotten is shown first, and nothing is without a yes; (2) an offset
-  outside of what there is means its nearer end.
+Invariants: the deletion is printed first and requires confirmation; an offset outside the log is
+  moved to the nearer end of the log.
 Source: kafka-delete-records (KIP-107).
 """
 
@@ -35,7 +35,7 @@ PARTS = {"topic": "TOPIC", "partition": "PARTITION", "start_offset": "START",
 @click.pass_obj
 def delete_records(session: Session, names: tuple[str, ...], before: str, dry_run: bool,
                    yes: bool) -> None:
-    """Delete the records before an offset or a time; the partitions begin there then."""
+    """Delete the records before an offset or a time, which becomes the log start offset."""
     async def look(admin: Admin) -> list[dict[str, Any]]:
         parts = [part for name in names for part in await inquiry.named(admin.cluster, name)]
         first, last = await inquiry.known_ends(admin.cluster, parts)
@@ -50,7 +50,7 @@ def delete_records(session: Session, names: tuple[str, ...], before: str, dry_ru
     count = sum(row["records"] for row in rows)
     if dry_run or not count:
         return
-    confirmed(f"Delete {counted(count, 'record')}?", yes)     # Keeps (1).
+    confirmed(f"Delete {counted(count, 'record')}?", yes)  # Print first, then require confirmation.
     session.administer(lambda admin: admin.delete_records({
         TopicPartition(row["topic"], row["partition"]): row["new_start_offset"]
         for row in rows if row["records"]}, session.timeout_s))
@@ -68,7 +68,7 @@ async def _wanted(session: Session, admin: Admin, before: str,
 
 
 def _row(part: TopicPartition, low: int, high: int, wanted: int) -> dict[str, Any]:
-    """Keeps (2)."""
+    """Return the offsets, clamped to the log."""
     target = min(max(wanted, low), high)
     return {"topic": part.topic, "partition": part.partition, "start_offset": low,
             "new_start_offset": target, "end_offset": high, "records": target - low}

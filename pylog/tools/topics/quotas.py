@@ -1,9 +1,9 @@
-"""`pylog quotas`: how fast users, client ids and addresses may go.
+"""`pylog quotas`: limits for users, client ids and IP addresses.
 
 Owns: nothing.
-Invariants: (1) the quotas of one entity change in one request: all of them or none; (2) an entity
-  is told by a user, a client id, both, or an address.
-Source: kafka-configs --entity-type users|clients|ips, for the words (KIP-546, KIP-612).
+Invariants: the quotas of one entity change in one atomic request; an entity is a user, a client id,
+  both, or an IP address.
+Source: kafka-configs --entity-type users|clients|ips, for the vocabulary (KIP-546, KIP-612).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ Entity = dict[str, str | None]
 
 @click.group("quotas", cls=Tools)
 def quotas() -> None:
-    """How fast users, client ids and addresses may go.
+    """Limits for users, client ids and IP addresses.
 
     Quotas are producer_byte_rate, consumer_byte_rate (bytes/s), request_percentage,
-    controller_mutation_rate, and of an address connection_creation_rate.
+    controller_mutation_rate, and, for an IP address, connection_creation_rate.
     """
 
 
 def _entity(command: Any) -> Any:
-    """Whose quotas. Keeps (2)."""
+    """Add the options for the entity: a user, a client id, both, or an address."""
     for name, what, metavar in (("ip", "an address", "ADDRESS"), ("client", "a client id", "ID"),
                                 ("user", "a user", "NAME")):
         command = click.option(f"--{name}-defaults", f"{name}_defaults", is_flag=True,
@@ -50,7 +50,7 @@ def _entity(command: Any) -> Any:
 
 
 def _named(asked: dict[str, Any]) -> Entity:
-    """Raises click.UsageError."""
+    """Return the entity. Raises click.UsageError."""
     found: Entity = {}
     for option, kind in KINDS.items():
         name, is_default = asked[option], asked[f"{option}_defaults"]
@@ -64,7 +64,7 @@ def _named(asked: dict[str, Any]) -> Entity:
 
 
 def of(entity: Entity) -> str:
-    """An entity as people read it."""
+    """Return an entity as text."""
     return ", ".join(f"{kind} {DEFAULT if name is None else name}"
                      for kind, name in entity.items())
 
@@ -73,7 +73,7 @@ def of(entity: Entity) -> str:
 @_entity
 @click.pass_obj
 def list_quotas(session: Session, **asked: Any) -> None:
-    """List quotas: all, or those that have to do with a user, client id or address."""
+    """List quotas: all, or those that involve a user, client id or address."""
     wanted = _named(asked)
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
@@ -91,7 +91,7 @@ def list_quotas(session: Session, **asked: Any) -> None:
 @click.option("--dry-run", is_flag=True, help="Have it checked only.")
 @click.pass_obj
 def set_quotas(session: Session, settings: tuple[str, ...], dry_run: bool, **asked: Any) -> None:
-    """Set quotas of a user, a client id, both together, or an address; in force at once."""
+    """Set quotas of a user, a client id, both together, or an address; they take effect at once."""
     changes: dict[str, float | None] = {}
     for key, text in pairs(settings, "quota").items():
         try:
@@ -107,13 +107,13 @@ def set_quotas(session: Session, settings: tuple[str, ...], dry_run: bool, **ask
 @click.option("--dry-run", is_flag=True, help="Have it checked only.")
 @click.pass_obj
 def delete(session: Session, keys: tuple[str, ...], dry_run: bool, **asked: Any) -> None:
-    """Delete quotas of a user, client id or address, all without QUOTA."""
+    """Delete quotas of a user, client id or address; all of them without QUOTA."""
     entity = _named(asked)
     _alter(session, entity, dict.fromkeys(keys) or _there(session, entity), dry_run)
 
 
 def _there(session: Session, entity: Entity) -> dict[str, float | None]:
-    """All that the entity has. Raises ToolError."""
+    """Return all quotas of the entity. Raises ToolError."""
     _need(entity)
     found = session.administer(lambda admin: admin.describe_client_quotas(entity, True))
     keys = [key for owner, values in found if owner == entity for key in values]
@@ -129,7 +129,7 @@ def _need(entity: Entity) -> None:
 
 def _alter(session: Session, entity: Entity, changes: dict[str, float | None],
            dry_run: bool) -> None:
-    """Keeps (1)."""
+    """Change the quotas of one entity in one request."""
     _need(entity)
     known = KEYS["ip" if "ip" in entity else "user"]
     for key in changes:

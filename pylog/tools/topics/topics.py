@@ -1,8 +1,8 @@
-"""`pylog topics`: list, describe, create, branch, alter, delete, and the state of partitions.
+"""`pylog topics`: list, describe, create, branch, alter and delete topics, and list partitions.
 
 Owns: nothing.
-Invariants: (1) a change of several topics is tried for all of them; the exit code says whether one
-  failed.
+Invariants: a change of several topics is attempted for all of them; the exit code is non-zero if
+  one failed.
 Source: Kafka's CreateTopics, DeleteTopics, CreatePartitions, Metadata.
 """
 
@@ -47,7 +47,7 @@ def topics() -> None:
 @click.option("-i", "--internal", is_flag=True, help="With the broker's own topics.")
 @click.pass_obj
 def list_topics(session: Session, pattern: str | None, is_long: bool, internal: bool) -> None:
-    """List topics. PATTERN has * and ? as in a shell."""
+    """List topics. PATTERN can contain * and ? as in a shell."""
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
         metadata = await cluster_queries.all_topics(cluster)
         rows = [row for name, row in sorted(metadata.topics.items())
@@ -77,7 +77,7 @@ async def _add_amounts(cluster: Cluster, rows: list[Any], made: list[dict[str, A
 
 def _missing(parts: list[TopicPartition], first: dict[Any, Any], last: dict[Any, Any],
              bytes_of: dict[TopicPartition, int]) -> list[dict[str, Any]]:
-    """[{topic, partition, error}] of the partitions that totals exclude."""
+    """Return [{topic, partition, error}] of the partitions that totals exclude."""
     missing = cluster_queries.unread(parts, first, last)
     named = {(row["topic"], row["partition"]) for row in missing}
     return missing + [{"topic": part.topic, "partition": part.partition, "error": "unknown size"}
@@ -91,7 +91,7 @@ def _between(first: dict[Any, Any], last: dict[Any, Any], part: TopicPartition) 
 
 async def _parts(cluster: Cluster, rows: list[Any]
                  ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(one row for each partition, those of them that totals exclude)."""
+    """Return (one row for each partition, the partitions that totals exclude)."""
     parts = cluster_queries.partitions_of(rows)
     first, last = await cluster_queries.ends(cluster, parts)
     bytes_of = await cluster_queries.sizes(cluster)
@@ -219,7 +219,7 @@ def create(session: Session, names: tuple[str, ...], partition_count: int | None
 
 
 async def _tried(change: Awaitable[Any]) -> dict[str, Any]:
-    """{topic: what came of it, an error too} of a change of several topics. Keeps (1)."""
+    """Return {topic: result or error} of a change of several topics. Attempts all of them."""
     try:
         return await change or {}
     except KafkaError as error:
@@ -234,7 +234,7 @@ def _sentence(error: KafkaError) -> str:
 
 
 def _outcome(session: Session, rows: list[dict[str, Any]], what: str) -> None:
-    """Keeps (1)."""
+    """Print the results; fail if one of them failed."""
     if session.out.as_json:
         session.out.document(rows)
     failed = [row["error"] for row in rows if row["error"]]
@@ -251,7 +251,7 @@ def _outcome(session: Session, rows: list[dict[str, Any]], what: str) -> None:
 @click.option("--if-exists", is_flag=True, help="A topic that does not exist is no error.")
 @click.pass_obj
 def delete(session: Session, names: tuple[str, ...], yes: bool, if_exists: bool) -> None:
-    """Delete topics with all their records, by name or by pattern, with * and ? as in a shell."""
+    """Delete topics with all their records (names or patterns with * and ? as in a shell)."""
     if any(map(cluster_queries.is_pattern, names)):
         names = tuple(session.run(lambda cluster: cluster_queries.matching(cluster, names)))
     confirmed(f"Delete {', '.join(names)} with all records?", yes)
