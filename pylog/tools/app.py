@@ -24,34 +24,35 @@ EXIT_FAILED, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 1, 2, 70, 130
 COMMANDS = {
     "Records": {
         "produce": ("records.produce", "Send records from a file or from standard input."),
-        "consume": ("records.consume", "Print records, from where and as what is wanted."),
-        "offsets": ("records.offsets", "First and last offsets, or those of a time."),
+        "consume": ("records.consume", "Print records of topics."),
+        "offsets": ("records.offsets", "First and last offsets, or offsets for a time."),
     },
     "Topics and settings": {
         "topics": ("topics.topics", "List, describe, create, change and delete topics."),
         "configs": ("topics.configs", "Settings of topics, brokers, groups and loggers."),
-        "quotas": ("topics.quotas", "How fast users, client ids and addresses may go."),
-        "registry": ("records.registry", "Schemas of a registry: look, register, check, delete."),
-        "config": ("host.config", "About the settings of a brokerd that is not running."),
+        "quotas": ("topics.quotas", "Limits for users, client ids and IP addresses."),
+        "registry": ("records.registry", "Schemas of a registry: list, register, check, delete."),
+        "config": ("host.config", "Explain and list the settings of brokerd."),
     },
     "Groups": {
-        "groups": ("groups.groups", "Consumer groups: lag, members, offsets, and why one lags."),
-        "share": ("groups.share", "Share groups: where they are, and their dead letters."),
-        "streams": ("groups.streams", "Streams groups: their tasks, who runs these, and lag."),
+        "groups": ("groups.groups",
+                   "Consumer groups: lag, members, offsets, and why a group lags."),
+        "share": ("groups.share", "Share groups: their progress and their dead letters."),
+        "streams": ("groups.streams", "Streams groups: tasks, members and lag."),
         "txn": ("groups.transactions",
-                "Transactions: what is open, who holds back a partition, ends by force."),
+                "Transactions: list open ones, find what blocks a partition, abort."),
     },
     "Security": {
-        "acl": ("security.acls", "Access rules: who may do what, and which rule decides."),
-        "users": ("security.users", "Users that log in by SCRAM, and their passwords."),
+        "acl": ("security.acls", "Access rules: list, add, remove, and explain decisions."),
+        "users": ("security.users", "Users that log in with SCRAM, and their passwords."),
         "tokens": ("security.tokens",
-                   "Delegation tokens, by which a program logs in for somebody."),
+                   "Delegation tokens: let a program log in for a user."),
     },
     "Cluster and machine": {
-        "cluster": ("cluster.cluster", "Brokers, controller, log directories."),
-        "doctor": ("host.doctor", "Look for what is wrong here and in the cluster."),
-        "systemd": ("host.systemd", "Print the unit that runs brokerd under systemd, sandboxed."),
-        "perf": ("records.perf", "Measure producing, consuming, and the way from end to end."),
+        "cluster": ("cluster.cluster", "Brokers, controller, log directories, moves of replicas."),
+        "doctor": ("host.doctor", "Find problems of this machine and the cluster."),
+        "systemd": ("host.systemd", "Print a sandboxed systemd unit that runs brokerd."),
+        "perf": ("records.perf", "Measure producing, consuming, and end-to-end latency."),
         "log": ("segments.segments", "Verify, print and repair segment files, without a broker."),
     },
     "This command": {
@@ -99,7 +100,7 @@ def root() -> Root:
         "pylog", params=[*shared(), click.Option(["--version"], is_flag=True, is_eager=True,
                                                  expose_value=False, callback=_version,
                                                  help="Print the version and exit.")],
-        help="Tools for brokerd, and for every cluster that speaks Kafka's protocol.",
+        help="Tools for brokerd and every cluster that speaks Kafka's protocol.",
         epilog="Options may stand before or behind a command. Every command takes --json and "
                "--help. PYLOG_BOOTSTRAP is used in place of -b.")
     made.callback = lambda: None

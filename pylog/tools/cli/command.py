@@ -34,18 +34,18 @@ def shared(local: bool = False) -> list[click.Option]:
 
     made = [] if local else [
         option("-b", "--bootstrap-server", "bootstrap", metavar="HOST:PORT",
-               help="Brokers to ask first, by commas.  [default: localhost:9092]"),
+               help="Bootstrap brokers, separated by commas.  [default: localhost:9092]"),
         option("-c", "--client-config", "client_config", metavar="FILE",
-               type=click.Path(dir_okay=False), help="Client settings, as Java's .properties."),
-        option("-P", "--profile", "profile", metavar="NAME", help="Client settings of "
+               type=click.Path(dir_okay=False), help="Client settings, a Java .properties file."),
+        option("-P", "--profile", "profile", metavar="NAME", help="Client settings from "
                "~/.config/pylog/NAME.properties.  [env var: PYLOG_PROFILE]"),
         option("-X", "--client-setting", "client_settings", metavar="KEY=VALUE", multiple=True,
                help="One client setting; may be repeated."),
         option("--timeout", "timeout_s", metavar="SECONDS", type=click.FloatRange(min=0.001),
-               help="Longest wait for the cluster.  [default: 15]"),
+               help="Timeout for the cluster.  [default: 15]"),
     ]
     return [*made, option("--json", "as_json", is_flag=True,
-                          help="Print JSON, with keys that stay.")]
+                          help="Print JSON with stable keys.")]
 
 
 class Tool(click.Command):
@@ -73,7 +73,7 @@ class Look(Tool):
 
 def watch_option() -> click.Option:
     return click.Option(["-w", "--watch"], metavar="SECONDS", type=click.FloatRange(min=0.1),
-                        help="Look again every so many seconds, until Ctrl-C.")
+                        help="Repeat at this interval until Ctrl-C.")
 
 
 def watched(session: Session, seconds: float | None, look: Callable[[], Any]) -> Any:
@@ -151,7 +151,7 @@ GROUP = _Named("group")
 def registry_option(command: Any) -> Any:
     """Add the option for the schema registry's URL."""
     return click.option("--registry", metavar="URL", envvar="PYLOG_REGISTRY", show_envvar=True,
-                        help="The schema registry, http://[user:password@]host:port.")(command)
+                        help="Schema registry, http://[user:password@]host:port.")(command)
 
 
 def pairs(given: tuple[str, ...], what: str) -> dict[str, str]:

@@ -30,7 +30,7 @@ def endpoint_options(command: Any) -> Any:
     command = click.option("--token", envvar="PYLOG_METRICS_TOKEN", show_envvar=True,
                            help="The endpoint's metrics.token.")(command)
     return click.option("-m", "--metrics", metavar="[https://]HOST:PORT", help="The broker's "
-                        "metrics endpoint.  [default: what its metrics.listener says]")(command)
+                        "metrics endpoint.  [default: its metrics.listener]")(command)
 
 
 async def page(cluster: Cluster, broker: int, path: str, metrics: str | None,

@@ -31,9 +31,9 @@ LOOKS, LOOK_S = 20, 0.1
 
 @click.command(cls=Tool)
 @click.argument("names", nargs=-1, type=TOPIC, metavar="[TOPIC[:0,1]]...")
-@click.option("--unclean", is_flag=True, help="Also a replica that lacks records, where no other "
-              "is alive: what it lacks is lost.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--unclean", is_flag=True, help="Elect a replica that lacks records if no other "
+              "is alive: the missing records are lost.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def elect(session: Session, names: tuple[str, ...], unclean: bool, yes: bool) -> None:
     """Elect the preferred replica as leader of each partition; of all partitions without TOPIC."""

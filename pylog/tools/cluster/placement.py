@@ -98,15 +98,16 @@ def _rack(metadata: Metadata, node: int) -> str | None:
     return None if row is None else row.rack
 
 
-TO = click.option("-t", "--to", "to", required=True, metavar="IDS", help="Brokers, between commas.")
+TO = click.option("-t", "--to", "to", required=True, metavar="IDS",
+                  help="Broker ids, separated by commas.")
 
 
 def move_options(command: Any) -> Any:
     """Add the options that all of these commands share."""
     for option in (
-            click.option("-y", "--yes", is_flag=True, help="Do not ask."),
-            click.option("--wait", is_flag=True, help="Return when everything has arrived."),
-            click.option("--dry-run", is_flag=True, help="Only say what would be moved.")):
+            click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation."),
+            click.option("--wait", is_flag=True, help="Wait until all moves are complete."),
+            click.option("--dry-run", is_flag=True, help="Only show what would be moved.")):
         command = option(command)
     return command
 
@@ -138,7 +139,7 @@ def drain(session: Session, broker: int, **how: bool) -> None:
 @click.command(cls=Tool)
 @click.argument("pattern", metavar="[TOPIC]", default="*")
 @click.option("-r", "--replication-factor", "factor", type=click.IntRange(1), default=3,
-              show_default=True, help="Replicas that each partition shall have at least.")
+              show_default=True, help="Minimum number of replicas of each partition.")
 @move_options
 @click.pass_obj
 def grow(session: Session, pattern: str, factor: int, **how: bool) -> None:

@@ -45,7 +45,7 @@ def _under_way(session: Session, pattern: str) -> list[dict[str, Any]]:
 
 @click.command(cls=Tool)
 @click.argument("pattern", metavar="[TOPIC]", default="*")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def cancel(session: Session, pattern: str, yes: bool) -> None:
     """Cancel moves: the replicas stay on their original brokers."""
@@ -62,7 +62,7 @@ def cancel(session: Session, pattern: str, yes: bool) -> None:
 @click.command(cls=Tool)
 @click.argument("file", type=click.File("rb"))
 @click.option("--undo", type=click.Path(dir_okay=False), metavar="FILE",
-              help="Write the plan that takes it back.")
+              help="Write the plan that reverts the moves to this file.")
 @move_options
 @click.pass_obj
 def reassign(session: Session, file: Any, undo: str | None, **how: bool) -> None:

@@ -29,8 +29,8 @@ RETRIABLE = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER)
 @click.command(cls=Tool)
 @click.argument("node", type=int)
 @click.option("--force", is_flag=True,
-              help="Remove the member even if it still answers, and do not ask.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+              help="Remove the member even if it still responds; do not ask for confirmation.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def replace(session: Session, node: int, force: bool, yes: bool) -> None:
     """Remove the etcd member of controller NODE, so that an empty node can replace it.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=Tool)
 @click.argument("broker", type=int)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def forget(session: Session, broker: int, yes: bool) -> None:
     """Unregister BROKER, which will not return. If it starts again, it registers again."""

@@ -35,7 +35,7 @@ REDRIVEN = {"letter": "LETTER", "source": "RECORD", "outcome": "OUTCOME"}
 PURGED = {"topic": "TOPIC", "partition": "PARTITION", "start_offset": "START",
           "new_start_offset": "NEW START", "end_offset": "END", "records": "RECORDS"}
 letters_from = click.option("--letters", "topic", type=TOPIC, metavar="TOPIC",
-                            help="The dead-letter topic.  [default: the group's]")
+                            help="Dead-letter topic.  [default: the group's]")
 
 
 class Letter(NamedTuple):
@@ -154,7 +154,7 @@ class Reader:
 @click.command(cls=Tool)
 @click.argument("group", type=GROUP, metavar="GROUP")
 @letters_from
-@click.option("-n", "--count", type=click.IntRange(min=1), help="So many, the first ones.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Show only the first N letters.")
 @click.pass_obj
 def look(session: Session, group: str, topic: str | None, count: int | None) -> None:
     """Show the dead letters of a share group: original record, reason, delivery count."""
@@ -188,10 +188,12 @@ def _text(value: bytes | None) -> str | None:
 @click.command(cls=Tool)
 @click.argument("group", type=GROUP, metavar="GROUP")
 @letters_from
-@click.option("--to", type=TOPIC, metavar="TOPIC", help="Another topic than the one it came from.")
-@click.option("--again", is_flag=True, help="From the first letter on, also what went back before.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go back.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--to", type=TOPIC, metavar="TOPIC",
+              help="Target topic.  [default: the original topic]")
+@click.option("--again", is_flag=True,
+              help="Start at the first letter, including those already written back.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be written back.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def redrive(session: Session, group: str, topic: str | None, to: str | None, again: bool,
             dry_run: bool, yes: bool) -> None:
@@ -311,10 +313,10 @@ class Originals:
 @click.command(cls=Tool)
 @click.argument("group", type=GROUP, metavar="GROUP")
 @letters_from
-@click.option("--redriven", is_flag=True, help="Only what `redrive` is done with.")
-@click.option("--with-others", is_flag=True, help="Letters of other groups too.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--redriven", is_flag=True, help="Only letters that `redrive` has processed.")
+@click.option("--with-others", is_flag=True, help="Include letters of other groups.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def purge(session: Session, group: str, topic: str | None, redriven: bool, with_others: bool,
           dry_run: bool, yes: bool) -> None:

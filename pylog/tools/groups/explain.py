@@ -38,9 +38,9 @@ PARTS = {"topic": "TOPIC", "partition": "PARTITION", "lag_records": "LAG",
 @click.command(cls=Tool)
 @click.argument("name", type=GROUP, metavar="GROUP")
 @click.option("-s", "--seconds", default=5.0, show_default=True,
-              type=click.FloatRange(min=0.1, max=600), help="Between the two samples.")
+              type=click.FloatRange(min=0.1, max=600), help="Time between the two samples.")
 @endpoint.endpoint_options
-@click.option("--sample", is_flag=True, help="Do not ask the metrics endpoint.")
+@click.option("--sample", is_flag=True, help="Take samples; do not query the metrics endpoint.")
 @click.pass_obj
 def explain(session: Session, name: str, seconds: float, metrics: str | None,
             token: str | None, sample: bool) -> None:

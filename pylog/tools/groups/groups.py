@@ -51,9 +51,9 @@ groups.add_command(rebalance_history.history)
 
 @groups.command("list", cls=Look)
 @click.argument("pattern", required=False)
-@click.option("-l", "--long", "is_long", is_flag=True, help="With members and lag.")
+@click.option("-l", "--long", "is_long", is_flag=True, help="Show members and lag.")
 @click.option("--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False),
-              metavar="STATE", help="In this state only; may be repeated.")
+              metavar="STATE", help="Only in this state; may be repeated.")
 @click.pass_obj
 def list_groups(session: Session, pattern: str | None, is_long: bool,
                 states: tuple[str, ...]) -> None:
@@ -137,7 +137,7 @@ def _assigned(parts: list[dict[str, Any]]) -> str:
 
 @groups.command()
 @click.argument("names", nargs=-1, required=True, type=GROUP, metavar="GROUP...")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def delete(session: Session, names: tuple[str, ...], yes: bool) -> None:
     """Delete groups without members, including their offsets."""
@@ -170,8 +170,8 @@ def delete(session: Session, names: tuple[str, ...], yes: bool) -> None:
 @groups.command("delete-offsets")
 @click.argument("name", type=GROUP, metavar="GROUP")
 @click.option("-t", "--topic", "topics", multiple=True, required=True, metavar="TOPIC[:0,1]",
-              help="Of these partitions; may be repeated.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+              help="Offsets of these partitions; may be repeated.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def delete_offsets(session: Session, name: str, topics: tuple[str, ...], yes: bool) -> None:
     """Delete a group's offsets of topics that no member subscribes to."""
@@ -194,14 +194,16 @@ def delete_offsets(session: Session, name: str, topics: tuple[str, ...], yes: bo
 @groups.command("reset-offsets")
 @click.argument("name", type=GROUP, metavar="GROUP")
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:0,1]",
-              help="These partitions only; may be repeated.  [default: all with offsets]")
-@click.option("--to-earliest", "way", flag_value="earliest", help="To the first record.")
-@click.option("--to-latest", "way", flag_value="latest", help="To the end.")
-@click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="To an offset.")
-@click.option("--shift-by", type=int, metavar="N", help="Forward, or back with -N.")
-@click.option("--to-time", metavar="TIME", help="To the first record at or after a time, as "
+              help="Only these partitions; may be repeated.  [default: all with offsets]")
+@click.option("--to-earliest", "way", flag_value="earliest", help="Reset to the first record.")
+@click.option("--to-latest", "way", flag_value="latest", help="Reset to the end.")
+@click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="Reset to an offset.")
+@click.option("--shift-by", type=int, metavar="N",
+              help="Move forward by N records, or back with -N.")
+@click.option("--to-time", metavar="TIME", help="Reset to the first record at or after a time: "
               "2026-11-01T10:00 or -10m.")
-@click.option("--execute", is_flag=True, help="Do it. Without this it is only shown.")
+@click.option("--execute", is_flag=True,
+              help="Commit the offsets; without this option, only show them.")
 @click.pass_obj
 def reset_offsets(session: Session, name: str, topics: tuple[str, ...], way: str | None,
                   to_offset: int | None, shift_by: int | None, to_time: str | None,

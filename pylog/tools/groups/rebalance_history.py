@@ -31,8 +31,8 @@ STOPPED = {"stopped_ms": "WITHOUT WORK MS", "client_id": "CLIENT", "host": "HOST
 @click.command(cls=Tool)
 @click.argument("name", type=GROUP, metavar="GROUP")
 @click.option("-n", "--limit", default=10, show_default=True, type=click.IntRange(min=1),
-              help="Rebalances.")
-@click.option("-l", "--long", "is_long", is_flag=True, help="With every cause and member.")
+              help="Number of rebalances.")
+@click.option("-l", "--long", "is_long", is_flag=True, help="Show every cause and member.")
 @metrics_endpoint.endpoint_options
 @click.pass_obj
 def history(session: Session, name: str, limit: int, is_long: bool, metrics: str | None,

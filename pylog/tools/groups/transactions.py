@@ -38,9 +38,9 @@ def txn() -> None:
 
 @txn.command("list", cls=Look)
 @click.option("--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False),
-              metavar="STATE", help="In this state only; may be repeated.")
+              metavar="STATE", help="Only in this state; may be repeated.")
 @click.option("--open-for", "open_s", type=float, default=-1.0,
-              help="Begun longer ago than so many seconds.")
+              help="Only transactions open for more seconds than this.")
 @click.pass_obj
 def list_transactions(session: Session, states: tuple[str, ...], open_s: float) -> None:
     """List transactional ids."""
@@ -79,8 +79,8 @@ def holding(session: Session, partition: str) -> None:
 
 @txn.command()
 @click.argument("partition", metavar="TOPIC-PARTITION")
-@click.option("--producer-id", type=int, required=True, help="As `holding` tells it.")
-@click.option("--yes", is_flag=True, help="Without asking.")
+@click.option("--producer-id", type=int, required=True, help="Producer id from `holding`.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def abort(session: Session, partition: str, producer_id: int, yes: bool) -> None:
     """Abort a producer's transaction in one partition that no coordinator tracks."""
@@ -101,7 +101,7 @@ def abort(session: Session, partition: str, producer_id: int, yes: bool) -> None
 
 @txn.command("forcibly-terminate")
 @click.argument("id_", metavar="ID")
-@click.option("--yes", is_flag=True, help="Without asking.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def forcibly_terminate(session: Session, id_: str, yes: bool) -> None:
     """Abort the open transaction of a transactional id, and fence its producer."""

@@ -28,9 +28,9 @@ MARKS = {"ok": ("ok  ", GOOD), "warn": ("warn", WARN), "fail": ("FAIL", BAD),
 @click.command(cls=Tool)
 @click.option("-d", "--data-dir", "data_dirs", multiple=True, metavar="DIR",
               type=click.Path(exists=True, file_okay=False),
-              help="A log directory to look at; else those that the broker names, where they are "
-              "on this machine.")
-@click.option("--local", "is_local", is_flag=True, help="Look at this machine only.")
+              help="Log directory to check; may be repeated.  [default: the broker's, if they are "
+              "on this machine]")
+@click.option("--local", "is_local", is_flag=True, help="Check only this machine.")
 @click.pass_obj
 def doctor(session: Session, data_dirs: tuple[str, ...], is_local: bool) -> None:
     """Check limits, disks, clock and memory of this machine, and the connection to every broker."""

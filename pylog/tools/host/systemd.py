@@ -58,15 +58,15 @@ UMask=0077
 """
 
 
-@click.command(cls=Local, short_help="Print the unit that runs brokerd under systemd.")
+@click.command(cls=Local, short_help="Print a systemd unit that runs brokerd.")
 @click.argument("properties", required=False, metavar="[server.properties]",
                 type=click.Path(exists=True, dir_okay=False, resolve_path=True))
-@click.option("--name", default="brokerd", show_default=True, help="The unit's name, and that of "
-              f"its directory below {STATE} where no log.dirs are set.")
-@click.option("--user", help="A user that is there.  [default: systemd makes one for the unit "
+@click.option("--name", default="brokerd", show_default=True, help="Name of the unit, and of "
+              f"its directory below {STATE} if log.dirs is not set.")
+@click.option("--user", help="An existing user.  [default: systemd creates one for the unit "
               "(DynamicUser)]")
-@click.option("--command", metavar="PATH", help="The brokerd to run.  [default: this one]")
-@click.option("--install", "is_installed", is_flag=True, help=f"Write it to {FOLDER}.")
+@click.option("--command", metavar="PATH", help="Path of brokerd.  [default: this one]")
+@click.option("--install", "is_installed", is_flag=True, help=f"Write the unit to {FOLDER}.")
 @click.pass_obj
 def systemd(session: Session, properties: str | None, name: str, user: str | None,
             command: str | None, is_installed: bool) -> None:

@@ -42,18 +42,21 @@ class Kind(click.Choice[str]):
               "the last N of each partition, or a time: 2026-11-01T10:00, -10m, @seconds.  "
               "[default: beginning; with --follow: end]")
 @click.option("-u", "--until", metavar="WHERE", help="Stop before an offset or a time.")
-@click.option("-p", "--partition", "partitions", metavar="N[,N]", help="These partitions only.")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="So many records.")
-@click.option("-f", "--follow", is_flag=True, help="Wait for more at the end.")
-@click.option("-g", "--group", type=GROUP, help="As a member of this group, with its offsets.")
+@click.option("-p", "--partition", "partitions", metavar="N[,N]", help="Only these partitions.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Number of records.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for new records at the end.")
+@click.option("-g", "--group", type=GROUP,
+              help="Consume as a member of this group, from its offsets.")
 @click.option("-F", "--format", "kind", type=Kind(FORMATS), default="raw", metavar="FORMAT",
-              show_default=True, help="raw: values as they are, escaped on a terminal; json: a "
-              "document for each record, with its value as JSON; avro: likewise, with a registry; "
-              "table: columns; or a template as kcat's -f, such as '%t [%p] %o: %k %s\\n'.")
-@click.option("-k", "--keys", is_flag=True, help="With raw: the key and a tab before the value.")
-@click.option("-H", "--headers", is_flag=True, help="With raw and table: the headers.")
+              show_default=True, help="raw: unchanged values, escaped on a terminal; json: a "
+              "document for each record, with its value as JSON; avro: the same, with a registry; "
+              "table: columns; or a template like kcat's -f, such as '%t [%p] %o: %k %s\\n'.")
+@click.option("-k", "--keys", is_flag=True,
+              help="With raw: print the key and a tab before the value.")
+@click.option("-H", "--headers", is_flag=True, help="With raw and table: print the headers.")
 @registry_option
-@click.option("--read-committed", is_flag=True, help="No records of open or aborted transactions.")
+@click.option("--read-committed", is_flag=True,
+              help="Skip records of open or aborted transactions.")
 @click.pass_obj
 def consume(session: Session, topics: tuple[str, ...], kind: str, keys: bool, headers: bool,
             registry: str | None, **asked: Any) -> None:

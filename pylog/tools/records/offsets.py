@@ -26,10 +26,11 @@ AT = {"topic": "TOPIC", "partition": "PARTITION", "offset": "OFFSET", "timestamp
 
 @click.command(cls=Look)
 @click.argument("names", nargs=-1, type=TOPIC, metavar="[TOPIC]...")
-@click.option("--at", "at", metavar="TIME", help="The first offset at or after a time: "
+@click.option("--at", "at", metavar="TIME", help="First offset at or after a time: "
               "2026-11-01T10:00, -10m, seconds since 1970.")
-@click.option("--latest-time", is_flag=True, help="The record with the greatest timestamp.")
-@click.option("--committed", is_flag=True, help="The end for a read_committed consumer.")
+@click.option("--latest-time", is_flag=True,
+              help="Offset of the record with the greatest timestamp.")
+@click.option("--committed", is_flag=True, help="End offset for a read_committed consumer.")
 @click.pass_obj
 def offsets(session: Session, names: tuple[str, ...], at: str | None, latest_time: bool,
             committed: bool) -> None:

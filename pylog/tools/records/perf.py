@@ -33,17 +33,18 @@ POLL_S = 0.5
 IDLE_S = 10.0
 TEXT = b"the quick brown fox jumps over the lazy dog 0123456789 "
 
-topic_option = click.option("-t", "--topic", type=TOPIC, help="[default: a new one, deleted at the "
+topic_option = click.option("-t", "--topic", type=TOPIC,
+                            help="[default: a new one, deleted at the "
                             "end]")
 size_option = click.option("-s", "--size", "value_bytes", default=100, show_default=True,
-                           type=click.IntRange(min=1), help="Bytes of a value.")
+                           type=click.IntRange(min=1), help="Size of a value in bytes.")
 partitions_option = click.option("-p", "--partitions", "partition_count", default=1,
                                  show_default=True, type=click.IntRange(min=1),
-                                 help="Of a new topic.")
+                                 help="Partitions of a new topic.")
 codec_option = click.option("-z", "--compression", type=click.Choice(CODECS), default="none",
-                            show_default=True, help="How batches are compressed.")
+                            show_default=True, help="Compression codec of batches.")
 acks_option = click.option("-a", "--acks", type=click.Choice(["0", "1", "all"]), default="all",
-                           show_default=True, help="Who has to have it.")
+                           show_default=True, help="Acknowledgements to wait for.")
 
 
 @click.group(cls=Tools)
@@ -130,11 +131,11 @@ def _print(session: Session, found: dict[str, Any], latencies: Latencies | None)
 @perf.command("produce")
 @topic_option
 @click.option("-n", "--count", default=100_000, show_default=True, type=click.IntRange(min=1),
-              help="Records.")
+              help="Number of records.")
 @size_option
 @click.option("-r", "--rate", type=click.FloatRange(min=0.001), metavar="N",
-              help="Records per second.  [default: as fast as it goes]")
-@click.option("--columns", is_flag=True, help="Tables by send_arrow, not record by record.")
+              help="Records per second.  [default: unlimited]")
+@click.option("--columns", is_flag=True, help="Send Arrow tables instead of single records.")
 @partitions_option
 @codec_option
 @acks_option
@@ -227,10 +228,10 @@ def _send_tables(producer: Any, topic: str, count: int, value_bytes: int, done: 
 # Consuming
 
 @perf.command("consume")
-@click.option("-t", "--topic", type=TOPIC, required=True, help="What to read, from its beginning.")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="At most so many records.  "
-              "[default: all there are]")
-@click.option("--columns", is_flag=True, help="Columns by poll_numpy, not record by record.")
+@click.option("-t", "--topic", type=TOPIC, required=True, help="Topic to read from its beginning.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Maximum number of records.  "
+              "[default: all]")
+@click.option("--columns", is_flag=True, help="Poll NumPy columns instead of single records.")
 @click.pass_obj
 def perf_consume(session: Session, topic: str, count: int | None, columns: bool) -> None:
     """Consume a topic from its beginning."""
@@ -291,7 +292,7 @@ def _take(consumer: Any, wanted: int, columns: bool, done: Any) -> tuple[int, in
 @perf.command("end-to-end")
 @topic_option
 @click.option("-n", "--count", default=2_000, show_default=True, type=click.IntRange(min=1),
-              help="Records.")
+              help="Number of records.")
 @size_option
 @click.option("-r", "--rate", type=click.FloatRange(min=0.001), default=500.0, show_default=True,
               metavar="N", help="Records per second.")

@@ -52,30 +52,34 @@ class Given(NamedTuple):
 @click.argument("topic", type=TOPIC)
 @click.argument("files", nargs=-1, type=click.File("rb"), metavar="[FILE]...")
 @click.option("-f", "--format", "kind", type=click.Choice(FORMATS), default="lines",
-              show_default=True, help="lines: a value each; raw: a file is one value; json: lines "
-              "that have to be JSON; records: lines as `consume --json` prints them; avro: JSON "
-              "lines, sent as Avro.")
-@click.option("-k", "--key", help="The key of every record.")
-@click.option("-K", "--key-separator", metavar="TEXT", help="What stands between key and value.")
+              show_default=True, help="lines: one value per line; raw: one value per file; json: "
+              "JSON lines; records: lines as `consume --json` prints them; avro: JSON lines, sent as "
+              "Avro.")
+@click.option("-k", "--key", help="Key of every record.")
+@click.option("-K", "--key-separator", metavar="TEXT", help="Separator between key and value.")
 @click.option("-H", "--header", "headers", metavar="KEY=VALUE", multiple=True,
               help="A header of every record; may be repeated.")
-@click.option("-p", "--partition", type=click.IntRange(min=0), help="Not by key, but this one.")
-@click.option("-z", "--compression", type=click.Choice(CODECS), help="How batches are compressed.")
-@click.option("-a", "--acks", type=click.Choice(["0", "1", "all"]), help="Who has to have it.")
+@click.option("-p", "--partition", type=click.IntRange(min=0),
+              help="Partition of every record.  [default: by key]")
+@click.option("-z", "--compression", type=click.Choice(CODECS),
+              help="Compression codec of batches.")
+@click.option("-a", "--acks", type=click.Choice(["0", "1", "all"]),
+              help="Acknowledgements to wait for.")
 @click.option("-r", "--rate", type=click.FloatRange(min=0.001), metavar="N",
-              help="At most so many records per second.")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="At most so many records.")
-@click.option("-t", "--timestamp", metavar="TIME", help="Of every record, instead of now.")
-@click.option("--tombstones", is_flag=True, help="An empty value is sent as null.")
+              help="Maximum number of records per second.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Maximum number of records.")
+@click.option("-t", "--timestamp", metavar="TIME",
+              help="Timestamp of every record.  [default: now]")
+@click.option("--tombstones", is_flag=True, help="Send an empty value as null.")
 @registry_option
 @click.option("--schema", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
-              help="The Avro schema of the values.  [default: the topic's newest]")
-@click.option("--create", is_flag=True, help="Create the topic if it is not there, with as many "
+              help="Avro schema of the values.  [default: the topic's latest]")
+@click.option("--create", is_flag=True, help="Create the topic if it does not exist, with as many "
               "partitions as the records name.")
 @click.option("--partitions", type=click.IntRange(min=1), metavar="N",
-              help="Of a topic that --create makes.")
-@click.option("--by-key", is_flag=True, help="Partitions that records name do not count: their "
-              "keys do.")
+              help="Partitions of a topic that --create creates.")
+@click.option("--by-key", is_flag=True, help="Choose partitions by key and ignore the partition "
+              "numbers in records.")
 @click.pass_obj
 def produce(session: Session, topic: str, files: tuple[BinaryIO, ...], create: bool,
             partitions: int | None, rate: float | None, count: int | None,

@@ -76,7 +76,7 @@ def list_subjects(session: Session, patterns: tuple[str, ...], registry: str | N
 @click.argument("subject", required=False)
 @click.option("--version", metavar="N", type=click.IntRange(min=1), help="[default: the latest]")
 @click.option("--id", "number", metavar="ID", type=click.IntRange(min=0),
-              help="The schema that records with this id were written with.")
+              help="Schema id, as stored in records.")
 @click.pass_obj
 def show(session: Session, subject: str | None, version: int | None, number: int | None,
          registry: str | None) -> None:
@@ -121,9 +121,10 @@ def _given(command: Any) -> Any:
     """Add the options for a schema file."""
     for option in (
             click.option("--reference", "references", multiple=True,
-                         metavar="NAME=SUBJECT:VERSION", help="A schema that this one names."),
+                         metavar="NAME=SUBJECT:VERSION",
+                         help="A schema that this one references; may be repeated."),
             click.option("--type", "kind", type=click.Choice(["avro", "json", "protobuf"]),
-                         help="[default: by the file's ending .avsc, .json, .proto; else avro]"),
+                         help="[default: by file extension .avsc, .json, .proto; else avro]"),
             click.argument("file", type=click.File(encoding="utf-8"))):
         command = option(command)
     return command
@@ -180,7 +181,7 @@ def check(session: Session, subject: str, file: Any, kind: str | None,
 
 @registry.command()
 @click.argument("level", required=False, type=click.Choice(LEVELS, case_sensitive=False))
-@click.option("--subject", metavar="NAME", help="Of this one; else of all without their own.")
+@click.option("--subject", metavar="NAME", help="Level of one subject; else the default for all.")
 @click.pass_obj
 def compatibility(session: Session, level: str | None, subject: str | None,
                   registry: str | None) -> None:
@@ -196,8 +197,8 @@ def compatibility(session: Session, level: str | None, subject: str | None,
 @click.argument("subject")
 @click.option("--version", metavar="N", type=click.IntRange(min=1), help="[default: all of them]")
 @click.option("--permanent", is_flag=True,
-              help="What is deleted already: records with its ids can then not be read any more.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+              help="Purge a deleted schema: records with its ids become unreadable.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def delete(session: Session, subject: str, version: int | None, permanent: bool, yes: bool,
            registry: str | None) -> None:

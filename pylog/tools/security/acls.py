@@ -44,7 +44,7 @@ def _resources(command: Any) -> Any:
                          help="A transactional id."),
             click.option("--cluster", "cluster", is_flag=True, help="The cluster."),
             click.option("--user", "users", multiple=True, metavar="PRINCIPAL",
-                         help="A principal, for tokens."))):
+                         help="A principal, for delegation tokens."))):
         command = option(command)
     return command
 
@@ -63,18 +63,18 @@ def _rules(every: str) -> Callable[[Any], Any]:
     def given(command: Any) -> Any:
         for option in reversed((
                 click.option("--allow", "allowed", multiple=True, metavar="User:NAME",
-                             help="Who may."),
+                             help="Principal to allow; may be repeated."),
                 click.option("--deny", "denied", multiple=True, metavar="User:NAME",
-                             help="Who may not, whatever else allows it."),
+                             help="Principal to deny, which overrides allow rules."),
                 click.option("--operation", "operations", multiple=True, metavar="NAME",
                              help=f"READ, WRITE, DESCRIBE and so on.  [default: {every}]"),
                 click.option("--producer", is_flag=True,
-                             help="What a producer of these topics needs."),
+                             help="Operations that a producer of these topics needs."),
                 click.option("--consumer", is_flag=True,
-                             help="What a consumer needs, of topics and groups."),
+                             help="Operations that a consumer needs on topics and groups."),
                 click.option("--prefixed", is_flag=True, help="The names are prefixes."),
                 click.option("--host", "hosts", multiple=True, metavar="ADDRESS",
-                             help="From there only."))):
+                             help="Only from this address; may be repeated."))):
             command = option(command)
         return command
     return given
@@ -87,7 +87,7 @@ def acl() -> None:
 
 @acl.command("list")
 @_resources
-@click.option("--principal", metavar="User:NAME", help="Of this one only.")
+@click.option("--principal", metavar="User:NAME", help="Only rules of this principal.")
 @click.pass_obj
 def list_rules(session: Session, principal: str | None, **given: Any) -> None:
     """List access rules; with a resource, all that apply to it."""
@@ -167,12 +167,12 @@ def _add(session: Session, rules: list[AclBinding], dry_run: bool) -> None:
 @acl.command()
 @_resources
 @_rules("ANY")
-@click.option("--principal", metavar="User:NAME", help="Who may or may not.")
+@click.option("--principal", metavar="User:NAME", help="Principal of the rules, allow or deny.")
 @click.option("--pattern", default="LITERAL", type=click.Choice(
     ["LITERAL", "PREFIXED", "ANY", "MATCH"], case_sensitive=False),
-    help="Which kind of rule; MATCH: all that concern the resource.  [default: LITERAL]")
-@click.option("--yes", is_flag=True, help="Without asking.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+    help="Pattern type; MATCH: all rules that apply to the resource.  [default: LITERAL]")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @click.pass_obj
 def remove(session: Session, allowed: tuple[str, ...], denied: tuple[str, ...],
            operations: tuple[str, ...], producer: bool, consumer: bool, prefixed: bool,
@@ -247,7 +247,7 @@ def export_rules(session: Session, file: Any) -> None:
 @acl.command("import")
 @click.argument("file", type=click.File("r"))
 @click.option("--only", is_flag=True, help="Remove the rules that the file has not.")
-@click.option("--yes", is_flag=True, help="Without asking.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--dry-run", is_flag=True, help="Only say what would change.")
 @click.pass_obj
 def import_rules(session: Session, file: Any, only: bool, yes: bool, dry_run: bool) -> None:
@@ -296,12 +296,12 @@ def _rule(number: int, row: Any) -> AclBinding:
 
 @acl.command()
 @_resources
-@click.option("--principal", required=True, metavar="User:NAME", help="Who.")
-@click.option("--operation", required=True, metavar="NAME", help="Wants to do what.")
-@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="From where.")
+@click.option("--principal", required=True, metavar="User:NAME", help="Principal to check.")
+@click.option("--operation", required=True, metavar="NAME", help="Operation to check.")
+@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="Client address.")
 @click.option("--properties", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
-              help="The brokers' server.properties: its super.users and "
-              "allow.everyone.if.no.acl.found count too.")
+              help="The brokers' server.properties, for super.users and "
+              "allow.everyone.if.no.acl.found.")
 @click.pass_obj
 def explain(session: Session, principal: str, operation: str, host: str, properties: str | None,
             **given: Any) -> None:

@@ -39,7 +39,7 @@ def _row(session: Session, token: DelegationToken) -> dict[str, Any]:
 
 @tokens.command("list")
 @click.option("--owner", "owners", multiple=True, metavar="User:NAME",
-              help="Whose they are, or who may renew them; may be repeated.")
+              help="Owner or renewer of the tokens; may be repeated.")
 @click.pass_obj
 def list_tokens(session: Session, owners: tuple[str, ...]) -> None:
     """List the tokens that you may see."""
@@ -48,10 +48,11 @@ def list_tokens(session: Session, owners: tuple[str, ...]) -> None:
 
 
 @tokens.command()
-@click.option("--owner", metavar="User:NAME", help="Whose it is to be.  [default: yours]")
-@click.option("--renewer", "renewers", multiple=True, metavar="User:NAME", help="Who may renew it.")
+@click.option("--owner", metavar="User:NAME", help="Owner of the token.  [default: you]")
+@click.option("--renewer", "renewers", multiple=True, metavar="User:NAME",
+              help="User that may renew the token; may be repeated.")
 @click.option("--hours", type=click.FloatRange(min=0, min_open=True),
-              help="Its longest life.  [default: the brokers' delegation.token.max.lifetime.ms]")
+              help="Maximum lifetime.  [default: the brokers' delegation.token.max.lifetime.ms]")
 @click.pass_obj
 def create(session: Session, owner: str | None, renewers: tuple[str, ...],
            hours: float | None) -> None:
@@ -67,7 +68,7 @@ def create(session: Session, owner: str | None, renewers: tuple[str, ...],
 
 
 @tokens.command()
-@click.option("--hours", type=click.FloatRange(min=0, min_open=True), help="From now on.")
+@click.option("--hours", type=click.FloatRange(min=0, min_open=True), help="New lifetime from now.")
 @click.pass_obj
 def renew(session: Session, hours: float | None) -> None:
     """Renew a token; reads its password from standard input."""

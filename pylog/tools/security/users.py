@@ -45,9 +45,10 @@ def list_users(session: Session, names: tuple[str, ...]) -> None:
 @users.command("set")
 @click.argument("name", metavar="USER")
 @click.option("--mechanism", "mechanisms", multiple=True, type=MECHANISM,
-              help="May be repeated.  [default: both]")
+              help="SCRAM mechanism; may be repeated.  [default: both]")
 @click.option("--iterations", type=click.IntRange(4096, 16384), default=4096, show_default=True)
-@click.option("--password-file", type=click.File("r"), help="Whose first line is the password.")
+@click.option("--password-file", type=click.File("r"),
+              help="File whose first line is the password.")
 @click.pass_obj
 def set_password(session: Session, name: str, mechanisms: tuple[str, ...], iterations: int,
                  password_file: Any) -> None:
@@ -82,7 +83,7 @@ def _password(file: Any) -> str:
 @click.argument("name", metavar="USER")
 @click.option("--mechanism", "mechanisms", multiple=True, type=MECHANISM,
               help="Only this one.  [default: all that there are]")
-@click.option("--yes", is_flag=True, help="Without asking.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def remove(session: Session, name: str, mechanisms: tuple[str, ...], yes: bool) -> None:
     """Remove a user's passwords."""

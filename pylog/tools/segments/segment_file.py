@@ -252,8 +252,8 @@ class Segment:
 
     def _check_tail(self, found: Verdict, position: int, due: int, why: str,
                     is_sealed: bool) -> None:
-        """Classify the bytes from `position` on, after the last valid batch: zeros and, in the active
-        segment, an unfinished batch are remarks, other bytes are faults.
+        """Classify the bytes after the last valid batch: zeros and, in the active segment, an
+        unfinished batch are remarks, other bytes are faults.
         """
         rest = self.size - position
         if why == "zeros" and not _has_data(self.view, position):

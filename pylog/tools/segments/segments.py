@@ -68,8 +68,8 @@ def _short(path: Path) -> str:
 @log.command()
 @PATHS
 @click.option("--headers-only", is_flag=True,
-              help="Check the CRC of batches, not the records inside.")
-@click.option("-q", "--quiet", is_flag=True, help="Print segments with damage only.")
+              help="Check only the CRC of batches, not the records.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only segments with damage.")
 @click.pass_obj
 def verify(session: Session, paths: tuple[str, ...], headers_only: bool, quiet: bool) -> None:
     """Check batches (CRC, offsets, records) and indexes."""
@@ -114,12 +114,13 @@ def _row(verdict: Verdict) -> dict[str, Any]:
 
 @log.command()
 @PATHS
-@click.option("-r", "--records", "is_deep", is_flag=True, help="Each record, not each batch.")
-@click.option("--from", "from_offset", type=int, default=0, help="Begin at an offset.")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="So many lines at most.")
-@click.option("--index", "is_index", is_flag=True, help="The entries of both indexes instead.")
+@click.option("-r", "--records", "is_deep", is_flag=True, help="Print records instead of batches.")
+@click.option("--from", "from_offset", type=int, default=0, help="Start at an offset.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Maximum number of lines.")
+@click.option("--index", "is_index", is_flag=True,
+              help="Print the entries of both indexes instead.")
 @click.option("--decode/--raw", default=None,
-              help="Keys and values of internal topics as what they mean.  [default: decode]")
+              help="Decode keys and values of internal topics.  [default: decode]")
 @click.pass_obj
 def dump(session: Session, paths: tuple[str, ...], is_deep: bool, from_offset: int,
          count: int | None, is_index: bool, decode: bool | None) -> None:
@@ -175,9 +176,9 @@ def _text(value: Any) -> str:
 
 @log.command()
 @PATHS
-@click.option("--execute", is_flag=True, help="Do it; without it, only say what would be done.")
+@click.option("--execute", is_flag=True, help="Repair; without this option, only show the damage.")
 @click.option("--quarantine", is_flag=True,
-              help="Take damage in the middle out too, into .corrupt files beside the segment.")
+              help="Also move damage between valid batches into .corrupt files.")
 @click.pass_obj
 def repair(session: Session, paths: tuple[str, ...], execute: bool, quarantine: bool) -> None:
     """Show the damage in a stopped broker's directories; repair it with --execute.

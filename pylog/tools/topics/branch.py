@@ -27,11 +27,11 @@ from pylog.tools.cli.time_arguments import moment
 @click.command(cls=Tool)
 @click.argument("source", type=TOPIC, metavar="SRC")
 @click.argument("name", metavar="DST")
-@click.option("--at", "at", metavar="WHERE", help="Leave out what is at or after an offset (the "
+@click.option("--at", "at", metavar="WHERE", help="Omit records at or after an offset (the "
               "same in every partition) or a time: 2026-11-01T10:00, -10m, @seconds.")
 @click.option("-s", "--set", "settings", metavar="KEY=VALUE", multiple=True,
-              help="A setting, in place of the source's; may be repeated.")
-@click.option("--dry-run", is_flag=True, help="Have it checked only.")
+              help="Override a setting of the source; may be repeated.")
+@click.option("--dry-run", is_flag=True, help="Validate only; change nothing.")
 @click.pass_obj
 def branch(session: Session, source: str, name: str, at: str | None, settings: tuple[str, ...],
            dry_run: bool) -> None:

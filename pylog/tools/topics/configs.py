@@ -43,8 +43,8 @@ def _resource(kind: str, name: str) -> tuple[int, str]:
 @click.argument("kind", type=KIND)
 @click.argument("name")
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
-@click.option("-a", "--all", "is_all", is_flag=True, help="Defaults too.")
-@click.option("-d", "--documentation", is_flag=True, help="What each setting does.")
+@click.option("-a", "--all", "is_all", is_flag=True, help="Include defaults.")
+@click.option("-d", "--documentation", is_flag=True, help="Show the documentation of each setting.")
 @click.pass_obj
 def describe(session: Session, kind: str, name: str, keys: tuple[str, ...], is_all: bool,
              documentation: bool) -> None:
@@ -72,7 +72,7 @@ def describe(session: Session, kind: str, name: str, keys: tuple[str, ...], is_a
 @click.argument("kind", type=KIND)
 @click.argument("name")
 @click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
-@click.option("--dry-run", is_flag=True, help="Have it checked only.")
+@click.option("--dry-run", is_flag=True, help="Validate only; change nothing.")
 @click.pass_obj
 def set_configs(session: Session, kind: str, name: str, settings: tuple[str, ...],
                 dry_run: bool) -> None:
@@ -85,7 +85,7 @@ def set_configs(session: Session, kind: str, name: str, settings: tuple[str, ...
 @click.argument("kind", type=KIND)
 @click.argument("name")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
-@click.option("--dry-run", is_flag=True, help="Have it checked only.")
+@click.option("--dry-run", is_flag=True, help="Validate only; change nothing.")
 @click.pass_obj
 def delete(session: Session, kind: str, name: str, keys: tuple[str, ...], dry_run: bool) -> None:
     """Reset settings to their defaults."""

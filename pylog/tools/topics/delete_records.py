@@ -30,8 +30,8 @@ PARTS = {"topic": "TOPIC", "partition": "PARTITION", "start_offset": "START",
 @click.argument("names", nargs=-1, required=True, type=TOPIC, metavar="TOPIC[:0,1]...")
 @click.option("--before", "before", required=True, metavar="WHERE", help="An offset, `end` for "
               "all, or a time: 2026-11-01T10:00, -7d, @seconds.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def delete_records(session: Session, names: tuple[str, ...], before: str, dry_run: bool,
                    yes: bool) -> None:

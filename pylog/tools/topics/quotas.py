@@ -44,8 +44,9 @@ def _entity(command: Any) -> Any:
     for name, what, metavar in (("ip", "an address", "ADDRESS"), ("client", "a client id", "ID"),
                                 ("user", "a user", "NAME")):
         command = click.option(f"--{name}-defaults", f"{name}_defaults", is_flag=True,
-                               help=f"Of {what} that has none of its own.")(command)
-        command = click.option(f"--{name}", name, metavar=metavar, help=f"Of {what}.")(command)
+                               help=f"Default quota of {what}.")(command)
+        command = click.option(f"--{name}", name, metavar=metavar,
+                               help=f"Quota of {what}.")(command)
     return command
 
 
@@ -88,7 +89,7 @@ def list_quotas(session: Session, **asked: Any) -> None:
 @quotas.command("set")
 @_entity
 @click.argument("settings", nargs=-1, required=True, metavar="QUOTA=NUMBER...")
-@click.option("--dry-run", is_flag=True, help="Have it checked only.")
+@click.option("--dry-run", is_flag=True, help="Validate only; change nothing.")
 @click.pass_obj
 def set_quotas(session: Session, settings: tuple[str, ...], dry_run: bool, **asked: Any) -> None:
     """Set quotas of a user, a client id, both together, or an address; they take effect at once."""
@@ -104,7 +105,7 @@ def set_quotas(session: Session, settings: tuple[str, ...], dry_run: bool, **ask
 @quotas.command("delete")
 @_entity
 @click.argument("keys", nargs=-1, metavar="[QUOTA]...")
-@click.option("--dry-run", is_flag=True, help="Have it checked only.")
+@click.option("--dry-run", is_flag=True, help="Validate only; change nothing.")
 @click.pass_obj
 def delete(session: Session, keys: tuple[str, ...], dry_run: bool, **asked: Any) -> None:
     """Delete quotas of a user, client id or address; all of them without QUOTA."""

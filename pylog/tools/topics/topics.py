@@ -43,8 +43,8 @@ def topics() -> None:
 
 @topics.command("list", cls=Look)
 @click.argument("pattern", required=False)
-@click.option("-l", "--long", "is_long", is_flag=True, help="With records and bytes.")
-@click.option("-i", "--internal", is_flag=True, help="With the broker's own topics.")
+@click.option("-l", "--long", "is_long", is_flag=True, help="Show records and bytes.")
+@click.option("-i", "--internal", is_flag=True, help="Include internal topics.")
 @click.pass_obj
 def list_topics(session: Session, pattern: str | None, is_long: bool, internal: bool) -> None:
     """List topics. PATTERN can contain * and ? as in a shell."""
@@ -157,8 +157,8 @@ def _describe(session: Session, row: dict[str, Any]) -> None:
 
 @topics.command(cls=Look)
 @click.argument("names", nargs=-1, type=TOPIC, metavar="[TOPIC]...")
-@click.option("--under-replicated", is_flag=True, help="Only those that lack in-sync replicas.")
-@click.option("--offline", is_flag=True, help="Only those without a leader.")
+@click.option("--under-replicated", is_flag=True, help="Only under-replicated partitions.")
+@click.option("--offline", is_flag=True, help="Only partitions without a leader.")
 @click.pass_obj
 def partitions(session: Session, names: tuple[str, ...], under_replicated: bool,
                offline: bool) -> None:
@@ -183,13 +183,13 @@ def partitions(session: Session, names: tuple[str, ...], under_replicated: bool,
 @topics.command()
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 @click.option("-p", "--partitions", "partition_count", type=click.IntRange(min=1),
-              help="Partitions.  [default: the broker's num.partitions]")
+              help="Number of partitions.  [default: the broker's num.partitions]")
 @click.option("-r", "--replicas", type=click.IntRange(min=1),
-              help="Replicas.  [default: the broker's default.replication.factor]")
+              help="Replication factor.  [default: the broker's default.replication.factor]")
 @click.option("-s", "--set", "settings", metavar="KEY=VALUE", multiple=True,
               help="A setting of the topic; may be repeated.")
-@click.option("--if-not-exists", is_flag=True, help="A topic that exists is no error.")
-@click.option("--dry-run", is_flag=True, help="Have it checked only.")
+@click.option("--if-not-exists", is_flag=True, help="Ignore topics that exist.")
+@click.option("--dry-run", is_flag=True, help="Validate only; change nothing.")
 @click.pass_obj
 def create(session: Session, names: tuple[str, ...], partition_count: int | None,
            replicas: int | None, settings: tuple[str, ...], if_not_exists: bool,
@@ -247,8 +247,8 @@ def _outcome(session: Session, rows: list[dict[str, Any]], what: str) -> None:
 
 @topics.command()
 @click.argument("names", nargs=-1, required=True, type=TOPIC, metavar="TOPIC...")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--if-exists", is_flag=True, help="A topic that does not exist is no error.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--if-exists", is_flag=True, help="Ignore topics that do not exist.")
 @click.pass_obj
 def delete(session: Session, names: tuple[str, ...], yes: bool, if_exists: bool) -> None:
     """Delete topics with all their records (names or patterns with * and ? as in a shell)."""
@@ -281,8 +281,8 @@ def delete(session: Session, names: tuple[str, ...], yes: bool, if_exists: bool)
 @click.option("-s", "--set", "settings", metavar="KEY=VALUE", multiple=True,
               help="Set a setting; may be repeated.")
 @click.option("-u", "--unset", "unset", metavar="KEY", multiple=True,
-              help="Take a setting back to its default; may be repeated.")
-@click.option("--dry-run", is_flag=True, help="Have it checked only.")
+              help="Reset a setting to its default; may be repeated.")
+@click.option("--dry-run", is_flag=True, help="Validate only; change nothing.")
 @click.pass_obj
 def alter(session: Session, name: str, partition_count: int | None, settings: tuple[str, ...],
           unset: tuple[str, ...], dry_run: bool) -> None:
