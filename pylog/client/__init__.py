@@ -1,15 +1,15 @@
-"""A client for Kafka-protocol brokers whose records come as columns, or one by one.
+"""A client for Kafka-protocol brokers that returns records as columns or one at a time.
 
-Owns: the public names; each is imported when it is first used.
-Invariants: (1) importing this package imports neither numpy nor pyarrow; (2) `pylog.client.aio` has
-  the same names for asyncio.
+Owns: the public names; each is imported on first use.
+Invariants: importing this package imports neither numpy nor pyarrow; `pylog.client.aio` has the
+  same names for asyncio.
 """
 
 from __future__ import annotations
 
 import importlib
 
-TYPE_CHECKING = False  # Nothing is imported before it is used.
+TYPE_CHECKING = False  # Keeps imports lazy.
 if TYPE_CHECKING:
     from pylog._native.columns import Record
     from pylog.client import errors

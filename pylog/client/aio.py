@@ -1,7 +1,7 @@
-"""The clients for asyncio, under pylog.client's names: `from pylog.client.aio import Consumer`.
+"""The asyncio clients, with pylog.client's names: `from pylog.client.aio import Consumer`.
 
-Owns: the names; each is imported when it is first used.
-Invariants: (1) a client belongs to the loop that it was started on.
+Owns: the names; each is imported on first use.
+Invariants: a client belongs to the loop that it was started on.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib
 
 from pylog.client.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
-TYPE_CHECKING = False  # Nothing is imported before it is used.
+TYPE_CHECKING = False  # Keeps imports lazy.
 if TYPE_CHECKING:
     from pylog._native.columns import Record
     from pylog.client.admin.admin import Admin

@@ -1,8 +1,8 @@
-"""Checks what an application passes to a call of the client.
+"""Validate arguments of client calls.
 
 Owns: nothing.
-Invariants: (1) a str or bytes is never read as a list of its characters; (2) everything with
-  `__index__`, such as a NumPy integer, is accepted where an int is.
+Invariants: a str or bytes is never treated as a list of its characters; every type with
+  `__index__`, such as a NumPy integer, is accepted as an int.
 Source: none.
 """
 
@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 
 def several(name: str, given: Iterable[T], remedy: str | None = None) -> list[T]:
-    """The items of an argument that takes several. Raises TypeError for a str or bytes."""
+    """Return the items of a list argument. Raises TypeError for a str or bytes."""
     if isinstance(given, (str, bytes, bytearray)):
         raise TypeError(f"{name} takes a list, not {given!r}: {remedy or f'pass [{given!r}]'}")
     return list(given)
 
 
 def whole(name: str, given: Any) -> int:
-    """An integer. Raises TypeError."""
+    """Return an integer. Raises TypeError."""
     try:
         return operator.index(given)
     except TypeError:
@@ -35,8 +35,9 @@ def whole(name: str, given: Any) -> int:
 
 
 def checks_iterables(kind: type[T]) -> type[T]:
-    """Has each public coroutine of a class check its arguments that are an Iterable. Keeps (1)
-    and, where it is an Iterable[int], (2)."""
+    """Make each public coroutine of a class validate its Iterable arguments: never a str, and for
+    Iterable[int] integers.
+    """
     for name, method in inspect.getmembers(kind, inspect.iscoroutinefunction):
         plural = {argument: annotation.startswith("Iterable[int]")
                   for argument, annotation in method.__annotations__.items()
@@ -65,9 +66,9 @@ def _checking(method: Callable[..., Coroutine[Any, Any, Any]], plural: dict[str,
 
 
 def with_plain_integers(message: Any) -> bool:
-    """Replaces the integers of other types in a request by ints; True when there were any.
+    """Replace other integer types in a request by int. Returns True if there were any.
 
-    Requests are encoded by native code that takes ints only. Keeps (2).
+    Requests are encoded by native code, which accepts only int.
     """
     found = False
     for name in type(message).__slots__:

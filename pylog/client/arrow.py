@@ -1,8 +1,8 @@
-"""What the native columns look like to pyarrow and NumPy; nothing is copied but where stated.
+"""Native columns as pyarrow and NumPy objects, without copying except where stated.
 
 Owns: nothing; arrays keep the native memory alive.
-Invariants: (1) pyarrow and numpy are imported when first needed; (2) columns stand in COLUMNS'
-  order, also when only some are wanted.
+Invariants: pyarrow and numpy are imported on first use; columns have COLUMNS' order, also for a
+  subset.
 Source: Arrow columnar format 1.4.
 """
 
@@ -22,7 +22,7 @@ SOURCES_MAX = 1 << 20
 
 
 def schema(columns: Iterable[str] = COLUMNS) -> Any:
-    """The pyarrow.Schema of record_batch's answer for these columns."""
+    """Return the pyarrow.Schema of record_batch() for these columns."""
     import pyarrow as pa
 
     header = pa.struct([pa.field("key", pa.utf8(), nullable=False), ("value", pa.binary())])
@@ -37,7 +37,7 @@ def schema(columns: Iterable[str] = COLUMNS) -> Any:
 
 
 def ordered(columns: Iterable[str]) -> list[str]:
-    """These columns in COLUMNS' order. Raises ValueError for one that does not exist."""
+    """Return these columns in COLUMNS' order. Raises ValueError if one does not exist."""
     wanted = set(several("columns", columns))
     unknown = wanted - set(COLUMNS)
     if unknown:
@@ -46,7 +46,7 @@ def ordered(columns: Iterable[str]) -> list[str]:
 
 
 def buffer(native: ColumnBuffer | None) -> Any:
-    """A pyarrow.Buffer over native memory."""
+    """Return a pyarrow.Buffer over native memory."""
     import pyarrow as pa
 
     return None if native is None else pa.py_buffer(native)
@@ -76,7 +76,7 @@ def _headers(columns: Columns, kind: Any) -> Any:
 
 
 def _codes(sources: Sequence[tuple[str, int]] | Mapping[int, tuple[str, int]]) -> Any:
-    """(topics, per source its topic's code, per source its partition)."""
+    """Return (topics, topic code of each source, partition of each source)."""
     rows = list(sources.items() if isinstance(sources, Mapping) else enumerate(sources))
     size = max((source for source, _ in rows), default=-1) + 1
     if size > SOURCES_MAX:
@@ -93,9 +93,9 @@ def record_batch(
     columns: Columns, sources: Sequence[tuple[str, int]] | Mapping[int, tuple[str, int]],
     wanted: Iterable[str] = COLUMNS,
 ) -> Any:
-    """A pyarrow.RecordBatch over the native memory.
+    """Return a pyarrow.RecordBatch over the native memory.
 
-    sources: (topic, partition) of each source that the Fetched objects named.
+    sources: (topic, partition) of each source number in the Fetched objects.
     """
     import pyarrow as pa
 
@@ -127,7 +127,9 @@ def record_batch(
 
 
 def _times(columns: Columns, kind: Any) -> Any:
-    """-1 says that the producer gave no time. It stays: to find it takes a look at each."""
+    """Return the timestamps. -1 (the producer set no timestamp) stays: detecting it would require a
+    scan of all values.
+    """
     import pyarrow as pa
 
     return pa.Array.from_buffers(kind, columns.count, [None, buffer(columns.timestamps)], 0)
@@ -138,12 +140,12 @@ def numpy_batch(
     wanted: Iterable[str] = COLUMNS, value_dtype: Any = None, key_dtype: Any = None,
     count: int | None = None,
 ) -> dict[str, Any]:
-    """The columns as NumPy arrays by name; with a count, only so many rows.
+    """Return the columns as NumPy arrays by name; with `count`, only the first rows.
 
-    offset, timestamp (ms), partition and, as indices into "topics", topic are views. Keys and
-    values: with a dtype of 1, 2, 4 or 8 bytes ("<i8", ">f4") a plain array, nulls as zero and
-    "key_null"/"value_null" marking them; without one "key_offsets" and "key_data" (uint8) as in
-    Arrow. Headers are left out. Raises ValueError when a value has another length than the dtype.
+    offset, timestamp (ms), partition and topic (as indices into "topics") are views. Keys and
+    values: with a dtype of 1, 2, 4 or 8 bytes ("<i8", ">f4") a plain array with nulls as zero,
+    marked in "key_null"/"value_null"; without a dtype "key_offsets" and "key_data" (uint8) as in
+    Arrow. Headers are omitted. Raises ValueError if a value's length differs from the dtype's.
     """
     import numpy as np
 
@@ -169,10 +171,10 @@ def numpy_rows(
     columns: Columns, sources: Sequence[TopicPartition], wanted: Iterable[str] = COLUMNS,
     value_dtype: Any = None, key_dtype: Any = None,
 ) -> tuple[dict[str, Any], dict[TopicPartition, int] | None]:
-    """numpy_batch of the rows before the first whose length is not its dtype's.
+    """Return numpy_batch() of the rows before the first with a length that differs from its dtype.
 
-    Returns the first offset of each partition that is not among them, too; None: all are. Raises
-    RecordDeserializationError when the first row is such a one, ValueError.
+    Also returns the first omitted offset of each partition, or None if no row is omitted. Raises
+    RecordDeserializationError if the first row's length differs, ValueError.
     """
     try:
         return numpy_batch(columns, sources, wanted, value_dtype, key_dtype), None
@@ -192,7 +194,7 @@ def numpy_rows(
 
 
 def _unique(numbers: Any) -> tuple[list[int], list[int]]:
-    """(the numbers, where each is first)."""
+    """Return (the unique numbers, index of the first occurrence of each)."""
     import numpy as np
 
     found, firsts = np.unique(numbers, return_index=True)
@@ -200,7 +202,9 @@ def _unique(numbers: Any) -> tuple[list[int], list[int]]:
 
 
 def _first_misfit(columns: Columns, name: str, dtype: Any) -> int:
-    """The first row whose key or value is not null and not as long as the dtype; else the count."""
+    """Return the first row with a non-null key or value of another length than the dtype's, or the
+    row count.
+    """
     import numpy as np
 
     if dtype is None:
@@ -242,15 +246,15 @@ def _numpy_binary(out: dict[str, Any], name: str, columns: Columns, dtype: Any,
     out[name] = array_of(offsets, data, validity, count, dtype)
 
 
-# ---- the other way: what pyarrow has, for native code
+# ---- pyarrow columns for native code
 
 
 def as_bytes(column: Any, role: str = "keys or values") -> Any:
-    """The column in one of the types that Column takes. Raises TypeError."""
+    """Return the column as one of the types that Column accepts. Raises TypeError."""
     import pyarrow as pa
 
     kind = column.type
-    if pa.types.is_dictionary(kind):    # Its words may be of a type that Arrow cannot decode to.
+    if pa.types.is_dictionary(kind):  # Arrow cannot decode every dictionary type.
         return as_bytes(column.dictionary, role).take(column.indices)
     if kind in (pa.binary(), pa.utf8(), pa.large_binary(), pa.large_utf8()):
         return column
@@ -273,6 +277,6 @@ def native_column(column: Any, role: str = "keys or values") -> Column | None:
     validity, offsets, data = column.buffers()
     wide = column.type in (pa.large_binary(), pa.large_utf8())
     if offsets is None or len(column) == 0:
-        # An empty array may come without offsets.
+        # An empty array may have no offsets buffer.
         return Column(0, bytes(8), None, None, 8 if wide else 4)
     return Column(len(column), offsets, data, validity, 8 if wide else 4, column.offset)

@@ -1,13 +1,13 @@
-"""The synchronous face: one event loop on its own thread, shared by the process's clients.
+"""Run the blocking clients: one event loop on a thread, shared by all clients of the process.
 
-Owns: the loop's thread and its watchdog; a forked child makes new ones.
-Invariants: (1) an application's callbacks run on the application's thread, while it waits in a
-  call of the client, so that they may call the client again; (2) a wait ends by a signal (Ctrl-C);
-  (3) no exception ends the loop; (4) no thread waits for a lock whose holder may run Python code of
-  the application, such as a signal handler that calls the client. So the loop and the threads that
-  wait for it share no lock of the interpreter (Lock, Event, Condition, concurrent.futures.Future).
-Source: measured on a 2-core EPYC with two consumers in one process: a loop for each costs the same
-  CPU a record and as much time a call as one loop for both, so there are fewer threads.
+Owns: the loop's thread and its watchdog; a forked child creates new ones.
+Invariants: an application's callbacks run on its own thread, while that thread waits in a client
+  call, so callbacks can call the client; a signal (Ctrl-C) ends a wait; no exception ends the loop;
+  no thread waits for a lock whose holder may run the application's Python code, such as a signal
+  handler that calls the client. Therefore the loop and its waiting threads share no interpreter
+  lock (Lock, Event, Condition, concurrent.futures.Future).
+Source: measured on a 2-core EPYC with two consumers in one process: separate loops cost the same
+  CPU per record and time per call as a shared one, so a shared loop saves threads.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ from pylog.client.errors import ConcurrentUseError, ForkedError
 WATCH_S = 1.0
 
 _LOG = logging.getLogger("pylog.client")
-_shared: dict[int, Driver] = {}  # By process: a forked child gets its own.
+_shared: dict[int, Driver] = {}  # By process id: a forked child gets its own.
 
 
 class Bell:
-    """Wakes the thread that waits, which then looks at what has changed. Keeps (4).
+    """Wake a waiting thread, which then checks for changes. Takes no lock.
 
     A C queue: a signal handler may interrupt any method and call another. threading.Event has a
-    lock, which the interrupted thread would hold while the handler waits."""
+    lock, which the interrupted thread would hold while the handler waits.
+    """
 
     def __init__(self) -> None:
         self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def set(self) -> None:
-        """Wake the thread that waits, or the next one that does."""
+        """Wake the waiting thread, or the next thread to wait."""
         if self._rings.empty():
             self._rings.put(None)
 
     def clear(self) -> None:
-        """Forget earlier calls of set(): look at what they announced after this."""
+        """Discard earlier set() calls. Check for changes after this."""
         try:
             while True:
                 self._rings.get_nowait()
@@ -57,7 +58,7 @@ class Bell:
             pass
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for set(), which is forgotten then. Returns False after timeout_s seconds."""
+        """Wait for set() and reset it. Returns False after timeout_s seconds."""
         try:
             self._rings.get(timeout=None if timeout_s is None else max(0.0, timeout_s))
         except queue.Empty:
@@ -66,10 +67,10 @@ class Bell:
 
 
 class Call:
-    """A coroutine that runs on the loop for a thread that waits. Keeps (4)."""
+    """A coroutine that runs on the loop while a thread waits for it, without a shared lock."""
 
     def __init__(self, driver: Driver, work: Coroutine[Any, Any, Any], bell: Bell):
-        """bell: set when the outcome stands."""
+        """bell: set when the result is available."""
         self.done = False
         self._driver, self._work, self._bell = driver, work, bell
         self._task: asyncio.Task[Any] | None = None
@@ -92,7 +93,7 @@ class Call:
         self._bell.set()
 
     def cancel(self) -> None:
-        """Cancel the coroutine, soon and once."""
+        """Cancel the coroutine asynchronously, at most once."""
         try:
             self._driver.post(self._cancel)
         except RuntimeError:
@@ -104,7 +105,8 @@ class Call:
             self._task.cancel()
 
     def result(self, timeout_s: float | None = None) -> Any:
-        """Wait for the result. Raises what the coroutine raised, TimeoutError after timeout_s."""
+        """Wait for the result. Raises the coroutine's exception, or TimeoutError after timeout_s.
+        """
         if not self.done and not self._bell.wait(timeout_s):
             raise TimeoutError(f"no result after {timeout_s} s")
         try:
@@ -128,7 +130,7 @@ class Driver:
 
     @staticmethod
     def shared() -> Driver:
-        """The process's driver."""
+        """Return the process's driver, creating it if necessary."""
         process = os.getpid()
         found = _shared.get(process)
         if found is not None:
@@ -138,7 +140,7 @@ class Driver:
         made = Driver()
         found = _shared.setdefault(process, made)
         if found is not made:
-            # Another thread or a signal handler was first.
+            # Another thread or a signal handler created one first.
             made.post(made.loop.stop)
         return found
 
@@ -149,12 +151,12 @@ class Driver:
                 self.loop.run_forever()
                 self.loop.close()
                 return
-            except BaseException as failure:  # Keeps (3): every client of the process needs it.
+            except BaseException as failure:  # Every client of the process needs the loop.
                 _LOG.error("%r reached the client's event loop, which continues",
                            failure, exc_info=failure)
 
     def _watch(self) -> None:
-        """Log the loop's stack when it has run nothing else for WATCH_S.
+        """Log the loop's stack if it was blocked for WATCH_S.
 
         A callback that blocks, or a coroutine that never yields, stops every client of the process.
         """
@@ -179,9 +181,10 @@ class Driver:
             time.sleep(WATCH_S)
 
     def submit(self, work: Coroutine[Any, Any, Any], bell: Bell | None = None) -> Call:
-        """Runs a coroutine on the loop; from any other thread. Raises ForkedError.
+        """Run a coroutine on the loop; call from another thread. Raises ForkedError.
 
-        bell: set when the outcome stands."""
+        bell: set when the result is available.
+        """
         if self.process != os.getpid():
             work.close()
             raise ForkedError
@@ -189,23 +192,23 @@ class Driver:
         return Call(self, work, bell or Bell())
 
     def post(self, function: Callable[..., Any], *given: Any) -> None:
-        """Calls a function on the loop, soon, without its result."""
+        """Call a function on the loop soon, without returning its result."""
         self.loop.call_soon_threadsafe(function, *given)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Waits for a coroutine's result; cancels it when the wait is interrupted."""
+        """Wait for a coroutine's result; cancel the coroutine if the wait is interrupted."""
         return Desk(self).run(work)
 
 
 class SingleUser:
-    """Lets one thread at a time into an object: `with user: …`, which may be nested."""
+    """Allow only one thread at a time into an object: `with user: …`. May be nested."""
 
     def __init__(self, name: str):
         self._name = name
         self._lock = threading.RLock()
 
     def __enter__(self) -> None:
-        """Raises ConcurrentUseError while another thread is inside."""
+        """Raise ConcurrentUseError if another thread is inside."""
         if not self._lock.acquire(blocking=False):
             raise ConcurrentUseError(
                 f"another thread is using this {self._name}: use one {self._name} per thread. Only "
@@ -216,7 +219,7 @@ class SingleUser:
 
 
 class Desk:
-    """Where an application's threads wait and run the callbacks that the loop hands over."""
+    """Lets application threads wait and run callbacks for the loop."""
 
     def __init__(self, driver: Driver):
         self.driver = driver
@@ -224,7 +227,8 @@ class Desk:
         self._bells: list[Bell] = []  # One per wait.
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Waits for a coroutine's result and runs callbacks meanwhile. May be called in one."""
+        """Wait for a coroutine's result and run callbacks in the meantime. Callbacks may call this.
+        """
         bell = Bell()
         call = self.driver.submit(work, bell)
         self._bells.append(bell)
@@ -242,7 +246,7 @@ class Desk:
         return call.result()
 
     async def call(self, function: Callable[..., Any], *given: Any) -> Any:
-        """On the loop: has a waiting thread call a function. Keeps (1)."""
+        """Have a waiting thread call a function, and await its result. Call on the loop."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
         self._callbacks.append((function, given, answer))
@@ -264,10 +268,10 @@ class Desk:
             return
         try:
             result = function(*given)
-        except Exception as failure:  # It is the loop's side that waits for it.
+        except Exception as failure:  # The loop's side awaits the exception.
             self.driver.post(blocking.settle, answer, None, failure)
         except BaseException:
-            # Ends the application's call, and for other work the wait for the callback.
+            # Ends the application's call, and the other callers' wait for this callback.
             waiting.cancel()
             self.driver.post(blocking.settle, answer, None, None)
             raise

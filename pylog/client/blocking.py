@@ -1,8 +1,8 @@
-"""Calls that block, on daemon threads of the client, awaited from an event loop.
+"""Run blocking calls on daemon threads and await them from an event loop.
 
 Owns: one standby thread per process.
-Invariants: (1) a call also runs after main() has returned and in atexit handlers, when asyncio's
-  executors are shut down and no thread can be started; (2) no call delays the end of the process.
+Invariants: a call also runs after main() has returned and in atexit handlers, when asyncio's
+  executors are shut down and no thread can be started; no call delays the end of the process.
 Source: CPython: concurrent.futures shuts its threads down before threading joins the others.
 """
 
@@ -20,7 +20,7 @@ _standby: tuple[int, queue.SimpleQueue[Callable[[], None]]] | None = None
 
 
 def prepare() -> None:
-    """Start this process's standby thread. Raises RuntimeError when no thread can be started."""
+    """Start this process's standby thread. Raises RuntimeError if no thread can be started."""
     global _standby
     if _standby is None or _standby[0] != os.getpid():
         jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -34,10 +34,10 @@ def _work(jobs: queue.SimpleQueue[Callable[[], None]]) -> None:
 
 
 def settle(outcome: asyncio.Future[Any], result: Any, failure: Exception | None) -> None:
-    """Give a future its outcome, unless it has one.
+    """Set a future's result or exception, unless it is done.
 
-    A future refuses a StopIteration and would stay pending: it gets a RuntimeError instead, as the
-    caller of a coroutine does.
+    A future rejects StopIteration and would stay pending, so it gets a RuntimeError instead, like
+    the caller of a coroutine.
     """
     if outcome.done():
         return
@@ -53,7 +53,8 @@ def settle(outcome: asyncio.Future[Any], result: Any, failure: Exception | None)
 async def run(function: Callable[..., Any], *given: Any) -> Any:
     """Await function(*given), called on another thread with the caller's context variables.
 
-    Raises what it raises; RuntimeError instead of SystemExit and the like: they would end the loop.
+    Raises the function's exception, or RuntimeError in place of SystemExit and similar exceptions,
+    which would end the loop.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Any] = loop.create_future()
@@ -72,12 +73,12 @@ async def run(function: Callable[..., Any], *given: Any) -> Any:
         try:
             loop.call_soon_threadsafe(settle, outcome, result, failed)
         except RuntimeError:
-            pass  # The loop was closed: no one waits.
+            pass  # The loop is closed: nothing waits for the result.
 
     try:
         threading.Thread(target=job, name="pylog-blocking", daemon=True).start()
     except RuntimeError:
-        # Keeps (1). Also at the system's limit of threads.
+        # The interpreter is shutting down, or the system's thread limit is reached.
         prepare()
         assert _standby is not None
         _standby[1].put(job)

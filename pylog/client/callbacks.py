@@ -1,9 +1,9 @@
-"""Functions of the application that the client calls on an event loop.
+"""Call functions of the application on an event loop.
 
 Owns: nothing.
-Invariants: (1) nothing that such a function raises reaches the client's own code: the client's
-  state is complete before and after the call; (2) SystemExit and KeyboardInterrupt end an event
-  loop of the application, as in asyncio, but not the one that the synchronous clients share.
+Invariants: exceptions of these functions never reach the client's code, and the client's state is
+  complete before and after the call; SystemExit and KeyboardInterrupt end an event loop of the
+  application, as in asyncio, but not the loop that the blocking clients share.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _LOG = logging.getLogger("pylog.client")
 
 
 def call(what: str, function: Callable[..., Any], *given: Any) -> None:
-    """Call function(*given) and log what it raises; what: its name for the log. Keeps (1)."""
+    """Call function(*given) and log its exception. what: its name for the log."""
     try:
         function(*given)
     except (SystemExit, KeyboardInterrupt) as failure:
         _LOG.error("%s raised %r", what, failure)
         try:
-            asyncio.get_running_loop().call_soon(_raise, failure)  # Keeps (2).
+            asyncio.get_running_loop().call_soon(_raise, failure)  # As in asyncio.
         except RuntimeError:
             pass  # No loop runs here.
     except BaseException:  # CancelledError too.

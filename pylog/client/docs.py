@@ -1,7 +1,8 @@
-"""What is derived from the client's tables: the reference of its settings, and types for checkers.
+"""Generate the settings reference and the type stubs from the client's tables.
 
-Owns: nothing; docs/client-settings.md, options.pyi and admin.pyi are derived, never edited.
-Invariants: (1) the same tables give the same bytes; (2) every setting has a sentence.
+Owns: nothing; docs/client-settings.md, options.pyi and admin/blocking.pyi are generated, never
+  edited.
+Invariants: the same tables give the same bytes; every setting has a description.
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ class Admin:
 
 
 def page() -> str:
-    """The text of docs/client-settings.md."""
+    """Return the text of docs/client-settings.md."""
     meant = {**ALIASES, **{name: f"{ours}, in KiB" for name, (ours, _) in UNITS.items()}}
     theirs = [f"| {name} | {ours} |" for name, ours in sorted(meant.items())]
     parts = [_PAGE.format(aliases="\n".join(["| theirs | ours |", "|---|---|", *theirs]),
@@ -223,7 +224,7 @@ def _allowed(row: Setting) -> str:
 
 
 def options_stub() -> str:
-    """The text of pylog/client/options.pyi."""
+    """Return the text of pylog/client/options.pyi."""
     parts = [_OPTIONS]
     for role in ROLES:
         rows = [row for row in TABLE if role in row.roles or ALL in row.roles]
@@ -253,7 +254,7 @@ def _type(row: Setting) -> str:
 
 
 def admin_stub() -> str:
-    """The text of pylog/client/admin/blocking.pyi: administration's calls, without await."""
+    """Return the text of pylog/client/admin/blocking.pyi: the admin calls, without await."""
     calls = [_call(name, method) for name, method
              in inspect.getmembers(administration.Admin, inspect.iscoroutinefunction)
              if not name.startswith("_") and name not in ("start", "close")]
@@ -270,7 +271,7 @@ def admin_stub() -> str:
 
 
 def _imports(module: Any) -> Iterator[tuple[str, str]]:
-    """(module, name) of each from-import."""
+    """Yield (module, name) of each from-import."""
     source = Path(inspect.getfile(module)).read_text()
     for place, names in re.findall(r"^from (\S+) import (\([^)]*\)|.*)$", source, re.MULTILINE):
         for name in names.strip("()").replace("\n", " ").split(","):
@@ -295,7 +296,7 @@ def _call(name: str, method: Any) -> str:
 
 
 def main() -> None:
-    """Writes the page to the first argument, and the types beside this module."""
+    """Write the page to the first argument, and the stubs next to this module."""
     here = Path(__file__).parent
     Path(sys.argv[1]).write_text(page())
     (here / "options.pyi").write_text(options_stub())

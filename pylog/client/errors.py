@@ -1,10 +1,10 @@
-"""The client's exceptions: one class for each of Kafka's error codes, and those of the client.
+"""The client's exceptions: a class for each of Kafka's error codes, and the client's own.
 
-Owns: the classes made from the protocol's table.
-Invariants: (1) each row of the table has exactly one class, made when it is first asked for, named
-  as Kafka's: NOT_LEADER_OR_FOLLOWER is NotLeaderOrFollowerError; (2) `retriable` says that the same
-  request may succeed later, `fatal` that this client object cannot go on; never both.
-Source: protocol/errors.py; what is fatal follows Kafka's Java client.
+Owns: the classes generated from the protocol's error table.
+Invariants: each row of the table has exactly one class, created on first use and named like
+  Kafka's: NOT_LEADER_OR_FOLLOWER is NotLeaderOrFollowerError; `retriable` means that the same
+  request may succeed later, `fatal` that this client object cannot continue; never both.
+Source: protocol/errors.py; fatal errors are those of Kafka's Java client.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pylog.protocol.errors import TABLE, Error, ErrorCode
 
 
 class KafkaError(Exception):
-    """Root of the tree. `code` is Kafka's error code, -1 where there is none.
+    """Base class. `code` is Kafka's error code, or -1.
 
-    results: when one call was about several things, what became of each, by name.
+    results: if a call covered several items, the outcome of each by name.
     """
 
     results: Any = None
@@ -26,34 +26,34 @@ class KafkaError(Exception):
     code: ClassVar[int] = -1
     retriable: ClassVar[bool] = False
     fatal: ClassVar[bool] = False
-    # The cached metadata may be what is wrong: ask again before the next try.
+    # The cached metadata may be outdated: refresh it before retrying.
     stale_metadata: ClassVar[bool] = False
 
 
 class RetriableError(KafkaError):
-    """May succeed when it is tried again."""
+    """May succeed if retried."""
 
     retriable = True
 
 
 class InvalidMetadataError(RetriableError):
-    """May succeed when it is tried again with fresh metadata."""
+    """May succeed if retried with fresh metadata."""
 
     stale_metadata = True
 
 
 class FatalError(KafkaError):
-    """The client object is of no more use and has to be closed."""
+    """The client object is unusable; close it."""
 
     fatal = True
 
 
 class AuthorizationError(KafkaError):
-    """The broker knows who asks, and refuses."""
+    """The authenticated user lacks permission."""
 
 
 class BrokerError(KafkaError):
-    """Root of what a broker answers that is neither retriable nor fatal."""
+    """Base class of broker errors that are neither retriable nor fatal."""
 
 
 class ConfigError(KafkaError, ValueError):
@@ -65,14 +65,15 @@ class ClosedError(KafkaError):
 
 
 class ForkedError(ClosedError):
-    """The client object was made before the process forked: its thread is not in the child."""
+    """The client object was created before the process forked: the child does not have its thread.
+    """
 
     def __init__(self) -> None:
         super().__init__("used after fork: make clients in the process that uses them")
 
 
 class LostRecords(KafkaError):
-    """Records that were sent and not acknowledged. `count`: how many."""
+    """Records that were sent and not acknowledged. `count`: number of records."""
 
     def __init__(self, count: int):
         super().__init__(f"{counted(count, 'record')} not acknowledged: what each failed with is "
@@ -81,14 +82,14 @@ class LostRecords(KafkaError):
 
     @classmethod
     def checked(cls, count: int, check: bool) -> int:
-        """The count; raises when it is to be checked and is not 0."""
+        """Return the count. Raises LostRecords if `check` is set and it is not 0."""
         if check and count:
             raise cls(count)
         return count
 
 
 class IllegalStateError(KafkaError):
-    """The call does not fit what was called before."""
+    """The call is not allowed in the object's current state."""
 
 
 class ConcurrentUseError(IllegalStateError):
@@ -96,45 +97,46 @@ class ConcurrentUseError(IllegalStateError):
 
 
 class KafkaTimeoutError(RetriableError, TimeoutError):
-    """The time given to a call ran out."""
+    """A call's timeout has expired."""
 
 
 class KafkaConnectionError(InvalidMetadataError, OSError):
-    """A broker could not be reached, or the connection ended before the answer came."""
+    """A broker could not be reached, or the connection closed before the response arrived."""
 
 
 class NoBrokersError(KafkaConnectionError):
-    """None of the bootstrap servers could be reached."""
+    """No bootstrap server could be reached."""
 
 
 class UnsupportedByBrokerError(KafkaError):
-    """The broker serves no version of the request that says what was asked."""
+    """The broker supports no version of the request that can express these arguments."""
 
 
 class AuthenticationError(FatalError):
-    """The broker did not accept the credentials or certificates."""
+    """The broker rejected the credentials or certificates."""
 
 
 class WakeupError(KafkaError):
-    """`wakeup` was called while another thread polled."""
+    """`wakeup` was called during a poll."""
 
 
 class CommitFailedError(KafkaError):
-    """The group has gone on without this member: its partitions belong to others by now."""
+    """The group has rebalanced without this member: its partitions have other owners."""
 
 
 class RebalanceNeededError(RetriableError):
-    """The group rebalances: poll, then commit again."""
+    """The group is rebalancing: poll, then commit again."""
 
 
 class NoOffsetForPartitionError(KafkaError):
-    """A partition has neither a committed offset nor a way of resetting it."""
+    """A partition has no committed offset, and auto.offset.reset is none."""
 
 
 class LogTruncationError(KafkaError):
-    """A new leader's log ends before the position of who has auto.offset.reset=none: seek to go on.
+    """The new leader's log ends before the position, and auto.offset.reset is none: seek to
+    continue.
 
-    partition; offset: where that log and the one that was read part.
+    partition; offset: where the logs diverge.
     """
 
     partition: Any = None
@@ -142,9 +144,9 @@ class LogTruncationError(KafkaError):
 
 
 class SerializationError(KafkaError):
-    """A key or value could not be turned into bytes, or bytes into a key or value.
+    """A key or value could not be serialized or deserialized.
 
-    partition, offset: of the record that could not be read, where it is one.
+    partition, offset: of the record, if it was being deserialized.
     """
 
     partition: Any = None
@@ -152,7 +154,7 @@ class SerializationError(KafkaError):
 
 
 class RecordDeserializationError(SerializationError, ValueError):
-    """A record could not be deserialized. The position stays at it: seek past it to go on.
+    """A record could not be deserialized. The position does not change: seek past it to continue.
 
     partition: its TopicPartition; offset: its offset.
     """
@@ -160,7 +162,7 @@ class RecordDeserializationError(SerializationError, ValueError):
     @classmethod
     def at(cls, partition: Any, offset: int, reason: object,
            remedy: str = "seek past it to go on") -> RecordDeserializationError:
-        """Of the record at this offset of a TopicPartition."""
+        """Return the error for a record of a TopicPartition."""
         made = cls(f"{partition}, offset {offset}: {reason}; {remedy}")
         made.partition, made.offset = partition, offset
         return made
@@ -194,7 +196,9 @@ _by_code: dict[int, type[KafkaError]] = {}
 
 
 def class_name(row: Error) -> str:
-    """NOT_COORDINATOR -> NotCoordinatorError, INVALID_TOPIC_EXCEPTION -> InvalidTopicError."""
+    """Return the class name: NOT_COORDINATOR -> NotCoordinatorError, INVALID_TOPIC_EXCEPTION ->
+    InvalidTopicError.
+    """
     stem = row.name
     for suffix in _SUFFIXES:
         stem = stem.removesuffix(suffix)
@@ -205,31 +209,31 @@ _codes = {class_name(row): code for code, row in TABLE.items() if code}
 
 
 def error_class(code: int) -> type[KafkaError]:
-    """The class of an error code; a code that Kafka 4.3 does not have is an unknown one."""
+    """Return the class for an error code; codes unknown to Kafka 4.3 map to UNKNOWN_SERVER_ERROR.
+    """
     found = _by_code.get(code)
     if found is None:
         row = TABLE.get(code) or TABLE[-1]
         found = _by_code.get(int(row)) or _make(row)
-        _by_code[int(row)] = _by_code[code] = found  # Keeps (1).
+        _by_code[int(row)] = _by_code[code] = found  # Each row has exactly one class.
     return found
 
 
 def error(code: int, message: str | None = None, context: str = "") -> KafkaError:
-    """An exception for a code. message: the broker's own words; context: what was asked for."""
+    """Return an exception for a code. message: from the broker; context: subject of the request."""
     cls = error_class(code)
     text = message or (TABLE.get(code) or TABLE[-1]).message
     return cls(f"{context}: {text}" if context else text)
 
 
 def raise_for(code: int, message: str | None = None, context: str = "") -> None:
-    """Raises the exception of a code that is not 0."""
+    """Raise the exception of an error code that is not 0."""
     if code:
         raise error(code, message, context)
 
 
 def raise_among(results: dict[Any, Any]) -> None:
-    """Raises the first KafkaError of several results, with all of them; what will not pass before
-    what may."""
+    """Raise the first KafkaError among results, permanent errors first, with all `results`."""
     failures = [result for result in results.values() if isinstance(result, KafkaError)]
     if failures:
         failure = min(failures, key=lambda one: one.retriable)

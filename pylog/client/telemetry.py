@@ -1,12 +1,12 @@
-"""OpenTelemetry for clients: their metrics as instruments, and traces through record headers.
+"""OpenTelemetry for clients: metrics as instruments, and traces through record headers.
 
     pip install 'pylog-broker[otel]'
     telemetry.observe(producer)
     Producer(interceptor_classes=[telemetry.Tracing()], ...)
 
 Owns: the instruments it registers.
-Invariants: (1) reading metrics costs the client's threads nothing but the reading; (2) a record
-  without a trace stays as it is; (3) this module is the only one that imports opentelemetry.
+Invariants: metrics cost the client's threads nothing except when they are read; a record without a
+  trace is not changed; no other module imports opentelemetry.
 Source: OpenTelemetry's conventions for messaging; W3C Trace Context (the header traceparent).
 """
 
@@ -23,8 +23,9 @@ SYSTEM = {"messaging.system": "kafka"}
 
 
 def observe(client: Any, provider: Any = None) -> None:
-    """Registers an instrument for each metric that the client has now: totals as counters, the
-    others as gauges. provider: a MeterProvider, the global one by default."""
+    """Register an instrument for each current metric of a client: counters for totals, gauges for
+    the rest. provider: a MeterProvider, the global one by default.
+    """
     meter = metrics.get_meter(SCOPE, meter_provider=provider)
     identity = {**SYSTEM, "messaging.client.id": client.settings["client.id"]}
     names = {(group.partition(".")[0], name): None
@@ -47,7 +48,7 @@ def _reader(client: Any, group: str, name: str, identity: dict[str, Any]) -> Any
 
 
 class Tracing:
-    """An interceptor: records carry the trace that they were sent in, readers link to it."""
+    """An interceptor: records carry the trace in which they were sent, and consumers link to it."""
 
     def __init__(self, provider: Any = None):
         self.tracer = trace.get_tracer(SCOPE, tracer_provider=provider)
@@ -58,7 +59,7 @@ class Tracing:
                 f"send {topic}", kind=trace.SpanKind.PRODUCER,
                 attributes={**SYSTEM, "messaging.destination.name": topic}):
             propagate.inject(carried)
-        if not carried:  # Keeps (2).
+        if not carried:  # There is no trace to add.
             return {}
         pairs = headers.items() if isinstance(headers, dict) else headers or ()
         return {"headers": [*pairs, *((key, value.encode()) for key, value in carried.items())]}
@@ -74,7 +75,7 @@ class Tracing:
 
 
 def context_of(record: Any) -> Any:
-    """The SpanContext of the trace that a record was sent in; None without one."""
+    """Return the SpanContext of the trace in which a record was sent, or None."""
     carried = {key: (value or b"").decode("latin-1") for key, value in record.headers}
     found = trace.get_current_span(propagate.extract(carried)).get_span_context()
     return found if found.is_valid else None

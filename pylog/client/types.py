@@ -1,7 +1,7 @@
-"""Small values that every part of the client passes around: partitions, offsets, times.
+"""Value types used by every part of the client: partitions, offsets, times.
 
 Owns: nothing.
-Invariants: (1) all are tuples: hashable, comparable, unpackable.
+Invariants: all are tuples: hashable, comparable, unpackable.
 Source: Kafka's Java client, for names and fields.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from typing import Any, NamedTuple
 
-EARLIEST = -2  # The offsets that a time query uses for the two ends of a log.
+EARLIEST = -2  # Special timestamps of ListOffsets for the start and end of a log.
 LATEST = -1
 
 
@@ -25,7 +25,7 @@ class TopicPartition(NamedTuple):
 
     @classmethod
     def of(cls, given: Any) -> TopicPartition:
-        """What an application gave for a partition: one of these, or a pair. Raises TypeError."""
+        """Convert an application's argument: a TopicPartition or a pair. Raises TypeError."""
         if isinstance(given, (tuple, list)) and len(given) == 2 \
                 and isinstance(given[0], str) and hasattr(given[1], "__index__"):
             return cls(given[0], operator.index(given[1]))
@@ -35,7 +35,7 @@ class TopicPartition(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed offset: the next record to read, and a note of the committer."""
+    """A committed offset: the next record to read, and the committer's metadata."""
 
     offset: int
     metadata: str = ""
@@ -43,8 +43,9 @@ class OffsetAndMetadata(NamedTuple):
 
     @classmethod
     def of(cls, given: Any) -> OffsetAndMetadata:
-        """What an application gave for an offset: a number, one of these, or its parts. Raises
-        TypeError."""
+        """Convert an application's argument: a number, an OffsetAndMetadata, or its parts. Raises
+        TypeError.
+        """
         if isinstance(given, (tuple, list)):
             offset, *rest = given
             made = cls(operator.index(offset), *rest)
@@ -55,7 +56,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """The first record at or after a time, with its own timestamp in ms."""
+    """The first record at or after a time, with its timestamp in ms."""
 
     offset: int
     timestamp: int
@@ -63,7 +64,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """Who a consumer is in its group: what a transaction needs to commit its offsets."""
+    """A consumer's group and member ids, required to commit its offsets in a transaction."""
 
     group_id: str
     generation_id: int = -1

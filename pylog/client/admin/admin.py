@@ -1,9 +1,9 @@
-"""Topics, settings, quotas, directories and the cluster itself, for asyncio.
+"""The asyncio Admin client: topics, settings, quotas, log directories and the cluster.
 
 Owns: a cluster's connections.
-Invariants: (1) what failed and may pass is asked again, what succeeded is not; (2) when some of
-  several things fail, the exception of the first has `results`: all of them by name; (3) no call
-  reads a str as a list of its characters.
+Invariants: retries cover only the items with a retriable error; if some of several items fail, the
+  first one's exception has `results` with the outcome of each by name; no call treats a str as a
+  list of its characters.
 Source: Kafka's Admin client.
 """
 
@@ -84,7 +84,10 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
 
     async def _each(self, wanted: Mapping[Any, Any], timeout: float | None,
                     ask: Callable[[dict[Any, Any]], Awaitable[dict[Any, Any]]]) -> dict[Any, Any]:
-        """Results by name; ask gives {name: result or KafkaError}. Keeps (1), (2)."""
+        """Run `ask`, which returns {name: result or KafkaError}, and retry failed items.
+
+        Returns the results by name. Raises the first error, with all `results`.
+        """
         results: dict[Any, Any] = {}
 
         async def attempt() -> None:
@@ -101,7 +104,8 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
 
     async def _severally(self, names: Iterable[Any], timeout: float | None,
                          work: Callable[[Any], Awaitable[Any]]) -> dict[Any, Any]:
-        """As _each, of what has a request of its own: all of them at the same time."""
+        """Run `work` for all names concurrently, each with a separate request. Otherwise as _each.
+        """
         wanted, results = list(dict.fromkeys(names)), dict[Any, Any]()
         await self._tried(lambda: _gathered(wanted, results, work), timeout, wanted, results)
         raise_among(results)
@@ -109,8 +113,11 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
 
     async def _everywhere(self, timeout: float | None, work: Callable[[int], Awaitable[Any]]
                           ) -> dict[int, Any]:
-        """work(broker) by broker, of all that there are: one that comes meanwhile is asked too, and
-        one that goes is not asked any more. Keeps (1), (2)."""
+        """Run work(broker) for every broker and return the results by broker.
+
+        Follows changes of the broker list during retries. Raises the first error, with all
+        `results`.
+        """
         results: dict[int, Any] = {}
         nodes: list[int] = []
 
@@ -127,7 +134,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
 
     async def _tried(self, attempt: Callable[[], Awaitable[None]], timeout: float | None,
                      wanted: Iterable[Any], results: dict[Any, Any]) -> None:
-        """Keeps (2), when the time is over too."""
+        """Retry `attempt` and add `results` to its exception, also on a timeout."""
         try:
             await self.cluster.retry(attempt, timeout)
         except KafkaError as failure:
@@ -135,7 +142,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
             raise
 
     async def _answered(self, ask: Callable[[], Awaitable[Any]], timeout: float | None) -> Any:
-        """The answer to a request that is done or refused as a whole."""
+        """Retry a request that succeeds or fails as a whole, and return its response."""
         async def attempt() -> Any:
             answer = await ask()
             raise_for(answer.error_code, getattr(answer, "error_message", None))
@@ -144,7 +151,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
         return await self.cluster.retry(attempt, timeout)
 
     async def _controlled(self, request: Any) -> Any:
-        """One request to the controller, or to a broker that passes it on."""
+        """Send one request to the controller, or to a broker that forwards it."""
         return await self.cluster.send(await self.cluster.controller(), request)
 
     # The cluster
@@ -163,7 +170,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
 
     async def list_topics(self, internal: bool = False, timeout: float | None = None
                           ) -> dict[str, TopicInfo]:
-        """Every topic by name; those of the brokers themselves only when asked for."""
+        """Return every topic by name; internal topics only with `internal`."""
         metadata = await self.cluster.retry(self.cluster.every_topic, timeout)
         return {name: topic for name, topic in sorted(metadata.topics.items())
                 if internal or not topic.is_internal}
@@ -178,14 +185,16 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
 
         async def refuse_unknown(left: dict[str, None]) -> dict[str, Any]:
             found = await ask(left)
-            # Whoever asks for a topic that is not there wants to know it now.
+            # Report a missing topic immediately instead of retrying.
             return {name: _settled(result) for name, result in found.items()}
 
         return await self._each(dict.fromkeys(names), timeout, refuse_unknown)
 
     async def create_topics(self, topics: Iterable[NewTopic | str], validate_only: bool = False,
                             timeout: float | None = None) -> dict[str, bytes]:
-        """The topics' ids by name. Raises TopicAlreadyExistsError and the like."""
+        """Create topics and return their ids by name. Raises TopicAlreadyExistsError and other
+        errors.
+        """
         request = messages.CreateTopicsRequest
         wanted = {topic.name: topic for topic in [
             NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]}
@@ -222,7 +231,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
 
     async def create_partitions(self, counts: Mapping[str, int], validate_only: bool = False,
                                 timeout: float | None = None) -> None:
-        """counts: how many partitions each topic shall have."""
+        """Add partitions. counts: the new number of partitions of each topic."""
         request = messages.CreatePartitionsRequest
 
         async def ask(left: dict[str, int]) -> dict[str, Any]:
@@ -236,7 +245,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
 
     async def delete_records(self, before: Mapping[TopicPartition, int],
                              timeout: float | None = None) -> dict[TopicPartition, int]:
-        """Forgets records before each offset (-1: all); the logs' new start offsets."""
+        """Delete records before each offset (-1: all). Returns the logs' new start offsets."""
         request = messages.DeleteRecordsRequest
 
         async def ask(node: int, share: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
@@ -256,14 +265,14 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
 
     async def list_offsets(self, at: Mapping[TopicPartition, int | str],
                            timeout: float | None = None) -> dict[TopicPartition, Any]:
-        """OffsetAndTimestamp by partition. at: "earliest", "latest" or a time in ms."""
+        """Return OffsetAndTimestamp by partition. at: "earliest", "latest" or a time in ms."""
         times = {TopicPartition.of(tp): TIMES.get(which, which) for tp, which in at.items()}
         return await positions.list_offsets(self.cluster, times, 0, timeout)
 
     async def elect_leaders(self, partitions: Iterable[TopicPartition] | None = None,
                             unclean: bool = False, timeout: float | None = None
                             ) -> dict[TopicPartition, Any]:
-        """None: of all partitions. None for each elected one, the KafkaError for each other."""
+        """Elect leaders of these partitions, or of all. Returns None or the KafkaError of each."""
         request = messages.ElectLeadersRequest
         topics = None
         if partitions is not None:
@@ -282,7 +291,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
     async def alter_partition_reassignments(
             self, wanted: Mapping[TopicPartition, list[int] | None],
             timeout: float | None = None) -> None:
-        """The brokers that each partition shall be on; None cancels a move."""
+        """Set the brokers of each partition; None cancels a reassignment."""
         request = messages.AlterPartitionReassignmentsRequest
 
         async def ask(left: dict[TopicPartition, Any]) -> dict[TopicPartition, Any]:
@@ -302,7 +311,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
 
     async def list_partition_reassignments(self, timeout: float | None = None
                                            ) -> dict[TopicPartition, Any]:
-        """Moves under way: (replicas, adding, removing) by partition."""
+        """Return running reassignments: (replicas, adding, removing) by partition."""
         answer = await self._answered(lambda: self._controlled(
             messages.ListPartitionReassignmentsRequest()), timeout)
         return {TopicPartition(topic.name, row.partition_index):
@@ -342,7 +351,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
     async def incremental_alter_configs(
             self, changes: Mapping[ConfigResource, Iterable[AlterConfigOp] | Mapping[str, Any]],
             validate_only: bool = False, timeout: float | None = None) -> None:
-        """Per resource the changes, or plainly {name: value}, None for back to the default."""
+        """Change settings per resource: operations, or {name: value} with None for the default."""
         request = messages.IncrementalAlterConfigsRequest
 
         wanted = {ConfigResource(ResourceType(kind), name): _ops(given)
@@ -374,7 +383,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                         build: Callable[[list[ConfigResource]], Any],
                         read: Callable[[Any], dict[ConfigResource, Any]]
                         ) -> dict[ConfigResource, Any]:
-        """A broker's own settings are asked of that broker, the rest of any."""
+        """Send a broker's own settings to that broker, and all others to any broker."""
         shares: dict[int | None, list[ConfigResource]] = {}
         for resource in resources:
             owner = int(resource.name) if resource.type in _BROKER_TYPES and resource.name else None
@@ -399,7 +408,9 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
     async def describe_client_quotas(self, entity: Mapping[str, str | None] | None = None,
                                      strict: bool = False, timeout: float | None = None
                                      ) -> list[tuple[dict[str, str | None], dict[str, float]]]:
-        """(entity, quotas) of all, or of those that match: {"user": name, None: the default}."""
+        """Return (entity, quotas) of all entities, or of those that match: {"user": name, None:
+        default}.
+        """
         request = messages.DescribeClientQuotasRequest
         answer = await self._answered(lambda: self.cluster.send_any(request(
             strict=strict, components=[
@@ -436,7 +447,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
     async def describe_log_dirs(self, brokers: Iterable[int] | None = None,
                                 timeout: float | None = None
                                 ) -> dict[int, dict[str, LogDirDescription]]:
-        """Per broker its log directories by path."""
+        """Return the log directories of each broker, by path."""
         async def ask(broker: int) -> dict[str, LogDirDescription]:
             return _log_dirs(await self.cluster.send(
                 broker, messages.DescribeLogDirsRequest(topics=None)))
@@ -447,7 +458,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
         return await self._severally(brokers, timeout, ask)
 
     def _timeout_ms(self, timeout: float | None) -> int:
-        """For how long a broker may work on a request: no longer than its answer is waited for."""
+        """Return the time limit for the broker's work: at most the time that the client waits."""
         most = int(self.settings["request.timeout.ms"])
         return most if timeout is None else max(1, min(most, int(timeout * 1000)))
 
@@ -466,7 +477,7 @@ def _unanswered(name: Any) -> KafkaError:
 
 
 def _raise_passing(results: Mapping[Any, Any]) -> None:
-    """Raises what may pass, to be asked again."""
+    """Raise a retriable error, so that it is retried."""
     for result in results.values():
         if isinstance(result, KafkaError) and result.retriable:
             raise result
@@ -474,7 +485,7 @@ def _raise_passing(results: Mapping[Any, Any]) -> None:
 
 async def _gathered(names: Iterable[Any], results: dict[Any, Any],
                     work: Callable[[Any], Awaitable[Any]]) -> None:
-    """work(name) of all that have no final result; each is there as soon as it can be."""
+    """Set results[name] to the result of work(name), for all names without a final result."""
     async def one(name: Any) -> None:
         try:
             results[name] = await work(name)
@@ -487,14 +498,14 @@ async def _gathered(names: Iterable[Any], results: dict[Any, Any],
 
 
 def _settled(result: Any) -> Any:
-    """That a topic is not there is the answer, not a reason to wait for it."""
+    """Mark a missing topic as final, so that it is not retried."""
     if isinstance(result, KafkaError) and result.code in _FINAL:
         vars(result)["retriable"] = False
     return result
 
 
 def _outcome(row: Any, name: str, result: Any = None) -> Any:
-    """What a row of an answer says: the result, or why there is none."""
+    """Return the result, or the error in a row of a response."""
     if not row.error_code:
         return result
     return error(row.error_code, getattr(row, "error_message", None), name)

@@ -1,7 +1,7 @@
-"""The admin client without asyncio: every call of administration.Admin, waited for.
+"""The blocking Admin client: every call of admin.Admin.
 
-Owns: nothing but the face; the calls are made from the asynchronous class.
-Invariants: (1) each public coroutine of administration.Admin has a method of the same name here.
+Owns: nothing; the methods are generated from the asyncio class.
+Invariants: each public coroutine of admin.Admin has a method of the same name here.
 Source: Kafka's Admin client.
 """
 
@@ -62,4 +62,4 @@ def _waited(method: Callable[..., Any]) -> Callable[..., Any]:
 
 for _name, _method in inspect.getmembers(admin.Admin, inspect.iscoroutinefunction):
     if not _name.startswith("_") and _name not in _OWN:
-        setattr(Admin, _name, _waited(_method))  # Keeps (1).
+        setattr(Admin, _name, _waited(_method))

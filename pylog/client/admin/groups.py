@@ -1,8 +1,8 @@
-"""The admin client's part about groups: what there is, who is in them, their offsets.
+"""Admin calls for groups: list, describe, delete, and their offsets.
 
 Owns: nothing.
-Invariants: (1) each group is asked for at its own coordinator; (2) groups of both protocols come in
-  one shape.
+Invariants: requests for a group go to its coordinator; groups of both protocols have the same
+  result types.
 Source: Kafka's Admin client; KIP-848 for ConsumerGroupDescribe.
 """
 
@@ -27,7 +27,7 @@ _MEMBERS_VERSION = 3
 
 
 class Groups:
-    """Methods of Admin; `cluster`, `_severally` and `_everywhere` are Admin's."""
+    """Methods of Admin, which provides `cluster`, `_severally` and `_everywhere`."""
 
     cluster: Any
     _severally: Any
@@ -35,16 +35,16 @@ class Groups:
 
     async def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = (),
                           timeout: float | None = None) -> list[GroupListing]:
-        """The groups of every broker, those in some states or of some types where given."""
+        """Return the groups of every broker, optionally only in these states or of these types."""
         wanted = list(states), list(types)
         found = await self._everywhere(timeout, lambda node: self._listed(node, *wanted))
-        # One that moved meanwhile may be in the lists of two brokers.
+        # A group whose coordinator moved may be in the lists of two brokers.
         return list({listing.group_id: listing
                      for _, listings in sorted(found.items()) for listing in listings}.values())
 
     async def list_consumer_groups(self, states: Iterable[str] = (),
                                    timeout: float | None = None) -> list[GroupListing]:
-        """Those whose members consume, of either protocol: no share groups, no Connect."""
+        """Return consumer groups of either protocol, without share groups and Connect."""
         found = await self.list_groups(states, timeout=timeout)
         return [row for row in found if row.protocol in ("consumer", "")
                 and row.type.lower() in ("", "classic", "consumer")]
@@ -57,7 +57,7 @@ class Groups:
         request = messages.ListGroupsRequest(states_filter=states)
         if version >= _LIST_TYPES_VERSION:
             request.types_filter = types
-        elif types and "classic" not in map(str.lower, types):  # All that such a broker has.
+        elif types and "classic" not in map(str.lower, types):  # Its only type.
             raise UnsupportedByBrokerError(f"broker {node} lists no groups by type")
         answer = await connection.send(request, version=version)
         raise_for(answer.error_code)
@@ -66,7 +66,7 @@ class Groups:
 
     async def describe_consumer_groups(self, groups: Iterable[str], timeout: float | None = None
                               ) -> dict[str, GroupDescription]:
-        """Of either protocol. Raises GroupIdNotFoundError."""
+        """Describe consumer groups of either protocol. Raises GroupIdNotFoundError."""
         return await self._severally(groups, timeout, self._described)
 
     async def _described(self, group: str) -> GroupDescription:
@@ -80,7 +80,7 @@ class Groups:
                                       ErrorCode.UNSUPPORTED_VERSION):
                 raise refused(self.cluster, group, row.error_code)
         except UnsupportedByBrokerError:
-            pass  # Then it can only be a classic group.
+            pass  # It can only be a classic group.
         older = messages.DescribeGroupsRequest(groups=[group])
         answer = await ask_coordinator(self.cluster, group, lambda _: (older, None))
         row = answer.groups[0]
@@ -105,7 +105,7 @@ class Groups:
 
     async def delete_consumer_groups(self, groups: Iterable[str], timeout: float | None = None
                                      ) -> None:
-        """Of groups without members. Raises NonEmptyGroupError, GroupIdNotFoundError."""
+        """Delete groups without members. Raises NonEmptyGroupError, GroupIdNotFoundError."""
         async def delete(group: str) -> None:
             request = messages.DeleteGroupsRequest(groups_names=[group])
             answer = await ask_coordinator(self.cluster, group, lambda _: (request, None))
@@ -118,7 +118,9 @@ class Groups:
     async def remove_members_from_consumer_group(
             self, group: str, instance_ids: Iterable[str] = (), member_ids: Iterable[str] = (),
             timeout: float | None = None) -> None:
-        """Takes static members (by instance id) or any (by member id) out of a classic group."""
+        """Remove static members (by instance id) or any members (by member id) from a classic
+        group.
+        """
         request = messages.LeaveGroupRequest
         members = [request.MemberIdentity(group_instance_id=id_) for id_ in instance_ids]
         members += [request.MemberIdentity(member_id=id_) for id_ in member_ids]
@@ -143,7 +145,7 @@ class Groups:
             self, group: str, partitions: Iterable[TopicPartition] | None = None,
             require_stable: bool = False, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed, in all partitions or (where it has) in these."""
+        """Return the group's committed offsets, of all partitions or (if committed) of these."""
         wanted = None if partitions is None else [TopicPartition.of(tp) for tp in partitions]
         found: dict[TopicPartition, OffsetAndMetadata] = await self.cluster.retry(
             lambda: commits.committed(self.cluster, Identity(group), wanted, require_stable),
@@ -153,7 +155,7 @@ class Groups:
     async def alter_consumer_group_offsets(
             self, group: str, offsets: Mapping[TopicPartition, Any], timeout: float | None = None
     ) -> None:
-        """Commits for a group without members: int or OffsetAndMetadata, the next to read."""
+        """Commit for a group without members: int or OffsetAndMetadata, the next to read."""
         given = {TopicPartition.of(tp): OffsetAndMetadata.of(value)
                  for tp, value in offsets.items()}
         await self.cluster.retry(
@@ -162,7 +164,8 @@ class Groups:
     async def delete_consumer_group_offsets(
             self, group: str, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> None:
-        """Raises GroupSubscribedToTopicError where a member is subscribed."""
+        """Delete committed offsets. Raises GroupSubscribedToTopicError if a member is subscribed.
+        """
         request = messages.OffsetDeleteRequest
         topics: dict[str, Any] = {}
         for topic, number in partitions:
@@ -184,7 +187,7 @@ class Groups:
 
     delete_share_groups = delete_consumer_groups
 
-    # As they were called before they had Kafka's names.
+    # Old names, from before Kafka's names were adopted.
     describe_groups = describe_consumer_groups
     delete_groups = delete_consumer_groups
     remove_members = remove_members_from_consumer_group
@@ -197,4 +200,4 @@ def _assigned(data: bytes) -> list[TopicPartition]:
     try:
         return unpack(data)
     except ProtocolError:
-        return []  # A group of another kind: its assignments are its own business.
+        return []  # A group with another protocol: its assignments cannot be decoded.

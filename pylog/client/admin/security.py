@@ -1,7 +1,7 @@
-"""The admin client's part about access rules, users and delegation tokens.
+"""Admin calls for ACLs, SCRAM users and delegation tokens.
 
-Owns: the words for Kafka's numbers.
-Invariants: (1) a password never leaves this process: only what follows from it is sent.
+Owns: the names for Kafka's numeric codes.
+Invariants: a password never leaves this process: only values derived from it are sent.
 Source: Kafka's Admin client (KIP-48, KIP-140, KIP-290, KIP-554).
 """
 
@@ -26,7 +26,7 @@ OPERATIONS = ("UNKNOWN", "ANY", "ALL", "READ", "WRITE", "CREATE", "DELETE", "ALT
               "CLUSTER_ACTION", "DESCRIBE_CONFIGS", "ALTER_CONFIGS", "IDEMPOTENT_WRITE",
               "CREATE_TOKENS", "DESCRIBE_TOKENS", "TWO_PHASE_COMMIT")
 PERMISSIONS = ("UNKNOWN", "ANY", "DENY", "ALLOW")
-# Of the fields of an AclBinding and an AclFilter.
+# Names of the fields of AclBinding and AclFilter.
 WORDS = {"resource_type": RESOURCE_TYPES, "pattern_type": PATTERN_TYPES, "operation": OPERATIONS,
          "permission": PERMISSIONS}
 MECHANISMS = ("UNKNOWN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -35,7 +35,7 @@ _SALT_BYTES = 24
 
 
 def number_of(words: tuple[str, ...], word: str) -> int:
-    """Kafka's number. Raises ConfigError."""
+    """Return Kafka's number for a name. Raises ConfigError."""
     try:
         return words.index(word.upper())
     except ValueError:
@@ -43,12 +43,12 @@ def number_of(words: tuple[str, ...], word: str) -> int:
 
 
 def word_of(words: tuple[str, ...], number: int) -> str:
-    """The word, UNKNOWN for a number of a later version."""
+    """Return the name, or UNKNOWN for a number of a later version."""
     return words[number] if 0 < number < len(words) else words[0]
 
 
 class SecurityAdministration:
-    """Methods of Admin; `cluster`, `_each` and `_controlled` are Admin's."""
+    """Methods of Admin, which provides `cluster`, `_each` and `_controlled`."""
 
     cluster: Any
     _each: Any
@@ -56,7 +56,7 @@ class SecurityAdministration:
 
     async def describe_acls(self, wanted: AclFilter | None = None, timeout: float | None = None
                             ) -> list[AclBinding]:
-        """The access rules that a filter means, all by default. Raises SecurityDisabledError."""
+        """Return the ACLs that match a filter, all by default. Raises SecurityDisabledError."""
         wanted = AclFilter() if wanted is None else wanted
         request = messages.DescribeAclsRequest(**_filter(wanted))
 
@@ -70,7 +70,7 @@ class SecurityAdministration:
         return found
 
     async def create_acls(self, rules: Iterable[AclBinding], timeout: float | None = None) -> None:
-        """Adds access rules; one that is there already stays."""
+        """Add ACLs; existing ones are not changed."""
         new = messages.CreateAclsRequest
 
         async def ask(left: dict[AclBinding, Any]) -> dict[AclBinding, Any]:
@@ -89,7 +89,7 @@ class SecurityAdministration:
 
     async def delete_acls(self, filters: Iterable[AclFilter], timeout: float | None = None
                           ) -> dict[AclFilter, list[AclBinding]]:
-        """Removes the rules that filters mean: what each removed."""
+        """Delete the ACLs that match the filters; return those deleted by each filter."""
         new = messages.DeleteAclsRequest
 
         async def ask(left: dict[AclFilter, Any]) -> dict[AclFilter, Any]:
@@ -107,7 +107,9 @@ class SecurityAdministration:
     async def describe_user_scram_credentials(
             self, users: Iterable[str] = (), timeout: float | None = None
     ) -> dict[str, list[ScramCredentialInfo]]:
-        """By user, all by default. Raises ResourceNotFoundError for one that has none."""
+        """Describe credentials by user, all by default. Raises ResourceNotFoundError if a user has
+        none.
+        """
         new = messages.DescribeUserScramCredentialsRequest
         named = list(dict.fromkeys(users))
         request = new(users=[new.UserName(name=name) for name in named] if named else None)
@@ -128,7 +130,7 @@ class SecurityAdministration:
     async def alter_user_scram_credentials(
             self, alterations: Iterable[ScramUpsertion | ScramDeletion],
             timeout: float | None = None) -> None:
-        """Sets and removes passwords. Keeps (1)."""
+        """Set and remove passwords. Sends only values derived from them."""
         new = messages.AlterUserScramCredentialsRequest
         rows: dict[str, list[Any]] = {}
         for one in alterations:
@@ -153,8 +155,11 @@ class SecurityAdministration:
     async def create_delegation_token(
             self, renewers: Iterable[str] = (), owner: str | None = None,
             max_lifetime_ms: int = -1, timeout: float | None = None) -> DelegationToken:
-        """A token of this client's user, or of an owner that it may make tokens for. renewers,
-        owner: `User:name`. Log in by it with SCRAM: token_id and password, pylog.sasl.tokenauth."""
+        """Create a token for this client's user, or for an owner that it may act for.
+
+        renewers, owner: `User:name`. Authenticate with SCRAM: token_id, password and
+        pylog.sasl.tokenauth.
+        """
         new = messages.CreateDelegationTokenRequest
         request = new(max_lifetime_ms=max_lifetime_ms, renewers=[
             new.CreatableRenewers(principal_type=kind, principal_name=name)
@@ -176,13 +181,13 @@ class SecurityAdministration:
 
     async def renew_delegation_token(self, hmac: bytes, period_ms: int = -1,
                                      timeout: float | None = None) -> int:
-        """Until when the token counts then, in ms since 1970."""
+        """Renew a token; return its new expiry in ms since 1970."""
         return await self._until(messages.RenewDelegationTokenRequest(
             hmac=hmac, renew_period_ms=period_ms), timeout)
 
     async def expire_delegation_token(self, hmac: bytes, period_ms: int = -1,
                                       timeout: float | None = None) -> int:
-        """Ends a token, at once by default. Until when it counts then, in ms since 1970."""
+        """Expire a token, immediately by default; return its new expiry in ms since 1970."""
         return await self._until(messages.ExpireDelegationTokenRequest(
             hmac=hmac, expiry_time_period_ms=period_ms), timeout)
 
@@ -199,7 +204,7 @@ class SecurityAdministration:
     async def describe_delegation_token(
             self, owners: Iterable[str] | None = None, timeout: float | None = None
     ) -> list[DelegationToken]:
-        """The tokens that this client may see: of some owners or renewers, of all by default."""
+        """Return the tokens that this client may see, of some owners or of all."""
         new = messages.DescribeDelegationTokenRequest
         request = new(owners=None if owners is None else [
             new.DescribeDelegationTokenOwner(principal_type=kind, principal_name=name)
@@ -219,7 +224,7 @@ class SecurityAdministration:
 
 
 def _filter(wanted: AclFilter) -> dict[str, Any]:
-    """A filter in Kafka's numbers, by the fields of the requests."""
+    """Return a filter with Kafka's numbers, by the requests' field names."""
     return {"resource_type_filter": number_of(RESOURCE_TYPES, wanted.resource_type),
             "resource_name_filter": wanted.resource_name,
             "pattern_type_filter": number_of(PATTERN_TYPES, wanted.pattern_type),
@@ -243,7 +248,7 @@ def _binding(resource: Any, rule: Any) -> AclBinding:
 
 
 def _upsertion(one: ScramUpsertion) -> Any:
-    """Blocks for the milliseconds that the iterations take."""
+    """Derive the salted password; blocks for milliseconds, depending on the iterations."""
     number, salt = number_of(MECHANISMS, one.mechanism), secrets.token_bytes(_SALT_BYTES)
     return messages.AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
         name=one.user, mechanism=number, iterations=one.iterations, salt=salt,

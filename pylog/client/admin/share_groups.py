@@ -1,7 +1,7 @@
-"""The admin client's part about share groups: who is in them, where they are.
+"""Admin calls for share groups: members and offsets.
 
 Owns: nothing.
-Invariants: (1) each group is asked for at its own coordinator.
+Invariants: requests for a group go to its coordinator.
 Source: Kafka's Admin client (KIP-932, KIP-1226 for the lag).
 """
 
@@ -21,14 +21,14 @@ from pylog.protocol import messages
 
 
 class ShareAdministration:
-    """Methods of Admin; `cluster` and `_severally` are Admin's."""
+    """Methods of Admin, which provides `cluster` and `_severally`."""
 
     cluster: Any
     _severally: Any
 
     async def describe_share_groups(self, groups: Iterable[str], timeout: float | None = None
                                     ) -> dict[str, ShareGroupDescription]:
-        """Raises GroupIdNotFoundError, for a group of another kind too."""
+        """Describe share groups. Raises GroupIdNotFoundError, also for other kinds of groups."""
         async def described(group: str) -> ShareGroupDescription:
             request = messages.ShareGroupDescribeRequest(group_ids=[group])
             answer = await ask_coordinator(self.cluster, group, lambda _: (request, None))
@@ -48,7 +48,7 @@ class ShareAdministration:
 
     async def list_share_group_offsets(self, group: str, timeout: float | None = None
                                        ) -> dict[TopicPartition, ShareOffset]:
-        """Where the group is in each of its partitions. Raises GroupIdNotFoundError."""
+        """Return the group's offset in each of its partitions. Raises GroupIdNotFoundError."""
         new = messages.DescribeShareGroupOffsetsRequest
         request = new(groups=[new.DescribeShareGroupOffsetsRequestGroup(
             group_id=group, topics=None)])
@@ -72,7 +72,7 @@ class ShareAdministration:
     async def alter_share_group_offsets(
             self, group: str, offsets: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> None:
-        """Has a group without members go on at these offsets."""
+        """Set the start offsets of a group without members."""
         new = messages.AlterShareGroupOffsetsRequest
         topics: dict[str, Any] = {}
         for (name, number), offset in offsets.items():
@@ -83,7 +83,7 @@ class ShareAdministration:
 
     async def delete_share_group_offsets(self, group: str, topics: Iterable[str],
                                          timeout: float | None = None) -> None:
-        """Has a group without members forget where it was in these topics."""
+        """Delete the offsets of a group without members in these topics."""
         new = messages.DeleteShareGroupOffsetsRequest
         await self._changed(group, new(group_id=group, topics=[
             new.DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in topics]), timeout)

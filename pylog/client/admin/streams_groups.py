@@ -1,8 +1,8 @@
-"""The admin client's part about Streams groups: their topology, and who runs which tasks.
+"""Admin calls for Streams groups: topology, members and tasks.
 
 Owns: nothing.
-Invariants: (1) each group is asked for at its own coordinator.
-Source: Kafka's Admin client (KIP-1071). Where such a group is, and its end: as of other groups.
+Invariants: requests for a group go to its coordinator.
+Source: Kafka's Admin client (KIP-1071). Offsets and deletion use the calls for other groups.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pylog.protocol import messages
 
 
 class StreamsAdministration:
-    """Methods of Admin; `cluster` and `_severally` are Admin's."""
+    """Methods of Admin, which provides `cluster` and `_severally`."""
 
     cluster: Any
     _severally: Any
 
     async def describe_streams_groups(self, groups: Iterable[str], timeout: float | None = None
                                       ) -> dict[str, StreamsGroupDescription]:
-        """Raises GroupIdNotFoundError, for a group of another kind too."""
+        """Describe Streams groups. Raises GroupIdNotFoundError, also for other kinds of groups."""
         async def described(group: str) -> StreamsGroupDescription:
             request = messages.StreamsGroupDescribeRequest(group_ids=[group])
             answer = await ask_coordinator(self.cluster, group, lambda _: (request, None))

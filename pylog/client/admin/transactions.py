@@ -1,8 +1,8 @@
-"""The admin client's part about transactions: what is open, whose it is, and its end by force.
+"""Admin calls for transactions: list, describe, abort and fence.
 
 Owns: nothing.
-Invariants: (1) a transactional id is asked for at its own coordinator, a partition's producers at
-  the partition's leader.
+Invariants: requests for a transactional id go to its coordinator, requests for a partition's
+  producers to the partition's leader.
 Source: Kafka's Admin client (KIP-664, KIP-994).
 """
 
@@ -21,12 +21,12 @@ from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
 FENCE_TIMEOUT_MS = 1
-INIT_VERSION_MAX = 5     # Later versions are for two phases.
+INIT_VERSION_MAX = 5  # Later versions add two-phase commit.
 _DURATIONS_VERSION = 1
 
 
 class TransactionAdministration:
-    """Methods of Admin; `cluster`, `_severally` and `_everywhere` are Admin's."""
+    """Methods of Admin, which provides `cluster`, `_severally` and `_everywhere`."""
 
     cluster: Any
     _severally: Any
@@ -34,7 +34,9 @@ class TransactionAdministration:
 
     async def list_transactions(self, states: Iterable[str] = (), duration_ms: int = -1,
                                 timeout: float | None = None) -> list[TransactionListing]:
-        """The transactional ids of every broker: in some states, open for longer than that."""
+        """Return the transactional ids of every broker, in these states and open for longer than
+        duration_ms.
+        """
         request = messages.ListTransactionsRequest(
             state_filters=list(states), duration_filter=duration_ms)
 
@@ -54,7 +56,7 @@ class TransactionAdministration:
 
     async def describe_transactions(self, ids: Iterable[str], timeout: float | None = None
                                     ) -> dict[str, TransactionDescription]:
-        """By transactional id. Raises TransactionalIdNotFoundError."""
+        """Describe transactions by transactional id. Raises TransactionalIdNotFoundError."""
         async def described(id_: str) -> TransactionDescription:
             node, answer = await self._ask_coordinator(
                 id_, messages.DescribeTransactionsRequest(transactional_ids=[id_]))
@@ -70,7 +72,7 @@ class TransactionAdministration:
 
     async def describe_producers(self, partition: TopicPartition, timeout: float | None = None
                                  ) -> list[ProducerDescription]:
-        """What the partition's leader knows of its producers."""
+        """Return the producers that the partition's leader has state for."""
         new = messages.DescribeProducersRequest
 
         async def attempt() -> list[ProducerDescription]:
@@ -90,7 +92,8 @@ class TransactionAdministration:
     async def abort_transaction(self, partition: TopicPartition, producer_id: int,
                                 producer_epoch: int, coordinator_epoch: int,
                                 timeout: float | None = None) -> None:
-        """An abort marker in one partition: ends what no coordinator knows of any more."""
+        """Write an abort marker to one partition, for a transaction that its coordinator has lost.
+        """
         new = messages.WriteTxnMarkersRequest
 
         async def attempt() -> None:
@@ -107,7 +110,9 @@ class TransactionAdministration:
 
     async def fence_producers(self, ids: Iterable[str], timeout: float | None = None
                               ) -> dict[str, tuple[int, int]]:
-        """Ends what producers of these ids have open, and fences them: (producer id, epoch)."""
+        """Abort open transactions of these ids and fence their producers; return (producer id,
+        epoch).
+        """
         async def fenced(id_: str) -> tuple[int, int]:
             _, answer = await self._ask_coordinator(id_, messages.InitProducerIdRequest(
                 transactional_id=id_, transaction_timeout_ms=FENCE_TIMEOUT_MS))

@@ -1,7 +1,7 @@
-"""What the admin client takes and gives: new topics, settings, groups, directories.
+"""Arguments and results of the admin client: new topics, settings, groups, log directories.
 
 Owns: nothing.
-Invariants: (1) names are those of Kafka's Admin client.
+Invariants: names are those of Kafka's Admin client.
 Source: Kafka 4.3's org.apache.kafka.clients.admin, for names and meanings.
 """
 
@@ -18,7 +18,9 @@ from pylog.client.types import OffsetAndMetadata, TopicPartition
 
 @dataclass(frozen=True)
 class NewTopic:
-    """-1: the broker's default. replica_assignments: partition -> broker ids, instead of counts."""
+    """A topic to create. -1: the broker's default. replica_assignments: partition -> broker ids,
+    instead of counts.
+    """
 
     name: str
     num_partitions: int = -1
@@ -36,7 +38,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigResource(NamedTuple):
-    """Whose settings: ConfigResource(ResourceType.TOPIC, "orders")."""
+    """The owner of settings: ConfigResource(ResourceType.TOPIC, "orders")."""
 
     type: ResourceType
     name: str
@@ -125,8 +127,9 @@ class ShareGroupDescription(NamedTuple):
 
 
 class ShareOffset(NamedTuple):
-    """Where a share group is in a partition. start_offset: the first record that is not done with,
-    -1: nowhere yet. lag: records that are not done with, -1: not known."""
+    """A share group's progress in a partition. start_offset: the first unprocessed record, or -1 if
+    not started. lag: number of unprocessed records, or -1 if unknown.
+    """
 
     start_offset: int
     leader_epoch: int
@@ -134,7 +137,7 @@ class ShareOffset(NamedTuple):
 
 
 class StreamsTask(NamedTuple):
-    """Of the tasks of a subtopology the one that reads this partition of each of its topics."""
+    """The task of a subtopology that reads this partition of each of its topics."""
 
     subtopology: str
     partition: int
@@ -147,8 +150,9 @@ class StreamsAssignment(NamedTuple):
 
 
 class StreamsMemberDescription(NamedTuple):
-    """endpoint: where it answers queries, "host:port"; None: nowhere. target: what its tasks are to
-    become."""
+    """A Streams member. endpoint: "host:port" for interactive queries, or None. target: the
+    assignment its tasks will change to.
+    """
 
     member_id: str
     instance_id: str | None
@@ -165,7 +169,7 @@ class StreamsMemberDescription(NamedTuple):
 
 
 class StreamsSubtopology(NamedTuple):
-    """Names of topics: read, read as others of the group write them, and kept state's."""
+    """Names of the source, repartition and changelog topics."""
 
     id: str
     sources: list[str]
@@ -175,7 +179,7 @@ class StreamsSubtopology(NamedTuple):
 
 
 class StreamsGroupDescription(NamedTuple):
-    """topology_epoch: None: the group has no topology yet."""
+    """A Streams group. topology_epoch: None before the group has a topology."""
 
     group_id: str
     state: str
@@ -188,7 +192,7 @@ class StreamsGroupDescription(NamedTuple):
 
 
 class ReplicaInfo(NamedTuple):
-    """size: bytes on disk; offset_lag: records behind the leader."""
+    """A replica. size: bytes on disk; offset_lag: records behind the leader."""
 
     size: int
     offset_lag: int
@@ -196,7 +200,9 @@ class ReplicaInfo(NamedTuple):
 
 
 class LogDirDescription(NamedTuple):
-    """total_bytes, usable_bytes: of the volume, -1 where the broker does not report them."""
+    """A log directory. total_bytes, usable_bytes: of the volume, or -1 if the broker does not
+    report them.
+    """
 
     path: str
     error_code: int
@@ -206,7 +212,9 @@ class LogDirDescription(NamedTuple):
 
 
 class QuotaAlteration(NamedTuple):
-    """entity: {"user": name or None for the default}; ops: quota -> value, None removes it."""
+    """A quota change. entity: {"user": name or None for the default}; ops: quota -> value, None
+    removes it.
+    """
 
     entity: dict[str, str | None]
     ops: dict[str, float | None]
@@ -222,7 +230,7 @@ class TransactionListing(NamedTuple):
 
 
 class TransactionDescription(NamedTuple):
-    """start_ms: wall clock, -1 when none was begun."""
+    """A transaction. start_ms: wall clock, or -1 without one."""
 
     transactional_id: str
     state: str
@@ -235,7 +243,9 @@ class TransactionDescription(NamedTuple):
 
 
 class ProducerDescription(NamedTuple):
-    """A producer that a partition remembers. transaction_start: -1 when none is open there."""
+    """A producer's state in a partition. transaction_start: offset, or -1 without an open
+    transaction.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -246,9 +256,10 @@ class ProducerDescription(NamedTuple):
 
 
 class AclBinding(NamedTuple):
-    """One access rule, in Kafka's words: resource_type TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID,
-    DELEGATION_TOKEN or USER; pattern_type LITERAL or PREFIXED; principal `User:name`, `User:*` for
-    everybody; host an address or *; permission ALLOW or DENY."""
+    """One ACL, with Kafka's names: resource_type TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID,
+    DELEGATION_TOKEN or USER; pattern_type LITERAL or PREFIXED; principal `User:name`, or `User:*`
+    for all users; host an address or *; permission ALLOW or DENY.
+    """
 
     resource_type: str
     resource_name: str
@@ -260,8 +271,9 @@ class AclBinding(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """Which rules. None and ANY: whatever it is. pattern_type MATCH: all rules that concern a
-    resource of that name."""
+    """A filter for ACLs. None and ANY match every value. pattern_type MATCH: all ACLs that apply to
+    a resource of that name.
+    """
 
     resource_type: str = "ANY"
     resource_name: str | None = None
@@ -278,7 +290,7 @@ class ScramCredentialInfo(NamedTuple):
 
 
 class ScramUpsertion(NamedTuple):
-    """mechanism: SCRAM-SHA-256 or SCRAM-SHA-512."""
+    """A new SCRAM credential. mechanism: SCRAM-SHA-256 or SCRAM-SHA-512."""
 
     user: str
     password: str
@@ -295,8 +307,9 @@ class ScramDeletion(NamedTuple):
 
 
 class DelegationToken(NamedTuple):
-    """owner, renewers: `User:name`. Times in ms since 1970; it counts until expires_ms, and can be
-    renewed until ends_ms."""
+    """A delegation token. owner, renewers: `User:name`. Times in ms since 1970; valid until
+    expires_ms, renewable until ends_ms.
+    """
 
     token_id: str
     hmac: bytes
@@ -308,7 +321,7 @@ class DelegationToken(NamedTuple):
 
     @property
     def password(self) -> str:
-        """What SCRAM takes, with the token's id as the user."""
+        """Return the SCRAM password; the user name is the token id."""
         return base64.b64encode(self.hmac).decode()
 
     def __repr__(self) -> str:

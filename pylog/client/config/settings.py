@@ -159,7 +159,7 @@ assert len(ROWS) == len(TABLE), "a name stands twice"
 
 
 class Settings:
-    """The values of one client object: `settings["fetch.min.bytes"]`."""
+    """The setting values of one client object: `settings["fetch.min.bytes"]`."""
 
     def __init__(self, role: str, given: Mapping[str, Any] | None = None, **more: Any):
         """Check the values. given: names with dots, more: names with underscores. Raises

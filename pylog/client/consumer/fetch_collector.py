@@ -37,7 +37,7 @@ class FetchCollector:
         self._readers: dict[tuple[bool, int], ColumnReader] = {}
 
     def records(self, records_max: int) -> list[Record]:
-        """Up to records_max records, as many as are there. Raises KafkaError."""
+        """Return up to records_max available records. Raises KafkaError."""
         out: list[Record] = []
         queue, records_max = self.queue, operator.index(records_max)
         queue.sweep()

@@ -439,7 +439,7 @@ class Connection(asyncio.BufferedProtocol):
             f"{self.host}:{self.port}: the broker does not answer" if self.answered
             else connect_errors.how_far(self)))
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport

@@ -1,8 +1,8 @@
-"""Avro values in Confluent's wire format, one by one or a column at a time.
+"""Avro in Confluent's wire format, for single values or columns.
 
 Owns: the parsed schemas by id.
-Invariants: (1) a value begins with a zero byte and the big-endian id of the schema that it was
-  written with; (2) fastavro is imported when first needed.
+Invariants: a value begins with a zero byte and the big-endian id of its writer schema; fastavro is
+  imported on first use.
 Source: Confluent's wire format; Avro 1.11; fastavro.
 """
 
@@ -25,26 +25,26 @@ _HEAD = struct.Struct(">bi")
 
 
 def topic_name(topic: str, is_key: bool, record_name: str) -> str:
-    """The subject of a topic's keys or values."""
+    """Return the subject of a topic's keys or values."""
     return f"{topic}-{'key' if is_key else 'value'}"
 
 
 def record_name(topic: str, is_key: bool, record_name: str) -> str:
-    """The subject of a record type, in whatever topic."""
+    """Return the subject of a record type, independent of the topic."""
     return record_name
 
 
 def topic_record_name(topic: str, is_key: bool, record_name: str) -> str:
-    """The subject of a record type in one topic."""
+    """Return the subject of a record type in one topic."""
     return f"{topic}-{record_name}"
 
 
 class Avro(Format):
-    """One format for both ways.
+    """Serialize and deserialize Avro values.
 
-    schema: a dict or JSON text, what values are written with, and read as when reader_schema is
-    None; without it a value is read as it was written, and cannot be written. registered: False
-    only looks ids up, and fails when the subject does not have the schema.
+    schema: a dict or JSON text: the writer schema, and also the reader schema if reader_schema is
+    None. Without a schema, values are read with their writer schema and cannot be written.
+    register: False only looks ids up, and fails if the subject does not have the schema.
     """
 
     def __init__(self, registry: SchemaRegistry, schema: Any = None, *, reader_schema: Any = None,
@@ -89,11 +89,11 @@ class Avro(Format):
         stream.seek(_HEAD.size)
         try:
             return fastavro.schemaless_reader(stream, written, self._reader or self._schema)
-        except Exception as failure:  # fastavro raises whatever the damage leads to.
+        except Exception as failure:  # fastavro raises arbitrary exceptions for damaged data.
             raise SerializationError(f"no value of its schema: {failure!r}") from failure
 
     def writer_schema(self, number: int) -> Any:
-        """The parsed schema of an id."""
+        """Return the parsed schema of an id."""
         found = self._writers.get(number)
         if found is None:
             found = self._writers[number] = _with_references(
@@ -102,7 +102,7 @@ class Avro(Format):
 
 
 def schema_id(data: bytes) -> int:
-    """Of a value in Confluent's wire format. Raises SerializationError."""
+    """Return the schema id of a value in Confluent's wire format. Raises SerializationError."""
     if len(data) < _HEAD.size or data[0] != MAGIC:
         raise SerializationError("not in Confluent's wire format: no zero byte and schema id")
     number: int = _HEAD.unpack_from(data)[1]
@@ -110,7 +110,7 @@ def schema_id(data: bytes) -> int:
 
 
 def _document(schema: Any) -> Any:
-    """A schema given as a document, as JSON text, or as the plain name of a primitive type."""
+    """Return a schema given as a document, as JSON text, or as the name of a primitive type."""
     return json.loads(schema) if isinstance(schema, str) and schema not in _PRIMITIVES else schema
 
 
@@ -132,18 +132,18 @@ def _with_references(registry: SchemaRegistry, schema: Schema, named: dict[str, 
 
 def avro_column(column: Any, registry: SchemaRegistry, reader_schema: Any = None,
                 avro: Avro | None = None) -> Any:
-    """A binary Array of values in Confluent's wire format as an Arrow column, records as structs.
+    """Decode a binary Array in Confluent's wire format to an Arrow column; records become structs.
 
-    reader_schema: what all values are read as; else avro's own, else the schema of the first one.
-    Null values are null rows. avro: keeps the schemas from call to call. Flat records and plain
-    values are decoded natively, others one by one. Raises SerializationError.
+    reader_schema: schema of the result; default: avro's own, otherwise the schema of the first
+    value. Null values become null rows. avro: caches schemas between calls. Flat records and plain
+    values are decoded natively, others one at a time. Raises SerializationError.
     """
     import pyarrow as pa
 
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     known = avro or Avro(registry)
-    if reader_schema is None:       # As deserialize() has it.
+    if reader_schema is None:  # As deserialize() does.
         reader_schema = known._reader if known._reader is not None else known._schema
     if reader_schema is None:
         first = next((row for row in column if row.is_valid), None)
@@ -166,7 +166,7 @@ def avro_column(column: Any, registry: SchemaRegistry, reader_schema: Any = None
 
 
 def without_uuids(value: Any) -> Any:
-    """A value with its UUIDs as texts, which is what a column of them holds."""
+    """Return a value with its UUIDs as text, as Arrow columns contain them."""
     if isinstance(value, dict):
         return {name: without_uuids(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -179,7 +179,7 @@ _PRIMITIVES = {"null": "null", "boolean": "bool_", "int": "int32", "long": "int6
 
 
 def arrow_type(schema: Any, named: dict[str, Any] | None = None) -> Any:
-    """The pyarrow type of an Avro schema. Raises SerializationError where Arrow has none."""
+    """Return the pyarrow type of an Avro schema. Raises SerializationError if Arrow has none."""
     import pyarrow as pa
 
     named = {} if named is None else named

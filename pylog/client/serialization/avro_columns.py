@@ -1,9 +1,8 @@
-"""Which Avro schemas are flat, and columns of such values decoded natively.
+"""Detect flat Avro schemas and decode columns of such values natively.
 
 Owns: nothing.
-Invariants: (1) what is decoded here comes out as fastavro and pyarrow would make it; whatever
-  needs more than copying (defaults, aliases, promotions but int to long, decimals, nesting) is
-  left to them.
+Invariants: results equal those of fastavro and pyarrow; cases that need more than copying
+  (defaults, aliases, promotions except int to long, decimals, nesting) are left to them.
 Source: Avro 1.11 (schema resolution); Arrow columnar format 1.4.
 """
 
@@ -25,7 +24,7 @@ _LOGICAL = {"date": "int", "time-millis": "int", "time-micros": "long", "timesta
 
 
 class Flat(NamedTuple):
-    """A type that one column holds. logical: what else tells two types apart."""
+    """A type that fits one column. logical: further properties that distinguish two types."""
 
     kind: int
     null_branch: int
@@ -35,7 +34,7 @@ class Flat(NamedTuple):
 
 
 def flat_type(schema: Any) -> Flat | None:
-    """Of a schema's type as fastavro has parsed it; None for what is not flat."""
+    """Return the flat type of a schema as parsed by fastavro, or None if it is not flat."""
     null_branch = native.NO_UNION
     if isinstance(schema, list):
         if len(schema) != 2 or schema.count("null") != 1:
@@ -59,7 +58,8 @@ def flat_type(schema: Any) -> Flat | None:
 
 
 def flat_fields(schema: Any) -> dict[str, Flat] | None:
-    """The fields of a flat record by name, in order; a plain type is one field without a name."""
+    """Return the fields of a flat record by name, in order. A plain type is a single unnamed field.
+    """
     if isinstance(schema, dict) and schema["type"] == "record":
         fields = {field["name"]: flat_type(field["type"]) for field in schema["fields"]}
         known = {name: found for name, found in fields.items() if found is not None}
@@ -69,7 +69,9 @@ def flat_fields(schema: Any) -> dict[str, Flat] | None:
 
 
 def program(written: Any, read: Any) -> native.Program | None:
-    """How values of schema `written` go into the columns of the flat schema `read`, if they do."""
+    """Return the program that decodes values of schema `written` to the flat schema `read`, or
+    None.
+    """
     columns, fields = flat_fields(read), flat_fields(written)
     if columns is None or fields is None or not columns.keys() <= fields.keys():
         return None
@@ -90,23 +92,24 @@ def _name(schema: Any) -> str:
 
 
 def _fits(written: Flat, read: Flat) -> bool:
-    """Whether a written field is a value of the read one as it is. Keeps (1)."""
+    """Return True if a written field can be copied unchanged to the read one."""
     nullable = (written.null_branch == native.NO_UNION or read.null_branch != native.NO_UNION)
     same = written._replace(null_branch=0) == read._replace(null_branch=0)
     return nullable and (same or (written.logical, read.logical) == ("int", "long"))
 
 
 def flat_column(column: Any, schema_of: Callable[[int], Any], read: Any, kind: Any) -> Any:
-    """The decoded column of type `kind`; None when a schema in it is not flat.
+    """Return the decoded column of type `kind`; None if one of its schemas is not flat.
 
-    schema_of: schema id -> parsed schema. Raises SerializationError."""
+    schema_of: schema id -> parsed schema. Raises SerializationError.
+    """
     columns = flat_fields(read)
     if columns is None:
         return None
     values = native_column(column)
     assert values is not None, "a column is given"
     programs: dict[int, native.Program | None] = {}
-    # One column more than the schema has: whether the row itself is there.
+    # One more column than the schema: whether the row is null.
     decoder = native.Decoder(
         [*((field.kind, field.size) for field in columns.values()), (native.NULL_KIND, 0)],
         len(column))
@@ -146,7 +149,7 @@ def _array(kind: Any, count: int, validity: Any, offsets: Any, values: Any, null
     array = pa.Array.from_buffers(kind, count, buffers, nulls)
     if pa.types.is_string(kind):
         try:
-            array.validate(full=True)  # The text of every value, at once.
+            array.validate(full=True)  # Validates the text of all values at once.
         except pa.ArrowInvalid as failure:
             raise SerializationError(f"a text that is no UTF-8: {failure}") from failure
     return array

@@ -1,7 +1,8 @@
-"""Values of one fixed width: 4 or 8-byte integers and floats, one by one or a column at a time.
+"""Fixed-width values: integers and floats of 4 or 8 bytes, as single values or columns.
 
 Owns: nothing.
-Invariants: (1) a value of another length is a SerializationError or ValueError, never truncated.
+Invariants: a value of another length raises SerializationError or ValueError and is never
+  truncated.
 Source: Kafka's Integer, Long, Float and Double serializers (big-endian).
 """
 
@@ -13,9 +14,9 @@ from pylog._native.columns import fixed_width
 
 
 def array_of(offsets: Any, data: Any, validity: Any, count: int, dtype: Any, start: int = 0) -> Any:
-    """A binary column, given by its Arrow buffers, as a NumPy array of `dtype`; nulls are zero.
+    """Convert a binary column, given as Arrow buffers, to a NumPy array of `dtype`; nulls are zero.
 
-    Raises ValueError when a value has another length than the dtype.
+    Raises ValueError if a value's length differs from the dtype's.
     """
     import numpy as np
 
@@ -29,7 +30,9 @@ def array_of(offsets: Any, data: Any, validity: Any, count: int, dtype: Any, sta
 
 
 def numbers(column: Any, dtype: Any) -> Any:
-    """A pyarrow binary Array as a NumPy array of `dtype` (">i8", "<f4", ...); nulls are zero."""
+    """Convert a pyarrow binary Array to a NumPy array of `dtype` (">i8", "<f4", ...); nulls are
+    zero.
+    """
     validity, offsets, data = column.buffers()
     return array_of(offsets, b"" if data is None else data, validity, len(column), dtype,
                     column.offset)

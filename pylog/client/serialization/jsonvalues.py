@@ -1,8 +1,7 @@
-"""JSON values one by one, and a column of JSON objects as an Arrow struct column.
+"""JSON values, and columns of JSON objects as Arrow struct columns.
 
 Owns: nothing.
-Invariants: (1) row i of the column made is value i of the column given; (2) a null value, and an
-  empty one, is a null row.
+Invariants: row i of the result is value i of the input; null and empty values become null rows.
 Source: RFC 8259; pyarrow.json.
 """
 
@@ -19,7 +18,7 @@ BLOCK_BYTES_MIN = 1 << 20
 
 
 class Json(Format):
-    """Anything that json takes, in UTF-8. default: as json.dumps has it."""
+    """Serialize and deserialize JSON in UTF-8. default: as in json.dumps."""
 
     def __init__(self, default: Callable[[Any], Any] | None = None):
         self._encode = json.JSONEncoder(
@@ -33,10 +32,10 @@ class Json(Format):
 
 
 def json_column(column: Any, schema: Any = None) -> Any:
-    """A binary or string Array of JSON objects as a StructArray.
+    """Convert a binary or string Array of JSON objects to a StructArray.
 
-    schema: the pyarrow.Schema that is wanted, else it is inferred from the values. Raises
-    SerializationError when a value is no JSON object.
+    schema: the pyarrow.Schema of the result; inferred from the values by default. Raises
+    SerializationError if a value is not a JSON object.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -79,9 +78,9 @@ def json_column(column: Any, schema: Any = None) -> Any:
 
 
 def _are_braced(filled: Any) -> bool:
-    """Each value begins with { and ends with }, but for white space.
+    """Return True if each value begins with { and ends with }, apart from white space.
 
-    So no object reaches over the end of its value: as many objects as values are one each.
+    Then no object extends past its value, so equal counts mean one object per value.
     """
     import numpy as np
     import pyarrow as pa
@@ -101,7 +100,7 @@ def _are_braced(filled: Any) -> bool:
 
 
 def json_rows(data: Any) -> Any:
-    """Each row of a table or struct column as one JSON object: a binary Array."""
+    """Return each row of a table or struct column as a JSON object: a binary Array."""
     import pyarrow as pa
 
     encode = Json(default=str).encode

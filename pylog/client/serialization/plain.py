@@ -1,8 +1,8 @@
-"""Texts and numbers as Kafka's own serializers write them, one value at a time.
+"""Text and numbers as Kafka's own serializers encode them.
 
 Owns: nothing.
-Invariants: (1) what serialize makes, deserialize gives back; (2) bytes of another length or coding
-  are a SerializationError.
+Invariants: deserialize reverses serialize; bytes of another length or encoding raise
+  SerializationError.
 Source: Kafka's String, Integer, Long, Float, Double and UUID serializers.
 """
 
@@ -16,7 +16,7 @@ from pylog.client.errors import SerializationError
 
 
 class Format:
-    """One object for both ways. A subclass has `encode` and `decode`."""
+    """Base class of formats for both directions. A subclass has `encode` and `decode`."""
 
     def encode(self, value: Any) -> bytes:
         return bytes(value)
@@ -44,7 +44,7 @@ class Format:
 
 
 class Bytes(Format):
-    """As they are."""
+    """Bytes without conversion."""
 
 
 class Text(Format):
@@ -61,7 +61,7 @@ class Text(Format):
 
 
 class _Packed(Format):
-    """One number of a fixed width, big-endian."""
+    """A big-endian number of fixed width."""
 
     code = ""
 

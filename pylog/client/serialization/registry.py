@@ -1,8 +1,8 @@
-"""A client of Confluent-compatible schema registries.
+"""A client for Confluent-compatible schema registries.
 
-Owns: what it has learnt: schemas by id and ids by subject, which never change.
-Invariants: (1) a schema is asked for once; (2) a server that does not answer is passed over for the
-  next one; (3) a password that stands in an address is not shown in errors.
+Owns: the cache of schemas by id and ids by subject, which never change.
+Invariants: a schema is requested once; if a server does not respond, the next one is tried; errors
+  never show a password from a URL.
 Source: the registry's REST interface (/subjects, /schemas/ids, /compatibility, /config).
 """
 
@@ -26,7 +26,7 @@ LEVELS = ("BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "F
 
 
 class RegistryError(KafkaError):
-    """The registry refuses. status: of HTTP; error_code: the registry's own, 0 without one."""
+    """The registry returned an error. status: HTTP status; error_code: the registry's own, or 0."""
 
     def __init__(self, message: str, status: int = 0, error_code: int = 0):
         super().__init__(message)
@@ -35,11 +35,11 @@ class RegistryError(KafkaError):
 
 
 class RegistryUnavailableError(RegistryError, RetriableError):
-    """No server of the registry could be reached, or it failed."""
+    """No registry server could be reached, or it failed."""
 
 
 class Schema(NamedTuple):
-    """A schema as the registry keeps it. references: (name, subject, version) of each."""
+    """A registered schema. references: (name, subject, version) of each."""
 
     text: str
     kind: str = "AVRO"
@@ -47,9 +47,11 @@ class Schema(NamedTuple):
 
 
 class SchemaRegistry:
-    """`SchemaRegistry("http://localhost:8081")`; several servers in a list, or by commas.
+    """Connect to `SchemaRegistry("http://localhost:8081")`; several servers as a list or
+    comma-separated.
 
-    auth: (user, password); without it those of an address, `http://user:password@host`."""
+    auth: (user, password); default: those in the URL, `http://user:password@host`.
+    """
 
     def __init__(self, url: str | list[str], *, auth: tuple[str, str] | None = None,
                  headers: Mapping[str, str] | None = None, timeout_s: float = 10.0,
@@ -68,7 +70,7 @@ class SchemaRegistry:
         self._ids: dict[tuple[str, Schema], int] = {}
 
     def schema(self, schema_id: int) -> Schema:
-        """The schema of an id. Raises RegistryError."""
+        """Return the schema of an id. Raises RegistryError."""
         found = self._schemas.get(schema_id)
         if found is None:
             found = _schema(self._ask("GET", f"/schemas/ids/{schema_id}"))
@@ -76,15 +78,16 @@ class SchemaRegistry:
         return found
 
     def register(self, subject: str, schema: Schema) -> int:
-        """The schema's id, registered below `subject` if it was not. Raises RegistryError."""
+        """Register the schema under `subject` if necessary and return its id. Raises RegistryError.
+        """
         return self._id(subject, schema, f"/subjects/{_quoted(subject)}/versions")
 
     def lookup(self, subject: str, schema: Schema) -> int:
-        """The schema's id; RegistryError when the subject does not have it."""
+        """Return the schema's id. Raises RegistryError if the subject does not have it."""
         return self._id(subject, schema, f"/subjects/{_quoted(subject)}")
 
     def versions(self, subject: str) -> list[int]:
-        """Those that are there, the oldest first. Raises RegistryError."""
+        """Return the existing version numbers, oldest first. Raises RegistryError."""
         return [int(version) for version in
                 self._ask("GET", f"/subjects/{_quoted(subject)}/versions")]
 
@@ -97,7 +100,7 @@ class SchemaRegistry:
         return found
 
     def version(self, subject: str, version: int | str = "latest") -> tuple[int, Schema]:
-        """(id, schema) of one version of a subject. Never cached: `latest` moves."""
+        """Return (id, schema) of a version of a subject. Not cached, because `latest` changes."""
         row = self._ask("GET", f"/subjects/{_quoted(subject)}/versions/{version}")
         return int(row["id"]), _schema(row)
 
@@ -105,20 +108,21 @@ class SchemaRegistry:
         return list(self._ask("GET", "/subjects" + ("?deleted=true" if with_deleted else "")))
 
     def is_compatible(self, subject: str, schema: Schema, version: int | str = "latest") -> bool:
-        """Whether the subject would take the schema."""
+        """Return True if the schema is compatible with the subject."""
         return self.compatibility(subject, schema, version)[0]
 
     def compatibility(self, subject: str, schema: Schema, version: int | str = "latest"
                       ) -> tuple[bool, list[str]]:
-        """Whether the subject would take the schema, and why not, as far as the registry says."""
+        """Return (True if the schema is compatible with the subject, reasons from the registry)."""
         path = f"/compatibility/subjects/{_quoted(subject)}/versions/{version}?verbose=true"
         found = self._ask("POST", path, _document(schema))
-        told = found.get("messages") or filter(None, [found.get("reason")])  # Apicurio's word
+        told = found.get("messages") or filter(None, [found.get("reason")])  # Apicurio's field
         return bool(found["is_compatible"]), [str(text) for text in told]
 
     def level(self, subject: str | None = None) -> str:
-        """What has to stay compatible: of a subject (its own, or else the registry's), or of all
-        that have none of their own."""
+        """Return the compatibility level of a subject (default: the registry's), or of the
+        registry.
+        """
         if subject is None:
             return str(self._ask("GET", "/config")["compatibilityLevel"])
         try:
@@ -130,18 +134,21 @@ class SchemaRegistry:
         return str(found["compatibilityLevel"])
 
     def set_level(self, level: str, subject: str | None = None) -> None:
-        """level: one of LEVELS. Raises RegistryError."""
+        """Set the compatibility level, one of LEVELS. Raises RegistryError."""
         path = "/config" if subject is None else f"/config/{_quoted(subject)}"
         self._ask("PUT", path, {"compatibility": level})
 
     def delete(self, subject: str, version: int | str | None = None, *, permanent: bool = False
                ) -> list[int]:
-        """Deletes a version, or all of them; returns which. Ids that records carry are found as
-        before, unless it is permanent, for which it has to be deleted already."""
+        """Delete a version, or all versions; returns their numbers.
+
+        Ids in existing records still resolve, unless the deletion is permanent, which requires a
+        previous normal deletion.
+        """
         path = f"/subjects/{_quoted(subject)}" + ("" if version is None else f"/versions/{version}")
         gone = self._ask("DELETE", path + ("?permanent=true" if permanent else ""))
         for key in list(self._ids):
-            if key[0] == subject:  # It may get the same schema again, under another id.
+            if key[0] == subject:  # The same schema may be registered again with another id.
                 self._ids.pop(key, None)
         return [int(one) for one in gone] if isinstance(gone, list) else [int(gone)]
 
@@ -170,7 +177,7 @@ class SchemaRegistry:
 
 
 def _parted(url: str) -> tuple[str, tuple[str, str] | None]:
-    """An address without its user and password, and these. Keeps (3)."""
+    """Split a URL into the URL without credentials, and (user, password)."""
     parts = urllib.parse.urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     if not at:

@@ -1,7 +1,7 @@
-"""Spark reads and writes topics without a JVM connector: `spark.read.format("pylog")`.
+"""Read and write topics with Spark without a JVM connector: `spark.read.format("pylog")`.
 
 Owns: nothing.
-Invariants: (1) importing this package imports neither pyspark nor pyarrow.
+Invariants: importing this package imports neither pyspark nor pyarrow.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def register(session: Any) -> None:
-    """Makes the format "pylog" known to a SparkSession. Executors need pylog installed too."""
+    """Register the format "pylog" in a SparkSession. Executors need pylog installed too."""
     from pylog.client.spark.source import PylogSource
 
     session.dataSource.register(PylogSource)

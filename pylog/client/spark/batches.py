@@ -1,9 +1,9 @@
-"""A stretch as Arrow batches in the shape that Spark expects of the source.
+"""Convert an offset range to Arrow batches with the schema that Spark expects.
 
 Owns: nothing beyond the reader of one task.
-Invariants: (1) batches have exactly the fields, types and order of the schema that was asked for;
-  (2) when neither keys, values, headers nor timestamps are wanted, only the heads of batches are
-  looked at; (3) rows are those of [start, end), in order.
+Invariants: batches have exactly the fields, types and order of the requested schema; if neither
+  keys, values, headers nor timestamps are requested, only batch headers are read; rows are those of
+  [start, end), in order.
 Source: the schema of Spark's Kafka connector; SPARK-55583 (types are compared exactly).
 """
 
@@ -28,7 +28,7 @@ _COUNT = struct.Struct(">i")
 
 
 class Shape:
-    """The Arrow schema of a Spark schema, and the columns that are the same in every row."""
+    """The Arrow schema of a Spark schema, and the columns with the same value in every row."""
 
     def __init__(self, schema: Any, stretch: Stretch):
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -42,13 +42,15 @@ class Shape:
         self._constant: dict[Any, Any] = {}
 
     def decode_with(self, decoders: Sequence[Decoder]) -> None:
-        """What a decoder fills is not read of the records, but its side is."""
+        """Use decoders. A column that a decoder fills is not read from records; its key or value
+        is.
+        """
         self.decoders = decoders
         self.native = self.wanted.difference(*(decoder.fills for decoder in decoders)) | {
             decoder.side for decoder in decoders}
 
     def constant(self, name: str, value: Any, count: int) -> Any:
-        """A column of one value; made once and cut."""
+        """Return a column with a single value: a slice of a cached array."""
         import pyarrow as pa
 
         found = self._constant.get((name, value))
@@ -59,7 +61,8 @@ class Shape:
         return found.slice(0, count)
 
     def batch(self, count: int, columns: dict[str, Any]) -> Any:
-        """columns: what is not topic or partition. Keeps (1)."""
+        """Build a batch with exactly the requested schema. columns: all except topic and partition.
+        """
         import pyarrow as pa
 
         arrays = []
@@ -74,7 +77,7 @@ class Shape:
 
 
 def batches(reader: RangeReader, shape: Shape) -> Iterator[Any]:
-    """All rows of the reader's stretch. Raises DataLossError, KafkaError."""
+    """Yield all rows of the reader's range. Raises DataLossError, KafkaError."""
     if not shape.native & _IN_RECORDS:
         yield from _from_heads(reader, shape)
         return
@@ -97,7 +100,7 @@ def batches(reader: RangeReader, shape: Shape) -> Iterator[Any]:
 
 
 def _columns(native: Any, shape: Shape, piece: Piece, stretch: Stretch) -> Any:
-    """The rows before the stretch's end; None without any."""
+    """Return the rows before the range's end, or None."""
     import numpy as np
 
     offsets = np.frombuffer(native.offsets, np.int64)
@@ -122,7 +125,9 @@ def _columns(native: Any, shape: Shape, piece: Piece, stretch: Stretch) -> Any:
 
 
 def _types(piece: Piece, offsets: Any, shape: Shape) -> Any:
-    """0 for the producer's time, 1 for the broker's; a topic's setting may change in between."""
+    """Return timestamp types: 0 for CreateTime, 1 for LogAppendTime. A topic's setting may change
+    within the range.
+    """
     import numpy as np
     import pyarrow as pa
 
@@ -137,7 +142,7 @@ def _types(piece: Piece, offsets: Any, shape: Shape) -> Any:
 
 
 def _heads(records: memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """(base offset, last offset, attributes, record count) of each whole batch."""
+    """Yield (base offset, last offset, attributes, record count) of each complete batch."""
     at, size = 0, len(records)
     while at + batch.HEADER_BYTES <= size:
         base, length = _HEAD.unpack_from(records, at)
@@ -150,7 +155,9 @@ def _heads(records: memoryview) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _from_heads(reader: RangeReader, shape: Shape) -> Iterator[Any]:
-    """Keeps (2). A compacted batch lacks some of its offsets: its records are walked after all."""
+    """Yield rows from batch headers. Reads the records of a compacted batch, which lacks some
+    offsets.
+    """
     import numpy as np
     import pyarrow as pa
 
@@ -185,7 +192,7 @@ def _from_heads(reader: RangeReader, shape: Shape) -> Iterator[Any]:
 
 
 def _walked(reader: RangeReader, piece: Piece) -> Iterator[tuple[int, int, int]]:
-    """(first, end, timestamp type) of the runs of offsets that hold records to be read."""
+    """Return (first, end, timestamp type) of the runs of offsets that have records."""
     import numpy as np
 
     columns = ColumnReader(headers=False)

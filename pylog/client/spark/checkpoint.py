@@ -2,8 +2,8 @@
 
 Owns: the JSON format: the connector's {topic: {partition: next offset}}, plus one entry "topicId"
   per topic.
-Invariants: (1) an offset is only compared with offsets of the same topic id; (2) checkpoints
-  without topic ids can be read.
+Invariants: an offset is only compared with offsets of the same topic id; checkpoints without topic
+  ids can be read.
 Source: Structured Streaming + Kafka Integration Guide (offsets); KIP-516 (topic ids).
 """
 
@@ -56,7 +56,7 @@ class Positions(NamedTuple):
         return {tp.topic for tp in self.offsets}
 
     def recreated_topics(self, later: Positions) -> set[str]:
-        """The topics that were deleted and created again between these positions and `later`.
+        """Return the topics that were re-created between these positions and `later`.
 
         Without ids, an end offset below the position is the only sign of a new topic.
         """

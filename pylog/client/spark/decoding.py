@@ -1,9 +1,9 @@
-"""Keys and values of a batch as the columns that a schema asks for.
+"""Decode the keys and values of a batch to the columns of a schema.
 
-Owns: what a registry's answers say, for one task.
-Invariants: (1) row i of what is made is row i of what was given; (2) a null stays null, and is
-  never a fault; (3) what cannot be decoded is an error that names its offset, or null and
-  kept as it is: nothing is guessed; (4) a registry that cannot be asked is an error always.
+Owns: the registry's responses, for one task.
+Invariants: row i of the result is row i of the input; null stays null and is never an error; a
+  value that cannot be decoded is an error with its offset, or null with the original bytes kept; an
+  unreachable registry is always an error.
 Source: Confluent's wire format; Kafka's own serializers.
 """
 
@@ -23,9 +23,9 @@ _NOT_FOUND = 404
 
 
 def decoders(formats: Formats, shape: Any, own: set[str]) -> list[Decoder]:
-    """One for each side that fills a column of the Arrow schema `shape`.
+    """Return a decoder for each side that fills a column of the Arrow schema `shape`.
 
-    own: Kafka's columns, which a value's fields cannot stand for.
+    own: Kafka's columns, which the fields of a value must not replace.
     """
     made = []
     for side in SIDES:
@@ -37,7 +37,7 @@ def decoders(formats: Formats, shape: Any, own: set[str]) -> list[Decoder]:
 
 
 class Decoder:
-    """One side. fills: the names of the columns that it makes."""
+    """The decoder of keys or values. fills: the names of the columns that it produces."""
 
     def __init__(self, side: str, formats: Formats, shape: Any, own: set[str]):
         import pyarrow as pa
@@ -58,7 +58,9 @@ class Decoder:
         self._decode = _way(side, formats, kind)
 
     def columns(self, raw: Any, place: Callable[[int], str]) -> dict[str, Any]:
-        """raw: the binary Array. place: says where a row stands. Raises SerializationError."""
+        """Decode to columns by name. raw: the binary Array. place: describes a row's position.
+        Raises SerializationError.
+        """
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -106,7 +108,7 @@ class Decoder:
         return low
 
     def _salvage(self, raw: Any, start: int, parts: list[Any], wrong: list[int]) -> None:
-        """Halves what holds a fault until the faults stand alone."""
+        """Bisect until each undecodable value is isolated."""
         import pyarrow as pa
 
         try:
@@ -143,7 +145,7 @@ def _texts(raw: Any) -> Any:
 
 
 class _Numbers:
-    """Big-endian, of one width."""
+    """Decoder for big-endian numbers of fixed width."""
 
     def __init__(self, name: str, kind: Any):
         self._code, self._kind = f">{NUMBERS[name][0]}", kind
@@ -163,7 +165,7 @@ class _Numbers:
 
 
 class _Objects:
-    """JSON objects, read by Arrow into a struct."""
+    """Decoder for JSON objects, which Arrow reads as structs."""
 
     def __init__(self, side: str, kind: Any):
         import pyarrow as pa
@@ -184,7 +186,9 @@ class _Objects:
 
 
 def _in_json(side: str, name: str, kind: Any) -> Any:
-    """What Arrow's JSON reader makes of it before it is cast. Raises ConfigError."""
+    """Return the type in which Arrow's JSON reader parses a column before the cast. Raises
+    ConfigError.
+    """
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
@@ -201,7 +205,7 @@ def _in_json(side: str, name: str, kind: Any) -> Any:
 
 
 class _Records:
-    """Avro in Confluent's wire format."""
+    """Decoder for Avro in Confluent's wire format."""
 
     def __init__(self, side: str, formats: Formats, form: Format, kind: Any):
 
@@ -227,7 +231,9 @@ class _Records:
             raise SerializationError(f"no value of its schema: {wrong}") from wrong
 
     def _natively(self, raw: Any) -> Any:
-        """Flat records, all of them good; None for others, which are looked at one by one."""
+        """Decode flat records natively. Returns None if any is not flat or is invalid: all are
+        decoded one at a time.
+        """
         import pyarrow as pa
 
         from pylog.client.serialization.avro import arrow_type
@@ -255,7 +261,7 @@ class _Records:
             value = self._avro.deserialize(row)
         except RegistryError as refused:
             if refused.status != _NOT_FOUND:
-                raise  # Keeps (4).
+                raise  # The registry is unreachable or failed: always an error.
             if len(self._unknown) < IDS_UNKNOWN_MAX:
                 self._unknown.add(row[:5])
             raise SerializationError(str(refused)) from refused

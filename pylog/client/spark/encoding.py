@@ -1,7 +1,7 @@
-"""Columns of a DataFrame as the bytes that a topic keeps: JSON, Avro, Kafka's numbers.
+"""Encode DataFrame columns as record bytes: JSON, Avro, Kafka's number formats.
 
 Owns: the Avro formats of one task, by topic.
-Invariants: (1) a null stays null: a tombstone; (2) what no format takes is refused on the driver.
+Invariants: null stays null (a tombstone); types that no format supports are rejected on the driver.
 Source: Confluent's wire format; Kafka's own serializers.
 """
 
@@ -16,7 +16,8 @@ from pylog.client.spark.formats import (
 
 
 def check_types(formats: Formats, schema: Any) -> None:
-    """Keeps (2). schema: Spark's, of what is written. Raises ConfigError."""
+    """Check the column types on the driver. schema: the Spark schema to write. Raises ConfigError.
+    """
     from pyspark.sql import types
 
     for side in SIDES:
@@ -51,7 +52,7 @@ def _no_binaries(side: str, kind: Any) -> None:
 
 
 class Encoders:
-    """For one task."""
+    """The encoders of one task."""
 
     def __init__(self, formats: Formats):
         self.formats = formats
@@ -59,7 +60,7 @@ class Encoders:
         self._registry: Any = None
 
     def encoded(self, rows: Any, topic: str) -> Any:
-        """The record batch with keys and values as bytes. Raises SerializationError."""
+        """Return the record batch with keys and values as bytes. Raises SerializationError."""
         for side in SIDES:
             name = self.formats.of(side).name
             if name not in (BINARY, STRING) and side in rows.schema.names:
@@ -83,7 +84,7 @@ class Encoders:
                          for row in column.to_pylist(maps_as_pydicts="strict")], pa.binary())
 
     def _avro_of(self, side: str, topic: str) -> Any:
-        """Writes with the schema given, registered; without one with the subject's newest."""
+        """Return the Avro format: registers the given schema, or uses the subject's latest one."""
         from pylog.client.serialization.avro import Avro, topic_name
 
         found = self._avro.get((side, topic))
@@ -98,7 +99,7 @@ class Encoders:
 
 
 def _packed(column: Any, code: str) -> Any:
-    """Numbers as big-endian values of one width. Keeps (1)."""
+    """Encode numbers as big-endian values of fixed width; null stays null."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

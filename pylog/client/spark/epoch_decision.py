@@ -1,10 +1,11 @@
-"""Which batch a streaming sink that is exactly once has decided last, and what follows from it.
+"""Decide whether a batch of an exactly-once streaming sink must be written.
 
 Owns: nothing.
-Invariants: (1) a batch is written unless it is the one that was decided last, and only right after
-  that one; (2) whatever else a checkpoint asks for is refused: it would be lost or doubled records.
-Source: Structured Streaming (a batch that is run again has its number and its records); the offset
-  of a Kafka consumer group with its metadata, as the place where a decision is kept.
+Invariants: a batch is written only if it directly follows the last decided one; the last decided
+  batch is not written again; any other batch is rejected, because records would be lost or
+  duplicated.
+Source: Structured Streaming (a batch that runs again has the same number and records); the offset
+  and metadata of a Kafka consumer group store the decision.
 """
 
 from __future__ import annotations
@@ -20,22 +21,29 @@ from pylog.client.types import OffsetAndMetadata
 
 
 class Decision(NamedTuple):
-    """batch: -1 before the first. query: Spark's id of it, "" when it is not known. parts: the
-    transactions that hold the batch, all of which are to be committed."""
+    """The last decided batch.
+
+    batch: -1 before the first. query: Spark's query id, "" if unknown. parts: the transactions of
+    the batch, all of which must be committed.
+    """
 
     batch: int = -1
     query: str = ""
     parts: tuple[Prepared, ...] = ()
 
     def row(self) -> OffsetAndMetadata:
-        """As an offset: the next batch, with the query and the packed parts as metadata."""
+        """Return the decision as an offset: the next batch, with query and packed parts as
+        metadata.
+        """
         parts = json.dumps(self.parts, separators=(",", ":")).encode()
         packed = base64.b85encode(zlib.compress(parts, 9)).decode()
         return OffsetAndMetadata(self.batch + 1, f"{self.query} {packed}")
 
     @classmethod
     def of(cls, row: OffsetAndMetadata | None) -> Decision:
-        """row: None where nothing is committed; without metadata where somebody has set it."""
+        """Parse a decision. row: None if nothing is committed; without metadata if an operator set
+        it.
+        """
         if row is None:
             return cls()
         query, _, packed = row.metadata.partition(" ")
@@ -55,16 +63,19 @@ class Task(NamedTuple):
     attempt: int
 
     def transactional_id(self, sink: str, right: Prepared) -> str:
-        """An id that no other attempt has, so no attempt can abort another one's transaction.
+        """Return an id that no other attempt has, so no attempt can abort another one's
+        transaction.
 
-        Task attempt ids are unique within one driver, and `right` is unique for each planned
-        batch, whichever driver planned it.
+        Task attempt ids are unique within one driver, and `right` is unique for each planned batch,
+        regardless of the driver.
         """
         return f"{sink}-task-{self.number}-{right.producer_id}-{right.epoch}-{self.attempt}"
 
 
 def is_decided(last: Decision, sink: str, query: str, batch: int) -> bool:
-    """Whether a batch is the one that was decided last; else it is the next. Raises ConfigError."""
+    """Return True if the batch is the last decided one, False if it is the next. Raises
+    ConfigError.
+    """
     if last.batch >= 0 and last.query not in ("", query):
         raise ConfigError(
             f"exactlyOnceId {sink!r} belongs to the query {last.query}, and this checkpoint to "

@@ -1,8 +1,8 @@
-"""Filters that Spark pushes down: which of them a plan fulfils, and what is left to read.
+"""Filters that Spark pushes down: those the reader applies, and the ranges left to read.
 
 Owns: nothing.
-Invariants: (1) a filter that is not given back to Spark holds for each row that is read, exactly;
-  (2) nothing that fulfils all filters is left out.
+Invariants: every row that is read satisfies each filter not returned to Spark; no row that
+  satisfies all filters is omitted.
 Source: PySpark's DataSourceReader.pushFilters (4.1); KIP-79 (offsets by time).
 """
 
@@ -34,15 +34,15 @@ _NEVER_NULL = ("topic", "partition", "offset", "timestamp", "timestampType")
 
 
 class Pushed:
-    """What a query asks for. Pickles."""
+    """The filters of a query. Can be pickled."""
 
     def __init__(self) -> None:
-        self._places: list[Any] = []  # of topic or partition
+        self._places: list[Any] = []  # on topic or partition
         self._low, self._high = 0, 1 << 63
         self._since_ms = 0
 
     def take(self, given: Any) -> bool:
-        """Whether Spark need not look at this filter again. Keeps (1) and (2)."""
+        """Add a filter. Returns True if Spark need not apply it to the rows that are read."""
         name = _column(given)
         if isinstance(given, spark.IsNotNull):
             return name in _NEVER_NULL
@@ -77,19 +77,19 @@ class Pushed:
         return exact
 
     def _take_time(self, given: Any) -> None:
-        """Lower bounds only: a later record may be older, since producers set the time."""
+        """Use only lower time bounds: producers set timestamps, so a later record may be older."""
         if not isinstance(given, (spark.EqualTo, spark.EqualNullSafe, spark.GreaterThan,
                                   spark.GreaterThanOrEqual)):
             return
         if isinstance(given.value, datetime.datetime) and given.value.tzinfo is not None:
             micros = (given.value - _EPOCH) // datetime.timedelta(microseconds=1)
-            # Records have whole ms: the first one at or after the bound.
+            # Records have whole ms: start at the first one at or after the bound.
             after = isinstance(given, spark.GreaterThan)
             since = micros // 1000 + 1 if after else -(-micros // 1000)
             self._since_ms = max(self._since_ms, since)
 
     def cut(self, stretches: Iterable[Stretch], planner: Planner) -> list[Stretch]:
-        """What is left of the stretches."""
+        """Return the part of the ranges that the filters leave."""
         left = []
         for stretch in stretches:
             stretch = stretch._replace(start=max(stretch.start, self._low),
@@ -99,7 +99,7 @@ class Pushed:
                 left.append(stretch)
         if not self._since_ms or not left:
             return left
-        # Before the first record that is as young there is none that is.
+        # No record before the first one at or after the bound can match.
         found = planner.consumer.offsets_for_times({
             TopicPartition(stretch.topic, stretch.partition): self._since_ms for stretch in left})
         began = [(stretch, found[TopicPartition(stretch.topic, stretch.partition)])
@@ -110,7 +110,7 @@ class Pushed:
 
 
 def holds(given: Any, value: Any) -> bool:
-    """Whether a filter that `_is_constant` took is true of a value."""
+    """Return True if a filter that `_is_constant` accepted holds for a value."""
     if isinstance(given, spark.Not):
         return not holds(given.child, value)
     if type(given) in _TEXTS:
@@ -126,7 +126,7 @@ def _column(given: Any) -> str:
 
 
 def _is_constant(given: Any, kind: type) -> bool:
-    """Whether the filter compares with values of this type and nothing else."""
+    """Return True if the filter compares only with values of this type."""
     while isinstance(given, spark.Not):
         given = given.child
     if type(given) in _TEXTS:

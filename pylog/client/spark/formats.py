@@ -1,8 +1,8 @@
-"""How keys and values are written: what the options say, and which columns follow from it.
+"""Formats of keys and values from the options, and the resulting columns.
 
 Owns: nothing.
-Invariants: (1) a column of Kafka's own keeps its name and type, whatever values hold; (2) a schema
-  that was taken from the registry is resolved on the driver, once for all tasks of a query.
+Invariants: Kafka's own columns keep their names and types, regardless of the value's fields;
+  schemas from the registry are resolved on the driver, once for all tasks of a query.
 Source: Confluent's wire format; Spark's `mode` of from_json and from_avro.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from pylog.client.errors import ConfigError
 
 BINARY, STRING, JSON, AVRO = "binary", "string", "json", "avro"
-# The big-endian NumPy code, and the Spark type, of Kafka's own serializers of numbers.
+# NumPy code (big-endian) and Spark type of Kafka's number serializers.
 NUMBERS = {"short": ("i2", "ShortType"), "int": ("i4", "IntegerType"), "long": ("i8", "LongType"),
            "float": ("f4", "FloatType"), "double": ("f8", "DoubleType")}
 NAMES = (BINARY, STRING, JSON, AVRO, *NUMBERS)
@@ -29,7 +29,9 @@ OPTIONS = {"keyformat", "valueformat", "keyschema", "valueschema", "expandvalue"
 
 @dataclass(frozen=True)
 class Format:
-    """Of keys or of values. schema: JSON takes a DDL or a StructType's JSON, Avro its own JSON."""
+    """The format of keys or values. schema: for JSON a DDL or a StructType's JSON, for Avro its
+    JSON.
+    """
 
     name: str = BINARY
     schema: str = ""
@@ -37,8 +39,11 @@ class Format:
 
 @dataclass(frozen=True)
 class Formats:
-    """expand: the fields of a value are columns of their own. permissive: a value that cannot be
-    decoded is null, and stands as it is in the column that `corrupt` names."""
+    """The formats of keys and values.
+
+    expand: the fields of a value become columns. permissive: a value that cannot be decoded is
+    null, and its bytes are in the column named by `corrupt`.
+    """
 
     key: Format = Format()
     value: Format = Format()
@@ -51,7 +56,7 @@ class Formats:
         return self.key if side == "key" else self.value
 
     def registry(self) -> Any:
-        """Raises ConfigError without an address."""
+        """Return a registry client. Raises ConfigError without a URL."""
         from pylog.client.serialization.registry import SchemaRegistry
 
         if not self.registry_url:
@@ -61,12 +66,12 @@ class Formats:
 
 
 def corrupt(side: str) -> str:
-    """The name of the column that holds what could not be decoded."""
+    """Return the name of the column for undecodable bytes."""
     return f"_corrupt_{side}"
 
 
 def formats(given: Mapping[str, str]) -> Formats:
-    """given: options by their names in lower case. Raises ConfigError."""
+    """Parse the format options. given: options by lower-case name. Raises ConfigError."""
     def format_of(side: str) -> Format:
         name = given.get(f"{side}format", BINARY).strip().lower()
         if name not in NAMES:
@@ -90,7 +95,7 @@ def formats(given: Mapping[str, str]) -> Formats:
 
 
 def with_schemas(made: Formats, topics: list[str]) -> Formats:
-    """With the schema of what is Avro, from the registry where none was given. Keeps (2)."""
+    """Return the formats with Avro schemas, from the registry if none was given."""
     for side in SIDES:
         if made.of(side).name == AVRO and not made.of(side).schema:
             text = _registered(made, side, topics)
@@ -100,7 +105,7 @@ def with_schemas(made: Formats, topics: list[str]) -> Formats:
 
 
 def _registered(made: Formats, side: str, topics: list[str]) -> str:
-    """The newest schema of the topics' subjects. Raises ConfigError when they differ."""
+    """Return the latest schema of the topics' subjects. Raises ConfigError if they differ."""
     from pylog.client.serialization.avro import topic_name
 
     if not topics:
@@ -118,9 +123,9 @@ def _registered(made: Formats, side: str, topics: list[str]) -> str:
 
 
 def column_type(made: Formats, side: str) -> Any:
-    """The Spark type of the decoded column, as a DDL text where only Spark can parse it.
+    """Return the Spark type of the decoded column, as DDL text if only Spark can parse it.
 
-    Settled formats. Raises ConfigError.
+    made: formats with resolved schemas. Raises ConfigError.
     """
     from pyspark.sql import types
 
@@ -151,7 +156,7 @@ def _struct_of(side: str, text: str) -> Any:
 
 
 def avro_type(side: str, schema: str) -> Any:
-    """The Spark type of an Avro schema. Raises ConfigError."""
+    """Return the Spark type of an Avro schema. Raises ConfigError."""
     from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import from_arrow_type
 
@@ -166,7 +171,7 @@ def avro_type(side: str, schema: str) -> Any:
 
 
 def _wide_times(kind: Any) -> Any:
-    """Spark knows times of day in 64 bits only."""
+    """Widen times of day to 64 bits, the only width that Spark supports."""
     import pyarrow as pa
 
     if pa.types.is_time32(kind):
@@ -181,9 +186,9 @@ def _wide_times(kind: Any) -> Any:
 
 
 def columns(made: Formats, own: Any) -> Any:
-    """The whole schema: own, with keys and values as they are decoded. Keeps (1).
+    """Return the whole schema: `own`, with the types of decoded keys and values.
 
-    own: the StructType of Kafka's columns. A StructType, or DDL. Raises ConfigError.
+    own: the StructType of Kafka's columns. The result is a StructType, or DDL. Raises ConfigError.
     """
     from pyspark.sql.types import BinaryType, StructType
 
@@ -223,7 +228,7 @@ def _ddl(name: str, kind: Any) -> str:
 
 
 def checked(made: Formats, schema: Any, own: Any) -> Any:
-    """The schema asked for, when it can be served. Columns may be left out, not invented.
+    """Return the requested schema if it can be served. It may omit columns, but not add any.
 
     Raises ConfigError.
     """
@@ -257,7 +262,9 @@ def checked(made: Formats, schema: Any, own: Any) -> Any:
 
 
 def _side_type(made: Formats, field: Any) -> Any:
-    """What the column of this side may be: of JSON any struct, of Avro its fields or some."""
+    """Return the allowed type of a key or value column: for JSON any struct, for Avro some or all
+    of its fields.
+    """
     from pyspark.sql.types import StructType
 
     form = made.of(field.name)

@@ -1,8 +1,8 @@
-"""The source's options: those of Spark's Kafka connector, by the same names, and a few more.
+"""The source's options: those of Spark's Kafka connector with the same names, and a few more.
 
 Owns: nothing.
-Invariants: (1) an option has the connector's meaning and default where the connector has it;
-  (2) what is wrong is said in one line that names the option.
+Invariants: an option has the connector's meaning and default if the connector has it; each error is
+  one line that names the option.
 Source: Structured Streaming + Kafka Integration Guide (Spark 4), for names and meanings.
 """
 
@@ -27,7 +27,7 @@ _UNITS = {"ms": 1, "millisecond": 1, "second": 1000, "sec": 1000, "s": 1000, "mi
           "min": 60_000, "m": 60_000, "hour": 3_600_000, "h": 3_600_000, "day": 86_400_000,
           "d": 86_400_000, "week": 604_800_000}
 _RELATIVE = re.compile(r"\s*-\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")
-# The connector's, of which nothing here depends.
+# The connector's options without effect here.
 _PASSED_OVER = {
     "groupidprefix", "fetchoffset.numretries", "fetchoffset.retryintervalms",
     "kafkaconsumer.polltimeoutms", "path",
@@ -43,8 +43,11 @@ _KNOWN = {
 
 @dataclass(frozen=True)
 class Bound:
-    """Where reading begins or ends. kind: earliest, latest, offsets, times; given: per partition
-    an offset (EARLIEST and LATEST too) or a time in ms; time_ms: for all partitions."""
+    """Start or end of reading.
+
+    kind: earliest, latest, offsets, times; given: an offset (also EARLIEST and LATEST) or a time in
+    ms per partition; time_ms: for all partitions.
+    """
 
     kind: str
     given: dict[TopicPartition, int] = field(default_factory=dict)
@@ -53,7 +56,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a reader was asked for."""
+    """The parsed options of a reader."""
 
     settings: dict[str, Any]
     topics: tuple[str, ...]
@@ -74,12 +77,12 @@ class ReadOptions:
     formats: Formats
 
     def named_topics(self) -> set[str]:
-        """The topics that the options name; none with a pattern."""
+        """Return the topics that the options name; none with a pattern."""
         return {*self.topics, *(tp.topic for tp in self.assigned)}
 
 
 def read_options(options: Mapping[str, str], streaming: bool, now_ms: int) -> ReadOptions:
-    """Raises ConfigError."""
+    """Parse a reader's options. Raises ConfigError."""
     given = {name.lower(): str(value) for name, value in options.items()}
     unknown = {name for name in given if not name.startswith(_PREFIX)} - _KNOWN - _PASSED_OVER
     if unknown:
@@ -112,7 +115,8 @@ def read_options(options: Mapping[str, str], streaming: bool, now_ms: int) -> Re
 
 
 class WriteOptions(NamedTuple):
-    """What a writer was asked for. settings: of a producer; topic, exactly_once_id: or ""."""
+    """The parsed options of a writer. settings: a producer's; topic, exactly_once_id: "" if unset.
+    """
 
     settings: dict[str, Any]
     topic: str
@@ -121,7 +125,7 @@ class WriteOptions(NamedTuple):
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Raises ConfigError."""
+    """Parse a writer's options. Raises ConfigError."""
     given = {name.lower(): str(value) for name, value in options.items()}
     unknown = {name for name in given if not name.startswith(_PREFIX)} - {
         "topic", "includeheaders", "checkpointlocation", "queryname", "path", "exactlyonceid", *(
@@ -160,7 +164,7 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
 
 
 def _bound(given: Mapping[str, str], which: str, default: str, now_ms: int) -> Bound:
-    """The connector's order: a time for all, times per partition, offsets."""
+    """Parse a bound. The connector's precedence: a time for all, times per partition, offsets."""
     text = given.get(f"{which}timestamp")
     if text is not None:
         return Bound("times", time_ms=_time(f"{which}Timestamp", text, now_ms))
@@ -205,7 +209,7 @@ def _json(name: str, text: str) -> dict[str, Any]:
 
 
 def _time(name: str, text: str, now_ms: int) -> int:
-    """ms since the epoch, of a number or of "-10 minutes"."""
+    """Parse a time to ms since the epoch: a number, or "-10 minutes"."""
     span = _span_ms(text)
     if span is not None:
         return max(0, now_ms - span)
@@ -231,7 +235,7 @@ def _least(given: Mapping[str, str]) -> int:
 
 
 def _delay(given: Mapping[str, str]) -> int:
-    """ms"""
+    """Return maxTriggerDelay in ms."""
     text = given.get("maxtriggerdelay", "15m").strip()
     span = int(text) if text.isdigit() else _span_ms(f"-{text}")
     if span is None:

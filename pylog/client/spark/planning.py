@@ -1,8 +1,8 @@
-"""What a reader covers: topics to partitions, options to offsets, stretches to tasks.
+"""Plan a read: topics to partitions, options to offsets, offset ranges to tasks.
 
-Owns: the consumer that asks the cluster, while it plans.
-Invariants: (1) splits of a partition are disjoint and together its stretch; (2) a stretch never
-  begins before the log does unless data loss is an error, which the task then raises.
+Owns: the consumer used for planning.
+Invariants: splits of a partition's range are disjoint and cover it; a range never begins before the
+  log start unless data loss is an error, which the task then raises.
 Source: KIP-79 (offsets by time), KIP-113 (sizes of logs), KIP-516 (topic ids).
 """
 
@@ -26,7 +26,7 @@ _ADMIN = ("bootstrap.servers", "client.id", "security.protocol", "request.timeou
 
 
 class Planner:
-    """Looks up offsets: `with Planner(options) as planner: planner.stretches()`."""
+    """Look up offsets: `with Planner(options) as planner: planner.stretches()`."""
 
     def __init__(self, options: ReadOptions):
         self.options = options
@@ -42,9 +42,9 @@ class Planner:
         self.consumer.close()
 
     def partitions(self, optional: Container[str] = ()) -> dict[TopicPartition, bytes]:
-        """The partitions that the options select now, each with its topic id.
+        """Return the currently selected partitions, each with its topic id.
 
-        optional: topics that may be missing. Raises UnknownTopicOrPartitionError for the others.
+        optional: topics that may be missing. Raises UnknownTopicOrPartitionError for others.
         """
         options, topics = self.options, self._topics()
         if options.pattern:
@@ -62,7 +62,7 @@ class Planner:
         return {tp: known[tp] for tp in options.assigned if tp in known}
 
     def _topics(self) -> dict[str, TopicInfo]:
-        """Every topic of the cluster that a consumer may read."""
+        """Return every topic of the cluster that a consumer may read."""
         core = self.consumer._core
         metadata = self.consumer._run(core.cluster.retry(core.cluster.every_topic))
         return {name: topic for name, topic in metadata.topics.items()
@@ -75,12 +75,12 @@ class Planner:
         return self._at(self.options.ending, list(partitions))
 
     def start_positions(self) -> Positions:
-        """Where a new query starts."""
+        """Return the start positions of a new query."""
         partitions = self.partitions()
         return Positions.of(self.starts(partitions), _topic_ids(partitions))
 
     def end_positions(self, optional: Container[str]) -> Positions:
-        """The current end offsets. optional: topics that may be missing."""
+        """Return the current end positions. optional: topics that may be missing."""
         partitions = self.partitions(optional)
         return Positions.of(self.latest(partitions), _topic_ids(partitions))
 
@@ -91,7 +91,7 @@ class Planner:
         return self.consumer.end_offsets(list(partitions))
 
     def high_watermarks(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """End offsets that include open transactions, whatever the isolation level is."""
+        """Return end offsets that include open transactions, regardless of the isolation level."""
         found = self.consumer._run(list_offsets.list_offsets(
             self.consumer._core.cluster, dict.fromkeys(partitions, LATEST)))
         return {tp: at.offset for tp, at in found.items() if at is not None}
@@ -128,14 +128,16 @@ class Planner:
                 for partition, at in found.items()}
 
     def stretches(self) -> list[Stretch]:
-        """For a batch query."""
+        """Return the offset ranges of a batch query."""
         partitions = self.partitions()
         starts, ends = self.starts(partitions), self.ends(partitions)
         return [Stretch(*tp, starts[tp], ends[tp], topic_id=topic_id)
                 for tp, topic_id in partitions.items() if starts[tp] < ends[tp]]
 
     def split(self, stretches: list[Stretch]) -> list[Stretch]:
-        """Cuts stretches by splitBytes, minPartitions and maxRecordsPerPartition. Keeps (1)."""
+        """Split ranges by splitBytes, minPartitions and maxRecordsPerPartition. Splits are disjoint
+        and cover their range.
+        """
         options = self.options
         total = sum(stretch.end - stretch.start for stretch in stretches)
         weights = self._record_bytes(stretches) if total else {}
@@ -157,7 +159,7 @@ class Planner:
         return made
 
     def _record_bytes(self, stretches: list[Stretch]) -> dict[tuple[str, int], float]:
-        """On disk per offset, as the leaders report it; {} when they do not."""
+        """Return the bytes on disk per offset, as the leaders report them; {} if they do not."""
         listed = self._topics()
         # The tasks report partitions that no longer exist.
         partitions = [TopicPartition(stretch.topic, stretch.partition) for stretch in stretches

@@ -1,8 +1,8 @@
-"""Fetches one stretch of one partition: whole batches, one fetch ahead of the reader.
+"""Fetch an offset range of one partition: whole batches, one fetch ahead of the reader.
 
 Owns: the connection of one task.
-Invariants: (1) nothing at or behind `end` is asked for, so that a task costs the broker its own
-  stretch and at most one fetch more; (2) while an answer is read the next one is under way.
+Invariants: nothing at or after `end` is requested, so a task costs the broker its own range and at
+  most one additional fetch; while a response is processed, the next fetch is in flight.
 Source: KIP-74, KIP-98 (aborted transactions), KIP-516 (topic ids).
 """
 
@@ -32,8 +32,11 @@ _SPARE_BYTES = 1 << 16
 
 
 class Stretch(NamedTuple):
-    """Offsets [start, end) of one partition. size: in bytes, as well as it is known; 0: not.
-    topic_id: of the topic that the offsets belong to; zero bytes accept any topic of this name."""
+    """Offsets [start, end) of one partition.
+
+    size: estimated bytes, 0 if unknown. topic_id: id of the topic that the offsets belong to; zero
+    bytes accept any topic of this name.
+    """
 
     topic: str
     partition: int
@@ -44,7 +47,8 @@ class Stretch(NamedTuple):
 
 
 class DataLossError(FatalError):
-    """Records that were to be read are gone from the log; one line that names failOnDataLoss."""
+    """Records to be read are gone from the log. The message is one line that names failOnDataLoss.
+    """
 
 
 def data_loss(what: str) -> DataLossError:
@@ -57,7 +61,7 @@ def lost(stretch: Stretch, offset: int, what: str) -> DataLossError:
 
 
 class Piece(NamedTuple):
-    """What one fetch brought. position: the first offset wanted of it."""
+    """The result of one fetch. position: its first requested offset."""
 
     position: int
     records: memoryview
@@ -66,7 +70,7 @@ class Piece(NamedTuple):
 
 
 class RangeReader:
-    """Iterates over the pieces of a stretch; each must be done with when the next is taken."""
+    """Iterate over the pieces of a range. Do not use a piece after taking the next one."""
 
     def __init__(self, settings: Mapping[str, Any], stretch: Stretch, fail_on_data_loss: bool):
         self.settings = Settings(CONSUMER, settings)
@@ -105,7 +109,7 @@ class RangeReader:
                     continue
                 last_s = time.monotonic()
                 if following < end:
-                    ahead = self._driver.submit(self._fetch(following))  # Keeps (2).
+                    ahead = self._driver.submit(self._fetch(following))  # Fetch ahead.
                 yield Piece(position, row.records, row.aborted, frame)
                 frame.release()
                 position = following
@@ -115,7 +119,8 @@ class RangeReader:
             self._driver.run(self._cluster.close())
 
     def _past(self, position: int, row: FetchedPartition, last_s: float) -> int:
-        """Where to go on when nothing came. Raises once that has lasted too long."""
+        """Return where to continue after an empty fetch. Raises if fetches stay empty for too long.
+        """
         if position < row.log_start_offset:
             self._report_loss(position, f"the log starts at {row.log_start_offset}")
             return row.log_start_offset
@@ -126,18 +131,20 @@ class RangeReader:
         return position
 
     def _bytes_from(self, position: int) -> int:
-        """What to ask for: no more than is left, so that a short stretch costs little."""
+        """Return the bytes to request: at most the rest of the range, so that a short range is
+        cheap.
+        """
         stretch = self.stretch
         if not stretch.size:
             return self._fetch_bytes
         left = stretch.size * (stretch.end - position) // (stretch.end - stretch.start)
         if left < self._fetch_bytes:
-            # Where sizes vary the guess may be too low: twice as much each time.
+            # Record sizes vary, so the estimate may be too low: double the margin each time.
             self._spare *= 2
         return min(self._fetch_bytes, left + self._spare)
 
     def _report_loss(self, position: int, what: str, cause: KafkaError | None = None) -> None:
-        """Raises DataLossError, or logs a warning where the options allow data loss."""
+        """Raise DataLossError, or log a warning if the options allow data loss."""
         failure = lost(self.stretch, position, what)
         if self.fail_on_data_loss:
             raise failure from cause
@@ -153,7 +160,7 @@ class RangeReader:
         return isinstance(cause, KafkaError) and cause.code in _GONE
 
     async def _fetch(self, position: int) -> tuple[int, FetchedPartition, Any]:
-        """(position, the partition's row, its frame to be released)."""
+        """Return (position, the partition's row, the frame to release)."""
         answer: tuple[int, FetchedPartition, Any] = await self._cluster.retry(
             lambda: self._try(position))
         return answer
@@ -189,7 +196,7 @@ class RangeReader:
         return position, row, frame
 
     async def _out_of_range(self, position: int) -> int:
-        """Where to continue: at the log start, or at the stretch's end if the log ends before."""
+        """Return where to continue: the log start, or the range's end if the log ends before it."""
         from pylog.client.consumer import list_offsets
         from pylog.client.types import EARLIEST, LATEST, TopicPartition
 

@@ -1,9 +1,9 @@
-"""The data source "pylog" of Spark's Python Data Source API: batch and streaming, in and out.
+"""The data source "pylog" of Spark's Python Data Source API: batch and streaming reads and writes.
 
 Owns: the readers; a streaming reader keeps one consumer for planning.
-Invariants: (1) the positions of a streaming query are in Spark's checkpoint only, so exact across
-  restarts; (2) a batch never goes past the offsets it was planned with; (3) what pickles is options
-  and stretches, never a connection; (4) lost records are an error, or at least a warning.
+Invariants: the positions of a streaming query are only in Spark's checkpoint, so they are exact
+  across restarts; a batch never reads past its planned offsets; pickled objects contain options and
+  offset ranges, never a connection; lost records are an error, or at least a warning.
 Source: PySpark's Python Data Source API (4.2), Structured Streaming + Kafka Integration Guide.
 """
 
@@ -52,7 +52,7 @@ ALL_COLUMNS = StructType([*COLUMNS.fields, StructField("headers", HEADERS)])
 
 
 class PylogSource(DataSource):
-    """`spark.read.format("pylog")`; some columns only: `.schema("partition INT, offset LONG")`."""
+    """`spark.read.format("pylog")`; select columns with `.schema("partition INT, offset LONG")`."""
 
     @classmethod
     def name(cls) -> str:
@@ -120,7 +120,7 @@ def _read(options: ReadOptions, schema: StructType, split: InputPartition) -> It
 
 
 class BatchReader(DataSourceReader):
-    """One read: the offsets are fixed when it is planned."""
+    """A batch read; planning fixes its offsets."""
 
     def __init__(self, options: ReadOptions, schema: StructType):
         self.options = options
@@ -138,16 +138,19 @@ class BatchReader(DataSourceReader):
 
 
 class FilteredReader(BatchReader):
-    """A read that filters reach. Spark 4.2 keeps one plan for all queries of a frame, the last one
-    that filters reached: so a reader like this is only made for who asks for it."""
+    """A batch read with filter pushdown.
+
+    Opt-in: Spark 4.2 keeps one plan for all queries of a DataFrame, the last one that received
+    filters.
+    """
 
     def pushFilters(self, filters: list[Any]) -> list[Any]:
-        """Those that Spark must look at still."""
+        """Return the filters that Spark must still apply."""
         return [each for each in filters if not self.pushed.take(each)]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming query; on executors only `read` is called."""
+    """A streaming query; executors call only `read`."""
 
     def __init__(self, options: ReadOptions, schema: StructType):
         self.options = options
@@ -165,7 +168,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_planner": None}  # Keeps (3).
+        return {**self.__dict__, "_planner": None}  # A connection cannot be pickled.
 
     def initialOffset(self) -> dict[str, Any]:
         return self.planner.start_positions().to_json()
@@ -192,7 +195,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Positions.of(ends, {**begun.topic_ids, **latest.topic_ids}).to_json()
 
     def _latest(self, begun: Positions) -> Positions:
-        """The current end positions of the topics that exist."""
+        """Return the current end positions of the existing topics."""
         found = self.planner.end_positions(optional=begun.topics())
         # Right after a topic was re-created, some brokers still list the old one.
         stale = {topic for topic, topic_id in found.topic_ids.items()
@@ -203,7 +206,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topic: begun.topic_ids[topic] for topic in stale & begun.topic_ids.keys()}})
         behind = {tp: at for tp, at in begun.offsets.items() if latest.offsets.get(tp, at) < at}
         if behind and self.options.settings.get("isolation.level") == "read_committed":
-            # An open transaction hides records. These are not lost.
+            # Records hidden by an open transaction are not lost.
             there = self.planner.high_watermarks(behind)
             latest.offsets.update({tp: at for tp, at in behind.items() if there.get(tp, 0) >= at
                                    and begun.topic_ids.get(tp.topic) in (
@@ -211,7 +214,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return latest
 
     def _checked(self, begun: Positions, latest: Positions) -> tuple[Offsets, Offsets]:
-        """Where the next batch starts and could end. Keeps (4)."""
+        """Return where the next batch starts and could end. Reports lost records."""
         starts = dict(begun.offsets)
         for topic in sorted(begun.recreated_topics(latest)):
             self._report_loss(f"Topic {topic} was deleted and re-created",
@@ -239,7 +242,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return starts, ends
 
     def _report_loss(self, what: str, action: str) -> None:
-        """Raises DataLossError, or logs each loss once where the options allow data loss."""
+        """Raise DataLossError, or log each loss once if the options allow data loss."""
         if self.options.fail_on_data_loss:
             raise data_loss(what)
         if what not in self._warned:
@@ -247,7 +250,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _LOG.warning("%s: data may have been lost; %s (failOnDataLoss is false)", what, action)
 
     def _waits(self, waiting: int, limit: ReadLimit) -> bool:
-        """Whether a batch is not worth it yet. Neither AvailableNow nor Once waits."""
+        """Return True if a batch should wait for more records. AvailableNow and Once never wait."""
         least, now_s = self.options.offsets_per_trigger_min, time.monotonic()
         if (least and self._target is None and not isinstance(limit, ReadAllAvailable)
                 and waiting < least
@@ -270,8 +273,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Split(stretch) for stretch in self.planner.split(stretches)]
 
     def _log_starts(self, partitions: Set[TopicPartition]) -> Offsets:
-        """Where to read partitions that have no position yet. A batch that runs again finds
-        records that were deleted since: 0 makes that an error."""
+        """Return the start offsets of partitions without a position.
+
+        0 makes records deleted before a batch runs again an error.
+        """
         starts = dict.fromkeys(partitions, 0)
         if partitions and not self.options.fail_on_data_loss:
             there = self.planner.partitions(optional=self.options.named_topics())
@@ -282,7 +287,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self.options, self.schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The checkpoint is Spark's; no group is informed."""
+        """Do nothing: Spark's checkpoint has the positions; no consumer group is used."""
 
     def stop(self) -> None:
         if self._planner is not None:
@@ -292,15 +297,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _up_to_target(starts: Offsets, ends: Offsets, topic_ids: dict[str, bytes], target: Positions
                   ) -> Offsets:
-    """Cut ends off at a target that was fixed earlier. Topics and partitions that were created
-    after that have no rows in this query."""
+    """Limit ends to a target that was fixed earlier. Topics and partitions created later have no
+    rows in this query.
+    """
     return {tp: min(end, max(starts[tp], target.offsets.get(tp, 0)))
             if target.topic_ids.get(tp.topic) == topic_ids.get(tp.topic) else starts[tp]
             for tp, end in ends.items()}
 
 
 def limited(starts: Offsets, ends: Offsets, rows_max: int) -> Offsets:
-    """Ends with at most rows_max rows in all, shared by what each partition has waiting."""
+    """Return ends with at most rows_max rows in total, in proportion to each partition's backlog.
+    """
     waiting = {tp: ends[tp] - starts[tp] for tp in ends}
     total = sum(waiting.values())
     if total <= rows_max:

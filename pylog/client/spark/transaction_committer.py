@@ -1,12 +1,14 @@
-"""The driver's side of a sink that is exactly once: many transactions that are committed as one.
+"""The driver's side of an exactly-once sink: commit many transactions as one.
 
-Owns: nothing between calls; each makes its own connections.
-Invariants: (1) a batch is decided by one transaction, that of the sink's own transactional id: it
-  commits the batch's number and the list of its parts as an offset. Before that no part is
-  committed, after it each is, by this driver or the next; (2) who begins a batch fences all who
-  began one before, so nobody else can decide; (3) a part that a decision names is never aborted.
-Source: two-phase commit with the decision kept by Kafka; KIP-98 (fencing), KIP-447 (stable
-  offsets), KIP-664 (what is open), KIP-939 (a transaction is ended by who knows its epoch).
+Owns: nothing between calls; each call opens its own connections.
+Invariants:
+- single decision: one transaction, with the sink's own transactional id, decides a batch: it
+  commits the batch's number and the list of its parts as an offset. No part is committed before it;
+  after it every part is, by this driver or the next;
+- fencing: beginning a batch fences all earlier runs, so no other run can decide;
+- decided parts: a part named by a decision is never aborted.
+Source: two-phase commit with the decision stored in Kafka; KIP-98 (fencing), KIP-447 (stable
+  offsets), KIP-664 (open transactions), KIP-939 (any process with its epoch can end a transaction).
 """
 
 from __future__ import annotations
@@ -30,14 +32,14 @@ _ONGOING = "Ongoing"
 
 
 class Begun(NamedTuple):
-    """What each task of a batch is given: the right to decide, and what was decided before."""
+    """Input of each task of a batch: the right to decide, and the previous decision."""
 
     right: Prepared
     last: Decision
 
 
 class Committer:
-    """settings: of a producer. topic: in whose partition 0 the sink, a group, has its offset."""
+    """settings: a producer's. topic: its partition 0 stores the sink's offset as a group."""
 
     def __init__(self, settings: Mapping[str, Any], sink: str, topic: str):
         self.settings = Settings(PRODUCER, {**settings, "transactional.id": sink})
@@ -45,21 +47,24 @@ class Committer:
         self.kept_at = TopicPartition(topic, 0)
 
     def begin(self) -> Begun:
-        """Keeps (2). What the one before had only half decided has its outcome then."""
+        """Begin a batch: fence earlier runs and complete a batch that was decided but not finished.
+        """
         begun: Begun = self._with(self._begin)
         return begun
 
     def commit(self, right: Prepared, decision: Decision) -> None:
-        """Decides a batch and commits its parts. Raises KafkaError; whether it was decided is then
-        for `abort`, or the batch's next run, to find out."""
+        """Decide a batch and commit its parts.
+
+        Raises KafkaError. Then `abort`, or the batch's next run, finds out if it was decided.
+        """
         self._with(self._commit, right, decision)
 
     def finish(self, batch: int) -> None:
-        """Commits the parts of a batch that was decided before."""
+        """Commit the parts of a batch that was decided earlier."""
         self._with(self._finish_last, batch)
 
     def abort(self, right: Prepared, batch: int, parts: Iterable[Prepared]) -> None:
-        """Ends what is open of a batch that failed, unless it was decided after all."""
+        """Abort the open transactions of a failed batch, unless it was decided."""
         self._with(self._abort, right, batch, list(parts))
 
     def _with(self, work: Callable[..., Any], *given: Any) -> Any:
@@ -90,16 +95,16 @@ class Committer:
                     f"offset.metadata.max.bytes lets a decision name: coalesce() it") from failure
             raise
         own.begin_end(True)
-        await own.end(True)  # Keeps (1): this is the decision.
+        await own.end(True)  # This is the decision.
         await self._finish(admin, decision)
 
     async def _finish_last(self, admin: Admin, batch: int) -> None:
         last = await self._last(admin)
-        if last.batch == batch:  # A later one is only decided when this one is done.
+        if last.batch == batch:  # A later batch is decided only after this one is finished.
             await self._finish(admin, last)
 
     async def _finish(self, admin: Admin, decision: Decision) -> None:
-        """The other half of (1). A commit that is asked for again is no fault, for Kafka too."""
+        """Commit all parts of a decided batch. Repeating a commit is not an error in Kafka."""
         ended = await asyncio.gather(
             *[self._end(admin.cluster, part, True) for part in decision.parts],
             return_exceptions=True)
@@ -114,16 +119,16 @@ class Committer:
 
     async def _abort(self, admin: Admin, right: Prepared, batch: int, parts: list[Prepared]
                      ) -> None:
-        # The decision may be under way: it is ended first, and whether it was made is read then.
+        # The decision may be in flight: end its transaction first, then read the outcome.
         try:
             await self._end(admin.cluster, right, False)
         except FatalError:
-            return  # Another run has begun: the batch is its own.
+            return  # Another run has begun and owns the batch.
         except KafkaError as failure:
             if not _is_over(failure):
                 raise
         if (await self._last(admin)).batch >= batch:
-            return  # Keeps (3).
+            return  # Keeps decided parts.
         for part in parts:
             try:
                 await self._end(admin.cluster, part, False)
@@ -132,7 +137,8 @@ class Committer:
                     raise
 
     async def _check_open(self, admin: Admin, decision: Decision) -> None:
-        """A part that has timed out, or was fenced, must not be named by a decision."""
+        """Check that a part has not timed out or been fenced: a decision must not name such a part.
+        """
         found = await asyncio.gather(*[admin.describe_transactions([part.transactional_id])
                                        for part in decision.parts])
         for part, rows in zip(decision.parts, found):
@@ -144,8 +150,9 @@ class Committer:
                     f"batch taken longer than kafka.transaction.timeout.ms?"))
 
     async def _end_strays(self, admin: Admin, named: set[str]) -> None:
-        """What tries of tasks left open that were killed, or that Spark did not take: readers of
-        committed records would wait for these. Keeps (3)."""
+        """Abort transactions of killed or rejected task attempts, except decided parts.
+        read_committed consumers would wait for them.
+        """
         # Older versions ended the id after the attempt number.
         ours = re.compile(re.escape(self.sink) + r"-task-\d+(-\d+-\d+)?-\d+")
         open_ids = {row.transactional_id for row in await admin.list_transactions([_ONGOING])

@@ -1,11 +1,11 @@
-"""Rows of a DataFrame into topics: batches of columns, built natively in the Python worker.
+"""Write DataFrame rows to topics: column batches, built natively in the Python worker.
 
 Owns: one producer per task.
-Invariants: (1) a task ends only when each of its rows is acknowledged as `acks` asks; (2) memory is
-  bounded by buffer.memory, GATHERED_BYTES and one batch of Spark's; (3) with exactlyOnceId a task's
-  rows are in a transaction that only the driver ends, and in none where there are no rows.
-Source: Structured Streaming + Kafka Integration Guide (columns of a sink). Without exactlyOnceId
-  delivery is at least once: a task that Spark tries again writes its rows again.
+Invariants: a task ends only when each of its rows is acknowledged according to `acks`; memory is
+  bounded by buffer.memory, GATHERED_BYTES and one Spark batch; with exactlyOnceId, a task's rows
+  are in a transaction that only the driver ends; without rows there is no transaction.
+Source: Structured Streaming + Kafka Integration Guide (columns of a sink). Without exactlyOnceId,
+  delivery is at least once: a task that Spark retries writes its rows again.
 """
 
 from __future__ import annotations
@@ -32,21 +32,23 @@ from pylog.client.spark.transaction_committer import Begun, Committer
 _COLUMNS = ("key", "value", "headers", "partition", "timestamp")
 TABLES_UNDER_WAY_MAX = 8
 GATHERED_BYTES = 4 << 20
-# What brokers allow at most unless they are told otherwise: a batch has to be done within it.
+# The brokers' default maximum: a batch must finish within it.
 TRANSACTION_TIMEOUT_MS = 900_000
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task wrote."""
+    """The result of one task."""
 
     records: int
 
 
 @dataclass
 class Part(Written):
-    """What one task wrote of a batch that is committed as a whole. part: None where it had no rows;
-    is_decided: the batch was decided in an earlier run, nothing was written."""
+    """The result of one task of a batch that is committed as a whole.
+
+    part: None without rows; is_decided: an earlier run decided the batch, and nothing was written.
+    """
 
     task: Task
     right: Prepared
@@ -55,7 +57,7 @@ class Part(Written):
 
 
 class _Writing:
-    """What all writers do."""
+    """Shared part of all writers."""
 
     def __init__(self, settings: dict[str, Any], topic: str, formats: Formats, schema: Any):
         names = schema.fieldNames()
@@ -77,7 +79,7 @@ class _Writing:
             return Written(self.send(producer, self.gathered(batches)))
 
     def send(self, producer: Producer, tables: Iterable[tuple[str, Any]]) -> int:
-        """How many rows. Keeps (1)."""
+        """Send tables and wait for all acknowledgements. Returns the row count."""
         count = 0
         under_way: deque[Any] = deque()
         for topic, table in tables:
@@ -90,7 +92,9 @@ class _Writing:
         return count
 
     def gathered(self, batches: Iterator[Any]) -> Iterator[tuple[str, Any]]:
-        """Tables per topic: Spark's batches are small, and each table ends its partitions' own."""
+        """Yield larger tables per topic: Spark's batches are small, and each table closes its
+        batches.
+        """
         import pyarrow as pa
 
         encoders = Encoders(self.formats)
@@ -139,17 +143,17 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         return self.run(iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:
-        """All rows are acknowledged by now."""
+        """Do nothing: all rows are already acknowledged."""
 
     def abort(self, messages: list[Any], batchId: int) -> None:
-        """What was written stays: Spark tries the batch again."""
+        """Do nothing: written rows stay, and Spark retries the batch."""
 
 
 class ExactlyOnceWriter(_Writing, DataSourceStreamArrowWriter):
     """`df.writeStream.format("pylog").option("exactlyOnceId", …)`.
 
-    Spark makes one for each batch on the driver, pickles it for the tasks, and another one for the
-    batch's end, which knows only what the tasks answered.
+    For each batch, Spark creates one on the driver and pickles it for the tasks. It creates another
+    one for the end of the batch, which has only the tasks' results.
     """
 
     def __init__(self, settings: dict[str, Any], topic: str, formats: Formats, schema: Any,
@@ -163,7 +167,9 @@ class ExactlyOnceWriter(_Writing, DataSourceStreamArrowWriter):
         self._begun: Begun | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """On its way to the tasks: from here on no earlier run can decide anything."""
+        """Begin the batch when Spark pickles the writer for its tasks. No earlier run can decide
+        now.
+        """
         if self._begun is None:
             self._begun = self.committer.begin()
         return {**self.__dict__, "committer": None}
@@ -172,14 +178,14 @@ class ExactlyOnceWriter(_Writing, DataSourceStreamArrowWriter):
         return self.write_task(iterator, current_task())
 
     def write_task(self, iterator: Iterator[Any], task: Task) -> Part:
-        """Keeps (3)."""
+        """Write one task's rows in a transaction that only the driver ends."""
         assert self._begun is not None, "a writer reaches its tasks by being pickled"
         right, last = self._begun
         if is_decided(last, self.sink, task.query, task.batch):
             for _ in iterator:
-                pass  # A worker that has not read all of its rows is not used again.
+                pass  # Spark reuses a worker only if it has read all of its rows.
             return Part(0, task, right, None, is_decided=True)
-        # Begun after the first rows are here: what is left of a run that was killed has none.
+        # Begin after the first rows have arrived: a leftover task of a killed run receives none.
         tables = self.gathered(iterator)
         first = next(tables, None)
         if first is None:
@@ -196,7 +202,8 @@ class ExactlyOnceWriter(_Writing, DataSourceStreamArrowWriter):
                 raise
 
     def commit(self, messages: list[Any], batchId: int) -> None:
-        """All parts of the batch or, when this raises, what the batch's next run finds."""
+        """Commit all parts of the batch. If this raises, the batch's next run resolves the outcome.
+        """
         parts = _parts(messages)
         if any(part.is_decided for part in parts):
             self.committer.finish(batchId)
@@ -206,7 +213,8 @@ class ExactlyOnceWriter(_Writing, DataSourceStreamArrowWriter):
                 batchId, parts[0].task.query, tuple(part.part for part in parts if part.part)))
 
     def abort(self, messages: list[Any], batchId: int) -> None:
-        """Also after a commit that failed: then the batch may be decided, and is left so."""
+        """Abort the batch's parts. After a failed commit the batch may be decided; then keep them.
+        """
         parts = _parts(messages)
         if parts and not any(part.is_decided for part in parts):
             self.committer.abort(parts[0].right, batchId,
@@ -214,7 +222,7 @@ class ExactlyOnceWriter(_Writing, DataSourceStreamArrowWriter):
 
 
 def current_task() -> Task:
-    """Of the micro-batch that this Python worker works for. Raises ConfigError."""
+    """Return the task of this worker's micro-batch. Raises ConfigError."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -226,7 +234,7 @@ def current_task() -> Task:
 
 
 def _parts(messages: list[Any]) -> list[Part]:
-    """messages: None of a task that failed."""
+    """Return the messages of successful tasks; a failed task's is None."""
     return [message for message in messages if message is not None]
 
 
