@@ -187,7 +187,7 @@ class Broker:
             self._open_monitor()
 
     def _member(self) -> Membership:
-        # Imported here because a standalone broker does not need it.
+        # Imported here because a broker that is its own controller does not need it.
         from pylog.replication.membership import Membership
 
         assert self.throttles is not None
@@ -200,7 +200,7 @@ class Broker:
     def _new_throttles(self) -> Throttles | None:
         if not self.settings.is_member:
             return None
-        # Imported here because a standalone broker does not need it.
+        # Imported here because a broker that is its own controller does not need it.
         from pylog.replication.throttles import Throttles
 
         return Throttles(self.settings, self.node_id, self.logs,
@@ -564,7 +564,7 @@ def _credentials(settings: Settings, now_ms: Callable[[], int]) -> Credentials |
     """Return the credentials for other brokers, None for plain text. Raises ConfigError."""
     if not settings.is_member or "broker" not in settings["process.roles"]:
         return None
-    # Imported here because a standalone broker does not need it.
+    # Imported here because a broker that is its own controller does not need it.
     from pylog.peer import securing
 
     return securing.between_brokers(settings, now_ms)

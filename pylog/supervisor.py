@@ -39,7 +39,7 @@ def failures() -> dict[str, int]:
 def report(work: str, message: str = "background work failed", **details: Any) -> None:
     """Log the current exception with its traceback, and count it.
 
-    work: the kind of work, one of few names, because it is a metric label.
+    work: the kind of work, from a small set of names, because it is a metric label.
     """
     with _lock:
         _failures[work] += 1

@@ -240,7 +240,7 @@ class Cleaner:
             with self._lock:
                 elapsed_s = (self._now_ms() - self._began_ms) / 1000
                 ahead_s = self._spent / limit - elapsed_s if limit else PAUSE_S_MAX
-                # Also true if the setting is NaN.
+                # Also true if the setting is NaN, or if the clock was set back.
                 if not ahead_s > 0 or elapsed_s < 0:
                     # Idle time does not allow a later burst.
                     self._began_ms, self._spent = self._now_ms(), 0

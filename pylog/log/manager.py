@@ -186,9 +186,7 @@ class LogManager:
                 self.checkpointer.write(self._store)
 
     def leave_moved(self) -> None:
-        """Stop serving from the source logs of moves: requests waiting there are retried by
-        clients.
-        """
+        """Stop serving from the source logs of moves. Requests that wait there are retried."""
         for partition_log in self._moved:
             partition_log.become_follower(partition_log.leader_epoch)
 

@@ -2,8 +2,8 @@
 
 Owns: the keys, and a thread while they are reloaded.
 Invariants: a login never waits for the issuer: it uses the last loaded keys; the issuer is
-  contacted every `refresh_ms`, and for an unknown key id at most once per `retry_ms` and once per
-  UNKNOWN_S, whatever clients send; a response has a maximum size.
+  contacted at most once per `refresh_ms`, or for an unknown key id at most once per `retry_ms` and
+  once per UNKNOWN_S, whatever clients send; a response has a maximum size.
 Source: RFC 7517; Kafka's RefreshingHttpsJwks (KIP-768).
 """
 

@@ -79,8 +79,8 @@ class Guard:
 
     def ask_again(self) -> bool:
         """Call about once per second. Reloads rules that the authorizer failed to load, and revokes
-        grants if its decisions can change without the metadata. Return True if cached responses are
-        also invalid.
+        grants if its decisions can change without the metadata. Return True if repeated responses
+        are also invalid.
         """
         if self.access is None:
             return False
