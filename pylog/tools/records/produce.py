@@ -53,8 +53,8 @@ class Given(NamedTuple):
 @click.argument("files", nargs=-1, type=click.File("rb"), metavar="[FILE]...")
 @click.option("-f", "--format", "kind", type=click.Choice(FORMATS), default="lines",
               show_default=True, help="lines: one value per line; raw: one value per file; json: "
-              "JSON lines; records: lines as `consume --json` prints them; avro: JSON lines, sent as "
-              "Avro.")
+              "JSON lines; records: lines as `consume --json` prints them; avro: JSON lines, sent "
+              "as Avro.")
 @click.option("-k", "--key", help="Key of every record.")
 @click.option("-K", "--key-separator", metavar="TEXT", help="Separator between key and value.")
 @click.option("-H", "--header", "headers", metavar="KEY=VALUE", multiple=True,
