@@ -68,7 +68,7 @@ class MemberMetadata(MetadataService):
         except TimeoutError:
             raise StartError(f"no controller was reached within {wait_s:.0f} s: {self._asked}") \
                 from None
-        # From here on the publisher applies records. Keeps the committed end in the image.
+        # The image now has everything committed; from here on the publisher applies records.
         self.tail.begin()
         try:
             self._take_newest()
@@ -100,7 +100,7 @@ class MemberMetadata(MetadataService):
         self._last_epoch = broker.epoch if broker is not None else None
 
     def local_roles(self, topic) -> list:
-        # Keeps the previous run's epoch from leading.
+        # The broker must not lead under the previous run's epoch.
         broker = self.tail.published.brokers.get(self._node_id)
         may_lead = broker is not None and broker.epoch != self._last_epoch
         return local_roles(topic, self._node_id, self.replicates, may_lead)
@@ -121,7 +121,7 @@ class MemberMetadata(MetadataService):
             settings=self._settings, credentials=self.credentials)
 
     async def _ask_cluster(self) -> str:
-        """Return the cluster id, from any controller. Keeps the identity of the controllers."""
+        """Return the cluster id of any controller that answers; never generate one here."""
         while True:
             asked = self.controllers.next()
             try:

@@ -246,7 +246,7 @@ class ControllerMember(MemberMetadata):
         if self._log.end_offset > 0 and view.epoch == 0:
             await self._check_founding(self._has_begun)
             if not await self._after_the_first(self._has_begun):
-                await in_thread(self._found)  # Keeps this node's records first in the quorum.
+                await in_thread(self._found)  # This node's records come first in the quorum.
             view = await self._patiently(self._quorum.look)
         if view.holder is not None and view.holder.node_id != self._node_id:
             self.learned(view.holder)  # Where to register, once that is possible.
@@ -366,7 +366,7 @@ class ControllerMember(MemberMetadata):
     # ---- callbacks of the election task ---------------------------------------------------------
 
     async def follow(self, batches: list) -> None:
-        """Fold the other controllers' records into the tail. Keeps the tail on one source."""
+        """Fold the other controllers' records into the tail, while this node is on standby."""
         for batch in together(batches):
             self.tail.push(await in_thread(self.tail.fold, batch))
         image = self.tail.newest
@@ -396,7 +396,7 @@ class ControllerMember(MemberMetadata):
         return controller.append_failed
 
     async def dismiss(self) -> None:
-        """Resign; return once no decision is running. Keeps the tail on one source."""
+        """Resign; return once no decision is running, so that the tail has one source at a time."""
         controller, self.controller = self.controller, None  # type: ignore[assignment]
         if controller is not None:
             controller.resign()

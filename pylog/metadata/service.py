@@ -53,8 +53,7 @@ class MetadataService:
     _log: LocalLog
     _identity: identity.Identity
     _last_epoch: int | None = None  # of this broker, as the previous run registered it
-    # The state of a clean stop, until partitions are opened: directory numbers, checkpoints. Keeps
-    # the marks of the previous stop.
+    # The state of a clean stop, until partitions are opened: directory numbers, checkpoints.
     _last_stop: tuple[frozenset, dict] = frozenset(), {}
     _opened = False  # True once the partitions are open
 
@@ -250,8 +249,8 @@ class MetadataService:
             if 0 in stopped:
                 marks = self._logs.disks.write_clean_marks(stopped, self._epoch_at_rest())
                 if marks[0]:
-                    # Keeps the stored image to applied effects: the next start reads the rest from
-                    # the log again, including the records of an open transaction.
+                    # Store only an image whose effects have happened: the next start reads the rest
+                    # from the log again, including the records of an open transaction.
                     is_in_force = self._opened and not self.tail.published_in_transaction
                     self.store.save(self.image if is_in_force else None, entries, mark=marks)
                     clean = True

@@ -74,7 +74,7 @@ class Admission:
             self._stamp = stamp
             self._context = _context(self._keystore)
         except OSError as error:
-            # Keeps the previous certificate.
+            # The previous certificate stays in use.
             log.error("the new certificate of the metrics endpoint cannot be used",
                       extra={"reason": _reason(error)})
 
@@ -90,7 +90,7 @@ class Admission:
         from hmac import compare_digest
 
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        # Keeps the comparison in constant time.
+        # Compare in constant time.
         return scheme.lower() == SCHEME and compare_digest(
             given.strip().encode(), self._token.encode())
 

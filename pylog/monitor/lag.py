@@ -150,7 +150,7 @@ class GroupLags:
         return Lags(parts, logs)
 
     def _aged(self, lags: Lags) -> Lags:
-        """Set the ages. Keeps the time limit for timestamps."""
+        """Set the ages, within the time limit for timestamps."""
         now_ms = self._now_ms()
         behind = [at for at, count in enumerate(lags.records) if count]
         wanted = [at for at in behind if lags.parts[at].timed != lags.first[at]]

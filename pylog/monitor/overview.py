@@ -48,7 +48,7 @@ def of_image(image: Image, rules: Rules) -> dict[str, Any]:
                 replicas[replica] = replicas.get(replica, 0) + 1
             for kind in _kinds(state, wanted):
                 counts[kind] += 1
-                # Keeps the page bounded.
+                # The page is bounded: list only the first partitions.
                 if len(named[kind]) < NAMES_MAX:
                     named[kind].append(f"{topic.name}-{index}")
     return {
@@ -125,7 +125,7 @@ def quorum_troubles(members: Sequence[dict[str, Any]]) -> list[str]:
 # ---- HTML ---------------------------------------------------------------------------------------
 
 def html(found: dict[str, Any]) -> str:
-    """Return the page as HTML. Keeps names escaped."""
+    """Return the page as HTML, with all names escaped."""
     said = "".join(f'<p class="bad">{escape(line)}</p>' for line in found["troubles"]) \
         or "<p>All is well.</p>"
     controller = "none" if found["controller"] is None else found["controller"]

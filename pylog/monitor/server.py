@@ -205,7 +205,7 @@ class Monitor:
         if method not in ("GET", "HEAD"):
             return _response(405, PLAIN, b"only GET and HEAD\n", headers, method)
         if not self._admission.admits(headers):
-            # Keeps the pages hidden from clients without the token.
+            # A client without the token must not learn which pages exist.
             return _response(401, PLAIN, b"a bearer token is asked for\n", headers, method)
         try:
             status, content_type, body = self._page(path, headers)
@@ -219,7 +219,7 @@ class Monitor:
         path = path.partition("?")[0]
         if path == "/metrics":
             open_metrics = "application/openmetrics-text" in headers.get("accept", "")
-            # Keeps one scrape at a time: a second one waits instead of doubling the load.
+            # One scrape at a time: a second one waits instead of doubling the load.
             with self._scraping:
                 content_type, text = self.collector.scrape(open_metrics)
             return 200, content_type, text
@@ -273,8 +273,7 @@ def _send(connection, data: bytes, seconds: Callable[[], float]) -> None:
 
 
 def _wait_until(end_s: float, connection, seconds: Callable[[], float]) -> None:
-    """Set the timeout of the next call. Keeps the total time limited. Raises TimeoutError if it is
-    over.
+    """Set the timeout of the next call to the remaining time. Raises TimeoutError if none is left.
     """
     left_s = end_s - seconds()
     if left_s <= 0:

@@ -214,7 +214,7 @@ class Peer(asyncio.Protocol):
             raise self.failure
         waiter = asyncio.get_running_loop().create_future()
         self._under_way.append((number, waiter))
-        assert len(self._under_way) <= IN_FLIGHT_MAX, len(self._under_way)  # Keeps the limit.
+        assert len(self._under_way) <= IN_FLIGHT_MAX, len(self._under_way)
         self._transport.write(frame)
         return waiter
 

@@ -50,7 +50,7 @@ class Controllers:
         next() changes. endpoints: (id, host, port) in the response.
         """
         if epoch < self.epoch:
-            # Keeps the newest epoch's leader.
+            # An older epoch's leader never replaces a newer one.
             return False
         before = self.active_id
         if leader_id != UNKNOWN or epoch > self.epoch:

@@ -137,7 +137,7 @@ class Credentials:
               answer: bytes | None) -> bytes:
         if not account.blocks:
             return steps.send(answer)
-        # Keeps the number of waiting threads limited.
+        # Fail immediately instead of adding one more waiting thread.
         if not self._asking.acquire(blocking=False):
             raise AuthenticationFailed("others wait for the same answer")
         try:

@@ -45,7 +45,7 @@ def dial(host: str, port: int, now_ns: Callable[[], int], credentials: Credentia
     try:
         made = socket.create_connection((host, port), timeout=timeout_s)
     except (OSError, UnicodeError) as error:
-        # Keeps all failures in PeerError.
+        # Every failure becomes a PeerError with the address.
         raise PeerError(f"{host}:{port}: {reason_of(error)}") from error
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     made.setblocking(False)
@@ -144,7 +144,7 @@ class _Line:
         return found
 
     def _wait(self, poll: select.poll) -> None:
-        """Wait for the socket. Keeps the timeout. Raises PeerError."""
+        """Wait for the socket, at most until the timeout. Raises PeerError."""
         left_ms = (self._end_ns - self._now_ns()) / 1e6
         if left_ms <= 0 or not poll.poll(left_ms):
             raise PeerError("no answer in time")

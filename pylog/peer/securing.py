@@ -35,7 +35,7 @@ def _of(settings: Settings, listener: str, mechanism_setting: str,
     protocol = settings.protocol_of(listener)
     if protocol == "PLAINTEXT":
         return None
-    # Keeps plain-text listeners from importing security modules.
+    # Imported here: plain-text listeners do not need it.
     from pylog.peer.credentials import Credentials
 
     return Credentials(settings, listener, protocol, mechanism_setting, now_ms)

@@ -53,7 +53,7 @@ class Assignments:
             told = state.directories[state.replicas.index(self._node_id)] \
                 if state.directories else None
             if own is None or own == told:
-                # Keeps assignments in the image from being sent.
+                # The image already has this assignment.
                 self._waiting.pop((topic.id, index), None)
             else:
                 self._waiting[topic.id, index] = own
@@ -62,9 +62,7 @@ class Assignments:
                 supervisor.reporting("directory assignments", self._ask()))
 
     def _own(self, topic: Topic, index: int) -> bytes | None:
-        """Return the directory id of a replica, None without a log or without an id. Keeps reports
-        to registered directories.
-        """
+        """Return the registered directory id of a replica, None without a log or without an id."""
         if self._logs.get(topic.name, index) is None:
             return None
         return self._ids[self._logs.place(topic.name, index)]
@@ -83,7 +81,7 @@ class Assignments:
                                       "the controller could not be told of log directories")
                     is_told = False
                 if not is_told:
-                    # Keeps a pause after a failed request.
+                    # Pause after a failed request.
                     await asyncio.sleep(AGAIN_S)
         finally:
             self._asking = None

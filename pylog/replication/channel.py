@@ -73,14 +73,12 @@ class Line:
         finally:
             answering.cancel()
         if _is_standby(answer):
-            # Keeps standby controllers from being used again.
+            # It is not active: use another controller next.
             self._controllers.refused(asked.id)
         return answer
 
     def _check(self, asked: Controller) -> None:
-        """Raise PeerError if another controller is active. Keeps requests from waiting for the old
-        one.
-        """
+        """Raise PeerError if another controller is active."""
         if self._controllers.next().id != asked.id:
             raise PeerError(f"{asked.id} is no longer the active controller")
 
@@ -185,7 +183,7 @@ class ControllerChannel:
             if self.lifecycle.stage is Stage.RUNNING:
                 self.running.set()
             if self.lifecycle.stage is before:
-                # Keeps a pause between attempts; otherwise the next message is due.
+                # Pause after an unchanged stage; after a change, the next message is due.
                 await self._rest()
 
     async def _say(self, wanted: Register | Heartbeat) -> None:

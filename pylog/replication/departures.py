@@ -38,7 +38,7 @@ class Departures:
         self._changed = asyncio.Event()
 
     def lost(self, broker_id: int) -> None:
-        """Note that the connection to a leader ended unexpectedly. Keeps delays from adding up."""
+        """Note that the connection to a leader ended unexpectedly. Repeated losses add no delay."""
         now = self._now_s()
         if broker_id in self._active and now - self._lost.get(broker_id, -HOLD_S) >= HOLD_S:
             self._lost[broker_id] = now

@@ -226,8 +226,8 @@ class ReplicaFetchers:
         self._begin(self._repair(token, part, work))
 
     async def _repair(self, token: int, part: Partition, work: Coroutine[Any, Any, None]) -> None:
-        """Run the work that lets a stopped partition be fetched again. Keeps errors from ending its
-        fetches silently.
+        """Run the work that lets a stopped partition be fetched again. After any error, fetching
+        resumes later.
         """
         try:
             await work
@@ -339,8 +339,7 @@ class ReplicaFetchers:
             try:
                 self._take_notice(notice)
             except Exception:
-                # Keeps an error of one notice from stopping the others, which concern other
-                # partitions.
+                # Continue: the other notices concern other partitions.
                 supervisor.report("replica fetcher", token=notice.token, kind=notice.kind)
 
     def _take_notice(self, notice: fetcher.Notice) -> None:
@@ -436,7 +435,8 @@ class ReplicaFetchers:
             peer.close()
 
     async def _apply(self, token: int, part: Partition, cut: truncation.Cut) -> None:
-        """Truncate for a stopped fetcher. Keeps truncations to the leader that caused them."""
+        """Truncate for a stopped fetcher, if the partition still follows the leader that caused it.
+        """
         if self._by_token.get(token) is not part:
             return
         try:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pylog.replication.channel import ControllerChannel
     from pylog.security.identities import Principal
 
-# Keeps all cluster changes at the controller.
+# Every request that changes the cluster's state.
 FORWARDED = frozenset((
     api.CREATE_TOPICS, api.DELETE_TOPICS, api.CREATE_PARTITIONS, api.ALTER_CONFIGS,
     api.INCREMENTAL_ALTER_CONFIGS, api.ELECT_LEADERS, api.ALTER_PARTITION_REASSIGNMENTS,
@@ -78,7 +78,7 @@ class Forwarding:
             client_host_address=ipaddress.ip_address(context.peer_host).packed))
         if answer.error_code or answer.response_data is None:
             raise PeerError(f"the controller refused: {ErrorCode.of(answer.error_code).name}")
-        # Keeps the response unchanged.
+        # Returned unchanged.
         return len(answer.response_data).to_bytes(4, "big") + answer.response_data
 
 

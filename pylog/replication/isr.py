@@ -110,7 +110,7 @@ class Isr:
                 or follower.end_offset < max(log.high_watermark, log.epoch_start):
             return None
         epoch = self._epoch_of(follower.broker_id)
-        # Keeps rejected replicas out of proposals.
+        # The controller would reject it.
         if epoch is None or follower.broker_epoch not in (epoch, ANY_EPOCH) \
                 or self._epoch_of(self._node_id) is None:
             return None
@@ -143,12 +143,12 @@ class Isr:
         return self._propose(set(self.committed), None)
 
     def _may_propose(self, now_ns: int) -> bool:
-        # Keeps one proposal at a time, and the pause after a rejection.
+        # One proposal at a time, and a pause after a rejection.
         return self.proposal is None and (
             self._refused_ns is None or now_ns - self._refused_ns >= REFUSED_NS)
 
     def _propose(self, members: set, joining: Follower | None) -> Proposal:
-        assert self._node_id in members, members  # Keeps the leader in the ISR.
+        assert self._node_id in members, members  # the leader stays
         epochs = []
         for id_ in self.replicas:
             if id_ in members:

@@ -112,12 +112,12 @@ class Leadership:
             self._image, broker_id, isr.directories[isr.replicas.index(broker_id)])
 
     def rest(self, topic_id: bytes, index: int) -> None:
-        """Stop leading a partition. Keeps it out of requests."""
+        """Stop leading a partition; it is not proposed any more."""
         self._led.pop((topic_id, index), None)
         self._waiting.pop((topic_id, index), None)
 
     def _tell(self, led: Led) -> None:
-        """Give the log its followers. Keeps the high watermark behind the maximal ISR."""
+        """Give the log its followers, so that the high watermark waits for the maximal ISR."""
         isr, registered = led.isr, self._registered
         maximal = isr.maximal
         try:
@@ -186,7 +186,7 @@ class Leadership:
     # ---- the controller -------------------------------------------------------------------------
 
     async def _ask(self) -> None:
-        """Send proposals until none are left. Keeps one request in flight."""
+        """Send proposals until none are left, one request at a time."""
         try:
             pause_s = AGAIN_S
             while self._waiting:
@@ -206,7 +206,7 @@ class Leadership:
                 if is_decided:
                     pause_s = AGAIN_S
                 else:
-                    # Keeps a pause before repeated proposals.
+                    # Pause before repeating proposals.
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, AGAIN_MAX_S)
         finally:

@@ -75,7 +75,7 @@ class Lifecycle:
         if self.stage is Stage.REGISTER or self._must_amend:
             self._sent_changes = self._changes
             return Register(self._incarnation_id, self._previous_epoch)
-        # Keeps the broker fenced until it is ready.
+        # Request fencing until the broker is ready.
         behind = image_offset < self.broker_epoch or not ready
         return Heartbeat(self.broker_epoch, image_offset,
                          self.stage is Stage.CATCH_UP and behind, self.stage is Stage.STOPPING)
@@ -117,15 +117,15 @@ class Lifecycle:
         self._must_amend = False
         self._previous_epoch, self.broker_epoch = NO_EPOCH, NO_EPOCH
         if self.is_stopping:
-            # Keeps a stopping broker from registering: no client waits for its partitions.
+            # A stopping broker never registers again: no client waits for its partitions.
             self.stage = Stage.STOPPED
             return
-        # Keeps incarnation ids unique.
+        # A new registration needs a new incarnation id.
         self._incarnation_id = self._random_id()
         self.stage = Stage.REGISTER
 
     def stop(self) -> None:
         """Start the controlled shutdown; next() returns None once it is permitted."""
-        self._must_amend = False  # Keeps a stopping broker from registering.
+        self._must_amend = False  # never registers again
         if not self.is_stopping:
             self.stage = Stage.STOPPING if self.is_registered else Stage.STOPPED

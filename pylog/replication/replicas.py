@@ -69,7 +69,7 @@ class Replicas:
                 **self.throttles.stats()}
 
     def stop(self, changes: dict[bytes, Commands]) -> None:
-        """Stop fetching replicas that change. Keeps them unwritten during the change."""
+        """Stop fetching replicas that change, before they change."""
         for topic_id, wanted in changes.items():
             for index in {*wanted.stop, *wanted.drop}:
                 self.fetchers.unfollow(topic_id, index)

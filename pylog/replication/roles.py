@@ -34,7 +34,7 @@ def commands(before: Topic | None, after: Topic | None, node_id: int) -> Command
     for index in range(max(len(olds), len(news))):
         old = olds[index] if index < len(olds) else None
         new = news[index] if index < len(news) else None
-        # Keeps old partition epochs out. Equal states are usually one object.
+        # Only a newer partition epoch is a change. Equal states are usually one object.
         if old is new or old is not None and new is not None \
                 and new.partition_epoch <= old.partition_epoch:
             continue
@@ -50,7 +50,7 @@ def _compare(found: Commands, index: int, old, new, node_id: int) -> None:
     same = was_fetched and is_fetched and (old.leader, old.leader_epoch) == (
         new.leader, new.leader_epoch)
     if was_fetched and not same:
-        found.stop.append(index)  # Keeps changing replicas stopped first.
+        found.stop.append(index)  # Stopped before its role changes.
     if had and not has:
         found.drop.append(index)
     if has and not had:

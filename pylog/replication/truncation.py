@@ -21,7 +21,7 @@ def on_divergence(leader_end: int, leader_epoch: int, own_epoch: int, own_end: i
     and its end.
     """
     if leader_end < 0:
-        return log_end  # Keeps records without proof.
+        return log_end  # The response proves nothing: keep all records.
     if own_epoch < 0:
         return min(leader_end, log_end)
     if own_epoch == leader_epoch:

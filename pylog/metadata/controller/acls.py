@@ -43,7 +43,7 @@ def create(image: Image, rules, random):
             continue
         results.append(Created())
         if rule not in image.rules and rule not in added:
-            # Keeps each ACL stored once.
+            # Store each ACL once, even within one request.
             added.add(rule)
             records.append(messages.AccessControlEntryRecord(
                 id=random.randbytes(16), resource_type=rule.resource_type,
@@ -71,7 +71,7 @@ def delete(image: Image, filters):
             continue
         gone.update(dict.fromkeys(found))
         results.append(Deleted(found))
-    # Keeps each removal single, even if several filters match.
+    # One removal per ACL, even if several filters match it.
     return [messages.RemoveAccessControlEntryRecord(id=id_)
             for rule in gone for id_ in image.rules[rule]], results
 

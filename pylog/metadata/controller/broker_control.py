@@ -102,7 +102,7 @@ class Members(Decider):
             needs_decision = brokers.needs_decision(self._image, known, request)
             known.came(request.broker_id, connection)
             if not needs_decision:
-                # Keeps unchanged heartbeats out of the decision queue.
+                # A heartbeat that changes nothing waits for no decision.
                 broker = self._image.brokers[request.broker_id]
                 state = brokers.State(broker.fenced, broker.in_controlled_shutdown, False)
             else:
@@ -125,7 +125,7 @@ class Members(Decider):
         broker = self._image.brokers.get(broker_id)
         if broker is None or not self._known().counts(broker_id, connection):
             if broker is not None and not broker.fenced and self.is_active:
-                # A decision for this broker's own heartbeat may have unfenced it since.
+                # A decision for the broker's own heartbeat may have unfenced it since.
                 self._begin_to_judge(broker_id)
             raise Refusal(ErrorCode.NETWORK_EXCEPTION, "its connection has ended")
 
@@ -215,8 +215,8 @@ class Members(Decider):
         if heard is not None:
             self._heartbeats.last_heard(heard.node_id, int(heard.at_s * 1e9))
             # No connection to this controller would show that the previous controller's broker has
-            # ended. Other brokers get a new session because nothing indicates a failure. Keeps
-            # fencing to the session timeout or a refused connection.
+            # ended. Other brokers get a new session because nothing indicates a failure. Fence it
+            # early only if its listener refuses connections.
             broker = self._image.brokers.get(heard.node_id)
             if broker is not None and not broker.fenced:
                 self._begin_to_judge(heard.node_id)
@@ -262,7 +262,7 @@ class Members(Decider):
             await self._fence(broker_id, "no heartbeat within broker.session.timeout.ms")
 
     async def _fence(self, broker_id: int, reason: str) -> None:
-        """Fence a broker unless it is alive again. Keeps fencing to sessions that ended."""
+        """Fence a broker unless it has a session again."""
         def decision():
             broker = self._image.brokers.get(broker_id)
             if broker is None or broker.fenced or self._known().is_alive(broker_id, _now_ns()):
@@ -286,9 +286,7 @@ class Members(Decider):
         await self._decided(decision)
 
     def connection_closed(self, connection: int) -> None:
-        """Probe the broker whose heartbeat connection closed. Keeps early fencing to probed
-        brokers.
-        """
+        """Probe the broker whose heartbeat connection closed; fence it if its listener refuses."""
         broker_id = self._known().ended(connection)
         if broker_id is None or not self.is_active or self._image.brokers[broker_id].fenced:
             return
@@ -303,8 +301,7 @@ class Members(Decider):
     async def _judge(self, broker_id: int) -> None:
         broker = self._image.brokers[broker_id]
         if await liveness_probe.is_gone(broker.endpoints, self._settings.between_brokers):
-            # A broker with an open heartbeat connection is alive. Keeps early fencing to lost
-            # connections.
+            # A broker with an open heartbeat connection is alive: do not fence it.
             if self._image.brokers.get(broker_id) is broker and \
                     not self._known().is_connected(broker_id):
                 self._known().end(broker_id)

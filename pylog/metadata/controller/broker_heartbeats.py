@@ -50,7 +50,7 @@ class Heartbeats:
             known.contact_ns = min(known.contact_ns, at_ns)
 
     def follow(self, image: Image) -> None:
-        """Add and remove entries. Keeps one entry per registered broker."""
+        """Add and remove entries, so that each registered broker has one."""
         for broker_id in self._brokers.keys() - image.brokers.keys():
             del self._brokers[broker_id]
         for broker in image.brokers.values():
@@ -128,7 +128,7 @@ class Heartbeats:
 
     def ended(self, connection: int) -> int | None:
         """Note a closed connection; return the broker whose newest heartbeat it carried, or None.
-        Keeps heartbeats of closed connections from counting.
+        Heartbeats of that connection no longer count.
         """
         for broker_id, known in self._brokers.items():
             if known.connection == connection:

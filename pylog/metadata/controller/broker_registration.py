@@ -57,7 +57,7 @@ def register(rules: Rules, heartbeats: Heartbeats, request, cluster_id: str, now
     before = image.brokers.get(request.broker_id)
     is_same = before is not None and before.incarnation_id == bytes(request.incarnation_id)
     if before is not None and not is_same and heartbeats.is_alive(before.id, now_ns):
-        # Keeps the broker id of a live process.
+        # A live process must not lose its broker id to another.
         raise Refusal(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             "Another broker is registered with that broker id. If the broker was recently "
@@ -193,7 +193,7 @@ def _leaving(rules, heartbeats, broker, request):
         return (yield from fenced(rules, broker_id)), State(True, False, True)
     if request.want_fence or not leads:
         return (yield from fenced(rules, broker_id)), State(True, False, request.want_shut_down)
-    # Keeps the reason and the ISR changes together.
+    # The ISR changes and the record with their reason are appended together.
     records = [] if broker.in_controlled_shutdown else [_change(broker, in_controlled_shutdown=1)]
     records += yield from elections.moved(
         rules, elections.in_sync_on(image, broker_id), leaving=broker_id)
@@ -210,8 +210,8 @@ def unfenced(rules: Rules, broker_id: int):
 
 
 def fenced(rules: Rules, broker_id: int):
-    """Return the records that fence a broker and move its leadership and ISRs, in steps. Keeps the
-    reason and the ISR changes together.
+    """Return the records that fence a broker and move its leadership and ISRs, in steps. The ISR
+    changes and the record with their reason are appended together.
     """
     records = yield from elections.moved(
         rules, elections.in_sync_on(rules.image, broker_id), leaving=broker_id)

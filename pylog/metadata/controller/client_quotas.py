@@ -38,7 +38,7 @@ def alter(image: Image, entries, hosts):
             names = [op.key for op in entry.ops]
             if entity in results or len(set(names)) < len(names):
                 raise _bad(f"Ignoring duplicate entity {_text(entity)}")
-            # Keeps each entity complete or unchanged.
+            # An entity is altered completely or not at all.
             records += _records(image, entity, entry.ops, hosts)
         except Refusal as refusal:
             results[entity] = Altered(entity, refusal.error, refusal.message)

@@ -53,7 +53,7 @@ def alter(image: Image, resources, settings, node_id: int, incremental: bool):
             if resource.resource_type == RESOURCE_LOGGER and incremental:
                 results.append(None)
                 continue
-            # Keeps each resource complete or unchanged.
+            # A resource is altered completely or not at all.
             records += _records(image, resource, settings, node_id, incremental)
         except Refusal as refusal:
             results.append(Altered(refusal.error, refusal.message))
@@ -231,7 +231,7 @@ def node_number(name: str) -> int | None:
 
 
 def _check_broker(image, current: dict, resource, settings, node_id, incremental: bool) -> None:
-    """Check the settings that would be in force after the change. Keeps records valid in force."""
+    """Check the settings that would be in force after the change."""
     per_broker = resource.resource_name != ""
     base = settings.usable_dynamic(current, per_broker) if incremental else {}
     changes = _changes(RESOURCE_BROKER, base, resource, incremental)

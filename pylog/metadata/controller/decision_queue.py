@@ -32,8 +32,7 @@ log = logging.getLogger("pylog.metadata")
 
 
 class _Turn:
-    """A decision's turn, for `async with`. Keeps decisions in order and on the active controller.
-    """
+    """A decision's turn, for `async with`. Raises NotController if this node does not decide."""
 
     def __init__(self):
         self.is_in_office = False
@@ -157,7 +156,7 @@ class Decider:
 
     async def _commit(self, records: list) -> int:
         """Append records to the log and the tail. Returns the offset to wait for."""
-        assert self._deciding.locked()  # Keeps decisions in order.
+        assert self._deciding.locked()  # one decision at a time
         for part in _parts(records):
             # Shielded from cancellation: records in the log must reach the tail.
             await whole(self._append(part))
@@ -185,7 +184,7 @@ class Decider:
         self._log.metadata_version = self._image.features.get(
             "metadata.version", snapshot.NEWEST_VERSION)
         end_offset = self._image.offset + len(records)
-        # Keeps records that images cannot apply out of the log.
+        # Fold first: a record that images cannot apply must not reach the log.
         delta = self._tail.fold(MetadataBatch(end_offset, self._epoch, records))
         last_offset = self._log.append(records, self._epoch, self._image.offset + 1)
         assert last_offset == end_offset, (last_offset, end_offset)

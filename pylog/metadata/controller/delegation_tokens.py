@@ -72,7 +72,7 @@ def expired(image: Image, now_ms: int):
 
 
 def _until(record, end_ms: int):
-    # Keeps the maximum lifetime.
+    # A renewal never exceeds the maximum lifetime.
     new = messages.DelegationTokenRecord(
         owner=record.owner, requester=record.requester, renewers=record.renewers,
         issue_timestamp=record.issue_timestamp, max_timestamp=record.max_timestamp,
@@ -81,7 +81,7 @@ def _until(record, end_ms: int):
 
 
 def _found(image: Image, limits: Limits, shown: bytes, who: str, now_ms: int) -> tuple:
-    """Return (the record whose HMAC is `shown`, error). Keeps tokens to owner and renewers."""
+    """Return (the record whose HMAC is `shown`, error). Only the owner and renewers get it."""
     if limits.secret is None:
         return None, ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
     for record in of(image):

@@ -35,7 +35,7 @@ async def _refuses(host: str, port: int) -> bool:
     except ConnectionRefusedError:
         return True
     except (OSError, TimeoutError):
-        # Keeps a timeout from counting as an ended process.
+        # A timeout does not prove that the process has ended.
         return False
     writer.close()
     return False

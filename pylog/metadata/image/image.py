@@ -218,7 +218,7 @@ class _Fold:
         return states
 
     def shared(self, state: Partition) -> Partition:
-        """Return the pooled object of a state. Keeps equal states in one object."""
+        """Return the pooled object of a state; equal states share one."""
         states = self.states
         found = states.get(state)
         if found is not None:
@@ -239,7 +239,7 @@ class _Fold:
                       self.security, self.rules)
         assert len(self.topics) == len(self.topics_by_id), offset  # same topics
         assert offset >= self.image.offset, (offset, self.image.offset)
-        # Keeps the delta complete.
+        # The delta must list every difference.
         return Delta(self.image, after, frozenset(self.topic_ids), frozenset(self.config_keys),
                      self.client_quotas is not self.image.client_quotas,
                      frozenset(self.security_keys))

@@ -59,7 +59,7 @@ class Tail:
         self.push(delta)
 
     def push(self, delta: Delta) -> None:
-        """Add a delta of committed records; the publisher applies it. Keeps log order."""
+        """Add a delta of committed records; the publisher applies deltas in log order."""
         assert delta.before is self.newest, (delta.before.offset, self.newest.offset)
         self._follow(delta)
         self._deltas.append(delta)
@@ -76,7 +76,7 @@ class Tail:
         self.begin()
 
     def _follow(self, delta: Delta) -> None:
-        """Make the delta's image the newest. Keeps failed folds without effect."""
+        """Make the delta's image the newest. Until then, fold() has no effect."""
         folded, held = self._folded
         assert folded is delta, delta.after.offset
         self.newest, self._held = delta.after, held
@@ -90,9 +90,7 @@ class Tail:
         self.applied(self.newest.offset)
 
     def _ended(self, records) -> tuple:
-        """Return (records that count now, records of a still open transaction). Keeps transactions
-        whole.
-        """
+        """Return (records that count now, records of a still open transaction)."""
         if self._held is None and not any(type(record).__name__ in _FRAMES for record in records):
             return records, None
         ended: list = []
@@ -123,7 +121,7 @@ class Tail:
         if not self._deltas:
             return None
         delta = self._deltas.popleft()
-        # Keeps `published` on the sequence of newest images.
+        # Deltas are published in order, without gaps.
         assert delta.before is self.published, (delta.before.offset, self.published.offset)
         self.published = delta.after
         self.published_in_transaction = delta.after.offset in self._amid

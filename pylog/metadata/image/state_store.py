@@ -125,8 +125,8 @@ class Store:
                 txn.put(b"format", FORMAT)
 
     def _give_up(self, error) -> None:
-        """Remove or move an unusable file, so that it is rebuilt. Keeps files that are not proven
-        to be damaged.
+        """Remove a file that is proven to be damaged, or rename an unusable one, so that it is
+        rebuilt.
         """
         if isinstance(error, _DAMAGED):
             log.warning("state.lmdb is unreadable and is rebuilt", extra={"reason": str(error)})

@@ -127,7 +127,7 @@ class Observer:
             if progress:
                 self._pause_s, self._reported = 0.0, None
             elif loop.time() - began_s < QUICK_S:
-                # Keeps the loop from spinning.
+                # Pause, so that empty responses do not make the loop spin.
                 await asyncio.sleep(QUICK_S)
 
     def _request(self):
@@ -183,7 +183,7 @@ class Observer:
             (node.node_id, node.host, node.port) for node in endpoints])
 
     async def _grow(self, records, high_watermark: int) -> None:
-        """Store records and push committed ones. Keeps uncommitted records out of the tail."""
+        """Store records; push only committed ones to the tail."""
         for batch in await in_thread(self._kept, records, high_watermark):
             self._tail.push(await in_thread(self._tail.fold, batch))
         image = self._tail.newest

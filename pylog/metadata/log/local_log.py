@@ -108,7 +108,7 @@ class LocalLog(MetadataLog):
         return [snapshots.encoded(record, self.metadata_version) for record in new]
 
     def _take_back(self, end: int, error: LogError) -> None:
-        """Truncate a failed append. Keeps failed appends out of the log."""
+        """Truncate a failed append."""
         if self._log.end_offset == end:
             return
         try:

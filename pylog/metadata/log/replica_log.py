@@ -55,8 +55,8 @@ class ObservedLog(LocalLog):
         return self.committed
 
     def follow(self, data) -> None:
-        """Append the controller's batches. A partial batch at the end is sent again. Keeps batches
-        whole. Raises LogError's kinds.
+        """Append the controller's batches. Ignores a partial batch at the end, which is sent again.
+        Raises LogError's kinds.
         """
         self._log.append_as_follower(data, self._now_ms())
 
@@ -75,8 +75,8 @@ class ObservedLog(LocalLog):
         self._log.truncate(max(to, self._log.start_offset))
 
     def take_snapshot(self, data, end_offset: int, epoch: int) -> None:
-        """Store a complete snapshot of the controller's; the log begins at its end. Keeps only
-        readable snapshots. Raises ValueError if it is damaged, LogError's kinds, OSError.
+        """Store a complete snapshot of the controller's; the log begins at its end. Raises
+        ValueError if it is damaged, LogError's kinds, OSError.
         """
         name = f"{end_offset:020d}-{epoch:010d}.checkpoint"
         with whole_file(os.path.join(self._folder, name)) as file:

@@ -171,9 +171,7 @@ class Office:
             await self._service.follow(batches)
 
     async def _until_gone(self, holder: Holder) -> None:
-        """Return once the controller's listener refuses connections. Keeps live controllers in
-        office.
-        """
+        """Return once the controller's listener refuses connections."""
         while True:
             try:
                 peer = await Peer.connect(holder.host, holder.port, f"standby-{self._node_id}",
@@ -197,9 +195,7 @@ class Office:
     # ---- active ---------------------------------------------------------------------------------
 
     async def _serve(self, term: Term) -> None:
-        """Act as the controller from appointment to dismissal. Keeps the tail complete before
-        appointment.
-        """
+        """Act as the controller from appointment to dismissal."""
         try:
             await self.catch_up(term.end)
             self._log.begin_term(term)

@@ -59,7 +59,7 @@ class Etcd(Keys):
         self.ssl_context = ssl_context
         self._token = ""
         self._login = login
-        self._lock = threading.Lock()  # Keeps the connection to one thread at a time.
+        self._lock = threading.Lock()  # one thread at a time uses the connection
         self._at = 0
         self._connection: http.client.HTTPConnection | None = None
 
@@ -158,7 +158,8 @@ class Etcd(Keys):
         self._token = answer["token"]
 
     def _exchange(self, method: str, body: dict) -> tuple[int, dict]:
-        """Return (status, answer). Keeps the timeout, and raises Unknown without a response."""
+        """Return (status, answer). Raises Unreachable, or Unknown if no response arrives in time.
+        """
         headers = {"Content-Type": "application/json"}
         if self._token:
             headers["Authorization"] = self._token

@@ -135,7 +135,7 @@ class Member:
             await asyncio.sleep(pause_s)
 
     async def _arguments(self) -> list[str]:
-        """Return etcd's command line once it may start. Keeps new members to etcd_bootstrap's
+        """Return etcd's command line once it may start. A new member waits for etcd_bootstrap's
         decision. Raises StartError.
         """
         state = NEW
@@ -168,7 +168,7 @@ class Member:
         async for line in process.stdout:
             level, last = told(line)
             self._is_removed |= REMOVED in last
-            # Keeps etcd's output from filling the log.
+            # Limit etcd's output per run, so that it cannot fill the log.
             if level >= logging.ERROR or left > 0:
                 left -= 1
                 log.log(level, "etcd: %s", last)
@@ -228,6 +228,6 @@ _LIBC = ctypes.CDLL(None)
 
 def _end_with_parent() -> None:
     """Set the parent-death signal, in the child between fork and exec. It is sent when the forking
-    thread ends, which is the event loop's. Keeps etcd from outliving brokerd.
+    thread ends, which is the event loop's. So etcd never outlives brokerd.
     """
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -108,7 +108,7 @@ def _getter(settings):
 
 
 def _written(path: str, data: bytes) -> str:
-    """Write a file and return its path. Keeps keys readable only by brokerd's user."""
+    """Write a file that only brokerd's user can read; return its path."""
     descriptor = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "wb") as file:
         file.write(data)

@@ -76,7 +76,7 @@ class Keys(ABC):
 
     @abstractmethod
     def look(self, looks) -> list:
-        """Return a list of Rows for each Get and List, in order. Keeps reads monotonic."""
+        """Return a list of Rows for each Get and List, in order. Reads are monotonic."""
 
     def get(self, key: str) -> Row | None:
         """Return one key's row, None without one."""
@@ -85,9 +85,7 @@ class Keys(ABC):
 
     @abstractmethod
     def transact(self, conditions, changes, looks=()) -> Answered:
-        """Make all changes if all conditions hold, else return the looks. Keeps transactions
-        atomic.
-        """
+        """Make all changes if all conditions hold, else none, and return the looks."""
 
     @abstractmethod
     def drop(self, conditions, folder: str, below: str) -> bool:

@@ -52,7 +52,7 @@ class QuorumLog(ObservedLog):
         Returns MetadataBatches in order, none at the end. Raises QuorumLost; Trimmed if only a
         snapshot has the next records; LogError's kinds; ValueError for an invalid batch.
         """
-        assert self._term is None, self._term  # Keeps the copy to one writer.
+        assert self._term is None, self._term  # one writer at a time
         found: list = []
         for base, data in self._quorum.read(self._log.end_offset):
             try:
@@ -179,7 +179,7 @@ class QuorumLog(ObservedLog):
         except TooLong:
             raise
         except (LogError, ValueError):
-            self._term = None  # Keeps the term from continuing after a failed append.
+            self._term = None  # a failed append ends the term
             raise
         return expected_end + len(new) - 1
 

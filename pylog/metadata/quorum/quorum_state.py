@@ -240,13 +240,13 @@ class Quorum:
         Raises Conflict if another node was first; QuorumLost.
         """
         epoch = view.epoch + 1
-        # Keeps the epoch with one start: a node that reads its own text back has won, even if
-        # responses were lost.
+        # The random part makes the text unique: a node that reads its own text back has won, even
+        # if responses were lost.
         text = f"{epoch} {node_id} {secrets.token_hex(8)}".encode()
         holder = Holder(node_id, epoch, host, port)
         lease = self._tried(lambda: self.keys.grant(ttl_s))
         self._tried(lambda: self._take(view.epoch, text, holder, lease))
-        # No other node moves the end in this epoch. Keeps older epochs from appending.
+        # No other node can move the end any more: older epochs cannot append.
         end = self._tried(lambda: self.keys.get(self._key(END)))
         return Term(epoch, text, int(end.value) if end else 0, lease, holder)
 
@@ -313,8 +313,8 @@ class Quorum:
             if done.succeeded:
                 return
             there, newest, at = done.rows
-            # An attempt without a response may have succeeded. Keeps unknown outcomes from failing
-            # early.
+            # An earlier attempt without a response may have succeeded: read the slot before
+            # failing.
             if there and there[0].value == value:
                 return
             if not newest or newest[0].value != term.text:
@@ -360,7 +360,7 @@ class Quorum:
             there = self.keys.get(name)
             if there is not None and there.value == newest.value:
                 return
-            # This attempt may arrive after the next snapshot. Keeps the newer snapshot.
+            # This attempt may arrive after the next snapshot, and must not replace it.
             is_before = Absent(name) if there is None else Is(*there)
             done = self.keys.transact(
                 [self._in_term(term), is_before], [newest], [Get(self._key("at/epoch"))])
@@ -383,7 +383,7 @@ class Quorum:
         if newest is None:
             return
         end = json.loads(newest.value)[0]
-        assert offset <= end, (offset, end)  # Keeps slots without a snapshot.
+        assert offset <= end, (offset, end)  # a snapshot covers the slots
         for folder, below in (("log/", offset), ("snapshots/", end)):
             if not self._tried(lambda folder=folder, below=below: self.keys.drop(
                     [self._in_term(term)], self._key(folder), _number(below))):

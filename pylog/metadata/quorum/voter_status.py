@@ -34,7 +34,7 @@ class Voters:
     async def asked(self, end: int) -> list:
         """Return the current Voter of each controller. end: the log's end offset, to compare with.
         """
-        # Keeps one query at a time: a hanging member would take a thread for each caller.
+        # Share one query: a hanging member would otherwise take a thread for each caller.
         if self._asking is None:
             self._asking = asyncio.get_running_loop().create_task(self._ask(end))
         return await asyncio.shield(self._asking)
@@ -56,9 +56,7 @@ class Voters:
             return list(pool.map(self._end_at, self._addresses.values()))
 
     def _end_at(self, address: str) -> int | None:
-        """Return the log's end in that etcd, None without a valid response. Keeps outdated data
-        out.
-        """
+        """Return the log's end in that etcd, None without a valid response."""
         etcd = self._connect(address)
         try:
             row = etcd.get_here(self._key)

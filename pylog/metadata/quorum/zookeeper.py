@@ -176,8 +176,8 @@ class ZooKeeper(Keys):
         return Answered(made, [] if made else self.look(looks))
 
     def _made(self, conditions, changes) -> bool:
-        """Return True if the conditions held and the changes were made. Keeps conditions on
-        versions, and failures on keys that were read.
+        """Return True if the conditions held and the changes were made. Fails only on keys that
+        were read, never on assumptions.
         """
         keys = {part.key for part in (*conditions, *changes)}
         facts: dict = {key: self._known.pop(key) for key in keys if key in self._known}
@@ -395,7 +395,7 @@ def _stretches(paths: list) -> list:
 
 
 def _path(key: str) -> str:
-    """Return a key's node. Keeps numbers below an intermediate level."""
+    """Return a key's node; numbers are split over an intermediate level."""
     return "/".join("/".join(_floor(part)) if len(part) == SORTED_DIGITS and part.isdigit()
                     else part for part in key.split("/"))
 

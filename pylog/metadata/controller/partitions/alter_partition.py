@@ -65,8 +65,7 @@ def _altered(rules, topic, wanted, broker_id, version) -> tuple:
 
 
 def _fault(rules: Rules, topic, wanted, members, broker_id) -> int:
-    """Return the error code of a change, NONE if it is valid. Keeps changes to the current leader.
-    """
+    """Return the error code of a change, NONE if it comes from the current leader and is valid."""
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
     if not 0 <= wanted.partition_index < len(topic.partitions):
@@ -89,7 +88,7 @@ def _fault(rules: Rules, topic, wanted, members, broker_id) -> int:
         return ErrorCode.INVALID_REQUEST
     if recovery == RECOVERING and (len(ids) > 1 or state.leader_recovery_state == RECOVERED):
         return ErrorCode.INVALID_REQUEST
-    # Keeps joining replicas to live brokers with their current epoch.
+    # Joining replicas must be on live brokers, and have their current epoch.
     if all(_may_join(rules.image, *member) and _has_disk(rules, topic, wanted, member[0])
            for member in members):
         return ErrorCode.NONE

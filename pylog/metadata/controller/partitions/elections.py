@@ -171,7 +171,7 @@ def unclean(rules: Rules):
 
 def leave_offline(image: Image, broker_id: int, offline) -> list:
     """Return the records that move leadership off a broker's failed disk: to another in-sync
-    replica, or to none. Keeps leaders in the ISR.
+    replica, or to none.
 
     offline: [(topic name, partition index)].
     """

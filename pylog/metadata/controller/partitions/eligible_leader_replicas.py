@@ -15,8 +15,8 @@ MIN_IN_SYNC = "min.insync.replicas"
 
 
 def cleared(image: Image, records: list) -> list:
-    """Return the records that must follow a decision's ConfigRecords. Keeps ELRs to the current
-    min.insync.replicas.
+    """Return the records that must follow a decision's ConfigRecords. They clear ELRs that were
+    built under another min.insync.replicas.
     """
     if not image.features.get(ELR_FEATURE, 0):
         return []

@@ -114,7 +114,7 @@ class PartitionChange:
 
     def _fill_eligible(self) -> None:
         """Fill the ELR: a replica that was in sync when the ISR fell below its minimum has every
-        committed record. Keeps the ELR within the ISR's shortage.
+        committed record.
         """
         if not self.rules.keeps_eligible:
             return
@@ -134,12 +134,12 @@ class PartitionChange:
             return
         new.leader = leader
         if is_unclean:
-            # Keeps an unclean leader the only ISR member, marked as recovering.
+            # An unclean leader becomes the only ISR member and is marked as recovering.
             new.isr = [leader]
             if self.state.leader_recovery_state != RECOVERING:
                 new.leader_recovery_state = RECOVERING
         elif leader in self.eligible:
-            # Keeps the leader in the ISR.
+            # The leader must be in the ISR.
             self.isr = [leader]
             self.eligible = [id_ for id_ in self.eligible if id_ != leader]
 
@@ -149,7 +149,7 @@ class PartitionChange:
         for id_ in (first, self.state.leader, *self.replicas):
             if id_ != NO_LEADER and self._is_complete(id_) and self.can_lead(id_):
                 return id_, False
-        known = self.state.last_known_elr  # Keeps leaders to replicas.
+        known = self.state.last_known_elr  # Only a replica may lead.
         if self.rules.keeps_eligible and not self.isr and not self.eligible and (
                 len(known) == 1 and known[0] in self.replicas and self.can_lead(known[0])):
             return known[0], True
@@ -205,7 +205,7 @@ class PartitionChange:
         state = self.state
         if self.replicas != list(state.replicas) or any(
                 self._known.get(id_) != directory for id_, directory in self.directories.items()):
-            # Keeps replicas and directories in one order. A cluster without assigned directories
+            # Directories are in the order of the replicas. A cluster without assigned directories
             # has none.
             directories = [self._directory(id_) for id_ in self.replicas]
             if (state.directories or self.directories) and directories != list(state.directories):

@@ -40,7 +40,7 @@ def create_partitions(image: Image, topics, random, mutations=None):
         except Refusal as refusal:
             results[topic.name] = Outcome(refusal.error, refusal.message)
             continue
-        # Keeps a topic's partitions all or none.
+        # All new partitions of a topic are created, or none.
         records += made
         results[topic.name] = Outcome()
     return records, list(results.items())

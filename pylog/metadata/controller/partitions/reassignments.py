@@ -53,8 +53,8 @@ def _altered(rules, name, wanted, factor_may_change):
     if not factor_may_change and len(target) != factor:
         raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
                       f"The replication factor is changed from {factor} to {len(target)}")
-    # Keeps adding and removing replicas listed. A replica that an earlier reassignment was adding
-    # is not an original one: it stays an adding replica or is removed again.
+    # List the adding and removing replicas. A replica that an earlier reassignment was adding is
+    # not an original one: it stays an adding replica or is removed again.
     before = set(state.replicas) - set(state.adding_replicas)
     change = PartitionChange(rules, topic, index)
     change.removing = [id_ for id_ in sorted(state.replicas) if id_ not in target]
@@ -72,7 +72,7 @@ def _cancelled(rules, topic, index, state):
     change.adding, change.removing = [], []
     known = state.isr or state.eligible_leader_replicas or state.last_known_elr
     if known and not set(known) & set(change.replicas):
-        # Keeps the ISR: the leader elected here may lack records.
+        # No remaining replica was in sync: the leader elected here may lack records.
         if not rules.allows_unclean(topic.name):
             raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                           f"Unable to revert partition assignment for {topic.name}:{index} because "

@@ -42,7 +42,7 @@ def assign(rules: Rules, request):
                 answers.append(response.PartitionData(partition_index=index, error_code=error))
             topics.append(response.TopicData(topic_id=wanted.topic_id, partitions=answers))
         directories.append(response.DirectoryData(id=directory.id, topics=topics))
-    # Keeps replicas in offline directories out of the ISR.
+    # A replica in an offline directory leaves the ISR.
     records += yield from elections.moved(rules, (
         (_with(topic, index, record), index) for topic, index, record in offline),
         leaving=broker.id)

@@ -63,7 +63,7 @@ class _Racks:
     def __init__(self, image: Image, random):
         racks: dict = {}
         for broker in image.brokers.values():
-            # Keeps stopping and cordoned brokers without new replicas.
+            # Stopping and cordoned brokers get no new replicas.
             if not broker.in_controlled_shutdown and image.takes_replicas(broker.id):
                 racks.setdefault(broker.rack or "", ([], []))[broker.fenced].append(broker.id)
         self._random = random
@@ -87,7 +87,7 @@ class _Racks:
         count, turn = len(self._racks), self._turn
         self._first %= count
         at, leader = self._first, None
-        while leader is None:  # Keeps fenced brokers from leading.
+        while leader is None:  # Fenced brokers never come first.
             leader = self._racks[at][0].next(turn)
             at += 1
             if at == count:
@@ -97,7 +97,7 @@ class _Racks:
         while len(replicas) < factor:
             found = None
             if rack == led:
-                led = -1  # Keeps replicas on different brokers: this rack has placed its first one.
+                led = -1  # This rack has already placed its first replica.
             else:
                 found = _next(self._racks[rack], turn)
             rack = (rack + 1) % count

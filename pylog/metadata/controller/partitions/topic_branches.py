@@ -106,7 +106,8 @@ def _cut(options: dict) -> Cut:
 
 
 def with_epochs(image: Image, records: list, results: list, branches: dict) -> None:
-    """Set the records of new branches to the source's leader epochs. Keeps epochs continuous."""
+    """Set the records of new branches to the source's leader epochs, which their batches contain.
+    """
     sources = {result.topic_id: image.topics[branches[result.name][0]] for result in results
                if result.error == ErrorCode.NONE and result.name in branches}
     for record in records:
