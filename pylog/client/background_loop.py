@@ -219,7 +219,7 @@ class SingleUser:
 
 
 class Desk:
-    """Lets application threads wait and run callbacks for the loop."""
+    """Queue of callbacks that application threads run for the loop while they wait."""
 
     def __init__(self, driver: Driver):
         self.driver = driver

@@ -206,7 +206,7 @@ class ClassicMembership(Membership):
         """Revoke partitions before joining. Heartbeats continue until the application has handled
         it.
 
-        An eager member gives up all partitions, a cooperative one only those of other topics.
+        An eager member gives up all partitions, a cooperative one those of unsubscribed topics.
         """
         owned = self.owned()
         if not self.cooperative:

@@ -2,7 +2,7 @@
 
 Owns: member id and epoch; the heartbeat task; the broker's target assignment.
 Invariants: partitions are assigned and revoked only inside `attend`; after any error a heartbeat
-  includes all fields, otherwise only those that changed; the broker learns that partitions were
+  includes all fields, otherwise only those that changed; a heartbeat reports that partitions were
   revoked only after the application was notified.
 Source: KIP-848; KIP-1082 (the member generates its id).
 """

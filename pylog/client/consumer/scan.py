@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 BATCH_RECORDS_MAX = 100_000
 POLL_S = 1.0
 SHORT_POLLS = 5  # Consecutive empty polls: a new leader may briefly report a lower end.
-MISSING_S = 5.0  # Every broker learns about a new topic within this time.
+MISSING_S = 5.0  # Every broker's metadata has a new topic within this time.
 _NEEDED = ("partition", "offset")
 _LOG = logging.getLogger("pylog.client")
 

@@ -136,25 +136,25 @@ class Sender:
             self._soon(head.retry_at_s)
             return None
         if queue.in_flight and (head.attempts or self.in_flight_max == 1 or queue.needs_new_epoch):
-            return None  # Keeps send order and exclusive retry.
+            return None  # Keeps "send order" and "exclusive retry".
         if self.identity is None:
             return head
         if queue.in_flight and (
                 len(queue.in_flight) >= self._in_flight_max(queue, now_s)
                 or queue.in_flight[0].number < queue.acknowledged):
-            return None  # Keeps known producer and definite response.
+            return None  # Keeps "known producer" and "definite response".
         if queue.is_unresolved and head.base_sequence < 0:
             if queue.in_flight:
                 return None
             queue.is_unresolved = False
-            # Keeps gapless sequences.
+            # Keeps "gapless sequences".
             queue.needs_new_epoch |= queue.next_sequence != queue.acknowledged_end
         if queue.needs_new_epoch:
             self._begin_anew(queue)
         return head if self.identity.admits(queue.topic, queue.partition) else None
 
     def _in_flight_max(self, queue: Queue, now_s: float) -> int:
-        """Return how many batches of a partition may be in flight. Keeps known producer."""
+        """Return how many batches of a partition may be in flight. Keeps "known producer"."""
         is_known = now_s < queue.known_until_s and queue.topic_id == self.cluster.metadata.topic_id(
             queue.topic)
         return IN_FLIGHT_PER_PARTITION_MAX if is_known else 1
@@ -168,7 +168,7 @@ class Sender:
             self._soon(now_s + self.settings.seconds("retry.backoff.ms"))
             return
         if self.in_flight[node_id] >= self.in_flight_max or node_id in self._draining:
-            return  # Keeps the in-flight limit.
+            return  # Keeps "in-flight limit".
         if self.cluster.usable(node_id) is None:
             self._connect(node_id)
             return
@@ -338,7 +338,7 @@ class Sender:
         queue = pending.queue
         first = not any(other.number < pending.number for other in queue.in_flight)
         queue.in_flight.remove(pending)
-        queue.known_until_s = 0.0  # Keeps known producer.
+        queue.known_until_s = 0.0  # Keeps "known producer".
         if failure.stale_metadata:
             self.cluster.request_refresh()
         if failure.code == ErrorCode.MESSAGE_TOO_LARGE and pending.count > 1 and (
@@ -394,7 +394,7 @@ class Sender:
             if self.identity.transactional_id is not None:
                 self.identity.note_failure(failure)
             elif pending.base_sequence >= 0:
-                # Keeps gapless sequences. Batches sent after one without a response keep their
+                # Keeps "gapless sequences". Batches sent after one without a response keep their
                 # sequences: all of them may be in the log.
                 is_refused = failure.code > 0 and not failure.retriable
                 pending.queue.needs_new_epoch |= is_refused

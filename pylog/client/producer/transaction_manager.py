@@ -139,7 +139,7 @@ class Transactions(Identity):
     # For the sender.
 
     def admits(self, topic: str, partition: int) -> bool:
-        """Keeps registered partitions."""
+        """Return True if the partition is registered; otherwise register it and notify then."""
         if self.producer_id < 0 or self.state in (BROKEN, ABORTING):
             return False
         if self.brokers_add:
@@ -156,7 +156,7 @@ class Transactions(Identity):
         return self.state not in (BROKEN, ABORTING)
 
     def note_failure(self, failure: KafkaError) -> None:
-        """Keeps abort after failure."""
+        """Record a failure: from now on only abort() works."""
         if self.failure is None or failure.fatal and not self.failure.fatal:
             self.failure = failure
         if self.state in (OPEN, COMMITTING):
@@ -271,7 +271,7 @@ class Transactions(Identity):
         self.state = OPEN
 
     async def finish(self, call: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Await work(), which ends the transaction. Keeps single ending. call: COMMIT or ABORT.
+        """Await work(), which ends the transaction. Keeps "single ending". call: COMMIT or ABORT.
 
         If the caller is cancelled, the work continues and the next call of the same kind awaits it.
         """
@@ -329,7 +329,7 @@ class Transactions(Identity):
                 request, None if self.brokers_add else V1_END_VERSION_MAX,
                 lambda found: raise_for(found.error_code, context=self.transactional_id))
         except KafkaError as failure:
-            if not failure.retriable:  # If retriable, the outcome is unknown: keeps single ending.
+            if not failure.retriable:  # Otherwise unknown: keeps "single ending".
                 self.note_failure(failure)
             raise
         if answer.producer_id >= 0:

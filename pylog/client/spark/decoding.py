@@ -231,8 +231,8 @@ class _Records:
             raise SerializationError(f"no value of its schema: {wrong}") from wrong
 
     def _natively(self, raw: Any) -> Any:
-        """Decode flat records natively. Returns None if any is not flat or is invalid: all are
-        decoded one at a time.
+        """Decode flat records natively. Returns None if any is not flat or invalid; then the
+        caller decodes them one at a time.
         """
         import pyarrow as pa
 

@@ -128,7 +128,7 @@ class Committer:
             if not _is_over(failure):
                 raise
         if (await self._last(admin)).batch >= batch:
-            return  # Keeps decided parts.
+            return  # Never abort a decided part.
         for part in parts:
             try:
                 await self._end(admin.cluster, part, False)
