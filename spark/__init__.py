@@ -1,1 +1,1 @@
-"""Load that can be checked and validation that can be believed, through Spark."""
+"""Generate verifiable load and validate it through Spark."""

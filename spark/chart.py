@@ -1,8 +1,8 @@
-"""Bar charts as SVG, and the round numbers that stand at their axes.
+"""Bar charts as SVG with round numbers on the axes.
 
 Owns: nothing.
-Invariants: (1) a chart is one element that needs no script and no other file; (2) what stands at an
-  axis is a round number.
+Invariants: a chart is one element that needs no script and no other file; axis labels are round
+  numbers.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ log2 = math.log2
 
 def bars(values: Sequence[float], ticks: Sequence[tuple[float, str]], hints: Sequence[str],
          kind: str, marks: Sequence[tuple[float, str]] = ()) -> str:
-    """A plot as an element of a page. Keeps (1)."""
+    """Return a plot as one element that needs no other file."""
     return framed(plot(values, ticks, hints, kind, marks))
 
 
 def framed(drawn: str, height: int = HEIGHT) -> str:
-    """drawn: of `plot`, of that height."""
+    """drawn: the SVG of `plot`, with its height."""
     return (f'<div class="scroll"><svg viewBox="0 0 {WIDTH} {height}" role="img">{drawn}</svg>'
             "</div>")
 
 
 def plot(values: Sequence[float], ticks: Sequence[tuple[float, str]], hints: Sequence[str],
          kind: str, marks: Sequence[tuple[float, str]] = (), height: int = HEIGHT) -> str:
-    """values: heights. ticks, marks: (place in bars, label) below and across. hints: per bar.
-    kind: the class of the bars."""
+    """values: heights. ticks, marks: (position in bars, label) below and across. hints: per bar.
+    kind: the class of the bars.
+    """
     across, foot = (WIDTH - LEFT - RIGHT) / len(values), height - BOTTOM
     levels = steps(0, max(values) or 1.0, TICKS_MAX)
     top = max(*values, levels[-1])
@@ -63,7 +64,7 @@ def _marks(marks: Sequence[tuple[float, str]], across: float, foot: float) -> li
     last = -math.inf
     for number, (place, text) in enumerate(marks):
         x = LEFT + place * across
-        # Two that are close stand on either side of their lines.
+        # Labels that are close together are placed on opposite sides of their lines.
         anchor, aside = ("start", 4) if number or x - LEFT < 60 else ("end", -4)
         if x - last > 2 or number == 0:
             parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 12}" '
@@ -74,7 +75,7 @@ def _marks(marks: Sequence[tuple[float, str]], across: float, foot: float) -> li
 
 
 def steps(low: float, high: float, count_max: int) -> list[float]:
-    """Round numbers from low, evenly spaced, at most count_max + 1 of them up to high."""
+    """Return round, evenly spaced numbers from low to high, at most count_max + 1."""
     rough = (high - low) / count_max
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * .999)
@@ -82,7 +83,7 @@ def steps(low: float, high: float, count_max: int) -> list[float]:
 
 
 def decades(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten in [low, high]; powers alone where these are many."""
+    """Return 1, 2 and 5 times powers of ten in [low, high]; only the powers if there are many."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     factors = (1, 2, 5) if len(powers) <= 6 else (1,)
     made = [factor * 10.0 ** power for power in powers for factor in factors]
@@ -90,7 +91,7 @@ def decades(low: float, high: float) -> list[float]:
 
 
 def short(value: float) -> str:
-    """A number at an axis: 250, 1.5 k, 2 M."""
+    """Return an axis label: 250, 1.5 k, 2 M."""
     for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= factor:
             return f"{value / factor:.3g} {unit}"

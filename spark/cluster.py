@@ -1,7 +1,7 @@
-"""What the jobs ask the cluster themselves, before and after Spark: topics, ends, gaps.
+"""Requests that the jobs send to the cluster directly, before and after Spark: topics, ends, gaps.
 
 Owns: nothing.
-Invariants: (1) what goes wrong is a ClusterError of one line; (2) a question takes seconds at most.
+Invariants: errors are one-line ClusterErrors; a request takes at most a few seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SHARED = ("bootstrap.servers", "client.id", "security.protocol", "isolation.lev
 
 
 class ClusterError(Exception):
-    """The cluster or topic cannot be used; one line."""
+    """The cluster or topic cannot be used. The message is one line."""
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,15 +46,16 @@ def _places(consumer: Any, topic: str) -> list[Any]:
 
 
 def ends(given: Mapping[str, Any], topic: str) -> dict[int, int]:
-    """The next offset of each partition, under isolation.level read_committed the last stable one.
-    Raises ClusterError."""
+    """Return the end offset of each partition: the last stable offset with isolation.level
+    read_committed. Raises ClusterError.
+    """
     return _asked(given, lambda consumer: {
         place.partition: offset for place, offset in
         consumer.end_offsets(_places(consumer, topic)).items()})
 
 
 def starts(given: Mapping[str, Any], topic: str) -> dict[int, int]:
-    """The first offset of each partition. Raises ClusterError."""
+    """Return the first offset of each partition. Raises ClusterError."""
     return _asked(given, lambda consumer: {
         place.partition: offset for place, offset in
         consumer.beginning_offsets(_places(consumer, topic)).items()})
@@ -62,7 +63,7 @@ def starts(given: Mapping[str, Any], topic: str) -> dict[int, int]:
 
 def create_topic(given: Mapping[str, Any], topic: str, partitions: int,
                  configs: Mapping[str, str] | None = None) -> None:
-    """Unless it is there. Raises ClusterError."""
+    """Create the topic unless it exists. Raises ClusterError."""
     from pylog.client import Admin, KafkaError, NewTopic
 
     try:
@@ -75,7 +76,7 @@ def create_topic(given: Mapping[str, Any], topic: str, partitions: int,
 
 
 def is_compacted(given: Mapping[str, Any], topic: str) -> bool:
-    """Whether the topic's settings let records vanish from between others."""
+    """Return True if the topic's settings allow removing records between others (compaction)."""
     from pylog.client import Admin, ConfigResource, KafkaError, ResourceType
 
     resource = ConfigResource(ResourceType.TOPIC, topic)
@@ -90,7 +91,8 @@ def is_compacted(given: Mapping[str, Any], topic: str) -> bool:
 
 def explained(given: Mapping[str, Any], topic: str, gaps: Iterable[tuple[int, int, int]]
               ) -> set[tuple[int, int, int]]:
-    """Those of the gaps (partition, first, end) that hold markers or aborted records."""
+    """Return the gaps (partition, first, end) that contain transaction markers or aborted records.
+    """
     from pylog._native.batch import CONTROL, TRANSACTIONAL, walk
     from pylog.client import KafkaError
     from pylog.client.spark.ranges import RangeReader, Stretch
@@ -114,7 +116,7 @@ def explained(given: Mapping[str, Any], topic: str, gaps: Iterable[tuple[int, in
 
 
 def first_line(failure: BaseException) -> str:
-    """What a user needs of an exception that has come through Spark."""
+    """Return the relevant part of an exception that Spark wrapped."""
     text = str(failure)
     causes = re.findall(r"^(?:: |Caused by: )?(?:\w+\.)*(\w*(?:Error|Exception)): (.+)$", text,
                         re.MULTILINE)

@@ -1,10 +1,10 @@
-"""The files that Spark's streaming file sink has committed to a directory.
+"""Return the files that Spark's streaming file sink has committed to a directory.
 
 Owns: nothing.
-Invariants: (1) a file counts when a micro-batch that names it was committed: what a killed batch
-  left behind in the directory does not.
-Source: Spark's FileStreamSinkLog: `_spark_metadata/<batch>` and `<batch>.compact`, "v1", then a
-  file a line.
+Invariants: a file counts only if a micro-batch that lists it was committed: leftovers of a killed
+  batch do not count.
+Source: Spark's FileStreamSinkLog: `_spark_metadata/<batch>` and `<batch>.compact`: "v1", then one
+  file per line.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ LOG = "_spark_metadata"
 
 
 def committed(directory: str) -> list[str]:
-    """Paths, in the order of their batches; none where no batch was committed."""
+    """Return paths in batch order; empty if no batch was committed."""
     batches = {}
     for path in (Path(directory) / LOG).glob("[0-9]*"):
         number, _, kind = path.name.partition(".")
         if number.isdigit() and kind in ("", "compact"):
             batches[int(number), kind == "compact"] = path
-    # The newest compact file names all that was committed up to it.
+    # The latest compact file lists everything that was committed before it.
     compact = max((number for number, is_compact in batches if is_compact), default=-1)
     found = []
     for (batch, is_compact), path in sorted(batches.items()):

@@ -1,14 +1,14 @@
-"""Spark against pylog and Apache Kafka in one run: each engine, reading and writing.
+"""Compare Spark with pylog and Apache Kafka in one run: each engine, reading and writing.
 
     python -m spark.comparison                          100 B and 1 KiB records, both brokers
-    python -m spark.comparison --short                  a look: one round of a million records
+    python -m spark.comparison --short                  one round of a million records
     python -m spark.comparison --records 20000000 --sizes "100 B" --paths read
 
 Owns: a broker of each kind with its data in a temporary directory, one Spark session.
-Invariants: (1) one session, both brokers up, and each round asks them in turns, so that what else
-  the machine does and how warm the JVM is meets both; (2) every path runs once on a small topic
-  before its rounds; (3) a figure is that of its fastest round, its CPU seconds the least of any;
-  (4) every topic that was written is counted, then deleted.
+Invariants: one session and both brokers run throughout, and each round alternates between the
+  brokers, so that other load on the machine and the JVM's warm-up affect both equally; every path
+  runs once on a small topic before its rounds; the published result is the fastest round, its CPU
+  time the lowest of all rounds; every written topic is counted, then deleted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SHORT = 1_000_000
 WRITE_TUNED = {"linger.ms": "20", "batch.size": "262144", "max.request.size": "4194304",
                "buffer.memory": "67108864"}
 KINDS = {"pylog": PylogBroker, "kafka": KafkaBroker}
-# What a path is compared with, and the goal.
+# The baseline of each path, and the goal.
 GOALS = [("read, pylog, all columns", "read, stock connector, defaults", 5.0),
          ("read, pylog, all columns", "read, stock connector, tuned", 2.0),
          ("read, pylog, offsets only", "read, stock connector, tuned", 2.0),
@@ -55,7 +55,7 @@ GOALS = [("read, pylog, all columns", "read, stock connector, defaults", 5.0),
 
 
 class Figure(NamedTuple):
-    """Of one path on one broker."""
+    """The results of one path on one broker."""
 
     took_s: float
     spark_s: float
@@ -107,7 +107,7 @@ def arguments() -> argparse.ArgumentParser:
 
 def measure(found: dict[Any, Figure], spark: Any, brokers: dict[str, Any], label: str, count: int,
             options: argparse.Namespace, directory: Path) -> None:
-    """Keeps (1) and (2): paths in turns, on each broker in turns."""
+    """Run the paths after a warm-up, alternating between the brokers."""
     pids = {broker.pid for broker in brokers.values()}
     content = Content(1, str(SIZES[label]))
     works = {name: Paths(spark, broker, content, count, directory)
@@ -127,7 +127,7 @@ def measure(found: dict[Any, Figure], spark: Any, brokers: dict[str, Any], label
                 begun_s = time.monotonic()
                 done = work(count)
                 took_s = time.monotonic() - begun_s
-                assert done == count, (name, what, done, count)  # Keeps (4).
+                assert done == count, (name, what, done, count)  # Count the topic, then delete it.
                 figure = Figure(took_s, spark_cpu_seconds(pids) - spark_s,
                                 cpu_seconds(brokers[name].pid) - broker_s)
                 key = label, what, name
@@ -139,7 +139,9 @@ def measure(found: dict[Any, Figure], spark: Any, brokers: dict[str, Any], label
 
 
 class Paths:
-    """Reading and writing on one broker; each function takes a count and gives what was done."""
+    """The read and write paths on one broker; each function takes a count and returns the amount
+    done.
+    """
 
     def __init__(self, spark: Any, broker: Any, content: Content, count: int, directory: Path):
         self.spark, self.content, self.directory = spark, content, directory
@@ -175,7 +177,7 @@ class Paths:
         self._written.clear()
 
     def tidy(self) -> None:
-        """Keeps (4)."""
+        """Delete every topic that was written."""
         if self._written:
             with Admin(self.settings) as admin:
                 admin.delete_topics(self._written)
@@ -193,7 +195,7 @@ class Paths:
                     generators=GENERATORS, engine=engine)
 
     def generated(self, count: int) -> int:
-        """Content made in the executors, where it stays: Spark is given its counts."""
+        """Generate content in the executors and keep it there; Spark only receives counts."""
         plan = self._plan(count, "none", "pylog", {})
 
         def made(batches: Any) -> Any:
@@ -217,7 +219,7 @@ class Paths:
         return sum(cluster.ends(self.settings, topic).values())
 
     def wrote(self, count: int, kind: str, more: dict[str, str]) -> int:
-        """A frame of Spark's, made in the executors, through the format."""
+        """Write a Spark frame, generated in the executors, through the format."""
         topic = self._new_topic()
         plan = self._plan(count, topic, "kafka", more)
         writer = self._frame(plan).write.format(kind).mode("append").option("topic", topic)
@@ -227,7 +229,7 @@ class Paths:
         return sum(cluster.ends(self.settings, topic).values())
 
     def dropped(self, count: int, kind: str) -> int:
-        """The same frame, which goes nowhere: what no sink can be faster than."""
+        """Write the same frame to a no-op sink: the lower bound of every sink."""
         counted = Observation()
         frame = self._frame(self._plan(count, "none", "kafka", {}))
         frame.observe(counted, f.count(f.lit(1)).alias("rows")).write.format(kind).mode(
@@ -247,7 +249,7 @@ class Paths:
 
 
 def spark_cpu_seconds(brokers: set[int]) -> float:
-    """Of the JVM and the Python workers below it, those that have ended too."""
+    """Return the CPU time of the JVM and its Python workers, including finished ones."""
     tick, rows = os.sysconf("SC_CLK_TCK"), {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -266,7 +268,7 @@ def spark_cpu_seconds(brokers: set[int]) -> float:
 
 
 def table(found: dict[Any, Figure], options: argparse.Namespace) -> str:
-    """Markdown, brokers beside each other."""
+    """Return Markdown with the brokers side by side."""
     brokers = list(dict.fromkeys(key[2] for key in found))
     head = "".join(f" {name}: M records/s | MB/s | Spark CPU s | broker CPU s |"
                    for name in brokers)
@@ -285,7 +287,7 @@ def table(found: dict[Any, Figure], options: argparse.Namespace) -> str:
 
 
 def goals(found: dict[Any, Figure]) -> str:
-    """What the paths are to each other: in time, and in CPU of Spark and broker together."""
+    """Return the ratios between the paths: wall time, and CPU time of Spark and broker together."""
     lines = []
     for label, name in dict.fromkeys((key[0], key[2]) for key in found):
         for what, than, goal in GOALS:

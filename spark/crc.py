@@ -1,8 +1,8 @@
 """CRC-32C of many short byte rows at once, in NumPy.
 
-Owns: the tables, made when first needed.
-Invariants: (1) `extended(crc, rows)` is what CRC-32C gives for each row's bytes behind those that
-  `crc` stands for; (2) everything is linear over GF(2): the state behind n zero bytes is a matrix.
+Owns: the tables, built on first use.
+Invariants: `extended(crc, rows)` is the CRC-32C of each row's bytes appended to the bytes of `crc`;
+  everything is linear over GF(2): appending n zero bytes multiplies the state by a matrix.
 Source: RFC 3720 appendix B.4 (polynomial 0x1EDC6F41, reflected 0x82F63B78); zlib's crc32_combine.
 """
 
@@ -26,7 +26,7 @@ def byte_table() -> np.ndarray:
 
 @functools.cache
 def _word_tables() -> np.ndarray:
-    """uint32[4, 256]: four bytes at a step."""
+    """uint32[4, 256]: tables for four bytes per step."""
     tables = np.empty((4, 256), np.uint32)
     tables[3] = byte_table()
     for row in (2, 1, 0):
@@ -35,7 +35,7 @@ def _word_tables() -> np.ndarray:
 
 
 def extended(state: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """The states (uint32[n], not inverted) after the little-endian words uint32[n, k]."""
+    """Return the states (uint32[n], not inverted) after the little-endian words uint32[n, k]."""
     tables = _word_tables()
     for column in range(words.shape[1]):
         state = _by_bytes(state ^ words[:, column], tables)
@@ -44,7 +44,7 @@ def extended(state: np.ndarray, words: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _shift_tables(power: int) -> np.ndarray:
-    """uint32[4, 256]: the state after 2**power zero bytes, by each byte of the state before."""
+    """uint32[4, 256]: the state after 2**power zero bytes, by each byte of the previous state."""
     if power == 0:
         bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
         after = (bits >> 8) ^ byte_table()[bits & 255]
@@ -57,7 +57,7 @@ def _shift_tables(power: int) -> np.ndarray:
 
 
 def _tables_of(after: np.ndarray) -> np.ndarray:
-    """By bytes what `after`, uint32[32], says by bits."""
+    """Return by bytes what `after`, uint32[32], contains by bits."""
     tables = np.zeros((4, 256), np.uint32)
     for bit in range(32):
         tables[bit // 8, (np.arange(256) >> bit % 8) & 1 == 1] ^= after[bit]
@@ -71,7 +71,7 @@ def _by_bytes(state: np.ndarray, tables: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4096)
 def _length_tables(length: int) -> np.ndarray:
-    """As _shift_tables, for any number of zero bytes."""
+    """Like _shift_tables, for any number of zero bytes."""
     after = np.uint32(1) << np.arange(32, dtype=np.uint32)
     power = 0
     while length >> power:
@@ -82,7 +82,7 @@ def _length_tables(length: int) -> np.ndarray:
 
 
 def shifted(state: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The states, each behind its number of zero bytes. Source: (2)."""
+    """Return the states, each advanced by its number of zero bytes (linear over GF(2))."""
     if not len(lengths) or (lengths == lengths[0]).all():
         return _by_bytes(state, _length_tables(int(lengths[0]) if len(lengths) else 0))
     state = state.copy()
@@ -93,9 +93,10 @@ def shifted(state: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def prefixes(data: np.ndarray) -> np.ndarray:
-    """uint32[len + 1]: the state (from zero) after each prefix of the bytes, len a square's size.
+    """Return uint32[len + 1]: the state (from zero) after each prefix of the bytes; len is a square
+    number.
 
-    Rows of the square are gone through side by side, then joined by (2).
+        Processes the rows of the square in parallel, then joins them by linearity.
     """
     side = int(len(data) ** 0.5)
     assert side * side == len(data), len(data)
@@ -115,7 +116,7 @@ def prefixes(data: np.ndarray) -> np.ndarray:
 
 
 def _carried(carry: np.ndarray, length: int) -> np.ndarray:
-    """The state `carry` behind 0 .. length zero bytes."""
+    """Return the state `carry` after 0 .. length zero bytes."""
     state = carry
     out = np.empty(length + 1, np.uint32)
     out[0] = state[0]

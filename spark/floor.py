@@ -1,9 +1,9 @@
-"""Sinks that drop what they are given: what Spark alone costs on the way to a Python sink.
+"""Sinks that discard their input: the cost of Spark alone up to a Python sink.
 
 Owns: nothing.
-Invariants: (1) every row reaches the sink's Python worker, where nothing is done with it.
-Source: PySpark's Python Data Source API (4.2): DataSourceWriter gets rows, DataSourceArrowWriter
-  the Arrow batches that they came in.
+Invariants: every row reaches the sink's Python worker, which discards it.
+Source: PySpark's Python Data Source API (4.2): DataSourceWriter receives rows,
+  DataSourceArrowWriter the Arrow batches that contain them.
 """
 
 from __future__ import annotations

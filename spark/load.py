@@ -1,12 +1,12 @@
-"""Loads a topic through Spark with records that spark.validate can recompute.
+"""Load a topic through Spark with records that spark.validate can recompute.
 
     python -m pylog.spark.load --bootstrap localhost:9092 --topic load --create --partitions 6 \
         --records 1000000 --sizes uniform:50:150 --keys 1000 --manifest manifest/
     spark-submit --master spark://host:7077 spark/load.py --engine kafka ...
 
 Owns: the manifest's directory while it runs.
-Invariants: (1) it ends with 0 only when every record was acknowledged as --acks asks; (2) a
-  generator is one task and one producer, so its records reach a partition in its order.
+Invariants: the exit code is 0 only if every record was acknowledged as --acks requires; a generator
+  is one task and one producer, so its records reach a partition in order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-if __package__ in (None, ""):  # By spark-submit, which knows no packages.
+if __package__ in (None, ""):  # Run by spark-submit: not as a package.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
     __package__ = "spark"
 
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     except (PlanError, ContentError, SetupError, cluster.ClusterError) as failure:
         print(f"load: {failure}", file=sys.stderr)
         return 2
-    except Exception as failure:  # Spark wraps what an executor raised: its first line counts.
+    except Exception as failure:  # The first line of an exception that Spark wraps.
         print(f"load: failed: {cluster.first_line(failure)}", file=sys.stderr)
         return 1
     print(summary_text(outcome))
@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def arguments(prog: str = "load", what: str = __doc__.partition("\n")[0], alone: bool = True
               ) -> argparse.ArgumentParser:
-    """alone: False where the rest of a command supplies broker, topic and manifest."""
+    """alone: False if another command supplies broker, topic and manifest."""
     parser = argparse.ArgumentParser(prog=prog, description=what)
     add = parser.add_argument
     add("--bootstrap", required=alone, help="host:port,...")
@@ -79,7 +79,7 @@ def arguments(prog: str = "load", what: str = __doc__.partition("\n")[0], alone:
 
 
 def content(parser: argparse.ArgumentParser) -> None:
-    """The arguments that say what records hold; spark.validate has them too."""
+    """Add the arguments that define the records' content; spark.validate has them too."""
     add = parser.add_argument
     add("--seed", type=int, default=None)
     add("--sizes", default="100", help="bytes: N, uniform:LOW:HIGH or normal:MEAN:DEVIATION")
@@ -105,7 +105,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
 
 
 def _known(settings: dict[str, str]) -> None:
-    """Here and not first in an executor, where Spark wraps it. Raises PlanError."""
+    """Check here rather than in an executor, where Spark wraps the exception. Raises PlanError."""
     from pylog.client.config.settings import PRODUCER, Settings
     from pylog.client.errors import ConfigError
 
@@ -116,7 +116,9 @@ def _known(settings: dict[str, str]) -> None:
 
 
 def load(plan: Plan, manifest: str, master: str = "", spark: Any = None) -> Outcome:
-    """Runs a plan. spark: a session, else one is made. Raises what main() turns into a line."""
+    """Run a plan. spark: an existing session, else a new one is created. Raises the exceptions that
+    main() prints as one line.
+    """
     starts = cluster.ends(plan.settings, plan.topic)
     made_directory(manifest)
     own = spark is None
@@ -138,7 +140,7 @@ def load(plan: Plan, manifest: str, master: str = "", spark: Any = None) -> Outc
 
 
 def summary_text(outcome: Outcome) -> str:
-    """One line for people."""
+    """Return a one-line summary."""
     total, seconds = sum(outcome.counts.values()), (outcome.ended_ms - outcome.started_ms) / 1000
     return (f"loaded {total} records, {outcome.bytes / 1e6:.1f} MB of values in {seconds:.1f} s: "
             f"{total / seconds:.0f} records/s, {outcome.bytes / seconds / 1e6:.1f} MB/s "
@@ -162,7 +164,8 @@ def _through_pylog(spark: Any, frame: Any, plan: Plan, manifest: str) -> tuple[d
 
 
 def _produce(plan: Plan, batches: Iterator[Any]) -> Iterator[Any]:
-    """Per generator id of the batches: makes, sends, waits, reports what was acknowledged."""
+    """For each generator id of the batches: generate, send, wait, and yield what was acknowledged.
+    """
     for batch in batches:
         for generator in batch.column(0).to_pylist():
             yield from _generate(plan, generator)
@@ -197,7 +200,7 @@ def _generate(plan: Plan, generator: int) -> Iterator[Any]:
 
 
 class _Sent:
-    """A block on its way."""
+    """A block in flight."""
 
     def __init__(self, producer: Any, plan: Plan, generator: int, made: records.Made):
         self.generator, self.first, self.count = generator, int(made.sequences[0]), len(
@@ -212,7 +215,7 @@ class _Sent:
         self.acked_ms = round(time.time() * 1000)
 
     def rows(self) -> Any:
-        """Of the manifest. Keeps (1): it raises when a batch was not acknowledged."""
+        """Return the block's manifest row. Raises if a batch was not acknowledged."""
         import pyarrow as pa
 
         rows = self.delivery.result()
@@ -234,7 +237,7 @@ class _Sent:
 
 
 def table(made_of: Content, generator: int, made: records.Made) -> Any:
-    """A block as an Arrow batch with value, key and, if the content has them, headers."""
+    """Return a block as an Arrow batch with value, key and, if the content has them, headers."""
     import numpy as np
     import pyarrow as pa
 
@@ -280,7 +283,7 @@ def _through_connector(spark: Any, frame: Any, plan: Plan, manifest: str
     size = _values_bytes(plan, counts)
     after = cluster.ends(plan.settings, plan.topic)
     ended_ms = round(time.time() * 1000)
-    # The connector reports nothing of its batches: a row per partition stands for all of them.
+    # The connector reports nothing about its batches: one row per partition represents all of them.
     rows = [(-1, 0, sum(counts.values()), size, partition, before.get(partition, 0),
              after[partition] - before.get(partition, 0), started_ms, ended_ms)
             for partition in sorted(after)]

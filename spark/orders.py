@@ -1,15 +1,15 @@
-"""A raw topic of orders with doubles, late ones and unreadable ones, and what must come of it.
+"""Generate orders with duplicates, late and unreadable ones, and check the pipeline's result.
 
     python -m pylog.spark.orders load --bootstrap localhost:9092 --from raw --products products.csv
     python -m pylog.spark.orders check --bootstrap localhost:9092 --to totals --parquet orders/
 
 Owns: nothing.
-Invariants: (1) what is sent follows from a Load alone, and so does what must come of it, without
-  Spark; (2) no order's fate depends on how the topic is cut into micro-batches: one that is late is
-  late whenever none holds more than `per_trigger` records, and one that is not is far from it;
-  (3) a topic or directory is good only when each row is there once, as expected, and no other.
-Source: Spark drops as late what is older than the watermark of the batch before: the newest time of
-  all but the last two batches, less the delay.
+Invariants: input and expected result are functions of a Load, without Spark; the result does not
+  depend on how the topic is divided into micro-batches: a late order is late if no batch holds more
+  than `per_trigger` records, and an order that is not late is far from the limit; a topic or
+  directory is good only if it has each expected row once and no other.
+Source: Spark drops as late what is older than the watermark of the previous batch: the latest time
+  of all but the last two batches, minus the delay.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ COLUMNS = ["id", "at", "product", "category", "amount", "cents"]
 
 @dataclass(frozen=True)
 class Load:
-    """per_trigger, delay_s, window_s: as the pipeline is told."""
+    """per_trigger, delay_s, window_s: as passed to the pipeline."""
 
     seed: int = 0
     orders: int = 10_000
@@ -66,7 +66,7 @@ class Order(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One of the raw topic. order: None when it cannot be read. is_late: is to be dropped."""
+    """A record of the raw topic. order: None if it is unreadable. is_late: must be dropped."""
 
     partition: int
     key: bytes
@@ -76,7 +76,7 @@ class Record(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One of the Parquet files: an order with what the list of products adds."""
+    """A row of the Parquet files: an order with the columns of the product list."""
 
     id: str
     at_ms: int
@@ -87,7 +87,7 @@ class Row(NamedTuple):
 
 
 class Total(NamedTuple):
-    """One of the totals topic: of the window that begins then."""
+    """A row of the totals topic, for the window that begins at that time."""
 
     start_ms: int
     category: str
@@ -97,15 +97,18 @@ class Total(NamedTuple):
 
 
 def products() -> dict[str, tuple[str, int]]:
-    """Category and price in cents of each; orders name one more, that is not listed."""
+    """Return category and price in cents of each product; orders also use one that is not listed.
+    """
     return {f"p{number}": (CATEGORIES[number % len(CATEGORIES)], 100 + 37 * number)
             for number in range(PRODUCTS)}
 
 
 def records(load: Load) -> Iterator[Record]:
-    """In the order of sending. Keeps (1) and (2)."""
+    """Yield the records in sending order. A function of the Load; late orders do not depend on the
+    batches.
+    """
     chance = random.Random(load.seed)
-    # Per partition and offset: the newest time up to there.
+    # Per partition and offset: the latest time up to it.
     newest: list[list[int]] = [[] for _ in range(load.partitions)]
     again: list[tuple[int, int, Record]] = []
     for number in range(load.orders):
@@ -116,12 +119,12 @@ def records(load: Load) -> Iterator[Record]:
             _note(newest[record.partition], record)
             yield record
         if ready[0].order and chance.random() < DOUBLED:
-            # Some come long after the watermark has passed the first.
+            # Some are sent long after the watermark has passed the first copy.
             behind = chance.choice((1, 1, 30, 4 * load.per_trigger * load.partitions))
             heapq.heappush(again, (number + chance.randint(1, behind), number, ready[0]))
     for _, _, record in sorted(again):
         yield record
-    # The last one moves the watermark past the windows of all others.
+    # The last order moves the watermark past the windows of all others.
     end_ms = START_MS + load.orders * STEP_MS + 1000 * (load.delay_s + load.window_s) + LATE_MS_MAX
     yield _record(load, load.orders, Order(f"o{load.orders:07}", end_ms, "p0", 1))
 
@@ -132,7 +135,7 @@ def _new(load: Load, chance: random.Random, newest: list[list[int]], number: int
     if chance.random() < UNREADABLE:
         return Record(number % load.partitions, order.id.encode(), chance.choice(NOT_READABLE),
                       None)
-    # Two batches end between that record and this one, at least.
+    # At least two batches end between that record and this one.
     before = len(newest[number % load.partitions]) - 2 * load.per_trigger
     if before < 0 or chance.random() >= LATE:
         return _record(load, number, order)
@@ -151,7 +154,7 @@ def _note(newest: list[int], record: Record) -> None:
 
 
 def rows(load: Load) -> list[Row]:
-    """What the Parquet files must hold, in no order."""
+    """Return the expected rows of the Parquet files, unordered."""
     known, found = products(), {}
     for record in records(load):
         if record.order and not record.is_late:
@@ -163,7 +166,7 @@ def rows(load: Load) -> list[Row]:
 
 
 def totals(load: Load, given: Iterable[Row]) -> list[Total]:
-    """What the totals topic must hold: the windows that the watermark has passed."""
+    """Return the expected rows of the totals topic: the windows that the watermark has passed."""
     given = list(given)
     passed_ms = max(row.at_ms for row in given) - 1000 * load.delay_s
     sums: dict[tuple[int, str], list[int]] = {}
@@ -177,14 +180,14 @@ def totals(load: Load, given: Iterable[Row]) -> list[Total]:
 
 
 def wrong(load: Load, bootstrap: str, topic: str, directory: str) -> list[str]:
-    """What is not as it must be once the pipeline has read all of a load. Raises ClusterError."""
+    """Return the differences after the pipeline has read a whole load. Raises ClusterError."""
     kept = rows(load)
     return faults("rows", kept, read_rows(directory)) + faults(
         "totals", totals(load, kept), read_totals(bootstrap, topic, load.window_s))
 
 
 def faults(what: str, expected: Iterable[Any], found: Iterable[Any]) -> list[str]:
-    """A line for each kind of difference. Keeps (3)."""
+    """Return one line for each kind of difference."""
     wanted, seen = Counter(expected), Counter(found)
     lines = []
     for kind, more in (("missing", wanted - seen), ("too many", seen - wanted)):
@@ -195,8 +198,9 @@ def faults(what: str, expected: Iterable[Any], found: Iterable[Any]) -> list[str
 
 
 def send(bootstrap: str, topic: str, given: Iterable[Record]) -> int:
-    """How many records were acknowledged. The last is sent when all others are there: were it read
-    long before them, they would be late."""
+    """Send the records and return how many were acknowledged. Sends the last record after all
+    others are acknowledged: if Spark read it long before them, they would be late.
+    """
     from pylog.client import Producer
 
     given = list(given)
@@ -209,7 +213,7 @@ def send(bootstrap: str, topic: str, given: Iterable[Record]) -> int:
 
 
 def read_rows(directory: str) -> list[Row]:
-    """The rows of the directory's committed files."""
+    """Return the rows of the directory's committed files."""
     import pyarrow.parquet as pq
 
     found: list[Row] = []
@@ -221,7 +225,7 @@ def read_rows(directory: str) -> list[Row]:
 
 
 def read_totals(bootstrap: str, topic: str, window_s: int) -> list[Total]:
-    """Of the records that are committed. Raises ClusterError while others are open."""
+    """Return the committed records. Raises ClusterError while transactions are open."""
     from pylog.client import scan
 
     given = {"bootstrap.servers": bootstrap, "isolation.level": "read_committed"}
@@ -249,7 +253,7 @@ def _iso(at_ms: int) -> str:
 
 
 def _milliseconds(at: datetime.datetime) -> int:
-    """A time without a zone is UTC."""
+    """Return the milliseconds of a time; without a zone it is UTC."""
     at = at if at.tzinfo else at.replace(tzinfo=datetime.UTC)
     return round(at.timestamp() * 1000)
 

@@ -1,12 +1,12 @@
-"""A pipeline to keep: raw topic, decoded, each order once, with its product; totals and Parquet.
+"""A pipeline of orders: decode, deduplicate, join products, write totals and Parquet files.
 
     python -m pylog.spark.pipeline --bootstrap localhost:9092 --from raw --to totals \
         --products products.csv --parquet orders/ --checkpoint state/ --report progress.html
 
-Owns: the checkpoint directory, the directory of Parquet files, the journal beside the report.
-Invariants: (1) each order that can be read and is not late is in the Parquet files once, whatever
-  was killed; (2) the totals are made from the Parquet files' rows, so both agree; (3) the total of
-  a window is written once, when no order of it can come any more.
+Owns: the checkpoint directory, the directory of Parquet files, the journal next to the report.
+Invariants: each readable order that is not late is in the Parquet files exactly once, even after
+  kills; the totals are computed from the rows of the Parquet files, so both agree; the total of a
+  window is written once, after the watermark has passed it.
 Source: Structured Streaming Programming Guide (watermarks, several stateful operators, file sink).
 """
 
@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-if __package__ in (None, ""):  # By spark-submit, which knows no packages.
+if __package__ in (None, ""):  # Run by spark-submit: not as a package.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
     __package__ = "spark"
 
@@ -55,9 +55,9 @@ def main(argv: list[str] | None = None) -> int:
     except (PlanError, SetupError, cluster.ClusterError) as failure:
         print(f"pipeline: {failure}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:  # The checkpoint knows where it was.
+    except KeyboardInterrupt:  # The checkpoint has the position.
         return 0
-    except Exception as failure:  # Spark wraps what an executor raised: its first line counts.
+    except Exception as failure:  # The first line of an exception that Spark wraps.
         print(f"pipeline: failed: {cluster.first_line(failure)}", file=sys.stderr)
         return 1
     return 0
@@ -86,7 +86,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def products(path: str) -> list[tuple[str, str, int]]:
-    """The list that orders are joined with. Raises PlanError."""
+    """Return the product list that orders are joined with. Raises PlanError."""
     try:
         with open(path, newline="") as file:
             return [(row["product"], row["category"], int(row["cents"]))
@@ -96,7 +96,8 @@ def products(path: str) -> list[tuple[str, str, int]]:
 
 
 class Pipeline:
-    """Its steps, each a frame of the one before. listed: of `products`."""
+    """The steps of the pipeline, each a frame derived from the previous one. listed: of `products`.
+    """
 
     def __init__(self, spark: Any, options: argparse.Namespace,
                  listed: list[tuple[str, str, int]]):
@@ -109,7 +110,7 @@ class Pipeline:
         self.delay = f"{options.delay} seconds"
 
     def decoded(self) -> Any:
-        """The raw topic's orders. What cannot be read is counted, and stays in the topic."""
+        """Decode the raw topic's orders. Unreadable records are counted and stay in the topic."""
         from pyspark.sql import functions as f
 
         source = (self.spark.readStream.format("pylog")
@@ -126,11 +127,13 @@ class Pipeline:
                 .where(is_order).drop("_corrupt_value"))
 
     def unique(self, orders: Any) -> Any:
-        """Each id once. State is kept of the ids that the watermark has not passed."""
+        """Keep each id once. The state holds the ids that the watermark has not passed."""
         return orders.withWatermark("at", self.delay).dropDuplicatesWithinWatermark(["id"])
 
     def enriched(self, orders: Any) -> Any:
-        """With category and value; a product that is not listed is of no value."""
+        """Add category and value; a product that is not listed has the category unknown and value
+        0.
+        """
         from pyspark.sql import functions as f
 
         return (orders.join(f.broadcast(self.products), "product", "left")
@@ -140,14 +143,16 @@ class Pipeline:
                 .observe("enriched", f.count(f.lit(1)).alias("written")))
 
     def rows(self) -> Any:
-        """The query that writes the Parquet files. Keeps (1)."""
+        """Start the query that writes each order once to the Parquet files."""
         return (self.enriched(self.unique(self.decoded())).writeStream.queryName("rows")
                 .format("parquet").option("path", self.options.parquet)
                 .option("checkpointLocation", f"{self.options.checkpoint}/rows")
                 .trigger(**self.trigger).start())
 
     def totals(self) -> Any:
-        """The query that sums what `rows` has committed. Keeps (2) and (3)."""
+        """Start the query that sums the rows that `rows` has committed, and writes each window
+        once.
+        """
         from pyspark.sql import functions as f
 
         sums = (self.spark.readStream.schema(ROW).parquet(self.options.parquet)
@@ -168,18 +173,19 @@ class Pipeline:
 
 
 def run(pipeline: Pipeline, once: bool, journal: Journal) -> None:
-    """Both queries side by side until one fails or a signal ends them; with `once` one after the
-    other. Raises what a query has failed with."""
+    """Run both queries in parallel until one fails or a signal stops them; with `once` one after
+    the other. Raises the exception of a failed query.
+    """
     if once:
         for start in (pipeline.rows, pipeline.totals):
             follow([start()], journal)
     else:
-        # `totals` finds the log of the Parquet files, which `rows` makes before it returns.
+        # `totals` needs the log of the Parquet files, which `rows` creates before it returns.
         follow([pipeline.rows(), pipeline.totals()], journal)
 
 
 def follow(queries: list[Any], journal: Journal) -> None:
-    """Until one has ended."""
+    """Wait until one query has ended."""
     try:
         while not any([query.awaitTermination(LOOK_S / len(queries)) for query in queries]):
             journal.note(query.recentProgress for query in queries)

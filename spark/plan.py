@@ -1,8 +1,8 @@
-"""What a load sends, how fast, and what is recorded of it.
+"""The plan of a load (content and rate), and its manifest.
 
-Owns: the description of a load, and the manifest's directory: load.json beside Parquet files.
-Invariants: (1) a plan says how many records each generator makes before it begins, or the manifest
-  says it afterwards; (2) a plan goes to executors as it is: plain values only.
+Owns: the description of a load, and the manifest's directory: load.json and Parquet files.
+Invariants: the number of records per generator is in the plan, or in the manifest afterwards; a
+  plan is sent to executors unchanged: it contains only plain values.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ LOAD_FILE = "load.json"
 
 
 class PlanError(ValueError):
-    """A plan that cannot be carried out; one line for the user."""
+    """The plan cannot be executed. The message is one line."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Records per second of the whole load: steady, ramp (low to high within `length_s`, then
-    high) or burst (high for `length_s` of each `period_s`, else low). 0: as fast as it goes."""
+    """Records per second of the whole load: steady, ramp (low to high within `length_s`, then high)
+    or burst (high for `length_s` of each `period_s`, else low). 0: unlimited.
+    """
 
     kind: str = "steady"
     low: float = 0.0
@@ -41,7 +42,7 @@ class Rate:
     length_s: float = 0.0
 
     def due(self, time_s: float) -> float:
-        """Records that may have been sent by then."""
+        """Return how many records may have been sent by then."""
         if not self.high:
             return float("inf")
         if self.kind == "steady":
@@ -56,8 +57,9 @@ class Rate:
 
 
 def rate_of(text: str, record_bytes: float) -> Rate:
-    """"5000", "20MB", "ramp:100:5000:60" (seconds) or "burst:100:5000:10:2" (period, length);
-    a number with MB counts megabytes of values per second. Raises PlanError."""
+    """"5000", "20MB", "ramp:100:5000:60" (seconds) or "burst:100:5000:10:2" (period, length); a
+    number with MB is megabytes of values per second. Raises PlanError.
+    """
     kind, *parts = text.split(":") if ":" in text else ["steady", text]
     try:
         numbers = [float(part[:-2]) * 1e6 / record_bytes if part.endswith("MB") else float(part)
@@ -80,7 +82,7 @@ def rate_of(text: str, record_bytes: float) -> Rate:
 
 @dataclass(frozen=True)
 class Plan:
-    """One load. records: of all generators together; 0 with a duration: as many as fit."""
+    """One load. records: total of all generators; 0 with a duration: unlimited until then."""
 
     topic: str
     settings: dict[str, str]
@@ -106,7 +108,7 @@ class Plan:
             raise PlanError("the stock connector writes no transactions")
 
     def limit(self, generator: int) -> int | None:
-        """How many records a generator makes; None: until the duration is over."""
+        """Return the number of records of a generator; None: until the duration is over."""
         total = self.records
         if not total:
             if not self.rate.high:
@@ -123,12 +125,12 @@ class Plan:
 
 
 def record_bytes(content: Content) -> float:
-    """Mean size of a value."""
+    """Return the mean size of a value."""
     return float(records.sizes(content, 0, np.arange(10_000)).mean())
 
 
 def blocks(plan: Plan, generator: int, clock: Any, sleep: Any) -> Iterator[records.Made]:
-    """A generator's records, when they are due. clock: seconds; sleep: waits seconds."""
+    """Yield a generator's records at the planned rate. clock: seconds; sleep: waits seconds."""
     limit, most, sent = plan.limit(generator), plan.block_records(), 0
     begun_s = clock()
     while limit is None or sent < limit:
@@ -146,7 +148,7 @@ def blocks(plan: Plan, generator: int, clock: Any, sleep: Any) -> Iterator[recor
 
 @dataclass(frozen=True)
 class Outcome:
-    """load.json: what was asked for and what came of it. counts: records per generator."""
+    """Write load.json: the plan and its result. counts: records per generator."""
 
     plan: Plan
     counts: dict[int, int]
@@ -163,7 +165,9 @@ class Outcome:
 
 
 def made_directory(path: str) -> None:
-    """What will be written is not to fail when all the work is done. Raises PlanError."""
+    """Check the manifest directory before the load, so that writing it cannot fail afterwards.
+    Raises PlanError.
+    """
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
@@ -173,7 +177,7 @@ def made_directory(path: str) -> None:
 
 
 def read_outcome(directory: str) -> Outcome:
-    """Raises PlanError when there is no manifest."""
+    """Read the manifest. Raises PlanError if there is none."""
     path = Path(directory) / LOAD_FILE
     try:
         found = json.loads(path.read_text())

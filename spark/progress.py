@@ -1,8 +1,8 @@
-"""The progress of streaming queries, as a page or a picture that outlives restarts.
+"""The progress of streaming queries as a page or a picture that survives restarts.
 
-Owns: the report's file, and the journal beside it with the batches that it shows.
-Invariants: (1) at most BATCHES_MAX batches are kept, the newest; (2) a batch is there once, however
-  often it was reported; (3) the file that is there is whole, whenever the process is killed.
+Owns: the report's file, and the journal next to it with the batches that it shows.
+Invariants: keeps the latest BATCHES_MAX batches; a batch is stored once even if it is reported
+  several times; files are replaced atomically, so a kill never leaves a partial file.
 Source: Spark's StreamingQueryProgress.
 """
 
@@ -21,7 +21,7 @@ from .plan import made_directory
 
 BATCHES_MAX = 400
 PANEL_HEIGHT, TITLE_HEIGHT, TICKS_MAX = 130, 34, 10
-# A picture stands alone: not every reader of SVG knows variables.
+# A picture has no page around it, and not every SVG viewer supports variables.
 STYLE = """
 text { font: 11.5px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; fill: #5b6675 }
 text.title { font-size: 13px; font-weight: 600 } .ground { fill: #fff }
@@ -32,8 +32,9 @@ text.title { font-size: 13px; font-weight: 600 } .ground { fill: #fff }
 
 @dataclass(frozen=True)
 class Batch:
-    """One micro-batch. run: changes when the query is started anew. doubled, late: rows that were
-    dropped; behind: records that waited when it had been planned; state: rows kept for later."""
+    """One micro-batch. run: changes on a restart of the query. doubled, late: dropped rows; behind:
+    records that were waiting when it was planned; state: rows kept for later batches.
+    """
 
     query: str
     number: int
@@ -49,7 +50,7 @@ class Batch:
 
 
 def batch_of(found: Mapping[str, Any]) -> Batch | None:
-    """None where Spark reports that there was nothing to do."""
+    """Parse a progress report; None if Spark reports an idle trigger."""
     took = found["durationMs"]
     if "addBatch" not in took:
         return None
@@ -66,7 +67,7 @@ def batch_of(found: Mapping[str, Any]) -> Batch | None:
 
 
 def _behind(source: Mapping[str, Any]) -> int:
-    """Of a topic; other sources do not say."""
+    """Return the number of waiting records of a topic; other sources do not report it."""
     last, end = (_offsets(source.get(name)) for name in ("latestOffset", "endOffset"))
     return sum(max(0, offset - end.get(place, offset)) for place, offset in last.items())
 
@@ -80,7 +81,7 @@ def _offsets(given: Any) -> dict[tuple[str, str], int]:
 
 
 class Journal:
-    """path: of the report, .html or .svg; "" for none. Raises PlanError where it cannot be."""
+    """path: of the report, .html or .svg; "" for none. Raises PlanError if it cannot be written."""
 
     def __init__(self, path: str):
         self.path = path
@@ -95,7 +96,7 @@ class Journal:
         return Path(f"{self.path}.json")
 
     def note(self, queries: Iterable[Iterable[Mapping[str, Any]]]) -> None:
-        """What Spark reports of each query, old and new, goes into the files when it is new."""
+        """Add Spark's reports of each query, and write the files if there are new ones."""
         found = [batch for rows in queries for batch in map(batch_of, rows) if batch]
         if self.add(found) and self.path:
             batches = list(self.batches.values())
@@ -104,7 +105,8 @@ class Journal:
                      page(batches))
 
     def add(self, batches: Iterable[Batch]) -> bool:
-        """Whether any was not there. Keeps (1) and (2)."""
+        """Add batches; return True if one is new. Keeps the latest BATCHES_MAX, without duplicates.
+        """
         new = {(batch.query, batch.number): batch for batch in batches}
         is_new = any(self.batches.get(key) != batch for key, batch in new.items())
         self.batches.update(new)
@@ -114,7 +116,7 @@ class Journal:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Keeps (3)."""
+    """Replace the file atomically."""
     new = path.with_name(f"{path.name}.new")
     new.write_text(text)
     os.replace(new, path)
@@ -133,7 +135,7 @@ PANELS = (
 
 
 def plots(batches: Iterable[Batch]) -> list[tuple[str, str]]:
-    """(title, SVG) of each panel whose query has had a batch. Restarts are marked."""
+    """Return (title, SVG) of each panel whose query has had a batch. Restarts are marked."""
     batches = list(batches)
     found = []
     for query, title, field, kind in PANELS:
@@ -153,7 +155,7 @@ def plots(batches: Iterable[Batch]) -> list[tuple[str, str]]:
 
 
 def picture(batches: Iterable[Batch]) -> str:
-    """One SVG file with all panels below each other."""
+    """Return one SVG file with all panels stacked vertically."""
     parts, y = [], 0
     for title, plot in plots(batches):
         parts.append(f'<text class="title" x="8" y="{y + 20}">{markup.escape(title)}</text>'
@@ -166,7 +168,7 @@ def picture(batches: Iterable[Batch]) -> str:
 
 
 def page(batches: Iterable[Batch]) -> str:
-    """The same as a page, sums first. It loads nothing and runs nothing."""
+    """Return a page of the totals and all panels. It has no scripts or external files."""
     batches = list(batches)
     cards = []
     for query, name, field in (

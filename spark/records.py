@@ -1,9 +1,9 @@
 """The content of every record of a load, as a function of seed, generator and sequence.
 
-Owns: nothing; the filler of a seed is made once per process.
-Invariants: (1) the same Content, generator and sequence give the same bytes on any machine;
-  (2) a value's last four bytes are the CRC-32C of all before them, so that damage is seen without
-  the seed too; (3) nothing here loops over records in Python.
+Owns: nothing; the filler of a seed is generated once per process.
+Invariants: the same Content, generator and sequence give the same bytes on any machine; a value's
+  last four bytes are the CRC-32C of the preceding ones, so that corruption is detected without the
+  seed; nothing here loops over records in Python.
 Source: splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators).
 
 A value: u32 magic, u32 tag of the content, u32 generator, u64 sequence, filler, u32 CRC-32C; all
@@ -30,17 +30,19 @@ POOL_BYTES = 1 << 21
 CHUNK_BYTES = 4 << 20
 KEY_BYTES = 12
 KEYS_MAX = 99_999_999
-_SIZE, _KEY, _PLACE = 1, 2, 3  # What a random number of a record is for.
+_SIZE, _KEY, _PLACE = 1, 2, 3  # The purposes of a record's random numbers.
 
 
 class ContentError(ValueError):
-    """A description of content that means nothing; one line for the user."""
+    """The description of the content is invalid. The message is one line."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a load's records hold. sizes: "100", "uniform:100:1000" or "normal:500:100", bytes of a
-    value. keys: 0 for records without one. skew: of the keys, Zipf's exponent, 0 for even."""
+    """The content of a load's records. sizes: "100", "uniform:100:1000" or "normal:500:100", bytes
+    of a value. keys: 0 for records without one. skew: Zipf's exponent of the keys, 0 for a uniform
+    distribution.
+    """
 
     seed: int = 0
     sizes: str = "100"
@@ -57,7 +59,7 @@ class Content:
 
     @property
     def tag(self) -> int:
-        """Stands in each value; differs when anything of the description does."""
+        """Return a tag that is stored in each value and depends on the whole description."""
         return _tag(self)
 
 
@@ -70,7 +72,7 @@ def _tag(content: Content) -> int:
 
 
 class Made(NamedTuple):
-    """Values as Arrow lays them out, keys likewise or None, and the generator's sequences."""
+    """Values in Arrow's layout, keys likewise or None, and the generator's sequences."""
 
     data: np.ndarray
     offsets: np.ndarray
@@ -79,9 +81,11 @@ class Made(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Per record, what its value says and whether that is true. Sequences count only where good.
+    """Per record, the generator and sequence in its value and the result of the check. Sequences
+    are valid only for good records.
 
-    corrupted: the checksum fails. foreign: it holds, but this load has no such record.
+        corrupted: the checksum fails. foreign: the checksum is valid, but the load has no such
+    record.
     """
 
     good: np.ndarray
@@ -92,7 +96,7 @@ class Found(NamedTuple):
 
 
 def mixed(content: Content, what: int, generators: Any, sequences: np.ndarray) -> np.ndarray:
-    """One random uint64 per record and purpose."""
+    """Return one random uint64 per record and purpose."""
     with np.errstate(over="ignore"):
         state = (np.asarray(sequences, np.uint64) * np.uint64(0x9E3779B97F4A7C15)
                  + np.asarray(generators, np.uint64) * np.uint64(0xD1B54A32D192ED03)
@@ -103,14 +107,14 @@ def mixed(content: Content, what: int, generators: Any, sequences: np.ndarray) -
 
 
 def sizes(content: Content, generators: Any, sequences: np.ndarray) -> np.ndarray:
-    """int64: bytes of each value."""
+    """Return int64: the size of each value in bytes."""
     kind, low, high = _shape(content.sizes)
     if kind == "fixed":
         return np.full(len(sequences), low, np.int64)
     number = mixed(content, _SIZE, generators, sequences)
     if kind == "uniform":
         return low + (number % np.uint64(high - low + 1)).astype(np.int64)
-    # The sum of four even 16-bit numbers: nearly normal, and whole on every machine.
+    # The sum of four uniform 16-bit numbers is nearly normal and an integer on every machine.
     total = sum(((number >> np.uint64(16 * part)) & np.uint64(0xFFFF)).astype(np.int64)
                 for part in range(4))
     made = low + (total - 2 * 65535) * high // 37837
@@ -130,7 +134,7 @@ def _shape(text: str) -> tuple[str, int, int]:
 
 
 def keys(content: Content, generators: Any, sequences: np.ndarray) -> np.ndarray:
-    """int64: the number of each record's key."""
+    """Return int64: the key number of each record."""
     number = mixed(content, _KEY, generators, sequences) >> np.uint64(11)
     if not content.skew:
         return (number % np.uint64(content.keys)).astype(np.int64)
@@ -142,12 +146,12 @@ def keys(content: Content, generators: Any, sequences: np.ndarray) -> np.ndarray
 def _zipf(count: int, skew: float) -> np.ndarray:
     weights = np.arange(1, count + 1, dtype=np.float64) ** -skew
     bounds = np.cumsum(weights)[:-1] / weights.sum()
-    # Coarse enough that the last digit of a machine's power function makes no difference.
+    # Coarse enough that rounding differences of power functions between machines do not matter.
     return np.round(bounds * 2**40) / 2**40
 
 
 def key_bytes(numbers: np.ndarray) -> np.ndarray:
-    """uint8[n, KEY_BYTES]."""
+    """Return uint8[n, KEY_BYTES]."""
     out = np.empty((len(numbers), KEY_BYTES), np.uint8)
     out[:, :4] = np.frombuffer(b"key-", np.uint8)
     left = numbers.copy()
@@ -159,7 +163,9 @@ def key_bytes(numbers: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(maxsize=2)
 def _pool(seed: int) -> np.ndarray:
-    """The bytes of which every filler is a part. Half of them random: it compresses to a half."""
+    """Return the bytes that all fillers are slices of. Half of them are random, so they compress by
+    half.
+    """
     side = int(POOL_BYTES ** 0.5)
     words = mixed(Content(seed), 0, 0, np.arange(side * side // 8 + 1))
     pool = words.view(np.uint8)[:side * side].copy()
@@ -183,7 +189,8 @@ def _places(content: Content, generators: Any, sequences: np.ndarray) -> np.ndar
 
 
 def made(content: Content, generator: int, start: int, count: int) -> Made:
-    """The records [start, start + count) of a generator. A value column holds 2 GiB at most."""
+    """Return the records [start, start + count) of a generator. A value column holds 2 GiB at most.
+    """
     sequences = np.arange(start, start + count, dtype=np.int64)
     lengths = sizes(content, generator, sequences)
     offsets = np.zeros(count + 1, np.int32)
@@ -202,7 +209,7 @@ def made(content: Content, generator: int, start: int, count: int) -> Made:
 
 
 def _windows(data: np.ndarray, length: int) -> np.ndarray:
-    """Every stretch of `length` bytes, by where it begins; no copy."""
+    """Return every window of `length` bytes, by start, without a copy."""
     if len(data) < length:
         return np.empty((0, length), np.uint8)
     return np.lib.stride_tricks.as_strided(
@@ -210,7 +217,9 @@ def _windows(data: np.ndarray, length: int) -> np.ndarray:
 
 
 def _chunks(lengths: np.ndarray):
-    """Slices of rows that are not too large side by side, each as wide as its longest."""
+    """Yield slices of rows that together are not too large; each slice is as wide as its longest
+    row.
+    """
     if len(lengths):
         count = max(1, CHUNK_BYTES // max(1, int(lengths.max())))
         for start in range(0, len(lengths), count):
@@ -218,24 +227,24 @@ def _chunks(lengths: np.ndarray):
 
 
 def _mask(lengths: np.ndarray) -> np.ndarray | None:
-    """bool[n, longest]: what of each row counts; None when all of all does."""
+    """Return bool[n, longest]: the valid bytes of each row; None if all are valid."""
     if (lengths == lengths[0]).all():
         return None
     longest = int(lengths.max())
-    # Narrow numbers are compared faster.
+    # Comparing narrow integers is faster.
     kind: type[np.signedinteger[Any]] = np.int16 if longest < 1 << 15 else np.int32
     return np.arange(longest, dtype=kind) < lengths.astype(kind)[:, None]
 
 
 def values(content: Content, generators: Any, sequences: np.ndarray, lengths: np.ndarray
            ) -> np.ndarray:
-    """uint8[n, longest]: the values of records; what is behind a shorter one means nothing."""
+    """Return uint8[n, longest]: the values of records; bytes after a shorter one are undefined."""
     count, longest = len(sequences), int(lengths.max())
     head = np.empty(count, HEAD)
     head["magic"], head["tag"] = MAGIC, content.tag
     head["generator"], head["sequence"] = generators, sequences
     places = _places(content, generators, sequences)
-    # As many bytes as a head has lie before the pool: one gather makes whole rows.
+    # The pool is preceded by room for a head, so that one gather creates whole rows.
     out = _windows(_pool_behind_a_head(content.seed), longest)[places]
     out[:, :HEAD.itemsize] = head.view(np.uint8).reshape(-1, HEAD.itemsize)
     fillers = lengths - SIZE_MIN
@@ -253,10 +262,10 @@ def values(content: Content, generators: Any, sequences: np.ndarray, lengths: np
 
 def checked(content: Content, counts: dict[int, int], data: np.ndarray,
             offsets: np.ndarray) -> Found:
-    """Whether each value is what its generator and sequence ask for.
+    """Check each value against its generator and sequence.
 
-    counts: records of each generator; more are foreign. data, offsets: uint8 and int32 or int64,
-    as in Arrow. A null is an empty value.
+        counts: records of each generator; further ones are foreign. data, offsets: uint8 and int32
+    or int64, as in Arrow. A null is an empty value.
     """
     count = len(offsets) - 1
     starts, lengths = offsets[:-1].astype(np.int64), np.diff(offsets).astype(np.int64)
@@ -278,13 +287,13 @@ def checked(content: Content, counts: dict[int, int], data: np.ndarray,
         fits &= sizes(content, known, sequences[rows]) == lengths[rows]
         good[rows] = fits & _same(content, known, sequences[rows], lengths[rows], block)
     corrupted = np.zeros(count, bool)
-    for row in np.flatnonzero(~good):  # None, when all is well.
+    for row in np.flatnonzero(~good):  # None if all rows are valid.
         corrupted[row] = not _sound(data[offsets[row]:offsets[row + 1]])
     return Found(good, corrupted, ~good & ~corrupted, generators, sequences)
 
 
 def _block(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """uint8[n, longest]: values side by side, with anything behind the shorter ones."""
+    """Return uint8[n, longest]: one value per row; bytes after a shorter one are undefined."""
     first, end, longest = int(starts[0]), int(starts[-1] + lengths[-1]), int(lengths.max())
     if end - first == longest * len(starts) and (lengths == longest).all():
         return data[first:end].reshape(-1, longest)
@@ -305,7 +314,7 @@ def _same(content: Content, generators: np.ndarray, sequences: np.ndarray, lengt
 
 
 def _equal(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether all is the same, by words: what nearly always holds is to be cheap."""
+    """Return True if all rows are equal. Compares words: this common case must be fast."""
     one, other = one.reshape(-1), other.reshape(-1)
     whole = len(one) // 8 * 8
     return (np.array_equal(one[:whole].view("<u8"), other[:whole].view("<u8"))
@@ -313,7 +322,7 @@ def _equal(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _sound(value: np.ndarray) -> bool:
-    """Whether a value's checksum holds, whatever it says."""
+    """Return the checksum result of each value, whatever its content."""
     if len(value) < SIZE_MIN:
         return False
     state, body = np.full(1, 0xFFFFFFFF, np.uint32), value[:-4]
@@ -327,7 +336,7 @@ def _sound(value: np.ndarray) -> bool:
 
 def keys_match(content: Content, found: Found, key_data: np.ndarray,
                key_offsets: np.ndarray) -> np.ndarray:
-    """Of each good record, whether its key is its own."""
+    """Return, for each good record, True if its key is correct."""
     lengths = np.diff(key_offsets)
     if not content.keys:
         return (lengths == 0) | ~found.good

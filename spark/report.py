@@ -1,8 +1,8 @@
-"""One HTML page of a verdict that needs no other file: figures, plots, a table per partition.
+"""A self-contained HTML page of a verdict: results, plots, a table per partition.
 
 Owns: nothing.
-Invariants: (1) the page loads nothing and runs nothing; (2) it reads in light and dark, on paper
-  and on a narrow screen; (3) the verdict comes first, and each fault by its name right behind it.
+Invariants: the page loads no other file and has no scripts; it is readable in light and dark mode,
+  on paper and on a narrow screen; the verdict comes first, followed by each kind of fault.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ footer { margin-top: 2.5rem; color: var(--soft); font-size: .86rem }
 
 def html(topic: str, found: Verdict, outcome: Outcome | None, seconds: float,
          more: Iterable[tuple[str, str]] = ()) -> str:
-    """The page. seconds: of reading. more: (name, text) of the environment, such as the broker."""
+    """Return the page. seconds: duration of reading. more: (name, text) of the environment, such as
+    the broker.
+    """
     word = "Good" if found.good else "Bad"
     parts = [
         f"<h1>Topic <code>{markup.escape(topic)}</code></h1>", _verdict(word, found),
@@ -71,7 +73,7 @@ def html(topic: str, found: Verdict, outcome: Outcome | None, seconds: float,
 
 
 def document(title: str, parts: Iterable[str]) -> str:
-    """A page of its own. parts: HTML. Keeps (1) and (2)."""
+    """Return a self-contained page. parts: HTML."""
     return ('<!doctype html><html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f"<title>{markup.escape(title)}</title><style>{STYLE}</style></head><body>"
@@ -90,7 +92,7 @@ def _verdict(word: str, found: Verdict) -> str:
 
 
 def _fault_list(found: Verdict) -> str:
-    """Keeps (3): the first places of each fault."""
+    """Return the first positions of each kind of fault."""
     runs = [f"missing: generator {generator}, sequence {first}" if first == last else
             f"missing: generator {generator}, sequences {first} to {last} ({last - first + 1:,})"
             for generator, first, last in found.missing_runs]
@@ -152,7 +154,8 @@ def _throughput(found: Verdict) -> list[str]:
         hints = [f"{place * step} s: {count:,.0f} records/s, {size(volume)}/s"
                  for place, (count, volume) in enumerate(zip(bars, volumes))]
         began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(first))
-        # No mean of these seconds, which are fewer than the work took: the card has the speed.
+        # No mean of these seconds: they are fewer than the job took, and the card shows the
+        # throughput.
         parts += [f"<h2>{title}</h2>", f'<p class="note">{note} From {began}.</p>',
                   chart.bars(bars, ticks, hints, kind)]
     return parts
@@ -224,7 +227,7 @@ def _circumstances(found: Verdict, outcome: Outcome | None,
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """Return bytes in a suitable unit."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= factor:
             return f"{count / factor:,.{0 if count >= 100 * factor else 1}f} {unit}"

@@ -1,9 +1,9 @@
 """Spark sessions for the jobs: Java, jars of the stock connector, this package on every executor.
 
-Owns: the folder `spark/` of the cache ($PYLOG_CACHE, by default .cache/ of the checkout, and of the
-  home directory when this was installed from a wheel).
-Invariants: (1) jars are of exactly the Spark version that is installed; (2) what was resolved once
-  needs no network; (3) what is missing on the machine is one line for the user, a Setup error.
+Owns: the folder `spark/` of the cache ($PYLOG_CACHE, by default .cache/ of the checkout, or of the
+  home directory if this is installed from a wheel).
+Invariants: the jars match the installed Spark version exactly; after the first download no network
+  is needed; a missing prerequisite is a one-line SetupError.
 Source: pom.xml; PySpark's installation page (Java 17 or later).
 """
 
@@ -31,11 +31,11 @@ CONNECTOR = "spark-sql-kafka-0-10_2.13"
 
 
 class SetupError(Exception):
-    """Something is missing on this machine; the message is one line."""
+    """A prerequisite is missing on this machine. The message is one line."""
 
 
 def java_version(java: str = "") -> int:
-    """The major version of the Java that Spark will take. Raises SetupError."""
+    """Return the major version of the Java that Spark will use. Raises SetupError."""
     home = os.environ.get("JAVA_HOME")
     program = java or (str(Path(home) / "bin" / "java") if home else shutil.which("java") or "")
     needed = f"Spark needs Java {JAVA_MIN} or later (Debian: openjdk-17-jdk-headless)"
@@ -64,7 +64,9 @@ def cache_dir() -> Path:
 
 
 def connector_jars() -> list[str]:
-    """The stock connector with what it needs, by Maven at the first call. Raises SetupError."""
+    """Return the stock connector with its dependencies, downloaded by Maven on the first call.
+    Raises SetupError.
+    """
     version = spark_version()
     root = cache_dir() / version
     stamp = root / "resolved"
@@ -96,9 +98,9 @@ def _resolve(version: str, lib: Path) -> None:
 
 def session(name: str, *, master: str = "", connector: bool = True,
             settings: dict[str, str] | None = None) -> Any:
-    """A SparkSession that knows the formats kafka and pylog. Raises SetupError.
+    """Return a SparkSession with the formats kafka and pylog. Raises SetupError.
 
-    master: "" for what spark-submit says, else local[*].
+        master: "" for spark-submit's master, else local[*].
     """
     java_version()
     spark_version()
@@ -106,7 +108,7 @@ def session(name: str, *, master: str = "", connector: bool = True,
 
     from pylog.client import spark as pylog_spark
 
-    # Executors run the driver's Python, and find this checkout there.
+    # Executors use the driver's Python and find this checkout on its path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     paths = [*([] if IS_INSTALLED else [str(CHECKOUT)]), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, paths)))
@@ -137,7 +139,7 @@ def session(name: str, *, master: str = "", connector: bool = True,
 
 @functools.cache
 def _package() -> str:
-    """This package as a zip, for executors on other machines."""
+    """Return this package as a zip, for executors on other machines."""
     target = Path(tempfile.mkdtemp(prefix="pylog-spark-")) / "spark.zip"
     with zipfile.ZipFile(target, "w") as archive:
         for path in sorted(POM.parent.glob("*.py")):

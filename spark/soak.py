@@ -1,10 +1,10 @@
-"""A broker under load that is killed again and again, and the proof that nothing was lost.
+"""Kill a broker under load repeatedly, and verify that no record was lost.
 
     make soak SECONDS=600        # python -m spark.soak --seconds 600
 
-Owns: one brokerd of its own in a temporary directory, the load's and the validator's processes.
-Invariants: (1) the broker is killed with SIGKILL only; (2) it ends with 0 only when the load
-  acknowledged all and the verdict is good.
+Owns: its own brokerd in a temporary directory, the processes of load and validator.
+Invariants: the broker is killed with SIGKILL only; the exit code is 0 only if every record was
+  acknowledged and the verdict is good.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ END_S = 900.0
 def main(argv: list[str] | None = None) -> int:
     options = arguments().parse_args(argv)
     directory = Path(tempfile.mkdtemp(prefix="pylog-soak-"))
-    # It comes back on the same port and directory.
+    # It restarts on the same port and directory.
     broker = PylogBroker(directory / "data", free_port())
     try:
         broker.start()
@@ -58,7 +58,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def soak(options: argparse.Namespace, broker: PylogBroker, directory: Path) -> tuple[int, int]:
-    """(exit code, how often the broker was killed)."""
+    """Return (exit code, number of kills)."""
     seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
     print(f"soak: seed {seed}, {options.seconds:.0f} s, a kill every {options.every:.0f} s")
     common = ["--bootstrap", f"127.0.0.1:{broker.port}", "--topic", "soak",

@@ -1,9 +1,9 @@
-"""What records say of themselves, boiled down: a few rows per task instead of one per record.
+"""Summarize checked records: a few rows per task instead of one per record.
 
 Owns: nothing.
-Invariants: (1) rows of a partition come in the order of their offsets within one batch stream;
-  (2) a summary loses no fact that spark.verdict needs to name what is missing, doubled or late;
-  (3) its size is a bit per sequence, not a row per record.
+Invariants: rows of a partition arrive in offset order within one batch stream; a summary keeps
+  every fact that spark.verdict needs to identify missing, duplicate or late records; its size is
+  one bit per sequence, not one row per record.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import numpy as np
 from . import records
 from .records import Content
 
-BLOCK = 1 << 16  # Sequences of one bitmap.
+BLOCK = 1 << 16  # Sequences per bitmap.
 EXAMPLES_MAX = 5
-GAPS_MAX = 10_000  # Listed of one stretch; the others are counted.
+GAPS_MAX = 10_000  # Maximum number listed per offset range; the others are counted.
 LATENCY_STEPS = 8  # Buckets per doubling.
 LATENCY_BUCKETS = 27 * LATENCY_STEPS
 SECONDS_MAX = 100_000
 KINDS = ("corrupted", "foreign", "wrong_key", "wrong_header", "doubled", "disordered")
-# One schema for four kinds of rows: "range" (of offsets), "seen" (sequences), "second" (of the
-# records' timestamps), "read" (second of the reading).
+# One schema for four kinds of rows: "range" (offsets), "seen" (sequences), "second" (record
+# timestamps), "read" (time of reading).
 FIELDS = (
     ("kind", "STRING"), ("partition", "INT"), ("first_offset", "LONG"), ("end_offset", "LONG"),
     ("records", "LONG"), ("bytes", "LONG"), ("corrupted", "LONG"), ("foreign", "LONG"),
@@ -39,14 +39,14 @@ _ARROW = {"STRING": "string", "INT": "int32", "LONG": "int64", "BINARY": "binary
 
 
 class Expected(NamedTuple):
-    """What a validator knows: the content and how many records each generator made."""
+    """The input of a validator: the content and the number of records of each generator."""
 
     content: Content
     counts: dict[int, int]
 
 
 def summaries(expected: Expected, batches: Iterable[Any]) -> Iterator[Any]:
-    """For mapInArrow: a summary of each run of one partition's consecutive batches."""
+    """For mapInArrow: yield a summary of each run of consecutive batches of one partition."""
     parts: dict[int, _Part] = {}
     for batch in batches:
         if not batch.num_rows:
@@ -58,7 +58,7 @@ def summaries(expected: Expected, batches: Iterable[Any]) -> Iterator[Any]:
             first = int(batch.column("offset")[low].as_py())
             part = parts.get(number)
             if part is not None and first < part.end:
-                # A reader's own order is by offset: what goes back is another stretch.
+                # A reader returns records in offset order; a lower offset starts a new range.
                 yield part.table()
                 part = None
             if part is None:
@@ -69,7 +69,7 @@ def summaries(expected: Expected, batches: Iterable[Any]) -> Iterator[Any]:
 
 
 class _Part:
-    """A stretch of one partition while it is read."""
+    """The state of an offset range of one partition while it is read."""
 
     def __init__(self, partition: int, first: int, expected: Expected):
         self.partition, self.first, self.end = partition, first, first
@@ -134,7 +134,7 @@ class _Part:
                                           max(highest, int(sequences.max())))
 
     def _mark(self, generator: int, sequences: np.ndarray) -> np.ndarray:
-        """Notes sequences as seen; which of them were so already."""
+        """Mark sequences as seen; return which ones were seen before."""
         again = np.zeros(len(sequences), bool)
         numbers = sequences // BLOCK
         rising = bool((np.diff(sequences) > 0).all())
@@ -159,7 +159,8 @@ class _Part:
         column = batch.column("timestamp")
         factor = {"ms": 1, "us": 1000, "ns": 1_000_000}[column.type.unit]
         raw = column.cast("int64").to_numpy(zero_copy_only=False)
-        # Records of one batch mostly share their time: what follows is done per run of one time.
+        # Records of one batch mostly share a timestamp, so process them in runs of equal
+        # timestamps.
         firsts = np.flatnonzero(np.diff(raw, prepend=raw[0] - 1))
         counts = np.diff(firsts, append=len(raw))
         sizes = np.add.reduceat(lengths, firsts, dtype=np.int64)
@@ -196,7 +197,7 @@ class _Part:
 
 
 def bucket(milliseconds: np.ndarray) -> np.ndarray:
-    """The latency bucket of each time; `latency_ms` gives a bucket's upper bound."""
+    """Return the latency bucket of each time; `latency_ms` returns a bucket's upper bound."""
     scaled = np.ceil(LATENCY_STEPS * np.log2(np.maximum(milliseconds, 1)))
     return np.clip(scaled.astype(np.int64), 0, LATENCY_BUCKETS - 1)
 
@@ -206,7 +207,7 @@ def latency_ms(number: int) -> float:
 
 
 def _buffers(column: Any) -> tuple[np.ndarray, np.ndarray]:
-    """(bytes, offsets) of a binary column."""
+    """Return (bytes, offsets) of a binary column."""
     import pyarrow as pa
 
     if column.type != pa.binary():
@@ -218,7 +219,7 @@ def _buffers(column: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _headers_match(column: Any, found: records.Found) -> np.ndarray:
-    """Of each good record, whether its one header is its own."""
+    """Return, for each good record, True if its one header is correct."""
     match = ~found.good
     counts = np.asarray(column.value_lengths().fill_null(0))
     rows = np.flatnonzero(found.good & (counts == 1))

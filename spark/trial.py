@@ -1,11 +1,11 @@
-"""Load, validate and report in one command: on a cluster that is named, or a broker of its own.
+"""Load, validate and report in one command, on a given cluster or on a new broker.
 
     python -m spark.trial --records 1000000 --sizes 500 --report report.html
     python -m spark.trial --bootstrap host:9092 --topic new --records 1000000 --manifest kept/
     python -m spark.trial --rate 50000 --duration 60 --follow      # latency while it is written
 
 Owns: the broker that it starts, with its data in --data, which it removes at the end.
-Invariants: (1) the exit code is the verdict's: 0 good, 1 bad, 2 none; (2) what the broker took is
+Invariants: the exit code is the verdict's: 0 good, 1 bad, 2 none; the broker's resource usage is
   reported per phase, from its own process's clocks.
 """
 
@@ -33,7 +33,7 @@ from spark.verdict import Verdict
 
 BROKERS = {"pylog": PylogBroker, "kafka": KafkaBroker}
 FOLLOW_IDLE_S = 20.0
-# Load and stream work beside each other, on as few cores as there may be.
+# Load and stream run in parallel, possibly on few cores.
 FOLLOW_MASTER = "local[4]"
 
 
@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
             BrokerFailed) as failure:
         print(f"trial: {failure}", file=sys.stderr)
         return 2
-    except Exception as failure:  # Spark wraps what an executor raised: its first line counts.
+    except Exception as failure:  # The first line of an exception that Spark wraps.
         print(f"trial: failed: {cluster.first_line(failure)}", file=sys.stderr)
         return 2
     finally:
@@ -103,7 +103,7 @@ def trial(options: argparse.Namespace, broker: BrokerProcess | None) -> int:
 
 
 def _checks(options: argparse.Namespace) -> argparse.Namespace:
-    """The validator's arguments."""
+    """Return the validator's arguments."""
     given = ["--bootstrap", options.bootstrap, "--topic", options.topic, "--engine", options.read,
              "--manifest", options.manifest, "--json", options.json, "--report", options.report]
     if options.follow:
@@ -113,7 +113,7 @@ def _checks(options: argparse.Namespace) -> argparse.Namespace:
 
 def _beside(spark: Any, plan: Plan, options: argparse.Namespace, checks: argparse.Namespace
             ) -> tuple[Outcome, Verdict, float]:
-    """Loads while a stream reads."""
+    """Load while a stream reads."""
     limits = {number: plan.limit(number) for number in range(plan.generators)}
     if None in limits.values():
         raise PlanError("to follow a load needs --records, or a rate with the duration")
@@ -141,7 +141,7 @@ def _beside(spark: Any, plan: Plan, options: argparse.Namespace, checks: argpars
 
 
 class Meter:
-    """What the broker took, phase by phase. rows: (name, text) for people. Keeps (2)."""
+    """Measures the broker's resource usage per phase. rows: (name, text) for the report."""
 
     def __init__(self, broker: BrokerProcess | None):
         self.broker = broker

@@ -1,13 +1,13 @@
-"""Reads a loaded topic back through Spark and says with proof whether all is as it was sent.
+"""Read a loaded topic back through Spark, and verify every record.
 
     python -m pylog.spark.validate --bootstrap localhost:9092 --topic load --manifest manifest/ \
         --report report.html --json verdict.json
-    python -m pylog.spark.validate ... --stream --checkpoint state/     # goes on after a kill
+    python -m pylog.spark.validate ... --stream --checkpoint state/     # continues after a kill
 
 Owns: the checkpoint directory of a streaming run (Spark's checkpoint, and the summaries).
-Invariants: (1) exit code 0 only for a good verdict, 1 for a bad one, 2 when there is none; (2) a
-  summary is saved before Spark commits its batch, under the batch's number: a killed run leaves
-  nothing twice and nothing out.
+Invariants: the exit code is 0 only for a good verdict, 1 for a bad one, 2 without a verdict; a
+  summary is saved under its batch's number before Spark commits the batch, so that a killed run
+  neither duplicates nor omits anything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-if __package__ in (None, ""):  # By spark-submit, which knows no packages.
+if __package__ in (None, ""):  # Run by spark-submit: not as a package.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
     __package__ = "spark"
 
@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     except (PlanError, ContentError, SetupError, cluster.ClusterError) as failure:
         print(f"validate: {failure}", file=sys.stderr)
         return 2
-    except Exception as failure:  # Spark wraps what an executor raised: its first line counts.
+    except Exception as failure:  # The first line of an exception that Spark wraps.
         print(f"validate: failed: {cluster.first_line(failure)}", file=sys.stderr)
         return 2
     report_verdict(options, found, outcome, seconds)
@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
 def report_verdict(options: argparse.Namespace, found: Verdict, outcome: Outcome | None,
                    seconds: float,
          more: Iterable[tuple[str, str]] = ()) -> None:
-    """Writes and prints what was found. more: of the circumstances."""
+    """Write and print the result. more: (name, text) of the environment."""
     rows = [("validation", f"engine {options.engine}, " + (
         "by Structured Streaming" if options.stream else "in one batch")), *more]
     if options.json:
@@ -105,7 +105,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def expectation(options: argparse.Namespace) -> tuple[Expected, Outcome | None]:
-    """From the manifest, where arguments do not say otherwise. Raises PlanError."""
+    """Return the plan from the manifest, unless arguments override it. Raises PlanError."""
     if options.manifest:
         outcome = read_outcome(options.manifest)
         content = outcome.plan.content
@@ -122,7 +122,7 @@ def expectation(options: argparse.Namespace) -> tuple[Expected, Outcome | None]:
 
 
 def acknowledged(found: Verdict, manifest: str) -> None:
-    """Adds to the verdict how long acknowledgements took, where the manifest's batches are here."""
+    """Add the acknowledgement latencies to the verdict, if the manifest's batches are available."""
     import numpy as np
     import pyarrow.dataset as ds
 
@@ -140,8 +140,10 @@ def acknowledged(found: Verdict, manifest: str) -> None:
 def validate(options: argparse.Namespace, expected: Expected, spark: Any = None,
              begins: dict[int, int] | None = None, busy: Callable[[], bool] = lambda: False
              ) -> tuple[Verdict, float]:
-    """(verdict, seconds of reading). spark: a session, else one is made. begins: where the load
-    began, when there is no manifest yet. busy: whether a load that is followed goes on."""
+    """Return (verdict, seconds of reading). spark: an existing session, else a new one is created.
+    begins: start of the load, if there is no manifest yet. busy: returns True while a load that is
+    being followed continues.
+    """
     options.stream = options.stream or options.follow > 0
     for path in filter(None, (options.json, options.report)):
         made_directory(str(Path(path).parent))
@@ -186,7 +188,7 @@ def _columns(expected: Expected) -> list[str]:
 
 
 def _given(options: argparse.Namespace, expected: Expected) -> dict[str, str]:
-    """The options that all readers have."""
+    """Return the options that all readers share."""
     made = {"kafka.bootstrap.servers": options.bootstrap, "subscribe": options.topic,
             "kafka.isolation.level": options.isolation}
     if expected.content.headers:
@@ -200,7 +202,7 @@ def _given(options: argparse.Namespace, expected: Expected) -> dict[str, str]:
 
 
 def _source(reader: Any, options: argparse.Namespace, expected: Expected, **more: str) -> Any:
-    """A frame of a batch or streaming reader."""
+    """Return a frame of a batch or streaming reader."""
     made = reader.format("kafka" if options.engine == "kafka" else "pylog")
     for name, value in {**_given(options, expected), **more}.items():
         made = made.option(name, value)
@@ -211,7 +213,7 @@ def _source(reader: Any, options: argparse.Namespace, expected: Expected, **more
 
 
 def _schema(columns: list[str]) -> Any:
-    """The Python API has no column pruning: a schema says what is wanted."""
+    """The Python API has no column pruning: the schema selects the columns."""
     from pyspark.sql.types import StructField, StructType
 
     from pylog.client.spark.source import COLUMNS, HEADERS
@@ -221,10 +223,11 @@ def _schema(columns: list[str]) -> Any:
 
 
 def _stretches(spark: Any, options: argparse.Namespace, expected: Expected, **more: str) -> Any:
-    """Summaries, made where the records are read: none of them goes through the JVM.
+    """Return summaries, computed by the tasks that read the records, so that no record passes
+    through the JVM.
 
-    Planning and reading are the source's own, only that its tasks hand their columns to the
-    checks of the same process instead of to Spark.
+        Planning and reading are the source's own; its tasks pass their columns to the checks in the
+    same process instead of to Spark.
     """
     from pyspark.sql.datasource import CaseInsensitiveDict
 
@@ -280,8 +283,9 @@ def _streamed(spark: Any, options: argparse.Namespace, expected: Expected,
 
 def _follow(query: Any, patience_s: float, expected: Expected, directory: str,
             busy: Callable[[], bool]) -> None:
-    """Stops the query when all is read that is expected and no more comes, or nothing came for
-    so long though nobody is busy."""
+    """Stop the query once all expected records are read and no more arrive, or nothing arrived for
+    the timeout and no load is running.
+    """
     wanted, seen, last_s = sum(expected.counts.values()), -1, time.monotonic()
     while not query.awaitTermination(FOLLOW_LOOK_S):
         records = sum(row["records"] for row in _kept(directory) if row["kind"] == "range")
@@ -294,7 +298,7 @@ def _follow(query: Any, patience_s: float, expected: Expected, directory: str,
 def _kept(directory: str) -> list[dict[str, Any]]:
     import pyarrow.dataset as ds
 
-    # Not those below _temporary: they are still being written, or were when a run was killed.
+    # Skip _temporary: those files are unfinished, or a killed run left them.
     saved = Path(directory) / "summaries"
     paths = sorted(map(str, [*saved.glob("*.parquet"), *saved.glob("batch=*/*.parquet")]))
     if not paths:
@@ -307,7 +311,9 @@ def _kept(directory: str) -> list[dict[str, Any]]:
 
 def _planned_by_stream(planned: dict[int, tuple[int, int]], rows: list[dict[str, Any]]
                        ) -> dict[int, tuple[int, int]]:
-    """A stream takes what is there when it starts: a little more than was asked for before."""
+    """Extend the planned offsets to what the stream read: it reads everything that is available
+    when it starts.
+    """
     found = dict(planned)
     for row in rows:
         if row["kind"] == "range":

@@ -1,9 +1,9 @@
-"""From summaries to a verdict: what is missing, doubled, out of order, damaged, unexpected.
+"""Compute a verdict from summaries: missing, duplicate, reordered, corrupted, unexpected records.
 
-Owns: nothing; pure but for what it is given.
-Invariants: (1) the verdict is good only if every expected record was seen once, whole and in its
-  generator's order, nothing else was there, and every gap in the offsets is explained; (2)
-  summaries of stretches that were read twice (a task tried again) count once.
+Owns: nothing; a pure function of its input.
+Invariants: the verdict is good only if every expected record was seen exactly once, intact and in
+  its generator's order, no other record was there, and every gap in the offsets is explained;
+  summaries of offset ranges that were read twice (a retried task) count once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MEANING = {
 
 @dataclass
 class PartitionRow:
-    """What was found in one partition."""
+    """The result for one partition."""
 
     partition: int
     records: int = 0
@@ -57,7 +57,7 @@ class PartitionRow:
 
 @dataclass
 class Verdict:
-    """good, and all that the report shows."""
+    """The result (good) and all details that the report shows."""
 
     good: bool
     expected: int
@@ -77,7 +77,7 @@ class Verdict:
     ack_ms: dict[str, float] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the verdict as text."""
         head = (f"{'GOOD' if self.good else 'BAD'}: {self.records} records of {self.expected} "
                 f"expected, {self.bytes / 1e6:.1f} MB of values")
         faults = [f"  {name}: {count} ({MEANING[name]})"
@@ -94,7 +94,7 @@ class Verdict:
 
 
 def distinct(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Keeps (2): of each stretch's rows those that were written once, and of two the first."""
+    """Deduplicate the rows of offset ranges that were read twice: keep the first summary."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
         key = (row["kind"], row["partition"], row["first_offset"], row["end_offset"],
@@ -105,9 +105,10 @@ def distinct(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def verdict(expected: Expected, rows: list[dict[str, Any]], planned: dict[int, tuple[int, int]],
             explained: Any = None, compacted: Any = None) -> Verdict:
-    """rows: of summaries. planned: per partition the offsets that were to be read. explained(gaps):
-    those of [(partition, first, end)] that hold no record for a good reason. compacted(): whether
-    the topic may lose records to later ones of their key."""
+    """Compute the verdict. rows: of summaries. planned: per partition the offsets to read.
+    explained(gaps): returns the [(partition, first, end)] without records for a valid reason.
+    compacted(): returns True if compaction may remove older records of a key.
+    """
     rows = distinct(rows)
     partitions = {number: PartitionRow(number) for number in planned}
     examples: list[str] = []
@@ -120,7 +121,7 @@ def verdict(expected: Expected, rows: list[dict[str, Any]], planned: dict[int, t
             setattr(part, name, getattr(part, name) + row[name])
         gaps = _gaps(row["gaps"])
         part.gaps += gaps
-        # Offsets of gaps that were too many to be listed: nobody can be asked about these.
+        # Gaps that were counted but not listed: their offsets cannot be checked.
         part.unexplained_gaps += (row["end_offset"] - row["first_offset"] - row["records"]
                                   - sum(end - first for first, end in gaps))
         latencies += np.frombuffer(row["latencies"], np.int64)
@@ -138,7 +139,7 @@ def verdict(expected: Expected, rows: list[dict[str, Any]], planned: dict[int, t
     missing, runs = _missing(expected, bits, replaced)
     if replaced:
         _explain_gaps(partitions, superseded, notes)
-        if superseded > gone:  # More are gone than there are places that they could have had.
+        if superseded > gone:  # More records are missing than there are unexplained offsets.
             missing += superseded - gone
             notes.append(f"missing: {superseded - gone} of the records that compaction may remove "
                          "have left no gap")
@@ -157,7 +158,7 @@ def verdict(expected: Expected, rows: list[dict[str, Any]], planned: dict[int, t
 
 
 def _unexplained(partitions: dict[int, PartitionRow], explained: Any) -> int:
-    """Notes, and counts, the offsets in gaps that are not explained."""
+    """Record and count the offsets in gaps that are not explained."""
     gaps = [(part.partition, first, end) for part in partitions.values()
             for first, end in part.gaps]
     known = set(explained(gaps)) if gaps and explained is not None else set()
@@ -171,8 +172,9 @@ def _unexplained(partitions: dict[int, PartitionRow], explained: Any) -> int:
 
 
 def _superseded(expected: Expected, bits: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
-    """Per generator the sequences that are not there while a later record of their key is: of the
-    same generator, or of another one, whose order to this one nobody knows."""
+    """Return, per generator, the missing sequences with a later record of the same key: of the same
+    generator, or of another one, whose relative order is unknown.
+    """
     content = expected.content
     last = {generator: np.full(content.keys, -1, np.int64) for generator in bits}
     for generator, count in expected.counts.items():
@@ -191,7 +193,7 @@ def _superseded(expected: Expected, bits: dict[int, np.ndarray]) -> dict[int, np
 
 
 def _explain_gaps(partitions: dict[int, PartitionRow], superseded: int, notes: list[str]) -> None:
-    """As many offsets are explained as records were superseded: each left one."""
+    """Explain as many offsets as records were superseded: each superseded record leaves one gap."""
     left = superseded
     for part in partitions.values():
         explained = min(left, part.unexplained_gaps)
@@ -209,7 +211,7 @@ def _gaps(data: bytes) -> list[tuple[int, int]]:
 
 
 def _shortened(examples: list[str]) -> list[str]:
-    """A few of each kind."""
+    """Keep a few examples of each kind."""
     by_kind: dict[str, list[str]] = defaultdict(list)
     for text in examples:
         by_kind[text.split(" ")[0]].append(text)
@@ -218,7 +220,9 @@ def _shortened(examples: list[str]) -> list[str]:
 
 def _stretches(partitions: dict[int, PartitionRow], ranges: list[dict[str, Any]],
                planned: dict[int, tuple[int, int]]) -> None:
-    """Joins the stretches of each partition: what lies between two was not read, or is a gap."""
+    """Join the offset ranges of each partition: offsets between two ranges were not read, or are a
+    gap.
+    """
     at = {number: start for number, (start, _) in planned.items()}
     for row in ranges:
         part = partitions[row["partition"]]
@@ -240,7 +244,7 @@ def _stretches(partitions: dict[int, PartitionRow], ranges: list[dict[str, Any]]
 def _sequences(expected: Expected, seen: list[dict[str, Any]], ranges: list[dict[str, Any]],
                partitions: dict[int, PartitionRow]
                ) -> tuple[dict[int, np.ndarray], int, list[str]]:
-    """(per generator what was seen, how many doubled, examples of doubled ones)."""
+    """Return (sequences seen per generator, number of duplicates, examples of duplicates)."""
     bits: dict[int, np.ndarray] = {generator: np.zeros(-(-count // BLOCK) * BLOCK, bool)
                                    for generator, count in expected.counts.items()}
     doubled, notes = 0, []
@@ -264,7 +268,7 @@ def _sequences(expected: Expected, seen: list[dict[str, Any]], ranges: list[dict
 
 def _missing(expected: Expected, bits: dict[int, np.ndarray], replaced: dict[int, np.ndarray]
              ) -> tuple[int, list[tuple[int, int, int]]]:
-    """(how many, runs of them): neither there nor replaced."""
+    """Return (number, ranges) of the sequences that are neither present nor superseded."""
     missing, runs = 0, list[tuple[int, int, int]]()
     for generator, count in expected.counts.items():
         gone = ~bits[generator][:count]
@@ -279,14 +283,14 @@ def _missing(expected: Expected, bits: dict[int, np.ndarray], replaced: dict[int
 
 def _between(seen: list[dict[str, Any]], partitions: dict[int, PartitionRow],
              examples: list[str]) -> None:
-    """Order from one stretch of a partition to the next."""
+    """Check the order between consecutive offset ranges of a partition."""
     orders = sorted({(row["partition"], row["generator"], row["first_offset"], row["lowest"],
                       row["highest"]) for row in seen})
     highest: dict[tuple[int, int], int] = {}
     for partition, generator, first, low, high in orders:
         before = highest.get((partition, generator), -1)
         if low < before:
-            # At least one; when it was seen before, the doubled ones say so already.
+            # At least one is out of order; if it was seen before, it is reported as a duplicate.
             partitions[partition].disordered += 1
             examples.append(f"disordered at {partition}/{first} or later (generator {generator}, "
                             f"sequence {low} behind {before})")
@@ -294,7 +298,7 @@ def _between(seen: list[dict[str, Any]], partitions: dict[int, PartitionRow],
 
 
 def percentiles(latencies: np.ndarray) -> dict[str, float]:
-    """Upper bounds in ms, of counts by summary.bucket."""
+    """Return upper bounds in ms from counts by summary.bucket."""
     total = int(latencies.sum())
     if not total:
         return {}
@@ -305,7 +309,7 @@ def percentiles(latencies: np.ndarray) -> dict[str, float]:
 
 
 def _seconds(rows: list[dict[str, Any]], kind: str) -> list[tuple[int, int, int]]:
-    """(second, records, bytes) by the records' timestamps, or as they were read."""
+    """Return (second, records, bytes) by record timestamp, or by time of reading."""
     sums: dict[int, list[int]] = defaultdict(lambda: [0, 0])
     for row in rows:
         if row["kind"] == kind:
