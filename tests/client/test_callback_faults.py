@@ -17,8 +17,10 @@ from pylog.client.errors import FatalError, RecordDeserializationError, Serializ
 from tests.client.reading import new_topic
 
 BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0",
-                   "group.consumer.min.heartbeat.interval.ms": "500",
-                   "group.consumer.heartbeat.interval.ms": "500"}
+                   "group.consumer.min.heartbeat.interval.ms": "100",
+                   "group.consumer.heartbeat.interval.ms": "100",
+                   "group.share.min.heartbeat.interval.ms": "100",
+                   "group.share.heartbeat.interval.ms": "100"}
 KINDS = [ValueError, SystemExit, KeyboardInterrupt, asyncio.CancelledError, StopIteration,
          StopAsyncIteration]
 WAIT_S = 30
@@ -341,11 +343,13 @@ def read_error(where, kind):
 
 
 READING = ["interceptor_classes", "key_deserializer", "value_deserializer"]
+# Iteration calls poll(): it differs only by the exceptions that a generator converts.
+ITERATED_KINDS = [KeyboardInterrupt, StopIteration, StopAsyncIteration]
+READS = [(kind, False) for kind in KINDS] + [(kind, True) for kind in ITERATED_KINDS]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "iterates"), READS)
 @pytest.mark.parametrize("where", READING)
-@pytest.mark.parametrize("iterates", [False, True])
 def test_code_that_reads_records_loses_and_skips_none(target, topic, kind, where, iterates):
     put_values(target.bootstrap, topic)
     failing, more = reading_settings(where, kind)
@@ -374,9 +378,8 @@ def test_code_that_reads_records_loses_and_skips_none(target, topic, kind, where
         assert consumer.committed([partition], timeout=WAIT_S)[partition].offset == len(VALUES)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "iterates"), READS)
 @pytest.mark.parametrize("where", READING)
-@pytest.mark.parametrize("iterates", [False, True])
 def test_code_that_reads_records_with_asyncio_loses_and_skips_none(
         target, topic, kind, where, iterates):
     put_values(target.bootstrap, topic)

@@ -11,7 +11,9 @@ from pylog.client.errors import KafkaError
 from tests.client.network.test_cut_short import cancelled_at_each_await
 from tests.client.reading import new_topic, read_topic
 
-BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0",
+                   "group.share.min.heartbeat.interval.ms": "100",
+                   "group.share.heartbeat.interval.ms": "100"}
 WAIT_S = 30
 TURNS = 25
 
