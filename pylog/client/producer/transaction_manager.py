@@ -329,7 +329,8 @@ class Transactions(Identity):
                 request, None if self.brokers_add else V1_END_VERSION_MAX,
                 lambda found: raise_for(found.error_code, context=self.transactional_id))
         except KafkaError as failure:
-            if not failure.retriable:  # Otherwise unknown: keeps "single ending".
+            # After a retriable error the outcome is unknown: keeps "single ending".
+            if not failure.retriable:
                 self.note_failure(failure)
             raise
         if answer.producer_id >= 0:
