@@ -127,7 +127,7 @@ def measure(found: dict[Any, Figure], spark: Any, brokers: dict[str, Any], label
                 begun_s = time.monotonic()
                 done = work(count)
                 took_s = time.monotonic() - begun_s
-                assert done == count, (name, what, done, count)  # Count the topic, then delete it.
+                assert done == count, (name, what, done, count)
                 figure = Figure(took_s, spark_cpu_seconds(pids) - spark_s,
                                 cpu_seconds(brokers[name].pid) - broker_s)
                 key = label, what, name

@@ -44,7 +44,7 @@ WORDS = ("alpha ", "beta ", "gamma ", "delta ")
 
 
 def values(count: int, size: int, rng: random.Random) -> list[bytes]:
-    """Lines as a web shop might log them; about a third of their size once compressed."""
+    """Return lines like a web shop's log; they compress to about a third."""
     made = []
     for _ in range(count):
         text = (f'{{"user":{rng.randrange(10**6)},"item":"{rng.getrandbits(32):08x}",'
@@ -57,9 +57,9 @@ def values(count: int, size: int, rng: random.Random) -> list[bytes]:
 
 
 async def fill(bootstrap: str, topic: str, size: int, codec: str, count: int) -> int:
-    """Creates a topic of about `count` records; how many it has."""
+    """Create a topic of about `count` records and return the exact number."""
     rng = random.Random(size)
-    now_ms = time.time_ns() // 10**6  # Older records fall to retention while the bench runs.
+    now_ms = time.time_ns() // 10**6  # Else retention deletes old records.
     per_batch = BATCH_BYTES // (size + 12)
     batches = []
     for _ in range(BATCHES_DISTINCT):
@@ -92,7 +92,7 @@ async def fill(bootstrap: str, topic: str, size: int, codec: str, count: int) ->
 
 
 def one(module: str, name: str, core: int, *given) -> dict:
-    """The figures of one client in a process of its own."""
+    """Run one client in a separate process and return its results."""
     command = ["taskset", "-c", str(core), sys.executable, "-m", f"bench.client.{module}", name,
                *map(str, given)]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True,
@@ -169,7 +169,7 @@ def main(argv: list[str]) -> int:
     else:
         with tempfile.TemporaryDirectory(prefix="bench-client-") as root:
             with PylogBroker(Path(root) / "data") as broker:
-                # Every thread: the reactors run already.
+                # Every thread: the reactors are already running.
                 for thread in os.listdir(f"/proc/{broker.pid}/task"):
                     os.sched_setaffinity(int(thread), {cores[0]})
                 rows = measure(broker.bootstrap, given, cores[-1])

@@ -1,8 +1,8 @@
-"""What no client can save: the kernel's way over loopback, and the codec's own library.
+"""The lower bound of every client: the kernel's loopback path, and the codec's own library.
 
 Owns: a child process at the other end of a socket, on the other cores.
-Invariants: (1) the bytes are those of the batches that the clients write or read; nothing is done
-  with them but sending or receiving, by the megabyte, and compressing or inflating each batch.
+Invariants: the bytes are those of the batches that the clients write or read; they are only sent or
+  received, by the megabyte, and each batch is compressed or decompressed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def peer(work: Callable[[socket.socket], Any]) -> socket.socket:
-    """A connection to a child that does `work` with its end."""
+    """Return a connection to a child that runs `work` on its end."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         if os.fork() == 0:
             others = set(range(os.cpu_count() or 1)) - os.sched_getaffinity(0)
@@ -42,14 +42,14 @@ def drain(sock: socket.socket) -> None:
 
 
 def payloads(values: list[bytes], batch_bytes: int) -> tuple[list[bytes], int]:
-    """(the plain records of batches of about so many bytes, records in each)"""
+    """Return (the plain records of batches of about this size, records in each)."""
     count = min(max(batch_bytes // (len(values[0]) + 12), 1), len(values))
     return [batch.build([(None, value, NOW_MS, ()) for value in values[at:at + count]])[
         batch.HEADER_BYTES:] for at in range(0, len(values) - count + 1, count)], count
 
 
 def write(codec: str, values: list[bytes], batch_bytes: int, clock: Any) -> None:
-    """clock: bench.client.writers.Clock, started anew when the batches are there."""
+    """clock: bench.client.writers.Clock, restarted when the batches are ready."""
     plain, count = payloads(values, batch_bytes)
     number = CODECS.index(codec)
     with peer(drain) as sock:
@@ -74,7 +74,7 @@ def read(codec: str, values: list[bytes], batch_bytes: int, clock: Any) -> None:
             while True:
                 sock.sendall(sent)
         except OSError:
-            pass  # The reader has had enough.
+            pass  # The reader has read enough.
 
     with peer(feed) as sock:
         buffer = bytearray(len(sent))

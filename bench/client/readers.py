@@ -1,9 +1,9 @@
-"""One client reads one topic once, in a process of its own: `python -m bench.client.readers`.
+"""Read one topic once with one client, in a separate process: `python -m bench.client.readers`.
 
 Owns: nothing.
-Invariants: (1) the clock runs from the first records handed out to the last; (2) every record is
-  handed to Python: in a column of a batch, or as an object whose value is looked at once (some
-  clients make it only then); (3) prints one JSON line.
+Invariants: the clock runs from the first returned records to the last; every record reaches Python:
+  in a column of a batch, or as an object whose value is accessed once (some clients create it only
+  then); prints one JSON line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FETCH = {"fetch.max.bytes": 52_428_800, "max.partition.fetch.bytes": 1_048_576}
 
 
 class Clock:
-    """Counts what came after the first batch; that one starts the clock."""
+    """Counts the records after the first batch, which starts the clock."""
 
     def __init__(self, wanted: int, seconds: float):
         self.wanted, self.seconds = wanted, seconds
@@ -37,7 +37,7 @@ class Clock:
         self.last_s = time.perf_counter()
 
     def add(self, count: int, size: int = 0) -> bool:
-        """True while there is more to read."""
+        """Return True while more records remain."""
         now_s = time.perf_counter()
         if not count:
             if now_s - self.last_s > IDLE_S:
@@ -59,7 +59,7 @@ class Clock:
 
 
 def looked(values: list) -> tuple[int, int]:
-    """(how many, their bytes)"""
+    """Return (number of records, their bytes)."""
     return len(values), sum(map(len, values))
 
 
@@ -115,17 +115,17 @@ def confluent(bootstrap: str, topic: str, clock: Clock, **more) -> None:
     consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
     while clock.add(*looked([one.value() for one in consumer.consume(BATCH, 1.0)])):
         pass
-    print(clock.line(), flush=True)  # Its close waits; what is measured is done.
+    print(clock.line(), flush=True)  # Closing the consumer waits, and the measurement is complete.
 
 
 def confluent_tuned(bootstrap: str, topic: str, clock: Clock) -> None:
-    """By default librdkafka pauses a second whenever 100,000 records wait in a partition."""
+    """By default librdkafka pauses for a second when 100,000 records are queued for a partition."""
     confluent(bootstrap, topic, clock, **{"queued.min.messages": 1_000_000,
                                           "fetch.queue.backoff.ms": 1})
 
 
 def librdkafka_c(bootstrap: str, topic: str, clock: Clock) -> None:
-    """librdkafka's own load program by its batch API: no Python, no object for a record."""
+    """Run librdkafka's own load program with its batch API: no Python, no object per record."""
     numbers = [part for number in range(PARTITIONS) for part in ("-p", str(number))]
     began_s = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(

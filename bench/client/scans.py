@@ -1,8 +1,8 @@
-"""scan() beside a loop of poll_arrow() over the same records: `python -m bench.client.scans`.
+"""Compare scan() with a loop of poll_arrow() over the same records: `python -m bench.client.scans`.
 
-Owns: a broker in a process of its own.
-Invariants: (1) all ways read the same records in this process, in alternating order; (2) the first
-  round is printed too: what it costs more is the memory that is touched for the first time.
+Owns: a broker in a separate process.
+Invariants: all variants read the same records in this process, in alternating order; the first
+  round is printed too: its extra cost is memory that is touched for the first time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PARTITIONS, BATCH = 4, 100_000
 
 
 def used() -> tuple[float, int]:
-    """(CPU seconds of this process, pages that were not there)."""
+    """Return (CPU seconds of this process, page faults)."""
     found = resource.getrusage(resource.RUSAGE_SELF)
     return found.ru_utime + found.ru_stime, found.ru_minflt
 

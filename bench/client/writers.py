@@ -1,8 +1,8 @@
-"""One client writes to one topic, in a process of its own: `python -m bench.client.writers`.
+"""Write to one topic with one client, in a separate process: `python -m bench.client.writers`.
 
 Owns: nothing.
-Invariants: (1) the clock runs from the first record handed over until all are acknowledged by
-  acks=all; (2) all write the same values; making them is not timed; (3) prints one JSON line.
+Invariants: the clock runs from the first record sent until all are acknowledged with acks=all; all
+  clients write the same values, whose generation is not timed; prints one JSON line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LINGER_MS = 5
 
 
 class Clock:
-    """Counts what was handed over until the time is up; `line` is for when all is acknowledged."""
+    """Counts sent records until the time is up; call `line` when all are acknowledged."""
 
     def __init__(self, seconds: float):
         self.seconds = seconds

@@ -79,7 +79,7 @@ ONCE = ("kill-leader", "kill-leader-java", "kill-controller", "kill-quorum", "ho
 
 
 def _gone(side: str) -> dict:
-    """Of another cluster of this kind, on machines of its own."""
+    """Start another cluster of this kind, with a machine for each node."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.cluster.gone", side, str(LOSSES), json.dumps(SIDES[side])],
         capture_output=True, text=True, timeout=GONE_WAIT_S)
@@ -108,7 +108,9 @@ class Run:
             self._warm(cluster)
 
     def _warm(self, cluster: Cluster) -> None:
-        """Keeps (2). A cluster that elects its leaders refuses some requests."""
+        """Run the same untimed load on each side. A cluster that elects leaders rejects some
+        requests.
+        """
         for _ in range(WARM_TRIES):
             try:
                 cluster_loads.produce(cluster, self._topic(), 100, WARM_BYTES)
@@ -121,14 +123,14 @@ class Run:
 
     def load(self, name: str, turn: int) -> None:
         sides = list(self.clusters)
-        for side in sides if turn % 2 == 0 else sides[::-1]:   # Keeps (1).
+        for side in sides if turn % 2 == 0 else sides[::-1]:
             self._one(name, side)
         if name == "produce-1k":
             self._keep(name, "floor", "follower_cpu", loads.floor(
                 "recv", 1_000_000, 0, FLOOR_BYTES, self.folder))
 
     def _one(self, name: str, side: str) -> None:
-        # Keeps (4).
+        # Wait until the previous load is written back and its files are deleted.
         time.sleep(SETTLE_S)
         os.sync()
         touch_free_memory(TOUCHED_BYTES)
@@ -137,7 +139,7 @@ class Run:
             figures = LOADS[name](self.clusters[side], self._topic())
         except FAILURES as failure:
             text = " ".join(f"{type(failure).__name__}: {failure}".split())[-500:]
-            self.failures.append(f"{name}, {side}: {text}")   # Keeps (3).
+            self.failures.append(f"{name}, {side}: {text}")
             print(f"  {name:16} {side:12} FAILED {text}", flush=True)
             return
         for key, value in figures.items():
@@ -172,7 +174,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def main(argv: list[str]) -> int:
-    """Runs the chosen loads and prints the table. Exit status 1 when a load failed."""
+    """Run the chosen loads and print the table. Exit status 1 if a load failed."""
     options = _arguments(argv)
     sides = options.sides.split(",")
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

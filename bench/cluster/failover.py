@@ -1,7 +1,7 @@
-"""Brokers that are killed or restarted: what a producer sees, how long it takes.
+"""Kill or restart brokers: the effect on a producer, and the recovery time.
 
-Invariants: (1) a kill is timed from before the signal to the first acknowledgement of a record that
-  was handed to the producer after it; (2) a broker is killed only while all three are in sync.
+Invariants: a kill is timed from before the signal to the first acknowledgement of a record that was
+sent after it; a broker is killed only while all three are in sync.
 """
 
 import queue
@@ -24,14 +24,14 @@ SETTLE_S = 2.0
 JAVA_RATE = 500
 IN_FLIGHT_S = 0.01
 TOPIC_PARTITIONS = 1000
-# Kafka takes 100 s until it has read 10,000 logs again, on a machine with other work.
+# Kafka needs 100 s to read 10,000 logs again on a busy machine.
 WHOLE_WAIT_S = 900.0
 
 
 def librdkafka(cluster: Cluster, topic: str, count: int) -> list[float]:
-    """Seconds until an acknowledgement, for each of `count` kill -9 of the leader.
+    """Return seconds until an acknowledgement, for each of `count` kill -9 of the leader.
 
-    Each has a producer of its own: librdkafka waits the longer for a broker the oftener it died.
+    Each kill has a new producer: librdkafka's backoff for a broker grows with every failure.
     """
     create(cluster, topic, 1)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
@@ -53,7 +53,7 @@ def librdkafka(cluster: Cluster, topic: str, count: int) -> list[float]:
 
 
 def _flow(producer: Producer, topic: str, until_s: float | None) -> float:
-    """Sends until `until_s`, or until one of these records is acknowledged: the time of that."""
+    """Send until `until_s`, or until one of these records is acknowledged; return that time."""
     acknowledged = []
 
     def told(error, message) -> None:
@@ -72,12 +72,12 @@ def _flow(producer: Producer, topic: str, until_s: float | None) -> float:
 
 
 def settled(admin: AdminClient, topic: str) -> int:
-    """The leader, once all three are in sync and have been for a moment."""
+    """Return the leader after all three brokers have been in sync for a moment."""
     end_s = time.monotonic() + WAIT_S
     good_s = None
     while time.monotonic() < end_s:
         part = admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions[0]
-        good = len(part.isrs) == 3 and part.leader > 0   # Keeps (2).
+        good = len(part.isrs) == 3 and part.leader > 0
         good_s = (good_s or time.monotonic()) if good else None
         if good and time.monotonic() - good_s > SETTLE_S:
             return part.leader
@@ -86,8 +86,9 @@ def settled(admin: AdminClient, topic: str) -> int:
 
 
 def java(cluster: Cluster, topic: str, count: int) -> list[float]:
-    """As librdkafka(), with Kafka's own producer: Kafka's VerifiableProducer tells of each
-    acknowledgement."""
+    """Like librdkafka(), with Kafka's producer: Kafka's VerifiableProducer reports each
+    acknowledgement.
+    """
     create(cluster, topic, 1)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     tool = start_tool(
@@ -107,7 +108,7 @@ def java(cluster: Cluster, topic: str, count: int) -> list[float]:
             begin_s = time.monotonic()
             cluster.nodes[leader].kill()
             at_s = begin_s
-            # What was under way may still be acknowledged; silence begins after it.
+            # Requests in flight can still be acknowledged; the outage begins after that.
             while at_s < begin_s + IN_FLIGHT_S:
                 at_s = acknowledged.get(timeout=WAIT_S)
             seen.append(at_s - begin_s)
@@ -128,7 +129,7 @@ def _acknowledgements(lines: Iterable[str], told: queue.SimpleQueue) -> None:
 
 
 def restart(cluster: Cluster, topic: str, partitions: int) -> dict:
-    """A broker stops and starts again: until it is in every in-sync set, from its start."""
+    """Restart a broker; return the time from its start until it is in every in-sync set."""
     create(cluster, topic, partitions, None)
     time.sleep(SETTLE_S)
     node = cluster.nodes[3]
@@ -143,9 +144,10 @@ def restart(cluster: Cluster, topic: str, partitions: int) -> dict:
 
 
 def dies(cluster: Cluster, topic: str, partitions: int) -> dict:
-    """kill -9 of the broker that leads all partitions: until others lead them; then until it is in
-    every in-sync set again, from its start."""
-    # Kafka's controller takes no more at once.
+    """kill -9 of the broker that leads all partitions; return the time until others lead them, and
+    the time from its restart until it is in every in-sync set again.
+    """
+    # Kafka's controller accepts no more at once.
     topics = [f"{topic}-{number}" for number in range(partitions // TOPIC_PARTITIONS)]
     for name in topics:
         create(cluster, name, TOPIC_PARTITIONS)
@@ -168,7 +170,7 @@ def _is_whole(part) -> bool:
 
 
 def _until(node, topics: list[str], is_so: Callable, wait_s: float = WAIT_S) -> None:
-    """Asks that node until all partitions are so."""
+    """Query that node until all partitions satisfy the condition."""
     admin = AdminClient({"bootstrap.servers": node.bootstrap, "log_level": 0})
     end_s = time.monotonic() + wait_s
     for name in topics:

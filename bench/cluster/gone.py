@@ -1,8 +1,8 @@
-"""`python -m bench.cluster.gone SIDE COUNT SETTINGS`: three machines of one kind, whose leader's
-cable is pulled COUNT times; prints the figures as a line of JSON.
+"""Disconnect the leader's machine: `python -m bench.cluster.gone SIDE COUNT SETTINGS` disconnects
+the leader of three machines of one kind COUNT times, and prints the results as a line of JSON.
 
-Owns: a network and mounts of its own, which a process can only have from its beginning.
-Invariants: (1) nothing outside of the process's own namespaces is changed.
+Owns: its own network and mount namespaces, which must be created at the start of a process.
+Invariants: nothing outside of the process's own namespaces is changed.
 """
 
 import json
@@ -17,7 +17,7 @@ from bench.network import Network, enter
 def main(argv: list[str]) -> int:
     side, count, settings = argv[0], int(argv[1]), json.loads(argv[2])
     enter()
-    # Imported here: librdkafka begins threads, which would stay where they are.
+    # Imported here: librdkafka starts threads, which would stay in the old namespaces.
     from bench.cluster import losses
     from bench.cluster.nodes import NODES, Cluster
     from bench.programs import cache_dir

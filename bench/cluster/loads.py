@@ -1,7 +1,7 @@
-"""The loads of bench.cluster: what is run against three brokers, and the figures that come out.
+"""The loads of bench.cluster: operations on three brokers, and their results.
 
-Invariants: (1) both kinds are treated alike; (2) node 1 leads every partition that is written, and
-  the two others follow, so that CPU can be told apart by role.
+Invariants: both kinds are treated equally; node 1 leads every partition that is written, and the
+two others follow, so that CPU can be separated by role.
 """
 
 import time
@@ -20,7 +20,9 @@ IDLE_SETTLE_S = 10.0
 
 
 def create(cluster: Cluster, topic: str, partitions: int, led_by: int | None = 1) -> None:
-    """On all three; led by `led_by`, or by each in turn. Returns when all followers are in sync."""
+    """Create a topic on all three brokers, led by `led_by` or by each in turn. Returns when all
+    followers are in sync.
+    """
     turns = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
     lists = [turns[(led_by - 1) if led_by else number % 3] for number in range(partitions)]
     new = NewTopic(topic, partitions, replica_assignment=lists, config={

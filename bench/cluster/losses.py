@@ -1,10 +1,9 @@
-"""What a cluster may lose besides a leader: the active controller, the leader of its quorum, a host
-that is gone without a word.
+"""Losses besides a leader: the active controller, the quorum's leader, a disconnected host.
 
-Invariants: (1) times run from before the loss; (2) who is lost has no replica of what is written
-  and read meanwhile; the host leads it; (3) something is lost only while all three are in sync;
-  (4) what asks for a change or for a write knows no leader and waits for nobody's timeout but its
-  own: it asks whoever is left until one agrees.
+Invariants: times run from before the loss; the lost node has no replica of the partitions that are
+written and read, except the host, which leads them; a node is lost only while all three are in
+sync; the client that changes or writes does not cache the leader and waits only for its own
+timeout: it tries the remaining nodes until one succeeds.
 """
 
 import asyncio
@@ -40,7 +39,7 @@ CREATE_VERSION, PRODUCE_VERSION, QUORUM_VERSION = 7, 9, 2
 
 
 def controller(cluster: Cluster, topic: str, count: int) -> dict:
-    """kill -9 of the active controller, whose broker has nothing of what is written."""
+    """kill -9 of the active controller, whose broker has no replica of the written partitions."""
     def kill(number: int) -> None:
         cluster.nodes[number].kill()
 
@@ -49,7 +48,7 @@ def controller(cluster: Cluster, topic: str, count: int) -> dict:
 
 
 def quorum(cluster: Cluster, topic: str, count: int) -> dict:
-    """kill -9 of the etcd that leads; of Kafka nothing, where it is the active controller."""
+    """kill -9 of the etcd leader; for Kafka the same as killing the active controller."""
     if cluster.name.startswith("kafka"):
         return {}
 
@@ -61,9 +60,10 @@ def quorum(cluster: Cluster, topic: str, count: int) -> dict:
 
 
 def host(cluster: Cluster, network: Network, topic: str, count: int) -> dict:
-    """The host of a leader is cut off: seconds until another leader acknowledges, and whether the
-    host had the active controller, too."""
-    create(cluster, topic, 1, 2)     # The loads' own clients are on loopback.
+    """Disconnect the host of a leader; return seconds until another leader acknowledges, and True
+    if the host was also the active controller.
+    """
+    create(cluster, topic, 1, 2)  # The clients of the loads are on loopback.
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     seen: dict[str, list[float]] = {"with_controller": [], "without": []}
     for _ in range(count):
@@ -79,10 +79,10 @@ def host(cluster: Cluster, network: Network, topic: str, count: int) -> dict:
             "p50_s": median([*seen["with_controller"], *seen["without"]])}
 
 
-# ---- what is asked of who is left ---------------------------------------------------------------
+# ---- requests to the remaining nodes -----------------------------------------------------------
 
 def quorum_leader(cluster: Cluster) -> int:
-    """The node that is the active controller."""
+    """Return the node that is the active controller."""
     new = messages.DescribeQuorumRequest
     request = new(topics=[new.TopicData(topic_name="__cluster_metadata", partitions=[
         new.PartitionData(partition_index=0)])])
@@ -96,7 +96,7 @@ def quorum_leader(cluster: Cluster) -> int:
 
 
 async def _until_good(nodes, request, version: int, is_good: Callable):
-    """The first good answer of any of the nodes. Keeps (4)."""
+    """Return the first successful response of any node, with no timeout except the client's own."""
     end_s = time.monotonic() + WAIT_S
     while time.monotonic() < end_s:
         for node in nodes:
@@ -115,12 +115,12 @@ async def _until_good(nodes, request, version: int, is_good: Callable):
 
 
 async def _changed(nodes, topic: str, replicas: list[int]) -> float:
-    """When a topic has been created."""
+    """Return the time when a topic has been created."""
     new = messages.CreateTopicsRequest
     request = new(timeout_ms=int(CALL_S * 1000), topics=[new.CreatableTopic(
         name=topic, num_partitions=-1, replication_factor=-1, assignments=[
             new.CreatableReplicaAssignment(partition_index=0, broker_ids=replicas)])])
-    # An earlier try may have been carried out without an answer.
+    # An earlier attempt may have succeeded without a response.
     done = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
     await _until_good(nodes, request, CREATE_VERSION,
                       lambda answer: answer.topics[0].error_code in done)
@@ -128,7 +128,7 @@ async def _changed(nodes, topic: str, replicas: list[int]) -> float:
 
 
 async def _written(nodes, topic: str) -> float:
-    """When a record has been acknowledged."""
+    """Return the time when a record has been acknowledged."""
     assert api.PRODUCE == 0
     new = messages.ProduceRequest
     request = new(acks=-1, timeout_ms=int(CALL_S * 1000), topic_data=[new.TopicProduceData(
@@ -140,7 +140,7 @@ async def _written(nodes, topic: str) -> float:
 
 
 def _leading_etcd(cluster: Cluster) -> int:
-    """The node whose etcd leads the others."""
+    """Return the node whose etcd is the leader."""
     end_s = time.monotonic() + WAIT_S
     while time.monotonic() < end_s:
         for number, node in cluster.nodes.items():
@@ -156,7 +156,7 @@ def _leading_etcd(cluster: Cluster) -> int:
     raise LoadFailed(f"no etcd leads in {WAIT_S} s")
 
 
-# ---- what goes on meanwhile ---------------------------------------------------------------------
+# ---- concurrent load ----------------------------------------------------------------------------
 
 class Traffic:
     """A producer and a consumer of one partition, each on a thread."""
@@ -207,7 +207,7 @@ class Traffic:
         consumer.close()
 
     def pause_s(self, begin_s: float, end_s: float) -> float:
-        """The longest time in which nothing was acknowledged, or nothing received."""
+        """Return the longest time without an acknowledgement, or without a received record."""
         return max(_longest(times, begin_s, end_s)
                    for times in (list(self.acknowledged), list(self.received)))
 
@@ -219,8 +219,9 @@ def _longest(times: list[float], begin_s: float, end_s: float) -> float:
 
 def _lost(cluster: Cluster, topic: str, count: int, find: Callable[[], int],
           lose: Callable[[int], None], bring_back: Callable[[int], object]) -> dict:
-    """Loses what find() names, `count` times: seconds to the next metadata change, and the longest
-    pause of records meanwhile and before."""
+    """Lose the node that find() returns, `count` times: seconds to the next metadata change, and
+    the longest pause of records during and before it.
+    """
     create(cluster, topic, 1)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     changes, pauses, usual = [], [], []
@@ -231,7 +232,7 @@ def _lost(cluster: Cluster, topic: str, count: int, find: Callable[[], int],
         apart = f"{topic}-apart-{turn}"
         admin.create_topics([NewTopic(apart, 1, replica_assignment=[others], config={
             "min.insync.replicas": "2"})])[apart].result(WAIT_S)
-        # Keeps (2).
+        # All three brokers must be in sync before the loss.
         bootstrap = ",".join(cluster.nodes[other].bootstrap for other in others)
         with Traffic(bootstrap, apart) as traffic:
             begin_s = time.monotonic()

@@ -23,7 +23,7 @@ JOIN_WAIT_S = 120.0
 
 
 def children(pid: int) -> list[int]:
-    """The processes that `pid` has started and not yet waited for."""
+    """Return the child processes of `pid` that it has not yet waited for."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for path in tasks for child in path.read_text().split()]
 
@@ -43,7 +43,7 @@ class PylogNode(PylogBroker):
 
 
 class KafkaNode(KafkaBroker):
-    """A Kafka of a cluster: all its settings are given."""
+    """A Kafka of a cluster: all its settings are passed explicitly."""
 
     def _settings(self) -> dict:
         return {"log.dirs": self.data_dir, **self.overrides}
@@ -57,7 +57,7 @@ class KafkaNode(KafkaBroker):
 
 
 def _pylog_nodes(root: Path, overrides: dict, network: Network | None) -> dict:
-    """As `brokerd --cluster` sets them, but for the ports."""
+    """The same settings as `brokerd --cluster`, except for the ports."""
     clients, peers, control = free_port(), free_port(), free_port()
     inner = {number: f"127.0.0.{number}" if network is None else address(number)
              for number in NODES}
@@ -102,7 +102,7 @@ class Cluster:
     port and process of node 1, which leads what the loads write. network: with a machine for each.
     """
 
-    access = None       # Loads come in in plain text.
+    access = None  # Loads connect in plain text.
 
     def __init__(self, name: str, root: Path, overrides: dict | None = None,
                  network: Network | None = None):
@@ -142,7 +142,7 @@ class Cluster:
     load_port, load_bootstrap = port, bootstrap
 
     def cpu(self) -> dict[str, float]:
-        """CPU seconds by `node-1` … and `etcd` (all three of them)."""
+        """Return CPU seconds by `node-1` … and `etcd` (all three of them)."""
         spent = {f"node-{number}": cpu_seconds(node.pid)
                  for number, node in self.nodes.items() if node.alive()}
         etcds = [pid for node in self.nodes.values() if node.alive() for pid in node.etcd_pids()]
@@ -152,7 +152,7 @@ class Cluster:
         return sum(self.cpu().values())
 
     def rss(self) -> dict[str, float]:
-        """MB of the largest node, and of its etcd."""
+        """Return MB of the largest node, and of its etcd."""
         return {
             "rss_mb": max(rss_bytes(node.pid) for node in self.nodes.values()) / 1e6,
             "etcd_rss_mb": max((rss_bytes(pid) for node in self.nodes.values()
@@ -160,7 +160,7 @@ class Cluster:
         }
 
     def stop(self) -> None:
-        """All at once: a controller that is the last has nobody to hand over to."""
+        """Stop all at once: the last controller has no other to transfer its role to."""
         for node in self.nodes.values():
             if node.alive():
                 node.process.terminate()

@@ -1,7 +1,7 @@
-"""What bench.cluster prints: one row a figure, with its goal and whether it is met.
+"""The table of bench.cluster: one row per metric, with its goal and verdict.
 
 Owns: ROWS, the goals of the capability "several brokers".
-Invariants: (1) a verdict compares figures of one run only.
+Invariants: a verdict compares metrics of one run only.
 """
 
 from bench.table import Goal, Row, medians, number, verdict
@@ -66,7 +66,7 @@ ROWS = [
 
 
 def render(samples: dict, kafka_version: str, sides: list) -> str:
-    """The markdown table of every row that has a figure, other sides than these two last."""
+    """Return the markdown table of every row with a value; other sides follow these two."""
     others = [side for side in sides if side not in ("kafka", "pylog")]
     lines = [
         f"| figure | unit | Kafka {kafka_version} | pylog | ratio | goal | | bare loop |"
