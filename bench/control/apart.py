@@ -1,8 +1,8 @@
-"""Some members of a group in a process of their own: what they wait is the broker's doing, not that
-of a thousand neighbours on the same event loop.
+"""Run some members of a group in a separate process: their waits are caused by the broker, not by a
+thousand neighbours on the same event loop.
 
 Owns: the process while a load runs.
-Invariants: (1) the process ends with its pipe.
+Invariants: the process ends when its pipe closes.
 """
 
 import asyncio
@@ -16,8 +16,9 @@ END_WAIT_S = 10
 
 
 class Apart:
-    """make: (connection, number) -> a member, a function of a module; arguments: come before those.
-    members: what they own, as it is told."""
+    """make: (connection, number) -> a member, a function of a module; arguments: passed before
+    those. members: the partitions they own, as reported by the process.
+    """
 
     def __init__(self, port: int, make, arguments: tuple, numbers: range):
         spawn = multiprocessing.get_context("spawn")
@@ -37,14 +38,14 @@ class Apart:
         while self._pipe.poll():
             try:
                 what = self._pipe.recv()
-            except EOFError:   # Then the group does not become stable.
+            except EOFError:  # The group then does not become stable.
                 asyncio.get_running_loop().remove_reader(self._pipe.fileno())
                 return
             for member, owned in zip(self.members, what, strict=True):
                 member.owned = owned
 
     def end(self) -> list:
-        """(seconds without work at the start, [waits of heartbeats]) of each."""
+        """Return (seconds without work at the start, [waits of heartbeats]) of each member."""
         asyncio.get_running_loop().remove_reader(self._pipe.fileno())
         self._pipe.send("end")
         while not isinstance(found := self._pipe.recv(), tuple):
@@ -63,7 +64,7 @@ async def _play(pipe, port: int, make, arguments: tuple, numbers: range) -> None
     pipe.recv()
     tasks = [asyncio.create_task(member.run()) for member in members]
     told = None
-    while not pipe.poll():   # Keeps (1): poll() is true at the end of the pipe, and recv() raises.
+    while not pipe.poll():  # Exit with the pipe: at its end poll() is true, and recv() raises.
         owned = [list(member.owned) for member in members]
         if owned != told:
             pipe.send(owned)

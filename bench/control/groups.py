@@ -1,7 +1,7 @@
-"""Loads on groups: heartbeats of many members, one large group that comes together.
+"""Loads on groups: heartbeats of many members, and the formation of one large group.
 
 Owns: nothing.
-Invariants: (1) an answer with an error ends the load.
+Invariants: an error response ends the load.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ def heartbeats(broker) -> dict:
 
 
 def consumer_heartbeats(broker) -> dict:
-    """The same in the new protocol (KIP-848)."""
+    """The same with the new protocol (KIP-848)."""
     members = run(_join_all(broker.port, MEMBERS, _subscribed))
     new = messages.ConsumerGroupHeartbeatRequest
     frames = [frame(68, 1, new(group_id=group, member_id=member, member_epoch=epoch))
@@ -42,7 +42,7 @@ def consumer_heartbeats(broker) -> dict:
 
 
 async def _join_all(port: int, count: int, join_one) -> list:
-    """(group, member, generation or epoch) of each member. join_one: (connection, group)."""
+    """Return (group, member, generation or epoch) of each member. join_one: (connection, group)."""
     opened = [await Connection.open(port) for _ in range(CONNECTIONS)]
     await found(opened[0])
     stem = f"group-{time.monotonic_ns()}"
@@ -82,7 +82,7 @@ async def _alone(connection: Connection, group: str) -> tuple:
 
 
 async def _subscribed(connection: Connection, group: str) -> tuple:
-    """A member of the new protocol that has nothing to read."""
+    """A member of the new protocol without partitions."""
     new = messages.ConsumerGroupHeartbeatRequest
     member = f"member-{group}"
     while True:
@@ -97,7 +97,8 @@ async def _subscribed(connection: Connection, group: str) -> tuple:
 
 
 def large_group(broker) -> dict:
-    """500 members that come at once, until all of them share one generation; the mean of some."""
+    """500 members that join at once, until all of them share one generation; the mean of some runs.
+    """
     async def ready():
         connection = await Connection.open(broker.port)
         await found(connection)

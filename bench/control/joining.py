@@ -1,9 +1,9 @@
-"""Groups of both protocols that come together, and that one member leaves.
+"""Groups of both protocols: formation, and the departure of one member.
 
 Owns: its members while a load runs.
-Invariants: (1) a group is stable when its members own every partition, each once, and about as many
-  each; (2) members behave as bench.control.members says; (3) what heartbeats wait is measured at
-  members that have a process of their own.
+Invariants: a group is stable when its members own every partition exactly once, evenly distributed;
+  members behave as bench.control.members defines; heartbeat waits are measured on members in a
+  separate process.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ STABLE_WAIT_S, LOAD_WAIT_S = 60.0, 150.0
 
 
 def joining(broker) -> dict:
-    """Members that come at once until all is shared out, then one that leaves."""
+    """Members that join at once until all partitions are assigned; then one leaves."""
     figures: dict = {}
     for kind in KINDS:
         for size in SIZES:
@@ -41,7 +41,7 @@ async def come_together(broker, kind: str, size: int) -> dict:
     """s: until all is shared out; idle_s: a member without a partition, mean; left_s: after one
     left; cpu_s: of the broker for both; p99_ms: of a heartbeat's answer. size: 2 at least."""
     here = size - min(APART, size // 2)
-    group = f"joined-{kind}-{size}-{time.monotonic_ns()}"   # Its topic has the same name.
+    group = f"joined-{kind}-{size}-{time.monotonic_ns()}"  # Its topic has the same name.
     first = await Connection.open(broker.port)
     await create_topics(first, [group], size)
     await found(first, group)
@@ -54,7 +54,7 @@ async def come_together(broker, kind: str, size: int) -> dict:
     apart.begin()
     await _stable([*members, *apart.members], tasks, size)
     joined_s = time.monotonic() - begin_s
-    await asyncio.sleep(SETTLED_S)   # The last ones have been told that all is well.
+    await asyncio.sleep(SETTLED_S)  # The last members have received their stable assignment.
     idle_s = sum(member.working_s - member.began_s for member in members)
     gone = members.pop()
     tasks.pop().cancel()
@@ -65,7 +65,7 @@ async def come_together(broker, kind: str, size: int) -> dict:
     used = broker.cpu_seconds() - before
     told = apart.end()
     left = set(tasks)
-    while left:   # wait_for() of Python 3.11 may keep a cancellation to itself.
+    while left:  # wait_for() of Python 3.11 can swallow a cancellation.
         for task in left:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=0.1)

@@ -17,15 +17,16 @@ from bench.loads import LoadFailed
 from pylog.protocol import messages
 
 LEAVES = -1
-HEARTBEAT_S = 3.0        # heartbeat.interval.ms of Java's client.
+HEARTBEAT_S = 3.0  # heartbeat.interval.ms of Java's client.
 SESSION_MS, REBALANCE_MS = 45_000, 60_000
 JOIN_AGAIN = (22, 25, 27)    # Another generation, unknown, a rebalance.
 _NEW = messages.ConsumerGroupHeartbeatRequest
 
 
 class Member:
-    """What both have. owned: partitions; waits_s: of its heartbeats; working_s: when it first had
-    something to do."""
+    """Common to both protocols. owned: partitions; waits_s: of its heartbeats; working_s: when it
+    first had partitions.
+    """
 
     def __init__(self, connection: Connection, group: str, number: int):
         self.connection, self.group = connection, group
@@ -40,7 +41,7 @@ class Member:
             self.working_s = self.working_s or time.monotonic()
 
     async def heard(self, key: int, version: int, request):
-        """The answer to a heartbeat."""
+        """Send a heartbeat and return the response."""
         begin_s = time.monotonic()
         answer = await self.connection.ask(key, version, request)
         self.waits_s.append(time.monotonic() - begin_s)
@@ -48,7 +49,7 @@ class Member:
 
 
 class NewMember(Member):
-    """Of the new protocol. Its topic has the group's name."""
+    """A member of the new protocol. Its topic has the group's name."""
 
     def __init__(self, connection: Connection, group: str, number: int):
         super().__init__(connection, group, number)
@@ -56,7 +57,8 @@ class NewMember(Member):
         self.topic_id: bytes | None = None
 
     async def run(self) -> None:
-        """Keeps (1), until it is cancelled."""
+        """Run until cancelled: acknowledge assignments at once, heartbeat at the broker's interval.
+        """
         self.began_s, tells_all = time.monotonic(), True
         while True:
             answer = await self._heartbeat(tells_all)
@@ -76,7 +78,7 @@ class NewMember(Member):
             await asyncio.sleep(answer.heartbeat_interval_ms / 1000)
 
     async def _heartbeat(self, tells_all: bool):
-        """The answer; None when it has to be tried again. Keeps (3)."""
+        """Return the response, None if the request must be retried. Other errors end the load."""
         request = _NEW(group_id=self.group, member_id=self.name, member_epoch=self.epoch,
                        topic_partitions=[_NEW.TopicPartitions(
                            topic_id=self.topic_id, partitions=self.owned)] if self.owned else [])
@@ -97,7 +99,7 @@ class NewMember(Member):
 
 
 class ClassicMember(Member):
-    """Of the classic protocol; whoever leads gives everybody about as many partitions."""
+    """A member of the classic protocol; the leader distributes the partitions evenly."""
 
     def __init__(self, connection: Connection, group: str, number: int, partitions: int):
         super().__init__(connection, group, number)
@@ -105,7 +107,8 @@ class ClassicMember(Member):
         self.id = ""
 
     async def run(self) -> None:
-        """Keeps (2), until it is cancelled."""
+        """Run until cancelled: revoke everything before rejoining, heartbeat as Java's client does.
+        """
         self.began_s = time.monotonic()
         while True:
             self.take([])
@@ -121,7 +124,7 @@ class ClassicMember(Member):
                 await self._stay(joined.generation_id)
 
     async def _stay(self, generation: int) -> None:
-        """Until others join or leave."""
+        """Heartbeat until others join or leave."""
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             answer = await self.heard(12, 3, messages.HeartbeatRequest(
@@ -131,7 +134,7 @@ class ClassicMember(Member):
 
     def _syncing(self, joined):
         new = messages.SyncGroupRequest
-        ids = [row.member_id for row in joined.members]    # The leader's; nobody else has any.
+        ids = [row.member_id for row in joined.members]  # Only the leader sends assignments.
         return new(group_id=self.group, generation_id=joined.generation_id, member_id=self.id,
                    protocol_type="consumer", protocol_name="range", assignments=[
                        new.SyncGroupRequestAssignment(member_id=member_id, assignment=b"".join(
@@ -153,7 +156,7 @@ def _joining(group: str, member_id: str):
 
 
 def _goes_on(answer) -> bool:
-    """Whether the member is in its generation still. Keeps (3)."""
+    """Return True if the member is still in its generation. Other errors end the load."""
     if answer.error_code and answer.error_code not in (*RETRIABLE, *JOIN_AGAIN):
         raise LoadFailed(f"a member is answered with {answer.error_code}")
     return not answer.error_code

@@ -1,8 +1,8 @@
 """Loads on committed offsets: commits per second, and a start with a million of them.
 
 Owns: nothing.
-Invariants: (1) an answer with an error ends the load; (2) a start is measured from the spawn to an
-  OffsetFetch answer that was compared with what had been committed.
+Invariants: an error response ends the load; a start is measured from the spawn to an OffsetFetch
+  response that matches the committed offsets.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ def commits(broker) -> dict:
 
 
 def restart(broker) -> dict:
-    """1,000,000 committed offsets, then a stop: spawn to the first correct OffsetFetch."""
+    """1,000,000 committed offsets, then a restart: spawn to the first correct OffsetFetch."""
     run(_ready(broker.port, "many", OFFSET_PARTITIONS))
     frames = [_commit(f"m-{number}", "many", range(OFFSET_PARTITIONS))
               for number in range(OFFSET_GROUPS)]
