@@ -71,14 +71,14 @@ async def come_together(broker, kind: str, size: int) -> dict:
         _, left = await asyncio.wait(left, timeout=0.1)
     for connection in (first, *(member.connection for member in (*members, gone))):
         connection.close()
-    waits_s = sorted(wait for _, waits in told for wait in waits)    # Keeps (3).
+    waits_s = sorted(wait for _, waits in told for wait in waits)
     return {"s": joined_s, "idle_s": (idle_s + sum(idle for idle, _ in told)) / size,
             "left_s": left_s, "cpu_s": used,
             "p99_ms": waits_s[len(waits_s) * 99 // 100] * 1000}
 
 
 async def _stable(members: list, tasks: list, partitions: int) -> None:
-    """Keeps (1)."""
+    """Wait until every partition has exactly one owner. Raises LoadFailed after STABLE_WAIT_S."""
     end_s = time.monotonic() + STABLE_WAIT_S
     while not _shared_out(members, partitions):
         for task in tasks:
