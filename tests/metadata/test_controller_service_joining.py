@@ -418,7 +418,7 @@ def test_a_login_to_etcd_has_a_name_and_a_password(given, login):
 @pytest.mark.parametrize("outer", [True, False])
 def test_this_host_runs_an_etcd_unless_the_quorum_is_kept_by_others(world, monkeypatch, outer):
     monkeypatch.setattr(controller_service, "Member", lambda *given: given)
-    monkeypatch.setattr(controller_service.etcd_security, "write_files", lambda settings: "files")
+    monkeypatch.setattr(controller_service.etcd_tls, "write_files", lambda settings: "files")
     if not outer:
         world.member._settings = settings(**{"log.dirs": "/data"})
     world.member._etcd_context = "context"

@@ -28,14 +28,14 @@ def topics(target):
 def fetched(monkeypatch):
     """Bytes of records in the answers."""
     counted = []
-    true_read = ranges.fetch_answer.read
+    true_read = ranges.fetch_response.read
 
     def read(frame):
         answer = true_read(frame)
         counted.extend(len(row.records) for row in answer.partitions)
         return answer
 
-    monkeypatch.setattr(ranges.fetch_answer, "read", read)
+    monkeypatch.setattr(ranges.fetch_response, "read", read)
     return counted
 
 

@@ -76,7 +76,7 @@ class Records:
         return row
 
     def by_topic(self, group: str, names: tuple[str, str, str]) -> Metrics:
-        """Return {"group.topic": {name: total}}; names: of records, of bytes, of errors."""
+        """Return {"<group>.<topic>": {name: total}}; names: of records, of bytes, of errors."""
         return {f"{group}.{topic}": dict(zip(names, map(float, row)))
                 for topic, row in sorted(self.topics.items())}
 

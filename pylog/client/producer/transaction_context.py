@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def core_of(consumer: Any, kind: type) -> Consuming:
     """Return a consumer's core. Raises TypeError if it is not of the given class."""
     if not isinstance(consumer, kind):
-        raise TypeError(f"this producer works with a {kind.__module__}.{kind.__qualname__}, "
-                        f"not {consumer!r}")
+        package = "pylog.client.aio" if kind.__module__.endswith("aio_consumer") else "pylog.client"
+        raise TypeError(f"this producer works with a {package}.Consumer, not {consumer!r}")
     core: Consuming = consumer._core  # type: ignore[attr-defined]
     return core
 

@@ -69,7 +69,7 @@ class Marker(NamedTuple):
 def read(header: Any, rows: list[Any]) -> "TransactionalRecords | Marker | None":
     """Parse a transactional batch; return None for a control batch that ends no transaction.
 
-    header: batch.Header. rows: the batch's records, from batch.records().
+    header: batch.Header. rows: the batch's records, as _native.batch returns them.
     """
     if not header.attributes & batch.CONTROL:
         return TransactionalRecords(header.producer_id, header.producer_epoch, [

@@ -157,7 +157,7 @@ def test_a_consumer_that_commits_by_itself_or_has_no_group_is_refused(bootstrap)
         with consumer_of(bootstrap, group_id=None) as consumer, \
                 pytest.raises(IllegalStateError, match=r"group\.id"):
             producer.transaction(consumer).__enter__()
-        with pytest.raises(TypeError, match=r"pylog\.client\.consumer\.Consumer"):
+        with pytest.raises(TypeError, match=r"pylog\.client\.Consumer"):
             producer.transaction("orders")
     with Producer(bootstrap_servers=bootstrap) as producer, \
             pytest.raises(IllegalStateError, match=r"transactional\.id"):

@@ -103,7 +103,7 @@ def test_offsets_of_a_topic_go_with_it(world, monkeypatch):
 
 def test_share_groups_are_told_of_the_topics_that_are_left(world, monkeypatch):
     told = []
-    monkeypatch.setattr(service.share_groups, "forget_topics",
+    monkeypatch.setattr(service.share_heartbeat, "forget_topics",
                         lambda machine, ids: told.append(ids))
     world.node.image.topics = {"t": SimpleNamespace(id=T)}
     world.run(lambda: world.service.topic_deleted("u"), "store")

@@ -207,7 +207,7 @@ def test_a_transaction_that_was_aborted_is_aborted_again_but_not_committed():
     side.complete()
     assert side.state == "CompleteAbort"
     assert side.end(producer, False) == (7, 1)
-    assert side.end(producer, True) == STATE
+    assert side.end(producer, True) == FENCED
     assert side.end((7, 1), True) == STATE
     assert side.end((7, 1), False) == (7, 2)
 

@@ -165,7 +165,7 @@ def test_a_record_is_written_in_the_version_that_the_cluster_is_at():
         made, log = in_office()
         await made._decided(decision(
             messages.FeatureLevelRecord(name="metadata.version", feature_level=25)))
-        assert log.metadata_version == decider_module.snapshots.NEWEST_VERSION
+        assert log.metadata_version == decider_module.snapshot.NEWEST_VERSION
         await made._decided(decision(NO_OP()))
         assert log.metadata_version == 25
 

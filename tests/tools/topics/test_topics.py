@@ -1,5 +1,7 @@
 """Topics, settings, offsets and the cluster, on ours and with --against kafka on Apache Kafka."""
 
+import time
+
 import pytest
 from confluent_kafka.admin import AdminClient
 
@@ -18,17 +20,29 @@ def records(count: int, timestamp: int = NOW_MS) -> bytes:
                      base_timestamp=timestamp, max_timestamp=timestamp)
 
 
+def described(target, topic: str) -> dict:
+    """The topic once every partition has its leader: Kafka answers CreateTopics before."""
+    end = time.monotonic() + 30
+    while True:
+        try:
+            return run("topics", "describe", topic, "--json", broker=target).json[0]
+        except AssertionError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+
+
 def test_a_topic_is_created_described_altered_and_deleted(target):
     topic = unique("tool")
     assert run("topics", "create", topic, "-p", 2, "-s", "retention.ms=77777777777",
                broker=target).out == f"{topic} created\n"
-    told = run("topics", "describe", topic, "--json", broker=target).json[0]
+    told = described(target, topic)
     assert told["partition_count"] == 2 and told["configs"]["retention.ms"] == "77777777777"
     assert [part["partition"] for part in told["partitions"]] == [0, 1]
     assert all(part["leader"] == part["replicas"][0] for part in told["partitions"])
     run("topics", "alter", topic, "-p", 3, "-s", "segment.ms=1234567", "-u", "retention.ms",
         broker=target)
-    told = run("topics", "describe", topic, "--json", broker=target).json[0]
+    told = described(target, topic)
     assert told["partition_count"] == 3
     assert told["configs"]["segment.ms"] == "1234567" and "retention.ms" not in told["configs"]
     assert run("topics", "delete", topic, "--yes", broker=target).out == f"{topic} deleted\n"

@@ -1,7 +1,7 @@
 """The common part of the records of consumer and Streams groups.
 
 Owns: nothing.
-Invariants: see consumer.records and streams.records.
+Invariants: those of the record modules of groups.consumer and groups.streams.
 Source: Kafka's coordinator schemas. The schema names of the two types differ only by prefix.
 """
 
