@@ -143,7 +143,8 @@ class Several(World):
 
     def __init__(self, monkeypatch, clean=(0,), known_id=None, **results):
         super().__init__(monkeypatch)
-        monkeypatch.setattr(controller_service.meta_properties, "cluster_of", lambda paths: known_id)
+        monkeypatch.setattr(
+            controller_service.meta_properties, "cluster_of", lambda paths: known_id)
         member = self.member
         member._logs = SimpleNamespace(paths=["/a"], directories=["first"], disks=SimpleNamespace(
             usable=lambda: [(0, "/a")]))
