@@ -123,7 +123,6 @@ struct leader {
     uint8_t *in;
     size_t in_room, in_start, in_end, want; /* want: bytes needed from in_start for the next step */
     bool answering;
-    uint64_t discard; /* record bytes of the partition to skip */
     struct answer answer;
     struct followed *current; /* the partition of `answer` being read; NULL: ignore it */
     struct followed **followed;

@@ -304,7 +304,8 @@ class ControllerMember(MemberMetadata):
             await asyncio.sleep(ASK_AGAIN_S)
         keys = self._quorum.keys
         raise StartError(
-            f"{paths[0]} belongs to cluster {found.cluster_id} (epoch {found.epoch}), and "
+            f"the node in {', '.join(paths)} belongs to cluster {found.cluster_id} "
+            f"(epoch {found.epoch}), and "
             f"{keys.name} at {', '.join(keys.addresses)} has none of its keys. Restore them from a "
             "backup, or check the addresses and the prefix. If they are lost, run brokerd "
             "restore-quorum on the controller with the longest metadata log, and start that one "

@@ -60,7 +60,6 @@ class Isr:
         self.directories: tuple = state.directories  # of the replicas, in order, if known
         self.is_recovering = state.leader_recovery_state == RECOVERING
         self.proposal: Proposal | None = None  # the proposal with unknown outcome
-        self.asked = False
         self._node_id = node_id
         self._epoch_of = epoch_of
         self._elected_ns = now_ns
