@@ -8,7 +8,7 @@ import pytest
 
 from tests.brokers import Brokerd, Kafka, answers
 
-pytest_plugins = ["pytester", "tests.hangs"]
+pytest_plugins = ["pytester", "tests.hangs", "tests.reruns"]
 SETTINGS = {"auto.create.topics.enable": "true"}
 RUNS_BESIDE_KAFKA = 3
 

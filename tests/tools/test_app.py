@@ -7,6 +7,7 @@ import pty
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -173,7 +174,8 @@ def test_watching_looks_again_and_outlives_a_failed_look(brokerd, monkeypatch):
         if next(topics) is None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("pylog.tools.cli.command.time.sleep", sleep)
+    # Only the name in this module: the client's own threads sleep too.
+    monkeypatch.setattr("pylog.tools.cli.command.time", SimpleNamespace(sleep=sleep))
     ended = run("topics", "list", "--watch", "2", broker=brokerd, fails=True)
     assert ended.code == 130 and ended.out.count("PARTITIONS") == 2
     topics = iter([1, None])
