@@ -1,9 +1,9 @@
-"""`python -m tests.chaos --seconds 1800`: a cluster of three among faults, and what became of it.
+"""`python -m tests.chaos --seconds 1800`: inject faults into a cluster of three, then check it.
 
-Owns: the namespaces of the process and the folder of the run.
-Invariants: (1) the seed is printed, and taken back by --seed; (2) a run that found something leaves
-  its folder, the others nothing; (3) the first SIGINT or SIGTERM ends the faults, not the run: it
-  has its verdict.
+Owns: the process's namespaces, the run's folder.
+Invariants: reproducible: the seed is printed, and --seed accepts it; a run with findings keeps its
+  folder, any other run removes it; verdict: the first SIGINT or SIGTERM ends the faults only, and
+  the run still reports its verdict.
 """
 
 import argparse
@@ -26,9 +26,10 @@ from tests.chaos.traces import kept
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 MACHINES, CONTROLLER = (1, 2, 3), 9
-# Only brokers that flush before they acknowledge keep all acknowledged records through these.
+# Only brokers that flush before they acknowledge keep all acknowledged records through these
+# faults.
 DURABLE = {"all_powerless", "all_powerless_in_turn"}
-# What can be done to a broker of Kafka's here.
+# The faults that the Kafka brokers here support.
 WITH_KAFKA = {"killed", "killed_and_back", "hung", "isolated", "deaf", "mute", "one_way", "apart",
               "no_clients", "restarted", "two_killed_in_turn", "all_killed_in_turn",
               "cut_off_and_killed"}
@@ -100,7 +101,10 @@ def _counted(found: list[str]) -> str:
 
 @contextmanager
 def _ended_by_signals(soak: Soak):
-    """Keeps (3): the second ends the process as it does elsewhere."""
+    """Turn the first SIGINT or SIGTERM into the end of the faults only.
+
+    A second signal has its default effect and ends the process.
+    """
     before = {number: signal.getsignal(number) for number in ENDING}
 
     def interrupt(number: int, frame) -> None:

@@ -1,7 +1,7 @@
-"""Admin clients that make, move and delete topics while machines fail.
+"""Admin clients that create, reassign and delete topics while machines fail.
 
-Owns: a thread for each, with its client.
-Invariants: (1) a topic's end is told when nothing more is asked of it.
+Owns: one thread for each admin client, with its client.
+Invariants: a topic's result enters the history after the last request about the topic.
 """
 
 import itertools
@@ -12,11 +12,11 @@ from tests.chaos.history import History, Topic
 from tests.chaos.writers import Client
 
 WAIT_S = 20.0
-ASKED_ONCE_S = 1.0      # The client asks another broker when one has not answered for two.
+ASKED_ONCE_S = 1.0  # The client asks another broker after two seconds.
 
 
 class Maker(Client):
-    """Makes topics of so many replicas and deletes most of them."""
+    """Create topics with the given replication factor and delete most of them."""
 
     kind = "admin"
 
@@ -35,7 +35,8 @@ class Maker(Client):
         began_s = time.monotonic()
         created = self._asked(f"the creation of {name}", lambda: admin.create_topics(
             [NewTopic(name, 2, self._replicas)], timeout=WAIT_S))
-        # Whoever hung while it was asked may make the topic when it wakes, after its deletion.
+        # A hung broker may execute the creation after it wakes, when the topic is already deleted.
+        # Therefore only topics whose creation was requested once are judged.
         once = time.monotonic() - began_s < ASKED_ONCE_S
         if self.chance.random() < 0.1:
             return Topic(name, created, False, False)
@@ -45,7 +46,7 @@ class Maker(Client):
         return Topic(name, created, True, once and created and deleted)
 
     def _asked(self, what: str, call) -> bool:
-        """Whether it was acknowledged."""
+        """Return True if the request was acknowledged."""
         self.asks(what)
         try:
             call()
@@ -57,7 +58,7 @@ class Maker(Client):
 
 
 class Mover(Client):
-    """Moves partitions of a topic between two and three machines, and their leaders."""
+    """Reassign a topic's partitions between two and three machines, and elect other leaders."""
 
     kind = "admin"
 
@@ -72,8 +73,8 @@ class Mover(Client):
         with Admin({"bootstrap.servers": self.bootstrap}) as admin:
             while not self.stopping.wait(self.chance.expovariate(self._rate)):
                 self._try(lambda: self._step(admin))
-            # Kafka's controller never ends a move that adds what an earlier one, which it took the
-            # place of, still takes away.
+            # Kafka's controller never completes a reassignment that adds a replica which the
+            # replaced reassignment is still removing.
             for part in self._parts:
                 self._try(lambda part=part: admin.alter_partition_reassignments(
                     {part: None}, timeout=WAIT_S))

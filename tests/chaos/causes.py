@@ -1,15 +1,15 @@
-"""Whose a problem of a cluster of Kafka's brokers and ours is: ours, Kafka's, or nobody can say.
+"""Attributes problems of a mixed cluster to pylog's broker, to Kafka's brokers, or to neither.
 
 Owns: nothing.
-Invariants: (1) nothing is Kafka's that one of our brokers may have done: whoever led meanwhile, or
-  just before, is a suspect, and all suspects are Kafka's; (2) a batch that contradicts the log
-  below it was taken by who led its epoch: nobody else is a suspect then; (3) a producer begins anew
-  in all partitions because one broker refused it: the one that its trace names, else whoever led
-  any of them.
-Kafka's own are above all two. A broker that was killed has of each producer the last batch alone,
-and one that has none takes any first number: a client that repeats what was not answered is refused
-as out of order then, or told that it is there. A producer of librdkafka's that is refused so begins
-anew with another epoch, and what it repeats under that is doubled.
+Invariants: suspects: every broker that led at the time or just before is a suspect, and a problem
+  is Kafka's only if all suspects are Kafka's; contradicting batch: if a batch contradicts the log
+  below it, the leader of its epoch is the only suspect; reset producer: a producer starts a new
+  epoch in all partitions because one broker rejected it, namely the broker in the client's trace,
+  or else any leader of those partitions.
+Most of Kafka's problems have two causes. A killed broker restores only the last batch of each
+producer, and without any batch it accepts any first sequence number. A client that retries an
+unacknowledged batch then gets an out-of-order or a duplicate error. librdkafka's producer reacts
+with a new epoch and duplicates the records that it sends again.
 """
 
 from bisect import bisect_right
@@ -42,8 +42,11 @@ class Cause(NamedTuple):
 
 
 class Causes:
-    """theirs: Kafka's brokers. reigns: of all partitions. appends: reads what a partition has.
-    refusals: what brokers refused a producer, as far as it told."""
+    """Judge findings from the history and from the brokers' disks.
+
+    theirs: Kafka's brokers. reigns: of all partitions. appends: reads the batches of a partition.
+    refusals: the known errors of a producer.
+    """
 
     def __init__(self, history: History, finals: dict[Place, Final], theirs: Collection[int],
                  reigns: dict[Place, list[Reign]], appends: Callable[[Place], list[Append]],
@@ -65,7 +68,7 @@ class Causes:
                 self._ended_s[event.transaction] = at_s
 
     def split(self, findings: Iterable[Finding]) -> tuple[list[Finding], list[Finding]]:
-        """(what is ours or may be, what is Kafka's), each case with its reason."""
+        """Return (pylog's or undetermined, Kafka's), with a reason appended to each case."""
         ours, theirs = [], []
         for what, cases in findings:
             judged = [(case, self.of(what, case)) for case in cases]
@@ -77,14 +80,14 @@ class Causes:
         return ours, theirs
 
     def of(self, what: str, case: Case) -> Cause:
-        """what: a Finding's."""
+        """Return the cause of a case. what: the kind of its finding."""
         rule = _RULES.get(what)
         return rule(self, case) if rule else Cause(UNKNOWN, "whoever was asked may have erred")
 
     # ---- rules ----------------------------------------------------------------------------------
 
     def _misplaced(self, case: Case) -> Cause:
-        """A record behind one that it should not follow. Keeps (2)."""
+        """Judge a record that should not follow an earlier one. Keeps the contradicting batch."""
         found = [append for offset in (case.earlier, case.offset)
                  if (append := self._append_at(case.place, offset)) is not None]
         wrong = [(append, why) for append in found
@@ -95,7 +98,7 @@ class Causes:
         return self._begun_anew(case)
 
     def _begun_anew(self, case: Case) -> Cause:
-        """Keeps (3)."""
+        """Judge a record of a producer that started a new epoch. Keeps the reset producer."""
         sent_s, told_s = self._sent_s.get(case.value, 0.0), self._told_s.get(case.value)
         for refusal in self._refusals(case.value.writer):
             if refusal.at_s >= sent_s and (told_s is None or refusal.at_s <= told_s):
@@ -107,7 +110,9 @@ class Causes:
                            "its producer began anew, refused by whoever led")
 
     def _lost(self, case: Case) -> Cause:
-        """It was there, or somebody said so, from when it was sent until it was told."""
+        """Judge a lost record. It existed, or a broker claimed it, between sending and
+        acknowledgement.
+        """
         sent_s = self._sent_s.get(case.value, 0.0)
         reigns = self._reigning(case.place, sent_s, self._told_s.get(case.value, sent_s))
         if not reigns:
@@ -131,7 +136,7 @@ class Causes:
                            "it is in a batch of that leader's")
 
     def _divergent(self, case: Case) -> Cause:
-        """Who is alone with what it has, has it wrong."""
+        """Judge different replicas: the only replica that differs from all others is wrong."""
         digests = self._finals[case.place].digests
         counts = Counter(digests.values())
         alone = {number for number, digest in digests.items() if counts[digest] == 1}
@@ -140,7 +145,7 @@ class Causes:
         return self._cause(set(digests), "no two have the same")
 
     def _torn(self, case: Case) -> Cause:
-        """A transaction: of its coordinator, and of who leads what it wrote to."""
+        """Judge a transaction. Suspects are its coordinator and the leaders of its partitions."""
         sent = self._sent.get(case.name, [])
         if not sent:
             return Cause(UNKNOWN, "it is not known when it was")
@@ -161,7 +166,7 @@ class Causes:
     # ---- facts ----------------------------------------------------------------------------------
 
     def _cause(self, suspects: set, reason: str) -> Cause:
-        """Keeps (1)."""
+        """Return the side that all known suspects belong to. Keeps the suspects."""
         known = sorted(suspects - {-1})
         side = UNKNOWN
         if known and self._theirs.issuperset(known):
@@ -175,8 +180,11 @@ class Causes:
         return {Place(topic, partition_of(key, count))} if count else set()
 
     def _reigning(self, place, from_s: float, to_s: float | None) -> list[Reign]:
-        """The leaders of that time, and the one before, which may not have heard of its end. to_s:
-        None: until the end."""
+        """Return the leaders of an interval and the leader before it, which may not know its
+        successor.
+
+        to_s: None means until the end of the run.
+        """
         reigns = [reign for reign in self._reigns.get(place, []) if reign.leader >= 0]
         begun = sum(reign.began_s <= from_s for reign in reigns)
         return [reign for reign in reigns[max(begun - 2, 0):]
@@ -201,7 +209,7 @@ class Causes:
         return found if found is not None and found.last >= offset else None
 
     def _contradiction(self, place: Place, append: Append) -> str:
-        """Why it may not follow what its producer has below it; empty: it may."""
+        """Return why the append may not follow its producer's previous batch, or "" if it may."""
         if append.producer < 0:
             return ""
         last = None

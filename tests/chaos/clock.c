@@ -1,5 +1,5 @@
-/* Preloaded into a broker under test: its wall clock is off by as many nanoseconds as the first
- * eight bytes of the file CLOCK_FILE say, at any time anew. Other clocks are as they are. */
+/* Preloaded into a broker under test: shifts its wall clock by the nanoseconds in the first
+ * eight bytes of the file CLOCK_FILE, which may change at any time. Other clocks are unchanged. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

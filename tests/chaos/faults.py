@@ -1,8 +1,8 @@
-"""What happens to machines: each fault is in force from its `yield` on, and then taken back.
+"""Faults of machines. Each is a generator: the fault is active at its `yield`, then undone.
 
 Owns: nothing.
-Invariants: (1) a fault leaves a majority of the machines as they are, unless its name says `all`
-  or names two; (2) after it, every machine runs and reaches every other.
+Invariants: majority: a fault leaves a majority of the machines unaffected, unless its name contains
+  `all` or `two`; recovery: afterwards every machine runs and reaches every other.
 """
 
 import time
@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from bench.network import CLIENTS
 
 FAULTS = {}
-CLOCK_S = 50 * 60      # Less than the hour by which records may be ahead of a broker.
+CLOCK_S = 50 * 60  # Less than an hour, the limit for record timestamps ahead of the broker's clock.
 
 
 def fault(function):
-    """Takes machines and a source of chance; yields a sentence."""
+    """Register a fault: it takes machines and a random source, and yields a description."""
     made = contextmanager(function)
     FAULTS[function.__name__] = made
     return made
@@ -26,7 +26,7 @@ def _victim(machines, chance):
 
 
 def _seed(chance) -> int | None:
-    """Of what is left of unsynced writes; None: nothing."""
+    """Return a seed that chooses which unsynced writes survive, or None to lose them all."""
     return chance.randrange(1, 1 << 32) if chance.random() < 0.5 else None
 
 
@@ -54,7 +54,7 @@ def killed_and_back(machines, chance):
 @fault
 def powerless(machines, chance):
     machine = _victim(machines, chance)
-    # Nothing tells the others: no connection of its is closed.
+    # The other machines notice nothing: no connection is closed.
     machines.network.isolate(machine.number)
     machine.kill()
     machines.network.reboot(machine.number)
@@ -89,12 +89,12 @@ def all_killed(machines, chance):
 
 
 def _one_by_one(machines, chance, count: int) -> list:
-    """So many machines, in some order."""
+    """Return the given number of machines in random order."""
     return [machines.of[number] for number in chance.sample(sorted(machines.of), count)]
 
 
 def _started_in_turn(chosen, chance) -> None:
-    """Who went first, and knows least, comes first."""
+    """Start the machines in the order in which they failed: the most outdated one starts first."""
     for machine in chosen:
         machine.spawn()
         time.sleep(chance.uniform(0, 3))

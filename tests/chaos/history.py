@@ -1,8 +1,8 @@
-"""What clients were told, what the cluster holds at the end, and whether the two fit.
+"""Compares the results that clients received with the cluster's final state.
 
 Owns: the events, in the order in which clients learned of them.
-Invariants: (1) nothing here knows how a cluster works: only what it promises; (2) what nobody was
-  told counts neither way: it may be there or not; (3) instants come from one clock.
+Invariants: this module depends on Kafka's guarantees only, not on the broker; an operation with
+  unknown outcome is never a finding, whether it took effect or not; all times come from one clock.
 """
 
 import threading
@@ -17,7 +17,7 @@ COPY_OF = "copy-of-"
 
 
 class Value(NamedTuple):
-    """What a record says: which record of which writer it is."""
+    """A record's value: its writer and its number."""
 
     writer: str
     number: int
@@ -31,15 +31,17 @@ class Place(NamedTuple):
 
 
 class Writer(NamedTuple):
-    """What a writer was promised. once: no record of it is there twice. ordered: in each partition
-    its numbers rise."""
+    """The guarantees of a writer.
+
+    once: no record is duplicated. ordered: its numbers increase within each partition.
+    """
 
     once: bool = True
     ordered: bool = True
 
 
 class Sent(NamedTuple):
-    """transaction: its name, or None."""
+    """A sent record. transaction: its name, or None."""
 
     value: Value
     place: Place
@@ -47,7 +49,7 @@ class Sent(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """offset -1: it was not told."""
+    """An acknowledged record. offset -1: unknown."""
 
     value: Value
     offset: int
@@ -61,7 +63,7 @@ class Ended(NamedTuple):
 
 
 class Read(NamedTuple):
-    """session: in one, a reader goes on from where it is."""
+    """A record that a reader received. session: positions only advance within one session."""
 
     reader: str
     session: int
@@ -72,7 +74,7 @@ class Read(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """A group's position, acknowledged at `answered`."""
+    """A group's committed offset, acknowledged at `answered`."""
 
     group: str
     place: Place
@@ -81,7 +83,7 @@ class Committed(NamedTuple):
 
 
 class Told(NamedTuple):
-    """A group's position, asked for at `asked`."""
+    """A group's offset in a response to a request sent at `asked`."""
 
     group: str
     place: Place
@@ -90,7 +92,8 @@ class Told(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """All of a partition up to a position was copied to another, once, in transactions."""
+    """All records of a partition up to an offset, copied once to another partition in transactions.
+    """
 
     source: Place
     goal: Place
@@ -98,7 +101,7 @@ class Copied(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """A topic's end: whether its creation and its deletion were asked for and acknowledged."""
+    """A topic's life: whether its creation and deletion were requested and acknowledged."""
 
     name: str
     created: bool
@@ -107,9 +110,11 @@ class Topic(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One thing that does not fit. place, value, offset: what it is about, as far as it is about
-    one record. earlier: the offset of the record that it should not follow. name: of a transaction,
-    a group or a topic."""
+    """One violation.
+
+    place, value, offset: the record concerned, if it concerns one. earlier: offset of the record
+    that it should not follow. name: of a transaction, group or topic.
+    """
 
     text: str
     place: Place | None = None
@@ -120,7 +125,7 @@ class Case(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """All cases of a kind."""
+    """All cases of one kind."""
 
     what: str
     cases: list[Case]
@@ -135,8 +140,11 @@ TIMED = (Sent, Acknowledged, Ended)
 
 @dataclass
 class Final:
-    """A partition at rest. records: offset -> value. visible: the offsets that committed readers
-    see. digests: node -> digest of its replica."""
+    """A partition after the run.
+
+    records: offset -> value. visible: the offsets that read_committed consumers receive. digests:
+    node -> digest of its replica.
+    """
 
     records: dict[int, Value]
     visible: set[int]
@@ -144,7 +152,7 @@ class Final:
 
 
 class History:
-    """Any thread may add. told_s: when an event of TIMED was first added."""
+    """Events of a run. Any thread may add. told_s: when each event of TIMED was first added."""
 
     def __init__(self, clock=time.time):
         self.writers: dict[str, Writer] = {}
@@ -164,7 +172,7 @@ class History:
             return [event for event in self.events if isinstance(event, kind)]
 
 
-# What every verdict speaks of: a word for each, and the sentences of problems() that mean it.
+# The counts of a verdict: each word with the sentences of problems() that it covers.
 KINDS = {
     "lost": ("acknowledged and lost", "acknowledged at another offset", "read and no longer there",
              "committed transactions that are not there as a whole", "not copied"),
@@ -175,7 +183,7 @@ KINDS = {
 
 
 def tally(found: list[str]) -> dict[str, int]:
-    """How many of each of KINDS problems() found."""
+    """Return how many of each of KINDS problems() found."""
     counts = dict.fromkeys(KINDS, 0)
     for sentence in found:
         what, _, rest = sentence.partition(": ")
@@ -186,15 +194,18 @@ def tally(found: list[str]) -> dict[str, int]:
 
 
 def problems(history: History, finals: dict[Place, Final], topics=frozenset()) -> list[str]:
-    """findings(), in sentences."""
+    """Return findings() as sentences."""
     return [str(finding) for finding in findings(history, finals, topics)]
 
 
 def findings(history: History, finals: dict[Place, Final], topics=frozenset()) -> list[Finding]:
-    """What does not fit. finals: what could not be read is missing, and not judged. topics: the
-    names of those that exist at the end; None: that is not known."""
+    """Return all violations.
+
+    finals: partitions that could not be read are missing and not judged. topics: names of the
+    topics that exist at the end, None if unknown.
+    """
     history = _of_known(history, finals)
-    # What was sent again in another transaction counts as that one's.
+    # A record that was sent again in another transaction belongs to the last one.
     sent = {event.value: event for event in history.of(Sent)}
     return [*_lost(history, finals, sent), *_unexpected(history, finals, sent),
             *_broken_transactions(history, finals, sent), *_misread(history, finals),
@@ -203,8 +214,10 @@ def findings(history: History, finals: dict[Place, Final], topics=frozenset()) -
 
 
 def _of_known(history: History, finals) -> History:
-    """Without what was told of partitions that are not in `finals`. A transaction is judged by the
-    rest of it."""
+    """Return the history without partitions that are missing in `finals`.
+
+    A transaction is judged by its remaining partitions.
+    """
     unknown = {event.value for event in history.of(Sent) if event.place not in finals}
     known = History()
     known.writers = history.writers
@@ -216,14 +229,14 @@ def _of_known(history: History, finals) -> History:
 
 
 def _some(what: str, found: list[Case]):
-    """One finding for all of a kind."""
+    """Return at most one finding with all cases of a kind."""
     if found:
         yield Finding(what, found)
 
 
 def _case(value: Value, place: Place, offset, of: str = "", more: str = "",
           earlier: int = -1) -> Case:
-    """A record's. of, more: before and after what is told of it."""
+    """Return a case about a record. of, more: text before and after its description."""
     return Case(f"{of}{value.writer}/{value.number} in {place.topic}-{place.partition} at {offset}"
                 f"{more}", place, value, offset, earlier)
 
@@ -249,7 +262,7 @@ def _lost(history, finals, sent):
 
 
 def _unexpected(history, finals, sent):
-    """What is there and should not be, or not there."""
+    """Find records that exist but should not, and records that are missing."""
     foreign, doubled, disordered = [], [], []
     visible = Counter(final.records[offset] for final in finals.values()
                       for offset in final.visible)
@@ -267,7 +280,7 @@ def _unexpected(history, finals, sent):
             promise = history.writers[value.writer]
             times[value] += 1
             if value in seen:
-                # What is there twice is copied twice.
+                # A record that is duplicated in the source is copied twice.
                 source = _copied(value)
                 if promise.once and (source == value or times[value] > visible[source]):
                     doubled.append(_case(value, place, offset, earlier=seen[value]))
@@ -305,7 +318,7 @@ def _broken_transactions(history, finals, sent):
 
 
 def _misread(history, finals):
-    """Readers saw what is there, all of it, and nothing else."""
+    """Check that readers received every existing record and no other."""
     vanished, dirty, back, skipped = [], [], [], []
     whole = {place: sorted(final.records) for place, final in finals.items()}
     clean = {place: sorted(final.visible) for place, final in finals.items()}
@@ -337,7 +350,7 @@ def _misread(history, finals):
 
 
 def _stale(history):
-    """Positions of groups do not go back."""
+    """Check that committed offsets of groups never decrease."""
     commits = defaultdict(list)
     for commit in history.of(Committed):
         commits[commit.group, commit.place].append(commit)
@@ -352,7 +365,7 @@ def _stale(history):
 
 
 def _undelivered(history, finals):
-    """What a group committed, its members had read."""
+    """Check that members of a group had read everything that the group committed."""
     read = defaultdict(set)
     for event in history.of(Read):
         read[event.reader.partition("/")[0], event.place].add(event.offset)
@@ -370,17 +383,18 @@ def _undelivered(history, finals):
 
 
 def copy_of(writer: str) -> str:
-    """The writer of the copies of a writer's records."""
+    """Return the name of the writer of copies of a writer's records."""
     return COPY_OF + writer
 
 
 def _copied(value: Value) -> Value:
-    """What a record is the copy of; itself where it is none."""
+    """Return the original of a copied record, or the record itself if it is no copy."""
     return value._replace(writer=value.writer.removeprefix(COPY_OF))
 
 
 def _not_copied(history, finals):
-    """Copies and the position up to which they were made are there together."""
+    """Check that copies and the source position in the same transaction are both present or absent.
+    """
     found, ahead = [], []
     for source, goal, end in history.of(Copied):
         copies = {finals[goal].records[offset] for offset in finals[goal].visible}

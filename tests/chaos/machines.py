@@ -1,8 +1,8 @@
-"""Machines with a brokerd and its etcd each, and what can happen to them.
+"""Machines with a brokerd and its etcd each, and the operations that faults use.
 
-Owns: the brokers, their file systems in memory, the clocks' files.
-Invariants: (1) a machine keeps its address, ports and disk from start to start; (2) what a fault
-  did is over when its opposite was called.
+Owns: the brokers, their in-memory file systems, the clock files.
+Invariants: a machine keeps its address, ports and disk across restarts; each fault operation is
+  fully undone by its counterpart.
 """
 
 import mmap
@@ -37,7 +37,9 @@ SETTINGS = {
 
 
 class Machine(Brokerd):
-    """number: node id and last byte of the address. libraries: to preload, shim and clock."""
+    """One machine. number: node id and last byte of the address. libraries: preloaded, shim and
+    clock.
+    """
 
     def __init__(self, number: int, root: Path, network: Network, settings: dict, libraries):
         super().__init__(root, settings, preexec=network.enter(number))
@@ -71,14 +73,14 @@ class Machine(Brokerd):
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """Its etcd dies with it; both are gone afterwards."""
+        """Kill brokerd and wait until its etcd, which dies with it, is gone too."""
         etcds = self._children()
         super().kill()
         while any(Path(f"/proc/{pid}").exists() for pid in etcds):
             time.sleep(0.01)
 
     def wipe(self) -> None:
-        """Another machine takes its place, with an empty disk."""
+        """Replace the machine by one with an empty disk."""
         for path in self.data_dir.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         self.disk.synced()
@@ -95,7 +97,7 @@ class Machine(Brokerd):
         self._signal(signal.SIGCONT)
 
     def fill(self) -> None:
-        """No room is left on its disk."""
+        """Fill the disk."""
         with open(self._ballast, "wb", buffering=0) as ballast:
             for size in (1 << 20, 1 << 12):
                 with suppress(OSError):
@@ -106,25 +108,25 @@ class Machine(Brokerd):
         self._ballast.unlink(missing_ok=True)
 
     def scrap(self, keep: bool) -> None:
-        """Takes the file system in memory away; `keep` leaves what was on it in its folder."""
+        """Unmount the in-memory file system. `keep` copies its contents to its folder first."""
         if keep:
             shutil.copytree(self.data_dir, self.root / "left", symlinks=True,
                             ignore=shutil.ignore_patterns("ballast"))
         subprocess.run(["umount", str(self.data_dir)], check=True)
 
     def alarms(self) -> list[str]:
-        """Without errors that it reports: a full disk is one."""
+        """Return unexpected alarms. Reported errors such as a full disk are expected."""
         return [line for line in super().alarms() if any(mark in line for mark in ALARMS)]
 
     def heal(self) -> None:
-        """Whatever a fault that was not taken back did to it, but for its end."""
+        """Undo any active fault except the death of the process."""
         if self.alive():
             self.go_on()
         self.free()
         self.set_clock(0)
 
     def set_clock(self, ahead_s: float) -> None:
-        """Its wall clock from now on, relative to the true one."""
+        """Set the wall clock's distance from the true time."""
         with open(self._clock, "r+b") as file:
             file.write(int(ahead_s * 1e9).to_bytes(8, "little", signed=True))
 
@@ -139,7 +141,7 @@ class Machine(Brokerd):
 
 
 class Machines:
-    """Brokers on a network. `of`: by number."""
+    """Brokers on one network. `of`: machines by number."""
 
     def __init__(self, network: Network, of: dict):
         self.network = network
@@ -160,7 +162,10 @@ class Machines:
 
     def causes(self, history: History, finals: dict[Place, Final],
                refusals: Callable[[str], list[Refusal]]) -> Causes | None:
-        """Tells whose a problem is; None: all are ours. refusals: by a producer's name."""
+        """Return a judge of causes in a mixed cluster, or None if all brokers are pylog's.
+
+        refusals: returns the errors of a producer, by its name.
+        """
         return None
 
     def heal(self) -> None:
@@ -174,7 +179,10 @@ class Machines:
 
 
 def of_pylog(root: Path, network: Network, numbers, settings: dict) -> Machines:
-    """A brokerd and a controller with its etcd on each. settings: of all, beside SETTINGS."""
+    """Return machines with a brokerd each and its controller and etcd.
+
+    settings: of every broker, in addition to SETTINGS.
+    """
     libraries = shim(root), _clock(root)
     voters = ",".join(f"{number}@{address(number)}:{CONTROLLER_PORT}" for number in numbers)
     return Machines(network, {number: Machine(number, root / f"machine-{number}", network, {

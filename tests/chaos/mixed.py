@@ -1,8 +1,8 @@
-"""Two brokers of Apache Kafka's and a brokerd, under a controller of Kafka's.
+"""Two Apache Kafka brokers and one brokerd, with Kafka's controller.
 
 Owns: the controller.
-Invariants: (1) the controller is left alone: what fails are brokers.
-What Kafka's brokers do to idempotent producers is told apart: tests.chaos.causes.
+Invariants: faults affect brokers only, never the controller.
+tests.chaos.causes separates the problems that Kafka's brokers cause to idempotent producers.
 """
 
 import signal
@@ -37,7 +37,8 @@ SETTINGS = {
 
 
 class KafkaMachine(KafkaBroker):
-    """With the face of a Machine. is_controller: it is that, and no broker."""
+    """A Kafka process with the interface of Machine. is_controller: runs the controller, no broker.
+    """
 
     def __init__(self, number: int, root: Path, network: Network, is_controller: bool = False):
         port = CONTROLLER_PORT if is_controller else CLIENT_PORT
@@ -55,13 +56,13 @@ class KafkaMachine(KafkaBroker):
         return f"{address(self.number)}:{self.port}"
 
     def joins(self, cluster: str) -> None:
-        """cluster: the line of a meta.properties that names it."""
+        """Join a cluster. cluster: the line of meta.properties with its id."""
         self.data_dir.mkdir()
         (self.data_dir / "meta.properties").write_text(
             f"version=1\nnode.id={self.number}\n{cluster}\n")
 
     def spawn(self, command: list[str] | None = None, **options) -> None:
-        """Kafka's own start calls it with the command line; without one it begins there."""
+        """Start the process. Kafka's own start passes the command line; callers here pass none."""
         if command is None:
             self.start()
             return
@@ -75,7 +76,7 @@ class KafkaMachine(KafkaBroker):
                                             stderr=subprocess.STDOUT, preexec_fn=prepare)
 
     def wait_answer(self, wait_s: float, pause_s: float = 0.05) -> None:
-        """Left to await_ready: all start at the same time."""
+        """Do nothing: all processes start in parallel, and await_ready waits for them."""
 
     def await_ready(self) -> None:
         end_s = time.monotonic() + START_S
@@ -97,7 +98,7 @@ class KafkaMachine(KafkaBroker):
         self.process.send_signal(signal.SIGCONT)
 
     def stop(self, wait_s: float = 60.0) -> int:
-        """SIGTERM ends a JVM with 143."""
+        """Stop the process and return its exit status. A JVM exits with 143 after SIGTERM."""
         return super().stop(wait_s) - 143
 
     def heal(self) -> None:
@@ -108,11 +109,11 @@ class KafkaMachine(KafkaBroker):
         return []
 
     def scrap(self, keep: bool) -> None:
-        """Its data is in its folder."""
+        """Do nothing: its data is already in its folder."""
 
 
 class _Mixed(Machines):
-    """controller: started first, ended last."""
+    """Machines of a mixed cluster. controller: starts first and stops last."""
 
     def __init__(self, network: Network, of: dict, controller: KafkaMachine):
         super().__init__(network, of)

@@ -1,8 +1,8 @@
-"""A machine's disk that a loss of power leaves, over several runs of its broker.
+"""The contents of a machine's disk after a power loss, across several runs of its broker.
 
-Owns: the record of each run (tests.durability.shim.c), and what was on the disk before the first.
-Invariants: (1) a run that was killed leaves its unsynced writes to the runs after it, and they are
-  lost with theirs; (2) what is below a name in `spared` is left as it is.
+Owns: the record of each run (tests.durability.shim.c), the disk's contents before the first run.
+Invariants: unsynced writes: a killed run passes its unsynced writes to later runs, and they are
+  lost together; spared names: files below a name in `spared` never change.
 Model: tests.durability.disk.
 """
 
@@ -32,11 +32,14 @@ from tests.durability.disk import (
 SPARED = {"etcd"}
 
 
-BEFORE = "before"       # What was on the disk before the first run, among the records.
+BEFORE = "before"  # Folder of the disk's contents before the first run, beside the records.
 
 
 class Disk:
-    """data: the folder that it holds. records: a folder for the records, elsewhere."""
+    """A disk with a record of its writes.
+
+    data: the folder with its contents. records: a folder outside `data` for the records.
+    """
 
     def __init__(self, data: Path, records: Path):
         self.data = data
@@ -46,19 +49,21 @@ class Disk:
         self.synced()
 
     def next_record(self) -> Path:
-        """Where the next run is to be recorded."""
+        """Return the path for the record of the next run."""
         return self._records / f"{next(self._names):06}"
 
     def synced(self) -> None:
-        """All is on disk, as after an orderly stop and some time."""
+        """Treat everything as synced, as some time after an orderly stop."""
         _run("rm", "-rf", *self._records.iterdir())
         (self._records / BEFORE).mkdir()
         if any(self.data.iterdir()):
             _run("cp", "-a", "-t", self._records / BEFORE, *_unspared(self.data))
 
     def cut(self, seed: int | None) -> None:
-        """The broker is dead: what no sync covers is lost, or what chance chooses of it. In another
-        process: the clients of this one are to go on."""
+        """Lose the unsynced writes of a dead broker, or a random part of them (seed).
+
+        Runs in another process, so that clients in this process continue.
+        """
         _run(sys.executable, "-m", "tests.chaos.power", self.data, self._records, seed or "")
         self.synced()
 
@@ -69,12 +74,12 @@ def _run(*command) -> None:
 
 
 def _unspared(folder: Path) -> list[Path]:
-    """What is subject to a loss of power. Keeps (2)."""
+    """Return the paths that a power loss affects. Keeps spared names."""
     return [path for path in folder.iterdir() if path.name not in SPARED]
 
 
 def lay_out(data: Path, records: Path, generator: random.Random | None) -> None:
-    """Replaces what is in `data` by what a loss of power leaves of it."""
+    """Replace the contents of `data` by those after a power loss."""
     ids = itertools.count(1)
     events = list(_found(records / BEFORE, data, ids))
     names = {event.path: event.inode for event in events if event.type in (CREATE, MKDIR)}
@@ -89,7 +94,7 @@ def lay_out(data: Path, records: Path, generator: random.Random | None) -> None:
 
 
 def _found(folder: Path, data: Path, ids):
-    """The events that would have made what is in a folder, had it been `data`; all is synced."""
+    """Return synced events that would create a folder's contents in `data`."""
     for path in sorted(folder.rglob("*")):
         kind = MKDIR if path.is_dir() else CREATE
         event = Event(0, next(ids), 0, 0, 0, kind, 0, str(data / path.relative_to(folder)), b"")
@@ -101,10 +106,10 @@ def _found(folder: Path, data: Path, ids):
 
 
 def joined(events: list[Event], names: dict[str, int], ids) -> list[Event]:
-    """One run's events with ids that are those of the runs before where a file is the same.
+    """Return one run's events with the file ids of earlier runs where a file is the same.
 
-    names: path -> id of what was there before; afterwards, of what is there after. ids: gives new
-    ones. A process numbers files from 1, at the first event of each.
+    names: path -> id of the files before the run; updated to those after it. ids: generates new
+    ids. Each process numbers its files from 1, starting with the first event of each.
     """
     found, known = [], {}
     for event in events:

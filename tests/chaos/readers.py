@@ -1,8 +1,8 @@
-"""Consumers that remember what they saw, alone and in groups.
+"""Consumers, single and in groups, that record what they received.
 
-Owns: a thread for each reader, with its client.
-Invariants: (1) what is committed was in the history before; (2) a session ends where positions are
-  asked for anew.
+Owns: one thread for each reader, with its client.
+Invariants: records enter the history before their offsets are committed; sessions: a new session
+  starts whenever a consumer fetches its positions again.
 """
 
 import time
@@ -18,7 +18,7 @@ COMMIT_S = 30.0
 
 
 def polled(consumer) -> list:
-    """Records; none while the cluster is away for longer than a call of the client waits."""
+    """Return records, or none if the cluster is unavailable for longer than the call's timeout."""
     try:
         return consumer.poll(POLL_S)
     except KafkaError as error:
@@ -28,7 +28,8 @@ def polled(consumer) -> list:
 
 
 class Reader(Client):
-    """Reads whole topics from their beginnings, by pylog's client. topics: name -> partitions."""
+    """Read whole topics from their beginnings with pylog's client. topics: name -> partition count.
+    """
 
     kind = "reader"
 
@@ -57,7 +58,7 @@ class Reader(Client):
 
 
 class Member(Client):
-    """A member of a group, that commits whatever it has read. Reads what is committed."""
+    """A group member that reads committed records and commits everything it has read."""
 
     kind = "member"
 
@@ -70,7 +71,7 @@ class Member(Client):
             "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
             "enable.auto.commit": False, "isolation.level": "read_committed",
             "session.timeout.ms": 10_000,
-            # One that hangs holds up the others of its group for as long.
+            # A hung member blocks the rest of its group for this time.
             "max.poll.interval.ms": 60_000}
 
     def saw(self, topic: str, partition: int, offset: int, value: bytes) -> None:
@@ -78,11 +79,13 @@ class Member(Client):
                               value_of(value), True))
 
     def moved(self) -> None:
-        """What it is assigned has changed: it goes on from what is committed. Keeps (2)."""
+        """Start a new session: after a rebalance, positions are the committed offsets. Keeps
+        sessions.
+        """
         self._session += 1
 
     def committed(self, offsets: dict) -> None:
-        """offsets: (topic, partition) -> offset, acknowledged."""
+        """Record acknowledged offsets. offsets: (topic, partition) -> offset."""
         now_s = time.monotonic()
         for (topic, partition), offset in offsets.items():
             self.history.add(Committed(self.group, Place(topic, partition), offset, now_s))
@@ -94,7 +97,7 @@ class Member(Client):
 
 
 class OwnMember(Member):
-    """With pylog's client."""
+    """A member with pylog's client."""
 
     def work(self) -> None:
         with Consumer(self.settings) as consumer:
@@ -132,7 +135,7 @@ class OwnMember(Member):
 
 
 class LibrdkafkaMember(Member):
-    """With librdkafka."""
+    """A member with librdkafka."""
 
     def work(self) -> None:
         consumer = confluent_kafka.Consumer({**self.settings, **self.librdkafka()})

@@ -1,8 +1,8 @@
-"""What disks tell of who did what: which broker led a partition when, and what each batch says.
+"""Reads from disk which broker led a partition when, and what each batch contains.
 
-Owns: nothing; the files are brokers'.
-Invariants: (1) nothing is asked of a broker: what is on a disk is nobody's word; (2) reigns of a
-  partition are in the order of their epochs, appends in that of their offsets.
+Owns: nothing; the files belong to brokers.
+Invariants: evidence comes from disks only, never from a broker's response; leaderships of a
+  partition are ordered by epoch, appends by offset.
 """
 
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from tests.chaos.history import Place
 METADATA = Place("__cluster_metadata", 0)
 KINDS = {"TopicRecord", "PartitionRecord", "PartitionChangeRecord", "RemoveTopicRecord"}
 SEQUENCES = 1 << 31
-LENGTH_AT, LENGTH_END = 8, 12      # Of a batch.
+LENGTH_AT, LENGTH_END = 8, 12  # Byte positions in a batch header.
 
 
 class Reign(NamedTuple):
-    """A leader epoch. leader: -1: nobody. began_s: by the wall clock."""
+    """A leader epoch. leader: -1 if none. began_s: wall clock."""
 
     epoch: int
     leader: int
@@ -29,7 +29,7 @@ class Reign(NamedTuple):
 
 
 class Append(NamedTuple):
-    """A batch. epoch: of the leader that took it. is_control: it has no records of a client's."""
+    """A batch. epoch: of the leader that appended it. is_control: a control batch."""
 
     first: int
     last: int
@@ -42,7 +42,7 @@ class Append(NamedTuple):
 
 
 def batches_of(data: Path, place: Place) -> Iterator[tuple[batch.Header, bytes]]:
-    """Of one replica, up to room that was taken ahead."""
+    """Yield the batches of one replica, up to its preallocated space."""
     for path in sorted((data / f"{place.topic}-{place.partition}").glob("*.log")):
         whole, at = path.read_bytes(), 0
         while len(whole) - at >= batch.HEADER_BYTES and any(whole[at + LENGTH_AT:at + LENGTH_END]):
@@ -55,7 +55,7 @@ def batches_of(data: Path, place: Place) -> Iterator[tuple[batch.Header, bytes]]
 
 
 def reigns_of(data: Path) -> dict[Place, list[Reign]]:
-    """data: of a controller. Topics that are gone are not in it."""
+    """Return the leaderships of each existing partition. data: the controller's directory."""
     image = images.Image()
     found: dict[Place, list[Reign]] = {}
     for header, bytes_ in batches_of(data, METADATA):
@@ -80,7 +80,7 @@ def _follow(found: dict, topic, now_s: float) -> None:
 
 
 def appends_of(data: Path, place: Place) -> list[Append]:
-    """data: of a broker that has a replica."""
+    """Return the appends of a partition. data: directory of a broker with a replica."""
     return [Append(
         header.base_offset, header.base_offset + header.last_offset_delta, header.leader_epoch,
         header.producer_id, header.producer_epoch, header.base_sequence,

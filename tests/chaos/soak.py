@@ -1,10 +1,9 @@
-"""One run: machines, clients, faults in turn, rest, and the verdict.
+"""One run: machines, clients, a sequence of faults, a pause, and the verdict.
 
 Owns: the clients.
-Invariants: (1) what happens to the machines follows from the seed; (2) one fault at a time, and
-  after each everything is in sync again before the next; (3) there is a verdict whatever happens:
-  what does not go on ends the faults, what cannot be judged is a problem, and every wait has an
-  end.
+Invariants: the seed determines the faults; one fault at a time, and all replicas are in sync again
+  before the next; verdict: every run ends with one, because a stalled component ends the faults, a
+  check that cannot run is a problem, and every wait is bounded.
 """
 
 import hashlib
@@ -31,7 +30,7 @@ TOPICS = {"orders": 4, "moved": 3, "accounts": 2, "copies": 4}
 MOVED = "moved"
 RECOVERY_S = 240.0
 END_S = 480.0
-# A record that is not acknowledged within this is one that failed.
+# A record without acknowledgement within this time has failed.
 STRICT_MS = 30_000
 TOLD_MAX = 5
 READ_S = 120.0
@@ -39,15 +38,17 @@ READERS = (Reader, Member, Copier)
 
 
 class Stuck(Exception):
-    """Something did not go on, though nothing stood in its way."""
+    """A component makes no progress although no fault is active."""
 
 
 class Soak:
-    """seed: of what happens. say: takes a line. strict: whatever a client is refused after all its
-    tries, or not answered in time, is a problem; nothing is moved then. lenient: nor is it one that
-    a sender was refused something: a Kafka that was killed knows of a producer only its last batch,
-    and ends one that repeats the batch before it. traces: of librdkafka's clients; None: they are
-    silent. theirs: the problems that are Kafka's own, as run() returns the others.
+    """A run.
+
+    seed: determines the faults. say: prints a line. strict: a request that fails after all retries
+    or times out is a problem; no partition is reassigned then. lenient: failed sends are no
+    problem: a killed Kafka broker restores only the last batch of each producer and rejects a retry
+    of the batch before it. traces: logs of librdkafka's clients, None if they do not log. theirs:
+    the problems attributed to Kafka; run() returns all others.
     """
 
     def __init__(self, machines: Machines, seed: int, say=print, strict: bool = False,
@@ -64,7 +65,7 @@ class Soak:
         self.is_interrupted = False
 
     def run(self, seconds: float, faults: list[str]) -> list[str]:
-        """The problems."""
+        """Inject faults and return the problems."""
         turns: list[str] = []
 
         def turn() -> None:
@@ -75,7 +76,7 @@ class Soak:
         return self._judged(seconds, turn)
 
     def roll(self, seconds: float) -> list[str]:
-        """As run(): all machines are restarted, one after the other, again and again."""
+        """Restart the machines one after the other for the given time and return the problems."""
         def turn() -> None:
             for machine in self._chance.sample(list(self.machines.of.values()),
                                                len(self.machines.of)):
@@ -96,7 +97,9 @@ class Soak:
             self._admin.close()
 
     def _tried(self, what: str, step) -> bool:
-        """Whether a step was taken; a failure is a problem, and not the end. Keeps (3)."""
+        """Run a step and return True if it succeeded. An error becomes a problem. Keeps the
+        verdict.
+        """
         try:
             step()
         except Exception as failure:
@@ -111,7 +114,7 @@ class Soak:
         self._recovered("the failure")
 
     def _revived(self) -> None:
-        """A machine that ended by itself is a problem, and started again."""
+        """Restart machines that exited by themselves, and report each as a problem."""
         for number, machine in self.machines.of.items():
             if not machine.alive():
                 self._found.append(f"{number} ended: {machine.tail()}")
@@ -126,7 +129,7 @@ class Soak:
         self._crew.start()
         self._recovered("the clients' start")
         for client in self._crew.clients:
-            # Until their groups were there they may have been refused.
+            # Requests may fail until the groups exist.
             client.failures.clear()
 
     def _trace(self, name: str) -> Trace | None:
@@ -154,7 +157,7 @@ class Soak:
         return [*refused, *hung, *map(str, ours), *self._found]
 
     def _split(self, found: list[Finding], finals: dict[Place, Final]) -> list[Finding]:
-        """Without what is Kafka's own, which is told."""
+        """Return findings without those attributed to Kafka, which are logged."""
         refusals = self._traces.refusals if self._traces else lambda name: []
         causes = self.machines.causes(self.history, finals, refusals)
         if causes is None:
@@ -166,8 +169,10 @@ class Soak:
         return ours
 
     def _roles(self) -> list[Role]:
-        """Of clients. Whoever takes another's place has a name of its own, and what belongs to a
-        transactional id or a group in common."""
+        """Return the roles of clients.
+
+        A replacement has a new name but keeps the transactional id or group.
+        """
         given = self.history, self.machines.bootstrap
         settings = {"delivery.timeout.ms": STRICT_MS, "request.timeout.ms": STRICT_MS // 3} \
             if self._strict else {}
@@ -197,7 +202,7 @@ class Soak:
             *(member("librdkafka-group", number, LibrdkafkaMember, ["moved", "accounts"])
               for number in range(2)),
             role("copier", Copier, "orders", "copies", "copier"),
-            # As in Kafka, a broker that stops gets no replicas.
+            # As in Kafka, a broker in shutdown gets no replicas.
             role("maker", Maker, 1, len(self.machines.of) - self._strict)]
         if not self._strict:
             roles.append(role("mover", Mover, MOVED, TOPICS[MOVED], self.machines.of, 1))
@@ -218,7 +223,7 @@ class Soak:
                   f"longest pauses {held}; afterwards {self._longest()}")
 
     def _pause(self, seconds: float) -> None:
-        """Less if the run is interrupted."""
+        """Wait, but end early if the run is interrupted."""
         end_s = time.monotonic() + seconds
         while not self.is_interrupted and (left_s := end_s - time.monotonic()) > 0:
             time.sleep(min(left_s, 0.2))
@@ -241,14 +246,16 @@ class Soak:
         return ", ".join(f"{name} {pause:.1f}" for pause, name in found if pause > 1)
 
     def _recovered(self, what: str) -> None:
-        """Returns once every client went on, or another in its place, and every replica is in
-        sync. Raises Stuck."""
+        """Wait until every client or its replacement makes progress and every replica is in sync.
+
+        Raises Stuck after RECOVERY_S.
+        """
         self._crew.mark()
         end_s = time.monotonic() + RECOVERY_S
         while True:
             self._revived()
             if self._crew.look():
-                # Who takes a place has as long as who had it.
+                # A replacement gets as much time as the client it replaces.
                 end_s = time.monotonic() + RECOVERY_S
             stuck = self._crew.waiting() or self._out_of_sync()
             if not stuck:
@@ -258,7 +265,7 @@ class Soak:
             time.sleep(0.1)
 
     def _out_of_sync(self) -> list[str]:
-        # What is moved all the time is in sync at the end.
+        # The topic under constant reassignment is in sync only at the end.
         is_moved = bool(self._crew.clients)
         asked = [name for name in TOPICS if name != MOVED or not is_moved]
         try:
@@ -271,21 +278,21 @@ class Soak:
                 if set(part.isr) != set(part.replicas)] + [f"{move}" for move in moves]
 
     def told(self) -> str:
-        """How much there was to judge."""
+        """Return a summary of the amount of data that was judged."""
         kinds = {}
         for event in self.history.events:
             kinds[type(event).__name__] = kinds.get(type(event).__name__, 0) + 1
         return ", ".join(f"{count} {name}" for name, count in kinds.items())
 
     def _existing(self) -> set[str] | None:
-        """None: nobody says."""
+        """Return the existing topics, or None if no broker responds."""
         names: set[str] = set()
         is_known = self._tried("the topics' names", lambda: names.update(
             self._admin.list_topics(timeout=RECOVERY_S)))
         return names if is_known else None
 
     def _finals(self) -> dict[Place, Final]:
-        """Of the partitions that can be read to their ends."""
+        """Return the final state of all partitions that can be read to their ends."""
         finals: dict[Place, Final] = {}
         end_s = time.monotonic() + END_S
         for place in (Place(topic, partition) for topic, count in TOPICS.items()
@@ -312,8 +319,10 @@ class Soak:
 
 
 def read_whole(bootstrap: str, place: Place, isolation: str) -> dict:
-    """offset -> value, read by librdkafka from the beginning to the end. Raises Stuck when nothing
-    comes for READ_S."""
+    """Read a partition with librdkafka from beginning to end and return offset -> value.
+
+    Raises Stuck if no record arrives for READ_S.
+    """
     consumer = confluent_kafka.Consumer({
         "bootstrap.servers": bootstrap, "group.id": "final", "enable.auto.commit": False,
         "isolation.level": isolation, "enable.partition.eof": True, "log_level": 0,
@@ -338,8 +347,10 @@ def read_whole(bootstrap: str, place: Place, isolation: str) -> dict:
 
 
 def digest_of(data: Path, place: Place) -> str | None:
-    """Of the records of one replica as they lie on the disk, without room that was taken ahead;
-    None: it is not there."""
+    """Return the digest of one replica's records on disk, or None if it does not exist.
+
+    Preallocated space is excluded.
+    """
     folder = data / f"{place.topic}-{place.partition}"
     if not folder.is_dir():
         return None

@@ -1,4 +1,5 @@
-"""Whose a problem is: played logs and reigns of two brokers of Kafka's, 1 and 2, and ours, 3."""
+"""Attribution of problems: simulated logs and leaderships of Kafka's brokers 1, 2 and of ours, 3.
+"""
 
 import pytest
 
@@ -23,7 +24,7 @@ PRODUCER = 7
 
 
 class World:
-    """leaders: of the epochs from 0 on, ten seconds each. Told by a clock that is set."""
+    """A partition with simulated time. leaders: of epochs 0, 1, ..., ten seconds each."""
 
     def __init__(self, *leaders: int):
         self.now_s = 0.0
@@ -39,7 +40,7 @@ class World:
         self.history.add(event)
 
     def append(self, epoch: int, sequence: int, count: int = 1, producer_epoch: int = 0) -> int:
-        """The offset."""
+        """Append a batch and return its offset."""
         first = self.appends[-1].last + 1 if self.appends else 0
         self.appends.append(Append(first, first + count - 1, epoch, PRODUCER, producer_epoch,
                                    sequence, sequence + count - 1, False))
@@ -94,8 +95,10 @@ def test_numbers_that_go_round_are_in_order():
 
 
 def begun_anew(*leaders: int, other: int = 1) -> tuple[World, int, int]:
-    """A record that was sent in the second epoch, and again under another epoch of the producer;
-    other: the leader of another partition."""
+    """Return a record sent in the second epoch and again under another producer epoch.
+
+    other: the leader of another partition.
+    """
     world = World(*leaders)
     world.reigns[B] = [Reign(0, other, 0.0)]
     world.told(11.0, Sent(ONE, A))

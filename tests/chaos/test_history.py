@@ -1,4 +1,4 @@
-"""The checker finds what is wrong with a history, and nothing in one that is right."""
+"""The history checker finds each violation, and none in a correct history."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def of(writer, *numbers):
 
 
 class World:
-    """A history in which all is well: two writers, two transactions, a reader, a group."""
+    """A correct history: two writers, two transactions, a reader, a group."""
 
     def __init__(self):
         self.history = History()
@@ -45,7 +45,7 @@ class World:
                 self.write(Value(TWO, number), place, len(self.finals[place].records) + 1,
                            transaction)
             add(Ended(transaction, transaction == "good"))
-        add(Sent(Value(ONE, 4), A))              # Nobody was told what became of it.
+        add(Sent(Value(ONE, 4), A))  # Its outcome is unknown.
         for offset in (0, 1, 2, 3):
             add(Read("group/1", 0, A, offset, Value(ONE, offset), True))
         for offset, value in self.finals[A].records.items():
@@ -72,7 +72,7 @@ def world():
 
 
 def found(world) -> str:
-    """The one sentence that it gets."""
+    """Return the only problem found."""
     told = world.found()
     assert len(told) == 1, told
     return told[0]
@@ -170,7 +170,7 @@ def test_an_aborted_transaction_that_is_visible_is_found(world):
 
 
 def test_a_position_of_a_group_that_goes_back_is_found(world):
-    world.history.add(Told("group", A, 3, 9.0))    # Asked before the commit was answered.
+    world.history.add(Told("group", A, 3, 9.0))  # Requested before the commit was acknowledged.
     assert world.found() == []
     world.history.add(Told("group", A, 3, 12.0))
     assert "positions of groups that went back: 1: group orders-0: 3 after 4" in found(world)
@@ -189,7 +189,7 @@ def test_a_record_that_was_not_copied_is_found(world):
         world.write(Value("copy-of-one", offset), copies, offset, "copying")
     world.history.add(Copied(A, copies, 4))
     assert world.found() == []
-    world.history.add(Copied(A, copies, 6))      # Another writer's record, of which is no copy.
+    world.history.add(Copied(A, copies, 6))  # Another writer's record, without a copy.
     assert "not copied: 1: two/0 in orders-0" in found(world)
 
 
@@ -249,7 +249,7 @@ def test_a_partition_that_could_not_be_read_is_not_judged_and_the_others_are(wor
     world.history.add(Copied(A, B, 4))
     del world.finals[A]
     assert world.found() == []
-    # The transaction's record there.
+    # The transaction's record in this partition.
     world.finals[B].visible.clear()
     assert "committed transactions that are not there as a whole: 1: good" in found(world)
 

@@ -1,4 +1,4 @@
-"""What a loss of power leaves of a disk that several runs of one broker wrote to."""
+"""The contents of a disk after a power loss that followed several runs of one broker."""
 
 import os
 import subprocess

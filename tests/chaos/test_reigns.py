@@ -1,4 +1,4 @@
-"""Who led when, and what each batch says, read from files of a controller and of a broker."""
+"""Leaderships and batches, read from the files of a controller and a broker."""
 
 from pylog._native import batch
 from pylog.metadata.image.snapshot import encoded

@@ -1,4 +1,4 @@
-"""A cluster of three real brokerds with their etcds, among faults, under all kinds of clients."""
+"""A cluster of three real brokerds with etcd, under faults and all kinds of clients."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ def test_a_run_that_is_interrupted_amid_a_fault_has_its_verdict(number):
         for line in run.stdout:
             told.append(line)
             if line.startswith("hung: "):
-                # As a terminal does: everybody in it hears.
+                # Like a terminal: signal the whole process group.
                 os.killpg(run.pid, number)
     assert run.returncode == 0, told
     assert any(line.startswith("VERDICT 0 lost, ") for line in told), told

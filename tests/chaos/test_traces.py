@@ -1,4 +1,4 @@
-"""What clients tell of their requests says which of them were answered, and who refused one."""
+"""Client logs show which requests were answered and which broker rejected one."""
 
 import os
 import sys
@@ -51,7 +51,7 @@ def test_a_broker_may_take_its_time():
 def test_a_connection_that_ended_leaves_nothing_unanswered():
     assert unanswered(line(SENT, 900, 7), line(FAILED, 901)) == []
     assert unanswered(line(SENT, 900, 7), line(FAILED, 901, broker="broker:9092/2"))
-    # One that ended in silence is followed by another.
+    # A new connection replaces one that closed without an error.
     assert unanswered(line(SENT, 900, 7), line(SENT, 999, 8, "ApiVersion")) == []
 
 

@@ -1,4 +1,4 @@
-"""A run has a verdict, whatever happens to it: with played machines, without brokers."""
+"""Every run ends with a verdict: simulated machines, no brokers."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.chaos.soak import Soak, Stuck
 
 
 class Machine:
-    """Does nothing. ends: how often it ends by itself."""
+    """A machine that does nothing. ends: how often it exits by itself."""
 
     bootstrap = "127.0.0.1:1"
     ends = 0
@@ -41,8 +41,10 @@ class Network:
 
 
 class Played(Soak):
-    """Without topics and clients; a record was acknowledged, and lost. stuck: what does not go
-    on after faults. unreadable: it cannot be read."""
+    """A run without topics and clients in which an acknowledged record was lost.
+
+    stuck: the components without progress after faults. unreadable: the partition cannot be read.
+    """
 
     stuck: tuple = ()
     unreadable = False
@@ -85,13 +87,13 @@ def soak(monkeypatch):
     monkeypatch.setattr(soaks, "read_whole", made.read)
     monkeypatch.setattr(made, "_pause", lambda seconds: None)
     yield made
-    # A run leaves no client behind that looks for brokers which are gone.
+    # A finished run leaves no client behind that keeps reconnecting.
     assert made._admin._admin.cluster.closed
 
 
 @pytest.fixture
 def played(soak):
-    """Turns a generator function into the one fault; at its second time the run is interrupted."""
+    """Register a generator function as the only fault. Its second call interrupts the run."""
     names = []
 
     def made(function) -> list[str]:

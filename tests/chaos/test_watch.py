@@ -1,4 +1,4 @@
-"""Whoever hangs is named and replaced, and judged by what its brokers answered."""
+"""Hung clients are reported, replaced and judged by the responses they received."""
 
 import pytest
 
@@ -11,7 +11,7 @@ HUNG_S = 100.0
 
 
 class Clock:
-    """Moves when it is told to."""
+    """A clock that tests advance."""
 
     def __init__(self):
         self.now_s = 1000.0
@@ -21,7 +21,7 @@ class Clock:
 
 
 class Played(Client):
-    """Goes on when a test says so. is_deaf: nothing ends it."""
+    """A client that makes progress when a test calls it. is_deaf: it never stops."""
 
     def __init__(self, name: str, clock: Clock, kind: str):
         self.clock, self.kind = clock, kind
@@ -40,7 +40,7 @@ class Played(Client):
 
 
 class World:
-    """Two members of a group and a sender. traces: by name."""
+    """Two members of a group and a sender. traces: by client name."""
 
     def __init__(self):
         self.clock = Clock()
@@ -67,7 +67,7 @@ class World:
         self.traces[name].open["handle", "broker 2", "17"] = "OffsetCommit", -60.0
 
     def hang(self, *names: str, seconds: float = HUNG_S) -> None:
-        """All the others go on for so long."""
+        """Let all other clients make progress for the given time."""
         for _ in range(int(seconds)):
             self.clock.now_s += 1
             for client in self.crew.clients:
@@ -129,7 +129,7 @@ def test_the_member_of_a_group_that_goes_on_does_not_hide_the_other(world):
 def test_who_did_not_wait_long_enough_does_not_hang(world):
     world.hang("group/1", seconds=HUNG_S - 1)
     assert world.crew.look() == 0
-    # A fault that is over gives everybody time.
+    # The end of a fault restarts every client's timeout.
     world.crew.mark()
     world.hang("group/1", seconds=HUNG_S - 1)
     assert world.crew.look() == 0
@@ -212,7 +212,7 @@ def test_who_does_not_stop_at_the_end_is_named_and_the_end_comes(world):
     assert "group/1 hangs" in failures[0]
     assert "a close" in failures[0]
     assert own == []
-    # What it left is finished by another, that has nothing else to do.
+    # A replacement without other work completes what the client left.
     assert world.made["group/1.1"].stopping.is_set()
 
 

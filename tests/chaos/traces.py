@@ -1,8 +1,8 @@
-"""What clients tell of their requests: kept in a file, and read back for one of them.
+"""Logs of clients' requests: captured in a file and parsed for one client.
 
-Owns: the process's descriptor 2 while it is kept.
-Invariants: (1) what is told is read, never asked for: a client that hangs tells nothing more.
-librdkafka's clients tell of each request, pylog's of what they warn of.
+Owns: the process's file descriptor 2 while it captures.
+Invariants: evidence is log lines only; a hung client could not answer a query.
+librdkafka's clients log every request, pylog's clients log warnings.
 """
 
 import logging
@@ -18,44 +18,44 @@ from typing import NamedTuple
 
 from bench.process import die_with_parent
 
-# What a broker may take for an answer: a fetch or a join waits for others.
+# A broker may delay a response for this long: fetches and joins wait for others.
 PATIENCE_S = 30.0
 _LINE = re.compile(r"%\d\|(?P<at>[\d.]+)\|(?P<what>\w+)\|(?P<handle>[^|]*)\| "
                    r"\[thrd:(?P<thread>.*?)\]: (?P<text>.*)")
 _SENT = re.compile(r"Sent (\w+)Request \(.*CorrId (\d+)\)")
 _RECEIVED = re.compile(r"Received (\w+)Response \(.*CorrId (\d+),")
-# After which a producer begins anew, with another epoch.
+# After these errors a producer continues with a new epoch.
 _REFUSED = re.compile(r".*/(\d+): ProduceRequest failed: (.*sequence number|.*producer.*): "
                       r".*\bPermanent\b", re.IGNORECASE)
 _OWN_REFUSED = re.compile(r"(?P<at>[\d.]+)\|producer (?P<name>.*?): broker (?P<broker>\d+) refused "
                           r"records for \S+-\d+, which are sent again under a new epoch and may be "
                           r"there twice: (?P<error>.*)")
 _CLIENTS = logging.getLogger("pylog.client")
-# Told a thousand times a second by a broker handle that nobody lets go of.
+# Logged a thousand times a second by a broker handle that is still referenced.
 NOISE = "|TERMINATE|"
-FIRST = "ApiVersion"      # On each connection.
-# What every client asks for all the time says nothing of what it waits for.
+FIRST = "ApiVersion"  # First request on each connection.
+# Requests that every client sends continuously do not show why it waits.
 _ALWAYS = {"Fetch", "Metadata", "Heartbeat", FIRST}
 
 
 @dataclass
 class Trace:
-    """A client's requests. now_s: when it was looked at, by the wall clock."""
+    """A client's requests. now_s: wall clock time at which the log was read."""
 
     now_s: float
     sent_count: int = 0
     last_sent: str = "nothing"
     last_received: str = "nothing"
     last_commit: str = ""
-    # (handle, thread, correlation id) -> (name, when).
+    # (handle, thread, correlation id) -> (name, time).
     open: dict[tuple, tuple[str, float]] = field(default_factory=dict)
 
     def dropped(self, connection: tuple) -> None:
-        """What it left unanswered ends with it."""
+        """Remove the pending requests of a closed connection."""
         self.open = {key: entry for key, entry in self.open.items() if key[:2] != connection}
 
     def unanswered(self) -> list[str]:
-        """What was sent on connections that are still there, and should have been answered."""
+        """Return overdue requests on open connections."""
         return [f"{name} for {self.now_s - at_s:.0f} s by {key[1]}"
                 for key, (name, at_s) in self.open.items() if self.now_s - at_s > PATIENCE_S]
 
@@ -68,7 +68,7 @@ class Trace:
 
 
 def trace_of(lines: Iterable[str], name: str, now_s: float) -> Trace | None:
-    """None: it told nothing, as other clients than librdkafka's do."""
+    """Return a client's trace, or None if it logged nothing, as clients without librdkafka do."""
     found, mark = Trace(now_s), f"|{name}#"
     for line in lines:
         if mark not in line or (match := _LINE.match(line)) is None:
@@ -93,8 +93,8 @@ def trace_of(lines: Iterable[str], name: str, now_s: float) -> Trace | None:
 
 
 class Refusal(NamedTuple):
-    """A broker refused a producer's records for good, for what it knows of the producer. at_s: by
-    the wall clock."""
+    """A fatal error for a producer's records, caused by its state at the broker. at_s: wall clock.
+    """
 
     at_s: float
     broker: int
@@ -102,7 +102,7 @@ class Refusal(NamedTuple):
 
 
 def refusals_of(lines: Iterable[str], name: str) -> list[Refusal]:
-    """Of a producer, librdkafka's or pylog's."""
+    """Return the fatal errors of a producer, librdkafka's or pylog's."""
     found, mark = [], f"|{name}#"
     for line in lines:
         if (own := _OWN_REFUSED.match(line)) and own["name"] == name:
@@ -115,7 +115,7 @@ def refusals_of(lines: Iterable[str], name: str) -> list[Refusal]:
 
 
 class Kept:
-    """The lines of all clients, in a file."""
+    """The captured log lines of all clients, in a file."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -133,8 +133,10 @@ class Kept:
 
 @contextmanager
 def kept(path: Path):
-    """What libraries write to stderr goes to a file meanwhile, but for NOISE, and so does what
-    pylog's clients warn of; what Python writes, where it went."""
+    """Redirect libraries' stderr, except NOISE, and the warnings of pylog's clients to a file.
+
+    Python's own output to stderr is unchanged.
+    """
     terminal = os.dup(2)
     with open(path, "wb") as file, open(os.dup(2), "w", buffering=1) as stderr:
         with subprocess.Popen(
@@ -154,5 +156,5 @@ def kept(path: Path):
                 os.dup2(terminal, 2)
                 os.close(terminal)
                 sieve.stdin.close()
-                # Whatever inherited the other end may live on.
+                # A child process that inherited the other end may still run.
                 sieve.terminate()

@@ -1,8 +1,8 @@
-"""Transactional producers, and what each of their transactions came to.
+"""Transactional producers that record the outcome of each transaction.
 
-Owns: a thread for each, with its client.
-Invariants: (1) an end that was not told is not in the history; (2) whatever a producer left open is
-  aborted when its client ends.
+Owns: one thread for each producer, with its client.
+Invariants: only acknowledged outcomes enter the history; open transactions are aborted when their
+  client stops.
 """
 
 import time
@@ -16,14 +16,16 @@ from tests.chaos.writers import Client, told, value_of
 
 TRANSACTION_MS = 60_000
 POLL_S = 0.3
-SOCKET_MS = 10_000     # A machine that is gone answers nothing, and librdkafka waits for a minute.
+SOCKET_MS = 10_000  # A dead machine never responds, and librdkafka's default timeout is a minute.
 TRIES = 3
 ERRORS = (KafkaError, confluent_kafka.KafkaException)
 
 
 class Transactor(Client):
-    """Transactions over all partitions of a topic, one in five of them aborted. identity: its
-    transactional id, by default its name."""
+    """Run transactions over all partitions of a topic, and abort one in five.
+
+    identity: the transactional id, by default the name.
+    """
 
     kind = "transactor"
     records_max = 8
@@ -56,11 +58,11 @@ class Transactor(Client):
         if self.is_abandoned:
             return
         self.asks("its producer id")
-        # Whatever the last one left open is aborted.
+        # Abort the open transaction of the previous client.
         self.closed(self.begun())
 
     def begun(self):
-        """A producer whose transactional id is its own."""
+        """Return a producer with this client's transactional id."""
         raise AssertionError("each client has its own")
 
     def sent(self, producer, value: Value, place: Place) -> None:
@@ -94,7 +96,7 @@ class Transactor(Client):
         producer.commit_transaction(TRANSACTION_MS / 1000)
 
     def _given_up(self, producer):
-        """A transaction failed, its end is unknown; the producer to go on with, or None."""
+        """Handle a failed transaction of unknown outcome. Return the next producer, or None."""
         if producer is None:
             return None
         self.asks("an abort")
@@ -107,7 +109,7 @@ class Transactor(Client):
 
 
 class OwnTransactor(Transactor):
-    """With pylog's client."""
+    """A transactor with pylog's client."""
 
     def begun(self):
         return own_transactional(self.settings)
@@ -120,7 +122,7 @@ class OwnTransactor(Transactor):
 
 
 class LibrdkafkaTransactor(Transactor):
-    """With librdkafka."""
+    """A transactor with librdkafka."""
 
     def begun(self):
         producer = confluent_kafka.Producer({
@@ -132,7 +134,7 @@ class LibrdkafkaTransactor(Transactor):
         producer.produce(place.topic, told(value), partition=place.partition)
 
     def committed(self, producer) -> None:
-        """A commit that timed out is to be asked for again, not aborted."""
+        """Commit. A commit that timed out must be retried, not aborted."""
         for _ in range(TRIES):
             try:
                 producer.commit_transaction(TRANSACTION_MS / 1000)
@@ -150,8 +152,10 @@ class LibrdkafkaTransactor(Transactor):
 
 
 class Copier(Client):
-    """Copies a topic to another, partition by partition: records and positions in one
-    transaction. identity: its group's and its transactional id, by default its name."""
+    """Copy a topic to another, with records and offsets in one transaction.
+
+    identity: the group's id and the transactional id, by default the name.
+    """
 
     kind = "transactor"
 
@@ -201,7 +205,7 @@ class Copier(Client):
             writer, number = value_of(record.value)
             self.history.writers.setdefault(copy_of(writer), Writer())
             value = Value(copy_of(writer), number)
-            # What was copied in vain is copied again, in another transaction.
+            # A record whose transaction was aborted is copied again in another one.
             self.history.add(Sent(value, Place(self._goal, record.partition), name))
             producer.send(self._goal, told(value), partition=record.partition)
         ends = {TopicPartition(record.topic, record.partition): record.offset + 1
@@ -224,7 +228,7 @@ class Copier(Client):
             return None
 
     def _go_back(self, consumer) -> None:
-        """To what is committed, once that is told."""
+        """Seek to the committed offsets, once they are available."""
         self.asks("the group's positions")
         while not self.stopping.is_set():
             try:
@@ -242,7 +246,7 @@ class Copier(Client):
 
 
 def own_transactional(settings: dict) -> Producer:
-    """A producer of pylog's whose transactional id is its own. Raises KafkaError."""
+    """Return one of pylog's producers with its own transactional id. Raises KafkaError."""
     producer = Producer(settings)
     try:
         producer.init_transactions(TRANSACTION_MS / 1000)

@@ -1,10 +1,10 @@
-"""The clients of a run: who ends or hangs is named, and another takes its place.
+"""The clients of a run: reports clients that fail or hang, and replaces them.
 
-Owns: the clients, and what became of those that did not go on.
-Invariants: (1) nobody hangs who is not alone in it: where no other client goes on, it is the
-  cluster that does not; (2) a client that hangs is a failure, unless its brokers answered all that
-  it sent and another in its place goes on; (3) whoever is abandoned adds no more than what it is
-  told late: its successor has a name of its own.
+Owns: the clients, the reports about clients without progress.
+Invariants: single hang: a client hangs only if other clients make progress, otherwise the cluster
+  is stuck; client's fault: a hang is a problem unless the brokers answered all its requests and its
+  replacement makes progress; new name: a replacement has its own name, so that late events of the
+  old client stay separate.
 """
 
 import sys
@@ -16,15 +16,15 @@ from typing import NamedTuple
 from tests.chaos.traces import Trace
 from tests.chaos.writers import Client
 
-HUNG_S = 120.0      # Longer than any timeout of a client's own.
-FRESH_S = 15.0      # Who went on within this goes on.
+HUNG_S = 120.0  # Longer than any timeout of a client.
+FRESH_S = 15.0  # A client makes progress if its last progress is at most this old.
 REPLACED_MAX = 8
 SHOWN_MAX = 3
 FRAMES_SHOWN_MAX = 4
 
 
 class Role(NamedTuple):
-    """make: a client of a given name that does what others of this role did."""
+    """A client's role. make: creates a client with a given name for this role."""
 
     name: str
     make: Callable[[str], Client]
@@ -35,8 +35,10 @@ def untraced(name: str) -> Trace | None:
 
 
 class Crew:
-    """roles: one client for each. trace: what a client of that name sent and received, as far as
-    that is known. say: takes a line. problems: what is the clients' or the brokers' failure.
+    """The clients of a run.
+
+    roles: one client for each. trace: returns the known requests of a client. say: prints a line.
+    problems: failures of clients or brokers.
     """
 
     def __init__(self, roles: list[Role], say, trace=untraced, clock=time.monotonic,
@@ -44,7 +46,7 @@ class Crew:
         self._say, self._trace, self._clock, self._hung_s = say, trace, clock, hung_s
         self._of = {role: role.make(role.name) for role in roles}
         self._own: list[str] = []
-        # What is a client's own fault if its successor goes on.
+        # Hangs that are the client's own fault if the replacement makes progress.
         self._excused: list[tuple[str, Client]] = []
         self._since_s = clock()
         self._before: dict[Client, int] = {}
@@ -60,17 +62,17 @@ class Crew:
             client.start()
 
     def mark(self) -> None:
-        """From now on each is to go on."""
+        """Expect progress of every client from now on."""
         self._since_s = self._clock()
         self._before = {client: client.progress for client in self.clients}
 
     def waiting(self) -> list[str]:
-        """Who has not gone on since mark()."""
+        """Return the clients without progress since mark()."""
         return [client.name for client in self.clients
                 if client.progress <= self._before.get(client, 0)]
 
     def look(self) -> int:
-        """Who ended or hangs is named, and replaced. How many these were."""
+        """Report and replace clients that ended or hang. Return their number."""
         found = 0
         for role, client in self._of.items():
             if self._replaced >= REPLACED_MAX:
@@ -90,8 +92,10 @@ class Crew:
         return found
 
     def _hangs(self, client: Client) -> list[Client]:
-        """Who goes on while it does not, those of its kind first; nobody where it does, too.
-        Keeps (1)."""
+        """Return clients that make progress while this one hangs, its own kind first.
+
+        Return an empty list if it does not hang. Keeps the single hang.
+        """
         now_s = self._clock()
         if now_s - max(client.went_on_s, self._since_s) < self._hung_s:
             return []
@@ -109,7 +113,9 @@ class Crew:
         return successor
 
     def _judged(self, hung: Client, others: list[Client]) -> tuple[str, bool]:
-        """What is to be told of it, and whether it looks like its own fault. Keeps (2)."""
+        """Return a description, and True if it seems to be the client's own fault. Keeps the
+        client's fault.
+        """
         trace = self._trace(hung.name)
         went_on = ", ".join(other.name for other in others[:SHOWN_MAX]) or "nobody"
         sentence = (f"{hung.name} hangs for {self._clock() - hung.went_on_s:.0f} s and asked for "
@@ -120,8 +126,10 @@ class Crew:
                               and others and others[0].kind == hung.kind)
 
     def end(self, wait_s: float, is_last: Callable[[Client], bool]) -> None:
-        """All are told to stop, some when the others have. wait_s: for each of both, and again for
-        those that take the places of who does not stop."""
+        """Stop all clients, those with `is_last` after the others.
+
+        wait_s: for each of the two groups, and again for replacements of clients that do not stop.
+        """
         for last in (False, True):
             chosen = [role for role, client in self._of.items() if is_last(client) == last]
             for role in chosen:
@@ -136,8 +144,7 @@ class Crew:
             client.join(max(end_s - self._clock(), 0.0))
 
     def _finish(self, roles: list[Role], wait_s: float) -> None:
-        """What a client that failed or hangs left is finished by one that has nothing else to
-        do."""
+        """Complete the work of failed or hung clients with replacements that do nothing else."""
         of = {role: self._of[role] for role in roles}
         left = {role: client for role, client in of.items()
                 if client.is_alive() or client.failure is not None}
@@ -158,7 +165,7 @@ class Crew:
                 self.problems.append(sentence)
 
     def verdict(self) -> tuple[list[str], list[str]]:
-        """(problems, what was the clients' own fault)."""
+        """Return (problems, hangs that are the clients' own fault)."""
         return ([*self.problems,
                  *(sentence for sentence, successor in self._excused if not successor.progress)],
                 [*self._own,
@@ -170,7 +177,7 @@ def _ended(client: Client) -> str:
 
 
 def _at(client: Client) -> str:
-    """Where in the code its thread is."""
+    """Return the position of the client's thread in the code."""
     frame = sys._current_frames().get(client.ident or 0)
     if frame is None:
         return "not in Python"

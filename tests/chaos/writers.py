@@ -1,7 +1,7 @@
-"""Producers that write numbered records and remember what they were told.
+"""Producers that write numbered records and record the results.
 
-Owns: a thread for each writer, with its client.
-Invariants: (1) an outcome that was not told is not in the history; (2) a number is used once.
+Owns: one thread for each writer, with its client.
+Invariants: known outcomes: only acknowledged outcomes enter the history; a number is used once.
 """
 
 import random
@@ -30,11 +30,13 @@ def value_of(data: bytes) -> Value:
 
 
 class Client(threading.Thread):
-    """Something that works until it is told to stop. `progress` counts what was acknowledged,
-    `went_on_s` is when that was last, and `pause_s` the longest time without since it was last
-    reset. `asked` is what it asked last. kind: those of one kind make the same kinds of requests.
-    is_abandoned: another has taken its place, and finishes what it left. is_traced: librdkafka
-    tells on stderr what it sends and receives."""
+    """A thread that works until it is stopped.
+
+    `progress` counts acknowledged operations, `went_on_s` is the time of the last one, and
+    `pause_s` the longest gap since the last reset. `asked` is the last operation. kind: clients of
+    one kind send the same kinds of requests. is_abandoned: a replacement exists and completes its
+    work. is_traced: librdkafka logs its requests and responses to stderr.
+    """
 
     kind = "client"
     clock = staticmethod(time.monotonic)
@@ -50,7 +52,7 @@ class Client(threading.Thread):
         self.progress = 0
         self.pause_s = 0.0
         self.chance = random.Random(name)
-        self.failures: list[str] = []        # What it was refused, or not answered in time.
+        self.failures: list[str] = []  # Requests that failed or timed out.
         self.went_on_s = self._last_s = self.clock()
 
     def run(self) -> None:
@@ -60,7 +62,7 @@ class Client(threading.Thread):
             self.failure = failure
 
     def work(self) -> None:
-        """Until `stopping` is set."""
+        """Work until `stopping` is set."""
         raise AssertionError("each client has its own")
 
     def went_on(self) -> None:
@@ -70,19 +72,19 @@ class Client(threading.Thread):
         self.progress += 1
 
     def asks(self, what: str) -> None:
-        """The next call may hang."""
+        """Record the next operation, which may hang."""
         self.asked = what
 
     def librdkafka(self) -> dict:
-        """Settings of what librdkafka tells of itself."""
+        """Return librdkafka's settings for its request log."""
         return {"client.id": self.name, **(TRACED if self.is_traced else {"log_level": 0})}
 
     def refused(self, what, error) -> None:
-        """Something was not done, as the client says itself after all its tries."""
+        """Record an operation that failed after all retries of the client."""
         self.failures.append(f"{what}: {error!r}")
 
     def reset(self) -> float:
-        """The longest pause until now, the one under way included; the next begins here."""
+        """Return the longest gap so far, including the current one, and start a new one."""
         now_s = self.clock()
         longest = max(self.pause_s, now_s - self._last_s)
         self.pause_s, self._last_s = 0.0, now_s
@@ -97,7 +99,7 @@ class Client(threading.Thread):
 
 
 class Sender(Client):
-    """Writes to the partitions of a topic in turn, `rate` records a second."""
+    """Write to the partitions of a topic in turn, `rate` records per second."""
 
     kind = "sender"
 
@@ -112,7 +114,7 @@ class Sender(Client):
         self._in_flight = threading.Semaphore(IN_FLIGHT_MAX)
 
     def values(self):
-        """The next (value, place), each when it is due."""
+        """Yield the next (value, place) when it is due."""
         number = 0
         while not self.stopping.is_set():
             if self._in_flight.acquire(timeout=0.1):
@@ -130,13 +132,13 @@ class Sender(Client):
         self.went_on()
 
     def failed(self, value: Value, error) -> None:
-        """It may be there or not. Keeps (1)."""
+        """Handle a record of unknown outcome. Keeps known outcomes."""
         self._in_flight.release()
         self.refused(value.number, error)
 
 
 class OwnSender(Sender):
-    """With pylog's client."""
+    """A sender with pylog's client."""
 
     def work(self) -> None:
         with Producer({"delivery.timeout.ms": DELIVERY_MS, "client.id": self.name,
@@ -154,7 +156,7 @@ class OwnSender(Sender):
 
 
 class LibrdkafkaSender(Sender):
-    """With librdkafka."""
+    """A sender with librdkafka."""
 
     def work(self) -> None:
         producer = self._begun()
@@ -165,7 +167,8 @@ class LibrdkafkaSender(Sender):
                                      self.failed(value, error) if error
                                      else self.acknowledged(value, _offset(sent)))
             except confluent_kafka.KafkaException as error:
-                # A fatal one: what was under way fails, and a producer with another id goes on.
+                # After a fatal error all pending records fail, and a new producer with another id
+                # continues.
                 self.failed(value, error)
                 producer = self._begun()
         self.asks("a flush")
@@ -181,12 +184,12 @@ class LibrdkafkaSender(Sender):
 
     def _poll(self, producer) -> None:
         while not self.stopping.is_set():
-            # What is fatal produce() says, too.
+            # produce() reports fatal errors as well.
             with suppress(confluent_kafka.KafkaException):
                 producer.poll(0.1)
 
 
 def _offset(sent) -> int:
-    """Where a record is; -1 of one that was sent twice and whose first answer was lost."""
+    """Return a record's offset, or -1 for a retry whose first acknowledgement was lost."""
     found = sent.offset()
     return -1 if found is None else found
