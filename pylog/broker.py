@@ -15,10 +15,11 @@ import logging
 import signal
 import time
 
-from pylog import api, supervisor
+from pylog import supervisor
 from pylog._native.grants import Grants
 from pylog._native.iopool import IO_THREADS_MAX, IoPool
 from pylog._native.repeats import Repeats
+from pylog.api import registry
 from pylog.api.cluster.client_quotas import resolve_later
 from pylog.config.client_quotas import ANONYMOUS, ClientQuotas
 from pylog.config.listeners import SASL_PROTOCOLS
@@ -350,7 +351,7 @@ class Broker:
 
     def _dispatcher(self) -> Dispatcher:
         access = None if self._authorizer is None else self.guard().access
-        handlers = api.handlers(
+        handlers = registry.handlers(
             settings=self.settings, metadata_service=self.metadata, controller=self.controller,
             logs=self.logs, coordinator=self.groups, transactions=self.transactions,
             verification=self.verification, markers=self.markers, client_quotas=self.quotas,

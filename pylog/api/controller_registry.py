@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog._native.reactor import RequestContext
-    from pylog.api import Handler, Message
+    from pylog.api.handler import Handler, Message
     from pylog.api.security.sasl import AuthenticationApi
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas

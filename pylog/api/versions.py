@@ -16,7 +16,7 @@ from pylog.protocol.errors import ErrorCode
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
-    from pylog.api import Handler, Message
+    from pylog.api.handler import Handler, Message
     from pylog.metadata.service import MetadataService
 
 LEVEL_0_SINCE = 4  # Older clients cannot read a minimum level of 0 (KAFKA-17011).

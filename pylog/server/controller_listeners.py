@@ -18,7 +18,7 @@ TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from pylog.api import Handler, Message
+    from pylog.api.handler import Handler, Message
     from pylog.security.access import Access
     from pylog.security.identities import Identities
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from pylog._native.grants import Grants
     from pylog._native.reactor import Event, Reactors
-    from pylog.api import Handler
+    from pylog.api.handler import Handler
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas
     from pylog.coordinator.transactions.verification import Verification

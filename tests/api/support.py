@@ -5,8 +5,8 @@ import random
 import types
 from types import SimpleNamespace
 
-from pylog import api
 from pylog._native.reactor import RequestContext
+from pylog.api import registry
 from pylog.config import Settings
 from pylog.api.security.delegation_tokens import Asker
 from pylog.coordinator.runtime.deferred_reply import Pending
@@ -67,7 +67,7 @@ class Broker:
 
     def handlers(self):
         """The handlers of every API, on this broker as it is now."""
-        return api.handlers(
+        return registry.handlers(
             settings=self.settings, metadata_service=self, controller=self.controller,
             logs=self.logs, coordinator=getattr(self, "groups", None),
             transactions=getattr(self, "transactions", None),

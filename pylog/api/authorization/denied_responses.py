@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog._native.reactor import RequestContext
-    from pylog.api import Message
+    from pylog.api.handler import Message
     from pylog.protocol.errors import Error
 
 NONE_COMMITTED = -1

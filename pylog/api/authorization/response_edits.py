@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from pylog.api import Message, Result
+    from pylog.api.handler import Message, Result
 
 _AWAITED = frozenset((types.CoroutineType, Pending))
 

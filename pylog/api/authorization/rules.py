@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog._native.reactor import RequestContext
-    from pylog.api import Handler, Message, Result
+    from pylog.api.handler import Handler, Message, Result
     from pylog.config import Settings
     from pylog.metadata.service import MetadataService
     from pylog.security.access import Access

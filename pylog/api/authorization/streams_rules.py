@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog._native.reactor import RequestContext
-    from pylog.api import Handler, Message, Result
+    from pylog.api.handler import Handler, Message, Result
     from pylog.security.access import Access
 
 HIDDEN_TEXT = "The described group uses topics that the client is not authorized to describe."

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pylog._native.reactor import RequestContext
-    from pylog.api import Handler, Message
+    from pylog.api.handler import Handler, Message
     from pylog.metadata.controller.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
 

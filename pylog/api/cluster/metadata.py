@@ -20,7 +20,7 @@ from pylog.protocol.errors import ErrorCode
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
-    from pylog.api import Handler, Message, Parts
+    from pylog.api.handler import Handler, Message, Parts
     from pylog.api.cluster.cluster import Addresses
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pylog._native.reactor import RequestContext
-    from pylog.api import Handler, Message
+    from pylog.api.handler import Handler, Message
     from pylog.metadata.service import MetadataService
 
 WITH_IDS = 13            # Versions of Fetch that name topics by their ids.

@@ -18,7 +18,7 @@ from pylog.protocol.errors import ErrorCode
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
-    from pylog.api import Handler, Message
+    from pylog.api.handler import Handler, Message
     from pylog.config.client_quotas import ClientQuotas
     from pylog.metadata.controller.active_controller import ActiveController
     from pylog.metadata.service import MetadataService

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pylog._native.reactor import RequestContext
-    from pylog.api import Handler, Message
+    from pylog.api.handler import Handler, Message
     from pylog.api.cluster.metadata_log import Observers
     from pylog.config import Settings
     from pylog.metadata.controller.active_controller import ActiveController

@@ -18,7 +18,7 @@ TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a star
 if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
     from pylog._native.log import Log
-    from pylog.api import Handler, Message
+    from pylog.api.handler import Handler, Message
     from pylog.log.manager import LogManager
     from pylog.metadata.service import MetadataService
 

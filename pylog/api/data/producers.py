@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from pylog._native.reactor import RequestContext
-    from pylog.api import Handler, Message
+    from pylog.api.handler import Handler, Message
     from pylog.api.data.transactions import TransactionsApi
     from pylog.log.manager import LogManager
     from pylog.metadata.controller.active_controller import ActiveController

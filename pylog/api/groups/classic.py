@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog._native.reactor import RequestContext
-    from pylog.api import Handler, Message
+    from pylog.api.handler import Handler, Message
     from pylog.api.cluster.cluster import Addresses
     from pylog.coordinator.groups.service import GroupCoordinator
     from pylog.coordinator.transactions.service import TransactionCoordinator

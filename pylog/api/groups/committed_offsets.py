@@ -17,7 +17,7 @@ from pylog.protocol.errors import ErrorCode
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
-    from pylog.api import Handler, Message, Result
+    from pylog.api.handler import Handler, Message, Result
     from pylog.coordinator.groups.service import GroupCoordinator
     from pylog.coordinator.groups.shard import Groups
     from pylog.metadata.service import MetadataService

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pylog._native.reactor import RequestContext
     from pylog._native.repeats import Repeats
-    from pylog.api import Handler, Message
+    from pylog.api.handler import Handler, Message
     from pylog.config import Settings
     from pylog.coordinator.groups.service import GroupCoordinator
     from pylog.metadata.service import MetadataService

@@ -13,7 +13,7 @@ TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a star
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from pylog.api import Message
+    from pylog.api.handler import Message
 
 PART_ROWS = 500
 # What a principal without restrictions may do with a group (KIP-430).

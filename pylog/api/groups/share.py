@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pylog._native.reactor import RequestContext
-    from pylog.api import Handler, Message
+    from pylog.api.handler import Handler, Message
     from pylog.coordinator.groups.service import GroupCoordinator
     from pylog.coordinator.share.service import ShareCoordinator
     from pylog.metadata.service import MetadataService

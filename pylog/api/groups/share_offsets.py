@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog._native.reactor import RequestContext
-    from pylog.api import Handler, Message
+    from pylog.api.handler import Handler, Message
     from pylog.coordinator.groups.service import GroupCoordinator
     from pylog.metadata.service import MetadataService
     from pylog.share.service import Sharing

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pylog._native.reactor import RequestContext
-    from pylog.api import Handler, Message
+    from pylog.api.handler import Handler, Message
     from pylog.api.groups.streams_topics import InternalTopics
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas

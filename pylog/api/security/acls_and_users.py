@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pylog._native.reactor import RequestContext
-    from pylog.api import Handler, Message, Result
+    from pylog.api.handler import Handler, Message, Result
     from pylog.api.security.sasl import AuthenticationApi
     from pylog.metadata.controller.active_controller import ActiveController
     from pylog.metadata.service import MetadataService

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog._native.reactor import RequestContext
-    from pylog.api import Handler, Message
+    from pylog.api.handler import Handler, Message
     from pylog.config import Settings
     from pylog.metadata.controller import delegation_tokens as tokens
     from pylog.metadata.controller.active_controller import ActiveController

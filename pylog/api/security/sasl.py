@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from pylog._native.reactor import Reactors, RequestContext
-    from pylog.api import Message
+    from pylog.api.handler import Message
     from pylog.config import Settings
     from pylog.security.identities import Identities, Principal
     from pylog.security.sasl import Login, Mechanisms
