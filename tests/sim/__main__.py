@@ -1,7 +1,7 @@
-"""Many seeds in several processes: `python -m tests.sim --seeds 10000`.
+"""Run many seeds in several processes: `python -m tests.sim --seeds 10000`.
 
 Owns: its worker processes.
-Invariants: (1) a seed that fails is printed with what is wrong, and alone it fails the same.
+Invariants: a failing seed is printed with its error and fails the same when run by itself.
 Source: none.
 """
 
@@ -16,7 +16,7 @@ SEEDS_PER_JOB = 20
 
 
 def _tried(first: int, count: int) -> list:
-    """[(seed, what is wrong)] of some seeds."""
+    """Run a range of seeds and return [(seed, error)]."""
     wrong = []
     for seed in range(first, first + count):
         try:

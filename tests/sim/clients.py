@@ -1,8 +1,8 @@
-"""Producers, consumers and an administrator of a simulated cluster.
+"""Producers, consumers and an admin client of a simulated cluster.
 
-Owns: what they believe, and their connections.
-Invariants: (1) a client knows what it was answered, and the image of some broker that runs; (2)
-  what an idempotent producer was not answered it sends again, the same, before anything else.
+Owns: the clients' state and connections.
+Invariants: a client uses only its own responses and the image of a running broker; retries: an
+  idempotent producer repeats an unacknowledged batch unchanged before it sends anything else.
 Source: Kafka's clients.
 """
 
@@ -24,7 +24,7 @@ PREFERRED, UNCLEAN = 0, 1
 
 
 class Client(Process):
-    """A process beside the cluster."""
+    """A process outside the cluster."""
 
     def __init__(self, world, number):
         super().__init__(f"client {number}")
@@ -32,14 +32,16 @@ class Client(Process):
         self._peers: dict = {}
 
     def image(self):
-        """What some broker has in force; None while there is none."""
+        """Return the metadata image of some broker, or None."""
         known = [node.process.metadata.tail.published for node in self.world.brokers
                  if node.alive and node.process.membership is not None]
         return self.world.random.choice(known) if known else None
 
     def partition(self, names: str = "t"):
-        """(topic, index, its state as some broker has it) of some partition; None without one.
-        names: what its topic's begins with."""
+        """Return (topic, index, state) of a random partition in some broker's image, or None.
+
+        names: prefix of the topic's name.
+        """
         image = self.image()
         known = [] if image is None else sorted(
             name for name in image.topics if name.startswith(names))
@@ -50,7 +52,7 @@ class Client(Process):
         return topic, index, topic.partitions[index]
 
     async def ask(self, node_id, port, message, version=0):
-        """The answer. Raises PeerError."""
+        """Send a request and return the response. Raises PeerError."""
         peer = self._peers.get((node_id, port))
         if peer is None or peer.failure is not None:
             peer = self._peers[node_id, port] = await Peer.connect(
@@ -59,7 +61,7 @@ class Client(Process):
 
 
 class Producer(Client):
-    """acks: 1 or -1."""
+    """A producer. acks: 1 or -1."""
 
     def __init__(self, world, number, acks, idempotent):
         super().__init__(world, number)
@@ -94,7 +96,7 @@ class Producer(Client):
             if image is not None and topic is None:
                 break
             leader = topic.partitions[key[1]].leader if topic is not None else NO_LEADER
-        # Keeps (2): a new producer knows nothing of what became of it.
+        # Keeps retries: a new producer id has no unacknowledged batch.
         self._ids.pop(key, None)
 
     async def _sent(self, key, leader, payload, count) -> bool:
@@ -118,7 +120,7 @@ class Producer(Client):
 
 
 class Consumer(Client):
-    """Reads everything, again and again."""
+    """A consumer that repeatedly reads everything."""
 
     async def run(self) -> None:
         positions: dict = {}
@@ -142,7 +144,7 @@ class Consumer(Client):
 
 
 class Admin(Client):
-    """Creates, deletes, grows, moves, elects."""
+    """Create and delete topics, add partitions, reassign replicas and elect leaders."""
 
     def __init__(self, world, number):
         super().__init__(world, number)
@@ -159,7 +161,7 @@ class Admin(Client):
                 await self.decided(wish)
 
     async def decided(self, wish):
-        """What the active controller makes of it, whoever that is; None when nobody answers."""
+        """Return the active controller's response to a request, or None without a response."""
         controllers = list(self.world.controllers)
         self.world.random.shuffle(controllers)
         for node in controllers:

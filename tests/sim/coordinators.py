@@ -1,7 +1,7 @@
 """The coordinators of a simulated broker: pylog's own, on model logs.
 
-Owns: what waits for model logs.
-Invariants: (1) nothing that decides is a model.
+Owns: the calls that wait for model logs.
+Invariants: only logs are models; every decision is made by pylog's code.
 Source: pylog.broker; csrc/log/flusher (FlushWaits).
 """
 
@@ -26,7 +26,7 @@ from tests.sim.loop import OWNER
 
 
 class FlushWaits:
-    """As pylog._native.flushes.FlushWaits."""
+    """Model of pylog._native.flushes.FlushWaits."""
 
     def __init__(self, count: int):
         self.count = count
@@ -62,17 +62,17 @@ class FlushWaits:
 
 
 def producer_of(log, producer_id: int, now_ms: int = 0) -> tuple:
-    """As pylog._native.producers.producer_of()."""
+    """Model of pylog._native.producers.producer_of()."""
     return log.written_by.of(producer_id).told()
 
 
 def verify_producer(log, producer_id: int, epoch: int, holder: int) -> None:
-    """As pylog._native.producers.verify_producer(); there is one holder."""
+    """Model of pylog._native.producers.verify_producer(), with a single holder."""
     log.written_by.verify(producer_id, epoch)
 
 
 class _GroupCoordinator(GroupCoordinator):
-    """Without state.lmdb: a load reads the whole log."""
+    """A group coordinator without state.lmdb: it loads by reading the whole log."""
 
     def _open(self, topic_id, index, clock):
         numbers = itertools.count()
@@ -82,7 +82,7 @@ class _GroupCoordinator(GroupCoordinator):
 
 
 class Coordinators:
-    """Of one process, an internal_topic.Node."""
+    """The coordinators of one process, with the interface of internal_topic.Node."""
 
     credentials = None
 
@@ -124,5 +124,5 @@ class Coordinators:
         self.markers.close()
 
     async def ensure_topics(self):
-        """FindCoordinator's part."""
+        """Create internal topics as FindCoordinator does."""
         return [await each.ensure_topic() for each in (self.groups, self.transactions)]

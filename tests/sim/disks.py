@@ -1,9 +1,10 @@
-"""The disks of a simulated machine: log directories that fill, fail and forget, and the logs there.
+"""The disks of a simulated machine: log directories that fill, fail and lose writes, and their
+logs.
 
-Owns: what outlives a process.
-Invariants: (1) a process begins with what its disks hold, and nothing else; (2) a directory that
-  failed stays offline until the next start, one that is full until it has room; (3) the first one
-  holds the metadata: without it the process ends.
+Owns: the state that survives a process.
+Invariants: a process starts with the contents of its disks only; directories: a failed directory
+  stays offline until the next start, a full one until space returns; the first directory holds the
+  metadata, and the process ends if it fails.
 Source: pylog.log.manager, pylog.log.log_directories.
 """
 
@@ -17,32 +18,35 @@ from pylog.log import partition_log
 from tests.sim.logs import NS, Directory, Files, MetadataFiles, ModelLog
 
 DIRECTORIES = 2
-# Files of snapshots, which are real ones.
+# Folder for snapshots, which are real files.
 FOLDERS = next((path for path in ("/dev/shm",) if Path(path).is_dir()), None)
 
 
 class Disk:
-    """What a machine keeps. directories: of the process that runs now, by number. flush_first: a
-    replica counts only with records that it has flushed."""
+    """A machine's persistent state.
+
+    directories: of the current process, by number. flush_first: a replica acknowledges only flushed
+    records.
+    """
 
     def __init__(self, flush_first: bool):
         self._flush_first = flush_first
         self.partitions: dict = {}       # (topic id, index) -> Files
         self.metadata = MetadataFiles()
         self.clean_epoch = -1
-        self.lost: set = set()           # (topic id, index) of which records that counted are gone
+        self.lost: set = set()  # (topic id, index) of replicas that lost acknowledged records
         self.is_full = False
-        self.deleted: set = set()        # Places whose files were deleted; a process has them open.
-        self.ages = [0] * DIRECTORIES    # How often each directory was created again.
+        self.deleted: set = set()  # Directories whose files were deleted while open.
+        self.ages = [0] * DIRECTORIES  # How often each directory was re-created.
         self.directories: list[Directory] = []
         self.folder = Path(tempfile.mkdtemp(prefix="pylog-sim-", dir=FOLDERS))
 
     def began(self) -> None:
-        """A process finds every directory well, whatever it was to the last one (2)."""
+        """Start a process: every directory is online again. Keeps directories."""
         self.directories = [Directory(self) for _ in range(DIRECTORIES)]
 
     def forget(self, choose, places=range(DIRECTORIES)) -> None:
-        """What was not flushed may be gone from those directories."""
+        """Lose a random part of the unflushed records in the given directories."""
         for key, files in self.partitions.items():
             if files.place not in places:
                 continue
@@ -56,7 +60,7 @@ class Disk:
             self.metadata.lose(choose.randint(0, 3))
 
     def release_deleted(self) -> None:
-        """Drop the deleted files: the process that had them open has ended."""
+        """Drop the deleted files after the process that had them open ended."""
         for key in [key for key, files in self.partitions.items() if files.place in self.deleted]:
             del self.partitions[key]
             self.lost.add(key)
@@ -74,7 +78,7 @@ class Disk:
 
 
 class Logs:
-    """As LogManager."""
+    """Model of LogManager."""
 
     paths = [f"/{number}" for number in range(DIRECTORIES)]
     recovering = 0
@@ -82,18 +86,18 @@ class Logs:
     def __init__(self, process):
         self._process, self._disk = process, process.node.disk
         self._topics: dict = {}          # name -> (topic id, [ModelLog or None])
-        self._settings: dict = {}        # name -> what its logs go by
+        self._settings: dict = {}  # name -> settings of its logs
         self.directories = [process]
         self.disks = SimpleNamespace(
             online=lambda place: not self._disk.directories[place].offline,
             usable=lambda: [(0, "/")])
         self.checkpointer = SimpleNamespace(cut=self._cut)
         self.moves = SimpleNamespace(lock=nullcontext(), find=lambda name, index: None)
-        self._told: set = set()          # Directories whose failure take_failed() has returned.
+        self._told: set = set()  # Directories whose failure take_failed() has returned.
         self.offline: list = []
 
     def reconfigure(self) -> None:
-        """Settings of all brokers changed, on which no log here depends."""
+        """Ignore changed cluster-wide settings: no log here depends on them."""
 
     def all(self):
         return [log for _, logs in self._topics.values() for log in logs if log is not None]
@@ -115,7 +119,7 @@ class Logs:
         return (name, index) in self.offline
 
     def take_failed(self) -> list:
-        """As LogManager.take_failed()."""
+        """Model of LogManager.take_failed()."""
         failed = {place for place, directory in enumerate(self._disk.directories)
                   if directory.offline} - self._told
         self._told |= failed
@@ -189,7 +193,7 @@ class Logs:
         pass
 
     def open_partitions(self, image, roles) -> None:
-        """A start: what the image has no replica of here goes."""
+        """Open the image's replicas at a start and delete all others."""
         wanted = set()
         for topic in image.topics.values():
             self.create(topic.name, topic.id, roles(topic), image.topic_config(topic.name))

@@ -1,7 +1,7 @@
-"""What befalls a simulated cluster.
+"""Faults of a simulated cluster.
 
-Owns: the faults under way.
-Invariants: (1) a fault ends by itself, and at the latest with over().
+Owns: the active faults.
+Invariants: every fault ends by itself, at the latest with over().
 Source: none.
 """
 
@@ -11,11 +11,11 @@ from tests.sim.network import LATENCY_S
 
 
 class Faults:
-    """world: to which they happen."""
+    """Inject faults into a world."""
 
     def __init__(self, world):
         self._world, self._random = world, world.random
-        # Each seed has a temper of its own.
+        # Each seed weights the kinds of faults differently.
         kinds = (self._kill, self._cut_power, self._stop, self._halt, self._cut, self._isolate,
                  self._reset, self._slow_network, self._lose_quorum, self._lose_answers,
                  self._slow_disk, self._allocate, self._vanish, self._fill_disk,
@@ -24,12 +24,12 @@ class Faults:
         if world.has_disasters and world.flush_first:
             self._kinds.append((self._cut_all_power, 2))
         if world.has_disasters and not world.coordinates:
-            # Transactions do not survive the loss of all that their coordinator wrote.
+            # Transactions do not survive the loss of all records of their coordinator.
             self._kinds.append((self._delete_directory, 2))
         self._timers: list = []
 
     def next(self) -> None:
-        """One more."""
+        """Inject one more fault."""
         kinds, weights = zip(*self._kinds)
         if any(weights):
             self._random.choices(kinds, weights)[0]()
@@ -37,7 +37,7 @@ class Faults:
     def over(self) -> None:
         world = self._world
         for timer in self._timers:
-            timer.cancel()      # Who is gone later stays gone.
+            timer.cancel()  # Failures that are still due are cancelled too.
         world.network.latency_s = LATENCY_S
         for host in world.network.hosts.values():
             host.powered = True
@@ -92,12 +92,12 @@ class Faults:
             if node.alive:
                 node.kill(power=True, silent=True)
             else:
-                # Nothing has flushed what its last process left in the page cache.
+                # Nothing has flushed the records that the last process left in the page cache.
                 node.disk.forget(self._random)
             self._later(0.3, 8.0, self._start, node)
 
     def _vanish(self) -> None:
-        """The machine is gone without a word."""
+        """Power off a machine without closing its connections."""
         node = self._node()
         if node.alive:
             node.kill(silent=True)
@@ -179,7 +179,7 @@ class Faults:
         self._later(0.3, 5.0, setattr, node.disk, "is_full", False)
 
     def _fail_directory(self) -> None:
-        """A disk forgets what it had not taken, as one without power does."""
+        """Fail a directory. The disk loses unflushed records, as without power."""
         world = self._world
         node = self._random.choice(world.brokers) if world.flush_first else world.weak
         if node.alive and node.process.membership is not None:
@@ -187,7 +187,7 @@ class Faults:
             self._later(2.0, 8.0, self._repair, node)
 
     def _delete_directory(self) -> None:
-        """Delete a log directory's files; the running process has them open."""
+        """Delete a log directory's files while the running process has them open."""
         node = self._random.choice(self._world.brokers)
         if node.alive and node.process.membership is not None:
             node.disk.deleted.add(self._random.choice((0, 1, 1, 1)))

@@ -1,9 +1,9 @@
-"""A twin of the native fetchers, and of what a leader answers to them.
+"""Models of the native fetchers and of the leader's side of replica fetches.
 
-Owns: the requests under way to leaders.
-Invariants: (1) states, notices and pauses are those of csrc/replica/followed.c; (2) one request is
-  under way on a connection; (3) the answers are those of csrc/serve/fetch.c; (4) nothing is asked
-  for by what an image says that is older than this run's registration.
+Owns: the pending requests to leaders.
+Invariants: states, notices and pauses match csrc/replica/followed.c; single request: each
+  connection has at most one pending request; leader's side: responses match csrc/serve/fetch.c;
+  registration: nothing is fetched on the basis of an image older than this run's registration.
 Source: csrc/replica, csrc/serve/fetch.c, csrc/serve/fetch_replica.c.
 """
 
@@ -18,8 +18,8 @@ from tests.sim.loop import OWNER
 REFUSED, DIVERGED, OUT_OF_RANGE = fetcher.REFUSED, fetcher.DIVERGED, fetcher.OUT_OF_RANGE
 FAILED, LOST, THREADS_MAX = fetcher.FAILED, fetcher.LOST, fetcher.THREADS_MAX
 BACKOFF_S, STOPS_MAX, STOPS_S = 0.05, 4, 1.0
-RECORDS_MAX = 20             # Of one partition in an answer, but for the rest of the last batch.
-OFFLINE, SHORT = -102, -109  # As csrc/log/log.h has them.
+RECORDS_MAX = 20  # Per partition and response, apart from the rest of the last batch.
+OFFLINE, SHORT = -102, -109  # Values of csrc/log/log.h.
 
 Notice = namedtuple("Notice", (
     "kind", "token", "code", "epoch", "end_offset", "leader_id", "leader_epoch"),
@@ -32,7 +32,7 @@ Row = namedtuple("Row", ("error", "diverging", "records", "high_watermark"),
 
 
 class Followed:
-    """A partition that is followed."""
+    """A followed partition."""
 
     def __init__(self, log, topic_id, partition, leader_id, leader_epoch, token):
         self.log, self.topic_id, self.partition = log, topic_id, partition
@@ -52,7 +52,7 @@ class Followed:
 
 
 class Link:
-    """A connection to a leader; its protocol."""
+    """A connection to a leader and its protocol."""
 
     def __init__(self, fetchers, leader_id):
         self.fetchers, self.leader_id = fetchers, leader_id
@@ -74,7 +74,7 @@ class Link:
 
 
 class Fetchers:
-    """As pylog._native.fetcher.Fetchers."""
+    """Model of pylog._native.fetcher.Fetchers."""
 
     def __init__(self, *, replica_id, wait_ms_max, backoff_ms_max, flush_first, **_):
         self._replica_id, self._wait_s = replica_id, wait_ms_max / 1000
@@ -103,7 +103,7 @@ class Fetchers:
     def set_broker_epoch(self, epoch) -> None:
         self._broker_epoch = epoch
 
-    # ---- what is followed -----------------------------------------------------------------------
+    # ---- followed partitions --------------------------------------------------------------------
 
     def follow(self, log, topic_id, partition, leader_id, leader_epoch, token) -> Followed:
         followed = Followed(log, topic_id, partition, leader_id, leader_epoch, token)
@@ -156,7 +156,7 @@ class Fetchers:
         self._loop.call_soon(self._ask, leader_id)
 
     def _ask(self, leader_id) -> None:
-        """Keeps (2)."""
+        """Send the next request. Keeps the single request."""
         link = self._links.get(leader_id)
         if link is None or link.end is None or link.asked is not None:
             return
@@ -171,7 +171,7 @@ class Fetchers:
                 self._loop.call_later(self._process.flush_s(), self._flush, link, asked)
             return
         in_force = self._process.metadata.tail.published.offset
-        assert self._broker_epoch <= in_force, (self._broker_epoch, in_force)   # Keeps (4).
+        assert self._broker_epoch <= in_force, (self._broker_epoch, in_force)  # Registration.
         link.asked, link.number = asked, link.number + 1
         link.end.write(FetchAsk(link.number, self._replica_id, self._broker_epoch, [Ask(
             followed.topic_id, followed.partition, followed.leader_epoch, *followed.place())
@@ -186,7 +186,7 @@ class Fetchers:
                 followed.log.flush()
         self._ask(link.leader_id)
 
-    # ---- answers --------------------------------------------------------------------------------
+    # ---- responses ------------------------------------------------------------------------------
 
     def answered(self, link, asked, rows) -> None:
         for followed, row in zip(asked, rows):
@@ -242,7 +242,7 @@ class Fetchers:
 
 
 def check_epochs(log, ask) -> tuple:
-    """(error, diverging) as fetch_check_epochs() has them."""
+    """Return (error, diverging) as fetch_check_epochs() does."""
     epoch = log.leader_epoch
     if ask.leader_epoch >= 0 and ask.leader_epoch != epoch:
         return (74 if ask.leader_epoch < epoch else 75), None
@@ -257,7 +257,7 @@ def check_epochs(log, ask) -> tuple:
 
 
 def enter(log, ask, request, now_ns) -> tuple:
-    """What a follower's fetch says of where it is: (error, may it join)."""
+    """Record a follower's position from its fetch and return (error, True if it may join)."""
     error, diverging = check_epochs(log, ask)
     if error or diverging is not None:
         return error, False
@@ -268,7 +268,7 @@ def enter(log, ask, request, now_ns) -> tuple:
 
 
 def read(log, ask) -> Row:
-    """Keeps (3)."""
+    """Return the leader's response for one partition. Keeps the leader's side."""
     if log.log_dir.offline:
         return Row(STORAGE_CODE)
     error, diverging = check_epochs(log, ask)

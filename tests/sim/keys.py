@@ -1,10 +1,9 @@
-"""A model of what a quorum is kept in: keys and leases on several machines, and clients that lose
-answers.
+"""A model of etcd: keys and leases on several machines, and clients that lose responses.
 
 Owns: the keys.
-Invariants: (1) a transaction happens at one moment, as a whole, while a majority of the members
-  has a leader; (2) whoever sent it may not hear of it, and it may come late; (3) a key with a lease
-  goes when that ends.
+Invariants: atomicity: a transaction takes effect as a whole at one time, while a majority of the
+  members has a leader; lost responses: a client may miss the response of a transaction, which may
+  take effect late; leases: a key disappears with its lease.
 Source: etcd 3.
 """
 
@@ -21,18 +20,18 @@ Entry = namedtuple("Entry", ("value", "lease"))
 
 
 class Store:
-    """members: the hosts that it runs on."""
+    """The store. members: the hosts that run it."""
 
     def __init__(self, network, members):
         self.network, self.loop = network, network.loop
         self.members = members
         self.keys: dict = {}
-        self.leases: dict = {}           # id -> (ttl, when it ends)
-        self.watches: list = []          # (process, stir)
+        self.leases: dict = {}  # id -> (ttl, expiry time)
+        self.watches: list = []  # (process, callback)
         self.leaderless_until = 0.0
 
     def answers(self, name: str) -> bool:
-        """Whether a host reaches a member that has a majority."""
+        """Return True if a host reaches a member that belongs to a majority."""
         if self.loop.time() < self.leaderless_until:
             return False
         reaches = self.network.reaches
@@ -59,7 +58,7 @@ class Store:
         return Row(key, self.keys[key].value)
 
     def transact(self, conditions, changes, looks) -> Answered:
-        """Keeps (1)."""
+        """Apply a transaction. Keeps atomicity."""
         self.expire()
         if not all(map(self._holds, conditions)):
             return Answered(False, [self._rows(look) for look in looks])
@@ -85,7 +84,7 @@ class Store:
         return True
 
     def expire(self) -> None:
-        """Keeps (3)."""
+        """Delete the keys of expired leases. Keeps leases."""
         now = self.loop.time()
         for lease in [id_ for id_, (_, end) in self.leases.items() if end <= now]:
             del self.leases[lease]
@@ -96,7 +95,7 @@ class Store:
                 self._stir()
 
     def look_after_leases(self) -> None:
-        """Ends leases in time, which watches hear of."""
+        """Expire leases in time and notify watches."""
         if any(map(self.answers, self.members)):
             self.expire()
         self.loop.call_later(0.2, self.look_after_leases)
@@ -111,7 +110,7 @@ class Store:
 
 
 class Client(Keys):
-    """Of one process: calls block its thread."""
+    """The client of one process: calls block its thread."""
 
     name = "a model"
     value_bytes_max = 1_200_000
@@ -119,7 +118,7 @@ class Client(Keys):
     def __init__(self, store: Store, process, random):
         self._store, self._process, self._random = store, process, random
         self.addresses = [f"{member}:2379" for member in store.members]
-        self.unsure = 0.0        # The share of changes whose answer is lost.
+        self.unsure = 0.0  # Fraction of changes whose response is lost.
 
     def close(self) -> None:
         pass
@@ -132,7 +131,7 @@ class Client(Keys):
             raise Unreachable("no member answers")
 
     def _changed(self, change):
-        """Keeps (2)."""
+        """Apply a change whose response may be lost. Keeps lost responses."""
         self._asked()
         loop, lost = self._store.loop, self._random.random()
         if lost < self.unsure / 2:

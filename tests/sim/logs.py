@@ -1,8 +1,8 @@
-"""Twins of the native log: a partition's records as a list, and the metadata log's batches.
+"""Models of the native log: a partition's records as a list, and the metadata log's batches.
 
-Owns: what a simulated disk holds of one log, and the log's role while its process lives.
-Invariants: (1) the answers are those of pylog._native.log.Log, which tests.sim.test_twins asks the
-  same; (2) what was flushed outlives a power cut, what was written outlives the process.
+Owns: a log's contents on a simulated disk, and its role during the process.
+Invariants: results match pylog._native.log.Log, which tests.sim.test_twins compares; flushed
+  records survive a power loss, written records survive the process.
 Source: csrc/log.
 """
 
@@ -15,7 +15,7 @@ from tests.sim.producers import Part, Producers, parts_of, placed
 
 NS = 1_000_000_000
 NOT_REPLICA_CODE, NOT_LEADER_CODE, STORAGE_CODE = 75, 6, 56
-BROKEN, FULL = 5, 28         # As errno has them.
+BROKEN, FULL = 5, 28  # Values of errno.
 
 Record = namedtuple("Record", ("epoch", "payload", "left"), defaults=(0,))
 Record.__doc__ = """payload: (producer id or -1, sequence number), or a Part. left: how many records
@@ -23,20 +23,24 @@ of the same batch follow it."""
 
 
 class Files:
-    """What a disk holds of a partition: records, epochs [(epoch, start offset)], and what a start
-    trusts. place: the number of its log directory."""
+    """A partition on disk: records, epochs [(epoch, start offset)], and checkpoints.
+
+    place: the number of its log directory.
+    """
 
     def __init__(self, place: int = 0):
         self.place = place
         self.records: list = []
         self.epochs: list = []
         self.flushed = 0
-        self.counted_unflushed = 0   # Up to which the only replica counted before its flush.
-        self.high_watermark = 0      # As of the newest checkpoint.
+        self.counted_unflushed = 0  # End acknowledged by the only replica before its flush.
+        self.high_watermark = 0  # From the newest checkpoint.
 
     def lose(self, end: int) -> None:
-        """The power went: what was not flushed is gone from `end` on. A batch that is torn there is
-        no batch to the next start."""
+        """Lose unflushed records from `end` on in a power loss.
+
+        The next start ignores a batch that is incomplete there.
+        """
         end = max(end, self.flushed)
         while end > self.flushed and self.records[end - 1].left:
             end -= 1
@@ -56,7 +60,7 @@ def cut_epochs(epochs: list, end: int) -> None:
 
 
 def assign_epoch(epochs: list, epoch: int, offset: int) -> None:
-    """As epochs_assign(): an epoch that is not less, or wrote nothing before, gives way."""
+    """Model of epochs_assign(): remove entries with a higher epoch or without records."""
     if epochs and epochs[-1][0] == epoch:
         return
     while epochs and (epochs[-1][0] > epoch or epochs[-1][1] >= offset):
@@ -66,7 +70,7 @@ def assign_epoch(epochs: list, epoch: int, offset: int) -> None:
 
 
 def end_for_epoch(epochs: list, epoch: int, end: int) -> tuple:
-    """As epochs_end_of()."""
+    """Model of epochs_end_of()."""
     if epoch < 0 or not epochs or epoch > epochs[-1][0]:
         return -1, -1
     above = sum(1 for known, _ in epochs if known <= epoch)
@@ -75,7 +79,7 @@ def end_for_epoch(epochs: list, epoch: int, end: int) -> tuple:
 
 
 class Remote:
-    """What a leader knows of another replica."""
+    """A leader's state for another replica."""
 
     __slots__ = ("broker", "epoch", "fetched_epoch", "end", "start", "fetched_ns", "caught_up_ns",
                  "leader_end_then", "told_high", "in_sync", "maximal", "eligible", "asked")
@@ -93,21 +97,24 @@ class Remote:
 
 
 class Directory:
-    """A log directory. disk: has is_full."""
+    """A log directory. disk: provides is_full."""
 
     def __init__(self, disk):
         self.offline = False
         self._disk = disk
 
     def check_room(self) -> None:
-        """Raises Shortage."""
+        """Check for free space. Raises Shortage."""
         if self._disk.is_full:
             raise Shortage(FULL, STORAGE_CODE, "no room")
 
 
 class ModelLog:
-    """files: what is there of it. seen: is told of what happens to it (watcher.Seen). now_ns: the
-    virtual clock. settings: lag_ns, min_isr, flush_first."""
+    """A partition's log.
+
+    files: its contents on disk. seen: receives its events (watcher.Seen). now_ns: the virtual
+    clock. settings: lag_ns, min_isr, flush_first.
+    """
 
     def __init__(self, files: Files, key, seen, now_ns, settings, directory):
         self.files, self.key = files, key
@@ -129,7 +136,7 @@ class ModelLog:
         for offset, record in enumerate(files.records):
             self._note(offset, record)
 
-    # ---- ends -----------------------------------------------------------------------------------
+    # ---- boundaries -----------------------------------------------------------------------------
 
     start_offset = 0
 
@@ -152,7 +159,7 @@ class ModelLog:
         return found
 
     def flush(self) -> None:
-        """Raises StorageError."""
+        """Flush all records. Raises StorageError."""
         if not self.closed:
             self._check_disk()
             self.files.flushed = self.end_offset
@@ -161,7 +168,7 @@ class ModelLog:
 
     @property
     def failed(self) -> int:
-        """Why it cannot serve as leader; 0: it can."""
+        """Return the error that prevents leadership, or 0."""
         return BROKEN if self.log_dir.offline or self.closed else 0 if self.is_leader else -1
 
     def _check_disk(self) -> None:
@@ -234,7 +241,7 @@ class ModelLog:
                  other.caught_up_ns) for other in (self.remotes or {}).values()]
 
     def follower_at(self, broker_id, broker_epoch, offset, start_offset, now_ns) -> bool:
-        """Raises LogError."""
+        """Record a follower's fetch. Raises LogError."""
         self._usable()
         self._check_disk()
         if not self.is_leader:
@@ -307,8 +314,11 @@ class ModelLog:
     # ---- records --------------------------------------------------------------------------------
 
     def produce(self, payload, count: int = 1) -> int:
-        """A batch of a client's, as the leader; its first offset. payload: of the first record, the
-        others' have the numbers after it. A sequence that is there already has its old place."""
+        """Append a client's batch as the leader and return its first offset.
+
+        payload: of the first record; the other records have the following sequence numbers. A
+        duplicate returns its original offset.
+        """
         self._writable()
         producer, sequence = payload
         known = self.producers.get(producer)
@@ -329,7 +339,7 @@ class ModelLog:
         self.log_dir.check_room()
 
     def _lead(self, payloads: list) -> int:
-        """One batch; its first offset."""
+        """Append one batch and return its first offset."""
         base = self.end_offset
         for number, payload in enumerate(payloads):
             self._append(Record(self.leader_epoch, payload, len(payloads) - 1 - number))
@@ -340,7 +350,7 @@ class ModelLog:
         return base
 
     def append_as_follower(self, records: list) -> None:
-        """Raises LogError: of whole batches before it some may be there."""
+        """Append as a follower. Raises LogError, possibly after appending some of the batches."""
         self._usable()
         self._check_disk()
         for number, record in enumerate(records):
@@ -360,7 +370,7 @@ class ModelLog:
         self._seen.appended(self, self.end_offset - 1, record)
 
     def append(self, data, now_ms: int, *, leader_epoch: int = -1, trusted=False) -> tuple:
-        """A batch of this broker's own; (its first offset, its last)."""
+        """Append a batch of the broker's own and return (first offset, last offset)."""
         self._writable()
         if leader_epoch not in (-1, self.leader_epoch):
             raise NotLeader(0, NOT_LEADER_CODE, "it leads in another epoch")
@@ -368,14 +378,14 @@ class ModelLog:
         return base, self.end_offset - 1
 
     def append_in_transaction(self, data: bytes, guard) -> None:
-        """A batch of a client's. guard: of producers.Producers. Raises LogError."""
+        """Append a client's batch. guard: from producers.Producers. Raises LogError."""
         self._writable()
         parts = parts_of(data)
         if self.written_by.check(parts[0].header, guard):
             self._lead(parts)
 
     def read(self, offset: int, bytes_max: int) -> bytes:
-        """Whole batches that came as bytes."""
+        """Return whole batches as bytes."""
         found, size, records = [], 0, self.files.records
         while offset < len(records) and size < bytes_max:
             record = records[offset]
@@ -386,7 +396,7 @@ class ModelLog:
         return b"".join(found)
 
     def is_durable(self, offset: int) -> bool:
-        """Whether acks=all may be answered for a record."""
+        """Return True if acks=all may be acknowledged for a record."""
         return self.high_watermark > offset and (
             self.in_sync_count > 1 or self.flushed_offset > offset)
 
@@ -451,7 +461,7 @@ Kept = namedtuple("Kept", ("base", "end", "epoch", "data"))
 
 
 class MetadataFiles:
-    """A copy of the metadata log on a disk. start: where it begins, after a snapshot."""
+    """The metadata log on a disk. start: its first offset, after a snapshot."""
 
     def __init__(self):
         self.batches: list = []
@@ -462,26 +472,28 @@ class MetadataFiles:
         return self.batches[-1].end if self.batches else self.start
 
     def lose(self, batch_count: int) -> None:
-        """The power went: the last batches are gone."""
+        """Lose the last batches in a power loss."""
         del self.batches[max(0, len(self.batches) - batch_count):]
         self.high_watermark = min(self.high_watermark, self.end)
 
     def begin_at(self, offset: int) -> None:
-        """Nothing is left of it but where it begins."""
+        """Empty the log and let it start at an offset."""
         self.batches.clear()
         self.start = self.high_watermark = offset
 
 
 class MetadataCopy:
-    """As the native log of `__cluster_metadata-0`. seen: (base offset, bytes) of what is kept.
-    directory: see Directory."""
+    """Model of the native log of `__cluster_metadata-0`.
+
+    seen: receives (base offset, bytes) of retained batches. directory: see Directory.
+    """
 
     def __init__(self, files: MetadataFiles, seen, directory):
         self._files, self._seen, self._directory = files, seen, directory
         self.high_watermark = min(files.high_watermark, files.end)
 
     def close(self, now_ms: int) -> None:
-        """Its files stay."""
+        """Close the log and keep its files."""
 
     @property
     def start_offset(self) -> int:
@@ -533,7 +545,7 @@ class MetadataCopy:
             self._files.batches.pop()
 
     def move_start(self, offset: int, now_ms: int) -> int:
-        """Drops what is before the batch that holds the offset."""
+        """Drop the batches before the batch that contains the offset."""
         files = self._files
         while files.batches and files.batches[0].end <= offset:
             files.start = files.batches.pop(0).end

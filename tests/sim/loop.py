@@ -1,11 +1,11 @@
-"""An event loop on a virtual clock, shared by the processes of a simulated cluster.
+"""An event loop with a virtual clock, shared by the processes of a simulated cluster.
 
-Owns: the clock, what is due, the threads that blocking calls run on.
-Invariants: (1) one thing happens at a time, in an order that the seed alone decides: also the
-  threads run one at a time, and only while the loop waits for them; (2) no code of a process that
-  was killed runs again; (3) what falls due in a process that is halted happens once it goes on;
-  (4) a moment in which too much happens is a loop that spins.
-Source: Python's asyncio (the part of a loop that pylog uses).
+Owns: the clock, the scheduled callbacks, the threads for blocking calls.
+Invariants: determinism: one callback or thread runs at a time, in an order that only the seed
+  determines, and threads run only while the loop waits for them; dead processes: no code of a
+  killed process runs again; halted processes: callbacks that become due during a halt run when it
+  ends; no spinning: too many callbacks at one virtual time are an error.
+Source: Python's asyncio (the subset of the loop's interface that pylog uses).
 """
 
 import asyncio
@@ -14,20 +14,20 @@ import heapq
 import threading
 from collections import deque
 
-PER_MOMENT_MAX = 50_000      # Keeps (4).
+PER_MOMENT_MAX = 50_000  # Keeps the loop from spinning.
 OWNER: contextvars.ContextVar = contextvars.ContextVar("process", default=None)
 
 
 class Wrong(Exception):
-    """An invariant does not hold."""
+    """An invariant is violated."""
 
 
 class Killed(BaseException):
-    """Ends a thread of a process that was killed."""
+    """Ends a thread of a killed process."""
 
 
 class Process:
-    """What dies and halts as a whole. `name` is for reports."""
+    """A unit that is killed and halted as a whole. `name` is for reports."""
 
     def __init__(self, name: str):
         self.name = name
@@ -37,7 +37,7 @@ class Process:
 
 
 class Handle:
-    """A callback that is due; as asyncio's."""
+    """A scheduled callback, like asyncio's."""
 
     __slots__ = ("callback", "args", "context", "due", "gone")
 
@@ -58,7 +58,7 @@ class Handle:
 
 
 class Worker(threading.Thread):
-    """A thread that runs only while the loop waits for it. Keeps (1)."""
+    """A thread that runs only while the loop waits for it. Keeps determinism."""
 
     def __init__(self, back):
         super().__init__(daemon=True)
@@ -84,7 +84,7 @@ class Worker(threading.Thread):
 
 
 class Loop(asyncio.AbstractEventLoop):
-    """random: delays of threads. connect: (process, factory, host, port) -> coroutine."""
+    """The loop. random: delays of threads. connect: (process, factory, host, port) -> coroutine."""
 
     def __init__(self, random, blocks, connect=None):
         self._random, self._blocks, self.connect = random, blocks, connect
@@ -96,7 +96,7 @@ class Loop(asyncio.AbstractEventLoop):
         self._workers: list = []
         self._back = threading.Semaphore(0)
         self._current: Worker | None = None
-        self.tasks: list = []            # Of the dead too: they must not be finalized meanwhile.
+        self.tasks: list = []  # Also of dead processes, to delay their finalizers.
         self.failure: BaseException | None = None
         self.steps = 0
         self.closed = False
@@ -121,7 +121,7 @@ class Loop(asyncio.AbstractEventLoop):
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def run_for(self, seconds: float, step=None) -> None:
-        """Lets virtual time pass. step: called after each thing that happened. Raises Wrong."""
+        """Advance virtual time. step: called after each callback. Raises Wrong."""
         end = self._now + seconds
         asyncio._set_running_loop(self)
         try:
@@ -143,9 +143,9 @@ class Loop(asyncio.AbstractEventLoop):
                 continue
             process = handle.context.get(OWNER)
             if process is not None and not process.alive:
-                continue         # Keeps (2).
+                continue  # Keeps dead processes dead.
             if process is not None and process.halted:
-                process.deferred.append(handle)          # Keeps (3).
+                process.deferred.append(handle)  # Keeps halted processes halted.
                 continue
             handle.context.run(handle.callback, *handle.args)
             if self.failure is not None:
@@ -159,12 +159,12 @@ class Loop(asyncio.AbstractEventLoop):
                 raise Wrong(f"something spins: {handle.callback}")
 
     def go_on(self, process: Process) -> None:
-        """A process that was halted runs again."""
+        """Resume a halted process."""
         process.halted = False
         deferred, process.deferred = process.deferred, []
         self._ready.extend(deferred)
 
-    # ---- what asyncio asks of a loop ------------------------------------------------------------
+    # ---- the interface of asyncio's loops -------------------------------------------------------
 
     def create_future(self):
         return asyncio.Future(loop=self)
@@ -191,7 +191,8 @@ class Loop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context) -> None:
         error = context.get("exception")
-        # Of a task that nobody asks: when that is found depends on the collector, not on the seed.
+        # About an abandoned task: the time of this message depends on the collector, not on the
+        # seed.
         if "never retrieved" in context.get("message", ""):
             return
         if not self.closed and self.failure is None and isinstance(error, Exception):
@@ -205,7 +206,7 @@ class Loop(asyncio.AbstractEventLoop):
         return self._readers.pop(fd, None) is not None
 
     def readable(self, fd) -> None:
-        """Whoever reads from it is called."""
+        """Call the readers of a descriptor."""
         reader = self._readers.get(fd)
         if reader is not None:
             reader()
@@ -255,7 +256,7 @@ class Loop(asyncio.AbstractEventLoop):
             future.set_result(worker.result)
 
     def block(self, seconds: float) -> None:
-        """Called on a worker: other things happen meanwhile."""
+        """Block a worker thread while other callbacks run."""
         worker = self._current
         assert worker is not None, "only what _blocks() names may block"
         worker.pause_s = seconds
@@ -265,7 +266,7 @@ class Loop(asyncio.AbstractEventLoop):
             raise Killed
 
     def close(self) -> None:
-        """Ends the threads, and what is under way."""
+        """End the threads and pending coroutines."""
         self.closed = True
         for worker in self._workers:
             if worker.busy:
@@ -285,7 +286,7 @@ class Loop(asyncio.AbstractEventLoop):
 
 
 def _finish(coroutine) -> None:
-    """Ends a coroutine that may want to wait for something at its end."""
+    """End a coroutine, even if its cleanup awaits something."""
     for _ in range(20):
         try:
             coroutine.close()

@@ -1,9 +1,9 @@
-"""Ordered streams between simulated hosts, and what can be wrong with them.
+"""Ordered streams between simulated hosts, and their faults.
 
-Owns: the listeners, the connections, and which ways are cut.
-Invariants: (1) what was sent on a connection arrives in order, or the connection ends; (2) on a way
-  that is cut nothing arrives, neither bytes nor the end of a connection, until it is whole again;
-  (3) a process that was killed resets its connections, a host that lost power says nothing.
+Owns: the listeners, the connections, the cut routes.
+Invariants: ordered delivery: bytes on a connection arrive in order, or the connection ends; cut
+  routes: on a cut route nothing arrives until it is restored, neither bytes nor the end of a
+  connection; resets: a killed process resets its connections, a host without power sends nothing.
 Source: TCP.
 """
 
@@ -18,7 +18,7 @@ LATENCY_S = (0.0001, 0.001)
 
 
 class Host:
-    """A machine: `name`, and the process that runs there, if any."""
+    """A machine: `name`, and its running process, if any."""
 
     def __init__(self, name: str):
         self.name = name
@@ -35,7 +35,7 @@ class End(asyncio.Transport):
         self.protocol = protocol
         self.other: End | None = None
         self.open = True
-        self._due = 0.0          # Nothing sent later arrives earlier (1).
+        self._due = 0.0  # Keeps ordered delivery: later bytes arrive no earlier.
 
     def write(self, data) -> None:
         if self.open and (self.process is None or self.process.alive):
@@ -66,13 +66,13 @@ class End(asyncio.Transport):
 
 
 class Network:
-    """loop: the simulated one. random: latencies."""
+    """The network. loop: the simulated one. random: latencies."""
 
     def __init__(self, loop, random):
         self.loop, self.random = loop, random
         self.hosts: dict = {}
         self.cut: set = set()            # (from, to)
-        self._stalled: dict = {}         # (from, to) -> what waits for the way
+        self._stalled: dict = {}  # (from, to) -> bytes held back by a cut route
         self.latency_s = LATENCY_S
         self.ends: list = []
         self.sent = 0
@@ -81,18 +81,18 @@ class Network:
         return self.hosts.setdefault(name, Host(name))
 
     def listen(self, name: str, port: int, process, accept) -> None:
-        """accept: (End) -> the protocol of a new connection."""
+        """Listen on a port. accept: (End) -> the protocol of a new connection."""
         self.host(name).listeners[port] = process, accept
 
     def reaches(self, source: str, target: str) -> bool:
-        """Whether both ways are whole."""
+        """Return True if both directions are intact."""
         return self.hosts[target].powered and self.hosts[source].powered and (
             (source, target) not in self.cut and (target, source) not in self.cut)
 
     # ---- connections ----------------------------------------------------------------------------
 
     async def connect(self, process, factory, name, port):
-        """As loop.create_connection()."""
+        """Connect like loop.create_connection()."""
         await self._way(process.host, name)
         await self._way(name, process.host)
         here = self._joined(process, name, port)
@@ -101,11 +101,11 @@ class Network:
         return here, here.protocol
 
     def dial(self, process, name, port) -> End:
-        """As connect(), on a thread; the end has no protocol yet. Raises PeerError."""
+        """Connect on a thread and return an end without a protocol. Raises PeerError."""
         self.loop.block(2 * self.random.uniform(*self.latency_s))
         left_s, pause_s = DIAL_SECONDS, 0.2
         while left_s > 0 and not self.reaches(process.host, name):
-            # A lost SYN is sent again.
+            # TCP retransmits a lost SYN.
             self.loop.block(min(pause_s, left_s))
             left_s -= pause_s
             pause_s *= 2
@@ -127,26 +127,26 @@ class Network:
         return here
 
     async def _way(self, source: str, target: str) -> None:
-        """Returns after the time that one way takes. Raises TimeoutError."""
+        """Wait for the latency of one direction. Raises TimeoutError."""
         until = self.loop.time() + CONNECT_SECONDS
         await asyncio.sleep(self.random.uniform(*self.latency_s))
         pause_s = 0.2
         while (source, target) in self.cut or not self.hosts[target].powered:
-            # A lost SYN is sent again.
+            # TCP retransmits a lost SYN.
             if self.loop.time() > until:
                 raise TimeoutError(110, "Connection timed out")
             await asyncio.sleep(pause_s)
             pause_s *= 2
 
     def send(self, end: End, data) -> None:
-        """data: None ends the connection."""
+        """Send bytes. data: None closes the connection."""
         self.sent += 1
         due = max(end._due, self.loop.time() + self.random.uniform(*self.latency_s))
         end._due = due
         self._at(due, end, data)
 
     def _at(self, due, end, data) -> None:
-        # In nobody's name: what is under way arrives after its sender's end.
+        # Without an owner: bytes in flight arrive even after their sender died.
         token = OWNER.set(None)
         self.loop.call_at(due, self._arrive, end, data)
         OWNER.reset(token)
@@ -154,7 +154,7 @@ class Network:
     def _arrive(self, end: End, data) -> None:
         way, to = (end.host, end.other.host), end.other
         if way in self.cut or way in self._stalled:
-            self._stalled.setdefault(way, []).append((end, data))      # Keeps (2).
+            self._stalled.setdefault(way, []).append((end, data))  # Keeps cut routes.
             return
         if not self.hosts[to.host].powered:
             return
@@ -177,7 +177,7 @@ class Network:
         OWNER.reset(token)
 
     def ended(self, end: End) -> None:
-        """Forgets a connection of which neither end is open."""
+        """Forget a connection whose ends are both closed."""
         if not end.open and not end.other.open:
             self.ends = [kept for kept in self.ends if kept is not end and kept is not end.other]
 
@@ -187,14 +187,14 @@ class Network:
         self.cut.add((source, target))
 
     def heal(self, *ways) -> None:
-        """Makes ways whole, all without arguments; what waited arrives."""
+        """Restore the given routes, or all, and deliver the bytes held back."""
         for way in ways or sorted(self.cut):
             self.cut.discard(way)
             for end, data in self._stalled.pop(way, ()):
                 self.send(end, data)
 
     def reset(self, end: End) -> None:
-        """A connection ends at both sides at once."""
+        """Close a connection at both ends immediately."""
         for side in (end, end.other):
             if side.open:
                 side.open = False
@@ -202,7 +202,7 @@ class Network:
         self.ended(end)
 
     def power_off(self, name: str) -> None:
-        """The host is gone without a word."""
+        """Power off a host without closing its connections."""
         self.hosts[name].powered = False
         for way in self._stalled:
             if way[0] == name:
@@ -212,7 +212,7 @@ class Network:
                 end.open = False
 
     def died(self, process) -> None:
-        """Keeps (3)."""
+        """Reset the connections of a dead process. Keeps resets."""
         for end in [end for end in self.ends if end.process is process]:
             if end.open:
                 end.open = False

@@ -1,8 +1,7 @@
-"""A node: pylog's own parts of a broker and a controller, composed around model logs and a model
-network.
+"""A node: pylog's broker and controller code, composed around model logs and a model network.
 
-Owns: a machine's clock, and the process that runs there.
-Invariants: (1) what is not native is pylog's own: the composition is that of pylog.broker.
+Owns: a machine's clock, its process.
+Invariants: only native code is modelled; the composition follows pylog.broker.
 Source: pylog.broker, pylog.metadata.controller_service, pylog.metadata.broker_service.
 """
 
@@ -49,7 +48,7 @@ class Node:
         self.process: NodeProcess | None = None
         self.flush_s = 0.002
         self.unsure = 0.0
-        self.clock_ms = 0                # Ahead of the true time.
+        self.clock_ms = 0  # Offset from the true time.
 
     @property
     def alive(self) -> bool:
@@ -66,7 +65,10 @@ class Node:
             self.start()
 
     def kill(self, power: bool = False, silent: bool = False) -> None:
-        """power: unflushed writes go too. silent: the host says nothing any more."""
+        """Kill the process.
+
+        power: unflushed writes are lost too. silent: connections stay open without traffic.
+        """
         process, self.process = self.process, None
         if process is None:
             return
@@ -86,8 +88,7 @@ class Node:
         self.disk.release_deleted()
 
     def fail_directory(self, place: int) -> None:
-        """A log directory cannot be read or written any more until the next start, which finds what
-        it had taken."""
+        """Fail a log directory until the next start, which finds its flushed records only."""
         assert self.process is not None, self.name
         self.disk.directories[place].offline = True
         if place == 0:
@@ -97,14 +98,14 @@ class Node:
             log.wake()
 
     def notice_deleted(self) -> None:
-        """Take the directories offline whose files were deleted, as the native log does."""
+        """Take directories offline whose files were deleted, as the native log does."""
         for place in sorted(self.disk.deleted):
             if self.alive and not self.disk.directories[place].offline:
                 self.fail_directory(place)
 
 
 class OfBroker:
-    """What MemberMetadata has beside its log. Mixed in front of it."""
+    """MemberMetadata's members beside the log. Mixed in before it."""
 
     replicates = True
     is_image_due = False
@@ -152,7 +153,7 @@ class OfBroker:
 
 
 class BrokerAlone(OfBroker, MemberMetadata):
-    """Follows the controllers over the network."""
+    """A broker that follows remote controllers."""
 
     def __init__(self, process):
         self._prepare(process)
@@ -167,9 +168,9 @@ class BrokerAlone(OfBroker, MemberMetadata):
 
 
 class WithController(OfBroker, ControllerMember):
-    """One of the controllers, perhaps a broker too."""
+    """A controller, perhaps with a broker."""
 
-    store = None         # A simulated start reads the whole log.
+    store = None  # A simulated start reads the whole log.
 
     def __init__(self, process):
         self._prepare(process)
@@ -207,7 +208,7 @@ class NodeProcess(Process):
     def __init__(self, node):
         super().__init__(f"{node.name}")
         self.node, self.host = node, node.name
-        self.path = str(node.disk.folder)    # It is its own log directory, to who opens the log.
+        self.path = str(node.disk.folder)  # The log sees the process as its directory.
         self.disk = node.disk
         self.etcd = None
         self.watcher = node.world.watcher.of(node)
@@ -225,14 +226,14 @@ class NodeProcess(Process):
         return self.node.world.random.uniform(0.5, 1.5) * self.node.flush_s
 
     async def run(self) -> None:
-        """The start; everything goes on in tasks then."""
+        """Start. All further work runs in tasks."""
         world, settings, loop = self.node.world, self.node.settings, self.node.world.loop
         controls = "controller" in self.node.roles
         self.metadata = metadata = WithController(self) if controls else BrokerAlone(self)
         try:
             await metadata.join()
         except Shortage:
-            # brokerd ends with a line that says so, and is started again.
+            # brokerd logs the error and exits, and is restarted.
             self.node.kill()
             world.loop.call_later(START_AGAIN_S, self.node.start_again)
             return
@@ -266,14 +267,14 @@ class NodeProcess(Process):
         world.in_name_of(self, self._keep_up())
 
     def _coordinators(self) -> tuple:
-        """Those that hear of topics."""
+        """Return the coordinators that topic changes concern."""
         if not self.node.world.coordinates:
             return ()
         self.coordinators = Coordinators(self)
         return self.coordinators.groups, self.coordinators.transactions
 
     async def _keep_up(self) -> None:
-        """Upkeep, which flushes now and then, and gives up what is on disks that failed."""
+        """Run upkeep: flush periodically, and give up partitions on failed disks."""
         left: list = []
         while True:
             await asyncio.sleep(1.0)
@@ -292,7 +293,7 @@ class NodeProcess(Process):
                 log.files.high_watermark = log.high_watermark
 
     async def leave(self) -> None:
-        """A clean stop."""
+        """Stop cleanly."""
         self.stopping = True
         clean = -1
         if self.membership is not None:
@@ -314,7 +315,7 @@ class NodeProcess(Process):
 
 
 class Socket:
-    """What a dial returns: an End in the shape of a socket."""
+    """The result of a dial: an End with a socket's interface."""
 
     def __init__(self, end: End):
         self._end = end

@@ -1,8 +1,8 @@
-"""A controller's decisions and model brokers in one world, driven by a seed.
+"""A controller's decisions with model brokers, driven by a seed.
 
-The decisions are the real ones; a broker here is a list of records for each partition, a view of
-the metadata that lags, and the rules by which leaders and followers go. Every acknowledged record
-must be in the log of each leader that is elected after it.
+The decisions are pylog's. A broker here is a list of records for each partition, an outdated view
+of the metadata, and the rules that leaders and followers obey. Every acknowledged record must be in
+the log of every leader elected afterwards.
 """
 
 import random
@@ -25,11 +25,11 @@ ALTER = messages.AlterPartitionRequest
 
 
 class Wrong(Exception):
-    """An invariant does not hold."""
+    """An invariant is violated."""
 
 
 class Node:
-    """A broker: `log[partition]` is [(leader epoch, payload)]; `view` an image of some time ago."""
+    """A broker: `log[partition]` is [(leader epoch, payload)]; `view` is an older image."""
 
     def __init__(self, id_):
         self.id = id_
@@ -42,7 +42,7 @@ class Node:
         self.up, self.epoch, self.stopping = True, None, False
         self.incarnation += 1
         self.high = [0] * PARTITIONS
-        self.leads = {}     # partition -> what the leader of its leader epoch knows
+        self.leads = {}  # partition -> the leader's state for its epoch
         self.view = None
 
     def end(self, partition):
@@ -52,14 +52,14 @@ class Node:
         return self.log[partition][-1][0] if self.log[partition] else -1
 
     def end_for(self, partition, epoch):
-        """(the newest epoch up to `epoch`, the offset after its last record)."""
+        """Return (newest epoch <= `epoch`, offset after its last record)."""
         log = self.log[partition]
         end = sum(1 for of, _ in log if of <= epoch)
         return (log[end - 1][0] if end else -1), end
 
 
 class World:
-    """faults: names of bugs of brokers that are planted."""
+    """A run. faults: names of planted bugs of brokers."""
 
     def __init__(self, seed, faults=()):
         self.random = random.Random(seed)
@@ -67,7 +67,7 @@ class World:
         self.cluster = Cluster(**{"min.insync.replicas": str(MIN_IN_SYNC)})
         self.history = [self.cluster.image]
         self.nodes = {id_: Node(id_) for id_ in BROKERS}
-        self.weak = self.random.choice(BROKERS)    # The one whose disk forgets at a power cut.
+        self.weak = self.random.choice(BROKERS)  # Loses unflushed records in a power loss.
         self.acked = [[] for _ in range(PARTITIONS)]
         self.sent = []
         self.payload = 0
@@ -97,7 +97,7 @@ class World:
             return
         log = self.nodes[new.leader].log[index]
         if new.leader_recovery_state and new.leader == self.weak:
-            # Everybody else crashed too, and it led last: what its disk forgot is lost.
+            # All other replicas crashed too and it led last: records that its disk lost are gone.
             self.acked[index] = [(offset, payload) for offset, payload in self.acked[index]
                                  if offset < len(log) and log[offset][1] == payload]
         for offset, payload in self.acked[index]:
@@ -156,16 +156,16 @@ class World:
             self.commit(decided(brokers.fenced(self.cluster.rules, id_)))
 
     def judge(self, node):
-        """Its connection closed and its listener refused."""
+        """Treat the node as failed: its connection closed and its listener refused."""
         broker = self.cluster.image.brokers.get(node.id)
         if not node.up and broker is not None and not broker.fenced:
             self.cluster.heartbeats.end(node.id)
             self.fence_silent()
 
-    # ---- what a broker does ---------------------------------------------------------------------
+    # ---- a broker's steps -----------------------------------------------------------------------
 
     def learn(self, node):
-        """Applies metadata up to some newer image."""
+        """Apply metadata up to some newer image."""
         at = 0 if node.view is None else next(
             number for number, image in enumerate(self.history) if image is node.view)
         node.view = self.history[self.random.randint(at, len(self.history) - 1)]
@@ -230,7 +230,7 @@ class World:
             if "no truncation" not in self.faults:
                 del mine[min(end, node.end_for(index, epoch)[1]):]
                 return
-        # The offset asked for is the acknowledgement of what is before it.
+        # The fetch offset acknowledges all records before it.
         known.ends[node.id] = (node.epoch, len(mine))
         self.move_high(leader, index)
         mine += leader.log[index][len(mine):len(mine) + self.random.randint(1, 3)]
@@ -259,7 +259,7 @@ class World:
         self.sent.append((node, node.epoch, known, known.proposed))
 
     def deliver(self):
-        """One of the requests under way, perhaps not for the last time."""
+        """Deliver one of the pending requests, possibly not for the last time."""
         if not self.sent:
             return
         at = self.random.randrange(len(self.sent))
@@ -281,7 +281,7 @@ class World:
                 known.proposed is wanted):
             known.proposed = None
 
-    # ---- faults, and what people do -------------------------------------------------------------
+    # ---- faults and admin operations ------------------------------------------------------------
 
     def kill(self, node):
         node.up, node.leads, node.clean_epoch = False, {}, -1
@@ -330,7 +330,7 @@ class World:
             self.kill(node)
 
     def compare(self):
-        """Equal offsets and epochs are equal records."""
+        """Check that records with equal offsets and epochs are equal."""
         for index in range(PARTITIONS):
             found = {}
             for node in self.nodes.values():
@@ -339,7 +339,7 @@ class World:
                         raise Wrong(f"{index}: two records at {offset} of epoch {epoch}")
 
     def heal(self, rounds=60):
-        """Everybody is well: every partition gets a leader and all of its replicas in sync."""
+        """End all faults: every partition must get a leader and all of its replicas in sync."""
         for _ in range(rounds):
             for node in self.nodes.values():
                 if not node.up:
@@ -368,7 +368,7 @@ class World:
 
 
 def run(seed, faults=(), steps=400):
-    """Raises Wrong."""
+    """Run a seed. Raises Wrong."""
     world = World(seed, faults)
     for number in range(steps):
         world.step()

@@ -1,8 +1,8 @@
-"""Bugs that are planted in pylog, which the simulation has to find: the proof that it can fail.
+"""Bugs planted in pylog that the simulation must find: proof that it can fail.
 
-Owns: nothing; a plant is undone by its monkeypatch.
-Invariants: (1) a plant changes one decision of pylog, or what stands for a native one.
-Source: mistakes that Kafka made (KAFKA-3410, KIP-101, KIP-497, KIP-903, KIP-966), and like ones.
+Owns: nothing; monkeypatch removes a planted bug.
+Invariants: a planted bug changes one decision of pylog, or of the model of a native one.
+Source: Kafka's past bugs (KAFKA-3410, KIP-101, KIP-497, KIP-903, KIP-966) and similar ones.
 """
 
 from pylog.coordinator.runtime.journal import Journal

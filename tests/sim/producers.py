@@ -1,7 +1,7 @@
-"""A twin of what the native log knows of producers whose records come as real batches.
+"""A model of the native log's producer state, for records that arrive as real batches.
 
-Owns: the state of one log's producers.
-Invariants: (1) it follows from the records that the log holds.
+Owns: the producers of one log.
+Invariants: the state depends on the log's records only.
 Source: csrc/log/producers.c, csrc/log/log_append.c.
 """
 
@@ -18,7 +18,7 @@ Part.__doc__ = """One record of a batch that came as bytes. index: its place the
 
 
 class Producer:
-    """What of one."""
+    """The state of one producer."""
 
     def __init__(self):
         self.epoch = self.coordinator_epoch = self.first_open = self.marker = NONE
@@ -30,7 +30,7 @@ class Producer:
 
 
 class Producers:
-    """Of one log."""
+    """The producers of one log."""
 
     def __init__(self):
         self._known: dict = {}
@@ -39,21 +39,24 @@ class Producers:
         return self._known.get(producer_id) or Producer()
 
     def guard(self, producer_id: int, epoch: int):
-        """None: its transaction is open; else what must be the same when a record of it comes."""
+        """Return None if the transaction is open, else a value that must be the same at the append.
+        """
         known = self.of(producer_id)
         return None if known.first_open >= 0 and known.epoch == epoch else known.marker
 
     def verify(self, producer_id: int, epoch: int) -> None:
-        """Its coordinator has the partition in the open transaction."""
+        """Record the coordinator's confirmation that the open transaction contains the partition.
+        """
         if producer_id in self._known:
             self._known[producer_id].verified_epoch = epoch
 
     def is_verified(self, producer_id: int, epoch: int) -> bool:
-        """Whether the coordinator need not be asked, though no transaction is open."""
+        """Return True if no check with the coordinator is needed although no transaction is open.
+        """
         return self.of(producer_id).verified_epoch == epoch
 
     def check(self, header, guard) -> bool:
-        """Whether a batch of a transaction is new; False: it is here. Raises LogError."""
+        """Return True if a transactional batch is new, False for a duplicate. Raises LogError."""
         known = self.of(header.producer_id)
         if header.producer_epoch < known.epoch:
             raise SequenceError(0, EPOCH_CODE, "an older epoch")
@@ -67,7 +70,7 @@ class Producers:
         return True
 
     def note(self, offset: int, part: Part) -> None:
-        """A record stands in the log."""
+        """Update the state for an appended record."""
         header = part.header
         if not header.attributes & batch.TRANSACTIONAL:
             return
@@ -87,7 +90,7 @@ class Producers:
             known.first_open = offset
 
     def is_open(self) -> bool:
-        """Whether some transaction is."""
+        """Return True if any transaction is open."""
         return any(known.first_open >= 0 for known in self._known.values())
 
 
@@ -97,12 +100,12 @@ def coordinator_epoch_of(part: Part) -> int:
 
 
 def parts_of(data: bytes) -> list:
-    """The records of a batch."""
+    """Return the records of a batch."""
     _, header = next(batch.walk(data))
     return [Part(data, index, header) for index in range(header.last_offset_delta + 1)]
 
 
 def placed(part: Part, base: int, epoch: int) -> bytes:
-    """The batch of a record as it stands in a log."""
+    """Return a record's batch as stored in a log."""
     data = part.data
     return base.to_bytes(8, "big") + data[8:12] + epoch.to_bytes(4, "big") + data[16:]

@@ -1,8 +1,10 @@
-"""What a simulated node answers on its listeners: to brokers and controllers as pylog's handlers
-do, to clients and followers as the native server does.
+"""The listeners of a simulated node.
+
+Serves brokers and controllers as pylog's handlers do, clients and followers as the native server
+does.
 
 Owns: the server's side of each connection.
-Invariants: (1) a connection's requests are answered one after the other, in their order.
+Invariants: requests of a connection are answered one after the other, in order.
 Source: pylog.server.dispatch, csrc/serve.
 """
 
@@ -26,7 +28,7 @@ BROKER_PORT, CONTROLLER_PORT = 9092, 9093
 
 
 class Connection:
-    """The server's side of a connection: answer() takes one request after the other."""
+    """The server's side of a connection. answer() handles one request after the other."""
 
     def __init__(self, end: End):
         self.end, self.process = end, end.process
@@ -48,11 +50,11 @@ class Connection:
         self._task = None
 
     def connection_lost(self, error) -> None:
-        """What is under way goes on, and its answer goes nowhere."""
+        """Let the pending request finish; its response is dropped."""
 
 
 class ControllerConnection(Connection):
-    """On a controller's listener."""
+    """A connection to a controller's listener."""
 
     async def answer(self, asked):
         message = asked.message
@@ -60,7 +62,7 @@ class ControllerConnection(Connection):
                                   principal=0, client_id="", throttle_ms=0,
                                   local_host=self.process.host, local_port=CONTROLLER_PORT)
         if callable(message):
-            # What an admin client wants: (the active controller) -> a coroutine.
+            # An admin client's request: (the active controller) -> a coroutine.
             try:
                 return Replied(asked.number, await message(HereOrNowhere(self.process.metadata)))
             except LogError as error:
@@ -79,7 +81,7 @@ class ControllerConnection(Connection):
 
 
 class BrokerConnection(Connection):
-    """On a broker's listener: Fetch of followers, Produce and Fetch of clients."""
+    """A connection to a broker's listener: Fetch of followers, Produce and Fetch of clients."""
 
     async def answer(self, asked):
         if isinstance(asked, fetchers.FetchAsk):
@@ -103,7 +105,7 @@ class BrokerConnection(Connection):
         return Replied(asked.number, await result if hasattr(result, "__await__") else result)
 
     def _ends(self, request):
-        """Where the log of one partition begins, or ends, to a follower."""
+        """Return a log's start or end offset for a follower."""
         topic, = request.topics
         part, = topic.partitions
         log = self.process.logs.get(topic.name, part.partition_index)
@@ -116,7 +118,7 @@ class BrokerConnection(Connection):
         return new(topics=[new.ListOffsetsTopicResponse(name=topic.name, partitions=[row])])
 
     async def _written(self, wanted) -> int:
-        """An error code, as produce.c has them for a batch of a transaction."""
+        """Append a transactional batch and return an error code as produce.c does."""
         log = self.process.logs.by_id(wanted.topic_id, wanted.index)
         if log is None or not log.is_leader:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -166,7 +168,7 @@ class BrokerConnection(Connection):
 
     @staticmethod
     async def _grown(logs, until) -> None:
-        """Returns when something happens to one of the logs, or at the time `until`."""
+        """Return when one of the logs changes, or at the time `until`."""
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
         timer = loop.call_at(until, _done, waiter)
@@ -179,7 +181,7 @@ class BrokerConnection(Connection):
             timer.cancel()
 
     async def _produced(self, wanted):
-        """(error, offset) as produce.c has them."""
+        """Return (error, offset) as produce.c does."""
         log = self.process.logs.by_id(wanted.topic_id, wanted.index)
         if log is None or not log.is_leader:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
@@ -195,7 +197,7 @@ class BrokerConnection(Connection):
         return error, -1 if error else offset
 
     async def _replicated(self, log, offset, wait_s) -> int:
-        """0 when acks=all may be answered for what was appended up to an offset, else an error."""
+        """Wait until acks=all may be acknowledged up to an offset. Return 0 or an error."""
         process, loop = self.process, asyncio.get_running_loop()
         resignations, until = log.resignations, loop.time() + wait_s
         loop.call_later(process.flush_s(), log.flush_if_well)
@@ -213,7 +215,7 @@ class BrokerConnection(Connection):
         return ErrorCode.REQUEST_TIMED_OUT
 
     def _consumed(self, wanted):
-        """(error, records below the high watermark from an offset on)."""
+        """Return (error, records below the high watermark from an offset on)."""
         log = self.process.logs.by_id(wanted.topic_id, wanted.index)
         if log is None or not log.is_leader:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, []

@@ -1,4 +1,4 @@
-"""Acknowledged records through failures of brokers, in a simulation that planted bugs prove."""
+"""Acknowledged records survive broker failures, in a simulation that must find planted bugs."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def _crashes_are_clean(patch):
                   lambda rules, broker_id, _: restarted(rules, broker_id, True))
 
 
-# With a seed that finds it, or one before that.
+# With a seed that finds it, or a slightly smaller one.
 PLANTS = [(_any_replica, 0), (_fenced_too, 110), (_stale_proposals, 100), (_moves_end_early, 0),
           (_crashes_are_clean, 26), ("by committed", 97), ("below minimum", 8), ("joins early", 47),
           ("no truncation", 5)]

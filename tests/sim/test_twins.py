@@ -1,4 +1,4 @@
-"""The model logs of the simulation answer as native ones do."""
+"""The simulation's model logs return the same results as native logs."""
 
 import time
 from types import SimpleNamespace
@@ -16,14 +16,14 @@ STEPS = 150
 
 
 class Unseen:
-    """A watcher that looks away."""
+    """A watcher that ignores all events."""
 
     def __getattr__(self, name):
         return lambda *arguments: None
 
 
 class Pair:
-    """A native log and its twin, which are told the same."""
+    """A native log and its model, which receive the same calls."""
 
     def __init__(self, directory, number, random):
         self.random = random
@@ -40,7 +40,7 @@ class Pair:
         return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
     def both(self, name, *arguments, **named):
-        """What both do; their answers are the same."""
+        """Call both and compare the results."""
         found = []
         for log in (self.native, self.model):
             try:

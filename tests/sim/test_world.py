@@ -1,5 +1,5 @@
-"""A cluster of pylog's own controllers, brokers and followers in a simulated world, whose proof are
-planted bugs."""
+"""A simulated cluster of pylog's controllers, brokers and followers, which must find planted bugs.
+"""
 
 import pytest
 
@@ -57,7 +57,7 @@ def test_a_seed_brings_the_same_again():
     assert first.watcher.image.offset == second.watcher.image.offset
 
 
-# With a seed that finds it, or one before that.
+# With a seed that finds it, or a slightly smaller one.
 PLANTS = [
     (plants.fenced_brokers_join, 0),
     (plants.acknowledged_before_followers_append, 0),
@@ -97,7 +97,7 @@ def test_a_planted_bug_is_found(plant, first, monkeypatch):
     pytest.fail("it was not found")
 
 
-# Once in some dozens of seeds; tests.sim.test_partitions finds most of them in its smaller world.
+# Found by one seed in dozens; tests.sim.test_partitions finds most of them in its smaller world.
 RARE = [
     plants.high_watermark_by_the_committed_isr, plants.high_watermark_below_the_minimum,
     plants.stale_proposals_are_accepted, plants.decisions_overlap, plants.an_old_controller_appends,

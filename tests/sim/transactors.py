@@ -1,9 +1,9 @@
-"""Transactional producers and groups of a simulated cluster, and what became of what they did.
+"""Transactional producers and groups of a simulated cluster, and the outcomes of their work.
 
-Owns: what they were told.
-Invariants: (1) a transaction that was committed is there as a whole, one that was not is not seen,
-  one of unknown end is there or is not; none is open at rest; (2) a group's position never goes
-  back behind one that was acknowledged, nor comes from a transaction that was not committed.
+Owns: the responses they received.
+Invariants: atomicity: a committed transaction exists as a whole, an aborted one is invisible, one
+  of unknown outcome is either, and none stays open at the end; group offsets: a group's offset
+  never falls below an acknowledged one and never comes from an uncommitted transaction.
 Source: KIP-98, KIP-447.
 """
 
@@ -37,12 +37,15 @@ PASSING = frozenset((
 
 
 class Given(Exception):
-    """An answer that a client cannot go on from, or none."""
+    """An error that a client cannot recover from, or no response."""
 
 
 class Transaction:
-    """written: [(partition, value)]. wanted: whether its commit was asked for; ended: whether it
-    was committed, None while that is not known."""
+    """A transaction.
+
+    written: [(partition, value)]. wanted: its commit was requested. ended: True if it was
+    committed, False if aborted, None if unknown.
+    """
 
     def __init__(self):
         self.written: list = []
@@ -51,14 +54,14 @@ class Transaction:
 
 
 class Ledger:
-    """What clients were told."""
+    """The results that clients received."""
 
     def __init__(self):
         self.transactions: dict[int, Transaction] = {}
-        self.floors: dict[str, int] = {}     # Group -> the newest position acknowledged.
+        self.floors: dict[str, int] = {}  # Group -> highest acknowledged offset.
 
     def told(self, group: str, floor: int, position: int) -> None:
-        """A group's position was asked for when the newest one acknowledged was `floor`."""
+        """Check an offset requested when the highest acknowledged one was `floor`."""
         if position < floor:
             raise Wrong(f"{group} is at {position} after {floor}")
         found = self.transactions.get(position)
@@ -66,7 +69,8 @@ class Ledger:
             raise Wrong(f"{group} is at {position}, which was not committed")
 
     def check(self, logs: list) -> None:
-        """logs: of each partition, its records. Keeps (1)."""
+        """Check all transactions against the logs: the records of each partition. Keeps atomicity.
+        """
         visible, left = set(), set()
         for index, records in enumerate(logs):
             waiting: dict = {}
@@ -96,9 +100,9 @@ class Ledger:
 
 
 class Coordinated(Client):
-    """What asks coordinators."""
+    """A client of coordinators."""
 
-    _asked: int | None = None            # Who was, the last time.
+    _asked: int | None = None  # The last coordinator.
 
     def _leader_at(self, topic_name: str, index: int | None, key: str):
         image = self.image()
@@ -110,8 +114,10 @@ class Coordinated(Client):
         return None if leader == NO_LEADER else leader
 
     async def say(self, topic: str, message, version: int, code, key: str = "", index=None):
-        """The answer of the leader of a key's partition, once its error passes no more. code:
-        (answer) -> its error. Raises Given."""
+        """Send a request to the leader of a key's partition until it succeeds; return the response.
+
+        Retries transient errors. code: (response) -> its error. Raises Given.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + PATIENCE_S
         while loop.time() < until:
@@ -136,19 +142,20 @@ class Coordinated(Client):
         await self.ask(node.id, BROKER_PORT, ENSURE)
 
     async def look_at(self, group: str) -> None:
-        """Keeps (2)."""
+        """Fetch a group's offset and check it. Keeps group offsets."""
         floor, ask = self.world.ledger.floors.get(group, -1), messages.OffsetFetchRequest
         answer = await self.say(OFFSETS, ask(group_id=group, require_stable=True, topics=[
             ask.OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[0])]), FETCH_VERSION,
             lambda answer: answer.error_code or answer.topics[0].partitions[0].error_code, group)
         topic = self.world.watcher.image.topics[OFFSETS]
-        # As in Kafka, one that does not know yet of its successor answers what it has.
+        # As in Kafka, a coordinator that does not know its successor yet may return an older
+        # offset.
         if topic.partitions[partition_of(group, len(topic.partitions))].leader == self._asked:
             self.world.ledger.told(group, floor, answer.topics[0].partitions[0].committed_offset)
 
 
 class Committer(Coordinated):
-    """A group that commits higher and higher positions."""
+    """A group that commits increasing offsets."""
 
     async def run(self) -> None:
         group = f"group{self.number}"
@@ -170,7 +177,7 @@ class Committer(Coordinated):
 
 
 class Transactor(Coordinated):
-    """Transactions over the partitions of a topic and a group's position, some of them aborted."""
+    """Run transactions over a topic's partitions and a group's offset, and abort some."""
 
     def __init__(self, world, number):
         super().__init__(world, number)
@@ -185,7 +192,7 @@ class Transactor(Coordinated):
                 continue
 
     async def _session(self) -> None:
-        """Until something goes wrong: whoever comes then ends what was left open."""
+        """Run transactions until an error; the next session ends the open one."""
         self._id, self._group = f"id{self.number}", f"transactor{self.number}"
         answer = await self._coordinated(messages.InitProducerIdRequest(
             transactional_id=self._id, transaction_timeout_ms=TIMEOUT_MS), INIT_VERSION)

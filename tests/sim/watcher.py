@@ -1,11 +1,12 @@
-"""What must hold in a simulated cluster, checked as things happen.
+"""The invariants of a simulated cluster, checked at every event.
 
-Owns: the history: what was ever committed, acknowledged, led.
-Invariants: (1) what is below a leader's high watermark is there for ever, at every replica in sync,
-  unless an unclean election took it; (2) one leader appends in an epoch, and equal offsets and
-  epochs are equal records; (3) the metadata log is one, without gaps; (4) who enters an ISR is
-  neither fenced nor stopping; who is elected was in sync or eligible, or is marked as unclean; (5)
-  a move ends when its new replicas are in sync, or was called off.
+Owns: the history of commits, acknowledgements and leaders.
+Invariants: durability: records below a leader's high watermark stay on every in-sync replica
+  forever, unless an unclean election dropped them; equal logs: one leader appends per epoch, and
+  records with equal offsets and epochs are equal; metadata: the metadata log is the same everywhere
+  and has no gaps; elections: a replica that joins an ISR is neither fenced nor in shutdown, and an
+  elected leader was in sync or eligible or is marked as unclean; reassignments: one ends when its
+  new replicas are in sync, or when it is cancelled.
 Source: KIP-101, KIP-497, KIP-841, KIP-966, KIP-455.
 """
 
@@ -21,7 +22,7 @@ from tests.sim.producers import Part
 
 
 class Watcher:
-    """world: has `nodes` and `keeps_eligible`."""
+    """The checks. world: provides `nodes` and `keeps_eligible`."""
 
     def __init__(self, world):
         self._world = world
@@ -41,7 +42,7 @@ class Watcher:
 
     @property
     def image(self) -> Image:
-        """Of all that any controller committed."""
+        """Return the image of all records that any controller committed."""
         return self._tail.newest
 
     # ---- partitions -----------------------------------------------------------------------------
@@ -54,7 +55,7 @@ class Watcher:
         if epoch < self._unclean[key]:
             return
         state = self._state(key)
-        # Who learns late of what is over is nobody that others count on.
+        # A leader that learns late of a newer epoch cannot commit anything.
         is_over = state is not None and state.leader_epoch > epoch
         if (key, epoch) in self._may_lose or key in node.disk.lost and not is_over:
             self._forgive(key, node, log)
@@ -63,7 +64,7 @@ class Watcher:
         self._check_holds(key, node, f"leader of epoch {epoch}")
 
     def _check_holds(self, key, node, what: str) -> None:
-        """Keeps (1)."""
+        """Check that a replica has every committed record. Keeps durability."""
         files, committed = node.disk.partitions.get(key), self.committed[key]
         records = files.records if files is not None else []
         if records[:len(committed)] == committed or key in node.disk.lost:
@@ -79,7 +80,7 @@ class Watcher:
         return topic.partitions[key[1]] if topic is not None else None
 
     def committed_by(self, node, log, before: int) -> None:
-        """The high watermark of a leader moved from `before`."""
+        """Check a leader's high watermark that advanced from `before`."""
         key = log.key
         if log.leader_epoch < self._unclean[key] or key[0] not in self.image.topics_by_id:
             return
@@ -113,7 +114,7 @@ class Watcher:
             raise Wrong(f"{_text(log.key)}: {node.name} appends in epoch {record.epoch}")
 
     def acknowledged(self, key, offset: int, payload) -> None:
-        """A producer with acks=all was answered."""
+        """Record the acknowledgement of a producer with acks=all."""
         known = self.committed[key]
         topic = self.image.topics_by_id.get(key[0])
         if topic is None or self._unclean[key] >= 0 or self._anybody_lost(key):
@@ -127,7 +128,7 @@ class Watcher:
         return any(key in node.disk.lost for node in self._world.nodes.values())
 
     def consumed(self, key, offset: int, records) -> None:
-        """A consumer was sent records from `offset` on."""
+        """Check records that a consumer received from `offset` on."""
         if self._unclean[key] >= 0 or self._anybody_lost(key) \
                 or key[0] not in self.image.topics_by_id:
             return
@@ -138,7 +139,7 @@ class Watcher:
     # ---- the metadata log -----------------------------------------------------------------------
 
     def metadata(self, node, base: int, data: bytes) -> None:
-        """Keeps (3)."""
+        """Check a batch of the metadata log. Keeps the metadata."""
         known = self._batches.setdefault(base, data)
         if known != data:
             raise Wrong(f"{node.name} has another batch of metadata at {base}")
@@ -168,14 +169,14 @@ class Watcher:
         if new.leader != old.leader or new.leader_epoch != old.leader_epoch:
             self._check_election(key, old, new)
         for id_ in set(new.isr) - set(old.isr):
-            # Keeps (4).
+            # Keeps elections.
             broker = image.brokers.get(id_)
             if broker is None or broker.fenced or broker.in_controlled_shutdown:
                 raise Wrong(f"{_text(key)}: {id_} is in the ISR and {broker}")
             node = self._world.nodes[id_]
             if id_ != new.leader and node.alive and node.process.membership is not None \
                     and node.process.membership.channel.broker_epoch == broker.epoch:
-                # Whatever it had lost, it has fetched.
+                # It has fetched any record that it had lost.
                 node.disk.lost.discard(key)
         if not set(new.isr) <= set(new.replicas):
             raise Wrong(f"{_text(key)}: an ISR of others than the replicas: {new}")
@@ -200,7 +201,7 @@ class Watcher:
                         f"{old} -> {new}")
 
     def _forgive(self, key, node, log) -> None:
-        """A leader by which records may go: what it has counts from now on."""
+        """Accept the data of an uncleanly elected leader as the new reference."""
         records, known = node.disk.partitions[key].records, self.committed[key]
         common = next((offset for offset, record in enumerate(known)
                        if offset >= len(records) or records[offset] != record), len(known))
@@ -213,10 +214,10 @@ class Watcher:
                                if offset < common}
 
     def _check_move(self, key, old, new) -> None:
-        """Keeps (5)."""
+        """Check the end of a reassignment. Keeps reassignments."""
         self.moves += 1
         if set(old.adding_replicas) & set(new.replicas):
-            # It may end and the ISR shrink after it before either is seen.
+            # The end and a later ISR shrink may become visible together.
             is_next = new.partition_epoch == old.partition_epoch + 1
             if is_next and not set(old.adding_replicas) & set(new.replicas) <= set(new.isr):
                 raise Wrong(f"{_text(key)}: a move ends early: {old} -> {new}")
@@ -224,14 +225,13 @@ class Watcher:
     # ---- at the end -----------------------------------------------------------------------------
 
     def records_of(self, name: str) -> list:
-        """What the leader of each partition of a topic holds."""
+        """Return the records of each partition's leader of a topic."""
         topic = self.image.topics[name]
         return [self._world.nodes[state.leader].disk.partitions[topic.id, index].records
                 for index, state in enumerate(topic.partitions)]
 
     def check_failover(self, gone: int) -> None:
-        """Nothing is led by a broker that has been gone for a while, unless it alone was in sync.
-        """
+        """Check that a failed broker leads nothing, unless it was the only in-sync replica."""
         image = self.image
         if not image.brokers[gone].fenced:
             raise Wrong(f"broker {gone} is gone and not fenced")
@@ -243,8 +243,9 @@ class Watcher:
                     raise Wrong(f"{_text((topic.id, index))} does without {gone}: {state}")
 
     def check_without_disk(self, node, place: int) -> None:
-        """Nothing is led on a disk that has been gone for a while, nor in sync there, unless it
-        alone was."""
+        """Check that a failed disk holds no leader and no in-sync replica, unless it was the only
+        one.
+        """
         image = self.image
         for key, files in node.disk.partitions.items():
             topic = image.topics_by_id.get(key[0])
@@ -255,7 +256,7 @@ class Watcher:
                 raise Wrong(f"{_text(key)} does not do without a disk of {node.id}: {state}")
 
     def check_rest(self) -> None:
-        """Everybody is well, and nothing is under way."""
+        """Check the cluster after all faults ended and all requests completed."""
         image = self.image
         for broker in image.brokers.values():
             if broker.fenced or broker.in_controlled_shutdown:
@@ -296,7 +297,7 @@ class Watcher:
 
 
 class Seen:
-    """A node's view of the watcher."""
+    """A node's interface to the watcher."""
 
     def __init__(self, watcher, node):
         self._watcher, self._node = watcher, node
@@ -318,8 +319,11 @@ class Seen:
 
 
 def _is_member(node, image) -> bool:
-    """Whether it does what its roles ask of it. A broker whose host went without a word is in the
-    image, and in every ISR, while its next process does not know yet whom to register with."""
+    """Return True if a node performs its roles.
+
+    A broker whose host lost power stays in the image and in every ISR until its next process has
+    found a controller to register with.
+    """
     if "broker" not in node.roles:
         return True
     membership = node.process.membership
@@ -337,6 +341,9 @@ def _text(key) -> str:
 
 
 def _completes_move(old, new) -> bool:
-    """Not one that is called off: the same change may put in sync whom it elects."""
+    """Return True if a reassignment completes.
+
+    Cancelled ones are excluded: the same change may elect the replica that it adds to the ISR.
+    """
     return _ends_move(old, new) and set(old.adding_replicas) <= set(new.replicas) \
         and not set(old.removing_replicas) & set(new.replicas)

@@ -1,8 +1,8 @@
-"""What goes over simulated connections instead of bytes, and pylog's parts that see the difference.
+"""Messages on simulated connections without serialization, and pylog's parts that notice it.
 
-Owns: what is replaced in pylog while a simulation runs.
-Invariants: (1) what is replaced is native, blocks, or turns messages into bytes and back; nothing
-  that decides; (2) a seed brings the same in every process.
+Owns: the replacements in pylog while a simulation runs.
+Invariants: replacements: only native code, blocking calls and serialization are replaced, never
+  decisions; determinism: a seed has the same result in every process.
 Source: none.
 """
 
@@ -29,7 +29,7 @@ Consume = namedtuple("Consume", ("topic_id", "index", "offset"))
 
 
 class Replied(bytes):
-    """An answer; to Peer its bytes are the correlation id."""
+    """A response. As bytes, for Peer, it is the correlation id."""
 
     message: object
 
@@ -61,7 +61,7 @@ _real_decoded, _real_write = snapshot.decoded, snapshot.write
 
 
 def _decoded_once(data, header):
-    """Records are never changed: each node may have the same ones."""
+    """Decode a batch once for all nodes; records are immutable."""
     key = bytes(memoryview(data)[:12 + header.batch_length])
     found = _decoded.get(key)
     if found is None:
@@ -72,13 +72,13 @@ def _decoded_once(data, header):
 
 
 def _in_order(items=()):
-    """A set's order is another in each process; a seed has to bring the same one (2)."""
+    """Order a set the same in every process. Keeps determinism."""
     return tuple(sorted(items))
 
 
 @contextmanager
 def replaced(is_full):
-    """is_full: (folder) -> whether its disk is. Keeps (1)."""
+    """Replace parts of pylog. is_full: (folder) -> True if its disk is full. Keeps replacements."""
     def write(folder, *arguments):
         if is_full(folder):
             raise OSError(errno.ENOSPC, "No space left on device")

@@ -1,9 +1,9 @@
-"""A cluster in one process, from one seed: its nodes, its clients, and what befalls them.
+"""A cluster in one process, driven by a seed: its nodes, its clients and its faults.
 
-Owns: the clock, the network, etcd's model, everything that happens.
-Invariants: (1) a seed decides everything; (2) faults end: at the end everybody is well, and the
-  cluster has to be so, too, within HEAL_SECONDS.
-Source: FoundationDB's and TigerBeetle's simulations.
+Owns: the clock, the network, etcd's model, all events.
+Invariants: the seed determines everything; recovery: all faults end, and the cluster must be
+  healthy within HEAL_SECONDS after that.
+Source: the simulations of FoundationDB and TigerBeetle.
 """
 
 import logging
@@ -40,12 +40,12 @@ FAILOVER_SECONDS = 8.0
 HEAL_SECONDS = 90.0
 FULL_SECONDS = 60.0
 QUIET_SECONDS = 4.0
-QUIET_MESSAGES_MAX = 120         # A second.
+QUIET_MESSAGES_MAX = 120  # Per second.
 BLOCKING = (Quorum, QuorumLog, ControllerMember, decision_queue.Decider)
 
 
 class World:
-    """faults: names of planted bugs (tests.sim.plants)."""
+    """A run. faults: names of planted bugs (tests.sim.plants)."""
 
     def __init__(self, seed: int, faults=()):
         self.seed, self.faults = seed, frozenset(faults)
@@ -58,15 +58,15 @@ class World:
         self.keeps_eligible = choose.random() < 0.8
         self.unclean = choose.random() < 0.15
         self.flush_first = choose.random() < 0.5
-        # How many records of metadata are in no snapshot at most.
+        # Maximum number of metadata records after the last snapshot.
         self.records_between_snapshots = choose.choice((10, 40, 40, 20_000))
-        # Whether groups and transactions are there, to whom nothing that is lost is forgiven.
+        # With groups and transactions, every lost record is an error.
         self.coordinates = choose.random() < 0.2
-        # How wrong clocks may be. A transaction is over by the clock of whoever coordinates it.
+        # Maximum clock error. The coordinator's clock decides when a transaction times out.
         self.clock_ms = 3_600_000
         if self.coordinates:
             self.unclean, self.flush_first, self.clock_ms = False, True, 3000
-        # Drawn from another source: seeds without disasters keep their histories.
+        # From a separate source, so that seeds without disasters keep their histories.
         self.disasters = random.Random(f"disasters of {seed}")
         self.has_disasters = self.disasters.random() > 0.7
         self.ledger = Ledger()
@@ -80,11 +80,11 @@ class World:
         for node in self.nodes.values():
             self.network.host(node.name)
         self.etcd = Store(self.network, [node.name for node in self.controllers])
-        # The one whose disk forgets at a power cut, where records are not flushed first.
+        # The broker whose disk loses unflushed records in a power loss.
         self.weak = choose.choice(self.brokers)
         self.watcher = Watcher(self)
         self.counts: dict = {}
-        self._heard: dict = {}     # Broker id -> when an active controller was sent a heartbeat.
+        self._heard: dict = {}  # Broker id -> time of its last heartbeat to an active controller.
         self.producer_ids: set = set()
         self._number = 0
 
@@ -121,11 +121,11 @@ class World:
         return self._number
 
     def acks_when(self, log, offset: int) -> bool:
-        """Whether a producer with acks=all may be answered."""
+        """Return True if a producer with acks=all may be acknowledged."""
         return log.high_watermark > offset
 
     def asked(self, node, message) -> None:
-        """A controller was asked."""
+        """Record a request to a controller."""
         name = type(message).__name__
         self.counts[name] = self.counts.get(name, 0) + 1
         if name == "BrokerHeartbeatRequest" and node.process.metadata.controller is not None:
@@ -134,7 +134,7 @@ class World:
     # ---- a run ----------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Raises Wrong, AssertionError, and whatever pylog raises and nobody expects."""
+        """Run the seed. Raises Wrong, AssertionError, and any unexpected exception of pylog."""
         with ExitStack() as stack:
             for node in self.nodes.values():
                 stack.callback(node.disk.scrap)
@@ -170,7 +170,7 @@ class World:
         return task
 
     def ended(self, task) -> None:
-        """A task that goes on for ever, or is whole, did not."""
+        """Fail if a task ended that must run forever, or failed."""
         if not task.cancelled() and task.exception() is not None and self.loop.failure is None:
             self.loop.failure = task.exception()
 
@@ -221,7 +221,7 @@ class World:
         faults.over()
 
     def _heal(self) -> None:
-        """Keeps (2)."""
+        """End all faults and check the cluster. Keeps recovery."""
         for client in [self.admin, *self.clients]:
             client.alive = False
         began = self.loop.time()
@@ -231,13 +231,13 @@ class World:
             for node in self.nodes.values():
                 if node.alive and node.disk.deleted and all(
                         node.disk.directories[place].offline for place in node.disk.deleted):
-                    node.kill()      # An operator restarts it: see Watcher.check_rest().
+                    node.kill()  # An operator restarts it: see Watcher.check_rest().
                 if not node.alive:
                     node.start()
             self._elect_incomplete()
             try:
                 self.watcher.check_rest()
-                # Else what was cut off until now may be fenced, and let in, once more.
+                # Otherwise a broker that was unreachable may be fenced and unfenced once more.
                 if late := [node.id for node in self.brokers
                             if self._heard.get(node.id, 0.0) < began]:
                     raise Wrong(f"no heartbeats of {late}")
@@ -249,8 +249,11 @@ class World:
         raise Wrong(f"not well after {HEAL_SECONDS} s: {failure!r}")
 
     def _elect_incomplete(self) -> None:
-        """Have an operator elect leaders that lack records where the only complete replica's
-        directory was deleted: no broker elects one by itself."""
+        """Let an operator elect incomplete leaders where the only complete replica's directory was
+        deleted.
+
+        No broker elects one by itself.
+        """
         if not self.has_disasters or not self._all_serve():
             return
         for topic in self.watcher.image.topics.values():
@@ -265,8 +268,10 @@ class World:
                     controller.elect_leaders(UNCLEAN, [(name, indexes)])))
 
     def _fail_over(self) -> None:
-        """A broker goes without a word, or one of its disks, and nothing else is wrong, but for
-        clocks, by which nothing goes."""
+        """Fail a broker or one of its disks without notice, with no other fault but wrong clocks.
+
+        No election may depend on clocks.
+        """
         node = self.random.choice(self.brokers)
         for other in self.nodes.values():
             other.clock_ms = self.random.randint(-self.clock_ms, self.clock_ms)
@@ -282,8 +287,11 @@ class World:
         self.network.hosts[node.name].powered = True
 
     def _fill_disk(self) -> None:
-        """Fill the disk of one broker: the others take acknowledged writes without it, and it
-        follows again when space returns, without a restart."""
+        """Fill the disk of one broker.
+
+        The others accept acknowledged writes without it, and it follows again when space returns,
+        without a restart.
+        """
         node = self.disasters.choice(self.brokers)
         process, producer = node.process, Producer(self, 10, -1, False)
         node.disk.is_full = True
@@ -301,7 +309,7 @@ class World:
             raise Wrong(f"{node.name} ended although its disk has room again")
 
     def _led_by_others(self, node) -> list:
-        """The partitions with a replica on `node` that can be written without that one."""
+        """Return the partitions with a replica on `node` that are writable without it."""
         return [(topic.id, index) for topic in self.watcher.image.topics.values()
                 if topic.name.startswith("t")
                 for index, state in enumerate(topic.partitions)
@@ -309,7 +317,7 @@ class World:
                 and len(state.replicas) > self.log_settings.min_isr]
 
     def _look_whether_quiet(self) -> None:
-        """Nothing is asked again and again where nothing changes."""
+        """Check that the cluster does not repeat requests when nothing changes."""
         self.loop.run_for(1.0)
         self.counts.clear()
         before, offset = self.network.sent, self.watcher.image.offset
@@ -336,7 +344,7 @@ def _without_eligible(settings):
 
 
 _bootstrap = controller.bootstrap_cluster
-# What pylog says of faults that are no faults of its own.
+# Errors that pylog logs because of injected faults.
 EXPECTED = frozenset((
     "metadata could not be appended", "a silent broker is not fenced",
     "a broker that is gone is not fenced", "leaders are not balanced", "no unclean elections",
@@ -344,12 +352,12 @@ EXPECTED = frozenset((
     "what a leader sent cannot be appended", "a replica cannot follow",
     "a replica cannot be truncated", "the coordinator could not write",
     "cannot create an internal topic: its coordinators are not available until it exists"))
-# Of a coordinator that could not be loaded: what is wrong in its records is told alike.
+# A coordinator that cannot load because of its disk and one with wrong records log the same error.
 OF_DISKS = frozenset(("its directory failed", "no room"))
 
 
 class _errors_to(logging.Handler):
-    """What is logged as an error ends the run."""
+    """A handler that ends the run at the first logged error."""
 
     def __init__(self, loop):
         super().__init__(logging.ERROR)
@@ -383,7 +391,7 @@ class _errors_to(logging.Handler):
 
 
 def run(seed: int, faults=()) -> World:
-    """Raises what is wrong."""
+    """Run a seed. Raises any error found."""
     world = World(seed, faults)
     world.run()
     return world
