@@ -1,7 +1,8 @@
-"""Small requests beside bare epoll loops, pinned: `python -m bench.bare`.
+"""Compare small requests with bare epoll loops, pinned: `python -m bench.bare`.
 
-Invariants: (1) whoever serves and the client share one processor, or have one each; (2) sides take
-  turns, and rounds go on until the ratio to the loop that groups is steady, or ROUNDS_MAX.
+Invariants: the server and the client share one processor, or have one each; the sides alternate,
+  and
+rounds continue until the ratio to the grouping loop is steady, or ROUNDS_MAX is reached.
 """
 
 import argparse
@@ -23,20 +24,21 @@ SHAPES = {"1": (1, 1), "8": (8, 1), "64": (64, 1), "512": (512, 1), "8x5": (8, 5
 SIDES = "each,group,short,pylog"
 TEXT = {"each": "bare epoll: recv, CRC, pwrite, send", "group": "the same, one write a turn",
         "short": "the same, turns as short as a reactor's"}
-# As the loops have: two reactors on one processor take turns, each with half of the requests.
+# The loops work the same way: two reactors on one processor alternate, each with half of the
+# requests.
 ALONE = {"num.network.threads": "1"}
 LOOPS = {"group": "grouping loop", "short": "grouping loop of short turns"}
 
 
 class BareLoop(BrokerProcess):
-    """csrc/loops.c in the place of a broker."""
+    """Runs csrc/loops.c in place of a broker."""
 
     def __init__(self, data_dir: Path, kind: str):
         super().__init__(data_dir)
         self.name = kind
 
     def _start(self) -> None:
-        # Its own output: the port comes by it.
+        # Do not redirect the output to a file: the program prints its port there.
         self.process = subprocess.Popen(
             [load_client("loops"), self.name, str(self.data_dir / "file")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -59,7 +61,7 @@ def _side(name: str, folder: Path) -> BrokerProcess:
 
 def _load(broker: BrokerProcess, shape: tuple[int, int], requests: int,
           idempotent: bool) -> float:
-    """CPU seconds per million requests of one 100-byte record to one partition."""
+    """Return CPU seconds per million requests of one 100-byte record to one partition."""
     topic = "bare"
     figures = loads.raw_produce(broker, topic, 1, *shape, 1, 100, requests=requests,
                                  idempotent=idempotent)
@@ -74,7 +76,7 @@ def _steady(found: dict[str, list[float]]) -> bool:
 
 def measure(brokers: dict[str, BrokerProcess], where: placement.Placement, shape: tuple[int, int],
             requests: int, rounds_max: int, idempotent: bool) -> dict[str, list[float]]:
-    """Per side, a figure a round. Keeps (1) and (2)."""
+    """Return a list of values for each side, one per round."""
     found: dict[str, list[float]] = {name: [] for name in brokers}
     with placement.pinned(where):
         for broker in brokers.values():
@@ -109,7 +111,7 @@ def _table(where: str, samples: dict[str, dict[str, list[float]]], sides: list[s
 
 
 def main(argv: list[str]) -> int:
-    """Prints a table for each placement."""
+    """Print a table for each placement."""
     parser = argparse.ArgumentParser(prog="python -m bench.bare")
     parser.add_argument("--sides", default=SIDES, help=f"of {SIDES},kafka")
     parser.add_argument("--shapes", default=",".join(SHAPES))

@@ -1,6 +1,7 @@
 """pylog's brokerd as a child process, with the interface of bench.kafka.KafkaBroker.
 
-Invariants: (1) the broker runs from this checkout, by this interpreter; (2) loopback only.
+Invariants: the broker runs from this checkout and with this interpreter; it listens on loopback
+only.
 """
 
 import os
@@ -26,8 +27,10 @@ KAFKA_FLUSH_EACH = {"log.flush.interval.messages": "1"}
 @contextmanager
 def started(stem: str, names: Iterable[str],
             make: Callable[[str, Path], BrokerProcess]) -> Iterator[dict[str, BrokerProcess]]:
-    """Brokers by name, in a folder of their own; all are stopped at the end, also of a start that
-    failed, and the folder goes."""
+    """Yield brokers by name, in a separate folder. At the end, also after a failed start, all
+    brokers
+    are stopped and the folder is removed.
+    """
     cache_dir().mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{stem}-", dir=cache_dir()))
     with ExitStack() as ending:
@@ -40,7 +43,8 @@ def started(stem: str, names: Iterable[str],
 
 
 class PylogBroker(BrokerProcess):
-    """A single brokerd on loopback. data_dir: its log.dirs; overrides: by Kafka's names."""
+    """A single brokerd on loopback. data_dir: its log.dirs; overrides: settings by Kafka's names.
+    """
 
     name = "pylog"
 
@@ -50,7 +54,7 @@ class PylogBroker(BrokerProcess):
         self.wait_answer(START_WAIT_S, pause_s=0.001)
 
     def spawn_brokerd(self) -> None:
-        """Without waiting until it answers."""
+        """Start brokerd without waiting for a response."""
         settings = {
             "listeners": self.listener_addresses(),
             "log.dirs": self.data_dir,
@@ -64,6 +68,6 @@ class PylogBroker(BrokerProcess):
 
     @property
     def ready_ms(self) -> int | None:
-        """The milliseconds that brokerd itself prints in its ready line."""
+        """Return the milliseconds that brokerd prints in its ready line."""
         lines = READY.findall(self.output.read_bytes())
         return int(lines[-1]) if lines else None

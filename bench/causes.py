@@ -1,9 +1,9 @@
-"""What a record waited for, thread by thread, read from the kernel's record of who ran.
+"""Explain a record's latency thread by thread, from the kernel's scheduling trace.
 
-Invariants: (1) the spans of a record follow each other without a gap, from its receipt back to its
-  send; (2) what cannot be followed is one span of kind LOST, never a guess; (3) a switch that the
-  trace lacks (threads of a sandbox around the machine leave some out) was when the next event of
-  its processor has another thread.
+Invariants: the spans of a record follow each other without a gap, from receipt back to send; a span
+that cannot be explained has kind LOST, never a guess; if a context switch is missing from the trace
+(sandboxes around the machine hide some threads), it is assumed at the processor's next event that
+has a different thread.
 Source: Documentation/trace/ftrace.rst and events.rst of Linux for the lines of a trace.
 """
 
@@ -13,9 +13,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-IDLE = 0   # pid of the processor that does nothing; an interrupt there has it too
-UNKNOWN = "?"   # the state of a thread whose switch is not in the trace
-STEPS_MAX = 200   # of one record's way
+IDLE = 0  # pid of an idle processor, also during its interrupts
+UNKNOWN = "?"  # the state of a thread whose context switch is not in the trace
+STEPS_MAX = 200  # per record
 RUNS, WAITS, BLOCKED, INTERRUPT, LOST = "runs", "waits", "blocked", "interrupt", "lost"
 LINE = re.compile(
     r"^\s*(?P<name>.{1,16})-(?P<pid>\d+)\s+\[(?P<cpu>\d+)\]\s+\S+\s+(?P<at>\d+\.\d+): "
@@ -28,8 +28,11 @@ CALL = re.compile(r"NR (?P<number>-?\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """pid: the thread on the processor. other: who comes next, or is woken, or the call's number.
-    state: of the thread that a switch takes from the processor, R: it was not done."""
+    """pid: the thread on the processor. other: the next thread, the woken thread, or the number of
+      the
+    system call. state: state of the thread that a switch takes off the processor; R: still
+    runnable.
+    """
 
     at_us: int
     processor: int
@@ -42,8 +45,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """call: the system call that a thread runs or blocks in, None: its own code. instead: who ran
-    while a thread waited, whose processor it then got."""
+    """call: the system call that a thread runs or blocks in, None for its own code. instead: the
+      thread
+    that had the processor while this one waited for it.
+    """
 
     kind: str
     pid: int
@@ -58,13 +63,13 @@ class Span:
 
 
 def microseconds(seconds: str) -> int:
-    """Of a time as a trace has it, by whole numbers."""
+    """Parse a timestamp of the trace with integers only."""
     whole, _, part = seconds.partition(".")
     return int(whole) * 1_000_000 + int(part[:6].ljust(6, "0"))
 
 
 def event(line: str) -> Event | None:
-    """None: it is none of those that are followed."""
+    """Return the event in this line, None for kinds that are not used."""
     found = LINE.match(line)
     if found is None:
         return None
@@ -82,14 +87,14 @@ def event(line: str) -> Event | None:
 @dataclass(slots=True)
 class _Run:
     begin_us: int
-    before: int                 # whose the processor was
-    end_us: int | None = None   # None: it goes on
+    before: int  # the previous thread of the processor
+    end_us: int | None = None  # None: still running
     state: str = ""
 
 
 @dataclass
 class Timeline:
-    """What each thread did, in order of time."""
+    """The activity of each thread, in order of time."""
 
     names: dict[int, str] = field(default_factory=dict)
     runs: dict[int, list[_Run]] = field(default_factory=lambda: defaultdict(list))
@@ -103,7 +108,8 @@ class Timeline:
             made.names.setdefault(one.pid, one.name)
             before = running.get(one.processor, one.pid)
             if before != one.pid:
-                made._switch(one.at_us, before, one.pid, UNKNOWN)   # Keeps (3).
+                # A missing switch is assumed here.
+                made._switch(one.at_us, before, one.pid, UNKNOWN)
             running[one.processor] = one.other if one.kind == "switch" else one.pid
             if one.kind == "switch":
                 made._switch(one.at_us, one.pid, one.other, one.state)
@@ -118,12 +124,14 @@ class Timeline:
     def _switch(self, at_us: int, before: int, after: int, state: str) -> None:
         runs = self.runs[before]
         if not runs or runs[-1].end_us is not None:
-            runs.append(_Run(at_us, before))   # Where it began the trace did not see.
+            runs.append(_Run(at_us, before))  # The run began before the trace did.
         runs[-1].end_us, runs[-1].state = at_us, state
         self.runs[after].append(_Run(at_us, before))
 
     def run_at(self, pid: int, at_us: int) -> int | None:
-        """Index of the run that the thread is in, or has just ended; None: it does not run then."""
+        """Return the index of the run that the thread is in or has just ended, None if it does not
+        run.
+        """
         runs = self.runs.get(pid, [])
         index = bisect_right(runs, at_us, key=lambda run: run.begin_us) - 1
         if index < 0 or (runs[index].end_us is not None and runs[index].end_us < at_us):
@@ -131,14 +139,14 @@ class Timeline:
         return index
 
     def waking_of(self, pid: int, after_us: int, until_us: int) -> Event | None:
-        """The first in the interval: later ones find it awake."""
+        """Return the first wakeup in the interval: later ones find the thread awake."""
         wakings = self.wakings.get(pid, [])
         index = bisect_left(wakings, after_us, key=lambda one: one.at_us)
         found = wakings[index] if index < len(wakings) else None
         return found if found is not None and found.at_us <= until_us else None
 
     def call_in(self, pid: int, begin_us: int, end_us: int, calls: Mapping[int, str]) -> str | None:
-        """The system call that most of the interval was spent in; None: none took half of it."""
+        """Return the system call that took most of the interval, None if none took half of it."""
         most, name = (end_us - begin_us) / 2, None
         made = self.calls.get(pid, [])
         first = max(0, bisect_right(made, begin_us, key=lambda call: call[0]) - 1)
@@ -152,7 +160,9 @@ class Timeline:
 
 def way(timeline: Timeline, receiver: int, sent_us: int, received_us: int,
         calls: Mapping[int, str]) -> list[Span]:
-    """From receipt back to send: who ran, who was awake and waited, who woke whom. Keeps (1)."""
+    """Return the spans from receipt back to send: running, runnable but waiting, or blocked until a
+    wakeup. Keeps spans without gaps.
+    """
     spans: list[Span] = []
     pid, at_us = receiver, received_us
 
@@ -166,7 +176,7 @@ def way(timeline: Timeline, receiver: int, sent_us: int, received_us: int,
     while at_us > sent_us:
         index = timeline.run_at(pid, at_us) if len(spans) < STEPS_MAX else None
         if index is None:
-            add(LOST, sent_us)   # Keeps (2).
+            add(LOST, sent_us)  # Too many steps: do not guess.
             break
         run, earlier = timeline.runs[pid][index], timeline.runs[pid][index - 1] if index else None
         add(RUNS, run.begin_us,
@@ -184,7 +194,8 @@ def way(timeline: Timeline, receiver: int, sent_us: int, received_us: int,
 
 def _woken(timeline: Timeline, add, pid: int, earlier: _Run, run: _Run,
            calls: Mapping[int, str]) -> int:
-    """Goes back over a sleep that ended with `run`; whom to follow from there."""
+    """Add the spans of a sleep that ended with `run`, and return the thread to follow from there.
+    """
     woken = timeline.waking_of(pid, earlier.end_us, run.begin_us)
     if woken is None:
         add(LOST, 0)
@@ -200,14 +211,16 @@ def _woken(timeline: Timeline, add, pid: int, earlier: _Run, run: _Run,
 
 
 def others_us(spans: list[Span], ours: Mapping[int, str]) -> int:
-    """What was waited for processors that neither broker nor client had."""
+    """Return the time spent waiting for processors that neither broker nor client used."""
     return sum(span.us for span in spans
                if span.kind == WAITS and span.instead != IDLE and span.instead not in ours)
 
 
 def cause(spans: list[Span], names: Mapping[int, str], ours: Mapping[int, str]) -> str:
-    """The longest span, in words. names: of all threads, as the kernel has them; ours: those of
-    broker and client."""
+    """Describe the longest span. names: all threads by pid, as the kernel names them; ours: threads
+    of
+    broker and client.
+    """
     longest = max(spans, key=lambda span: span.us)
     who = ours.get(longest.pid) or _stranger(longest.pid, names)
     if longest.kind == RUNS:

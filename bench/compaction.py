@@ -1,11 +1,11 @@
 """Compaction beside Apache Kafka: `python -m bench.compaction [--mb 500] [--codecs none,lz4]`.
 
-The same records go to both, into a topic that is not compacted yet. Then it becomes compacted, and
-what the broker does until its log is small is counted: it does nothing else meanwhile.
+Both brokers get the same records in a topic that is not compacted yet. Then the topic becomes
+compacted, and the broker's work until the log is small is counted; it has no other load.
 
 Owns: the brokers it starts, their directories, its topics.
-Invariants: (1) one broker runs at a time, in turns; (2) a figure is bytes of dirty log over the
-  broker's CPU seconds, so that pauses of a cleaner that waits do not count.
+Invariants: brokers run one at a time, in turn; a result is bytes of dirty log per CPU second of the
+broker, so pauses of a waiting cleaner do not count.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def log_bytes(broker) -> int:
 
 
 def compact(broker) -> dict:
-    """Bytes before and after, CPU seconds of the broker and wall seconds between."""
+    """Return bytes before and after, CPU seconds of the broker and wall seconds between."""
     before, begin_s, begin_cpu = log_bytes(broker), time.monotonic(), broker.cpu_seconds()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     resource = ConfigResource(ConfigResource.Type.TOPIC, TOPIC, incremental_configs=[

@@ -1,8 +1,8 @@
-"""Brokers of bench.vs that ask who is there: certificates, users and ACLs, the same on both sides.
+"""Brokers of bench.vs with certificates, users and ACLs, the same on both sides.
 
-Owns: the files of a run's authority, below the run's folder.
-Invariants: (1) both brokers have the same certificate and agree to TLS 1.3 with AES-128-GCM only;
-  (2) who comes in plain text may do everything: the bench itself.
+Owns: the files of a run's certificate authority, below the run's folder.
+Invariants: both brokers have the same certificate and accept TLS 1.3 with AES-128-GCM only;
+plaintext connections, which the bench itself uses, may do everything.
 """
 
 import ssl
@@ -35,7 +35,7 @@ SETTINGS = {
     "ssl.keystore.type": "PEM", "ssl.enabled.protocols": "TLSv1.3",
     "ssl.cipher.suites": "TLS_AES_128_GCM_SHA256", "sasl.enabled.mechanisms": "SCRAM-SHA-256",
     "socket.listen.backlog.size": "2048",
-    # Kafka asks for a module of the broker's own wherever clients log in.
+    # Kafka requires a login module for the broker on every listener with SASL.
     **{f"listener.name.{name}.scram-sha-256.sasl.jaas.config":
        "org.apache.kafka.common.security.scram.ScramLoginModule required;"
        for name in ("sasl_ssl", "sasl_plaintext")},
@@ -48,7 +48,7 @@ AUTHORIZED = {
 
 @dataclass(frozen=True)
 class Files:
-    """Paths: what is trusted; a server's key and certificate in one file."""
+    """Paths. trusted: the CA certificate; server: the server's key and certificate in one file."""
 
     trusted: str
     server: str
@@ -83,8 +83,9 @@ def client_context(folder: Path) -> ssl.SSLContext:
 
 
 def start(broker: BrokerProcess, folder: Path, acls: int | None = None) -> BrokerProcess:
-    """Starts it with a listener of each kind and one user. acls: how many the authorizer has;
-    None: there is no authorizer."""
+    """Start the broker with a listener of each kind and one user. acls: number of ACLs, None for no
+    authorizer.
+    """
     broker.listeners = {name: free_port() for name in ("SSL", "SASL_SSL", "SASL_PLAINTEXT")}
     broker.overrides |= SETTINGS | {"ssl.keystore.location": files(folder).server}
     broker.overrides |= AUTHORIZED if acls is not None else {}
@@ -101,7 +102,9 @@ def start(broker: BrokerProcess, folder: Path, acls: int | None = None) -> Broke
 
 
 def _bindings(count: int):
-    """The user's own rights; the others are half the user's to other topics, half others'."""
+    """Yield the user's own ACLs; of the rest, half are the user's for other topics, half other
+    users'.
+    """
     own = [("load-", ResourcePatternType.PREFIXED, USER, operation)
            for operation in (AclOperation.READ, AclOperation.WRITE)]
     others = [(f"topic-{number}", ResourcePatternType.LITERAL,

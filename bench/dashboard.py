@@ -1,8 +1,9 @@
-"""The picture of the dashboard: `python -m bench.dashboard docs/grafana/pylog.png`.
+"""Draw the dashboard's picture: `python -m bench.dashboard docs/grafana/pylog.png`.
 
 Owns: a broker, a Prometheus that scrapes it and the load on both, for as long as the picture needs.
-Invariants: (1) every query of the dashboard is answered by Prometheus, as Grafana would ask it; one
-  that fails ends the run; (2) what is drawn is what Prometheus answered.
+Invariants: Prometheus evaluates every query of the dashboard as Grafana sends it, and a failed
+  query
+ends the run; the picture shows Prometheus' results.
 """
 
 import argparse
@@ -36,7 +37,8 @@ UNITS = {"Bps": "B/s", "bytes": "B", "cps": "/s", "reqps": "/s", "s": "s", "shor
 
 
 def load(port: int, stop: threading.Event) -> list:
-    """Threads that produce to three topics and consume in two groups, one of them too slowly."""
+    """Start threads that produce to three topics and consume in two groups, one of them too slowly.
+    """
     from confluent_kafka import Consumer, Producer
 
     def produce():
@@ -72,7 +74,7 @@ def load(port: int, stop: threading.Event) -> list:
 
 
 class Prometheus:
-    """A Prometheus below `folder` that scrapes 127.0.0.1:`target`."""
+    """Runs a Prometheus below `folder` that scrapes 127.0.0.1:`target`."""
 
     def __init__(self, binary: str, folder: Path, target: int):
         self.port = free_port()
@@ -85,7 +87,7 @@ class Prometheus:
                 stdout=sink, stderr=subprocess.STDOUT, preexec_fn=die_with_parent)
 
     def ask(self, expression: str, begin: float, end: float) -> list:
-        """[(labels, [(time, value)])]. Raises urllib's HTTPError for what is no query."""
+        """Return [(labels, [(time, value)])]. Raises urllib's HTTPError for an invalid query."""
         for name, value in VARIABLES.items():
             expression = expression.replace(name, value)
         query = urllib.parse.urlencode({"query": expression, "start": begin, "end": end,
@@ -108,7 +110,7 @@ def legend(pattern: str, labels: dict) -> str:
 
 
 def draw(panel: dict, axes, lines: list, begin: float) -> None:
-    """One panel. lines: [(name, [(time, value)])]."""
+    """Draw one panel. lines: [(name, [(time, value)])]."""
     from matplotlib.ticker import EngFormatter, PercentFormatter
 
     unit = UNITS[panel["fieldConfig"]["defaults"]["unit"]]
@@ -142,7 +144,7 @@ def draw(panel: dict, axes, lines: list, begin: float) -> None:
 
 def picture(dashboard: dict, prometheus: Prometheus, begin: float, end: float, path: Path,
             folder: str) -> None:
-    """Draws all panels; `folder` is left out of what is shown."""
+    """Draw all panels; `folder` is removed from the displayed names."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -171,7 +173,7 @@ def picture(dashboard: dict, prometheus: Prometheus, begin: float, end: float, p
 
 
 def main(argv: list[str]) -> int:
-    """Runs the load, then draws."""
+    """Run the load, then draw."""
     parser = argparse.ArgumentParser(prog="python -m bench.dashboard")
     parser.add_argument("picture", type=Path)
     parser.add_argument("--prometheus", default="prometheus")

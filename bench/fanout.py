@@ -1,8 +1,8 @@
 """Many consumers of one topic's tail: `python -m bench.fanout`.
 
-Invariants: (1) the consumers are one native program (csrc/tails.c), so that what they cost does not
-  grow with their number as it would with as many processes; (2) sides take turns; (3) what a
-  consumer gets is checked: every offset, in order, or the load fails.
+Invariants: all consumers run in one native program (csrc/tails.c), because a process per consumer
+would make the clients' own cost grow; sides alternate; a consumer checks that it receives every
+offset in order, or the load fails.
 """
 
 import argparse
@@ -25,7 +25,7 @@ FIGURES = ("cpu_s", "cpu_s_per_gb", "answer_bytes", "p50_us", "p99_us")
 
 
 def _side(name: str, folder: Path) -> BrokerProcess:
-    """kafka, pylog, or pylog with settings: "pylog fetch.gather.max.ms=0"."""
+    """Create kafka, pylog, or pylog with settings: "pylog fetch.gather.max.ms=0"."""
     kind, *settings = name.split()
     overrides = dict(setting.split("=", 1) for setting in settings)
     if kind == "kafka":
@@ -36,7 +36,7 @@ def _side(name: str, folder: Path) -> BrokerProcess:
 
 def consume_tails(broker: BrokerProcess, consumers: int, rate: float, batch: int, seconds: float,
                   serial: int) -> dict[str, float]:
-    """FIGURES of so many consumers while `rate` bytes/s are produced in batches of `batch`."""
+    """Return FIGURES of `consumers` while `rate` bytes/s are produced in batches of `batch`."""
     topic = f"tails-{serial}"
     loads.create_topic(broker, topic, PARTITIONS)
     before = broker.cpu_seconds()
@@ -65,7 +65,7 @@ def _table(found: dict[int, dict[str, list[dict]]], sides: list[str]) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Prints a line a number of consumers."""
+    """Print one line per number of consumers."""
     parser = argparse.ArgumentParser(prog="python -m bench.fanout")
     parser.add_argument("--sides", default="kafka,pylog")
     parser.add_argument("--consumers", default=CONSUMERS)

@@ -1,8 +1,8 @@
 """A follower beside a bare receive-checksum-append loop: `python -m bench.follower`.
 
-Invariants: (1) the follower is the fetchers and the log of brokerd without the rest of it, over
-  loopback TCP; who plays its leader is another process and sends what it has ready; (2) both write
-  pieces of the same size in the same folder, in turns.
+Invariants: the follower is brokerd's fetchers and log without the rest of brokerd, over loopback
+TCP; its leader is a separate process that sends prepared responses; both sides write chunks of the
+same size in the same folder, in turn.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def _frame(records: bytes) -> bytearray:
 
 
 def lead(port: int, batch_bytes: int, answers: int) -> None:
-    """The leader's part: an answer for each request, its offsets written over the last one's."""
+    """Respond to each request with prepared batches, overwriting only their offsets."""
     one = _batch(batch_bytes)
     pieces = max(1, ANSWER_BYTES // len(one))
     records = _records(one)
@@ -70,7 +70,8 @@ def lead(port: int, batch_bytes: int, answers: int) -> None:
                 struct.pack_into(">q", frame, first + piece * len(one), offset)
                 offset += records
             stream.sendall(frame)
-        _received(stream, 4)   # The last one is appended when the next is asked for.
+        # The follower appended the last batch before it sends its next request.
+        _received(stream, 4)
 
 
 def _received(stream: socket.socket, count: int) -> bytes:
@@ -81,7 +82,7 @@ def _received(stream: socket.socket, count: int) -> bytes:
 
 
 def follow(folder: Path, batch_bytes: int, total: int) -> float:
-    """CPU seconds of this process per 1e9 bytes that it appended."""
+    """Return CPU seconds of this process per 1e9 appended bytes."""
     answers, sent = max(1, total // ANSWER_BYTES), _batch(batch_bytes)
     directory = log.LogDir(folder, 2)
     one = log.Log.open(directory, "t", 0, TOPIC_ID, None, now_ms=NOW_MS)
@@ -113,7 +114,7 @@ def follow(folder: Path, batch_bytes: int, total: int) -> float:
 
 
 def _in_process(batch_bytes: int, total: int) -> float:
-    """follow() in a process of its own, so that nothing is warm."""
+    """Run follow() in a separate process, so that nothing is warm."""
     with tempfile.TemporaryDirectory(prefix="follower-", dir=cache_dir()) as folder:
         done = subprocess.run(
             [sys.executable, "-m", "bench.follower", "--follow", folder, str(batch_bytes),
@@ -124,7 +125,7 @@ def _in_process(batch_bytes: int, total: int) -> float:
 
 
 def main(argv: list[str]) -> int:
-    """Prints a line a batch size: medians over the rounds, and their ratio."""
+    """Print one line per batch size: medians over the rounds, and their ratio."""
     parser = argparse.ArgumentParser(prog="python -m bench.follower")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--mb", type=int, default=500)

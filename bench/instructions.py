@@ -1,9 +1,9 @@
-"""Instructions of one Produce on a reactor: `python -m bench.instructions [TREE ...]`.
+"""Count instructions of one Produce on a reactor: `python -m bench.instructions [TREE ...]`.
 
-Owns: a broker under callgrind for each tree (a built checkout; this one when none is named).
-Invariants: (1) what is counted is all that reactors do below connection_run: receive, parse, check,
-  append, answer, send; the kernel's part and the control plane's are not in it; (2) the first
-  requests, which ask the control plane, are left out.
+Owns: a broker under callgrind for each tree (a built checkout; by default this one).
+Invariants: counts everything that reactors do below connection_run: receive, parse, check, append,
+respond, send; excludes the kernel and the control plane; excludes the first requests, which use the
+control plane.
 """
 
 import argparse
@@ -26,7 +26,7 @@ SUMMARY = re.compile(r"^(?:summary|totals): (\d+)", re.M)
 
 
 class CountedBroker(BrokerProcess):
-    """brokerd of a tree under callgrind."""
+    """Runs brokerd of a tree under callgrind."""
 
     name = "counted"
 
@@ -46,7 +46,7 @@ class CountedBroker(BrokerProcess):
         self.wait_answer(START_SECONDS, pause_s=0.2)
 
     def counted(self) -> int:
-        """Instructions since the last call."""
+        """Return instructions since the last call."""
         found = set(self.data_dir.parent.glob("*.out.*"))
         subprocess.run(["callgrind_control", "--dump", str(self.pid)], check=True,
                        capture_output=True)
@@ -62,7 +62,7 @@ class CountedBroker(BrokerProcess):
 
 
 def instructions(tree: Path) -> dict:
-    """Shape -> instructions for each request."""
+    """Return instructions per request by shape."""
     figures = {}
     with tempfile.TemporaryDirectory(prefix="counted-") as folder:
         with CountedBroker(Path(folder) / "data", tree) as broker:
@@ -78,7 +78,7 @@ def instructions(tree: Path) -> dict:
 
 
 def main(argv: list[str]) -> int:
-    """A line for each tree."""
+    """Print one line per tree."""
     parser = argparse.ArgumentParser(prog="python -m bench.instructions")
     parser.add_argument("trees", nargs="*", type=Path, default=[Path.cwd()])
     for tree in parser.parse_args(argv).trees:

@@ -1,8 +1,9 @@
-"""Apache Kafka as the yardstick: its jars through Maven, one KRaft broker, its Java tools.
+"""Apache Kafka as the reference: its jars through Maven, one KRaft broker, its Java tools.
 
 Owns: the folder `kafka/` of the cache ($PYLOG_CACHE, by default .cache/ of the checkout).
-Invariants: (1) nothing of Kafka enters the checkout's tracked files; (2) the broker listens on
-  loopback only; (3) concurrent callers resolve the jars once.
+Invariants: no file of Kafka enters the checkout's tracked files; the broker listens on loopback
+  only;
+concurrent callers resolve the jars once.
 Source: kafka-pom.xml names the versions; the JVM options are those of Kafka's own start script.
 """
 
@@ -43,7 +44,7 @@ appender.out.layout.pattern = [%d] %p %m (%c)%n
 
 
 class KafkaMissing(Exception):
-    """Java, Maven or the jars cannot be had; the message is one line for the user."""
+    """Java, Maven or the jars are not available; the message is one line for the user."""
 
 
 def cache_dir() -> Path:
@@ -59,7 +60,10 @@ def _program(name: str) -> str:
 
 
 def _resolve() -> Path:
-    """The folder of jars, filled by Maven when the pom has changed. Keeps (3) by a file lock."""
+    """Return the folder of jars, filled by Maven if the pom has changed. A file lock makes
+    concurrent
+    callers resolve once.
+    """
     root = cache_dir()
     lib = root / "lib"
     stamp = root / "resolved"
@@ -88,18 +92,20 @@ def _resolve() -> Path:
 
 
 def classpath() -> str:
-    """Class path for `java -cp`. Raises KafkaMissing with one line when it cannot be had."""
+    """Return the class path for `java -cp`. Raises KafkaMissing with one line if it is not
+    available.
+    """
     return str(_resolve() / "*")
 
 
 def kafka_version() -> str:
-    """The version that kafka-pom.xml names, such as 4.3.1."""
+    """Return the version in kafka-pom.xml, such as 4.3.1."""
     return POM.read_text().partition("<kafka.version>")[2].partition("<")[0]
 
 
 def java_command(class_name: str, *args, heap: str = TOOL_HEAP, level: str = "warn",
                  jvm_options: tuple = ()) -> list[str]:
-    """The command line that runs one of Kafka's main classes."""
+    """Return the command line that runs one of Kafka's main classes."""
     path = classpath()
     config = cache_dir() / f"log4j-{level}.properties"
     return [
@@ -110,7 +116,7 @@ def java_command(class_name: str, *args, heap: str = TOOL_HEAP, level: str = "wa
 
 def run_tool(class_name: str, *args, input: str | None = None, wait_s: float = 600.0,
              heap: str = TOOL_HEAP, jvm_options: tuple = ()) -> subprocess.CompletedProcess:
-    """Run one of Kafka's tools to its end; output as text, no exception for its exit status."""
+    """Run one of Kafka's tools until it exits; output as text, no exception for its exit status."""
     return subprocess.run(
         java_command(class_name, *args, heap=heap, jvm_options=jvm_options),
         input=input, text=True,
@@ -119,7 +125,7 @@ def run_tool(class_name: str, *args, input: str | None = None, wait_s: float = 6
 
 
 def start_tool(class_name: str, *args, heap: str = TOOL_HEAP, **options) -> subprocess.Popen:
-    """Start one of Kafka's tools beside us; it ends with the calling thread."""
+    """Start one of Kafka's tools in the background; it ends with the calling thread."""
     return subprocess.Popen(
         java_command(class_name, *args, heap=heap), preexec_fn=die_with_parent, **options,
     )
@@ -127,15 +133,17 @@ def start_tool(class_name: str, *args, heap: str = TOOL_HEAP, **options) -> subp
 
 def new_cluster_id() -> str:
     text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    return text.replace("-", "A")  # A leading dash would read as an option.
+    return text.replace("-", "A")  # A leading dash would be parsed as an option.
 
 
 class KafkaBroker(BrokerProcess):
-    """A single Apache Kafka node (broker and controller in one) on loopback.
+    """A single Apache Kafka node (broker and controller) on loopback.
 
-    data_dir: its log directory, formatted when empty. port: 0 takes a free one. overrides: settings
-    by Kafka's names. Settings not named here keep Kafka's defaults, replication factors of the
-    internal topics excepted, which a single node must lower to 1.
+        data_dir: its log directory, formatted if empty. port: 0 chooses a free port. overrides:
+    settings
+    by Kafka's names. Other settings keep Kafka's defaults, except the replication factors of
+    internal
+    topics, which must be 1 on a single node.
     """
 
     name = "kafka"
@@ -176,7 +184,7 @@ class KafkaBroker(BrokerProcess):
         self.wait_answer(START_WAIT_S)
 
     def spawn_kafka(self) -> None:
-        """Formats an empty directory; does not wait until the broker answers."""
+        """Format an empty directory; do not wait until the broker responds."""
         lines = [f"{key}={value}\n" for key, value in self._settings().items()]
         self.properties.write_text("".join(lines))
         if not (self.data_dir / "meta.properties").exists():
@@ -195,7 +203,7 @@ class KafkaBroker(BrokerProcess):
 
 
 def main(argv: list[str]) -> int:
-    """`fetch` resolves the jars, `run` keeps a broker in the foreground, `tool` runs a class."""
+    """`fetch` resolves the jars, `run` runs a broker in the foreground, `tool` runs a class."""
     parser = argparse.ArgumentParser(prog="python -m bench.kafka")
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("fetch")

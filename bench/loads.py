@@ -1,7 +1,7 @@
-"""The load clients as calls: each runs one program against one broker and returns its figures.
+"""The load clients as functions: each runs one program against one broker and returns its results.
 
-Invariants: (1) a client that lost or failed a request raises LoadFailed, it never yields a figure;
-  (2) broker CPU is read around the client's run, so that the client's own time does not count.
+Invariants: a client that lost or failed a request raises LoadFailed, it never returns a result;
+broker CPU is read around the client's run, so the client's own time does not count.
 """
 
 import json
@@ -28,7 +28,7 @@ CLIENT_WAIT_S = 900.0
 FLOOR_RUNS = 3
 TOPIC_WAIT_S = 60.0
 COLD_LEAD_S = 0.5
-# Milliseconds, and messages that were acknowledged.
+# Milliseconds, and acknowledged messages.
 PRODUCED = re.compile(r"^\|\s+(\d+) \|\s+\d+ \|\s+\d+ \|\s+\d+ \|\s+(\d+)", re.M)
 CONSUMED = re.compile(r"(\d+) messages \((\d+) bytes\) consumed in (\d+)ms")
 JAVA_TOTAL = re.compile(
@@ -39,7 +39,7 @@ JAVA_REQUEST = re.compile(
 
 
 class LoadFailed(Exception):
-    """The client ended with an error or lost requests; the message is its own."""
+    """The client ended with an error or lost requests; the message is the client's."""
 
 
 def _finish(done: subprocess.CompletedProcess, status_max: int = 0) -> str:
@@ -61,13 +61,14 @@ def _environment(broker: BrokerProcess | None) -> dict:
 
 
 def native(name: str, broker: BrokerProcess, *args, nice: int = 0) -> dict:
-    """Run bench/csrc/`name`.c against `broker`; its JSON line as a dict."""
+    """Run bench/csrc/`name`.c against `broker` and return its JSON line as a dict."""
     return json.loads(_run(["nice", "-n", nice, load_client(name), broker.load_port, *args],
                            broker))
 
 
 def _options(broker: BrokerProcess, option: str, of: str) -> list[str]:
-    """`option name=value` for each setting of the broker's access for the client `of`."""
+    """Return `option name=value` for each setting that the client `of` needs to access the broker.
+    """
     settings = getattr(broker.access, of) if broker.access else {}
     return [word for name, value in settings.items() for word in (option, f"{name}={value}")]
 
@@ -83,9 +84,9 @@ def _admin_call(broker: BrokerProcess, call) -> None:
 
 def create_topic(broker: BrokerProcess, topic: str, partitions: int,
                  config: dict | None = None) -> None:
-    """Create `topic` and wait until each partition's leader takes requests.
+    """Create `topic` and wait until each partition's leader accepts requests.
 
-    Its files go soon after its deletion, lest full memory makes every later page dear.
+        Its files are removed soon after its deletion: full memory would slow down all later loads.
     """
     new = NewTopic(topic, partitions, 1, config={
         "file.delete.delay.ms": "1000", **(config or {})})
@@ -115,23 +116,24 @@ def delete_topic(broker: BrokerProcess, topic: str) -> None:
 
 @contextmanager
 def measured(broker: BrokerProcess, figures: dict, key: str, units: str):
-    """Adds the broker's CPU seconds during the block, per `figures[units]`, as `figures[key]`."""
+    """Add the broker's CPU seconds during the block, per `figures[units]`, as `figures[key]`."""
     before = broker.cpu_seconds()
     yield
-    used = broker.cpu_seconds() - before  # Keeps (2).
+    used = broker.cpu_seconds() - before
     figures[key] = used / figures[units]
     del figures[units]
 
 
 def rdkafka_produce(broker: BrokerProcess, topic: str, size: int, count: int, codec: str) -> dict:
-    """rdkafka_performance -P: records spread evenly, so that all partitions are written.
+    """Run rdkafka_performance -P with records spread evenly over all partitions.
 
-    mb_s, cpu_s_per_gb (of record values), request_bytes (mean Produce request on the wire).
+        Returns mb_s, cpu_s_per_gb (of record values), request_bytes (mean Produce request on the
+    wire).
     """
     figures: dict = {}
     with tempfile.NamedTemporaryFile("r") as stats:
         with measured(broker, figures, "cpu_s_per_gb", "gb"):
-            # Statistics that come with the end are a message left over to it: status 1.
+            # If statistics are enabled, the program exits with status 1 for unserved messages.
             text = _run([
                 rdkafka_performance(), "-P", "-t", topic, "-b", broker.load_bootstrap, "-s", size,
                 "-c", count, "-a", -1, "-z", codec, "-u", "-i", 100000, "-T", 200,
@@ -148,7 +150,9 @@ def rdkafka_produce(broker: BrokerProcess, topic: str, size: int, count: int, co
 
 
 def _rdkafka_mean(text: str, total: str, request: str) -> float:
-    """Mean bytes per request from the last whole line of librdkafka's statistics, 0 when none."""
+    """Return mean bytes per request from the last complete line of librdkafka's statistics, 0 if
+    none.
+    """
     for line in reversed(text.splitlines()):
         try:
             brokers = json.loads(line)["brokers"].values()
@@ -162,8 +166,9 @@ def _rdkafka_mean(text: str, total: str, request: str) -> float:
 
 def rdkafka_consume(broker: BrokerProcess, topic: str, partitions: int, size: int,
                     count: int) -> dict:
-    """rdkafka_performance -C from the beginning of all partitions: fetch_mb_s,
-    fetch_cpu_s_per_gb, reply_bytes (mean Fetch answer)."""
+    """Run rdkafka_performance -C from the beginning of all partitions. Returns fetch_mb_s,
+    fetch_cpu_s_per_gb, reply_bytes (mean Fetch response).
+    """
     figures: dict = {}
     numbers = [part for number in range(partitions) for part in ("-p", number)]
     with tempfile.NamedTemporaryFile("r") as stats:
@@ -183,9 +188,11 @@ def rdkafka_consume(broker: BrokerProcess, topic: str, partitions: int, size: in
 
 
 def raw_fetch(broker: BrokerProcess, topic: str, partitions: int, count: int, size: int) -> dict:
-    """Our own reader at full speed, ranges of at most 1 MiB: raw_fetch_mb_s,
+    """Run our own reader at full speed, ranges of at most 1 MiB. Returns raw_fetch_mb_s,
     raw_fetch_cpu_s_per_gb, range_bytes, answer_bytes (mean), wire_share (bytes read per byte of
-    record values)."""
+    record
+    values).
+    """
     figures: dict = {}
     with measured(broker, figures, "raw_fetch_cpu_s_per_gb", "gb"):
         line = native("fetch", broker, topic, partitions, 1 << 20, 0)
@@ -198,14 +205,15 @@ def raw_fetch(broker: BrokerProcess, topic: str, partitions: int, count: int, si
 
 
 def java_produce(broker: BrokerProcess, topic: str, size: int, count: int, codec: str) -> dict:
-    """Kafka's ProducerPerformance with its defaults (idempotent, 16 KiB batches) and acks=all."""
+    """Run Kafka's ProducerPerformance with its defaults (idempotent, 16 KiB batches) and acks=all.
+    """
     figures: dict = {}
     with measured(broker, figures, "cpu_s_per_gb", "gb"):
         text = _finish(kafka.run_tool(
             "org.apache.kafka.tools.ProducerPerformance", "--bootstrap-server",
             broker.load_bootstrap, "--topic", topic, "--num-records", count, "--record-size", size,
             "--throughput", -1, "--print-metrics", "--command-property", "acks=all",
-            f"compression.type={codec}",     # One option: of several it takes the last.
+            f"compression.type={codec}",  # The tool uses only the last of several options.
             *(word for word in _options(broker, "", "java") if word)))
         total = JAVA_TOTAL.search(text)
         if total is None or int(total[1]) != count:
@@ -219,7 +227,8 @@ def java_produce(broker: BrokerProcess, topic: str, size: int, count: int, codec
 
 
 def java_consume(broker: BrokerProcess, topic: str, size: int, count: int) -> dict:
-    """Kafka's ConsumerPerformance in a group of its own: fetch_mb_s, fetch_cpu_s_per_gb."""
+    """Run Kafka's ConsumerPerformance in a separate group. Returns fetch_mb_s, fetch_cpu_s_per_gb.
+    """
     figures: dict = {}
     with measured(broker, figures, "fetch_cpu_s_per_gb", "gb"):
         text = _finish(kafka.run_tool(
@@ -238,12 +247,14 @@ def java_consume(broker: BrokerProcess, topic: str, size: int, count: int) -> di
 def raw_produce(broker: BrokerProcess, topic: str, partitions: int, connections: int,
                 in_flight: int, batch: int, size: int, seconds: float = 0,
                 requests: int = 0, idempotent: bool = False, topics: int = 0) -> dict:
-    """Our own producer; idempotent: one for each connection, of one partition. topics: if any, of
-    as many, named `topic` and four digits from 0000 on.
+    """Run our own producer. idempotent: one producer per connection, on one partition. topics: if
+    set, the
+    number of topics, named `topic` and four digits from 0000.
 
-    cpu_s_per_million_requests, cpu_s_per_gb, requests_s, records_s, p50_us to p999_us of the
-    answers, request_bytes; connected_cpu_us (of a request, without what connecting costs),
-    connection_cpu_us (of a connection).
+        Returns cpu_s_per_million_requests, cpu_s_per_gb, requests_s, records_s, p50_us to p999_us
+    of the
+    responses, request_bytes; connected_cpu_us (per request, without connection setup),
+    connection_cpu_us (per connection).
     """
     before = broker.cpu_seconds()
     more = ["idempotent"] if idempotent else [topics] if topics else []
@@ -264,13 +275,15 @@ def raw_produce(broker: BrokerProcess, topic: str, partitions: int, connections:
 
 
 def latency(broker: BrokerProcess, topic: str, rate: int, seconds: float) -> dict:
-    """End to end at `rate` records/s of 100 bytes, acks=all: p50_us, p99_us, p999_us, max_us."""
+    """Measure end to end at `rate` records/s of 100 bytes, acks=all: p50_us, p99_us, p999_us,
+    max_us.
+    """
     line = native("latency", broker, topic, rate, seconds, 100, -1)
     return {key: line[key] for key in ("p50_us", "p99_us", "p999_us", "max_us")}
 
 
 def segments(data_dir: Path, topic: str) -> list[Path]:
-    """The topic's segments, every byte of them on disk."""
+    """Return the topic's segments after writing them to disk."""
     folders = [entry for entry in data_dir.iterdir() if entry.name.startswith(topic)]
     paths = [path for folder in folders for path in folder.glob("*.log")]
     for path in paths:
@@ -283,8 +296,10 @@ def segments(data_dir: Path, topic: str) -> list[Path]:
 @contextmanager
 def cold_reader(source: str | int, topic: str, partitions: int, seconds: float, figures: dict,
                 files: list[Path]):
-    """csrc/log/cold.c beside the block, of the broker at port `source` or of the "bare" server for
-    `seconds`: figures["mb_s"] after it."""
+    """Run csrc/log/cold.c during the block, against the broker on port `source` or the "bare"
+    server, for
+    `seconds`. Sets figures["mb_s"] afterwards.
+    """
     command = [load_client("cold"), str(source), topic, str(partitions), str(seconds),
                *(str(path) for path in files)]
     reader = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -302,7 +317,9 @@ def cold_reader(source: str | int, topic: str, partitions: int, seconds: float, 
 
 
 def open_idle_connections(port: int, count: int, tls=None) -> list[socket.socket]:
-    """Connections that have each had one ApiVersions answer. tls: an ssl.SSLContext, if any."""
+    """Open connections that have each received one ApiVersions response. tls: an optional
+    ssl.SSLContext.
+    """
     request = struct.pack(">ihhih", 10, 18, 0, 1, -1)
     streams = []
     for _ in range(count):
@@ -330,10 +347,12 @@ def _received(stream: socket.socket, count: int) -> bytes:
 
 def floor(kind: str, unit_bytes: float, piece_bytes: int, total_bytes: float,
           folder: Path, certificate: str = "") -> float:
-    """CPU seconds of a bare loop: per GB for recv and sendfile, per million units for answer.
+    """Return CPU seconds of a bare loop: per GB for recv and sendfile, per million units for
+    answer.
 
-    piece_bytes: length of one write to the file, 0 for the loop's own choice. Of tls-recv and
-    tls-send: with that certificate (PEM, its key beside it).
+        piece_bytes: length of one write to the file, 0 for the loop's default. certificate: for
+    tls-recv
+    and tls-send (PEM, with its key).
     """
     unit = max(1, int(unit_bytes))
     total = total_bytes / 10_000 if kind == "answer" else total_bytes

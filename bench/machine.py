@@ -1,6 +1,4 @@
-"""What a figure depends on: the machine, the commit, memory that was never touched.
-
-"""
+"""Conditions that affect results: the machine, the commit, memory that was never touched."""
 
 import mmap
 import os
@@ -12,7 +10,7 @@ FREE_SHARE_TOUCHED = 0.8
 
 
 def machine_line() -> str:
-    """Processor, cores, memory, kernel and load average."""
+    """Describe processor, cores, memory, kernel and load average."""
     model = next((line.partition(":")[2].strip()
                   for line in Path("/proc/cpuinfo").read_text().splitlines()
                   if line.startswith("model name")), platform.machine())
@@ -22,7 +20,7 @@ def machine_line() -> str:
 
 
 def commit_line() -> str:
-    """Abbreviated commit of the checkout, with a + when tracked files differ from it."""
+    """Return the abbreviated commit of the checkout, with a + if tracked files differ from it."""
     def git(*args: str) -> str:
         done = subprocess.run(["git", "-C", str(Path(__file__).parent), *args],
                               capture_output=True, text=True)

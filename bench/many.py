@@ -1,7 +1,7 @@
 """Many partitions and segments on one broker: `python -m bench.many`.
 
-Owns: the order of steps on one fresh broker a side; nothing of it is left behind.
-Invariants: (1) each figure is of a step that ended: every partition was read before a clock stops.
+Owns: the order of steps on one new broker per side; removes everything afterwards.
+Invariants: each result is of a completed step: the clock stops after every partition was read.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def _state(broker, idle: int, count: int) -> str:
 
 
 class Steps:
-    """One broker through all steps; each prints a line."""
+    """Runs one broker through all steps; each step prints a line."""
 
     def __init__(self, broker, partitions: int, segments: int):
         self.broker = broker
@@ -72,7 +72,7 @@ class Steps:
                               requests=TOPIC_PARTITIONS)
 
     def _serve(self) -> str:
-        """Until every partition could be read; keeps (1)."""
+        """Measure the time until every partition can be read."""
         first = self.broker.start_s
         cpu_s = self.broker.cpu_seconds()
         for topic in self.topics:
@@ -109,7 +109,7 @@ class Steps:
 
 
 def main(argv: list[str]) -> int:
-    """Run the steps on each side. Exit status 1 when a load failed."""
+    """Run the steps on each side. Exit status 1 if a load failed."""
     options = _arguments(argv)
     partitions = TOPIC_PARTITIONS if options.quick else options.partitions
     if partitions % TOPIC_PARTITIONS or partitions <= 0 or options.segments <= 0:

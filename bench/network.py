@@ -1,10 +1,11 @@
-"""Machines that are network namespaces on one bridge, and links between them that can be cut.
+"""Machines as network namespaces on one bridge, with links that can be cut.
 
-Owns: the bridge and the namespaces, all inside of a network namespace of the process's own, which
-  ends with it.
-Invariants: (1) nothing outside of the process's own namespaces is changed; (2) a cut is silent:
-  what is sent is lost, and nobody is told; (3) what a terminal interrupts is this process, not its
-  machines: each is a session of its own.
+Owns: the bridge and the namespaces, all inside this process's own network namespace, which ends
+  with
+the process.
+Invariants: nothing outside of the process's own namespaces is changed; a cut is silent: packets are
+dropped without an error; each machine is a separate session, so a terminal interrupt reaches only
+this process.
 Source: network_namespaces(7), nft(8).
 """
 
@@ -16,7 +17,7 @@ from bench.process import die_with_parent
 
 NETWORK, MOUNTS = 0x40000000, 0x00020000
 SUBNET = "10.77.0"
-CLIENTS = 254       # Where the clients are: the last byte of their address.
+CLIENTS = 254  # Host number of the clients: the last byte of their address.
 RULES = """
 table inet cuts
 delete table inet cuts
@@ -32,10 +33,12 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def enter() -> None:
-    """Gives this process networks and mounts of its own. To be called before any thread is made.
-    Raises OSError where that is not allowed."""
+    """Give this process separate network and mount namespaces. Call it before any thread starts.
+    Raises
+    OSError if the kernel does not allow it.
+    """
     _checked(_LIBC.unshare(NETWORK | MOUNTS), "unshare")
-    # What is mounted from now on is not seen outside.
+    # Later mounts must not propagate to the host.
     _run("mount", "--make-rprivate", "/")
     _run("ip", "link", "set", "lo", "up")
 
@@ -57,7 +60,7 @@ def address(number: int) -> str:
 
 
 class Network:
-    """One namespace for each of the numbers, which is the last byte of its address."""
+    """Creates one namespace per number, which is the last byte of its address."""
 
     def __init__(self, numbers):
         self._holders: dict[int, subprocess.Popen] = {}
@@ -79,7 +82,7 @@ class Network:
             assert holder.poll() is None, "no network namespace"
         self._descriptors[number] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         link = f"to{number}"
-        # A reboot changes no hardware address: the others need not learn it.
+        # Keep the hardware address across a reboot: the other machines have it in their ARP cache.
         _run("ip", "link", "add", link, "type", "veth", "peer", "name", "cable",
              "address", f"02:00:00:00:00:{number:02x}", "netns", str(holder.pid))
         _run("ip", "link", "set", link, "master", "bridge", "up")
@@ -94,7 +97,7 @@ class Network:
         _run("nsenter", "-t", str(self._holders[number].pid), "-n", *command, text=text)
 
     def enter(self, number: int):
-        """For subprocess's preexec_fn: has the child run on that machine."""
+        """Return a preexec_fn for subprocess that runs the child on that machine."""
         def move() -> None:
             os.setsid()
             _checked(_LIBC.setns(self._descriptors[number], NETWORK), "setns")
@@ -102,8 +105,10 @@ class Network:
         return move
 
     def reboot(self, number: int) -> None:
-        """A machine without processes forgets its connections, and nobody is told. It hears all
-        afterwards."""
+        """Drop all connections of a machine without processes, silently. Afterwards it receives
+        from all
+        machines again.
+        """
         self._remove(number)
         self._deaf[number].clear()
         self._add(number)
@@ -116,13 +121,12 @@ class Network:
         holder.wait()
 
     def cut(self, source: int, goal: int) -> None:
-        """What `source` sends to `goal` is lost from now on. Keeps (2): it arrives and is
-        dropped."""
+        """Drop all later packets from `source` to `goal`, on arrival."""
         self._deaf[goal].add(source)
         self._apply(goal)
 
     def isolate(self, number: int) -> None:
-        """Pulls a machine's cable."""
+        """Cut a machine off in both directions."""
         for other in self._deaf:
             if other != number:
                 self.cut(number, other)

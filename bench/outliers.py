@@ -1,8 +1,9 @@
-"""Why the slowest records end to end were slow: `python -m bench.outliers`, as root.
+"""Explain the slowest records end to end: `python -m bench.outliers`, as root.
 
 Owns: one instance of the kernel's tracer (tracefs) and the brokers while it runs.
-Invariants: (1) the load is that of `e2e` in bench.vs; (2) the tracer is let go of whatever happens;
-  (3) each of the slowest has one cause, its longest span (bench.causes).
+Invariants: the load is that of `e2e` in bench.vs; the tracer instance is always removed; each of
+  the
+slowest records has one cause, its longest span (bench.causes).
 """
 
 import argparse
@@ -27,18 +28,20 @@ TRACER = Path("/sys/kernel/tracing/instances")
 NUMBERS = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
 SCHEDULED = ("sched/sched_switch", "sched/sched_waking")
 CALLED = ("raw_syscalls/sys_enter", "raw_syscalls/sys_exit")
-BUFFER_KB = 256 << 10   # for each processor
+BUFFER_KB = 256 << 10  # per processor
 RATE_PER_S = 500
 SLOWEST = 100
 WARM_S = 3
-CLIENT = "latency"   # what the kernel calls the load's threads
+CLIENT = "latency"  # the kernel's name of the load's threads
 TIMES = struct.Struct("qq")
 
 
 @contextmanager
 def tracer(broker: BrokerProcess) -> Iterator[Path]:
-    """Records who runs on which processor, who wakes whom, and the system calls of broker and load;
-    yields its folder. Keeps (2)."""
+    """Trace context switches, wakeups, and the system calls of broker and load; yield the
+    instance's
+    folder. Always removes the instance.
+    """
     own = TRACER / f"pylog-{os.getpid()}"
     own.mkdir()
     try:
@@ -62,7 +65,7 @@ def _threads(broker: BrokerProcess) -> dict[int, str]:
 
 
 def _numbers() -> dict[int, str]:
-    """System calls by number, as far as this machine's headers tell."""
+    """Return system calls by number, as defined in this machine's headers."""
     if not NUMBERS.exists():
         return {}
     found = re.findall(r"#define __NR_(\w+) (\d+)", NUMBERS.read_text())
@@ -70,14 +73,14 @@ def _numbers() -> dict[int, str]:
 
 
 def _records(times: Path) -> list[tuple[int, int]]:
-    """Send and receipt of each, in µs, the slowest first."""
+    """Return the send and receive time of each record in µs, slowest first."""
     pairs = [(sent // 1000, received // 1000)
              for sent, received in TIMES.iter_unpack(times.read_bytes())]
     return sorted(pairs, key=lambda pair: pair[0] - pair[1])
 
 
 def _lost(own: Path) -> int:
-    """Events that the tracer had no room for."""
+    """Return the number of events that the tracer dropped."""
     return sum(int(count) for stats in own.glob("per_cpu/*/stats")
                for count in re.findall(r"^(?:overrun|dropped events): (\d+)", stats.read_text(),
                                        re.M))
@@ -85,8 +88,10 @@ def _lost(own: Path) -> int:
 
 @dataclass(frozen=True)
 class Explained:
-    """line: the load's own figures. by_cause: ms of the slowest. own_us: of every record in order,
-    without what it waited for processors that others had. missing: events the tracer lost."""
+    """line: the load's own results. by_cause: ms of the slowest records. own_us: of every record in
+      order,
+    without waits for processors that other processes had. missing: events the tracer dropped.
+    """
 
     line: dict
     by_cause: dict[str, list[float]]
@@ -95,7 +100,7 @@ class Explained:
 
 
 def explained(broker: BrokerProcess, topic: str, seconds: float) -> Explained:
-    """One load with the tracer beside it. Keeps (1)."""
+    """Run one load while tracing."""
     loads.create_topic(broker, f"{topic}-before", 1)
     loads.latency(broker, f"{topic}-before", RATE_PER_S, WARM_S)   # A JVM compiles.
     loads.create_topic(broker, topic, 1)
@@ -115,7 +120,7 @@ def explained(broker: BrokerProcess, topic: str, seconds: float) -> Explained:
         spans = causes.way(timeline, line["receiver"], sent, received, numbers)
         own_us.append(received - sent - causes.others_us(spans, ours))
         if place < SLOWEST:
-            name = causes.cause(spans, timeline.names, ours)   # Keeps (3).
+            name = causes.cause(spans, timeline.names, ours)
             by_cause[name].append((received - sent) / 1e3)
     return Explained(line, by_cause, sorted(own_us), missing)
 
@@ -125,7 +130,7 @@ def _rank(values: list[int], share: float) -> int:
 
 
 def table(found: dict[str, list[float]]) -> str:
-    """Causes, the most frequent first."""
+    """Return a table of causes, the most frequent first."""
     lines = ["| cause | of the slowest | ms: median | most |", "|---|--:|--:|--:|"]
     for name, took_ms in sorted(found.items(), key=lambda item: (-len(item[1]), item[0])):
         lines.append(f"| {name} | {len(took_ms)} | {median(took_ms):.2f} | {max(took_ms):.2f} |")
@@ -138,7 +143,7 @@ def _side(name: str, folder: Path) -> BrokerProcess:
 
 
 def main(argv: list[str]) -> int:
-    """Prints a table of causes for each broker."""
+    """Print a table of causes for each broker."""
     parser = argparse.ArgumentParser(prog="python -m bench.outliers")
     parser.add_argument("--sides", default="pylog")
     parser.add_argument("--seconds", type=float, default=20)

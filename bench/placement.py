@@ -1,9 +1,10 @@
-"""Where a broker and its clients run, and whether figures of several rounds agree.
+"""Processors of a broker and its clients, and the spread over several rounds.
 
-Invariants: (1) a broker is started with every processor and pinned afterwards, all threads that it
-  has, so that it sizes itself as it would anywhere.
-Source: measured: unpinned, the same program takes 3.4 to 33 CPU s per million small requests, as
-  its threads happen to lie.
+Invariants: a broker is started on every processor and all its threads are pinned afterwards, so
+  that
+it sizes itself as in production.
+Source: measured: unpinned, the same program takes 3.4 to 33 CPU s per million small requests,
+depending on how its threads are scheduled.
 """
 
 import os
@@ -19,7 +20,7 @@ ROUNDS_LEAST = 3
 
 @dataclass(frozen=True)
 class Placement:
-    """Processors of the broker, and of everything that this process starts meanwhile."""
+    """Processors of the broker, and of every process started while it applies."""
 
     name: str
     broker: frozenset[int]
@@ -27,8 +28,10 @@ class Placement:
 
 
 def placements(processors: Sequence[int] | None = None) -> dict[str, Placement]:
-    """same: broker and clients share one processor; apart: one each; free: any. Without a second
-    processor there is no apart."""
+    """Return same: broker and clients share one processor; apart: one each; free: any. `apart`
+      needs two
+    processors.
+    """
     mine = sorted(os.sched_getaffinity(0) if processors is None else processors)
     every = frozenset(mine)
     last = frozenset(mine[-1:])
@@ -39,17 +42,17 @@ def placements(processors: Sequence[int] | None = None) -> dict[str, Placement]:
 
 
 def pin(pid: int, processors: frozenset[int]) -> None:
-    """Every thread of `pid`; those that it starts later inherit it."""
+    """Pin every thread of `pid`; threads that it starts later inherit it."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
         try:
             os.sched_setaffinity(int(thread.name), processors)
         except ProcessLookupError:
-            continue  # It has ended meanwhile.
+            continue  # The thread has ended.
 
 
 @contextmanager
 def pinned(placement: Placement) -> Iterator[None]:
-    """This process, and what it starts, where `placement` has the clients."""
+    """Run this process and its children on the clients' processors."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, placement.clients)
     try:
@@ -60,7 +63,8 @@ def pinned(placement: Placement) -> Iterator[None]:
 
 @contextmanager
 def unpinned() -> Iterator[None]:
-    """This process on every processor of the machine, as a broker is started. Keeps (1)."""
+    """Run this process on every processor of the machine, so that a broker sizes itself as usual.
+    """
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, range(os.cpu_count() or 1))
     try:
@@ -70,12 +74,12 @@ def unpinned() -> Iterator[None]:
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """Of the rounds that both have."""
+    """Return the ratio of each round that both sides have."""
     return [a / b for a, b in zip(ours, theirs, strict=False) if b]
 
 
 def spread(values: Sequence[float]) -> float | None:
-    """The middle half of the values, over their median; None for fewer than ROUNDS_LEAST."""
+    """Return the interquartile range over the median; None for fewer than ROUNDS_LEAST."""
     if len(values) < ROUNDS_LEAST:
         return None
     low, _, high = quantiles(values, n=4, method="inclusive")

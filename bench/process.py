@@ -1,7 +1,7 @@
 """A broker as a child process: spawn, readiness, CPU seconds, memory, end.
 
 Owns: the child's process handle and its output file.
-Invariants: (1) a child never outlives the thread that started it (parent-death signal).
+Invariants: a child never outlives the thread that started it (parent-death signal).
 Source: proc(5) for smaps_rollup and status, clock_getcpuclockid(3) for the CPU clock.
 """
 
@@ -22,19 +22,21 @@ _LIBC = ctypes.CDLL(None)
 
 
 class BrokerFailed(Exception):
-    """The broker ended, or did not answer in time; the message carries the end of its output."""
+    """The broker ended, or did not respond in time; the message contains the end of its output."""
 
 
 def cpu_seconds(pid: int) -> float:
-    """User plus system seconds of all threads of `pid`, living and ended, to the nanosecond.
+    """Return user plus system seconds of all threads of `pid`, running and ended, to the
+    nanosecond.
 
-    The process's CPU clock counts what utime + stime of /proc/PID/stat count, without its ticks.
+        The process's CPU clock counts the same as utime + stime of /proc/PID/stat, with more
+    precision.
     """
     return time.clock_gettime((~pid << 3) | CPU_CLOCK_OF_PROCESS)
 
 
 def rss_bytes(pid: int) -> int:
-    """Resident set of `pid` in bytes, file maps included."""
+    """Return the resident set of `pid` in bytes, file maps included."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Rss:"):
             return int(line.split()[1]) * 1024
@@ -42,7 +44,7 @@ def rss_bytes(pid: int) -> int:
 
 
 def anonymous_bytes(pid: int) -> int:
-    """Resident anonymous memory of `pid` in bytes: the part that the page cache does not own."""
+    """Return the resident anonymous memory of `pid` in bytes, without the page cache."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Anonymous:"):
             return int(line.split()[1]) * 1024
@@ -50,7 +52,7 @@ def anonymous_bytes(pid: int) -> int:
 
 
 def peak_rss_bytes(pid: int) -> int:
-    """Largest resident set of `pid` since its start, or forget_peak_rss(), in bytes."""
+    """Return the largest resident set of `pid` since its start, or forget_peak_rss(), in bytes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -58,17 +60,18 @@ def peak_rss_bytes(pid: int) -> int:
 
 
 def forget_peak_rss(pid: int) -> None:
-    """From now on `peak_rss_bytes` is the largest since now."""
+    """Reset the maximum that peak_rss_bytes() returns."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def die_with_parent() -> None:
-    """Runs in the child between fork and exec. Keeps (1)."""
+    """Kill this child when its parent ends. Runs between fork and exec."""
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def api_versions_answered(port: int, wait_s: float = 1.0, host: str = "127.0.0.1") -> bool:
-    """Whether one ApiVersions v0 request to `host`:`port` gets an answer within `wait_s`."""
+    """Return True if one ApiVersions v0 request to `host`:`port` gets a response within `wait_s`.
+    """
     request = struct.pack(">hhih", 18, 0, 7, -1)
     try:
         with socket.create_connection((host, port), timeout=wait_s) as stream:
@@ -81,10 +84,11 @@ def api_versions_answered(port: int, wait_s: float = 1.0, host: str = "127.0.0.1
 
 @dataclass(frozen=True)
 class Access:
-    """How clients come in where it is not in plain text and without a login.
+    """Settings of clients that use TLS or a login.
 
-    listener: its name among the broker's. rdkafka, java: settings of these clients. environment: of
-    our own (bench/csrc/secure.h).
+        listener: its name. rdkafka, java: settings of these clients. environment: of our own
+    programs
+    (bench/csrc/secure.h).
     """
 
     listener: str
@@ -94,11 +98,12 @@ class Access:
 
 
 class BrokerProcess:
-    """What both brokers share: a context manager around one child process.
+    """Common to both brokers: a context manager around one child process.
 
-    A subclass sets `name`, implements `_start()` and leaves `process`, `port` and `output` set.
-    listeners: ports of those beside PLAINTEXT, by security protocol. access: how loads come in;
-    None: in plain text.
+        A subclass sets `name`, implements `_start()` and sets `process`, `port` and `output`.
+    listeners:
+    ports besides PLAINTEXT, by security protocol. access: settings of load clients; None for plain
+    text.
     """
 
     name = "broker"
@@ -112,7 +117,7 @@ class BrokerProcess:
         self.listeners: dict[str, int] = {}
         self.access: Access | None = None
         self.process: subprocess.Popen | None = None
-        self.enter: Callable[[], None] | None = None     # Brings the child onto its machine.
+        self.enter: Callable[[], None] | None = None  # Moves the child to its machine.
         self.output = self.data_dir.parent / f"{self.data_dir.name}.{self.name}.out"
         self.spawned_at_s = 0.0
         self.answered_at_s = 0.0
@@ -145,7 +150,7 @@ class BrokerProcess:
 
     @contextmanager
     def reached(self, access: Access):
-        """Loads within come in that way."""
+        """Use this access for loads inside the block."""
         before, self.access = self.access, access
         try:
             yield self
@@ -153,7 +158,7 @@ class BrokerProcess:
             self.access = before
 
     def listener_addresses(self) -> str:
-        """The setting `listeners`."""
+        """Return the setting `listeners`."""
         return ",".join(f"{name}://{self.host}:{port}"
                         for name, port in {"PLAINTEXT": self.port, **self.listeners}.items())
 
@@ -164,7 +169,7 @@ class BrokerProcess:
 
     @property
     def start_s(self) -> float:
-        """Seconds from spawn to the first answered ApiVersions request."""
+        """Return seconds from spawn to the first ApiVersions response."""
         return self.answered_at_s - self.spawned_at_s
 
     def spawn(self, command: list[str], **options) -> None:
@@ -177,13 +182,15 @@ class BrokerProcess:
             )
 
     def _begin(self) -> None:
-        """Runs in the child between fork and exec."""
+        """Run in the child between fork and exec."""
         die_with_parent()
         if self.enter is not None:
             self.enter()
 
     def wait_answer(self, wait_s: float, pause_s: float = 0.005) -> None:
-        """Block until the broker answers ApiVersions; BrokerFailed after `wait_s` or at its end."""
+        """Block until the broker answers ApiVersions. Raises BrokerFailed after `wait_s` or if it
+        ends.
+        """
         assert self.process is not None, self.name
         end_s = time.monotonic() + wait_s
         while time.monotonic() < end_s:
@@ -198,7 +205,7 @@ class BrokerProcess:
         raise BrokerFailed(f"{self.name} gave no answer in {wait_s} s:\n{self.tail()}")
 
     def tail(self, bytes_max: int = 4000) -> str:
-        """The end of the broker's output."""
+        """Return the end of the broker's output."""
         data = self.output.read_bytes() if self.output.exists() else b""
         return data[-bytes_max:].decode(errors="replace")
 
@@ -215,7 +222,9 @@ class BrokerProcess:
         return peak_rss_bytes(self.pid)
 
     def stop(self, wait_s: float = 60.0) -> int | None:
-        """SIGTERM and wait; SIGKILL after `wait_s`. The exit status, None if not started."""
+        """Send SIGTERM and wait; SIGKILL after `wait_s`. Returns the exit status, None if not
+        started.
+        """
         if self.process is None:
             return None
         if self.process.poll() is None:
@@ -227,7 +236,7 @@ class BrokerProcess:
         return self.process.wait()
 
     def kill(self) -> None:
-        """SIGKILL and wait."""
+        """Send SIGKILL and wait."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()

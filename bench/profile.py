@@ -1,6 +1,6 @@
-"""Where a broker's CPU goes in one load: `python -m bench.profile produce-1k-rdkafka`.
+"""Profile a broker's CPU in one load: `python -m bench.profile produce-1k-rdkafka`.
 
-Invariants: (1) the load and its set-up are those of bench.vs; only the sampler is added.
+Invariants: the load and its setup are those of bench.vs; only the sampler is added.
 """
 
 import argparse

@@ -1,8 +1,7 @@
 """The native programs of the bench: our C load clients, and librdkafka's rdkafka_performance.
 
 Owns: the folder `bench/` of the cache ($PYLOG_CACHE, by default .cache/ of the checkout).
-Invariants: (1) nothing of librdkafka enters the checkout; (2) a program is rebuilt when its source
-  is newer than it.
+Invariants: no file of librdkafka enters the checkout; a program is rebuilt if its source is newer.
 Source: librdkafka comes inside the crate rdkafka-sys, fetched by cargo.
 """
 
@@ -27,7 +26,7 @@ rdkafka-sys = {{ version = "{RDKAFKA_SYS}", default-features = false }}
 
 
 class ProgramMissing(Exception):
-    """A compiler or a source cannot be had; the message is one line for the user."""
+    """A compiler or a source is not available; the message is one line for the user."""
 
 
 def cache_dir() -> Path:
@@ -43,20 +42,20 @@ def _run(command: list[str], folder: Path, log: Path, **extra) -> None:
 
 
 def load_client(name: str) -> str:
-    """Path of the program built from bench/csrc/`name`.c."""
+    """Return the path of the program built from bench/csrc/`name`.c."""
     newest = max(path.stat().st_mtime for path in SOURCES.iterdir())
     return _built(SOURCES / f"{name}.c", cache_dir() / name, newest, [], LIBRARIES)
 
 
 def preload_library(name: str) -> str:
-    """Path of the library built from bench/csrc/preload/`name`.c, for LD_PRELOAD."""
+    """Return the path of the library built from bench/csrc/preload/`name`.c, for LD_PRELOAD."""
     source = SOURCES / "preload" / f"{name}.c"
     return _built(source, cache_dir() / f"{name}.so", source.stat().st_mtime,
                   ["-fPIC", "-shared"], ["-ldl"])
 
 
 def _built(source: Path, made: Path, newest: float, flags: list[str], libraries: list[str]) -> str:
-    """Its path, compiled anew unless it is younger than `newest`. Keeps (2)."""
+    """Return the path, recompiled unless it is newer than `newest`."""
     if made.exists() and made.stat().st_mtime > newest:
         return str(made)
     compiler = shutil.which("gcc") or shutil.which("cc")
@@ -71,7 +70,7 @@ def _built(source: Path, made: Path, newest: float, flags: list[str], libraries:
 
 
 def rdkafka_performance() -> str:
-    """Path of librdkafka's own load program, built once from the crate's sources."""
+    """Return the path of librdkafka's load program, built once from the crate's sources."""
     root = cache_dir() / "librdkafka-ssl"
     program = root / "build" / "examples" / "rdkafka_performance"
     if program.exists():
@@ -85,7 +84,7 @@ def rdkafka_performance() -> str:
     log = root / "build.log"
     _run(["cargo", "vendor", "-q", "vendor"], root, log)
     shutil.copytree(root / "vendor" / "rdkafka-sys" / "librdkafka", root / "build")
-    plain = {**os.environ, "CC": "gcc"}  # mklove takes no compiler with arguments.
+    plain = {**os.environ, "CC": "gcc"}  # mklove accepts no compiler with arguments.
     build = root / "build"
     _run(["./configure", "--disable-gssapi", "--enable-ssl", "--disable-curl"], build, log,
          env=plain)

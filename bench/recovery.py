@@ -1,12 +1,13 @@
 """Recovery after kill -9, beside Apache Kafka: `python -m bench.recovery [--partitions 2000]`.
 
-The same records go to both, spread over all partitions, and the broker is killed before any
-checkpoint. Counted is the next start: until the first and until the last partition answers,
-and what the broker computes for it.
+Both brokers get the same records, spread over all partitions, and are killed before any checkpoint.
+Measures the next start: time until the first and until the last partition responds, and the
+broker's CPU.
 
 Owns: the brokers it starts, their directories, its topic.
-Invariants: (1) one broker runs at a time; (2) all that was acknowledged before the kill is there
-  after it; (3) files are in the page cache, for both: it is not the disk that is measured.
+Invariants: brokers run one at a time; all records acknowledged before the kill exist after it;
+  files
+are in the page cache for both, so the disk is not measured.
 """
 
 import argparse
@@ -26,14 +27,14 @@ MB = 1_000_000
 TOPIC = "recovered"
 VALUE = bytes(range(256)) * 40
 WAIT_S = 600.0
-# A load must end before the first checkpoint, or less is to be recovered.
+# A load must end before the first checkpoint, or the broker recovers less.
 CHECKPOINT_S = 60.0
 SETTINGS = {
     "kafka": {"log.flush.offset.checkpoint.interval.ms": "600000"}, "pylog": RELAXED}
 
 
 def load(bootstrap: str, partitions: int, megabytes: int) -> int:
-    """Returns how many records were acknowledged."""
+    """Produce the load and return the number of acknowledged records."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, partitions, 1, config={
         "retention.ms": "-1"})])[TOPIC].result(120)
@@ -52,7 +53,7 @@ def load(bootstrap: str, partitions: int, megabytes: int) -> int:
 
 
 def ends(admin: AdminClient, partitions: list) -> dict:
-    """partition -> end offset, of those that answer."""
+    """Return partition -> end offset, for partitions that respond."""
     found = {}
     asked = admin.list_offsets({TopicPartition(TOPIC, number): OffsetSpec.latest()
                                 for number in partitions}, request_timeout=30)
@@ -65,7 +66,7 @@ def ends(admin: AdminClient, partitions: list) -> dict:
 
 
 def recover(broker, partitions: int, count: int) -> dict:
-    """Starts the killed broker. Keeps (2)."""
+    """Start the killed broker, and check that no acknowledged record is missing."""
     began_s = time.monotonic()
     broker.start()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})

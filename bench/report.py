@@ -1,7 +1,7 @@
-"""Where the table of a run goes: the cache for every run, docs/benchmarks.md for a full one.
+"""Save the table of a run: every run in the cache, full runs in docs/benchmarks.md.
 
 Owns: docs/benchmarks.md, the folder results/ of the bench's cache.
-Invariants: (1) the page has one section for each program, that of its last full run.
+Invariants: the page has one section per program, for its last full run.
 """
 
 import json
@@ -16,7 +16,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 
 
 def save(text: str, samples: dict, suffix: str = "") -> Path:
-    """Keeps the table and the samples behind it; the path of the table."""
+    """Save the table and its samples; return the path of the table."""
     folder = cache_dir() / "results"
     folder.mkdir(parents=True, exist_ok=True)
     stem = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{commit_line()}{suffix}"
@@ -27,7 +27,7 @@ def save(text: str, samples: dict, suffix: str = "") -> Path:
 
 
 def publish(title: str, text: str, page: Path = PAGE) -> None:
-    """Replaces the section `title` of the page by this run. Keeps (1)."""
+    """Replace the section `title` of the page with this run."""
     head, found, rest = page.read_text().partition(f"## {title}\n")
     if not found:
         raise ValueError(f"{page} has no section {title!r}: add the line '## {title}'")

@@ -1,8 +1,8 @@
-"""The loads of bench.vs: what is run against a broker, and the figures that come out.
+"""The loads of bench.vs: what each runs against a broker, and its results.
 
 Owns: SCENARIOS, the table of loads by name.
-Invariants: (1) a scenario treats both brokers alike: it sees a Side, never which broker it is,
-  beyond the settings in SETUPS.
+Invariants: a scenario treats both brokers the same: it has a Side, and only SETUPS differ by
+  broker.
 """
 
 import time
@@ -18,8 +18,9 @@ from bench.process import BrokerProcess
 
 PARTITIONS = 6
 RATE_PER_S = 500
-COLD_MARGIN_S = 2.5  # around what the latency load takes, its untimed second included
-# Like with like: Kafka's default acknowledges from the page cache, and so does our relaxed setting.
+COLD_MARGIN_S = 2.5  # around the latency load, its untimed second included
+# Comparable settings: Kafka's default acknowledges from the page cache, and so does our relaxed
+# setting.
 SETUPS: dict[str, dict[str, dict]] = {
     "cached": {"kafka": {}, "pylog": RELAXED},
     "flushed": {"kafka": KAFKA_FLUSH_EACH, "pylog": {}},
@@ -28,7 +29,7 @@ SETUPS: dict[str, dict[str, dict]] = {
 
 @dataclass
 class Scale:
-    """Sizes of one run. Bytes are of record values."""
+    """Sizes of one run, in bytes of record values."""
 
     native_bytes: dict[int, int]  # by record size
     java_bytes: dict[int, int]
@@ -62,7 +63,7 @@ QUICK = Scale(
 
 @dataclass
 class Side:
-    """One broker kind within a run: starts brokers, keeps those that scenarios share."""
+    """One broker kind within a run: starts brokers, and keeps those that scenarios share."""
 
     name: str
     folder: Path
@@ -73,13 +74,13 @@ class Side:
     placement: Placement = field(default_factory=lambda: placements()["free"])
 
     def fresh(self, overrides: dict | None = None) -> BrokerProcess:
-        """A broker on an empty directory, not started."""
+        """Create a broker on an empty directory, not started."""
         self.serial += 1
         kind = KafkaBroker if self.name == "kafka" else PylogBroker
         return kind(self.folder / f"{self.name}-{self.serial}", overrides=overrides)
 
     def shared(self, setup: str) -> BrokerProcess:
-        """The long-lived broker with SETUPS[setup], started and warmed up at first use."""
+        """Return the long-lived broker with SETUPS[setup], started and warmed up at first use."""
         broker = self.running.get(setup)
         if broker is None or not broker.alive():
             with unpinned():
@@ -92,7 +93,7 @@ class Side:
         return broker
 
     def warm_up(self, broker: BrokerProcess) -> None:
-        """Kafka's JVM compiles while it works; both sides get the same untimed load first."""
+        """Run the same untimed load on both sides: Kafka's JVM compiles during the first run."""
         count = self.scale.native_bytes[100] // 100 // 2
         topic = self.topic()
         loads.create_topic(broker, topic, PARTITIONS)
@@ -113,10 +114,14 @@ class Side:
 
 @dataclass(frozen=True)
 class Scenario:
-    """run: one round on one side, returns figures. floors: key of the floor, its loop kind, the
-    figure that holds the unit size, bytes of one write (0: the loop's choice). rounds_max: 1 for
-    what takes long and varies little. pinned: the broker is a shared one, and stays where the run
-    has it. writes: so much that the memory for it is to be the machine's already."""
+    """run: one round on one side, returns results. floors: key of the floor, its loop kind, the
+      result
+    with the unit size, bytes of one write (0: the loop's default). rounds_max: 1 for long loads
+    that
+    vary little. pinned: uses a shared broker, pinned to the run's processors. writes: writes so
+    much that
+    the machine's memory must be touched before.
+    """
 
     run: Callable[[Side], dict]
     floors: tuple[tuple[str, str, str, int], ...] = ()
@@ -143,7 +148,7 @@ def _bulk(client: str, size: int, codec: str) -> Callable[[Side], dict]:
 
 
 def _frames(batch: int, in_flight: int, share: int) -> Callable[[Side], dict]:
-    """Our own producer with frames of one known size, where the floor is exact."""
+    """Run our own producer with frames of one size, for which the floor is exact."""
     def run(side: Side) -> dict:
         broker = side.shared("cached")
         topic = side.topic()
@@ -180,7 +185,7 @@ def _latency(setup: str) -> Callable[[Side], dict]:
 
 
 def _cold_topic(side: Side, broker: BrokerProcess) -> str:
-    """The topic of cold data, written once a run."""
+    """Return the topic of cold data, written once per run."""
     if side.cold_topic is None:
         topic = f"cold-{side.topic()}"
         loads.create_topic(broker, topic, PARTITIONS)
@@ -191,8 +196,10 @@ def _cold_topic(side: Side, broker: BrokerProcess) -> str:
 
 
 def _latency_beside_cold(side: Side) -> dict:
-    """The latency load three times: alone, beside a bare server that reads the cold topic's files
-    and sends them, and beside a client that reads them through the broker."""
+    """Run the latency load three times: undisturbed, beside a bare server that reads the cold
+      topic's
+    files and sends them, and beside a client that reads them through the broker.
+    """
     broker = side.shared("cached")
     cold = _cold_topic(side, broker)
     files = loads.segments(broker.data_dir, cold)
@@ -207,7 +214,9 @@ def _latency_beside_cold(side: Side) -> dict:
 
 
 def _flush(side: Side) -> dict:
-    """64 producers, one request of ten 100-byte records at a time each, acks=all and on disk."""
+    """Run 64 producers, each with one request of ten 100-byte records at a time, acks=all with
+    flush.
+    """
     broker = side.shared("flushed")
     topic = side.topic()
     loads.create_topic(broker, topic, PARTITIONS)
@@ -219,8 +228,9 @@ def _flush(side: Side) -> dict:
 
 
 def _start_empty(side: Side) -> dict:
-    """Spawn to first answer on an empty directory (Kafka's is formatted before the clock runs),
-    with the files of the broker in the page cache; then memory idle and per idle connection."""
+    """Measure spawn to first response on an empty directory (Kafka's is formatted before), with the
+    broker's files in the page cache; then memory when idle and per idle connection.
+    """
     with side.fresh():
         pass
     with side.fresh() as broker:
@@ -238,7 +248,7 @@ def _start_empty(side: Side) -> dict:
 
 
 def _many_partitions(side: Side) -> dict:
-    """Memory per idle partition, and starts with many partitions that each hold one batch."""
+    """Measure memory per idle partition, and starts with many partitions of one batch each."""
     broker = side.fresh().start()
     try:
         time.sleep(2)
@@ -269,7 +279,9 @@ def _many_partitions(side: Side) -> dict:
 
 
 def _serving(broker: BrokerProcess, topics: list[str], partitions: int, how: str) -> dict:
-    """Milliseconds from spawn to the first answer, and until every partition could be read."""
+    """Return milliseconds from spawn to the first response, and until every partition could be
+    read.
+    """
     for topic in topics:
         loads.wait_leaders(broker, topic, partitions)
     served_s = time.monotonic() - broker.spawned_at_s

@@ -1,8 +1,9 @@
-"""What a scrape of the metrics costs: `python -m bench.scrape [--partitions 10000]`.
+"""Measure the cost of a metrics scrape: `python -m bench.scrape [--partitions 10000]`.
 
 Owns: one broker with its directory.
-Invariants: (1) every figure of latency is taken beside one without scrapes, in turns, in one run;
-  (2) the page is read by the library's parser before anything is measured.
+Invariants: latency is measured with and without scrapes, alternating, in one run; the page is
+  parsed
+with the Prometheus library before anything is measured.
 """
 
 import argparse
@@ -49,11 +50,13 @@ async def _fill(port: int, topics: list, groups: int) -> None:
 
 
 def fill(broker, partitions: int) -> None:
-    """Topics of TOPIC_PARTITIONS, a record or more in each, and a group behind each topic."""
+    """Create topics of TOPIC_PARTITIONS, with records in each partition, and a lagging group per
+    topic.
+    """
     topics = [f"scraped-{number}" for number in range(partitions // TOPIC_PARTITIONS)]
     run(_fill(broker.port, topics, len(topics)))
     for topic in topics:
-        # Offsets 7 and up are committed: every group lags.
+        # Offset 7 is committed, so every group lags.
         loads.raw_produce(broker, topic, TOPIC_PARTITIONS, 1, 5, 200, 100,
                           requests=TOPIC_PARTITIONS)
     frames = [_commit(f"g-{number}", topic, range(GROUP_PARTITIONS))
@@ -62,7 +65,7 @@ def fill(broker, partitions: int) -> None:
 
 
 def measure(broker, port: int, **headers) -> dict:
-    """Wall and CPU of one scrape, and of them what the broker says of itself."""
+    """Return wall and CPU time of one scrape, and the times that the broker itself reports."""
     walls, cpus = [], []
     for _ in range(SCRAPES):
         before, begin = broker.cpu_seconds(), time.perf_counter()
@@ -77,21 +80,25 @@ def measure(broker, port: int, **headers) -> dict:
 
 
 def produced(port: int) -> list:
-    """The broker's own histogram of Produce, from last byte in to last byte out."""
+    """Return the broker's histogram of Produce, from last byte in to last byte out."""
     return [(float(bound), int(count)) for bound, count in re.findall(
         rb'^pylog_request_seconds_bucket\{api="Produce",le="([^"]+)"\} (\d+)', get(port), re.M)]
 
 
 def quantile_us(before: list, after: list, share: float) -> float:
-    """The upper bound of the bucket that the share of requests between two scrapes ended in."""
+    """Return the upper bound of the bucket that contains this share of the requests between two
+    scrapes.
+    """
     counts = [(bound, count - earlier) for (bound, count), (_, earlier)
               in zip(after, before or [(0, 0)] * len(after), strict=True)]
     return next(bound for bound, count in counts if count >= share * counts[-1][1]) * 1e6
 
 
 def latencies(broker, port: int) -> dict:
-    """Latency with a scrape each second and without, in turns: end to end as a client sees it (the
-    scraper takes its share of the machine too), and of Produce as the broker does."""
+    """Measure latency with a scrape each second and without, alternating: end to end by a client
+      (the
+    scraper uses the machine too), and of Produce by the broker.
+    """
     found = {"alone": [], "scraped": []}
     for turn in range(2 * ROUNDS):
         name = ("alone", "scraped")[turn % 2]
@@ -120,7 +127,7 @@ def latencies(broker, port: int) -> dict:
 
 
 def main(argv: list[str]) -> int:
-    """Prints the figures."""
+    """Print the results."""
     parser = argparse.ArgumentParser(prog="python -m bench.scrape")
     parser.add_argument("--partitions", type=int, default=10_000)
     parser.add_argument("--no-latency", action="store_true")

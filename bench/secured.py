@@ -1,7 +1,7 @@
 """The loads of bench.vs under TLS, logins and ACLs.
 
 Owns: SECURED, the table of these loads by name.
-Invariants: (1) as in bench.scenarios: a load treats both brokers alike.
+Invariants: as in bench.scenarios: a load treats both brokers the same.
 """
 
 import json
@@ -32,7 +32,7 @@ SETTLE_S = 3.0
 
 
 def secured_broker(side: Side, name: str, acls: int | None = None) -> BrokerProcess:
-    """The long-lived secured broker `name`, started and warmed up at first use."""
+    """Return the long-lived secured broker `name`, started and warmed up at first use."""
     broker = side.running.get(name)
     if broker is None or not broker.alive():
         with unpinned():
@@ -90,7 +90,7 @@ def _latency_of(side: Side, broker: BrokerProcess, access: Access | None) -> dic
 
 
 def _latency(side: Side) -> dict:
-    """End to end in plain text without an authorizer, then under TLS, SCRAM and ACLs."""
+    """Measure end to end in plain text without an authorizer, then with TLS, SCRAM and ACLs."""
     plain = _latency_of(side, secured_broker(side, "tls"), None)
     secured = _latency_of(side, secured_broker(side, "acls", ACLS),
                           credentials.tls_login(side.folder))
@@ -98,7 +98,8 @@ def _latency(side: Side) -> dict:
 
 
 def _acls(side: Side) -> dict:
-    """One-record requests of a user who logged in: without an authorizer, with many ACLs."""
+    """Send one-record requests as an authenticated user: without an authorizer, and with many ACLs.
+    """
     brokers = {"none": secured_broker(side, "tls"),
                "acls": secured_broker(side, "acls-many", ACLS_MANY)}
     topics = {name: side.topic() for name in brokers}
@@ -119,10 +120,11 @@ def _acls(side: Side) -> dict:
 
 @contextmanager
 def _storms(broker: BrokerProcess):
-    """Storms of handshakes that begin all at once, one after the other, beside the block.
+    """Run storms of simultaneous handshakes, one after the other, during the block.
 
-    Their client gives way: what others wait for is the broker, not the processor of a client that
-    checks a thousand certificates.
+        Their client runs at low priority: other clients must wait for the broker, not for a client
+    that
+    verifies a thousand certificates.
     """
     ending, failures = threading.Event(), []
 
@@ -156,7 +158,7 @@ def _handshakes_of(side: Side, broker: BrokerProcess, kind: str) -> dict:
 
 
 def _handshakes(side: Side) -> dict:
-    """How many a core does, full and resumed; what another connection sees of storms."""
+    """Measure handshakes per core, full and resumed, and latency during storms of them."""
     broker, access = secured_broker(side, "tls"), credentials.tls(side.folder)
     figures = {}
     with broker.reached(access):
@@ -164,7 +166,8 @@ def _handshakes(side: Side) -> dict:
         try:
             figures |= _handshakes_of(side, broker, "resumed")
         except loads.LoadFailed:
-            if side.name == "pylog":    # Kafka gives tickets now and then, and takes some of them.
+            # Kafka issues tickets irregularly and accepts only some of them.
+            if side.name == "pylog":
                 raise
     figures |= {f"alone_{key}": value
                 for key, value in _latency_of(side, broker, access).items()}
@@ -174,7 +177,7 @@ def _handshakes(side: Side) -> dict:
 
 
 def _idle(side: Side) -> dict:
-    """Memory of a TLS connection that has had one answer."""
+    """Measure memory of a TLS connection that has received one response."""
     broker = credentials.start(side.fresh(), side.folder)
     try:
         warm = loads.open_idle_connections(broker.listeners["SSL"], 10,
@@ -199,7 +202,7 @@ async def _coordinated(port: int) -> None:
 
 
 def _held_group(broker: BrokerProcess, seconds: float, meanwhile: Callable[[], dict]) -> dict:
-    """Percentiles of the heartbeats of a large group, and what `meanwhile` gave."""
+    """Return heartbeat percentiles of a large group, and the result of `meanwhile`."""
     command = [load_client("group"), broker.port, MEMBERS, HEARTBEAT_MS, GROUP_WAIT_S,
                f"held-{time.monotonic_ns()}", seconds]
     held = subprocess.Popen([str(part) for part in command], text=True, stdout=subprocess.PIPE,
@@ -220,7 +223,7 @@ def _held_group(broker: BrokerProcess, seconds: float, meanwhile: Callable[[], d
 
 
 def _logins(side: Side) -> dict:
-    """A storm of SCRAM logins beside a large group: its heartbeats alone, and beside the storm."""
+    """Run SCRAM logins beside a large group, and measure its heartbeats with and without them."""
     broker, seconds = secured_broker(side, "tls"), side.scale.hold_s
 
     def storm() -> dict:
@@ -255,5 +258,5 @@ SECURED: dict[str, Scenario] = {
 
 
 def certificate(kind: str, folder: Path) -> str:
-    """Of the bare loop `kind`; "": it needs none."""
+    """Return the certificate of the bare loop `kind`, "" if it needs none."""
     return credentials.files(folder).server if kind.startswith("tls-") else ""

@@ -1,7 +1,7 @@
-"""What bench.vs prints: one row a figure, with its goal and whether it is met.
+"""The table of bench.vs: one row per metric, with its goal and verdict.
 
 Owns: ROWS, the goals of the capability "a broker that takes, keeps and serves records".
-Invariants: (1) a verdict compares figures of one run only.
+Invariants: a verdict compares metrics of one run only.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,9 @@ from bench import placement
 @dataclass(frozen=True)
 class Goal:
     """kind: ratio_max, ratio_min (against Kafka), floor_max (against the bare loop), value_max, or
-    own_max (against our figure `of`, or the larger of several with a | between them)."""
+      own_max
+    (against our metric `of`, or the larger of several with a | between them).
+    """
 
     kind: str
     limit: float
@@ -30,7 +32,7 @@ class Goal:
         }[self.kind]
 
     def met(self, figures: dict, key: str) -> bool | None:
-        """None when a figure that it needs is missing. `figures` by (side, key)."""
+        """Return True if the goal is met, None if a metric is missing. `figures` by (side, key)."""
         ours = figures.get(("pylog", key))
         own = [figures.get(("pylog", name)) for name in self.of.split("|")]
         other = {
@@ -187,7 +189,7 @@ ROWS: list[Row] = [
 
 
 def number(value: float | None) -> str:
-    """Three significant digits, grouped by thousands."""
+    """Format with three significant digits, grouped by thousands."""
     if value is None:
         return "—"
     if abs(value) >= 100:
@@ -196,7 +198,7 @@ def number(value: float | None) -> str:
 
 
 def medians(samples: dict[str, dict[str, dict[str, list[float]]]], scenario: str) -> dict:
-    """{(side, key): median} of one scenario."""
+    """Return {(side, key): median} of one scenario."""
     return {
         (side, key): median(values)
         for side, keys in samples.get(scenario, {}).items() for key, values in keys.items()
@@ -216,7 +218,7 @@ def _ratios(by_side: dict[str, dict[str, list[float]]], key: str) -> list[float]
 
 
 def is_steady(by_side: dict[str, dict[str, list[float]]]) -> bool:
-    """Whether every ratio of CPU of a load is. A load without one is as steady as it gets."""
+    """Return True if every CPU ratio of a load is steady, or if it has none."""
     keys = {key for figures in by_side.values() for key in figures if key.startswith("cpu_s")}
     found = [_ratios(by_side, key) for key in keys]
     return all(placement.is_steady(values) for values in found if values)
@@ -235,8 +237,10 @@ def _ratio(figures: dict, key: str) -> str:
 
 
 def render(samples: dict, kafka_version: str, second: dict) -> str:
-    """The markdown table of every row that has a figure. second: the samples of another placement,
-    of which the ratio is shown. The spread is that of the ratio: see placement.spread."""
+    """Return the markdown table of every row with a value. second: samples of another placement,
+    whose
+    ratio is shown too. The spread is that of the ratio: see placement.spread.
+    """
     lines = [
         f"| figure | unit | Kafka {kafka_version} | pylog | ratio | spread | second ratio | floor "
         "| goal | |",

@@ -1,10 +1,11 @@
 """ListOffsets by time on a large topic, pylog beside Apache Kafka: `python -m bench.times`.
 
-The topic is stamped by the broker (LogAppendTime). Questions are for random times between its first
-and its last record, one at a time over one connection; indexes are in the page cache.
+The broker assigns the timestamps (LogAppendTime). Queries are for random times between its first
+and
+its last record, one at a time over one connection; indexes are in the page cache.
 
-Owns: the brokers it starts and their directories; a topic that is named is only read.
-Invariants: (1) each answer is checked for its error code.
+Owns: the brokers it starts and their directories; an existing topic is only read.
+Invariants: the error code of each response is checked.
 """
 
 import argparse
@@ -44,7 +45,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
 
 
 class Running:
-    """A broker that somebody else started: its CPU is not known."""
+    """A broker that was started externally: its CPU is not measured."""
 
     def __init__(self, bootstrap: str):
         self.name = bootstrap
@@ -62,7 +63,7 @@ def _question(topic: str, partition: int, time_ms: int):
 
 
 async def _span(port: int, topic: str) -> tuple[int, int]:
-    """The times of partition 0's first and newest record."""
+    """Return the times of partition 0's first and newest record."""
     connection = await Connection.open(port)
     times = []
     for version, asked in ((VERSION, EARLIEST_TIME), (VERSION_OF_MAX, MAX_TIME)):
@@ -76,14 +77,14 @@ async def _span(port: int, topic: str) -> tuple[int, int]:
 
 
 def measure(broker, options) -> dict:
-    """p50_us, p99_us, p999_us, max_us of the answers, cpu_us of the broker for each."""
+    """Return p50_us, p99_us, p999_us, max_us of the responses, cpu_us of the broker for each."""
     topic = options.topic
     first_ms, last_ms = run(_span(broker.port, topic))
     dice = random.Random(1)
     frames = [frame(LIST_OFFSETS, VERSION, _question(topic, dice.randrange(options.partitions),
                                                      dice.randint(first_ms, last_ms)))
               for _ in range(min(options.requests, 4000))]
-    # Of an answer: correlation id, topics, name, partitions, index; then the error code.
+    # Offset of the error code: after correlation id, topics, name, partitions, index.
     where = 4 + 4 + 2 + len(topic) + 4 + 4
     replay(broker, frames, 1, 1, requests=len(frames), error_at=where)
     done = replay(broker, frames, 1, 1, requests=options.requests, error_at=where)
@@ -104,7 +105,7 @@ def _tell(name: str, figures: dict) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Measure a topic that is there, or one on a fresh broker of each side."""
+    """Measure an existing topic, or one on a new broker of each side."""
     options = _arguments(argv)
     if options.quick:
         options.gb, options.requests = 2.0, 4000

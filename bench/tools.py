@@ -1,12 +1,12 @@
-"""`pylog produce` and `pylog consume` beside kcat: CPU seconds of the whole process.
+"""`pylog produce` and `pylog consume` compared with kcat: CPU seconds of the whole process.
 
     python -m bench.tools                       1,000,000 records of 100 B, three rounds
-    python -m bench.tools --records 5000000 --rounds 1
+python -m bench.tools --records 5000000 --rounds 1
 
-Owns: a brokerd of its own, with its data and the lines to send in a temporary directory.
-Invariants: (1) both sides send the same file to topics alike and read the same topic; (2) they take
-  turns, and who begins changes from round to round; (3) a figure is the least of its rounds: what
-  disturbs only adds; (4) all that was sent is there before it is read.
+Owns: a separate brokerd, with its data and the lines to send in a temporary directory.
+Invariants: both sides send the same file to topics with the same settings and read the same topic;
+they alternate, also in the order of a round; a value is the minimum of its rounds, because
+interference only adds; all sent records are readable before the read starts.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def write_lines(path: Path, count: int, size: int) -> None:
 
 
 def works(bootstrap: str, topic: str) -> dict[str, dict[str, list[str]]]:
-    """The commands: what is done, by whom."""
+    """Return the commands by operation and side."""
     ours, theirs = [*PYLOG, "-b", bootstrap], ["kcat", "-q", "-b", bootstrap, "-t", topic]
     return {
         "start, nothing to do": {"pylog": [*PYLOG, "version"], "kcat": ["kcat", "-V"]},
@@ -76,7 +76,7 @@ def works(bootstrap: str, topic: str) -> dict[str, dict[str, list[str]]]:
 
 def measure(bootstrap: str, source: Path, given: argparse.Namespace
             ) -> dict[str, dict[str, float]]:
-    """{what: {who: CPU seconds}}."""
+    """Return {operation: {side: CPU seconds}}."""
     found: dict[str, dict[str, float]] = {}
     made("all", bootstrap)
     with open(source, "rb") as lines:
@@ -101,7 +101,7 @@ def made(topic: str, bootstrap: str) -> None:
 
 
 def spent(command: list[str], lines: object, count: int) -> float:
-    """CPU seconds of a process; it must print `count` lines when that is not 0. Keeps (4)."""
+    """Return CPU seconds of a process. It must print `count` lines, unless `count` is 0."""
     counter = subprocess.Popen(["wc", "-l"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     process = subprocess.Popen(command, cwd=CHECKOUT, stdin=lines, stdout=counter.stdin,
                                stderr=subprocess.PIPE)

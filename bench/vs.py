@@ -1,13 +1,13 @@
 """pylog beside Apache Kafka on one machine in one run: `python -m bench.vs`, `make bench-vs`.
 
 Owns: the order of rounds.
-Invariants: (1) the sides alternate, and the order turns round from round to round; (2) a figure is
-  the median over rounds of one run; (3) a load that fails is reported and leaves no figure;
-  (4) broker and clients are pinned: to one processor, and then, for a second ratio, to one each;
-  (5) rounds go on until the ratio of CPU is steady, or as often as was allowed;
-  (6) what a load writes goes to memory that the machine has: the host of a virtual one takes back
-  what was freed, and getting it again cost a load up to 2.5 times its own CPU. What writes little
-  is spared that: giving the memory back takes a processor for 10 to 20 ms at a time, seconds later.
+Invariants: the sides alternate, and the order alternates from round to round; a value is the median
+over rounds of one run; a load that fails is reported without a result; broker and clients are
+pinned: to one processor, and then, for a second ratio, to one each; rounds continue until the ratio
+of CPU is steady, up to the maximum; a load that writes much gets memory that the machine already
+has, because the host of a virtual machine reclaims freed memory, and getting it back cost a load up
+to 2.5 times its own CPU; loads that write little skip this, because returning the memory blocks a
+processor for 10 to 20 ms at a time, seconds later.
 """
 
 import argparse
@@ -88,9 +88,10 @@ class Run:
         last = min(max(rounds, rounds_max), LOADS[name].rounds_max)
         with placement.pinned(self._where(name)):
             for turn in range(last):
-                self._round(name, self.sides if turn % 2 == 0 else self.sides[::-1])  # Keeps (1).
+                # Alternate the order.
+                self._round(name, self.sides if turn % 2 == 0 else self.sides[::-1])
                 if turn + 1 >= rounds and table.is_steady(self.samples.get(name, {})):
-                    return  # Keeps (5).
+                    return
 
     def _where(self, name: str) -> placement.Placement:
         return self.where if LOADS[name].pinned else placement.placements()["free"]
@@ -108,7 +109,8 @@ class Run:
     def _one(self, name: str, side: Side) -> None:
         os.sync()
         if LOADS[name].writes:
-            touch_free_memory(min(self.scale.touched_bytes, TOUCHED_BYTES))  # Keeps (6).
+            # Otherwise the load pays for memory that the host reclaimed.
+            touch_free_memory(min(self.scale.touched_bytes, TOUCHED_BYTES))
         begin_s = time.monotonic()
         try:
             figures = LOADS[name].run(side)
@@ -127,7 +129,7 @@ class Run:
         self.samples.setdefault(name, {}).setdefault(side, {}).setdefault(key, []).append(value)
 
     def _floors(self, name: str) -> None:
-        """The bare loops at the unit sizes that our side (else Kafka's) was just seen to use."""
+        """Run the bare loops with the unit sizes that our side (else Kafka's) used in this run."""
         seen = self.samples.get(name, {})
         source = seen.get("pylog") or seen.get("kafka")
         for key, kind, unit, piece in LOADS[name].floors if source else ():
@@ -141,7 +143,7 @@ class Run:
 
 
 def _text(runs: list[Run], names: Container[str], head: list[str]) -> str:
-    """Head and table of these loads."""
+    """Return head and table of these loads."""
     second = runs[1] if len(runs) > 1 else None
     where = f"Broker and clients: {runs[0].where.name}" + (
         f"; in the second ratio: {second.where.name}" if second else "")
@@ -175,8 +177,10 @@ def _placements(options: argparse.Namespace) -> list[placement.Placement]:
 
 
 def sections(options: argparse.Namespace, rounds: int) -> dict[str, list[str]]:
-    """The sections in docs that a run may replace, with their loads: it has run all of them, on
-    both brokers, and has a median."""
+    """Return the sections of the docs that this run may replace, with their loads: it ran all of
+      these
+    loads on both brokers, and has a median.
+    """
     chosen = set(_chosen(options.only))
     if options.sides != SIDES or rounds < 2:
         return {}
@@ -185,7 +189,7 @@ def sections(options: argparse.Namespace, rounds: int) -> dict[str, list[str]]:
 
 
 def main(argv: list[str]) -> int:
-    """Run the chosen loads and print the table. Exit status 1 when a load failed."""
+    """Run the chosen loads and print the table. Exit status 1 if a load failed."""
     options = _arguments(argv)
     if options.list:
         print("\n".join(LOADS))

@@ -1,12 +1,12 @@
-"""Reads or writes the same topics with pylog's client and others in turn, each on one core.
+"""Read or write the same topics with pylog's client and others in turn, each on one core.
 
     python -m bench.client                       all clients, 100 B and 1 KiB, plain, lz4, zstd
-    python -m bench.client --only "pylog*" --codecs none --sizes 100 --rounds 3
-    python -m bench.client --produce             writing instead of reading
+python -m bench.client --only "pylog*" --codecs none --sizes 100 --rounds 3
+python -m bench.client --produce             writing instead of reading
 
-Owns: a brokerd of its own with its data in a temporary directory.
-Invariants: (1) one broker and one set of topics for the whole run; (2) broker and client each have
-  a core of their own; (3) a figure is the best of its rounds: what disturbs only slows down.
+Owns: a separate brokerd with its data in a temporary directory.
+Invariants: one broker and one set of topics for the whole run; broker and client each have a
+separate core; a value is the best of its rounds, because interference only slows down.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def values(count: int, size: int, rng: random.Random) -> list[bytes]:
 async def fill(bootstrap: str, topic: str, size: int, codec: str, count: int) -> int:
     """Create a topic of about `count` records and return the exact number."""
     rng = random.Random(size)
-    now_ms = time.time_ns() // 10**6  # Else retention deletes old records.
+    now_ms = time.time_ns() // 10**6  # Otherwise retention deletes old records.
     per_batch = BATCH_BYTES // (size + 12)
     batches = []
     for _ in range(BATCHES_DISTINCT):
@@ -169,7 +169,7 @@ def main(argv: list[str]) -> int:
     else:
         with tempfile.TemporaryDirectory(prefix="bench-client-") as root:
             with PylogBroker(Path(root) / "data") as broker:
-                # Every thread: the reactors are already running.
+                # Pin every thread: the reactors are already running.
                 for thread in os.listdir(f"/proc/{broker.pid}/task"):
                     os.sched_setaffinity(int(thread), {cores[0]})
                 rows = measure(broker.bootstrap, given, cores[-1])

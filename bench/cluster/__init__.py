@@ -1,1 +1,1 @@
-"""Three brokers of each kind beside each other on one machine."""
+"""Three brokers of each kind, compared on one machine."""

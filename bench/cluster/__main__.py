@@ -1,16 +1,16 @@
-"""Three brokers of each kind.
+"""Compare clusters of three brokers.
 
 Usage: `python -m bench.cluster [--only NAME] [--rounds N] [--sides A,B] [--data DIR]`
 
 Owns: the clusters and their directories while it runs.
-Invariants: (1) all clusters run at once and are loaded one after the other, in turns that turn
-  round from round to round; (2) each side gets the same untimed load first; (3) a load that fails
-  is reported and leaves no figure, the others go on; (4) a load begins when the one before has been
-  written back and its files are gone, and what it writes goes to memory that the machine has
-  (bench.vs): who runs next would pay for that.
+Invariants: all clusters run at the same time and are loaded one after the other, in an order that
+alternates from round to round; each side gets the same untimed load first; a failed load is
+reported without a result, and the other loads continue; a load begins when the previous load is
+written back and its files are deleted, and it writes to memory that the machine already has (see
+bench.vs): otherwise the next side would pay for it.
 Sides: `kafka` and `pylog-cache` acknowledge from the page caches of two machines, the latter with
-replica.flush.before.fetch.enable=false; `pylog` as it comes, from two disks;
-`kafka-3s` with the session timeout that `brokerd --cluster` has.
+replica.flush.before.fetch.enable=false; `pylog` with its defaults acknowledges from two disks;
+`kafka-3s` has the session timeout that `brokerd --cluster` uses.
 """
 
 import argparse
@@ -47,7 +47,7 @@ TOUCHED_BYTES = 32 << 30
 PRODUCED_BYTES = 500_000_000
 WARM_BYTES = 40_000_000
 WARM_TRIES = 5
-SETTLE_S = 5.0      # Deleted topics lose their files after a second, at Kafka's pace.
+SETTLE_S = 5.0  # Kafka deletes the files of deleted topics after a second.
 FLOOR_BYTES = 500e6
 LATENCY_S = 10
 KILLS = 10
@@ -79,7 +79,7 @@ ONCE = ("kill-leader", "kill-leader-java", "kill-controller", "kill-quorum", "ho
 
 
 def _gone(side: str) -> dict:
-    """Start another cluster of this kind, with a machine for each node."""
+    """Start another cluster of this kind, with one machine per node."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.cluster.gone", side, str(LOSSES), json.dumps(SIDES[side])],
         capture_output=True, text=True, timeout=GONE_WAIT_S)

@@ -2,9 +2,9 @@
 Kafkas.
 
 Owns: the processes, their directories below `root`.
-Invariants: (1) every node of either kind is broker and controller in one; (2) a node keeps its
-  ports and data from start to start; (3) CPU and memory of a node are those of its process and, of
-  a brokerd, its etcd, told apart.
+Invariants: every node of either kind is both broker and controller; a node keeps its ports and data
+across restarts; CPU and memory of a node are those of its process and, for a brokerd, its etcd,
+reported separately.
 """
 
 import time
@@ -98,8 +98,10 @@ def _kafka_nodes(root: Path, overrides: dict, network: Network | None) -> dict:
 
 
 class Cluster:
-    """`nodes` by id. The interface of a broker that bench.loads needs is that of the whole, with
-    port and process of node 1, which leads what the loads write. network: with a machine for each.
+    """`nodes` by id. Provides the interface that bench.loads needs for the whole cluster; port and
+    process are those of node 1, which leads the partitions that the loads write. network: gives
+    each
+    node a separate machine.
     """
 
     access = None  # Loads connect in plain text.

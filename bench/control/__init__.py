@@ -1,1 +1,1 @@
-"""The control plane under load, pylog beside Apache Kafka: `python -m bench.control`."""
+"""Load on the control plane of pylog and of Apache Kafka: `python -m bench.control`."""

@@ -1,12 +1,13 @@
 """`python -m bench.control [--only NAME] [--rounds N] [--no-kafka]`: one table, both brokers.
 
 Owns: the brokers and their data directories while it runs.
-Invariants: (1) the brokers run one after the other, never at once, and take turns at being first;
-  (2) Kafka gets each load untimed first, because a JVM compiles while it works; (3) a load that
-  fails or takes too long is reported and leaves no figure, the others go on.
-Like with like: `pylog` acknowledges from the page cache, as `kafka` does by default. `pylog-flush`
-is pylog's default, which acknowledges a commit when it is on disk; beside it a Kafka that flushes
-after each message.
+Invariants: the brokers run one after the other, never at the same time, and the order alternates;
+Kafka gets each load untimed first, because a JVM compiles during the first run; a load that fails
+or
+takes too long is reported without a result, and the other loads continue.
+Comparable pairs: `pylog` acknowledges from the page cache, as `kafka` does by default.
+`pylog-flush` is pylog's default, which acknowledges a commit when it is on disk; it is compared
+with a Kafka that flushes after each message.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from bench.process import BrokerFailed
 from bench.programs import ProgramMissing, cache_dir, load_client
 
 SECTION = "The control plane"
-# The backlog: a thousand clients that connect at once are not what is measured.
+# A large backlog: the time to accept a thousand simultaneous connections is not measured here.
 SETTINGS = {"group.initial.rebalance.delay.ms": "0", "socket.listen.backlog.size": "1024"}
 TOUCHED_BYTES = 6 << 30
 BROKERS = {"kafka": (KafkaBroker, {}), "pylog": (PylogBroker, RELAXED),
@@ -42,7 +43,7 @@ FAILURES = (LoadFailed, BrokerFailed, KafkaMissing, subprocess.TimeoutExpired, O
 
 
 class Load(NamedTuple):
-    """run: broker -> figures. warm: how often Kafka gets it untimed first."""
+    """run: broker -> results. warm: number of untimed runs for Kafka."""
 
     run: object
     sides: tuple
@@ -50,7 +51,7 @@ class Load(NamedTuple):
 
 
 LOADS = {
-    "metadata": Load(metadata.clients, UNFLUSHED, 0),   # It warms up by itself.
+    "metadata": Load(metadata.clients, UNFLUSHED, 0),  # The load warms up itself.
     "unknown": Load(metadata.unknown, UNFLUSHED),
     "heartbeats": Load(groups.heartbeats, UNFLUSHED),
     "consumer-heartbeats": Load(groups.consumer_heartbeats, UNFLUSHED),
@@ -60,7 +61,7 @@ LOADS = {
     "restart": Load(offsets.restart, SIDES[:2] + SIDES[3:], 0),
     "share": Load(shares.load, UNFLUSHED, 2),
     "start-ids": Load(transactions.start, UNFLUSHED, 0),
-    "transactional": Load(exactly_once.writing, UNFLUSHED, 0),   # It takes turns by itself.
+    "transactional": Load(exactly_once.writing, UNFLUSHED, 0),  # The load alternates internally.
     "transactions": Load(exactly_once.committing, SIDES),
     "read-committed": Load(exactly_once.reading, UNFLUSHED, 0),
 }
@@ -71,7 +72,7 @@ def _figures(side: str, name: str) -> dict:
     with tempfile.TemporaryDirectory(prefix="control-", dir=cache_dir()) as root, \
             make(Path(root) / "data", 0, {**SETTINGS, **overrides}) as broker:
         if side.startswith("kafka"):
-            for _ in range(LOADS[name].warm):   # Keeps (2).
+            for _ in range(LOADS[name].warm):  # Let the JVM compile.
                 LOADS[name].run(broker)
         return LOADS[name].run(broker)
 
@@ -88,7 +89,7 @@ class Run:
     def load(self, name: str) -> None:
         sides = [side for side in LOADS[name].sides if side in self.sides]
         self._turn += 1
-        for side in sides if self._turn % 2 else sides[::-1]:   # Keeps (1).
+        for side in sides if self._turn % 2 else sides[::-1]:  # Alternate the order.
             self._one(name, side)
 
     def _one(self, name: str, side: str) -> None:
@@ -97,7 +98,7 @@ class Run:
             figures = _figures(side, name)
         except FAILURES as failure:
             text = " ".join(f"{type(failure).__name__}: {failure}".split())[-500:]
-            self.failures.append(f"{name}, {side}: {text}")   # Keeps (3).
+            self.failures.append(f"{name}, {side}: {text}")  # The other loads continue.
             print(f"  {name:12} {side:12} FAILED {text}", flush=True)
             return
         for text in figures.pop("failures", ()):
@@ -119,7 +120,7 @@ def _report(run: Run, head: list[str]) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Runs the chosen loads and prints the table. Exit status 1 when a load failed."""
+    """Run the chosen loads and print the table. Exit status 1 if a load failed."""
     parser = argparse.ArgumentParser(prog="python -m bench.control")
     parser.add_argument("--only", choices=LOADS, action="append")
     parser.add_argument("--rounds", type=int, default=1)

@@ -1,4 +1,4 @@
-"""Run some members of a group in a separate process: their waits are caused by the broker, not by a
+"""Run some members of a group in a separate process, so that the broker causes their waits, not a
 thousand neighbours on the same event loop.
 
 Owns: the process while a load runs.
@@ -17,7 +17,8 @@ END_WAIT_S = 10
 
 class Apart:
     """make: (connection, number) -> a member, a function of a module; arguments: passed before
-    those. members: the partitions they own, as reported by the process.
+      those.
+    members: the partitions they own, as reported by the process.
     """
 
     def __init__(self, port: int, make, arguments: tuple, numbers: range):
@@ -49,7 +50,7 @@ class Apart:
         asyncio.get_running_loop().remove_reader(self._pipe.fileno())
         self._pipe.send("end")
         while not isinstance(found := self._pipe.recv(), tuple):
-            pass   # What they own, told before that.
+            pass  # An earlier report of the owned partitions.
         self._process.join(END_WAIT_S)
         return list(found)
 

@@ -1,9 +1,11 @@
-"""Loads of exactly once: what transactions cost writers and readers, and how many there can be.
+"""Load on exactly-once: the cost of transactions for producers and consumers, and their maximum
+rate.
 
 Owns: its producers and consumers (librdkafka's) while a load runs.
-Invariants: (1) a record or a commit that failed ends the load; (2) what is compared with what (with
-  transactions and without, aborted records skipped and not) takes turns on one broker, and counts
-  by its median; (3) broker CPU is read around the client's work.
+Invariants: a record or a commit that fails ends the load; compared variants (with transactions and
+without, aborted records skipped and read) alternate on one broker, and the median counts; broker
+CPU
+is read around the client's work.
 """
 
 import threading
@@ -21,7 +23,7 @@ VALUE = bytes(range(256)) * 4
 WRITE_S = 3.0
 TRANSACTION_S = 0.1
 PRODUCERS, COMMITS_S = 10, 6.0
-# A log with a fifth aborted: so many records a transaction, so many transactions.
+# A log with one fifth aborted: records per transaction, transactions.
 READ_RECORDS, READ_TRANSACTIONS = 1000, 300
 ABORTED_EACH = 5
 WAIT_S = 60.0
@@ -38,7 +40,7 @@ def _producer(broker, transactional_id: str = "", **more) -> Producer:
 
 
 def _refused(error, message) -> None:
-    """Keeps (1)."""
+    """End the load if a record failed."""
     if error is not None:
         raise LoadFailed(f"a record is refused: {error}")
 
@@ -53,14 +55,14 @@ def _put(producer: Producer, topic: str) -> None:
 
 
 def writing(broker) -> dict:
-    """1 KiB records in transactions of 100 ms, and without: CPU a GB."""
+    """Write 1 KiB records in transactions of 100 ms, and without: CPU seconds per GB."""
     create_topic(broker, "written", PARTITIONS, {"retention.bytes": "200000000"})
     plain, inside = _producer(broker), _producer(broker, "writer")
     work: dict[str, Callable[[], int]] = {"idempotent": lambda: _write(plain),
                                           "transactional": lambda: _write_inside(inside)}
     spent: dict[str, list[float]] = {name: [] for name in work}
     for turn in range(TURNS):
-        for name in list(work)[::1 if turn % 2 else -1]:   # Keeps (2).
+        for name in list(work)[::1 if turn % 2 else -1]:  # Alternate the order.
             before = broker.cpu_seconds()
             count = work[name]()
             spent[name].append((broker.cpu_seconds() - before) / (count * len(VALUE) / GB))
@@ -93,7 +95,7 @@ def _write_inside(producer: Producer) -> int:
 
 
 def committing(broker) -> dict:
-    """Transactions of one record, by ten producers that do nothing else."""
+    """Commit transactions of one record, by ten producers in parallel."""
     topic = f"single-{time.monotonic_ns()}"   # Kafka gets the load untimed first.
     create_topic(broker, topic, PARTITIONS)
     producers = [_producer(broker, f"single-{number}", **{"linger.ms": 0})
@@ -128,7 +130,9 @@ def committing(broker) -> dict:
 
 
 def reading(broker) -> dict:
-    """A log with a fifth of its records aborted, read with them and without: CPU a GB."""
+    """Read a log with a fifth of its records aborted, including and skipping them: CPU seconds per
+    GB.
+    """
     create_topic(broker, "read", 1)
     producer = _producer(broker, "filler")
     for number in range(READ_TRANSACTIONS):
@@ -138,16 +142,16 @@ def reading(broker) -> dict:
         if number % ABORTED_EACH:
             producer.commit_transaction(WAIT_S)
         else:
-            producer.flush(WAIT_S)   # Else they would be thrown away before they were written.
+            producer.flush(WAIT_S)  # Otherwise the abort discards them before they are written.
             producer.abort_transaction(WAIT_S)
     whole = READ_TRANSACTIONS * READ_RECORDS
     wanted = {"read_uncommitted": whole, "read_committed": whole - whole // ABORTED_EACH}
     spent: dict[str, list[float]] = {name: [] for name in wanted}
     for turn in range(TURNS):
-        for name in list(wanted)[::1 if turn % 2 else -1]:   # Keeps (2).
+        for name in list(wanted)[::1 if turn % 2 else -1]:  # Alternate the order.
             before = broker.cpu_seconds()
             _read(broker, name, wanted[name])
-            # Either way all bytes are sent: what was aborted is for the client to leave out.
+            # The broker sends all bytes in both cases: the client skips aborted records.
             spent[name].append((broker.cpu_seconds() - before) / (whole * len(VALUE) / GB))
     return {f"{name}_cpu_s_per_gb": median(rows) for name, rows in spent.items()}
 

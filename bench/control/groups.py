@@ -22,7 +22,7 @@ SESSION_MS = 1_800_000
 
 
 def heartbeats(broker) -> dict:
-    """Heartbeats of 10,000 members, each the only one of its group."""
+    """Send heartbeats of 10,000 members, each in a separate group."""
     members = run(_join_all(broker.port, MEMBERS, _alone))
     frames = [frame(12, 3, messages.HeartbeatRequest(
         group_id=group, generation_id=generation, member_id=member))
@@ -32,7 +32,7 @@ def heartbeats(broker) -> dict:
 
 
 def consumer_heartbeats(broker) -> dict:
-    """The same with the new protocol (KIP-848)."""
+    """Send heartbeats with the new protocol (KIP-848)."""
     members = run(_join_all(broker.port, MEMBERS, _subscribed))
     new = messages.ConsumerGroupHeartbeatRequest
     frames = [frame(68, 1, new(group_id=group, member_id=member, member_epoch=epoch))
@@ -82,7 +82,7 @@ async def _alone(connection: Connection, group: str) -> tuple:
 
 
 async def _subscribed(connection: Connection, group: str) -> tuple:
-    """A member of the new protocol without partitions."""
+    """Join a member of the new protocol that gets no partitions."""
     new = messages.ConsumerGroupHeartbeatRequest
     member = f"member-{group}"
     while True:
@@ -97,8 +97,7 @@ async def _subscribed(connection: Connection, group: str) -> tuple:
 
 
 def large_group(broker) -> dict:
-    """500 members that join at once, until all of them share one generation; the mean of some runs.
-    """
+    """Return the mean time until 500 members that join at once share one generation."""
     async def ready():
         connection = await Connection.open(broker.port)
         await found(connection)

@@ -22,7 +22,7 @@ STABLE_WAIT_S, LOAD_WAIT_S = 60.0, 150.0
 
 
 def joining(broker) -> dict:
-    """Members that join at once until all partitions are assigned; then one leaves."""
+    """Let members join at once until all partitions are assigned; then one leaves."""
     figures: dict = {}
     for kind in KINDS:
         for size in SIZES:
@@ -32,14 +32,17 @@ def joining(broker) -> dict:
 
 
 def made(kind: str, group: str, size: int, connection: Connection, number: int):
-    """A member of a group of `size`, on a topic of as many partitions."""
+    """Create a member of a group of `size`, on a topic with as many partitions."""
     return NewMember(connection, group, number) if kind == "new" else \
         ClassicMember(connection, group, number, size)
 
 
 async def come_together(broker, kind: str, size: int) -> dict:
-    """s: until all is shared out; idle_s: a member without a partition, mean; left_s: after one
-    left; cpu_s: of the broker for both; p99_ms: of a heartbeat's answer. size: 2 at least."""
+    """Return s: time until all partitions are assigned; idle_s: mean time of a member without a
+    partition; left_s: time after one member left; cpu_s: broker CPU of both; p99_ms: heartbeat
+    latency.
+    size: at least 2.
+    """
     here = size - min(APART, size // 2)
     group = f"joined-{kind}-{size}-{time.monotonic_ns()}"  # Its topic has the same name.
     first = await Connection.open(broker.port)

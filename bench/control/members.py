@@ -1,11 +1,11 @@
-"""Members of groups, as clients behave: of the new protocol (KIP-848) and of the classic one.
+"""Group members that behave as clients do, for the new protocol (KIP-848) and the classic one.
 
-Owns: nothing; a member runs on the connection that it is given.
-Invariants: (1) a member of the new protocol says at once that it owns what it was given, or gave up
-  what it was not, and heartbeats as the broker bade it otherwise; after an error it says all, so
-  that it is told all; (2) one of the classic protocol gives up all that it owns before it joins
-  again, and heartbeats as often as Java's client does; (3) an answer with an error that clients do
-  not expect ends the load.
+Owns: nothing; a member runs on the connection passed to it.
+Invariants: a member of the new protocol confirms at once the partitions it was assigned or has
+revoked, and otherwise heartbeats at the broker's interval; after an error it reports everything, so
+that the broker sends its complete assignment; a classic member revokes all partitions before it
+rejoins, and heartbeats as often as Java's client does; a response with an unexpected error ends the
+load.
 """
 
 import asyncio
@@ -19,13 +19,14 @@ from pylog.protocol import messages
 LEAVES = -1
 HEARTBEAT_S = 3.0  # heartbeat.interval.ms of Java's client.
 SESSION_MS, REBALANCE_MS = 45_000, 60_000
-JOIN_AGAIN = (22, 25, 27)    # Another generation, unknown, a rebalance.
+JOIN_AGAIN = (22, 25, 27)  # illegal generation, rebalance in progress, unknown member
 _NEW = messages.ConsumerGroupHeartbeatRequest
 
 
 class Member:
-    """Common to both protocols. owned: partitions; waits_s: of its heartbeats; working_s: when it
-    first had partitions.
+    """Common to both protocols. owned: partitions; waits_s: latencies of its heartbeats; working_s:
+    the
+    time when it first had partitions.
     """
 
     def __init__(self, connection: Connection, group: str, number: int):
@@ -62,7 +63,7 @@ class NewMember(Member):
         self.began_s, tells_all = time.monotonic(), True
         while True:
             answer = await self._heartbeat(tells_all)
-            tells_all = answer is None   # What it was given may have been in the answer.
+            tells_all = answer is None  # The lost response may have contained an assignment.
             if answer is None:
                 await asyncio.sleep(0.01)
                 continue
@@ -85,7 +86,7 @@ class NewMember(Member):
         if tells_all:
             request.rebalance_timeout_ms = REBALANCE_MS
             request.subscribed_topic_names = [self.group]
-        # As a JoinGroup, the request that joins is no heartbeat.
+        # Like a JoinGroup, the request that joins does not count as a heartbeat.
         answer = await (self.heard if self.epoch else self.connection.ask)(68, 1, request)
         if answer.error_code in RETRIABLE:
             return None

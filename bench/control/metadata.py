@@ -1,8 +1,8 @@
-"""Loads of Metadata requests: all topics, a few topics, unknown ones, and a storm beside producers.
+"""Metadata requests: all topics, a few topics, unknown topics, and a storm beside producers.
 
 Owns: nothing.
-Invariants: (1) the first answer of each kind is decoded and counted; (2) the storm's requests are
-  due at a fixed rate, whatever the broker does.
+Invariants: the first response of each kind is decoded and counted; the storm sends requests at a
+fixed rate, regardless of the broker.
 """
 
 import json
@@ -42,7 +42,7 @@ def _names() -> list:
 
 
 def _few() -> list:
-    """One request for each of a hundred kinds of clients, each with ten topics of its own."""
+    """Return one request for each of a hundred kinds of clients, each with ten different topics."""
     names = _names()
     return [_ask(names[first:first + FEW]) for first in range(0, TOPICS, FEW)]
 
@@ -53,7 +53,7 @@ def _decoded(body: bytes):
 
 
 async def _prepare(port: int) -> int:
-    """Makes the topics. Returns how many bytes describe all of them."""
+    """Create the topics and return the size of a response that describes all of them."""
     connection = await Connection.open(port)
     await create_topics(connection, _names(), PARTITIONS)
     body = await connection.ask_bytes(_ask(None))
@@ -65,16 +65,15 @@ async def _prepare(port: int) -> int:
 
 
 def clients(broker) -> dict:
-    """1,000 clients that ask again as soon as they are answered: for everything, for ten topics.
-
-    Then a storm.
+    """Run 1,000 clients in a closed loop that request all topics, or ten topics each. Then run a
+    storm.
     """
     begin_s, before = time.perf_counter(), broker.cpu_seconds()
     answer_bytes = run(_prepare(broker.port))
     figures = {"create_s": time.perf_counter() - begin_s,
                "create_cpu_s": broker.cpu_seconds() - before, "answer_bytes": answer_bytes}
     for name, frames in (("all", [_ask(None)]), ("few", _few())):
-        # The same untimed load first: code is compiled, buffers are grown.
+        # Run the same untimed load first, to compile code and grow buffers.
         replay(broker, frames, CLIENTS, 1, seconds=SECONDS)
         done = replay(broker, frames, CLIENTS, 1, seconds=SECONDS)
         figures[f"{name}_per_s"] = done["requests_s"]
@@ -86,7 +85,7 @@ def clients(broker) -> dict:
 
 
 def unknown(broker) -> dict:
-    """One request that names 100,000 topics that do not exist; the last of three."""
+    """Request 100,000 topics that do not exist three times, and return the last result."""
     async def ask():
         connection = await Connection.open(broker.port)
         body = await connection.ask_bytes(_ask([f"no-such-topic-{n}" for n in range(UNKNOWN)]))
@@ -104,14 +103,14 @@ def unknown(broker) -> dict:
 
 
 def storm(broker) -> dict:
-    """Produce at a fixed rate alone and beside 1,000 Metadata requests a second.
+    """Produce at a fixed rate, with and without 1,000 Metadata requests a second.
 
-    In turns, and the median of them: whatever else the machine does meets all alike.
+        The variants alternate and the median counts, so interference affects all of them equally.
     """
     run(_prepare(broker.port))
     stem = f"storm-{time.monotonic_ns()}"
     run(_storm_topics(broker.port, stem))
-    # Untimed: the code of producing and fetching is compiled.
+    # Untimed: compiles the code of producing and fetching.
     _latency(broker, f"{stem}-warm", 2 * LATENCY_SECONDS)
     samples, failures = {}, []
     for turn in range(STORM_TURNS):
@@ -119,7 +118,7 @@ def storm(broker) -> dict:
             try:
                 found = _turn(broker, f"{stem}-{name}-{turn}", frames and frames())
             except (LoadFailed, subprocess.TimeoutExpired) as failure:
-                # A broker that drowns in the storm is a result: the other figures stand.
+                # A storm that overloads the broker is a valid result: keep the other values.
                 failures.append(f"storm of {name}: {failure}")
                 continue
             for key, value in found.items():
@@ -136,7 +135,7 @@ def _latency(broker, topic: str, seconds: float) -> dict:
 
 
 def _turn(broker, topic: str, frames: list | None) -> dict:
-    """One producer's percentiles, beside a storm of `frames` if there are any."""
+    """Return one producer's percentiles, during a storm of `frames` if there are any."""
     beside = None if frames is None else _Storm(broker, frames)
     try:
         done = _latency(broker, topic, LATENCY_SECONDS)
@@ -158,7 +157,7 @@ async def _storm_topics(port: int, stem: str) -> None:
 
 
 class _Storm:
-    """The storm as a process of its own, for a little longer than the producer runs (2)."""
+    """Runs the storm in a separate process, a little longer than the producer runs."""
 
     def __init__(self, broker, frames: list):
         self._file = tempfile.NamedTemporaryFile()

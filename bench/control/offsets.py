@@ -45,7 +45,7 @@ async def _ready(port: int, topic: str, partitions: int) -> None:
 
 
 def commits(broker) -> dict:
-    """Commits of one partition each, by consumers of many groups."""
+    """Commit one partition per request, for consumers of many groups."""
     run(_ready(broker.port, "committed", 6))
     frames = [_commit(f"c-{number % COMMIT_GROUPS}", "committed", (number % 6,))
               for number in range(3 * COMMIT_GROUPS)]
@@ -55,7 +55,7 @@ def commits(broker) -> dict:
 
 
 def restart(broker) -> dict:
-    """1,000,000 committed offsets, then a restart: spawn to the first correct OffsetFetch."""
+    """Commit 1,000,000 offsets, then restart: time from spawn to the first correct OffsetFetch."""
     run(_ready(broker.port, "many", OFFSET_PARTITIONS))
     frames = [_commit(f"m-{number}", "many", range(OFFSET_PARTITIONS))
               for number in range(OFFSET_GROUPS)]

@@ -1,8 +1,8 @@
-"""Loads on share groups: records acquired and acknowledged, and how soon a new one is delivered.
+"""Load on share groups: records acquired and acknowledged, and delivery latency of new records.
 
 Owns: nothing.
-Invariants: (1) an answer with an error ends the load; (2) every record is acknowledged once, or the
-  load fails; (3) broker CPU is read from the first fetch to the last acknowledgement.
+Invariants: a response with an error ends the load; every record is acknowledged once, or the load
+fails; broker CPU is read from the first fetch to the last acknowledgement.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ ACQUIRED_MAX = 500
 WAIT_MS = 500
 LATENCY_RECORDS, LATENCY_PER_S = 1_000, 200
 ACCEPT, REJECT = 1, 3
-FEW_REJECTED = 10       # One record in so many, and each type by itself in the request.
+FEW_REJECTED = 10  # One record in this many; each type is listed separately in the request.
 GROUP_RESOURCE = 32
 UNLED = 3, 5, 6
 
 
 class Run(NamedTuple):
-    """Offsets of one partition that a member has."""
+    """Offsets of one partition that a member has acquired."""
 
     topic_id: bytes
     partition: int
@@ -46,7 +46,7 @@ class Run(NamedTuple):
 
 
 class Member:
-    """A member of a share group, with one session. Its tasks take turns."""
+    """A member of a share group, with one session. Its tasks alternate."""
 
     def __init__(self, connection: Connection, group: str, number: int):
         self._connection = connection
@@ -56,7 +56,7 @@ class Member:
         self._assigned: list[tuple[bytes, list[int]]] = []
 
     async def join(self, topic: str) -> None:
-        """Until partitions are assigned."""
+        """Heartbeat until partitions are assigned."""
         epoch, end_s = 0, time.monotonic() + ANSWER_WAIT_S
         while time.monotonic() < end_s:
             answer = await self._connection.ask(76, 1, messages.ShareGroupHeartbeatRequest(
@@ -74,7 +74,7 @@ class Member:
         raise LoadFailed("a member got no partitions")
 
     async def fetch(self, runs: list[Run], types) -> list[Run]:
-        """Acknowledges what was acquired before, and acquires. types: Run -> types."""
+        """Acknowledge the records acquired before, and acquire more. types: Run -> types."""
         new = messages.ShareFetchRequest
         topics = []
         for topic_id, partitions in self._assigned:
@@ -99,14 +99,14 @@ class Member:
 
 
 def _checked(answer):
-    """Keeps (1)."""
+    """Raise LoadFailed if the response has an error."""
     if answer.error_code:
         raise LoadFailed(f"a fetch is answered with {answer.error_code}")
     return answer
 
 
 def _checked_rows(cells):
-    """Keeps (1)."""
+    """Raise LoadFailed if a partition has an error."""
     for cell in cells:
         if cell.error_code or cell.acknowledge_error_code:
             raise LoadFailed(f"a partition is answered with {cell.error_code}, "
@@ -143,9 +143,9 @@ async def _ready(port: int, group: str, topic: str, partitions: int) -> Connecti
 
 
 async def _produce(connection: Connection, topic: str, partition: int, count: int) -> int:
-    """The base offset."""
+    """Append `count` records and return the base offset."""
     new = messages.ProduceRequest
-    # Not older than the topic keeps them.
+    # Otherwise retention deletes the records.
     now_ms = time.time_ns() // 1_000_000
     request = new(acks=1, timeout_ms=10_000, topic_data=[new.TopicProduceData(
         name=topic, partition_data=[new.PartitionProduceData(index=partition, records=batch.build(
@@ -158,14 +158,15 @@ async def _produce(connection: Connection, topic: str, partition: int, count: in
             return cell.base_offset
         if cell.error_code not in UNLED:
             break
-        # Kafka names the leader of a new partition before that leads.
+        # Kafka reports the leader of a new partition before it accepts records.
         await asyncio.sleep(0.05)
     raise LoadFailed(f"a Produce is answered with {cell.error_code}")
 
 
 def load(broker) -> dict:
-    """Records acquired and acknowledged: ranges of one type, and types one by one; how soon single
-    records are delivered."""
+    """Acquire and acknowledge records in ranges of one type and with mixed types, and measure the
+    delivery latency of single records.
+    """
     figures = {}
     for name, types in (("whole", _accept), ("mixed", _reject_few)):
         seconds, cpu_s = run(_consumed(broker, types))
@@ -175,7 +176,7 @@ def load(broker) -> dict:
 
 
 async def _consumed(broker, types) -> tuple[float, float]:
-    """(wall seconds, CPU seconds of the broker) of all records, once each (2)."""
+    """Return (wall seconds, CPU seconds of the broker) for acknowledging every record once."""
     stem = time.monotonic_ns()
     topic, group = f"shared-{stem}", f"group-{stem}"
     connection = await _ready(broker.port, group, topic, PARTITIONS)
@@ -200,11 +201,11 @@ async def _consumed(broker, types) -> tuple[float, float]:
     await asyncio.gather(*map(consume, members))
     if left:
         raise LoadFailed(f"{-left} records were acknowledged too often")
-    return ends[0] - begins[0], ends[1] - begins[1]     # Keeps (3).
+    return ends[0] - begins[0], ends[1] - begins[1]
 
 
 async def _delivered(broker) -> dict:
-    """From produce to delivery, at a steady rate."""
+    """Return the latency from produce to delivery, at a steady rate."""
     stem = time.monotonic_ns()
     topic, group = f"shared-{stem}", f"group-{stem}"
     connection = await _ready(broker.port, group, topic, 1)

@@ -1,7 +1,7 @@
-"""What bench.control prints: one row a figure, with its goal and whether it is met.
+"""The table of bench.control: one row per metric, with its goal and verdict.
 
 Owns: ROWS, the goals of the capability "groups, administration and every client".
-Invariants: (1) a verdict compares figures of one run only.
+Invariants: a verdict compares metrics of one run only.
 """
 
 from bench.table import Goal, Row, medians, number, verdict
@@ -96,7 +96,9 @@ def _ratio(figures: dict, ours: str, theirs: str, key: str) -> str:
 
 
 def render(samples: dict, kafka_version: str) -> str:
-    """The markdown table of every row that has a figure; the flushed sides in the last columns."""
+    """Return the markdown table of every row that has a value; the flushed sides in the last
+    columns.
+    """
     lines = [
         f"| figure | unit | Kafka {kafka_version} | pylog | ratio | goal | | Kafka, each flushed "
         "| pylog, flushed | ratio |",

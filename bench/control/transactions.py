@@ -1,8 +1,8 @@
-"""A start with 100,000 transactional ids and 10,000 groups: when every coordinator answers.
+"""Restart with 100,000 transactional ids and 10,000 groups: time until every coordinator responds.
 
 Owns: nothing.
-Invariants: (1) an answer with an error ends the load; (2) a start is measured from the spawn until
-  an id of each partition of the internal topic, and a group, were described as they had been left.
+Invariants: a response with an error ends the load; a start is measured from the spawn until one id
+of each partition of the internal topic, and one group, have the same description as before.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from pylog.coordinator.runtime.internal_topic import partition_of
 from pylog.protocol import messages
 
 IDS, GROUPS = 100_000, 10_000
-ID_PARTITIONS = 50      # Of `__transaction_state`.
+ID_PARTITIONS = 50  # of `__transaction_state`
 TIMEOUT_MS, TRANSACTIONAL = 60_000, 1
 
 
@@ -53,7 +53,7 @@ def _commit(number: int):
 
 
 def start(broker) -> dict:
-    """Each id and each group once, then a stop, then a kill."""
+    """Create each id and each group once, then stop and restart, then kill and restart."""
     run(_ready(broker.port))
     ids = replay(broker, [frame(22, 1, _init(number)) for number in range(IDS)], 16, 4,
                  requests=IDS, error_at=4)
@@ -72,14 +72,14 @@ def start(broker) -> dict:
 
 
 def _one_of_each() -> list[str]:
-    """An id of each partition: what asks again and again is not to be what is measured."""
+    """Return one id per partition, so that repeated requests do not dominate the measurement."""
     found = {partition_of(f"id-{number}", ID_PARTITIONS): f"id-{number}" for number in range(IDS)}
     assert len(found) == ID_PARTITIONS, len(found)
     return list(found.values())
 
 
 async def _described(port: int, wanted: list[str]) -> None:
-    """Keeps (2)."""
+    """Wait until all descriptions are as before the restart."""
     connection = await Connection.open(port)
     await _answered(connection, 65, 0, messages.DescribeTransactionsRequest(
         transactional_ids=wanted), lambda answer: [
@@ -94,7 +94,7 @@ async def _described(port: int, wanted: list[str]) -> None:
 
 
 async def _answered(connection: Connection, key: int, version: int, request, faults) -> None:
-    """Asks until no row has a fault, while the faults are those of a coordinator that loads."""
+    """Repeat the request while the only errors are those of a loading coordinator."""
     end_s = time.monotonic() + ANSWER_WAIT_S
     while any(codes := faults(await connection.ask(key, version, request))):
         if {code for code in codes if code} - set(RETRIABLE) or time.monotonic() > end_s:

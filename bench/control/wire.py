@@ -1,8 +1,9 @@
-"""How the loads speak: an asyncio client that decodes, and native programs that do not.
+"""Clients of the loads: an asyncio client that decodes, and native programs that do not.
 
 Owns: its connections, the files of prepared frames while a program runs.
-Invariants: (1) every wait has an end: a broker that does not answer fails the load, not the run;
-  (2) broker CPU is read around the program's run.
+Invariants: every wait is bounded: a broker that does not respond fails the load, not the run;
+  broker
+CPU is read around the program's run.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ NO_CHECK = "NONE"
 
 
 class Connection:
-    """One connection; answers come in the order of the requests."""
+    """One connection; responses arrive in the order of the requests."""
 
     def __init__(self, reader, writer):
         self._reader = reader
@@ -38,13 +39,13 @@ class Connection:
         return cls(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 20))
 
     async def ask(self, key: int, version: int, message):
-        """One request, its decoded answer."""
+        """Send one request and return the decoded response."""
         body = await self.ask_bytes(frame(key, version, message))
         _, at = codec.decode_response_header(key, version, body)
         return codec.decode_response(key, version, body, at)
 
     async def ask_bytes(self, request: bytes) -> bytes:
-        """A request's frame, the answer without its size. Keeps (1)."""
+        """Send a request frame and return the response without its size prefix."""
         self._writer.write(request)
         async with asyncio.timeout(ANSWER_WAIT_S):
             size, = struct.unpack(">i", await self._reader.readexactly(4))
@@ -55,12 +56,12 @@ class Connection:
 
 
 def frame(key: int, version: int, message) -> bytes:
-    """A request with its size, as the programs send it."""
+    """Encode a request with its size prefix."""
     return codec.request_frame(key, version, 1, CLIENT, message)
 
 
 def run(coroutine, seconds_max: float = TOPICS_WAIT_S):
-    """The result of a coroutine; LoadFailed when it takes too long (1)."""
+    """Run a coroutine and return its result. Raises LoadFailed after `seconds_max`."""
     async def limited():
         try:
             return await asyncio.wait_for(coroutine, seconds_max)
@@ -70,13 +71,14 @@ def run(coroutine, seconds_max: float = TOPICS_WAIT_S):
 
 
 def program(broker, name: str, *args, seconds_max: float = PROGRAM_WAIT_S) -> dict:
-    """Runs bench/csrc/`name`.c against a broker: its JSON line, and `cpu_s` of the broker, what
-    connecting costs included."""
+    """Run bench/csrc/`name`.c against a broker. Returns its JSON line and `cpu_s` of the broker,
+    connection setup included.
+    """
     before = broker.cpu_seconds()
     done = subprocess.run([load_client(name), *map(str, (broker.port, *args))],
                           capture_output=True, text=True, timeout=seconds_max,
                           env={**os.environ, "BROKER_PID": str(broker.pid)})
-    used = broker.cpu_seconds() - before  # Keeps (2).
+    used = broker.cpu_seconds() - before
     if done.returncode:
         raise LoadFailed(f"{name}: {(done.stderr + done.stdout).strip()[-400:]}")
     return {**json.loads(done.stdout), "cpu_s": used}
@@ -84,7 +86,7 @@ def program(broker, name: str, *args, seconds_max: float = PROGRAM_WAIT_S) -> di
 
 def replay(broker, frames: list, connections: int, in_flight: int, *, requests: int = 0,
            seconds: float = 0, rate: float = 0, error_at=NO_CHECK) -> dict:
-    """Runs csrc/replay.c over prepared frames."""
+    """Run csrc/replay.c with prepared frames."""
     with tempfile.NamedTemporaryFile() as file:
         file.writelines(frames)
         file.flush()
@@ -93,7 +95,7 @@ def replay(broker, frames: list, connections: int, in_flight: int, *, requests: 
 
 
 async def found(connection: Connection, group: str = "g") -> None:
-    """Waits until the coordinator of a group serves."""
+    """Wait until the coordinator of a group is available."""
     end_s = time.monotonic() + ANSWER_WAIT_S
     while time.monotonic() < end_s:
         answer = await connection.ask(10, 3, messages.FindCoordinatorRequest(key=group))
@@ -106,7 +108,7 @@ async def found(connection: Connection, group: str = "g") -> None:
 
 
 async def create_topics(connection: Connection, names: list, partitions: int) -> None:
-    """Creates topics, a hundred at a time, and waits until their partitions have leaders."""
+    """Create topics, a hundred at a time, and wait until their partitions have leaders."""
     new = messages.CreateTopicsRequest
     for first in range(0, len(names), 100):
         some = names[first:first + 100]

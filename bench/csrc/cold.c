@@ -1,15 +1,17 @@
-/* A reader of old records that costs the machine as little as one that is somewhere else.
+/* Reads old records at the smallest possible cost to the machine, like a reader on another
+ * machine.
  *
  * usage: cold PORT TOPIC PARTITIONS SECONDS [FILE...]
  *        cold bare 0 0 SECONDS FILE...
- * Reads the partitions from their start with Fetch v10, again and again, and throws the records
- * away: batches are walked by their headers, the rest is dropped in the kernel (MSG_TRUNC) and
- * never copied. Before each pass FILEs (of the topic's segments, on disk by then) are dropped from
- * the page cache. All of it at SCHED_IDLE: it stands for another machine with its own processors.
- * bare: in the broker's place stands a thread of the usual priority that reads 4 MiB of a FILE in,
- * forgets what was before it and sends it, 256 KiB a call: the floor, what a broker may cost.
- * Prints one line of JSON: bytes and seconds.
- */
+ *
+ * Reads the partitions from their start with Fetch v10, repeatedly, and discards the records: it
+ * parses the batch headers, and the kernel drops the rest without copying it (MSG_TRUNC). Before
+ * each pass, FILEs (segments of the topic, already written to disk) are dropped from the page
+ * cache. Runs at SCHED_IDLE, to simulate another machine with separate processors.
+ *
+ * bare: replaces the broker by a thread of normal priority that reads 4 MiB of a FILE, drops the
+ * previous 4 MiB and sends them, 256 KiB per call: the floor for a broker. Prints one line of
+ * JSON: bytes and seconds. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
@@ -92,7 +94,7 @@ static int ask(reader *run)
     return count;
 }
 
-/* One partition's records: the headers are looked at, the rest is dropped. */
+/* One partition's records: parses the headers and drops the rest. */
 static void take(reader *run, int partition, int64_t length)
 {
     uint8_t header[WIRE_BATCH_HEADER_BYTES];

@@ -1,10 +1,11 @@
-/* Reads partitions of a topic from their start with Fetch v10, and throws the records away.
+/* Reads partitions of a topic from their start with Fetch v10, and discards the records.
  *
  * usage: fetch PORT TOPIC PARTITIONS PARTITION_BYTES_MAX BYTES_MAX
- * Stops at the high watermarks seen, or after BYTES_MAX bytes of records (0: no limit), and prints
- * one line of JSON. Batches are walked by their headers only, to find the next offset. Version 10,
- * because from 11 on a replica that does not lead answers too, and a success shall mean a leader.
- */
+ *
+ * Stops at the high watermarks seen, or after BYTES_MAX bytes of records (0: no limit), and
+ * prints one line of JSON. Parses only the batch headers, to find the next offset. Uses version
+ * 10, because from version 11 on followers answer too, and only a leader's response must count
+ * as success. */
 #include "secure.h"
 
 enum { PARTITIONS_MAX = 1024, FETCH_BYTES_MAX = 50 << 20 };
@@ -37,7 +38,7 @@ static int ask(reader *run)
     static uint8_t frame[PARTITIONS_MAX * 32 + 1024];
     uint8_t *at = wire_header(frame, WIRE_FETCH, 10, (int32_t)run->requests);
     at = wire_put32(at, -1);
-    at = wire_put32(at, 0); /* no waiting: the high watermark says when to stop */
+    at = wire_put32(at, 0); /* no waiting: the load ends at the high watermark */
     at = wire_put32(at, 0);
     at = wire_put32(at, FETCH_BYTES_MAX);
     *at++ = 0;
@@ -69,7 +70,7 @@ static int ask(reader *run)
     return count;
 }
 
-/* Moves `at` past the whole batches among `length` bytes. */
+/* Advances `at` past the complete batches among `length` bytes. */
 static void walk(place *at, const uint8_t *batch, int64_t length)
 {
     while (length >= WIRE_BATCH_HEADER_BYTES) {

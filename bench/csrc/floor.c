@@ -1,16 +1,18 @@
-/* The least that a broker must do, as bare loops: the floor under the table of bench.vs.
+/* The minimum work of a broker, as bare loops: the floor under the table of bench.vs.
  *
  * usage: floor recv REQUEST_BYTES TOTAL_BYTES FILE [WRITE_BYTES]
  *        floor sendfile RANGE_BYTES TOTAL_BYTES FILE [WRITE_BYTES]
  *        floor answer REQUEST_BYTES REQUESTS FILE
- * recv: read frames from a loopback socket, checksum them (CRC-32C), pwrite them to a growing file.
- * sendfile: send ranges of a cached file into a loopback socket, one small request before each.
- * WRITE_BYTES: length of one pwrite, at most 1 MiB for sendfile; a request that carries several
- * batches is written in as many pieces, and the kernel keeps what was written so in small folios.
- * answer: read a request, checksum it, pwrite it, answer with 60 bytes, one under way at a time.
- * The other end is a second process. Prints the loop's CPU seconds per 1e9 bytes, and per million
- * units, as JSON.
- */
+ *
+ * recv: read frames from a loopback socket, checksum them (CRC-32C), pwrite them to a growing
+ * file. sendfile: send ranges of a cached file into a loopback socket, one small request before
+ * each. WRITE_BYTES: length of one pwrite, at most 1 MiB for sendfile; a request that carries
+ * several batches is written in as many pieces, and the kernel stores small writes in small
+ * folios. answer: read a request, checksum it, pwrite it, respond with 60 bytes, one in flight
+ * at a time.
+ *
+ * The other end is a second process. Prints the loop's CPU seconds per 1e9 bytes, and per
+ * million units, as JSON. */
 #include <fcntl.h>
 #include <sys/sendfile.h>
 
@@ -27,7 +29,7 @@ static void feed(int stream, size_t unit, int64_t total)
     for (int64_t sent = 0; sent < total; sent += (int64_t)unit) {
         wire_send_all(stream, frame, unit);
     }
-    recv(stream, frame, 1, 0); /* wait until the other end has everything */
+    recv(stream, frame, 1, 0); /* wait until the other end has received everything */
 }
 
 static void drain(int stream, size_t unit, int64_t total)

@@ -1,12 +1,14 @@
-/* The least that a broker must do under TLS 1.3 with AES-128-GCM, as bare loops on OpenSSL: the
+/* The minimum work of a broker under TLS 1.3 with AES-128-GCM, as bare loops on OpenSSL: the
  * floor under the table of bench.vs, as floor.c is in plain text.
  *
  * usage: floor_tls recv|send UNIT_BYTES TOTAL_BYTES FILE CERTIFICATE [WRITE_BYTES]
- * recv: SSL_read into a buffer of one unit, checksum it (CRC-32C), pwrite it to a growing file, in
- * pieces of WRITE_BYTES. send: SSL_write of units from a mapped file whose pages are in memory, one
- * small request before each. CERTIFICATE: a PEM file with a key and its certificate. The other end
- * is a second process. Prints the loop's CPU seconds per 1e9 bytes as JSON, handshake left out.
- */
+ *
+ * recv: SSL_read into a buffer of one unit, checksum it (CRC-32C), pwrite it to a growing file,
+ * in pieces of WRITE_BYTES. send: SSL_write of units from a mapped file whose pages are in
+ * memory, one small request before each. CERTIFICATE: a PEM file with a key and its certificate.
+ *
+ * The other end is a second process. Prints the loop's CPU seconds per 1e9 bytes as JSON,
+ * without the handshake. */
 #include <fcntl.h>
 #include <openssl/ssl.h>
 #include <sys/mman.h>
@@ -72,7 +74,7 @@ static void feed(int stream, size_t unit, int64_t total)
     for (int64_t sent = 0; sent < total; sent += (int64_t)unit) {
         put_all(ssl, frame, unit);
     }
-    get_all(ssl, frame, 1); /* wait until the other end has everything */
+    get_all(ssl, frame, 1); /* wait until the other end has received everything */
 }
 
 static void drain(int stream, size_t unit, int64_t total)

@@ -1,11 +1,11 @@
-/* One consumer group of many members that come at once, until all of them share one generation.
+/* One consumer group of many members that join at once, until all of them share one generation.
  *
  * usage: group PORT MEMBERS HEARTBEAT_MS SECONDS_MAX GROUP [HOLD_SECONDS]
- * Each member has a connection of its own and does what a consumer does: JoinGroup v5 (twice, as
- * KIP-394 asks), SyncGroup v3, the leader with an assignment for everybody, then heartbeats every
- * HEARTBEAT_MS until one of them announces a rebalance. Then, for HOLD_SECONDS, heartbeats alone:
- * how long each took. Prints one line of JSON.
- */
+ *
+ * Each member has a separate connection and behaves like a consumer: JoinGroup v5 (twice, as
+ * KIP-394 requires), SyncGroup v3, the leader with an assignment for all members, then
+ * heartbeats every HEARTBEAT_MS until one of them reports a rebalance. Then it sends only
+ * heartbeats for HOLD_SECONDS and measures their latency. Prints one line of JSON. */
 #include <stdbool.h>
 #include <sys/epoll.h>
 
@@ -19,12 +19,12 @@ enum { LOADING = 14, NOT_AVAILABLE = 15, NOT_COORDINATOR = 16, ILLEGAL_GENERATIO
 
 typedef struct {
     int stream;
-    int asked;              /* the api key of the request under way, -1 for none */
-    int next;               /* what to ask at due_ns */
+    int asked;              /* API key of the request in flight, -1 for none */
+    int next;               /* next request, sent at due_ns */
     int64_t due_ns;
-    int64_t asked_ns;       /* when the heartbeat under way was sent */
-    int32_t generation;     /* that this member has its assignment of, -1 for none */
-    int32_t joined;         /* generation of the last JoinGroup answer */
+    int64_t asked_ns;       /* send time of the heartbeat in flight */
+    int32_t generation;     /* generation of the member's assignment, -1 for none */
+    int32_t joined;         /* generation of the last JoinGroup response */
     char id[ID_BYTES];
     uint8_t *answer;
     size_t room, held;
@@ -38,7 +38,7 @@ typedef struct {
     uint8_t *frame;
     long joins, syncs, heartbeats;
     int32_t generation_max;
-    int64_t *samples_ns;    /* of heartbeats while the group is held; NULL: it is not yet */
+    int64_t *samples_ns;    /* heartbeats while the group is held; NULL before that */
     size_t samples;
 } party;
 
@@ -71,7 +71,7 @@ static void ask_join(party *p, member *m)
     p->joins++;
 }
 
-/* Reads a string, or a null one as "". */
+/* Reads a string, or a null string as "". */
 static const uint8_t *take_text(const uint8_t *at, char *text)
 {
     int length = wire_get16(at);
@@ -85,7 +85,7 @@ static const uint8_t *take_text(const uint8_t *at, char *text)
     return at + 2 + (length > 0 ? length : 0);
 }
 
-/* members: the rows of a leader's JoinGroup answer, NULL for a follower. */
+/* members: the rows of a leader's JoinGroup response, NULL for a follower. */
 static void ask_sync(party *p, member *m, const uint8_t *rows)
 {
     uint8_t *at = put_header(p->frame, SYNC, 3);
@@ -130,7 +130,7 @@ static void plan(member *m, int next, int64_t after_ns)
     m->due_ns = wire_now_ns() + after_ns;
 }
 
-/* What an error means: the member joins, again or anew. */
+/* Handles an error: the member rejoins, with its id or as a new member. */
 static void refused(member *m, int error)
 {
     if (error == UNKNOWN_MEMBER) {
@@ -166,7 +166,7 @@ static void joined(party *p, member *m, const uint8_t *at)
 
 static void answered(party *p, member *m, const uint8_t *body)
 {
-    const uint8_t *at = body + 4; /* the correlation id */
+    const uint8_t *at = body + 4; /* correlation id */
     if (m->asked == JOIN) {
         joined(p, m, at);
         return;
@@ -200,7 +200,7 @@ static void receive(party *p, member *m)
     }
 }
 
-/* Sends what is due; returns whether all members share one generation. */
+/* Sends due requests; returns 1 if all members share one generation. */
 static bool go_on(party *p)
 {
     int64_t now_ns = wire_now_ns();
@@ -231,13 +231,13 @@ static void work(party *p, int poller)
     }
 }
 
-/* Heartbeats of a group that is stable, and has to stay so. */
+/* Measures heartbeats of a stable group, which must stay stable. */
 static void hold(party *p, int poller, double seconds)
 {
     int32_t generation = p->generation_max;
     int64_t end_ns = wire_now_ns() + (int64_t)(seconds * 1e9);
     p->samples_ns = calloc(SAMPLES_MAX, sizeof *p->samples_ns);
-    for (int i = 0; i < p->count; i++) { /* evenly over time from here */
+    for (int i = 0; i < p->count; i++) { /* spread evenly over time from here */
         p->members[i].due_ns = wire_now_ns() + p->heartbeat_ns * i / p->count;
     }
     while (wire_now_ns() < end_ns) {

@@ -1,10 +1,11 @@
-/* A storm of TLS 1.3 handshakes from one thread.
+/* Opens TLS 1.3 connections from one thread as fast as possible.
  *
  * usage: handshakes PORT COUNT AT_ONCE full|resumed
- * Keeps AT_ONCE connections on their way until COUNT have been opened, each to its handshake's end
- * and closed; done is one whose end the broker has seen and answered by its own. resumed: each
- * shows the ticket of one made before. BENCH_TLS_CA names whom it trusts. Prints one line of JSON.
- */
+ *
+ * Keeps AT_ONCE handshakes in progress until COUNT connections have been opened and closed. A
+ * connection counts as done when the broker has closed its end too. resumed: each connection
+ * presents the ticket of an earlier connection. BENCH_TLS_CA names the trusted CA file. Prints
+ * one line of JSON. */
 #include <fcntl.h>
 #include <stdbool.h>
 #include <sys/epoll.h>
@@ -22,7 +23,7 @@ typedef struct {
 typedef struct {
     visitor *visitors;
     SSL_CTX *context;
-    SSL_SESSION *ticket; /* of the one before; NULL: none is shown */
+    SSL_SESSION *ticket; /* session of the previous connection, NULL for a full handshake */
     int port, poller;
     long wanted, begun, ended, resumed;
 } storm;
@@ -66,7 +67,7 @@ static bool waits(const visitor *one, int result)
     return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE;
 }
 
-/* Whether the broker has ended the connection, after we did. */
+/* Returns 1 if the broker has closed the connection after us. */
 static bool goes_on(storm *all, visitor *one)
 {
     uint8_t waste[4096];
@@ -139,7 +140,7 @@ int main(int argc, char **argv)
         if (!newest) {
             wire_die("the broker gives no tickets");
         }
-        /* Else OpenSSL takes a ticket that was used out of use. */
+        /* Otherwise OpenSSL removes a used ticket from its cache. */
         SSL_CTX_set_session_cache_mode(all.context, SSL_SESS_CACHE_OFF);
         all = (storm){.visitors = all.visitors, .context = all.context, .ticket = newest,
                       .port = all.port, .poller = all.poller};

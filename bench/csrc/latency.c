@@ -1,12 +1,12 @@
 /* End-to-end latency at a fixed rate: from before a record's send to after its receipt.
  *
  * usage: latency PORT TOPIC RATE_PER_S SECONDS RECORD_BYTES ACKS [TIMES]
- * One thread sends single-record requests on schedule and never waits for an answer, so a stall of
- * the broker shows as latency of every record behind it; another long-polls partition 0. The first
- * second is left out. Prints one line of JSON. TOPIC must be fresh. The file TIMES gets two int64 a
- * record, ns of CLOCK_MONOTONIC: before its send, after its receipt. secure.h says how it gets TLS
- * and a login.
- */
+ *
+ * One thread sends single-record requests on schedule and never waits for a response, so a stall
+ * of the broker shows as latency of every later record; another thread long-polls partition 0.
+ * The first second is excluded. Prints one line of JSON. TOPIC must be new. The file TIMES gets
+ * two int64 per record, ns of CLOCK_MONOTONIC: before its send, after its receipt. secure.h
+ * describes TLS and login. */
 #include <pthread.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -23,11 +23,11 @@ typedef struct {
     int64_t seen;
     pid_t thread;
     int64_t *samples_ns;
-    int64_t *times_ns; /* two a sample */
+    int64_t *times_ns; /* two per sample */
 } poll_side;
 
-/* A batch of ours carries its send time in the first value: header, then record head of known
- * length, found by walking the varints. */
+/* Our batches carry their send time in the first value: after the header and a record head of
+ * known length, found by parsing the varints. */
 static int64_t sent_at_ns(const uint8_t *batch)
 {
     const uint8_t *at = batch + WIRE_BATCH_HEADER_BYTES;
@@ -102,7 +102,7 @@ static void *receive(void *argument)
         }
         secure_recv_all(&stream, reply, length);
         if (wire_get32(reply + 14) != 1) {
-            continue; /* an empty answer of a long poll that timed out */
+            continue; /* an empty response to a long poll that timed out */
         }
         const uint8_t *at = reply + 18;
         at += 2 + wire_get16(at) + 4;

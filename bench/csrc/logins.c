@@ -1,10 +1,10 @@
-/* Logins at a fixed rate, each over a connection of its own that is closed afterwards.
+/* Logins at a fixed rate, each over a new connection that is closed afterwards.
  *
  * usage: logins PORT RATE_PER_S SECONDS THREADS
- * BENCH_LOGIN says who (SCRAM-SHA-256), BENCH_TLS_CA whether over TLS. Login i is begun when it is
- * due, later when all threads are busy, and its time counts from when it was due. Prints one line
- * of JSON.
- */
+ *
+ * BENCH_LOGIN names the user and password (SCRAM-SHA-256); if BENCH_TLS_CA is set, TLS is used.
+ * Login i starts when it is due, or later if all threads are busy; its latency counts from the
+ * due time. Prints one line of JSON. */
 #include <pthread.h>
 #include <stdatomic.h>
 

@@ -1,13 +1,12 @@
-/* The least that a broker of many connections must do, as a bare epoll loop that answers
+/* The minimum work of a broker with many connections, as a bare epoll loop that serves
  * csrc/produce.c: receive, CRC-32C, write, send.
  *
  * usage: loops each|group|short FILE
- * each: a pwrite for each request, and its answer at once. group: all requests of one turn of the
- * loop in one write, then one send for each connection. short: the same, and the scheduler is asked
- * for turns as short as those that reactors ask for (csrc/thread/slices.h): beside a client on its
- * own processor it wakes sooner, for fewer requests. Prints its port and serves until its input
- * ends.
- */
+ *
+ * each: one pwrite and one response per request. group: one write for all requests of a loop
+ * iteration, then one send per connection. short: like group, with the short scheduler slices
+ * that reactors request (csrc/thread/slices.h): beside a client on its own processor it wakes
+ * sooner, for fewer requests. Prints its port and serves until its input ends. */
 #include <fcntl.h>
 #include <stdbool.h>
 #include <sys/epoll.h>
@@ -20,8 +19,8 @@ enum { ANSWER_BYTES = 60, DUE_MAX = 64, INPUT_BYTES = 1 << 16, EVENTS_MAX = 128,
 
 typedef struct {
     int stream;
-    int due; /* answers that are not sent yet */
-    size_t held; /* of a request that is arriving */
+    int due; /* responses not sent yet */
+    size_t held; /* bytes of the request received so far */
     uint8_t partial[INPUT_BYTES];
 } connection;
 
@@ -62,7 +61,8 @@ static void write_all(void)
     loop.answering_count = 0;
 }
 
-/* A request is copied to the others of its turn: it is short, and they are written as one. */
+/* Appends the request to the iteration's batch: requests are short, and one write covers them
+ * all. */
 static void take(connection *c, const uint8_t *frame, size_t bytes)
 {
     loop.sum ^= wire_crc32c(frame, bytes);
@@ -84,7 +84,7 @@ static void take(connection *c, const uint8_t *frame, size_t bytes)
     c->due++;
 }
 
-/* False: the client is gone. */
+/* Returns 0 if the client has disconnected. */
 static bool receive(connection *c)
 {
     memcpy(loop.input, c->partial, c->held);

@@ -56,7 +56,8 @@ static inline void pair_fill(int file, int64_t length, size_t piece)
     }
 }
 
-/* What a broker does with a frame at the least: its checksum, and its pieces to `file` at `at`. */
+/* The minimum work of a broker for a frame: its checksum, and writing its pieces to `file` at
+ * `at`. */
 static inline uint32_t pair_keep(int file, const uint8_t *frame, size_t unit, int64_t at,
                                  size_t piece)
 {

@@ -2,12 +2,12 @@
  *
  * usage: produce PORT TOPIC PARTITIONS CONNECTIONS IN_FLIGHT BATCH_RECORDS RECORD_BYTES ACKS \
  *                SECONDS REQUESTS [idempotent | TOPICS]
- * Runs until SECONDS have passed or REQUESTS were answered (0: no such limit) and prints one line
- * of JSON. Every connection keeps IN_FLIGHT requests under way; requests go round the partitions.
- * The batch is built once, so that the client costs little beside the broker. idempotent: each
- * connection is a producer with an id of its own, which counts its batches; of one partition.
- * TOPICS: of as many topics, whose names are TOPIC and four digits that count from 0000.
- */
+ *
+ * Runs until SECONDS have passed or REQUESTS were answered (0: no such limit) and prints one
+ * line of JSON. Every connection keeps IN_FLIGHT requests in flight; requests are sent to the
+ * partitions in turn. The batch is built once, so that the client costs little compared with the
+ * broker. idempotent: each connection is a separate idempotent producer of one partition.
+ * TOPICS: number of topics; their names are TOPIC and four digits from 0000. */
 #include <fcntl.h>
 #include <stdbool.h>
 #include <sys/epoll.h>
@@ -21,10 +21,10 @@ typedef struct {
     int stream;
     int in_flight;
     int64_t producer;
-    int32_t sequence; /* of the next batch */
+    int32_t sequence; /* sequence number of the next batch */
     int head; /* index of the oldest send time */
     size_t sent; /* bytes of the current frame already sent; 0: between frames */
-    size_t held; /* reply bytes read so far */
+    size_t held; /* response bytes read so far */
     int64_t sent_at_ns[IN_FLIGHT_MAX];
     uint8_t reply[REPLY_BYTES_MAX];
 } connection;
@@ -32,13 +32,13 @@ typedef struct {
 typedef struct {
     uint8_t *frame;
     uint8_t *partition_at;
-    uint8_t *batch; /* idempotent: in the frame */
+    uint8_t *batch; /* idempotent: offset in the frame */
     size_t batch_length;
     size_t frame_length;
-    uint8_t *digits_at; /* of the topic's name; NULL: there is one topic */
+    uint8_t *digits_at; /* offset of the topic's name; NULL: there is only one topic */
     int partitions;
     int topics;
-    int records; /* of a batch */
+    int records; /* bytes of a batch */
     int in_flight_max;
     int64_t started;
     int64_t requests_max;
@@ -79,8 +79,8 @@ static void aim(load *run, int64_t number)
     }
 }
 
-/* A frame that went out in part is always finished from the same bytes: the template is shared,
- * so what differs from frame to frame is written anew whenever a connection goes on sending. */
+/* A partly sent frame must continue with the same bytes. The template is shared, so the fields
+ * that differ between frames are written again whenever a connection resumes sending. */
 static void push(load *run, int poller, connection *peer, int64_t number[])
 {
     for (;;) {
@@ -183,7 +183,7 @@ static void drive(load *run, connection *peers, int count, double seconds)
     close(poller);
 }
 
-/* The name of the first topic; `count`: of how many, or NULL. */
+/* The name of the first topic; `count`: number of topics, or NULL. */
 static void name_topics(load *run, const char *name, const char *count, char topic[NAME_ROOM])
 {
     run->topics = count ? atoi(count) : 1;
@@ -226,7 +226,7 @@ int main(int argc, char **argv)
     size_t length = wire_batch(batch, records, record_bytes, NULL);
     uint8_t *at = wire_produce(run.frame, atoi(argv[8]), topic, 0, length, &run.partition_at);
     if (numbered) {
-        run.digits_at = run.partition_at - 4 - DIGITS; /* behind it the count of partitions */
+        run.digits_at = run.partition_at - 4 - DIGITS; /* followed by the number of partitions */
     }
     memcpy(at, batch, length);
     run.batch = idempotent ? at : NULL;

@@ -1,14 +1,14 @@
 /* Prepared requests over many connections from one thread, closed loop or at a fixed rate.
  *
  * usage: replay PORT CONNECTIONS IN_FLIGHT REQUESTS SECONDS RATE_PER_S ERROR_AT FRAMES_FILE
- * FRAMES_FILE holds whole frames, their sizes included. Request i is frame i modulo their count.
- * Each connection has at most IN_FLIGHT under way. It ends after REQUESTS or SECONDS, whichever
- * comes first (0: no such limit), when all answers are in. RATE_PER_S: 0 for as fast as answers
- * come; otherwise request i goes over connection i modulo CONNECTIONS when it is due, later when
- * that one is full, and its time counts from when it was due. ERROR_AT: where in an answer (its
- * size left out) the int16 lies that must be 0, from the end when negative, NONE for no check.
- * Prints one line of JSON.
- */
+ *
+ * FRAMES_FILE contains complete frames with their size prefixes. Request i is frame i modulo
+ * their count. Each connection has at most IN_FLIGHT requests in flight. Ends after REQUESTS or
+ * SECONDS (0: no such limit), when all responses have arrived. RATE_PER_S: 0 for a closed loop;
+ * otherwise request i is sent over connection i modulo CONNECTIONS when it is due, or later if
+ * that connection is full, and its latency counts from the due time. ERROR_AT: offset of an
+ * int16 in a response (without size prefix) that must be 0, from the end if negative, NONE for
+ * no check. Prints one line of JSON. */
 #include <fcntl.h>
 #include <stdbool.h>
 #include <sys/epoll.h>
@@ -25,7 +25,7 @@ typedef struct {
     int under_way;
     uint8_t size[4];
     size_t held;              /* bytes of its size field */
-    size_t length, got;       /* of the answer that is arriving */
+    size_t length, got;       /* bytes of the response received so far */
     uint8_t head[HEAD_BYTES], tail[TAIL_BYTES];
     int64_t sent_ns[IN_FLIGHT_MAX];
     int64_t sent, answered;
@@ -61,7 +61,7 @@ static void check(const load *l, const connection *c)
     }
 }
 
-/* Part of an answer's bytes: only its beginning and its end are kept. */
+/* Handles part of a response; stores only its beginning and its end. */
 static void keep(connection *c, const uint8_t *at, size_t part)
 {
     if (c->got < HEAD_BYTES) {
@@ -168,7 +168,7 @@ static void run_closed(load *l, int poller)
 static void run_rate(load *l, int poller, double rate)
 {
     int in_flight = l->in_flight;
-    l->in_flight = 0; /* receive() sends nothing by itself */
+    l->in_flight = 0; /* receive() does not send */
     int64_t begin_ns = wire_now_ns();
     while (!is_over(l)) {
         int64_t due_ns = begin_ns + (int64_t)((double)l->sent * 1e9 / rate);

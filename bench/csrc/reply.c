@@ -1,12 +1,13 @@
-/* Sending short ranges of a cached file: read into the answer's bytes, each by a sendfile of its
- * own, or from memory where they were read once for many readers: copied to the socket (share), by
- * reference, each head between them written to the pipe (splice), or as one sendfile of a whole
- * answer that many readers get alike (memfd)?
+/* Compares ways to send short ranges of a cached file: copied into the response, one sendfile
+ * per range, or from memory that was read once for many consumers: copied to the socket (share),
+ * by reference with each head written to the pipe (splice), or as one sendfile of a complete
+ * response shared by many consumers (memfd).
  *
  * usage: reply copy|sendfile|share|splice|memfd RANGE_BYTES RANGES ANSWERS FILE
- * An answer is RANGES times 40 bytes of head and one range. The other end, a second process, asks
- * for each answer with one byte and reads it whole. Prints the sender's CPU per answer, as JSON.
- */
+ *
+ * A response is RANGES times 40 bytes of head and one range. The other end, a second process,
+ * requests each response with one byte and reads it completely. Prints the sender's CPU per
+ * response, as JSON. */
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -85,7 +86,7 @@ static void answer_by_sendfile(int stream, int file, off_t at, size_t range_byte
     free(head);
 }
 
-/* What is sent lies in the cache, as what was just appended does. */
+/* The ranges are in the page cache, like recently appended records. */
 static void answer_shared(int stream, size_t range_bytes, int ranges)
 {
     static uint8_t *shared;

@@ -1,9 +1,9 @@
-/* Requests of one kind, whatever they are, over many connections from one thread.
+/* Sends one kind of request over many connections from one thread.
  *
  * usage: requests PORT CONNECTIONS IN_FLIGHT REQUESTS FRAME_HEX
- * FRAME_HEX is a whole request without its size. Every connection keeps IN_FLIGHT of it under way
- * until REQUESTS were answered in all. Prints one line of JSON.
- */
+ *
+ * FRAME_HEX is a complete request without its size prefix. Every connection keeps IN_FLIGHT
+ * requests in flight until REQUESTS were answered in total. Prints one line of JSON. */
 #include <sys/epoll.h>
 
 #include "wire.h"
@@ -12,7 +12,7 @@ enum { CONNECTIONS_MAX = 4096, FRAME_BYTES_MAX = 4096 };
 
 typedef struct {
     int stream;
-    size_t due;      /* of the answer that is arriving */
+    size_t due;      /* bytes of the response received so far */
     size_t held;     /* bytes of its size field */
     uint8_t size[4];
 } connection;
@@ -34,7 +34,7 @@ static size_t frame_from(const char *hex, uint8_t *frame)
     return 4 + length;
 }
 
-/* How many answers end in these bytes. */
+/* Returns the number of responses that end in these bytes. */
 static int count_answers(connection *peer, const uint8_t *at, size_t length)
 {
     int ended = 0;

@@ -1,10 +1,9 @@
-/* Connections of the load clients to a broker that wants TLS or a login, as the environment says:
- * BENCH_TLS_CA (a PEM file that is trusted; TLS 1.3 then) and BENCH_LOGIN (user:password, by
- * SCRAM-SHA-256). Without either they are as wire_connect makes them.
+/* Connections of the load clients to a broker with TLS or SASL, configured by environment
+ * variables: BENCH_TLS_CA (a PEM file with the trusted CA; enables TLS 1.3) and BENCH_LOGIN
+ * (user:password, for SCRAM-SHA-256). Without either they are the same as from wire_connect.
  *
  * Owns: nothing; the callers own the connections.
- * Source: RFC 5802, RFC 7677 (SCRAM); KIP-152 (SaslAuthenticate).
- */
+ * Source: RFC 5802, RFC 7677 (SCRAM); KIP-152 (SaslAuthenticate). */
 #ifndef BENCH_SECURE_H
 #define BENCH_SECURE_H
 
@@ -21,7 +20,7 @@ enum { SECURE_SASL_HANDSHAKE = 17, SECURE_SASL_AUTHENTICATE = 36, SECURE_TEXT_BY
 
 typedef struct {
     int fd;
-    SSL *ssl; /* NULL: in plain text */
+    SSL *ssl; /* NULL: plain text */
 } secure_stream;
 
 /* The one context of the program. */
@@ -69,7 +68,7 @@ static inline void secure_recv_all(const secure_stream *from, uint8_t *at, size_
     }
 }
 
-/* Throws away what has arrived. */
+/* Discards received bytes. */
 static inline void secure_drain(const secure_stream *from)
 {
     uint8_t waste[4096];
@@ -94,8 +93,8 @@ static inline void secure_hmac(const uint8_t *key, const char *text, uint8_t *ou
     HMAC(EVP_sha256(), key, SECURE_HASH_BYTES, (const uint8_t *)text, strlen(text), out, &length);
 }
 
-/* The salted password; only that of the last salt is computed anew, as by a client that is asked
- * for it often. The first call must be alone. */
+/* Computes the salted password and caches the last one, as a client that logs in often does. The
+ * first call must not run concurrently with others. */
 static inline const uint8_t *secure_salted(const char *password, const char *salt, int rounds)
 {
     static char known[SECURE_TEXT_BYTES];
@@ -113,7 +112,7 @@ static inline const uint8_t *secure_salted(const char *password, const char *sal
     return salted;
 }
 
-/* The last message of the client: its proof (RFC 5802, 3). */
+/* Builds the client's final message with its proof (RFC 5802, section 3). */
 static inline void secure_proof(const char *first, const char *challenge, const char *password,
                                 char *out)
 {
@@ -136,7 +135,7 @@ static inline void secure_proof(const char *first, const char *challenge, const 
     snprintf(out, SECURE_TEXT_BYTES, "c=biws,r=%s,p=%s", nonce, (const char *)proof);
 }
 
-/* Sends `body` and reads the answer behind its correlation id; how long it is. */
+/* Sends `body` and reads the response after its correlation id; returns its length. */
 static inline size_t secure_ask(const secure_stream *to, int api_key, int version,
                                 const uint8_t *body, size_t length, uint8_t *answer)
 {
@@ -157,7 +156,7 @@ static inline size_t secure_ask(const secure_stream *to, int api_key, int versio
     return got - 4;
 }
 
-/* One message of the client; the broker's goes to `reply`, ended by 0. */
+/* Sends one message of the client; stores the broker's in `reply`, terminated by 0. */
 static inline void secure_say(const secure_stream *to, const char *text, char *reply)
 {
     uint8_t body[SECURE_TEXT_BYTES + 4], answer[SECURE_TEXT_BYTES];
@@ -193,7 +192,7 @@ static inline void secure_login(const secure_stream *to, const char *login)
     }
 }
 
-/* A connection that is ready for requests. */
+/* Returns a connection that is ready for requests. */
 static inline secure_stream secure_connect(int port)
 {
     const char *trusted = getenv("BENCH_TLS_CA"), *login = getenv("BENCH_LOGIN");

@@ -1,11 +1,12 @@
-/* Many consumers of one topic's tail, and the producer that they wait for, in one thread.
+/* Many consumers of one topic's tail, and their producer, in one thread.
  *
  * usage: tails PORT TOPIC PARTITIONS CONSUMERS BYTES_PER_S BATCH_RECORDS RECORD_BYTES SECONDS
- * The producer sends a batch on schedule, to each partition in turn, and never waits for an answer;
- * each consumer has a connection of its own and one Fetch of all partitions under way (500 ms, at
- * least one byte). Ends when every consumer has all that was produced. Latencies are from before a
- * batch's send to its receipt by a consumer. Prints one line of JSON. TOPIC must be fresh.
- */
+ *
+ * The producer sends a batch on schedule, to each partition in turn, and never waits for a
+ * response; each consumer has a separate connection and one Fetch of all partitions in flight
+ * (500 ms, at least one byte). Ends when every consumer has received everything. Latency is from
+ * before a batch's send to its receipt by a consumer. Prints one line of JSON. TOPIC must be
+ * new. */
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 
@@ -16,7 +17,7 @@ enum { CONSUMERS_MAX = 2000, PARTITIONS_MAX = 64, DRAIN_S = 60, SAMPLES_MAX = 20
 typedef struct {
     int stream;
     int64_t offsets[PARTITIONS_MAX];
-    int64_t batches; /* that it has seen */
+    int64_t batches; /* last offsets seen */
     uint8_t *answer;
     size_t room, held;
 } consumer;
@@ -26,7 +27,7 @@ typedef struct {
     int partitions, count;
     consumer *consumers;
     int64_t fetches, bytes, ranges;
-    int64_t done; /* consumers that have all */
+    int64_t done; /* consumers that have received everything */
     int64_t sent, wanted; /* batches */
     int64_t *samples_ns;
     size_t samples;
@@ -58,7 +59,7 @@ static void ask(party *p, consumer *c)
     wire_send_all(c->stream, frame, wire_finish(frame, at));
 }
 
-/* A batch of ours carries its send time in the first value. */
+/* Our batches carry their send time in the first value. */
 static int64_t sent_at_ns(const uint8_t *batch)
 {
     const uint8_t *at = batch + WIRE_BATCH_HEADER_BYTES;
@@ -78,7 +79,8 @@ static void take(party *p, consumer *c, int partition, const uint8_t *batch, int
     while (length >= WIRE_BATCH_HEADER_BYTES) {
         int64_t whole = 12 + (int64_t)wire_get32(batch + 8);
         if (whole > length) {
-            return; /* Kafka cuts the last one of a range that is full; it comes again whole. */
+            /* Kafka truncates the last batch of a full range; the next fetch returns it completely. */
+            return;
         }
         if (wire_get64(batch) != c->offsets[partition]) {
             wire_die("offset %lld is not %lld", (long long)wire_get64(batch),
@@ -150,7 +152,7 @@ typedef struct {
     int64_t begin_ns, interval_ns;
 } source;
 
-/* Sends what is due; how long until the next batch is, in ns. */
+/* Sends due batches; returns ns until the next batch is due. */
 static int64_t produce(party *p, source *s)
 {
     uint8_t replies[4096];

@@ -1,10 +1,9 @@
-/* The little of Kafka's protocol that the load clients need: Produce v8, Fetch, batches.
+/* The part of Kafka's protocol that the load clients need: Produce v8, Fetch, batches.
  *
  * Owns: nothing; the callers own buffers and sockets.
- * Invariants: (1) integers on the wire are big-endian; (2) a failed call ends the program with one
- *   line on stderr, because a load that lost a request measures nothing.
- * Source: the protocol guide of Apache Kafka; KIP-98 for the batch header.
- */
+ * Invariants: integers on the wire are big-endian; a failed call ends the program with one line
+ *   on stderr, because a load that lost a request measures nothing.
+ * Source: the protocol guide of Apache Kafka; KIP-98 for the batch header. */
 #ifndef BENCH_WIRE_H
 #define BENCH_WIRE_H
 
@@ -42,8 +41,8 @@ static inline int64_t wire_now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* CPU seconds of the process that BROKER_PID names; 0 when it names none. By it a client leaves out
- * what connecting cost. */
+/* Returns CPU seconds of the process BROKER_PID, 0 if it is not set. Clients use it to exclude
+ * the cost of connecting. */
 static inline double wire_broker_cpu_s(void)
 {
     const char *pid = getenv("BROKER_PID");
@@ -225,7 +224,7 @@ static inline size_t wire_batch(uint8_t *batch, int count, int size, uint8_t **v
 
 static inline uint8_t *wire_header(uint8_t *at, int api_key, int version, int32_t correlation)
 {
-    at = wire_put32(at, 0); /* the frame's size, set by wire_finish */
+    at = wire_put32(at, 0); /* frame size, set by wire_finish */
     at = wire_put16(at, api_key);
     at = wire_put16(at, version);
     at = wire_put32(at, correlation);
@@ -239,7 +238,8 @@ static inline size_t wire_finish(uint8_t *frame, const uint8_t *end)
     return length;
 }
 
-/* Writes a Produce v8 frame up to the batch, which the caller puts at the returned address. */
+/* Writes a Produce v8 frame up to the batch; the caller writes the batch at the returned
+ * address. */
 static inline uint8_t *wire_produce(uint8_t *frame, int acks, const char *topic, int partition,
                                     size_t batch_length, uint8_t **partition_at)
 {

@@ -1,1 +1,1 @@
-"""How cost grows with the number and the size of things, beside Apache Kafka."""
+"""Cost as a function of number and size, compared with Apache Kafka."""

@@ -1,9 +1,9 @@
-"""How cost grows: `python -m bench.growth [--only NAME] [--short]`: a table a curve, both brokers.
+"""Measure growth of cost: `python -m bench.growth [--only NAME] [--short]`: one table per curve.
 
 Owns: the brokers and their data directories while it runs.
-Invariants: (1) a curve has brokers of its own, the sides alternate within it, and the order turns
-  from point to point; (2) each side gets the first point untimed before, because a JVM compiles
-  while it works; (3) a point that fails is reported and leaves no figure, the others go on.
+Invariants: each curve has new brokers, the sides alternate within it, and the order alternates from
+point to point; each side gets the first point untimed before, because a JVM compiles during the
+first run; a point that fails is reported without a result, and the other points continue.
 """
 
 import argparse
@@ -62,12 +62,13 @@ class Run:
         with started("growth", self.sides, made) as brokers:
             sides = {side: Side(broker, self.scale) for side, broker in brokers.items()}
             for side in self.sides:
-                self._point(curve, name, sides[side], side, points[0])   # Keeps (2).
+                self._point(curve, name, sides[side], side, points[0])  # Let the JVM compile.
             turn = 0
             for _ in range(self.rounds):
                 for point in points:
                     turn += 1
-                    for side in self.sides if turn % 2 else self.sides[::-1]:   # Keeps (1).
+                    # Alternate the order.
+                    for side in self.sides if turn % 2 else self.sides[::-1]:
                         found = self._point(curve, name, sides[side], side, point)
                         for key, at in found.items():
                             own[point][side].setdefault(key, []).append(at)
@@ -80,7 +81,8 @@ class Run:
             figures = measured(curve, side, point)
         except EXPECTED as failure:
             text = " ".join(f"{type(failure).__name__}: {failure}".split())[-300:]
-            self.failures[name].append(f"{label}, {point:,} {curve.growing}: {text}")   # Keeps (3).
+            # The other points continue.
+            self.failures[name].append(f"{label}, {point:,} {curve.growing}: {text}")
             print(f"  {name:12} {label:8} {point:>9,} FAILED {text}", flush=True)
             return {}
         shown = " ".join(f"{key}={at:.4g}" for key, at in figures.items())
@@ -106,7 +108,7 @@ def _publish(run: Run, texts: dict[str, str]) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Runs the chosen curves and prints their tables. Exit status 1 when a point failed."""
+    """Run the chosen curves and print their tables. Exit status 1 if a point failed."""
     options = _arguments(argv)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,9 +1,9 @@
-"""The loads whose cost is followed while one thing of them grows.
+"""The loads of the growth curves: one quantity grows, its cost is measured.
 
 Owns: CURVES, the table of curves by name.
-Invariants: (1) a curve treats both brokers alike; (2) from point to point one thing grows, what is
-  asked for in a second, or in all, stays as it was; (3) memory is the largest resident set during
-  the point's load, file maps included.
+Invariants: a curve treats both brokers the same; from point to point one quantity grows, and the
+requested rate or total stays constant; memory is the largest resident set during the point's load,
+file maps included.
 """
 
 import re
@@ -21,8 +21,8 @@ from pylog._native import batch
 from pylog.protocol import messages
 
 TOPIC_PARTITIONS = 1000
-FILES_PART = 0.8   # of what a process may open: segments
-SPREAD = 6   # partitions of a topic of which no number grows
+FILES_PART = 0.8  # share of the process's file limit used for segments
+SPREAD = 6  # partitions of a topic where their number does not grow
 RECORD_BYTES = 100
 RATE_PER_S = 5000
 TAIL_MB_S, TAIL_BATCH = 20, 10
@@ -31,12 +31,12 @@ COLD_PARTITIONS = 10
 COLD_BATCH = 900
 NOBODY = -1
 TAIL_RATE_PER_S = 500
-COLD_MARGIN_S = 2.5   # around what the latency load takes, its untimed second included
+COLD_MARGIN_S = 2.5  # around the latency load, its untimed second included
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of each load. seconds: of one that has a rate."""
+    """Amount of each load. seconds: duration of loads with a fixed rate."""
 
     seconds: float
     requests: int
@@ -53,13 +53,13 @@ SHORT = Scale(seconds=3, requests=50_000, sized_bytes=200_000_000, cold_bytes=1_
 
 @dataclass
 class Side:
-    """One broker in a curve, and what the curve has made on it."""
+    """One broker in a curve, and the topics that the curve created on it."""
 
     broker: BrokerProcess
     scale: Scale
     serial: int = 0
-    topics: int = 0       # of the curve of partitions
-    cold: str = ""        # the topic of old records
+    topics: int = 0  # of the curve `partitions`
+    cold: str = ""  # the topic of old records
 
     def topic(self, stem: str, partitions: int, config: dict | None = None) -> str:
         self.serial += 1
@@ -70,8 +70,9 @@ class Side:
 
 @dataclass(frozen=True)
 class Curve:
-    """growing: what the points count. bending: the figure whose growth is compared. figures: key to
-    text, in the order of the columns. settings: of both brokers."""
+    """growing: the quantity that the points count. bending: the metric whose growth is compared.
+    figures: key to text, in the order of the columns. settings: for both brokers.
+    """
 
     title: str
     growing: str
@@ -85,7 +86,7 @@ class Curve:
 
 
 def connections(side: Side, count: int) -> dict:
-    """One-record requests: as fast as answers come, then at a fixed rate over all connections."""
+    """Send one-record requests: in a closed loop, then at a fixed rate over all connections."""
     topic = side.topic("connections", 1)
     done = loads.raw_produce(side.broker, topic, 1, count, 1, 1, RECORD_BYTES,
                              requests=side.scale.requests)
@@ -97,19 +98,24 @@ def connections(side: Side, count: int) -> dict:
 
 
 def _request(topic: str) -> bytes:
-    """Produce v8 of one record; in its answer the error stands 18 bytes and the name on."""
+    """Return a Produce v8 of one record. In its response the error code is 18 bytes plus the topic
+    name
+    from the start.
+    """
     new = messages.ProduceRequest
-    now_ms = time.time_ns() // 1_000_000   # Not older than the topic keeps records.
+    now_ms = time.time_ns() // 1_000_000  # Otherwise retention deletes the record.
     return wire.frame(0, 8, new(acks=-1, timeout_ms=30_000, topic_data=[new.TopicProduceData(
         name=topic, partition_data=[new.PartitionProduceData(
             index=0, records=batch.build([(None, bytes(RECORD_BYTES), now_ms, ())]))])]))
 
 
 def partitions(side: Side, count: int) -> dict:
-    """One-record requests that go round all partitions; each has been written once before."""
+    """Send one-record requests to all partitions in turn; each partition has been written once
+    before.
+    """
     files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if count > FILES_PART * files_max and side.broker.name == "kafka":
-        # It ends when it has no more.
+        # Kafka exits when it has no more file descriptors.
         raise loads.LoadFailed(f"{count:,} files, and a process may have {files_max:,} open")
     before = side.broker.cpu_seconds()
     if count < TOPIC_PARTITIONS:
@@ -133,7 +139,7 @@ def partitions(side: Side, count: int) -> dict:
 
 
 def consumers(side: Side, count: int) -> dict:
-    """Consumers of one topic's tail, as in bench.fanout."""
+    """Run consumers of one topic's tail, as in bench.fanout."""
     side.serial += 1
     found = fanout.consume_tails(side.broker, count, TAIL_MB_S * 1e6, TAIL_BATCH,
                                  side.scale.seconds, side.serial)
@@ -142,14 +148,14 @@ def consumers(side: Side, count: int) -> dict:
 
 
 def members(side: Side, count: int) -> dict:
-    """Members of one group of the new protocol that come at once, then one leaves."""
+    """Let members of one group of the new protocol join at once, then one leaves."""
     found = wire.run(come_together(side.broker, "new", count), side.scale.members_wait_s)
     return {"cpu_ms": found["cpu_s"] / count * 1e3, "joined_s": found["s"],
             "left_s": found["left_s"], "p99_ms": found["p99_ms"]}
 
 
 def sizes(side: Side, size: int) -> dict:
-    """Records of one size, in batches of BATCH_BYTES or one record, written and read back."""
+    """Write and read records of one size, in batches of BATCH_BYTES or of one record."""
     topic = side.topic("sizes", SPREAD)
     each = max(1, BATCH_BYTES // size)
     requests = max(SPREAD * 4, side.scale.sized_bytes // (each * size))
@@ -161,7 +167,9 @@ def sizes(side: Side, size: int) -> dict:
 
 
 def cold(side: Side, percent: int) -> dict:
-    """The tail at a low rate beside a reader of old records, `percent` of them on disk only."""
+    """Consume the tail at a low rate beside a reader of old records, `percent` of them on disk
+    only.
+    """
     broker, scale = side.broker, side.scale
     tail = side.topic("tail", 1)
     if percent == NOBODY:
@@ -187,7 +195,7 @@ def cold(side: Side, percent: int) -> dict:
 
 
 def partition_of(segment: Path) -> int:
-    """By the name of its folder."""
+    """Parse the partition number from the name of the segment's folder."""
     found = re.search(r"-(\d+)$", segment.parent.name)
     assert found is not None, segment
     return int(found[1])
@@ -199,7 +207,7 @@ def _latency(broker: BrokerProcess, topic: str, scale: Scale) -> dict:
 
 
 def measured(curve: Curve, side: Side, point: int) -> dict:
-    """A point's figures, memory with them. Keeps (3)."""
+    """Return a point's metrics, including peak memory."""
     forget_peak_rss(side.broker.pid)
     return {**curve.load(side, point), "rss_mb": peak_rss_bytes(side.broker.pid) / 1e6}
 

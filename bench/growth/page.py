@@ -1,8 +1,8 @@
-"""The tables and the picture of the curves, and docs/growth.md, where they stand.
+"""The tables and the picture of the curves, and docs/growth.md, which contains them.
 
 Owns: docs/growth.md's sections of curves, docs/growth.svg.
-Invariants: (1) a section is of one run, and says which; (2) a point without a figure is a gap, in
-  the table and in the picture, never a value between others.
+Invariants: a section contains one run and names it; a missing point is a gap in the table and in
+the picture, never an interpolated value.
 """
 
 import html
@@ -16,11 +16,11 @@ from bench.table import number
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "growth.md"
 PICTURE = PAGE.with_suffix(".svg")
-BENDS = 1.1   # times as much as Kafka's: less than that is within the spread of rounds
+BENDS = 1.1  # A ratio to Kafka's growth; smaller differences are within the spread of rounds.
 COLOURS = {"kafka": "#888888", "pylog": "#1f6fb4"}
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM, ACROSS = 340, 220, 52, 12, 40, 34, 3
 
-# By point, side and figure: a value for each round.
+# By point, side and key: a value for each round.
 Samples = Mapping[int, Mapping[str, Mapping[str, Sequence[float]]]]
 
 
@@ -31,7 +31,7 @@ def value(samples: Samples, point: int, side: str, key: str) -> float | None:
 
 def growth(curve: Curve, samples: Samples, side: str,
            last: int | None = None) -> tuple[int, float] | None:
-    """The last point with a figure, and how many times the least up to it that is."""
+    """Return the last point with a value, and the ratio of its value to the minimum."""
     found = [(point, at) for point in sorted(samples) if last is None or point <= last
              if (at := value(samples, point, side, curve.bending)) is not None]
     least = min((at for _, at in found), default=0.0)
@@ -39,7 +39,7 @@ def growth(curve: Curve, samples: Samples, side: str,
 
 
 def verdict(curve: Curve, samples: Samples) -> str:
-    """How the figure that is compared grows on either side."""
+    """Describe how the compared metric grows on each side."""
     ours, theirs = growth(curve, samples, "pylog"), growth(curve, samples, "kafka")
     if ours is None:
         return ""
@@ -68,7 +68,7 @@ def table(curve: Curve, samples: Samples, sides: Sequence[str]) -> str:
 
 def section(curve: Curve, samples: Samples, sides: Sequence[str], head: Sequence[str],
             failures: Sequence[str]) -> str:
-    """Keeps (1)."""
+    """Return the section of one run."""
     parts = [curve.text, "\n".join(head), table(curve, samples, sides), verdict(curve, samples)]
     if failures:
         parts.append("Without a figure:\n" + "\n".join(f"- {line}" for line in failures))
@@ -76,7 +76,7 @@ def section(curve: Curve, samples: Samples, sides: Sequence[str], head: Sequence
 
 
 def picture(found: Mapping[str, Samples]) -> str:
-    """Small plots, both axes logarithmic, as one SVG."""
+    """Return small plots, both axes logarithmic, as one SVG."""
     rows = math.ceil(len(found) / ACROSS)
     panels = [
         f'<g transform="translate({place % ACROSS * WIDTH},{place // ACROSS * HEIGHT})">'

@@ -1,9 +1,9 @@
 """Two reactors, one log, `python -m bench.growth.reactors`: locks, wake-ups, a model of 64 cores.
 
-Owns: one broker at a time, whose locks are counted.
-Invariants: (1) cases take turns, each with one reactor and with two; (2) broker and client share
-  this machine's processors: what is waited for has waits for a processor in it, what is held is
-  what the model takes.
+Owns: one broker at a time, whose lock operations are counted.
+Invariants: cases alternate, each with one reactor and with two; broker and client share this
+machine's processors, so lock waits include waits for a processor, and the model uses only the time
+that locks are held.
 """
 
 import argparse
@@ -47,7 +47,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Found:
-    """A round's figures. switches: of the broker's threads, because they waited."""
+    """The results of a round. switches: voluntary context switches of the broker's threads."""
 
     requests: int
     cpu_us: float
@@ -57,7 +57,7 @@ class Found:
 
 
 def switches(pid: int) -> int:
-    """Voluntary context switches of the living threads of `pid`."""
+    """Return voluntary context switches of the running threads of `pid`."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         text = (task / "status").read_text()
@@ -67,7 +67,7 @@ def switches(pid: int) -> int:
 
 def measure(broker: BrokerProcess, counters: Counters, case: Case, requests: int,
             serial: int) -> Found:
-    """64 connections with one-record requests; a quarter of them untimed first."""
+    """Run 64 connections with one-record requests, after an untimed quarter of them."""
     topic = f"reactors-{serial}"
     loads.create_topic(broker, topic, case.partitions)
     loads.raw_produce(broker, topic, case.partitions, CONNECTIONS, 1, 1, RECORD_BYTES,
@@ -82,7 +82,7 @@ def measure(broker: BrokerProcess, counters: Counters, case: Case, requests: int
 
 
 def work_of(found: Found) -> Work:
-    """A turn at the lock of a log, by the places that append."""
+    """Return the mean acquisition of a log's lock, over the functions that append."""
     turns = sum(found.places[name].locked for name in APPENDS if name in found.places)
     held_us = sum(per_request(found.places, name, found.requests)[0] for name in APPENDS)
     if not turns:
@@ -92,7 +92,7 @@ def work_of(found: Found) -> Work:
 
 
 def locks(found: Found) -> str:
-    """Those that are held or waited for longest."""
+    """Return a table of the locks that are held or waited for longest."""
     by_time = sorted(found.places.items(), key=lambda item: -item[1].held_s - item[1].waited_s)
     lines = ["| locked by | times a request | another had it | held, µs a request | "
              "waited, µs a request | at most, requests/s |", "|---|--:|--:|--:|--:|--:|"]
@@ -131,7 +131,7 @@ def _summary(found: dict[str, dict[int, list[Found]]]) -> str:
 
 
 def text_of(found: dict[str, dict[int, list[Found]]], head: list[str]) -> str:
-    """The section of the page."""
+    """Return the section of the page."""
     middle = sorted(found["one"][2], key=lambda one: one.cpu_us)[len(found["one"][2]) // 2]
     parts = [
         "How long a broker's threads hold its locks and wait for them while 64 connections send "
@@ -162,7 +162,7 @@ def _work_text(work: Work) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Prints the section."""
+    """Print the section."""
     parser = argparse.ArgumentParser(prog="python -m bench.growth.reactors")
     parser.add_argument("--requests", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
@@ -174,7 +174,7 @@ def main(argv: list[str]) -> int:
     found: dict[str, dict[int, list[Found]]] = {name: {1: [], 2: []} for name in CASES}
     serial = 0
     for _ in range(options.rounds):
-        for name, case in CASES.items():   # Keeps (1).
+        for name, case in CASES.items():  # Alternate the cases.
             for count in (1, 2):
                 serial += 1
                 found[name][count].append(_round(case, count, options.requests, serial))
@@ -202,7 +202,7 @@ def _round(case: Case, count: int, requests: int, serial: int) -> Found:
 
 
 class _Counted(PylogBroker):
-    """A broker whose locks are counted."""
+    """A broker whose lock operations are counted."""
 
     def __init__(self, data_dir: Path, counters: Counters, overrides: dict):
         super().__init__(data_dir, overrides=overrides)

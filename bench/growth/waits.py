@@ -1,8 +1,8 @@
-"""Where a broker waits for its own locks: csrc/preload/waits.c, read and named.
+"""Report waits for a broker's own locks: reads the counters of csrc/preload/waits.c.
 
 Owns: the file in which a broker's library counts.
-Invariants: (1) what is counted before a measurement is not in it; (2) a place is named by the
-  outermost function of the source line, lock.h's own left out.
+Invariants: counts before a measurement are excluded; a call site is named after the outermost
+function of the source line, lock.h's own excluded.
 Source: proc(5) for maps; addr2line(1) for names.
 """
 
@@ -25,7 +25,7 @@ SITE = struct.Struct("<5Q")
 
 @dataclass(frozen=True)
 class Place:
-    """What one place did: times locked, times another thread had it, seconds."""
+    """Counters of one call site: acquisitions, contended acquisitions, seconds."""
 
     locked: int
     contended: int
@@ -34,7 +34,7 @@ class Place:
 
 
 class Counters:
-    """Of one broker that is started within `begun()`."""
+    """Counters of one broker that is started within `begun()`."""
 
     def __init__(self, folder: Path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -57,11 +57,11 @@ class Counters:
                     os.environ[name] = value
 
     def reset(self) -> None:
-        """Keeps (1)."""
+        """Exclude all counts up to now."""
         self._before = self._read()
 
     def places(self, broker: BrokerProcess) -> dict[str, Place]:
-        """By function, since reset()."""
+        """Return counters by function since reset()."""
         sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
         now = self._read()
         names = named(broker.pid, list(now))
@@ -78,7 +78,7 @@ class Counters:
 
 
 def named(pid: int, addresses: list[int]) -> dict[int, str]:
-    """The function of each address of the process."""
+    """Return the function name of each address of the process."""
     maps = [(int(begin, 16), int(end, 16), int(offset, 16), path)
             for begin, end, offset, path in _maps(pid)]
     by_file: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -109,13 +109,15 @@ def _maps(pid: int):
 
 
 def outermost(text: str) -> str:
-    """Of addr2line's answer to one address: the address, then a function and a line by turns, the
-    innermost first. Keeps (2)."""
+    """Return the outermost function of one address in addr2line's output: the address, then
+    functions and
+    lines in turn, innermost first.
+    """
     functions = [line for line in text.splitlines()[1::2] if line != "??"]
     return functions[-1] if functions else ""
 
 
 def per_request(places: Mapping[str, Place], name: str, requests: int) -> tuple[float, float]:
-    """Microseconds of having a lock, and of waiting for it, a request."""
+    """Return microseconds per request of holding a lock, and of waiting for it."""
     place = places.get(name, Place(0, 0, 0.0, 0.0))
     return place.held_s / requests * 1e6, place.waited_s / requests * 1e6

@@ -1,9 +1,10 @@
-"""Kernels on their own: pytest-benchmark, rates in extra_info."""
+"""Benches of kernels with pytest-benchmark; rates are in extra_info."""
 
 
 def note_rate(benchmark, unit: str, amount: float) -> None:
-    """Puts `amount` per second into the bench's extra_info as `unit`, at the best round: what else
-    runs on the machine only ever adds.
+    """Put `amount` per second into the bench's extra_info as `unit`, from the best round:
+    interference
+    from other processes only adds time.
     """
     if benchmark.stats is not None:  # None under --benchmark-disable
         benchmark.extra_info[unit] = round(amount / benchmark.stats.stats.min, 3)

@@ -1,6 +1,5 @@
-"""A process with reactors and a control plane that answers everything with 100 bytes: `python -m
+"""Serve with reactors and a control plane that responds to everything with 100 bytes: `python -m
 bench.native.echo`. Prints its port; ends when its input ends.
-
 """
 
 import select

@@ -1,5 +1,6 @@
-"""Appends through the log, CPU per GB and per batch, beside a bare loop of pwrite on a growing file
-and on one that is allocated ahead (the floor of what a broker can do)."""
+"""Append through the log, CPU per GB and per batch, compared with a bare pwrite loop on a growing
+file and on a preallocated file (the floor of a broker).
+"""
 
 import os
 import time
@@ -60,7 +61,8 @@ def test_append_small(benchmark, opened):
 
 @pytest.mark.parametrize("known", [0, 50_000, 200_000])
 def test_append_transactional(benchmark, opened, known):
-    """Transactions of one record and its marker, beside so many other producers with one open."""
+    """Append transactions of one record and its marker while `known` other producers have one open.
+    """
     records = [(None, bytes(100), NOW, [])]
     for producer in range(1, known + 1):
         opened.append(batch.build(records, producer_id=producer, producer_epoch=0,
@@ -103,7 +105,7 @@ def test_bare_pwrite(benchmark, tmp_path, size, ahead):
 
 @pytest.mark.parametrize("partitions", [1, 6, 64])
 def test_group_commit(benchmark, tmp_path, partitions):
-    """One small batch for each partition, then all of them on disk: what acks=all waits for."""
+    """Append one small batch per partition, then flush all of them, as acks=all does."""
     directory = log.LogDir(tmp_path, 2)
     logs = [log.Log.open(directory, "t", p, bytes(16), {}, now_ms=NOW) for p in range(partitions)]
     data = batch_of(1000)

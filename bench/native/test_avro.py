@@ -1,4 +1,4 @@
-"""Columns of flat Avro records: natively, and by fastavro value by value."""
+"""Columns of flat Avro records: natively, and with fastavro value by value."""
 
 import io
 import json

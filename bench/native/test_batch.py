@@ -1,5 +1,6 @@
-"""What checking a producer's batch costs: the checksum alone, the walk over plain records, the walk
-over inflated ones. kafka-python's reader is beside ours as Python's yardstick.
+"""The cost of checking a producer's batch: checksum only, iteration over plain records, iteration
+over
+decompressed records. kafka-python's reader is the reference for pure Python.
 """
 
 import pytest

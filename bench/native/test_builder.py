@@ -1,4 +1,5 @@
-"""A producer's kernels: batches record by record, and out of Arrow columns, checksum included."""
+"""A producer's kernels: batches built record by record, and from Arrow columns, checksum included.
+"""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""A consumer's kernels: fetched bytes to columns and to Record objects, out of memory."""
+"""A consumer's kernels: fetched bytes to columns and to Record objects, from memory."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Kafka's codecs over 1 MiB of JSON-like lines: ours beside the Python packages."""
+"""Kafka's codecs over 1 MiB of JSON-like lines: ours compared with the Python packages."""
 
 import gzip
 from functools import partial

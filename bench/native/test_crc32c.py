@@ -1,4 +1,4 @@
-"""CRC-32C: ours (ISA-L) beside the crc32c package, the floor, and the portable fallback."""
+"""CRC-32C: ours (ISA-L), the crc32c package, the floor, and the portable fallback."""
 
 import crc32c as package
 import pytest

@@ -1,4 +1,5 @@
-"""Search in an offset index as large as a 1 GiB segment's can get, beside Python's bisect."""
+"""Search in an offset index of the maximum size for a 1 GiB segment, compared with Python's bisect.
+"""
 
 import bisect
 import random

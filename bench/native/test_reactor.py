@@ -1,5 +1,6 @@
-"""What a request costs the reactors: one that native code answers (an empty Fetch, so that only
-epoll, recv, parsing and send are in it) and one that goes to Python and back.
+"""The cost of a request on a reactor: native (an empty Fetch: only epoll, recv, parsing and send)
+  and
+with a round trip to Python.
 
 CPU is that of the whole process with the reactors, from /proc; the client is bench/csrc/requests.c.
 """

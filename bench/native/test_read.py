@@ -1,4 +1,4 @@
-"""Finding the range for a fetch: going on where the last one ended, at the end, anywhere."""
+"""Find the range for a fetch: after the previous one, at the end of the log, at random."""
 
 import random
 

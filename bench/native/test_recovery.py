@@ -1,4 +1,4 @@
-"""Opening logs: at rest after a clean stop, and recovered after a kill."""
+"""Open logs after a clean stop, and recover them after a kill."""
 
 import pytest
 

@@ -1,8 +1,9 @@
-"""Which ranges of a Fetch answer are worth a sendfile: csrc/serve/reply.h's REPLY_COPY_BYTES_MAX.
+"""The minimum range size for sendfile in a Fetch response: REPLY_COPY_BYTES_MAX in reply.h.
 
-The sender's CPU for answers of one and of several ranges, read into the answer or sent from the
-file, by bench/csrc/reply.c. On a 2-core EPYC, loopback, a sendfile is even with a copy at 32 KiB to
-64 KiB when it is the only one, and behind it at every size below 128 KiB when there are several.
+Measures the sender's CPU for responses of one and of several ranges, copied or sent from the file,
+by
+bench/csrc/reply.c. On a 2-core EPYC, loopback, a single sendfile equals a copy at 32 KiB to 64 KiB;
+several per response are slower than copies at every size below 128 KiB.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""The codec beside kio and kafka-python: five messages, decoded and encoded.
+"""The codec compared with kio and kafka-python: five messages, decoded and encoded.
 
 Owns: nothing.
-Invariants: (1) all three read the same bytes and write them back.
+Invariants: all three read the same bytes and write them back.
 Source: kio 0.6 decodes in Rust and encodes in Python; kafka-python 3 does both in Python.
 """
 
@@ -120,7 +120,7 @@ def kafka_python(name, version):
     cls = CLASSES[name]
 
     def encode(message):
-        message._header = None  # Not set by decode, yet looked at by encode.
+        message._header = None  # encode() uses it, but decode() does not set it.
         return message.encode(version=version)
 
     return lambda data: cls.decode(data, version=version), encode
@@ -136,7 +136,7 @@ def test_messages_per_second(benchmark, case, direction, codec_of):
     data = codec.program(name, version).encode(message)
     decode, encode = codec_of(name, version)
     read = decode(data)
-    assert encode(read) == data  # Keeps (1).
+    assert encode(read) == data
     benchmark.group = f"{case} ({len(data)} bytes): {direction}"
     benchmark.extra_info["bytes"] = len(data)
     if direction == "decode":

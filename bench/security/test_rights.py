@@ -1,7 +1,7 @@
-"""What access rules cost: none, and ten thousand of other principals, prefixes and topics.
+"""The cost of ACLs: none, and ten thousand of other principals, prefixes and topics.
 
-On the event loop: a decision, and one rule more. On reactors: one-record Produces, by the broker's
-CPU, two brokers taking turns in one run.
+On the event loop: a decision, and adding a rule. On reactors: one-record Produces, by the broker's
+CPU, two brokers alternating in one run.
 """
 
 import statistics
@@ -85,8 +85,7 @@ def prepared(root, count: int) -> PylogBroker:
 
 
 def cpu_s(broker: PylogBroker, requests: int) -> float:
-    """The broker's CPU for so many Produces of one record of 100 bytes, 4 connections, 5 under way.
-    """
+    """Return the broker's CPU for Produces of one 100-byte record, 4 connections, 5 in flight."""
     before = broker.cpu_seconds()
     subprocess.run([load_client("produce"), str(broker.port), "t", "1", "4", "5", "1", "100", "1",
                     "600", str(requests)], check=True, capture_output=True, timeout=900)
@@ -99,7 +98,7 @@ def test_one_record_requests(benchmark, tmp_path):
     taken: list[list[float]] = [[], []]
 
     def run() -> None:
-        # The one that is first changes from round to round.
+        # Alternate the order from round to round.
         for which in ((0, 1), (1, 0))[len(taken[0]) % 2]:
             taken[which].append(cpu_s(brokers[which], requests))
 

@@ -1,6 +1,7 @@
-"""What a broker costs a test: until it is usable, until the next test has one, until it is gone.
+"""The cost of a broker for a test: until it is usable, until the next test has one, until it is
+gone.
 
-"Usable" is an answered ApiVersions request over a new connection and a topic that took a record;
+"Usable" means an ApiVersions response over a new connection and a topic that accepted a record;
 imports are done before.
 """
 
@@ -25,7 +26,7 @@ def _use(broker, name: str) -> None:
 
 
 class _Config:
-    """As pytest's, without options."""
+    """Replaces pytest's config, without options."""
 
     def getoption(self, name):
         return None
@@ -65,7 +66,7 @@ def test_a_broker_until_it_is_gone(benchmark, process):
 @pytest.mark.parametrize("topic_count", [1, 20])
 def test_the_same_broker_until_the_next_test_uses_it(
         benchmark, tmp_path_factory, process, topic_count):
-    """The end of one test and the beginning of the next: what was there goes, a topic comes."""
+    """Measure the end of one test and the beginning of the next: delete old topics, create one."""
     brokers = Brokers(_Config(), tmp_path_factory)
     held = [brokers.take({}, process)]
 

@@ -1,9 +1,10 @@
-/* Counts what a process does with its mutexes, for bench.growth.reactors. By LD_PRELOAD; WAITS_FILE
- * names a file of sizeof(struct site) * SITES_MAX zero bytes, which this maps and counts in.
+/* Counts mutex operations of a process, for bench.growth.reactors. Loaded with LD_PRELOAD;
+ * WAITS_FILE names a file of sizeof(struct site) * SITES_MAX zero bytes, which this library maps
+ * for its counters.
  *
- * For each place that locks (its return address): how often, how often another thread had it, and
- * the nanoseconds of waiting and of having it. A wait on a condition ends one holding and begins
- * another. The clock is read twice for each lock, three times where it is waited for. */
+ * For each call site (its return address): acquisitions, contended acquisitions, and nanoseconds
+ * of waiting and of holding. A wait on a condition ends one hold and begins another. The clock
+ * is read twice per acquisition, three times if it is contended. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -63,7 +64,7 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* NULL: nothing is counted, or the table is full. */
+/* NULL: counting is disabled, or the table is full. */
 static struct site *site_of(const void *address)
 {
     uint64_t key = (uint64_t)(uintptr_t)address;
@@ -90,7 +91,7 @@ static void begin_holding(pthread_mutex_t *mutex, struct site *site, uint64_t si
     }
 }
 
-/* Its site; NULL: it was not seen. */
+/* Returns the call site, NULL if it was not counted. */
 static struct site *end_holding(pthread_mutex_t *mutex)
 {
     for (int i = held_count - 1; i >= 0; i--) {
