@@ -3,7 +3,8 @@
 Owns: member id and epoch; the heartbeat task; the broker's target assignment.
 Invariants: partitions are assigned and revoked only inside `attend`; after any error a heartbeat
   includes all fields, otherwise only those that changed; a heartbeat reports that partitions were
-  revoked only after the application was notified.
+  revoked only after they were committed and the listener has returned: the broker then assigns them
+  to other members.
 Source: KIP-848; KIP-1082 (the member generates its id).
 """
 
@@ -137,7 +138,7 @@ class ConsumerMembership(Membership):
         self.host.notify()
 
     async def _beat_once(self) -> None:
-        topics, owned = self.subscription.topics, sorted(self.owned())
+        topics, owned = self.subscription.topics, self._unreleased()
         request = messages.ConsumerGroupHeartbeatRequest(
             group_id=self.group, member_id=self.member_id, member_epoch=self.generation)
         if self.in_full:  # All fields after an error, otherwise only changes.
@@ -152,6 +153,10 @@ class ConsumerMembership(Membership):
         answer = await self._beat_with(request, topics)
         self.told_owned = owned
         self.member_id = answer.member_id or self.member_id
+
+    def _unreleased(self) -> list[TopicPartition]:
+        """Return the partitions that other members must not get yet, also those in revocation."""
+        return [] if self.generation == JOINING else sorted(self.subscription.states)
 
     async def _beat_with(self, request: Any, topics: frozenset[str]) -> Any:
         """Send a heartbeat of either kind of group, apply the response and return it."""

@@ -125,7 +125,7 @@ def test_a_heartbeat_says_what_has_changed(world):
     one.subscription.add([TWO, ONE, OTHER])
     run(one, one.one._beat_once())
     one.subscription.topics = frozenset("ut")
-    one.subscription.states[ONE].revoking = True
+    one.subscription.drop([ONE])
     run(one, one.one._beat_once(), one.one._beat_once())
     _, owned, both, none = [request for _, request in one.requests]
     assert [(row.topic_id, row.partitions) for row in owned.topic_partitions] == [
@@ -276,6 +276,45 @@ def test_partitions_go_before_others_come_and_the_broker_hears_of_it(world):
     run(one, steps())
     assert one.calls == [("commit", None), ("revoked", [OTHER]), ("assigned", [TWO])]
     assert set(one.subscription.states) == {ONE, TWO}
+
+
+@pytest.mark.parametrize("step", ["commit_before_revoke", "call_listener"])
+def test_a_partition_is_reported_as_revoked_only_after_the_listener_returned(world, step):
+    one = world()
+    original = getattr(one, step)
+
+    async def slow(*arguments):
+        await original(*arguments)
+        await one.one._beat_once()  # The callback takes longer than the heartbeat interval.
+
+    async def steps():
+        await one.one._beat_once()
+        one.subscription.add([ONE, OTHER])
+        setattr(one, step, slow)
+        await one.one.take([OTHER])
+        await one.one._beat_once()
+
+    run(one, steps())
+    _, during, after = [request.topic_partitions for _, request in one.requests]
+    assert [row.topic_id for row in during] == [b"t" * 16, b"u" * 16]
+    assert [row.topic_id for row in after] == [b"t" * 16]
+
+
+def test_a_member_that_joins_again_reports_no_partitions_while_the_listener_runs(world):
+    one = world()
+
+    async def slow(what, partitions):
+        await one.one._beat_once()
+
+    async def steps():
+        one.subscription.add([ONE])
+        one.one._forget()
+        one.call_listener = slow
+        await one.one.attend()
+
+    run(one, steps())
+    assert one.requests[0][1].member_epoch == 0
+    assert one.requests[0][1].topic_partitions == []
 
 
 def test_an_assignment_of_nothing_is_one_and_none_is_not(world):
