@@ -28,7 +28,7 @@ from pylog.coordinator.runtime.broker_client import Brokers
 from pylog.coordinator.runtime.local_append import Markers
 from pylog.coordinator.transactions.service import TransactionCoordinator
 from pylog.coordinator.transactions.verification import Verification
-from pylog.eventloop.end_of_tick import Turn
+from pylog.eventloop.end_of_tick import EndOfTick
 from pylog.eventloop.threads import in_thread
 from pylog.log.errors import StartError
 from pylog.log.manager import LogManager
@@ -96,8 +96,8 @@ class Broker:
         self.metadata = metadata_of(
             settings, self.logs, self.node_id, self.now_ms, time.monotonic, first)
         self.membership: Membership | None = None  # Set by begin() if the controllers are remote.
-        self.turn = Turn()
-        self.later = self.turn.later
+        self.end_of_tick = EndOfTick()
+        self.defer = self.end_of_tick.defer
         self.groups = GroupCoordinator(self)
         self.markers = Markers(self, self.groups)
         self.brokers = Brokers(self, self.markers)
@@ -364,7 +364,7 @@ class Broker:
         return Dispatcher(
             self.network.reactors, handlers, metadata=self.metadata, settings=self.settings,
             quotas=self.quotas, grants=self.grants, install=self.install, guard=self.guard,
-            access=access, verification=self.verification, turn=self.turn, control=control,
+            access=access, verification=self.verification, turn=self.end_of_tick, control=control,
             closed=self._connection_closed,
             forwarding=None if self.membership is None else self.membership.forwarding,
             may_join=None if self.membership is None else self.membership.leadership.may_join)

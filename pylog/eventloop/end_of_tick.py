@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 
-class Turn:
+class EndOfTick:
     """A batch of callbacks within one loop iteration.
 
     call_soon() would cost another iteration per reply.
@@ -22,7 +22,7 @@ class Turn:
         assert self._left is None
         self._left = []
 
-    def later(self, call: Callable[[], object]) -> None:
+    def defer(self, call: Callable[[], object]) -> None:
         """Call `call` at the end of the iteration."""
         if self._left is None:
             asyncio.get_running_loop().call_soon(call)
@@ -38,4 +38,4 @@ class Turn:
             except Exception as bug:
                 # Continue after an error, like the event loop.
                 asyncio.get_running_loop().call_exception_handler({
-                    "message": "what was left for the end of a turn failed", "exception": bug})
+                    "message": "a callback at the end of an iteration failed", "exception": bug})

@@ -13,11 +13,11 @@ from collections import deque
 from pylog.protocol.errors import ProtocolError
 
 
-class Busy(ProtocolError):
+class TooBusy(ProtocolError):
     """Raised when too many long requests are waiting."""
 
 
-class Turns:
+class FairSlots:
     """The scheduler. clock_ns: a monotonic clock. bytes_max: limit for all active and waiting
     requests.
     """
@@ -34,19 +34,19 @@ class Turns:
         self._until_ns = 0
         self.granted = 0  # Number of slices so far.
 
-    def room(self, size: int) -> "_Room":
-        """Return a context manager for work that holds `size` bytes. Entering raises Busy."""
-        return _Room(self, size)
+    def acquire(self, size: int) -> "_Slot":
+        """Return a context manager for work that holds `size` bytes. Entering raises TooBusy."""
+        return _Slot(self, size)
 
     async def enter(self, size: int) -> None:
         if self._bytes + size > self._bytes_max:
             # Limits the memory.
-            raise Busy(f"more than {self._bytes_max} bytes of long requests in hand")
+            raise TooBusy(f"more than {self._bytes_max} bytes of long requests in hand")
         self._bytes += size
         assert 0 <= self._bytes <= self._bytes_max, (self._bytes, size)
         try:
             if self._count >= self._count_max:
-                # leave() passes its place to the oldest waiting task.
+                # leave() passes its slot to the oldest waiting task.
                 await self._queued(self._entering)
             else:
                 self._count += 1
@@ -95,13 +95,13 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._grant)
 
 
-class _Room:
-    def __init__(self, turns: Turns, size: int):
-        self._turns = turns
+class _Slot:
+    def __init__(self, slots: FairSlots, size: int):
+        self._slots = slots
         self._size = size
 
     async def __aenter__(self):
-        await self._turns.enter(self._size)
+        await self._slots.enter(self._size)
 
     async def __aexit__(self, *_):
-        self._turns.leave(self._size)
+        self._slots.leave(self._size)

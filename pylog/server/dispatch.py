@@ -31,7 +31,7 @@ from pylog._native.reactor import (
 )
 from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.eventloop import cpu_time
-from pylog.eventloop.fair_slots import Turns
+from pylog.eventloop.fair_slots import FairSlots
 from pylog.peer.errors import PeerError
 from pylog.protocol import api, codec, elements
 from pylog.protocol.answers import Answer
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas
     from pylog.coordinator.transactions.verification import Verification
-    from pylog.eventloop.end_of_tick import Turn
+    from pylog.eventloop.end_of_tick import EndOfTick
     from pylog.metadata.image.image import Topic
     from pylog.metadata.service import MetadataService
     from pylog.replication.forwarding import Forwarding
@@ -89,7 +89,7 @@ class Dispatcher:
     def __init__(self, reactors: Reactors, handlers: dict[int, Handler], *,
                  metadata: MetadataService, settings: Settings, quotas: ClientQuotas,
                  grants: Grants, install: Callable[[Topic], bool], verification: Verification,
-                 turn: Turn, guard: Callable[[], Guard] | None = None,
+                 turn: EndOfTick, guard: Callable[[], Guard] | None = None,
                  access: Access | None = None,
                  forwarding: Forwarding | None = None, control: ControllerListeners | None = None,
                  closed: Callable[[Closed], None] | None = None,
@@ -122,7 +122,7 @@ class Dispatcher:
         self._elements_max = settings["control.request.elements.max"]
         self._answer_bytes_max = settings["control.response.bytes.max"]
         self._groups_turns, self._metadata_turns, self._other_turns = (
-            Turns(quotas.clock_ns, LONG_SLICE_NS, LONG_MAX, LONG_BYTES_MAX)
+            FairSlots(quotas.clock_ns, LONG_SLICE_NS, LONG_MAX, LONG_BYTES_MAX)
             for _ in range(3))
         self._tasks: set[asyncio.Task[object]] = set()
         self._cache = AnswerCache()
@@ -410,7 +410,7 @@ class Dispatcher:
     def _answer(self, context: RequestContext) -> Answer:
         return Answer(context.api_key, context.api_version, self._answer_bytes_max)
 
-    def _turns_of(self, api_key: int) -> Turns:
+    def _turns_of(self, api_key: int) -> FairSlots:
         # Separate queues: a long request occupies its slot for as long as its handler waits.
         if api_key in PROMPT:
             return self._groups_turns
@@ -421,7 +421,7 @@ class Dispatcher:
         turns = self._turns_of(context.api_key)
         handle = self._handler(context)
         row = ELEMENTS[context.api_key]
-        async with turns.room(len(body)):
+        async with turns.acquire(len(body)):
             await turns.next()
             pieces = self._pieces(context, body)
             if pieces is None or not await self._surveyed(turns, pieces, body):
@@ -433,7 +433,7 @@ class Dispatcher:
                 await turns.slice()
             return answer.finished()
 
-    async def _surveyed(self, turns: Turns, pieces, body: bytes) -> bool:
+    async def _surveyed(self, turns: FairSlots, pieces, body: bytes) -> bool:
         if len(body) <= UNSURVEYED_BYTES_MAX:
             return pieces.survey()
         found = await asyncio.get_running_loop().run_in_executor(None, pieces.survey)
@@ -448,7 +448,7 @@ class Dispatcher:
         await self._add(self._turns_of(context.api_key), answer, result)
         return answer.finished()
 
-    async def _add(self, turns: Turns, answer: Answer, result: Any) -> None:
+    async def _add(self, turns: FairSlots, answer: Answer, result: Any) -> None:
         """Add a handler's result with all its parts. A part of None only pauses."""
         if type(result) is types.GeneratorType:
             for part in result:
@@ -476,7 +476,7 @@ class Dispatcher:
 
     async def _rest(self, context: RequestContext, begun: list, parts: Any) -> Any:
         turns = self._turns_of(context.api_key)
-        async with turns.room(0):
+        async with turns.acquire(0):
             answer = self._answer(context)
             for part in begun:
                 if part is not None:

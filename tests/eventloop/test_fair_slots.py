@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pylog.eventloop.fair_slots import Busy, Turns
+from pylog.eventloop.fair_slots import FairSlots, TooBusy
 
 
 class Clock:
@@ -16,18 +16,18 @@ class Clock:
 
 def test_one_slice_of_all_long_work_is_done_in_a_turn_of_the_loop():
     async def scenario():
-        loop, seen, turns = asyncio.get_running_loop(), [], Turns(Clock(), 1, 3, 100)
+        loop, seen, slots = asyncio.get_running_loop(), [], FairSlots(Clock(), 1, 3, 100)
         at_work = 3
 
         def turn():
-            seen.append(turns.granted)
+            seen.append(slots.granted)
             if at_work:
                 loop.call_soon(turn)
 
         async def work():
             nonlocal at_work
             for _ in range(10):
-                await turns.next()
+                await slots.next()
             at_work -= 1
 
         loop.call_soon(turn)
@@ -41,29 +41,29 @@ def test_one_slice_of_all_long_work_is_done_in_a_turn_of_the_loop():
 def test_a_slice_goes_on_until_its_time_is_over():
     async def scenario():
         clock = Clock()
-        turns = Turns(clock, 5, 1, 100)
-        await turns.next()
+        slots = FairSlots(clock, 5, 1, 100)
+        await slots.next()
         clock.ns = 4
-        await turns.slice()
-        assert turns.granted == 1
+        await slots.slice()
+        assert slots.granted == 1
         clock.ns = 5
-        await turns.slice()
-        assert turns.granted == 2
+        await slots.slice()
+        assert slots.granted == 2
 
     asyncio.run(scenario())
 
 
 def test_those_that_find_no_room_begin_oldest_first():
     async def scenario():
-        turns, order, at_once = Turns(Clock(), 1, 2, 100), [], set()
+        slots, order, at_once = FairSlots(Clock(), 1, 2, 100), [], set()
 
         async def work(number):
-            async with turns.room(1):
+            async with slots.acquire(1):
                 order.append(number)
                 at_once.add(number)
                 assert len(at_once) <= 2
                 for _ in range(3):
-                    await turns.next()
+                    await slots.next()
                 at_once.remove(number)
 
         await asyncio.gather(*[work(number) for number in range(8)])
@@ -74,12 +74,12 @@ def test_those_that_find_no_room_begin_oldest_first():
 
 def test_more_bytes_than_may_be_in_hand_are_refused_and_given_back():
     async def scenario():
-        turns = Turns(Clock(), 1, 1, 100)
-        async with turns.room(60):
-            with pytest.raises(Busy):
-                async with turns.room(41):
+        slots = FairSlots(Clock(), 1, 1, 100)
+        async with slots.acquire(60):
+            with pytest.raises(TooBusy):
+                async with slots.acquire(41):
                     pass
-        async with turns.room(100):
+        async with slots.acquire(100):
             pass
 
     asyncio.run(scenario())
@@ -87,21 +87,21 @@ def test_more_bytes_than_may_be_in_hand_are_refused_and_given_back():
 
 def test_whoever_gives_up_waiting_leaves_its_place_to_others():
     async def scenario():
-        turns = Turns(Clock(), 1, 1, 100)
+        slots = FairSlots(Clock(), 1, 1, 100)
         order = []
 
         async def work(number):
-            async with turns.room(10):
+            async with slots.acquire(10):
                 order.append(number)
 
-        async with turns.room(10):
+        async with slots.acquire(10):
             tasks = [asyncio.ensure_future(work(number)) for number in range(3)]
             await asyncio.sleep(0)
             tasks[0].cancel()
             await asyncio.sleep(0)
         await asyncio.gather(*tasks[1:])
         assert order == [1, 2]
-        async with turns.room(100):
+        async with slots.acquire(100):
             pass
 
     asyncio.run(scenario())

@@ -7,7 +7,7 @@ import pytest
 
 from pylog.config import Settings
 from pylog.coordinator.runtime.deferred_reply import Pending
-from pylog.eventloop.end_of_tick import Turn
+from pylog.eventloop.end_of_tick import EndOfTick
 from pylog._native.grants import READ
 from pylog._native.reactor import Connected, Miss, RequestContext, Slow, UnknownClient
 from pylog._native.repeats import Repeat, Repeats
@@ -98,7 +98,7 @@ def _dispatcher(reactors, broker=None, turn=None, **handlers):
     return Dispatcher(
         reactors, table, metadata=broker, settings=broker.settings, quotas=broker.quotas,
         grants=broker.grants, install=broker.install, verification=None,
-        turn=turn or Turn())
+        turn=turn or EndOfTick())
 
 
 async def _drained(dispatcher):
@@ -108,12 +108,12 @@ async def _drained(dispatcher):
 
 def test_what_handlers_leave_for_the_end_of_the_turn_is_sent_with_its_answers():
     async def scenario():
-        turn, left = Turn(), []
+        turn, left = EndOfTick(), []
 
         def handler(context, request):
             pending = Pending(lambda error: error)
             left.append(pending)
-            turn.later(lambda: pending.answer(messages.ApiVersionsResponse()))
+            turn.defer(lambda: pending.answer(messages.ApiVersionsResponse()))
             return pending
 
         reactors = Reactors(_request(1, 18, 0), _request(2, 18, 0))

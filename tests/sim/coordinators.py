@@ -18,7 +18,7 @@ from pylog.coordinator.groups.shard import Groups
 from pylog.coordinator.runtime.local_append import Markers
 from pylog.coordinator.groups.service import GroupCoordinator
 from pylog.coordinator.transactions.service import TransactionCoordinator
-from pylog.eventloop.end_of_tick import Turn
+from pylog.eventloop.end_of_tick import EndOfTick
 from pylog.coordinator.transactions.verification import Verification
 from pylog.protocol import api
 from tests.sim.logs import NOT_LEADER_CODE, STORAGE_CODE
@@ -89,7 +89,7 @@ class Coordinators:
     def __init__(self, process):
         self._process = process
         self.node_id, self.settings = process.node.id, process.node.settings
-        self.now_ms, self.logs, self.later = process.now_ms, process.logs, Turn().later
+        self.now_ms, self.logs, self.defer = process.now_ms, process.logs, EndOfTick().defer
         self.groups = _GroupCoordinator(self)
         self.markers = Markers(self, self.groups)
         self._brokers = Brokers(self, self.markers)

@@ -47,7 +47,7 @@ class Node(Protocol):
     def settings(self) -> Any: ...  # Setting name -> typed value.
 
     @property
-    def later(self) -> Callable[[Callable[[], object]], object]:
+    def defer(self) -> Callable[[Callable[[], object]], object]:
         """Return a function that schedules a callback for the end of this loop iteration.
 
         See eventloop.end_of_tick.

@@ -60,13 +60,13 @@ class Journal:
 
     waits: the FlushWaits that provides `slot`; None: replies wait for the append only. codec:
     compression of the batches. late_s: after this flush time, waiting requests are rejected, but
-    their records stay. later: schedules a callback for the end of this loop iteration; None:
+    their records stay. defer: schedules a callback for the end of this loop iteration; None:
     call_soon().
     """
 
     def __init__(self, partition_log: Log, wall_ms: Callable[[], int], waits: FlushWaits | None,
                  slot: int, codec: int = 0, late_s: float = 5.0,
-                 later: Callable[[Callable[[], object]], object] | None = None):
+                 defer: Callable[[Callable[[], object]], object] | None = None):
         self.log = partition_log
         self.failed = False
         self.broken = asyncio.Event()  # Set while `failed` is True.
@@ -81,7 +81,7 @@ class Journal:
         self._epoch = -1  # Leader epoch for appends; -1: unchecked.
         self._late: asyncio.TimerHandle | None = None  # Timeout of the current flush.
         self._loop = asyncio.get_running_loop()
-        self._later = self._loop.call_soon if later is None else later
+        self._defer = self._loop.call_soon if defer is None else defer
         self._gathered: list[Written] = []  # Written in this loop iteration.
         self._waiting: list[Reply] = []  # Replies for the next flush,
         self._held: list[Reply] = []  # and for the current one.
@@ -97,7 +97,7 @@ class Journal:
         self.written += len(records)
         if not self._scheduled:
             self._scheduled = True
-            self._later(self._append)
+            self._defer(self._append)
 
     def after(self, token: Token, message: Any) -> None:
         """Send the reply when everything written so far is durable."""

@@ -207,7 +207,7 @@ class CoordinatorRuntime(Generic[M]):
         make, snapshot = self._coordination.open(self._topic_id, index, self._clock)
         journal = self._journals[index] = Journal(
             partition_log, self._node.now_ms, self._waits, index, self._coordination.codec,
-            self._coordination.write_timeout_s, self._node.later)
+            self._coordination.write_timeout_s, self._node.defer)
         shard = self._shards[index] = Shard(
             index, make, journal, snapshot, self._coordination.ended)
         return shard

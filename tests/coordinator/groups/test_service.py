@@ -18,7 +18,7 @@ from pylog.coordinator.runtime.journal import replay
 from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.coordinator.groups.snapshot import ShardSnapshot
 from pylog.coordinator.groups.service import TOPIC, GroupCoordinator
-from pylog.eventloop.end_of_tick import Turn
+from pylog.eventloop.end_of_tick import EndOfTick
 from pylog.metadata.image.state_store import Store
 from pylog.protocol import messages
 
@@ -53,7 +53,7 @@ class Node:
         self.logs = SimpleNamespace(get=lambda name, index: self.parts[index])
         self.store = Store(str(root))
         self.now_ms = lambda: 5_000
-        self.later = Turn().later
+        self.defer = EndOfTick().defer
         self.groups = None
 
     async def begin(self) -> None:

@@ -14,7 +14,7 @@ from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.coordinator.runtime.internal_topic import TopicSpec, partition_of
 from pylog.coordinator.runtime.journal import Journal
 from pylog.coordinator.runtime.runtime import Coordination, CoordinatorRuntime
-from pylog.eventloop.end_of_tick import Turn
+from pylog.eventloop.end_of_tick import EndOfTick
 from tests.coordinator.counter import Counter, Memory
 
 PARTITIONS = 2
@@ -30,7 +30,7 @@ class Node:
     def __init__(self, root, topics):
         self.settings = Settings()
         self.now_ms = lambda: 5_000
-        self.later = Turn().later
+        self.defer = EndOfTick().defer
         self.image = SimpleNamespace(topics={})
         self.disks, self.parts, self.runtimes = {}, {}, {}
         for number, name in enumerate(topics, 1):
