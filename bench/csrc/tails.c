@@ -79,7 +79,7 @@ static void take(party *p, consumer *c, int partition, const uint8_t *batch, int
     while (length >= WIRE_BATCH_HEADER_BYTES) {
         int64_t whole = 12 + (int64_t)wire_get32(batch + 8);
         if (whole > length) {
-            /* Kafka truncates the last batch of a full range; the next fetch returns it completely. */
+            /* Kafka truncates the last batch of a full range; the next fetch returns it. */
             return;
         }
         if (wire_get64(batch) != c->offsets[partition]) {
