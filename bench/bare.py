@@ -1,8 +1,7 @@
 """Compare small requests with bare epoll loops, pinned: `python -m bench.bare`.
 
 Invariants: the server and the client share one processor, or have one each; the sides alternate,
-  and
-rounds continue until the ratio to the grouping loop is steady, or ROUNDS_MAX is reached.
+and rounds continue until the ratio to the grouping loop is steady, or ROUNDS_MAX is reached.
 """
 
 import argparse

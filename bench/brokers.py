@@ -28,8 +28,7 @@ KAFKA_FLUSH_EACH = {"log.flush.interval.messages": "1"}
 def started(stem: str, names: Iterable[str],
             make: Callable[[str, Path], BrokerProcess]) -> Iterator[dict[str, BrokerProcess]]:
     """Yield brokers by name, in a separate folder. At the end, also after a failed start, all
-    brokers
-    are stopped and the folder is removed.
+    brokers are stopped and the folder is removed.
     """
     cache_dir().mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{stem}-", dir=cache_dir()))

@@ -1,9 +1,9 @@
 """Explain a record's latency thread by thread, from the kernel's scheduling trace.
 
 Invariants: the spans of a record follow each other without a gap, from receipt back to send; a span
-that cannot be explained has kind LOST, never a guess; if a context switch is missing from the trace
-(sandboxes around the machine hide some threads), it is assumed at the processor's next event that
-has a different thread.
+  that cannot be explained has kind LOST, never a guess; if a context switch is missing from the
+  trace (sandboxes around the machine hide some threads), it is assumed at the processor's next
+  event that has a different thread.
 Source: Documentation/trace/ftrace.rst and events.rst of Linux for the lines of a trace.
 """
 
@@ -29,8 +29,7 @@ CALL = re.compile(r"NR (?P<number>-?\d+)")
 @dataclass(frozen=True, slots=True)
 class Event:
     """pid: the thread on the processor. other: the next thread, the woken thread, or the number of
-      the
-    system call. state: state of the thread that a switch takes off the processor; R: still
+    the system call. state: state of the thread that a switch takes off the processor; R: still
     runnable.
     """
 
@@ -46,8 +45,7 @@ class Event:
 @dataclass(frozen=True, slots=True)
 class Span:
     """call: the system call that a thread runs or blocks in, None for its own code. instead: the
-      thread
-    that had the processor while this one waited for it.
+    thread that had the processor while this one waited for it.
     """
 
     kind: str
@@ -218,8 +216,7 @@ def others_us(spans: list[Span], ours: Mapping[int, str]) -> int:
 
 def cause(spans: list[Span], names: Mapping[int, str], ours: Mapping[int, str]) -> str:
     """Describe the longest span. names: all threads by pid, as the kernel names them; ours: threads
-    of
-    broker and client.
+    of broker and client.
     """
     longest = max(spans, key=lambda span: span.us)
     who = ours.get(longest.pid) or _stranger(longest.pid, names)

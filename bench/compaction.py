@@ -5,7 +5,7 @@ compacted, and the broker's work until the log is small is counted; it has no ot
 
 Owns: the brokers it starts, their directories, its topics.
 Invariants: brokers run one at a time, in turn; a result is bytes of dirty log per CPU second of the
-broker, so pauses of a waiting cleaner do not count.
+  broker, so pauses of a waiting cleaner do not count.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 Owns: the files of a run's certificate authority, below the run's folder.
 Invariants: both brokers have the same certificate and accept TLS 1.3 with AES-128-GCM only;
-plaintext connections, which the bench itself uses, may do everything.
+  plaintext connections, which the bench itself uses, may do everything.
 """
 
 import ssl

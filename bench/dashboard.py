@@ -2,8 +2,7 @@
 
 Owns: a broker, a Prometheus that scrapes it and the load on both, for as long as the picture needs.
 Invariants: Prometheus evaluates every query of the dashboard as Grafana sends it, and a failed
-  query
-ends the run; the picture shows Prometheus' results.
+  query ends the run; the picture shows Prometheus' results.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
 Owns: a broker under callgrind for each tree (a built checkout; by default this one).
 Invariants: counts everything that reactors do below connection_run: receive, parse, check, append,
-respond, send; excludes the kernel and the control plane; excludes the first requests, which use the
-control plane.
+  respond, send; excludes the kernel and the control plane; excludes the first requests, which use
+  the control plane.
 """
 
 import argparse

@@ -2,8 +2,7 @@
 
 Owns: the folder `kafka/` of the cache ($PYLOG_CACHE, by default .cache/ of the checkout).
 Invariants: no file of Kafka enters the checkout's tracked files; the broker listens on loopback
-  only;
-concurrent callers resolve the jars once.
+  only; concurrent callers resolve the jars once.
 Source: kafka-pom.xml names the versions; the JVM options are those of Kafka's own start script.
 """
 
@@ -61,8 +60,7 @@ def _program(name: str) -> str:
 
 def _resolve() -> Path:
     """Return the folder of jars, filled by Maven if the pom has changed. A file lock makes
-    concurrent
-    callers resolve once.
+    concurrent callers resolve once.
     """
     root = cache_dir()
     lib = root / "lib"
@@ -139,11 +137,9 @@ def new_cluster_id() -> str:
 class KafkaBroker(BrokerProcess):
     """A single Apache Kafka node (broker and controller) on loopback.
 
-        data_dir: its log directory, formatted if empty. port: 0 chooses a free port. overrides:
-    settings
-    by Kafka's names. Other settings keep Kafka's defaults, except the replication factors of
-    internal
-    topics, which must be 1 on a single node.
+            data_dir: its log directory, formatted if empty. port: 0 chooses a free port. overrides:
+    settings by Kafka's names. Other settings keep Kafka's defaults, except the replication factors
+    of internal topics, which must be 1 on a single node.
     """
 
     name = "kafka"

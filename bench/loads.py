@@ -127,8 +127,8 @@ def measured(broker: BrokerProcess, figures: dict, key: str, units: str):
 def rdkafka_produce(broker: BrokerProcess, topic: str, size: int, count: int, codec: str) -> dict:
     """Run rdkafka_performance -P with records spread evenly over all partitions.
 
-        Returns mb_s, cpu_s_per_gb (of record values), request_bytes (mean Produce request on the
-    wire).
+            Returns mb_s, cpu_s_per_gb (of record values), request_bytes (mean Produce request on
+    the wire).
     """
     figures: dict = {}
     with tempfile.NamedTemporaryFile("r") as stats:
@@ -190,8 +190,7 @@ def rdkafka_consume(broker: BrokerProcess, topic: str, partitions: int, size: in
 def raw_fetch(broker: BrokerProcess, topic: str, partitions: int, count: int, size: int) -> dict:
     """Run our own reader at full speed, ranges of at most 1 MiB. Returns raw_fetch_mb_s,
     raw_fetch_cpu_s_per_gb, range_bytes, answer_bytes (mean), wire_share (bytes read per byte of
-    record
-    values).
+    record values).
     """
     figures: dict = {}
     with measured(broker, figures, "raw_fetch_cpu_s_per_gb", "gb"):
@@ -248,13 +247,11 @@ def raw_produce(broker: BrokerProcess, topic: str, partitions: int, connections:
                 in_flight: int, batch: int, size: int, seconds: float = 0,
                 requests: int = 0, idempotent: bool = False, topics: int = 0) -> dict:
     """Run our own producer. idempotent: one producer per connection, on one partition. topics: if
-    set, the
-    number of topics, named `topic` and four digits from 0000.
+    set, the number of topics, named `topic` and four digits from 0000.
 
-        Returns cpu_s_per_million_requests, cpu_s_per_gb, requests_s, records_s, p50_us to p999_us
-    of the
-    responses, request_bytes; connected_cpu_us (per request, without connection setup),
-    connection_cpu_us (per connection).
+            Returns cpu_s_per_million_requests, cpu_s_per_gb, requests_s, records_s, p50_us to
+    p999_us of the responses, request_bytes; connected_cpu_us (per request, without connection
+    setup), connection_cpu_us (per connection).
     """
     before = broker.cpu_seconds()
     more = ["idempotent"] if idempotent else [topics] if topics else []
@@ -297,8 +294,7 @@ def segments(data_dir: Path, topic: str) -> list[Path]:
 def cold_reader(source: str | int, topic: str, partitions: int, seconds: float, figures: dict,
                 files: list[Path]):
     """Run csrc/log/cold.c during the block, against the broker on port `source` or the "bare"
-    server, for
-    `seconds`. Sets figures["mb_s"] afterwards.
+    server, for `seconds`. Sets figures["mb_s"] afterwards.
     """
     command = [load_client("cold"), str(source), topic, str(partitions), str(seconds),
                *(str(path) for path in files)]
@@ -350,9 +346,8 @@ def floor(kind: str, unit_bytes: float, piece_bytes: int, total_bytes: float,
     """Return CPU seconds of a bare loop: per GB for recv and sendfile, per million units for
     answer.
 
-        piece_bytes: length of one write to the file, 0 for the loop's default. certificate: for
-    tls-recv
-    and tls-send (PEM, with its key).
+            piece_bytes: length of one write to the file, 0 for the loop's default. certificate: for
+    tls-recv and tls-send (PEM, with its key).
     """
     unit = max(1, int(unit_bytes))
     total = total_bytes / 10_000 if kind == "answer" else total_bytes

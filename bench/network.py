@@ -1,11 +1,10 @@
 """Machines as network namespaces on one bridge, with links that can be cut.
 
 Owns: the bridge and the namespaces, all inside this process's own network namespace, which ends
-  with
-the process.
+  with the process.
 Invariants: nothing outside of the process's own namespaces is changed; a cut is silent: packets are
-dropped without an error; each machine is a separate session, so a terminal interrupt reaches only
-this process.
+  dropped without an error; each machine is a separate session, so a terminal interrupt reaches only
+  this process.
 Source: network_namespaces(7), nft(8).
 """
 
@@ -34,8 +33,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 def enter() -> None:
     """Give this process separate network and mount namespaces. Call it before any thread starts.
-    Raises
-    OSError if the kernel does not allow it.
+    Raises OSError if the kernel does not allow it.
     """
     _checked(_LIBC.unshare(NETWORK | MOUNTS), "unshare")
     # Later mounts must not propagate to the host.
@@ -106,8 +104,7 @@ class Network:
 
     def reboot(self, number: int) -> None:
         """Drop all connections of a machine without processes, silently. Afterwards it receives
-        from all
-        machines again.
+        from all machines again.
         """
         self._remove(number)
         self._deaf[number].clear()

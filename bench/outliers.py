@@ -2,8 +2,7 @@
 
 Owns: one instance of the kernel's tracer (tracefs) and the brokers while it runs.
 Invariants: the load is that of `e2e` in bench.vs; the tracer instance is always removed; each of
-  the
-slowest records has one cause, its longest span (bench.causes).
+  the slowest records has one cause, its longest span (bench.causes).
 """
 
 import argparse
@@ -39,8 +38,7 @@ TIMES = struct.Struct("qq")
 @contextmanager
 def tracer(broker: BrokerProcess) -> Iterator[Path]:
     """Trace context switches, wakeups, and the system calls of broker and load; yield the
-    instance's
-    folder. Always removes the instance.
+    instance's folder. Always removes the instance.
     """
     own = TRACER / f"pylog-{os.getpid()}"
     own.mkdir()
@@ -89,8 +87,8 @@ def _lost(own: Path) -> int:
 @dataclass(frozen=True)
 class Explained:
     """line: the load's own results. by_cause: ms of the slowest records. own_us: of every record in
-      order,
-    without waits for processors that other processes had. missing: events the tracer dropped.
+    order, without waits for processors that other processes had. missing: events the tracer
+    dropped.
     """
 
     line: dict

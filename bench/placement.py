@@ -1,10 +1,9 @@
 """Processors of a broker and its clients, and the spread over several rounds.
 
 Invariants: a broker is started on every processor and all its threads are pinned afterwards, so
-  that
-it sizes itself as in production.
+  that it sizes itself as in production.
 Source: measured: unpinned, the same program takes 3.4 to 33 CPU s per million small requests,
-depending on how its threads are scheduled.
+  depending on how its threads are scheduled.
 """
 
 import os
@@ -29,8 +28,7 @@ class Placement:
 
 def placements(processors: Sequence[int] | None = None) -> dict[str, Placement]:
     """Return same: broker and clients share one processor; apart: one each; free: any. `apart`
-      needs two
-    processors.
+    needs two processors.
     """
     mine = sorted(os.sched_getaffinity(0) if processors is None else processors)
     every = frozenset(mine)

@@ -6,8 +6,7 @@ broker's CPU.
 
 Owns: the brokers it starts, their directories, its topic.
 Invariants: brokers run one at a time; all records acknowledged before the kill exist after it;
-  files
-are in the page cache for both, so the disk is not measured.
+  files are in the page cache for both, so the disk is not measured.
 """
 
 import argparse

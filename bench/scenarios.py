@@ -115,12 +115,9 @@ class Side:
 @dataclass(frozen=True)
 class Scenario:
     """run: one round on one side, returns results. floors: key of the floor, its loop kind, the
-      result
-    with the unit size, bytes of one write (0: the loop's default). rounds_max: 1 for long loads
-    that
-    vary little. pinned: uses a shared broker, pinned to the run's processors. writes: writes so
-    much that
-    the machine's memory must be touched before.
+    result with the unit size, bytes of one write (0: the loop's default). rounds_max: 1 for long
+    loads that vary little. pinned: uses a shared broker, pinned to the run's processors. writes:
+    writes so much that the machine's memory must be touched before.
     """
 
     run: Callable[[Side], dict]
@@ -197,8 +194,7 @@ def _cold_topic(side: Side, broker: BrokerProcess) -> str:
 
 def _latency_beside_cold(side: Side) -> dict:
     """Run the latency load three times: undisturbed, beside a bare server that reads the cold
-      topic's
-    files and sends them, and beside a client that reads them through the broker.
+    topic's files and sends them, and beside a client that reads them through the broker.
     """
     broker = side.shared("cached")
     cold = _cold_topic(side, broker)

@@ -2,8 +2,7 @@
 
 Owns: one broker with its directory.
 Invariants: latency is measured with and without scrapes, alternating, in one run; the page is
-  parsed
-with the Prometheus library before anything is measured.
+  parsed with the Prometheus library before anything is measured.
 """
 
 import argparse
@@ -96,8 +95,7 @@ def quantile_us(before: list, after: list, share: float) -> float:
 
 def latencies(broker, port: int) -> dict:
     """Measure latency with a scrape each second and without, alternating: end to end by a client
-      (the
-    scraper uses the machine too), and of Produce by the broker.
+    (the scraper uses the machine too), and of Produce by the broker.
     """
     found = {"alone": [], "scraped": []}
     for turn in range(2 * ROUNDS):

@@ -13,8 +13,7 @@ from bench import placement
 @dataclass(frozen=True)
 class Goal:
     """kind: ratio_max, ratio_min (against Kafka), floor_max (against the bare loop), value_max, or
-      own_max
-    (against our metric `of`, or the larger of several with a | between them).
+    own_max (against our metric `of`, or the larger of several with a | between them).
     """
 
     kind: str
@@ -238,8 +237,7 @@ def _ratio(figures: dict, key: str) -> str:
 
 def render(samples: dict, kafka_version: str, second: dict) -> str:
     """Return the markdown table of every row with a value. second: samples of another placement,
-    whose
-    ratio is shown too. The spread is that of the ratio: see placement.spread.
+    whose ratio is shown too. The spread is that of the ratio: see placement.spread.
     """
     lines = [
         f"| figure | unit | Kafka {kafka_version} | pylog | ratio | spread | second ratio | floor "

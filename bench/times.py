@@ -1,8 +1,7 @@
 """ListOffsets by time on a large topic, pylog beside Apache Kafka: `python -m bench.times`.
 
 The broker assigns the timestamps (LogAppendTime). Queries are for random times between its first
-and
-its last record, one at a time over one connection; indexes are in the page cache.
+and its last record, one at a time over one connection; indexes are in the page cache.
 
 Owns: the brokers it starts and their directories; an existing topic is only read.
 Invariants: the error code of each response is checked.

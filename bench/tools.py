@@ -1,12 +1,12 @@
 """`pylog produce` and `pylog consume` compared with kcat: CPU seconds of the whole process.
 
     python -m bench.tools                       1,000,000 records of 100 B, three rounds
-python -m bench.tools --records 5000000 --rounds 1
+    python -m bench.tools --records 5000000 --rounds 1
 
 Owns: a separate brokerd, with its data and the lines to send in a temporary directory.
 Invariants: both sides send the same file to topics with the same settings and read the same topic;
-they alternate, also in the order of a round; a value is the minimum of its rounds, because
-interference only adds; all sent records are readable before the read starts.
+  they alternate, also in the order of a round; a value is the minimum of its rounds, because
+  interference only adds; all sent records are readable before the read starts.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 Owns: the order of rounds.
 Invariants: the sides alternate, and the order alternates from round to round; a value is the median
-over rounds of one run; a load that fails is reported without a result; broker and clients are
-pinned: to one processor, and then, for a second ratio, to one each; rounds continue until the ratio
-of CPU is steady, up to the maximum; a load that writes much gets memory that the machine already
-has, because the host of a virtual machine reclaims freed memory, and getting it back cost a load up
-to 2.5 times its own CPU; loads that write little skip this, because returning the memory blocks a
-processor for 10 to 20 ms at a time, seconds later.
+  over rounds of one run; a load that fails is reported without a result; broker and clients are
+  pinned: to one processor, and then, for a second ratio, to one each; rounds continue until the
+  ratio of CPU is steady, up to the maximum; a load that writes much gets memory that the machine
+  already has, because the host of a virtual machine reclaims freed memory, and getting it back cost
+  a load up to 2.5 times its own CPU; loads that write little skip this, because returning the
+  memory blocks a processor for 10 to 20 ms at a time, seconds later.
 """
 
 import argparse
@@ -178,8 +178,7 @@ def _placements(options: argparse.Namespace) -> list[placement.Placement]:
 
 def sections(options: argparse.Namespace, rounds: int) -> dict[str, list[str]]:
     """Return the sections of the docs that this run may replace, with their loads: it ran all of
-      these
-    loads on both brokers, and has a median.
+    these loads on both brokers, and has a median.
     """
     chosen = set(_chosen(options.only))
     if options.sides != SIDES or rounds < 2:

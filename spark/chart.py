@@ -1,8 +1,8 @@
 """Bar charts as SVG with round numbers on the axes.
 
 Owns: nothing.
-Invariants: a chart is one element that needs no script and no other file; axis labels are round
-  numbers.
+Invariants: a chart is a single element that needs no script and no other file; axis labels are
+  round numbers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests that the jobs send to the cluster directly, before and after Spark: topics, ends, gaps.
 
 Owns: nothing.
-Invariants: errors are one-line ClusterErrors; a request takes at most a few seconds.
+Invariants: ClusterErrors have one line; a request takes at most a few seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SHARED = ("bootstrap.servers", "client.id", "security.protocol", "isolation.lev
 
 
 class ClusterError(Exception):
-    """The cluster or topic cannot be used. The message is one line."""
+    """The cluster or topic cannot be used. The message has a single line."""
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Sinks that discard their input: the cost of Spark alone up to a Python sink.
+"""Sinks that discard their input: the cost of Spark itself up to a Python sink.
 
 Owns: nothing.
 Invariants: every row reaches the sink's Python worker, which discards it.

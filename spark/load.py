@@ -5,8 +5,8 @@
     spark-submit --master spark://host:7077 spark/load.py --engine kafka ...
 
 Owns: the manifest's directory while it runs.
-Invariants: the exit code is 0 only if every record was acknowledged as --acks requires; a generator
-  is one task and one producer, so its records reach a partition in order.
+Invariants: the exit code is 0 only if every record was acknowledged as --acks requires; each
+  generator uses one task and one producer, so its records reach a partition in order.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _through_pylog(spark: Any, frame: Any, plan: Plan, manifest: str) -> tuple[d
 
 
 def _produce(plan: Plan, batches: Iterator[Any]) -> Iterator[Any]:
-    """For each generator id of the batches: generate, send, wait, and yield what was acknowledged.
+    """For each generator id of the batches: generate, send, wait, and yield acknowledged records.
     """
     for batch in batches:
         for generator in batch.column(0).to_pylist():

@@ -8,8 +8,8 @@ Invariants: input and expected result are functions of a Load, without Spark; th
   depend on how the topic is divided into micro-batches: a late order is late if no batch holds more
   than `per_trigger` records, and an order that is not late is far from the limit; a topic or
   directory is good only if it has each expected row once and no other.
-Source: Spark drops as late what is older than the watermark of the previous batch: the latest time
-  of all but the last two batches, minus the delay.
+Source: Spark drops rows older than the watermark of the previous batch: the latest time of all but
+  the last two batches, minus the delay.
 """
 
 from __future__ import annotations
@@ -97,8 +97,7 @@ class Total(NamedTuple):
 
 
 def products() -> dict[str, tuple[str, int]]:
-    """Return category and price in cents of each product; orders also use one that is not listed.
-    """
+    """Return category and price in cents of each product; some orders use an unlisted product."""
     return {f"p{number}": (CATEGORIES[number % len(CATEGORIES)], 100 + 37 * number)
             for number in range(PRODUCTS)}
 

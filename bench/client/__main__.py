@@ -1,12 +1,12 @@
 """Read or write the same topics with pylog's client and others in turn, each on one core.
 
     python -m bench.client                       all clients, 100 B and 1 KiB, plain, lz4, zstd
-python -m bench.client --only "pylog*" --codecs none --sizes 100 --rounds 3
-python -m bench.client --produce             writing instead of reading
+    python -m bench.client --only "pylog*" --codecs none --sizes 100 --rounds 3
+    python -m bench.client --produce             writing instead of reading
 
 Owns: a separate brokerd with its data in a temporary directory.
 Invariants: one broker and one set of topics for the whole run; broker and client each have a
-separate core; a value is the best of its rounds, because interference only slows down.
+  separate core; a value is the best of its rounds, because interference only slows down.
 """
 
 from __future__ import annotations

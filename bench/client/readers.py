@@ -2,8 +2,8 @@
 
 Owns: nothing.
 Invariants: the clock runs from the first returned records to the last; every record reaches Python:
-in a column of a batch, or as an object whose value is accessed once (some clients create it only
-then); prints one JSON line.
+  in a column of a batch, or as an object whose value is accessed once (some clients create it only
+  then); prints one JSON line.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@ Usage: `python -m bench.cluster [--only NAME] [--rounds N] [--sides A,B] [--data
 
 Owns: the clusters and their directories while it runs.
 Invariants: all clusters run at the same time and are loaded one after the other, in an order that
-alternates from round to round; each side gets the same untimed load first; a failed load is
-reported without a result, and the other loads continue; a load begins when the previous load is
-written back and its files are deleted, and it writes to memory that the machine already has (see
-bench.vs): otherwise the next side would pay for it.
+  alternates from round to round; each side gets the same untimed load first; a failed load is
+  reported without a result, and the other loads continue; a load begins when the previous load is
+  written back and its files are deleted, and it writes to memory that the machine already has (see
+  bench.vs): otherwise the next side would pay for it.
 Sides: `kafka` and `pylog-cache` acknowledge from the page caches of two machines, the latter with
-replica.flush.before.fetch.enable=false; `pylog` with its defaults acknowledges from two disks;
-`kafka-3s` has the session timeout that `brokerd --cluster` uses.
+  replica.flush.before.fetch.enable=false; `pylog` with its defaults acknowledges from two disks;
+  `kafka-3s` has the session timeout that `brokerd --cluster` uses.
 """
 
 import argparse

@@ -3,8 +3,8 @@ Kafkas.
 
 Owns: the processes, their directories below `root`.
 Invariants: every node of either kind is both broker and controller; a node keeps its ports and data
-across restarts; CPU and memory of a node are those of its process and, for a brokerd, its etcd,
-reported separately.
+  across restarts; CPU and memory of a node are those of its process and, for a brokerd, its etcd,
+  reported separately.
 """
 
 import time
@@ -30,7 +30,8 @@ def children(pid: int) -> list[int]:
 
 class PylogNode(PylogBroker):
     """A brokerd of a cluster; on loopback its address for controllers and etcd is 127.0.0.NUMBER.
-    `etcd`: its client address."""
+    `etcd`: its client address.
+    """
 
     etcd = ""
 
@@ -100,8 +101,7 @@ def _kafka_nodes(root: Path, overrides: dict, network: Network | None) -> dict:
 class Cluster:
     """`nodes` by id. Provides the interface that bench.loads needs for the whole cluster; port and
     process are those of node 1, which leads the partitions that the loads write. network: gives
-    each
-    node a separate machine.
+    each node a separate machine.
     """
 
     access = None  # Loads connect in plain text.

@@ -2,12 +2,11 @@
 
 Owns: the brokers and their data directories while it runs.
 Invariants: the brokers run one after the other, never at the same time, and the order alternates;
-Kafka gets each load untimed first, because a JVM compiles during the first run; a load that fails
-or
-takes too long is reported without a result, and the other loads continue.
+  Kafka gets each load untimed first, because a JVM compiles during the first run; a load that fails
+  or takes too long is reported without a result, and the other loads continue.
 Comparable pairs: `pylog` acknowledges from the page cache, as `kafka` does by default.
-`pylog-flush` is pylog's default, which acknowledges a commit when it is on disk; it is compared
-with a Kafka that flushes after each message.
+  `pylog-flush` is pylog's default, which acknowledges a commit when it is on disk; it is compared
+  with a Kafka that flushes after each message.
 """
 
 import argparse

@@ -17,8 +17,7 @@ END_WAIT_S = 10
 
 class Apart:
     """make: (connection, number) -> a member, a function of a module; arguments: passed before
-      those.
-    members: the partitions they own, as reported by the process.
+    those. members: the partitions they own, as reported by the process.
     """
 
     def __init__(self, port: int, make, arguments: tuple, numbers: range):

@@ -3,9 +3,8 @@ rate.
 
 Owns: its producers and consumers (librdkafka's) while a load runs.
 Invariants: a record or a commit that fails ends the load; compared variants (with transactions and
-without, aborted records skipped and read) alternate on one broker, and the median counts; broker
-CPU
-is read around the client's work.
+  without, aborted records skipped and read) alternate on one broker, and the median counts; broker
+  CPU is read around the client's work.
 """
 
 import threading

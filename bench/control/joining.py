@@ -40,8 +40,7 @@ def made(kind: str, group: str, size: int, connection: Connection, number: int):
 async def come_together(broker, kind: str, size: int) -> dict:
     """Return s: time until all partitions are assigned; idle_s: mean time of a member without a
     partition; left_s: time after one member left; cpu_s: broker CPU of both; p99_ms: heartbeat
-    latency.
-    size: at least 2.
+    latency. size: at least 2.
     """
     here = size - min(APART, size // 2)
     group = f"joined-{kind}-{size}-{time.monotonic_ns()}"  # Its topic has the same name.

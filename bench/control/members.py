@@ -2,10 +2,10 @@
 
 Owns: nothing; a member runs on the connection passed to it.
 Invariants: a member of the new protocol confirms at once the partitions it was assigned or has
-revoked, and otherwise heartbeats at the broker's interval; after an error it reports everything, so
-that the broker sends its complete assignment; a classic member revokes all partitions before it
-rejoins, and heartbeats as often as Java's client does; a response with an unexpected error ends the
-load.
+  revoked, and otherwise heartbeats at the broker's interval; after an error it reports everything,
+  so that the broker sends its complete assignment; a classic member revokes all partitions before
+  it rejoins, and heartbeats as often as Java's client does; a response with an unexpected error
+  ends the load.
 """
 
 import asyncio
@@ -25,8 +25,7 @@ _NEW = messages.ConsumerGroupHeartbeatRequest
 
 class Member:
     """Common to both protocols. owned: partitions; waits_s: latencies of its heartbeats; working_s:
-    the
-    time when it first had partitions.
+    the time when it first had partitions.
     """
 
     def __init__(self, connection: Connection, group: str, number: int):

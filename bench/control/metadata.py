@@ -2,7 +2,7 @@
 
 Owns: nothing.
 Invariants: the first response of each kind is decoded and counted; the storm sends requests at a
-fixed rate, regardless of the broker.
+  fixed rate, regardless of the broker.
 """
 
 import json

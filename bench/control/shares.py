@@ -2,7 +2,7 @@
 
 Owns: nothing.
 Invariants: a response with an error ends the load; every record is acknowledged once, or the load
-fails; broker CPU is read from the first fetch to the last acknowledgement.
+  fails; broker CPU is read from the first fetch to the last acknowledgement.
 """
 
 import asyncio

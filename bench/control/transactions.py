@@ -2,7 +2,7 @@
 
 Owns: nothing.
 Invariants: a response with an error ends the load; a start is measured from the spawn until one id
-of each partition of the internal topic, and one group, have the same description as before.
+  of each partition of the internal topic, and one group, have the same description as before.
 """
 
 import asyncio

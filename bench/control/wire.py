@@ -2,8 +2,7 @@
 
 Owns: its connections, the files of prepared frames while a program runs.
 Invariants: every wait is bounded: a broker that does not respond fails the load, not the run;
-  broker
-CPU is read around the program's run.
+  broker CPU is read around the program's run.
 """
 
 import asyncio

@@ -2,8 +2,8 @@
 
 Owns: the brokers and their data directories while it runs.
 Invariants: each curve has new brokers, the sides alternate within it, and the order alternates from
-point to point; each side gets the first point untimed before, because a JVM compiles during the
-first run; a point that fails is reported without a result, and the other points continue.
+  point to point; each side gets the first point untimed before, because a JVM compiles during the
+  first run; a point that fails is reported without a result, and the other points continue.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
 Owns: CURVES, the table of curves by name.
 Invariants: a curve treats both brokers the same; from point to point one quantity grows, and the
-requested rate or total stays constant; memory is the largest resident set during the point's load,
-file maps included.
+  requested rate or total stays constant; memory is the largest resident set during the point's
+  load, file maps included.
 """
 
 import re
@@ -99,8 +99,7 @@ def connections(side: Side, count: int) -> dict:
 
 def _request(topic: str) -> bytes:
     """Return a Produce v8 of one record. In its response the error code is 18 bytes plus the topic
-    name
-    from the start.
+    name from the start.
     """
     new = messages.ProduceRequest
     now_ms = time.time_ns() // 1_000_000  # Otherwise retention deletes the record.

@@ -3,7 +3,7 @@
 Owns: nothing.
 Invariants: no result exceeds the bound of the lock or of the processors.
 Source: mean value analysis of a closed network (Reiser and Lavenberg, 1980), one customer per
-reactor, exponential times: real lock times vary less, so waiting is overestimated.
+  reactor, exponential times: real lock times vary less, so waiting is overestimated.
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
 Owns: docs/growth.md's sections of curves, docs/growth.svg.
 Invariants: a section contains one run and names it; a missing point is a gap in the table and in
-the picture, never an interpolated value.
+  the picture, never an interpolated value.
 """
 
 import html

@@ -2,8 +2,8 @@
 
 Owns: one broker at a time, whose lock operations are counted.
 Invariants: cases alternate, each with one reactor and with two; broker and client share this
-machine's processors, so lock waits include waits for a processor, and the model uses only the time
-that locks are held.
+  machine's processors, so lock waits include waits for a processor, and the model uses only the
+  time that locks are held.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 Owns: the file in which a broker's library counts.
 Invariants: counts before a measurement are excluded; a call site is named after the outermost
-function of the source line, lock.h's own excluded.
+  function of the source line, lock.h's own excluded.
 Source: proc(5) for maps; addr2line(1) for names.
 """
 
@@ -110,8 +110,7 @@ def _maps(pid: int):
 
 def outermost(text: str) -> str:
     """Return the outermost function of one address in addr2line's output: the address, then
-    functions and
-    lines in turn, innermost first.
+    functions and lines in turn, innermost first.
     """
     functions = [line for line in text.splitlines()[1::2] if line != "??"]
     return functions[-1] if functions else ""

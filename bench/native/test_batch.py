@@ -1,6 +1,5 @@
 """The cost of checking a producer's batch: checksum only, iteration over plain records, iteration
-over
-decompressed records. kafka-python's reader is the reference for pure Python.
+over decompressed records. kafka-python's reader is the reference for pure Python.
 """
 
 import pytest

@@ -1,6 +1,5 @@
 """The cost of a request on a reactor: native (an empty Fetch: only epoll, recv, parsing and send)
-  and
-with a round trip to Python.
+and with a round trip to Python.
 
 CPU is that of the whole process with the reactors, from /proc; the client is bench/csrc/requests.c.
 """

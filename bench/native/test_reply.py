@@ -1,9 +1,8 @@
 """The minimum range size for sendfile in a Fetch response: REPLY_COPY_BYTES_MAX in reply.h.
 
 Measures the sender's CPU for responses of one and of several ranges, copied or sent from the file,
-by
-bench/csrc/reply.c. On a 2-core EPYC, loopback, a single sendfile equals a copy at 32 KiB to 64 KiB;
-several per response are slower than copies at every size below 128 KiB.
+by bench/csrc/reply.c. On a 2-core EPYC, loopback, a single sendfile equals a copy at 32 KiB to 64
+KiB; several per response are slower than copies at every size below 128 KiB.
 """
 
 import json
