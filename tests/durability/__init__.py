@@ -1,1 +1,1 @@
-"""What is left after kill -9, power cuts, full disks and failing flushes."""
+"""Durability after kill -9, power cuts, full disks and failing flushes."""

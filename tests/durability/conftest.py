@@ -1,4 +1,4 @@
-"""Folders for disks that are damaged, filled or cut off."""
+"""Fixtures for disks that are damaged, filled or cut off."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ RAM = Path("/dev/shm")
 
 @pytest.fixture
 def ram(tmp_path):
-    """A folder in memory where there is one: for tests in which a true flush proves nothing."""
+    """An in-memory folder if available, for tests in which a real flush proves nothing."""
     if not (RAM.is_dir() and os.access(RAM, os.W_OK)):
         yield tmp_path
         return

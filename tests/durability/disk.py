@@ -1,9 +1,9 @@
-"""The disk that a power cut leaves, rebuilt from what a process asked of its file system.
+"""The disk after a power cut, rebuilt from the recorded file system calls of a process.
 
-Owns: the compiled shim (shim.c) and the reading of its record.
-Model: data written to a file is safe once a sync of that file began after the write and ended
-  before the cut; of the rest any subset may be there, the last one torn at 512 bytes. Names are
-  safe once their directory was synced; of later changes in one directory a prefix is there.
+Owns: the compiled shim (shim.c), the parser of its record.
+Model: file data is safe once a sync of the file began after the write and ended before the cut. Of
+  other writes any subset may survive, the last one torn at 512 bytes. Names are safe once their
+  directory was synced; of later changes in one directory a prefix survives.
 """
 
 import os
@@ -38,7 +38,7 @@ class Event:
 
 
 def shim(folder: Path) -> Path:
-    """Compile shim.c into `folder`; the library to preload."""
+    """Compile shim.c into `folder` and return the library to preload."""
     library = folder / "shim.so"
     compiler = os.environ.get("CC", "cc").split()
     subprocess.run([*compiler, "-std=gnu11", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra",
@@ -50,8 +50,8 @@ def shim(folder: Path) -> Path:
 
 def environment(library: Path, root: Path, record: Path | None = None,
                 faults: Path | None = None) -> dict[str, str]:
-    """What a child needs in its environment to be recorded below `root`, and to be failed."""
-    # A sanitizer that is preloaded already must stay the first.
+    """Return a child's environment that records calls below `root` and can inject failures."""
+    # A preloaded sanitizer must stay first.
     preload = f"{os.environ.get('LD_PRELOAD', '')} {library}".strip()
     variables = {"LD_PRELOAD": preload, "SHIM_ROOT": str(root)}
     if record is not None:
@@ -62,7 +62,7 @@ def environment(library: Path, root: Path, record: Path | None = None,
 
 
 def read_record(path: Path) -> list[Event]:
-    """All whole events of a record; one that a kill cut short is left out."""
+    """Return all complete events of a record; a kill may cut off the last one."""
     data = path.read_bytes()
     events, at = [], 0
     while at + EVENT.size <= len(data):
@@ -86,14 +86,15 @@ class _File:
 
 @dataclass
 class _Folder:
-    """changes: (number of the event, name that goes or None, name that comes or None, its id)."""
+    """A directory. changes: (event number, removed name or None, added name or None, its id)."""
 
     changes: list[tuple[int, str | None, str | None, int]] = field(default_factory=list)
     safe_until: int = -1
 
 
 class PowerCut:
-    """The disk after the first `count` events, with nothing or some of what was not synced."""
+    """The disk after the first `count` events, without the unsynced changes or with some of them.
+    """
 
     def __init__(self, events: list[Event], root: Path, count: int | None = None):
         self.root = str(root)
@@ -101,7 +102,7 @@ class PowerCut:
         self.files: dict[int, _File] = {}
         self.folders: dict[int, _Folder] = {ROOT: _Folder()}
         self.all_safe_until = -1
-        self._known: dict[str, int] = {self.root: ROOT}   # path -> id, as of the last event
+        self._known: dict[str, int] = {self.root: ROOT}  # path -> id after the last event
         begun: dict[int, int] = {}
         for number, event in enumerate(self.events):
             if event.type in (WRITE, TRUNCATE, ALLOCATE):
@@ -127,7 +128,7 @@ class PowerCut:
 
     def _made(self, number: int, event: Event) -> None:
         if self._known.get(event.path) == event.inode:
-            # Opened with O_CREAT, and perhaps O_TRUNC.
+            # Opened with O_CREAT, possibly O_TRUNC.
             if event.type == CREATE and event.size == 0:
                 self._file(event.inode).operations.append((number, event))
             return
@@ -165,7 +166,10 @@ class PowerCut:
             one.safe_until = max(begin, one.safe_until)
 
     def write_to(self, goal: Path, generator: random.Random | None = None) -> None:
-        """Lay the disk out below `goal`; without a generator only what was synced is there."""
+        """Write the disk's contents below `goal`: synced data, and a random part of the rest.
+
+        Without a generator, only synced data.
+        """
         self._lay_out(ROOT, goal, generator)
 
     def _lay_out(self, folder: int, goal: Path, generator) -> None:
@@ -177,7 +181,7 @@ class PowerCut:
                 (goal / name).write_bytes(self._content(id_, generator))
 
     def _entries(self, folder: _Folder, generator) -> dict[str, int]:
-        """Of the changes that were not synced a prefix took effect."""
+        """Return a directory's entries: a prefix of the unsynced changes took effect."""
         safe = bisect_right([change[0] for change in folder.changes],
                             max(folder.safe_until, self.all_safe_until))
         count = safe if generator is None else generator.randint(safe, len(folder.changes))
@@ -202,7 +206,7 @@ class PowerCut:
 
 
 def _apply_some(out: bytearray, event: Event, generator) -> None:
-    """An operation that no sync covers: whole, or of a write its first sectors or any of them."""
+    """Apply an unsynced operation: completely, or for a write its first or any of its sectors."""
     choice = generator.random() if event.type == WRITE else 0
     if choice < 0.5:
         _apply_data(out, event, event.data)
@@ -217,7 +221,7 @@ def _apply_some(out: bytearray, event: Event, generator) -> None:
 
 
 def _sectors(event: Event):
-    """(position, bytes) of the parts of a write in each sector of the disk."""
+    """Yield (position, bytes) for each disk sector of a write."""
     at, end = event.position, event.position + len(event.data)
     while at < end:
         until = min(end, (at // SECTOR + 1) * SECTOR)

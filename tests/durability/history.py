@@ -1,8 +1,8 @@
-"""One log's history on a simulated disk, and what must be true of it after every step and fault.
+"""One log's history on a simulated disk, checked after every step and fault.
 
-Owns: the log under test, the list of what was appended to it.
-Model: a timeline of batches. What a flush covered survives a power cut; what was appended survives
-  a kill; of the rest a prefix may be there, in a compacted log any part. Nothing else ever is.
+Owns: the log under test, the list of its appended batches.
+Model: a timeline of batches. Flushed batches survive a power cut, appended batches survive a kill.
+  Of the others a prefix may survive, in a compacted log any part. Nothing else ever appears.
 """
 
 import random
@@ -25,7 +25,7 @@ class Batch:
     epoch: int
     producer: int
     sequence: int
-    given: bytes            # as it was given to append
+    given: bytes  # as passed to append
     attributes: int = 0     # CONTROL, TRANSACTIONAL
 
     @property
@@ -34,7 +34,7 @@ class Batch:
 
 
 class History:
-    """config: the log's settings. compacted: its cleanup policy is `compact`."""
+    """The history. config: the log's settings. compacted: its cleanup policy is `compact`."""
 
     def __init__(self, library, folder, config: dict, compacted: bool, seed: int):
         self.chance = random.Random(seed)
@@ -48,15 +48,15 @@ class History:
         self.now = NOW
         self.serial = 0
         self.batches: list[Batch] = []
-        self.pending: Batch | None = None     # given to an append that failed
-        self.cut_to: int | None = None        # of a truncation that failed
+        self.pending: Batch | None = None  # of a failed append
+        self.cut_to: int | None = None  # of a failed truncation
         self.start = self.end = 0
         self.saved = {"recovery_point": 0, "log_start_offset": -1}
         self.clean_until = 0
         self.epoch = 0
         self.sequences: dict[int, int] = {}
-        self.decided: dict[tuple, int] = {}   # (producer, its first sequence) -> how it ends
-        self.forgotten: set[int] = set()      # producers of whom the log may know something older
+        self.decided: dict[tuple, int] = {}  # (producer, first sequence) -> outcome
+        self.forgotten: set[int] = set()  # producers for which the log may have an older state
         self.next_producer = 1
         self.place = 0
         self._open_disks()
@@ -73,7 +73,10 @@ class History:
             self.directories.append(one)
 
     def _find(self) -> int:
-        """Where the partition is; a move's only copy becomes it (log.manager does the same)."""
+        """Find the partition's directory. If a move left the only copy, it becomes the partition.
+
+        log.manager does the same.
+        """
         found = [number for number, name in enumerate("ab")
                  if (self.disk.root / name / "t-0").exists()]
         assert len(found) < 2, "the partition is in both directories"
@@ -122,14 +125,14 @@ class History:
         self._compare_ends()
 
     def crash(self, power: bool, seed: int) -> None:
-        """Dies now, and starts again with what is there then."""
+        """Crash now and restart from the surviving files."""
         failed = self.directories[self.place].offline
         promised = self.log.flushed_offset if power or failed else self.end
         self.disk.arm(DIE)
         told = {file: file.read_bytes() for file in self.memory.iterdir()}
         self._let_go()
         for file, data in told.items():
-            # A log that is let go takes back what it told; one that is killed does not.
+            # Releasing a log deletes its crash state; a killed process leaves it.
             file.unlink(missing_ok=True)
             file.write_bytes(data)
             file.chmod(0o600)
@@ -141,7 +144,7 @@ class History:
         if self.cut_to is not None:
             promised = min(promised, self.cut_to)
         self._open_disks()
-        # Only to make the partition's own folder needs room.
+        # At a start, only creating the partition's folder needs free space.
         there = (self.disk.root / "ab"[self._find()] / "t-0").exists()
         full = there and self.chance.random() < 0.3
         self.disk.arm(FULL if full else NOTHING)
@@ -159,14 +162,16 @@ class History:
     # ---- what may be there ----------------------------------------------------------------------
 
     def _adopt(self, promised: int, lossy: bool) -> None:
-        """Holds what a start found against the timeline, which is cut to it."""
+        """Compare the log after a start with the timeline, and cut the timeline to it."""
         timeline = self.batches + ([self.pending] if self.pending is not None else [])
         start, end = self.log.start_offset, self.log.end_offset
-        # A compacted log that was cut where nothing is may have ended behind its last batch.
+        # In a compacted log, the gap between the new end and the flushed offset may contain no
+        # batch.
         assert promised <= end or end == start or self.compacted and not any(
             end <= one.last < promised for one in timeline), (promised, start, end)
         known = self.saved["log_start_offset"]
-        # Compaction takes whole segments, and a start that was never told is the first one's.
+        # Compaction removes whole segments, and an unknown start offset is that of the first
+        # segment.
         assert max(0, known) <= start and (
             start <= self.start or self.compacted and known < 0), (known, start, self.start)
         found = self._read(start, end)
@@ -189,7 +194,7 @@ class History:
         for one in self.batches:
             if one.attributes & batch.CONTROL:
                 continue
-            # What was deleted before it was flushed may have taken the memory of it along.
+            # A batch deleted before its flush may have taken its producer's state along.
             if one.producer >= 0 and (one.last < promised or one.last >= start):
                 self.sequences[one.producer] = one.sequence + len(one.records)
             elif one.producer >= 0:
@@ -203,15 +208,17 @@ class History:
         kept = [one for one in timeline if one.last < floor or one.base in there]
         self._newest_of_keys(kept, present, floor)
         if lossy:
-            # Above what was flushed anything may be missing; what is there stays.
+            # Above the flushed offset any batch may be missing; the others remain.
             self.batches = [one for one in timeline if one.last < max(floor, self.log.start_offset)
                             or one.base in there]
         else:
             self.batches = [one for one in timeline if one.last < self.log.end_offset]
 
     def _newest_of_keys(self, timeline, present: set, floor: int) -> None:
-        """Of each key the newest record is there, or a later one that no flush covered; below
-        `floor` what no pass reached is there wholly."""
+        """Check that each key has its newest flushed record or a later one.
+
+        Below `floor`, records that no cleaning pass reached must all exist.
+        """
         newest = {}
         fates = transactions.fates(timeline, self.decided)
         for one in timeline:
@@ -240,7 +247,7 @@ class History:
             assert len(records) == len(expected)
 
     def _read(self, start: int, end: int) -> list:
-        """[(base offset, header, [(offset, key, value, timestamp)])] of all that is there."""
+        """Return [(base offset, header, [(offset, key, value, timestamp)])] of the whole log."""
         found, at = [], start
         while at < end:
             data = memoryview(self.log.read(at, self.chance.choice([1, 3000, 1 << 20])))
@@ -264,19 +271,19 @@ class History:
         assert ends == (self.start, self.end), (ends, self.start, self.end)
         assert self.log.high_watermark == self.end
         stable = self.log.last_stable_offset
-        # A transaction may have begun with what is deleted, and be known from there on.
+        # A transaction that began in the deleted part may be known only from the log start on.
         left = [one for one in self.batches if one.last >= self.start]
         least, most = [transactions.stable(rows, self.start, self.end)
                        for rows in (self.batches, left)]
         if self.compacted and least < self.clean_until:
-            most = self.end    # What a pass took of aborted data is no part of them any more.
+            most = self.end  # Cleaning may have removed the first aborted records.
         assert least <= stable <= most, (least, stable, most)
         assert self.log.flushed_offset <= self.end
 
     # ---- steps ----------------------------------------------------------------------------------
 
     def _tried(self, call, *arguments) -> bool:
-        """Whether a call did what it was asked for; it may only fail when the disk did."""
+        """Return True if a call succeeded. It may fail only if the disk did."""
         try:
             call(*arguments)
             done = True
@@ -287,7 +294,7 @@ class History:
 
     @property
     def dead(self) -> bool:
-        """Only a start helps: the disk is gone or its directory is offline."""
+        """Return True if only a restart helps: the disk or the directory is offline."""
         return self.disk.armed == DIE and self.disk.happened or \
             any(one.offline for one in self.directories)
 
@@ -320,7 +327,8 @@ class History:
             self.sequences[producer] = sequence + count
 
     def end_transaction(self, number: int, commit: bool) -> None:
-        """One of those that are open ends; also one whose marker was lost, as it was decided."""
+        """End an open transaction, or one whose marker was lost, with the same outcome as before.
+        """
         opened, _ = transactions.walk(self.batches)
         if not opened or self.dead:
             return
@@ -341,7 +349,7 @@ class History:
             self.end = one.last + 1
             self.pending = None
         elif not self.dead:
-            self.pending = None    # A full disk takes nothing of it.
+            self.pending = None  # A full disk stores none of it.
             assert self.log.end_offset == self.end
         return done
 
@@ -351,7 +359,7 @@ class History:
         assert found == (one.base, one.last), (found, one)
 
     def _resend(self) -> None:
-        """A producer that heard nothing sends again: its batch is known by its first offsets."""
+        """Resend an unacknowledged batch: the log must recognise a duplicate by its sequence."""
         last = {one.producer: one for one in self.batches
                 if one.producer >= 0 and one.base >= self.start
                 and one.producer not in self.forgotten
@@ -365,7 +373,7 @@ class History:
 
     def skip_a_sequence(self, producer: int) -> None:
         producer += self.next_producer
-        # A producer whose batches are all gone may be unknown: then any sequence is taken.
+        # If all batches of a producer are gone, the log may not know it and accepts any sequence.
         if not any(one.producer == producer and one.base >= self.start for one in self.batches):
             return
         given = batch.build([(b"k", b"v", self.now, [])], producer_id=producer, producer_epoch=0,
@@ -384,7 +392,7 @@ class History:
             assert self.log.flushed_offset == self.end
 
     def save(self) -> None:
-        """As the store does it, on another disk."""
+        """Save checkpoints as the store does, on another disk."""
         self.saved = {"recovery_point": self.log.recovery_point,
                       "log_start_offset": self.log.start_offset}
 
@@ -393,14 +401,14 @@ class History:
         end = next((one.base for one in self.batches if one.base <= offset <= one.last), offset)
         if offset >= self.end or end <= self.start:
             return
-        # What superseded records that are gone already is not taken back, in Kafka neither.
+        # As in Kafka, truncation does not restore records that were compacted away.
         if self.compacted and end < self.clean_until:
             return
         self.cut_to = end
         self.saved["recovery_point"] = min(self.saved["recovery_point"], end)
         if not self._tried(self._truncate, offset, end):
             if not self.dead:
-                # It found no room, and may have cut or not.
+                # No space: the truncation may or may not have happened.
                 self.crash(False, 0)
             return
         self.cut_to = None
@@ -414,11 +422,12 @@ class History:
     def _forget_from(self, end: int) -> None:
         self.end = self.log.end_offset
         if self.compacted:
-            # For a producer's last batch a pass may have taken earlier ones.
+            # A cleaning pass may have removed earlier batches and kept only the producer's last
+            # one.
             self.forgotten |= {one.producer for one in self.batches if one.last >= end}
         self.batches = [one for one in self.batches if one.last < end]
         self.clean_until = min(self.clean_until, end)
-        # Their clients begin anew, as after a change of leaders.
+        # Clients start with new producers, as after a leader change.
         self.sequences = {}
         self.next_producer += 10
 
@@ -434,7 +443,7 @@ class History:
             self.saved["log_start_offset"] = offset
 
     def retain(self, age_ms: int, size: int) -> None:
-        """Retention by the settings, which change for one look."""
+        """Apply retention with the given settings."""
         if self.compacted:
             return
         before = self.start
@@ -455,11 +464,11 @@ class History:
         try:
             self._clean(step)
         except cleaner.Interrupted:
-            # It goes on in the next pass.
+            # The next pass continues.
             self._clean(step)
 
     def _clean(self, step: int) -> None:
-        # A pass may have reached as far as this even when it fails.
+        # Even a failed pass may have cleaned up to this offset.
         before = self.clean_until
         try:
             one_pass = cleaner.CleaningPass(
@@ -480,7 +489,7 @@ class History:
             one_pass.close()
 
     def move(self) -> None:
-        """To the other directory, as log.manager and log.moves do it."""
+        """Move the log to the other directory as log.manager and log.moves do."""
         goal = 1 - self.place
         target = None
         try:
@@ -505,8 +514,10 @@ class History:
             self.disk.arm(what, calls, code)
 
     def step(self, call, *arguments) -> bool:
-        """One thing that happens, and what it left held against the model. False: it was deadly,
-        and another start came after."""
+        """Run one step and check the result.
+
+        Return False if the step was fatal and a restart followed.
+        """
         call(*arguments)
         lives = not self.dead and self._checked()
         if not lives:
@@ -514,10 +525,13 @@ class History:
             self.check()
         return lives
 
-    # ---- looking --------------------------------------------------------------------------------
+    # ---- checks ---------------------------------------------------------------------------------
 
     def _checked(self) -> bool:
-        """Whether it lives; the flusher goes on meanwhile, and may meet what was armed."""
+        """Check the log and return True if it is still online.
+
+        The flusher keeps running and may hit the armed fault.
+        """
         try:
             self.check()
             return True
@@ -543,7 +557,7 @@ class History:
         self._look_committed()
 
     def _look_committed(self) -> None:
-        """Two fetches of a read_committed consumer."""
+        """Check two fetches of a read_committed consumer."""
         fates = transactions.fates(self.batches, {})
         _, ended = transactions.walk(self.batches)
         for _ in range(2 if fates else 0):
@@ -552,7 +566,8 @@ class History:
             high = self.chance.randint(low, stable)
             aborted = self.log.aborted_between(low, high)
             for producer, first in aborted:
-                # Of a compacted log the timeline may lack a transaction's first batches.
+                # In a compacted log, a transaction's first batches may be missing from the
+                # timeline.
                 assert any(row.producer == producer and first < row.last
                            and (self.compacted or row.first <= first)
                            and row.type == transactions.ABORT for row in ended), (producer, first)

@@ -1,7 +1,7 @@
-"""Writers that remember what was acknowledged, and the check that it is all there.
+"""Writers that record acknowledgements, and the check that no acknowledged record is lost.
 
-A value carries its writer's number and its own, so that loss, repetition, disorder and foreign
-bytes are all seen.
+A value contains its writer's number and its own, so that loss, duplication, disorder and foreign
+bytes are all detected.
 """
 
 import random
@@ -38,10 +38,10 @@ class _Sent:
 
 @dataclass
 class Writer:
-    """One thread that appends numbered records to one partition until it is stopped.
+    """A thread that appends numbered records to one partition until it is stopped.
 
-    With `idempotent`, what a lost connection left unanswered is sent again under the same sequence;
-    otherwise it is given up, and may or may not be in the log.
+    With `idempotent`, unacknowledged batches of a lost connection are resent with the same
+    sequence. Otherwise they are given up and may or may not be in the log.
     """
 
     number: int
@@ -71,14 +71,14 @@ class Writer:
         return self
 
     def wait_acked(self, count: int, wait_s: float = 60.0) -> None:
-        """Until `count` more records are acknowledged, however slow the machine is."""
+        """Wait until `count` more records are acknowledged."""
         goal, end_s = self.acked_records + count, time.monotonic() + wait_s
         while self.acked_records < goal:
             assert self.thread.is_alive() and time.monotonic() < end_s, self.errors[-5:]
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """End, after what is in flight was answered or lost."""
+        """Stop after all pending requests were answered or lost."""
         self.stopping.set()
         self.thread.join(30)
         assert not self.thread.is_alive(), "the writer hangs"
@@ -155,7 +155,7 @@ class Writer:
             return
         self.errors.append(row["error_code"])
         if not self.idempotent:
-            # On another connection later numbers could overtake what is in flight on this one.
+            # On a second connection, later numbers could overtake the requests pending on this one.
             self.waiting.popleft()
             time.sleep(0.01)
             return
@@ -165,7 +165,7 @@ class Writer:
 
 
 def read_all(port: int, topic: str, partition: int) -> list[tuple[int, bytes]]:
-    """Every (offset, value) of a partition, checksums verified."""
+    """Return every (offset, value) of a partition, with verified checksums."""
     rows: list[tuple[int, bytes]] = []
     offset = 0
     with Connection(port, wait_s=20) as connection:
@@ -185,7 +185,10 @@ def read_all(port: int, topic: str, partition: int) -> list[tuple[int, bytes]]:
 
 
 def check(writer: Writer, rows: list[tuple[int, bytes]], until_ns: int | None = None) -> int:
-    """Everything acknowledged (before `until_ns`) is there, once, in order. Returns how many."""
+    """Check that every acknowledged record (before `until_ns`) exists once and in order.
+
+    Return their number.
+    """
     assert [offset for offset, _ in rows] == list(range(len(rows))), "offsets are not dense"
     numbers = {}
     last = -1

@@ -1,17 +1,16 @@
-/* Preloaded into a broker under test: records what it asks of the disk, and makes it fail on
- * command.
+/* Preloaded into a broker under test: records its file system calls and injects failures.
  *
- * SHIM_ROOT: only files below this folder are looked at. SHIM_RECORD: where events go, in the order
- * in which they took effect, of the process that makes the file and none of its children; a sync is
- * two events, so that what it covers is known (all that completed before it began). SHIM_FAULTS: a
- * file that may appear at any time with lines "KIND SUBSTRING ERRNO"; calls of that kind (sync,
- * syncfs, write, read, open, name, any) on paths that contain SUBSTRING then fail with ERRNO; syncs
- * do not go on while there is a line of "hold".
- * An event is a struct event, then its path, then (for writes) the bytes.
+ * SHIM_ROOT: only files below this folder are considered. SHIM_RECORD: file for the events, in
+ * the order in which they took effect, of the process that creates the file but not of its
+ * children. A sync is two events, because it covers all operations that completed before it
+ * began. SHIM_FAULTS: a file that may appear at any time with lines "KIND SUBSTRING ERRNO".
+ * Calls of that kind (sync, syncfs, write, read, open, name, any) on paths that contain
+ * SUBSTRING then fail with ERRNO; syncs block while there is a line "hold". An event is a struct
+ * event, then its path, then (for writes) the bytes.
  *
- * Not preloaded but loaded by a test, it is a disk for logs of the test's own process: shim_begin
- * says what is recorded where, shim_table is that disk, shim_arm has a later call of it fail or be
- * the last one that did anything. */
+ * A test can also load it instead of preloading it. It then is a disk for logs in the test's own
+ * process: shim_begin sets what is recorded where, shim_table is the disk, shim_arm makes a
+ * later call fail or makes it the last one with any effect. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -47,13 +46,13 @@ static int record_fd = -2;
 static uint64_t next_token = 1;
 static char own_root[PATH_MAX];
 
-/* What is armed, under the lock: the call at which it happens is counted down to. */
+/* The armed fault, under the lock. calls_left counts down to it. */
 enum { NOTHING, FAIL_ONCE, FULL, DIE, SHORT };
 static int armed, armed_code;
 static int64_t calls_left;
 static int happened;
 
-/* ---- files by a number of their own: file systems use inodes again ---- */
+/* ---- own numbers of files, because file systems reuse inodes ---- */
 
 enum { BUCKETS = 1 << 12 };
 static struct known {
@@ -94,7 +93,7 @@ static int below_root(const char *path) {
     return strncmp(path, root, n) == 0 && (path[n] == '/' || path[n] == 0);
 }
 
-/* The path of an open file below the root, or 0. */
+/* Write the path of an open file and return 1 if it is below the root. */
 static int path_of(int fd, char *path) {
     char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -133,7 +132,7 @@ static uint64_t id_at(const char *path, int fresh) {
 static void note(struct event e, const char *path, const struct iovec *data, int data_count) {
     if (record_fd == -2) {
         const char *name = getenv("SHIM_RECORD");
-        /* Of one process: the numbers of files in another, such as a child, are others. */
+        /* For one process only: a child numbers its files differently. */
         int flags = O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC;
         record_fd = name == NULL ? -1 : (int)syscall(SYS_openat, AT_FDCWD, name, flags, 0644);
     }
@@ -159,7 +158,7 @@ static void note(struct event e, const char *path, const struct iovec *data, int
     free(out);
 }
 
-/* The errno that the faults file asks for, or 0. */
+/* Return the errno that the faults file requests, or 0. */
 static int fault(const char *kind, const char *path) {
     const char *name = getenv("SHIM_FAULTS");
     if (name == NULL) return 0;
@@ -181,7 +180,8 @@ static int fault(const char *kind, const char *path) {
     return 0;
 }
 
-/* Caller holds the lock. The errno of a call that changes the disk, or 0; `room`: it takes some. */
+/* Return the errno of a call that changes the disk, or 0. `room`: the call needs space. The
+ * caller holds the lock. */
 static int due(int room) {
     if (armed == NOTHING) return 0;
     if (happened) return armed == DIE ? EIO : armed == FULL && room ? ENOSPC : 0;
@@ -451,7 +451,7 @@ void *mmap64(void *hint, size_t size, int prot, int flags, int fd, off64_t offse
     return mapped(REAL(mmap64)(hint, size, prot, flags, fd, offset), prot, flags, fd);
 }
 
-/* ---- reads: they only ever fail ---- */
+/* ---- reads can only fail ---- */
 
 #define READER(call, fd)                                                         \
     char path[PATH_MAX];                                                         \
@@ -486,8 +486,9 @@ void shim_begin(const char *root, const char *record) {
     pthread_mutex_unlock(&lock);
 }
 
-/* After `calls` further calls that change the disk: FAIL_ONCE, with `code`; FULL, whatever takes
- * room until it is armed anew; DIE, whatever changes anything, for good; SHORT, a write is cut. */
+/* Arm a fault after `calls` further calls that change the disk. FAIL_ONCE fails with `code`;
+ * FULL fails calls that need space until the next shim_arm; DIE stops all changes permanently;
+ * SHORT cuts a write. */
 void shim_arm(int what, int64_t calls, int code) {
     pthread_mutex_lock(&lock);
     armed = what;
@@ -497,7 +498,7 @@ void shim_arm(int what, int64_t calls, int code) {
     pthread_mutex_unlock(&lock);
 }
 
-/* Whether it happened. */
+/* Return 1 if the fault happened. */
 int shim_happened(void) {
     pthread_mutex_lock(&lock);
     int result = happened;
@@ -509,7 +510,7 @@ static int table_openat(int dir, const char *path, int flags, mode_t mode) {
     return openat(dir, path, flags, mode);
 }
 
-/* A write that is cut is followed by none: there was room for half of it. */
+/* No write follows a cut one: there was space for half of it. */
 static ssize_t table_pwrite(int fd, const void *bytes, size_t size, off_t at) {
     pthread_mutex_lock(&lock);
     int cut = armed == SHORT && !happened && calls_left == 0 && size > 1;
@@ -533,7 +534,7 @@ const struct disk *shim_table(void) {
     return &table;
 }
 
-/* The number of a file that was there before: its events carry it. */
+/* Return the number of a file that existed before, for its events. */
 uint64_t shim_id(uint64_t inode) {
     pthread_mutex_lock(&lock);
     uint64_t id = id_of(inode, 1);

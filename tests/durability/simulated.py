@@ -1,8 +1,8 @@
-"""A disk for logs of the test's own process that forgets what was not synced, and fails on demand.
+"""A disk for logs in the test's own process that loses unsynced data and fails on demand.
 
 Owns: the shim (shim.c) loaded into this process, the folders of one history.
-Invariants: (1) what a crash leaves comes from the record of calls alone (disk.PowerCut), never from
-  what the real files hold.
+Invariants: the state after a crash depends on the recorded calls only (disk.PowerCut), never on the
+  contents of the real files.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ NOTHING, FAIL_ONCE, FULL, DIE, SHORT = range(5)
 
 
 class SimulatedDisk:
-    """folder: where the disk's states are laid out, one after the other. names: folders on it."""
+    """The disk. folder: for its successive states. names: its directories."""
 
     def __init__(self, library: Path, folder: Path, names=()):
         self._lib = ctypes.CDLL(str(library))
@@ -37,7 +37,7 @@ class SimulatedDisk:
 
     @property
     def table(self) -> int:
-        """For LogDir.set_disk."""
+        """Return the disk for LogDir.set_disk."""
         return self._lib.shim_table()
 
     def arm(self, what: int, calls: int = 0, code: int = 0) -> None:
@@ -57,7 +57,8 @@ class SimulatedDisk:
         os.close(file)
 
     def power_cut(self, generator: random.Random | None) -> None:
-        """Goes on from what a power cut now leaves: `generator` chooses of what no sync covers."""
+        """Continue with the state after a power cut. `generator` chooses surviving unsynced data.
+        """
         events = self._before + read_record(self._record)
         goal = self._next()
         PowerCut(events, self.root).write_to(goal, generator)
@@ -65,7 +66,7 @@ class SimulatedDisk:
         self._begin()
 
     def kill(self) -> None:
-        """Goes on after a kill -9: the page cache is what it was."""
+        """Continue with the state after a kill -9, which preserves the page cache."""
         self.arm(NOTHING)
 
     def _next(self) -> Path:
@@ -81,7 +82,7 @@ class SimulatedDisk:
                         Event(0, 0, 0, 0, 0, SYNC_END, WHOLE, "", b"")]
 
     def _found(self):
-        """The events that would have made what is there."""
+        """Return events that would create the existing files."""
         for path in sorted(self.root.rglob("*")):
             id_ = self._lib.shim_id(path.stat().st_ino)
             kind = MKDIR if path.is_dir() else CREATE

@@ -1,4 +1,4 @@
-"""kill -9 at any moment of a cleaning pass: of each key, what was last appended is still there."""
+"""kill -9 at any point of a cleaning pass: the last record of each key survives."""
 
 import os
 import signal
@@ -55,7 +55,7 @@ def test_the_newest_record_of_each_key_survives(tmp_path, random_source):
             key, number = child.stdout.readline().split()
             newest[key] = last = int(number)
         child.send_signal(signal.SIGKILL)
-        # The last line may be cut short.
+        # The kill may cut off the last line.
         for line in child.communicate()[0].split("\n")[:-1]:
             key, number = line.split()
             newest[key] = last = int(number)

@@ -1,4 +1,4 @@
-"""kill -9 beneath an unmodified client: librdkafka reconnects, and nothing is lost or doubled."""
+"""kill -9 under an unmodified client: librdkafka reconnects, without lost or duplicated records."""
 
 import struct
 import time

@@ -1,9 +1,9 @@
 """All brokers of a cluster lose power at the same time, under writers that use acks=all.
 
-With default settings every acknowledged record must be there afterwards. With
-replica.flush.before.fetch.enable=false records must be missing: that proves that the test can fail.
-The disks come from tests.chaos.power: only synced data is left, or synced data and a random part
-of the rest. etcd writes its own files, which are not recorded, so they are left as they are.
+With default settings every acknowledged record must survive. With
+replica.flush.before.fetch.enable=false records must be missing, which proves that the test can
+fail. The disks come from tests.chaos.power: synced data survives, and optionally a random part of
+the rest. etcd writes its own files, which are not recorded and therefore unchanged.
 """
 
 import os
@@ -49,7 +49,7 @@ class PoweredCluster:
         self.cluster.start()
 
     def kill(self):
-        """End all brokers at once, and wait for the etcds that end with them."""
+        """Kill all brokers at once, and wait until their etcds have ended."""
         brokers = self.cluster.brokers.values()
         etcds = [pid for broker in brokers for pid in children(broker.pid)]
         for broker in brokers:
@@ -59,13 +59,14 @@ class PoweredCluster:
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in etcds), WAIT_S)
 
     def cut(self, seed):
-        """Remove unsynced data from all disks. seed: of the part that is left, None: nothing."""
+        """Remove unsynced data from all disks. seed: chooses a surviving part; None: none survives.
+        """
         for number, disk in self._disks.items():
             disk.cut(None if seed is None else seed + number)
 
 
 def leaders(cluster, topic) -> dict[int, int]:
-    """The port of each partition's leader; empty until all have one that serves them."""
+    """Return the port of each partition's leader, or {} until all leaders respond."""
     ports = {number: broker.port for number, broker in cluster.brokers.items()}
     with Connection(ports[1]) as connection:
         row = ask(connection, raw.METADATA, 12, topics=[{"name": topic, "topic_id": None}],
@@ -77,7 +78,7 @@ def leaders(cluster, topic) -> dict[int, int]:
 
 
 def load(cluster, settle) -> tuple[str, list[Writer]]:
-    """Writers to a new topic, one partition on each broker. They run on."""
+    """Start writers to a new topic with one partition on each broker."""
     topic = unique("power")
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topics([NewTopic(topic, replica_assignments={
@@ -94,12 +95,14 @@ def load(cluster, settle) -> tuple[str, list[Writer]]:
 
 
 def rows_of(cluster, topic, partition, end) -> list[tuple[int, bytes]]:
-    """What consumers read of a partition: up to offset `end`, or all that is there for QUIET_S."""
+    """Return the records that consumers receive up to offset `end`, or until QUIET_S passes without
+    one.
+    """
     def read():
         port = leaders(cluster, topic).get(partition)
         try:
             return (read_all(port, topic, partition),) if port else None
-        except AssertionError:     # The leader has just changed.
+        except AssertionError:  # The leader has just changed.
             return None
 
     (rows,) = until(read, WAIT_S, f"{topic}-{partition} cannot be read")
@@ -113,7 +116,7 @@ def rows_of(cluster, topic, partition, end) -> list[tuple[int, bytes]]:
 
 
 def run(powered, seed) -> tuple[int, int]:
-    """One load and loss of power; (acknowledged records, those that are there afterwards)."""
+    """Run one load and power loss; return (acknowledged records, surviving ones)."""
     topic, writers = load(powered.cluster, LOAD_S)
     powered.kill()
     for writer in writers:

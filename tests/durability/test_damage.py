@@ -1,5 +1,6 @@
-"""Files cut, zeroed, flipped or deleted between two runs: what can be derived is derived again,
-a torn tail is cut at the last good batch, and nothing before it is lost.
+"""Files cut, zeroed, flipped or deleted between two runs.
+
+Derived files are rebuilt, a torn tail is cut at the last good batch, and no earlier batch is lost.
 """
 
 import contextlib
@@ -34,7 +35,7 @@ def _fill(broker: Brokerd, acks: int = 1, **configs) -> str:
 
 
 def _read(broker: Brokerd, topic: str) -> tuple[int, list[int]]:
-    """(high watermark, base offsets) of the whole log, checksums verified."""
+    """Return (high watermark, base offsets) of the whole log, with verified checksums."""
     bases, offset = [], 0
     with Connection(broker.port) as connection:
         while True:
@@ -51,7 +52,7 @@ def _active_log(broker: Brokerd, topic: str):
 
 
 def _last_batch(path) -> tuple[int, int]:
-    """(position, end) of the last batch of a segment file; zeros after it do not count."""
+    """Return (position, end) of a segment's last batch; trailing zeros do not count."""
     data, at, last = path.read_bytes(), 0, (0, 0)
     for one in batches(data):
         last = (at, at + one.size)
@@ -218,7 +219,7 @@ def test_without_its_lmdb_file_a_broker_loses_nothing(ram, clean, damage):
 
 
 def test_damage_in_the_middle_of_flushed_data_is_not_cut_away_silently(ram):
-    """Interior damage is shown, never turned into a shorter log."""
+    """Damage in the middle is reported, never turned into a shorter log."""
     with Brokerd(ram) as broker:
         topic = _fill(broker, acks=-1)
         broker.stop()
@@ -257,7 +258,7 @@ def test_behind_damage_in_the_middle_the_rest_is_read(ram, how):
                 row = fetch(connection, topic, number * RECORDS, partition_bytes_max=1)
                 assert row["error_code"] == 0
                 assert next(batches(row["records"])).base_offset == number * RECORDS
-            # What the damage took, whether a reader comes to it from before or asks for it.
+            # A reader hits the damage from an earlier offset or by fetching the damaged offset.
             for offset in (5 * RECORDS, 5 * RECORDS + 1):
                 row = fetch(connection, topic, offset, partition_bytes_max=1)
                 assert (row["error_code"], row["records"] or b"") == (2, b"")

@@ -1,4 +1,4 @@
-"""The power-cut model itself, on small programs whose right outcome is known."""
+"""The power-cut model, on small programs with a known outcome."""
 
 import random
 import subprocess
@@ -15,7 +15,7 @@ def library(tmp_path_factory):
 
 
 def _run(library, folder, program: str):
-    """Record `program`, run in an empty root; the events and the root."""
+    """Record `program`, run in an empty root; return the events and the root."""
     root = folder / "root"
     root.mkdir()
     record = folder / "record"

@@ -1,5 +1,6 @@
-"""One disk of several fails: its partitions are offline until a start finds it well, all else goes
-on, as KIP-112 has it. The first directory holds the metadata: without it the broker stops.
+"""One of several disks fails: its partitions stay offline until a start finds it healthy (KIP-112).
+
+All other partitions continue. The first directory holds the metadata: the broker stops if it fails.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ WAIT_S = 15
 
 
 class Disks:
-    """A broker with two log directories, and the file that has one of them fail."""
+    """A broker with two log directories, and the faults file that makes one of them fail."""
 
     def __init__(self, ram, preload, record=None, **settings):
         self.good, self.bad = ram / "run" / "good", ram / "run" / "bad"
@@ -52,7 +53,7 @@ class Disks:
         return sorted(row["partitions"], key=lambda part: part["partition_index"])
 
     def wait_offline(self, topic: str, wanted: list[int]) -> list[dict]:
-        """Until Metadata has no leader for those partitions of the topic."""
+        """Wait until Metadata has no leader for those partitions of the topic."""
         end_s = time.monotonic() + WAIT_S
         while True:
             rows = self.partitions(topic)
@@ -68,7 +69,7 @@ class Disks:
                            partition=index)["error_code"]
 
     def errors(self, topic: str, index: int) -> tuple[int, int, int]:
-        """Of Produce, Fetch and ListOffsets."""
+        """Return the error codes of Produce, Fetch and ListOffsets."""
         with Connection(self.broker.port) as connection:
             listed = ask(connection, raw.LIST_OFFSETS, 6, replica_id=-1, topics=[{
                 "name": topic, "partitions": [{"partition_index": index, "timestamp": -1}]}])
@@ -97,7 +98,7 @@ def _flush(disks, topic, index):
 def _read(disks, topic, index):
     disks.fail("read")
     with Connection(disks.broker.port) as connection:
-        # The answer is under way when the file is read: as in Kafka, it ends the connection.
+        # The response is being sent when the read fails: as in Kafka, that closes the connection.
         try:
             assert fetch(connection, topic, 0, partition=index)["error_code"] == STORAGE_ERROR
         except (OSError, raw.Closed):
@@ -175,7 +176,7 @@ def test_groups_of_the_other_disk_go_on(disks):
                                if set(parts) & set(home.values())}
     disks.fail("sync")
     for offset in range(3):
-        # All at once: group commits of both disks are told together.
+        # Send all at once, so that group commits of both disks complete together.
         links = {name: Connection(port, wait_s=20) for name in names}
         for name, link in links.items():
             link.send(raw.frame(raw.header(8, 6, 1) + encode(
@@ -302,8 +303,8 @@ def test_a_directory_on_a_read_only_disk_is_offline_from_the_start(ram, tmp_path
         subprocess.run(["umount", "-l", bad], check=True)
 
 
-FLUSHERS = 4      # threads of one directory: csrc/log/flusher.h
-GROUP = 32        # logs that one syncfs serves: csrc/log/flusher.c
+FLUSHERS = 4  # flusher threads of one directory: csrc/log/flusher.h
+GROUP = 32  # logs flushed by one syncfs: csrc/log/flusher.c
 
 
 def _held(record, topic):
@@ -320,7 +321,7 @@ def test_a_group_of_partitions_whose_one_sync_fails_is_not_acknowledged(ram, pre
         create_topic(one.broker.port, topic, 3 * GROUP)
         bad = one.places(topic, 3 * GROUP)["bad"]
         assert len(bad) >= GROUP
-        # While all threads are held, those who ask for a flush become one group.
+        # While all threads are held, the waiting logs form one group.
         one.faults.write_text(f"hold /{first}- 1\nsyncfs {one.bad} {errno.EIO}\n")
         for index in one.places(first, 2 * FLUSHERS)["bad"]:
             connection = stack.enter_context(Connection(one.broker.port))
@@ -337,7 +338,7 @@ def test_a_group_of_partitions_whose_one_sync_fails_is_not_acknowledged(ram, pre
             while not fetch(other, topic, 0, partition=bad[-1])["high_watermark"]:
                 assert time.monotonic() < end_s
                 time.sleep(0.02)
-        time.sleep(0.2)     # All have records; their flush is asked for right after.
+        time.sleep(0.2)  # All records are appended; wait for the flush requests.
         one.fail("syncfs", one.bad)
         rows = decode(raw.PRODUCE, 8, connection.answer(raw.PRODUCE, 8, 1))["responses"][0]
         codes = {row["error_code"] for row in rows["partition_responses"]}
@@ -386,7 +387,7 @@ def test_a_disk_that_fails_under_a_move_takes_what_it_has_and_nothing_else(disks
         assert disks.errors(topic, each) == (0, 0, 0)
     with Connection(disks.broker.port) as connection:
         assert fetch(connection, topic, 0, partition=index)["high_watermark"] >= 40
-    # The copy that came to nothing goes soon after the start.
+    # The incomplete copy is deleted soon after the start.
     end_s = time.monotonic() + WAIT_S
     while any(path.name.endswith("-future") for path in disks.bad.iterdir()):
         assert time.monotonic() < end_s

@@ -1,6 +1,8 @@
-"""Directories that fail under a running Apache Kafka and under brokerd: the same faults, the same
-answers. What is meant to differ (docs/differences.md) is left out here: what a failed read or
-flush means, a full disk, and eligible leader replicas.
+"""Directories that fail under a running Apache Kafka and under brokerd: same faults, same
+responses.
+
+Intended differences (docs/differences.md) are excluded: the effect of a failed read or flush, a
+full disk, and eligible leader replicas.
 """
 
 import errno
@@ -23,7 +25,7 @@ FAULTS = {"write": errno.EIO, "open": errno.EIO}
 TOPIC_PARTITIONS, OFFSETS_PARTITIONS = 9, 12
 PREFERRED, UNCLEAN = 0, 1
 WAIT_S = 20
-# Eligible leader replicas keep the last one in sync in Kafka, the list in sync with us.
+# Eligible leader replicas preserve the last in-sync replica in Kafka; here the ISR does.
 ELR = ("isr_nodes", "eligible_leader_replicas", "last_known_elr")
 
 
@@ -54,13 +56,13 @@ class Disks:
         return self
 
     def of(self, topic: str, count: int) -> dict[str, list[int]]:
-        """Directory -> the partitions of the topic that it holds, once it holds all of them."""
+        """Return directory -> its partitions of the topic, once all exist."""
         end_s = time.monotonic() + WAIT_S
         while True:
             found = {place: [index for index in range(count)
                              if (path / f"{topic}-{index}").exists()]
                      for place, path in self.places.items()}
-            # Kafka tells of leaders before it has made their directories.
+            # Kafka reports leaders before it has created their directories.
             if sum(map(len, found.values())) == count:
                 return found
             assert time.monotonic() < end_s, found
@@ -86,7 +88,7 @@ class Disks:
 
 
 def _group_on(partitions: list[int]) -> str:
-    """A group whose offsets are in one of these partitions."""
+    """Return a group id whose offsets partition is one of these."""
     for number in range(1000):
         value = 0
         for letter in f"group-{number}":
@@ -171,7 +173,7 @@ def _fail(disks: Disks, note, topic: str, index: int, place: str) -> None:
 
 
 def _history(disks: Disks, monkeypatch) -> list:
-    """All that is compared: (label, answer)."""
+    """Return all compared responses as (label, response)."""
     disks.start(monkeypatch)
     side, notes = Side(disks.broker), []
     topic = side.topic("spread", TOPIC_PARTITIONS)
@@ -201,8 +203,11 @@ def _history(disks: Disks, monkeypatch) -> list:
 
 
 def _while_offline(disks: Disks, note, topic: str, monkeypatch) -> None:
-    """New partitions; a start with the disks still bad; a topic deleted and made again meanwhile;
-    a start when they are well."""
+    """Compare the behaviour while directories are offline.
+
+    New partitions, a start with failed disks, a topic deleted and re-created, a start with good
+    disks.
+    """
     added = disks.call(PARTITIONS, 3, timeout=5000, validate_only=False, topics=[
         {"name": topic, "count": TOPIC_PARTITIONS + 2, "assignments": None}])
     note("more partitions", added["results"][0]["error_code"])

@@ -1,7 +1,7 @@
-"""A failed fdatasync: nothing that waited for it is acknowledged, its log directory is offline.
+"""A failed fdatasync: no waiting record is acknowledged, and its log directory goes offline.
 
-After such a failure the kernel may have dropped the dirty pages and a second sync would report
-success for data that is gone, so a retry proves nothing.
+After such a failure the kernel may have dropped the dirty pages, and a second sync would report
+success for lost data, so a retry proves nothing.
 """
 
 import errno
@@ -20,7 +20,7 @@ STORAGE_ERROR = 56
 
 @pytest.fixture
 def failing(ram, preload):
-    """(broker, faults file): a broker whose flushes fail when the file says so."""
+    """(broker, faults file): a broker whose flushes fail when the file contains a line for it."""
     faults = ram / "faults"
     broker = Brokerd(ram / "run", environment=environment(preload, ram / "run" / "data",
                                                           faults=faults))
@@ -29,7 +29,7 @@ def failing(ram, preload):
 
 
 def _codes(port: int, topic: str, count: int, acks: int = -1) -> list[int | str]:
-    """What `count` appends on new connections are answered with."""
+    """Return the responses to `count` appends on new connections."""
     codes: list[int | str] = []
     for _ in range(count):
         try:

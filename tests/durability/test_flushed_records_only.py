@@ -1,6 +1,6 @@
 """consume.flushed.records.only: consumers read a record of a single replica only after its flush.
 
-The preloaded shim holds every flush of the topic's files for as long as its file of faults says so.
+The preloaded shim blocks every flush of the topic's files while its faults file requests that.
 """
 
 import threading
@@ -22,11 +22,11 @@ from tests.wire.talk import create_topic, fetch, produce, unique
 
 SETTING = "consume.flushed.records.only"
 WAIT_S = 60
-QUIET_S = 0.5     # Twice fetch.max.wait.ms: a record that consumers could read would be there.
+QUIET_S = 0.5  # Twice fetch.max.wait.ms: a readable record would arrive within this time.
 
 
 class Held:
-    """A broker whose flushes of one topic can be held."""
+    """A broker whose flushes of one topic can be blocked."""
 
     def __init__(self, broker, folder, preload):
         self.broker, self._faults = broker, folder / "faults"

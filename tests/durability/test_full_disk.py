@@ -1,4 +1,4 @@
-"""No space left: that partition refuses, nothing acknowledged is lost, all else goes on."""
+"""Disk full: the partition rejects records, no acknowledged record is lost, others continue."""
 
 import errno
 import re
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 def _fill_until_refused(connection: Connection, topic: str, limit: int = 400) -> tuple[int, int]:
-    """(records acknowledged, error code) of appends of 100 kB each."""
+    """Append 100 kB records until one is rejected; return (acknowledged records, error code)."""
     for number in range(limit):
         row = produce(connection, topic, batch([record(value=bytes(100_000))]))
         if row["error_code"]:
@@ -31,7 +31,7 @@ def _fill_until_refused(connection: Connection, topic: str, limit: int = 400) ->
 
 
 def _readable(connection: Connection, topic: str, count: int, small: int = 0) -> None:
-    """count: records of 100 kB; small: records behind them."""
+    """Check that all records are readable. count: records of 100 kB; small: records after them."""
     for offset in range(0, count, max(1, count // 10)):
         row = fetch(connection, topic, offset, partition_bytes_max=1000)
         assert row["error_code"] == 0 and len(row["records"]) > 100_000, offset
@@ -95,7 +95,7 @@ def test_a_file_size_limit_is_an_error_and_not_the_end(ram):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A tmpfs of 48 MiB, or a skip where mounting is not allowed."""
+    """A tmpfs of 48 MiB. The test is skipped where mounting is not allowed."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(folder)],
@@ -235,8 +235,11 @@ def test_below_the_reserve_only_produce_is_refused(small_disk, tmp_path):
 
 
 def _wait_refused(connection, topic) -> int:
-    """How many more fit: smaller ones than were refused, and a broker looks at its disks once a
-    second, and as files grow."""
+    """Append until a record is rejected; return how many more were accepted.
+
+    Smaller records than the rejected one may fit, and a broker checks its free space once a second
+    and when files grow.
+    """
     count, end_s = 0, time.monotonic() + 20
     for size, refusals in ((100_000, 3), (30_000, 3), (3000, 3), (300, 3), (0, 30)):
         quiet = 0
@@ -254,7 +257,7 @@ def _commit(connection, group: str, topic: str, offset: int, tries: int = 1000) 
     end_s = time.monotonic() + 20
     while True:
         tries -= 1
-        # The first to ask makes the offsets topic.
+        # The first request creates the offsets topic.
         ask(connection, 10, 3, key=group, key_type=0)
         answer = ask(connection, 8, 6, group_id=group, generation_id_or_member_epoch=-1,
                      member_id="", topics=[{"name": topic, "partitions": [{

@@ -1,4 +1,4 @@
-"""What is left of a log after power cuts, kills, passes and moves: Kafka's dump tool takes it."""
+"""Kafka's dump tool accepts a log after power cuts, kills, cleaning passes and moves."""
 
 import errno
 import random
@@ -27,7 +27,7 @@ def test_kafka_dump_log_accepts_what_is_left_of_any_history(preload, ram):
     complaints = [line for line in said.splitlines() if any(word in line for word in COMPLAINTS)]
     assert complaints == []
     assert said.count("isvalid: true") > 100
-    # Every aborted transaction that is in an index, as the dump says it.
+    # The tool reports every aborted transaction of every index.
     assert said.count("laststableoffset: ") == sum(
         path.stat().st_size // 34 for path in files if path.suffix == ".txnindex") > 0
 
@@ -50,12 +50,12 @@ def _left(history, seed: int) -> list:
     history.arm(NOTHING, 0, 0)
     history.step(history.append_some, 3, 4, 300, 0, -1, 5)
     history.step(history.restart_clean)
-    # An index that a cut took is made when it is asked; backwards, each look-up asks.
+    # A lookup rebuilds an index that a cut removed. Reading backwards needs one lookup per read.
     for offset in reversed(range(history.log.start_offset, history.log.end_offset)):
         history.log.read(offset, 1)
     history.log.release()
     folder = history.disk.root / "ab"[history.place] / "t-0"
     return [path for path in sorted(folder.iterdir())
-            # A power cut may leave an index of a file that is gone: a broker passes it over.
+            # A power cut may leave an index without its segment; a broker ignores it.
             if path.suffix == ".snapshot" or path.suffix in (
                 ".log", ".index", ".timeindex", ".txnindex") and path.with_suffix(".log").exists()]

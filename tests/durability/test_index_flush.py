@@ -1,5 +1,6 @@
-"""Indexes of sealed segments are believed below the recovery point: both are on disk before it
-passes them.
+"""Indexes of sealed segments are trusted below the recovery point.
+
+Therefore both files are on disk before the recovery point passes them.
 """
 
 import pytest
@@ -16,19 +17,19 @@ def disk(preload, ram):
 
 
 def indexes(disk, below):
-    """Of the segments that begin below an offset."""
+    """Return the indexes of the segments that begin below an offset."""
     return {path.name: path.read_bytes() for path in (disk.root / "a/t-0").glob("*index")
             if int(path.stem) < below}
 
 
 def held_after_a_cut(disk, one):
-    """What a cut leaves of the indexes of sealed segments is what was there."""
+    """Check that a power cut preserves the indexes of sealed segments."""
     last = max(int(path.stem) for path in (disk.root / "a/t-0").glob("*.log"))
     before = indexes(disk, last)
     assert len(before) >= 4
     one.release()
     disk.power_cut(None)
-    # Segments that compaction replaced may be back.
+    # Segments that compaction replaced may reappear.
     assert {name: data for name, data in indexes(disk, last).items() if name in before} == before
 
 
@@ -61,6 +62,6 @@ def test_an_index_that_was_cut_while_it_was_written_is_on_disk_after_the_flush(d
     one.append(make(1), NOW)
     moves.seal(one, NOW)
     one.flush()
-    # The first batch has no entry of its own.
+    # The first batch has no index entry.
     assert sorted(map(len, indexes(disk, 1).values())) == [1099 * 8, 1099 * 12]
     held_after_a_cut(disk, one)

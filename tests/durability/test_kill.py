@@ -1,5 +1,7 @@
-"""Kill -9 in a loop under load. The page cache survives a kill: this finds answers that came before
-the write, torn tails and lost state, not missing flushes; test_power_cut.py finds those.
+"""kill -9 in a loop under load.
+
+The page cache survives a kill, so this finds acknowledgements before the write, torn tails and lost
+state. test_power_cut.py finds missing flushes.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Kill -9 while topics come and go: what was answered for is so after the start, and only that."""
+"""kill -9 while topics are created and deleted: exactly the acknowledged changes survive."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ ROUNDS = 4
 
 
 class _Churn:
-    """Creates topics and deletes every third; remembers what was answered and what was not."""
+    """Create topics and delete every third, and record the acknowledged and the unknown results."""
 
     def __init__(self, broker: Brokerd):
         self.broker = broker
@@ -25,7 +25,7 @@ class _Churn:
         self.thread.start()
 
     def wait_answered(self, wait_s: float = 60.0) -> None:
-        """Until the first topic is there, however slow the machine is."""
+        """Wait until the first topic exists."""
         end_s = time.monotonic() + wait_s
         while not self.there and not self.gone:
             assert self.thread.is_alive() and time.monotonic() < end_s

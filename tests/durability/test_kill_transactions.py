@@ -1,8 +1,8 @@
-"""Kill -9 beneath transactions: an independent checker judges what clients were told.
+"""kill -9 during transactions: an independent checker compares the acknowledged results.
 
-The checker (tests.chaos.history) knows nothing of brokers: it finds lost and doubled records, torn
-and aborted transactions that are visible, readers that go back or pass over records, and copies
-without the positions that were committed with them.
+The checker (tests.chaos.history) does not depend on the broker. It finds lost and duplicated
+records, torn transactions, visible aborted ones, readers that go backwards or skip records, and
+copies without the offsets that were committed with them.
 """
 
 import time
@@ -38,7 +38,7 @@ def _clients(history: History, bootstrap: str) -> list:
 
 
 def _went_on(clients: list) -> None:
-    """Returns when each client was acknowledged something more."""
+    """Wait until each client has one more acknowledgement."""
     before = {client: client.progress for client in clients}
     end_s = time.monotonic() + WAIT_S
     while stuck := [client.name for client in clients if client.progress <= before[client]]:
@@ -69,7 +69,7 @@ def test_what_transactions_were_told_stands_after_kill_9(ram, random_source, kil
             broker.kill()
             broker.start()
         _went_on(clients)
-        # Readers last: what they read was written.
+        # Readers stop last, so that all written records are read.
         for client in sorted(clients, key=lambda one: isinstance(one, READERS)):
             client.end(WAIT_S)
         finals = {place: _final(broker.bootstrap, place) for place in (

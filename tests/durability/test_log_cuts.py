@@ -1,4 +1,4 @@
-"""What the histories of test_log_history.py found, one by one."""
+"""Bugs that the histories of test_log_history.py found, one test each."""
 
 import errno
 import struct
@@ -30,7 +30,7 @@ def opened(disk, config=CONFIG, name="a", **known):
 
 
 def cut(disk, one):
-    """Nothing stays but what was synced."""
+    """Cut the power: only synced data survives."""
     one.release()
     disk.power_cut(None)
 
@@ -96,7 +96,7 @@ def test_segments_of_the_history_before_a_truncation_are_not_taken_for_later_one
         one.append(make(1, size=400), NOW)
     one.flush()
     cut(disk, one)
-    # As if the name of the last one had come back: it begins within what was appended since.
+    # As if the last segment's name had reappeared: it begins within newer records.
     folder = disk.root / "a" / "t-0"
     last = sorted(folder.glob("*.log"))[-1]
     last.rename(folder / f"{1:020}.log")
@@ -205,7 +205,7 @@ def test_a_producers_last_batch_on_disk_is_not_cleaned_away_for_a_later_one(disk
     cut(disk, one)
     again = opened(disk, COMPACTED)
     end = again.end_offset
-    # It sends again what it has last heard nothing of.
+    # The producer resends its last unacknowledged batch.
     assert send(again, end - 9) == ((0, 0) if end == 9 else (9, 9))
     assert again.end_offset == end
 
@@ -222,7 +222,7 @@ def test_producers_are_not_said_to_have_written_what_a_power_cut_took(disk):
     logs[2].write_bytes(logs[2].read_bytes()[:100])
     again = opened(disk, COMPACTED, recovery_point=lost, log_start_offset=0)
     assert again.end_offset == int(logs[2].stem)
-    # It heard nothing of the lost ones and sends them again: they are no duplicates.
+    # The producer resends the lost, unacknowledged batches: they are not duplicates.
     assert numbered(again, 7, lost) == (again.end_offset - 1,) * 2
 
 
@@ -259,7 +259,7 @@ def test_a_flush_that_fails_at_one_of_several_segments_moves_no_recovery_point(d
         one.append(make(1, size=300), NOW)
     one.flush()
     one.release()
-    # Every segment is to be flushed again, and no roll asks the flusher's threads to.
+    # Every segment must be flushed again, and no roll triggers the flusher.
     again = opened(disk, recovery_point=0)
     assert again.end_offset == 8 and again.flushed_offset == 0
     disk.arm(FAIL_ONCE, calls, errno.EIO)
@@ -280,7 +280,7 @@ def test_a_flush_on_a_full_disk_leaves_the_epochs_for_later(disk):
     disk.arm(FULL, 0, 0)
     one.flush()
     assert disk.happened and not one.log_dir.offline and one.flushed_offset == 3
-    # A start makes what is missing from the batches: it must look at them.
+    # A start rebuilds missing state from the batches, so it must read them.
     point = one.recovery_point
     assert point == 1
     with pytest.raises(log.StorageError):
@@ -330,12 +330,12 @@ def test_a_time_index_that_a_cut_left_empty_is_made_anew(disk):
 
 
 def sealed_indexes(disk):
-    """{name: content} of the index files of all segments but the last."""
+    """Return {name: content} of the index files of all segments but the last."""
     folder = disk.root / "a" / "t-0"
     bases = sorted(path.stem for path in folder.glob("*.log"))[:-1]
     found = {f"{base}.{kind}": (folder / f"{base}.{kind}").read_bytes()
              for base in bases for kind in ("index", "timeindex")}
-    # One that was cleaned may hold a single batch, or one without records.
+    # A cleaned segment may contain a single batch, or only batches without records.
     for kind in ("index", "timeindex"):
         assert any(content for name, content in found.items() if name.endswith(f".{kind}")), found
     return found
@@ -371,7 +371,7 @@ def test_indexes_of_a_cleaned_segment_are_on_disk_when_the_pass_is_over(disk):
 
 @pytest.mark.parametrize("renamed", ["source", "target"])
 def test_a_directory_has_its_name_on_disk_when_the_next_one_gets_its_own(disk, renamed):
-    """Else a power cut may leave a moved partition under its name twice, or not at all."""
+    """Otherwise a power cut may leave a moved partition twice under its name, or not at all."""
     one = opened(disk)
     at_times(one, 12)
     goal = log.LogDir(disk.root / "b", 1)
@@ -396,6 +396,6 @@ def test_a_directory_has_its_name_on_disk_when_the_next_one_gets_its_own(disk, r
 
 
 def snapshot(producer, sequence):
-    """One producer's state, as a file has it."""
+    """Return a snapshot file with one producer's state."""
     body = struct.pack(">iqhiqiqiq", 1, producer, 0, sequence, sequence, 0, NOW, -1, -1)
     return struct.pack(">hI", 1, crc32c.crc32c(body)) + body

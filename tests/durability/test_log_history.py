@@ -1,7 +1,7 @@
-"""Any history of one log, on a disk that forgets what was not synced, tears writes, is full, fails
-or ends between any two calls, against a plain model (history.py).
+"""Random histories of one log, compared with a plain model (history.py).
 
-A failure prints the steps and what reproduces them (`--hypothesis-seed`, `@reproduce_failure`). The
+The disk loses unsynced data, tears writes, is full, fails or crashes between any two calls. A
+failure prints the steps and how to reproduce them (`--hypothesis-seed`, `@reproduce_failure`). The
 long run is `make soak-log SECONDS=600`.
 """
 
@@ -29,7 +29,7 @@ SEEDS = st.integers(0, 1 << 30)
 
 
 class LogHistory(RuleBasedStateMachine):
-    """What happens when is up to hypothesis; `library`: the compiled shim."""
+    """hypothesis chooses the steps. `library`: the compiled shim."""
 
     library = None
 

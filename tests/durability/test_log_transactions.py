@@ -1,4 +1,4 @@
-"""Transactions in a log: what is stable, what was aborted, after whatever happened to it."""
+"""Last stable offset and aborted transactions of a log after random steps and faults."""
 
 import errno
 import struct

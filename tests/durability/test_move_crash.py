@@ -1,4 +1,4 @@
-"""kill -9 at any moment of moves between log directories: one copy is left, whole."""
+"""kill -9 at any point of a move between log directories: one complete copy remains."""
 
 import signal
 import subprocess
@@ -57,7 +57,7 @@ def test_every_record_survives_a_kill_in_the_middle_of_moves(tmp_path, random_so
         while time.monotonic() < end_s:
             last = int(child.stdout.readline())
         child.send_signal(signal.SIGKILL)
-        # The last line may be cut short.
+        # The kill may cut off the last line.
         for line in child.communicate()[0].split("\n")[:-1]:
             last = int(line)
         node = Node(paths)

@@ -1,8 +1,7 @@
-"""The power goes: what was not synced is gone, wholly or in part. Every record that was
-acknowledged with acks=all must be there after the cut; so must the topics that were answered for.
+"""A power cut loses all unsynced data or a random part of it.
 
-The disks come from the record of what the broker asked of the file system (disk.py), cut at the
-kill and at moments before it.
+Every record acknowledged with acks=all and every acknowledged topic must survive. The disks come
+from the broker's recorded file system calls (disk.py), cut at the kill and at earlier times.
 """
 
 import random
@@ -24,7 +23,10 @@ CUTS = 10
 
 
 def _load(ram, preload, load_s: float):
-    """Run writers against a recorded broker, kill it; (events, root, topic, writers, ready_ns)."""
+    """Run writers against a recorded broker and kill it.
+
+    Return (events, root, topic, writers, ready_ns).
+    """
     root, record = ram / "run", ram / "record"
     data = root / "data"
     data.mkdir(parents=True)
@@ -52,7 +54,8 @@ def _lmdb(path: str) -> bool:
 
 
 def _examine(ram, cut: PowerCut, generator, topic: str, writers, until_ns: int | None) -> int:
-    """Start a broker on the disk of `cut`; how many acknowledged records were found."""
+    """Start a broker on the disk of `cut` and return the number of surviving acknowledged records.
+    """
     goal = ram / "after"
     shutil.rmtree(goal, ignore_errors=True)
     (goal / "data").mkdir(parents=True)
@@ -100,7 +103,7 @@ def test_acknowledged_records_survive_any_of_a_hundred_power_cuts(ram, preload, 
 @pytest.mark.kafka
 def test_the_same_cut_shows_that_kafka_loses_what_it_acknowledged(ram, preload, monkeypatch,
                                                                   against):
-    """The yardstick of the method: it must find the loss that Kafka's defaults are known for."""
+    """Proof of the method: it must find the known data loss of Kafka's defaults."""
     if against != "kafka":
         pytest.skip("with --against kafka")
     from tests.brokers import Kafka

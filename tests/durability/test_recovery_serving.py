@@ -1,4 +1,4 @@
-"""A broker after kill -9 serves the partitions that are ready, while another is still recovered."""
+"""After kill -9, a broker serves recovered partitions while it still recovers another."""
 
 import os
 import time
@@ -16,13 +16,13 @@ NOT_LEADER = 6
 
 @pytest.fixture
 def half_way(ram):
-    """(a broker that cannot open "slow", a function that lets it go on)."""
+    """(a broker that cannot open "slow", a function that unblocks it)."""
     with Brokerd(ram) as broker:
         for name in ("slow", "quick"):
             create_topic(broker.port, name)
             append(broker.port, name, batch([record(b"k")]))
         broker.kill()
-        # Opening it for reading waits for a writer.
+        # Opening the pipe for reading blocks until a writer opens it.
         pipe = broker.data_dir / "slow-0" / "leader-epoch-checkpoint"
         pipe.unlink(missing_ok=True)
         os.mkfifo(pipe)
@@ -79,7 +79,7 @@ def test_a_stop_meanwhile_ends_and_the_next_start_has_everything(half_way):
     broker.process.terminate()
     time.sleep(0.3)
     go_on()
-    # No second signal: one that comes when the process is all but over ends it.
+    # Send no second signal: one during the exit would end the process.
     assert broker.process.wait(60) == 0
     (broker.data_dir / "slow-0" / "leader-epoch-checkpoint").unlink()
     broker.start()

@@ -1,7 +1,7 @@
-"""What a timeline of batches says about its transactions, and what a read_committed consumer sees.
+"""Transactions of a batch timeline, and the records that a read_committed consumer receives.
 
-Model: a producer's first transactional batch opens its transaction, its marker ends it. What was
-  decided stays decided, also where a marker was lost and comes again.
+Model: a producer's first transactional batch opens its transaction, its marker ends it. A decided
+outcome stays decided, even if the marker was lost and is written again.
 """
 
 import struct
@@ -15,14 +15,14 @@ Ended = namedtuple("Ended", ("producer", "first", "last", "type"))
 
 
 def marker(producer: int, type_: int, now_ms: int) -> tuple:
-    """(record, bytes) of a control batch."""
+    """Return (record, bytes) of a control batch."""
     record = struct.pack(">hh", 0, type_), struct.pack(">hi", 0, 7), now_ms
     return record, batch.build([(*record, [])], producer_id=producer, producer_epoch=0,
                                attributes=ENDS)
 
 
 def walk(batches) -> tuple[dict, list]:
-    """({producer: its first batch} of what is open, [Ended])."""
+    """Return ({producer: first batch} of open transactions, [Ended])."""
     opened, ended = {}, []
     for one in batches:
         if one.attributes & batch.CONTROL:
@@ -36,15 +36,17 @@ def walk(batches) -> tuple[dict, list]:
 
 
 def stable(batches, start: int, end: int) -> int:
-    """The last stable offset of a log that ends at `end`, all of it below the high watermark."""
+    """Return the last stable offset of a log that ends at `end`, with no records above the high
+    watermark.
+    """
     opened, _ = walk(batches)
     return max(start, min((one.base for one in opened.values()), default=end))
 
 
 def fates(batches, decided: dict) -> dict:
-    """{base: ABORT, COMMIT or None} of data in transactions; None: nobody knows yet.
+    """Return {base: ABORT, COMMIT, or None if undecided} of transactional data.
 
-    decided: {(producer, first sequence): type}, for transactions that are open.
+    decided: {(producer, first sequence): type}, for open transactions.
     """
     opened, ended = walk(batches)
     of = {producer: [row for row in ended if row.producer == producer]
@@ -62,9 +64,9 @@ def fates(batches, decided: dict) -> dict:
 
 
 def seen(found, aborted) -> set:
-    """Base offsets of the data batches that a read_committed consumer takes from a fetch.
+    """Return base offsets of the data batches that a read_committed consumer keeps from a fetch.
 
-    found: [(base offset, header, records)]. aborted: as the fetch tells it.
+    found: [(base offset, header, records)]. aborted: from the fetch response.
     """
     waiting, gone, taken = sorted(aborted, key=lambda row: row[1]), set(), set()
     for base, header, records in found:
