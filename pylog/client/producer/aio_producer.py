@@ -61,12 +61,13 @@ class Producer:
                    on_delivery: Callable[..., Any] | None = None) -> Delivery:
         """Send one record; await the Delivery for its outcome. See Producer.send."""
         core = self._core
+        transaction = core.check()
         given = core.prepared(topic, value, key, partition, timestamp, headers, on_delivery)
         found, end_s = core.put(*given), 0.0
         while not isinstance(found, Delivery):
             end_s = end_s or time.monotonic() + core.block_s
-            core.check()
             await core.wait_for(found, given[0], given[3], max(0.0, end_s - time.monotonic()))
+            core.check_same(transaction)
             found = core.put(*given)
         return found
 
@@ -84,7 +85,6 @@ class Producer:
         """
         from pylog.client.producer.table_writer import TableSender
 
-        self._core.check()
         loop = asyncio.get_running_loop()
 
         def wait_for(what: str, topic: str, partition: int | None, end_s: float) -> None:
@@ -95,8 +95,11 @@ class Producer:
         columns = {"key": key, "value": value, "partition": partition, "timestamp": timestamp,
                    "headers": headers}
 
+        transaction = self._core.check()
+
         def work() -> TableDelivery:
-            return TableSender(self._core, topic, batch_bytes, wait_for).send(data, columns)
+            return TableSender(self._core, topic, batch_bytes, wait_for, transaction).send(
+                data, columns)
 
         return await blocking.run(work)
 

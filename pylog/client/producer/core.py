@@ -142,16 +142,24 @@ class Producing:
         self.forked = True
         self.routes.clear()  # Otherwise native code would still accept records.
 
-    def check(self) -> None:
-        """Raise if records cannot be sent."""
+    def check(self) -> int:
+        """Raise if records cannot be sent. Returns the number of the transaction, 0 without one.
+        """
         if self.forked:
             raise ForkedError
         if self.closed:
             raise ClosedError("the producer is closed")
         if self.sender.failure is not None:
             raise self.sender.failure
-        if self.transactions is not None:
-            self.transactions.check_open()
+        return 0 if self.transactions is None else self.transactions.check_open()
+
+    def check_same(self, transaction: int) -> None:
+        """Raise if records cannot be sent in the transaction of that number.
+
+        Call after a wait: otherwise a record of an aborted transaction is sent in the next one.
+        """
+        if self.check() != transaction:
+            raise IllegalStateError("the transaction ended before the record was sent")
 
     def prepared(self, topic: str, value: Any, key: Any, partition: int | None,
               timestamp: int | None, headers: Any,
@@ -159,7 +167,6 @@ class Producing:
         """Return put()'s arguments for a record: interceptors and serializers are applied. Raises
         KafkaError.
         """
-        self.check()
         if self.interceptors:
             topic, value, key, partition, timestamp, headers = self.intercepted(
                 topic, value, key, partition, timestamp, headers)
@@ -391,6 +398,9 @@ class Producing:
                 ErrorCode.OPERATION_NOT_ATTEMPTED, "the transaction was aborted"))
         await self.flush()
         await transactions.end(committed)
+        # Another thread's send() may have added a record after its check.
+        self.accumulator.fail_unsent(error(
+            ErrorCode.OPERATION_NOT_ATTEMPTED, "the transaction ended before the record was sent"))
 
     async def prepare_transaction(self) -> Prepared:
         """Deliver all records and leave the transaction open. Raises the error of a failed record.

@@ -77,11 +77,13 @@ class Producer(Intake):
         wait.
         """
         core = self._core
+        transaction = core.check()
         given = core.prepared(topic, value, key, partition, timestamp, headers, on_delivery)
         found, end_s = core.put(*given), 0.0
         while not isinstance(found, Delivery):
             end_s = end_s or time.monotonic() + core.block_s
             self._wait_for(found, given[0], given[3], end_s)
+            core.check_same(transaction)
             found = core.put(*given)
         return found
 
@@ -90,7 +92,6 @@ class Producer(Intake):
         if threading.current_thread() is self._driver.thread:
             # Only this thread could end the wait, so waiting would deadlock.
             raise BufferFullError(f"a callback cannot wait for {what}")
-        self._core.check()
         self._driver.run(self._core.wait_for(what, topic, partition, left_s))
 
     # Tables
@@ -111,8 +112,7 @@ class Producer(Intake):
         """
         from pylog.client.producer.table_writer import TableSender
 
-        self._core.check()
-        sender = TableSender(self._core, topic, batch_bytes, self._wait_for)
+        sender = TableSender(self._core, topic, batch_bytes, self._wait_for, self._core.check())
         return sender.send(data, {"key": key, "value": value, "partition": partition,
                                   "timestamp": timestamp, "headers": headers})
 
@@ -120,8 +120,7 @@ class Producer(Intake):
         """Return a sender whose `write` takes native columns (pylog._native.builder)."""
         from pylog.client.producer.table_writer import TableSender
 
-        self._core.check()
-        return TableSender(self._core, topic, None, self._wait_for)
+        return TableSender(self._core, topic, None, self._wait_for, self._core.check())
 
     def metrics(self) -> Metrics:
         """Return metrics as {group: {name: value}} with Kafka's names, including a group per topic.

@@ -29,11 +29,15 @@ ROLES = ("key", "value", "partition", "timestamp", "headers")
 
 
 class TableSender:
-    """Sender of one send_arrow. wait_for(what, topic, partition, monotonic deadline) blocks."""
+    """Sender of one send_arrow. wait_for(what, topic, partition, monotonic deadline) blocks.
+
+    transaction: Producing.check() at the call. Rows are sent only in that transaction.
+    """
 
     def __init__(self, core: Producing, topic: str, batch_bytes: int | None,
-                 wait_for: Callable[[str, str, int | None, float], None]):
+                 wait_for: Callable[[str, str, int | None, float], None], transaction: int):
         self.core, self.topic, self.wait_for = core, topic, wait_for
+        self.transaction = transaction
         room = core.request_bytes_max - BATCH_OVERHEAD_BYTES
         wanted = core.batch_bytes if batch_bytes is None else batch_bytes
         self.batch_bytes = max(min(wanted, room), 1)
@@ -116,13 +120,14 @@ class TableSender:
     def _hand_over(self, batches: list[Batch]) -> None:
         accumulator = self.core.accumulator
         for batch in batches:
+            self.core.check_same(self.transaction)
             queue = accumulator.queue(self.topic, batch.partition)
             pending = accumulator.add(queue, batch)
             end_s = 0.0
             while pending is None:
                 end_s = end_s or time.monotonic() + self.core.block_s
-                self.core.check()
                 self.wait_for("memory", self.topic, None, end_s)
+                self.core.check_same(self.transaction)
                 pending = accumulator.add(queue, batch)
             self.pendings.append(pending)
             if self.core.sender.failure is not None:

@@ -127,6 +127,7 @@ class Transactions(Identity):
         super().__init__(cluster, settings, notify, fail)
         self.transactional_id: str = settings["transactional.id"]
         self.state = UNINITIALIZED
+        self.number = 0  # Of the last transaction that this producer began.
         self.failure: KafkaError | None = None
         self._block_s = settings.seconds("max.block.ms")
         self.brokers_add = False  # KIP-890: Produce and TxnOffsetCommit register partitions.
@@ -140,7 +141,7 @@ class Transactions(Identity):
 
     def admits(self, topic: str, partition: int) -> bool:
         """Return True if the partition is registered; otherwise register it and notify then."""
-        if self.producer_id < 0 or self.state in (BROKEN, ABORTING):
+        if self.producer_id < 0 or self.state not in (OPEN, COMMITTING):
             return False
         if self.brokers_add:
             self._touched = True
@@ -195,13 +196,14 @@ class Transactions(Identity):
 
     # For the application.
 
-    def check_open(self) -> None:
-        """Raise if records cannot be sent now."""
+    def check_open(self) -> int:
+        """Raise if records cannot be sent now. Returns the number of the open transaction."""
         if self.state == BROKEN and self.failure is not None:
             raise self._broken()
         self._check_ended()
         if self.state != OPEN:
             raise IllegalStateError(f"the producer is {self.state}: call begin_transaction() first")
+        return self.number
 
     def _check_ended(self, call: str = "") -> None:
         """Raise IllegalStateError while a commit or abort other than `call` has no outcome."""
@@ -268,6 +270,7 @@ class Transactions(Identity):
         if self.state != READY:
             raise IllegalStateError(f"the producer is {self.state}")
         self._forget()
+        self.number += 1
         self.state = OPEN
 
     async def finish(self, call: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

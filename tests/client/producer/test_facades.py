@@ -40,6 +40,10 @@ class Core:
 
     def check(self):
         self.heard.append(("check",))
+        return 7
+
+    def check_same(self, transaction):
+        self.heard.append(("check_same", transaction))
 
     async def wait_for(self, *given):
         self.heard.append(("wait_for", *given))
@@ -99,7 +103,7 @@ def plain(monkeypatch):
 # Records.
 
 def test_a_record_that_has_room_waits_for_nothing(face):
-    assert face.send() is face.core.delivery and face.core.heard == []
+    assert face.send() is face.core.delivery and face.core.heard == [("check",)]
 
 
 def test_a_record_waits_for_what_it_lacks_within_one_time(face):
@@ -107,14 +111,14 @@ def test_a_record_waits_for_what_it_lacks_within_one_time(face):
     assert face.send() is face.core.delivery
     assert face.core.heard == [
         ("check",), ("wait_for", "metadata", "t", 3, 60.0),
-        ("check",), ("wait_for", "memory", "t", 3, 56.0),
-        ("check",), ("wait_for", "memory", "t", 3, 52.0)]
+        ("check_same", 7), ("wait_for", "memory", "t", 3, 56.0),
+        ("check_same", 7), ("wait_for", "memory", "t", 3, 52.0), ("check_same", 7)]
 
 
 def test_the_time_that_is_left_is_never_less_than_none(face):
     face.core.puts, face.core.wait_s = ["metadata", "memory"], 99.0
     face.send()
-    assert face.core.heard[-1] == ("wait_for", "memory", "t", 3, 0.0)
+    assert face.core.heard[-2] == ("wait_for", "memory", "t", 3, 0.0)
 
 
 def test_a_callback_of_the_loops_own_thread_waits_for_nothing(plain):
@@ -122,7 +126,7 @@ def test_a_callback_of_the_loops_own_thread_waits_for_nothing(plain):
     plain.made._driver.thread = threading.current_thread()
     with pytest.raises(BufferFullError, match="a callback cannot wait for memory"):
         plain.send()
-    assert plain.core.heard == []
+    assert plain.core.heard == [("check",)]
 
 
 # Waiting and ending.

@@ -189,3 +189,55 @@ def test_the_asyncio_producer_has_transactions_too(bootstrap):
 
     asyncio.run(work())
     assert values_of(bootstrap, topic) == [b"committed"]
+
+
+def sending(producer, topic, is_table):
+    import pyarrow as pa
+
+    return producer.send_arrow(pa.table({"value": ["aborted"]}), topic) if is_table else (
+        producer.send(topic, b"aborted"))
+
+
+@pytest.mark.parametrize("is_table", [False, True])
+def test_a_send_that_waited_is_not_part_of_the_next_transaction(bootstrap, is_table):
+    topic = f"t-{uuid.uuid4().hex}"
+
+    async def work():
+        async with AioProducer(bootstrap_servers=bootstrap,
+                               transactional_id=f"id-{uuid.uuid4().hex}") as producer:
+            with pytest.raises(ZeroDivisionError):
+                async with producer.transaction():
+                    # It waits for the metadata of a topic that is unknown here.
+                    late = asyncio.create_task(sending(producer, topic, is_table))
+                    await asyncio.sleep(0)
+                    _ = 1 / 0
+            async with producer.transaction():
+                with pytest.raises(errors.IllegalStateError, match="the transaction ended"):
+                    await late
+                await producer.send(topic, b"committed")
+
+    asyncio.run(work())
+    assert values_of(bootstrap, topic) == [b"committed"]
+
+
+def test_a_record_added_after_its_check_is_not_part_of_the_next_transaction(bootstrap, protocol):
+    topic = new_topic(bootstrap)
+    with producer_of(bootstrap) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"a").result(10)
+        end = producer._core.transactions.end
+        late = []
+
+        async def ended(committed):
+            await end(committed)
+            late.append(producer._core.put(topic, None, b"late", 0, None, None, None))
+
+        producer._core.transactions.end = ended
+        producer.abort_transaction()
+        producer._core.transactions.end = end
+        producer.begin_transaction()
+        producer.send(topic, b"b")
+        producer.commit_transaction()
+        assert isinstance(late[0].exception(10), errors.KafkaError)
+    assert values_of(bootstrap, topic) == [b"b"]
