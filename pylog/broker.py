@@ -32,6 +32,7 @@ from pylog.eventloop.end_of_tick import EndOfTick
 from pylog.eventloop.threads import in_thread
 from pylog.log.errors import StartError
 from pylog.log.manager import LogManager
+from pylog.metadata import meta_properties
 from pylog.metadata.image.image import is_internal
 from pylog.metadata.service import metadata_of
 from pylog.server.dispatch import Dispatcher
@@ -161,6 +162,7 @@ class Broker:
     async def _start(self) -> None:
         """Open logs, metadata and listeners, and register. Raises StartError, OSError."""
         self.logs.open()
+        meta_properties.complete_memberships([path for _, path in self.logs.disks.usable()])
         if self.settings.is_member:
             await self.metadata.join()
             assert self.throttles is not None

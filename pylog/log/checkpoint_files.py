@@ -140,6 +140,15 @@ def sync_directory(path: str) -> None:
         os.close(directory)
 
 
+def free_name(path: str) -> str:
+    """Return `path`, with a number appended if that name exists."""
+    name, number = path, 1
+    while os.path.lexists(name):
+        number += 1
+        name = f"{path}.{number}"
+    return name
+
+
 def make_directory(path: str) -> None:
     """Create a directory if it is missing, and flush its name and its parents' names to disk: an
     earlier start may have created them and been killed before the flush.

@@ -55,9 +55,10 @@ class MemberMetadata(MetadataService):
         committed so far, and open the partitions. Raises StartError.
         """
         wait_s = self._settings["initial.broker.registration.timeout.ms"] / 1000
+        paths = [path for _, path in self._logs.disks.usable()]
+        identity.check_first(paths)
         try:
             async with asyncio.timeout(wait_s):
-                paths = [path for _, path in self._logs.disks.usable()]
                 new_cluster_id = None if identity.cluster_of(paths) else await self._ask_cluster()
                 store, clean, known = self._open_directories(new_cluster_id)
                 observer = self._open_copy(store, clean, known)

@@ -130,13 +130,14 @@ class ControllerMember(MemberMetadata):
 
     async def join(self) -> None:
         """Do MemberMetadata.join(), but from the quorum. Raises StartError."""
+        paths = [path for _, path in self._logs.disks.usable()]
+        meta_properties.check_first(paths)
         # The member's own timeout is shorter, and its error is more specific.
         self._give_up_s = asyncio.get_running_loop().time() + self._start_wait_s + PORT_WAIT_S
         if self._member is not None:
             self._member.start()
             # The other members answer too, but a node without a seat must not act for its id.
             await self._member.settled.wait()
-        paths = [path for _, path in self._logs.disks.usable()]
         known_id = meta_properties.cluster_of(paths)
         named = await self._patiently(self._quorum.known_cluster_id)
         cluster_id = named or await self._unnamed_cluster(known_id)

@@ -7,19 +7,25 @@ Invariants: all directories of a broker agree on cluster id and node id; a direc
 no separate history: a directory that belongs to a cluster does not run alone under its cluster's
   id, because the other nodes continue without it. Every directory stores the membership, so that
   reordering log.dirs or replacing a disk cannot hide it.
+metadata in the first directory: a node whose metadata is in another directory does not start an
+  empty copy beside it.
 Source: KIP-631, KIP-858 (directory.id).
 """
 
 import os
 from collections import namedtuple
 
-from pylog.log.checkpoint_files import sync_directory, write_whole
+from pylog.log.checkpoint_files import free_name, sync_directory, write_whole
 from pylog.log.errors import StartError
+from pylog.log.startup_scan import METADATA_PARTITION
 from pylog.metadata.controller.partitions.topics import id_from_text, id_text, random_id
 
 FILE = "meta.properties"
 MEMBERSHIP = "cluster.properties"
 VERSION = "1"
+ETCD = "etcd"
+# In the first of log.dirs only: the metadata log, and the data of this host's etcd member.
+IN_FIRST = (METADATA_PARTITION, os.path.join(ETCD, "member"))
 
 Identity = namedtuple("Identity", ("cluster_id", "node_id", "directories"))
 Identity.__doc__ = "cluster_id: 22 characters; directories: path -> 16-byte id."
@@ -90,6 +96,38 @@ def _change_membership(paths, found: Membership) -> list[str]:
     return members
 
 
+def complete_memberships(paths) -> None:
+    """Store the node's membership in its other directories. Raises StartError, OSError.
+
+    Versions that stored it in the first directory only left them without one. The identity in
+    meta.properties proves that a directory belongs to the same node.
+    """
+    found = membership_in(paths)
+    if found is None:
+        return
+    owner = found.cluster_id, str(found.node_id)
+    for path in paths:
+        entry = properties_of(path)
+        if (entry.get("cluster.id"), entry.get("node.id")) == owner and membership_of(path) is None:
+            write_membership(path, found)
+
+
+def check_first(paths) -> None:
+    """Raise StartError if another directory than the first holds the node's metadata: "metadata in
+    the first directory". paths: of the usable directories, in the order of log.dirs.
+    """
+    first, *others = paths
+    for name in IN_FIRST:
+        if os.path.isdir(os.path.join(first, name)):
+            continue
+        for path in others:
+            hidden = os.path.join(path, name)
+            if os.path.isdir(hidden):
+                raise StartError(
+                    f"the metadata of this node is in {hidden}, and log.dirs begins with {first}: "
+                    f"begin log.dirs with {path}. If that data is obsolete, move {hidden} away")
+
+
 def check_alone(paths) -> None:
     """Raise StartError if a directory belongs to a cluster: "no separate history"."""
     found = membership_in(paths)
@@ -133,7 +171,7 @@ def load_or_format(paths, node_id: int, random, new_cluster_id: str | None = Non
     directories = {}
     for path, entry in found.items():
         if not entry:
-            if os.path.exists(os.path.join(path, "__cluster_metadata-0")):
+            if os.path.exists(os.path.join(path, METADATA_PARTITION)):
                 raise StartError(f"{path} holds a metadata log but no {FILE}: restore that file")
             entry = {"version": VERSION, "cluster.id": cluster_id, "node.id": str(node_id),
                      "directory.id": id_text(random_id(random))}
@@ -191,10 +229,10 @@ def detach(paths, random) -> str:
         else id_text(random_id(random))
     members = _change_membership(paths, found._replace(change=DETACHING + new))
     for path in paths:
-        etcd = os.path.join(path, "etcd")
+        etcd = os.path.join(path, ETCD)
         if os.path.isdir(etcd):
             # The etcd member's data is useless to a standalone node, but it is not ours to delete.
-            os.rename(etcd, f"{etcd}.{found.cluster_id}")
+            os.rename(etcd, free_name(f"{etcd}.{found.cluster_id}"))
     for path in paths:
         entry = properties_of(path)
         if entry:

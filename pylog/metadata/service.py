@@ -85,7 +85,9 @@ class MetadataService:
         new cluster whose brokers are other nodes. Raises StartError.
         """
         logs = self._logs
-        identity.check_alone([path for _, path in logs.disks.usable()])
+        paths = [path for _, path in logs.disks.usable()]
+        identity.check_alone(paths)
+        identity.check_first(paths)
         store, clean, checkpoints = self._open_directories(None)
         try:
             self._log = LocalLog(

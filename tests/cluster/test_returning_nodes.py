@@ -55,6 +55,44 @@ def test_a_new_order_of_directories_does_not_let_a_member_run_alone(cluster, tmp
             single.start()
 
 
+def with_second_directory(member, second) -> None:
+    member.stop()
+    member.overrides["log.dirs"] = f"{member.data_dir},{second}"
+
+
+def test_a_new_order_of_directories_starts_no_empty_etcd_beside_the_members_data(cluster, tmp_path):
+    create(cluster.brokers[1], "before", 3)
+    member, second = cluster.brokers[3], tmp_path / "second"
+    with_second_directory(member, second)
+    cluster.start_broker(3)
+    member.stop()
+    member.overrides["log.dirs"] = f"{second},{member.data_dir}"
+    with pytest.raises(BrokerDied, match=f"the metadata of this node is in {member.data_dir}"):
+        member.start()
+    assert not (second / "etcd").exists()
+    member.overrides["log.dirs"] = f"{member.data_dir},{second}"
+    cluster.start_broker(3)
+    until(lambda: topics_of(member) == {"before"}, words=cluster.tails())
+
+
+def test_a_start_without_a_quorum_marks_every_directory_of_an_older_versions_node(
+        cluster, tmp_path):
+    member, second = cluster.brokers[3], tmp_path / "second"
+    with_second_directory(member, second)
+    cluster.start_broker(3)
+    for broker in cluster.brokers.values():
+        broker.kill()
+    mark = second / meta_properties.MEMBERSHIP
+    mark.unlink()
+    member.spawn()
+    until(mark.exists, words=cluster.tails())
+    member.kill()
+    single = alone(member)
+    single.overrides["log.dirs"] = str(second)
+    with pytest.raises(BrokerDied, match="belongs to cluster .*brokerd detach"):
+        single.start()
+
+
 def test_a_node_whose_metadata_log_diverged_reads_the_clusters_again(cluster):
     first = cluster.brokers[1]
     create(first, "before", 3)

@@ -160,3 +160,40 @@ def test_a_node_that_leaves_its_cluster_gets_another_cluster_id(tmp_path, crash,
     assert os.listdir(tmp_path / "a" / f"etcd.{KNOWN.cluster_id}") == ["member"]
     with pytest.raises(StartError, match="belongs to no cluster"):
         identity.detach(paths, random.Random(5))
+
+
+def test_leaving_a_cluster_again_keeps_the_etcd_data_of_the_first_time(tmp_path):
+    path = str(tmp_path)
+    for number in range(3):
+        identity.write_membership(path, KNOWN)
+        os.makedirs(tmp_path / "etcd" / "member" / str(number))
+        identity.detach([path], random.Random(number))
+    assert {name: os.listdir(tmp_path / name / "member") for name in os.listdir(path)
+            if name.startswith("etcd")} == {
+        f"etcd.{KNOWN.cluster_id}{suffix}": [str(number)]
+        for number, suffix in enumerate(("", ".2", ".3"))}
+
+
+def test_a_directory_without_a_membership_gets_the_one_of_its_node(tmp_path):
+    paths = made(tmp_path, "a", "b", "other node", "other cluster", "empty")
+    identity.load_or_format(paths[:2], KNOWN.node_id, random.Random(1), KNOWN.cluster_id)
+    identity.load_or_format([paths[2]], 3, random.Random(2), KNOWN.cluster_id)
+    identity.load_or_format([paths[3]], KNOWN.node_id, random.Random(3), "d" * 22)
+    identity.complete_memberships(paths)
+    assert list(map(identity.membership_of, paths)) == [None] * 5
+    identity.write_membership(paths[0], KNOWN)
+    identity.complete_memberships(paths)
+    assert list(map(identity.membership_of, paths)) == [KNOWN, KNOWN, None, None, None]
+
+
+@pytest.mark.parametrize("name", ["__cluster_metadata-0", "etcd/member"])
+def test_metadata_in_another_directory_than_the_first_ends_the_start(tmp_path, name):
+    first, second = made(tmp_path, "a", "b")
+    identity.check_first([first, second])
+    os.makedirs(os.path.join(second, name))
+    with pytest.raises(StartError, match=f"is in {second}/{name}, and log.dirs begins with {first}"
+                                         f": begin log.dirs with {second}"):
+        identity.check_first([first, second])
+    identity.check_first([second, first])
+    os.makedirs(os.path.join(first, name))
+    identity.check_first([first, second])

@@ -13,6 +13,7 @@ import shutil
 
 from pylog._native import batch
 from pylog._native.log import LogError
+from pylog.log.checkpoint_files import free_name
 from pylog.metadata.image import snapshot as snapshots
 from pylog.metadata.log.metadata_log import Conflict, MetadataBatch
 from pylog.metadata.log.replica_log import ObservedLog
@@ -112,9 +113,8 @@ class QuorumLog(ObservedLog):
         """
         if keep:
             self._log.settle(self._now_ms())
-            kept = f"{self._folder}.{self._log.end_offset}.diverged"
-            shutil.rmtree(kept, ignore_errors=True)
-            shutil.copytree(self._folder, kept)
+            shutil.copytree(self._folder, free_name(
+                f"{self._folder}.{self._log.end_offset}.diverged"))
         for name in os.listdir(self._folder):
             if name.endswith(".checkpoint"):
                 os.unlink(os.path.join(self._folder, name))

@@ -19,7 +19,7 @@ from typing import Any
 from pylog._native import batch
 from pylog.config import ConfigError, Settings
 from pylog.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS, Listener
-from pylog.log.checkpoint_files import CLEAN_SHUTDOWN, sync_directory
+from pylog.log.checkpoint_files import CLEAN_SHUTDOWN, free_name, sync_directory
 from pylog.log.log_directories import LOCK, locked
 from pylog.log.errors import StartError
 from pylog.log.partition_log import topic_id_in
@@ -201,7 +201,7 @@ def _place_of_metadata(settings: Settings, execute: bool) -> Iterator[Finding]:
     os.rename(scratch, wanted)
     sync_directory(settings.log_dirs[0])
     # Move Kafka's copy away: two metadata logs would be two histories.
-    os.rename(source, f"{source}.moved")
+    os.rename(source, free_name(f"{source}.moved"))
     yield Finding("metadata", wanted, OK, f"moved from {source}",
                   "for Kafka, take metadata.log.dir out of its settings")
 

@@ -160,11 +160,13 @@ def test_a_metadata_log_in_another_place_is_moved_when_told(stopped, tmp_path):
     other = tmp_path / "metadata"
     other.mkdir()
     os.rename(stopped / adopt.METADATA, other / adopt.METADATA)
+    kept = other / f"{adopt.METADATA}.moved" / "earlier"
+    kept.mkdir(parents=True)
     assert "--execute moves it" in failures(looked(stopped, metadata_log_dir=str(other)))[0]
     assert (other / adopt.METADATA).is_dir()
     found = looked(stopped, metadata_log_dir=str(other), execute=True)
     assert adopt.is_adoptable(found)
-    assert not (other / adopt.METADATA).exists()
+    assert not (other / adopt.METADATA).exists() and kept.exists()
     node = Node(stopped)
     assert node.logs.get("a", 0).end_offset == 3
     node.stop()
