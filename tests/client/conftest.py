@@ -1,4 +1,4 @@
-"""`broker` is brokerd, then Apache Kafka: the same tests for both."""
+"""Fixtures. `broker` is brokerd, then Apache Kafka: both run the same tests."""
 
 import contextlib
 import signal
@@ -13,7 +13,7 @@ def broker(request):
 
 @pytest.fixture
 def virtual_time(monkeypatch):
-    """A clock for these modules of the client: `virtual_time(module, ...)`."""
+    """Return a virtual clock for these modules of the client: `virtual_time(module, ...)`."""
     from tests.client.virtual_time import VirtualTime
 
     clock = VirtualTime()
@@ -28,7 +28,7 @@ def virtual_time(monkeypatch):
 
 @pytest.fixture
 def play(virtual_time, monkeypatch):
-    """`play(steps, **settings)`: a consumer's core on a cluster that the test plays."""
+    """`play(steps, **settings)`: a consumer's core on a simulated cluster."""
     from tests.client.played_consumer import player
 
     return player(virtual_time, monkeypatch)
@@ -36,7 +36,7 @@ def play(virtual_time, monkeypatch):
 
 @pytest.fixture
 def play_member(virtual_time, monkeypatch):
-    """`play_member(steps, **settings)`: a member whose coordinator the test plays."""
+    """`play_member(steps, **settings)`: a member with a simulated coordinator."""
     from tests.client.played_group import member_player
 
     return member_player(virtual_time, monkeypatch)
@@ -44,7 +44,7 @@ def play_member(virtual_time, monkeypatch):
 
 @pytest.fixture
 def fetch(virtual_time):
-    """`fetch(steps, **settings)`: a fetcher whose brokers the test plays."""
+    """`fetch(steps, **settings)`: a fetcher with simulated brokers."""
     from tests.client.played_fetches import fetch_player
 
     return fetch_player(virtual_time)
@@ -52,7 +52,7 @@ def fetch(virtual_time):
 
 @pytest.fixture
 def interrupted_after():
-    """`with interrupted_after(seconds):` fails when it lasts longer, also in a loop that spins."""
+    """`with interrupted_after(seconds):` fails after that time, also in a busy loop."""
     @contextlib.contextmanager
     def limit(seconds: float):
         def spins(*_):

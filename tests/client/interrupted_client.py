@@ -2,8 +2,8 @@
 
     python -m tests.client.interrupted_client SCENARIO BOOTSTRAP TOPIC
 
-Owns: nothing; prints the values that were acknowledged, as JSON.
-Invariants: (1) a call that hangs ends the process with the stacks of its threads.
+Owns: nothing; prints the acknowledged values as JSON.
+Invariants: a call that hangs ends the process with the stacks of its threads.
 """
 
 import faulthandler
@@ -26,7 +26,7 @@ SEED = int(os.environ.get("SEED", random.randrange(1 << 32)))
 
 
 class Program:
-    """A producer, its records' outcomes, and handlers to interrupt it with."""
+    """A producer, its records' outcomes, and signal handlers for it."""
 
     def __init__(self, bootstrap, topic, **settings):
         self.bootstrap, self.topic = bootstrap, topic
@@ -39,7 +39,7 @@ class Program:
         self.producer.partitions_for(self.topic)
 
     def send(self):
-        """Send a record with a callback; returns its Delivery."""
+        """Send a record with a callback; return its Delivery."""
         number = next(self.numbers)
         value = b"%d " % number + bytes(600)
 
@@ -62,7 +62,8 @@ class Program:
 class Interruption:
     """`with Interruption(handler, at) as it:` calls the handler before the at-th bytecode.
 
-    passed: how many bytecodes have run."""
+        passed: number of bytecodes executed.
+    """
 
     def __init__(self, handler, at):
         self.handler, self.at, self.passed = handler, at, 0
@@ -77,7 +78,7 @@ class Interruption:
 
     def _trace(self, frame, event, arg):
         if frame.f_code is Interruption.__exit__.__code__:
-            return None  # The call is over.
+            return None  # The call has returned.
         frame.f_trace_opcodes = True
         if event == "opcode":
             self.passed += 1
@@ -87,10 +88,10 @@ class Interruption:
 
 
 def at_every_bytecode(call, handler, prepare=lambda: None):
-    """Run `call` again and again, with the handler before its first, its second, ... bytecode."""
+    """Run `call` repeatedly, with the handler before its first, its second, ... bytecode."""
     for at in itertools.count(1):
         prepare()
-        faulthandler.dump_traceback_later(HANG_S, exit=True)  # Keeps (1).
+        faulthandler.dump_traceback_later(HANG_S, exit=True)
         with Interruption(handler, at) as interruption:
             call()
         if interruption.passed < at:
@@ -158,7 +159,7 @@ def polls(program):
 
 
 def storm(program, number):
-    """Send while signals arrive at random moments, each of whose handlers flushes."""
+    """Send while signals arrive at random moments; each handler flushes."""
     print(f"seed {SEED}", file=sys.stderr)
     source, inside, rounds = random.Random(SEED), False, 0
 

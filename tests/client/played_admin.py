@@ -1,4 +1,4 @@
-"""An admin client and the brokers that it asks, as far as a test says what they answer.
+"""An admin client with simulated brokers.
 
 Owns: nothing.
 """
@@ -15,8 +15,9 @@ CONTROLLER, COORDINATOR, LEADER, ANY = 1, 2, 3, None
 
 
 class Cluster:
-    """asked: (node, request, version or None), in order. answers: what comes back, in order; a
-    callable is given the request. versions: request's name -> the version that brokers speak."""
+    """asked: (node, request, version or None), in order. answers: responses, in order; a callable
+    gets the request. versions: request's name -> the brokers' version.
+    """
 
     def __init__(self, *answers):
         self.asked, self.answers, self.versions, self.forgotten = [], list(answers), {}, []
@@ -26,7 +27,7 @@ class Cluster:
             controller=CONTROLLER)
 
     async def retry(self, attempt, timeout=None):
-        """Without a pause, and not for ever."""
+        """Retry without a pause, a limited number of times."""
         while True:
             self.tries += 1
             try:
@@ -69,7 +70,7 @@ class Cluster:
 
 
 def admin_of(*answers, **settings):
-    """(Admin, its Cluster) whose brokers answer so."""
+    """Return (Admin, its Cluster) whose brokers respond with `answers`."""
     made = Admin.__new__(Admin)
     made.settings = Settings(ADMIN, {"bootstrap.servers": "b:1", **settings})
     made._made = Cluster(*answers)

@@ -1,8 +1,8 @@
-"""A consumer's core on a cluster that the test plays, for the pure tests.
+"""A consumer's core on a simulated cluster, for unit tests.
 
 Owns: nothing.
-Invariants: (1) what the core asks of others is written down in `asked`, in order; no broker and no
-  clock but the virtual one is behind it.
+Invariants: requests of the core are recorded in `asked`, in order; there is no broker and only a
+  virtual clock.
 """
 
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ ONE, TWO, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition
 
 def picture(epoch: int = 0, version: int = 1, topics=("t", "u"), partitions: int = 2,
             internal=()) -> Metadata:
-    """Metadata of topics that broker 1 leads, all in one leader epoch."""
+    """Return metadata of topics that broker 1 leads, all in one leader epoch."""
     return Metadata(
         version=version, nodes={1: Node(1, "h", 1), 2: Node(2, "h", 2)}, topics={
             name: TopicInfo(name, name.encode() * 16, name in internal, 0, {
@@ -38,7 +38,7 @@ def picture(epoch: int = 0, version: int = 1, topics=("t", "u"), partitions: int
 
 
 class Member:
-    """A membership that writes down what it is asked."""
+    """A membership that records its calls."""
 
     def __init__(self, world, generation=3):
         self.world, self.generation, self.polled_s = world, generation, 0.0
@@ -75,7 +75,7 @@ class Member:
 
 
 class World:
-    """refusals: what the next commits fail with; committed, ends, begins: what is answered."""
+    """refusals: errors of the next commits; committed, ends, begins: responses."""
 
     def __init__(self, clock, monkeypatch, **settings):
         self.clock, self.asked, self.notices, self.pokes = clock, [], 0, 0
@@ -102,7 +102,9 @@ class World:
         return self.core.membership
 
     def standing(self, **at):
-        """Assigns partitions of `t` by hand, p0=5 at offset 5; None is not known. Their states."""
+        """Assign partitions of `t` manually, p0=5 at offset 5, None for an unknown position.
+        Returns their states.
+        """
         made = self.core.subscription.assign(
             TopicPartition("t", int(name[1:])) for name in at)
         for state, offset in zip(made, at.values()):
@@ -110,7 +112,7 @@ class World:
                 state.move_to(offset)
         return made
 
-    # What the core is given.
+    # Dependencies of the core.
 
     def _notified(self):
         self.notices += 1
@@ -156,14 +158,14 @@ class World:
 
 
 def listener(calls, *names):
-    """One whose callbacks of these names write down what they are given."""
+    """Return a listener whose callbacks of these names record their arguments."""
     return SimpleNamespace(**{
         f"on_partitions_{name}": lambda given, name=name: calls.append((name, given))
         for name in names})
 
 
 def player(virtual_time, monkeypatch):
-    """play(steps, **settings) runs steps(world) on an event loop whose waits take no time."""
+    """play(steps, **settings) runs steps(world) on an event loop with a virtual clock."""
     clock = virtual_time(consumer_core, commit_manager)
 
     def play(steps, **settings):

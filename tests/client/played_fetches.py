@@ -1,8 +1,8 @@
-"""A fetcher and the brokers that the test plays for it.
+"""A fetcher with simulated brokers.
 
 Owns: nothing.
-Invariants: (1) a fetch stands in `requests` until the test answers it; no socket and no clock but
-  the virtual one is behind it.
+Invariants: a fetch stays in `requests` until the test responds to it; there is no socket and only a
+  virtual clock.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ RESPONSE = messages.FetchResponse
 
 
 class Pool(BufferPool):
-    """Counts the buffers that came back."""
+    """Counts the returned buffers."""
 
     given_back = 0
 
@@ -32,7 +32,7 @@ class Pool(BufferPool):
 
 
 class World:
-    """One or two brokers; `requests` wait until the test answers them, the newest first."""
+    """One or two brokers; `requests` wait for the test's response, the newest first."""
 
     def __init__(self, clock, **settings):
         self.clock, self.requests, self.version, self.refreshes = clock, [], 16, 0
@@ -45,7 +45,7 @@ class World:
         self.queue = FetchBuffer(1000, False, True)
         self.fetcher = Fetcher(self, self.subscription, self.queue, self._arrived)
 
-    # What the fetcher uses of Cluster and Connection.
+    # The parts of Cluster and Connection that the fetcher uses.
 
     def backoff(self):
         return clusters.Backoff(self.settings.seconds("retry.backoff.ms"),
@@ -73,10 +73,10 @@ class World:
     def _arrived(self):
         self.arrivals += 1
 
-    # What tests do.
+    # Used by tests.
 
     def assigned(self, *partitions):
-        """Their states, at offset 7."""
+        """Assign partitions at offset 7 and return their states."""
         made = self.subscription.assign(partitions)
         for state in made:
             state.move_to(7)
@@ -87,13 +87,13 @@ class World:
         return await self.soon()
 
     async def soon(self):
-        """The newest request after all that can be done now is done."""
+        """Run all pending work and return the newest request."""
         for _ in range(10):
             await asyncio.sleep(0)
         return self.requests[-1] if self.requests else None
 
     async def answered(self, *rows, session=0, code=0):
-        """Answers the newest request; the one that follows it."""
+        """Respond to the newest request and return the next one."""
         asked = self.requests[-1]
         topics = [RESPONSE.FetchableTopicResponse(
             topic=tp.topic, topic_id=tp.topic.encode() * 16, partitions=[row]) for tp, row in rows]
@@ -114,7 +114,7 @@ def row(tp, records=b"", code=0, leader=None, **more):
 
 
 def named(request):
-    """(topic, partition, offset) of what a request names."""
+    """Return (topic, partition, offset) of each partition in a request."""
     return [(topic.topic, part.partition, part.fetch_offset)
             for topic in request.it.topics for part in topic.partitions]
 
@@ -128,7 +128,7 @@ def records(base, count=3):
 
 
 def fetch_player(virtual_time):
-    """fetch(steps, **settings) runs steps(world) on an event loop whose waits take no time."""
+    """fetch(steps, **settings) runs steps(world) on an event loop with a virtual clock."""
     clock = virtual_time(fetcher)
 
     def run(steps, **settings):

@@ -1,8 +1,8 @@
-"""A member of a group by the classic protocol, with a coordinator that the test plays.
+"""A member of a classic group, with a simulated coordinator.
 
 Owns: nothing.
-Invariants: (1) what the coordinator is asked stands in `requests`, in order; no broker and no clock
-  but the virtual one is behind it.
+Invariants: requests to the coordinator are recorded in `requests`, in order; there is no broker and
+  only a virtual clock.
 """
 
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ def synced(*partitions, code=0):
 
 
 class World:
-    """The host and the coordinator. script: answers by the request's kind, in turn."""
+    """The host and the coordinator. script: responses by the request's kind, in turn."""
 
     def __init__(self, clock, monkeypatch, topics=("t",), **settings):
         self.clock, self.polling, self.notices, self.calls = clock, False, 0, []
@@ -63,7 +63,7 @@ class World:
             raise found
         return found
 
-    # What the member uses of its host.
+    # The parts of its host that the member uses.
 
     def _forgot(self, *_):
         self.forgotten += 1
@@ -81,7 +81,7 @@ class World:
         self.calls.append(("commit", [tp for tp, state in self.subscription.states.items()
                                       if state.revoking]))
 
-    # What tests look at.
+    # Used by tests.
 
     def asked(self, kind):
         return [request for name, request, _, _ in self.requests if name == kind]
@@ -91,7 +91,7 @@ class World:
 
 
 def member_player(virtual_time, monkeypatch):
-    """play_member(steps, **settings) runs steps(world, member); waits take no time."""
+    """play_member(steps, **settings) runs steps(world, member) on a virtual clock."""
     clock = virtual_time(classic_membership)
 
     def play(steps, **settings):

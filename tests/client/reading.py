@@ -1,4 +1,4 @@
-"""What lies in a topic, read by a client that is not ours."""
+"""Reads topics with a client that is not ours."""
 
 import time
 import uuid
@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 
 def new_topic(bootstrap: str, partitions: int = 1, **config) -> str:
-    """The name of a topic that was just created. It keeps records of long ago: tests write such."""
+    """Create a topic and return its name. It keeps old records: tests write such records."""
     config.setdefault("retention.ms", "-1")
     name = f"t-{uuid.uuid4().hex[:12]}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -18,9 +18,9 @@ def new_topic(bootstrap: str, partitions: int = 1, **config) -> str:
 
 
 def await_markers(bootstrap: str, topic: str, partitions: int = 1) -> None:
-    """Returns when no transaction is open in a topic, which is what ended ones have to wait for.
+    """Wait until a topic has no open transaction.
 
-    EndTxn is answered when the coordinator has decided, and the markers are written after that.
+        EndTxn returns when the coordinator has decided; the markers are written after that.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap})
     asked = {TopicPartition(topic, partition): OffsetSpec.latest()
@@ -38,7 +38,7 @@ def await_markers(bootstrap: str, topic: str, partitions: int = 1) -> None:
 
 
 def read_topic(bootstrap: str, topic: str, partitions: int, isolation="read_committed") -> dict:
-    """Per partition its records: (offset, key, value, timestamp ms, headers), to the end."""
+    """Return records per partition: (offset, key, value, timestamp ms, headers), to the end."""
     consumer = Consumer({
         "bootstrap.servers": bootstrap, "group.id": "unused", "isolation.level": isolation,
         "enable.auto.commit": False, "enable.partition.eof": True, "fetch.wait.max.ms": 50,

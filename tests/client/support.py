@@ -1,7 +1,7 @@
-"""What the client's tests share: topics, records that went in without the client's producer.
+"""Shared by the client's tests: topics, and records written without the client's producer.
 
 Owns: nothing.
-Invariants: (1) names of topics and groups are new in each test: brokers are shared.
+Invariants: names of topics and groups are new in each test: brokers are shared.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from pylog.client.config.settings import CODECS, Settings
 from pylog.client.network.cluster import Cluster
 from pylog.protocol import messages
 
-# Young enough for every retention time, and no later than now.
+# Newer than every retention time, and not in the future.
 BASE_MS = time.time_ns() // 10**9 * 1000 - 3_600_000
 WAIT_S = 30.0
 _numbers = itertools.count()
 
 
 def new_name(stem: str) -> str:
-    """Keeps (1)."""
+    """Return a name that no other test uses."""
     return f"{stem}-{next(_numbers)}-{time.time_ns() % 10**9}"
 
 
@@ -41,7 +41,7 @@ async def _create(bootstrap: str, name: str, partitions: int) -> None:
 
 
 def rows(count: int, start: int = 0) -> list[tuple]:
-    """(key, value, timestamp, headers): every fifth key and every seventh value is null."""
+    """Return (key, value, timestamp, headers): every fifth key and every seventh value is null."""
     return [(None if number % 5 == 4 else b"k%d" % number,
              None if number % 7 == 6 else b"value %d" % number,
              BASE_MS + 1000 * number, [("n", b"%d" % number)] if number % 2 else [])
@@ -50,7 +50,7 @@ def rows(count: int, start: int = 0) -> list[tuple]:
 
 def put(broker, topic: str, given: list[tuple], partition: int = 0, codec: str = "none",
         batch_records: int = 50) -> None:
-    """Appends rows to one partition."""
+    """Append rows to one partition."""
     asyncio.run(_put(broker.bootstrap, topic, given, partition, CODECS.index(codec),
                      batch_records))
 
@@ -70,11 +70,11 @@ async def _put(bootstrap, topic, given, partition, codec, batch_records) -> None
                 answer = await cluster.send(node, request)
                 errors.raise_for(answer.responses[0].partition_responses[0].error_code)
 
-            await cluster.retry(append)  # A new topic's leader may not know that it leads yet.
+            await cluster.retry(append)  # A new topic's leader may not have become leader yet.
 
 
 def reader(broker, topic: str | None = None, **settings) -> Consumer:
-    """A consumer that begins at the beginning, of all partitions of a topic when one is named."""
+    """Return a consumer that starts at the beginning, of all partitions if a topic is given."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "auto.offset.reset": "earliest"},
                         **settings)
     if topic is not None:
@@ -84,7 +84,7 @@ def reader(broker, topic: str | None = None, **settings) -> Consumer:
 
 
 def collect(consumer, count: int, wait_s: float = WAIT_S) -> list:
-    """`count` records; fewer are a failure."""
+    """Return `count` records; fail if there are fewer."""
     found: list = []
     end_s = time.monotonic() + wait_s
     while len(found) < count:
@@ -98,7 +98,7 @@ def as_rows(found: list) -> list[tuple]:
 
 
 def poll_until(consumers, condition, what: str, wait_s: float = WAIT_S) -> list:
-    """Polls them in turn until a condition holds; the records that came meanwhile."""
+    """Poll the consumers in turn until a condition holds; return the records received."""
     found: list = []
     end_s = time.monotonic() + wait_s
     while not condition():

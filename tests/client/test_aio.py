@@ -1,4 +1,4 @@
-"""The consumer for asyncio: the same calls, awaited."""
+"""The asyncio consumer: the same calls, awaited."""
 
 import asyncio
 import inspect

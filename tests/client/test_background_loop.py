@@ -1,5 +1,4 @@
-"""The loop that the synchronous clients share: who runs what on which thread, and what an
-interrupted wait leaves."""
+"""The event loop that the blocking clients share: threads of callbacks, and interrupted waits."""
 
 import asyncio
 import concurrent.futures
@@ -69,11 +68,11 @@ def test_a_forked_child_is_told_so_and_its_work_is_not_left_open(driver, monkeyp
     assert work.cr_frame is None
 
 
-# The one that is shared.
+# The shared driver.
 
 @pytest.fixture
 def shared(monkeypatch):
-    """Drivers that are made; none is at first."""
+    """Return the list of created drivers; initially empty."""
     made = []
 
     class Made:
@@ -240,7 +239,7 @@ def test_a_single_user_may_call_again_and_another_thread_may_not():
     assert len(failures) == 1
 
 
-# What ends no loop.
+# Exceptions that must not end the loop.
 
 @pytest.mark.parametrize("failure", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(),
                                      ValueError("planted")])

@@ -1,4 +1,4 @@
-"""Blocking calls beside an event loop, also where no thread can be started."""
+"""Blocking calls next to a running event loop, also if no thread can be started."""
 
 import asyncio
 import contextvars

@@ -1,6 +1,6 @@
-"""Every callback of the application raises every kind of exception: no client stops for it.
+"""Every callback of the application raises every kind of exception: no client stops.
 
-Each test then proves that the same client, and another one of the process, still work.
+Each test then checks that the same client, and another client of the process, still work.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ def raising(kind, called):
 
 
 def from_coroutine(kind) -> type[BaseException]:
-    """What a coroutine's caller gets when code inside it raises `kind`."""
+    """Return what a coroutine's caller gets if code inside it raises `kind`."""
     return RuntimeError if kind is StopIteration else kind
 
 
@@ -116,7 +116,9 @@ def test_an_interceptor_or_serializer_of_a_send_raises_it_where_the_record_is_se
 @pytest.mark.parametrize("where", ["on_assign", "on_revoke"])
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_rebalance_listener(target, topic, kind, where, protocol):
-    """The call that ran it raises it; the consumer has its partitions, and another call works."""
+    """The call that ran the callback raises the exception; the consumer has its partitions, and
+    another call works.
+    """
     called = []
 
     def once(partitions):
@@ -203,7 +205,7 @@ def test_an_acknowledgement_callback_of_a_share_consumer(target, topic, kind):
         wait_for(lambda: consumer.poll(1.0))
 
 
-# With asyncio an exit ends the application's loop, as in asyncio's own callbacks.
+# With asyncio, an exit ends the application's loop, as in asyncio's own callbacks.
 
 ENDS_LOOP = (SystemExit, KeyboardInterrupt)
 
@@ -244,7 +246,7 @@ def test_a_callback_on_the_loop_of_the_application(target, topic, kind, where):
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(0.05)
             finally:
-                # The client works, or says that its loop is being ended.
+                # The client works, or reports that its loop is closing.
                 with contextlib.suppress(*[FatalError] if kind in ENDS_LOOP else []):
                     await producer.send_and_wait(topic, b"after")
                 done.append(topic)
@@ -300,7 +302,7 @@ def test_a_listener_on_the_loop_of_the_application(target, topic, kind, is_corou
     assert len(called) == 1
 
 
-# Code of the application that reads records, or chooses where they go.
+# Application code that processes records, or chooses their partition.
 
 VALUES = [b"0", b"1", b"2", b"3", b"4"]
 
@@ -337,7 +339,7 @@ def put_values(bootstrap, topic):
 
 
 def read_error(where, kind):
-    """What the reader gets when this code raises `kind`."""
+    """Return the exception that the reader gets if this code raises `kind`."""
     is_wrapped = issubclass(kind, Exception) and where != "interceptor_classes"
     return RecordDeserializationError if is_wrapped else kind
 
@@ -371,7 +373,7 @@ def test_code_that_reads_records_loses_and_skips_none(target, topic, kind, where
                 raised.append(type(failure))
         expected = read_error(where, kind)
         if iterates:
-            expected = from_coroutine(expected)  # Of a generator as well.
+            expected = from_coroutine(expected)  # The same for a generator.
         assert found == VALUES and raised == [expected] and failing.calls == failing.times
         partition = TopicPartition(topic, 0)
         consumer.commit(timeout=WAIT_S)
@@ -406,7 +408,7 @@ def test_code_that_reads_records_with_asyncio_loses_and_skips_none(
                     raised.append(type(failure))
             expected = from_coroutine(read_error(where, kind))
             if iterates and expected is StopAsyncIteration:
-                expected = RuntimeError  # As of every asynchronous generator.
+                expected = RuntimeError  # Like every asynchronous generator.
             assert found == VALUES and raised == [expected] and failing.calls == failing.times
             await consumer.commit()
 
@@ -463,7 +465,7 @@ def test_code_that_reads_shared_records_with_asyncio_has_them_delivered_again(
 
 
 def partitioner(kind):
-    """One that raises once."""
+    """Serializer that raises once."""
     failing = Failing(kind, b"bad")
 
     def choose(topic, key, partitions, *more):
@@ -505,7 +507,8 @@ def test_a_partitioner_with_asyncio_raises_where_the_record_is_sent(target, topi
         async with asyncio.timeout(60), aio.Producer(
                 bootstrap_servers=target.bootstrap,
                 partitioner_class=partitioner(kind)) as producer:
-            # A thread chooses for send_arrow, where only an Exception reaches the caller.
+            # send_arrow chooses partitions on a thread, from which only an Exception reaches the
+            # caller.
             is_exception = issubclass(kind, Exception)
             expected = from_coroutine(kind) if call == "send" or is_exception else RuntimeError
             with pytest.raises(expected):
@@ -530,7 +533,7 @@ def test_a_serializer_raises_where_the_record_is_sent(target, topic, kind, where
 
 
 def assignor(kind, called):
-    """One that raises once."""
+    """Partitioner that raises once."""
     def assign(counts, members):
         if not called:
             raising(kind, called)(counts)

@@ -1,4 +1,4 @@
-"""Functions of the application on an event loop: what they raise stays theirs."""
+"""Application functions on an event loop: their exceptions do not affect the client."""
 
 import asyncio
 

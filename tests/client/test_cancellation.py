@@ -1,4 +1,4 @@
-"""Calls with asyncio that are cancelled at each of their awaits: the client stays usable."""
+"""asyncio calls cancelled at each of their awaits: the client stays usable."""
 
 import asyncio
 import inspect
@@ -23,7 +23,7 @@ def name() -> str:
 
 
 async def cancel_after(turns: int, work) -> bool:
-    """Cancel a call after some turns of the loop. Return True if it was not over before."""
+    """Cancel a call after some iterations of the loop. Return True if it was still running."""
     task = asyncio.ensure_future(work)
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -72,7 +72,7 @@ def test_the_end_of_a_transaction_waits_for_offsets_whose_call_was_cancelled(
             await producer.init_transactions()
             for turns in range(TURNS):
                 producer.begin_transaction()
-                # Its task runs from the first turn on, and sends although the caller leaves.
+                # Its task starts immediately, and sends although the caller is cancelled.
                 await cancel_after(turns, producer.send_offsets_to_transaction(
                     {partition: turns + 1}, group))
                 await (producer.commit_transaction() if commits else producer.abort_transaction())
@@ -136,7 +136,7 @@ def test_a_call_of_a_share_consumer_that_is_cancelled_loses_no_record(target, to
 
 
 def test_acknowledgements_of_a_cancelled_commit_are_sent(target, topic):
-    """None of the records is delivered a second time."""
+    """No record is delivered a second time."""
     group, outcomes = name(), []
 
     async def main():
@@ -177,7 +177,7 @@ def test_a_program_that_polls_a_share_consumer_without_a_pause_lets_other_tasks_
 
 
 def minimal(call) -> dict:
-    """An argument for each parameter that has no default: an empty collection, or a name."""
+    """Return an argument for each parameter without a default: an empty collection, or a name."""
     kinds = {"str": "absent", "bytes": b"absent", "int": 0, "Mapping": {}, "TopicPartition":
              TopicPartition("absent", 0)}
     return {key: kinds.get(str(parameter.annotation).partition("[")[0], [])

@@ -1,4 +1,4 @@
-"""The tree of exceptions."""
+"""The exception hierarchy."""
 
 import pytest
 

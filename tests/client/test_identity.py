@@ -1,4 +1,4 @@
-"""A producer's id, epoch and transactions against a coordinator that the test plays."""
+"""A producer's id, epoch and transactions with a simulated coordinator."""
 
 import asyncio
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ ONE = TopicPartition("t", 1)
 
 
 class World:
-    """Answers by the script; versions are the highest that is asked for, else 9."""
+    """Responds from the script; versions are the highest requested, or 9."""
 
     def __init__(self, clock, version=1, transactional=True, **more):
         self.clock, self.script, self.requests = clock, [], []
@@ -76,7 +76,7 @@ class World:
         return self.clock.run(all_steps())
 
     def begun(self):
-        """In a transaction as producer 7 in epoch 3."""
+        """Begin a transaction as producer 7 in epoch 3."""
         self.script.insert(0, INIT(producer_id=7, producer_epoch=3))
         self.run(self.one.init, self.one.begin)
         self.requests.clear()
@@ -168,7 +168,7 @@ def test_a_closed_producer_asks_no_more(clock):
     assert clock.now_s == 1000.0
 
 
-# The beginning.
+# Begin.
 
 def test_who_begins_names_itself_and_fences_what_was_before(clock):
     world = World(clock, transaction_timeout_ms=1234)
@@ -255,7 +255,7 @@ def test_without_an_id_nothing_is_sent(world):
     assert not world.one.admits("t", 0) and not world.requests
 
 
-# The end.
+# End.
 
 def test_a_transaction_that_nobody_heard_of_ends_without_a_request(world):
     one = world.begun()
@@ -280,7 +280,7 @@ def test_the_end_says_who_ends_what_and_how(world, commits):
 
 
 def test_an_abort_after_a_failure_has_a_new_epoch_begin(clock):
-    """KIP-360: what the brokers have of the old epoch is not known."""
+    """KIP-360: the brokers' state of the old epoch is unknown."""
     for version, requests in ((1, ["EndTxn", "InitProducerId"]), (2, ["EndTxn"])):
         world = World(clock, version=version)
         one = world.begun()

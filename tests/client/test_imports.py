@@ -1,4 +1,4 @@
-"""What the client takes in when it is imported."""
+"""Modules that importing the client loads."""
 
 import subprocess
 import sys

@@ -1,4 +1,6 @@
-"""Calls that a signal handler interrupts anywhere: none hangs, and no record is lost or doubled."""
+"""Calls interrupted by a signal handler at any point: none hangs, and no record is lost or
+duplicated.
+"""
 
 import json
 import subprocess

@@ -1,6 +1,6 @@
-"""Each `while` loop of a coroutine of the client yields to the event loop before it runs again.
+"""Each `while` loop of a coroutine of the client yields to the event loop in every iteration.
 
-One event loop serves all clients of a process: a loop that spins stops every one of them.
+One event loop serves all clients of a process: a busy loop stops all of them.
 """
 
 import ast
@@ -14,7 +14,7 @@ import pylog.client
 
 ROOT = pathlib.Path(pylog.client.__file__).parent
 
-# Awaits that always yield, and why where it is not obvious.
+# Awaits that always yield, with a reason if it is not obvious.
 YIELDING = {
     "asyncio.sleep": "",
     "asyncio.wait": "its tasks are new, or it removes those that are done",
@@ -27,7 +27,7 @@ YIELDING = {
     "self._sleep": "in ConsumerMembership, it clears its event: the next one yields",
 }
 
-# Loops that the analysis finds although they yield or end: (coroutine, reason).
+# Loops that the analysis reports although they yield or end: (coroutine, reason).
 EXCEPTIONS = {
     "Producer.send": "metadata that is there, or new room in the buffer, ends the loop",
     "ConsumerMembership._beat": "the inner loop, which yields, runs when the outer one is late",
@@ -36,14 +36,14 @@ EXCEPTIONS = {
 
 
 class Loop:
-    """Which paths through a loop's body run it again, and whether each of them has yielded."""
+    """Finds the paths through a loop's body that run it again, and if each of them has yielded."""
 
     def __init__(self, yielding: Container[str]):
         self.yielding = yielding
-        self.cleared: set[str] = set()  # Events that no await came after.
+        self.cleared: set[str] = set()  # Events cleared since the last await.
 
     def spins(self, loop: ast.While) -> bool:
-        """Return True if a path through the body yields nowhere and runs the loop again."""
+        """Return True if a path through the body runs the loop again without yielding."""
         after, again, _ = self.block(loop.body, {self.yields(loop.test)})
         return False in after | again
 
@@ -70,7 +70,9 @@ class Loop:
 
     def block(self, body: list[ast.stmt], states: set[bool]
               ) -> tuple[set[bool], set[bool], set[bool]]:
-        """(states at the end, at `continue`, at `break`) of statements that begin in `states`."""
+        """Return (states at the end, at `continue`, at `break`) of statements that begin in
+        `states`.
+        """
         again: set[bool] = set()
         left: set[bool] = set()
         for statement in body:
@@ -93,7 +95,7 @@ class Loop:
             states = self.after(node.test, states)
             return joined(self.block(node.body, states), self.block(node.orelse, states))
         if isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
-            # The body may not run. A `continue` or `break` in it is about this inner loop.
+            # The body may not run. A `continue` or `break` in it belongs to this inner loop.
             entry = states if isinstance(node, ast.While) else self.after(node.iter, states)
             after, again, left = self.block(node.body, entry)
             ended, *outer = self.block(node.orelse, entry | after | again)
@@ -120,7 +122,7 @@ class Loop:
 
     def tried(self, node: ast.Try | ast.TryStar, states: set[bool]
               ) -> tuple[set[bool], set[bool], set[bool]]:
-        """An exception may come before anything in the body has yielded."""
+        """An exception may occur before anything in the body has yielded."""
         found = self.block(node.body, states)
         if node.orelse:
             after, again, left = self.block(node.orelse, found[0])
@@ -143,7 +145,7 @@ def joined(*found: tuple[set[bool], set[bool], set[bool]]
 
 
 def spinning(source: str, yielding: Container[str] = YIELDING) -> list[tuple[str, int]]:
-    """(coroutine, line) of each loop that may run again without having yielded."""
+    """Return (coroutine, line) of each loop that may run again without yielding."""
     found = []
 
     def visit(node: ast.AST, names: tuple[str, ...], is_coroutine: bool) -> None:
@@ -163,7 +165,7 @@ def test_each_loop_of_a_coroutine_of_the_client_yields():
     found = {name: f"{path.name}:{line}" for path in sorted(ROOT.rglob("*.py"))
              for name, line in spinning(path.read_text())}
     assert {name: at for name, at in found.items() if name not in EXCEPTIONS} == {}
-    assert found.keys() == EXCEPTIONS.keys()  # None is out of date.
+    assert found.keys() == EXCEPTIONS.keys()  # No exception is outdated.
 
 
 SPINS = {

@@ -1,4 +1,4 @@
-"""What an application does wrong is told in words that say what to do instead."""
+"""Errors for wrong use of the client explain the correct use."""
 
 import asyncio
 import inspect
@@ -29,7 +29,7 @@ def producer(brokerd):
 ])
 def test_what_is_no_bytes_is_told_with_what_to_do(brokerd, producer, given, words):
     topic = new_topic(brokerd)
-    for _ in range(2):      # Before the topic is known, and then.
+    for _ in range(2):  # Before the topic is known, and after.
         with pytest.raises(SerializationError, match=words):
             producer.send(topic, **given)
     producer.send(topic, b"v").result(20)
@@ -105,7 +105,7 @@ def test_consumers_reject_a_str_where_they_take_several_things(brokerd, call):
 
 
 class Whole:
-    """A number that is no int, such as those of NumPy."""
+    """A number that is not an int, such as NumPy's."""
 
     def __init__(self, number):
         self.number = number

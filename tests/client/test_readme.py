@@ -1,4 +1,4 @@
-"""The Python examples of README.md run as they are printed, on a broker at another port."""
+"""The Python examples of README.md run as printed, on a broker at another port."""
 
 import re
 import textwrap
@@ -11,7 +11,7 @@ BLOCK = re.compile(r"(?:^    .*\n|^\n)+", re.MULTILINE)
 
 
 def examples() -> list[str]:
-    """Blocks that begin with an import."""
+    """Return blocks that begin with an import."""
     found = [textwrap.dedent(block).strip() for block in
              BLOCK.findall((REPOSITORY / "README.md").read_text())]
     return [block for block in found if block.startswith(("import ", "from "))]

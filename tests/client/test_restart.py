@@ -1,4 +1,4 @@
-"""A broker that stops and comes back while a consumer works."""
+"""A broker that restarts while a consumer works."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Our client over TLS, and what it says when that fails."""
+"""Our client over TLS, and its messages when TLS fails."""
 
 import ssl
 

@@ -1,6 +1,6 @@
-"""What a type checker says of programs that use the public names.
+"""Type checking of programs that use the public names.
 
-A wrong line says which error it is to get; mypy reports a line that gets none.
+A wrong line states its expected error; mypy must report it, and nothing for other lines.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""An event loop for pure tests, on which waiting takes no time.
+"""An event loop for unit tests with a virtual clock.
 
 Owns: the clock of one test.
-Invariants: (1) the clock moves only when nothing can be done now, to what is due next; (2) nothing
-  that waits for the world outside can be run: what is due never is an error, not a hang.
+Invariants: the clock advances only when nothing can run now, to the next due time; waiting for an
+  external event raises an error instead of hanging, because nothing is ever due.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 
 class _Selector(selectors.DefaultSelector):
-    """Lets the clock run instead of waiting."""
+    """Advances the clock instead of waiting."""
 
     def __init__(self, clock):
         super().__init__()
@@ -20,19 +20,20 @@ class _Selector(selectors.DefaultSelector):
     def select(self, timeout=None):
         found = super().select(0)
         if not found and timeout != 0:
-            assert timeout is not None, "nothing is due"     # Keeps (2).
+            # Only an external event could end this wait.
+            assert timeout is not None, "nothing is due"
             self.clock.now_s += timeout
         return found
 
 
 class VirtualTime:
-    """now_s: of the clock that the loop and the modules go by."""
+    """now_s: the time of the loop and the modules."""
 
     def __init__(self):
         self.now_s = 1000.0
 
     def module(self) -> SimpleNamespace:
-        """What a module has in place of `time`."""
+        """Return a module's replacement for `time`."""
         return SimpleNamespace(monotonic=lambda: self.now_s)
 
     def run(self, work):

@@ -1,4 +1,4 @@
-"""What the admin client asks, without a broker."""
+"""Requests of the admin client, without a broker."""
 
 import asyncio
 from types import SimpleNamespace

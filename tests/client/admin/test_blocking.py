@@ -1,4 +1,4 @@
-"""The admin client, and its twin for asyncio."""
+"""The blocking admin client, and its asyncio counterpart."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ def admin(broker):
 
 
 def waited(condition, what):
-    """Kafka's brokers learn of a change a moment after it was answered."""
+    """Kafka's brokers apply a change a moment after the response."""
     poll_until([], condition, what, 10)
 
 

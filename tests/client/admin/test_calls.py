@@ -1,5 +1,6 @@
-"""What the admin client asks of whom, what it makes of the answers, and what it asks again; brokers
-are the test's."""
+"""Requests of the admin client, their targets, parsing of responses, and retries; the test plays
+the brokers.
+"""
 
 import asyncio
 from types import SimpleNamespace
@@ -42,7 +43,7 @@ def raised(call):
     return found.value
 
 
-# Several things at once.
+# Several items in one call.
 
 def test_what_succeeded_is_not_asked_again_and_what_may_pass_is():
     admin, cluster = admin_of(created(a=0, b=LATER), created(b=LATER), created(b=0))
@@ -366,7 +367,7 @@ def test_directories_are_asked_of_every_broker_or_of_those_that_are_named():
     assert set(asyncio.run(admin.describe_log_dirs([2]))) == {2}
 
 
-# The cluster.
+# Cluster.
 
 def test_an_admin_makes_no_topic_by_looking_for_it_and_is_closed_without_having_asked():
     admin = Admin(bootstrap_servers="b:1")

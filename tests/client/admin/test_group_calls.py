@@ -1,5 +1,6 @@
-"""What the admin client asks coordinators of groups and of transactions, and what it makes of their
-answers; brokers are the test's."""
+"""Admin requests to group and transaction coordinators, and parsing of their responses; the test
+plays the brokers.
+"""
 
 import asyncio
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ def raised(call):
 
 
 def kinds(cluster):
-    """(node, the request's kind) of all that was asked."""
+    """Return (node, kind) of all requests."""
     return [(node, type(request).__name__.removesuffix("Request"))
             for node, request, _ in cluster.asked]
 

@@ -1,4 +1,4 @@
-"""Files and names of other clients' settings, and how long a duration is."""
+"""Configuration files and setting names of other clients, and durations."""
 
 import pytest
 

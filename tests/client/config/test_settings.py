@@ -1,4 +1,4 @@
-"""Settings of the client: names, values, and what is said about wrong ones."""
+"""Client settings: names, values, and errors for invalid ones."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Settings whose value stands elsewhere: environment, file, directory, as Kafka's providers."""
+"""Settings whose value comes from the environment, a file or a directory, like Kafka's config
+providers.
+"""
 
 import pytest
 

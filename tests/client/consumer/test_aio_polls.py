@@ -1,4 +1,4 @@
-"""How long a poll of the asynchronous consumer waits and what it does meanwhile; no broker."""
+"""Wait time and activity of the asynchronous consumer's poll; no broker."""
 
 import asyncio
 from types import SimpleNamespace
@@ -11,11 +11,12 @@ from pylog.client.errors import ClosedError
 
 
 class Core:
-    """What a poll uses of Consuming; `records` is what is there to take."""
+    """The part of Consuming that a poll uses; `records` are available for the poll."""
 
     def __init__(self):
         self.closed = self.attention = self.polling = False
-        self.process = -1  # Not this process: a facade that goes does not close it.
+        # A different process id: the consumer does not close it when it is dropped.
+        self.process = -1
         self.iteration = None
         self.records, self.asked, self.due = [], [], None
         self.fetcher = SimpleNamespace(starved=False, poke=lambda: self.asked.append("poke"))
@@ -40,7 +41,7 @@ class Core:
 
 @pytest.fixture
 def poll(virtual_time):
-    """poll(steps, **settings) runs steps(consumer, core, clock); waits take no time."""
+    """poll(steps, **settings) runs steps(consumer, core, clock) on a virtual clock."""
     clock = virtual_time(aio_consumer)
 
     def run(steps, **settings):

@@ -1,4 +1,4 @@
-"""Assignments: complete, balanced, and no more change than is needed."""
+"""Assignments: complete, balanced, and with minimal changes."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +13,7 @@ TOPICS = ("a", "b", "c")
 COUNTS = st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 12))
 SUBSCRIPTIONS = st.lists(st.frozensets(st.sampled_from(TOPICS), min_size=1), min_size=1,
                          max_size=7)
-# A machine with other work to do is no failure.
+# A slow machine must not fail the test.
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -145,7 +145,7 @@ def test_sticky_gives_what_few_may_read_to_them_first():
     made = assign_sticky({"a": 2, "b": 4}, members)
     assert made == {"m0": [("b", 0), ("b", 2)], "m1": [("a", 0), ("a", 1)],
                     "m2": [("b", 1), ("b", 3)]}
-    # What a member had stays with it, but for what is one too many.
+    # A member keeps its partitions, except those above its fair share.
     had = again(members, {"m0": [("b", 0), ("b", 1), ("b", 2), ("b", 3)], "m1": [("a", 1)]})
     made = assign_sticky({"a": 2, "b": 4}, had)
     assert made == {"m0": [("b", 1), ("b", 2), ("b", 3)], "m1": [("a", 1)],
@@ -157,7 +157,7 @@ def test_what_two_claim_by_one_generation_belongs_to_neither():
                "m1": Member(frozenset("a"), (("a", 1), ("a", 2)), 3)}
     assert assign_cooperative({"a": 4}, members) == {
         "m0": [("a", 0), ("a", 2)], "m1": [("a", 1), ("a", 3)]}
-    # What is gone or no longer subscribed to is not kept.
+    # Partitions that no longer exist, or whose topic is no longer subscribed, are not kept.
     gone = {"m0": Member(frozenset("a"), (("a", 4), ("b", 0), ("a", 3)), 3),
             "m1": Member(frozenset("a"))}
     assert assign_sticky({"a": 4, "b": 1}, gone) == {"m0": [("a", 0), ("a", 3)],

@@ -1,6 +1,7 @@
-"""Joining a group by the classic protocol: what a member tells and gets, and what a leader does.
+"""Joining a group with the classic protocol: the member's requests and assignment, and the leader's
+work.
 
-The coordinator is played and the clock is virtual.
+The coordinator is simulated and the clock is virtual.
 """
 
 import asyncio
@@ -333,7 +334,7 @@ def test_a_leader_knows_what_each_member_had_by_all_versions(
     assert (found.owned, found.generation) == expected and found.topics == {"t"}
 
 
-# Names and bytes.
+# Assignor names and encoding.
 
 def test_assignors_are_taken_by_their_names_by_kafkas_and_as_they_are():
     own = assignors.Assignor("own", lambda counts, members: {})

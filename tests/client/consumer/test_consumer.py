@@ -15,7 +15,7 @@ BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 
 @pytest.fixture(scope="module")
 def filled(broker):
-    """A topic of 500 records in one partition."""
+    """Return a topic of 500 records in one partition."""
     topic = new_topic(broker)
     put(broker, topic, rows(500))
     return topic
@@ -249,7 +249,7 @@ def test_commits_run_while_polling(broker, filled):
             reader(broker, group_id=group) as other:
         consumer.poll(10.0, 42)
         end_s = time.monotonic() + 10
-        # Where it began may be committed first, when the first poll takes long.
+        # If the first poll takes long, the start position may be committed first.
         while (found := other.committed([part])[part]) is None or found.offset != 42:
             assert time.monotonic() < end_s, found
             consumer.pause(part)

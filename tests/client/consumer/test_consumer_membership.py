@@ -32,7 +32,7 @@ def answer(epoch=1, code=0, text=None, interval_ms=5000, member_id="", given=Non
 
 
 class World:
-    """The host and the coordinator of one member. script: what is answered, then the last again."""
+    """The host and the coordinator of one member. script: responses; the last one is repeated."""
 
     def __init__(self, clock, monkeypatch, share=False, **more):
         self.clock, self.polling, self.notices, self.calls = clock, True, 0, []
@@ -77,7 +77,7 @@ class World:
         self.calls.append(("commit", None))
 
     def beats(self, seconds, *steps):
-        """Runs heartbeats for so long; steps: (second, what to do then)."""
+        """Run heartbeats for this long; steps: (second, action)."""
         async def main():
             self.one.start_beating()
             loop = asyncio.get_running_loop()
@@ -103,7 +103,7 @@ def run(one, *steps):
     return one.clock.run(main())
 
 
-# What a heartbeat says.
+# Content of a heartbeat.
 
 def test_the_first_heartbeat_says_all_and_the_next_nothing(world):
     one = world(client_rack="r", max_poll_interval_ms=7000, group_remote_assignor="range")
@@ -171,7 +171,7 @@ def test_a_heartbeat_that_is_refused_says_why_and_changes_nothing(world):
     assert (one.one.generation, one.one.member_id, one.one.in_full) == (4, "m", True)
 
 
-# When.
+# Timing.
 
 def test_heartbeats_come_at_the_interval_that_the_broker_says(world):
     one = world()

@@ -1,4 +1,4 @@
-"""What a poll attends to, without a broker."""
+"""Background work of a poll, without a broker."""
 
 import asyncio
 from types import SimpleNamespace
@@ -14,7 +14,9 @@ async def done() -> None:
 
 
 def test_what_comes_after_the_last_look_was_done_has_the_poll_look_again():
-    """An offset out of range is found on the application's thread, while the loop's is ending."""
+    """An out-of-range offset is detected on the application's thread while the event loop is
+    closing.
+    """
     async def scenario() -> list[str]:
         told: list[str] = []
         core = Consuming.__new__(Consuming)

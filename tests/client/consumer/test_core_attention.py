@@ -1,4 +1,4 @@
-"""What makes a poll attend to something, and how long it does; on a virtual clock."""
+"""Events that a poll handles, and how long it takes; on a virtual clock."""
 
 import asyncio
 from types import SimpleNamespace
@@ -55,7 +55,7 @@ def test_a_closed_consumer_attends_to_nothing(play):
 
 
 def endless(world, after_s=None):
-    """Positions are looked up for ever, or for so long."""
+    """Position lookups take forever, or this long."""
     async def locate():
         world.asked.append("locate")
         await asyncio.sleep(10_000 if after_s is None else after_s)
@@ -378,7 +378,7 @@ def test_a_started_consumer_watches_the_metadata(play):
     play(steps)
 
 
-# Errors that came with a fetch.
+# Errors of a fetch.
 
 def failed(state, failure):
     item = CompletedFetch(state, b"", [], None, failure)

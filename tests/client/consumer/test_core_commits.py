@@ -1,4 +1,4 @@
-"""What a consumer commits, when, as whom, and what becomes of a refusal; without a broker."""
+"""Commits of a consumer: offsets, timing, identity, and handling of errors; without a broker."""
 
 import asyncio
 from types import SimpleNamespace
@@ -24,13 +24,13 @@ def commits_of(world):
 
 
 def at_work(world):
-    """The poll under way, or the last one, gave the records 5 to 8."""
+    """Simulate that the current or previous poll returned records 5 to 8."""
     one, _ = world.standing(p0=5, p1=None)
     one.handed_on(world.core.collector.poll)
     one.position = 9
 
 
-# Automatic ones.
+# Automatic commits.
 
 def test_offsets_are_due_once_in_an_interval_and_only_when_they_have_moved(play):
     async def steps(world):
@@ -165,7 +165,7 @@ def test_at_the_end_all_that_was_handed_out_is_committed_at_once(play):
     play(steps, group_id="g")
 
 
-# Those that are asked for.
+# Explicit commits.
 
 def test_a_commit_holds_the_positions_or_what_is_given(play):
     async def steps(world):
@@ -348,7 +348,7 @@ def test_committed_offsets_are_given_for_each_partition_that_was_asked_for(play)
     play(steps, group_id="g")
 
 
-# For transactions.
+# Transactions.
 
 def test_a_transaction_commits_what_has_moved_and_an_abort_goes_back(play):
     async def steps(world):
@@ -368,7 +368,7 @@ def test_a_transaction_commits_what_has_moved_and_an_abort_goes_back(play):
     play(steps, group_id="g")
 
 
-# The end.
+# Close.
 
 def test_the_end_waits_for_commits_leaves_the_group_and_takes_no_more(play):
     async def steps(world):
@@ -420,7 +420,7 @@ def test_the_end_comes_in_time_and_lets_go_of_all(play):
     play(steps, group_id="g")
 
 
-# Offsets that the application stores.
+# Offsets stored by the application.
 
 STORES = {"group_id": "g", "enable_auto_offset_store": False}
 

@@ -1,4 +1,4 @@
-"""What a consumer is assigned, where it goes on, and how far behind it is; without a broker."""
+"""A consumer's assignment, positions and lag; without a broker."""
 
 import asyncio
 
@@ -199,7 +199,7 @@ def test_a_lag_that_no_fetch_has_shown_is_asked_for(play):
     play(steps)
 
 
-# What is told.
+# Reported totals.
 
 def test_the_totals_say_how_far_behind_a_consumer_is(play):
     async def steps(world):

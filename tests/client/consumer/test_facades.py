@@ -1,5 +1,6 @@
-"""The two faces of a consumer: what each call asks of the core, and how long the plain one's poll
-waits, on a clock that waiting moves on."""
+"""The blocking and the asyncio consumer: calls to the core, and the wait time of the blocking poll,
+on a clock that advances while waiting.
+"""
 
 import asyncio
 from types import SimpleNamespace
@@ -16,12 +17,14 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Core:
-    """A Consuming: notes what it is asked. attends: seconds that each look after other things
-    takes. records: what there is to take, look by look."""
+    """A Consuming that records its calls. attends: seconds that each round of background work
+    takes. records: available records, round by round.
+    """
 
     def __init__(self):
         self.heard, self.closed, self.woken, self.polling = [], False, False, False
-        self.process = -1  # Not this process: a facade that goes does not close it.
+        # A different process id: the consumer does not close it when it is dropped.
+        self.process = -1
         self.attention, self.attends, self.due, self.records = False, [], None, []
         self.membership = self.iteration = None
         self.subscription = SimpleNamespace(topics=["t"], known=[A], states={
@@ -65,7 +68,7 @@ class Core:
 
 
 class Plain:
-    """A consumer.Consumer with a core, an event and a clock of the test's."""
+    """A consumer.Consumer with a simulated core, event and clock."""
 
     def __init__(self, monkeypatch):
         self.core, self.now_s, self.waits = Core(), 50.0, []
@@ -165,7 +168,7 @@ def test_a_wakeup_is_known_before_the_poll_is_woken(face):
     assert face.core.heard == [("notify", True)]
 
 
-# The plain one's poll.
+# The blocking poll.
 
 def test_a_poll_waits_for_records_as_long_as_it_may(plain):
     assert plain.call("poll") == [] and plain.waits == []

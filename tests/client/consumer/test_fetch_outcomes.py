@@ -1,4 +1,4 @@
-"""What becomes of a fetch's answer and of its failure, from brokers that the test plays."""
+"""Handling of fetch responses and failures, with simulated brokers."""
 
 import asyncio
 
@@ -91,7 +91,7 @@ def test_a_mistake_of_ours_is_told_for_every_partition(fetch):
     fetch(steps)
 
 
-# Answers.
+# Responses.
 
 def test_records_are_queued_and_the_next_fetch_goes_on_behind_them(fetch):
     async def steps(world):

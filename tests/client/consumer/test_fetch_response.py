@@ -1,4 +1,4 @@
-"""The Fetch answer read by hand says what the codec says."""
+"""The hand-written Fetch response parser agrees with the codec."""
 
 import struct
 
@@ -97,14 +97,15 @@ def test_a_damaged_answer_is_refused_or_read_but_never_beyond_its_end(topics, cu
 
 
 def _lies_within(found, damaged: bytes) -> None:
-    """Each partition takes bytes of its own: there are no more of them than fit, and no more
-    records."""
-    least = 2 + 4 + 8 * 3 + 4 + 4  # what a partition has in every version, its arrays left out
+    """Each partition consumes bytes: a damaged response cannot yield more partitions, or more
+    record bytes, than it has room for.
+    """
+    least = 2 + 4 + 8 * 3 + 4 + 4  # minimum size of a partition in any version, without its arrays
     assert len(found.partitions) * least <= len(damaged)
     assert sum(len(one.records) for one in found.partitions) <= len(damaged)
     at = 0
     for one in found.partitions:
-        # In the order of the answer, each from where the one before ended.
+        # In the order of the response, each after the end of the previous one.
         at = damaged.index(bytes(one.records), at) + len(one.records)
         for pair in one.aborted:
             assert struct.pack(">qq", *pair) in damaged
@@ -112,7 +113,7 @@ def _lies_within(found, damaged: bytes) -> None:
 
 @pytest.mark.parametrize("version", [4, 11, 12, 13, 18])
 def test_an_answer_that_was_cut_anywhere_is_refused(version):
-    """Whatever byte it ends after: there is none that it could do without."""
+    """Every truncation of a response is rejected: no byte is optional."""
     row = RESPONSE.PartitionData(
         partition_index=1, records=b"r" * 20, high_watermark=7, last_stable_offset=7,
         aborted_transactions=[RESPONSE.AbortedTransaction(producer_id=5, first_offset=3)])

@@ -1,4 +1,4 @@
-"""What is fetched, when and in which session, from brokers that the test plays."""
+"""Fetch requests: partitions, timing and sessions, with simulated brokers."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Members of a group: who gets what, when it changes, and what each is told."""
+"""Members of a group: assignments, rebalances, and callbacks."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ ASSIGNORS = ["range", "roundrobin", "sticky", "cooperative-sticky"]
 
 @pytest.fixture
 def join(broker):
-    """Makes members that are closed at the end."""
+    """Create members that are closed at the end."""
     made = []
 
     def member(group, topics=None, **settings):
@@ -46,14 +46,14 @@ def shares(*consumers) -> list[int]:
 
 
 class Told:
-    """Writes down what a listener is told."""
+    """Records a listener's callbacks."""
 
     def __init__(self):
         self.calls = []
 
     @property
     def has(self) -> set:
-        """The partitions that it must think it has."""
+        """Return the partitions that the listener must believe it owns."""
         found: set = set()
         for what, partitions in self.calls:
             found = found | partitions if what == "assigned" else found - partitions
@@ -116,7 +116,7 @@ def test_the_group_goes_on_where_a_member_stored_an_offset(broker, join, protoco
     first = join(group, [topic], enable_auto_offset_store=False, group_protocol=protocol)
     found = collect(first, 100)
     first.store_offsets(found[29])
-    first.close()   # Commits automatically.
+    first.close()  # This commits automatically.
     second = join(group, [topic], group_protocol=protocol)
     assert collect(second, 70)[0].offset == 30
 
@@ -138,7 +138,7 @@ def test_close_waits_for_the_commits_in_the_background(broker, join, member):
         consumer.commit_async({part: offset}, lambda given, failure: done.append(
             (given[part].offset if failure is None else given[part], failure)))
     consumer.close()
-    # Before the coordinator is known each is tried again by itself: the last is to count.
+    # Until the coordinator is known, each commit is retried separately: the last one must win.
     assert sorted(done) == [(offset, None) for offset in range(1, 51)]
     with Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group}) as after:
         assert after.committed([part])[part].offset == 50
@@ -164,7 +164,7 @@ def test_a_commit_that_is_tried_again_does_not_undo_a_later_one(broker, monkeypa
             (given[part].offset, failure)))
     consumer.close()
     assert sorted(done) == [(1, None), (2, None)]
-    assert len(tried) >= 3  # More, where the group's coordinator is still loading.
+    assert len(tried) >= 3  # More, if the group's coordinator is still loading.
     with Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group}) as after:
         assert after.committed([part])[part].offset == 2
 
@@ -268,7 +268,7 @@ def test_a_static_member_comes_back_to_its_partitions(broker, join, protocol):
     again = join(group, [topic], group_instance_id="goes", **settings)
     poll_until([stays, again], lambda: shares(again) == [2], "the same share")
     assert set(again.assignment()) == had
-    # That nothing was added may be told late; it says nothing of what went.
+    # An empty assignment may be reported late; it does not affect revoked partitions.
     assert [call for call in told.calls[calls:] if call != ("assigned", set())] == []
 
 

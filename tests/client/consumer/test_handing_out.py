@@ -1,4 +1,4 @@
-"""Positions move only past records that the application got, whatever a poll raises.
+"""Positions advance only past records that the application received, whichever error a poll raises.
 
 Each step is a call that fails after records were taken; the next calls must return every record.
 """
@@ -34,7 +34,7 @@ def filled(broker, values, partitions=1):
 
 
 class Fails:
-    """Raises `failure` at its first calls, and does nothing later."""
+    """Raises `failure` on its first calls, and does nothing later."""
 
     def __init__(self, failure, times=1):
         self.failure, self.left = failure, times
@@ -91,7 +91,7 @@ def test_numpy_polls_return_the_records_before_one_of_another_length(broker, bad
     parts = [TopicPartition(topic, number) for number in range(2)]
     with reader(broker, topic) as consumer:
         found = {part: [] for part in parts}
-        for part in parts:      # One after the other: a bad record stops the poll.
+        for part in parts:  # In sequence: a bad record stops the poll.
             consumer.pause(*parts)
             consumer.resume(part)
             while len(found[part]) < bad:
@@ -111,7 +111,7 @@ def test_numpy_polls_return_the_records_before_one_of_another_length(broker, bad
 
 
 def test_a_numpy_poll_of_several_partitions_stops_at_the_first_misfit(broker):
-    """Every record comes once, in order, though each partition has a bad one."""
+    """Every record is returned once, in order, although each partition has a bad record."""
     values = [b"%04d" % number for number in range(30)]
     values[17] = b"longer"
     topic = filled(broker, values, partitions=3)
@@ -230,7 +230,8 @@ def test_share_records_of_a_poll_whose_acknowledgement_callback_raised_are_relea
         take(consumer, 10)
         consumer.set_acknowledgement_commit_callback(Fails(ValueError("planted")))
         found = []
-        while True:     # Records arrive with the outcome of what the poll before acknowledged.
+        # Records arrive together with the result of the previous poll's acknowledgements.
+        while True:
             put(broker, topic, rows(1))
             try:
                 found += consumer.poll(0.2)

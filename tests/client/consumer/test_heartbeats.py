@@ -1,4 +1,4 @@
-"""Heartbeats of a member by the classic protocol, and how it leaves; without a broker."""
+"""Heartbeats of a classic member, and how it leaves the group; without a broker."""
 
 import asyncio
 
@@ -117,7 +117,7 @@ def test_a_refused_commit_shows_that_the_group_went_on(play_member, code, joins)
     play_member(steps)
 
 
-# Who does not poll, and who leaves.
+# Members that do not poll, and members that leave.
 
 def test_who_does_not_poll_leaves_and_joins_with_the_next_poll(play_member):
     async def steps(world, one):

@@ -1,4 +1,4 @@
-"""Positions that are compared with a new leader's log."""
+"""Position validation against a new leader's log."""
 
 import asyncio
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ PART = TopicPartition("t", 0)
 
 
 class Cluster:
-    """A cluster whose one leader says that an epoch ended at `end`; `meanwhile` runs before."""
+    """A cluster whose only leader reports that an epoch ended at `end`; `meanwhile` runs before."""
 
     def __init__(self, end, meanwhile=lambda: None):
         self.end, self.meanwhile = end, meanwhile
@@ -81,8 +81,9 @@ ROW = messages.ListOffsetsResponse.ListOffsetsPartitionResponse
 
 
 class Listing:
-    """Two leaders, 1 for even partitions and 2 for odd ones. answers: what (node, partition, time)
-    is answered, in turn. asked: (node, isolation, partitions and times) of each request."""
+    """Two leaders, 1 for even partitions and 2 for odd ones. answers: responses to (node,
+    partition, time), in turn. asked: (node, isolation, partitions and times) of each request.
+    """
 
     def __init__(self, answers, version=7):
         self.answers = {key: list(rows) for key, rows in answers.items()}

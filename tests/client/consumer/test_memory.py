@@ -1,4 +1,4 @@
-"""Reading for long takes no more memory than reading for a while."""
+"""Memory of a consumer does not grow with the number of records read."""
 
 import gc
 import os
@@ -17,7 +17,9 @@ TRACED_GROWTH_BYTES_MAX = 4 << 20  # A few receive buffers; a leak of 8 bytes a 
 
 
 def traced_growth(consumer, part, how) -> int:
-    """Bytes that Python holds more after some rounds; tracing makes each of them slow."""
+    """Return the growth in bytes of Python's memory over some rounds; tracing makes each round
+    slow.
+    """
     tracemalloc.start()
     try:
         read_through(consumer, part, how)
@@ -50,7 +52,7 @@ def test_memory_is_flat_over_many_records(brokerd, how, rounds):
     part = TopicPartition(topic, 0)
     put(brokerd, topic, [(b"key", bytes(100), BASE_MS, [("h", b"1")])] * RECORDS,
         batch_records=1000)
-    # A fetch waits at the end when the next round begins.
+    # A fetch waits at the end of the log when the next round begins.
     with reader(brokerd, topic, fetch_max_wait_ms=5) as consumer:
         for _ in range(5):
             read_through(consumer, part, how)

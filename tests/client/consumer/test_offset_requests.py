@@ -1,4 +1,4 @@
-"""Committed offsets in each version of the request, from a coordinator that is played."""
+"""Committed offsets in each version of the request, with a simulated coordinator."""
 
 import asyncio
 from types import SimpleNamespace
@@ -13,8 +13,8 @@ from tests.client.played_consumer import ONE, OTHER, TWO, picture
 
 
 class Coordinator:
-    """A connection to a coordinator that knows versions up to `newest`; it answers what it reads
-    from the bytes of a request."""
+    """A connection to a coordinator with versions up to `newest`; it responds to encoded requests.
+    """
 
     def __init__(self, newest):
         self.newest, self.stable = newest, None
@@ -56,5 +56,5 @@ def test_offsets_are_fetched_in_every_version_that_a_coordinator_may_know(versio
         coordinator.cluster, Identity("g"), [ONE, TWO, OTHER]))
     assert found == {ONE: OffsetAndMetadata(5), TWO: OffsetAndMetadata(6),
                      OTHER: OffsetAndMetadata(5)}
-    # Transactions that are open are told of from version 7 on (KIP-447).
+    # From version 7 on, the response includes open transactions (KIP-447).
     assert coordinator.stable == (version >= 7)

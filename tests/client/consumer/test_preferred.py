@@ -1,4 +1,4 @@
-"""Where a partition is fetched when its leader names a replica that is nearer (KIP-392)."""
+"""Fetching from a closer replica if the leader names one (KIP-392)."""
 
 import time
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Records handed out one by one, and where partitions stand meanwhile; without a broker."""
+"""Iteration record by record, and the partitions' positions during it; without a broker."""
 
 from types import SimpleNamespace
 
@@ -13,7 +13,7 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class World:
-    """Two partitions that a poll has just taken records of: A 3, 4 and 6 of 3 to 8, B 10."""
+    """Two partitions with records that a poll has just taken: A 3, 4 and 6 of 3 to 8, B 10."""
 
     def __init__(self):
         self.subscription = Subscription(True)

@@ -1,4 +1,4 @@
-"""scan against a running broker, and what pandas, Polars, DuckDB and datasets make of it."""
+"""scan() against a running broker, and its results in pandas, Polars, DuckDB and datasets."""
 
 import datetime
 import gc
@@ -23,7 +23,7 @@ PARTITIONS, ROWS = 3, 30_000
 
 @pytest.fixture(scope="module")
 def filled(target):
-    """(bootstrap, topic): row i has timestamp NOW + i and lies in partition i % 3."""
+    """Return (bootstrap, topic): row i has timestamp NOW + i and is in partition i % 3."""
     topic = new_topic(target.bootstrap, PARTITIONS)
     numbers = range(ROWS)
     table = pa.table({
@@ -154,12 +154,12 @@ def test_a_scan_of_a_missing_topic_says_so_and_makes_none(target):
         assert name not in admin.list_topics()
 
 
-# Topics that change while they are scanned.
+# Topics that change during a scan.
 
 
 @pytest.fixture
 def growing(target):
-    """(bootstrap, topic) of a topic with 1,000 records in batches of one."""
+    """Return (bootstrap, topic) of a topic with 1,000 records in batches of one."""
     topic = new_topic(target.bootstrap, 1)
     with Producer(bootstrap_servers=target.bootstrap, batch_size=1) as producer:
         for number in range(1000):
@@ -184,7 +184,7 @@ def test_a_scan_goes_on_behind_records_that_are_deleted_meanwhile(growing, caplo
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.delete_records({TopicPartition(topic, 0): 995})
     found += values_of(reader)
-    # What was fetched before may still come; after the gap, everything does.
+    # Already fetched records may still be returned; after the gap, all records are returned.
     assert found[-5:] == list(range(995, 1000)) and found == sorted(set(found))
     assert "were deleted before they were read" in caplog.text
 
@@ -224,7 +224,7 @@ def test_a_scan_of_a_log_that_was_cut_before_its_end_raises(target, monkeypatch)
     with Producer(bootstrap_servers=target.bootstrap) as producer:
         producer.send(topic, b"1").result(20)
     def with_lost_records(*given):
-        """The offset ranges as if the log had ended two records later when the scan began."""
+        """Return offset ranges as if the log had ended two records later when the scan began."""
         return {tp: (start, end + 2) for tp, (start, end) in stretches(*given).items()}
 
     stretches = scanning.stretches

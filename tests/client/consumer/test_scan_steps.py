@@ -1,4 +1,4 @@
-"""The stretches of a scan and how they are read, with a consumer that the test plays."""
+"""The offset ranges of a scan and how they are read, with a simulated consumer."""
 
 import threading
 from types import SimpleNamespace
@@ -16,7 +16,8 @@ A, B, C = (TopicPartition("t", number) for number in range(3))
 
 class Consumer:
     """known: partition -> (begin, end). times: ms -> partition -> the first offset not older.
-    batches: what polls give, each [(partition, offset)]. heard: what it was asked."""
+    batches: results of polls, each [(partition, offset)]. heard: calls of the scan.
+    """
 
     def __init__(self, known=None, batches=()):
         self.known = {A: (0, 10), B: (5, 8), C: (4, 4)} if known is None else known
@@ -69,7 +70,7 @@ class Consumer:
     def poll_arrow(self, wait_s, records_max, columns):
         self.heard.append(("poll", wait_s, records_max, columns))
         rows = self.batches.pop(0)
-        if isinstance(rows, dict):       # Markers alone: only the positions move.
+        if isinstance(rows, dict):  # Only transaction markers: only the positions advance.
             self.positions |= rows
             rows = []
         return pa.record_batch({
@@ -84,13 +85,13 @@ def rows_of(tp, *offsets):
 
 
 def read(monkeypatch, consumer, names=("partition", "offset"), **more):
-    """[[(partition, offset)]] of each batch that a scan gives."""
+    """Return [[(partition, offset)]] of each batch of a scan."""
     monkeypatch.setattr(scanning, "Consumer", consumer)
     reader = scan("t", columns=names, bootstrap_servers="b:1", **more)
     return [list(zip(*batch.to_pydict().values())) for batch in reader]
 
 
-# Stretches.
+# Offset ranges.
 
 @pytest.mark.parametrize(("since", "until", "partitions", "found"), [
     (None, None, None, {A: (0, 10), B: (5, 8)}), (None, None, [1, 2], {B: (5, 8)}),
@@ -99,7 +100,7 @@ def read(monkeypatch, consumer, names=("partition", "offset"), **more):
     (1, 1, None, {}), (2, 1, [1], {B: (6, 8)}), (None, 3, None, {A: (0, 10), B: (5, 8)})])
 def test_a_stretch_is_between_the_first_records_that_are_not_older(
         since, until, partitions, found):
-    """At 1 there is a record of A only, at 2 of B only; at 3 what came after the ends."""
+    """At time 1 only A has a record, at 2 only B; at 3 come records after the ends."""
     consumer = Consumer()
     consumer.times = {1: {A: 3}, 2: {B: 6}, 3: {A: 12, B: 9, C: 4}}
     assert stretches(consumer, "t", partitions, since, until) == found

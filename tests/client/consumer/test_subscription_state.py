@@ -1,4 +1,4 @@
-"""What a consumer is subscribed to, and what is reset when a position moves."""
+"""Subscriptions of a consumer, and the state that is reset when a position changes."""
 
 import re
 
@@ -17,7 +17,7 @@ def fields(state):
 
 
 def topics(**rows):
-    """name -> (is_internal, error code)."""
+    """Return metadata; name -> (is_internal, error code)."""
     return Metadata(topics={name: TopicInfo(name, b"", internal, code, {})
                             for name, (internal, code) in rows.items()})
 
@@ -100,7 +100,7 @@ def test_what_is_assigned_by_hand_keeps_its_state_and_its_number():
     [third] = subscription.assign([("a", 0), A1])
     assert (third.tp, third.source) == (A1, 2)
     assert subscription.states == {A0: first, A1: third} and first.position == 5
-    # What was dropped is void, and comes back as new under its number.
+    # A dropped partition is invalid, and returns as a new state with the same number.
     assert second.revoking and second.epoch == 1 and not first.revoking and first.epoch == 1
     [again] = subscription.assign([A0, A1, B0])
     assert again is not second and (again.source, again.epoch, again.revoking) == (1, 0, False)

@@ -1,9 +1,9 @@
-"""Executes a program with both clients and compares what they report with the logs.
+"""Executes a program with both clients and compares their reports with the logs.
 
 Owns: the topics of the program on both sides, removed at its end.
-Invariants: (1) each side is compared with its own log, which no client reads; (2) the sides are
-  compared with each other wherever no record can have been written twice or lost; (3) what a client
-  reports of records in flight during an event is compared with the log, which is then the model.
+Invariants: each side is compared with its own log, read independently of the client; the sides are
+  compared with each other wherever no record can have been written twice or lost; reports about
+  records in flight during a fault are compared with the log, which then becomes the model.
 """
 
 import time
@@ -27,13 +27,13 @@ SETTINGS = {
 }
 EXPIRATION = "producer.id.expiration.ms"
 HOLD_MS = 100
-FAULTS_IN_FLIGHT_MAX = 4                # Of both clients together.
+FAULTS_IN_FLIGHT_MAX = 4  # for both clients together
 REFUSED = {COMPACTED: 87, None: 10}     # INVALID_RECORD, MESSAGE_TOO_LARGE
 Place = tuple[str, int]                 # A topic by its name in the program, and a partition.
 
 
 class Mismatch(AssertionError):
-    """The clients differ, or one of them reports what is not in its log."""
+    """The clients differ, or a client's report disagrees with its log."""
 
 
 def expect(right: bool, message: str) -> None:
@@ -42,18 +42,18 @@ def expect(right: bool, message: str) -> None:
 
 
 class Side:
-    """One client and what it must find: a model of its logs, positions and commits."""
+    """One client and its expected results: a model of its logs, positions and commits."""
 
     def __init__(self, broker: Broker, player: Player):
         self.broker, self.player = broker, player
         self.sent: dict[Place, list[tuple[str, Row]]] = {
             (topic, partition): [] for topic in TOPICS for partition in range(PARTITIONS)}
         self.unflushed: list[tuple[str, str, int | None, Row]] = []
-        self.repeated: set[Place] = set()          # Where plain records may be there twice.
+        self.repeated: set[Place] = set()  # places where non-idempotent records may be duplicated
         self.positions: dict[Place, int] = dict.fromkeys(self.sent, 0)
-        self.consumed: set[Place] = set()          # Read since the last seek.
-        self.committed: dict[Place, int] = {}      # By the members of the group.
-        self.gathered: dict[Place, list[Read]] = {}    # By the members since they committed.
+        self.consumed: set[Place] = set()  # records read since the last seek
+        self.committed: dict[Place, int] = {}  # by the members of the group
+        self.gathered: dict[Place, list[Read]] = {}  # by the members since their last commit
 
     def log(self, place: Place) -> list[Read]:
         topic, partition = place
@@ -65,7 +65,7 @@ class Side:
         return self.broker.topic(self.player.topics[place[0]]).ends()[place[1]]
 
     def place(self, topic: str, partition: int) -> Place:
-        """Of a topic by its name at the broker."""
+        """Return the place of a partition, by the topic's name at the broker."""
         return next(name for name, own in self.player.topics.items() if own == topic), partition
 
     def forget_topic(self, topic: str) -> None:
@@ -79,7 +79,9 @@ class Side:
             self.gathered.pop(place, None)
 
     def from_position(self, place: Place, position: int) -> list[Read]:
-        """What a consumer must read from there; out of range, it begins at the log's start."""
+        """Return the records that a consumer must read from there; out of range, it starts at the
+        log's start.
+        """
         start, end = self.ends(place)
         first = position if start <= position <= end else start
         return [record for record in self.log(place) if record.offset >= first]
@@ -92,8 +94,8 @@ class Execution:
                  = (PylogPlayer, ConfluentPlayer)):
         self.broker, self.program = broker, program
         self.base_ms = time.time_ns() // 1_000_000 - 10_000
-        self.is_disturbed = False                  # Since the last flush.
-        self.has_rules = False                     # Of the network, that may still have effect.
+        self.is_disturbed = False  # since the last flush
+        self.has_rules = False  # network rules that may still be active
         self.admin = Admin({"bootstrap.servers": broker.bootstrap})
         self.sides = []
         for number, player in enumerate(players):
@@ -116,7 +118,7 @@ class Execution:
         try:
             for side in self.sides:
                 for producer in (PLAIN, IDEMPOTENT):
-                    side.player.producer(producer)     # Needs a broker that is there.
+                    side.player.producer(producer)  # This needs a running broker.
             for step in self.program.steps:
                 done.append(step)
                 getattr(self, step.action)(*step.arguments)
@@ -160,7 +162,7 @@ class Execution:
         self.flush()
 
     def flush(self) -> None:
-        """Compares the outcomes of all that was sent, and the logs."""
+        """Compare the outcomes of all sent records, and the logs."""
         for side in self.sides:
             side.player.flush()
         ours, theirs = [self._outcomes(side) for side in self.sides]
@@ -177,7 +179,7 @@ class Execution:
                 self._check_log(side, place)
 
     def _outcomes(self, side: Side) -> dict[int, tuple[str, Outcome]]:
-        """By record. A record that can be delivered has to be: no disturbance lasts."""
+        """Return outcomes by record. Every valid record must be delivered: faults are temporary."""
         found = {}
         outcomes = side.player.outcomes
         for producer, topic, _, row in side.unflushed:
@@ -195,7 +197,7 @@ class Execution:
         return found
 
     def _check_offsets(self, side: Side, found: dict[int, tuple[str, Outcome]]) -> None:
-        """A record is where its report says."""
+        """Check that a record is where its report places it."""
         logs = {place: {record.offset: record for record in side.log(place)}
                 for place in {(topic, outcome.partition) for topic, outcome in found.values()}}
         for number, (topic, outcome) in found.items():
@@ -205,7 +207,7 @@ class Execution:
                    f"where the log has {record}")
 
     def _check_log(self, side: Side, place: Place) -> None:
-        """The log has what was sent, once, in the order it was sent in."""
+        """Check that the log has every sent record once, in the order of sending."""
         start, end = side.ends(place)
         log, name = side.log(place), f"{side.player.name}: {place}"
         wanted = [(self.base_ms + row.number, row.key, row.value, tuple(row.headers))
@@ -225,7 +227,8 @@ class Execution:
             expect(end == len(wanted), f"{name} ends at {end} after {len(wanted)} records")
             wanted = wanted[start:]
         elif start:
-            # Where a record that is there twice was deleted once, its rest is no longer ordered.
+            # If one copy of a duplicated record was deleted, the remaining records are no longer in
+            # order.
             expect(set(firsts) <= set(wanted), f"{name} has records that were not sent")
             return
         expect(firsts == wanted, f"{name} has {_numbers(firsts, self.base_ms)}, sent were "
@@ -257,7 +260,7 @@ class Execution:
 
     def stop_broker(self, kill: bool) -> None:
         self.is_disturbed = True
-        self.has_rules = False     # They end with the broker's process.
+        self.has_rules = False  # They end with the broker's process.
         if kill:
             self.broker.kill()
         else:
@@ -267,7 +270,7 @@ class Execution:
         self.broker.start()
 
     def forget_producers(self) -> None:
-        """Returns when no partition has state of a producer."""
+        """Wait until no partition has producer state."""
         self._set_expiration(1)
         partitions = [TopicPartition(*tp) for side in self.sides
                       for tp in side.player.partitions()]
@@ -282,7 +285,7 @@ class Execution:
         self.broker.faults.answer_error(error, api, count)
 
     def hold_produce(self) -> None:
-        """Keeps batches in flight until disrupt_in_flight()."""
+        """Keep batches in flight until disrupt_in_flight()."""
         self.has_rules = True
         self.broker.faults.delay(HOLD_MS, "Produce")
 
@@ -309,10 +312,11 @@ class Execution:
         self.is_disturbed = False
 
     def _adopt_log(self, side: Side, place: Place, rows: list[Row], event: str) -> None:
-        """Checks the reports of records in flight during an event and takes over the log.
+        """Check the reports of records in flight during a fault, then use the log as the model.
 
-        A record that is reported as delivered is where the report says; in a re-created topic only
-        from the first record on that is in the new log. Other records may be there or not.
+                A record reported as delivered must be at its reported offset; in a re-created topic
+        this applies from the first record on that is in the new log. Other records may exist or
+        not.
         """
         name, log = f"{side.player.name}: {place}", side.log(place)
         known = {row.number: row for row in [*[row for _, row in side.sent[place]], *rows]}
@@ -334,7 +338,7 @@ class Execution:
             expect(not failed, f"{name}: records {failed} failed, although no record can be lost")
             sent, found = [row.number for row in rows], list(numbers.values())
             expect(found[-len(sent):] == sent, f"{name} has {found}, sent were last {sent}")
-        # A number is where it is for the first time. Records may be there twice from now on.
+        # A number counts where it occurs first. Records may be duplicated from now on.
         side.sent[place] = [(PLAIN, known[number]) for number in dict.fromkeys(numbers.values())]
         side.repeated.add(place)
         if failed:
@@ -365,10 +369,10 @@ class Execution:
             self.admin.delete_records({
                 TopicPartition(side.player.topics[topic], partition):
                     start + int((end - start) * fraction)})
-            # What a consumer has fetched before may be handed out: let it fetch again.
+            # The consumer may return records fetched before: make it fetch again.
             self._seek(side, place, side.positions[place])
 
-    # A consumer of assigned partitions
+    # A consumer with manual assignment
 
     def seek(self, topic: str, partition: int, fraction: float) -> None:
         """fraction: of the log; more than 1 is out of range."""
@@ -446,7 +450,7 @@ class Execution:
             self._settle(side)
 
     def _settle(self, side: Side) -> None:
-        """Returns when the members have every partition between them."""
+        """Wait until the members together own every partition."""
         player = side.player
         group, wanted = self.broker.group(player.group), sorted(player.partitions())
         end_s = time.monotonic() + WAIT_S
@@ -459,7 +463,7 @@ class Execution:
             self._poll_members(side)
 
     def _poll_members(self, side: Side) -> int:
-        """The number of records that the members handed out."""
+        """Return the number of records that the members returned."""
         found = [record for member in side.player.members
                  for record in side.player.poll(member, 500, POLL_S)]
         for topic, partition, record in found:
@@ -467,7 +471,7 @@ class Execution:
         return len(found)
 
     def drain_group(self) -> None:
-        """The members read to the end and commit."""
+        """Let the members read to the end and commit."""
         ours, theirs = [self._drain(side) for side in self.sides]
         for place in ours:
             expect(ours[place] == theirs[place]
@@ -494,7 +498,7 @@ class Execution:
             found = side.gathered.pop(place, [])
             if player.rebalances != rebalances:
                 found = _first_time(found)
-            # Records that were deleted after a member had fetched them may be handed out.
+            # Records that were deleted after a member had fetched them may still be returned.
             start = side.ends(place)[0]
             found = [record for record in found if record.offset >= start]
             expect(found == records,
@@ -505,7 +509,7 @@ class Execution:
         return wanted
 
     def _have_committed(self, side: Side, ends: dict[Place, int]) -> bool:
-        """Commits; False when the group has not committed all of it, because it rebalances."""
+        """Commit; return False if the group did not commit everything because it is rebalancing."""
         if not all([side.player.commit(member) for member in side.player.members]):
             return False
         offsets = self.broker.group(side.player.group).offsets()
@@ -514,7 +518,7 @@ class Execution:
 
 
 def _first_time(found: list[Read]) -> list[Read]:
-    """Without the records that were handed out again after a rebalance."""
+    """Remove records that were returned again after a rebalance."""
     kept: list[Read] = []
     for record in found:
         if not kept or record.offset > kept[-1].offset:
@@ -523,6 +527,6 @@ def _first_time(found: list[Read]) -> list[Read]:
 
 
 def _numbers(records: list[Any], base_ms: int) -> list[Any]:
-    """A short form of records: their numbers, with their offsets where they have one."""
+    """Return a short form of records: their numbers, with offsets if known."""
     return [(record.offset, record.timestamp - base_ms) if isinstance(record, Read)
             else record[0] - base_ms for record in records]

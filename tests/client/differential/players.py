@@ -1,8 +1,8 @@
-"""One face for two clients: ours and confluent-kafka.
+"""One interface for two clients: ours and confluent-kafka.
 
 Owns: the client objects of one side of a program.
-Invariants: (1) every wait is bounded; (2) both sides have the same settings as far as both clients
-  have them.
+Invariants: every wait is bounded; both sides have the same settings as far as both clients support
+  them.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ CLASSIC = {"session.timeout.ms": 30_000, "heartbeat.interval.ms": 200}
 
 
 class Outcome(NamedTuple):
-    """What a client reported of a record. code: Kafka's error code, 0 for a delivered one."""
+    """A client's report of a record. code: Kafka's error code, 0 if delivered."""
 
     code: int
     partition: int
@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A record as a consumer handed it out, or as it is in the log."""
+    """A record as a consumer returned it, or as it is in the log."""
 
     offset: int
     timestamp: int
@@ -45,7 +45,7 @@ class Read(NamedTuple):
 
 
 def _producer_settings(kind: str, given: dict[str, Any]) -> dict[str, Any]:
-    # Without idempotence only one request at a time keeps the order.
+    # Without idempotence, order requires one request at a time.
     return {**PRODUCER, **given, "enable.idempotence": kind == IDEMPOTENT,
             "max.in.flight.requests.per.connection": 5 if kind == IDEMPOTENT else 1}
 
@@ -55,7 +55,7 @@ def _group_settings(given: dict[str, Any]) -> dict[str, Any]:
 
 
 class Player:
-    """Plays the steps of a program. topics: the names on its side, by those in the program."""
+    """Executes the steps of a program. topics: the names on its side, by those in the program."""
 
     name: str
 
@@ -72,7 +72,7 @@ class Player:
 
     @property
     def group(self) -> str:
-        """The id of the group that the members are in."""
+        """Return the id of the members' group."""
         return f"{self.prefix}-group"
 
     def partitions(self) -> list[tuple[str, int]]:
@@ -94,7 +94,9 @@ class Player:
             producer.flush(WAIT_S)
 
     def reopen_reader(self) -> bool:
-        """Called after a topic was re-created; True when the reader is a new one, at offset 0."""
+        """Called after a topic was re-created. Returns True if the reader was replaced, at offset
+        0.
+        """
         return False
 
     def reopen_producer(self, kind: str) -> None:
@@ -113,15 +115,15 @@ class Player:
         self.close_producers()
 
     def counted(self, *_: Any) -> None:
-        """A callback for a new assignment."""
+        """Callback for a new assignment."""
         self.rebalances += 1
 
     def assigned(self) -> list[tuple[str, int]]:
-        """The partitions of all members."""
+        """Return the partitions of all members."""
         return sorted((tp.topic, tp.partition) for member in self.members
                       for tp in member.assignment())
 
-    # Different in each client.
+    # Different for each client.
 
     def new_producer(self, kind: str) -> Any: ...
     def new_reader(self) -> Any: ...
@@ -196,7 +198,7 @@ class PylogPlayer(Player):
         return self.reader().position(TopicPartition(topic, partition), WAIT_S)
 
     def commit(self, consumer: Any) -> bool:
-        """False when the group rebalances: poll, then try again."""
+        """Return False if the group is rebalancing: poll, then retry."""
         try:
             consumer.commit(timeout=WAIT_S)
         except RebalanceNeededError:
@@ -223,7 +225,7 @@ class ConfluentPlayer(Player):
         made = confluent_kafka.Consumer({
             "bootstrap.servers": self.bootstrap, "group.id": f"{self.prefix}-reader",
             "fetch.wait.max.ms": 50, "fetch.error.backoff.ms": 20, "log_level": 0, **CONSUMER})
-        # With offsets, because librdkafka loses a seek that it accepts while it looks up the
+        # Pass offsets, because librdkafka loses a seek that it accepts while it looks up the
         # committed offsets of a new assignment.
         made.assign([confluent_kafka.TopicPartition(*tp, 0) for tp in self.partitions()])
         made.pause([confluent_kafka.TopicPartition(*tp) for tp in self.partitions()])
@@ -255,12 +257,13 @@ class ConfluentPlayer(Player):
             timestamp=timestamp, headers=row.headers, on_delivery=note)
 
     def reopen_producer(self, kind: str) -> None:
-        """librdkafka's idempotent producer ends with the first record that may be lost."""
+        """librdkafka's idempotent producer stops at the first record that may be lost."""
         del self._producers[kind]
 
     def reopen_reader(self) -> bool:
-        """librdkafka ignores a re-created topic's leader epochs while they are lower than those
-        that it remembers of the deleted one, and its fetches fail until then."""
+        """librdkafka ignores a re-created topic's leader epochs while they are lower than those of
+        the deleted topic, and its fetches fail until then.
+        """
         if self._reader is None:
             return False
         self._reader.close()
@@ -274,7 +277,7 @@ class ConfluentPlayer(Player):
                 self.reader().seek(confluent_kafka.TopicPartition(topic, partition, offset))
                 return
             except confluent_kafka.KafkaException:
-                # Refused until the fetcher of a new assignment has started.
+                # Rejected until the fetcher of a new assignment has started.
                 if time.monotonic() > end_s:
                     raise
                 self.reader().poll(POLL_S)
@@ -285,7 +288,7 @@ class ConfluentPlayer(Player):
         (reader.pause if paused else reader.resume)([place])
         if not paused:
             # Any request wakes librdkafka's broker thread, which otherwise notices the resumed
-            # partition only when its wait of 1 s is over.
+            # partition only after its wait of 1 s.
             with contextlib.suppress(confluent_kafka.KafkaException):
                 reader.get_watermark_offsets(place, POLL_S, cached=False)
 
@@ -306,7 +309,7 @@ class ConfluentPlayer(Player):
         return found.offset
 
     def commit(self, consumer: Any) -> bool:
-        # Named, because librdkafka by itself never commits less than it did before.
+        # Explicit offsets, because librdkafka never commits a lower offset by itself.
         offsets = [tp for tp in consumer.position(consumer.assignment()) if tp.offset >= 0]
         try:
             if offsets:

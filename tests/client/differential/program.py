@@ -1,9 +1,9 @@
 """Random programs for two clients: sends, faults, reads and changes of groups and topics.
 
 Owns: nothing.
-Invariants: (1) a program follows from its seed only; (2) a program has one right outcome,
-  except for records in flight during an event: it flushes where another producer, a refused record
-  or a new topic would make the order of records a matter of timing.
+Invariants: a program depends only on its seed; a program has one correct outcome, except for
+  records in flight during a fault: it flushes wherever another producer, a rejected record or a new
+  topic would make the order of records depend on timing.
 """
 
 import random
@@ -17,7 +17,7 @@ FAULTS = ("restart", "kill", "cut connections", "lose responses", "lose requests
 NO_EVENT, FORGET, RECREATE = "none", "forget producers", "recreate topic"
 EVENTS_IN_FLIGHT = (NO_EVENT, FORGET, RECREATE)
 FAULTS_IN_FLIGHT = ("none", "lose responses", "answer error")
-# What a Produce, a Fetch and an OffsetCommit may be answered with: a client tries again.
+# Errors that Produce, Fetch and OffsetCommit may return and that clients retry.
 ERRORS = {
     "Produce": ("LEADER_NOT_AVAILABLE", "NOT_LEADER_OR_FOLLOWER", "REQUEST_TIMED_OUT",
                 "NOT_ENOUGH_REPLICAS", "KAFKA_STORAGE_ERROR"),
@@ -31,7 +31,7 @@ MEMBERS_MAX = 3
 
 
 class Row(NamedTuple):
-    """What an application sends. number: unique in the program; the timestamp is made of it."""
+    """A record to send. number: unique in the program; the timestamp is derived from it."""
 
     number: int
     key: bytes | None
@@ -40,14 +40,14 @@ class Row(NamedTuple):
 
 
 class Step(NamedTuple):
-    """action: the name of a method of Execution; arguments: what it takes."""
+    """action: the name of a method of Execution; arguments: its arguments."""
 
     action: str
     arguments: tuple[Any, ...] = ()
 
 
 class Program(NamedTuple):
-    """settings: of both clients, in the words of librdkafka."""
+    """settings: for both clients, by librdkafka's names."""
 
     seed: int
     settings: dict[str, dict[str, Any]]
@@ -61,7 +61,7 @@ class _Writer:
         self.random = random.Random(seed)
         self.steps: list[Step] = []
         self.number = 0
-        self.producer: str | None = None     # Of the records that are not flushed.
+        self.producer: str | None = None  # of the records that are not flushed
         self.members = 0
         self.is_down = False
 
@@ -78,7 +78,7 @@ class _Writer:
             self.step("start_broker")
             self.is_down = False
 
-    # What a program may do.
+    # Steps of a program.
 
     def send(self) -> None:
         choose = self.random.choice
@@ -89,7 +89,7 @@ class _Writer:
         for _ in range(choose((1, 1, 2, 4))):
             topic = choose(TOPICS)
             rows = [self.row(topic) for _ in range(choose((1, 3, 10, 40)))]
-            # Clients distribute records without keys as they like.
+            # Clients may distribute records without keys arbitrarily.
             is_keyed = all(row.key is not None for row in rows) and choose((True, False))
             self.step("send", producer, topic,
                       None if is_keyed else self.random.randrange(PARTITIONS), rows)
@@ -105,7 +105,7 @@ class _Writer:
         return Row(self.number, key, value, headers)
 
     def send_refused(self) -> None:
-        """A record that the broker refuses."""
+        """Send a record that the broker rejects."""
         producer = self.random.choice((PLAIN, IDEMPOTENT))
         row = self.row(COMPACTED)
         topic = self.random.choice(TOPICS)
@@ -131,7 +131,7 @@ class _Writer:
         self.step("forget_producers")
 
     def disrupt_in_flight(self) -> None:
-        """A fault while several batches of an idempotent producer have no response."""
+        """Cause a fault while several batches of an idempotent producer are unanswered."""
         choose = self.random.choice
         self.flush()
         topic = choose(TOPICS)
@@ -146,7 +146,7 @@ class _Writer:
         self.flush()
 
     def answer_error(self) -> None:
-        """The broker refuses requests of consumers with an error that they recover from."""
+        """Let the broker reject consumer requests with a retriable error."""
         self.start_broker()
         api = self.random.choice(("Fetch", "OffsetCommit"))
         self.step("answer_error", self.random.choice(ERRORS[api]), api,
@@ -208,7 +208,7 @@ class _Writer:
 
 
 def written(seed: int) -> Program:
-    """The program of a seed."""
+    """Return the program of a seed."""
     writer = _Writer(seed)
     choose = writer.random.choice
     producer = {"compression.type": choose(("none", "gzip", "snappy", "lz4", "zstd")),

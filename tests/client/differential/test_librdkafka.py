@@ -1,6 +1,6 @@
 """Our client and librdkafka execute the same random programs: same records, same reports.
 
-PROGRAMS=200 in the environment sets how many; --seed is that of the first one.
+PROGRAMS=200 in the environment sets their number; --seed is that of the first program.
 """
 
 import os
@@ -29,7 +29,7 @@ def broker():
 
 @pytest.fixture
 def first_seed(request, random_source):
-    """The seed of the first program, which is --seed where that is a number."""
+    """Return the seed of the first program: --seed if it is a number."""
     given = request.config.getoption("--seed")
     return int(given) if given and given != "random" else random_source.getrandbits(32)
 
@@ -46,7 +46,7 @@ def test_both_clients_write_read_and_report_the_same(broker, first_seed, count):
 
 
 class ReportsRefusedRecords(PylogPlayer):
-    """Reports what the broker refused as delivered, without an offset."""
+    """Reports rejected records as delivered, without an offset."""
 
     def flush(self):
         super().flush()
@@ -56,7 +56,7 @@ class ReportsRefusedRecords(PylogPlayer):
 
 
 class LosesRecords(PylogPlayer):
-    """Never sends every seventh record, and reports it with the offset of the one before."""
+    """Never sends every seventh record, and reports it with the offset of the previous record."""
 
     def send(self, kind, topic, partition, row, timestamp):
         if row.number % 7:
@@ -76,14 +76,14 @@ class SendsTwice(PylogPlayer):
 
 
 class SkipsRecords(PylogPlayer):
-    """Does not hand out every fifth record."""
+    """Does not return every fifth record."""
 
     def poll(self, consumer, count, wait_s):
         return [found for found in super().poll(consumer, count, wait_s) if found[2].offset % 5]
 
 
 class CommitsTooEarly(PylogPlayer):
-    """Reports a commit as done that never reached the broker."""
+    """Reports success for a commit that never reached the broker."""
 
     def commit(self, consumer):
         return True

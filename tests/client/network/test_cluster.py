@@ -1,4 +1,4 @@
-"""The client's view of a cluster on connections that are made up: no socket, no pause."""
+"""The client's view of a cluster on simulated connections: no socket, no delay."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ RESPONSE = messages.MetadataResponse
 
 
 class Made:
-    """A connection that answers by `answers` (message class -> function of the request)."""
+    """A connection that responds from `answers` (message class -> function of the request)."""
 
     def __init__(self, world, host, port):
         self.world, self.host, self.port = world, host, port
@@ -141,7 +141,7 @@ def test_only_what_may_pass_is_tried_again(world):
             return "done"
 
         assert await cluster.retry(attempt) == "done"
-        # Only the second failure says that the metadata may be wrong.
+        # Only the second failure suggests that the metadata is outdated.
         assert tried == [False, False, True]
 
         async def denied():
@@ -173,7 +173,7 @@ def test_a_broker_has_one_connection_for_each_channel(world):
         assert cluster.usable(1) is None and await cluster.connection(1) is not first
         with pytest.raises(KafkaConnectionError, match="broker 5"):
             await cluster.connection(5)
-        # A broker that has moved, and one that is gone and silent, are hung up on.
+        # Connections to a broker that has moved, and to one that is gone and silent, are closed.
         moved, gone = cluster.usable(1), await cluster.connection(2)
         gone.is_silent = True
         world.nodes = {1: 11}

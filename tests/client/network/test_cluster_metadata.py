@@ -1,4 +1,4 @@
-"""The picture of the cluster, and what changes it."""
+"""The client's cluster metadata, and how responses update it."""
 
 from dataclasses import replace
 
@@ -84,7 +84,7 @@ def test_a_picture_is_what_the_answer_says():
     assert list(picture.topics["t"].partitions) == [0, 1]
     assert picture.partition("t", 1) == one and picture.partition("t", 2) is None
     assert picture.topic_id("t") == b"1" * 16 and picture.topic_id("other") == bytes(16)
-    # An answer without brokers takes none away.
+    # A response without brokers removes none.
     later = taken_in(picture, RESPONSE(), False)
     assert later == replace(picture, version=9, cluster_id=later.cluster_id,
                             controller=later.controller)
@@ -96,12 +96,12 @@ def test_an_error_is_kept_but_one_that_passes():
     assert denied.topics["t"].error_code == 29 and denied.partition_count("t") == 0
     fresh = taken_in(Metadata(), answer(code=5), False)
     assert fresh.topics["t"].error_code == 5 and fresh.partition_count("t") == 0
-    # What nobody knew is not known to be gone: the error is told.
+    # The deletion of an unknown topic cannot be inferred: the error is reported.
     assert taken_in(Metadata(), answer(code=3), False).topics["t"].error_code == 3
     for code in (3, 100):
         gone = taken_in(picture, answer(code=code), False)
         assert "t" not in gone.topics and gone.ids == {}
-    # Who asked for all sees what is there.
+    # A request for all topics returns only existing ones.
     assert list(taken_in(picture, answer(code=5), True).topics) == ["t"]
 
 

@@ -1,4 +1,4 @@
-"""When a client asks for metadata anew, tries a broker again and hangs up, on a virtual clock."""
+"""Metadata refreshes, reconnects and disconnects of a client, on a virtual clock."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ METADATA = messages.MetadataRequest
 
 
 class Timed(World):
-    """A world whose brokers note when they are asked, and reached."""
+    """A world whose brokers record when they are requested and connected."""
 
     def __init__(self, monkeypatch, clock, **settings):
         super().__init__(monkeypatch, **settings)
@@ -294,7 +294,7 @@ def test_leaders_of_many_topics_are_looked_up_together(timed):
     assert world.kinds() == ["MetadataRequest"] * 2
 
 
-# Roads.
+# Connections.
 
 def test_a_broker_that_cannot_be_reached_is_tried_again_ever_more_slowly(timed):
     world = timed(**{"reconnect.backoff.ms": 1000, "reconnect.backoff.max.ms": 4000})
@@ -345,7 +345,7 @@ def test_a_broker_that_is_not_there_says_that_the_metadata_may_be_old(
             patched.setattr(clusters.Connection, "open", fails)
             with pytest.raises(clusters.KafkaError):
                 await cluster._reach(("h", 1), "h", 1)
-            # There is none yet that could be old.
+            # There is no metadata yet that could be outdated.
             assert not cluster._wanted.is_set()
         await cluster.refresh()
         monkeypatch.setattr(clusters.Connection, "open", fails)
@@ -401,7 +401,7 @@ def test_idle_connections_are_hung_up(timed, limit_ms, after_s, requests, usable
     world.run(work)
 
 
-# The end.
+# Close.
 
 def test_a_client_that_closes_hangs_up_and_opens_nothing_more(timed, monkeypatch):
     world = timed()
@@ -450,7 +450,7 @@ def test_a_failure_that_nobody_waited_for_is_nobodys_news(timed):
     timed().run(work)
 
 
-# Time-outs.
+# Timeouts.
 
 def test_what_is_not_done_in_time_says_why(timed):
     world = timed(**{"default.api.timeout.ms": 3000, "retry.backoff.ms": 1000,
@@ -485,7 +485,7 @@ def test_what_was_late_within_the_last_try_is_raised_as_it_is(timed):
     timed().run(work)
 
 
-# Who is asked.
+# Request targets.
 
 def test_a_broker_may_have_the_number_zero(timed):
     world = timed()
@@ -527,7 +527,7 @@ def test_each_version_of_the_question_for_a_coordinator_has_its_own_answer(timed
 
 
 def test_connections_to_bootstrap_servers_are_nobodys_by_number(timed):
-    """A broker 0 that comes to be known has a connection of its own."""
+    """A newly discovered broker 0 gets a separate connection."""
     world = timed()
     world.nodes = {0: 1}
 

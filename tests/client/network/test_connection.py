@@ -1,4 +1,4 @@
-"""One connection against a broker that misbehaves."""
+"""One connection to a misbehaving broker."""
 
 import asyncio
 import socket
@@ -22,7 +22,7 @@ def versions(**ranges):
 
 
 class Server:
-    """Answers by a function of (api key, version, correlation id); None: never."""
+    """Responds with a function of (api key, version, correlation id); None: no response."""
 
     def __init__(self, answer):
         self.answer = answer

@@ -1,4 +1,4 @@
-"""A connection on a transport that the test plays: silence, logins, what it ends with."""
+"""A connection on a simulated transport: silence, logins, errors at the end."""
 
 import asyncio
 import struct
@@ -18,7 +18,7 @@ ASK = messages.MetadataRequest
 
 
 class Transport:
-    """Writes down the frames that it is given; as under TLS there is no bare socket."""
+    """Records the frames written to it; as under TLS there is no bare socket."""
 
     def __init__(self):
         self.frames, self.aborted = [], 0
@@ -38,7 +38,7 @@ class Transport:
 
 @pytest.fixture
 def played(virtual_time):
-    """played(steps, **settings) runs steps(connection, clock); waits take no time."""
+    """played(steps, **settings) runs steps(connection, clock) on a virtual clock."""
     clock = virtual_time(connection)
 
     def run(steps, **settings):
@@ -57,7 +57,7 @@ def played(virtual_time):
 
 
 def receive(one, data):
-    """As asyncio has it: into the buffer that the connection gives, as much as fits."""
+    """Deliver bytes as asyncio does: into the connection's buffer, as many as fit."""
     while data:
         room = one.get_buffer(-1)
         count = min(len(room), len(data))
@@ -168,7 +168,7 @@ def test_a_request_that_nobody_waits_for_any_more_ends_it_all_the_same(played):
     played(steps, request_timeout_ms=5000)
 
 
-# The end.
+# Close.
 
 def test_what_ends_a_connection_is_told_to_all_once_and_refuses_what_comes(played):
     async def steps(one, clock):
@@ -254,7 +254,7 @@ def test_the_beginning_of_an_answer_is_waited_for(played, data):
 
 
 def test_answers_may_come_in_any_pieces(played):
-    """Also those that do not fit the staging buffer."""
+    """Also responses larger than the staging buffer."""
     async def steps(one, clock):
         broker = messages.MetadataResponse.MetadataResponseBroker(host="x" * 30_000)
         counts = [0, 3, 1, 1, 0]
@@ -297,7 +297,7 @@ def test_without_a_version_that_both_know_a_request_is_refused(played, served, h
     played(steps)
 
 
-# Room to send, and logging in again.
+# Send buffer and re-authentication.
 
 def test_a_full_send_buffer_is_waited_for(played):
     async def steps(one, clock):

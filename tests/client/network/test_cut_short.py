@@ -1,4 +1,4 @@
-"""Calls that time out, are cancelled, or come from two threads: the object stays usable."""
+"""Calls that time out, are cancelled, or run on two threads: the object stays usable."""
 
 import asyncio
 import signal
@@ -25,7 +25,7 @@ def group() -> str:
 
 @pytest.fixture
 def stoppable(tmp_path):
-    """A broker of this test, which may be suspended."""
+    """A separate broker for a test that suspends it."""
     with Brokerd(tmp_path, BROKER_SETTINGS) as broker:
         yield broker
         broker.process.send_signal(signal.SIGCONT)
@@ -34,7 +34,7 @@ def stoppable(tmp_path):
 # Two threads.
 
 class Polling:
-    """A consumer whose poll(60) waits on another thread; what it raised is in `raised`."""
+    """A consumer whose poll(60) waits on another thread; its exception is in `raised`."""
 
     def __init__(self, consumer):
         self.consumer, self.raised = consumer, []
@@ -111,7 +111,7 @@ def test_a_poll_of_a_second_task_is_refused_at_once(target, kind):
     asyncio.run(main())
 
 
-# Time limits.
+# Timeouts.
 
 def test_a_commit_without_a_time_limit_ends_after_that_of_the_settings(stoppable):
     topic = new_topic(stoppable.bootstrap)
@@ -138,7 +138,7 @@ def test_a_commit_that_comes_too_late_fails_and_the_process_goes_on(target):
         end_s = time.monotonic() + WAIT_S
         while not consumer.poll(0.2):
             assert time.monotonic() < end_s
-        time.sleep(7)  # A heartbeat leaves the group.
+        time.sleep(7)  # The member leaves the group by its heartbeat.
         cpu_s = time.process_time()
         with pytest.raises(KafkaError):
             consumer.commit(timeout=5)
@@ -174,10 +174,10 @@ def test_an_end_of_a_transaction_that_timed_out_is_called_again(stoppable, commi
         [b"first", b"second"] if commits else [b"second"])
 
 
-# Cancelled at each await.
+# Cancellation at each await.
 
 async def cancelled_at_each_await(make, limit: int = 200) -> int:
-    """Cancels a new make() after 0, 1, 2, … turns of the loop until one is over before."""
+    """Cancel a new make() after 0, 1, 2, … iterations of the loop until a call completes before."""
     for turns in range(limit):
         task = asyncio.ensure_future(make())
         for _ in range(turns):

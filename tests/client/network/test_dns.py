@@ -1,4 +1,4 @@
-"""A name with several addresses, some of which lead nowhere."""
+"""A name with several addresses, some of which are unreachable."""
 
 import asyncio
 import socket
@@ -14,7 +14,9 @@ SWALLOWS, REFUSES, ODD = "192.0.2.1", "127.0.0.9", 999
 
 
 def used(monkeypatch, *hosts):
-    """The address that is used of a name that has these; ODD is a family that is not there."""
+    """Return the address used for a name that resolves to these; ODD is an unsupported address
+    family.
+    """
     async def work():
         loop = asyncio.get_running_loop()
         connect = loop.sock_connect

@@ -1,4 +1,4 @@
-"""What a client says in the log, and how often."""
+"""Log messages of a client, and their frequency."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""TLS and SASL, against Apache Kafka: brokerd has neither yet."""
+"""TLS and SASL against Apache Kafka."""
 
 import asyncio
 import hashlib
@@ -21,7 +21,7 @@ SCRAM = {"SCRAM-SHA-256": (1, "sha256"), "SCRAM-SHA-512": (2, "sha512")}
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    """(certificate and key in one PEM file, certificate alone)"""
+    """Return (certificate and key in one PEM file, certificate only)."""
     root = tmp_path_factory.mktemp("tls")
     key, cert, both = root / "key.pem", root / "cert.pem", root / "both.pem"
     subprocess.run(
@@ -92,7 +92,7 @@ def test_the_right_password_opens_the_door(secured, certificate, mechanism, tls)
         settings |= {"security_protocol": "SASL_SSL", "ssl_ca_location": certificate[1]}
     else:
         settings["security_protocol"] = "SASL_PLAINTEXT"
-    for left in (20, 0):  # A new SCRAM user takes a moment to reach the broker.
+    for left in (20, 0):  # A new SCRAM user reaches the broker after a moment.
         try:
             assert ask(secured[tls], **settings)
             break

@@ -1,4 +1,4 @@
-"""What clients count, and whom they tell."""
+"""Metrics of clients, and their reporters."""
 
 import time
 

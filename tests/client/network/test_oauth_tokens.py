@@ -1,4 +1,4 @@
-"""Bearer tokens of the client, by its settings; issuers are played."""
+"""Bearer tokens of the client, by its settings; issuers are simulated."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule re
 
 
 def shown(**given) -> str:
-    """The token of a client with these settings."""
+    """Return the token of a client with these settings."""
     return asyncio.run(Settings("admin", SASL | given).tokens.token())
 
 
@@ -86,7 +86,7 @@ def test_a_signed_assertion_gets_a_token_by_the_names_of_other_clients(tmp_path,
 
 
 def test_an_issuer_is_trusted_by_a_setting_of_its_own(tmp_path):
-    """The machine's trust does not have it."""
+    """The machine's trust store does not contain it."""
     authority = Authority()
     own, trusted = tmp_path / "own.pem", tmp_path / "ca.pem"
     certificate = authority.issue("localhost")

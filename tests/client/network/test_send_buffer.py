@@ -1,4 +1,4 @@
-"""What leaves a socket that takes less than it is given."""
+"""Partial writes to a socket."""
 
 import asyncio
 import random
@@ -28,7 +28,7 @@ def test_pieces_arrive_in_order_when_the_socket_takes_only_parts_of_them():
         send_buffer = send_buffer_of(sender, told)
         rng = random.Random(5)
         frames = [[rng.randbytes(rng.choice((0, 1, 30, 5000, 300_000))) for _ in range(40)]
-                  for _ in range(60)]  # More pieces than one call may have.
+                  for _ in range(60)]  # More chunks than one call accepts.
         for frame in frames:
             send_buffer.write([memoryview(piece) for piece in frame])
         wanted = b"".join(piece for frame in frames for piece in frame)
@@ -67,7 +67,7 @@ def test_what_was_not_sent_is_let_go_when_the_send_buffer_closes():
         data = bytearray(10_000_000)
         send_buffer.write([memoryview(data)])
         send_buffer.close()
-        data.append(1)  # Would be refused while a view of it is held.
+        data.append(1)  # This fails while a view of the buffer is held.
         send_buffer.write([b"more"])
         sender.close()
         receiver.close()

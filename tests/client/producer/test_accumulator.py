@@ -1,4 +1,5 @@
-"""Batches of records that wait: memory, order, linger, and who is woken; on a virtual clock."""
+"""Pending batches of records: memory, order, linger, and wakeups of the sender; on a virtual clock.
+"""
 
 import gc
 import sys
@@ -23,19 +24,19 @@ class World:
         self.wakes += 1
 
     def put(self, value=b"v", partition=0, callback=None):
-        """(batch, index), or None without memory."""
+        """Append a record. Returns (batch, index), or None without memory."""
         return self.one.append(self.one.queue("t", partition), None, value, 5, None, callback,
                                len(value))
 
     def closed(self, count=1, partition=0):
-        """A closed batch of so many records."""
+        """Return a closed batch of `count` records."""
         found = [self.put(partition=partition) for _ in range(count)][0][0]
         self.clock.now_s += self.one.linger_s
         assert self.one.close_due(self.one.queue("t", partition), self.clock.now_s) is None
         return found
 
     def asleep(self, seconds=100.0):
-        """The sender has seen everything and sleeps for so long."""
+        """Let the sender see everything and sleep for this long."""
         self.one.may_sleep(0.0)
         assert self.one.may_sleep(self.clock.now_s + seconds)
 
@@ -212,7 +213,7 @@ def test_a_full_batch_and_one_made_elsewhere_and_a_wait_for_room_wake_the_sender
 
 
 def built(count):
-    """A closed batch that was made elsewhere."""
+    """Return a closed batch that was built elsewhere."""
     builder = BatchBuilder(1000, 0)
     for _ in range(count):
         builder.append(None, b"x", 5, None)
@@ -232,7 +233,7 @@ def test_a_batch_made_elsewhere_comes_behind_what_is_there(make):
     assert world.one.add(queue, built(2)) is None and len(queue.ready) == 3
 
 
-# Order, failures, halves.
+# Order, failures, split batches.
 
 def test_a_retry_comes_at_its_place_among_those_that_wait(make):
     world = make()
@@ -310,7 +311,8 @@ def test_a_batch_that_was_split_is_complete_with_its_last_part(make, failing):
 
 def test_no_python_code_runs_while_the_lock_is_held(make):
     """Neither bytecode, before which a signal handler may run, nor the garbage collector, whose
-    finalizers are Python code."""
+    finalizers are Python code.
+    """
     world, held, passed = make(batch_bytes=600, linger_s=0.0), [], [0]
 
     def check(where):

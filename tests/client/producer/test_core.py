@@ -1,4 +1,4 @@
-"""A record's way to its partition's batch, what is refused on it, and the end; no broker."""
+"""A record's path to its partition's batch, its rejections, and close; no broker."""
 
 import asyncio
 from types import SimpleNamespace
@@ -50,7 +50,7 @@ def put(core, value=b"v", key=None, topic="t", partition=0, timestamp=5, headers
 
 
 def waiting(core):
-    """(topic, partition, records) of the batches that are not complete."""
+    """Return (topic, partition, records) of the open batches."""
     core.accumulator.flushing += 1
     for queue in core.accumulator.queues():
         core.accumulator.close_due(queue, 0.0)
@@ -220,7 +220,7 @@ def test_metadata_is_waited_for_and_asked_for_again_where_it_is_too_old(produce)
     produce(steps)
 
 
-# Who may send.
+# Closed and fenced producers.
 
 def test_nothing_is_sent_once_it_cannot_be(produce):
     async def steps(core, clock):
@@ -418,7 +418,7 @@ def test_the_totals_say_what_the_buffer_has_left(produce):
     produce(steps, buffer_memory=60_000)
 
 
-# The end.
+# Close.
 
 def test_the_end_waits_for_what_was_sent(produce):
     async def steps(core, clock):

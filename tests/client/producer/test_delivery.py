@@ -1,4 +1,4 @@
-"""The outcomes of batches, for who waits, who is called and who asks later."""
+"""The outcomes of batches, for waiting callers, callbacks and later queries."""
 
 import asyncio
 import threading
@@ -21,7 +21,7 @@ def pending(count=3, of=None):
 
 
 def split(whole, *sizes):
-    """The batch in parts of so many records."""
+    """Split the batch into batches of these sizes."""
     made, first = [], 0
     for size in sizes:
         made.append((first, pending(size, whole.queue)))

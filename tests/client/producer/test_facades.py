@@ -1,5 +1,6 @@
-"""The two faces of a producer: what each call asks of the core, and how long a record waits for
-room, on a clock that waiting moves on."""
+"""The blocking and the asyncio producer: calls to the core, and the time that a record waits for
+memory, on a clock that advances while waiting.
+"""
 
 import asyncio
 import threading
@@ -16,8 +17,9 @@ GIVEN = "t", b"v", None, 3, None, (), None
 
 
 class Core:
-    """A Producing. puts: what it says of a record, try by try, before it takes it. lost: records
-    that failed."""
+    """A Producing. puts: results of attempts to append a record before it succeeds. lost: records
+    that failed.
+    """
 
     def __init__(self):
         self.heard, self.puts, self.lost, self.forked, self.block_s = [], [], 0, False, 60.0
@@ -129,7 +131,7 @@ def test_a_callback_of_the_loops_own_thread_waits_for_nothing(plain):
     assert plain.core.heard == [("check",)]
 
 
-# Waiting and ending.
+# Flush and close.
 
 def test_a_flush_tells_of_lost_records_and_raises_them_where_that_is_asked_for(face):
     assert face.call("flush") == 0 and face.call("flush", 2, check=True) == 0

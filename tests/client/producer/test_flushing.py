@@ -1,4 +1,4 @@
-"""A flush hurries what waits, and only while it lasts."""
+"""A flush sends pending batches immediately, only while it is active."""
 
 import asyncio
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""kill -9 beneath our own producer: nothing acknowledged is lost, nothing is doubled."""
+"""kill -9 of the broker under our own producer: no acknowledged record is lost or duplicated."""
 
 import struct
 import time

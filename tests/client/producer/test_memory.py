@@ -1,4 +1,4 @@
-"""What a producer holds does not grow with what it has sent."""
+"""Memory of a producer does not grow with the number of records sent."""
 
 import os
 

@@ -18,7 +18,7 @@ def test_the_default_hashes_keys_as_java_does():
     for i in range(100):
         key = b"key-%d" % i
         wanted = (murmur2_of_kafka_python(key) & 0x7FFFFFFF) % 4
-        # A hash does not care for what is available.
+        # A hash ignores availability.
         assert chosen.choose("t", key, ALL, [3], 10) == wanted
 
 

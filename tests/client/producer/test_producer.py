@@ -122,7 +122,7 @@ def test_callbacks_get_metadata_or_the_error(bootstrap, producer):
     (first, none), (nothing, error) = told
     assert (first.topic, first.offset, none) == (topic, 0, None)
     assert nothing is None and isinstance(error, errors.MessageTooLargeError)
-    # The sequence goes on behind what was refused.
+    # The sequence continues after the rejected records.
     assert producer.send(topic, b"after").result(20).offset == 1
 
 
@@ -331,7 +331,7 @@ def test_any_table_comes_out_equal_in_order_per_partition(
     topic = new_topic(bootstrap, partitions)
     table = table_of(rows, kind)
     cut = draw.draw(st.integers(0, len(rows)))
-    # Slices and chunks are what real tables are made of.
+    # Real tables have slices and chunks.
     table = pa.concat_tables([table.slice(0, cut), table.slice(cut)])
     with Producer(bootstrap_servers=bootstrap, compression_type=codec) as producer:
         delivery = producer.send_arrow(table, topic, batch_bytes=batch_bytes)

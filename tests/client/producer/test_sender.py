@@ -1,4 +1,4 @@
-"""The sender against a broker that the test plays: order, sequences, retries, limits."""
+"""The sender with a simulated broker: order, sequences, retries, limits."""
 
 import asyncio
 import math
@@ -21,7 +21,7 @@ RESPONSE = messages.ProduceResponse
 
 
 class World:
-    """One broker, one topic; requests wait in `requests` until the test answers them."""
+    """One broker, one topic; requests wait in `requests` for the test's response."""
 
     def __init__(self, idempotent=True, batch_bytes=100, acquainted=True, **more):
         self.acquainted = acquainted and idempotent
@@ -45,7 +45,7 @@ class World:
         self.sender = Sender(self, self.settings, self.accumulator, self.identity, -1)
         self.task = asyncio.create_task(self.sender.run())
 
-    # What Sender uses of Cluster and Connection.
+    # The parts of Cluster and Connection that Sender uses.
 
     def usable(self, node_id):
         return self
@@ -64,10 +64,10 @@ class World:
     def failed(self, failure):
         raise AssertionError(failure)
 
-    # What tests do.
+    # Used by tests.
 
     def put(self, value, partition=0):
-        """One record; with 90 bytes it fills a batch."""
+        """Append one record; with 90 bytes it fills a batch."""
         queue = self.accumulator.queue("t", partition)
         if self.acquainted and queue.producer_id == -1:
             queue.producer_id, queue.epoch = 7, 0
@@ -83,7 +83,7 @@ class World:
         raise AssertionError(f"{len(self.requests)} requests, {count} are awaited")
 
     def sent(self, number):
-        """(producer epoch, base sequence, value) of the batch in a request."""
+        """Return (producer epoch, base sequence, value) of the batch in a request."""
         rows = self.requests[number][0].topic_data[0].partition_data
         header = native.header(rows[0].records)
         values = [row[3][:1] for row in native.records(rows[0].records)]
@@ -109,7 +109,7 @@ async def until(is_so):
 
 
 def played(test):
-    """The test on an event loop of its own; the sender must be alive at its end."""
+    """Run the test on a new event loop; the sender must still run at its end."""
     def run():
         async def work():
             world = World(**options)
@@ -415,7 +415,7 @@ async def test_a_leader_that_takes_nothing_for_long_is_stalled_until_it_takes_so
     world.answer(0)
     await world.wait(2)
     await asyncio.sleep(0.02)
-    assert sender.stalled("t") == set()  # Nothing waits for it.
+    assert sender.stalled("t") == set()  # No record waits for it.
     world.put(b"c" * 90)
     await asyncio.sleep(0.02)
     assert sender.stalled("t") == {0, 1}
@@ -448,7 +448,7 @@ async def test_a_broker_that_is_slow_holds_up_no_other_partition(world):
 async def test_out_of_order_batch_below_an_acknowledged_one_fails(world):
     first, second = world.put(b"a" * 90), world.put(b"b" * 90)
     await world.wait(2)
-    world.answer(1, offset=0)   # The broker has no state for the producer: it takes any sequence.
+    world.answer(1, offset=0)  # The broker has no state for the producer: it accepts any sequence.
     world.answer(0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     await world.wait(3)
     assert world.sent(2) == (0, 0, b"a")
@@ -475,7 +475,7 @@ async def test_no_new_batch_is_sent_while_an_earlier_one_alone_has_no_answer(wor
     world.answer(2, offset=2)
     await world.wait(4)
     assert world.sent(3) == (0, 0, b"a")
-    world.answer(3, offset=0)   # The broker remembers it.
+    world.answer(3, offset=0)  # The broker has state for it.
     await world.wait(5)
     world.answer(4, offset=3)
     await until(lambda: fourth.done)
@@ -522,7 +522,7 @@ def test_a_batch_is_alone_in_flight_after_a_pause_and_in_a_recreated_topic(topic
 
 
 def expired(pending):
-    """Makes the delivery timeout of a batch end now."""
+    """Let the delivery timeout of a batch expire now."""
     pending.created_s = -math.inf
 
 
@@ -539,7 +539,7 @@ async def test_batches_behind_one_without_an_answer_keep_their_sequences(world):
     third = world.put(b"c" * 90)
     await asyncio.sleep(0.02)
     assert len(world.requests) == 3
-    world.answer(2, offset=1)    # Both were appended when they were sent first.
+    world.answer(2, offset=1)  # Both were appended when they were first sent.
     await world.wait(4)
     assert world.sent(3) == (0, 2, b"c")
     world.answer(3, offset=2)

@@ -1,4 +1,4 @@
-"""Clients across a fork, at the end of their program, when dropped, and when records are lost."""
+"""Clients after a fork, at program exit, when dropped, and when records are lost."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from tests.client.reading import new_topic
 
 
 def in_child(function) -> int:
-    """The exit code of a forked child that runs function()."""
+    """Return the exit code of a forked child that runs function()."""
     child = os.fork()
     if child == 0:
         try:
@@ -76,10 +76,10 @@ def test_a_program_that_ends_without_a_flush_is_warned(target):
     assert "records to 1 partition were not delivered: call flush()" in done.stderr
 
 
-# Clients that the application drops.
+# Clients dropped by the application.
 
 def descriptors() -> int:
-    """Open sockets of this process."""
+    """Return the number of open sockets of this process."""
     found = 0
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -114,7 +114,7 @@ def test_a_dropped_consumer_leaves_its_group(target, protocol):
     with Consumer(settings) as consumer, Producer(bootstrap_servers=target.bootstrap) as producer:
         producer.send(topic, b"value").result(30)
         consumer.subscribe([topic])
-        end_s = time.monotonic() + 20  # Its session would last 45 s.
+        end_s = time.monotonic() + 20  # Otherwise its session lasts 45 s.
         while not (found := consumer.poll(0.5)):
             assert time.monotonic() < end_s, "the dropped consumer is still a member"
         assert found[0].value == b"value"
@@ -182,7 +182,7 @@ def test_dropped_clients_of_asyncio_are_closed_on_their_loop(target):
         async with asyncio.timeout(60):
             await use()
             gc.collect()
-            while descriptors() > before + 3:  # Of the loop itself.
+            while descriptors() > before + 3:  # of the loop itself
                 await asyncio.sleep(0.05)
         async with aio.Admin(bootstrap_servers=target.bootstrap) as admin:
             while (await admin.describe_consumer_groups([group]))[group].members:
@@ -203,7 +203,7 @@ def test_a_closed_client_warns_of_nothing(target, recwarn):
     assert not [one for one in recwarn if "unclosed" in str(one.message)]
 
 
-# The end of the program.
+# Program exit.
 
 def run(program: str, *arguments: str, wait_s: float = 60) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-c", program, *arguments], cwd=REPOSITORY,
@@ -212,7 +212,7 @@ def run(program: str, *arguments: str, wait_s: float = 60) -> subprocess.Complet
 
 @pytest.fixture(scope="module")
 def named(tmp_path_factory):
-    """A broker whose clients connect by a name, which has to be looked up."""
+    """A broker whose clients connect by a name that must be resolved."""
     port = free_port()
     broker = Brokerd(tmp_path_factory.mktemp("named"), {
         "listeners": f"PLAINTEXT://localhost:{port}", "auto.create.topics.enable": "true"})
@@ -314,7 +314,7 @@ producer.send(sys.argv[2], b"last", on_delivery=lambda found, failure: print(fou
 @pytest.mark.parametrize("warm", [False, True])
 def test_close_at_exit_delivers_what_waits(named, warm):
     program = AT_EXIT
-    if not warm:  # The first connection to the leader is made in the handler.
+    if not warm:  # The handler opens the first connection to the leader.
         program = program.replace("producer.send(", "atexit.register(lambda: producer.send(")[:-1]
         program = program.rstrip() + ")\n"
     done = run(program, f"localhost:{named.port}", f"at-exit-{warm}")

@@ -1,4 +1,4 @@
-"""Columns of a table in the form that native code takes."""
+"""Conversion of table columns for native code."""
 
 import datetime
 

@@ -28,7 +28,7 @@ def bootstrap(tmp_path_factory):
 
 @pytest.fixture
 def topics(bootstrap):
-    """A topic with ROWS, and an empty one."""
+    """Return a topic with ROWS, and an empty topic."""
     source, goal = new_topic(bootstrap), new_topic(bootstrap)
     with Producer(bootstrap_servers=bootstrap) as producer:
         for row in ROWS:
@@ -55,7 +55,7 @@ def values_of(bootstrap, topic):
 
 
 def copied(producer, consumer, goal, count, fails_at=()):
-    """Copies `count` records in transactions; those of the numbers in fails_at fail at first."""
+    """Copy `count` records in transactions; those with numbers in fails_at fail the first time."""
     done, tries, fails = 0, 0, set(fails_at)
     while done < count:
         records = consumer.poll(timeout=10)
@@ -79,7 +79,7 @@ def test_what_an_exception_aborts_is_read_and_written_again(bootstrap, topics, r
             bootstrap, source if reset == "earliest" else None,
             auto_offset_reset=reset) as consumer:
         if reset == "none":
-            # Nothing is committed: the consumer goes back to where the application put it.
+            # Nothing is committed: the consumer returns to the application's position.
             consumer.assign([TopicPartition(source, 0)])
             consumer.seek(TopicPartition(source, 0), 0)
         copied(producer, consumer, goal, len(ROWS), fails_at={1, 3, 4})
@@ -213,7 +213,8 @@ def test_a_prepared_transaction_outlives_its_producer_and_another_client_ends_it
 
     asyncio.run(end())
     if committed:
-        asyncio.run(end())  # To ask twice is no fault: who has died may have asked before.
+        # Repeating the request is valid: an earlier process may have sent it before it died.
+        asyncio.run(end())
     await_markers(bootstrap, goal)
     assert values_of(bootstrap, goal) == [b"x"] * committed
 

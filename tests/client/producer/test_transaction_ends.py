@@ -1,4 +1,4 @@
-"""What the end of a transaction changes in its producer, without a broker."""
+"""State changes of a producer at the end of a transaction, without a broker."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ from pylog.protocol.errors import ErrorCode
 
 @pytest.mark.parametrize(("answered", "after"), [((8, 1), (8, 1)), ((-1, -1), (7, 3))])
 def test_the_end_of_a_transaction_may_give_the_next_id_and_epoch(answered, after):
-    """KIP-890; older versions of EndTxn give none."""
+    """KIP-890; older versions of EndTxn return none."""
     async def ask(request, version_max, check):
         return messages.EndTxnResponse(producer_id=answered[0], producer_epoch=answered[1])
 
@@ -30,7 +30,8 @@ def test_the_end_of_a_transaction_may_give_the_next_id_and_epoch(answered, after
 # A caller that leaves before the end.
 
 class Ended(Transactions):
-    """In a transaction that its coordinator ends when `release` is set, or refuses."""
+    """A producer in a transaction whose coordinator ends it when `release` is set, or rejects it.
+    """
 
     def __init__(self):
         settings = Settings(PRODUCER, bootstrap_servers="x:1", transactional_id="x")

@@ -1,4 +1,4 @@
-"""Columns of flat Avro values: what native code decodes is what fastavro reads."""
+"""Columns of flat Avro values: native decoding agrees with fastavro."""
 
 import io
 import json
@@ -50,14 +50,14 @@ def record(*fields):
 
 
 def native(registry, column, read=0):
-    """By native code alone; None when it leaves the column to fastavro."""
+    """Decode natively; return None if the column needs fastavro."""
     schema = registry.schemas[read]
     return flat_column(column, registry.schemas.__getitem__, schema, arrow_type(schema))
 
 
 @st.composite
 def tables(draw):
-    """(schema of a flat record, rows)"""
+    """Draw (schema of a flat record, rows)."""
     kinds = draw(st.lists(st.sampled_from([*VALUES, "enum", "fixed"]), min_size=1, max_size=6))
     fields, values = [], {}
     for number, kind in enumerate(kinds):

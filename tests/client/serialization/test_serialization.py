@@ -1,4 +1,4 @@
-"""Formats both ways; the registry is a small HTTP server of the test's own."""
+"""Formats in both directions; the registry is a small HTTP server of the test."""
 
 import datetime
 import decimal
@@ -81,7 +81,7 @@ def test_rows_become_json_and_come_back():
     assert json_column(json_rows(table)).to_pylist() == table.to_pylist()
 
 
-# ---- the registry
+# ---- schema registry
 
 
 @pytest.fixture

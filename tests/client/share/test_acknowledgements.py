@@ -1,4 +1,4 @@
-"""What is in hand, against a table with an entry for each offset."""
+"""Acquired records, compared with a table with an entry for each offset."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A share consumer without brokers: polls, what is in hand, who is asked for what, the end."""
+"""A share consumer without brokers: polls, acquired records, request targets, close."""
 
 import asyncio
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ ID = b"t" * 16
 
 
 class Membership:
-    """Owns what the test gives it."""
+    """Owns the partitions that the test assigns."""
 
     def __init__(self, core, group):
         self.core, self.member_id, self.attention, self.polled_s = core, "m", False, 0.0
@@ -48,7 +48,7 @@ class Membership:
 
 
 class Session:
-    """Notes what it is asked for; `flush` takes flush_s."""
+    """Records its calls; `flush` takes flush_s."""
 
     flush_s = 0.0
 
@@ -74,7 +74,7 @@ class Session:
         for acquired in found:
             self.core.arrived(acquired)
         if not found:
-            await asyncio.sleep(0.5)      # So long a broker waits for records.
+            await asyncio.sleep(0.5)  # A broker waits this long for records.
 
     async def flush(self, final=False):
         self.flushed.append(final)
@@ -83,7 +83,7 @@ class Session:
 
 
 class Core(Sharing):
-    """With members, sessions and leaders of the test."""
+    """A core with simulated members, sessions and leaders."""
 
     def __init__(self, clock, **more):
         super().__init__(Settings(SHARE_CONSUMER, bootstrap_servers="x:1", group_id="g",
@@ -223,7 +223,7 @@ def test_a_group_that_cannot_be_joined_yet_is_tried_again_and_one_that_refuses_i
     run(steps())
 
 
-# What is asked of whom.
+# Requests per leader.
 
 def test_each_leader_is_asked_for_its_partitions_and_nobody_twice(clock, run):
     async def steps():
@@ -268,7 +268,7 @@ def test_a_broker_whose_records_wait_is_asked_for_no_more_of_them(clock, run):
     run(steps())
 
 
-# What is in hand.
+# Acquired records.
 
 def test_a_poll_accepts_what_the_one_before_it_gave(clock, run):
     async def steps():
@@ -364,7 +364,7 @@ def test_of_outcomes_that_nobody_asks_for_the_oldest_are_forgotten(clock):
     assert len(core.outcomes) == 10_000 and core.outcomes[0].batches[0].first == 1
 
 
-# Subscriptions and the end.
+# Subscriptions and close.
 
 def test_topics_are_subscribed_to_by_name(clock, run):
     async def steps():

@@ -1,5 +1,6 @@
-"""The two faces of a share consumer: what each call asks of the core, and that what became of
-acknowledgements is told inside it."""
+"""The blocking and the asyncio share consumer: calls to the core, and acknowledgement callbacks,
+which run inside a call.
+"""
 
 import asyncio
 from collections import deque
@@ -18,7 +19,7 @@ T = TopicPartition("t", 0)
 
 
 class Core:
-    """A Sharing. Each call ends with an outcome of an acknowledgement."""
+    """A Sharing. Each call ends with the result of an acknowledgement."""
 
     def __init__(self):
         self.settings = Settings(SHARE_CONSUMER, {"bootstrap.servers": "b:1", "group.id": "g"})
@@ -38,14 +39,14 @@ class Core:
     poll, commit = _call("poll", []), _call("commit", {T: None})
 
     def raise_failure(self):
-        """There is none."""
+        """Return None."""
 
     def notify(self):
         self.heard.append(("notify", self.woken))
 
 
 class Face:
-    """Either consumer, whose calls are made without a loop in sight."""
+    """Create either consumer; its calls are made without a running loop."""
 
     def __init__(self, kind):
         self.core, self.told, self.kind = Core(), [], kind

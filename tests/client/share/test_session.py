@@ -1,4 +1,4 @@
-"""A share session against a broker that the test plays: epochs, what is asked, what is lost."""
+"""A share session with a simulated broker: epochs, requests, lost state."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ PAUSE_S = 0.25
 
 
 class World:
-    """The host, the cluster and the broker of one session. script: what is answered, in order."""
+    """The host, the cluster and the broker of one session. script: responses, in order."""
 
     def __init__(self, clock, version=2, **more):
         self.clock = clock
@@ -34,7 +34,7 @@ class World:
         self.highest = version
         self.session = ShareSession(self, 5)
 
-    # What the session uses of its host and cluster.
+    # The parts of its host and cluster that the session uses.
 
     def topic_id(self, tp):
         return IDS[tp.topic]
@@ -82,13 +82,13 @@ class World:
             raise found
         return found
 
-    # What tests do.
+    # Used by tests.
 
     def work(self, *partitions):
         return self.session.work({(IDS[tp.topic], tp.partition): tp for tp in partitions})
 
     def asked(self):
-        """Of each request: its epoch, the partitions and those that are forgotten."""
+        """Return the epoch, the partitions and the forgotten partitions of each request."""
         return [(one.share_session_epoch, cells(one.topics),
                  cells(one.forgotten_topics_data)
                  if isinstance(one, messages.ShareFetchRequest) else None)
@@ -169,7 +169,7 @@ def test_a_request_says_what_the_settings_say(clock):
     ("record_limit", 1, 0), ("record_limit", 2, 1), ("batch_optimized", 2, 0)])
 def test_an_exact_number_of_records_is_asked_of_brokers_that_know_of_it(
         clock, mode, version, exact):
-    """KIP-1206 came with version 2."""
+    """KIP-1206 starts with version 2."""
     world = World(clock, version=version, share_acquire_mode=mode)
     world.script = [fetched()]
     run(world, world.work(ONE))
@@ -259,7 +259,7 @@ def test_a_renewal_goes_by_a_request_of_its_own_before_more_is_fetched(world):
 
 
 def test_a_broker_that_cannot_renew_is_not_asked_to_and_its_session_is_lost(clock):
-    """KIP-1222 came with version 2."""
+    """KIP-1222 starts with version 2."""
     world = World(clock, version=1)
     world.script = [fetched()]
     run(world, world.work(ONE))
@@ -367,7 +367,7 @@ def test_a_refused_flush_loses_the_session_and_what_was_to_be_acknowledged(world
 @pytest.mark.parametrize(("epoch", "node_id", "learned"), [
     (1, 0, [("t", 0, 0, 1)]), (0, 1, []), (1, -1, []), (-1, 2, [])])
 def test_a_leader_that_moved_is_learned_from_the_answer(world, epoch, node_id, learned):
-    """KIP-951. An answer that does not know the leader has its fields at -1 or left at 0."""
+    """KIP-951. If the broker does not know the leader, its fields are -1 or stay 0."""
     world.script = [fetched((ONE, {"error_code": int(ErrorCode.NOT_LEADER_OR_FOLLOWER),
                                    "current_leader": leader(epoch, node_id)})), fetched()]
     run(world, world.work(ONE))

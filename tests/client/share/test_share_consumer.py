@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(180)
 WAIT_S = 60
 
 
-# A member of Kafka's hears of its assignment with the next heartbeat, five seconds later.
+# A member of a Kafka group receives its assignment with the next heartbeat, five seconds later.
 @pytest.fixture(scope="module", params=["pylog", pytest.param(
     "kafka", marks=[pytest.mark.kafka, pytest.mark.slow])])
 def broker(request):
@@ -32,7 +32,7 @@ def broker(request):
 
 
 def new_group(broker) -> str:
-    """A group that begins with what is there."""
+    """Return a group that starts at the earliest offset."""
     group = new_name("share")
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         admin.incremental_alter_configs(
@@ -47,7 +47,7 @@ def topic(broker):
 
 @pytest.fixture
 def member(broker):
-    """Makes members of one group."""
+    """Create members of one group."""
     group, made = new_group(broker), []
 
     def make(**settings) -> ShareConsumer:
@@ -61,7 +61,8 @@ def member(broker):
 
 
 def take(consumer, count: int) -> list:
-    """The next records, at least so many; earlier ones are acknowledged or have to be."""
+    """Poll until there are at least `count` records; earlier records are acknowledged or must be.
+    """
     found, end_s = [], time.monotonic() + WAIT_S
     while len(found) < count:
         assert time.monotonic() < end_s, f"{len(found)} of {count} records"
@@ -120,7 +121,7 @@ def test_a_commit_amid_an_iteration_accepts_what_came_so_far(broker, topic, memb
         second.subscribe([topic])
         stream = iter(second)
         assert [next(stream).offset for _ in range(3)] == [5, 6, 7]
-        # A poll accepts those, and gives the others up, which come again.
+        # A poll accepts these, and releases the others, which are delivered again.
         found = take(second, 2)
         assert offsets(found) == [8, 9] and second.delivery_count(found[0]) == 3
 
@@ -187,7 +188,7 @@ def test_records_come_as_columns_with_how_often_they_were_delivered(broker, topi
         while not (batch := consumer.poll_arrow(1.0, ["topic", "partition", "offset",
                                                       "delivery_count"])).num_rows:
             assert time.monotonic() < end_s
-        # A batch of which only a part was acquired: the rest of it is left out.
+        # Only a part of the batch was acquired: the rest is omitted.
         assert batch.column("offset").to_pylist() == list(range(5, 20))
         assert set(batch.column("delivery_count").to_pylist()) == {2}
         consumer.acknowledge(batch)
