@@ -13,9 +13,11 @@ from tests.client.reading import new_topic, read_topic
 
 BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0",
                    "group.share.min.heartbeat.interval.ms": "100",
-                   "group.share.heartbeat.interval.ms": "100"}
+                   "group.share.heartbeat.interval.ms": "100",
+                   "group.share.assignment.interval.ms": "0"}
 WAIT_S = 30
 TURNS = 25
+RELEASED_S = 15  # Well below the 30 s after which the lock of a record ends.
 
 
 def name() -> str:
@@ -205,5 +207,54 @@ def test_an_admin_call_that_is_cancelled_leaves_the_admin_usable(target, call):
 
             await cancelled_at_each_await(refusable, 40)
             assert (await admin.describe_cluster()).cluster_id
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("call", ["unsubscribe", "close"])
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+def test_a_cancelled_end_of_a_share_consumer_still_releases_its_records(
+        target, topic, call, mode):
+    """Acknowledged records are not delivered again; the others reach another member at once."""
+    async def check(turns: int) -> None:
+        group = name()
+        values = {b"%d" % number for number in range(4)}
+        topic = await asyncio.to_thread(new_topic, target.bootstrap)
+        settings = {"bootstrap_servers": target.bootstrap, "group_id": group,
+                    "fetch_max_wait_ms": 50}
+        consumer = aio.ShareConsumer(share_acknowledgement_mode=mode, **settings)
+        other = aio.ShareConsumer(**settings)
+        await consumer.start()
+        await other.start()
+        try:
+            await consumer.subscribe([topic])
+            while await consumer.poll(0.2) or not consumer.assignment():
+                pass
+            async with aio.Producer(
+                    bootstrap_servers=target.bootstrap, linger_ms=50) as producer:
+                for value in sorted(values):
+                    await producer.send(topic, value)
+                await producer.flush()
+            found = []
+            while len(found) < len(values):
+                found += await consumer.poll(1.0)
+                if mode == "explicit":
+                    consumer.acknowledge([record for record in found if record.offset < 2])
+            await cancel_after(turns, getattr(consumer, call)())
+            left = {b"2", b"3"} if mode == "explicit" else values
+            received: list[bytes] = []
+            await other.subscribe([topic])
+            async with asyncio.timeout(RELEASED_S):
+                while not left <= set(received):
+                    received += [record.value for record in await other.poll(0.2)]
+            received += [record.value for record in await other.poll(0.5)]
+            assert sorted(received) == sorted(left)
+        finally:
+            await consumer.close()
+            await other.close()
+
+    async def main():
+        for turns in (1, 2, 4, 8, 30):
+            await check(turns)
 
     asyncio.run(main())

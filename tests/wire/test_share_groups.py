@@ -56,6 +56,21 @@ def test_a_group_that_was_deleted_begins_anew_on_the_same_connection(side):
     assert rows == [(0, 9, 1)]
 
 
+def test_records_of_a_closed_connection_are_released_before_their_lock_ends(side):
+    topic = side.topic("t")
+    append_batches(side, topic, 1, 10)
+    # The other member waits for less time than the lock lasts.
+    group = group_of(side, "g", share_record_lock_duration_ms=60_000)
+    member, other = Member(side, group, "m", topic), Member(side, group, "n", topic)
+    member.join(1)
+    other.join(1)
+    member.records("acquired")
+    member.connection.close()
+    other.records("released")
+    (_, _, _, rows, _), = answered(side)["released"]
+    assert rows == [(0, 9, 2)]
+
+
 def test_a_group_begins_where_it_was_moved_to_as_soon_as_its_last_member_has_gone(side):
     topic = side.topic("t")
     append_batches(side, topic, 2, 10)

@@ -3,7 +3,8 @@
 Owns: cluster, subscription, membership and share sessions of one share consumer.
 Invariants: at most one response per broker waits to be returned; records are acknowledged at the
   broker that they were acquired from; if a commit is cancelled or times out, its acknowledgements
-  are still sent and their outcome is reported.
+  are still sent and their outcome is reported; if an unsubscribe or close is cancelled, it
+  continues in the background.
 Source: KIP-932; Kafka's KafkaShareConsumer, for the semantics of each call.
 """
 
@@ -53,6 +54,8 @@ class Sharing:
         self._changed = asyncio.Event()
         self._ids: dict[str, bytes] = {}
         self._flushes: set[asyncio.Task[list[Outcome]]] = set()
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._closing: asyncio.Task[None] | None = None
 
     async def start(self) -> Sharing:
         self.loop = asyncio.get_running_loop()
@@ -120,18 +123,42 @@ class Sharing:
             self.membership.subscription_changed()
 
     async def unsubscribe(self) -> None:
-        """Leave the group and release unacknowledged records to other members."""
+        """Leave the group and release unacknowledged records to other members.
+
+        If the call is cancelled, this continues in the background.
+        """
         membership = self.membership
         if membership is not None:
-            try:
-                await self._end_sessions()
+            self._queue(None)
+            self.membership = None
+            self.in_hand.clear()
+            self._ready.clear()
+            for session in self.sessions.values():
+                session.end_fetching()
+            task = asyncio.create_task(self._leave(membership, list(self.sessions.values())))
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+            self.sessions = {}
+            self.notify()
+        self.subscription.unsubscribe()
+        await asyncio.shield(asyncio.gather(*self._leaving))
+
+    async def _leave(self, membership: ShareMembership, sessions: list[ShareSession]) -> None:
+        """End the sessions, so that the brokers release their records, and leave the group."""
+        try:
+            async with asyncio.timeout(self.settings.seconds("default.api.timeout.ms")):
+                await asyncio.gather(*(session.flush(final=True) for session in sessions))
                 await membership.leave()
-            finally:
-                self.membership = None
-                self.subscription.unsubscribe()
-                await membership.stop()
-        else:
-            self.subscription.unsubscribe()
+        except TimeoutError:
+            self.cluster.notices.warn(
+                "leave", "share group %s: left without an answer: records stay acquired until "
+                "their lock duration ends", self.group)
+        finally:
+            tasks = [session.task for session in sessions if session.task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await membership.stop()
 
     # Polls
 
@@ -155,9 +182,11 @@ class Sharing:
                 # Let the fetch tasks run even if the application polls without pause. Do it before
                 # taking records: a cancellation after that would lose them.
                 await asyncio.sleep(0)
+                self._check_member(membership)
                 self.raise_failure()
                 if membership.attention:
                     await self._attend(membership, end_s)
+                    self._check_member(membership)
                 self._ask()
                 if self._ready:
                     found, self._ready = self._ready, []
@@ -169,6 +198,12 @@ class Sharing:
         finally:
             self.polling = False
             membership.polled_s = time.monotonic()
+
+    def _check_member(self, membership: ShareMembership) -> None:
+        """Raise if the consumer has left the group since the poll began."""
+        self._check_open()
+        if self.membership is not membership:
+            raise IllegalStateError("the share consumer unsubscribed during this poll")
 
     def raise_failure(self) -> None:
         """Raise the stored failure, once."""
@@ -283,31 +318,28 @@ class Sharing:
         if self.closed:
             raise ClosedError("the share consumer is closed")
 
-    async def _end_sessions(self) -> None:
-        self._queue(None)
-        self.in_hand.clear()
-        sessions, self.sessions = list(self.sessions.values()), {}
-        try:
-            await asyncio.gather(*(session.flush(final=True) for session in sessions))
-        finally:
-            tasks: list[asyncio.Task[Any]] = [*self._flushes, *(
-                session.task for session in sessions if session.task is not None)]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._ready.clear()
-
     async def close(self, timeout_s: float) -> None:
-        """Send acknowledgements, release other acquired records and leave the group."""
-        if self.closed:
-            return
+        """Send acknowledgements, release other acquired records and leave the group.
+
+        If the call is cancelled, this continues in the background.
+        """
+        if self._closing is None:
+            self.closed = True
+            self._closing = asyncio.create_task(self._close(timeout_s))
+        await asyncio.shield(self._closing)
+
+    async def _close(self, timeout_s: float) -> None:
         try:
             async with asyncio.timeout(timeout_s):
                 await self.unsubscribe()
         except TimeoutError:
             pass
         finally:
-            self.closed = True
+            tasks = [*self._leaving, *self._flushes]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            # Brokers release the records of a session when its connection ends.
             await self.cluster.close()
             self.notify()
 

@@ -58,6 +58,7 @@ class ShareSession:
         self.host = host
         self.cluster = host.cluster
         self.id = node_id
+        self.member_id: str = host.member_id
         self.pending: Pending = {}
         self.task: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
@@ -81,6 +82,10 @@ class ShareSession:
         """Queue acknowledgements for the next request."""
         if batches:
             self.pending.setdefault(tp, []).extend(batches)
+
+    def end_fetching(self) -> None:
+        """Pass on no more records. The end of the session releases those that still arrive."""
+        self._ended = True
 
     async def work(self, wanted: dict[Place, TopicPartition]) -> None:
         """Send pending acknowledgements and acquire records of these partitions."""
@@ -111,7 +116,7 @@ class ShareSession:
         records.
         """
         async with self._turn:
-            self._ended = final
+            self._ended = self._ended or final
             if not self.pending and not (final and self._epoch != INITIAL):
                 return []
             taken, self.pending = self.pending, {}
@@ -135,7 +140,7 @@ class ShareSession:
             row.partitions.append(request.AcknowledgePartition(
                 partition_index=tp.partition, acknowledgement_batches=_rows(request, batches)))
         answer = await connection.send(request(
-            group_id=self.host.group, member_id=self.host.member_id,
+            group_id=self.host.group, member_id=self.member_id,
             share_session_epoch=FINAL if final else self._epoch, is_renew_ack=renews,
             topics=list(topics.values())), version=version, timeout_s=self._timeout_s)
         if answer.error_code:
@@ -206,7 +211,7 @@ class ShareSession:
             row.partitions.append(number)
         settings, most = self.host.settings, self.host.settings["max.poll.records"]
         return request(
-            group_id=self.host.group, member_id=self.host.member_id,
+            group_id=self.host.group, member_id=self.member_id,
             share_session_epoch=self._epoch, max_wait_ms=self._wait_ms,
             min_bytes=settings["fetch.min.bytes"], max_bytes=settings["fetch.max.bytes"],
             max_records=most, batch_size=most, topics=list(topics.values()),
@@ -226,7 +231,7 @@ class ShareSession:
                 self._not_before_s = time.monotonic() + self._pauses.next()
             else:
                 self.host.fail(failure)
-        elif cell.acquired_records:
+        elif cell.acquired_records and not self._ended:
             ranges = [(row.first_offset, row.last_offset, row.delivery_count)
                       for row in cell.acquired_records]
             self.host.arrived(Acquired(self.id, tp, cell.records or b"", ranges))

@@ -76,6 +76,9 @@ class Session:
         if not found:
             await asyncio.sleep(0.5)  # A broker waits this long for records.
 
+    def end_fetching(self):
+        self.has_ended = True
+
     async def flush(self, final=False):
         self.flushed.append(final)
         await asyncio.sleep(self.flush_s)
@@ -425,5 +428,35 @@ def test_the_end_takes_no_longer_than_it_may_and_nothing_goes_on_after_it(
                 await refused
         with pytest.raises(ClosedError):
             core.acknowledge(ONE, 0, ACCEPT)
+
+    run(steps())
+
+
+@pytest.mark.parametrize("call", ["unsubscribe", "close"])
+def test_cancelled_end_continues_and_the_next_close_waits_for_it(clock, run, call):
+    async def steps():
+        core = await Core(clock).begin(ONE)
+        session, membership = core._session(1), core.membership
+        session.flush_s = 2.0
+        task = asyncio.create_task(core.unsubscribe() if call == "unsubscribe" else core.close(5.0))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled() and session.has_ended and clock.now_s == 1000.0
+        await core.close(5.0)
+        assert membership.steps == ["leave", "stop"] and core.cluster.closed
+        assert clock.now_s == 1002.0
+
+    run(steps())
+
+
+def test_poll_in_progress_raises_when_the_consumer_unsubscribes(clock, run):
+    async def steps():
+        core = await Core(clock).begin(ONE)
+        poll = asyncio.create_task(core.poll(60))
+        await asyncio.sleep(0.01)
+        await core.unsubscribe()
+        with pytest.raises(IllegalStateError, match="unsubscribed during this poll"):
+            await poll
 
     run(steps())
