@@ -1,11 +1,11 @@
-"""A consumer group of KIP-848, its clients and the wire between them, from one seed and on a
-virtual clock.
+"""Simulation of a KIP-848 consumer group, its clients and the network, from one seed on a virtual
+clock.
 
-The machine is the real one; its records go to a list that stands for the log, some of which are not
-on disk yet. A restart builds the machine from those that are; what waited for the others is never
-answered. Messages are lost, delayed, overtake each other and come twice; topics grow, come and go;
-clients die, leave, pause and come back. What the machine offers is answered again without it, as
-reactors do.
+The state machine is real; its records go to a list instead of the log, and the last ones are not
+flushed yet. A restart replays the flushed records; requests that waited for the others are never
+answered. Messages are lost, delayed, reordered and duplicated; topics grow, are deleted and
+re-created; clients crash, leave, pause and return. Cached heartbeat responses are returned without
+the machine, as reactors do.
 """
 
 import heapq
@@ -33,7 +33,7 @@ FENCED, UNKNOWN, UNRELEASED, FENCED_INSTANCE, NO_GROUP = 110, 25, 111, 82, 69
 
 
 class Repeat:
-    """An answer that may be given again; see _native.repeats."""
+    """A response that may be returned again; see _native.repeats."""
 
     def __init__(self):
         self.until_ms, self.last, self.answer = -1, -1, None
@@ -52,7 +52,7 @@ class Repeat:
 
 
 class Client:
-    """A member as far as its state goes. owned: {(topic id, partition)}."""
+    """The state of a member. owned: {(topic id, partition)}."""
 
     def __init__(self, number: int, random):
         self.number = number
@@ -67,7 +67,7 @@ class Client:
 
 
 class World:
-    """random: a seeded random.Random. Call step() often, then check what it recorded."""
+    """random: a seeded random.Random. Call step() repeatedly, then check the recorded state."""
 
     def __init__(self, random):
         self.random = random
@@ -84,7 +84,7 @@ class World:
         self.log: list = []
         self.durable = 0
         self.held: list = []
-        # (topic id, partition, epoch) -> the member that was told of it.
+        # (topic id, partition, epoch) -> the member that was assigned it.
         self.given: dict[tuple[bytes, int, int], str] = {}
         self.start()
         self.clients = [Client(number, random) for number in range(random.randrange(1, 5))]
@@ -111,16 +111,16 @@ class World:
             self.machine.replay(key, value)
         self.machine.loaded()
         self.held = []
-        self.repeats: dict = {}     # What reactors know: a request's bytes -> Repeat.
+        self.repeats: dict = {}  # The reactors' cache: a request's bytes -> Repeat.
         self.settle()
 
     def disturb(self) -> None:
-        """Something happens that is nobody's request."""
+        """Cause a random event that no request caused."""
         if not self.unquiet:
             return
         what = self.random.random()
         if what < 0.25:
-            del self.log[self.durable:]     # kill -9 and loss of power.
+            del self.log[self.durable:]  # kill -9 and power loss.
             self.start()
         elif what < 0.55:
             name = self.random.choice(NAMES)
@@ -143,7 +143,7 @@ class World:
         return self.machine.groups.get(GROUP)
 
     def settle(self) -> None:
-        """What a step left goes to the log; whatever is true of the group must be."""
+        """Append the records of a step to the log; check the group's invariants."""
         machine = self.machine
         machine.repeats.void_changed(machine.records)
         self.log += machine.records
@@ -165,7 +165,7 @@ class World:
         for answer in held:
             self.send(*answer)
 
-    # ---- the wire -------------------------------------------------------------------------------
+    # ---- network -------------------------------------------------------------------------------
 
     def at(self, delay_ms: int, call, *arguments) -> None:
         heapq.heappush(self.events, (self.clock.ms + delay_ms, next(self.numbers), call, arguments))
@@ -214,17 +214,17 @@ class World:
 
     def send(self, client: Client, number: int, answer, told: list, member_id: str) -> None:
         for place in told:
-            # Of an instance that comes back every epoch is 0: it takes over from itself.
+            # A returning static instance has epoch 0: it may get the same partition again.
             if place[2] and client.instance is None:
                 assert self.given.setdefault(place, member_id) == member_id, (place, member_id)
         if not self.twice:
-            # A second copy may say of a member what is true no more, on whatever connection.
+            # A duplicated response may contain outdated assignments, on any connection.
             self.check_nobody_else(client, {place[:2] for place in told})
         if self.random.random() >= self.loss:
             self.at(self.random.randrange(8), self.receive, client, number, answer)
 
     def check_nobody_else(self, client: Client, places: set) -> None:
-        """Who is told of partitions is told when no other member has them any more."""
+        """Check that partitions are assigned only after every other member has released them."""
         for other in self.clients:
             if other is not client and other.joined and self.group is not None \
                     and other.id in self.group.members:
@@ -257,9 +257,9 @@ class World:
             client.waiting = None
             self.pause(client, 50)
         elif chance < 0.03:
-            self.pause(client, 500)     # It dies without a word.
+            self.pause(client, 500)  # The client crashes.
         elif chance < 0.04:
-            self.at(self.random.randrange(500), self.act, client)   # It only sleeps.
+            self.at(self.random.randrange(500), self.act, client)  # The client only pauses.
         elif lost or client.wanted is not None or chance < 0.1:
             self.request(client, member_epoch=client.epoch, **self.full(client))
         else:
@@ -270,7 +270,7 @@ class World:
         self.at(self.random.randrange(1, most_ms), self.act, client)
 
     def full(self, client: Client) -> dict:
-        """What is to be revoked is revoked by now."""
+        """Finish a pending revocation."""
         if client.wanted is not None:
             client.owned, client.wanted = client.wanted, None
         rows: dict[bytes, list[int]] = {}
@@ -299,13 +299,13 @@ class World:
                                  for index in row.partitions}
         self.at(BEAT_MS, self.act, client)
 
-    # ---- the end --------------------------------------------------------------------------------
+    # ---- end -----------------------------------------------------------------------------------
 
     def calm_down(self) -> None:
-        """Nothing is lost any more; after some time all is as it should be."""
+        """Stop losing messages; after some time the group must be stable."""
         self.loss = self.twice = 0
         self.unquiet = False
-        # Who died is missed, and expressions wait for a pause.
+        # Crashed members must time out, and expressions are resolved after a pause.
         end_ms = self.clock.ms + 1200
         while self.clock.ms < end_ms:
             assert self.step()

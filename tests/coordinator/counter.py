@@ -1,11 +1,12 @@
-"""A coordinator's machine that counts, and a snapshot of it, for tests of the runtime."""
+"""A coordinator state machine that counts, and a snapshot of it, for tests of the runtime."""
 
 from pylog.coordinator.runtime.timers import Timers
 
 
 class Counter:
-    """How often each key was counted. Who waits for a key is answered when it is counted next; a
-    key that nobody counts for lease_ms goes."""
+    """Counts each key. A waiter for a key is answered at its next count; a key without a count for
+    lease_ms is removed.
+    """
 
     def __init__(self, clock, lease_ms):
         self.records, self.replies, self.changed, self.cleanups = [], [], set(), 0

@@ -1,4 +1,4 @@
-"""A runtime that runs what the test says: coordinators without logs.
+"""A simulated runtime: coordinators without logs.
 
 Owns: nothing.
 """
@@ -10,8 +10,9 @@ from pylog.protocol.errors import ErrorCode
 
 
 class Runtime:
-    """calls: what was asked of it, in order. errors: of the next steps, in order; then none.
-    results: as errors, of what steps return. epoch: the term; -1 where it does not serve."""
+    """calls: requests to the runtime, in order. errors: of the next steps, in order; then none.
+    results: likewise, return values of steps. epoch: leader epoch, -1 if it does not lead.
+    """
 
     def __init__(self, coordination, node):
         self.coordination, self.node, self.calls = coordination, node, []
@@ -71,7 +72,7 @@ class Runtime:
 
 
 def node(**settings):
-    """What a coordinator sees of its broker. settings: with underscores for dots."""
+    """Return the broker's interface for a coordinator. settings: with underscores for dots."""
     return SimpleNamespace(
         settings=Settings({name.replace("_", "."): value for name, value in settings.items()}),
         node_id=1, now_ms=lambda: 5_000,

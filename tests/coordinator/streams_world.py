@@ -1,9 +1,9 @@
-"""Streams groups, their members and the wire between them, from one seed and on a virtual clock.
+"""Simulation of Streams groups, their members and the network, from one seed on a virtual clock.
 
-The machine is the real one; its records go to a list that stands for the log, some of which are not
-on disk yet. A restart builds the machine from those that are; what waited for the others is never
-answered. Messages are lost, overtake each other and come twice; topics grow, come and go, internal
-ones are created late; members die, leave, pause and come back.
+The state machine is real; its records go to a list instead of the log, and the last ones are not
+flushed yet. A restart replays the flushed records; requests that waited for the others are never
+answered. Messages are lost, reordered and duplicated; topics grow, are deleted and re-created,
+internal topics are created late; members crash, leave, pause and return.
 """
 
 import heapq
@@ -39,7 +39,9 @@ def limits(**changed) -> Limits:
 
 
 def image_of(topics: dict[str, int], before: Image | None = None) -> Image:
-    """An image with topics of so many partitions; those of `before` keep their ids."""
+    """Return an image with topics of these partition counts; existing topics of `before` keep their
+    ids.
+    """
     known = {} if before is None else before.topics
     rows = {name: Topic(name, known[name].id if name in known else name.encode()[:16].ljust(16),
                         (SimpleNamespace(replicas=()),) * count)
@@ -70,7 +72,7 @@ def topology(*subtopologies, epoch=0):
 
 
 def word_count():
-    """What a word count has: one subtopology that maps, one that counts."""
+    """Return the topology of a word count: one subtopology that maps, another that counts."""
     return topology(subtopology("0", [SOURCE], sinks=[REPARTITION]),
                     subtopology("1", repartitions=[REPARTITION], changelogs=[CHANGELOG]))
 
@@ -82,7 +84,8 @@ def rows(tasks: dict[str, set[int]]):
 
 
 def told(answer):
-    """(active, standby) tasks of an answer, {(subtopology, partition)} each; None if it has none.
+    """Return (active, standby) tasks of a response, {(subtopology, partition)} each; None if it has
+    none.
     """
     if answer.active_tasks is None:
         return None
@@ -95,7 +98,7 @@ def codes(answer) -> list[int]:
 
 
 class Client:
-    """A member as far as its state goes. owned: (active, standby)."""
+    """The state of a member. owned: (active, standby)."""
 
     def __init__(self, number: int, random):
         self.number = number
@@ -109,7 +112,7 @@ class Client:
 
 
 class World:
-    """random: a seeded random.Random. Call step() often, then check what it recorded."""
+    """random: a seeded random.Random. Call step() repeatedly, then check the recorded state."""
 
     def __init__(self, random):
         self.random = random
@@ -143,7 +146,9 @@ class World:
         return {name: len(row.partitions) for name, row in self.image.topics.items()}
 
     def create(self, missing) -> None:
-        """Not when the source has grown since: what is wrong then only an administrator mends."""
+        """Create missing internal topics. Not if the source has grown since: only an administrator
+        can repair that.
+        """
         self.set_topics(self.counts() | {
             row.name: row.partitions for row in missing if row.name not in self.image.topics
             and row.partitions == self.counts()[SOURCE]})
@@ -157,15 +162,15 @@ class World:
         self.settle()
 
     def disturb(self) -> None:
-        """Something happens that is nobody's request."""
+        """Cause a random event that no request caused."""
         if not self.unquiet:
             return
         what = self.random.random()
         if what < 0.35:
-            del self.log[self.durable:]     # kill -9 and loss of power.
+            del self.log[self.durable:]  # kill -9 and power loss.
             self.start()
         elif what < 0.5:
-            # An administrator takes the internal topics away to grow the source.
+            # An administrator deletes the internal topics to grow the source.
             self.set_topics({SOURCE: min(6, self.counts()[SOURCE] + 1)})
         elif what < 0.6:
             self.set_topics({name: count for name, count in self.counts().items()
@@ -177,7 +182,7 @@ class World:
         return self.machine.groups.get(GROUP)
 
     def settle(self) -> None:
-        """What a step left goes to the log; whatever is true of the group must be."""
+        """Append the records of a step to the log; check the group's invariants."""
         machine = self.machine
         self.log += machine.records
         machine.records = []
@@ -198,7 +203,7 @@ class World:
         for answer in held:
             self.send(*answer)
 
-    # ---- the wire -------------------------------------------------------------------------------
+    # ---- network -------------------------------------------------------------------------------
 
     def at(self, delay_ms: int, call, *arguments) -> None:
         heapq.heappush(self.events, (self.clock.ms + delay_ms, next(self.numbers), call, arguments))
@@ -234,14 +239,15 @@ class World:
 
     def send(self, client: Client, number: int, answer) -> None:
         if not self.twice:
-            # A second copy may say of a member what is true no more, on whatever connection.
+            # A duplicated response may contain outdated assignments, on any connection.
             self.check_nobody_else(client, told(answer))
         if self.random.random() >= self.loss:
             self.at(self.random.randrange(8), self.receive, client, number, answer)
 
     def check_nobody_else(self, client: Client, tasks) -> None:
-        """Who is told of an active task is told when no other member runs it any more; of any task,
-        when no other member of its process has it."""
+        """Check that an active task is assigned only when no other member runs it, and any task
+        only when no other member of the same process has it.
+        """
         for other in self.clients if tasks is not None else ():
             if other is not client and other.joined and self.group is not None \
                     and other.id in self.group.members:
@@ -273,9 +279,9 @@ class World:
             client.waiting = None
             self.pause(client, 50)
         elif chance < 0.03:
-            self.pause(client, 500)     # It dies without a word.
+            self.pause(client, 500)  # The client crashes.
         elif chance < 0.04:
-            self.at(self.random.randrange(500), self.act, client)   # It only sleeps.
+            self.at(self.random.randrange(500), self.act, client)  # The client only pauses.
         elif lost or client.wanted is not None or self.random.random() < 0.1:
             self.request(client, member_epoch=client.epoch, **self.full(client))
         else:
@@ -286,7 +292,7 @@ class World:
         self.at(self.random.randrange(1, most_ms), self.act, client)
 
     def full(self, client: Client) -> dict:
-        """What is to be given up is given up by now."""
+        """Finish a pending revocation."""
         if client.wanted is not None:
             client.owned, client.wanted = client.wanted, None
         found = []
@@ -309,13 +315,13 @@ class World:
             client.wanted = told(answer) or client.wanted
         self.at(BEAT_MS, self.act, client)
 
-    # ---- the end --------------------------------------------------------------------------------
+    # ---- end -----------------------------------------------------------------------------------
 
     def calm_down(self) -> None:
-        """Nothing is lost any more; after some time all is as it should be."""
+        """Stop losing messages; after some time the group must be stable."""
         self.loss = self.twice = 0
         self.unquiet = False
-        # Who died is missed.
+        # Crashed members must time out.
         end_ms = self.clock.ms + 1200
         while self.clock.ms < end_ms:
             assert self.step()

@@ -1,10 +1,10 @@
-"""A transaction coordinator, partitions, producers and the wire between them, from one seed and on
+"""Simulation of a transaction coordinator, partitions, producers and the network, from one seed on
 a virtual clock.
 
-The machine and the rules of markers are the real ones; partitions are lists that obey the rules of
-csrc/log/producers.c and log_append.c. Messages are lost, delayed, overtaken and sent twice; the
-coordinator restarts and loses what was not on its disk; producers die and come back under the same
-transactional id. FAULTS are what the checks must find.
+The state machine and the marker checks are real; partitions are lists that follow the rules of
+csrc/log/producers.c and log_append.c. Messages are lost, delayed, reordered and duplicated; the
+coordinator restarts and loses unflushed records; producers crash and return with the same
+transactional id. FAULTS must be found by the checks.
 """
 
 import heapq
@@ -20,9 +20,9 @@ PARTITIONS = 3
 RETRY_MS, FLUSH_MS = 40, 5
 LIMITS = Limits(10**6, 10**12, False)
 NONE, BUSY, ELSEWHERE, STATE, EPOCH, SEQUENCE = 0, 51, 16, 48, 47, 45
-LOST = object()                # A producer waits a little, and goes on.
-OVERSLEPT = object()           # It waits for longer than its transaction may last.
-GIVEN_UP = object()            # What it is told of a write that it does not wait for any more.
+LOST = object()  # The producer waits briefly, then continues.
+OVERSLEPT = object()  # It waits longer than its transaction timeout.
+GIVEN_UP = object()  # The result of a write that it no longer waits for.
 
 
 class Partition:
@@ -30,7 +30,7 @@ class Partition:
 
     def __init__(self, faults):
         self.faults = faults
-        # ("data", producer, epoch, value) or ("end", producer, epoch, whether it committed).
+        # ("data", producer, epoch, value) or ("end", producer, epoch, True if it committed).
         self.entries = []
         self.known = {}            # producer id -> [epoch, coordinator epoch, first, marker, next]
 
@@ -38,7 +38,9 @@ class Partition:
         return self.known.setdefault(producer_id, [-1, -1, -1, -1, 0])
 
     def guard(self, producer_id, epoch):
-        """None: the transaction is open; else what must be the same when it is appended."""
+        """Return None if the transaction is open, else the state that must be unchanged at the
+        append.
+        """
         state = self.of(producer_id)
         return None if state[2] >= 0 and state[0] == epoch else state[3]
 
@@ -48,7 +50,7 @@ class Partition:
             return EPOCH
         fresh = epoch > state[0]
         if not fresh and sequence < state[4]:
-            return NONE            # It is here already.
+            return NONE  # Already appended.
         if sequence != (0 if fresh else state[4]):
             return SEQUENCE
         is_open = state[2] >= 0 and not fresh
@@ -72,7 +74,7 @@ class Partition:
         return NONE
 
     def committed(self) -> list:
-        """What a read_committed consumer sees."""
+        """Return the values that a read_committed consumer reads."""
         seen, waiting = [], {}
         for kind, producer_id, _, what in self.entries:
             if kind == "data":
@@ -84,14 +86,14 @@ class Partition:
 
 
 class World:
-    """random: a seeded random.Random. faults: names of planted ones."""
+    """random: a seeded random.Random. faults: names of planted faults."""
 
     def __init__(self, random, faults=()):
         self.random, self.faults = random, frozenset(faults)
         self.ms = 0
         self.events, self.numbers = [], itertools.count()
         self.loss = random.choice((0, 0.05, 0.2))
-        self.calm = False          # Nothing goes wrong any more.
+        self.calm = False  # no more failures
         self.partitions = [Partition(self.faults) for _ in range(PARTITIONS)]
         self.ids = itertools.count(100)
         self.level = random.choice((0, 2, 2))
@@ -99,9 +101,9 @@ class World:
         self.machine = None
         self.load()
         self.outcomes = {}         # Transaction -> "committed", "aborted" or "unknown".
-        self.values = {}           # Transaction -> [(partition, value)] that it tried to write.
+        self.values = {}  # Transaction -> [(partition, value)] of its writes.
 
-    # ---- time and wire --------------------------------------------------------------------------
+    # ---- time and network -----------------------------------------------------------------------
 
     def later(self, ms, call, *arguments):
         heapq.heappush(self.events, (self.ms + ms, next(self.numbers), call, arguments))
@@ -114,7 +116,7 @@ class World:
         return True
 
     def send(self, call, *arguments):
-        """A message: lost, late, or there twice."""
+        """Deliver a message late, twice or not at all."""
         copies = 1
         if not self.calm:
             copies = self.random.choices((0, 1, 2), (self.loss, 1, self.loss / 2))[0]
@@ -126,7 +128,7 @@ class World:
     # ---- the coordinator ------------------------------------------------------------------------
 
     def load(self):
-        """A new term, from what is on disk."""
+        """Start a new term from the flushed records."""
         self.term += 1
         del self.disk[self.durable:]
         self.held = []
@@ -138,7 +140,7 @@ class World:
         self.written()
 
     def written(self):
-        """Takes what a step left; it goes out when it is on disk."""
+        """Append the records of a step; respond when they are flushed."""
         machine = self.machine
         self.disk += machine.records
         machine.records = []
@@ -159,7 +161,7 @@ class World:
             call(message)
 
     def ask(self, step, arguments, reply):
-        """A request that has arrived. reply: a function that takes the answer."""
+        """Handle a request. reply: receives the response."""
         found = step(self.machine, *arguments)
         if found is NeedProducerId:
             found = step(self.machine, *arguments, next(self.ids))
@@ -179,7 +181,7 @@ class World:
             self.end(self.term, message, set(message.partitions))
 
     def end(self, term, ending, left):
-        """Markers, until every partition has one; a term's end is the end of its tries."""
+        """Write markers until every partition has one; the end of the term stops the retries."""
         if term != self.term:
             return
         if not left or "hasty" in self.faults:
@@ -197,7 +199,7 @@ class World:
             self.end(term, ending, left)
 
     def mark(self, term, marker, at, ending, left):
-        # As for clients (Producer.arrive): it may come twice, but not after what came after it.
+        # As for clients (Producer.arrive): it may be duplicated, but not after later messages.
         if marker.version < 2 and at not in left:
             return
         error = self.partitions[at[1]].mark(marker)
@@ -220,7 +222,7 @@ class World:
     # ---- partitions -----------------------------------------------------------------------------
 
     def produce(self, id_, producer, sequence, at, value, adds, reply):
-        """A Produce that has arrived: the coordinator is asked before the first write."""
+        """Handle a Produce: the coordinator verifies the transaction before the first write."""
         partition = self.partitions[at[1]]
         guard = partition.guard(*producer)
 
@@ -240,7 +242,7 @@ class World:
     # ---- checks ---------------------------------------------------------------------------------
 
     def check(self):
-        """After everything has come to rest."""
+        """Check the state after all events are processed."""
         for found in self.machine.transactions.values():
             assert found.state not in PREPARED and found.state != "Ongoing", found.state
         for partition in self.partitions:
@@ -259,7 +261,7 @@ class World:
 
 
 class Producer:
-    """A client of one transactional id, until it is killed; then the next one begins."""
+    """A client of one transactional id, until it is killed; then the next one starts."""
 
     def __init__(self, world: World, id_: str, adds: bool, names):
         self.world, self.id, self.adds, self.names = world, id_, adds, names
@@ -281,7 +283,7 @@ class Producer:
         self.try_(self.turn, request)
 
     def try_(self, turn, request):
-        """Sent again until it is answered."""
+        """Send until there is a response."""
         if not self.alive or turn != self.turn:
             return
         if request in (LOST, OVERSLEPT):
@@ -294,8 +296,9 @@ class Producer:
         self.world.later(4 * RETRY_MS, self.try_, turn, request)
 
     def arrive(self, turn, call, arguments):
-        """Without an epoch for each transaction nobody can tell whose a late request is: a client
-        has to close the connection of one that it does not wait for any more."""
+        """Without an epoch per transaction, a late request cannot be attributed: a client must
+        close the connection of a request that it no longer waits for.
+        """
         if self.adds or not self.alive or turn == self.turn:
             call(*arguments)
 
@@ -320,7 +323,8 @@ class Producer:
                 producer = yield from self.transact(producer, sequences)
 
     def transact(self, producer, sequences):
-        """One transaction. The producer for the next; None: another one has the id."""
+        """Run one transaction. Returns the next producer state, None if another client has the id.
+        """
         world, random = self.world, self.world.random
         name = next(self.names)
         world.outcomes[name], world.values[name] = "unknown", []
@@ -339,7 +343,7 @@ class Producer:
                 yield LOST
             if error is GIVEN_UP:
                 following = yield from self.ended(name, producer, False)
-                # Without a new epoch nobody knows which sequence is next.
+                # Without a new epoch the next sequence is unknown.
                 return following if self.adds else None
             if error:
                 return None
@@ -370,7 +374,7 @@ class Producer:
 
 
 def run(random, faults=(), steps=4000):
-    """A world that has come to rest, and was checked."""
+    """Return a world after all events are processed and checked."""
     world = World(random, faults)
     names = itertools.count()
     producers = {id_: Producer(world, id_, world.level == 2 and random.random() < 0.7, names)
@@ -381,7 +385,7 @@ def run(random, faults=(), steps=4000):
         if random.random() < 0.004:
             id_ = random.choice(sorted(producers))
             if random.random() < 0.7:
-                producers[id_].kill()      # Else it goes on as a zombie.
+                producers[id_].kill()  # Otherwise it continues as a zombie.
             producers[id_] = Producer(world, id_, producers[id_].adds, names)
     world.calm = True
     until_ms = world.ms + 3000

@@ -1,8 +1,8 @@
-"""A group, its clients and the wire between them, from one seed and on a virtual clock.
+"""Simulation of a classic group, its clients and the network, from one seed on a virtual clock.
 
-The machine is the real one; its records go to a list that stands for the log. A restart throws the
-machine away and builds it from the records; what was not yet "on disk" is lost, and so are the
-answers that waited for it. Messages are lost, delayed and sent twice.
+The state machine is real; its records go to a list instead of the log. A restart discards the
+machine and rebuilds it from the flushed records; unflushed records are lost, with the responses
+that waited for them. Messages are lost, delayed and duplicated.
 """
 
 import heapq
@@ -23,7 +23,7 @@ TOPIC_ID = bytes(15) + b"\x07"
 
 
 class Clock:
-    """Virtual milliseconds."""
+    """A virtual clock in milliseconds."""
 
     def __init__(self):
         self.ms = 0
@@ -44,30 +44,30 @@ class Disk:
 
 
 def loaded(machine, kept) -> None:
-    """Replays records as the service does."""
+    """Replay records as the service does."""
     for key, value in kept:
         machine.replay(key, value)
     machine.loaded()
 
 
 class Consumer:
-    """A client of the group protocol, as far as its state goes."""
+    """The state of a client of the group protocol."""
 
     def __init__(self, name: str, instance: str | None):
         self.name = name
         self.instance = instance
         self.member = ""
         self.generation = -1
-        self.owned = None         # Partitions, while the client believes in its generation.
-        self.waiting = None       # Number of the request whose answer counts.
-        self.arrives_ms = 0       # When the last of its requests is with the broker.
+        self.owned = None  # partitions, while the client considers its generation valid
+        self.waiting = None  # number of the current request
+        self.arrives_ms = 0  # arrival time of the last request at the broker
 
     def forget(self) -> None:
         self.member, self.generation, self.owned, self.waiting = "", -1, None, None
 
 
 class World:
-    """random: a seeded random.Random. Call step() often, then check what it recorded."""
+    """random: a seeded random.Random. Call step() repeatedly, then check the recorded state."""
 
     def __init__(self, random):
         self.random = random
@@ -97,7 +97,7 @@ class World:
         self.settle()
 
     def restart(self) -> None:
-        """kill -9 and loss of power: what was not flushed is gone."""
+        """kill -9 and power loss: unflushed records are lost."""
         del self.disk.records[self.disk.durable:]
         self.newest = 0
         self.start_machine()
@@ -130,7 +130,7 @@ class World:
             machine.tick()
             self.settle()
 
-    # ---- the wire -------------------------------------------------------------------------------
+    # ---- network -------------------------------------------------------------------------------
 
     def at(self, delay_ms: int, call, *arguments) -> None:
         heapq.heappush(self.events, (self.clock.ms + delay_ms, next(self.numbers), call, arguments))
@@ -149,10 +149,10 @@ class World:
             then(consumer, message)
 
     def request(self, consumer, call, then, timeout_ms: int = 400) -> None:
-        """Sends a request, perhaps twice, perhaps never; gives up after a while.
+        """Send a request, perhaps twice, perhaps never; give up after a while.
 
-        In order, as on a connection: a second copy that overtook the next commit would undo it,
-        as it would in Kafka.
+        In order, as on a connection: a duplicate after the next commit would undo it, as it would
+        in Kafka.
         """
         number = consumer.waiting = next(self.numbers)
         token = consumer, number, then
@@ -174,7 +174,7 @@ class World:
             self.at(5, self.act, consumer)
 
     def step(self) -> bool:
-        """The next event, or False when there is none."""
+        """Process the next event; return False if there is none."""
         if not self.events:
             return False
         self.clock.ms, _, call, arguments = heapq.heappop(self.events)
@@ -186,7 +186,7 @@ class World:
     # ---- the consumers --------------------------------------------------------------------------
 
     def act(self, consumer) -> None:
-        """What a consumer does next when it is idle."""
+        """Take the next step of an idle consumer."""
         if consumer.waiting is not None:
             return
         chance = self.random.random()
@@ -199,7 +199,7 @@ class World:
         elif chance < 0.94:
             self.leave(consumer)
         elif chance < 0.97:
-            consumer.forget()     # It dies without a word and comes back later.
+            consumer.forget()  # The client crashes and returns later.
             self.at(self.random.randrange(300), self.act, consumer)
         else:
             self.at(self.random.randrange(30), self.act, consumer)
@@ -249,7 +249,7 @@ class World:
         self.at(self.random.randrange(10), self.act, consumer)
 
     def own(self, consumer, share: bytes) -> None:
-        """The invariants of ownership."""
+        """Check the invariants of ownership."""
         generation = consumer.generation
         owners = self.owners.setdefault(generation, {})
         key = consumer.instance or consumer.member
@@ -306,7 +306,7 @@ class World:
     # ---- invariants -----------------------------------------------------------------------------
 
     def check(self) -> None:
-        """What must hold after every step."""
+        """Check the invariants that hold after every step."""
         group = self.machine.groups.get(GROUP)
         if group is None:
             assert not self.committed, "committed offsets are gone"

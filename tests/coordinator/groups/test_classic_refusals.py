@@ -1,4 +1,4 @@
-"""What a group of the classic protocol refuses at each bound, and when its join phase is over."""
+"""Rejected requests of a classic group at each boundary, and the end of its join phase."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def machine():
 
 
 def joined(machine, token) -> int | None:
-    """The error that a join was answered with; None while it is open."""
+    """Return the error of a join, None while it is pending."""
     answer = machine.answers.get(token)
     return None if answer is None else answer.error_code
 
@@ -174,7 +174,7 @@ def test_the_first_join_phase_goes_on_while_members_come(machine, late_ms, ends_
 
 
 def test_the_first_join_phase_is_no_longer_than_the_members_rebalance_time():
-    """250 ms: the delay and then 150 more, of which each newcomer may take 100."""
+    """250 ms: the delay and then 150 more, of which each new member may add 100."""
     machine = Machine(LIMITS._replace(members_max=100))
     machine.join("0", rebalance_ms=250)
     for number in range(1, 25):
@@ -209,7 +209,7 @@ def test_a_join_phase_that_somebody_misses_is_over_at_the_rebalance_time(machine
 
 
 def test_who_has_just_joined_is_waited_for_longer_than_its_session(machine):
-    """It does not know its id before the answer, and cannot send heartbeats."""
+    """It does not have its id before the response, and cannot send heartbeats."""
     machine.stable("a")
     machine.join("new", session_ms=50, rebalance_ms=10_000)
     machine.run(999)

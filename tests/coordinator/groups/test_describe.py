@@ -1,4 +1,4 @@
-"""What is told of consumer groups: who their members are, and what each has."""
+"""Descriptions of consumer groups: members and their assignments."""
 
 import pytest
 

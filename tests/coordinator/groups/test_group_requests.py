@@ -1,4 +1,4 @@
-"""What each request of the group protocol is refused with, to the last value that is taken."""
+"""Rejections of each request of the group protocol, and the last accepted value."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Sessions and what is counted: who is missed when, on the state machine's virtual clock."""
+"""Sessions and metrics: timeouts of members on the state machine's virtual clock."""
 
 import pytest
 
@@ -56,7 +56,7 @@ def test_a_sync_begins_the_session_of_a_follower_anew(machine):
 
 
 def joined_by_two(machine):
-    """First and second member of generation 1, of which neither has sent SyncGroup."""
+    """Return first and second member of generation 1; neither has sent SyncGroup."""
     for token in "ab":
         machine.join(token, session_ms=1000, rebalance_ms=60_000)
     machine.run(100).run(100)
@@ -225,7 +225,7 @@ def test_what_happens_to_groups_is_counted(machine):
 
 
 class Elsewhere:
-    """Groups that another store has, as the machine sees it."""
+    """Groups of another store, in the interface that the machine uses."""
 
     def __init__(self, *group_ids):
         self.log = {}

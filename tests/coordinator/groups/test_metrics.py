@@ -1,4 +1,4 @@
-"""What figures take of groups: how many with their offsets, and what their members have."""
+"""Memory metrics of groups: the number of groups with their offsets, and their members' data."""
 
 import asyncio
 from types import SimpleNamespace
@@ -39,7 +39,7 @@ def test_a_member_has_what_it_is_given_and_what_it_gives_back_of_topics_that_are
     assert asyncio.run(group_metrics.members(coordinator, "h")) == []
 
 
-# What is in memory, and what is in the snapshot only.
+# Groups in memory, and groups that are only in the snapshot.
 
 def group(id_, offsets=1, members=2):
     return SimpleNamespace(
@@ -57,7 +57,7 @@ def shard(*groups, gone=(), kept=()):
 
 
 def rows(room, *shards, meanwhile=None):
-    """What rows() gives, and how often the loop went on in between."""
+    """Return the result of rows(), and the number of event loop iterations during it."""
     turns = []
 
     async def work():

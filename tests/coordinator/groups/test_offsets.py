@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit, what is kept of it, what is read, and what goes when."""
+"""Committed offsets: permission to commit, stored fields, fetches, deletion and expiry."""
 
 from types import SimpleNamespace
 
@@ -203,7 +203,7 @@ def test_a_plain_commit_outdoes_what_was_open_before_and_not_what_comes_after(ma
     assert committed(machine)["t", 0] == 8
 
 
-# ---- groups of a newer protocol -----------------------------------------------------------------
+# ---- groups of newer protocols ------------------------------------------------------------------
 
 @pytest.mark.parametrize("member, generation, version, in_transaction, found", [
     ("a", 2, 9, False, 0), ("a", 2, 8, False, ErrorCode.UNSUPPORTED_VERSION), ("a", 2, 0, True, 0),
@@ -297,7 +297,7 @@ def test_a_long_listing_lets_others_run_in_between(machine):
     assert everything.rows() == [("t", [(number, number) for number in range(10_001)])]
 
 
-# ---- what goes ----------------------------------------------------------------------------------
+# ---- deletion -----------------------------------------------------------------------------------
 
 def test_to_forget_what_is_not_there_writes_nothing(machine):
     commit(machine, row(1))

@@ -1,5 +1,6 @@
-"""Commits with and without transactions, markers, deletions and restarts in any order: what is
-committed is what was written last of all that was not taken back."""
+"""Commits with and without transactions, markers, deletions and restarts in any order: the
+committed offset is the last write that was not aborted.
+"""
 
 import random
 
@@ -18,8 +19,9 @@ PRODUCERS = 7, 8, 9
 
 
 class World:
-    """A machine and, beside it, what must be so. written: (group, topic, partition) -> (the number
-    of the write, its offset); open: producer -> the same of its transaction."""
+    """A machine and its model. written: (group, topic, partition) -> (the number of the write, its
+    offset); open: producer -> the same for its transaction.
+    """
 
     def __init__(self, source):
         self.source, self.machine = source, Machine()

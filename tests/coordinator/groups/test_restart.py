@@ -1,4 +1,4 @@
-"""Offsets and groups over stops, crashes and the loss of state.lmdb, in a whole broker."""
+"""Offsets and groups after stops, crashes and the loss of state.lmdb, in a whole broker."""
 
 import time
 

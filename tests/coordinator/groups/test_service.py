@@ -1,5 +1,5 @@
-"""The coordinator over real logs: what goes wrong in one partition costs the others nothing, and
-that one a reload.
+"""The coordinator over real logs: a failure in one partition causes a reload of that partition and
+does not affect the others.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from pylog.protocol import messages
 PARTITIONS = 4
 TOPIC_ID = bytes(15) + b"\x05"
 PLACE = "t", TOPIC_ID, 0
-FIRST_AT, SECOND_AT = 0, 1        # Log directories, by turns.
+FIRST_AT, SECOND_AT = 0, 1  # log directories, in turn
 
 
 def commit_request(group_id: str):
@@ -34,7 +34,7 @@ def commit_request(group_id: str):
 
 
 class Node:
-    """What a coordinator sees of its broker: a topic whose partitions lie on two disks."""
+    """The broker's interface for a coordinator: a topic whose partitions are on two disks."""
 
     node_id = 1
 
@@ -63,7 +63,7 @@ class Node:
             await self.until(lambda index=index: self.shard(index)[1] == 0)
 
     def group(self, index: int) -> str:
-        """The name of a group that partition `index` keeps."""
+        """Return the name of a group in partition `index`."""
         return next(name for name in map(str, range(1000))
                     if partition_of(name, PARTITIONS) == index)
 
@@ -71,7 +71,7 @@ class Node:
         return self.groups.runtime._find(self.group(index))
 
     def commit(self, index: int, offset: int) -> Pending:
-        """A commit to a group of partition `index`; answered with an error code."""
+        """Commit to a group of partition `index`; return the error code."""
         return self.commit_entry(index, (*PLACE, offset, 0, ""))
 
     def commit_entry(self, index: int, entry: tuple) -> Pending:
@@ -89,12 +89,12 @@ class Node:
                                "/h", pending)
 
     def committed(self, index: int) -> int | None:
-        """What the machine of partition `index` tells, once it is loaded."""
+        """Return the committed offset in the machine of partition `index`, once it is loaded."""
         entry = offsets.fetch(self.shard(index)[0].machine, self.group(index), None, False)
         return entry[0][1][0][1].offset if entry else None
 
     def elect(self, index: int, leader: int, epoch: int) -> None:
-        """What the publisher does for a change of a partition's leader."""
+        """Change a partition's leader, as the publisher does."""
         if leader == self.node_id:
             self.parts[index].become_leader(epoch)
         else:
@@ -110,13 +110,13 @@ class Node:
                 await asyncio.sleep(0.01)
 
     async def committed_at_last(self, index: int, offset: int) -> None:
-        """A client that tries again while it is told to."""
+        """Commit like a client that retries on retriable errors."""
         async with asyncio.timeout(20):
             while await self.commit(index, offset) != 0:
                 await asyncio.sleep(0.01)
 
     async def again(self) -> None:
-        """A start over what is on disk and in state.lmdb, after a clean stop."""
+        """Restart with the state on disk and in state.lmdb, after a clean stop."""
         await self.groups.stop()
         await self.begin()
 
@@ -242,7 +242,7 @@ def test_an_error_at_a_timer_of_one_partition_costs_it_a_reload_and_the_others_n
                 await asyncio.sleep(0.01)
         await node.until(lambda: node.shard(0)[1] == 0)
         assert node.committed(0) == 3
-        # The timer goes on: nobody but the tick ends this join.
+        # The timer continues: only the tick ends this join.
         waiting = node.join(2)
         async with asyncio.timeout(20):
             assert (await waiting).error_code == 0
@@ -340,7 +340,7 @@ def test_what_waits_for_a_partition_that_goes_is_refused(on_node):
     async def scenario(node):
         await node.commit(0, 1)
         found, _ = node.shard(0)
-        # Its flush never comes to an end.
+        # Its flush never completes.
         found.journal.woken = lambda: None
         held = node.commit(0, 2)
         await asyncio.sleep(0)
@@ -355,7 +355,7 @@ def test_what_waits_for_a_partition_that_goes_is_refused(on_node):
 def test_a_commit_for_a_topic_that_was_made_again_outlives_every_reload(on_node):
     async def scenario(node):
         assert await node.commit(0, 1) == 0
-        # Without members the group is in state.lmdb alone then.
+        # Without members the group is then only in state.lmdb.
         await node.again()
         node.image.topics["t"] = SimpleNamespace(id=bytes(15) + b"\x06")
         found, _ = node.shard(0)
@@ -376,7 +376,7 @@ def test_a_commit_for_a_topic_that_was_made_again_outlives_every_reload(on_node)
 def test_a_look_at_a_group_with_offsets_of_a_deleted_topic_removes_them(on_node, look):
     async def scenario(node):
         assert await node.commit(0, 1) == 0
-        # Without members the group is in state.lmdb alone then.
+        # Without members the group is then only in state.lmdb.
         await node.again()
         del node.image.topics["t"]
         end_offset = node.parts[0].end_offset
@@ -413,7 +413,7 @@ def test_a_member_that_waits_is_sent_to_the_new_leader_of_its_partition(on_node)
         assert node.commit(0, 5).message == 16
         node.elect(0, node.node_id, 2)
         await node.until(lambda: node.shard(0)[1] == 0)
-        # Nobody has synced yet: as with Kafka, only the empty group is in the log.
+        # No member has synced yet: as with Kafka, only the empty group is in the log.
         assert not node.shard(0)[0].machine.groups[node.group(0)].members
         assert node.committed(1) == 3
     on_node(scenario)
@@ -530,7 +530,7 @@ def test_a_deletion_amid_which_the_map_is_written_is_whole_after_a_crash(on_node
                         commit_request(other), [(*PLACE, 3, 0, "")])
         await node.groups.runtime.save(found)
         assert await deleted == 0
-        # What is saved from now on is lost.
+        # Later snapshots are lost.
         found.snapshot.write = lambda rows, applied: None
         await node.again()
         assert node.shard(0)[0].machine.find(node.group(0)) is None

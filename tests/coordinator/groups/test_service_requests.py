@@ -1,5 +1,5 @@
-"""The group coordinator without logs: what its topic is made of, whom the changes of topics
-concern, and what expires."""
+"""The group coordinator without logs: settings of its topic, effects of topic changes, and expiry.
+"""
 
 import asyncio
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ T, U = bytes(15) + b"\1", bytes(15) + b"\2"
 
 
 class World:
-    """looked: the topics that groups were told of, call by call. machine: what steps run on."""
+    """looked: topics of each notification to groups. machine: the machine that steps run on."""
 
     def __init__(self, monkeypatch, **settings):
         monkeypatch.setattr(service, "CoordinatorRuntime", played_runtime.Runtime)
@@ -48,7 +48,7 @@ def world(monkeypatch):
     return World(monkeypatch)
 
 
-# Its topic.
+# Internal topic.
 
 def test_its_topic_is_made_by_the_settings(monkeypatch):
     world = World(
@@ -68,7 +68,7 @@ def test_a_group_has_a_partition_once_there_is_the_topic(world):
     assert world.service.partition_of("g") == ord("g") % 4
 
 
-# Topics that change.
+# Topic changes.
 
 def test_changes_of_topics_are_looked_at_once_at_the_end_of_a_turn(world):
     own, other = SimpleNamespace(name=TOPIC), SimpleNamespace(name="t")
@@ -111,7 +111,7 @@ def test_share_groups_are_told_of_the_topics_that_are_left(world, monkeypatch):
     world.machine.shares = {"s": object()}
     world.run(lambda: world.service.topic_deleted("u"), "store")
     assert told == [{T}]
-    # A load may bring back what went meanwhile.
+    # A load may restore offsets deleted since.
     world.runtime.coordination.prepare(world.machine)
     assert told == [{T}] * 2
 
@@ -157,7 +157,7 @@ def test_a_marker_for_a_partition_that_is_elsewhere_is_refused_as_of_any_partiti
     assert world.runtime.calls[1][3:] == (MARKER,)
 
 
-# What is counted.
+# Metrics.
 
 def test_rebalances_and_records_are_counted_and_rebalances_are_history(world):
     kept = []
@@ -189,7 +189,7 @@ def test_a_start_has_its_history_beside_the_store_and_a_stop_closes_it(world, tm
     assert world.runtime.calls == [("start",), ("stop",)]
 
 
-# What expires.
+# Expiry.
 
 @pytest.mark.parametrize(("count", "steps"), [(0, 0), (3, 1), (4, 2), (6, 2), (7, 3)])
 def test_groups_expire_some_at_a_time_those_in_the_snapshot_too(world, monkeypatch, count, steps):

@@ -1,5 +1,5 @@
-"""What the coordinator does of itself: when the snapshot is written, what a stop waits for, when
-offsets expire, and replies that wait for no disk.
+"""Background work of the coordinator: snapshots, waits of a stop, expiry of offsets, and responses
+that wait for no flush.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ APPLIED_KEY = b"cg/a"
 
 
 class Seconds:
-    """Lets the coordinator's seconds pass when the test says so."""
+    """Lets the coordinator's seconds pass when the test requests it."""
 
     def __init__(self, monkeypatch):
         self.real_sleep = asyncio.sleep
@@ -53,13 +53,13 @@ class Seconds:
 
 
 def applied(node, index: int) -> bytes | None:
-    """What the map says of how far it holds a partition."""
+    """Return the offset up to which the map has a partition's state."""
     with node.store.transaction() as txn:
         return txn.get(APPLIED_KEY + index.to_bytes(4, "big"))
 
 
 async def with_seconds(node, monkeypatch) -> Seconds:
-    """A coordinator that was started anew over the same disks, and its clock."""
+    """Return a coordinator restarted over the same disks, and its clock."""
     await node.groups.stop()
     seconds = Seconds(monkeypatch)
     await node.begin()
@@ -177,7 +177,7 @@ def test_offsets_of_every_partition_expire_and_stay_away_after_a_start(on_node):
     async def scenario(node):
         for index in range(PARTITIONS):
             assert await node.commit(index, index) == 0
-        # Half of the groups are in the map only.
+        # Half of the groups are only in the map.
         await node.again()
         assert node.committed(0) == 0 and node.committed(1) == 1
         retention_ms = node.settings["offsets.retention.minutes"] * 60_000
@@ -212,7 +212,7 @@ def test_an_expiry_that_meets_offsets_of_a_deleted_topic_leaves_the_others(on_no
         node.image.topics["u"] = SimpleNamespace(id=bytes(15) + b"\x09")
         assert await node.commit(0, 1) == 0
         assert await node.commit_entry(0, ("u", bytes(15) + b"\x09", 0, 7, 0, "")) == 0
-        # Without members the group is in state.lmdb alone then.
+        # Without members the group is then only in state.lmdb.
         await node.again()
         del node.image.topics["t"]
         await node.groups.runtime.expire()

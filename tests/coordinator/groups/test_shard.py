@@ -22,7 +22,7 @@ LIMITS = Limits(10, 60_000, 3, 100, 10, 1000)
 
 
 def _delete(machine, group="g"):
-    """The error code of a deletion, done to its end."""
+    """Run a deletion to its end and return the error code."""
     steps = group_describe.delete(machine.groups, group)
     while True:
         try:
@@ -32,7 +32,7 @@ def _delete(machine, group="g"):
 
 
 class Machine:
-    """A machine with a virtual clock; answers by the name of the request."""
+    """A machine with a virtual clock; responses by the name of the request."""
 
     def __init__(self, limits=LIMITS):
         self.clock = Clock()
@@ -62,7 +62,7 @@ class Machine:
         return self
 
     def flush(self):
-        """Ends a flush that held answers since `flushes` was set to False."""
+        """Complete a flush that delayed responses since `flushes` was set to False."""
         self.flushes = True
         unsent, self.unsent = self.unsent, []
         for token in unsent:
@@ -101,7 +101,7 @@ class Machine:
         return found
 
     def stable(self, *tokens):
-        """Members in a stable group of their own; their ids."""
+        """Create a stable group of these members and return their ids."""
         for token in tokens:
             self.join(token)
         self.run(100).run(100).run(100)
@@ -144,7 +144,7 @@ def test_followers_get_their_assignment_when_the_leader_has_sent_it(machine):
     machine.sync("a syncs", "client-0", 1, {"client-0": b"x", "client-1": b"y"})
     assert machine.answers["a syncs"].assignment == b"x"
     assert machine.answers["b syncs"].assignment == b"y"
-    # The first record is that of the group that the first join made.
+    # The first record is that of the group, written by the first join.
     assert machine.group.state == STABLE and len(machine.log) == 2
 
 
@@ -365,7 +365,8 @@ def test_a_restart_brings_members_and_offsets_back(machine):
 
 
 def _static_pair(machine):
-    """A leader and a static follower that have joined; the leader's assignment is in."""
+    """Return a leader and a static follower that have joined; the leader has sent the assignment.
+    """
     machine.join("a", instance="one")
     machine.join("b", instance="two")
     machine.run(100).run(100).run(100)
@@ -416,7 +417,7 @@ def test_a_static_follower_that_is_replaced_while_the_leader_assigns_begins_a_re
     assert machine.join("again", first, instance="one").generation_id == 2
     back = machine.answers["back"]
     machine.sync("sync again", first, 2, {back.member_id: b"2"}, "one")
-    # The other's sync never comes.
+    # The other member never syncs.
     machine.run(499).run(1)
     assert list(machine.group.members) == [first] and machine.heartbeat(first, 2, "one") == 27
 
@@ -453,7 +454,7 @@ def test_random_schedules_keep_the_invariants(random_source):
     first = random_source.randrange(1 << 40)
     generations = commits = 0
     for seed in range(first, first + SCHEDULES):
-        # Most are short and differ in how they begin; some go on for long.
+        # Most are short and differ in their beginning; a few are long.
         steps = DEEP_STEPS if seed % 100 == 0 else STEPS
         try:
             world = _schedule(seed, steps)

@@ -1,4 +1,4 @@
-"""Groups in state.lmdb: what is read back is what was there."""
+"""Groups in state.lmdb: restored groups equal the saved ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The rows of groups in state.lmdb: which are written, which go, and which are left alone."""
+"""The rows of groups in state.lmdb: written, deleted, and unchanged rows."""
 
 from types import SimpleNamespace
 
@@ -31,7 +31,7 @@ def kept(store):
 
 
 def write(kept, groups, applied=(10, 0), changed=None) -> list:
-    """Brings the map up to date; the rows that were written, a list for each step."""
+    """Update the map; return the written rows, a list for each step."""
     steps = list(kept.rows(groups, groups.changed if changed is None else changed))
     for rows in steps:
         kept.write(rows, None)
@@ -41,7 +41,7 @@ def write(kept, groups, applied=(10, 0), changed=None) -> list:
 
 
 def prefixes(steps) -> list[tuple[bytes, bool]]:
-    """(kind, whether there is a value) of each row."""
+    """Return (kind, True if there is a value) of each row."""
     return [(key[:4], value is not None) for rows in steps for key, value in rows]
 
 
@@ -195,7 +195,7 @@ def test_many_members_are_written_in_steps(kept, count, steps):
     assert sum(map(len, rows[1:])) == count == len({key for some in rows[1:] for key, _ in some})
 
 
-# ---- another log --------------------------------------------------------------------------------
+# ---- other logs ---------------------------------------------------------------------------------
 
 def test_to_clear_forgets_this_partition_whole_and_no_other(kept, store):
     other = ShardSnapshot(store, TOPIC_ID, 8)

@@ -1,5 +1,6 @@
-"""Snapshots along histories of groups from seeds: what changed in a step is all that is written,
-and what is read back is the machine as it is."""
+"""Snapshots along random histories of groups: only changes are written, and the restored machine
+equals the original.
+"""
 
 import random
 
@@ -17,11 +18,11 @@ from tests.coordinator import consumer_world, streams_world, world
 
 STEPS = 250
 SEEDS = 2
-CHECK_EVERY = 4     # Steps: what a restart finds is compared.
+CHECK_EVERY = 4  # Steps between comparisons with a restart.
 
 
 def facts(group):
-    """What the log would say of a group, however it came about."""
+    """Return the records that the log would have for a group."""
     if group.kind == CLASSIC:
         value = classic_records.group_value(group) if group.generation > 0 else None
         return value, dict(group.offsets)
@@ -31,7 +32,7 @@ def facts(group):
 
 
 def followed(base, store):
-    """A world whose machine is saved after each step. store: where to."""
+    """A world whose machine is saved after each step. store: the target."""
 
     class Followed(base):
         def __init__(self, source):
@@ -39,7 +40,7 @@ def followed(base, store):
             self.saves = self.checks = 0
             super().__init__(source)
 
-        # Of what was not on disk a restart knows nothing.
+        # A restart loses unflushed records.
 
         def start(self):
             self.kept.clear()
@@ -65,7 +66,7 @@ def followed(base, store):
             live = self.machine
             if any(group.kind == CLASSIC and group.state not in (STABLE, EMPTY)
                    for group in live.groups.values()):
-                return      # The record of a classic group comes with its assignment.
+                return  # The record of a classic group is written with its assignment.
             self.checks += 1
             found = Groups(live.limits, live.clock, str, self.kept.find, self.kept.names,
                            image=live.image)
@@ -101,7 +102,7 @@ def test_what_is_saved_step_by_step_is_what_there_is(
 @pytest.mark.parametrize("base", [consumer_world.World, streams_world.World, world.World])
 def test_a_change_that_is_not_told_is_found(store, monkeypatch, base):
     class Deaf(set):
-        """Misses every third change that it is told of alone, and all that come together."""
+        """Drops every third single change, and all combined changes."""
 
         count = 0
 

@@ -1,4 +1,4 @@
-"""Offsets of transactions, as their log has them."""
+"""Transactional offset commits, as their log contains them."""
 
 from pylog.coordinator.groups import offsets
 from pylog.coordinator.groups.shard import Groups

@@ -1,4 +1,4 @@
-"""Markers and questions to other brokers: who is asked, and what silence means."""
+"""Markers and queries to other brokers: targets and timeouts."""
 
 import asyncio
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ class Here:
 
 
 class Other:
-    """A peer that answers as its broker would; every message goes through the codec."""
+    """A peer that responds like its broker; every message goes through the codec."""
 
     failure = None
 
@@ -90,7 +90,7 @@ def test_a_batch_that_a_leader_does_not_answer_to_fails_with_the_reason():
 
 
 class Hung(Other):
-    """A peer that takes a request and answers when the test says so."""
+    """A peer that accepts a request and responds when the test requests it."""
 
     def __init__(self):
         super().__init__()

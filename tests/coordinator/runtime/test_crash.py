@@ -1,5 +1,5 @@
-"""Kill -9 under commits and rebalances. It shows that what was answered was written, not that it
-was on disk: the page cache survives a kill. tests/durability has the other half for logs.
+"""kill -9 during commits and rebalances. Checks that acknowledged commits were written, not that
+they were flushed: the page cache survives a kill. tests/durability covers flushes for logs.
 """
 
 import threading
@@ -25,7 +25,7 @@ def broker(tmp_path):
 
 
 class Committer(threading.Thread):
-    """Commits rising offsets of one group until told to stop; `acknowledged` is the last one."""
+    """Commits increasing offsets of one group until stopped; `acknowledged` is the last one."""
 
     def __init__(self, broker, group: str):
         super().__init__(daemon=True)
@@ -56,7 +56,7 @@ class Committer(threading.Thread):
 
 
 def _committed(committers, count: int) -> None:
-    """Returns when each has `count` more commits acknowledged, however slow the machine is."""
+    """Wait until each has `count` more commits acknowledged, on machines of any speed."""
     goals = [(committer, committer.acknowledged + count) for committer in committers]
     end_s = time.monotonic() + 60
     while any(committer.acknowledged < goal for committer, goal in goals):
@@ -103,7 +103,7 @@ def test_a_group_goes_on_after_kill_9_during_a_rebalance(broker):
     broker.start()
     start_s = time.monotonic()
     _until(lambda: _shared(*members), *members)
-    # No partition stays without an owner for longer than a session, and the clients' own retries.
+    # No partition is unassigned longer than a session timeout plus client retries.
     assert time.monotonic() - start_s < 12
     for member in members:
         member.consumer.close()

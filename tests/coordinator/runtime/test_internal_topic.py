@@ -1,4 +1,4 @@
-"""Which partition of an internal topic has a key, and how the topic comes to be."""
+"""The partition of a key in an internal topic, and creation of the topic."""
 
 import asyncio
 from types import SimpleNamespace
@@ -41,7 +41,7 @@ def test_any_text_has_javas_hash_and_a_partition(random_source):
     assert partition_of("polygenelubricants", 50) == 0
 
 
-# Its creation.
+# Creation.
 
 NONE, ERROR = ErrorCode.NONE, ErrorCode.INVALID_REPLICATION_FACTOR
 EXISTS, LATER = ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -87,7 +87,7 @@ def test_the_topic_is_not_created_before_enough_brokers_are_registered(caplog):
     cluster = Cluster(registered=2)
     assert cluster.ensure(2) == cluster.ensure() + [LATER] == [LATER] * 2
     assert cluster.asked == []
-    line, = caplog.records     # However often clients retry.
+    line, = caplog.records  # logged once for all retries
     assert line.topic == "__t" and "factor is 3, registered brokers: 2" in line.reason
     cluster.image.brokers[3] = None
     assert cluster.ensure() == [NONE]

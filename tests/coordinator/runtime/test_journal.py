@@ -1,4 +1,4 @@
-"""The end of a coordinator's partition: what is written, and when replies leave."""
+"""The end of a coordinator's partition: written records, and the time of responses."""
 
 import asyncio
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from pylog.protocol.errors import ErrorCode
 from tests.native.test_cleaner import RETENTION_MS, append, cleaned, directory, fill, opened
 from tests.native.test_log import NOW
 
-__all__ = ["directory"]   # A fixture.
+__all__ = ["directory"]  # a fixture
 
 
 class Log:
@@ -27,7 +27,7 @@ class Log:
 
 
 class Waits:
-    """Nothing is flushed until the test says so."""
+    """Flushes only when the test requests it."""
 
     def wait_acknowledged(self, slot, log, offset):
         return log.flushed_offset > offset

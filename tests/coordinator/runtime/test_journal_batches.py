@@ -1,4 +1,4 @@
-"""How records lie in the batches of a coordinator's partition, and how they are read back."""
+"""Batches of records in a coordinator's partition, and reading them back."""
 
 import asyncio
 from types import SimpleNamespace
@@ -12,12 +12,12 @@ from pylog.coordinator.runtime.transactional_batches import Marker, Transactiona
 from pylog.protocol.errors import ErrorCode
 from tests.coordinator.runtime.test_journal import Token, with_journal
 
-HEAD = 32     # What a record takes besides its key and value, at most.
+HEAD = 32  # maximum size of a record besides its key and value
 BATCH_BYTES = 512 * 1024
 
 
 def written(records) -> list[list[tuple]]:
-    """The batches, each as its records [(key, value)], that one write makes."""
+    """Return the batches that one write makes, each as [(key, value)]."""
     found = []
 
     async def scenario(log, journal):
@@ -74,7 +74,7 @@ def test_what_it_built_is_not_checked_again_and_refused_after_a_later_leader():
     with_journal(scenario)
 
 
-# ---- the turn of the loop -----------------------------------------------------------------------
+# ---- event loop iterations ----------------------------------------------------------------------
 
 def test_records_of_one_turn_share_a_batch_and_the_count_says_how_many():
     async def scenario(log, journal):
@@ -116,7 +116,7 @@ def test_a_reply_that_nothing_was_written_for_leaves_at_once():
 
 
 def test_a_journal_that_failed_amid_a_turn_appends_nothing_of_it():
-    """The next load would not wait longer than the one before if it had."""
+    """Check that the next load waits no longer than the previous one."""
     async def scenario(log, journal):
         token, later = Token(got=None), Token(got=None)
         journal.write([(b"key", b"value")])
@@ -253,7 +253,7 @@ def test_a_token_that_cannot_be_refused_keeps_no_other_one_waiting():
 # ---- replay -------------------------------------------------------------------------------------
 
 class Read:
-    """A log of whole batches; a read gives `many` of them."""
+    """A log of whole batches; a read returns `many` of them."""
 
     def __init__(self, *batches, start_offset=0, many=1):
         self.start_offset, self.many, self.asked = start_offset, many, []

@@ -1,4 +1,4 @@
-"""Markers on logs and waiters that the test plays: which partition is told what, and when."""
+"""Markers with simulated logs and waiters: calls to each partition, and their times."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ def failure():
 
 
 class Log:
-    """A partition's. appended: what was asked of it; refuses: the steps that fail."""
+    """A partition's log. appended: appended markers; refuses: the steps that fail."""
 
     def __init__(self):
         self.appended, self.refuses, self.failed = [], set(), False
@@ -39,7 +39,7 @@ class Log:
 
 
 class Waits:
-    """What says when an offset is durable. asked: (slot, log, offset), in order."""
+    """Reports when an offset is durable. asked: (slot, log, offset), in order."""
 
     def __init__(self, count):
         self.count, self.asked, self.woken = count, [], []
@@ -70,7 +70,8 @@ class Waits:
 
 
 class World:
-    """logs: (topic, partition) -> Log. answers: names of writes -> error, as they come."""
+    """logs: (topic, partition) -> Log. answers: names of writes -> error, in order of completion.
+    """
 
     def __init__(self, monkeypatch, slots=2):
         self.logs, self.waits, self.answers, self.offsets = {}, None, {}, []
@@ -98,7 +99,7 @@ class World:
         return made
 
     def write(self, name, *topics):
-        """One write, of one partition of each topic."""
+        """Write once, to one partition of each topic."""
         for number, topic in enumerate(topics):
             self.markers._write(MARKER, MARKER.batch(NOW), NOW, topic, 0).then(
                 lambda error, key=name + "123"[number]: self.answers.update({key: error}))
@@ -111,7 +112,7 @@ class World:
 
 @pytest.fixture
 def run(monkeypatch):
-    """Runs scenario(world) between a start and a close."""
+    """Run scenario(world) between a start and a close."""
     def run_it(scenario, **options):
         async def whole():
             world = World(monkeypatch, **options)
@@ -125,7 +126,7 @@ def run(monkeypatch):
     return run_it
 
 
-# What is written, and to whom.
+# Writes and responses.
 
 def test_a_marker_is_written_once_by_a_batch_of_our_own_and_answered_when_it_is_durable(run):
     async def scenario(world):
@@ -240,7 +241,7 @@ def test_a_log_without_a_slot_is_served_when_another_is_done(run):
         assert world.waits.asked == [(1, a, 1), (0, b, 1)]
         c.durable, a.durable = 1, 1
         await world.wake(1)
-        # What was durable meanwhile is answered, and the slot goes on to who waits still.
+        # Responses are sent for durable markers, and the slot moves to the next waiting marker.
         assert world.answers == {"w1": NONE, "w3": NONE}
         assert world.waits.asked[2:] == [(1, a, 1), (1, c, 1), (1, d, 1)]
         b.durable, d.durable = 1, 1
@@ -275,7 +276,7 @@ def test_a_disk_that_fails_while_it_is_asked_refuses_all_who_wait_for_it(run):
         await world.wake(0)
         assert world.answers == {"w1": STORAGE, "w2": STORAGE}
         assert world.waits.asked[-1] == (0, b, 1)
-        # Of another disk since: it begins anew.
+        # The log has moved to another disk: its sequence starts again.
         a.refuses = set()
         b.durable = 9
         await world.wake(0)
@@ -284,7 +285,7 @@ def test_a_disk_that_fails_while_it_is_asked_refuses_all_who_wait_for_it(run):
     run(scenario, slots=1)
 
 
-# The end.
+# Close.
 
 def test_what_still_waits_at_the_end_is_refused_and_nobody_looks_any_more(monkeypatch):
     async def scenario():

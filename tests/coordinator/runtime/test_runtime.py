@@ -1,4 +1,4 @@
-"""The runtime of coordinators by itself: a machine that counts, on the journals of real logs."""
+"""The runtime of coordinators: a state machine that counts, on the journals of real logs."""
 
 import asyncio
 import threading
@@ -23,7 +23,7 @@ US, OTHERS = 1, 2
 
 
 class Node:
-    """What a runtime sees of its broker. Every partition lies on a disk of its own."""
+    """The broker's interface for a runtime. Every partition is on a separate disk."""
 
     node_id = US
 
@@ -70,7 +70,7 @@ class Node:
         return await self.start(name)
 
     def elect(self, index, leader, epoch, name="counts"):
-        """What the publisher does for a change of a partition's leader."""
+        """Change a partition's leader, as the publisher does."""
         log = self.parts[name, index]
         if leader == US:
             log.become_leader(epoch)
@@ -117,7 +117,7 @@ def waiter(runtime, key) -> Pending:
 
 
 async def counted_at_last(runtime, key):
-    """A client that tries again while it is refused."""
+    """Send like a client that retries on errors."""
     async with asyncio.timeout(20):
         while isinstance(found := await count(runtime, key), str):
             await asyncio.sleep(0.005)
@@ -126,7 +126,7 @@ async def counted_at_last(runtime, key):
 
 @pytest.fixture
 def on_node(tmp_path, monkeypatch):
-    """Runs scenario(node, runtime) on a loop, between a start and a stop."""
+    """Run scenario(node, runtime) on a loop, between a start and a stop."""
     monkeypatch.setattr(shard, "RELOAD_SECONDS_MIN", 0.02)
 
     def run(scenario, topics=("counts",), **options):
@@ -156,7 +156,7 @@ async def answers_come_after_their_records(node, runtime):
             await asyncio.sleep(0)
         await count(runtime, KEYS[0])
     await node.until(lambda: len(seen) == 10)
-    # The record of the n-th count stands at offset n - 1.
+    # The record of the n-th count is at offset n - 1.
     assert all(flushed >= got for got, flushed in seen), seen
     assert sorted(got for got, _ in seen) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
 
@@ -254,7 +254,7 @@ def test_a_start_reads_behind_what_the_snapshot_has(on_node):
         topic_id = node.image.topics["counts"].id
         memory = node.snapshots[topic_id, 0]
         assert (memory.stored, memory.last) == ({KEYS[0]: 1}, (0, 0))
-        # As if the log's first record said something else: it is not read again.
+        # The snapshot differs from the log's first record: the log is not read again.
         memory.stored[KEYS[0]] = 7
         memory.rows = lambda machine, changed: ()
         runtime = await node.again()
@@ -276,7 +276,7 @@ def test_a_snapshot_that_is_ahead_of_the_log_is_not_used(on_node):
 
 
 def followed(log, records, base_offset, epoch):
-    """Appends a batch that a leader sent. records: [(key, value)]."""
+    """Append a batch from a leader. records: [(key, value)]."""
     copy = bytearray(batch.build([(key, value, 5_000, ()) for key, value in records]))
     copy[:8] = base_offset.to_bytes(8, "big")
     copy[12:16] = epoch.to_bytes(4, "big")
@@ -423,7 +423,9 @@ def test_a_change_under_an_older_epoch_changes_nothing(on_node):
 
 
 def slow_replay(monkeypatch) -> tuple[threading.Event, threading.Event]:
-    """(set when the next replay of a record has begun, to be set so that it goes on)."""
+    """Return two events: set when the next replay of a record has begun; set by the test to
+    continue it.
+    """
     replay, begun, goes_on = Counter.replay, threading.Event(), threading.Event()
 
     def slow(machine, key, value):
@@ -453,7 +455,7 @@ def test_a_load_that_ends_in_another_term_is_thrown_away(on_node, monkeypatch):
         # It ended at the next record.
         assert not late.is_loaded and late.counts == {KEYS[0]: 1}
         assert runtime.shards()[0][0].machine is not late
-        # Nor has anybody else's loss been noted meanwhile.
+        # No other loss of leadership was noted.
         assert await count(runtime, KEYS[1]) == 1
     on_node(scenario)
 
@@ -466,7 +468,7 @@ def test_a_load_that_ends_after_leadership_moved_away_serves_nobody(on_node, mon
         await node.until(begun.is_set)
         node.elect(0, OTHERS, 2)
         goes_on.set()
-        # Loads come one after the other: the next one's end is behind this one's.
+        # Loads are sequential: when the next load ends, the first has ended too.
         node.elect(1, US, 1)
         await node.serves(1)
         assert count(runtime, KEYS[0]).message == "NOT_COORDINATOR"
@@ -476,7 +478,7 @@ def test_a_load_that_ends_after_leadership_moved_away_serves_nobody(on_node, mon
 def test_a_step_of_a_term_that_the_log_knows_to_be_over_is_not_appended(on_node):
     async def scenario(node, runtime):
         await count(runtime, KEYS[0])
-        # The log has its new epoch before the runtime hears of it.
+        # The log has its new epoch before the runtime is notified.
         node.parts["counts", 0].become_leader(4)
         assert await count(runtime, KEYS[0]) == "NOT_COORDINATOR"
         assert node.parts["counts", 0].end_offset == 1
@@ -488,7 +490,7 @@ def test_a_step_of_a_term_that_the_log_knows_to_be_over_is_not_appended(on_node)
 def test_a_term_whose_log_is_not_open_yet_begins_with_a_later_request(on_node):
     async def scenario(node, runtime):
         await count(runtime, KEYS[0])
-        # The image has the new term before the log has.
+        # The image has the new term before the log.
         node.tell(0, US, 1)
         assert count(runtime, KEYS[0]).message == "NOT_COORDINATOR"
         node.parts["counts", 0].become_leader(1)
@@ -544,7 +546,7 @@ def test_a_partition_that_cannot_be_written_costs_the_others_nothing(on_node):
 def test_timers_fire_after_a_reload(on_node):
     async def scenario(node, runtime):
         await count(runtime, KEYS[0])
-        # Nothing but the load has set a timer.
+        # Only the load has set a timer.
         node.lease_ms = 100
         node.elect(0, US, 1)
         await node.serves(0)
@@ -575,7 +577,7 @@ def test_an_expiry_that_fails_in_one_partition_goes_on_in_the_others(on_node):
     on_node(scenario)
 
 
-# ---- steps in pieces ----------------------------------------------------------------------------
+# ---- steps in parts -----------------------------------------------------------------------------
 
 def test_others_are_served_between_the_pieces_of_a_long_step(on_node):
     async def scenario(node, runtime):
@@ -604,7 +606,7 @@ def test_a_long_step_whose_term_ends_is_refused_and_goes_no_further(on_node):
     on_node(scenario)
 
 
-# ---- two of them --------------------------------------------------------------------------------
+# ---- two coordinators ---------------------------------------------------------------------------
 
 def test_two_coordinators_do_not_touch_each_other(on_node):
     async def scenario(node, counts):

@@ -1,5 +1,6 @@
-"""Steps of a coordinator's runtime that are refused, fail or come of themselves, and what it tells
-of its partitions."""
+"""Steps of a coordinator's runtime: rejected, failed and timer-driven; and queries about its
+partitions.
+"""
 
 import asyncio
 from types import SimpleNamespace
@@ -32,7 +33,7 @@ def pending() -> Pending:
     return Pending(lambda code: code.name)
 
 
-# ---- what it tells ------------------------------------------------------------------------------
+# ---- queries ------------------------------------------------------------------------------------
 
 def test_it_tells_who_leads_a_key_and_in_which_term_it_serves_one(on_node):
     async def scenario(node, runtime):
@@ -120,7 +121,7 @@ def test_a_producer_is_asked_for_behind_what_was_gathered(on_node):
     on_node(scenario)
 
 
-# ---- looks and pieces ---------------------------------------------------------------------------
+# ---- read-only steps and partial steps ----------------------------------------------------------
 
 def test_a_look_may_write_what_only_cleans_up(on_node):
     async def scenario(node, runtime):
@@ -203,7 +204,7 @@ def test_a_stop_refuses_a_long_step_and_closes_it(on_node):
     on_node(scenario)
 
 
-# ---- of itself ----------------------------------------------------------------------------------
+# ---- periodic steps -----------------------------------------------------------------------------
 
 def test_a_step_of_each_machine_is_written_and_one_that_fails_costs_only_its_partition(on_node):
     async def scenario(node, runtime):

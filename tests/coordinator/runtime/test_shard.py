@@ -1,4 +1,4 @@
-"""What a partition of a coordinator does and answers, by the state of its log."""
+"""Behaviour of a coordinator's partition, by the state of its log."""
 
 import asyncio
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from pylog.protocol.errors import ErrorCode
     (False, True, False, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)])
 def test_timers_go_on_while_a_log_settles_and_requests_are_told_to_wait(
         settling, failed, runs, error):
-    """A timer that came meanwhile and was passed over was never set again."""
+    """A timer that came due during another step must be set again."""
     async def scenario() -> None:
         journal = SimpleNamespace(log=SimpleNamespace(failed=False), failed=failed,
                                   is_settling=settling)

@@ -1,4 +1,5 @@
-"""A shard's terms: which it serves, who is refused at its end, and how long a reload waits."""
+"""A shard's terms: leadership, rejected requests at the end of a term, and the delay of a reload.
+"""
 
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ from pylog.protocol.errors import ErrorCode
 
 
 class Journal:
-    """One that is open whenever it is asked."""
+    """A log that is always open."""
 
     def __init__(self):
         self.log = SimpleNamespace(failed=False)

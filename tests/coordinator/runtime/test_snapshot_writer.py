@@ -1,5 +1,6 @@
-"""What of a machine's changes goes to its snapshot, in what order, and what is left for next time;
-the log, the machine and the snapshot are the test's."""
+"""Snapshot updates: which changes are written, their order, and what remains for the next time;
+log, machine and snapshot are simulated.
+"""
 
 import asyncio
 import threading
@@ -15,8 +16,9 @@ from pylog.protocol.errors import ErrorCode
 
 
 class World:
-    """A shard and its snapshot, whose calls are noted in `heard`. steps: the rows that each step of
-    the snapshot has. fails: name of a call -> what it raises."""
+    """A shard and its snapshot; calls are recorded in `heard`. steps: the rows of each step of the
+    snapshot. fails: name of a call -> its exception.
+    """
 
     def __init__(self, steps=((1, 2), (3,))):
         self.heard, self.fails, self.steps = [], {}, [list(rows) for rows in steps]
@@ -106,7 +108,7 @@ def test_records_that_the_log_did_not_take_are_in_no_later_stretch(world, monkey
     monkeypatch.setattr(snapshot_writer, "SAVE_ROWS", 2)
 
     def append_now():
-        # The second one: the first rows are written.
+        # Fail the second call: the first rows are written.
         world.journal.failed = len(world.heard) > 0
 
     world.journal.append_now = append_now
@@ -119,7 +121,7 @@ def test_rows_of_records_that_a_replica_has_not_wait_for_it(world, monkeypatch):
     looks = []
 
     class Log(SimpleNamespace):
-        """One more record is written with the first rows, and replicated at the third look."""
+        """One more record is written with the first rows, and replicated at the third check."""
 
         @property
         def high_watermark(self):

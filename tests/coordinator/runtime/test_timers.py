@@ -1,4 +1,4 @@
-"""Deadlines by key: what is due, what was moved or given up, and when to look again."""
+"""Deadlines by key: due, moved and cancelled ones, and the time of the next check."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Markers: what a log refuses, and what a batch of a transaction is read as."""
+"""Markers that a log rejects, and parsing of transactional batches."""
 
 import pytest
 
@@ -14,10 +14,10 @@ LAST = 2**15 - 1
 @pytest.mark.parametrize("version, epoch, known, error", [
     (0, 3, (-1, -1, -1, -1), 0), (0, 3, (3, 5, 0, -1), 0), (0, 3, (4, 5, 0, -1), EPOCH),
     (0, 3, (2, 5, 0, -1), 0), (0, 3, (3, 6, 0, -1), FENCED), (0, 3, (3, 4, 0, -1), 0),
-    # The transaction is open in the epoch of the marker: its records have an earlier one.
+    # The transaction is open in the marker's epoch: its records have an earlier epoch.
     (2, 3, (3, 5, 0, -1), EPOCH), (2, 3, (3, 5, 9, -1), EPOCH), (1, 3, (3, 5, 9, -1), 0),
     (2, 3, (3, 5, -1, 9), 0), (2, 3, (2, 5, 9, -1), 0), (3, 3, (3, 5, 9, -1), EPOCH),
-    # After the last epoch there is none that is higher.
+    # After the last epoch there is no higher epoch.
     (2, LAST, (LAST, 5, 9, -1), 0), (2, LAST - 1, (LAST - 1, 5, 9, -1), EPOCH)])
 def test_a_log_takes_a_marker_of_the_epoch_and_the_coordinator_that_it_knows_or_later(
         version, epoch, known, error):

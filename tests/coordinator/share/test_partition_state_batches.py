@@ -1,4 +1,4 @@
-"""The states of a share partition's offsets, compared with a list that has one for each."""
+"""The states of a share partition's offsets, compared with a list that has one entry per offset."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_what_is_added_and_updated_piece_by_piece_is_the_same_at_the_end(
             rows = drawn(random_source, random_source.randrange(4))
             every += rows
             state.add(rows)
-            assert len(state._pending) <= 2 * 15  # There are so many offsets.
+            assert len(state._pending) <= 2 * 15  # Limited by the number of offsets.
             if random_source.random() < 0.4:
                 start = state.start_offset = max(start, random_source.randrange(9))
             if random_source.random() < 0.4:

@@ -1,4 +1,4 @@
-"""The state of a share partition at its bounds: who is fenced, what is written, when it is cold."""
+"""The state of a share partition at its boundaries: fencing, records, and age."""
 
 import pytest
 
@@ -20,14 +20,15 @@ LEADER, EPOCH = ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH
 
 
 def rows_of(made) -> list[tuple]:
-    """(share partition's index, whether it is a snapshot, the value) of each record, which are
-    taken."""
+    """Return (share partition's index, True for a snapshot, the value) of each new record, and
+    remove the records.
+    """
     found = [decode(*record) for record in made.records]
     made.records = []
     return [(whose.partition, is_snapshot, row) for whose, is_snapshot, row in found]
 
 
-# ---- beginnings ---------------------------------------------------------------------------------
+# ---- initial state ------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("start, counted", [(NO_OFFSET, NOT_COUNTED), (0, 0), (10, 0)])
 def test_deliveries_are_counted_from_a_start_that_is_known(start, counted):
@@ -149,7 +150,7 @@ def test_after_a_load_nothing_has_a_snapshot_that_counts():
 
 
 def test_an_update_without_its_snapshot_makes_a_state():
-    """Compaction may have taken the snapshot whose later one follows."""
+    """Compaction may have removed the snapshot that a later one replaced."""
     made = started()
     made.initialize(KEY, 2, 20)
     write(made, (20, 20, 2, 1), state=2)

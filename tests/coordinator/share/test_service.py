@@ -1,4 +1,4 @@
-"""The share coordinator without logs: what its topic is made of, and what is cut off it."""
+"""The share coordinator without logs: settings of its topic, and pruning."""
 
 import asyncio
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ INTERVAL = "share_coordinator_state_topic_prune_interval_ms"
 
 
 class Shard:
-    """unsaved: share partitions that lack a snapshot since the mark."""
+    """unsaved: share partitions without a snapshot since the mark."""
 
     def __init__(self, index=0, end=10):
         self.index, self.marks, self.appended = index, [], 0
@@ -39,7 +39,7 @@ class Shard:
 
 
 class World:
-    """cut: what was deleted, [(topic, partition, offset)]. refusals: partitions whose log fails."""
+    """cut: deleted records, [(topic, partition, offset)]. refusals: partitions whose log fails."""
 
     def __init__(self, monkeypatch, **settings):
         monkeypatch.setattr(share_service, "CoordinatorRuntime", played_runtime.Runtime)
@@ -69,7 +69,7 @@ def world(monkeypatch):
     return World(monkeypatch)
 
 
-# What is cut off.
+# Pruning.
 
 def test_what_later_records_replace_is_cut_off_once_all_was_saved_since(world):
     shard = Shard()
@@ -127,7 +127,7 @@ def test_a_partition_whose_log_fails_hides_no_other(world, caplog):
     assert world.cut == [(TOPIC, 0, 11), (TOPIC, 2, 11)]
     assert [len(shard.marks) for shard in shards] == [2, 1, 2]
     assert [line.partition for line in caplog.records] == [1]
-    # Its mark stands: it is cut when the disk is well again.
+    # Its mark is kept: it is pruned when the disk works again.
     world.refusals = set()
     world.prune(shards[1])
     assert world.cut[-1] == (TOPIC, 1, 11)
@@ -174,7 +174,7 @@ def test_what_was_never_started_can_be_stopped(world):
     assert world.runtime.calls == [("stop",)]
 
 
-# Its topic.
+# Internal topic.
 
 def test_its_topic_is_made_by_the_settings(monkeypatch):
     world = World(

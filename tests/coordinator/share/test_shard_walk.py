@@ -1,6 +1,7 @@
-"""The states of share partitions beside a plain model: requests at random, every field compared.
+"""The states of share partitions compared with a simple model: random requests, every field
+compared.
 
-After each step what a load makes of the records is the same too, and each record is the one due.
+After each step, reloading the records gives the same state, and each record is the expected one.
 """
 
 from pylog.coordinator.share import partition_state
@@ -16,7 +17,7 @@ FIELDS = ("snapshot_epoch", "state_epoch", "leader_epoch", "start_offset", "comp
           "create_ms", "write_ms", "updates", "batches")
 NONE = ErrorCode.NONE
 UPDATES_MAX, COLD_MS = 3, 1000
-EPOCH = 1      # Of every partition's leader.
+EPOCH = 1  # every partition's leader epoch
 
 
 class Model:
@@ -122,7 +123,7 @@ def _batches(random):
 
 
 def _step(random, machine, model):
-    """One request of both: (answer of each, which records are due)."""
+    """Send one request to both. Returns (both responses, the expected records)."""
     key, epoch = random.choice(KEYS), random.randrange(-1, 3)
     turn = random.randrange(12)
     if turn < 2:

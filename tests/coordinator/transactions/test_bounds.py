@@ -1,4 +1,4 @@
-"""Transactional ids at their bounds: what is allowed, what a record says, what is left alone."""
+"""Transactional ids at their boundaries: allowed requests, records, and unchanged state."""
 
 import pytest
 
@@ -24,7 +24,7 @@ INVALID, TIMEOUT = 42, 50
 
 
 def last(side) -> Transaction:
-    """What the last record says."""
+    """Return the content of the last record."""
     return decode(*side.log[-1])[1]
 
 
@@ -66,7 +66,7 @@ def test_an_init_makes_a_fresh_start_of_what_was():
 @pytest.mark.parametrize("epoch, found", [
     (32_765, FENCED), (32_766, (8, 0)), (32_767, (8, 0))])
 def test_who_had_the_producer_id_before_goes_on_from_its_last_epochs_only(epoch, found):
-    """The new id came with the end of a transaction, whose answer was lost."""
+    """The new id was assigned at the end of a transaction, whose response was lost."""
     side = Side()
     side.init()
     held = side.machine.transactions[ID]
@@ -177,7 +177,7 @@ def test_to_verify_changes_nothing():
     assert side.log == written and side.machine.transactions[ID].partitions == {AT}
 
 
-# ---- the end ------------------------------------------------------------------------------------
+# ---- end ----------------------------------------------------------------------------------------
 
 def test_to_abort_what_had_not_begun_starts_and_ends_at_once():
     side = Side()
@@ -276,7 +276,7 @@ def test_the_last_epoch_but_one_needs_no_new_producer_id():
     assert next(side.ids) == 8
 
 
-# ---- time ---------------------------------------------------------------------------------------
+# ---- timeouts -----------------------------------------------------------------------------------
 
 def test_who_cannot_be_fenced_without_a_new_id_is_asked_for_again_each_second():
     side = Side()
@@ -336,7 +336,7 @@ def test_the_feature_level_names_the_version_of_a_record(level, version):
 
 
 def test_an_empty_transaction_has_no_list_of_partitions():
-    """Kafka writes null, and what it had in its place is not read."""
+    """Kafka writes null, and its former content is ignored."""
     side = Side(0)
     side.init()
     assert b"\xff\xff\xff\xff" in side.log[-1][1]

@@ -1,5 +1,6 @@
-"""The endings of transactions on a virtual clock: markers until every partition has one, and who
-waits for that."""
+"""The end of a transaction on a virtual clock: markers until every partition has one, and requests
+that wait for it.
+"""
 
 import asyncio
 import itertools
@@ -31,7 +32,8 @@ def ending(*partitions, id_=ID):
 
 class World:
     """answers: partition -> its errors, one for each marker, then NONE. written: (time, Marker,
-    partitions). ids: of producers, or what is raised instead."""
+    partitions). ids: of producers, or an exception to raise.
+    """
 
     def __init__(self, monkeypatch, **settings):
         monkeypatch.setattr(transaction_service, "CoordinatorRuntime", played_runtime.Runtime)
@@ -60,7 +62,7 @@ class World:
         return found
 
     def run(self, work):
-        """The coroutine function on the virtual clock, and all that it began."""
+        """Run the coroutine function on the virtual clock, and everything that it started."""
         async def whole():
             found = await work()
             while self.service._tasks:
@@ -136,7 +138,7 @@ def test_a_coordinator_that_serves_the_id_no_more_ends_nothing(world, writes, an
 
 
 def test_an_ending_is_over_with_the_term_that_began_it(world):
-    # Another coordinator may have ended it since, and the producer's next transaction be open.
+    # Another coordinator may have ended it since, and the producer's next transaction may be open.
     world.answers = {A: [LATER]}
     epochs = iter([4, 4, 6, 6])
     world.runtime.epoch_of = lambda id_: next(epochs)
@@ -193,10 +195,10 @@ def test_what_could_not_be_written_is_nothing_to_its_outbox(world):
     assert world.runtime.calls == []
 
 
-# Who waits for an ending.
+# Requests that wait for an ending.
 
 class Adding:
-    """A world in which partitions are added while an ending of `tries` markers is under way."""
+    """A world in which partitions are added during an ending of `tries` markers."""
 
     def __init__(self, monkeypatch, retry_ms, *tries):
         self.world = World(monkeypatch, **{RETRY_MS: str(retry_ms)})
@@ -211,7 +213,7 @@ class Adding:
         return self._run(key, pending, step, *arguments)
 
     def result(self):
-        """(the error, seconds until it came, how often the machine was asked)."""
+        """Return (error, seconds until the response, number of machine calls)."""
         async def work():
             error = await self.world.service.add(ID, 7, 3, [A], 2)
             asked = [call for call in self.world.runtime.calls if call[2] is Transactions.add]
@@ -250,7 +252,7 @@ def test_where_there_is_nothing_to_wait_for_the_answer_comes_at_once(
 # Producer ids.
 
 def step(world, *results, errors=()):
-    """What a request is answered whose step has these results."""
+    """Return the response to a request whose step has these results."""
     world.runtime.results, world.runtime.errors = list(results), list(errors)
     pending = Pending(lambda error: ("refused", error))
 

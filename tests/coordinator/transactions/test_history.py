@@ -1,4 +1,6 @@
-"""Transactions under loss, delay, restarts and killed producers: whole histories, from seeds."""
+"""Transactions with lost and delayed messages, restarts and killed producers: complete histories,
+from seeds.
+"""
 
 import random
 
@@ -35,7 +37,7 @@ def test_ten_thousand_histories(random_source):
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(random_source, fault):
-    for _ in range(4000):    # The rarest one shows in 3 of 1,000 histories.
+    for _ in range(4000):  # The rarest fault is found in 3 of 1,000 histories.
         try:
             run(random.Random(random_source.randrange(1 << 30)), (fault,))
         except AssertionError:

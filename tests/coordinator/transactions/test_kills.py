@@ -1,4 +1,4 @@
-"""Transactions over restarts of brokerd: what was answered stands, what was open can be ended."""
+"""Transactions across restarts of brokerd: acknowledged ones remain, open ones can be ended."""
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition

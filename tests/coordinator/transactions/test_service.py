@@ -1,4 +1,4 @@
-"""The transaction coordinator on real logs: what the changes of topics mean to it."""
+"""The transaction coordinator on real logs: effects of topic changes."""
 
 import asyncio
 from types import SimpleNamespace

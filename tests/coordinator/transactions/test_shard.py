@@ -1,4 +1,4 @@
-"""Transactional ids as a pure state machine: what each call is answered, and what is written."""
+"""Transactional ids as a state machine: responses and records."""
 
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ V1, V2 = 0, 2
 
 
 class Side:
-    """A machine, its clock, and what it writes and sends."""
+    """A machine, its clock, its records and messages."""
 
     def __init__(self, level=2, **limits):
         self.ms = 1_000
@@ -131,7 +131,7 @@ def test_a_commit_asks_for_markers_with_the_bumped_epoch_and_completes():
     assert side.state == "PrepareCommit"
     side.complete()
     assert side.state == "CompleteCommit"
-    assert side.end(producer) == (7, 1)          # Its answer was lost.
+    assert side.end(producer) == (7, 1)  # The response was lost.
     assert side.end(producer, False) == STATE
 
 
@@ -229,7 +229,7 @@ def test_an_epoch_that_is_used_up_is_followed_by_a_new_producer_id():
     side.init()
     side.machine.transactions[ID].epoch = 32_766
     assert side.init((7, 32_766)) == (8, 0)
-    assert side.init((7, 32_766)) == (8, 0)      # Its answer was lost.
+    assert side.init((7, 32_766)) == (8, 0)  # The response was lost.
     side.machine.transactions[ID].epoch = 32_766
     side.add((8, 32_766))
     assert side.end((8, 32_766)) == (9, 0)

@@ -1,4 +1,4 @@
-"""Who is asked whether a write is part of a transaction, and what its client is told."""
+"""Verification of transactional writes: requests to coordinators, and the client's response."""
 
 import asyncio
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ UNPREPARED, STATE = ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE
 
 
 class Cluster:
-    """The coordinators: what they were asked, and the error that they answer."""
+    """The coordinators: received requests, and their errors."""
 
     def __init__(self, leader=US, error=NONE, looked_up=None, verifies=True):
         self.leader, self.error, self.looked_up, self.asked = leader, error, looked_up, []
@@ -115,14 +115,14 @@ def test_a_producer_is_told_what_its_version_knows(error, version, told):
 
 @pytest.fixture
 def noted(monkeypatch):
-    """[(log, producer id, epoch, holder)] that need not ask."""
+    """Return [(log, producer id, epoch, holder)] that need no verification."""
     found = []
     monkeypatch.setattr(verification, "verify_producer", lambda *said: found.append(said))
     return found
 
 
 def added(cluster, **logs):
-    """Both partitions were added, for holder 9. logs: of partitions, by topic and number."""
+    """Add both partitions, for holder 9. logs: of partitions, by topic and number."""
     cluster.get = lambda topic, index: logs.get(f"{topic}{index}")
     cluster.verification.added("id", 7, 3, [AT, MORE], 9)
     return cluster.asked

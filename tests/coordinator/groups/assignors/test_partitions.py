@@ -1,4 +1,4 @@
-"""Assignments: every partition to one subscriber, fair shares, few moves."""
+"""Assignments: every partition has one subscriber, with fair shares and few moves."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Assignments of members whose subscriptions differ, and what a member keeps of what it had."""
+"""Assignments of members with different subscriptions, and stickiness."""
 
 import pytest
 
@@ -64,13 +64,13 @@ def test_what_is_not_there_or_not_asked_for_is_not_kept():
 
 
 @pytest.mark.parametrize("mine, found", [
-    # One more than the other has is fair: nothing moves.
+    # A difference of one is fair: nothing moves.
     (((0, 1), (2,)), ((0, 1), (2,))),
-    # Two more are not: the last one moves.
+    # A difference of two is not: the last one moves.
     (((0, 1, 2), (3,)), ((0, 1), (2, 3))),
     (((0, 1, 2, 3), ()), ((0, 1), (2, 3)))])
 def test_between_members_of_different_topics_a_partition_moves_for_a_gain_only(mine, found):
-    """"z" makes the subscriptions differ and has nothing to do with the others."""
+    """"z" makes the subscriptions differ and does not affect the others."""
     count = sum(map(len, mine))
     made = uniform([who("x", (A,), A=mine[0]), who("y", (A,), A=mine[1]),
                     who("z", (B,), B=(0,))], A=count, B=1)

@@ -1,4 +1,4 @@
-"""Who runs which task of a Streams group, and who keeps a copy of its state."""
+"""Assignment of Streams tasks and standby replicas."""
 
 import random
 
@@ -11,7 +11,7 @@ WALKS = 60
 
 
 def runners(found, **processes):
-    """name=process, with what they had before."""
+    """Return runners for name=process, with their previous assignments."""
     return [Runner(name, process, found.get(name, Assignment()))
             for name, process in processes.items()]
 
@@ -77,7 +77,7 @@ def test_what_must_hold_holds_whatever_members_come_and_go(random_source, number
         found = assign(given, tasks, stateful, copies)
         assert found == assign(given[::-1], tasks, stateful, copies)
         check(found, members, tasks, stateful, copies)
-    # With nobody new all stays.
+    # Without a new member nothing changes.
     assert assign(runners(found, **members), tasks, stateful, copies).keys() == found.keys()
 
 

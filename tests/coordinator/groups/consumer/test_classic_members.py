@@ -1,5 +1,6 @@
-"""Members of the classic protocol in a consumer group, and groups that change their kind (KIP-848's
-migration): without a broker, on a virtual clock."""
+"""Classic members in a consumer group, and groups that change their protocol (KIP-848's migration):
+without a broker, on a virtual clock.
+"""
 
 import pytest
 
@@ -41,7 +42,7 @@ def partitions_of(data: bytes) -> dict:
 
 
 class Mixed(Machine):
-    """Requests of both protocols to one group."""
+    """Sends requests of both protocols to one group."""
 
     def __init__(self, upgrade=True, downgrade=True, members_max=100, classic_max=100):
         super().__init__(LIMITS._replace(members_max=classic_max, consumer=ConsumerLimits(
@@ -50,7 +51,7 @@ class Mixed(Machine):
 
     @property
     def sent(self) -> list:
-        """The answers that no caller has taken; none waits for a flush."""
+        """Return the responses that no caller has taken; none waits for a flush."""
         replies, self.groups.replies = self.groups.replies, []
         for token, message in replies:
             if isinstance(token, SentAnswer):
@@ -98,7 +99,9 @@ class Mixed(Machine):
             group.check()
 
     def classic_group(self, *assigned, **fields):
-        """A stable classic group of one member: its id. assigned: rows of its assignment."""
+        """Create a stable classic group of one member and return its id. assigned: rows of its
+        assignment.
+        """
         member_id = self.join_classic(**fields).member_id
         self.join_classic(member_id, **fields)
         self.run(LIMITS.initial_delay_ms)
@@ -108,7 +111,9 @@ class Mixed(Machine):
         return member_id
 
     def mixed_group(self):
-        """A consumer group of a member "new" and a classic one, whose id it returns."""
+        """Create a consumer group with a member "new" and a classic one; return the classic
+        member's id.
+        """
         self.join("new")
         answer = self.join_classic("old", version=3)
         assert answer.error_code == 0
@@ -116,7 +121,7 @@ class Mixed(Machine):
         return answer.member_id
 
     def settled(self):
-        """The same, once both have their halves."""
+        """Like mixed_group(), after both members have their half of the partitions."""
         member_id = self.mixed_group()
         kept = self.group.targets["new"][T.id]
         answer = self.beat("new", 2, topic_partitions=rows(T, *kept))
@@ -140,7 +145,7 @@ def mixed():
 # A classic group becomes a consumer group.
 
 def test_a_member_of_the_new_protocol_makes_a_classic_group_a_consumer_group(mixed):
-    """Nobody's partitions change by it."""
+    """The migration changes no member's partitions."""
     old = mixed.classic_group(("t", (0, 1, 2, 3)), metadata=subscription("t", rack_id="r"))
     generation = mixed.group.generation
     mixed.groups.records.clear()
@@ -283,7 +288,8 @@ def test_a_group_without_members_is_classic_for_who_joins_so(mixed):
 
 
 def test_an_instance_that_comes_back_with_the_old_protocol_takes_the_group_back(mixed):
-    """It was the last of the new one: its partitions stay its."""
+    """The last member of the new protocol is replaced by a classic one, which keeps the partitions.
+    """
     mixed.join("new", instance_id="i")
     answer = mixed.join_classic(group_instance_id="i")
     assert answer.error_code == 0 and answer.generation_id == 2
@@ -316,7 +322,7 @@ def test_who_joins_is_told_of_its_epoch_and_leads_nobody(mixed):
 @pytest.mark.parametrize(("version", "instance_id", "code"), [
     (3, None, 0), (4, None, ErrorCode.MEMBER_ID_REQUIRED), (9, "i", 0)])
 def test_only_clients_that_know_of_it_have_to_come_with_an_id(mixed, version, instance_id, code):
-    """KIP-394 came with version 4; an instance is known by its name."""
+    """KIP-394 starts with version 4; a static instance needs no second JoinGroup."""
     mixed.join("new")
     assert mixed.join_classic(version=version, group_instance_id=instance_id).error_code == code
 
@@ -378,7 +384,7 @@ def test_an_instance_under_a_new_id_has_what_it_had(mixed):
 def test_a_member_gets_what_others_have_let_go_of(mixed):
     old = mixed.mixed_group()
     assert partitions_of(mixed.sync(old, mixed.generation).assignment) == {}
-    # The others have yet to revoke: there is nothing to join for.
+    # The other member has not revoked yet: rejoining would be useless.
     assert mixed.beat_classic(old, mixed.generation) == ErrorCode.NONE
     mixed.beat("new", 2, topic_partitions=rows(T, *mixed.group.targets["new"][T.id]))
     assert mixed.beat_classic(old, mixed.generation) == ErrorCode.REBALANCE_IN_PROGRESS
@@ -397,7 +403,7 @@ def test_a_member_lets_go_before_it_is_given_more(mixed):
     assert mixed.beat_classic(old, epoch) == ErrorCode.REBALANCE_IN_PROGRESS
     held = sorted(mixed.group.members[old].assigned[T.id])
     answer = mixed.join_classic(old, owned=[("t", held)])
-    # It still has what it owned: it is told to revoke, and comes again.
+    # It still owns these partitions: it must revoke, then rejoin.
     left = partitions_of(mixed.sync(old, answer.generation_id).assignment)["t"]
     assert set(left) < set(held)
     assert mixed.beat_classic(old, answer.generation_id) == ErrorCode.REBALANCE_IN_PROGRESS
@@ -435,7 +441,7 @@ def test_a_heartbeat_that_does_not_fit_is_refused(mixed, member_id, generation, 
     assert mixed.beat_classic(member_id or old, generation, instance_id) == code
 
 
-# Time.
+# Timeouts.
 
 def test_who_does_not_sync_in_its_rebalance_time_is_fenced(mixed):
     old = mixed.mixed_group()
@@ -511,7 +517,7 @@ def test_an_administrator_removes_an_instance_by_its_name(mixed, member_id, code
     assert len(mixed.group.members) == 1 + (code != ErrorCode.NONE)
 
 
-# The members' own bytes.
+# Encoding of the members' metadata.
 
 @pytest.mark.parametrize(("data", "version"), [
     (b"\0\0", 0), (b"\0\3", 3), (b"\0\4x", 3), (b"\x7f\xff", 3), (b"", None), (b"\0", None),

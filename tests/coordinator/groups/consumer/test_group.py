@@ -1,4 +1,4 @@
-"""The state of one consumer group, whatever the order in which its records come."""
+"""The state of one consumer group does not depend on the order of its records."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Consumer groups as a state machine: what one heartbeat costs, what is kept, what is refused."""
+"""The consumer group state machine: work per heartbeat, state, and rejected requests."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What a ConsumerGroupHeartbeat is refused for, at each bound; nothing has changed then."""
+"""Rejected ConsumerGroupHeartbeats, at each boundary; they change nothing."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def rows(topic, *partitions):
 
 
 def ask(machine, version=1, **fields):
-    """A join of "m" but for what is said."""
+    """Send a join of "m" with these fields changed."""
     fields = {"group_id": "g", "member_id": "m", "member_epoch": 0, "rebalance_timeout_ms": 1000,
               "topic_partitions": [], "subscribed_topic_names": ["t"], **fields}
     return consumer_heartbeat.heartbeat(machine.groups, REQUEST(**fields), version, CLIENT)
@@ -64,7 +64,7 @@ def test_what_no_group_accepts_makes_none(machine, fields, code, text):
 
 @pytest.mark.parametrize(("last", "code"), [(285, 0), (286, ErrorCode.MESSAGE_TOO_LARGE)])
 def test_what_a_member_says_of_itself_has_a_bound(machine, last, code):
-    """512 KiB, each text with its length of two bytes: 524 names of 1,000, "m" and the rest."""
+    """512 KiB, each string with a length of two bytes: 524 names of 1,000, "m" and the rest."""
     names = [f"{number:0998}" for number in range(524)] + ["x" * (last - 2)]
     assert ask(machine, subscribed_topic_names=names).error_code == code
 
@@ -118,10 +118,10 @@ def test_a_group_is_full_for_who_is_not_in_it(most, code):
     (2, (), 0), (1, (0, 1), FENCED)])
 def test_the_epoch_before_the_last_is_believed_of_who_owns_what_it_was_given(
         machine, epoch, owned, code):
-    """The answer with the last one may have been lost on its way."""
+    """The response to the previous request may have been lost."""
     ask(machine)
     machine.join("o")
-    # "m" lets go of what the other is to have, and is in epoch 3 with two partitions.
+    # "m" revokes the other member's share, and is in epoch 3 with two partitions.
     kept = sorted(machine.group.targets["m"][T.id])
     ask(machine, member_epoch=2, topic_partitions=rows(T, *kept))
     member = machine.group.members["m"]

@@ -1,5 +1,5 @@
-"""Histories of consumer groups from seeds: no partition is given twice in one epoch, what is
-counted follows from the members, a restart changes nothing, and in the end everybody has a share.
+"""Histories of consumer groups from seeds: no partition is assigned twice in one epoch, metrics
+agree with the members, a restart changes nothing, and in the end every member has a share.
 """
 
 import random
@@ -14,7 +14,7 @@ from tests.coordinator.consumer_world import World
 SEEDS = 120
 SEEDS_SLOW = 10_000
 STEPS = 600
-PAUSE_MS = 150     # Between matches; Kafka's 10 s would be most of a history.
+PAUSE_MS = 150  # between resolutions of expressions; Kafka's 10 s would be most of a history
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def impatient(monkeypatch):
 
 
 def run(seed: int) -> int:
-    """How many heartbeats were answered without the machine."""
+    """Return the number of heartbeats answered from the cache."""
     world = World(random.Random(seed))
     try:
         for _ in range(STEPS):

@@ -1,4 +1,5 @@
-"""When a consumer group looks at its topics and expressions again, and when it makes a target."""
+"""Times at which a consumer group checks topics and expressions, and computes a target assignment.
+"""
 
 from types import SimpleNamespace
 
@@ -20,7 +21,7 @@ def machine():
 
 
 def grown(topic, offset=6) -> Image:
-    """The cluster with twice the partitions of one topic."""
+    """Return the cluster image with twice the partitions of one topic."""
     now = {name: Topic(name, row.id, row.partitions * (1 + (row is topic)))
            for name, row in IMAGE.topics.items()}
     return Image(topics=now, topics_by_id={row.id: row for row in now.values()}, offset=offset)
@@ -394,7 +395,7 @@ def test_the_assignor_that_most_members_ask_for_makes_the_target_else_the_first(
     machine.join("a")
     machine.join("b", server_assignor="second")
     assert asked == ["first", "second"]
-    # What a member asked for before a restart without that assignor.
+    # The member requested this assignor before a restart that removed it.
     member = machine.group.members["b"].copy()
     member.assignor = "gone"
     machine.group.put(member)

@@ -1,5 +1,6 @@
-"""Share groups at their bounds: when an assignment is made again, what is asked for, what is
-counted and what a refusal leaves alone."""
+"""Share groups at their boundaries: recomputed assignments, initialization requests, metrics, and
+rejections that change nothing.
+"""
 
 import pytest
 
@@ -24,7 +25,7 @@ def group_of(world):
 
 
 def taken(world) -> int:
-    """How many records there were since the last time."""
+    """Return the number of new records since the last call."""
     found, world.log = len(world.log), []
     return found
 
@@ -225,7 +226,7 @@ def test_a_subscription_to_a_topic_that_is_not_there_waits_for_it(world):
     assert [row.places for row in world.asked] == [{T: [0, 1]}]
 
 
-# ---- looking ------------------------------------------------------------------------------------
+# ---- describe and list --------------------------------------------------------------------------
 
 def test_groups_are_listed_by_state_and_type(world):
     world.beat()

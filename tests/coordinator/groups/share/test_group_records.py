@@ -1,4 +1,4 @@
-"""A share group and its records: each says what it should, and none says what another does."""
+"""A share group and its records: each record has its own part of the state."""
 
 from pylog.coordinator.groups.share import group as share_group
 from pylog.coordinator.groups.share.group import Places, ShareGroup, ShareMember
@@ -7,7 +7,7 @@ T, U = b"t" * 16, b"u" * 16
 
 
 def full() -> ShareGroup:
-    """A group in which no two fields are the same."""
+    """Return a group in which no two fields are equal."""
     group = ShareGroup("g")
     group.epoch, group.hash, group.target_epoch, group.assigned_ms = 7, 8, 6, 5
     one, two = ShareMember("m"), ShareMember("n")
@@ -22,7 +22,7 @@ def full() -> ShareGroup:
 
 
 def told(group):
-    """All fields, also of the members, as they can be compared."""
+    """Return all fields, including the members', in comparable form."""
     members = {name: {field: getattr(member, field) for field in ShareMember.__slots__}
                for name, member in group.members.items()}
     return {**{field: getattr(group, field) for field in ShareGroup.__slots__}, "members": members}
@@ -50,7 +50,7 @@ def test_a_group_is_what_its_records_say_whatever_they_come_to():
     records = list(share_group.records_of(group))
     assert len(records) == len({key for key, _ in records}) == 9
     assert told(replayed(records)["g"]) == told(group)
-    # A second time over what is there, and backwards where no order is promised.
+    # A second time over the existing state, and backwards where order does not matter.
     assert told(replayed(records, replayed(records))["g"]) == told(group)
     assert told(replayed(records[::-1])["g"]) == told(group)
     empty = ShareGroup("g")

@@ -1,4 +1,4 @@
-"""Share groups in the group coordinator's machine: members, epochs, assignment, records."""
+"""Share groups in the group coordinator's state machine: members, epochs, assignment, records."""
 
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ def topic(name="t", id_=T, partitions=2):
 
 
 class World:
-    """A machine, and what it asked to be initialized."""
+    """A machine, and its requests to initialize share partitions."""
 
     def __init__(self, obeyed=OBEYED):
         self.clock = Clock()
@@ -55,7 +55,7 @@ class World:
         self.settle()
 
     def joined(self, member="m"):
-        """The member's epoch, with everything that it may have."""
+        """Return the member's epoch after it has its full assignment."""
         epoch = self.beat(member).member_epoch
         self.initialize()
         return self.beat(member, epoch, None).member_epoch
@@ -89,7 +89,7 @@ def test_partitions_are_assigned_once_they_are_initialized():
     world.initialize()
     second = world.beat(epoch=first.member_epoch, topics=None)
     assert assigned(second) == {T: [0, 1]} and second.member_epoch == first.member_epoch + 1
-    # Its answer was lost: the epoch before is accepted.
+    # The response was lost: the previous epoch is accepted.
     assert world.beat(epoch=first.member_epoch, topics=None).error_code == 0
 
 
@@ -186,7 +186,7 @@ def test_a_group_is_the_same_after_a_load_and_from_its_own_records():
 
 
 def kept(group):
-    """What a load gives back of a group."""
+    """Return the state of a group that a reload must restore."""
     members = {member.id: (member.epoch, member.previous_epoch, member.rack, member.client_id,
                            member.host, member.topics, member.assigned)
                for member in group.members.values()}
@@ -197,7 +197,7 @@ def kept(group):
 
 
 def walked(world, random, epochs):
-    """One step of some member, or of the world."""
+    """Take one step of a random member, or of the environment."""
     member, turn = random.choice("mno"), random.randrange(12)
     if turn < 6:
         topics = random.choice((None, ["t"], ["t", "u"], []))
@@ -275,7 +275,7 @@ def test_what_is_asked_of_a_group_and_what_it_tells():
     [row] = first.assignment.topic_partitions
     assert (row.topic_id, row.topic_name, row.partitions) == (T, "t", [0, 1])
     assert (second.member_id, second.rack_id) == ("n", "r")
-    # A topic that is gone is not told of.
+    # A deleted topic is not described.
     assert not share_groups.described(world.machine, "g", {}).members[0].assignment.topic_partitions
     for states, types, expected in ((set(), set(), 1), ({"stable"}, {"share"}, 1),
                                     ({"empty"}, set(), 0), (set(), {"classic"}, 0)):
@@ -332,7 +332,7 @@ def test_an_epoch_is_taken_until_the_member_has_gone_on_twice():
     assert third > second
     assert world.beat(epoch=first, topics=None).error_code == ErrorCode.FENCED_MEMBER_EPOCH
     assert world.beat(epoch=second, topics=None).error_code == 0
-    # Whoever joins again is told all of it.
+    # A member that rejoins receives its complete assignment.
     again = world.beat(epoch=0)
     assert again.member_epoch == third and assigned(again) is not None
 

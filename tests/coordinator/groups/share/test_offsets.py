@@ -1,4 +1,6 @@
-"""Where share groups are, altered and deleted, and share groups deleted, in the machine."""
+"""Share group offsets: described, altered and deleted; and deletion of share groups, in the state
+machine.
+"""
 
 from pylog.coordinator.groups.shard import Groups
 from pylog.coordinator.groups.share import group as share_group
@@ -24,14 +26,14 @@ def begun(world, *names, group="g"):
 
 
 def replayed(records):
-    """The groups that records make."""
+    """Return the groups that records produce."""
     machine = Groups(LIMITS, Clock(), lambda: "id")
     loaded(machine, records)
     return machine.shares
 
 
 def left(world):
-    """A group with an initialized topic and without members."""
+    """Return a group with an initialized topic and without members."""
     epoch = world.joined()
     world.beat("m", -1, None)
     return epoch

@@ -1,5 +1,6 @@
-"""Share groups along histories from seeds: what the log and the snapshot say is the group as it is,
-and every partition that there is has somebody in the end."""
+"""Share groups along histories from seeds: the log and the snapshot agree with the group, and in
+the end every partition is assigned.
+"""
 
 import random
 
@@ -17,7 +18,7 @@ MEMBERS, NAMES = "abc", ("t", "u")
 
 
 class Walk(World):
-    """epochs: member -> its epoch, as it was told."""
+    """epochs: member -> its last received epoch."""
 
     def __init__(self, source, store):
         super().__init__(OBEYED._replace(members_max=3, retry_ms=50))

@@ -1,4 +1,4 @@
-"""One classic group by itself: its generations, and what a member's silence means."""
+"""One classic group: its generations, and session timeouts."""
 
 import pytest
 
@@ -144,7 +144,7 @@ def test_a_group_is_spent_when_nothing_of_it_is_left(left):
 # Protocols.
 
 def speaking(*members):
-    """A group, COMPLETING; members: the protocols of each, the best first."""
+    """Return a group in COMPLETING; members: the protocols of each, in order of preference."""
     group = Group("g", 5)
     for number, names in enumerate(members):
         group.add(member(str(number), protocols=[(name, b"") for name in names]), "consumer")

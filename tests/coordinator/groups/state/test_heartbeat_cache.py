@@ -1,6 +1,4 @@
-"""Members whose heartbeats are answered without the machine: what is offered, until when, and that
-such heartbeats count as signs of life.
-"""
+"""Cached heartbeat responses: content and validity; cached heartbeats extend the session."""
 
 from types import SimpleNamespace
 
@@ -26,7 +24,7 @@ ROWS = messages.ConsumerGroupHeartbeatRequest.TopicPartitions
 
 
 class Machine:
-    """A machine, heartbeats to it and what the runtime does between them."""
+    """A machine, heartbeats to it, and the runtime's work between them."""
 
     def __init__(self):
         self.groups = Groups(LIMITS, Clock(), str, image=lambda: IMAGE)
@@ -37,7 +35,7 @@ class Machine:
         self.groups.records = []
 
     def beat(self, member_id: str, epoch: int, group_id: str = "g", **fields) -> Repeat:
-        """Whether a reactor may answer it from now on."""
+        """Return True if a reactor may answer it from now on."""
         repeat = Repeat()
         answer = consumer_heartbeat.heartbeat(
             self.groups, messages.ConsumerGroupHeartbeatRequest(
@@ -67,7 +65,7 @@ def machine():
 
 @pytest.fixture
 def resting(machine):
-    """One whose member "a" is at rest, in epoch 2."""
+    """Return a machine whose member "a" is stable in epoch 2."""
     machine.join("a")
     machine.run(AT_REST_MS)
     return machine

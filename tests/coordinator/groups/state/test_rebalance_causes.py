@@ -1,4 +1,4 @@
-"""What of each kind of group is counted, told of its rebalances, and by which cause."""
+"""Rebalance metrics and history of each kind of group, with causes."""
 
 import pytest
 
@@ -11,8 +11,9 @@ from tests.coordinator.streams_world import rows as task_rows
 
 
 class Consumers(consumers.Machine):
-    """A group with one member, "a", and what became of its rebalances. owns: how a member says
-    that it has n of the partitions or tasks that it was given."""
+    """A group with one member, "a", and its finished rebalances. owns: returns the fields with
+    which a member reports n owned partitions or tasks.
+    """
 
     session_ms = consumers.SESSION_MS
 
@@ -28,12 +29,12 @@ class Consumers(consumers.Machine):
         return self.group.members[member_id].epoch
 
     def lets_go(self, member_id):
-        """The member says that it has what it is to keep, and no more."""
+        """Let the member report that it revoked everything outside its target."""
         kept = sorted(self.group.members[member_id].assigned.get(consumers.T.id, ()))
         return self.again(member_id, topic_partitions=partition_rows(consumers.T, *kept))
 
     def causes(self):
-        """Of each rebalance that is over: [(cause, member or None)]."""
+        """Return [(cause, member or None)] of each finished rebalance."""
         found = [[(row["cause"], row.get("member_id")) for row in entry["causes"]]
                  for entry in self.heard]
         self.heard.clear()
@@ -82,7 +83,7 @@ def test_a_second_member_is_waited_for_until_it_has_its_part(machine):
     machine.again("b")
     entry, = machine.heard
     assert machine.causes() == [[(rebalances.JOINED, "b")]]
-    # "b" had no work from its join on, "a" had some all the time.
+    # "b" had no work since it joined, "a" always had some.
     assert [(row["member_id"], row["stopped_ms"]) for row in entry["stopped"]] == [("b", 30)]
     assert (entry["took_ms"], entry["members"], entry["stopped_ms"]) == (30, 2, 30)
     assert counted(machine)["rebalance"] == 2
@@ -139,7 +140,7 @@ def test_a_member_that_is_gone_is_not_missed_later(machine):
     assert list(machine.group.members) == ["b"] and counted(machine)["member_expired"] == 0
     machine.join("a")
     machine.run(1)
-    # The one that is back has a session of its own.
+    # The returned member has a new session.
     assert list(machine.group.members) == ["a"] and counted(machine)["member_expired"] == 1
 
 
@@ -165,7 +166,7 @@ def test_topics_that_change_are_a_cause_without_a_member():
 
 
 def test_what_comes_with_a_join_is_no_cause_of_its_own():
-    """Topics and settings are new to a group whose first member joins."""
+    """Topics and configuration are new to a group whose first member joins."""
     machine = Streams()
     machine.join("a")
     assert machine.causes() == [[(rebalances.JOINED, "a")]]

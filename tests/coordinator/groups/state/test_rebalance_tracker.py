@@ -1,4 +1,4 @@
-"""Why a group rebalanced and who had no work meanwhile; and the files that keep it."""
+"""Causes of a group's rebalances, idle time of its members, and the files that store them."""
 
 import asyncio
 import json
@@ -170,7 +170,7 @@ def test_a_consumer_group_is_rebalanced_when_all_its_members_are_where_it_is():
     assert [(causes(told), told["took_ms"]) for told in machine.told] == [([("joined", "a")], 0)]
     machine.join("b")
     machine.run(30)
-    machine.beat("a", 2)      # Learns what it is to give up.
+    machine.beat("a", 2)  # It receives the partitions to revoke.
     machine.run(40)
     machine.beat("a", 2, topic_partitions=[_owns(T.id, (0, 1))])
     assert len(machine.told) == 1
@@ -179,7 +179,7 @@ def test_a_consumer_group_is_rebalanced_when_all_its_members_are_where_it_is():
     told = machine.told[1]
     assert causes(told) == [("joined", "b")] and told["type"] == "consumer"
     assert (told["took_ms"], told["generation"], told["members"]) == (75, 3, 2)
-    # Whoever keeps some of its partitions goes on.
+    # A member that keeps some of its partitions does not stop.
     assert [(row["member_id"], row["stopped_ms"]) for row in told["stopped"]] == [("b", 75)]
 
 
@@ -256,7 +256,7 @@ def _owns(topic_id, partitions):
         topic_id=topic_id, partitions=list(partitions))
 
 
-# ---- what is kept -------------------------------------------------------------------------------
+# ---- stored history -----------------------------------------------------------------------------
 
 def one(group="g", generation=1):
     return {"group": group, "type": "classic", "time_ms": 1, "took_ms": 2, "generation": generation,

@@ -1,4 +1,4 @@
-"""Expressions of members: RE2's, and never slow."""
+"""Subscription expressions: RE2 syntax, linear time."""
 
 import time
 

@@ -1,4 +1,6 @@
-"""How much a Streams member may say, when topics are looked at, and what waits for what."""
+"""Streams groups: limits of a member's request, times of topic checks, and delays of the target
+assignment.
+"""
 
 import pytest
 
@@ -26,7 +28,7 @@ def epoch_of(machine, member_id="a") -> int:
     return machine.group.members[member_id].epoch
 
 
-# How much.
+# Limits.
 
 @pytest.mark.parametrize(("active", "standby", "code"), [
     ({"0": {0, 1}}, {"1": {0}}, NO_GROUP), ({"0": {0, 1}}, {"1": {0, 1}}, LARGE),
@@ -71,7 +73,7 @@ def test_a_topology_that_is_too_large_is_told_so_whatever_its_epoch_is(machine, 
     assert machine.join("a", named).error_code == LARGE
 
 
-# What a member's state is.
+# Member state.
 
 @pytest.mark.parametrize(("fields", "code"), [
     ({}, FENCED), ({"active_tasks": rows({"0": {0}}), "standby_tasks": []}, FENCED),
@@ -124,7 +126,7 @@ def test_an_answer_is_given_again_to_who_does_not_say_that_it_has_all(machine):
     assert told(machine.join("a")) is not None
 
 
-# When topics are looked at.
+# Topic checks.
 
 def test_topics_that_nothing_changed_are_looked_at_again_after_kafkas_longest_time(
         machine, monkeypatch):
@@ -143,7 +145,7 @@ def test_topics_that_nothing_changed_are_looked_at_again_after_kafkas_longest_ti
     assert looks == [2**31 - 1, 2**32 - 2]
 
 
-# When there is a target.
+# Target assignment.
 
 def test_a_group_that_everybody_left_before_its_delay_was_over_gets_no_target():
     machine = Machine(initial_rebalance_delay_ms=100)
@@ -218,7 +220,7 @@ def test_who_has_yet_to_let_go_after_a_restart_has_its_rebalance_time_again(mach
     assert set(other.group.members) == {"b"}
 
 
-# Who answers queries where.
+# Endpoints for interactive queries.
 
 def test_the_version_of_the_endpoints_rises_with_tasks_of_who_has_one_and_with_nothing_else(
         machine):

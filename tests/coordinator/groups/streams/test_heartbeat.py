@@ -1,5 +1,6 @@
-"""Streams groups as a state machine: what members are told, what is kept, what is refused; and
-walks from seeds, with restarts and losses."""
+"""The Streams group state machine: responses, state and rejected requests; and random histories
+from seeds, with restarts and lost messages.
+"""
 
 import random
 
@@ -320,7 +321,7 @@ def test_offsets_are_committed_by_who_has_the_task(machine):
             [(topic, bytes(16), 0, 5, -1, "")], version)
 
     assert (commit("a", 2), commit("b", 3), commit("c", 2)) == (0, 0, 25)
-    # It was given its tasks in epoch 2, and is still there.
+    # It received its tasks in epoch 2, and is still in that epoch.
     machine.full("a", 2, {"0": {0}, "1": {0}})
     assert machine.group.members["a"].epoch == 3
     assert (commit("a", 2), commit("a", 1), commit("a", 2, CHANGELOG), commit("a", 4)) == (

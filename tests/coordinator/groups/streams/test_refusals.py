@@ -1,5 +1,6 @@
-"""What a Streams group refuses at each bound, what a member's word changes, and when a target
-waits."""
+"""Rejected requests of a Streams group at each boundary, effects of a member's changes, and delays
+of the target assignment.
+"""
 
 import pytest
 
@@ -25,7 +26,7 @@ def epoch_of(machine, member_id="a") -> int:
 
 
 def taken(machine) -> int:
-    """How many records there were since the last time."""
+    """Return the number of new records since the last call."""
     found, machine.groups.records = len(machine.groups.records), []
     return found
 
@@ -123,7 +124,7 @@ def test_nobody_owns_a_task_that_there_is_not(machine, owned, code):
     assert machine.full("a", epoch_of(machine), owned).error_code == code
 
 
-# ---- what a member says -------------------------------------------------------------------------
+# ---- member changes -----------------------------------------------------------------------------
 
 def test_what_a_member_says_anew_is_a_new_epoch_and_what_it_repeats_or_leaves_out_stays(machine):
     endpoint, tag = REQUEST.Endpoint(host="h", port=80), REQUEST.KeyValue(key="k", value="v")
@@ -155,7 +156,7 @@ def test_a_group_is_shut_down_by_whoever_asks_first(machine):
     assert machine.groups.events["member_left"] == 1 and list(machine.group.members) == ["b"]
 
 
-# ---- when ---------------------------------------------------------------------------------------
+# ---- timing -------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("ms, made", [(99, False), (100, True)])
 def test_the_first_target_waits_for_the_initial_delay(ms, made):

@@ -1,4 +1,4 @@
-"""What a topology means in a cluster: tasks, partitions of internal topics, what is wrong."""
+"""A topology in a cluster: tasks, partitions of internal topics, errors."""
 
 import pytest
 
