@@ -1,10 +1,10 @@
-"""Unmodified clients against a broker: `python -m tests.compat`, `make compat`.
+"""Run unmodified clients against a broker: `python -m tests.compat`, `make compat`.
 
 Owns: docs/compat.md, one brokerd per run.
-Invariants: (1) a row that fails and is not in known_failures.toml, and one that is there and
-  passes, both fail the run; (2) docs/compat.md is the list of what passes, and it only grows: a
-  run fails when a row of it fails or is gone, and then leaves it as it is; (3) it is written only
-  by a run of all clients.
+Invariants: expected results: a run fails if a row fails that is not in known_failures.toml, or
+  passes although it is there; regressions: docs/compat.md lists the passing rows and only grows, so
+  a run fails if one of them fails or disappears, and then leaves the file unchanged; only a run of
+  all clients writes the file.
 """
 
 import argparse
@@ -26,7 +26,10 @@ DOCUMENT = REPOSITORY / "docs" / "compat.md"
 
 
 def surprises(results: list[Result], known: dict[str, str], before: set[str], whole: bool):
-    """What breaks (1) and (2); `before` passed in an earlier run, `whole` is a run of all."""
+    """Return violations of expected results and regressions.
+
+    before: rows that passed in an earlier run. whole: this run covers all clients.
+    """
     for result in results:
         if result.key in before and not result.ok:
             yield f"{result.key} passed before: {result.note}"

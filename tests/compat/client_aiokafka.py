@@ -1,7 +1,7 @@
 """aiokafka: `python -m tests.compat.client_aiokafka BOOTSTRAP SCENARIO TOPIC`.
 
 Owns: nothing.
-Invariants: (1) each call runs an event loop of its own, members one in their own thread.
+Invariants: each call runs its own event loop, and each member one in its own thread.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from tests.compat import flows
 
 
 class Token(AbstractTokenProvider):
-    """What the library asks for a bearer token."""
+    """Provides bearer tokens to the library."""
 
     async def token(self) -> str:
         return flows.SECURITY["token"]
 
 
 def security() -> dict:
-    """The settings by which the driver wants this program to come in."""
+    """Return the security settings that the driver requests."""
     given = flows.SECURITY
     if not given:
         return {}

@@ -1,7 +1,7 @@
 """confluent-kafka: `python -m tests.compat.client_confluent BOOTSTRAP SCENARIO TOPIC`.
 
 Owns: nothing.
-Invariants: (1) only the library's public calls.
+Invariants: only the library's public calls are used.
 """
 
 import time
@@ -26,7 +26,7 @@ from tests.compat import flows
 
 
 def security() -> dict:
-    """The settings by which the driver wants this program to come in."""
+    """Return the security settings that the driver requests."""
     given = flows.SECURITY
     if not given:
         return {}

@@ -1,7 +1,8 @@
 """kafka-python, 2.0 or 3: `python -m tests.compat.client_kafka_python BOOTSTRAP SCENARIO TOPIC`.
 
 Owns: nothing.
-Invariants: (1) Client has what both versions name alike or only 2.0 has, ClientOf3 the rest.
+Invariants: Client contains the calls common to both versions or specific to 2.0, ClientOf3 the
+  rest.
 """
 
 import time
@@ -29,7 +30,7 @@ except ImportError:  # version 2.0
 
 
 class Token(AbstractTokenProvider):
-    """What the library asks for a bearer token."""
+    """Provides bearer tokens to the library."""
 
     def token(self) -> str:
         return flows.SECURITY["token"]
@@ -39,7 +40,7 @@ class Token(AbstractTokenProvider):
 
 
 def security() -> dict:
-    """The settings by which the driver wants this program to come in."""
+    """Return the security settings that the driver requests."""
     given = flows.SECURITY
     names = {"trusted": "ssl_cafile", "certificate": "ssl_certfile", "key": "ssl_keyfile",
              "mechanism": "sasl_mechanism", "user": "sasl_plain_username",

@@ -1,9 +1,9 @@
 """kcat: `python -m tests.compat.client_kcat BOOTSTRAP SCENARIO TOPIC`.
 
 Owns: kcat processes.
-Invariants: (1) a member has kcat's -E: without it kcat ends when its one broker is gone;
-  (2) records travel as hexadecimal text, for kcat's formats are lines. kcat names no
-  timestamp when it produces, so that those of a read are not compared.
+Invariants: a member runs with -E, because otherwise kcat exits when its only broker is down;
+  records are hexadecimal text, because kcat's formats are line-based. kcat cannot set timestamps
+  when it produces, so reads do not compare them.
 """
 
 import re
@@ -53,7 +53,7 @@ class Member(flows.Member):
 
 
 def security() -> list[str]:
-    """The options by which the driver wants kcat to come in."""
+    """Return the security options that the driver requests."""
     given = flows.SECURITY
     names = {"trusted": "ssl.ca.location", "certificate": "ssl.certificate.location",
              "key": "ssl.key.location", "mechanism": "sasl.mechanism", "user": "sasl.username",
@@ -120,7 +120,9 @@ class Client:
 
 
 def seek(client, topic: str) -> str:
-    """kcat stamps records itself: two runs, and a time between them."""
+    """Test seeking by time. kcat sets timestamps itself, so this needs two runs with a pause
+    between.
+    """
     early, late = flows.rows("early", 7), flows.rows("late", 7)
     client.produce(topic, early, "none")
     time.sleep(0.2)

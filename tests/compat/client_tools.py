@@ -1,8 +1,8 @@
 """Kafka's own tools: `python -m tests.compat.client_tools BOOTSTRAP TOOL TOPIC`.
 
 Owns: the tools' processes.
-Invariants: (1) every tool is the class that Kafka's start script of that name runs, from the
-  jars, unmodified; (2) what a tool prints is examined, not only its exit status.
+Invariants: every tool is the unmodified class that Kafka's start script of that name runs; output:
+  a tool's output is checked, not only its exit status.
 Source: Kafka 4.3's bin/*.sh for the classes.
 """
 
@@ -64,7 +64,7 @@ class Tools:
         return java_command(CLASSES[name], *arguments, heap="192m", jvm_options=OPTIONS)
 
     def run(self, name: str, *arguments, fails: bool | None = False, text: str = "") -> str:
-        """What the tool prints; it must end well, or badly where it `fails` (None: either)."""
+        """Run a tool and return its output. fails: the expected kind of exit, None for either."""
         done = subprocess.run(self.command(name, *arguments), input=text, text=True,
                               capture_output=True, timeout=100)
         told = done.stdout + done.stderr
@@ -89,7 +89,9 @@ class Tools:
                         "--throughput", -1, *more)
 
     def fill_every_partition(self, topic: str) -> None:
-        """By keys, the same ones each time: without, what is sent quickly may go to one only."""
+        """Send records with fixed keys, because without keys a short run may use a single
+        partition.
+        """
         text = "".join(f"key{number}\tvalue\n" for number in range(RECORDS))
         self.ask("kafka-console-producer", "--topic", topic, "--reader-property",
                  "parse.key=true", text=text)
@@ -173,13 +175,13 @@ def configs(tools: Tools, topic: str) -> str:
 
 
 def group_rows(told: str, topic: str) -> dict[int, tuple[str, str]]:
-    """Partition -> (committed, end) of a description of a group."""
+    """Parse the description of a group into partition -> (committed offset, end offset)."""
     return {int(row[0]): (row[1], row[2]) for row in re.findall(
         rf"^\S+\s+{topic}\s+(\d+)\s+(\d+|-)\s+(\d+)\s", told, re.MULTILINE)}
 
 
 def members(tools: Tools, topic: str, group: str) -> None:
-    """A group with a member: what is told of it, and what is refused."""
+    """Describe a group with a member, and check that changes to it are rejected."""
     def ask(*arguments, **options):
         return tools.ask("kafka-consumer-groups", *arguments, "--group", group, **options)
 
@@ -202,7 +204,7 @@ def members(tools: Tools, topic: str, group: str) -> None:
 
 
 def resets(tools: Tools, topic: str, group: str) -> None:
-    """Every way to reset, each seen in the description that follows."""
+    """Test every way to reset offsets, and check the result in the group's description."""
     def reset(*arguments):
         told = tools.ask("kafka-consumer-groups", "--reset-offsets", "--group", group, *arguments)
         return {int(row[0]): int(row[1]) for row in re.findall(
@@ -292,7 +294,7 @@ def log_dirs(tools: Tools, topic: str) -> str:
 
 
 def console(tools: Tools, topic: str) -> str:
-    """Both console tools: keys, headers and nulls there and back, in a group and without."""
+    """Send keys, headers and nulls through both console tools, with and without a group."""
     lines = [f"h:{number}\tkey{number}\tvalue {number}" for number in range(200)]
     lines.append("h:0\tkey200\tNULL")
     tools.ask("kafka-console-producer", "--topic", topic, "--reader-property", "parse.key=true",
@@ -343,7 +345,7 @@ def verifiable_producer(tools: Tools, topic: str) -> str:
 
 
 def verifiable_consumer(tools: Tools, topic: str) -> str:
-    """Two members; one is killed, and the other takes its partitions over and reads the rest."""
+    """Kill one of two members: the other takes over its partitions and reads the rest."""
     tools.fill(topic, 500)
     group = ("--topic", topic, "--group-id", f"{topic}-group", "--session-timeout", 6000,
              "--reset-policy", "earliest")
@@ -445,7 +447,7 @@ def reassign(tools: Tools, topic: str) -> str:
 
 
 def verification(tools: Tools, topic: str) -> str:
-    """It never ends by itself: one report is enough."""
+    """Run the tool until its first report, because it never ends by itself."""
     tools.fill(topic, 100)
     watcher = subprocess.Popen(
         tools.command("kafka-replica-verification", "--broker-list", tools.bootstrap,
@@ -482,7 +484,7 @@ def client_metrics(tools: Tools, topic: str) -> str:
 
 
 def streams_reset(tools: Tools, topic: str) -> str:
-    """The offsets of an application that read `topic` go back to the start."""
+    """Reset the offsets of an application that read `topic`."""
     tools.fill(topic, 100)
     application = f"{topic}-app"
     tools.ask("kafka-consumer-groups", "--reset-offsets", "--group", application, "--topic", topic,

@@ -1,9 +1,9 @@
-"""The clients of the table: how each is fetched with pinned versions, and started.
+"""The clients of the table: how each is downloaded with pinned versions, and started.
 
 Owns: the folder `compat/` of the cache ($PYLOG_CACHE, by default .cache/ of the checkout).
-Invariants: (1) a client is prepared again only when what it is made of has changed;
-  (2) nothing of a client enters the checkout's tracked files;
-  (3) every client is unmodified, from its own registry, at the version its row names.
+Invariants: up to date: a client is prepared again only when its sources or pins have changed; no
+  file of a client enters the tracked files of the checkout; every client is unmodified, from its
+  own registry, in the version of its row.
 """
 
 import hashlib
@@ -30,12 +30,12 @@ SLF4J_QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
 
 
 class ClientMissing(Exception):
-    """A client cannot be fetched or built; the message is one line for the table."""
+    """A client cannot be downloaded or built. The message is a line for the table."""
 
 
 @dataclass(frozen=True)
 class Client:
-    """prepare: gives the command to which bootstrap, scenario and topic are added."""
+    """A client. prepare: returns the command; bootstrap, scenario and topic are appended."""
 
     name: str
     version: str
@@ -46,7 +46,9 @@ class Client:
 
     @property
     def key(self) -> str:
-        """What names it in lists of results; without a version that the machine chooses."""
+        """Return the client's name in lists of results, without a version that the machine
+        determines.
+        """
         return f"{self.name} {self.version}" if self.pinned else self.name
 
 
@@ -71,7 +73,10 @@ def _program(name: str, package: str) -> str:
 
 
 def _prepared(name: str, sources: list[Path], pins: tuple[str, ...], make) -> Path:
-    """The folder `name` of the cache, made by `make(folder)` unless it is current. Keeps (1)."""
+    """Return the cache folder `name`, built by `make(folder)` unless it is current.
+
+    Keeps it up to date.
+    """
     folder = cache_dir() / name
     digest = hashlib.sha256(repr(pins).encode())
     for source in sources:
@@ -110,7 +115,7 @@ def _kcat() -> list[str]:
 
 
 def kcat_version() -> str:
-    """Debian's package: the one client whose version the machine chooses."""
+    """Return the version of Debian's package, the only version that the machine determines."""
     if shutil.which("kcat") is None:
         return "-"
     told = subprocess.run(["kcat", "-V"], capture_output=True, text=True).stdout
@@ -148,7 +153,7 @@ def _copier() -> list[str]:
 
 
 def _connect() -> list[str]:
-    """Kafka Connect comes with Kafka's jars, its file connectors do not."""
+    """Return the folder of Kafka Connect's file connectors, which are not among Kafka's jars."""
     _tools()
     artifact = f"org.apache.kafka:connect-file:{kafka.kafka_version()}"
 
@@ -175,7 +180,7 @@ def _node() -> list[str]:
 
 
 def go_program(program: str) -> Callable[[], list[str]]:
-    """What prepares a Go program of ours and gives its command."""
+    """Return a function that builds one of our Go programs and returns its command."""
     folder = HERE / "go"
 
     def prepare() -> list[str]:
@@ -192,7 +197,7 @@ def go_program(program: str) -> Callable[[], list[str]]:
 
 
 def go_version(module: str) -> str:
-    """The version go.mod pins."""
+    """Return the version of a module in go.mod."""
     for line in (HERE / "go" / "go.mod").read_text().splitlines():
         words = line.split()
         if words[:1] == [module]:
@@ -201,7 +206,7 @@ def go_version(module: str) -> str:
 
 
 CLIENTS = (
-    # The Java client fetches tokens from 3.1 on.
+    # The Java client can fetch tokens since 3.1.
     Client("Java", "2.8.2", _java("2.8.2", "Compat"), WITHOUT_TOKENS),
     *(Client("Java", version, _java(version, "Compat")) for version in ("3.9.1", "4.3.1")),
     Client("Java, administration", "4.3.1", _java("4.3.1", "Administration"), ("calls",)),

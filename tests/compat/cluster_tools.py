@@ -1,8 +1,9 @@
-"""Kafka's own tools against a cluster of three brokerds, whose brokers come and go meanwhile.
+"""Kafka's own tools against a cluster of three brokerds, some of which restart during a flow.
 
-Owns: the topics that its flows make.
-Invariants: (1) every flow begins and ends with three brokers that run; (2) what a tool prints is
-  examined, not only its exit status; (3) what takes its time is asked again until it is there.
+Owns: the topics of its flows.
+Invariants: three brokers: every flow begins and ends with three running brokers; output: a tool's
+  output is checked, not only its exit status; retries: a tool runs again until an expected
+  asynchronous change is visible.
 Source: Kafka 4.3's tools.
 """
 
@@ -19,17 +20,17 @@ from tests.compat.client_tools import Tools, plan_file, seen
 
 SETTINGS = {"group.initial.rebalance.delay.ms": 200, "offsets.topic.num.partitions": 4,
             "transaction.state.log.num.partitions": 2, "replica.lag.time.max.ms": 3000,
-            # A quota lets a fetch begin while its window is below the rate.
+            # A quota admits a whole fetch whenever its window is below the rate.
             "replica.fetch.max.bytes": 20_000, "leader.imbalance.check.interval.seconds": 3600,
             "metadata.log.max.snapshot.interval.ms": 2000}
 WAIT_S = 120
-SLOW_RATE = 2_000           # bytes a second: a move of SLOW_RECORDS lasts until it is cancelled.
+SLOW_RATE = 2_000  # bytes per second: a move of SLOW_RECORDS can be cancelled
 SLOW_RECORDS = 20_000
 _SERIAL = itertools.count()
 
 
 class Three:
-    """The tools, and the cluster that they ask."""
+    """The tools and their cluster."""
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
@@ -39,7 +40,7 @@ class Three:
         return self.tools.ask(name, *arguments, **options)
 
     def until(self, pattern: str, name: str, *arguments) -> str:
-        """What a tool tells, once the pattern is in it. Keeps (3)."""
+        """Run a tool until its output matches the pattern, and return the output. Keeps retries."""
         found = []
 
         def look():
@@ -49,7 +50,7 @@ class Three:
         return found[0]
 
     def topic(self, assignment: str = "1:2:3", *more) -> str:
-        """A topic with these replicas, by kafka-topics; returned when all are in sync."""
+        """Create a topic with these replicas by kafka-topics and wait until all are in sync."""
         name = f"tools-{next(_SERIAL)}"
         self.ask("kafka-topics", "--create", "--if-not-exists", "--topic", name,
                  "--replica-assignment", assignment, *more)
@@ -63,7 +64,7 @@ class Three:
 
 
 class _Killed:
-    """One broker is dead meanwhile. Keeps (1)."""
+    """Kills one broker for a while. Keeps three brokers."""
 
     def __init__(self, cluster: Cluster, number: int):
         self._cluster = cluster
@@ -82,7 +83,7 @@ def _described(topic: str) -> tuple:
 
 
 def _any_order(ids) -> str:
-    """An expression for these ids between commas."""
+    """Return a regular expression for these ids in any order, separated by commas."""
     return f"(?:{'|'.join(','.join(order) for order in itertools.permutations(ids))})"
 
 
@@ -121,7 +122,7 @@ def topics(three: Three) -> str:
             "min ISR while a broker is dead")
 
 
-# ---- where replicas are -------------------------------------------------------------------------
+# ---- reassignment -------------------------------------------------------------------------------
 
 
 def _plan(folder: str, topic: str, replicas: list) -> Path:
@@ -187,7 +188,7 @@ def election(three: Three) -> str:
     with three.killed(3):
         three.until(r"Leader: 2\s.*Isr: 2\s", *_described(topic))
         brokers[2].kill()
-    # Broker 3 is back, and was not in sync when the leader went, which is eligible (KIP-966).
+    # Broker 3 is back but was not in sync when the leader failed; broker 2 is eligible (KIP-966).
     try:
         three.until(r"Leader: none\s.*Isr: \s.*Elr: 2\s", *_described(topic))
         seen(rf"Successfully completed leader election \(UNCLEAN\) for partitions {topic}-0",
@@ -213,7 +214,7 @@ def configs(three: Three) -> str:
         ask(kind, name, "--alter", "--add-config", f"{key}={value}")
         three.until(f"{key}={value}", tool, "--entity-type", kind,
                     *(("--entity-name", name) if name else ("--entity-default",)), "--describe")
-    # What is altered of one broker is in force there alone, the default on each.
+    # A setting of a single broker applies only there, the default applies to each.
     for number in map(str, three.cluster.brokers):
         told = ask("brokers", number, "--describe", "--all")
         assert ("log.cleaner.io.buffer.size=600000" in told) == (number == "2"), number
@@ -250,7 +251,7 @@ def verification(three: Three) -> str:
 
 
 def consumer_groups(three: Three) -> str:
-    """Whatever broker leads the group's partition."""
+    """Test groups, independent of which broker leads the group's partition."""
     return client_tools.consumer_groups(three.tools, three.topic("1:2:3,2:3:1,3:1:2"))
 
 
@@ -274,7 +275,7 @@ def quorum(three: Three) -> str:
     seen(r"^CurrentVoters:\s+\[.*\]$", status)
     told = three.ask(tool, "describe", "--replication")
     seen(rf"^{leader}\s+\S+\s+\d+\s+0\s+\S+\s+\S+\s+Leader\s*$", told)
-    # Each of those that stand by has the log in its etcd, which may be a moment behind.
+    # Each standby controller has the log in its etcd, which may lag for a moment.
     followers = re.findall(r"^([123])\s+\S+\s+\d+\s+\d+\s+\S+\s+\S+\s+Follower\s*$", told,
                            re.MULTILINE)
     assert {leader, *map(int, followers)} == {1, 2, 3}, told
@@ -285,7 +286,7 @@ def quorum(three: Three) -> str:
                                       three.cluster.brokers.items() if number != leader))
         told = others.until(rf"^LeaderId:\s+(?!{leader})[123]$", tool, "describe", "--status")
         assert int(seen(r"^LeaderEpoch:\s+(\d+)$", told)[1]) > epoch
-        # Its etcd goes with it: the next one hears it no more.
+        # Its etcd dies with it, so the next controller receives nothing from it.
         heard = [""]
 
         def is_silent() -> bool:
@@ -335,7 +336,7 @@ def cluster(three: Three) -> str:
 
 
 def _copy(three: Three, number: int, folder: str) -> Path:
-    """A broker's copy of the metadata log. The tools want it for themselves."""
+    """Copy a broker's metadata log, because the tools need exclusive access."""
     copy = Path(folder) / "__cluster_metadata-0"
     shutil.copytree(three.cluster.brokers[number].data_dir / copy.name, copy)
     return copy
@@ -355,7 +356,7 @@ def dump_log(three: Three) -> str:
             told = three.tools.run("kafka-dump-log", "--cluster-metadata-decoder", "--files",
                                    ",".join(map(str, sorted([*copy.glob("*.log"),
                                                              max(copy.glob("*.checkpoint"))]))))
-            # What the newest snapshot stands for is in the log no more.
+            # Records covered by the newest snapshot are no longer in the log.
             for kind in ("TOPIC_RECORD", "PARTITION_RECORD", "REGISTER_BROKER_RECORD", topic):
                 assert kind in told, (number, kind)
             assert "Exception" not in told, number

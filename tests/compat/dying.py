@@ -1,8 +1,8 @@
-"""The scenarios in which something dies: a member of a group, a static member, the broker.
+"""Scenarios in which a member of a group, a static member or the broker dies.
 
-Owns: the member processes, each the leader of a process group of its own.
-Invariants: (1) no partition is taken over while the session of its dead owner lasts; (2) a member
-  process tells `share 0 1` when its partitions change and `key K` for each record.
+Owns: the member processes, each the leader of its process group.
+Invariants: no partition is reassigned before the dead owner's session times out; a member process
+  prints `share 0 1` when its partitions change and `key K` for each record.
 """
 
 import os
@@ -20,13 +20,13 @@ from tests.wire.raw import Connection
 from tests.wire.talk import append
 
 SESSION_S = 6.0
-# Members heartbeat every second, so that the last one was heard at most that long before.
+# Members send heartbeats every second, so the last one is at most that old.
 TAKEOVER_S_MIN = SESSION_S - 2.0
 TAKEOVER_S_MAX = SESSION_S + 15.0
 
 
 class Member:
-    """instance: the static member that it is to be (KIP-345), or none."""
+    """A member process. instance: its static member id (KIP-345), or none."""
 
     def __init__(self, command: list[str], bootstrap: str, topic: str, log: Path,
                  instance: str = ""):
@@ -74,7 +74,8 @@ class Member:
 
 
 def _send(broker, topic: str, stem: str) -> set[str]:
-    """Ten records to each partition; their keys, hexadecimal as kcat's rows are."""
+    """Send ten records to each partition and return their keys in hexadecimal, as kcat prints them.
+    """
     sent = set()
     for partition in range(PARTITIONS):
         keys = [f"{stem}{partition:02x}{number:02x}" for number in range(10)]
@@ -86,7 +87,7 @@ def _send(broker, topic: str, stem: str) -> set[str]:
 
 
 def _leads(broker, topic: str) -> bool:
-    """Whether every partition has a leader that answers: a started Kafka takes a moment."""
+    """Return True if every partition has a leader that responds: a new Kafka takes a moment."""
     with Connection(broker.port) as connection:
         row = ask(connection, raw.LIST_OFFSETS, 6, replica_id=-1, topics=[{
             "name": topic, "partitions": [{"partition_index": index, "timestamp": -1}
@@ -100,7 +101,7 @@ def _halves(first: Member, second: Member) -> bool:
 
 
 def dying(command: list[str], broker, topic: str, log: Path) -> str:
-    """Two members, one dies; the other takes over; a third joins. Raises AssertionError."""
+    """Kill one of two members; the other takes over; a third joins. Raises AssertionError."""
     def member() -> Member:
         return Member(command, broker.bootstrap, topic, log)
 
@@ -125,7 +126,7 @@ def dying(command: list[str], broker, topic: str, log: Path) -> str:
 
 
 def static(command: list[str], broker, topic: str, log: Path) -> str:
-    """A static member dies and is back within its session: nothing moves. Raises AssertionError."""
+    """Restart a static member within its session: no partition moves. Raises AssertionError."""
     def member(instance: str) -> Member:
         return Member(command, broker.bootstrap, topic, log, f"{topic}-{instance}")
 
@@ -150,7 +151,7 @@ def static(command: list[str], broker, topic: str, log: Path) -> str:
 
 
 def restart(command: list[str], broker, topic: str, log: Path) -> str:
-    """The broker is killed under a member, which goes on. Raises AssertionError."""
+    """Kill the broker of a member, which must recover. Raises AssertionError."""
     with Member(command, broker.bootstrap, topic, log) as one:
         wait_for("one member with all partitions", lambda: one.holds(PARTITIONS))
         sent = _send(broker, topic, "a11e")

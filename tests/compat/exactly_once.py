@@ -1,9 +1,10 @@
-"""The scenario "exactly-once": what reads, works and writes in transactions dies again and again,
-and the broker under it, and in the end everything is there once.
+"""The scenario "exactly-once": a transactional worker and its broker are killed repeatedly.
 
-Owns: the worker's process, the leader of a process group of its own; its folder.
-Invariants: (1) processes die by SIGKILL, after some of a round's input is through and before all
-  of it is; (2) the outcome is read by another client, with read_committed.
+In the end, the output contains everything exactly once.
+
+Owns: the worker's process, which leads its process group; its folder.
+Invariants: mid-round kills: processes die by SIGKILL when part of a round's input is processed;
+  another client reads the output, with read_committed.
 """
 
 import functools
@@ -31,7 +32,7 @@ WAIT_S = 150.0
 COPIER = "org.apache.kafka.tools.TransactionalMessageCopier"
 CONNECT = "org.apache.kafka.connect.cli.ConnectDistributed"
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-            # Members of Streams groups that die are missed as soon as those of classic groups.
+            # Detect dead members of Streams groups as fast as those of classic groups.
             "group.streams.min.session.timeout.ms": "6000",
             "group.streams.session.timeout.ms": "6000",
             "group.streams.min.heartbeat.interval.ms": "1000",
@@ -39,7 +40,7 @@ SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000
 
 
 class Worker:
-    """Copies its input to the topic `goal`, until it is killed. A subclass says which program."""
+    """Copies its input to the topic `goal` until it is killed. Subclasses define the program."""
 
     def __init__(self, command: list[str], broker, topic: str, folder: Path):
         self.program = command
@@ -50,7 +51,7 @@ class Worker:
         create_topic(broker.port, self.goal, 1)
 
     def feed(self, count: int) -> None:
-        """More input: the numbers that follow."""
+        """Add the next numbers to the input."""
         numbers = range(self.fed, self.fed + count)
         append(self.broker.port, self.topic, raw.batch([
             raw.record(b"", str(number).encode(), offset_delta=delta)
@@ -61,7 +62,7 @@ class Worker:
         raise AssertionError("each worker has its own")
 
     def run(self) -> None:
-        """Starts it unless it runs."""
+        """Start the worker unless it is running."""
         if self.process is not None and self.process.poll() is None:
             return
         with open(self.folder / "worker.log", "ab") as log:
@@ -76,7 +77,7 @@ class Worker:
             self.process.wait()
 
     def through(self) -> int:
-        """How much of the input is committed, or more when something is there twice."""
+        """Return how much of the input is committed; a larger number means duplicates."""
         return len(self._rows())
 
     def is_past(self, count: int) -> bool:
@@ -97,7 +98,7 @@ def _difference(found: list[int], count: int) -> str:
 
 
 class Copier(Worker):
-    """Kafka's own program for its system tests; it ends when it is at the end of its input."""
+    """Kafka's own program for its system tests. It exits at the end of its input."""
 
     def command(self) -> list[str]:
         return java_command(
@@ -109,7 +110,7 @@ class Copier(Worker):
 
 
 class Words(Worker):
-    """Kafka Streams counts words; each count of each word is written, once."""
+    """Kafka Streams counts words and writes each count of each word once."""
 
     LINE = b"all words are words"
     PER_LINE = 4
@@ -170,7 +171,7 @@ class Lines(Worker):
         return given
 
     def run(self) -> None:
-        """Its connector is made once, when the worker answers: it keeps it."""
+        """Start the worker and create its connector once; later starts find it."""
         super().run()
         if not self.has_connector:
             wait_for("the connector", self._connected, WAIT_S)
@@ -201,14 +202,16 @@ WORKERS = {"Kafka Streams": Words, "Kafka Streams, streams groups": Words,
 
 def exactly_once(worker: Worker, chance: random.Random, count: int = 600,
                  rounds: tuple[str, ...] = ROUNDS) -> str:
-    """So much input for each round, which says what dies in it. Raises AssertionError."""
+    """Feed `count` records in each round, whose name gives the process to kill. Raises
+    AssertionError.
+    """
     broker = worker.broker
     try:
         for dying in rounds:
             before = worker.through()
             worker.feed(count)
             worker.run()
-            # Keeps (1): some of it is there.
+            # Keeps mid-round kills: part of the output exists.
             wait_for("results", functools.partial(worker.is_past, before), WAIT_S)
             time.sleep(chance.uniform(0, 0.5))
             if "broker" in dying:

@@ -1,8 +1,8 @@
-"""What each scenario does, written once for the clients that a Python program can drive.
+"""The steps of each scenario, written once for all clients that Python can drive.
 
 Owns: nothing.
-Invariants: (1) a program prints one JSON line {"ok", "note"} last and exits 0 only when ok;
-  (2) nothing here imports a Kafka library.
+Invariants: a program's last line is the JSON object {"ok", "note"}, and it exits with 0 only if ok;
+  this module imports no Kafka library.
 """
 
 import json
@@ -16,22 +16,23 @@ BASE_MS = 1_760_000_000_000
 ROWS = 51
 BIG_BYTES = 390_000
 PARTITIONS = 4
-# The driver names the static member (KIP-345) that a member program is to be, if any.
+# The static member id (KIP-345) that the driver assigns to a member program, if any.
 INSTANCE = os.environ.get("COMPAT_INSTANCE")
-# How the driver wants this program to come in: tests.compat.security says what may stand there.
+# The authentication that the driver requests; tests.compat.security describes it.
 SECURITY = json.loads(os.environ.get("COMPAT_SECURITY", "{}"))
 WAIT_S = 45.0
-# The topic of the scenario "reset" as the driver leaves it: offsets 3 to 19.
+# The driver prepares the topic of the scenario "reset" with offsets 3 to 19.
 RESET_START, RESET_END = 3, 20
-# How many records each transaction moves, and whether it is committed: every record moves once.
+# The records of each transaction and whether it commits: every record is moved once.
 MOVES = ((10, False), (10, True), (15, False), (30, True))
 MOVED = sum(count for count, is_committed in MOVES if is_committed)
 
 
 def rows(stem: str, count: int = ROWS, start: int = 0) -> list[tuple[bytes, bytes, int]]:
-    """(key, value, timestamp in ms): values of every byte, a second apart from each other.
+    """Return rows of (key, value, timestamp in ms).
 
-    The last of a full set is longer than any codec's block.
+    Values cover every byte value, timestamps increase by one second. The last row of a full set is
+    longer than any codec's block.
     """
     return [(b"%s-%d" % (stem.encode(), number),
              bytes((number * 7 + place) % 256
@@ -47,10 +48,10 @@ def wait_for(what: str, condition, wait_s: float = WAIT_S) -> None:
 
 
 class Member(threading.Thread):
-    """One member of a group in a thread of its own.
+    """A member of a group in its own thread.
 
-    A subclass sets `share` (partitions now assigned) and appends to `keys` in `work`, which
-    returns when `ending` is set, after it has left the group.
+    A subclass sets `share` (its assigned partitions) and appends to `keys` in `work`, which leaves
+    the group and returns when `ending` is set.
     """
 
     def __init__(self, bootstrap: str, topic: str, group: str):
@@ -64,7 +65,7 @@ class Member(threading.Thread):
     def run(self) -> None:
         try:
             self.work()
-        except Exception as failure:  # told to the main thread by `healthy`
+        except Exception as failure:  # `healthy` reports it to the main thread
             self.failure = failure
 
     def work(self) -> None:
@@ -97,7 +98,7 @@ def codecs(client, topic: str) -> str:
 
 
 def group(client, topic: str) -> str:
-    """One member, then a second joins, then the second leaves; every record is seen."""
+    """One member, then a second joins, then the second leaves; every record arrives."""
     first = client.member(topic, f"{topic}-group")
     first.start()
     wait_for("one member with all partitions",
@@ -125,7 +126,7 @@ def group(client, topic: str) -> str:
 
 
 def member(client, topic: str) -> str:
-    """One member until it is killed; it tells the driver its share and the keys it reads."""
+    """Run one member until it is killed. It prints its partitions and the keys it reads."""
     one = client.member(topic, f"{topic}-group")
     one.start()
     share, told = None, 0
@@ -141,7 +142,7 @@ def member(client, topic: str) -> str:
 
 
 def create(client, topic: str) -> str:
-    """The first record makes its topic."""
+    """Send a first record, which creates its topic."""
     name, sent = f"{topic}-new", rows("new", 5)
     client.produce(name, sent, "none")
     assert client.read(name, 0, 5) == sent, "read back other records than written"
@@ -169,7 +170,7 @@ def seek(client, topic: str) -> str:
 
 
 def first(poll, nudge=None) -> int:
-    """The first offset that `poll` (which waits a moment) gives; `nudge` is called in between."""
+    """Return the first offset from `poll`, calling `nudge` between polls."""
     end_s = time.monotonic() + WAIT_S
     while (offset := poll()) is None:
         assert time.monotonic() < end_s, f"no record in {WAIT_S:.0f} s"
@@ -179,7 +180,7 @@ def first(poll, nudge=None) -> int:
 
 
 def reset(client, topic: str) -> str:
-    """Where a consumer without a position begins, and one whose position is gone."""
+    """Test the start position of a consumer without a position, and with a deleted one."""
     note, start = "", RESET_START
     if hasattr(client, "trim"):
         note, start = ", delete records", RESET_START + 2
@@ -218,7 +219,7 @@ def configs(client, topic: str) -> str:
 
 
 def groups(client, topic: str) -> str:
-    """A group with a commit: listed, described, its offset told, set and deleted."""
+    """List and describe a group with a commit; read, set and delete its offset."""
     group = f"{topic}-group"
     client.produce(topic, rows("groups", 30), "none")
     client.take(topic, group, 10)
@@ -240,8 +241,10 @@ def groups(client, topic: str) -> str:
 
 
 def transactions(client, topic: str) -> str:
-    """Records move from a topic to another with their positions, in transactions of which some are
-    aborted; before that a producer is overtaken by one with its id."""
+    """Move records and positions between topics in transactions, and abort some.
+
+    Before that, a producer is fenced by another one with the same id.
+    """
     goal, group = f"{topic}-goal", f"{topic}-group"
     sent = rows("moved", MOVED)
     client.produce(topic, sent, "none")
@@ -263,11 +266,13 @@ FLOWS = {"codecs": codecs, "create": create, "group": group, "member": member,
 
 
 def main(make) -> None:
-    """`make(bootstrap)` gives the client; arguments are bootstrap, scenario, topic."""
+    """Run one scenario. `make(bootstrap)` returns the client; arguments: bootstrap, scenario,
+    topic.
+    """
     bootstrap, scenario, topic = sys.argv[1:4]
     try:
         answer = {"ok": True, "note": FLOWS[scenario](make(bootstrap), topic)}
-    except Exception as failure:  # any fault of any library is a row of the table
+    except Exception as failure:  # any library error becomes a row of the table
         traceback.print_exc()
         answer = {"ok": False, "note": f"{type(failure).__name__}: {failure}"[:300]}
     print(json.dumps(answer), flush=True)

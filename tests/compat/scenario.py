@@ -1,8 +1,8 @@
-"""One scenario of one client: what it finds, its process, and what is left on the broker.
+"""One scenario of one client: the prepared broker, the client's process, and the final checks.
 
 Owns: the processes of the client's program.
-Invariants: (1) a topic and a group are one scenario's alone; (2) what the driver itself does to
-  the broker goes over the wire, so that it is the same for Apache Kafka.
+Invariants: a topic and a group belong to one scenario only; the driver uses the Kafka protocol for
+  its own operations, so that they work with Apache Kafka as well.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from tests.wire.raw import Connection
 from tests.wire.talk import append, create_topic
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
-# The records have times of 2025: whatever retention is on finds them too old at its next look.
+# The records have timestamps of 2025: any time-based retention would delete them.
 SETTINGS = {"group.initial.rebalance.delay.ms": "200", "offsets.topic.num.partitions": "4",
             "log.retention.ms": "-1"}
 DEADLY = {"dying": dying, "static": static, "restart": restart}
@@ -53,7 +53,7 @@ class Result:
 
 
 def _ready(scenario: str, broker) -> str:
-    """The topic of the scenario as its program expects to find it."""
+    """Prepare the topic of the scenario and return its name."""
     topic = re.sub(r"\W+", "-", f"{scenario}-{os.getpid()}-{next(_SERIAL)}")
     create_topic(broker.port, topic, PARTITIONS.get(scenario, 1))
     if scenario == "streams":
@@ -73,13 +73,13 @@ def _committed(broker, topic: str) -> int:
     with Connection(broker.port) as connection:
         answer = ask(connection, OFFSET_FETCH, 7, group_id=f"{topic}-group", topics=[
             {"name": topic, "partition_indexes": [0]}])
-    rows = answer["topics"]  # none when not even the offsets topic exists
+    rows = answer["topics"]  # empty if the offsets topic does not exist
     return rows[0]["partitions"][0]["committed_offset"] if rows else -1
 
 
 def _answer(command: list[str], client: Client, log: Path,
             environment: dict[str, str] | None = None) -> tuple[bool, str]:
-    """The last line that the program prints."""
+    """Return the result from the last line that the program prints."""
     try:
         done = subprocess.run(command, cwd=REPOSITORY, stdin=subprocess.DEVNULL,
                               env={**os.environ, **(environment or {})},
@@ -98,7 +98,7 @@ def _answer(command: list[str], client: Client, log: Path,
 
 @contextlib.contextmanager
 def _own(broker, **settings):
-    """A broker of the same kind, to be killed and started again on its port."""
+    """Start a broker of the same kind that can be killed and restarted on its port."""
     with tempfile.TemporaryDirectory(prefix="compat-") as root, \
             type(broker)(Path(root), {**SETTINGS, **settings}) as own:
         if own.name == "kafka":
@@ -130,7 +130,7 @@ def _exactly_once(command: list[str], client: Client, broker, log: Path) -> tupl
 
 
 def _secured(command: list[str], client: Client, scenario: str, secured: Secured, log: Path):
-    """Of a client that comes in some way: a first record makes its topic, and is read back."""
+    """Run an authentication scenario: a first record creates its topic and is read back."""
     topic = _ready(scenario, secured.broker)
     way, flow = (scenario, "create") if scenario in WAYS else ("scram-512", scenario)
     return _answer([*command, secured.bootstrap(way), flow, topic], client, log,
@@ -139,7 +139,7 @@ def _secured(command: list[str], client: Client, scenario: str, secured: Secured
 
 def run_scenario(command: list[str], client: Client, scenario: str, broker, logs: Path,
                  secured: Secured | None = None) -> Result:
-    """Start the program for one scenario on a topic of its own."""
+    """Run the program for one scenario on its own topic."""
     log = logs / re.sub(r"[^\w.-]+", "-", f"{client.name}-{client.version}-{scenario}.log")
     if secured is not None and (scenario in WAYS or scenario in SECURED_TOOLS):
         return Result(client, scenario, *_secured(command, client, scenario, secured, log))
@@ -156,7 +156,9 @@ def run_scenario(command: list[str], client: Client, scenario: str, broker, logs
 
 def run_client(client: Client, scenarios: list[str], broker, logs: Path,
                secured: Secured | None = None) -> list[Result]:
-    """secured: the broker of the scenarios that ask who is there; None: they are left out."""
+    """Run all scenarios of a client. secured: broker for the authentication scenarios; None skips
+    them.
+    """
     chosen = [one for one in client.scenarios if (not scenarios or one in scenarios) and
               (secured or (one not in WAYS and one not in SECURED_TOOLS))]
     try:

@@ -1,7 +1,7 @@
-"""What Kafka's own tools do on a broker that asks who is there, each with its --command-config.
+"""Kafka's own tools on a broker with authentication, each with its --command-config.
 
 Owns: nothing.
-Invariants: (1) as in client_tools: what a tool prints is examined.
+Invariants: as in client_tools, a tool's output is checked.
 """
 
 import re
@@ -21,7 +21,7 @@ def _seen(pattern: str, told: str) -> re.Match:
 
 
 def acls(tools, topic: str) -> str:
-    """Rights of a consumer added, listed by resource and by principal, one of them removed."""
+    """Add a consumer's ACLs, list them by resource and by principal, and remove one."""
     def ask(*arguments, **options):
         return tools.ask("kafka-acls", *arguments, **options)
 
@@ -47,7 +47,7 @@ def acls(tools, topic: str) -> str:
 
 
 def users(tools, topic: str) -> str:
-    """Credentials of SCRAM given, told, taken away."""
+    """Set, describe and delete SCRAM credentials."""
     def ask(*arguments, **options):
         return tools.ask("kafka-configs, users", *arguments, "--entity-type", "users",
                          "--entity-name", topic, **options)
@@ -67,7 +67,7 @@ def users(tools, topic: str) -> str:
 
 
 def tokens(tools, topic: str) -> str:
-    """A delegation token made, told, renewed, and expired at once."""
+    """Create, describe, renew and immediately expire a delegation token."""
     def ask(*arguments, **options):
         return tools.ask("kafka-delegation-tokens", *arguments, **options)
 
@@ -83,7 +83,7 @@ def tokens(tools, topic: str) -> str:
 
 
 def topics(tools, topic: str) -> str:
-    """Administration over TLS and SCRAM."""
+    """Administer topics over TLS and SCRAM."""
     ask = "kafka-topics, --command-config"
     assert topic in tools.ask(ask, "--list").splitlines()
     tools.ask(ask, "--create", "--topic", f"{topic}-made", "--partitions", 2)

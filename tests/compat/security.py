@@ -1,11 +1,11 @@
-"""A broker that asks who is there, and the ways by which the clients of the table come in.
+"""A broker with authentication, and the methods by which the table's clients authenticate.
 
-Owns: the broker, the files of its authority and of its clients.
-Invariants: (1) every way is over TLS 1.2 or 1.3, as the client chooses.
+Owns: the broker, the files of its certificate authority and of its clients.
+Invariants: every method uses TLS 1.2 or 1.3, as the client chooses.
 
-A program gets COMPAT_SECURITY, JSON: `trusted` (a PEM file), `certificate` and `key` (PEM files)
-where it shows one, `mechanism` of SASL, `user` and `password` or `token`; and COMPAT_PROPERTIES, a
-file with the same as the Java client's settings.
+A program receives COMPAT_SECURITY, JSON: `trusted` (a PEM file), `certificate` and `key` (PEM
+files) for mutual TLS, the SASL `mechanism`, `user` and `password` or `token`; and
+COMPAT_PROPERTIES, a file with the same settings for the Java client.
 """
 
 import json
@@ -29,7 +29,7 @@ MODULES = "org.apache.kafka.common.security"
 
 
 class Secured:
-    """A running broker, and what each way needs."""
+    """A running broker, and the settings for each method."""
 
     def __init__(self, root: Path, settings: dict):
         self.root = root
@@ -83,7 +83,7 @@ class Secured:
         return f"127.0.0.1:{self.ports[LISTENERS[way]]}"
 
     def environment(self, way: str) -> dict[str, str]:
-        """Of the program that is to come in that way."""
+        """Return the environment of a program that authenticates by this method."""
         properties = self.root / f"{way}.properties"
         properties.write_text("".join(f"{name}={value}\n"
                                       for name, value in self._properties(way).items()))
@@ -91,7 +91,9 @@ class Secured:
                 "COMPAT_PROPERTIES": str(properties), **self._of_java(way)}
 
     def _of_java(self, way: str) -> dict[str, str]:
-        """From 3.9.1 on the JVM names where the client may get tokens."""
+        """Return the Java client's settings. Since 3.9.1 a system property must allow the token
+        URL.
+        """
         if way != "oauthbearer":
             return {}
         allowed = "-Dorg.apache.kafka.sasl.oauthbearer.allowed"

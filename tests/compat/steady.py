@@ -1,9 +1,10 @@
-"""Clients that produce and consume on and on while brokers come and go: librdkafka's program, and
-how those of all clients are started and read.
+"""Clients that produce and consume continuously while brokers restart.
+
+Contains librdkafka's program and the code that starts and reads the programs of all clients.
 
 Owns: the processes of the clients.
-Invariants: (1) a producer sends the numbers from 0 on, each once, with what its library does by
-  default for acks=all; (2) what its library gives up is told as failed, never left out.
+Invariants: a producer sends the numbers from 0 on, each once, with its library's defaults for
+  acks=all; records that the library gives up are reported as failed, never omitted.
 """
 
 import json
@@ -20,8 +21,8 @@ from bench.process import die_with_parent
 from tests.compat import clients
 
 PAUSE_S = 0.01
-RATE = 100          # Of Kafka's VerifiableProducer, a second.
-# The tool alone takes the library's retries away.
+RATE = 100  # Records per second of Kafka's VerifiableProducer.
+# Only this tool disables the library's retries; the file restores them.
 JAVA_PRODUCER = Path(__file__).with_name("producer.properties")
 GO_STEADY = "steady"
 TOLD = {"producer_send_success": "acknowledged", "producer_send_error": "failed",
@@ -29,7 +30,7 @@ TOLD = {"producer_send_success": "acknowledged", "producer_send_error": "failed"
 
 
 class Steady:
-    """One client's producer and its group of one. name: a key of STARTS."""
+    """One client's producer and its group with one member. name: a key of STARTS."""
 
     def __init__(self, name: str, bootstrap: str, topic: str, errors):
         self.acknowledged: list[int] = []
@@ -65,7 +66,7 @@ class Steady:
 
 
 def _words(line: str) -> list[str]:
-    """What one line says, of Kafka's tools too."""
+    """Parse one output line, also of Kafka's tools."""
     if not line.startswith("{"):
         return [*line.split(), "", ""]
     row = json.loads(line)

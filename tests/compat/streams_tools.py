@@ -1,7 +1,7 @@
-"""Kafka's tool for Streams groups, on a group whose one member speaks for itself.
+"""Kafka's tool for Streams groups, on a group with one member that speaks the protocol directly.
 
 Owns: the member's connection and its thread.
-Invariants: (1) the member is alive until it is told to leave, however long the tool takes.
+Invariants: the member stays alive until it is stopped, however long the tool takes.
 """
 
 import re
@@ -17,7 +17,7 @@ MEMBER, PERIOD_S, JOIN_S, LEAVING = "counter", 1.0, 60.0, -1
 
 
 class StreamsMember:
-    """Runs all tasks of an application that reads one topic."""
+    """Owns all tasks of an application that reads one topic."""
 
     def __init__(self, port: int, group: str, topic: str):
         self._connection = Connection(port, wait_s=60)
@@ -30,11 +30,11 @@ class StreamsMember:
             "subtopology_id": "0", "source_topics": [self._topic], "source_topic_regex": [],
             "repartition_sink_topics": [], "state_changelog_topics": [],
             "repartition_source_topics": [], "copartition_groups": []}]}
-        # Whoever asks first has the coordinators made.
+        # The first request creates the coordinators.
         ask(self._connection, FIND, 4, coordinator_keys=[self._group], key_type=GROUP)
         end_s = time.monotonic() + JOIN_S
         self._epoch, answer = 0, {}
-        # The coordinator may not be there yet, and assigns after a moment.
+        # The coordinator may not exist yet, and it assigns tasks after a moment.
         while not answer.get("active_tasks"):
             assert time.monotonic() < end_s, answer
             answer = self._beat(rebalance_timeout=60_000, process_id="one", client_tags=[],
@@ -52,7 +52,7 @@ class StreamsMember:
             "endpoint_information_epoch": 0, "rebalance_timeout": -1, **fields})
 
     def commit(self, offset: int) -> None:
-        """Of the first partition; it lives on by itself from now on. Keeps (1)."""
+        """Commit an offset of the first partition. From then on a thread sends heartbeats."""
         answer = ask(self._connection, COMMIT, 9, group_id=self._group, member_id=MEMBER,
                      generation_id_or_member_epoch=self._epoch, topics=[{
                          "name": self._topic, "partitions": [{
@@ -92,7 +92,7 @@ def streams_groups(tools, topic: str) -> str:
         assert re.search(rf"\s{MEMBER}\s.*\sACTIVE: 0:\[0\];", members), members
         state = told("--describe", *of_group, "--state", "--verbose")
         assert re.search(rf"^{group}\s.*\sStable\s+\d+\s+\d+\s+1\s*$", state, re.MULTILINE), state
-    # The tool moves only what was committed: here, all of the topic's one partition.
+    # The tool resets only committed offsets: here, of the topic's only partition.
     moved = told("--reset-offsets", *of_group, "--input-topic", topic, "--to-latest", "--execute")
     assert re.search(rf"^{group}\s+{topic}\s+0\s+30\s*$", moved, re.MULTILINE), moved
     told("--delete-offsets", *of_group, "--input-topic", f"{topic}:0")

@@ -1,9 +1,9 @@
-"""The published table of clients: docs/compat.md from the results of one run, and back.
+"""The published table of clients: converts the results of a run to docs/compat.md and back.
 
 Owns: nothing.
-Invariants: (1) every client is one row of each table, every scenario one column, every tool one
-  row; (2) what fails has its reason below the tables; (3) passes(document(results)) are the
-  results that are ok.
+Invariants: every client is one row of each table, every scenario one column, every tool one row;
+  failures have their reason below the tables; passes(document(results)) returns the results that
+  are ok.
 """
 
 import re
@@ -73,7 +73,7 @@ TOOL_ROW = re.compile(r"^\| ([^|]+) \| ([^|]+) \| (pass|fail) \|[^|]*\|$", re.M)
 
 
 def document(results, known: dict[str, str]) -> str:
-    """Markdown of `results` (client, scenario, ok, note, key), in their order."""
+    """Return the Markdown page of `results` (client, scenario, ok, note, key), in their order."""
     rows: dict[tuple[str, str], dict] = {}
     tools = []
     for result in results:
@@ -126,7 +126,8 @@ def _cell(result) -> str:
 
 
 def passes(text: str, clients) -> set[str]:
-    """The keys of what passes by a document. A row of a client that is no more keeps its key."""
+    """Return the keys of the passing results in a document. Rows of former clients keep their keys.
+    """
     keys = {(one.name, one.version): one.key for one in clients}
     loose = {one.name: one.key for one in clients if not one.pinned}
     tools = {one.version: one.key for one in clients if not set(one.scenarios) & set(COLUMNS)}

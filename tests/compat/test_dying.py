@@ -1,4 +1,4 @@
-"""The driver's side of a member process."""
+"""The driver's handling of member processes."""
 
 import os
 

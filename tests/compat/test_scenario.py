@@ -1,5 +1,7 @@
-"""What the driver makes of a client's program, with programs of one line for clients, and what its
-brokers make of the records."""
+"""The driver's handling of client programs: one-line programs instead of clients.
+
+Also the effect of its brokers' settings on old records.
+"""
 
 import pytest
 
@@ -18,7 +20,7 @@ OK = """echo '{"ok": true, "note": "well"}'"""
 
 def _run(brokerd, tmp_path, script: str, scenario: str = "seek", wait_s: float = 20.0):
     client = Client("a client", "1", list, (scenario,), wait_s)
-    # The arguments of the driver follow as $0 to $2.
+    # The driver's arguments follow as $0 to $2.
     return run_scenario(["sh", "-c", script], client, scenario, brokerd, tmp_path)
 
 
@@ -84,7 +86,7 @@ def test_records_with_the_times_of_the_programs_outlive_a_look_at_what_is_too_ol
     with Brokerd(tmp_path, {**SETTINGS, **looks}) as broker:
         create_topic(broker.port, "kept")
         append(broker.port, "kept", batch)
-        # One after the other: the look that finds the second comes after one at all topics.
+        # In sequence: retention finds the second topic only after it has checked all topics once.
         for name in ("first", "second"):
             create_topic(broker.port, name, retention_ms=1000)
             append(broker.port, name, batch)
@@ -93,6 +95,6 @@ def test_records_with_the_times_of_the_programs_outlive_a_look_at_what_is_too_ol
 
 
 def _read(broker, name: str) -> int:
-    """The error code of a fetch from the beginning on."""
+    """Return the error code of a fetch from offset 0."""
     with Connection(broker.port) as connection:
         return fetch(connection, name)["error_code"]

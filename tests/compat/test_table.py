@@ -1,4 +1,4 @@
-"""The published table against the clients that the driver has: it may only grow."""
+"""The published table matches the driver's clients, and it may only grow."""
 
 import re
 import tomllib

@@ -1,5 +1,6 @@
-/* Any bytes as a leader's answer to a follower: taken apart at once or in pieces they say the same,
- * every step uses bytes that are there, and no count makes it go on without any. */
+/* Any bytes as a leader's response to a follower: parsing it whole and in pieces gives the same
+ * result, every step consumes only available bytes, and a large count cannot continue without
+ * bytes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,7 +39,7 @@ static void note_step(struct outcome *o, const struct answer *a, int step) {
     }
 }
 
-/* In pieces of at most `piece` new bytes at a time; the caller shows what was not used again. */
+/* In pieces of at most `piece` new bytes; the caller passes unconsumed bytes again. */
 static struct outcome take(const uint8_t *frame, size_t len, size_t piece) {
     struct answer a;
     struct outcome o = {HASH_SEED, ANSWER_MORE, 0};
@@ -46,7 +47,7 @@ static struct outcome take(const uint8_t *frame, size_t len, size_t piece) {
     answer_begin(&a, len);
     while (o.last != ANSWER_END && o.last != ANSWER_BAD) {
         size_t used, have = shown - o.used;
-        /* A copy that ends where the bytes end, so that the sanitizer sees a read beyond. */
+        /* A copy that ends where the bytes end, so that the sanitizer detects reads beyond it. */
         uint8_t *copy = malloc(have + 1);
         memcpy(copy, frame + o.used, have);
         o.last = answer_step(&a, copy, have, &used);
@@ -60,7 +61,7 @@ static struct outcome take(const uint8_t *frame, size_t len, size_t piece) {
             answer_took(&a, took);
             o.used += took;
         } else if (o.last == ANSWER_MORE) {
-            if (shown == len) break; /* The frame is there: nothing more will come. */
+            if (shown == len) break; /* The frame is complete: no more bytes follow. */
             shown = len - shown < piece ? len : shown + piece;
         } else {
             note_step(&o, &a, o.last);

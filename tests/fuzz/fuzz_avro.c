@@ -1,8 +1,8 @@
-/* Rows of any bytes decoded by any flat schema: nothing is read beyond a row, and columns that were
- * filled to the end tell each row apart.
+/* Rows of any bytes, decoded with any flat schema: no read goes beyond a row, and full columns
+ * give the same values as single rows.
  *
- * Input: how many fields, for each its kind and whether it is a union or left out; then rows, each
- * behind its length (255: null). */
+ * Input: the number of fields, for each field its kind and whether it is a union or skipped;
+ * then rows, each after its length (255: null). */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static void rows_fill(struct rows *r, const uint8_t *p, const uint8_t *end) {
         size_t n = wanted == 255 ? 0 : wanted < left ? wanted : left;
         if (wanted != 255) {
             r->validity[r->count >> 3] |= (uint8_t)(1u << (r->count & 7));
-            /* Most rows have a good head: the bytes behind it matter. */
+            /* Most rows get a valid head, so that the bytes after it matter. */
             if (wanted & 7) {
                 memcpy(r->data + len, "\0\0\0\0\7", AVRO_HEAD_BYTES);
                 len += AVRO_HEAD_BYTES;

@@ -1,6 +1,6 @@
-/* Any bytes as a batch: the checks never leave the buffer, whole and piecewise walks agree, what is
- * accepted can be searched and re-encoded. The checksum and length are mended so that the fuzzer
- * gets past them. */
+/* Any bytes as a batch: the checks never leave the buffer, whole and piecewise walks agree, and
+ * accepted batches can be searched and re-encoded. Checksum and length are corrected so that the
+ * fuzzer gets past them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,8 +33,8 @@ static void mend(uint8_t *p, size_t len, uint8_t flags) {
     put_u32(p + 17, crc32c_extend(0, p + 21, len - 21));
 }
 
-/* The payload as plain records, in one piece and in many: the same verdict and the same findings.
- */
+/* Compare the payload as plain records, in one piece and in several: same verdict, same
+ * findings. */
 static void compare_walks(const uint8_t *p, size_t len, const struct batch_rules *rules,
                           uint8_t seed) {
     struct batch_header h;
@@ -53,7 +53,7 @@ static void compare_walks(const uint8_t *p, size_t len, const struct batch_rules
         state = state * 1664525u + 1013904223u;
         size_t step = 1 + (seed & 1 ? 0 : (state >> 24) % 40);
         step = step < left ? step : left;
-        /* A copy of its own, so that the sanitizer sees a read past the piece. */
+        /* A separate copy, so that the sanitizer detects reads past the piece. */
         uint8_t *piece = malloc(step);
         memcpy(piece, at, step);
         rc_pieces = records_feed(&pieces, piece, step);
@@ -63,8 +63,7 @@ static void compare_walks(const uint8_t *p, size_t len, const struct batch_rules
     }
     rc = rc == 0 ? records_end(&whole) : rc;
     rc_pieces = rc_pieces == 0 ? records_end(&pieces) : rc_pieces;
-    /* Where a record is broken and also cut, the two may name different faults, never different
-     * verdicts. */
+    /* For a record that is invalid and also cut off, the errors may differ but not the verdicts. */
     require((rc == 0) == (rc_pieces == 0));
     if (rc == 0) {
         require(whole.count == pieces.count && whole.max_timestamp == pieces.max_timestamp);

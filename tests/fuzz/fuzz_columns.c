@@ -1,5 +1,5 @@
-/* Any bytes as a fetched partition: columns and views never leave the buffers, agree with each
- * other however the reading is cut into steps, and positions only rise. */
+/* Any bytes as a fetched partition: columns and views never leave the buffers and agree for
+ * every sequence of read sizes, and positions only increase. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ static void require(int holds) {
     }
 }
 
-/* Magic, checksum and, in part, length and counts of the batches are made right. */
+/* Correct magic and checksum of the batches, and some of their lengths and counts. */
 static void mend(uint8_t *p, size_t len, uint8_t flags) {
     while (len >= BATCH_HEADER_BYTES) {
         size_t batch = (size_t)get_u32(p + 8) + BATCH_LOG_OVERHEAD;
@@ -53,7 +53,7 @@ static int begin(struct columns_source *s, const uint8_t *p, size_t len, uint8_t
     return columns_source_begin(s, aborted, s->read_committed ? 3 : 0);
 }
 
-/* Sums what lies in the columns, so that the sanitizer sees every byte. */
+/* Sum all values in the columns, so that the sanitizer checks every byte. */
 static uint64_t sum(const struct columns *c) {
     uint64_t total = 0;
     for (size_t i = 0; i < c->rows; i++) {

@@ -1,7 +1,8 @@
-/* Any bytes as the file of a tmpfs in which the process before told of its segments: what is found
- * in it stays inside it, slots are given out once, and the next process reads what this one wrote.
+/* Any bytes as the crash state file of a previous process: data read from it stays inside it,
+ * slots are allocated once, and the next process reads the data written here.
  *
- * Input: a byte of flags, then the file. Flags: 1 puts the right header over the first bytes. */
+ * Input: a byte of flags, then the file. Flags: 1 writes the correct header over the first
+ * bytes. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -26,8 +27,7 @@ static void end(void) {
     rmdir(root);
 }
 
-/* The name and header of a good file are those that a first process makes. False: this system has
- * none. */
+/* Get the name and header of a valid file from a first process. Return 0 if the system has none. */
 static int begin(void) {
     if (directory >= 0) { return name[0] != 0; }
     require(mkdtemp(root) != NULL);
@@ -51,7 +51,7 @@ static int begin(void) {
     return 1;
 }
 
-/* The files that the bytes name first, and one that they hardly do. */
+/* Use the files that the bytes name first, and a file that they are unlikely to name. */
 static void use(struct crash_state *w, const uint8_t *data, size_t len) {
     struct crash_state_slot *taken[FUZZ_SLOTS + 1];
     struct crash_state_found found;
@@ -78,7 +78,7 @@ static void use(struct crash_state *w, const uint8_t *data, size_t len) {
     crash_state_give_back(w, taken[0]);
 }
 
-/* As a kill leaves it: the file stays, and is what the next process finds. */
+/* Keep the file as a kill does, for the next process. */
 static int keep_copy(uint8_t **bytes, size_t *len) {
     struct stat st;
     int fd = openat(place, name, O_RDONLY);

@@ -1,4 +1,4 @@
-/* Any bytes as a frame: the header is refused or lies inside the frame, and its parts do not
+/* Any bytes as a frame: the header is rejected, or it lies inside the frame and its parts do not
  * overlap. */
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         rules.apis[key] =
             (struct frames_versions){(int16_t)(key & 3), (int16_t)(key & 15), (int16_t)(key & 7)};
     }
-    /* A copy that ends where the frame ends, so that the sanitizer sees a read beyond. */
+    /* A copy that ends where the frame ends, so that the sanitizer detects reads beyond it. */
     uint8_t *frame = malloc(size - 4);
     memcpy(frame, data + 4, size - 4);
     check(&rules, frame, size - 4);

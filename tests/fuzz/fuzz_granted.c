@@ -1,9 +1,9 @@
-/* Any bytes as Produce and Fetch of topics that are granted: through grants, sessions, checks and
- * logs into answers. Each request ends in one answer of its own size or in none, and what was
- * appended can be read.
+/* Any bytes as Produce and Fetch of granted topics, through grants, sessions, checks and logs to
+ * responses. Each request ends with one response of the declared size or with none, and appended
+ * records can be read.
  *
- * Input: a byte of flags, then requests: kind, length (16 bits), body. The high bit of a kind mends
- * the checksums of what looks like batches. */
+ * Input: a byte of flags, then requests: kind, length (16 bits), body. The high bit of a kind
+ * corrects the checksums of apparent batches. */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
@@ -49,7 +49,7 @@ static void begin(void) {
     require(directory != NULL && serve != NULL);
 }
 
-/* ---- topics: two partitions with logs, the second compacted, and one that is elsewhere ---- */
+/* ---- topics: two partitions with logs, the second compacted, and one on another broker ---- */
 
 static void open_topic(const char *name, uint8_t id, uint8_t flags, struct log **logs) {
     const uint8_t topic_id[16] = {id, id, id, id, id, id, id, id, id, id, id, id, id, id, id, id};
@@ -123,7 +123,8 @@ static void check_answer(const struct serve_request *r) {
     require(get_i32(r->reply.bytes + 4) == 7);
 }
 
-/* Time passes for who waits for an end; who waits for a job gets its message. */
+/* Advance time for requests that wait for an offset; deliver the message that a job's request
+ * awaits. */
 static enum serve_status resume(struct serve_request *r) {
     struct message message;
     struct pollfd ready = {.fd = mailbox_fd(mailbox), .events = POLLIN};

@@ -1,5 +1,5 @@
-/* Any bytes as a compressed block: bounded output and memory; and what our deflaters make, the
- * inflater gives back. */
+/* Any bytes as a compressed block: output and memory are bounded. Blocks from our deflaters
+ * inflate to the original. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ static void inflate_any(struct inflater *in, int codec, const uint8_t *src, size
     while (rc >= 0 && (rc = inflater_next(in, &chunk, &n)) == 1) {
         require(n > 0);
         total += n;
-        /* Reads both ends, so that the sanitizer checks the claim. */
+        /* Read both ends, so that the sanitizer checks the length. */
         volatile uint8_t last = chunk[n - 1] ^ chunk[0];
         (void)last;
         require(total <= FUZZ_OUT_MAX);
@@ -46,7 +46,7 @@ static void round_trip(struct inflater *in, int codec, int level, const uint8_t 
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static struct inflater *in; /* kept, so that what one stream leaves meets the next */
+    static struct inflater *in; /* static, so that the state after one stream meets the next */
     if (size < 2) {
         return 0;
     }

@@ -1,9 +1,9 @@
 /* Any bytes as the files of a partition: opened after a crash and after a clean stop, read,
- * searched, cleaned, cut and appended to. Ends stay in order, readers get on, and a second start
- * finds what the first one left.
+ * searched, cleaned, truncated and appended to. Offsets stay ordered, readers make progress, and
+ * a second start finds the same log as the first.
  *
  * Input: three bytes of flags, then parts: kind, length (16 bits), bytes. The high bit of a kind
- * mends checksums, so that the fuzzer gets past them. */
+ * corrects checksums, so that the fuzzer gets past them. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -108,7 +108,7 @@ static void write_files(const char *partition, const uint8_t *p, size_t len) {
     }
 }
 
-/* ---- what is done with them ---- */
+/* ---- operations ---- */
 
 static uint64_t holes(void) {
     struct log_dir_figures figures;
@@ -122,7 +122,7 @@ static void check_ends(struct log *log) {
     require(log_high_watermark(log) <= log_end_offset(log) && log_size_bytes(log) >= 0);
 }
 
-/* Every offset answers; what is read are whole batches, and the next read goes on behind them. */
+/* Every offset can be read; results are whole batches, and the next read continues after them. */
 static void read_all(struct log *log, enum log_bound bound) {
     int64_t at = log_start_offset(log), upper = log_end_offset(log);
     int64_t bound_end = bound == LOG_BOUND_END ? upper : log_last_stable_offset(log);
@@ -135,7 +135,7 @@ static void read_all(struct log *log, enum log_bound bound) {
             struct batch_header h;
             require(log_range_read(&range, bytes, (size_t)range.length, range.position) ==
                     range.length);
-            /* What lies at the tail is sent unseen, and what an index of other batches finds. */
+            /* Bytes at the tail, and those found by a wrong index, are sent without a check. */
             if (range.next_offset < bound_end && holes() == holes_before) {
                 require(batch_parse(bytes, (size_t)range.length, &h) == 0);
                 require(batch_bytes(&h) <= (size_t)range.length);
@@ -217,7 +217,7 @@ static void use(struct log *log, uint8_t flags, uint8_t where) {
     read_all(log, LOG_BOUND_LAST_STABLE);
 }
 
-/* Stops it as brokerd does, and starts it from what that wrote down. */
+/* Stop the log as brokerd does, and restart it from the saved state. */
 static void restart(struct log *log, const char *partition, const struct log_config *config) {
     static const uint8_t id[16] = {1};
     int64_t triples[3 * 16];

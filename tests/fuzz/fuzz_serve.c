@@ -1,5 +1,5 @@
-/* Any bytes as the body of a Produce or Fetch on topics that nobody granted: refused, or a miss
- * whose verdicts are answered within bounds, and nothing is left over. */
+/* Any bytes as the body of a Produce or Fetch for topics without a grant: rejected, or a miss
+ * whose response is bounded; no memory leaks. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ static struct serve *made(void) {
     return serve;
 }
 
-/* A client that is over its limits after its first request. */
+/* Return a client that exceeds its quota after its first request. */
 static struct quota_client *limited(void) {
     static struct quota_client *client;
     if (client == NULL) {

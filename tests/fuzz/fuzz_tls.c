@@ -1,5 +1,6 @@
-/* Any bytes as what a client sends on a TLS port, in pieces: the connection waits, fails or passes,
- * reads no more than it may, and its end frees all. Any bytes as a PKCS12 file: read or refused. */
+/* Any bytes as the input of a TLS connection, in pieces: the connection waits, fails or passes,
+ * reads no more than allowed, and frees everything at its end. Any bytes as a PKCS12 file: read
+ * or rejected. */
 #include <errno.h>
 #include <openssl/ssl.h>
 #include <stdint.h>

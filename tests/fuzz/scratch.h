@@ -1,4 +1,4 @@
-/* What the targets share: a condition that ends the run, and a folder that is emptied. */
+/* Shared by the targets: a condition that ends the run, and a folder that is emptied. */
 #ifndef PYLOG_FUZZ_SCRATCH_H
 #define PYLOG_FUZZ_SCRATCH_H
 
@@ -16,7 +16,7 @@ static inline void require_at(int holds, int line) {
 }
 #define require(holds) require_at((holds), __LINE__)
 
-/* Removes what is in a folder; `itself`: the folder too. */
+/* Remove a folder's contents. `itself`: the folder too. */
 static inline void clear(const char *path, int itself) {
     DIR *entries = opendir(path);
     struct dirent *entry;

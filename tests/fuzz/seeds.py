@@ -1,4 +1,4 @@
-"""Writes a start corpus for each fuzz target: `python tests/fuzz/seeds.py DIRECTORY`."""
+"""Writes a seed corpus for each fuzz target: `python tests/fuzz/seeds.py DIRECTORY`."""
 
 import re
 import sys
@@ -42,7 +42,7 @@ def main(directory: Path) -> None:
 
 
 def requests(directory: Path) -> None:
-    """Bodies of Produce and Fetch as fuzz_serve takes them, whole frames as fuzz_frames does."""
+    """Write bodies of Produce and Fetch for fuzz_serve, and whole frames for fuzz_frames."""
     records = batch.build(RECORDS)
     bodies = [(raw.PRODUCE, version, raw.produce_body(version, topic, [(0, records), (1, None)]))
               for version, topic in ((3, "t"), (9, "topic"), (13, b"i" * 16))]
@@ -56,7 +56,7 @@ def requests(directory: Path) -> None:
 
 
 def answers(directory: Path) -> None:
-    """A leader's answers as fuzz_answer takes them: a byte for the pieces, then the frame."""
+    """Write a leader's responses for fuzz_answer: a byte for the piece length, then the frame."""
     leader = FakeLeader()
     rows = [(b"i" * 16, row(batch.build(RECORDS), high_watermark=4)),
             (b"j" * 16, row(error_code=6)), (b"j" * 16, diverging(3, 70, index=1))]
@@ -66,7 +66,7 @@ def answers(directory: Path) -> None:
 
 
 def talks(directory: Path) -> None:
-    """Requests one after the other as fuzz_granted takes them: kind, length, body."""
+    """Write sequences of requests for fuzz_granted: kind, length, body."""
     def part(key, version, body):
         return bytes([key | version << 1 | 0x80]) + len(body).to_bytes(2, "big") + body
 
@@ -90,7 +90,7 @@ def talks(directory: Path) -> None:
 
 
 def partitions(directory: Path) -> None:
-    """Files of small logs as fuzz_log takes them: kind, length, bytes."""
+    """Write files of small logs for fuzz_log: kind, length, bytes."""
     source = Path(__file__).with_name("fuzz_log.c").read_text()
     names = re.findall(r'"([\d\w.-]+)"', source.partition("NAMES[] = {")[2].partition("}")[0])
     for codec in range(5):

@@ -1,7 +1,7 @@
-"""`make mutants`: a sample of mutants of the code against its tests.
+"""`make mutants`: runs a sample of mutants of the code against its tests.
 
 Owns: nothing.
-Invariants: (1) the seed is told, and accepted back.
+Invariants: the seed is printed, and accepted as an option.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from tests.mutants.trees import Tree
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """1 when fewer than --least of the mutants with a verdict were killed."""
+    """Run a sample of mutants. Exit with 1 if the tests kill a smaller share than --least."""
     given = _parser().parse_args(arguments)
     seed = random.SystemRandom().randrange(1 << 32) if given.seed is None else given.seed
     names = given.part or list(parts.PARTS)

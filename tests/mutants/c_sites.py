@@ -1,7 +1,7 @@
-"""Where a C file can be mutated: found in the text of its functions, without a parser.
+"""Sites for mutations in a C file, found in the text of its functions without a parser.
 
 Owns: nothing.
-Invariants: (1) comments, strings, asserts and what lies outside functions are left alone.
+Invariants: code only: comments, strings, asserts and text outside functions are never changed.
 """
 
 import re
@@ -11,11 +11,11 @@ from tests.mutants.sites import COMPARISONS, Site, call_kind
 _HIDDEN = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
                      r"|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.S | re.M)
 _ASSERT = re.compile(r"\b(?:static_assert|assert|assert_slow|_Static_assert)\s*\(")
-# Of two operands the smaller or the larger: which of two that are equal says nothing.
+# Minimum or maximum of two operands: how equal operands compare does not matter.
 _EXTREME = re.compile(r"([^=(,?:;&|{}]+?) (?:<=|>=|<|>) ([^=,?:;&|{}]+?)"
                       r" \? ([^?:;]+?) : ([^?:;,]+?)"
                       r"(?=[;,)\n]| [-+*/]|$)")
-# How much room is taken ahead, and how long an array on the stack is.
+# Growth of buffers and lengths of arrays on the stack.
 _GROWTH = re.compile(r"\b(?:cap|capacity|room|want|grown)\w* = [^;]*\* 2[^;]*;"
                      r"|^[ \t]+(?:const )?(?:struct )?\w+ \w+\[[^]]*\](?: =|;|,)", re.M)
 _COMPARE = re.compile(r"(?<![<>=!+*/%&|^-])(<=|>=|==|!=|<|>)(?![<>=])")
@@ -33,7 +33,7 @@ _QUIET = {"free", "memset", "assert", "return", "sizeof", "if", "while", "for", 
 
 
 def sites(path: str, text: str) -> list[Site]:
-    """Every site of a file, in the order of kinds and of the text."""
+    """Return every site of a file, ordered by kind and position."""
     code = blanked(text)
     inside = functions(code)
     sizes = [found.span() for found in _GROWTH.finditer(code)]
@@ -50,14 +50,14 @@ def _within(site: Site, spans: list[tuple[int, int]]) -> bool:
 
 
 def _extremes(code: str) -> list[tuple[int, int]]:
-    """The comparisons of _EXTREME."""
+    """Return the comparisons of _EXTREME."""
     return [(found.end(1), found.start(2)) for found in _EXTREME.finditer(code)
             if {found[1].split("return ")[-1].strip(), found[2].strip()}
             == {found[3].strip(), found[4].strip()}]
 
 
 def blanked(text: str) -> str:
-    """Keeps (1): of the same length, but with blanks for what is no code."""
+    """Replace everything but code by blanks of the same length. Keeps code only."""
     def blank(found: re.Match) -> str:
         return re.sub(r"[^\n]", " ", found.group())
 
@@ -69,7 +69,7 @@ def blanked(text: str) -> str:
 
 
 def closing(code: str, at: int) -> int:
-    """The place after the bracket that closes the one at `at`."""
+    """Return the position after the bracket that closes the one at `at`."""
     depth = 0
     for place in range(at, len(code)):
         if code[place] == "(":
@@ -82,7 +82,8 @@ def closing(code: str, at: int) -> int:
 
 
 def functions(code: str) -> list[tuple[int, int]]:
-    """The bodies of functions: from a line that ends in `) {` to the next `}` at its beginning."""
+    """Return the bodies of functions: from a line that ends in `) {` to the next `}` in column 0.
+    """
     found = []
     for head in re.finditer(r"^\w[^;{}=]*\)[^;{}=]*\{[ \t]*$", code, re.M):
         end = code.find("\n}", head.end())
@@ -117,9 +118,9 @@ def _values(path: str, code: str):
         yield Site(path, "constant", *found.span(), "0")
     for found in _NUMBER.finditer(code):
         if found[1] == "1" and code[found.start() - 1] == "-":
-            continue  # all that is negative means the same
+            continue  # all negative values mean the same
         if code[max(0, found.start() - 2):found.start()] in ("+ ", "- "):
-            continue  # off by one has it
+            continue  # the off-by-one mutation covers it
         yield Site(path, "constant", *found.span(1), str(int(found[1], 0) + 1)
                    if found[1] == "0" or not found[1].startswith("0") else found[1])
     for found in _TRUTH.finditer(code):
@@ -130,7 +131,7 @@ def _statements(path: str, code: str):
     for found in _CALL.finditer(code):
         name = found[3]
         if name in _QUIET or name.endswith(("_free", "_lock")) or name.startswith("free_"):
-            continue  # a leak or a hang tells nothing about the tests of behaviour
+            continue  # a leak or a hang proves nothing about tests of behaviour
         yield Site(path, call_kind(name), *found.span(2), "(void)0")
     for found in _CHECKED.finditer(code):
         start = found.start() + len(found[1])

@@ -1,7 +1,7 @@
-"""A plugin of pytest that runs only the tests that a file names.
+"""A pytest plugin that runs only the tests listed in a file.
 
 Owns: nothing.
-Invariants: (1) the order of files and of tests in them stays pytest's.
+Invariants: files, and tests in a file, run in pytest's order.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Which files belong to a part of the code, and which tests watch it.
+"""Which files belong to a part of the code, and which tests cover it.
 
 Owns: nothing.
-Invariants: (1) of the tests that are near, those that share a word with a file come first.
+Invariants: order: of the near tests, those that share a word with a file's name come first.
 """
 
 import re
@@ -15,7 +15,8 @@ KAFKA_MARKS = "kafka and " + WIDE_MARKS
 
 
 class Part(NamedTuple):
-    """files, near, wide: globs from the root of the tree. wide: what is run after what is near."""
+    """A part. files, near, wide: globs from the root of the tree. wide tests run after near ones.
+    """
 
     files: tuple[str, ...]
     near: tuple[str, ...]
@@ -28,7 +29,7 @@ _LOG_TESTS = ("tests/native/test_log*.py", "tests/native/test_flushes.py",
               "tests/native/test_index.py", "tests/native/test_shortages.py",
               "tests/native/test_serve_requests.py", "tests/log/test_*.py",
               "tests/durability/test_*.py", "tests/wire/test_cold_reads.py")
-# What runs code of several parts, and is near to none.
+# Tests that run code of several parts and are near to none.
 OTHERS = ("tests/peer/test_*.py", "tests/replication/test_*.py", "tests/server/test_*.py",
           "tests/share/test_*.py", "tests/sim/test_*.py", "tests/security/test_*.py",
           "tests/cluster/test_*.py", "tests/test_broker.py", "tests/test_cli.py")
@@ -89,29 +90,29 @@ def _found(root: Path, globs: tuple[str, ...]) -> list[str]:
 
 
 def _words(path: str) -> set[str]:
-    """The words of a file's stem, without their plural."""
+    """Return the words of a file's stem, singular."""
     words = re.split(r"[_\W]", Path(path).stem.removeprefix("test_"))
     return {word.rstrip("s") for word in words} - {"", "log"} or {"log"}
 
 
 def near(part: str, path: str, root: Path = ROOT) -> list[str]:
-    """Test files to be run first. Keeps (1)."""
+    """Return the test files to run first. Keeps the order."""
     return sorted(_found(root, PARTS[part].near), key=lambda name: -shared(path, name))
 
 
 def shared(path: str, test: str) -> int:
-    """How many words a file and a file of tests have in common."""
+    """Return how many words the names of a file and a test file share."""
     return len(_words(path) & _words(test))
 
 
 def all_tests(root: Path = ROOT) -> list[str]:
-    """The tests of all parts, those that are near to one of them first."""
+    """Return the tests of all parts, near ones first."""
     return list(dict.fromkeys(name for globs in (
         *(part.near for part in PARTS.values()), *(part.wide for part in PARTS.values()),
         OTHERS) for name in _found(root, globs)))
 
 
 def wide(part: str, root: Path = ROOT) -> list[str]:
-    """Test files for what survives those that are near."""
+    """Return the test files for mutants that survive the near tests."""
     before = set(_found(root, PARTS[part].near))
     return [name for name in _found(root, PARTS[part].wide) if name not in before]

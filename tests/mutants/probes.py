@@ -1,8 +1,8 @@
-"""Statements that note that they were reached, put between those of a source text.
+"""Statements that record their execution, inserted between those of a source text.
 
 Owns: nothing.
-Invariants: (1) a probed text does what the text did; (2) a probe tells of the statement after it,
-  and of those that follow on lines without a probe.
+Invariants: a probed text behaves like the original; a probe covers the statement after it, and the
+  following statements up to the next probe.
 """
 
 import ast
@@ -11,11 +11,11 @@ import re
 from tests.mutants import c_sites
 
 CELLS = 1 << 17
-# Only copies of the tree have these files.
+# These files exist only in copies of the tree.
 C_HEADER = "/".join(("csrc", "thread", "reach.h"))
 PYTHON_MODULE = "/".join(("pylog", "reach.py"))
 FILE_VARIABLE = "PYLOG_REACH"
-# Weak and hidden: one copy in every extension and program, whichever sources these are made of.
+# Weak and hidden: one copy in every extension and program, whatever sources they contain.
 C_TEXT = """#pragma once
 #include <fcntl.h>
 #include <stdlib.h>
@@ -47,14 +47,15 @@ _BEGINS = re.compile(r"(?!(?:else|case|default)\b)[A-Za-z_*(+-]")
 
 
 def probed(path: str, text: str, first: int) -> tuple[str, list[tuple[int, int]]]:
-    """The text with probes, and for each the lines that it tells of, from 1, both inclusive.
+    """Return the text with probes, and for each probe the lines it covers (1-based, inclusive).
 
-    first: the number of the first probe."""
+    first: the number of the first probe.
+    """
     return (_python if path.endswith(".py") else _c)(text, first)
 
 
 class _Prober(ast.NodeTransformer):
-    """Puts a probe before each statement inside functions."""
+    """Inserts a probe before each statement inside functions."""
 
     def __init__(self, first: int):
         self.first = first
@@ -90,7 +91,7 @@ class _Prober(ast.NodeTransformer):
             if not isinstance(statement, (ast.Global, ast.Nonlocal)):
                 begin = statement.lineno
                 if is_function and not any(isinstance(one, ast.Assign) for one in made):
-                    begin = min(node.lineno, begin)  # defaults stand in the head
+                    begin = min(node.lineno, begin)  # default values precede the body
                 cell = self.first + len(self.lines)
                 self.lines.append((begin, self._last_line(statement)))
                 made.append(ast.parse(f"reach_cells[{cell}] = 1").body[0])
@@ -98,7 +99,7 @@ class _Prober(ast.NodeTransformer):
         return made
 
     def _last_line(self, statement: ast.stmt) -> int:
-        """Of what is reached in any case: a block that it heads has probes of its own."""
+        """Return the last line that always runs: a nested block has its own probes."""
         inner = [block[0].lineno for name in ("body", "orelse", "finalbody", "handlers", "cases")
                  if (block := getattr(statement, name, None)) and hasattr(block[0], "lineno")]
         return max(statement.lineno, min(inner) - 1) if inner else statement.end_lineno
@@ -135,9 +136,9 @@ def _c(text: str, first: int) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _statements(code: str, low: int, high: int) -> list[int]:
-    """Where a statement begins a line. low, high: the body of a function."""
+    """Return the statements that begin a line. low, high: the body of a function."""
     found: list[int] = []
-    stack = [True]  # whether each open brace holds statements
+    stack = [True]  # True for each open brace that contains statements
     round_depth = 0
     last = "{"
     at = low
@@ -169,12 +170,12 @@ def _statements(code: str, low: int, high: int) -> list[int]:
 
 
 def _ends_do(code: str, at: int) -> bool:
-    """Whether a `while` stands here that has no body: the end of `do`."""
+    """Return True for a `while` without a body: the end of `do`."""
     return code.startswith("while (", at) and code[c_sites.closing(code, at + 6)] == ";"
 
 
 def _is_head(before: str) -> bool:
-    """Whether the bracket at the end belongs to if, for or while, and not to switch or a cast."""
+    """Return True if the last bracket belongs to if, for or while, not to switch or a cast."""
     depth = 0
     for at in range(len(before) - 1, -1, -1):
         if before[at] == ")":

@@ -1,8 +1,8 @@
-"""Where a Python file can be mutated: found in its syntax tree, changed in its text.
+"""Sites for mutations in a Python file, found in its syntax tree and changed in its text.
 
 Owns: nothing.
-Invariants: (1) docstrings, annotations, asserts, logging and what runs only under TYPE_CHECKING are
-  left alone.
+Invariants: behaviour only: docstrings, annotations, asserts, logging and code under TYPE_CHECKING
+  are never changed.
 """
 
 import ast
@@ -17,7 +17,7 @@ _LOGS = re.compile(r"^(log|logger|_log|logging)\.")
 
 
 def sites(path: str, text: str) -> list[Site]:
-    """Every site of a file, in the order of the text."""
+    """Return every site of a file, in the order of the text."""
     finder = _Finder(path, text)
     finder.visit(ast.parse(text))
     return sorted(finder.found, key=lambda site: (site.start, site.kind))
@@ -31,7 +31,7 @@ class _Finder(ast.NodeVisitor):
         self.text = text
         self.found: list[Site] = []
         self.depth = 0
-        # The tree counts bytes of UTF-8, a text counts characters.
+        # Columns of the syntax tree count bytes of UTF-8, those of the text characters.
         self.lines = text.splitlines(keepends=True)
         self.starts = [0]
         for line in self.lines:
@@ -49,13 +49,13 @@ class _Finder(ast.NodeVisitor):
             self.found.append(Site(self.path, kind, start, end, new))
 
     def between(self, left: ast.AST, right: ast.AST, sign: str) -> tuple[int, int] | None:
-        """Where an operator stands between two operands."""
+        """Return the span of an operator between two operands."""
         low, high = self.span(left)[1], self.span(right)[0]
         words = r"\s+".join(map(re.escape, sign.split()))
         found = re.search(rf"\b{words}\b" if sign[0].isalpha() else words, self.text[low:high])
         return None if found is None else (low + found.start(), low + found.end())
 
-    # What is left alone. Keeps (1).
+    # Nodes that are never changed. Keeps behaviour only.
 
     def visit_Assert(self, node: ast.Assert) -> None:
         pass
@@ -88,7 +88,7 @@ class _Finder(ast.NodeVisitor):
             self.add(call_kind(name.rpartition(".")[2]), *self.span(node), "pass")
         self.generic_visit(node)
 
-    # What is changed.
+    # Nodes that are changed.
 
     def visit_Compare(self, node: ast.Compare) -> None:
         left = node.left
@@ -114,7 +114,7 @@ class _Finder(ast.NodeVisitor):
             self.add("condition", start, end, f"({self.text[self.span(node.operand)[0]:end]})")
         elif isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
             if node.operand.value == 1:
-                self.add("constant", *self.span(node), "0")  # all that is negative means the same
+                self.add("constant", *self.span(node), "0")  # all negative values mean the same
                 return
         self.generic_visit(node)
 
@@ -126,7 +126,7 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
-        """Of two operands the smaller or the larger: which of two that are equal says nothing."""
+        """Skip minimum and maximum of two operands: how equal operands compare does not matter."""
         test = node.test
         if isinstance(test, ast.Compare) and len(test.ops) == 1 \
                 and isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) \

@@ -1,8 +1,9 @@
-"""Which tests reach which lines: noted once, by running each file of tests on probed sources.
+"""Which tests reach which lines, recorded once by running each test file on probed sources.
 
-Owns: build/reach below the root: a probed copy of the tree and what was noted.
-Invariants: (1) what was noted belongs to one snapshot of the sources; lines of later sources are
-  found by comparing the two; (2) a file of tests that changed since is run as if it reached all.
+Owns: build/reach below the root: a probed copy of the tree and the recorded data.
+Invariants: snapshot: the data belongs to one snapshot of the sources, and lines of later sources
+  are mapped by comparing the two; changed tests: a test file that changed since counts as reaching
+  every line.
 """
 
 import argparse
@@ -30,7 +31,7 @@ PROBES = "probes.json"
 
 
 class Test(NamedTuple):
-    """node: as pytest names it. seconds: with the fixtures that it was the first to need."""
+    """A test. node: pytest's id. seconds: includes the fixtures that it was the first to need."""
 
     node: str
     seconds: float
@@ -41,7 +42,7 @@ class Test(NamedTuple):
 
 
 class Reach:
-    """What was noted. at: the folder."""
+    """The recorded data. at: its folder."""
 
     def __init__(self, at: Path):
         self.at = at
@@ -54,12 +55,13 @@ class Reach:
             self._files[found["file"]] = found
 
     def changed(self, root: Path, files: list[str]) -> list[str]:
-        """Of these files of tests those that are not known as they are now. Keeps (2)."""
+        """Return the test files that are new or changed. Keeps changed tests."""
         return [name for name in files if name not in self._files
                 or self._files[name]["digest"] != digest(root / name)]
 
     def tests(self, path: str, line: int, text: str) -> list[Test] | None:
-        """Which reach a line of what a source is now, the quickest first; None: not known."""
+        """Return the tests that reach a line of the current source, fastest first; None if unknown.
+        """
         cells = self._cells(path, self._line_then(path, line, text))
         if not cells:
             return None
@@ -69,14 +71,14 @@ class Reach:
         return sorted(found, key=lambda test: test.seconds)
 
     def _cells(self, path: str, line: int) -> list[int]:
-        """The probes that tell of a line: those that begin last before it."""
+        """Return the probes that cover a line: those that begin last before it."""
         found = [(begin, cell) for cell, begin, end in self._probes.get(path, ())
                  if begin <= line <= end]
         last = max((begin for begin, _ in found), default=0)
         return [cell for begin, cell in found if begin == last]
 
     def _line_then(self, path: str, line: int, text: str) -> int:
-        """Keeps (1)."""
+        """Return the line in the snapshot. Keeps the snapshot."""
         old = self._sources.get(path)
         if old is None or old == text:
             return line
@@ -97,7 +99,7 @@ def digest(path: Path) -> str:
 
 
 class Noting:
-    """Makes the probed copy and runs tests on it."""
+    """Creates the probed copy and runs tests on it."""
 
     def __init__(self, root: Path, at: Path):
         self.root = root
@@ -105,7 +107,7 @@ class Noting:
         self.tree = Tree(root, at / "tree")
 
     def prepare(self) -> None:
-        """A new snapshot, when there is none."""
+        """Create a snapshot if none exists."""
         if (self.at / PROBES).exists():
             self.copy_tests()
             return
@@ -134,7 +136,7 @@ class Noting:
                 shutil.copy2(path, target)
 
     def note(self, name: str) -> str:
-        """Runs a file of tests. How that went."""
+        """Run a test file and return the outcome."""
         out = self.at / (name + ".json")
         out.parent.mkdir(parents=True, exist_ok=True)
         began_s = time.monotonic()
@@ -167,7 +169,7 @@ class Noting:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Notes what the tests of all parts reach, those that are near first."""
+    """Record the lines that the tests of all parts reach, near tests first."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants.reach", description=main.__doc__)
     parser.add_argument("--at", type=Path, default=parts.ROOT / "build/reach")
     parser.add_argument("--jobs", type=int, default=2)

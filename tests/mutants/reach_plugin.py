@@ -1,7 +1,7 @@
-"""A plugin of pytest that notes which probes each test reached.
+"""A pytest plugin that records which probes each test reached.
 
-Owns: the cells that PYLOG_REACH names, which its children map too.
-Invariants: (1) what a fixture of a module reaches counts for the test that made it.
+Owns: the memory named by PYLOG_REACH, which child processes map too.
+Invariants: lines that a module's fixture reaches count for the test that created it.
 """
 
 import json
@@ -16,7 +16,7 @@ RESULT_VARIABLE = "PYLOG_REACH_RESULT"
 
 
 def ranges(cells: bytes) -> list[list[int]]:
-    """The numbers of cells that are set, as [first, last]."""
+    """Return the numbers of set cells as [first, last] ranges."""
     found = []
     at = cells.find(1)
     while at >= 0:

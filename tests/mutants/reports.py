@@ -1,8 +1,8 @@
-"""What became of mutants, as Markdown.
+"""Results of mutants, as Markdown.
 
 Owns: nothing.
-Invariants: (1) the share that was killed counts neither what gcc found to be the same code nor what
-  did not compile nor what got no verdict; each of these is told.
+Invariants: killed share: mutants without a verdict, mutants that do not compile and those that gcc
+  compiles to the same code are excluded from it and listed separately.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ WHATS = (*COUNTED, "same code", "stillborn", "no verdict", "not run")
 
 
 def share(verdicts: list[Verdict]) -> float:
-    """Keeps (1). 1.0 when nothing counts."""
+    """Return the killed share, or 1.0 if no mutant counts."""
     counted = [one for one in verdicts if one.what in COUNTED]
     return sum(one.what == "killed" for one in counted) / len(counted) if counted else 1.0
 

@@ -1,8 +1,8 @@
 """A seeded sample of mutants against the tests: near ones first, then a wider set.
 
 Owns: nothing.
-Invariants: (1) the sample follows from seed, parts, count and the sources alone; (2) a mutant
-  counts as killed only when the test that failed fails again on it and passes without it.
+Invariants: reproducible: the sample depends only on seed, parts, count and the sources; confirmed
+  kill: a mutant counts as killed only if the failed test fails again with it and passes without it.
 """
 
 import itertools
@@ -23,8 +23,8 @@ NEAR_SECONDS_MAX = 900
 WIDE_SECONDS_MAX = 1800
 ALONE_SECONDS_MAX = 200
 QUICK_SECONDS_MAX = 0.5
-# Of tests that come by a mutant no more are tried than took so long when they were noted: quick
-# ones, and slow ones. What the others would see counts as a survivor.
+# Time limits for the tests that reach a mutant, by their recorded times: fast and slow ones.
+# Mutants that only the remaining tests would detect count as survivors.
 TRIED_SECONDS_MAX = (60, 120)
 FIRST_FILES = 12
 QUICK_TIMEOUT_S = 20
@@ -33,7 +33,7 @@ _HOW = {"crashed": " (a crash)", "late": " (hangs)"}
 
 
 class Verdict(NamedTuple):
-    """what: "killed", "survived", "same code", "stillborn", "no verdict", "not run"."""
+    """A result. what: "killed", "survived", "same code", "stillborn", "no verdict", "not run"."""
 
     part: str
     site: Site
@@ -51,7 +51,7 @@ def all_sites(part: str, root: Path = parts.ROOT) -> list[Site]:
 
 
 def sample(part: str, count: int, seed: int, root: Path = parts.ROOT) -> list[Site]:
-    """Drawn by kind first, so that rare kinds are not crowded out. Keeps (1)."""
+    """Draw a sample, by kind first, so that rare kinds are represented. Keeps it reproducible."""
     source = random.Random(f"{seed} {part}")
     kinds: dict[str, list[Site]] = {}
     for site in all_sites(part, root):
@@ -67,7 +67,7 @@ def sample(part: str, count: int, seed: int, root: Path = parts.ROOT) -> list[Si
 
 
 class Stage(NamedTuple):
-    """chosen: of the files' tests only these, None for all."""
+    """Tests of one step. chosen: only these tests of the files, None for all."""
 
     files: list[str]
     marks: str
@@ -88,15 +88,17 @@ def _in_time(tests: list[Test], seconds: float) -> list[Test]:
 
 
 def _by_files(tests: list[Test]) -> list[Stage]:
-    """Few files first, as most mutants do not get farther."""
+    """Group tests into stages, beginning with few files: most mutants get no further."""
     first = list(dict.fromkeys(test.file for test in tests))[:FIRST_FILES]
     return [_chosen([test for test in tests if test.file in first], QUICK_TIMEOUT_S),
             _chosen([test for test in tests if test.file not in first], QUICK_TIMEOUT_S)]
 
 
 class Runner:
-    """Tries mutants one after the other in one copy of the tree. reach: what tests are known to
-    come by a line; without it all that are near are run."""
+    """Tries mutants one after the other in one copy of the tree.
+
+    reach: which tests reach a line; without it all near tests run.
+    """
 
     def __init__(self, tree: Tree, say: Callable[[str], None] = print, wide: bool = True,
                  reach: Reach | None = None):
@@ -104,10 +106,10 @@ class Runner:
         self.say = say
         self.wide = wide
         self.reach = reach
-        self.broken: set[str] = set()  # fail without a mutant too
+        self.broken: set[str] = set()  # tests that fail without a mutant too
 
     def prepare(self) -> None:
-        """Raises AssertionError when the tree itself does not build."""
+        """Build the tree. Raises AssertionError if it does not build without a mutant."""
         self.tree.refresh()
         complaint = self.tree.build()
         assert not complaint, complaint
@@ -186,7 +188,10 @@ class Runner:
         return self.tree.test([test], parts.WIDE_MARKS, ALONE_SECONDS_MAX, timeout_s=timeout_s)
 
     def _breaks_without(self, site: Site, test: str) -> bool:
-        """Keeps (2). If so, the mutant is in the tree again at the end."""
+        """Return True if the test fails without the mutant, which is then put back.
+
+        Keeps the confirmed kill.
+        """
         self.tree.restore(site.path)
         fails = self._alone(test).how != "passed"
         if fails:
@@ -197,7 +202,7 @@ class Runner:
 
 def run(sites: list[tuple[str, Site]], runners: list[Runner], budget_s: float,
         done: Callable[[list[Verdict]], None]) -> list[Verdict]:
-    """A verdict for each; `done` gets those so far after every one."""
+    """Return a verdict for each site. `done` receives the verdicts so far after each one."""
     end_s = time.monotonic() + budget_s
     verdicts = [Verdict(part, site, "not run", "", 0.0) for part, site in sites]
     left = list(range(len(sites)))[::-1]

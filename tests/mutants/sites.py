@@ -1,8 +1,8 @@
-"""One small change of a source text, and what both languages' finders share.
+"""One small change of a source text, and code shared by both languages' finders.
 
 Owns: nothing.
-Invariants: (1) a change keeps the number of lines, so that lines in reports are those of the
-  source; (2) where a site lies depends on the text alone.
+Invariants: line numbers: a change keeps the number of lines, so that reported lines are those of
+  the source; the position of a site depends only on the text.
 """
 
 import difflib
@@ -10,13 +10,13 @@ import re
 from typing import NamedTuple
 
 COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
-# What wakes another thread or task, by the words of its name.
+# Calls that wake another thread or task, by the words of their names.
 WAKES = re.compile(r"(^|_)(wake|post|signal|broadcast|ring|notify|tell|ask|poke|resume)($|_)"
                    r"|^set$|^set_result$|notify")
 
 
 class Site(NamedTuple):
-    """text[start:end] becomes `new`."""
+    """A site: text[start:end] becomes `new`."""
 
     path: str
     kind: str
@@ -25,7 +25,7 @@ class Site(NamedTuple):
     new: str
 
     def applied(self, text: str) -> str:
-        """The mutant. Keeps (1)."""
+        """Return the mutant. Keeps line numbers."""
         old = text[self.start:self.end]
         lost = old.count("\n") - self.new.count("\n")
         assert lost >= 0, self
@@ -35,7 +35,7 @@ class Site(NamedTuple):
         return text.count("\n", 0, self.start) + 1
 
     def diff(self, text: str) -> str:
-        """Only the lines that differ."""
+        """Return only the lines that differ."""
         lines = difflib.unified_diff(text.splitlines(), self.applied(text).splitlines(),
                                      lineterm="", n=0)
         return "\n".join(line for line in lines

@@ -1,7 +1,7 @@
-"""The mutation tool on a small tree: it kills what a test sees, and nothing else.
+"""The mutation tool on a small tree: it kills exactly the mutants that a test detects.
 
-A planted slip must be killed, an equivalent one must survive, and a test that fails by itself or
-now and then must not count as a kill.
+A planted mistake must be killed, an equivalent mutant must survive, and a test that fails without a
+mutant or intermittently must not count as a kill.
 """
 
 import subprocess
@@ -110,7 +110,7 @@ def tree(tmp_path, monkeypatch):
 
 @pytest.fixture
 def judge(tree, monkeypatch):
-    # Other plugins cost each of the many starts a second.
+    # Other plugins would add a second to each of the many starts.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTEST_PLUGINS", "pytest_timeout")
     runner = runs.Runner(Tree(tree), wide=False)

@@ -1,4 +1,4 @@
-"""Probes change nothing, and what they note is which tests come by a line."""
+"""Probes do not change behaviour, and they record which tests reach a line."""
 
 import subprocess
 import textwrap
@@ -136,7 +136,7 @@ def tree(tmp_path, monkeypatch):
     subprocess.run(["git", "init", "-q", str(root)], check=True)
     monkeypatch.setattr(parts, "PARTS", {
         "small": parts.Part(("small_package/small.py",), ("tests/test_*.py",), ())})
-    # Other plugins cost each of the many starts a second.
+    # Other plugins would add a second to each of the many starts.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTEST_PLUGINS", "pytest_timeout")
     noting = reach.Noting(root, root / "build/reach")

@@ -1,10 +1,10 @@
-"""A copy of the source tree with build products of its own, in which mutants are built and tested.
+"""A copy of the source tree with its own build products, in which mutants are built and tested.
 
 Owns: build/mutants below the root.
-Invariants: (1) before each mutant the copy is the tree; (2) a file that changed has a new time
-  stamp, so that no object of a mutant outlives it; (3) only processes that were started here are
-  ended; (4) build/clean has what setup.py made of the tree: the objects of csrc/, their archive
-  and the extensions.
+Invariants: clean copy: before each mutant the copy equals the tree; time stamps: a changed file has
+  a new time stamp, so that a mutant's objects are rebuilt; own processes: only processes started
+  here are killed; clean build: build/clean contains the output of setup.py for the tree: the
+  objects of csrc/, their archive and the extensions.
 """
 
 import ast
@@ -35,15 +35,17 @@ _NODE = re.compile(r"\b(tests/[\w/]+\.py::[^\s:]+(?:::[^\s:]+)*(?:\[[^\n]*?\])?)
 
 
 def environment(at: Path) -> dict[str, str]:
-    """For what runs in a copy of the tree. Options of the run that this is part of are not for it:
-    what fails at a mutant does not fail again first."""
+    """Return the environment for the copy, without the options of the enclosing pytest run.
+
+    For example, its order of failed tests first does not apply here.
+    """
     own = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
     return {**own, "PYTHONPATH": str(at), "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONFAULTHANDLER": "1", "CC": COMPILER}
 
 
 class Ran(NamedTuple):
-    """How pytest ended: "passed", "failed", "crashed" or "late"; which test it was at."""
+    """A pytest run: "passed", "failed", "crashed" or "late", and the last test."""
 
     how: str
     test: str
@@ -52,16 +54,16 @@ class Ran(NamedTuple):
 
 
 class Tree:
-    """The copy. root: what it is a copy of."""
+    """The copy. root: the original tree."""
 
     def __init__(self, root: Path, at: Path | None = None):
         self.root = root
         self.at = at or root / "build/mutants"
-        self._changed: list[str] = []  # products of a mutant, in the order they were made
-        self._sources: dict[str, set[str]] = {}  # of each extension: names of files it has code of
+        self._changed: list[str] = []  # products of a mutant, in build order
+        self._sources: dict[str, set[str]] = {}  # extension -> names of its source files
 
     def refresh(self) -> None:
-        """Makes the copy the tree. Keeps (1) and (2)."""
+        """Copy the tree. Keeps the clean copy and time stamps."""
         fresh = not self.at.exists()
         listed = subprocess.run(["git", "ls-files", "-coz", "--exclude-standard"], cwd=self.root,
                                 check=True, capture_output=True, text=True).stdout
@@ -81,13 +83,13 @@ class Tree:
                 path.unlink()
 
     def _products(self) -> set[str]:
-        """What is built already need not be built again."""
+        """Return the products of an existing build."""
         paths = [*self.root.glob("build/temp.*/**/*"), *self.root.glob("pylog/_native/*.so"),
                  *self.root.glob("pylog/_native/*.c")]
         return {str(path.relative_to(self.root)) for path in paths if path.is_file()}
 
     def build(self) -> str:
-        """The compiler's complaint, "" when it built."""
+        """Build, and return the compiler's errors or ""."""
         complaint = self._ran([sys.executable, "setup.py", "-q", "build_ext", "--inplace"])
         if not complaint:
             self._keep()
@@ -99,7 +101,7 @@ class Tree:
         return "" if done.returncode == 0 else done.stderr[-2000:] or "not built"
 
     def _keep(self) -> None:
-        """Keeps (4)."""
+        """Save the products of the build. Keeps the clean build."""
         shutil.rmtree(self.at / CLEAN, ignore_errors=True)
         links = [_product(_words(how)) for how in self.at.glob("build/temp.*/**/*.linked")]
         products = [*self.at.glob("build/temp.*/csrc/**/*.o"), *self.at.glob(ARCHIVE),
@@ -114,18 +116,18 @@ class Tree:
             self._sources[name] = set(_FILE.findall(symbols))
 
     def put(self, path: str, text: str) -> None:
-        """Keeps (2)."""
+        """Write a source. Keeps time stamps."""
         (self.at / path).write_text(text)
 
     def restore(self, path: str) -> None:
-        """A source as it is in the tree, and what was made of it."""
+        """Restore a source and its products."""
         self.put(path, (self.root / path).read_text())
         for name in self._changed:
             _replace(self.at / CLEAN / name, self.at / name)
         self._changed = []
 
     def mutate(self, site: Site) -> str:
-        """Puts a mutant in and builds it. "", "stillborn: ..." or "same code"."""
+        """Insert a mutant and build it. Return "", "stillborn: ..." or "same code"."""
         text = (self.root / site.path).read_text()
         mutant = site.applied(text)
         if site.path.endswith(".py"):
@@ -148,7 +150,7 @@ class Tree:
         return ""
 
     def _link(self, source: str) -> None:
-        """The archive, and the extensions that have code of a file of this name."""
+        """Link the archive and the extensions that contain code of this file."""
         [archive] = self.at.glob(ARCHIVE)
         archive.unlink()
         names = archive.with_suffix(".list").read_text().split("\n")
@@ -165,9 +167,10 @@ class Tree:
 
     def test(self, files: list[str], marks: str, seconds_max: float, *, timeout_s: int = 60,
              without: tuple[str, ...] = (), chosen: list[str] | None = None) -> Ran:
-        """Runs tests of the copy, in this order, to the first failure or all of them.
+        """Run tests of the copy in this order, until the first failure.
 
-        chosen: of the files' tests only these."""
+        chosen: only these tests of the files.
+        """
         command = [sys.executable, "-m", "pytest", "-v", "-x", "-rfE", "-p", "no:cacheprovider",
                    "-p", "no:randomly", "--tb=no", "-m", marks, f"--timeout={timeout_s}",
                    *[f"--deselect={one}" for one in without], *files]
@@ -186,7 +189,8 @@ class Tree:
             except subprocess.TimeoutExpired:
                 late = True
             finally:
-                # Keeps (3): its session, with the brokers that its tests left behind.
+                # Keeps to own processes: kill its session, including brokers that its tests
+                # started.
                 try:
                     os.killpg(process.pid, signal.SIGKILL)
                 except ProcessLookupError:
@@ -198,24 +202,24 @@ class Tree:
 
 
 def _words(how: Path) -> list[str]:
-    """The command that setup.py noted beside what it made."""
+    """Return the command that setup.py recorded beside its output."""
     return shlex.split(how.read_text())
 
 
 def _product(command: list[str]) -> str:
-    """Where setup.py copies what a command linked."""
+    """Return the path to which setup.py copies a linked file."""
     return command[-1].split("/", 2)[2]
 
 
 def _replace(source: Path, target: Path) -> None:
-    """A new file: a process that was left may still have the old one mapped."""
+    """Write a new file, because a remaining process may still map the old one."""
     fresh = target.with_suffix(".new")
     shutil.copy(source, fresh)
     fresh.replace(target)
 
 
 def _stripped(made: Path) -> bytes:
-    """An object without line numbers."""
+    """Return an object without line numbers."""
     with tempfile.NamedTemporaryFile(suffix=".o") as out:
         subprocess.run(["objcopy", "--strip-debug", str(made), out.name], check=True)
         return Path(out.name).read_bytes()

@@ -31,8 +31,8 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * Every call of the administration client of Kafka 4.3 that one broker without security serves:
- * arguments are bootstrap, scenario, topic; the last line is JSON.
+ * Every call of Kafka 4.3's Admin client that a single broker without security supports.
+ * Arguments are bootstrap, scenario, topic; the last line is JSON.
  */
 public final class Administration {
     private final String bootstrap;
@@ -102,12 +102,12 @@ public final class Administration {
         }
     }
 
-    /** The call must give what the pattern finds; a refusal is told as its class and message. */
+    /** The call's result must match the pattern. An error is reported as its class and message. */
     private void call(String name, String pattern, Callable<Object> what) {
         tell(name, pattern, told(what));
     }
 
-    /** The same for what shows a change: a moment may pass until every broker has it. */
+    /** The same for a change, which every broker may apply a moment later. */
     private void eventually(String name, String pattern, Callable<Object> what) throws Exception {
         long endMs = System.currentTimeMillis() + 5_000;
         String told = told(what);

@@ -43,10 +43,10 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 public final class Compat {
     private static final long BASE_MS = 1_760_000_000_000L;
     private static final int PARTITIONS = 4;
-    /** The last of a full set of rows is longer than any codec's block. */
+    /** The last row of a full set is longer than any codec's block. */
     private static final int ROWS = 51;
     private static final int BIG_BYTES = 390_000;
-    /** The topic of the scenario "reset" as the driver leaves it: offsets 3 to 19. */
+    /** The driver prepares the topic of the scenario "reset" with offsets 3 to 19. */
     private static final int RESET_START = 3;
     private static final int RESET_END = 20;
     private final String bootstrap;
@@ -135,7 +135,7 @@ public final class Compat {
         }
     }
 
-    /** The settings by which the driver wants this program to come in: a file of properties. */
+    /** The properties file with the security settings that the driver requests. */
     private static void secure(Properties settings) {
         String path = System.getenv("COMPAT_PROPERTIES");
         if (path == null) {
@@ -158,7 +158,7 @@ public final class Compat {
         settings.put("heartbeat.interval.ms", "1000");
         if (group != null) {
             settings.put("group.id", group);
-            // The driver names the static member (KIP-345) that this program is to be, if any.
+            // The static member id (KIP-345) that the driver assigns to this program, if any.
             if (System.getenv("COMPAT_INSTANCE") != null) {
                 settings.put("group.instance.id", System.getenv("COMPAT_INSTANCE"));
             }
@@ -211,7 +211,7 @@ public final class Compat {
         return String.join(" ", names);
     }
 
-    /** The first record makes its topic. */
+    /** Sends a first record, which creates its topic. */
     private String create() throws Exception {
         produce("new", 5, "none", 0);
         readBack("new", 0, 0, 5);
@@ -247,7 +247,7 @@ public final class Compat {
             }
         }
 
-        /** A cooperative member keeps polling when a rebalance comes between it and its commit. */
+        /** A cooperative member keeps polling if a rebalance prevents its commit. */
         private void commit(KafkaConsumer<byte[], byte[]> consumer) {
             try {
                 consumer.commitSync();
@@ -340,7 +340,7 @@ public final class Compat {
         return producer;
     }
 
-    /** Records go on to `goal` with the group's position, in one transaction. */
+    /** Moves records to `goal` and commits the group's position, in one transaction. */
     private void move(String goal, String group, int count, boolean isCommitted) {
         try (KafkaProducer<byte[], byte[]> producer = transactional(group + "-id");
                 KafkaConsumer<byte[], byte[]> consumer = consumer(
@@ -365,7 +365,7 @@ public final class Compat {
         }
     }
 
-    /** A transaction is open when a second producer of its id starts: the first cannot commit. */
+    /** A second producer with the same id starts during a transaction: the first cannot commit. */
     private void overtaken(String goal, String id) {
         KafkaProducer<byte[], byte[]> first = transactional(id);
         first.beginTransaction();
@@ -414,7 +414,7 @@ public final class Compat {
         return "positions with the records, aborted ones unseen, a second producer of the same id";
     }
 
-    /** One member until it is killed; it tells the driver its share and the keys it reads. */
+    /** Runs a member until it is killed. It prints its partitions and the keys it reads. */
     private String member() throws Exception {
         Member one = new Member();
         one.telling = true;
@@ -582,7 +582,7 @@ public final class Compat {
             .get(where);
     }
 
-    /** The result's accessor was renamed in 3.1 and the old one is gone in 4.0. */
+    /** The result's accessor was renamed in 3.1, and the old name was removed in 4.0. */
     private static int partitionCount(Admin admin, String name) throws Exception {
         Object result = admin.describeTopics(Collections.singletonList(name));
         Object futures;

@@ -22,12 +22,12 @@ import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.state.Stores;
 
 /**
- * A word count. "streams": at least once; runs, stops, starts with an empty state folder and goes
- * on, so that the second run restores its counts from the changelog topic. "exactly-once": runs
- * until it is killed, and writes every count of every word.
+ * A word count. "streams": at least once; runs, stops and starts again with an empty state folder,
+ * so that the second run restores its counts from the changelog topic. "exactly-once": runs until
+ * it is killed, and writes every count of every word.
  */
 public final class WordCount {
-    /** "streams": the group is one of KIP-1071. */
+    /** "streams": a Streams group (KIP-1071). */
     private static final String PROTOCOL = System.getProperty("group.protocol", "classic");
     private static final boolean STREAMS_PROTOCOL = PROTOCOL.equals("streams");
 
@@ -71,7 +71,7 @@ public final class WordCount {
         }
     }
 
-    /** All that a process leaves behind when it dies is in its working directory. */
+    /** All files of a process are in its working directory. */
     private KafkaStreams exactlyOnce() {
         StreamsBuilder builder = new StreamsBuilder();
         builder.stream(topic, Consumed.with(Serdes.String(), Serdes.String()))

@@ -1,7 +1,7 @@
 'use strict';
-// KafkaJS: arguments are bootstrap, scenario, topic; the last line is JSON. KafkaJS has gzip of
-// its own; snappy, lz4 and zstd are plugged in the way its documentation says. (lz4js is of no use
-// here: its frames have linked blocks, which Apache Kafka refuses, and so does brokerd.)
+// KafkaJS: arguments are bootstrap, scenario, topic; the last line is JSON. KafkaJS contains
+// gzip; snappy, lz4 and zstd are plugged in as its documentation describes. (lz4js does not work
+// here: its frames have linked blocks, which Apache Kafka and brokerd reject.)
 const fs = require('fs');
 const { CompressionCodecs, CompressionTypes, Kafka, logLevel } = require('kafkajs');
 const snappy = require('kafkajs-snappy');
@@ -19,19 +19,19 @@ CompressionCodecs[CompressionTypes.ZSTD] = () => ({
 });
 
 const [bootstrap, scenario] = process.argv.slice(2);
-// The scenario "create" is of a topic that is not there yet.
+// The scenario "create" uses a topic that does not exist yet.
 const topic = process.argv[4] + (scenario === 'create' ? '-new' : '');
 const BASE_MS = 1760000000000;
 const PARTITIONS = 4;
-// The last of a full set of rows is longer than any codec's block.
+// The last row of a full set is longer than any codec's block.
 const ROWS = 51;
 const BIG_BYTES = 390000;
-// The topic of the scenario "reset" as the driver leaves it: offsets 3 to 19.
+// The driver prepares the topic of the scenario "reset" with offsets 3 to 19.
 const RESET_START = 3;
 const RESET_END = 20;
 const CODECS = { none: 0, gzip: 1, snappy: 2, lz4: 3, zstd: 4 };
 
-/** The settings by which the driver wants this program to come in. */
+/** The security settings that the driver requests. */
 function security() {
   const given = JSON.parse(process.env.COMPAT_SECURITY || '{}');
   if (!given.trusted) return {};
@@ -83,7 +83,7 @@ async function produce(stem, count, codec, partition) {
   await producer.disconnect();
 }
 
-/** A running member of `group`; `seen` is called with each message. */
+/** Starts a member of `group`; `seen` is called with each message. */
 async function member(group, seen, commit, fromBeginning = true) {
   const consumer = kafka.consumer({
     groupId: group, sessionTimeout: 6000, heartbeatInterval: 1000, rebalanceTimeout: 15000,
@@ -105,7 +105,7 @@ async function member(group, seen, commit, fromBeginning = true) {
   return state;
 }
 
-/** KafkaJS reads by groups only: a seek within a group of one stands for an assignment. */
+/** KafkaJS reads only in groups: a seek in a group with one member replaces an assignment. */
 async function readBack(stem, start, first, count) {
   const rows = [];
   const reader = await member(`${topic}-reader-${stem}`, (_, message) => {
@@ -199,7 +199,7 @@ async function seek() {
   return '';
 }
 
-/** The first offset that a new group reads, `nudge` called in between. */
+/** Returns the first offset that a new group reads; `nudge` is called between polls. */
 async function first(group, fromBeginning, nudge, place) {
   let offset = -1;
   const reader = await member(group, (_, message) => {
@@ -217,7 +217,7 @@ async function first(group, fromBeginning, nudge, place) {
 async function reset() {
   const start = RESET_START + 2;
   await withAdmin(async (client) => {
-    // deleteTopicRecords looks the leader up before it has asked for it: ask for it first.
+    // deleteTopicRecords expects the leader in the metadata: load the metadata first.
     await client.fetchTopicOffsets(topic);
     await client.deleteTopicRecords({
       topic, partitions: [{ partition: 0, offset: String(start) }] });
@@ -284,7 +284,7 @@ async function groups() {
   });
 }
 
-/** The messages of a topic from its beginning on, as a group of one sees them. */
+/** Returns the messages of a topic from its beginning, read in a group with one member. */
 async function readTopic(name, count, readUncommitted) {
   const groupId = `${name}-reader-${readUncommitted}`;
   const consumer = kafka.consumer({ groupId, readUncommitted });
@@ -305,7 +305,7 @@ async function transactional(transactionalId) {
   return producer;
 }
 
-/** Records go on to `goal` with the group's position, in one transaction. */
+/** Moves records to `goal` and commits the group's position, in one transaction. */
 async function move(source, goal, groupId, isCommitted) {
   const producer = await transactional(`${groupId}-id`);
   const transaction = await producer.transaction();
@@ -318,7 +318,7 @@ async function move(source, goal, groupId, isCommitted) {
   await producer.disconnect();
 }
 
-/** A transaction is open when a second producer of its id starts: the first cannot commit. */
+/** A second producer with the same id starts during a transaction: the first cannot commit. */
 async function overtaken(goal, id) {
   const first = await transactional(id);
   const transaction = await first.transaction();
@@ -356,7 +356,7 @@ async function transactions() {
   });
 }
 
-/** One member until it is killed; it tells the driver its share and the keys it reads. */
+/** Runs a member until it is killed. It prints its partitions and the keys it reads. */
 async function living() {
   const one = await member(`${topic}-group`,
     (_, message) => console.log(`key ${message.key}`), true);

@@ -1,4 +1,4 @@
-// Package flows says what each scenario does, once for the clients written in Go.
+// Package flows contains the steps of each scenario, shared by all clients written in Go.
 package flows
 
 import (
@@ -19,17 +19,17 @@ const BaseMs = 1_760_000_000_000
 
 const partitions = 4
 
-// The last of a full set of rows is longer than any codec's block.
+// The last row of a full set is longer than any codec's block.
 const fullSet, bigBytes = 51, 390_000
 
-// Instance is the static member (KIP-345) that the driver wants this program to be, if any.
+// Instance is the static member id (KIP-345) that the driver assigns to this program, if any.
 var Instance = os.Getenv("COMPAT_INSTANCE")
 
-// Security is how the driver wants this program to come in: paths of PEM files, a SASL mechanism
-// and what it needs. Nil: in plain text.
+// Security contains the security settings that the driver requests: paths of PEM files, a SASL
+// mechanism and its credentials. Nil: plain text.
 var Security = security()
 
-// Way is what the driver gives in COMPAT_SECURITY.
+// Way is the driver's COMPAT_SECURITY.
 type Way struct {
 	Trusted, Certificate, Key, Mechanism, User, Password, Token string
 }
@@ -46,7 +46,7 @@ func security() *Way {
 	return way
 }
 
-// TLS is its configuration.
+// TLS returns the TLS configuration.
 func (w *Way) TLS() (*tls.Config, error) {
 	trusted, err := os.ReadFile(w.Trusted)
 	if err != nil {
@@ -64,17 +64,17 @@ func (w *Way) TLS() (*tls.Config, error) {
 	return config, nil
 }
 
-// The topic of the scenario "reset" as the driver leaves it: offsets 3 to 19.
+// The driver prepares the topic of the scenario "reset" with offsets 3 to 19.
 const resetStart, resetEnd = 3, 20
 
-// Row is one record.
+// Row is a record.
 type Row struct {
 	Key, Value  []byte
 	TimestampMs int64
 	Offset      int64
 }
 
-// Member is one member of a group; Run returns after it has left because ending was closed.
+// Member is a group member. Run returns after ending was closed and the member has left.
 type Member struct {
 	mutex   sync.Mutex
 	share   map[int32]bool
@@ -84,7 +84,7 @@ type Member struct {
 	failure error
 }
 
-// Assigned tells the partitions the member has now.
+// Assigned reports the member's current partitions.
 func (m *Member) Assigned(ids []int32) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -94,7 +94,7 @@ func (m *Member) Assigned(ids []int32) {
 	}
 }
 
-// Added and Lost tell changes of the partitions the member has.
+// Added and Lost report changes of the member's partitions.
 func (m *Member) Added(ids []int32) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -103,7 +103,7 @@ func (m *Member) Added(ids []int32) {
 	}
 }
 
-// Lost takes partitions away.
+// Lost removes partitions.
 func (m *Member) Lost(ids []int32) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -112,14 +112,14 @@ func (m *Member) Lost(ids []int32) {
 	}
 }
 
-// Saw tells a record's key.
+// Saw reports a record's key.
 func (m *Member) Saw(key []byte) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	m.keys[string(key)] = true
 }
 
-// Client is what a library can do.
+// Client is the interface that each library implements.
 type Client interface {
 	Codecs() []string
 	Produce(topic string, rows []Row, codec string, partition int32) error
@@ -131,9 +131,9 @@ type Client interface {
 	PartitionCount(topic string) (int, error)
 	Grow(topic string, partitions int32) error
 	Delete(topic string) error
-	// First gives the first offset that a new group reads; nudge is called in between.
+	// First returns the first offset that a new group reads; nudge is called between polls.
 	First(topic, group, policy string, nudge func() error) (int64, error)
-	// Lost gives the first offset read when reading from start, which is gone.
+	// Lost returns the first offset read after seeking to start, which is deleted.
 	Lost(topic string, start int64) (int64, error)
 	SetConfig(topic, key, value string) error
 	Config(topic, key string) (string, error)
@@ -150,19 +150,19 @@ type Trimmer interface {
 	Trim(topic string, offset int64) error
 }
 
-// Mover is a Client that has transactions.
+// Mover is a Client with transactions.
 type Mover interface {
 	Client
-	// Move reads count records of topic as the group does, from where it stands, and sends them on
-	// to goal with the group's position, in one transaction.
+	// Move reads count records of topic from the group's position, sends them to goal and commits
+	// the group's position, in one transaction.
 	Move(topic, goal, group string, count int, commit bool) error
-	// Overtaken opens a transaction, starts a second producer of the id, and gives what the first
-	// is told when it commits.
+	// Overtaken opens a transaction, starts a second producer with the same id, and returns the
+	// error of the first producer's commit.
 	Overtaken(topic, id string) error
 	ReadIsolated(topic string, count int, committed bool) ([]Row, error)
 }
 
-// Rows makes records of every byte, a second apart from each other.
+// Rows returns records whose values cover every byte and whose timestamps are a second apart.
 func Rows(stem string, count int) []Row {
 	rows := make([]Row, count)
 	for number := range rows {
@@ -233,7 +233,7 @@ func codecs(client Client, topic string) (string, error) {
 	return strings.Join(client.Codecs(), " "), nil
 }
 
-// create: the first record makes its topic.
+// create sends a first record, which creates its topic.
 func create(client Client, topic string) (string, error) {
 	sent := Rows("new", 5)
 	if err := client.Produce(topic+"-new", sent, "none", 0); err != nil {
@@ -389,7 +389,7 @@ func seek(client Client, topic string) (string, error) {
 	return "", same(got, sent[7:], offset)
 }
 
-// living is one member until it is killed; it tells the driver its share and the keys it reads.
+// living runs a member until it is killed. It prints its partitions and the keys it reads.
 func living(client Client, topic string) (string, error) {
 	one := join(client, topic)
 	told, last := map[string]bool{}, ""
@@ -419,7 +419,7 @@ func living(client Client, topic string) (string, error) {
 	}
 }
 
-// First calls poll, which waits a moment and gives -1 without a record, until it has an offset.
+// First calls poll, which returns -1 if no record arrives soon, until it has an offset.
 func First(poll func() (int64, error), nudge func() error) (int64, error) {
 	for end := time.Now().Add(45 * time.Second); time.Now().Before(end); {
 		if offset, err := poll(); err != nil || offset >= 0 {
@@ -541,8 +541,8 @@ func groups(client Client, topic string) (string, error) {
 	return "list, describe, offsets, alter, delete", nil
 }
 
-// transactions moves records to another topic with their positions, in transactions of which some
-// are aborted; before that a producer is overtaken by one with its id.
+// transactions moves records and positions to another topic in transactions, and aborts some.
+// Before that, a producer is fenced by another one with the same id.
 func transactions(given Client, topic string) (string, error) {
 	client := given.(Mover)
 	goal, group := topic+"-goal", topic+"-group"
@@ -571,7 +571,7 @@ func transactions(given Client, topic string) (string, error) {
 		return "", err
 	}
 	for place := range got {
-		// Between the offsets are those of markers and of what was aborted.
+		// The offsets between them belong to markers and aborted records.
 		got[place].Offset = int64(place)
 	}
 	if err := same(got, sent, 0); err != nil {

@@ -34,7 +34,7 @@ func (c client) open(options ...kgo.Opt) (*kgo.Client, error) {
 	return kgo.NewClient(append(append(options, more...), kgo.SeedBrokers(c.bootstrap))...)
 }
 
-// The options by which the driver wants this program to come in.
+// The security options that the driver requests.
 func security() ([]kgo.Opt, error) {
 	way := flows.Security
 	if way == nil {
@@ -112,7 +112,7 @@ func (c client) Read(topic string, start int64, count int) ([]flows.Row, error) 
 	return rows, err
 }
 
-// ReadIsolated, Move and Overtaken make this a flows.Mover.
+// ReadIsolated, Move and Overtaken implement flows.Mover.
 func (c client) ReadIsolated(topic string, count int, committed bool) ([]flows.Row, error) {
 	isolation := kgo.ReadUncommitted()
 	if committed {
@@ -184,7 +184,7 @@ func (c client) Overtaken(topic, id string) error {
 	if err = first.ProduceSync(ctx, open).FirstErr(); err != nil {
 		panic(err)
 	}
-	// The library leaves it to its users to wait until the first one's transaction is aborted.
+	// Applications must wait themselves until the first producer's transaction is aborted.
 	for {
 		_, _, err = second.ProducerID(ctx)
 		if !errors.Is(err, kerr.ConcurrentTransactions) {
@@ -224,7 +224,7 @@ func (c client) Join(topic, group string, member *flows.Member, ending <-chan st
 		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 		fetches := kafka.PollFetches(ctx)
 		cancel()
-		// Other errors are told to be logged: the library itself tries again.
+		// Other errors are reported for logging only: the library itself retries.
 		if err := fetches.Err(); errors.Is(err, kgo.ErrClientClosed) {
 			return err
 		}
@@ -248,7 +248,7 @@ func (c client) Take(topic, group string, count int) ([]flows.Row, error) {
 	return rows, kafka.CommitRecords(ctx, records...)
 }
 
-// poll gives the first offset of a moment's records, or -1.
+// poll returns the first offset of the records that arrive soon, or -1.
 func poll(kafka *kgo.Client) func() (int64, error) {
 	return func() (int64, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
@@ -427,7 +427,7 @@ func (c client) DeleteGroup(group string) error {
 	})
 }
 
-// Trim makes this a flows.Trimmer.
+// Trim implements flows.Trimmer.
 func (c client) Trim(topic string, offset int64) error {
 	return c.admin(func(ctx context.Context, admin *kadm.Client) error {
 		offsets := kadm.Offsets{}

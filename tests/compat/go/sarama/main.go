@@ -33,7 +33,7 @@ func settings() *sarama.Config {
 	return config
 }
 
-// The settings by which the driver wants this program to come in.
+// The security settings that the driver requests.
 func secure(config *sarama.Config) {
 	way := flows.Security
 	if way == nil {
@@ -64,7 +64,7 @@ func (t token) Token() (*sarama.AccessToken, error) {
 	return &sarama.AccessToken{Token: string(t)}, nil
 }
 
-// login is SCRAM as Sarama's own examples have it: by the library xdg-go/scram.
+// login implements SCRAM with the library xdg-go/scram, as in Sarama's own examples.
 type login struct {
 	hash         scram.HashGeneratorFcn
 	conversation *scram.ClientConversation
@@ -116,7 +116,7 @@ func (c client) Read(topic string, start int64, count int) ([]flows.Row, error) 
 	return c.read(topic, start, count, settings())
 }
 
-// ReadIsolated, Move and Overtaken make this a flows.Mover.
+// ReadIsolated, Move and Overtaken implement flows.Mover.
 func (c client) ReadIsolated(topic string, count int, committed bool) ([]flows.Row, error) {
 	config := settings()
 	if committed {
@@ -129,7 +129,7 @@ func (c client) transactional(id string) (sarama.SyncProducer, error) {
 	config := settings()
 	config.Producer.Idempotent, config.Producer.Transaction.ID = true, id
 	config.Net.MaxOpenRequests = 1
-	// The library leaves it to its users to wait until an older transaction is aborted.
+	// Applications must wait themselves until an older transaction is aborted.
 	for {
 		producer, err := sarama.NewSyncProducer(c.brokers(), config)
 		if !errors.Is(err, sarama.ErrConcurrentTransactions) {
@@ -221,7 +221,7 @@ func (c client) read(topic string, start int64, count int, config *sarama.Config
 	return rows, nil
 }
 
-// handler gives the partitions and the records of each session to its functions.
+// handler passes the partitions and records of each session to its functions.
 type handler struct {
 	assigned func([]int32)
 	saw      func(sarama.ConsumerGroupSession, *sarama.ConsumerMessage)
@@ -281,7 +281,7 @@ func (c client) Join(topic, group string, member *flows.Member, ending <-chan st
 		if ctx.Err() != nil {
 			return err
 		}
-		// The library gives up after a few tries; its users begin again.
+		// The library gives up after a few attempts; applications must retry.
 		time.Sleep(200 * time.Millisecond)
 	}
 }
@@ -345,7 +345,7 @@ func (c client) First(topic, group, policy string, nudge func() error) (int64, e
 	}, nudge)
 }
 
-// Lost: the library tells that the offset is out of range, its user begins at the oldest.
+// Lost: the library reports an offset out of range, and the application seeks to the oldest.
 func (c client) Lost(topic string, start int64) (int64, error) {
 	_, err := c.Read(topic, start, 1)
 	if !errors.Is(err, sarama.ErrOffsetOutOfRange) {
@@ -374,7 +374,7 @@ func (c client) Create(topic string, partitions int32) error {
 	})
 }
 
-// PartitionCount uses the admin's list, which also describes each topic's settings.
+// PartitionCount lists the topics, which also describes each topic's settings.
 func (c client) PartitionCount(topic string) (count int, err error) {
 	err = c.admin(func(admin sarama.ClusterAdmin) error {
 		topics, err := admin.ListTopics()
@@ -394,7 +394,7 @@ func (c client) Delete(topic string) error {
 	return c.admin(func(admin sarama.ClusterAdmin) error { return admin.DeleteTopic(topic) })
 }
 
-// SetConfig sets it the old way and the new way.
+// SetConfig uses AlterConfigs and IncrementalAlterConfigs.
 func (c client) SetConfig(topic, key, value string) error {
 	return c.admin(func(admin sarama.ClusterAdmin) error {
 		other := "1000"
@@ -486,7 +486,7 @@ func (c client) DeleteGroup(group string) error {
 	})
 }
 
-// Trim makes this a flows.Trimmer.
+// Trim implements flows.Trimmer.
 func (c client) Trim(topic string, offset int64) error {
 	return c.admin(func(admin sarama.ClusterAdmin) error {
 		return admin.DeleteRecords(topic, map[int32]int64{0: offset})

@@ -43,7 +43,7 @@ func (c client) Produce(topic string, rows []flows.Row, codec string, partition 
 	defer cancel()
 	err := writer.WriteMessages(ctx, messages...)
 	for errors.Is(err, kafka.UnknownTopicOrPartition) && ctx.Err() == nil {
-		// A topic that is being made: the library's documentation has its users try again.
+		// The topic is being created: the library's documentation tells applications to retry.
 		time.Sleep(200 * time.Millisecond)
 		err = writer.WriteMessages(ctx, messages...)
 	}
@@ -81,7 +81,7 @@ func take(count int, read func(context.Context) (kafka.Message, error)) ([]flows
 	return rows, nil
 }
 
-// Join uses the library's ConsumerGroup, because its Reader does not tell what it was assigned.
+// Join uses the library's ConsumerGroup, because its Reader does not report its partitions.
 func (c client) Join(topic, group string, member *flows.Member, ending <-chan struct{}) error {
 	members, err := kafka.NewConsumerGroup(kafka.ConsumerGroupConfig{ID: group,
 		Brokers: []string{c.bootstrap}, Topics: []string{topic}, StartOffset: kafka.FirstOffset,
@@ -98,7 +98,7 @@ func (c client) Join(topic, group string, member *flows.Member, ending <-chan st
 			return members.Close()
 		}
 		if err != nil {
-			// The library's own Reader tries again as long as its user does.
+			// The library's own Reader also retries while the application calls it.
 			time.Sleep(200 * time.Millisecond)
 			continue
 		}
@@ -113,7 +113,7 @@ func (c client) Join(topic, group string, member *flows.Member, ending <-chan st
 	}
 }
 
-// follow reads one partition until the generation ends, and commits what it read.
+// follow reads one partition until the generation ends, and commits after each record.
 func (c client) follow(ctx context.Context, topic string, one kafka.PartitionAssignment,
 	generation *kafka.Generation, member *flows.Member) {
 	reader := kafka.NewReader(kafka.ReaderConfig{Brokers: []string{c.bootstrap}, Topic: topic,
@@ -148,7 +148,7 @@ func (c client) Take(topic, group string, count int) ([]flows.Row, error) {
 	})
 }
 
-// poll gives the offset of the next message, or -1 when there is none for a moment.
+// poll returns the offset of the next message, or -1 if none arrives soon.
 func poll(reader *kafka.Reader) func() (int64, error) {
 	return func() (int64, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)

@@ -1,4 +1,4 @@
-// franz-go that goes on and on: arguments are produce or consume, bootstrap, topic.
+// franz-go that runs continuously: arguments are produce or consume, bootstrap, topic.
 package main
 
 import (
