@@ -1,7 +1,8 @@
 """`pylog txn`: list transactions, find those that block a partition, and abort them.
 
 Owns: nothing.
-Invariants: every abort requires confirmation.
+Invariants: every abort requires confirmation; a transaction is aborted in one partition only if no
+  coordinator tracks it there: otherwise it could still be committed in its other partitions.
 Source: kafka-transactions, for the vocabulary.
 """
 
@@ -18,6 +19,7 @@ from pylog.tools.cli.command import Look, Tools, confirmed
 from pylog.tools.cli.output import span
 from pylog.tools.cli.session import Session, ToolError
 
+OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort",
           "PrepareEpochFence", "Dead")
 LISTED = {"transactional_id": "TRANSACTIONAL ID", "producer_id": "PRODUCER", "state": "STATE",
@@ -80,15 +82,19 @@ def holding(session: Session, partition: str) -> None:
 @txn.command()
 @click.argument("partition", metavar="TOPIC-PARTITION")
 @click.option("--producer-id", type=int, required=True, help="Producer id from `holding`.")
+@click.option("--force", is_flag=True, help="Abort even if a coordinator tracks the transaction. "
+              "The producer can then still commit its other partitions.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
-def abort(session: Session, partition: str, producer_id: int, yes: bool) -> None:
+def abort(session: Session, partition: str, producer_id: int, force: bool, yes: bool) -> None:
     """Abort a producer's transaction in one partition that no coordinator tracks."""
     place = _partition(partition)
     confirmed(f"abort the transaction of producer {producer_id} in {partition}?", yes)
 
     async def work(admin: Admin) -> None:
         await _check(admin, place)
+        if not force:
+            await _refuse_tracked(admin, place, producer_id)
         for row in await admin.describe_producers(place):
             if row.producer_id == producer_id and row.transaction_start >= 0:
                 await admin.abort_transaction(
@@ -126,9 +132,21 @@ async def _check(admin: Admin, place: TopicPartition) -> None:
     await cluster_queries.named(admin.cluster, f"{place.topic}:{place.partition}")
 
 
+async def _refuse_tracked(admin: Admin, place: TopicPartition, producer_id: int) -> None:
+    """Raise ToolError if a coordinator has the producer's transaction open in a partition."""
+    ids = [row.transactional_id for row in await admin.list_transactions(OPEN)
+           if row.producer_id == producer_id]
+    for id_, row in (await admin.describe_transactions(ids)).items():
+        if row.state in OPEN and place in row.partitions:
+            raise ToolError(
+                f"the coordinator tracks this transaction as {id_} ({row.state}): pylog txn "
+                f"forcibly-terminate {id_} aborts it in all partitions. --force aborts it in "
+                f"{place} only, and its other partitions can still be committed")
+
+
 def _described(row: dict[str, Any], now_ms: int) -> dict[str, Any]:
     started_ms, timeout_ms = row.pop("start_ms"), row.pop("timeout_ms")
-    is_open = row["state"] in ("Ongoing", "PrepareCommit", "PrepareAbort")
+    is_open = row["state"] in OPEN
     row["open_seconds"] = (now_ms - started_ms) / 1000 if is_open else None
     row["timeout_seconds"] = timeout_ms / 1000
     row["partitions"] = ", ".join(f"{topic}-{number}" for topic, number in row["partitions"])

@@ -50,9 +50,27 @@ def test_one_partition_is_freed_of_a_producer(brokerd):
     topic = topic_of(brokerd)
     producer, _ = begun(brokerd, topic)
     number = holding(brokerd, topic)[0]["producer_id"]
-    run("txn", "abort", f"{topic}-0", "--producer-id", str(number), "--yes", broker=brokerd)
+    run("txn", "abort", f"{topic}-0", "--producer-id", str(number), "--force", "--yes",
+        broker=brokerd)
     assert holding(brokerd, topic) == []
     del producer
+
+
+def test_a_transaction_that_its_coordinator_tracks_is_not_aborted_in_one_partition(target):
+    topic = topic_of(target, 2)
+    producer, id_ = begun(target, topic)
+    number = holding(target, topic)[0]["producer_id"]
+    refused = run("txn", "abort", f"{topic}-0", "--producer-id", str(number), "--yes",
+                  broker=target, fails=True)
+    assert f"pylog txn forcibly-terminate {id_} aborts it in all partitions" in refused.err
+    assert len(holding(target, topic)) == 1
+    # A partition that is not part of the transaction has nothing to abort.
+    nothing = run("txn", "abort", f"{topic}-1", "--producer-id", str(number), "--yes",
+                  broker=target, fails=True)
+    assert f"producer {number} has nothing open in {topic}-1" in nothing.err
+    producer.commit_transaction(WAIT_S)
+    assert [row["value"] for row in run(
+        "consume", topic, "--read-committed", "--json", broker=target).lines] == ["v"]
 
 
 def test_a_state_is_taken_in_any_case_and_one_with_a_slip_is_refused(brokerd):
