@@ -204,7 +204,7 @@ def redrive(session: Session, group: str, topic: str | None, to: str | None, aga
         count = sum(1 for _ in reader.letters(starts))
         if count and not dry_run:
             confirmed(f"Write {counted(count, 'record')} back?", yes)
-        rows = work.preview(starts) if dry_run else work.run(starts) if count else []
+        rows = work.preview(starts) if dry_run else work.run(again) if count else []
     if session.out.as_json:
         session.out.document({"executed": not dry_run, "letters": rows})
     else:
@@ -228,13 +228,16 @@ class Redrive:
                           "would be read from its topic") for letter in
                 self._reader.letters(starts)]
 
-    def run(self, starts: dict[TopicPartition, int]) -> list[dict[str, Any]]:
+    def run(self, again: bool) -> list[dict[str, Any]]:
+        """Write the letters back. again: also those that were written back before."""
         from pylog.client import Producer
 
         rows: list[dict[str, Any]] = []
         with Originals(self._session) as originals, Producer(self._session.settings_of(
                 "producer", transactional_id=POSITIONS + self._reader.group)) as producer:
             producer.init_transactions()
+            # Read the progress after the fence: another redrive may have run until now.
+            starts = self._reader.first if again else self._reader.done()
             batch: list[Any] = []
             for record in self._reader.records(starts):
                 batch.append(record)

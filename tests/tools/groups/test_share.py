@@ -5,6 +5,7 @@ import time
 import pytest
 
 from pylog.client import Acknowledge, Admin, ConfigResource, NewTopic, ResourceType
+from pylog.tools.groups import dead_letters
 from tests.brokers import Brokerd
 from tests.client.support import collect, new_topic, put, reader, rows
 from tests.share.test_dead_letters import SETTINGS, WAIT_S, Dead
@@ -96,6 +97,18 @@ def test_records_go_back_once_and_only_when_that_is_wanted(broker, dead):
     assert found[3:6] == found[:3] and found[6] == rows(1, 9)[0][1]
     with reader(broker, dead.topic) as consumer:
         assert list(collect(consumer, 5)[4].headers) == [("n", b"1")]
+
+
+def test_records_go_back_once_when_two_redrives_run_at_the_same_time(broker, dead, monkeypatch):
+    def confirm(question, yes):
+        monkeypatch.undo()
+        run("share", "redrive", dead.group, "-y", broker=broker)
+
+    monkeypatch.setattr(dead_letters, "confirmed", confirm)
+    run("share", "redrive", dead.group, "-y", broker=broker)
+    put(broker, dead.topic, rows(1, 9))
+    found = values(broker, dead.topic, 7)
+    assert found[3:6] == found[:3] and found[6] == rows(1, 9)[0][1]
 
 
 def test_a_letter_without_a_copy_goes_back_from_where_its_record_is_unless_that_is_gone(broker):
