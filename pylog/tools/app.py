@@ -156,9 +156,12 @@ def _discard_unwritten() -> None:
 
 def _failed(error: Exception, session: Session) -> int:
     from pylog.client.errors import ConfigError, KafkaError
+    from pylog.protocol.errors import EncodeError
 
     if isinstance(error, ConfigError):
         return _fail(session.placed(error), EXIT_USAGE)
+    if isinstance(error, EncodeError):  # An option's value is too large for the request's field.
+        return _fail(error, EXIT_USAGE)
     if isinstance(error, KafkaError):
         return _fail(error, EXIT_FAILED)
     if isinstance(error, OSError):

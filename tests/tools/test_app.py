@@ -76,6 +76,12 @@ def test_a_bug_is_one_line_too(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("pylog: internal error: RuntimeError: two lines (")
 
 
+def test_a_number_that_no_request_can_hold_is_wrong_usage(brokerd):
+    ended = run("topics", "create", unique("t"), "--partitions", 99_999_999_999, broker=brokerd,
+                fails=True)
+    assert ended.code == app.EXIT_USAGE and "out of range for int32" in ended.err
+
+
 def test_a_package_that_is_not_installed_is_named(monkeypatch, tmp_path):
     for name in [*sys.modules]:
         if name == "rich" or name.startswith("rich."):
