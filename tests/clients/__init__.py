@@ -1,1 +1,1 @@
-"""Round trips through clients and tools that others wrote."""
+"""Round trips through third-party clients and tools."""

@@ -15,7 +15,9 @@ class Row:
 
 
 def corpus(count: int = 60, seed: int = 7) -> list[Row]:
-    """Nulls, empties, repeated and empty headers, bytes of every value, a large record."""
+    """Return rows with nulls, empty values, repeated and empty headers, every byte value, a large
+    record.
+    """
     generator = random.Random(seed)
     rows = [
         Row(None, b"", (), BASE_MS), Row(b"", None, (), BASE_MS + 1), Row(b"", b"", (), BASE_MS),

@@ -1,4 +1,4 @@
-"""Records there and back by clients that are not ours, each with its own settings."""
+"""Round trips of records by third-party clients, each with its own settings."""
 
 import asyncio
 import subprocess
@@ -6,7 +6,7 @@ import time
 
 
 def librdkafka(settings: dict, topic: str, values: list) -> list:
-    """What a consumer reads of the values that a producer wrote."""
+    """Produce values and return the consumed ones."""
     from confluent_kafka import Consumer, Producer
 
     producer = Producer(settings)
@@ -63,8 +63,7 @@ def aiokafka(settings: dict, topic: str, values: list) -> list:
 
 
 def java_tools(bootstrap: str, config, topic: str, lines: str, **options) -> str:
-    """The same by Kafka's console tools, which take `config` by --command-config; a topic is made
-    first."""
+    """Create a topic and do the same with Kafka's console tools. config: for --command-config."""
     from bench.kafka import run_tool
 
     def tool(name: str, *arguments, **more) -> str:

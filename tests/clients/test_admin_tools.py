@@ -1,4 +1,4 @@
-"""Administration by the tools and clients that people use: Java's, librdkafka's, kafka-python's."""
+"""Administration with common tools and clients: Java's, librdkafka's, kafka-python's."""
 
 import re
 

@@ -1,5 +1,8 @@
-"""Copies in transactions, while the program and the broker under it are killed in turn: ours, and
-Kafka's own message copier. Kafka Streams and Kafka Connect: docs/compat.md."""
+"""Transactional copies while the program and its broker are killed in turn.
+
+One of our programs, and Kafka's own message copier. Kafka Streams and Kafka Connect:
+docs/compat.md.
+"""
 
 import sys
 
@@ -35,7 +38,7 @@ with Consumer({**common, "group.id": goal, "auto.offset.reset": "earliest",
             entry = consumer.committed([TopicPartition(source, 0)])[TopicPartition(source, 0)]
             consumer.seek(TopicPartition(source, 0), entry.offset if entry else 0)
 """
-# Positions follow the records, in a commit of their own.
+# Offsets follow the records in a separate commit.
 CARELESS = """
 import sys
 from pylog.client import Consumer, Producer, TopicPartition
@@ -51,7 +54,7 @@ with Consumer({**common, "auto.offset.reset": "earliest"}) as consumer, \\
 
 
 class Program(Worker):
-    """A program of ours, as text."""
+    """One of our programs, as text."""
 
     text = TRANSACTIONAL
 
@@ -83,7 +86,7 @@ def test_what_our_client_copies_in_transactions_is_there_once(tmp_path, random_s
 @pytest.mark.timeout(280)
 def test_a_program_that_copies_without_transactions_is_found(tmp_path, random_source):
     with pytest.raises(AssertionError, match="twice"):
-        # The second worker begins anew with what the first one copied.
+        # The second worker repeats records that the first one copied.
         run(Careless, tmp_path, random_source, 100, ("worker", "worker"))
 
 

@@ -1,4 +1,4 @@
-"""confluent-kafka, kcat, kafka-python and aiokafka in groups: share, leave, die, commit, go on."""
+"""confluent-kafka, kcat, kafka-python and aiokafka in groups: join, leave, die, commit, resume."""
 
 import asyncio
 import subprocess
@@ -34,7 +34,7 @@ def topic(target) -> str:
 
 
 class Member:
-    """A confluent-kafka consumer that notes what it is given and what is taken from it."""
+    """A confluent-kafka consumer that records its assigned and revoked partitions."""
 
     def __init__(self, target, topic: str, group: str, **options):
         self.revoked = 0
@@ -67,7 +67,7 @@ def _until(condition, *members, wait_s: float = 30) -> None:
 
 
 def _shared(*members) -> bool:
-    """Every partition has one owner, every member a partition."""
+    """Return True if every partition has one owner and every member a partition."""
     owned = [member.owned for member in members]
     return all(owned) and sorted(part for one in owned for part in one) == list(range(PARTITIONS))
 
@@ -199,7 +199,7 @@ def test_kafka_python_members_share_commit_and_leave(target, topic):
     one.commit()
     two = member()
     end_s = time.monotonic() + 30
-    # The first keeps what it had until it has heard what the second has already.
+    # The first keeps its partitions until it learns the second's.
     while not len(one.assignment()) == len(two.assignment()) == PARTITIONS // 2 \
             and time.monotonic() < end_s:
         assert one.poll(100) == {}

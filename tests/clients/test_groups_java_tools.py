@@ -1,4 +1,4 @@
-"""Apache Kafka's own tools in and about groups."""
+"""Apache Kafka's own tools as members and as administrators of groups."""
 
 import re
 
@@ -34,7 +34,7 @@ def _groups(target, *arguments) -> str:
 
 
 def _rows(told: str, topic: str) -> dict:
-    """Partition -> (committed, end) of a description."""
+    """Parse a description into partition -> (committed offset, end offset)."""
     return {int(row[1]): (row[2], int(row[3])) for row in re.findall(
         rf"^\S+\s+({topic})\s+(\d+)\s+(\d+|-)\s+(\d+)\s", told, re.MULTILINE)}
 

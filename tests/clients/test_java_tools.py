@@ -1,4 +1,4 @@
-"""Apache Kafka's own command line tools against the broker, and against the files it leaves."""
+"""Apache Kafka's command line tools against the broker and against its files."""
 
 import re
 
@@ -89,7 +89,7 @@ def _dump_problems(told: str) -> list[str]:
     marks = ("Found timestamp mismatch", "Found out of order timestamp", "Mismatches in",
              "Non-consecutive offsets", "isvalid: false", "corrupt", "Exception", "Index timestamp",
              "failed")
-    # The tool begins each file as if offset -1 came before it: said of every later segment.
+    # The tool starts each file as if it followed offset -1, so it reports every later segment.
     told = re.sub(r"Non-consecutive offsets in .*\n +-1 is followed by \d+\n?", "", told)
     return [line for line in told.splitlines() if any(mark in line for mark in marks)]
 

@@ -1,4 +1,4 @@
-"""Clients that log in by Kerberos, with tickets of a real KDC: ours, kcat, Java's tools."""
+"""Clients that authenticate by Kerberos with a real KDC: ours, kcat, Java's tools."""
 
 import shutil
 
@@ -31,7 +31,7 @@ def broker(realm, tmp_path_factory):
     keytab, port = realm.keytab("kafka/localhost"), free_port()
     with Brokerd(tmp_path_factory.mktemp("kerberos"), {
             "listeners": f"SASL_PLAINTEXT://127.0.0.1:{port}",
-            # Tickets are for names.
+            # Tickets are issued for host names.
             "advertised.listeners": f"SASL_PLAINTEXT://localhost:{port}",
             "auto.create.topics.enable": "true",
             "sasl.enabled.mechanisms": "GSSAPI",

@@ -16,7 +16,7 @@ CREATE_TIME = 1
 
 
 def _produce(bootstrap: str, topic: str, rows: list[Row], **options) -> list[int]:
-    """Send all rows to partition 0; their offsets as delivered (-1 with acks=0)."""
+    """Send all rows to partition 0 and return their delivered offsets (-1 with acks=0)."""
     offsets: list[int] = []
     errors = []
 

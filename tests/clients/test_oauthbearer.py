@@ -1,4 +1,4 @@
-"""Kafka clients that log in with bearer tokens, each by its own settings."""
+"""Kafka clients that authenticate with bearer tokens, each with its own settings."""
 
 import time
 
@@ -74,9 +74,9 @@ def test_aiokafka(broker, issuer):
 
 
 def by_assertion(issuer, folder, **more):
-    """A file of properties that Java's clients and ours take: a signed assertion for a token."""
+    """Return a properties file for Java's clients and ours: a signed assertion for a token."""
     key = folder / "key"
-    # As Java's want it: without the lines of PEM around it.
+    # Java's clients expect the key without the PEM lines around it.
     key.write_text("".join(issuer.signing.as_pem(private=True).decode().split("\n")[1:-2]))
     package = "org.apache.kafka.common.security.oauthbearer"
     prefix = "sasl.oauthbearer"

@@ -11,8 +11,8 @@ from tests.clients.corpus import Row, corpus
 from tests.wire.talk import create_topic, unique
 
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
-# Both clients refuse a header without a value or a null value beside a null key; librdkafka's
-# tests and the raw ones carry those.
+# Both clients reject a header without a value and a null value with a null key; the tests of
+# librdkafka and the raw ones cover those.
 ROWS = [Row(row.key, row.value, tuple((name, value) for name, value in row.headers
                                       if value is not None), row.timestamp_ms)
         for row in corpus() if not (row.key is None and row.value is None)]

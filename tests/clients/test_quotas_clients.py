@@ -1,4 +1,4 @@
-"""Clients under quotas: everything arrives, at the rate that the broker allows."""
+"""Clients with quotas: everything arrives, at the permitted rate."""
 
 import time
 
@@ -10,7 +10,7 @@ from tests.wire.test_quotas import limit
 
 pytestmark = pytest.mark.timeout(300)
 RATE, RECORDS, RECORD_BYTES = 100_000, 200, 10_000
-# What goes beyond the ten seconds' worth of a burst, at the rate.
+# Time for the bytes beyond a burst of ten seconds' worth.
 LEAST_S = (RECORDS * RECORD_BYTES - 11 * RATE) / RATE
 PERF = "org.apache.kafka.tools.ProducerPerformance"
 READ = "org.apache.kafka.tools.ConsumerPerformance"

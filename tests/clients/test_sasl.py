@@ -1,4 +1,4 @@
-"""Kafka clients that log in by name and password, each by its own settings: PLAIN and SCRAM."""
+"""Kafka clients that authenticate with a password, each with its own settings: PLAIN and SCRAM."""
 
 import shutil
 
@@ -20,7 +20,7 @@ MODULES = "org.apache.kafka.common.security"
 
 @pytest.fixture(scope="module")
 def address():
-    """Of a broker that wants a login."""
+    """The address of a broker that requires authentication."""
     plain, asking = free_port(), free_port()
     jaas = f'{MODULES}.plain.PlainLoginModule required user_alice="{PASSWORD}";'
     with Broker(settings={
@@ -42,8 +42,9 @@ def test_librdkafka(address, mechanism):
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
 def test_kcat(address):
-    """By PLAIN: SCRAM of the librdkafka that it mostly comes with is wrong, and Kafka 4.3 refuses
-    it too."""
+    """By PLAIN: the librdkafka that Debian's kcat contains has a wrong SCRAM, which Kafka 4.3
+    rejects too.
+    """
     settings = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN",
                 "sasl.username": "alice", "sasl.password": PASSWORD}
     assert round_trips.kcat(address, settings, unique("sasl-kcat"), LINES) == LINES

@@ -1,4 +1,4 @@
-"""Apache Kafka's own tools in and about share groups."""
+"""Apache Kafka's own tools as members and as administrators of share groups."""
 
 import re
 
@@ -10,7 +10,7 @@ from tests.wire.talk import create_topic, unique
 from tests.wire.test_differential_share_groups import BROKER_SETTINGS, group_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
-__all__ = ["BROKER_SETTINGS"]      # The fixture reads it here.
+__all__ = ["BROKER_SETTINGS"]  # For the fixture, which reads it here.
 SHARE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
 SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 VERIFIABLE = "org.apache.kafka.tools.VerifiableShareConsumer"
@@ -44,7 +44,7 @@ def _read(target, topic: str, group: str, *arguments) -> list[str]:
 
 
 def _rows(told: str, topic: str) -> dict:
-    """Partition -> (start offset, lag) of a description."""
+    """Parse a description into partition -> (start offset, lag)."""
     return {int(row[0]): (row[1], row[2]) for row in re.findall(
         rf"^\S+\s+{topic}\s+(\d+)\s+(\d+|-)\s+(\d+|-)", told, re.MULTILINE)}
 

@@ -1,5 +1,4 @@
-"""Every Kafka client over TLS with its own settings, showing a certificate where one is asked for.
-"""
+"""Every Kafka client over TLS with its own settings, with a client certificate where required."""
 
 import shutil
 import ssl
@@ -24,7 +23,7 @@ def broker(request):
 
 @pytest.fixture(scope="module")
 def files(broker, tmp_path_factory):
-    """Paths of the trusted certificate, the client's own and its key, and of both as PKCS12."""
+    """Paths of the trusted certificate, the client's certificate and key, and both as PKCS12."""
     root, own = tmp_path_factory.mktemp("files"), broker.authority.issue("client", ())
     return {"ca": write(root, "ca.pem", broker.authority.pem),
             "chain": write(root, "own.pem", own.chain), "key": write(root, "own.key", own.key),

@@ -1,4 +1,4 @@
-"""Transactions of clients in Python: aiokafka, kafka-python, librdkafka. More: docs/compat.md."""
+"""Transactions of Python clients: aiokafka, kafka-python, librdkafka. More: docs/compat.md."""
 
 import pytest
 

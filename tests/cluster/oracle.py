@@ -1,10 +1,9 @@
-"""The same requests to Kafka's controller and to ours: answers and records, made comparable.
+"""The same requests to Kafka's controller and to ours, with comparable responses and records.
 
-Owns: two controllers without brokers, Kafka's first; brokers are played by the test.
-Invariants: (1) both controllers are asked the same in the same order, each with its own ids and
-  epochs in the place of the other's; (2) what two right controllers may do differently is taken out
-  here and nowhere else: ids and epochs that a controller makes, and what controllers write of
-  themselves.
+Owns: two controllers without brokers, Kafka's first; tests simulate the brokers.
+Invariants: same requests: both controllers receive the same requests in the same order, each with
+  its own ids and epochs; intended differences: only this module removes differences between correct
+  controllers, namely ids and epochs that a controller generates and records about the controllers.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ from pylog.testing.ports import free_port
 from tests.brokers import Brokerd, Kafka
 from tests.wire.sides import differences
 
-# Longer than any test: nothing happens by itself.
+# Longer than any test, so that no timer expires.
 SETTINGS = {
     "process.roles": "controller", "node.id": 100, "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -28,7 +27,7 @@ SETTINGS = {
     "unclean.leader.election.interval.ms": 3_600_000,
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS"}
-# What controllers write of themselves.
+# Records that controllers write about themselves.
 THEIR_OWN = {"NoOpRecord", "RegisterControllerRecord", "BeginTransactionRecord",
              "EndTransactionRecord", "AbortTransactionRecord"}
 DROPPED = {"throttle_time_ms", "unknown_tags"}
@@ -37,13 +36,14 @@ FEATURES = {"metadata.version": (7, 30), "group.version": (0, 1), "transaction.v
             "eligible.leader.replicas.version": (0, 1), "share.version": (0, 2),
             "streams.version": (0, 1), "kraft.version": (0, 1)}
 UNKNOWN_LEADER, FENCED_LEADER = 75, 74
-# Of every broker: ours are taken for gone when they have no connection and cannot be dialled.
+# The address of every broker: ours treats brokers without a connection that it cannot dial as
+# failed.
 LISTENER = socket.create_server(("127.0.0.1", 0))
 FOUND_MAX = 10
 
 
 def controllers(root, settings=None):
-    """(Kafka's, ours), not started."""
+    """Return (Kafka's controller, ours), not started."""
     found = []
     for kind, name in ((Kafka, "theirs"), (Brokerd, "ours")):
         port = free_port()
@@ -61,7 +61,7 @@ def controllers(root, settings=None):
 
 
 class Side:
-    """One controller: what it decided so far. `image`: of its records."""
+    """One controller and its records so far. `image`: of its records."""
 
     def __init__(self, node):
         self.node = node
@@ -88,7 +88,7 @@ class Side:
     # ---- the log --------------------------------------------------------------------------------
 
     async def records(self) -> list:
-        """The records since the last time, comparable."""
+        """Return the new records in comparable form."""
         found = []
         while stretch := await self._stretch():
             for position, header in batch.walk(stretch):
@@ -101,7 +101,7 @@ class Side:
                 if type(record).__name__ not in THEIR_OWN]
 
     async def _stretch(self) -> bytes:
-        """Committed bytes from where the last ones ended."""
+        """Return the committed bytes after the previous ones."""
         new = messages.FetchRequest
         while True:
             answer = await self.call(new(
@@ -115,7 +115,8 @@ class Side:
                 self.epoch = row.current_leader.leader_epoch
                 continue
             if row.snapshot_id.end_offset >= 0:
-                # What a snapshot stands for was compared, or is not asked about.
+                # The records that a snapshot covers were compared already or are not part of the
+                # test.
                 self._next, self._last_epoch = row.snapshot_id.end_offset, row.snapshot_id.epoch
                 continue
             assert not row.error_code, row
@@ -135,13 +136,13 @@ class Side:
             if kind not in THEIR_OWN:
                 self.image = apply(self.image, [record], offset, self.epoch)
 
-    # ---- comparable -----------------------------------------------------------------------------
+    # ---- comparable form ----------------------------------------------------------------------
 
     def shown(self, value, name: str = ""):
-        """A message as a dict, without what this controller made up."""
+        """Return a message as a dict, without values that this controller generated."""
         if isinstance(value, (bytes, memoryview)):
             value = bytes(value)
-            # What was only tried has an id that no record has.
+            # The topic id of a validate-only request is in no record.
             return self._names.get(value, "no id" if name == "topic_id" else value)
         if isinstance(value, (list, tuple)):
             rows = [self.shown(row, name) for row in value]
@@ -153,7 +154,7 @@ class Side:
                     for field in type(value).__slots__ if field not in DROPPED}
         return value
 
-    # ---- what requests need of this side --------------------------------------------------------
+    # ---- request fields that depend on the side ---------------------------------------------
 
     def topic_id(self, name: str) -> bytes:
         return self.image.topics[name].id if name in self.image.topics else b"\x77" * 16
@@ -167,7 +168,7 @@ class Side:
 
 
 class Oracle:
-    """Both sides. `found`: where they parted; `steps`: how many were compared."""
+    """Both sides. `found`: their differences; `steps`: number of comparisons."""
 
     def __init__(self, theirs: Side, ours: Side):
         self.sides = theirs, ours
@@ -177,12 +178,15 @@ class Oracle:
 
     @property
     def image(self) -> Image:
-        """The state that both have."""
+        """Return the image that both have."""
         return self.sides[1].image
 
     async def ask(self, make, version: int, label: str = "", seen=None) -> dict:
-        """Asks both what make(side) gives; both must answer and record the same. Keeps (1). seen:
-        (a side, its answer shown) -> what is compared of the answer, and instead of records."""
+        """Send both the request from make(side) and compare responses and records.
+
+        Keeps to the same requests. seen: (a side, its shown response) -> the values to compare
+        instead of response and records.
+        """
         answers, records = [], []
         for side in self.sides:
             request = make(side)
@@ -202,7 +206,7 @@ class Oracle:
             label += f" {_texts(answers[0])}"
             self.found.append("\n".join([label, *found, "kafka:", *map(str, records[0]), "ours:",
                                          *map(str, records[1])]))
-        # What follows the first ones follows from them.
+        # Later differences follow from the first ones.
         assert len(self.found) < FOUND_MAX, self.report
         return answers[1]
 
@@ -219,7 +223,7 @@ def _texts(value) -> list:
 
 
 def _without_texts(value):
-    """Texts say more or less; whether there is one is compared."""
+    """Replace error texts by whether there is one, because their wording differs."""
     if isinstance(value, dict):
         return {key: bool(part) if key == "error_message" else _without_texts(part)
                 for key, part in value.items()}
@@ -227,7 +231,7 @@ def _without_texts(value):
 
 
 def compared(nodes, scenario, *arguments) -> None:
-    """Runs the coroutine scenario(oracle, ...) on a pair of running controllers."""
+    """Run the coroutine scenario(oracle, ...) on a pair of running controllers."""
     async def run():
         async with contextlib.AsyncExitStack() as stack:
             sides = []
@@ -267,7 +271,7 @@ def directory(broker_id: int, number: int = 0) -> bytes:
 
 def heartbeat(broker_id: int, *, fence=False, stop=False, offline=(), cordoned=None,
               seen=1 << 40, epoch: int | None = None):
-    """offline, cordoned: numbers of directories."""
+    """Return a heartbeat. offline, cordoned: numbers of directories."""
     return lambda side: messages.BrokerHeartbeatRequest(
         broker_id=broker_id, current_metadata_offset=seen, want_fence=fence, want_shut_down=stop,
         broker_epoch=side.broker_epoch(broker_id) if epoch is None else epoch,
@@ -302,8 +306,11 @@ def growth(name: str, count: int, replicas: list | None = None):
 def isr_change(name: str, index: int, isr: list, *, of: int | None = None, leader_epoch: int = 0,
                partition_epoch: int = 0, recovery: int | None = None, stale: int | None = None,
                epochs: bool = True):
-    """of: who asks, by default the leader. leader_epoch, partition_epoch: added to the right ones.
-    stale: a replica that is named with a former epoch."""
+    """Return an AlterPartition request.
+
+    of: the sender, by default the leader. leader_epoch, partition_epoch: added to the correct ones.
+    stale: a replica to name with an older epoch.
+    """
     new = messages.AlterPartitionRequest
 
     def make(side):
@@ -322,7 +329,7 @@ def isr_change(name: str, index: int, isr: list, *, of: int | None = None, leade
 
 
 def election(kind: int, rows: list | None):
-    """rows: (topic, partition)."""
+    """Return an ElectLeaders request. rows: (topic, partition)."""
     new = messages.ElectLeadersRequest
     return lambda _: new(election_type=kind, timeout_ms=10_000, topic_partitions=rows and [
         new.TopicPartitions(topic=name, partitions=[index]) for name, index in rows])
@@ -342,7 +349,7 @@ def reassignments():
 
 
 def configs(kind: int, resource: str, changes: list, validate=False):
-    """changes: (name, operation, value); operation 0 set, 1 delete, 2 append, 3 subtract."""
+    """changes: (name, operation, value). Operations: 0 set, 1 delete, 2 append, 3 subtract."""
     new = messages.IncrementalAlterConfigsRequest
     return lambda _: new(validate_only=validate, resources=[new.AlterConfigsResource(
         resource_type=kind, resource_name=resource, configs=[new.AlterableConfig(
@@ -367,7 +374,7 @@ def quotas(entity: list, changes: list, validate=False):
 
 
 def credentials(user: str, mechanism: int, iterations: int | None = 4096):
-    """iterations: None to delete."""
+    """Return a change of SCRAM credentials. iterations: None deletes them."""
     new = messages.AlterUserScramCredentialsRequest
     return lambda _: new(
         deletions=[new.ScramCredentialDeletion(name=user, mechanism=mechanism)]
@@ -378,7 +385,7 @@ def credentials(user: str, mechanism: int, iterations: int | None = 4096):
 
 
 def features(updates: list, validate=False):
-    """updates: (name, level, kind); kind 1 upgrade, 2 safe downgrade, 3 unsafe downgrade."""
+    """updates: (name, level, kind). Kinds: 1 upgrade, 2 safe downgrade, 3 unsafe downgrade."""
     new = messages.UpdateFeaturesRequest
     return lambda _: new(timeout_ms=10_000, validate_only=validate, feature_updates=[
         new.FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=kind)
@@ -408,19 +415,19 @@ def producer_ids(broker_id: int, epoch: int | None = None):
 
 RULE = {"resource_type": 2, "resource_name": "t", "resource_pattern_type": 3,
         "principal": "User:a", "host": "*", "operation": 3, "permission_type": 3}
-# Matches everything.
+# Matches every rule.
 FILTER = {"resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1,
           "principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1}
 
 
 def rules(*changes: dict):
-    """Each changes RULE."""
+    """Return a request to create variations of RULE."""
     new = messages.CreateAclsRequest
     return lambda _: new(creations=[new.AclCreation(**{**RULE, **change}) for change in changes])
 
 
 def rules_gone(*changes: dict):
-    """Each changes FILTER."""
+    """Return a request to delete by variations of FILTER."""
     new = messages.DeleteAclsRequest
     return lambda _: new(filters=[new.DeleteAclsFilter(**{**FILTER, **change})
                                   for change in changes])

@@ -1,4 +1,4 @@
-"""Other people's clients while brokers are killed and restarted under them: three brokerds."""
+"""Third-party clients continue while three brokerds are killed and restarted."""
 
 import itertools
 
@@ -24,7 +24,7 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture(params=list(STARTS))
 def steady(request, cluster, tmp_path):
-    """A client at work on a topic of one partition, which all three have."""
+    """A running client on a topic with one partition and three replicas."""
     topic = created(cluster, f"steady-{next(NUMBERS)}", 1)
     with open(tmp_path / "errors.txt", "wb") as errors:
         try:
@@ -38,7 +38,7 @@ def steady(request, cluster, tmp_path):
 
 
 def goes_on(cluster, steady) -> None:
-    """Returns once records that were sent from now on are acknowledged, and read by the group."""
+    """Wait until new records are acknowledged and the group has read them."""
     before = max(steady.acknowledged, default=-1)
     until(lambda: steady.acknowledged and max(steady.acknowledged) > before + 50, WAIT_S,
           f"{steady.failed[:3]}\n{cluster.tails()}")
@@ -47,7 +47,7 @@ def goes_on(cluster, steady) -> None:
 
 
 def check(cluster, steady) -> None:
-    """Nothing was refused; what was acknowledged is there once, in order, and was read."""
+    """Check that no request failed and that acknowledged records were read once and in order."""
     steady.end_producer()
     assert not steady.failed, steady.failed[:3]
     part = TopicPartition(steady.topic, 0)

@@ -1,4 +1,4 @@
-"""Our controller against Kafka's: the same requests, the same answers and the same records."""
+"""Our controller compared with Kafka's: same requests, same responses, same records."""
 
 import random
 
@@ -11,8 +11,8 @@ from tests.cluster.oracle import (
     registration, rules, rules_described, rules_gone, unregistration,
 )
 
-# Slow because of Kafka: on a busy machine its controller lets sessions end and moves wait amid a
-# scenario, and the records part.
+# Slow because of Kafka: on a busy machine, sessions and reassignments time out in its controller,
+# and the records differ.
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 
 BROKERS = (1, 2, 3, 4, 5)
@@ -28,7 +28,7 @@ ACLS = 3
 
 @pytest.fixture
 def controllers(tmp_path):
-    """Kafka's and ours, both new: what one test leaves behind parts the two in another."""
+    """Kafka's controller and ours, new for each test: old state would cause differences."""
     nodes = oracle.controllers(tmp_path)
     try:
         for node in nodes:
@@ -46,13 +46,13 @@ async def join(both, broker_id, incarnation=1, **options):
 
 
 async def joined(both, count=5):
-    """All the brokers are there, unfenced, and the oracle at the log's end."""
+    """Register and unfence all brokers, and read the records up to the log's end."""
     for side in both.sides:
         await side.records()
     for id_ in BROKERS[:count]:
         number = len(both.image.topics) % 250 + 1
         if id_ in both.image.brokers:
-            # Another process is taken only after the session of the one before.
+            # A new process can register only after the session of the previous one.
             await both.ask(unregistration(id_), 0)
         await join(both, id_, number, rack=f"rack-{id_ % 2}", directories=2)
 
@@ -61,7 +61,7 @@ def test_controllers_begin_with_the_same(controllers):
     async def scenario(both):
         theirs, ours = [await side.records() for side in both.sides]
         levels = [record["name"] for kind, record in ours if kind == "FeatureLevelRecord"]
-        # There are features that we do not have.
+        # Kafka has features that we do not have.
         assert sorted(ours, key=repr) == sorted((
             (kind, record) for kind, record in theirs
             if kind != "FeatureLevelRecord" or record["name"] in levels), key=repr)
@@ -166,8 +166,8 @@ def test_isr_changes_and_elections(controllers):
         await both.ask(election(PREFERRED, None), ELECT)
         await both.ask(heartbeat(2, stop=True), BEAT)
         await both.ask(configs(TOPIC, "i", [("min.insync.replicas", SET, "1")]), CONFIGS)
-        # It stays: Kafka's controller fails when a broker is unregistered that was eligible for a
-        # topic that is gone.
+        # The topic stays: Kafka's controller fails when a broker is unregistered that was eligible
+        # for a deleted topic.
 
     oracle.compared(controllers, scenario)
 
@@ -295,8 +295,8 @@ def test_directories_that_are_cordoned(controllers):
 
 
 def test_access_rules(controllers):
-    # What a version does not know Kafka closes the connection for, and what its brokers refuse its
-    # controller answers with -1: tests/wire asks brokers.
+    # For unsupported versions Kafka closes the connection, and for requests that its brokers reject
+    # its controller returns -1: tests/wire compares brokers.
     async def scenario(both):
         await joined(both, 1)
         await both.ask(rules({}), ACLS)
@@ -331,8 +331,10 @@ def test_access_rules(controllers):
 
 
 class Placed:
-    """What of a side's automatic placement has to be as the other's: not which brokers, but how
-    they are spread."""
+    """Properties of automatic placement that both sides must share.
+
+    The chosen brokers may differ, but not how replicas are distributed.
+    """
 
     def __init__(self, topic: str):
         self._topic = topic
@@ -355,8 +357,10 @@ class Placed:
 
     @staticmethod
     def _even(side, topic) -> bool:
-        """Racks take turns in leading, and so do the brokers of a rack; the order is drawn anew
-        after as many partitions as there are brokers."""
+        """Return True if racks, and brokers in a rack, lead in turn.
+
+        The order is drawn again after as many partitions as there are brokers.
+        """
         leads: dict = {}
         for state in topic.partitions:
             broker = side.image.brokers[state.replicas[0]]
@@ -375,7 +379,7 @@ def test_where_new_replicas_go_by_themselves(controllers):
                            seen=Placed(name))
             if more:
                 await both.ask(growth(name, more), GROW, seen=Placed(name))
-            # What lies elsewhere on each side would part what comes after.
+            # Different placements would cause differences in the following steps.
             if name in both.image.topics:
                 await both.ask(deletion(name), DROP)
 
@@ -399,7 +403,7 @@ def test_where_new_replicas_go_by_themselves(controllers):
 # ---- random walks -------------------------------------------------------------------------------
 
 class Walk:
-    """Steps that make sense now, most of the time."""
+    """Random steps, most of them valid."""
 
     def __init__(self, both, seed):
         self._both = both
@@ -413,7 +417,7 @@ class Walk:
                       if name.startswith(self._prefix))
 
     def _partition(self):
-        """(topic, partition), None without topics."""
+        """Return a random (topic, partition), or None without topics."""
         topics = self._topics()
         if not topics:
             return None
@@ -441,7 +445,7 @@ class Walk:
                 if self._source.random() < 0.5 else ()), CREATE)
 
     async def _delete(self) -> None:
-        # See above why not those with eligible replicas.
+        # Topics with eligible replicas are excluded, see above.
         may_go = [topic for topic in self._topics() if not any(
             state.eligible_leader_replicas for state in topic.partitions)]
         if may_go and len(self._topics()) > 4:
@@ -452,7 +456,7 @@ class Walk:
             topic = self._both.image.topics[found[0]]
             sizes = {len(state.replicas) for state in topic.partitions}
             size = min(sizes)
-            # While some partitions have more replicas for a move, Kafka goes by any.
+            # Kafka uses the replica count of any partition, and a reassignment may have raised it.
             if len(topic.partitions) < 5 and len(sizes) == 1:
                 await self._both.ask(growth(topic.name, len(topic.partitions) + 1,
                                             [self._some(size, size)]), GROW)
@@ -471,8 +475,8 @@ class Walk:
     async def _beat(self, **wanted) -> None:
         id_ = self._source.choice(BROKERS)
         broker = self._both.image.brokers[id_]
-        # Kafka's fences one that is fenced once more when that wants to stop; when it lets one go
-        # that is stopping depends on topics that were deleted, too.
+        # Kafka fences a fenced broker again when it requests its shutdown. Whether it lets a
+        # stopping broker go also depends on deleted topics.
         if not (broker.in_controlled_shutdown or wanted.get("stop") and broker.fenced):
             await self._both.ask(heartbeat(id_, **wanted), BEAT)
 
@@ -490,8 +494,8 @@ class Walk:
         is_clean = self._source.random() < 0.5
         await self._both.ask(unregistration(id_), 0)
         for _ in range(2):
-            # The second takes the place of a process that was not heard of. A clean stop is told
-            # by the former epoch.
+            # The second registration replaces a silent process. A clean shutdown passes the
+            # previous epoch.
             self._incarnations[id_] = self._incarnations[id_] % 250 + 1
             await self._both.ask(lambda side: registration(
                 id_, self._incarnations[id_], rack=f"rack-{id_ % 2}", directories=2,
@@ -505,7 +509,8 @@ class Walk:
 
     async def _move(self) -> None:
         found = self._partition()
-        # A second move amid one: Kafka forgets that what the first one adds is not there yet.
+        # For a reassignment during another one, Kafka forgets that the replicas added first are not
+        # in sync yet.
         if found and not self._both.image.partition(*found).adding_replicas:
             await self._both.ask(reassignment(*found, self._some()), MOVE)
             await self._both.ask(reassignments(), 0)
@@ -513,7 +518,8 @@ class Walk:
     async def _cancel(self) -> None:
         if found := self._partition():
             state = self._both.image.partition(*found)
-            # Where only new replicas are in sync, or none is, ours goes by rules of its own.
+            # Where only new replicas or none are in sync, our controller deliberately has different
+            # rules.
             if not state.adding_replicas or set(state.isr) - set(state.adding_replicas):
                 await self._both.ask(reassignment(*found, None), MOVE)
 
@@ -554,5 +560,6 @@ async def walk(both, seed, steps):
 
 
 def test_a_random_walk(controllers):
-    # Other walks meet what differs on purpose: a broker that a move took away is eligible no more.
+    # Other walks reach intended differences: a broker removed by a reassignment is no longer
+    # eligible.
     oracle.compared(controllers, walk, 1, 60)

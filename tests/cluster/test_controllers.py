@@ -1,4 +1,4 @@
-"""Three brokerds with their etcds: who decides, and who does when that one is killed."""
+"""Three brokerds with etcd: the active controller, and failover when it is killed."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def seen_by(broker) -> dict:
 
 
 def decider(cluster) -> int:
-    """The node that every broker takes for the active controller, 0 while they do not agree."""
+    """Return the node that all brokers report as active controller, or 0 if they disagree."""
     found = {(seen_by(broker)["quorum"] or {"leader": 0})["leader"]
              for broker in cluster.brokers.values() if broker.alive()}
     return found.pop() if len(found) == 1 else 0

@@ -1,5 +1,7 @@
-"""Nodes that must not take the place of a living controller: a second empty node with the same
-addresses, a node of another cluster."""
+"""Nodes that must not replace a living controller.
+
+A second empty node with the same addresses, a node of another cluster.
+"""
 
 import shutil
 import time
@@ -23,14 +25,14 @@ def cluster(tmp_path):
 
 
 def twin_of(broker, root, **settings) -> Brokerd:
-    """An empty node with the addresses of `broker`, but with a client listener of its own."""
+    """Return an empty node with the addresses of `broker`, but with its own client listener."""
     controller = broker.overrides["listeners"].partition(",")[2]
     return Brokerd(root, {**broker.overrides, **settings,
                           "listeners": f"PLAINTEXT://127.0.0.1:{free_port()},{controller}"})
 
 
 def ends(node) -> str:
-    """Starts a node that must end with an error; returns what it printed."""
+    """Start a node that must exit with an error; return its output."""
     with pytest.raises(BrokerDied):
         node.start(END_S)
     return " ".join(node.tail().split())
@@ -99,7 +101,7 @@ def test_an_operator_replaces_a_member_that_is_not_proven_gone(cluster, tmp_path
     assert members_of(cluster) == before
     told = run("cluster", "replace", "2", "--force", broker=cluster.brokers[1])
     assert "was removed" in told.out
-    # The removed process must not go on as a controller without a member.
+    # The removed process must not continue as a controller without membership.
     until(lambda: not cluster.brokers[2].alive(), 60, cluster.tails())
     assert "was removed from its cluster" in cluster.brokers[2].tail(6000)
     assert before.items() - members_of(cluster).items() == {("node-2", before["node-2"])}

@@ -1,4 +1,4 @@
-"""CreateTopics asked of three brokerds from before they begin until they are one cluster."""
+"""CreateTopics requests to three brokerds, from before their start until they form a cluster."""
 
 import asyncio
 import threading
@@ -12,15 +12,16 @@ from tests.clusters import START_S, Cluster, until
 
 NEW = messages.CreateTopicsRequest
 VERSION, PARTITIONS, MADE = 7, 2, 5
-# Before enough brokers are there; before one says who decides; a try before was carried out.
+# Too few brokers; no active controller yet; an earlier attempt was executed.
 REFUSALS = {ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.NOT_CONTROLLER,
             ErrorCode.REQUEST_TIMED_OUT}
 
 
 class Asker(threading.Thread):
-    """Asks one broker for topic after topic, of one and of three replicas, until enough are made.
+    """Creates topics with one and with three replicas at one broker until enough exist.
 
-    made: their replicas by name. refusals: what else it was answered."""
+    made: name -> replica count. refusals: all other error codes.
+    """
 
     def __init__(self, broker):
         super().__init__(daemon=True)
@@ -58,7 +59,7 @@ class Asker(threading.Thread):
 
 
 def in_sync(broker) -> dict:
-    """topic: how many replicas are in sync in each partition, of those that have a leader."""
+    """Return topic -> ISR sizes of its partitions that have a leader."""
     with Admin({"bootstrap.servers": broker.bootstrap}) as admin:
         found = admin.describe_topics(list(admin.list_topics()))
     return {name: [len(part.isr) for part in topic.partitions.values() if part.leader is not None]

@@ -1,5 +1,7 @@
-"""Streams groups and share groups whose coordinator's broker dies amid a rebalance: the next one
-goes on where that was, and nobody has to join again."""
+"""Streams and share groups whose coordinator dies during a rebalance.
+
+The next coordinator continues the rebalance, and no member has to join again.
+"""
 
 import itertools
 import time
@@ -16,7 +18,7 @@ from tests.security.caller import Caller
 from tests.wire.raw import Closed
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
-LONG_MS = 3_600_000      # No member is missed, however long a failover takes.
+LONG_MS = 3_600_000  # No member's session expires, however long a failover takes.
 SETTINGS = {"broker.session.timeout.ms": 1500, "offsets.topic.num.partitions": 1,
             "group.streams.session.timeout.ms": LONG_MS,
             "group.streams.max.session.timeout.ms": LONG_MS,
@@ -51,7 +53,7 @@ def cluster(shared):
 
 
 class Group:
-    """A group and the topic that it reads. describe: the request's class, its key and version."""
+    """A group and its topic. describe: the request's class, its key and version."""
 
     def __init__(self, cluster, describe):
         self.cluster = cluster
@@ -64,7 +66,9 @@ class Group:
         cluster.wait_in_sync(self.topic)
 
     def ask(self, key, version, request, code=lambda answer: answer.error_code):
-        """The coordinator's answer, whichever broker that is by now."""
+        """Send a request to the current coordinator, retry until it succeeds, and return the
+        response.
+        """
         end_s = time.monotonic() + WAIT_S
         while time.monotonic() < end_s:
             try:
@@ -80,7 +84,7 @@ class Group:
         raise AssertionError(f"no coordinator answers {request}")
 
     def coordinator(self):
-        """A connection to it; None while there is none."""
+        """Return a connection to the coordinator, or None."""
         host, port = self.cluster.bootstrap.split(",")[0].rsplit(":", 1)
         with Caller(int(port), host=host) as asked:
             found = asked.ask(api.FIND_COORDINATOR, 4, messages.FindCoordinatorRequest(
@@ -101,7 +105,7 @@ class Group:
         return found
 
     def lose_coordinator(self):
-        """Its broker dies; returns when another one leads what it led."""
+        """Kill the coordinator's broker and wait until another one leads its partitions."""
         self.cluster.wait_in_sync(OFFSETS)
         leader = self.cluster.leader(OFFSETS)
         self.cluster.kill(leader)
@@ -112,7 +116,7 @@ class Group:
 
 
 class Application:
-    """A member of a Streams group. told: what it is to run; owned: what it runs."""
+    """A member of a Streams group. told: its assigned tasks; owned: its running tasks."""
 
     def __init__(self, group, name):
         self.group, self.name = group, name
@@ -127,7 +131,7 @@ class Application:
         self.heard({})
 
     def heard(self, more):
-        """One heartbeat, with all that the member runs."""
+        """Send a heartbeat with all running tasks."""
         owned = {"0": {index for _, index in self.owned}} if self.owned else {}
         answer = self.group.ask(api.STREAMS_GROUP_HEARTBEAT, 0,
                                 messages.StreamsGroupHeartbeatRequest(
@@ -142,14 +146,14 @@ class Application:
             self.told = found[0]
 
     def run(self, *others):
-        """Does what it was told to."""
+        """Apply the assignment."""
         for other in others:
             assert self.told.isdisjoint(other.owned), (self.name, self.told, other.owned)
         self.owned = set(self.told)
 
 
 def streams(cluster):
-    """(the group, a member that runs every task, one that has just joined)"""
+    """(the group, a member that runs every task, a new member)"""
     group = Group(cluster, (messages.StreamsGroupDescribeRequest, api.STREAMS_GROUP_DESCRIBE, 0))
     first, second = Application(group, "first"), Application(group, "second")
     first.join()
@@ -162,17 +166,17 @@ def streams(cluster):
 
 
 def nothing_yet(first):
-    """The first member does not know that there is another one."""
+    """State before the first member learns of the second."""
 
 
 def told_only(first):
-    """It knows, and still runs all tasks."""
+    """The first member received its new assignment and still runs all tasks."""
     first.beat()
     assert len(first.told) == PARTITIONS // 2
 
 
 def given_up(first):
-    """It has given up what is the other one's, who does not know."""
+    """The first member revoked the second's tasks, which the second does not know yet."""
     told_only(first)
     first.run()
     first.beat()

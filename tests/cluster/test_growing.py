@@ -1,4 +1,4 @@
-"""A single node with data becomes the first of three machines, and the last one again."""
+"""A single node with data becomes the first of three machines, and finally a single node again."""
 
 import shutil
 import threading
@@ -22,8 +22,10 @@ INTERNAL = ("__consumer_offsets", "__transaction_state")
 
 
 class Writer(threading.Thread):
-    """Numbers its records, and has each acknowledged before the next one, until it is told to end.
-    What became of each is known: the producer is idempotent and tries for a minute."""
+    """Writes numbered records, one at a time, until it is stopped.
+
+    Every outcome is known: the producer is idempotent and retries for a minute.
+    """
 
     def __init__(self, bootstrap, topic):
         super().__init__(daemon=True)
@@ -55,12 +57,12 @@ class Writer(threading.Thread):
 
 
 def detach(broker) -> None:
-    """Lets the stopped node leave its cluster."""
+    """Detach the stopped node from its cluster."""
     assert cli.brokerd(["detach", "--override", f"log.dirs={broker.data_dir}"]) == 0
 
 
 def alone(cluster) -> Brokerd:
-    """The first machine's broker as a single node, with the same directories and port."""
+    """Return the first machine's broker as a single node, with the same directories and port."""
     first = cluster.brokers[1]
     single = Brokerd(first.root, {"node.id": 1, **SETTINGS})
     single.port = first.port
@@ -68,7 +70,7 @@ def alone(cluster) -> Brokerd:
 
 
 def filled(broker) -> None:
-    """Topics with settings, a group, a transaction, a rule: what a cluster is to take over."""
+    """Create the state that the cluster must preserve: settings, a group, a transaction, an ACL."""
     with Admin({"bootstrap.servers": broker.bootstrap}) as admin:
         admin.create_topics([NewTopic("orders", 1, 1),
                              NewTopic("paid", 2, 1, configs={"retention.ms": "86400000"})])
@@ -85,7 +87,7 @@ def filled(broker) -> None:
 
 
 def allow(broker) -> None:
-    """An access rule."""
+    """Create an ACL."""
     new = messages.CreateAclsRequest
     with Caller(broker.port) as caller:
         answer = caller.ask(api.CREATE_ACLS, 3, new(creations=[new.AclCreation(
@@ -96,7 +98,7 @@ def allow(broker) -> None:
 
 
 def allowed(broker) -> list:
-    """Who the access rules name."""
+    """Return the principals of the ACLs."""
     with Caller(broker.port) as caller:
         answer = caller.ask(api.DESCRIBE_ACLS, 3, messages.DescribeAclsRequest(
             resource_type_filter=authorizer.ANY, resource_name_filter=None,
@@ -106,7 +108,7 @@ def allowed(broker) -> list:
 
 
 def read(broker, count) -> list:
-    """What the group reads next; it commits that."""
+    """Read the group's next records and commit."""
     with Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "tills",
                    "auto.offset.reset": "earliest", "enable.auto.commit": False,
                    "isolation.level": "read_committed"}) as consumer:
@@ -128,7 +130,7 @@ def values(broker, topic) -> list:
 
 
 def check_all(broker, acknowledged) -> None:
-    """Nothing is lost or doubled, and what was known is known."""
+    """Check that no record is lost or duplicated and that all state is preserved."""
     assert values(broker, "orders") == acknowledged
     described = run("topics", "describe", "paid", "--json", broker=broker).json[0]
     assert described["configs"]["retention.ms"] == "86400000"
@@ -138,7 +140,7 @@ def check_all(broker, acknowledged) -> None:
         producer.begin_transaction()
         producer.send("paid", b"next", partition=0)
         producer.commit_transaction()
-    # The group goes on behind what it had committed.
+    # The group continues at its committed offset.
     assert read(broker, 1) == [b"next"]
 
 

@@ -1,4 +1,4 @@
-"""Internal topics of a cluster in which fewer brokers are registered than they have replicas."""
+"""Internal topics of a cluster with fewer brokers than their replication factor."""
 
 import pytest
 
@@ -19,7 +19,7 @@ WAIT_S = 60
 
 @pytest.fixture(scope="module")
 def shared():
-    """Three brokers beside their controller."""
+    """Three brokers, separate from their controller."""
     with Cluster(3, processes=True, settings={
             "group.initial.rebalance.delay.ms": 0, "default.replication.factor": 1,
             "offsets.topic.num.partitions": 2, "transaction.state.log.num.partitions": 2,
@@ -43,7 +43,7 @@ def coordinator_errors(broker) -> list:
 
 
 def factors(broker) -> dict:
-    """Internal topic -> the number of replicas of its partitions."""
+    """Return internal topic -> replication factor."""
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         found = admin.describe_topics([name for name in admin.list_topics(internal=True)
                                        if name in TOPICS])

@@ -1,4 +1,4 @@
-"""Brokers with several log directories: one fails, and only what lies in it moves."""
+"""Brokers with several log directories: if one fails, only its partitions move."""
 
 import errno
 
@@ -15,7 +15,7 @@ VICTIM = 2
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """Three brokers, the disks of the second of which fail on command."""
+    """Three brokers; the disks of the second fail on demand."""
     root = tmp_path_factory.mktemp("directories")
     made = Cluster(root, settings={"broker.session.timeout.ms": 3000})
     for broker in made.brokers.values():
@@ -27,12 +27,12 @@ def cluster(tmp_path_factory):
 
 
 def bad(broker):
-    """The directory that may fail."""
+    """Return the directory that may fail."""
     return broker.root / "more"
 
 
 def states(cluster, topic) -> dict:
-    """Partition -> (leader, isr), as a broker tells that has no part in it."""
+    """Return partition -> (leader, isr) from a broker that is not involved."""
     told = run("topics", "describe", topic, "--json", broker=cluster.brokers[1]).json[0]
     return {part["partition"]: (part["leader"], part["isr"]) for part in told["partitions"]}
 
@@ -72,7 +72,7 @@ def test_a_directory_that_fails_costs_its_replicas_and_nothing_else(cluster):
     told = run("cluster", "explain", f"spread-{min(lost)}", broker=cluster.brokers[1]).out
     assert f"Broker {VICTIM} cannot use the log directory of this replica" in told
 
-    # It starts without it, and makes the replicas nowhere else.
+    # It starts without the directory and does not re-create its replicas elsewhere.
     victim.stop()
     cluster.start_broker(VICTIM)
     until(lambda: {index for index, (_, isr) in states(cluster, "spread").items()

@@ -1,5 +1,7 @@
-"""Three brokerds that log in to each other with tokens of an issuer, or with tickets of a KDC:
-brokers, controllers and followers, while logins end."""
+"""Three brokerds that authenticate to each other with OAuth tokens or Kerberos tickets.
+
+Brokers, controllers and followers, across the expiry of logins.
+"""
 
 import json
 import time
@@ -32,7 +34,8 @@ def shared(mechanism: str, jaas: str) -> dict:
 
 @contextmanager
 def by_token(root):
-    """(cluster, settings of an administrator, how many tokens were given so far)."""
+    """Yield (cluster, admin client's settings, function that returns the number of issued tokens).
+    """
     issuer = Issuer()
     clients = {"node": "of nodes", "admin": "of all"}
     with served(issuer, clients, lasts_s=LIFE_S) as server:
@@ -54,7 +57,7 @@ def by_token(root):
 
 @contextmanager
 def by_ticket(root):
-    """The same; tickets shown, as the KDC has logged them."""
+    """The same with tickets, counted in the KDC's log."""
     with Realm(root) as realm:
         hosts = [f"kafka/127.0.0.{number}@{REALM}" for number in NODES]
         keytab, admins = realm.keytab(*hosts), realm.keytab("admin")
@@ -101,7 +104,7 @@ def test_nodes_know_each_other_while_logins_end_and_one_of_them_dies(way, tmp_pa
 
 
 def sending(producer, more) -> int:
-    """How many records were acknowledged by all of the ISR, one after the other."""
+    """Send records with acks=all one after the other; return how many were acknowledged."""
     sent = 0
     while more():
         producer.send("orders", b"%d" % sent, partition=sent % 3).result(60)

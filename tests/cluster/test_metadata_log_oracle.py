@@ -1,4 +1,5 @@
-"""Who follows the metadata log, or asks about it, hears from our controller what Kafka's says."""
+"""Fetches and queries of the metadata log get the same responses from our controller and Kafka's.
+"""
 
 import asyncio
 
@@ -10,7 +11,7 @@ from tests.cluster.oracle import configs
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 
-# Kafka's log ends where its records do: nothing is written by itself.
+# Kafka's log ends with its last record: no record is written without a request.
 SETTINGS = {"metadata.log.max.snapshot.interval.ms": 2000, "metadata.max.idle.interval.ms": 0}
 BROKER = 4
 SNAPSHOTS_TRIED_MAX = 60
@@ -18,11 +19,11 @@ TOPIC = "__cluster_metadata"
 FETCH, CLUSTER = 17, 2
 SELF_MADE = {"last_fetch_timestamp", "last_caught_up_timestamp", "port", "host", "cluster_id",
              "voter_directory_id", "replica_directory_id",
-             "log_start_offset"}       # Ours begins where its newest snapshot ends.
+             "log_start_offset"}  # Our log begins at the end of its newest snapshot.
 
 
 async def with_snapshots(both):
-    """Each has a snapshot; with the next record after its time one is due."""
+    """Wait until each side has a snapshot. A record after the interval triggers it."""
     for side in both.sides:
         await side.records()
     number = 0
@@ -49,7 +50,7 @@ def controllers(tmp_path_factory):
 
 
 def newest_snapshot(side) -> tuple:
-    """(end offset, epoch)."""
+    """Return (end offset, epoch) of the newest snapshot."""
     folder = side.node.data_dir / f"{TOPIC}-0"
     name = max((path.stem for path in folder.glob("*.checkpoint")), default="0-0")
     end, _, epoch = name.partition("-")
@@ -57,7 +58,8 @@ def newest_snapshot(side) -> tuple:
 
 
 def seen(side, answer):
-    """Without what each makes by itself; offsets and epochs by what they mean."""
+    """Remove generated values from a response, and translate offsets and epochs to their meaning.
+    """
     def shown(value, name=""):
         if isinstance(value, dict):
             return {key: shown(part, key) for key, part in value.items() if key not in SELF_MADE}
@@ -76,8 +78,11 @@ def seen(side, answer):
 
 
 def fetch(offset=0, epoch=0, **more):
-    """offset, epoch: numbers, or (side) -> number. more: replaces fields of the partition, or of
-    the request."""
+    """Return a Fetch request.
+
+    offset, epoch: numbers, or (side) -> number. more: replaces fields of the partition or of the
+    request.
+    """
     new = messages.FetchRequest
 
     def make(side):
@@ -126,8 +131,11 @@ def test_fetches_of_the_metadata_log(controllers):
 
 
 def granted(side, answer):
-    """Whether it was: why not, Kafka 4.3.1 cannot say. Its answers with an error have no records,
-    which the answer must have, so that all are -1."""
+    """Return the shown response of a granted vote, else "refused".
+
+    Kafka 4.3.1 cannot return the reason: its error responses lack records, a required field, and
+    become -1.
+    """
     errors = [answer["error_code"], *(row["error_code"] for topic in answer["topics"]
                                       for row in topic["partitions"])]
     return seen(side, answer) if not any(errors) else "refused"
@@ -172,7 +180,7 @@ def test_parts_of_a_snapshot(controllers, version):
         await ask("a coming leader epoch", leader_epoch=lambda side: side.epoch + 1)
         await ask("another partition", partition=1)
         await ask("another topic", name="x")
-        # Without a topic Kafka's controller ends.
+        # A fetch without a topic terminates Kafka's controller.
         await ask("of this cluster", cluster_id=lambda side: side.cluster_id)
         await ask("of another cluster", cluster_id="another")
 
@@ -218,7 +226,7 @@ def test_descriptions_of_the_cluster(controllers):
 
 
 def test_requests_that_a_controller_has(controllers):
-    """Which, and up to which version."""
+    """Compare the supported requests and their highest versions."""
     def ranges(_, answer):
         return sorted((row["api_key"], row["max_version"]) for row in answer["api_keys"])
 

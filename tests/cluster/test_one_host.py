@@ -1,4 +1,4 @@
-"""Three controllers on one address, which differ by their ports alone."""
+"""Three controllers on one address with different ports."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from tests.clusters import Cluster, until
 
 
 def on_one_host(root) -> Cluster:
-    """The cluster, whose nodes all have the address 127.0.0.1."""
+    """Return the cluster, whose nodes all have the address 127.0.0.1."""
     cluster = Cluster(root, settings={"initial.broker.registration.timeout.ms": 15_000})
     voters = ",".join(f"{number}@127.0.0.1:{free_port()}" for number in cluster.brokers)
     for number, broker in cluster.brokers.items():

@@ -1,4 +1,4 @@
-"""Two controllers with one node.id, on an etcd that others run."""
+"""Two controllers with the same node.id on an external etcd."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.tools.support import run
 
 
 def epoch_of(broker) -> int:
-    # start() notes the port of the last listener.
+    # start() stores the port of the last listener.
     broker.port = int(broker.overrides["listeners"].partition(",")[0].rpartition(":")[2])
     return run("cluster", "--json", broker=broker).json["quorum"]["epoch"]
 
@@ -37,7 +37,7 @@ def test_the_second_controller_with_a_node_id_refuses_to_start(tmp_path):
                 second.start(60)
             before = epoch_of(first)
             first.kill()
-            # Its process is proven gone: nothing waits for its lease.
+            # Its process is proven dead, so the new one does not wait for its lease.
             first.start()
             assert epoch_of(first) == before + 1
             assert first.stop() == 0

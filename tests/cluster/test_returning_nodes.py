@@ -1,4 +1,4 @@
-"""A node of a cluster that was started alone, or whose metadata log is not the cluster's."""
+"""A cluster's node that was started as a single node, or whose metadata log is a different one."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def topics_of(broker) -> set:
 
 
 def alone(broker) -> Brokerd:
-    """The node's directories, started without the cluster's settings."""
+    """Return the node's directories, started without the cluster's settings."""
     single = Brokerd(broker.root, {"node.id": broker.overrides["node.id"]})
     single.port = broker.port
     return single
@@ -97,7 +97,7 @@ def test_a_node_whose_metadata_log_diverged_reads_the_clusters_again(cluster):
     first = cluster.brokers[1]
     create(first, "before", 3)
     first.kill()
-    # As if it had left this cluster when directories did not know of theirs.
+    # As if it had left this cluster before directories stored their cluster.
     mark = first.data_dir / meta_properties.MEMBERSHIP
     kept = mark.read_bytes()
     mark.unlink()

@@ -1,4 +1,4 @@
-"""From an Apache Kafka to three machines of ours, Kafka's controller included; and back."""
+"""Migration from an Apache Kafka to three of our machines, including the controller, and back."""
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -31,7 +31,7 @@ def produced(bootstrap, values) -> None:
 
 
 def consumed(bootstrap, count) -> list:
-    """What the group reads next."""
+    """Return the group's next records."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "readers",
                          "auto.offset.reset": "earliest", "enable.auto.commit": False})
     consumer.subscribe(["orders"])
@@ -64,7 +64,7 @@ def everything(bootstrap) -> list:
 
 
 def kafka_alone(root) -> Kafka:
-    """A broker that is its own controller, not started; it keeps its port."""
+    """Return a combined broker and controller, not started; it keeps its port."""
     client_port, controller_port = free_port(), free_port()
     kafka = Kafka(root / "kafka", {
         **SETTINGS, "node.id": KAFKA,
@@ -93,15 +93,15 @@ def test_a_kafka_is_replaced_by_three_machines_and_its_controller_last(tmp_path)
         for number, broker in ours.items():
             broker.port = cluster.brokers[number].port
             broker.start(60)
-        # Everything moves, and what Kafka had in one place has three.
+        # Everything moves, and single replicas become three.
         run("cluster", "move", "*", "--to", "1,2,3", "--wait", "--yes", broker=ours[1])
         produced(ours[1].bootstrap, values[20:40])
-        # Kafka's broker has nothing any more, and its controller comes last.
+        # Kafka's broker has no partition left, and its controller moves last.
         for number in (3, 2, 1):
             ours[number].stop()
         kafka.stop()
         cluster.start()
-        # Kafka's broker is found to be gone.
+        # Kafka's broker is reported as failed.
         until(lambda: support.brokers(cluster.brokers[1]) == [1, 2, 3], 30)
         run("cluster", "grow", "--wait", "--yes", broker=cluster.brokers[1])
         produced(cluster.bootstrap, values[40:])
@@ -120,7 +120,7 @@ TOPICS = {"orders": 4, "accounts": 2}
 
 
 class Load:
-    """Clients that write, read, transact and commit all the time, and what they were told."""
+    """Clients that continuously write, read and commit, also in transactions, and their results."""
 
     def __init__(self, bootstrap: str):
         self.history = History()
@@ -142,7 +142,7 @@ class Load:
         return [*self._writers, *self._readers]
 
     def goes_on(self) -> None:
-        """Returns once each client did more."""
+        """Wait until each client has made progress."""
         before = {client: client.progress for client in self._clients}
 
         def look():
@@ -152,7 +152,7 @@ class Load:
         until(look, 120, f"{[(one.name, one.progress - before[one]) for one in before]}")
 
     def end(self) -> list:
-        """What failed to be sent."""
+        """Stop and return the failed sends."""
         for clients in (self._writers, self._readers):
             for client in clients:
                 client.end(120)
@@ -174,12 +174,12 @@ def test_a_kafka_has_everything_back_while_clients_go_on(tmp_path):
         load = Load(",".join(broker.bootstrap for broker in (kafka, ours[1])))
         load.goes_on()
         for goal in ("1,2,3", str(KAFKA)):
-            # The broker's own topics, with its groups and transactions, move too.
+            # Internal topics with groups and transactions move too.
             run("cluster", "move", "*", "--to", goal, "--wait", "--yes", broker=kafka)
             load.goes_on()
         for broker in ours.values():
             assert broker.stop() == 0
-            # A coordinator that lost its partition amid a write says so.
+            # A coordinator that lost its partition during a write logs that.
             assert not [line for line in broker.alarms() if any(mark in line for mark in ALARMS)]
         load.goes_on()
         assert load.end() == []

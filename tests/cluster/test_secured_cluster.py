@@ -1,4 +1,4 @@
-"""Three brokerds whose connections, etcd's too, are all secured: TLS, logins that end, rights."""
+"""Three brokerds with all connections secured, etcd's too: TLS, expiring logins, ACLs."""
 
 import asyncio
 import base64
@@ -27,7 +27,7 @@ CA = Authority()
 
 
 def secured(root, account: str = "node") -> dict:
-    """The settings of a node that logs in to others as a user."""
+    """Return the settings of a node that authenticates to other nodes as a user."""
     own, trusted = CA.issue("node", HOSTS), CA.pem
     login = f'username="{account}" password="{USERS[account]}"'
     return {
@@ -62,7 +62,7 @@ def as_user(cluster, name: str, **more) -> dict:
 
 
 def states(admin, topic: str) -> list:
-    """(leader, ISR) of each partition, as far as the broker that is asked knows."""
+    """Return (leader, ISR) of each partition from one broker's metadata."""
     try:
         described = admin.describe_topics([topic])[topic]
     except UnknownTopicOrPartitionError:
@@ -118,7 +118,7 @@ def id_of(cluster, topic: str) -> bytes:
 
 
 async def asked(cluster, account: str, listener: str, request, version: int):
-    """What a node that logs in as a user is answered by the first node."""
+    """Send the first node a request from a node that authenticates as a user."""
     given = {name: str(value) for name, value in cluster.brokers[1].overrides.items()}
     own = cluster.root / "asking"
     own.mkdir(exist_ok=True)
@@ -165,7 +165,7 @@ def test_only_nodes_fetch_as_replicas_and_call_the_controller(cluster):
 
 
 def _code(answer) -> int:
-    """The first error in an answer, wherever it stands."""
+    """Return the first error code in a response, at any depth."""
     if getattr(answer, "error_code", 0):
         return answer.error_code
     for field in ("responses", "partitions", "markers", "topics"):

@@ -1,4 +1,4 @@
-"""Three brokerds with their etcds, killed and stopped while they are written to."""
+"""Three brokerds with etcd, killed and stopped under load."""
 
 import contextlib
 import io
@@ -36,13 +36,13 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture
 def topic(cluster):
-    """A topic of two partitions, each on all three."""
+    """A topic with two partitions and three replicas."""
     return created(cluster, f"orders-{next(NUMBERS)}")
 
 
 def test_a_member_of_the_quorum_that_hangs_is_told_of_everywhere(cluster):
     def status() -> tuple[list, list]:
-        # Fails as long as anything is wrong, so its exit status is not looked at.
+        # It fails until the cluster is healthy, so the exit status is ignored.
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
             cli.pylog(["cluster", "status", "--json", "-b", cluster.bootstrap])
@@ -70,7 +70,7 @@ def test_a_member_of_the_quorum_that_hangs_is_told_of_everywhere(cluster):
 
 
 class Writer(threading.Thread):
-    """Writes numbers with acks=all, one after the other, until it is told to stop."""
+    """Writes numbers with acks=all, one after the other, until it is stopped."""
 
     def __init__(self, bootstrap, topic):
         super().__init__(daemon=True)
@@ -96,7 +96,7 @@ class Writer(threading.Thread):
                 number += 1
 
     def goes_on(self, cluster) -> None:
-        """Returns once records were acknowledged that nobody had sent before."""
+        """Wait until new records are acknowledged."""
         before = len(self.acknowledged)
         until(lambda: len(self.acknowledged) > before + 20, 60, cluster.tails())
 
@@ -108,7 +108,7 @@ class Writer(threading.Thread):
 
 
 def controller_of(cluster) -> int:
-    """The node that decides, -1 while none does."""
+    """Return the active controller, or -1."""
     for broker in cluster.brokers.values():
         if broker.alive():
             found = run("cluster", "--json", broker=broker).json["quorum"]
@@ -117,7 +117,7 @@ def controller_of(cluster) -> int:
 
 
 def described(cluster, topic) -> dict:
-    """Partition -> (leader, isr)."""
+    """Return partition -> (leader, isr)."""
     broker = next(broker for broker in cluster.brokers.values() if broker.alive())
     with Admin({"bootstrap.servers": broker.bootstrap}) as admin:
         parts = admin.describe_topics([topic])[topic].partitions
@@ -128,7 +128,7 @@ def created(cluster, topic, partitions=2) -> str:
     with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
         until(lambda: len(admin.describe_cluster().nodes) == 3)
         admin.create_topics([NewTopic(topic, partitions, 3)])
-    # The broker that is asked hears of it a moment after the one that was told to.
+    # The queried broker sees the change a moment after the broker that received it.
     asked = next(broker for broker in cluster.brokers.values() if broker.alive())
     with Admin({"bootstrap.servers": asked.bootstrap}) as admin:
         until(lambda: topic in admin.list_topics())
@@ -137,7 +137,7 @@ def created(cluster, topic, partitions=2) -> str:
 
 
 def in_sync_again(cluster, topic) -> None:
-    """Returns once every replica of a topic is in its ISR."""
+    """Wait until every replica of a topic is in its ISR."""
     end = time.monotonic() + 60
     while any(len(isr) < 3 for _, isr in described(cluster, topic).values()):
         assert time.monotonic() < end, cluster.tails()
@@ -145,7 +145,7 @@ def in_sync_again(cluster, topic) -> None:
 
 
 def everything(cluster, topic, partitions, **settings) -> list:
-    """The values in all partitions, up to their ends."""
+    """Return the values of all partitions up to their ends."""
     with Consumer({"bootstrap.servers": cluster.bootstrap, "auto.offset.reset": "earliest",
                    **settings}) as consumer:
         parts = [TopicPartition(topic, index) for index in partitions]
@@ -157,7 +157,7 @@ def everything(cluster, topic, partitions, **settings) -> list:
 
 
 def check(cluster, topic, acknowledged) -> None:
-    """Nothing is lost or doubled, and at rest the replicas are the same, byte by byte."""
+    """Check that no record is lost or duplicated and that replicas are identical byte by byte."""
     in_sync_again(cluster, topic)
     partitions = described(cluster, topic)
     found = everything(cluster, topic, partitions)
@@ -212,7 +212,7 @@ def coordinator_of(cluster, topic) -> int:
 def test_groups_and_transactions_outlive_the_machine_of_their_coordinator(cluster, topic):
     group = {"bootstrap.servers": cluster.bootstrap, "group.id": "readers",
              "auto.offset.reset": "earliest", "enable.auto.commit": False}
-    # Whose broker asks the controller in the same process to create the internal topic.
+    # This broker requests the internal topic from the controller in its own process.
     first = cluster.brokers[controller_of(cluster)].bootstrap
     with Producer({"bootstrap.servers": first,
                    "transactional.id": "orders-writer"}) as producer, \
@@ -239,7 +239,7 @@ def test_groups_and_transactions_outlive_the_machine_of_their_coordinator(cluste
             cluster.start_broker(victim)
             in_sync_again(cluster, topic)
         assert sorted(read) == sorted(sent)
-        # The last marker may come after the records that were counted.
+        # The last marker may follow the counted records.
         parts = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
         ends = consumer.end_offsets(parts)
         until(lambda: not consumer.poll(0.1) and {part: consumer.position(part) for part in parts}
@@ -253,7 +253,7 @@ def test_groups_and_transactions_outlive_the_machine_of_their_coordinator(cluste
 
 
 def _transaction(producer, topic, numbers) -> list:
-    """One that is committed; the numbers in it."""
+    """Commit a transaction and return its numbers."""
     producer.begin_transaction()
     found = [next(numbers) for _ in range(4)]
     for number in found:

@@ -1,4 +1,4 @@
-"""Three brokerds whose quorum a ZooKeeper keeps."""
+"""Three brokerds with their quorum in ZooKeeper."""
 
 import pytest
 
