@@ -5,7 +5,7 @@ Invariants: nothing changes without --execute, and all steps are printed first; 
   running broker uses is refused; bytes that are cut out of a log are saved next to it as
   `.corrupt`, except zeros; after a crash during repair, a start of brokerd or this command
   completes the work; a change removes the clean shutdown marker, so that brokerd and Kafka recover
-  the files.
+  the files; a copy becomes the partition only if no directory of the broker has the original.
 Source: docs/formats.md; csrc/log/log_swap.c for swaps, log.moves for unfinished copies.
 """
 
@@ -34,8 +34,9 @@ LEFT = re.compile(r"\d{20}\.[a-z]+\.(deleted|cleaned|tmp)|leader-epoch-checkpoin
 CUT, QUARANTINE, INDEX, SNAPSHOT, EPOCHS, SWAP, LEFTOVER, MOVE, COPY = (
     "cut tail", "quarantine", "rebuild index", "rebuild snapshot", "rebuild epochs", "finish swap",
     "remove leftover", "finish move", "remove copy")
-# Not repaired without --quarantine.
-DAMAGE = "damage in the middle"
+# Not repaired without --quarantine, or without --all-directories.
+DAMAGE, UNPROVEN = "damage in the middle", "copy without original"
+LISTED_ONLY = (DAMAGE, UNPROVEN)
 
 
 class Step(NamedTuple):
@@ -65,6 +66,11 @@ class Plan(NamedTuple):
     def left(self) -> list[Step]:
         """Return the damage that remains."""
         return [step for step in self.steps if step.action == DAMAGE]
+
+    @property
+    def unproven(self) -> list[Step]:
+        """Return the copies whose original may be in a directory that was not given."""
+        return [step for step in self.steps if step.action == UNPROVEN]
 
 
 def folders_of(paths: tuple[str, ...]) -> tuple[list[Path], list[Path]]:
@@ -105,15 +111,15 @@ def locked(directories: list[Path]) -> Iterator[None]:
             os.close(descriptor)
 
 
-def plan(roots: list[Path], folders: list[Path], quarantine: bool) -> Plan:
-    """Return the damage. Read-only."""
-    steps = _moves(roots, folders)
+def plan(roots: list[Path], folders: list[Path], quarantine: bool, has_all: bool = False) -> Plan:
+    """Return the damage. Read-only. has_all: the roots are all log directories of the broker."""
+    steps = _moves(roots, folders, has_all)
     for folder in folders:
         steps += _partition(folder, quarantine)
     return Plan(folders, steps)
 
 
-def _moves(roots: list[Path], folders: list[Path]) -> list[Step]:
+def _moves(roots: list[Path], folders: list[Path], has_all: bool) -> list[Step]:
     """Find copies to another log directory that were interrupted."""
     steps = []
     names = {folder.name for folder in folders}
@@ -123,7 +129,8 @@ def _moves(roots: list[Path], folders: list[Path]) -> list[Step]:
             if found and found[1] in names:
                 steps.append(Step(COPY, path, "a move that was not finished"))
             elif found and DIRECTORY.fullmatch(found[1]):
-                steps.append(Step(MOVE, path, "the only copy, if these are all log directories"))
+                steps.append(Step(MOVE, path, "the only copy") if has_all else Step(
+                    UNPROVEN, path, "the original may be in another log directory"))
                 names.add(found[1])
     return steps
 
@@ -209,7 +216,7 @@ def _epochs_parse(path: Path) -> bool:
 
 def execute(wanted: Plan) -> None:
     """Execute the steps; idempotent after an interruption. Raises OSError, LogError."""
-    touched = [step for step in wanted.steps if step.action != DAMAGE]
+    touched = [step for step in wanted.steps if step.action not in LISTED_ONLY]
     for directory in {step.path.parent if step.action in (MOVE, COPY) else step.path.parent.parent
                       for step in touched}:
         if (directory / CLEAN_SHUTDOWN).exists():

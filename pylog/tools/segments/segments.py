@@ -179,28 +179,36 @@ def _text(value: Any) -> str:
 @click.option("--execute", is_flag=True, help="Repair; without this option, only show the damage.")
 @click.option("--quarantine", is_flag=True,
               help="Also move damage between valid batches into .corrupt files.")
+@click.option("--all-directories", "has_all", is_flag=True,
+              help="The paths are all log directories of the broker: finish a move whose original "
+              "is in none of them.")
 @click.pass_obj
-def repair(session: Session, paths: tuple[str, ...], execute: bool, quarantine: bool) -> None:
+def repair(session: Session, paths: tuple[str, ...], execute: bool, quarantine: bool,
+           has_all: bool) -> None:
     """Show the damage in a stopped broker's directories; repair it with --execute.
 
     Cuts incomplete tails, rebuilds missing or wrong indexes, snapshots and epoch files, and
     finishes or undoes interrupted swaps and moves. PATH is a partition's directory or a log
-    directory; pass all log directories if a broker has several. Bytes that are cut out are saved as
-    .corrupt files. The exit code is 1 as long as damage remains.
+    directory; pass all log directories if a broker has several, with --all-directories. Bytes that
+    are cut out are saved as .corrupt files. The exit code is 1 as long as damage remains.
     """
     from pylog.tools.segments import repair as work
 
     roots, folders = work.folders_of(paths)
     with work.locked(sorted({*roots, *(folder.parent for folder in folders)})):
-        wanted = work.plan(roots, folders, quarantine)
+        wanted = work.plan(roots, folders, quarantine, has_all)
         if execute:
             work.execute(wanted)
-    rows = [{**step.row(), "done": execute and step.action != work.DAMAGE,
+    rows = [{**step.row(), "done": execute and step.action not in work.LISTED_ONLY,
              "file": str(Path(step.path.parent.name) / step.path.name)} for step in wanted.steps]
     session.out.rows(rows, STEPS, empty="nothing to repair")
     if wanted.left:
         raise ToolError(f"{len(wanted.left)} places are damaged in the middle: readers pass over "
                         "them, and --quarantine takes them out")
+    if wanted.unproven:
+        raise ToolError(f"{counted(len(wanted.unproven), 'copy has', 'copies have')} no original in "
+                        "these directories: give all log directories of the broker, with "
+                        "--all-directories")
     if wanted.steps and not execute:
         raise ToolError(f"{len(wanted.steps)} steps to do: --execute does them")
 

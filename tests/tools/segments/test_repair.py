@@ -251,12 +251,25 @@ def test_a_move_that_was_cut_short_is_undone_or_finished(tmp_path):
     copy.mkdir()
     alone = one / f"v-0.{'cd' * 16}-future"
     (other / "u-0").rename(alone)
-    told = run("log", "repair", one, other, "--json", fails=True).json
+    told = run("log", "repair", one, other, "--json", "--all-directories", fails=True).json
     assert {(row["action"], Path(row["path"]).name) for row in told} == {
         ("remove copy", copy.name), ("finish move", alone.name)}
-    run("log", "repair", one, other, "--execute")
+    run("log", "repair", one, other, "--execute", "--all-directories")
     assert not copy.exists() and not alone.exists()
     assert bases(one / "v-0") == ALL
+
+
+def test_a_copy_is_not_made_the_partition_while_its_original_may_be_elsewhere(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    partition(one)
+    partition(other, "u")
+    copy = other / f"t-0.{'ab' * 16}-future"
+    copy.mkdir()
+    refused = run("log", "repair", other, "--execute", "--json", fails=True)
+    assert "1 copy has no original in these directories" in refused.err
+    row, = refused.json
+    assert (row["action"], row["done"]) == ("copy without original", False)
+    assert copy.exists() and not (other / "t-0").exists()
 
 
 def filled(broker, topic):
