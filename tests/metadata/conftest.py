@@ -6,7 +6,7 @@ from tests.metadata.memory_keys import MemoryServers
 
 @pytest.fixture(scope="module")
 def etcds(tmp_path_factory):
-    """Three members of an etcd, which a test may kill."""
+    """Three etcd members that a test may kill."""
     found = Etcds(tmp_path_factory.mktemp("etcd"))
     try:
         yield found.start()
@@ -16,12 +16,12 @@ def etcds(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["etcd", "zookeeper"])
 def servers(request, tmp_path_factory):
-    """Three of what a quorum is kept in, which a test may kill."""
+    """Three members of each kind of quorum store, which a test may kill."""
     yield from served(request, tmp_path_factory)
 
 
 def served(request, tmp_path_factory):
-    """Yields what `request.param` names."""
+    """Yield the quorum store named by `request.param`."""
     if request.param == "memory":
         yield MemoryServers()
         return

@@ -1,4 +1,4 @@
-"""A model controller on a socket: observers get the metadata log that a test has written."""
+"""A simulated controller on a socket: observers replicate a metadata log that the test writes."""
 
 import asyncio
 
@@ -12,9 +12,10 @@ FETCH, FETCH_SNAPSHOT, API_VERSIONS = 1, 59, 18
 
 
 class ModelController:
-    """batches: [(base offset, epoch, bytes)]. `requests`: the Fetch rows that were asked, in order,
-    `waits`: how long each might take, in ms.
-    `leader`: (id, epoch) that answers name; with another id than `node_id` they are error 6."""
+    """batches: [(base offset, epoch, bytes)]. `requests`: the rows of Fetch requests, in order,
+    `waits`: their maximum wait times, in ms. `leader`: (id, epoch) in responses; if the id is not
+    `node_id`, they have error 6.
+    """
 
     def __init__(self, node_id: int = 1, epoch: int = 1):
         self.node_id = node_id
@@ -26,7 +27,7 @@ class ModelController:
         self.requests: list = []
         self.waits: list = []
         self.port = 0
-        self.bad: list = []                      # Answers' rows, given first.
+        self.bad: list = []  # Rows to return first.
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self):
@@ -38,7 +39,7 @@ class ModelController:
         self._server.close()
 
     def write(self, *records, epoch: int | None = None, committed: bool = True) -> None:
-        """One batch of metadata records at the end."""
+        """Append one batch of metadata records."""
         data = batch.build([(None, snapshot.encoded(record), NOW_MS, ()) for record in records],
                            base_offset=self.end,
                            leader_epoch=self.leader[1] if epoch is None else epoch)
@@ -48,12 +49,12 @@ class ModelController:
             self.high_watermark = self.end
 
     def cut(self, offset: int) -> None:
-        """Another controller's log: nothing from `offset` on."""
+        """Replace the log from `offset` on, like a new controller."""
         self.batches = [entry for entry in self.batches if entry[0] < offset]
         self.end = offset
 
     def become_snapshot(self, image, folder: str, epoch: int) -> None:
-        """The log begins where a snapshot of `image` ends."""
+        """Start the log where a snapshot of `image` ends."""
         end = image.offset + 1
         snapshot.write(folder, snapshot.records_of(image), end, epoch, NOW_MS)
         path, _, _ = snapshot.newest(folder)

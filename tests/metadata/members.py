@@ -1,4 +1,4 @@
-"""The members of the etcd that a test cluster's brokerds run."""
+"""The etcd members that a test cluster's brokerds run."""
 
 from pylog.metadata.quorum.etcd import Etcd
 from pylog.metadata.quorum.key_value import KeysError, Unknown, Unreachable
@@ -6,13 +6,13 @@ from tests.clusters import until
 
 
 def addresses_of(cluster) -> list[str]:
-    """host:port of each etcd, for clients."""
+    """Return host:port of each etcd, for clients."""
     return [f"127.0.0.{number}:{broker.overrides['quorum.etcd.client.port']}"
             for number, broker in cluster.brokers.items() if broker.alive()]
 
 
 def members_of(cluster) -> dict[str, str]:
-    """Member's name -> its id in hexadecimal, as the quorum has it."""
+    """Return member's name -> its id in hexadecimal, as the quorum has it."""
     def listed() -> dict:
         client = Etcd(addresses_of(cluster), timeout_s=2)
         try:

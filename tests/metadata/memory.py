@@ -1,4 +1,4 @@
-"""A metadata log in memory, and what follows it, for tests of what stands on the interface."""
+"""A metadata log in memory, and its followers, for tests of code above the log interface."""
 
 import asyncio
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from pylog.server.metadata_publisher import Publisher
 
 
 class MemoryLog(MetadataLog):
-    """Keeps what the interface promises; `batches` is the log."""
+    """Implements the interface's guarantees; `batches` is the log."""
 
     def __init__(self):
         self.batches = []
@@ -38,7 +38,7 @@ class MemoryLog(MetadataLog):
 
 
 class NoLogs:
-    """Stands in for the log manager: remembers what it was told."""
+    """Replaces the log manager: records its calls."""
 
     def __init__(self):
         self.topics = {}
@@ -73,7 +73,7 @@ class NoLogs:
 
 
 class Followers:
-    """Stands in for grants and groups: remembers whose grants are void and which topics went."""
+    """Replaces grants and groups: records revoked grants and deleted topics."""
 
     def __init__(self):
         self.void = []
@@ -91,7 +91,7 @@ class Followers:
 
 
 class Unlimited:
-    """Stands in for client quotas."""
+    """Replaces client quotas."""
 
     def __init__(self):
         self.taken = None
@@ -104,7 +104,7 @@ class Unlimited:
 
 
 def metadata_of(tail, settings=None, node_id=1):
-    """What a publisher needs of a MetadataService over a tail alone."""
+    """The part of a MetadataService that a publisher needs, over a tail only."""
     def take_broker_configs(image):
         if settings is not None:
             settings.set_dynamic(*(image.configs.get((4, name), {}) for name in ("", str(node_id))))
@@ -113,12 +113,12 @@ def metadata_of(tail, settings=None, node_id=1):
 
 
 async def published(publisher, coroutine):
-    """The coroutine's result, while a publisher puts what it commits into force."""
+    """Return the coroutine's result, while a publisher applies its committed records."""
     loop = asyncio.get_running_loop()
     publishing, asking = loop.create_task(publisher.run()), loop.create_task(coroutine)
     try:
         await asyncio.wait((publishing, asking), return_when=asyncio.FIRST_COMPLETED)
-        # Whoever plays a kill ends the publisher.
+        # A test that simulates a kill ends the publisher.
         return publishing.result() if publishing.done() else asking.result()
     finally:
         asking.cancel()
@@ -126,7 +126,7 @@ async def published(publisher, coroutine):
 
 
 def publisher_of(metadata, logs, followers=None, quotas=None, node_id=1):
-    """A Publisher on stand-ins."""
+    """Return a Publisher on replacements."""
     followers = followers or Followers()
     return Publisher(node_id, metadata, logs, followers, quotas or Unlimited(), (followers,),
                      lambda: None)

@@ -1,4 +1,4 @@
-"""Keys in memory, for tests of what rests on metadata.keys."""
+"""Keys in memory, for tests of code above metadata.keys."""
 
 import asyncio
 import itertools
@@ -12,7 +12,7 @@ LEASES = itertools.count(1)
 
 
 class MemoryKeys(Keys):
-    """A client of a tests.sim.keys.Store. `gone`: the members that do not answer."""
+    """A client of a tests.sim.keys.Store. `gone`: the members that do not respond."""
 
     name = "memory"
     value_bytes_max = 1_200_000
@@ -53,12 +53,12 @@ class MemoryKeys(Keys):
 
 
 def memory_store(clock=time.monotonic):
-    """A Store whose leases end by that clock."""
+    """Return a Store whose leases end by that clock."""
     return Store(SimpleNamespace(loop=SimpleNamespace(time=clock)), [])
 
 
 class MemoryServers:
-    """As tests.etcds.Etcds, for what is not tested of processes."""
+    """Like tests.etcds.Etcds, for tests that need no processes."""
 
     addresses = ["m1", "m2", "m3"]
 

@@ -1,4 +1,4 @@
-"""A node on a directory: log manager and metadata service as the broker composes them."""
+"""A node on a directory: log manager and metadata service composed as in the broker."""
 
 import asyncio
 import errno
@@ -16,7 +16,7 @@ NEW = messages.CreateTopicsRequest
 
 
 class Node:
-    """Starts when made; `stop` is a clean one, `crash` keeps only what is on disk by then."""
+    """Starts when created; `stop` is a clean stop, `crash` keeps only flushed data."""
 
     def __init__(self, path, **texts):
         self.settings = Settings({"log.dirs": str(path), **{
@@ -42,12 +42,12 @@ class Node:
         return self.service.image
 
     def decide(self, coroutine):
-        """The result of a controller's coroutine, once it is in force."""
+        """Return the result of a controller's coroutine, once it is in force."""
         publisher = publisher_of(self.service, self.logs, node_id=self.node_id)
         return asyncio.run(published(publisher, coroutine))
 
     def create(self, *names, partitions=1, configs=None):
-        """Creates topics; returns their ids."""
+        """Create topics; return their ids."""
         results = self.decide(self.service.controller.create_topics(NEW(topics=[
             NEW.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=[
                 NEW.CreatableTopicConfig(name=key, value=value)
@@ -69,7 +69,7 @@ class Node:
         self.logs.close()
 
     def crash(self):
-        """Lets go of everything as a kill would: nothing is flushed, nothing is marked."""
+        """Release everything as a kill would: nothing is flushed, nothing is marked."""
         for _, _, _, one in self.logs._all():
             one.release()
         self.service._log._log.release()
@@ -78,7 +78,7 @@ class Node:
 
 
 def refuse_renames(patch, ending: str) -> None:
-    """There is no room for names that end so."""
+    """Let renames to names with this ending fail with ENOSPC."""
     rename = os.rename
 
     def short(name, goal):

@@ -1,8 +1,8 @@
-"""A ZooKeeper in memory, and kazoo's client of it as far as pylog.metadata.quorum.zookeeper knows
-that.
+"""A ZooKeeper in memory, and the part of its kazoo client that pylog.metadata.quorum.zookeeper
+uses.
 
 Owns: nothing.
-Source: ZooKeeper's multi: the first operation that fails ends it, those before are rolled back.
+Source: ZooKeeper's multi: the first failed operation ends it, and earlier ones are rolled back.
 """
 
 import itertools
@@ -24,7 +24,7 @@ from pylog.metadata.quorum.zookeeper import ZooKeeper
 
 
 def pending(result):
-    """A call's, which is under way: get() raises what is an exception."""
+    """A pending call: get() raises its result if that is an exception."""
     def get(timeout):
         if isinstance(result, Exception):
             raise result
@@ -33,14 +33,14 @@ def pending(result):
 
 
 class Server:
-    """nodes: path -> (value, version, session of an ephemeral one or 0)."""
+    """nodes: path -> (value, version, session of an ephemeral node or 0)."""
 
     def __init__(self):
         self.nodes: dict = {}
         self.sessions = itertools.count(1)
 
     def clients(self, monkeypatch, count):
-        """ZooKeepers, each with its own session, whose `kazoo` is the client."""
+        """Return ZooKeepers, each with a separate session, whose client is `kazoo`."""
         found = []
         for _ in range(count):
             kazoo = Kazoo(self)
@@ -98,9 +98,10 @@ class Server:
 
 
 class Kazoo:
-    """asked: what was asked of the server, in order, but for what transactions hold. committed:
-    their operations. meanwhile: is called before the next transaction is carried out. failures:
-    name of a call -> what its next one fails with."""
+    """asked: requests to the server, in order, except the content of transactions. committed: their
+    operations. meanwhile: called before the next transaction is executed. failures: name of a call
+    -> the exception of its next call.
+    """
 
     client_state = KeeperState.CONNECTED
 

@@ -1,4 +1,4 @@
-"""What a broker makes of the image of a cluster whose controllers are elsewhere."""
+"""A broker's use of the image of a cluster with remote controllers."""
 
 from pylog.config import Settings
 from pylog.metadata.broker_service import MemberMetadata

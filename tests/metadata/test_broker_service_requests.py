@@ -1,4 +1,4 @@
-"""Requests of brokers that a controller refuses, and what it answers to the others."""
+"""Broker requests that a controller rejects, and its responses to the others."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ def registration(id_=4, cluster_id="c", incarnation=1):
 
 
 def answered(monkeypatch, *calls, prepare=lambda world: None):
-    """The answers. calls: functions of the controller to coroutines, one after the other."""
+    """Return the responses. calls: functions of the controller to coroutines, executed in order."""
     world, answers = World(monkeypatch), []
 
     async def go():
@@ -97,7 +97,7 @@ def test_a_registration_is_answered_with_its_epoch_and_seen_at_its_record(monkey
             made, lambda epoch: made._image.offset))
     assert (first.error_code, amended.error_code) == (0, 0)
     assert first.broker_epoch == amended.broker_epoch > 0
-    # The newest record of the registration is the amended one.
+    # The newest record of the registration is the changed one.
     assert (too_soon.is_fenced, too_soon.is_caught_up) == (True, False)
     assert (seen.is_fenced, seen.is_caught_up) == (False, True)
 
@@ -166,12 +166,12 @@ def test_who_leads_stops_once_the_others_know_and_says_so_only_by_then(monkeypat
             await world.controller._commit([
                 messages.TopicRecord(name="t", topic_id=topic_id), messages.PartitionRecord(
                     partition_id=0, topic_id=topic_id, replicas=[2, 3], isr=[2, 3], leader=2)])
-        for _ in range(2):      # 3 has seen nothing so far.
+        for _ in range(2):  # Broker 3 has replicated nothing so far.
             answer = await world.beat(2, want_shut_down=True)
             assert (answer.error_code, answer.should_shut_down) == (0, False)
         assert world.tail.newest.partition("t", 0).leader == 3
         tries = world.tries
-        await world.beat(2)     # Whatever it wants now.
+        await world.beat(2)  # Whatever the request is.
         assert world.tries == tries
         await world.beat(3, 8)
         assert (await world.beat(2)).should_shut_down and world.fenced == [2]

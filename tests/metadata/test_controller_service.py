@@ -1,4 +1,4 @@
-"""How a controller's node gets the whole metadata log, without a quorum."""
+"""A controller node loads the complete metadata log, without a quorum."""
 
 import asyncio
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from pylog.protocol import messages
 
 
 def test_a_snapshot_of_the_quorum_is_read_from_the_beginning():
-    """The log gives it at offset 0 and nowhere else."""
+    """The log returns it at offset 0 and nowhere else."""
     record = messages.TopicRecord(name="t", topic_id=b"t" * 16)
 
     async def caught_up(end: int) -> None:

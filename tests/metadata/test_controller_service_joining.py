@@ -1,5 +1,5 @@
-"""A controller's node on its way into the cluster and out of it, with a quorum that the test plays,
-on a virtual clock."""
+"""A controller node that joins and leaves the cluster, with a simulated quorum, on a virtual clock.
+"""
 
 import asyncio
 from types import SimpleNamespace
@@ -28,8 +28,9 @@ def settings(**given):
 
 
 class Quorum:
-    """losses: how many calls find no majority. names: what it says the cluster is, call by call.
-    epochs, end, holder: of its log."""
+    """losses: number of calls without a majority. names: cluster ids that it returns, call by call.
+    epochs, end, holder: of its log.
+    """
 
     def __init__(self):
         self.losses, self.asked, self.closed = 0, [], 0
@@ -60,7 +61,7 @@ class Quorum:
 
 
 class World:
-    """A node that is not there but for what a test is about. heard: what it did, in order."""
+    """A node with only the parts under test. heard: its actions, in order."""
 
     def __init__(self, monkeypatch, node_id=US):
         async def at_once(work, *arguments):
@@ -91,7 +92,7 @@ class World:
                                replace=self._did("replace"), fold=lambda batch: batch)
 
     def log(self, end, snapshot=False, founds=True, compared=PREFIX):
-        """The node's own. compared: how it stands to the quorum's."""
+        """The node's own log. compared: its relation to the quorum's."""
         def start_over(keep):
             self.heard.append(("start_over", keep))
             self.member._log.end_offset = 0
@@ -113,7 +114,7 @@ class World:
         self.heard.append(("catch_up", end))
 
     def run(self, coroutine):
-        """(what it returns, the seconds that it took)."""
+        """Return (the result, the seconds that it took)."""
         begin_s = self.time.now_s
         found = self.time.run(coroutine)
         return found, round(self.time.now_s - begin_s, 3)
@@ -124,7 +125,7 @@ def world(monkeypatch):
     return World(monkeypatch)
 
 
-# Patience.
+# Retries.
 
 def test_a_quorum_without_a_majority_is_waited_for_and_told_of_once(world, caplog):
     world.quorum.losses = 3
@@ -142,7 +143,7 @@ def test_etcds_of_the_controllers_themselves_are_called_so(world, caplog):
     assert caplog.records[0].message == "waiting for the majority of the controllers' etcds"
 
 
-# Whose cluster it is.
+# Cluster identity.
 
 @pytest.mark.parametrize(("known_id", "fits"), [(None, True), (CLUSTER, True), ("other", False)])
 def test_a_node_with_data_of_another_cluster_does_not_join(known_id, fits):
@@ -179,7 +180,7 @@ def test_a_node_with_data_names_the_cluster_as_its_data_does(world):
     assert (found, took_s, world.quorum.asked) == (CLUSTER, 0, [])
 
 
-# To the end of the log.
+# Catching up.
 
 def test_what_is_committed_by_now_is_caught_up_with(world):
     world.quorum.end = 9
@@ -246,7 +247,7 @@ def test_a_long_way_is_shortened_by_a_snapshot(world, behind, asks):
     world.run(world.member._reach_the_end())
     assert (("load_snapshot",) in world.heard) == asks
     assert world.heard[-1] == ("catch_up", 4 + behind)
-    # There was none to load: the way is gone batch by batch.
+    # There was no snapshot to load: it continues batch by batch.
     assert world.member.tail is before
 
 
@@ -263,7 +264,7 @@ def test_the_active_controller_is_learned_unless_it_is_this_node(world, node_id,
     assert world.heard == [("learned", 3, 7, [(3, "host", 90)])] * learned + [("catch_up", 0)]
 
 
-# A node that was its own controller.
+# A former single controller.
 
 def test_the_first_controller_brings_its_records_before_it_says_anything_else(monkeypatch, caplog):
     world = World(monkeypatch, FIRST)
@@ -315,7 +316,7 @@ def test_nothing_is_brought_into_a_log_that_has_begun_nor_by_who_has_nothing(wor
     assert took_s == 0 and world.heard == [("catch_up", 5)]
 
 
-# While it stands by.
+# Standby.
 
 def test_what_others_decide_goes_to_the_tail_and_shortens_the_log_when_that_is_due(
         world, monkeypatch):
@@ -334,7 +335,7 @@ def test_a_snapshot_takes_the_place_of_what_the_tail_has(world):
     assert world.heard == [("replace", "snapshot at 0")]
 
 
-# In office.
+# Active.
 
 def test_a_node_decides_from_its_appointment_to_its_dismissal(world, monkeypatch):
     failed = object()
@@ -396,7 +397,7 @@ def test_a_node_that_never_stood_by_can_leave(world):
     assert world.quorum.closed == 1
 
 
-# What it is made of.
+# Composition.
 
 def test_the_nearest_etcd_is_asked_first(world):
     assert [host.node_id for host in world.member._nearest_first()] == [2, 1, 3]

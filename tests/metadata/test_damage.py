@@ -1,4 +1,4 @@
-"""A metadata log whose batches are whole but whose records are not what they should be."""
+"""A metadata log with intact batches but invalid records."""
 
 import random
 
@@ -39,7 +39,7 @@ def damaged(dice, found):
         value = bytearray(found[index])
         kind = dice.randrange(4)
         if not value:
-            continue   # Cut away by an earlier turn.
+            continue  # Truncated by an earlier iteration.
         if kind == 0:
             value[dice.randrange(len(value))] ^= 1 << dice.randrange(8)
         elif kind == 1:
@@ -53,8 +53,9 @@ def damaged(dice, found):
 
 
 def written(path, found):
-    """Puts these record values, in one sound batch, at the end of a node's metadata log. Returns
-    the image before them."""
+    """Append these record values, in one valid batch, to a node's metadata log. Return the image
+    before them.
+    """
     node = Node(path)
     before, log = node.image, node.service._log._log
     log.append(batch.build([(None, value, 0, ()) for value in found]), 0, trusted=True)
@@ -69,8 +70,9 @@ def start_on(path, found):
 
 
 def folded(before, found):
-    """The image with the records of these values; None when one of them is none, or does not fit
-    what is there."""
+    """Return the image with the records of these values; None if a value is invalid, or contradicts
+    the image.
+    """
     try:
         decoded = [records.decode_record(value)[1] for value in found]
         return apply(before, decoded, before.offset + len(decoded), before.epoch)
@@ -79,15 +81,16 @@ def folded(before, found):
 
 
 def facts(image):
-    """What a start adds nothing to."""
+    """Return the parts of an image to which a start adds nothing."""
     return ({name: (topic.id, len(topic.partitions)) for name, topic in image.topics.items()},
             image.configs, image.features, image.next_producer_id, image.client_quotas,
             set(image.brokers) | {1})
 
 
 def outcome(path, seed):
-    """Starts on damaged records and holds it against what they are worth. Returns whether they
-    can be read."""
+    """Start on damaged records and compare with the expected image. Return True if they can be
+    read.
+    """
     found = damaged(random.Random(seed), values())
     wanted = folded(written(path, found), found)
     if wanted is None:
@@ -119,9 +122,9 @@ def test_some_damages_stop_the_start_and_some_make_other_records(tmp_path):
 
 
 @pytest.mark.parametrize("spoil", [
-    lambda found: found.insert(4, found[0]),             # A topic twice.
-    lambda found: found.__delitem__(0),                  # Partitions of a topic that is not there.
-    lambda found: found.__setitem__(0, found[0][:-2]),   # A record that ends too early.
+    lambda found: found.insert(4, found[0]),  # a topic twice
+    lambda found: found.__delitem__(0),  # partitions of a topic that does not exist
+    lambda found: found.__setitem__(0, found[0][:-2]),  # a truncated record
     lambda found: found.__setitem__(0, b"\x7f" + found[0][1:]),
 ])
 def test_each_of_these_stops_the_start(tmp_path, spoil):

@@ -102,7 +102,7 @@ def test_a_mark_that_is_not_the_last_stops_makes_the_start_look_at_the_files(tmp
     mark = tmp_path / ".kafka_cleanshutdown"
     text = mark.read_text()
     mark.unlink()
-    mark.write_text(text)          # As if Kafka had run here and stopped in between.
+    mark.write_text(text)  # As if Kafka had run here and stopped in between.
     node = Node(tmp_path)
     assert node.image.partition("a", 0).leader_epoch == 1
     assert node.logs.get("a", 0).end_offset == 3
@@ -265,7 +265,7 @@ def test_a_disk_that_refuses_appends_is_an_answer(tmp_path):
 
 
 def decided(node, call):
-    """The error code of a decision."""
+    """Return the error code of a decision."""
     def codes(found):
         if isinstance(found, list | tuple) and not hasattr(found, "error"):
             return [code for part in found for code in codes(part)]
@@ -336,7 +336,7 @@ def test_a_branch_that_state_lmdb_has_no_room_for_is_answered(tmp_path, monkeypa
 
 
 def test_a_failure_of_the_old_topics_disk_is_none_of_the_new_ones(tmp_path):
-    """It was told of before the topic was deleted and made again."""
+    """It was notified before the topic was deleted and re-created."""
     node = Node(tmp_path)
     node.create("a")
     assert node.decide(node.service.controller.leave_offline([("a", 0)]))
@@ -375,7 +375,9 @@ def test_a_stop_that_cannot_store_its_state_is_an_unclean_one(tmp_path, monkeypa
 
 
 class Restarts(RuleBasedStateMachine):
-    """Topics come and go, nodes stop and crash: the image is always the fold of the log."""
+    """Topics are created and deleted, nodes stop and crash: the image always equals the replayed
+    log.
+    """
 
     names = st.sampled_from("abcdef")
 
@@ -446,7 +448,7 @@ def test_a_clean_stop_amid_a_transaction_leaves_its_records_to_be_read(tmp_path)
     node = Node(tmp_path)
     node.create("b")
     node.crash()
-    # Read from its beginning, the log says the same as behind the stored image.
+    # Replaying the complete log gives the same state as the stored image.
     os.unlink(tmp_path / "state.lmdb")
     node = Node(tmp_path)
     assert set(node.image.topics) == {"a", "b"}

@@ -1,5 +1,6 @@
-"""How long a quorum is tried, what is read back of doubt, and what metrics say: the clock and the
-keys are the test's."""
+"""Retries of quorum calls, reads after uncertain results, and metrics: the clock and the keys are
+simulated.
+"""
 
 import json
 import random
@@ -25,8 +26,9 @@ TIMEOUT_S, TTL_S = 5.0, 30
 
 
 class Doubtful(MemoryKeys):
-    """`failures`: raised by the next calls, in order; None: this one is made. `calls`: their names.
-    `applies`: whether a change is made whose call fails."""
+    """`failures`: raised by the next calls, in order; None: this call succeeds. `calls`: their
+    names. `applies`: True if a failing change is applied.
+    """
 
     def __init__(self, store):
         super().__init__(store)
@@ -55,7 +57,7 @@ class Doubtful(MemoryKeys):
 
 
 class Time:
-    """Passes while a quorum waits to try again."""
+    """Advances while a quorum waits to retry."""
 
     def __init__(self):
         self.now, self.pauses = 100.0, []
@@ -133,7 +135,7 @@ def test_a_term_says_which_it_is_and_where_the_log_ends(quorum):
 @pytest.mark.parametrize("applies", [False, True])
 @pytest.mark.parametrize("at", range(4))
 def test_a_campaign_whose_answers_are_lost_wins_its_one_epoch(quorum, applies, at):
-    """at: which of its calls are made first."""
+    """at: number of calls that succeed first."""
     quorum.keys.failures, quorum.keys.applies = [None] * at + [Unknown("cut")] * 3, applies
     term = quorum.campaign(1, "host", 9093, TTL_S, View(0, 0, None))
     assert term.epoch == 1 and quorum.look() == View(1, 0, term.holder)
@@ -311,7 +313,7 @@ def test_nothing_is_trimmed_without_a_snapshot_and_no_more_than_it_covers(quorum
 
 def test_a_quorum_is_founded_once_by_whose_answers_are_lost_too(quorum, monkeypatch):
     monkeypatch.setattr(quorum_module, "CHUNK_BYTES", 4)
-    # Two parts of the snapshot, the cluster's name, and then the founding.
+    # Two parts of the snapshot, the cluster's id, and then the marker of the new cluster.
     quorum.keys.failures, quorum.keys.applies = [None, None, None, Unknown("cut")], True
     assert quorum.found("c", 7, 3, b"snapshot")
     assert quorum.look() == View(3, 7, None) and quorum.load_snapshot(0) == (7, 3, b"snapshot")

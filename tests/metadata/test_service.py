@@ -91,7 +91,7 @@ def test_a_start_behind_a_stored_image_reads_only_the_tail():
         first = await started(log)
         stored = first.image
         await first.create_topics(request("a"))
-        del log.batches[:1]       # What the stored image covers.
+        del log.batches[:1]  # covered by the stored image
         second = await started(log, image=stored)
         assert "a" in second.image.topics
     asyncio.run(run())
@@ -187,7 +187,7 @@ def test_a_transaction_counts_when_it_ended(ends, features):
 
 
 class FullLog(MemoryLog):
-    """Takes so many appends more, then is full; `snapshots`: fails with those, too."""
+    """Accepts this many more appends, then is full; `snapshots`: these fail, too."""
 
     left = 1 << 30
 
@@ -231,7 +231,7 @@ def test_a_snapshot_that_finds_no_room_keeps_no_decision_from_its_effect(monkeyp
 
 
 def test_what_depends_on_the_brokers_own_state_is_decided_once_that_follows():
-    """The topic whose disk failed is deleted and made again while the publisher is behind."""
+    """The topic whose disk failed is deleted and re-created before the publisher catches up."""
     async def run():
         controller = await started(MemoryLog())
         assert (await controller.create_topics(request("a")))[0].error == 0
@@ -245,7 +245,7 @@ def test_what_depends_on_the_brokers_own_state_is_decided_once_that_follows():
             create(*args)
 
         controller.logs.create = create_anew
-        # Committed by somebody who does not wait; the publisher has not had a turn yet.
+        # Committed by a caller that does not wait; the publisher has not run yet.
         async with deciding._deciding:
             await deciding._commit(
                 [messages.RemoveTopicRecord(topic_id=tail.newest.topics["a"].id)])

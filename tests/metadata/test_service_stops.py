@@ -1,5 +1,6 @@
-"""What a broker keeps of its metadata at a stop and between, and what it says of itself: parts of
-the service, without a log."""
+"""Metadata that a broker stores at a stop and periodically, and its own registration: parts of the
+service, without a log.
+"""
 
 from types import SimpleNamespace
 
@@ -26,8 +27,9 @@ def failure():
 
 
 class World:
-    """A service whose log, store and directories note what they are asked. fails: name of a call ->
-    what it raises."""
+    """A service whose log, store and directories record their calls. fails: name of a call -> its
+    exception.
+    """
 
     def __init__(self, **settings):
         self.heard, self.fails = [], {}
@@ -58,7 +60,7 @@ class World:
         return call
 
     def stop(self):
-        """What was asked, in order, but for the partitions."""
+        """Return the calls in order, except those for partitions."""
         self.service.close()
         return [call for call in self.heard if call[0] != "partitions closed"]
 
@@ -154,7 +156,7 @@ def test_a_store_without_a_checksum_is_told_of(world, caplog):
     assert world.service.store is None
 
 
-# Images between.
+# Periodic images.
 
 @pytest.mark.parametrize(("behind", "amid", "due"), [
     (RECORDS_BETWEEN_IMAGES - 1, False, False), (RECORDS_BETWEEN_IMAGES, False, True),
@@ -271,7 +273,7 @@ def test_a_setting_that_another_secret_sealed_is_told_of_with_that(world, caplog
         (name, f"{name} is sealed, and password.encoder.secret is not set")]
 
 
-# What is said of the broker.
+# Registration.
 
 @pytest.mark.parametrize(("told", "known", "cordons", "expected"), [
     (["x"], True, True, True), ([], True, True, False), (None, True, True, False),

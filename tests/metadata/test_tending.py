@@ -1,4 +1,4 @@
-"""What a controller does by itself, in virtual time: sessions, verdicts, leaders."""
+"""Periodic work of a controller, in virtual time: sessions, verdicts, leaders."""
 
 import asyncio
 import logging
@@ -25,8 +25,9 @@ SESSION_MS = 9000
 
 
 class World(MemoryLog):
-    """A controller of brokers 2 and 3, which is asked what is_gone() says. `failure`: of each
-    append; `tries`: how many there were."""
+    """A controller of brokers 2 and 3 with a given result of is_gone(). `failure`: of each append;
+    `tries`: their number.
+    """
 
     def __init__(self, monkeypatch, gone=(), **settings):
         super().__init__()
@@ -63,7 +64,7 @@ class World(MemoryLog):
         run(go)
 
     async def at(self, seconds):
-        """So long after the beginning."""
+        """Wait until this long after the beginning."""
         await asyncio.sleep(self.began_s + seconds - self.loop.time())
 
     async def beat(self, id_=2, connection=7, **fields):

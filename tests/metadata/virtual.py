@@ -1,4 +1,5 @@
-"""Time that passes only when nothing else can happen, for what the controller does by itself."""
+"""A virtual clock that advances only when nothing else can run, for the controller's periodic work.
+"""
 
 import random
 
@@ -8,7 +9,7 @@ HOURS = 3600 * 24
 
 
 def run(scenario):
-    """The result of the coroutine scenario(loop), whose threads are turns of the loop."""
+    """Return the result of the coroutine scenario(loop); threads run as iterations of the loop."""
     loop = Loop(random.Random(7), lambda work: False)
     try:
         task = loop.create_task(scenario(loop))

@@ -1,1 +1,1 @@
-"""What a broker answers at the socket: hostile input, and the same requests as Apache Kafka."""
+"""A broker's responses at the socket: hostile input, and the same requests as Apache Kafka."""

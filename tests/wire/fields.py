@@ -1,6 +1,6 @@
-"""One field of a valid request changed: null, empty, repeated, negative, huge, unknown, illegal.
+"""Changes one field of a valid request: null, empty, repeated, negative, huge, unknown, illegal.
 
-The fields are found in kio's schemas, so that each field of each version is changed in turn.
+The fields come from kio's schemas, so that each field of each version is changed in turn.
 """
 
 import dataclasses
@@ -21,7 +21,8 @@ STRINGS = ("", "a b", "x" * 300, "no-such-name")
 
 
 def requests(key: int, version: int, fields: dict):
-    """(path of the field and what became of it, the request's body) for each change that encodes.
+    """Yield (path of the field and its change, the request's body) for each change that can be
+    encoded.
 
     fields: those of a valid request, as for messages.ask.
     """
@@ -39,7 +40,8 @@ def _writer(message: type):
 
 
 def _encoded(message) -> bytes | None:
-    """None for what the format cannot say, such as null where the field is not nullable."""
+    """Return None for values that the format cannot encode, such as null in a non-nullable field.
+    """
     out = io.BytesIO()
     try:
         _writer(type(message))(out, message)
@@ -49,7 +51,7 @@ def _encoded(message) -> bytes | None:
 
 
 def _changes(message):
-    """(label, message) with one field below `message` changed."""
+    """Yield (label, message) with one field below `message` changed."""
     for field in dataclasses.fields(message):
         value = getattr(message, field.name)
         for label, other in _values(field, value):

@@ -1,8 +1,9 @@
-"""Requests and answers by field names, encoded by the kio package: a codec that is not ours.
+"""Requests and responses by field names, encoded by the kio package, which is independent of our
+codec.
 
-ask() takes Kafka's field names in snake case; fields that a version does not have are left out,
-fields that are not given take the schema's default, else zero, null or empty. Answers come back as
-plain dicts, lists, ints, strings and bytes.
+ask() takes Kafka's field names in snake case; fields that a version does not have are omitted,
+fields that are not passed get the schema's default, else zero, null or empty. Responses are plain
+dicts, lists, ints, strings and bytes.
 """
 
 import dataclasses
@@ -32,7 +33,7 @@ def _schema(key: int, version: int, request: bool) -> type:
 
 
 def _inner(field_type) -> tuple[type | None, bool, bool]:
-    """(message class or None, is an array, is nullable) of a field's type."""
+    """Return (message class or None, is an array, is nullable) of a field's type."""
     nullable = type(None) in get_args(field_type)
     if nullable:
         field_type = next(kind for kind in get_args(field_type) if kind is not type(None))
@@ -57,7 +58,7 @@ def _value(field: dataclasses.Field, given):
 
 
 def build(message: type, fields: dict):
-    """An instance of a kio message from plain values."""
+    """Return an instance of a kio message from plain values."""
     names = {field.name for field in dataclasses.fields(message)}
     values = {}
     for field in dataclasses.fields(message):
@@ -79,7 +80,7 @@ def build(message: type, fields: dict):
 
 
 def plain(value):
-    """Messages as dicts, enumerations and durations as ints, ids as 32 hex digits."""
+    """Return messages as dicts, enumerations and durations as ints, ids as 32 hex digits."""
     if dataclasses.is_dataclass(value):
         return {field.name: plain(getattr(value, field.name))
                 for field in dataclasses.fields(value)}
@@ -99,7 +100,7 @@ def plain(value):
 
 
 def encode(key: int, version: int, /, **fields) -> bytes:
-    """The body of a request."""
+    """Return the body of a request."""
     message = _schema(key, version, True)
     out = io.BytesIO()
     entity_writer(message)(out, build(message, fields))
@@ -107,7 +108,7 @@ def encode(key: int, version: int, /, **fields) -> bytes:
 
 
 def decode(key: int, version: int, body: bytes) -> dict:
-    """The fields of an answer; all bytes must have been read."""
+    """Return the fields of a response; all bytes must be consumed."""
     entity, used = entity_reader(_schema(key, version, False))(body, 0)
     assert used == len(body), f"{len(body) - used} bytes left over"
     return plain(entity)
@@ -117,7 +118,7 @@ def ask(connection: Connection, key: int, version: int, /, **fields) -> dict:
     return decode(key, version, connection.call(key, version, encode(key, version, **fields)))
 
 
-# Names that some versions of an API lack: giving them to such a version is not a mistake.
+# Names that some versions of an API lack: passing them to such a version is not an error.
 KNOWN_NAMES = frozenset("""
     topic topic_id name names current_leader_epoch last_fetched_epoch log_start_offset session_id
     session_epoch forgotten_topics_data rack_id replica_id replica_state isolation_level timeout

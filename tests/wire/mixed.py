@@ -1,8 +1,8 @@
-"""A log of every kind of batch, the same bytes on every broker."""
+"""A log of every kind of batch, with the same bytes on every broker."""
 
 from tests.wire.raw import batch, record
 
-# A fixed day, so that both sides hold the same bytes; retention in the tests is unlimited.
+# A fixed day, so that both sides have the same bytes; retention in the tests is unlimited.
 BASE_MS = 1_760_000_000_000
 
 
@@ -17,9 +17,9 @@ def _rows(count: int, value_bytes: int, step_ms: int = 10) -> list[bytes]:
 
 
 def mixed_batches(producer_id: int = 4711) -> list[bytes]:
-    """Batches of many sizes and codecs, with gaps of time and disorder between them.
+    """Return batches of many sizes and codecs, with timestamps that have gaps and are out of order.
 
-    Every third is of an idempotent producer, so that a log can take them once for each id.
+    Every third is from an idempotent producer, so that a log accepts them once per id.
     """
     out = []
     sequence = 0
@@ -36,7 +36,7 @@ def mixed_batches(producer_id: int = 4711) -> list[bytes]:
 
 
 def timestamps_of(batches: list[bytes]) -> list[int]:
-    """First and max timestamps named in the batches' headers, sorted, each once."""
+    """Return the first and max timestamps of the batches' headers, sorted, each once."""
     found = set()
     for data in batches:
         found.add(int.from_bytes(data[27:35], "big"))

@@ -1,6 +1,6 @@
-"""A Kafka client of bytes: sockets, frames, headers and record batches that can be damaged at will.
+"""A Kafka client of bytes: sockets, frames, headers and record batches that can be damaged freely.
 
-Written apart from pylog's codecs and checksums, so that a mistake there does not hide itself here.
+Independent of pylog's codecs and checksums, so that an error there does not hide itself here.
 Source: Kafka's protocol guide (framing, headers, record batch v2), KIP-482 (flexible versions).
 """
 
@@ -41,7 +41,7 @@ def uvarint(value: int) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """Zigzag, as inside records."""
+    """Encode a zigzag varint, as inside records."""
     return uvarint((value << 1) ^ (value >> 63) if value < 0 else value << 1)
 
 
@@ -66,7 +66,8 @@ def array(items: list[bytes], flexible: bool = False) -> bytes:
 
 def header(key: int, version: int, correlation_id: int = 1, client_id=CLIENT_ID,
            flexible: bool | None = None) -> bytes:
-    """A request header v1, or v2 when `flexible` (by default as the API's version asks)."""
+    """Return a request header v1, or v2 if `flexible` (by default as the API's version requires).
+    """
     if flexible is None:
         flexible = version >= FLEXIBLE_FROM.get(key, 0)
     return (struct.pack(">hhi", key, version, correlation_id) + string(client_id)
@@ -105,11 +106,11 @@ class Connection:
         return b"".join(chunks)
 
     def receive(self) -> bytes:
-        """The next frame without its length. Raises Closed, or TimeoutError."""
+        """Return the next frame without its length. Raises Closed, or TimeoutError."""
         return self._take(struct.unpack(">i", self._take(4))[0])
 
     def call(self, key: int, version: int, body: bytes, client_id=CLIENT_ID) -> bytes:
-        """Send one request, return the answer's body."""
+        """Send one request, return the response body."""
         self.correlation_id += 1
         self.send(frame(header(key, version, self.correlation_id, client_id) + body))
         return self.answer(key, version)
@@ -124,11 +125,11 @@ class Connection:
         return payload[5 if flexible else 4:]
 
     def quiet(self, wait_s: float) -> bool:
-        """True when nothing, not even the end of the stream, arrives within `wait_s`."""
+        """Return True if nothing, not even the end of the stream, arrives within `wait_s`."""
         return not select.select([self.socket], [], [], wait_s)[0]
 
     def closed(self, wait_s: float = 5.0) -> bool:
-        """Whether the broker closes within `wait_s`; what it sends before is thrown away."""
+        """Return True if the broker closes within `wait_s`; earlier data is discarded."""
         end_s = time.monotonic() + wait_s
         while time.monotonic() < end_s:
             self.socket.settimeout(max(0.01, end_s - time.monotonic()))
@@ -154,7 +155,9 @@ class Connection:
 def record(key=b"k", value=b"v", headers=(), offset_delta: int = 0, timestamp_delta: int = 0, *,
            attributes: int = 0, length: int | None = None, header_count: int | None = None,
            tail: bytes = b"") -> bytes:
-    """One record; `length` and `header_count` lie when given, `tail` counts as its bytes."""
+    """Return one record; `length` and `header_count` override the correct values, `tail` counts as
+    its bytes.
+    """
     body = struct.pack(">b", attributes) + varint(timestamp_delta) + varint(offset_delta)
     for part in (key, value):
         body += varint(-1) if part is None else varint(len(part)) + part
@@ -167,7 +170,7 @@ def record(key=b"k", value=b"v", headers=(), offset_delta: int = 0, timestamp_de
 
 
 def xerial(raw: bytes, block_bytes: int = 32 * 1024) -> bytes:
-    """Snappy in the frame of snappy-java, which is what Kafka stores."""
+    """Compress with snappy-java's framing, as Kafka does."""
     out = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
     for at in range(0, len(raw), block_bytes):
         block = snappy.compress(raw[at:at + block_bytes])
@@ -193,9 +196,9 @@ def batch(records: list[bytes] | None = None, *, codec: int = NONE, base_offset:
           max_timestamp: int | None = None, producer_id: int = -1, producer_epoch: int = -1,
           base_sequence: int = -1, count: int | None = None, crc_xor: int = 0,
           length: int | None = None, payload: bytes | None = None) -> bytes:
-    """A record batch of format 2. Every field is right unless it is given.
+    """Return a record batch of format 2. Every field is correct unless it is passed.
 
-    records: what record() returned. payload: the bytes after the header, in place of records.
+    records: results of record(). payload: the bytes after the header, instead of records.
     """
     records = [record()] if records is None else records
     base_timestamp = int(time.time() * 1000) if base_timestamp is None else base_timestamp
@@ -212,7 +215,7 @@ def batch(records: list[bytes] | None = None, *, codec: int = NONE, base_offset:
 
 
 def old_message(magic: int, value: bytes = b"v") -> bytes:
-    """A message of format 0 or 1, which Kafka 4 no longer takes."""
+    """Return a message of format 0 or 1, which Kafka 4 rejects."""
     body = struct.pack(">bb", magic, 0) + (struct.pack(">q", 1) if magic else b"")
     body += struct.pack(">i", -1) + struct.pack(">i", len(value)) + value
     body = struct.pack(">I", zlib.crc32(body)) + body
@@ -221,7 +224,8 @@ def old_message(magic: int, value: bytes = b"v") -> bytes:
 
 def produce_body(version: int, topic, partitions: list[tuple[int, bytes | None]], *,
                  acks: int = -1, timeout_ms: int = 5000, transactional_id=None) -> bytes:
-    """The body of a Produce request; `topic` is a name, or 16 bytes of id from version 13."""
+    """Return the body of a Produce request; `topic` is a name, or 16 bytes of id from version 13.
+    """
     flexible = version >= 9
     tags = b"\0" if flexible else b""
     text = compact_string if flexible else string
@@ -241,7 +245,7 @@ def produce_body(version: int, topic, partitions: list[tuple[int, bytes | None]]
 def fetch_body(version: int, topics: list[tuple[object, list[tuple]]], *, replica_id: int = -1,
                wait_ms_max: int = 0, bytes_min: int = 0, bytes_max: int = 1 << 26,
                isolation: int = 0, session_id: int = 0, session_epoch: int = -1) -> bytes:
-    """The body of a Fetch request of versions 7 to 14.
+    """Return the body of a Fetch request of versions 7 to 14.
 
     topics: (name, or id from 13, [(partition, offset, partition_bytes_max, leader_epoch)]).
     """

@@ -1,4 +1,4 @@
-"""Reading record batches back, checksums verified, apart from pylog's own code."""
+"""Decodes record batches and verifies checksums, independent of pylog's own code."""
 
 import gzip
 import struct
@@ -28,7 +28,8 @@ class Batch:
 
 
 def batches(data: bytes) -> Iterator[Batch]:
-    """Whole batches of fetched or stored bytes; a cut one at the end is left out."""
+    """Yield the complete batches of fetched or stored bytes; a truncated one at the end is omitted.
+    """
     at = 0
     while at + HEADER_BYTES <= len(data):
         base, length = struct.unpack_from(">qi", data, at)
@@ -75,7 +76,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def values(batch: Batch) -> list[tuple[int, bytes | None]]:
-    """(offset, value) of each record."""
+    """Return (offset, value) of each record."""
     data, at, rows = _plain(batch), 0, []
     for _ in range(batch.count):
         length, at = _varint(data, at)

@@ -1,8 +1,8 @@
-"""One broker's side of a differential test: the same steps on each side, answers made comparable.
+"""One broker's side of a differential test: the same steps on each side, and comparable responses.
 
-What two right brokers may answer differently is taken out here and nowhere else: names that a test
-made unique, ids, ports, session and producer ids, throttle times, texts of messages, and the order
-of topics and partitions.
+Values in which two correct brokers may differ are normalized only here: unique names of a test,
+ids, ports, session and producer ids, throttle times, messages, and the order of topics and
+partitions.
 """
 
 import time
@@ -21,7 +21,7 @@ ORDERED_BY = ("name", "topic", "topic_id", "partition_index", "index", "partitio
 
 
 class Side:
-    """Requests to one broker; `answers` collects (label, comparable answer)."""
+    """Requests to one broker; `answers` collects (label, comparable response)."""
 
     def __init__(self, broker):
         self.broker = broker
@@ -33,19 +33,19 @@ class Side:
         self.numbers: dict[tuple[str, int], str] = {}
 
     def name(self, stem: str) -> str:
-        """A fresh topic name, shown as `stem`."""
+        """Return a new topic name, displayed as `stem`."""
         name = unique(stem)
         self.stems[name] = stem
         return name
 
     def topic(self, stem: str, partitions: int = 1, **configs) -> str:
-        """Create a topic shown as `stem`; returns its name on this side."""
+        """Create a topic displayed as `stem`; return its name on this side."""
         name = self.name(stem)
         self.ids[create_topic(self.port, name, partitions, **configs)] = f"id of {stem}"
         return name
 
     def id_of(self, name: str) -> str:
-        """The id in hex of a topic made by topic()."""
+        """Return the id in hex of a topic created by topic()."""
         wanted = f"id of {self.stems[name]}"
         return next(identity for identity, shown in self.ids.items() if shown == wanted)
 
@@ -53,7 +53,9 @@ class Side:
         return append(self.port, topic, records, partition)
 
     def ask(self, label: str, key: int, version: int, /, **fields) -> dict | None:
-        """Send, keep the comparable answer under `label`, return the true one (None: closed)."""
+        """Send, store the comparable response under `label`, return the original one (None:
+        closed).
+        """
         try:
             answer = ask(self.connection, key, version, **fields)
         except Closed:
@@ -69,7 +71,9 @@ class Side:
 
     def timed(self, label: str, key: int, version: int, *, after_s: float = 0.0, then=None,
               bounds_s: tuple[float, float], **fields) -> dict:
-        """ask(), with `then` run on another thread after `after_s`; the time taken is noted too."""
+        """Like ask(), with `then` run on another thread after `after_s`; the duration is stored
+        too.
+        """
         start_s = time.monotonic()
         with ThreadPoolExecutor(1) as pool:
             if then is not None:
@@ -84,7 +88,7 @@ class Side:
 
     def comparable(self, value, name: str = ""):
         if isinstance(value, dict):
-            # docs/differences.md: Kafka's eligible leader replicas make this one a dynamic default.
+            # docs/differences.md: Kafka's eligible leader replicas make this a dynamic default.
             dropped = DROPPED | ({"config_source"} if value.get("name") == "min.insync.replicas"
                                  else set())
             return {key: self.comparable(part, key) for key, part in value.items()
@@ -98,7 +102,7 @@ class Side:
             return rows
         if name in TEXTS:
             return value if value is None else "text"
-        # The first producer of a broker has the id 0; a session 0 is none.
+        # The first producer of a broker has the id 0; session 0 means no session.
         if (name == "session_id" and value > 0) or (name == "producer_id" and value >= 0):
             known = sum(1 for kind, _ in self.numbers if kind == name)
             return self.numbers.setdefault((name, value), f"{name} {known + 1}")
@@ -113,7 +117,7 @@ class Side:
 
 
 def once(value):
-    """An answer without rows that it holds already."""
+    """Return a response without duplicate rows."""
     if isinstance(value, dict):
         return {key: once(part) for key, part in value.items()}
     if isinstance(value, list):
@@ -123,7 +127,7 @@ def once(value):
 
 
 def whole_batches(records: bytes) -> bytes:
-    """Without a batch that is cut at the end, as Kafka does and we do not (docs/differences.md)."""
+    """Remove a truncated batch at the end, as Kafka has and ours has not (docs/differences.md)."""
     end = 0
     while end + 12 <= len(records):
         size = 12 + int.from_bytes(records[end + 8:end + 12], "big")
@@ -134,7 +138,7 @@ def whole_batches(records: bytes) -> bytes:
 
 
 def differences(left, right, path: str = "") -> list[str]:
-    """Where two comparable values part, one line each."""
+    """Return the differences of two comparable values, one line each."""
     if isinstance(left, dict) and isinstance(right, dict):
         found = []
         for key in sorted(set(left) | set(right)):
@@ -153,7 +157,7 @@ def differences(left, right, path: str = "") -> list[str]:
 
 
 def compare(reference, subject, scenario, *arguments) -> None:
-    """Run `scenario(side, *arguments)` on both brokers and require the same answers."""
+    """Run `scenario(side, *arguments)` on both brokers and require the same responses."""
     collected = []
     for broker in (reference, subject):
         side = Side(broker)
@@ -184,7 +188,8 @@ def produce(side: Side, label: str, version: int, rows, *, acks: int = -1) -> di
 def fetch_fields(side: Side, version: int, rows, *, wait_ms_max: int = 0, bytes_min: int = 0,
                  bytes_max: int = 1 << 26, isolation: int = 0, session_id: int = 0,
                  session_epoch: int = -1, forgotten=()) -> dict:
-    """The fields of a Fetch of [(topic name, [{"partition": 0, "fetch_offset": 0, ...}])]."""
+    """Return the fields of a Fetch of [(topic name, [{"partition": 0, "fetch_offset": 0, ...}])].
+    """
     def where(topic: str) -> dict:
         if version < 13:
             return {"topic": topic}

@@ -1,4 +1,4 @@
-"""What nearly every wire test does: make a topic, append to it, read it back."""
+"""Shared by nearly all wire tests: create a topic, append to it, read it back."""
 
 import itertools
 import os
@@ -14,12 +14,12 @@ _SERIAL = itertools.count()
 
 
 def unique(stem: str) -> str:
-    """A topic name that no other test uses, on this broker or another."""
+    """Return a topic name that no other test uses, on this broker or another."""
     return f"{stem}-{os.getpid()}x{next(_SERIAL)}"
 
 
 def create_topic(port: int, name: str, partitions: int = 1, **configs) -> str:
-    """Create `name` and wait until every partition has a leader. Returns its id in hex."""
+    """Create `name` and wait until every partition has a leader. Return its id in hex."""
     rows = [{"name": key.replace("_", "."), "value": str(value)} for key, value in configs.items()]
     with Connection(port) as connection:
         answer = ask(connection, raw.CREATE_TOPICS, 7, timeout=10000, topics=[{
@@ -28,7 +28,8 @@ def create_topic(port: int, name: str, partitions: int = 1, **configs) -> str:
         assert answer["topics"][0]["error_code"] == 0, answer
         end_s = time.monotonic() + 10
         while time.monotonic() < end_s:
-            # Kafka's metadata names a leader before that leader knows its role: ask the leader.
+            # Kafka's metadata names a leader before that broker has become leader: query the
+            # leader.
             row = ask(connection, raw.LIST_OFFSETS, 6, replica_id=-1, topics=[{
                 "name": name, "partitions": [{"partition_index": index, "timestamp": -1}
                                              for index in range(partitions)]}])["topics"][0]
@@ -44,7 +45,9 @@ def create_topic(port: int, name: str, partitions: int = 1, **configs) -> str:
 
 
 def configure_group(connection: Connection, group: str, name: str, value) -> None:
-    """Sets it, and waits until it is so: Kafka's coordinator hears of it after the answer."""
+    """Set a group config, and wait until it is applied: Kafka's coordinator applies it after the
+    response.
+    """
     resource = {"resource_type": GROUP_CONFIG, "resource_name": group}
     answer = ask(connection, INCREMENTAL_ALTER_CONFIGS, 1, resources=[{
         **resource, "configs": [{"name": name, "config_operation": 0, "value": str(value)}]}])
@@ -57,12 +60,12 @@ def configure_group(connection: Connection, group: str, name: str, value) -> Non
             break
         assert time.monotonic() < end_s, answer
         time.sleep(0.02)
-    time.sleep(0.1)   # Its metadata has it first, and then its groups.
+    time.sleep(0.1)  # Its metadata has it first, and then its groups.
 
 
 def produce(connection: Connection, topic: str, records: bytes | None, *, partition: int = 0,
             version: int = 8, acks: int = -1, transactional_id=None) -> dict:
-    """Append; returns the partition's part of the answer."""
+    """Append; return the partition's part of the response."""
     body = raw.produce_body(version, topic, [(partition, records)], acks=acks,
                             transactional_id=transactional_id)
     answer = decode(raw.PRODUCE, version, connection.call(raw.PRODUCE, version, body))
@@ -70,7 +73,7 @@ def produce(connection: Connection, topic: str, records: bytes | None, *, partit
 
 
 def append(port: int, topic: str, records: bytes, partition: int = 0) -> int:
-    """Append one batch that must be taken; returns its base offset."""
+    """Append one batch that must be accepted; return its base offset."""
     with Connection(port) as connection:
         row = produce(connection, topic, records, partition=partition)
     assert row["error_code"] == 0, row
@@ -80,7 +83,7 @@ def append(port: int, topic: str, records: bytes, partition: int = 0) -> int:
 def fetch(connection: Connection, topic: str, offset: int = 0, *, partition: int = 0,
           version: int = 11, partition_bytes_max: int = 1 << 26, leader_epoch: int = -1,
           **options) -> dict:
-    """Read; returns the partition's part of the answer."""
+    """Fetch; return the partition's part of the response."""
     body = raw.fetch_body(version, [(topic, [(partition, offset, partition_bytes_max,
                                               leader_epoch)])], **options)
     answer = decode(raw.FETCH, version, connection.call(raw.FETCH, version, body))

@@ -1,4 +1,4 @@
-"""Readers of what is no longer in the page cache: what they get, and what they leave behind."""
+"""Reads of data outside the page cache: results, and their effect on the page cache."""
 
 import ctypes
 import mmap
@@ -28,7 +28,7 @@ def broker(tmp_path):
 
 
 def resident(path: Path, begin: int, end: int) -> int:
-    """How many bytes of [begin, end) of a file are in the page cache; both on page borders."""
+    """Return the number of bytes of [begin, end) of a file in the page cache; both page-aligned."""
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as pages:
         page = mmap.PAGESIZE
         vector = (ctypes.c_ubyte * (-(-len(pages) // page)))()
@@ -38,7 +38,7 @@ def resident(path: Path, begin: int, end: int) -> int:
 
 
 def forget(path: Path, begin: int, end: int) -> None:
-    """Takes [begin, end) of a file out of the page cache; skips where the kernel does not."""
+    """Evict [begin, end) of a file from the page cache; skip if the kernel does not."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), begin, end - begin, os.POSIX_FADV_DONTNEED)
@@ -51,7 +51,7 @@ def forget(path: Path, begin: int, end: int) -> None:
 
 
 def filled(broker) -> tuple[str, Path]:
-    """A topic of 32 MiB of which the first 24 are not resident, and its segment."""
+    """Return a topic of 32 MiB of which the first 24 are not resident, and its segment."""
     topic = unique("cold")
     create_topic(broker.port, topic)
     for number in range(4 * (COLD_MIB + HOT_MIB)):
@@ -62,7 +62,7 @@ def filled(broker) -> tuple[str, Path]:
 
 
 def read(port: int, topic: str, offset: int, end: int) -> bytes:
-    """The bytes of the batches from `offset` up to the one that ends at `end`."""
+    """Return the bytes of the batches from `offset` up to the one that ends at `end`."""
     with Connection(port) as connection:
         taken = b""
         while offset < end:
@@ -81,7 +81,7 @@ def last_base(records: bytes) -> bytes:
 
 
 def settled(path: Path, begin: int, end: int) -> int:
-    """What is still resident once it no longer gets less, at most the ten seconds it may take."""
+    """Return the resident bytes after they stop shrinking, within ten seconds."""
     end_s = time.monotonic() + 10
     while (left := resident(path, begin, end)) > 2 * MIB and time.monotonic() < end_s:
         time.sleep(0.1)
@@ -89,7 +89,7 @@ def settled(path: Path, begin: int, end: int) -> int:
 
 
 def calls_that_read(broker) -> int:
-    """How often the broker's io workers called the kernel for bytes of a file so far."""
+    """Return the number of file reads by the broker's io workers so far."""
     tasks = Path(f"/proc/{broker.process.pid}/task").iterdir()
     workers = [task for task in tasks if (task / "comm").read_text().startswith("io-worker")]
     lines = [line for task in workers for line in (task / "io").read_text().splitlines()]
@@ -104,8 +104,9 @@ def test_what_is_cold_is_brought_in_range_by_range_and_not_copied_piece_by_piece
 
 
 def slices_ns(broker, name: str) -> list[int]:
-    """The turns that the broker's threads of this name ask the scheduler for; skips where the
-    kernel does not let them choose."""
+    """Return the scheduler slices that the broker's threads of this name request; skip if the
+    kernel does not support it.
+    """
     slices = []
     for task in Path(f"/proc/{broker.process.pid}/task").iterdir():
         if not (task / "comm").read_text().startswith(name):
@@ -136,7 +137,7 @@ def test_a_reactor_is_as_nice_as_the_process_that_it_is_of(tmp_path):
     with Brokerd(tmp_path, preexec=lambda: os.nice(1)) as started:
         reactors = []
         while not reactors:
-            # A thread names itself when it first runs, which may be after the broker is ready.
+            # A thread sets its name when it first runs, which may be after the broker is ready.
             tasks = list(Path(f"/proc/{started.process.pid}/task").iterdir())
             reactors = [task for task in tasks if (task / "comm").read_text().startswith("reactor")]
         found = {os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in reactors}

@@ -1,4 +1,4 @@
-"""More readers of what is cold than the broker remembers: whoever is forgotten leaves nothing."""
+"""More readers of cold data than the broker tracks: an evicted reader leaves nothing behind."""
 
 import os
 import time

@@ -1,6 +1,6 @@
 """The same administration requests to Apache Kafka and to brokerd.
 
-What may differ, and why, is written in docs/differences.md.
+Permitted differences, with reasons, are in docs/differences.md.
 """
 
 import time
@@ -24,7 +24,7 @@ SETTLE_S = 0.5
 
 
 def _shown(answer: dict) -> list:
-    """DescribeConfigs without what the sides may say in their own words or know alone."""
+    """Return DescribeConfigs without fields that may differ or that only one side has."""
     rows = []
     for result in answer["results"]:
         configs = []
@@ -61,7 +61,7 @@ def _alter(side: Side, label: str, kind: int, name: str, *rows, version: int = 1
 
 # ---- settings ---------------------------------------------------------------------------------
 
-# Where the two are started differently, and what only one of them has.
+# Settings with different start values, and settings that only one side has.
 OWN = {"log.dir", "log.dirs", "listeners", "advertised.listeners", "node.id", "broker.id",
        "process.roles", "controller.listener.names", "controller.quorum.voters",
        "listener.security.protocol.map", "num.network.threads", "socket.receive.buffer.bytes",
@@ -439,7 +439,7 @@ def test_describe_producers_answers_are_kafkas(kafka, target):
     compare(kafka, target, _producers)
 
 
-# ---- directories and the quorum ---------------------------------------------------------------
+# ---- directories and quorum -------------------------------------------------------------------
 
 
 def _log_dirs(side: Side, version: int) -> None:
@@ -499,7 +499,7 @@ def _cordoned(side: Side) -> None:
              "configs": [], **more}])["topics"][0]["error_code"]
 
     def settled(error):
-        # Kafka's controller hears of it with a heartbeat.
+        # Kafka's controller is informed by a heartbeat.
         until(lambda: created(side.name("tried")) == error)
 
     cordon("another directory", "/no/such")

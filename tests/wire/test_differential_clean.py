@@ -1,4 +1,4 @@
-"""What compaction leaves of the same records in Apache Kafka and in brokerd."""
+"""Compaction of the same records by Apache Kafka and by brokerd."""
 
 import random
 import time

@@ -1,11 +1,11 @@
-"""Random walks over consumer groups of KIP-848: the same right and wrong requests to Apache Kafka
-and to brokerd, every answer compared.
+"""Random walks over consumer groups of KIP-848: the same valid and invalid requests to Apache Kafka
+and to brokerd, every response compared.
 
-They follow --seed; --seed random looks further. Members join, beat, revoke, commit, leave and come
-back, as instances too; epochs, ids and partitions are wrong now and then. The members of a walk ask
-for the range assignor, whose result is the same on both sides. Where a member that does not ask for
-one comes and goes, the others ask for the default: Kafka starts an epoch for another assignor only
-since KAFKA-20434.
+They follow --seed; --seed random explores further. Members join, send heartbeats, revoke, commit,
+leave and return, also as static members; epochs, ids and partitions are sometimes wrong. The
+members of a walk request the range assignor, whose result is the same on both sides. In walks where
+a member without a requested assignor joins and leaves, the others request the default: Kafka starts
+an epoch for another assignor only since KAFKA-20434.
 """
 
 import random
@@ -30,7 +30,7 @@ USUAL_MS = 5000
 
 
 class Talk:
-    """One side: a group that makes its assignments at once, and topics."""
+    """One side: a group without assignment delay, and topics."""
 
     def __init__(self, side: Side):
         self.side = side
@@ -45,7 +45,7 @@ class Talk:
         configure_group(side.connection, self.group, "consumer.assignment.interval.ms", 0)
 
     def until(self, key, version, error_of, **fields):
-        """Asked again while the coordinator is not there yet."""
+        """Retry until the coordinator is available."""
         end_s = time.monotonic() + WAIT_S
         while True:
             answer = ask(self.side.connection, key, version, **fields)
@@ -67,7 +67,7 @@ class Talk:
 
     def note(self, label: str, answer: dict) -> None:
         shown = dict(answer)
-        # Ours asks for more of them while a group comes together (docs/differences.md).
+        # Ours requests more heartbeats while a group rebalances (docs/differences.md).
         if 0 < shown["heartbeat_interval"] <= USUAL_MS:
             shown["heartbeat_interval"] = USUAL_MS
         if shown.get("assignment"):
@@ -99,7 +99,7 @@ class Talk:
 
 
 class Member:
-    """What one client knows of itself. instance: None for a dynamic member."""
+    """The state of one client. instance: None for a dynamic member."""
 
     def __init__(self, number: int):
         self.id = f"member-{number}"
@@ -149,7 +149,7 @@ class Walk:
             self.lives += 1
             member.id = f"member-3-{self.lives}"
         member.owned = {}
-        # A newcomer without topics is given some in Kafka, where the others have the same ones.
+        # Kafka assigns topics to a new member without topics if the others have the same ones.
         member.topics = max(1, member.topics)
         self.sent(member, 0, **self.full(member))
 
@@ -217,7 +217,7 @@ def walk(side: Side, seed: int) -> None:
     Walk(side, seed).run()
 
 
-# Slow as the walks of transactions are: because of a busy Kafka.
+# Slow like the transaction walks: Kafka needs long on a busy machine.
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
 def test_a_walk_over_a_group_is_answered_as_by_kafka(kafka, brokerd, random_source, number):
@@ -227,7 +227,7 @@ def test_a_walk_over_a_group_is_answered_as_by_kafka(kafka, brokerd, random_sour
 # ---- expressions --------------------------------------------------------------------------------
 
 def expressions(side: Side) -> None:
-    """A valid one, an invalid one, and a topic that comes later."""
+    """A valid expression, an invalid one, and a topic that is created later."""
     talk = Talk(side)
     stem = unique("matched")
     side.stems[stem] = "matched"
@@ -244,7 +244,7 @@ def expressions(side: Side) -> None:
         talk.beat(f"leave {text}", "m", -1)
     topic = side.topic("matched-1", 2)
     talk.names[uuid.UUID(side.id_of(topic)).hex] = topic
-    # Matches this one alone, and none that an earlier try has made.
+    # Matches only this topic, and none that an earlier try has created.
     text = topic.replace("-", ".", 1)
     side.stems[topic], side.stems[text] = "matched-1", "expression"
     answer = full(0, text, {})
@@ -294,7 +294,9 @@ class Classic:
         return answer
 
     def come_before(self, other: "Classic") -> None:
-        """Has the broker draw ids until one sorts before the other's: who gets what hangs on it."""
+        """Let the broker generate ids until one sorts before the other's: assignments depend on the
+        order.
+        """
         while self.id > other.id:
             self.id = ""
             self._joined(7, "range")
@@ -344,7 +346,7 @@ def joined(talk: Talk, label: str, epoch: int = 0, owned=None) -> dict:
 
 
 def up_and_down(side: Side) -> None:
-    """A classic member, then one of the new protocol, then the classic one alone again."""
+    """A classic member, then a member of the new protocol, then only the classic one again."""
     talk = Talk(side)
     topic = talk.topics[0]
     first = Classic(talk, "first member")

@@ -83,14 +83,14 @@ def test_fetch_answers_are_kafkas(kafka, target, version):
 
 
 def _limits(side: Side) -> None:
-    """What several partitions share of one answer, in the order of the request."""
+    """Partitions that share one response, in the order of the request."""
     topic = side.topic("shared", 3, **KEEP)
     one = batch([record(value=bytes(1000))], base_timestamp=10**12)
     for partition in range(3):
         for _ in range(6):
             side.append(topic, one, partition)
-    # Limits at the borders of batches: elsewhere Kafka cuts one, which uses up what others may
-    # have.
+    # Limits at batch boundaries: elsewhere Kafka truncates a batch, which uses up bytes of other
+    # partitions.
     size = len(one)
     for total in (0, 1, size, 2 * size, 3 * size, 7 * size, 13 * size, 10**6):
         for each in (1, size, 2 * size, 10**6):
@@ -225,7 +225,7 @@ def test_a_fetch_session_ends_as_kafkas(kafka, target, version):
 
 
 def _rewritten(side: Side) -> None:
-    """Batches of which Kafka changes the header while it appends."""
+    """Batches whose header Kafka changes on append."""
     topic = side.topic("odd", **KEEP)
     rows = [record(), record(offset_delta=1, timestamp_delta=50)]
     options = {"base_timestamp": 10**12}

@@ -1,6 +1,6 @@
 """Each field of each request and version changed in turn, sent to Apache Kafka and to brokerd.
 
-What may differ, and why, is written in docs/differences.md.
+Permitted differences, with reasons, are in docs/differences.md.
 """
 
 import random
@@ -17,13 +17,13 @@ from tests.wire.sides import Side, compare, once
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 ANSWER_WAIT_S = 5
 SETTLE_S = 0.3
-# Kafka answers from a copy of its metadata that follows the change.
+# Kafka answers from a copy of its metadata that lags behind the change.
 CHANGING = {19, 20, 33, 37, 44, 45, 49, 57}
 SOME = 25
 
 
 class World:
-    """What the requests of one side are about."""
+    """The objects of one side's requests."""
 
     def __init__(self, side: Side):
         self.topic = side.topic("there", 2)
@@ -37,7 +37,7 @@ class World:
 
 
 def _wait_for_coordinator(side: Side, group: str) -> None:
-    """Both have the offsets topic, which the first who asks for a coordinator has made."""
+    """Create the offsets topic on both sides by looking up a coordinator."""
     for _ in range(100):
         ask(side.connection, 10, 3, key=group, key_type=0)
         if ask(side.connection, 9, 7, group_id=group, topics=[], require_stable=False)[
@@ -79,7 +79,7 @@ def _offsets(world, version):
     return {"groups": [{"group_id": world.group, "topics": [topic]}]}
 
 
-# API key -> the fields of a valid request. Joins and commits are walked by the groups' tests.
+# API key -> the fields of a valid request. Joins and commits are covered by the groups' tests.
 VALID = {
     0: _produce,
     1: _fetch,
@@ -142,7 +142,7 @@ VERSIONS = {0: (3, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 9: (1, 10), 15: (0, 
             60: (0, 2), 61: (0, 0), 74: (0, 1), 75: (0, 0)}
 
 
-# What begins like this differs; the reasons stand in docs/differences.md.
+# Fields with these prefixes differ; docs/differences.md has the reasons.
 DIFFERS = {
     0: ("timeout ", "topic_data repeated", "topic_data three", "topic_data.partition_data repeated",
         "topic_data.partition_data three", "topic_data.partition_data.records null"),
@@ -155,16 +155,16 @@ DIFFERS = {
     33: ("resources repeated", "resources three"),
     34: ("dirs.topics.name 'xxx",),
     44: ("resources.configs.config_operation ",),
-    # Of all topics the first ten partitions are other tests'.
+    # The first ten partitions of all topics belong to other tests.
     75: ("topics.name ''", "topics empty"),
 }
 REPEATS = (" repeated", " three times")
-# Too short or not, by how busy the machine is.
+# These timeouts may expire or not, depending on the machine's load.
 SHORT = ("timeout 1", "timeout 99")
 
 
 def shown(key: int, answer, names):
-    """Without what is not asked about: other tests' topics, directories, what one side has more."""
+    """Remove unrelated parts: other tests' topics, directories, extra fields of one side."""
     if not isinstance(answer, dict):
         return answer
     if key in (3, 75):
@@ -211,7 +211,7 @@ def shown(key: int, answer, names):
 
 
 def send(side: Side, label: str, key: int, version: int, body: bytes) -> None:
-    """One request; an answer, a closed connection or none within ANSWER_WAIT_S is noted."""
+    """Send one request; record a response, a closed connection or none within ANSWER_WAIT_S."""
     try:
         answer = decode(key, version, side.connection.call(key, version, body))
     except (Closed, TimeoutError) as error:
@@ -221,7 +221,7 @@ def send(side: Side, label: str, key: int, version: int, body: bytes) -> None:
     if key in CHANGING and side.broker.name == "kafka":
         time.sleep(SETTLE_S)
     answer = shown(key, answer, side.stems)
-    # docs/differences.md: ours answers a repeat once.
+    # docs/differences.md: ours answers duplicates once.
     side.note(label, once(answer) if label.endswith(REPEATS) else answer)
 
 
@@ -242,7 +242,7 @@ def _walk(side: Side, key: int, version: int, seed: int, some: int | None) -> No
 
 
 def _wait_for_producer_ids(side: Side) -> None:
-    """Kafka answers 14 until it has its first block of them."""
+    """Kafka returns error 14 until it has its first block of producer ids."""
     for _ in range(100):
         if ask(side.connection, 22, 4, transactional_id=None, transaction_timeout=1000,
                producer_id=-1, producer_epoch=-1)["error_code"] == 0:

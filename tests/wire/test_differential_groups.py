@@ -1,10 +1,10 @@
 """Random walks over groups with several members, static and dynamic: the same requests to Apache
-Kafka and to brokerd, every answer compared.
+Kafka and to brokerd, every response compared.
 
-They follow --seed; --seed random looks further. Members join, sync, beat, commit, leave and come
-back; generations, member ids and instances are wrong now and then, fields null, empty or repeated.
-What Kafka leaves to chance is left out: the leader after one that left several members behind, and
-protocols with as many votes.
+They follow --seed; --seed random explores further. Members join, sync, send heartbeats, commit,
+leave and return; generations, member ids and instances are sometimes wrong, fields null, empty or
+repeated. Cases that Kafka decides randomly are excluded: the leader after one that left several
+members behind, and protocols with equal votes.
 """
 
 import random
@@ -38,25 +38,25 @@ from tests.wire.test_groups import (
 )
 
 __all__ = ["BROKER_SETTINGS"]
-# What these name again is answered once here; see docs/differences.md.
+# Duplicates in these requests are answered once here; see docs/differences.md.
 ANSWERED_ONCE = {9, 15, 47}
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 STEPS = 120
-# An answer that does not come within this time waits for other members.
+# A response that does not arrive within this time waits for other members.
 PENDING_S = 0.2
 WAIT_S = 20
-# For all who are there, when the group waits for one more who has an id only.
+# For all members, if the group waits for one more that only has an id.
 STUCK_S = 4.0
 VERSIONS = {JOIN: 9, SYNC: 5, HEARTBEAT: 4, LEAVE: 5, COMMIT: 10, FETCH: 10, DESCRIBE: 6, LIST: 5,
             DELETE: 2}
 VERSION_MIN = {COMMIT: 2, FETCH: 1}
 PREPARING, COMPLETING = "PreparingRebalance", "CompletingRebalance"
-# Of any two members the first that both know is the same: votes are never equal.
+# Any two members have the same first common protocol: votes are never equal.
 PROTOCOLS = (("range",), ("range", "sticky"), ("range", "sticky", "own"))
 
 
 class Member:
-    """One client of the group, on a connection of its own."""
+    """One client of the group, on a separate connection."""
 
     def __init__(self, side: Side, number: int):
         self.label = f"client {number}"
@@ -76,7 +76,7 @@ class Member:
         self.pending = key, version
 
     def answer(self, wait_s: float):
-        """The answer, or None when there is none within that time."""
+        """Return the response, or None if there is none within that time."""
         if not select.select([self.connection.socket], [], [], wait_s)[0]:
             return None
         (key, version), self.pending = self.pending, None
@@ -84,7 +84,7 @@ class Member:
 
 
 class Walk:
-    """One side's group and its members; `leader` is what the last answer said."""
+    """One side's group and its members; `leader` is that of the last response."""
 
     def __init__(self, side: Side, seed: int):
         self.side = side
@@ -94,9 +94,10 @@ class Walk:
         self.topic = side.topic("topic", 3)
         self.members = [Member(side, number) for number in range(4)]
         self.leader = None
-        self.heir = None         # Who led, and came back under an id that nobody was told yet.
-        self.stuck = False       # Nobody is answered before somebody does something.
-        self.gone = []           # Ids that were replaced, or left.
+        # the former leader, which rejoined under an id that no response has contained yet
+        self.heir = None
+        self.stuck = False  # every member waits until another one acts
+        self.gone = []  # ids that were replaced, or left
         self.step = 0
         self.label = ""
 
@@ -128,10 +129,10 @@ class Walk:
         return answer
 
     def note(self, label: str, answer: dict) -> None:
-        """Members whose id nobody was told yet have the same one on both sides."""
+        """Members whose id is not in any response yet have the same displayed id on both sides."""
         self.talk.learn(answer.get("member_id"))
         if "groups" in answer:
-            # Those of several coordinators come in any order.
+            # Responses of several coordinators are in any order.
             answer["groups"].sort(key=lambda row: row["group_id"])
         if answer.get("results") and "group_id" in answer["results"][0]:
             answer["results"].sort(key=lambda row: row["group_id"])
@@ -145,7 +146,7 @@ class Walk:
         self.talk.note(label, answer)
 
     def told(self, id_: str) -> str:
-        # Ours and Kafka's end with a random UUID.
+        # Both brokers' ids end with a random UUID.
         return "not told yet" if id_ not in self.side.ids and id_.count("-") > 4 else id_
 
     def join(self, member: Member) -> None:
@@ -221,12 +222,12 @@ class Walk:
         version = self.version(LEAVE)
         leaving = [member] if version < 3 or self.chance(0.7) else \
             self.random.choices(self.members, k=self.random.randrange(4))
-        # Who joins under a new id is there still when its old one leaves.
+        # A member that joins under a new id remains when its old id leaves.
         staying = [one for one in self.members if one.pending or one.id and one not in leaving]
         if any(map(self.leads, leaving)) and len(staying) > 1:
-            return   # Kafka leaves the next leader to chance.
+            return  # Kafka chooses the next leader randomly.
         if any(one.pending and one.pending[0] == SYNC for one in leaving):
-            return   # Kafka never answers that one.
+            return  # Kafka never answers that member.
         rows = []
         for one in leaving:
             id_ = "" if one.instance and self.chance(0.3) else one.id
@@ -242,7 +243,7 @@ class Walk:
                 self.forget_id(one)
 
     def restart(self, member: Member) -> None:
-        """Its process is a new one, which knows no member id."""
+        """Simulate a restart of the member's process, without its member id."""
         if member.instance and not member.pending:
             self.forget_id(member)
 
@@ -259,7 +260,7 @@ class Walk:
         where = {"topic_id": uuid.UUID(self.side.id_of(self.topic))} if version >= 10 \
             else {"name": self.topic}
         times = self.random.choice((1, 1, 1, 2))
-        # Kafka puts the rows of a topic that is named twice together when one of them is unknown.
+        # Kafka merges the rows of a repeated topic if one of them is unknown.
         known = (0, 1, 2, 9) if times == 1 else (0, 1, 2)
         cells = [{"partition_index": index, "committed_offset": self.step,
                   "committed_leader_epoch": self.random.choice((-1, 0)),
@@ -305,11 +306,13 @@ class Walk:
         self.ask(FORGET, 0, group_id=self.group, topics=[{"name": self.topic, "partitions": [
             {"partition_index": self.random.randrange(3)}]}])
 
-    # ---- what comes of it -----------------------------------------------------------------------
+    # ---- responses
+    # --------------------------------------------------------------------------------
 
     def collect(self) -> None:
-        """Takes the answers that the step gave to others. The group's state tells which must
-        come."""
+        """Receive the responses that the step gave to other members. The group's state shows which
+        must arrive.
+        """
         end_s = time.monotonic() + STUCK_S
         while any(member.pending for member in self.members):
             row = self.side.describe(self.group)
@@ -320,7 +323,7 @@ class Walk:
             self.take(due)
             if due:
                 continue
-            # All are there: it is a matter of milliseconds, unless somebody has an id only.
+            # All are present: it takes milliseconds, unless a member only has an id.
             if self.stuck or row["group_state"] != PREPARING or len(joining) < len(row["members"]):
                 break
             self.stuck = time.monotonic() > end_s
@@ -337,7 +340,8 @@ class Walk:
         for member, key, answer in told:
             (self.joined if key == JOIN else self.synced)(member, answer)
 
-    # ---- choices --------------------------------------------------------------------------------
+    # ---- random choices
+    # ---------------------------------------------------------------------------
 
     def chance(self, probability: float) -> bool:
         return self.random.random() < probability
@@ -353,7 +357,7 @@ class Walk:
             one.id for one in self.members if one is not member]])
 
     def identity(self, member: Member, with_instance: bool) -> dict:
-        """Who asks; sometimes wrongly."""
+        """Return the requesting member's fields, sometimes wrong."""
         fields = {"group_id": self.group, "generation_id": member.generation,
                   "member_id": member.id,
                   "group_instance_id": member.instance if with_instance else None}
@@ -369,14 +373,14 @@ class Walk:
 
     def forget_id(self, member: Member) -> None:
         if member.instance and self.leads(member):
-            self.heir = member   # Unless it left, its instance is in the group all the same.
+            self.heir = member  # Unless it left, its static instance remains in the group.
         if member.id:
             self.gone.append(member.id)
         member.id, member.generation = "", -1
 
 
 class WalkSide(Side):
-    """With a connection for what the walk itself wants to know."""
+    """Opens a connection for queries of the walk itself."""
 
     def quiet(self, key: int, version: int, /, **fields) -> dict:
         connection = self.__dict__.setdefault("_quiet", Connection(self.port, wait_s=WAIT_S))
@@ -396,7 +400,7 @@ class WalkSide(Side):
 
 
 def _unknown(side: Side) -> None:
-    """Groups and members that are not there."""
+    """Unknown groups and members."""
     talk, topic = Talk(side, "unknown"), side.topic("topic")
     nobody = side.name("nobody")
     row = {"member_id": "strange", "group_instance_id": None, "reason": None}
@@ -423,7 +427,7 @@ def _unknown(side: Side) -> None:
 
 
 def _without_a_name(talk: Talk, topic: str) -> None:
-    """What is no matter for members may ask for the group ""."""
+    """Requests without membership may use the group ""."""
     for version in range(1, 11):
         for topics in ([{"name": topic, "partition_indexes": [0]}], None)[:1 + (version > 1)]:
             talk(f"fetch {version} of {'all' if topics is None else 'one'} without a name", FETCH,
@@ -442,7 +446,7 @@ def test_groups_and_members_that_are_not_there_are_answered_as_by_kafka(kafka, t
 
 
 def _tied(side: Side, version: int) -> None:
-    """Two static members want another protocol each; one comes back, and then the other."""
+    """Two static members prefer different protocols; one rejoins, and then the other."""
     walk = Walk(side, 0)
     ids = ["", ""]
     likes = (("range", "sticky"), ("sticky", "range"))
@@ -513,7 +517,7 @@ def _walked(broker, seed: int) -> list:
 
 
 def _first_difference(kafka: list, ours: list) -> str | None:
-    """With what came before it; from there on the walks are different ones."""
+    """Return the first difference with preceding steps; after it the walks diverge."""
     for at, ((label, left), (other, right)) in enumerate(zip(kafka, ours)):
         found = [f"kafka goes on with {label!r}, ours with {other!r}"] if label != other \
             else differences(left, right, label)

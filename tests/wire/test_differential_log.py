@@ -50,7 +50,7 @@ def test_produce_answers_are_kafkas(kafka, target, version):
 
 
 def _append_time_bits(side: Side) -> None:
-    """Batches whose producer says that their times are the broker's."""
+    """Batches whose producer sets the LogAppendTime bit."""
     for kind in ("CreateTime", "LogAppendTime"):
         topic = side.topic(kind.lower(), message_timestamp_type=kind, **KEEP)
         for codec in (raw.NONE, raw.GZIP):
@@ -61,7 +61,7 @@ def _append_time_bits(side: Side) -> None:
                 label = f"{kind}, codec {codec}, times {base} to {newest}"
                 answer = produce(side, label, 8, [(topic, [(0, data)])])
                 row = answer["responses"][0]["partition_responses"][0]
-                # Both brokers' clocks are in an answer that accepts.
+                # Responses that accept contain the broker's clock.
                 side.answers[-1] = label, row["error_code"]
 
 
@@ -70,7 +70,7 @@ def test_bits_of_append_time_are_refused_where_kafka_refuses_them(kafka, target)
 
 
 def _re_encoded(side: Side) -> None:
-    """Batches that grow when the topic's codec takes the place of theirs, around its limit."""
+    """Batches that grow when recompressed with the topic's codec, around its limit."""
     rows = [record(value=bytes(100_000))]
     small, plain = batch(rows, codec=raw.ZSTD), batch(rows)
     for codec in ("uncompressed", "gzip", "snappy", "lz4"):
@@ -132,7 +132,7 @@ def test_list_offsets_answers_are_kafkas(kafka, target, version):
 
 
 def _segmented_offsets(side: Side) -> None:
-    """Six segments; times that jump back, also over the border of two segments."""
+    """Six segments; timestamps that go backwards, also across segments."""
     topic = side.topic("segmented", segment_bytes=1 << 20, **KEEP)
     jumps = (0, 3_000, -9_000, 500, 500, 12_000, -2_000)
     known = set()
@@ -154,11 +154,11 @@ def test_list_offsets_over_segments_are_kafkas(kafka, target):
 
 
 def _stamped_offsets(side: Side) -> None:
-    """Timestamps that the broker chose differ; which record they point at does not."""
+    """Timestamps chosen by the broker differ; the records that they point to do not."""
     topic = side.topic("stamped", message_timestamp_type="LogAppendTime")
     for _ in range(3):
         side.append(topic, batch([record(), record(offset_delta=1)], base_timestamp=BASE_MS))
-        time.sleep(0.01)  # each batch has a stamp of its own
+        time.sleep(0.01)  # each batch has a different timestamp
     for timestamp in (0, -3, BASE_MS):
         answer = side.ask("", raw.LIST_OFFSETS, 7, replica_id=-1, topics=[
             {"name": topic, "partitions": [{"partition_index": 0, "timestamp": timestamp}]}])

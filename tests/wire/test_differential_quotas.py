@@ -1,4 +1,4 @@
-"""The same client quotas to Apache Kafka and to brokerd: answers, messages, what is in force."""
+"""The same client quotas to Apache Kafka and to brokerd: responses, messages, effective quotas."""
 
 import time
 
@@ -23,7 +23,7 @@ def _entity(**parts) -> list:
 
 
 def _sorted(rows) -> list:
-    """Rows in an order that both sides share: Java's maps have none."""
+    """Return rows in an order that both sides share: Java's maps have none."""
     for row in rows or ():
         row["entity"].sort(key=lambda part: part["entity_type"])
         if "values" in row:
@@ -32,7 +32,7 @@ def _sorted(rows) -> list:
 
 
 def _note(side: Side, label: str, answer: dict) -> dict:
-    """Keeps the answer with its messages, which must be the same here."""
+    """Store the response with its messages, which must be equal here."""
     answer["entries"] = _sorted(answer["entries"])
     texts = [answer.pop("error_message", None)]
     texts += [row.pop("error_message", None) for row in answer["entries"] or ()]
@@ -144,7 +144,7 @@ FILTERS = (
                                                            (CLIENT, SPECIFIED, None)),
     ((USER, EXACT, "nobody"),), ((USER, EXACT, "a b&\u00e9"),), ((IP, EXACT, "127.0.0.1"),),
     ((IP, DEFAULT, None),), ((IP, SPECIFIED, None),),
-    # Refused.
+    # rejected
     (("", EXACT, "u"),), (("topic", EXACT, "u"),), ((USER, EXACT, None),),
     ((USER, DEFAULT, "u"),), ((USER, SPECIFIED, "u"),), ((USER, 3, None),), ((USER, -1, "u"),),
     ((USER, EXACT, "u"), (USER, EXACT, "v")), ((IP, EXACT, "127.0.0.1"), (USER, EXACT, "u")),
@@ -183,7 +183,7 @@ class As:
             key, version, encode(key, version, **fields), client_id=self.client_id))
 
     def note(self, label: str, key: int, version: int, **fields) -> None:
-        """The answer, its messages, and whether the client is told to wait."""
+        """Store the response, its messages, and whether the client is throttled."""
         answer = self.ask(key, version, **fields)
         rows = answer.get("topics", answer.get("responses", answer.get("results")))
         texts = [row.pop("error_message", None) for row in rows]
@@ -240,7 +240,9 @@ def test_the_controller_mutation_quota_is_kafkas(kafka, target, strict):
 
 
 def _bandwidth(side: Side) -> None:
-    """A client over its limits is told to wait, gets nothing meanwhile, and others go on."""
+    """A client over its limits is throttled and gets nothing during that time; others are not
+    affected.
+    """
     _clear(side)
     topic = side.topic("limited")
     _alter(side, "set", (_entity(client_id=None), {
@@ -275,7 +277,7 @@ def test_clients_over_their_byte_rates_are_throttled_as_by_kafka(kafka, target):
 
 
 def _credentials(side: Side) -> None:
-    """kafka-configs asks for a user's credentials along with its quotas; nobody has any."""
+    """kafka-configs requests a user's credentials along with its quotas; here there are none."""
     for label, names in (("all", None), ("none named", []), ("two", ["a", "b"]),
                          ("one twice", ["a", "b", "a"]), ("empty", [""])):
         answer = ask(side.connection, 50, 0, users=None if names is None else [

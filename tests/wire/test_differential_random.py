@@ -1,7 +1,7 @@
-"""Random valid requests, the same sequence to Apache Kafka and to brokerd, every answer compared.
+"""Random valid requests, the same sequence to Apache Kafka and to brokerd, every response compared.
 
-They follow --seed; --seed random looks further. Producers repeat, skip, reorder and bump epochs;
-fetches use sessions, limits and every version; look-ups ask for any timestamp.
+They follow --seed; --seed random explores further. Producers repeat, skip, reorder and bump epochs;
+fetches use sessions, limits and every version; ListOffsets requests use any timestamp.
 """
 
 import random
@@ -19,7 +19,7 @@ STEPS = 400
 
 
 class _Producers:
-    """Idempotent producers of one topic: what each would send next, on each partition."""
+    """Idempotent producers of one topic: the next sequence on each partition."""
 
     def __init__(self, generator: random.Random, base: int):
         self.random = generator
@@ -29,7 +29,8 @@ class _Producers:
         self.sent: list[tuple[int, bytes]] = []
 
     def batch(self, partition: int) -> bytes:
-        """Mostly what comes next; sometimes a repetition, a gap, an older or a newer epoch."""
+        """Return mostly the next batch; sometimes a repetition, a gap, an older or a newer epoch.
+        """
         draw = self.random.random()
         if draw < 0.15 and self.sent:
             return self.random.choice(self.sent[-12:])[1]
@@ -89,7 +90,7 @@ def _walk(side: Side, seed: int, base: int) -> None:
             partition = generator.randrange(PARTITIONS)
             data = producers.batch(partition) if generator.random() < 0.6 \
                 else _plain_batch(generator)
-            version = generator.randrange(7, 14)  # zstd came with 7
+            version = generator.randrange(7, 14)  # zstd starts with 7
             where = side.id_of(topic) if version >= 13 else topic
             produce(side, f"{step} produce", version, [(where, [(partition, data)])],
                     acks=generator.choice([-1, 1]))

@@ -1,5 +1,5 @@
-"""The same requests by the same principals, to Apache Kafka and to brokerd: none with a right that
-suffices, every single right, none at all; and what access rules are refused.
+"""The same requests by the same principals, to Apache Kafka and to brokerd: with no permission,
+with every single permission; and rejected ACLs.
 """
 
 import time
@@ -31,7 +31,7 @@ SINGLE = [(kind, operation) for kind, operations in (
                         authorizer.DESCRIBE_CONFIGS, authorizer.ALTER_CONFIGS)),
     (authorizer.TRANSACTIONAL_ID, (authorizer.DESCRIBE, authorizer.WRITE)),
     (authorizer.CLUSTER, authorizer.OPERATIONS[authorizer.CLUSTER])) for operation in operations]
-# What no two clusters have in common.
+# Fields that differ between any two clusters.
 LEFT_OUT = {"throttle_time_ms", "error_message", "cluster_id", "host", "port", "topic_id",
             "leader_epoch", "timestamp", "offset", "end_offset", "configs", "brokers", "nodes",
             "log_dir", "api_keys", "results_of", "producer_id", "controller_id", "members",
@@ -53,7 +53,7 @@ class Side:
             return caller.ask(key, version, request)
 
     def allow(self, *rights) -> None:
-        """Alice's only rules: (resource type, operation)."""
+        """Replace alice's ACLs by these: (resource type, operation)."""
         new = messages.DeleteAclsRequest
         self.admin(api.DELETE_ACLS, 3, new(filters=[new.DeleteAclsFilter(
             resource_type_filter=1, resource_name_filter=None, pattern_type_filter=1,
@@ -66,7 +66,7 @@ class Side:
                 for kind, operation in rights]))
             assert not any(row.error_code for row in answer.results), answer
         end_s = time.monotonic() + 30
-        # Kafka answers before its broker goes by the rules.
+        # Kafka responds before its broker applies the ACLs.
         while self.rules() != set(rights):
             assert time.monotonic() < end_s
             time.sleep(self.wait_s)
@@ -79,7 +79,7 @@ class Side:
                 for row in answer.resources for rule in row.acls}
 
     def answers(self) -> dict:
-        """Label -> what alice is answered, for each request."""
+        """Return label -> alice's response, for each request."""
         found = {}
         for label, key, version, request in requests():
             with Caller(self.port) as caller:
@@ -97,7 +97,7 @@ class Side:
 
 
 def flat(message, path: str = ""):
-    """Error codes, names and numbers of an answer, in an order of their own."""
+    """Return error codes, names and numbers of a response, sorted."""
     if isinstance(message, list | tuple):
         return sorted((flat(row) for row in message), key=str)
     fields = [name for name in dir(message) if not name.startswith("_")] \
@@ -109,7 +109,8 @@ def flat(message, path: str = ""):
 
 
 def requests():
-    """(label, api key, version, request): nothing that succeeds changes what others ask for."""
+    """Yield (label, api key, version, request): no success changes the result of another request.
+    """
     m = messages
     for name in (THERE, ABSENT):
         yield from [
@@ -156,7 +157,7 @@ def requests():
                 timeout_ms=5000, validate_only=True, topics=[
                     m.CreateTopicsRequest.CreatableTopic(
                         name=name, num_partitions=1, replication_factor=1)])),
-            # A member that has joined names no topology: refused when all else is allowed.
+            # A member that has joined names no topology: rejected if everything else is allowed.
             (f"streams heartbeat {name}", 88, 0, m.StreamsGroupHeartbeatRequest(
                 group_id=GROUP, member_id="m", member_epoch=1,
                 topology=m.StreamsGroupHeartbeatRequest.Topology(epoch=0, subtopologies=[

@@ -1,4 +1,4 @@
-"""When the session of a classic group's member starts: the same pauses on Apache Kafka and here."""
+"""The start of a classic member's session: the same pauses on Apache Kafka and on brokerd."""
 
 import threading
 import time
@@ -15,13 +15,13 @@ from tests.wire.test_groups import (
 __all__ = ["BROKER_SETTINGS"]
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 SESSION_S, REBALANCE_S = 6, 30       # Kafka's group.min.session.timeout.ms is 6 s.
-OWN_PAUSE_S, LEADER_PAUSE_S = 3, 7   # Before the SyncGroup of the follower, of the leader.
+OWN_PAUSE_S, LEADER_PAUSE_S = 3, 7  # before the SyncGroup of the follower, of the leader
 VERSION, WAIT_S, REBALANCING = 5, 60, 27
 LEADER, FOLLOWER = "instance leader", "instance follower"
 
 
 class Answer(threading.Thread):
-    """Sends one request on a connection of its own; result() waits for the answer."""
+    """Sends one request on a separate connection; result() waits for the response."""
 
     def __init__(self, side: Side, key: int, **fields):
         super().__init__(daemon=True)
@@ -45,8 +45,9 @@ def _join(side: Side, group: str, session_s: int, instance: str, member: str = "
 
 
 def _silent_until_the_leader_syncs(side: Side) -> None:
-    """The follower waits for the answer to its SyncGroup for longer than its session timeout. After
-    the answer it is silent for less than its session timeout, and at last for more."""
+    """The follower waits longer than its session timeout for the response to its SyncGroup. After
+    the response it is silent for less than its session timeout, and at last for more.
+    """
     talk = Talk(side, "group")
     first = _join(side, talk.group, REBALANCE_S, LEADER).result()["member_id"]
     follower = _join(side, talk.group, SESSION_S, FOLLOWER)

@@ -1,6 +1,7 @@
 """Settings of brokers and topics at their limits and in random walks, to Apache Kafka and brokerd.
 
-They follow --seed; --seed random looks further. What may differ stands in docs/differences.md.
+They follow --seed; --seed random explores further. Permitted differences are in
+docs/differences.md.
 """
 
 import random
@@ -15,14 +16,14 @@ from tests.wire.messages import ask
 from tests.wire.sides import Side, compare
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
-# As started, for half and double of its threads are limits.
+# The start value: half and double of its threads are the limits.
 BROKER_SETTINGS = {"num.network.threads": "3"}
 DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL = 32, 33, 44
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
 SETTLE_S = 0.4
 STEPS = 40
-# Java's classes are not looked for here; the rest is in the document too.
+# Java classes are not checked here; the others are documented too.
 NOT_ASKED = {"listener.security.protocol.map", "listeners", "metric.reporters",
              "min.insync.replicas", "internal.segment.bytes", "config.providers",
              "cordoned.log.dirs", "log.flush.interval.ms",
@@ -39,7 +40,9 @@ def _alter(side: Side, kind: int, name: str, row: dict, validate_only: bool, key
 
 
 def _questions(topic: str):
-    """(kind, resource, setting's name, texts): all settings that can change, and what cannot."""
+    """Yield (kind, resource, setting's name, texts): all settings that can change, and a few that
+    cannot.
+    """
     for name in kafkas_broker_settings():
         setting = catalogue.broker(name)
         if name in NOT_ASKED or setting.type == "class":
@@ -71,8 +74,8 @@ def test_every_setting_is_taken_or_refused_at_run_time_as_by_kafka(kafka, target
     compare(kafka, target, _at_limits)
 
 
-# Of brokers: those that change nothing which a test needs, and that topics show. Kafka takes more
-# of log.flush.interval.ms and the compaction lags than a topic can have, and refuses topics then.
+# Broker settings that do not affect the tests, and that topics display. Kafka accepts larger values
+# of log.flush.interval.ms and the compaction lags than a topic can have, and then rejects topics.
 WALKED = ("log.retention.ms", "log.segment.bytes", "log.roll.ms", "log.roll.jitter.ms",
           "log.cleanup.policy", "log.cleaner.delete.retention.ms",
           "log.cleaner.max.compaction.lag.ms", "message.max.bytes", "compression.type",
@@ -126,7 +129,7 @@ def _walk(side: Side, seed: int) -> None:
                 if config["name"] != "min.insync.replicas")))
             continue
         is_topic = draw < 0.65
-        # Kafka refuses to leave min.insync.replicas of the cluster out, which differs.
+        # Kafka refuses to omit the cluster's min.insync.replicas, which differs.
         incremental = not is_topic or generator.random() < 0.8
         name = generator.choice(names if is_topic else WALKED)
         setting = catalogue.topic(name) if is_topic else catalogue.broker(name)
@@ -146,7 +149,7 @@ def _walk(side: Side, seed: int) -> None:
                    {"name": name, "config_operation": DELETE, "value": None}, False)
 
 
-# A walk that fails leaves Kafka's settings behind, for other tests to stumble over.
+# A failed walk leaves Kafka's settings changed, which may break other tests.
 @pytest.mark.slow
 @pytest.mark.parametrize("turn", [1, 10])
 def test_a_random_walk_over_settings_is_answered_as_by_kafka(kafka, target, random_source, turn):

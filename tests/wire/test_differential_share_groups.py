@@ -1,7 +1,7 @@
-"""Share groups: the same requests to Apache Kafka and to brokerd, every answer compared.
+"""Share groups: the same requests to Apache Kafka and to brokerd, every response compared.
 
-What two right brokers may do at different times, the initialization of share partitions and their
-assignment, is waited for without comparing.
+The time at which a correct broker initializes and assigns share partitions varies: the tests wait
+for it without comparing.
 """
 
 import time
@@ -14,7 +14,7 @@ from tests.wire.raw import Connection
 from tests.wire.messages import ask
 from tests.wire.sides import Side, compare
 
-# Slow because of Kafka: on a busy machine it answers now and then that it is not ready.
+# Slow because of Kafka: on a busy machine it sometimes responds that it is not ready.
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 FIND, LIST, DESCRIBE_CONFIGS, ALTER = 10, 16, 32, 44
 HEARTBEAT, DESCRIBE, FETCH, ACKNOWLEDGE = 76, 77, 78, 79
@@ -53,7 +53,7 @@ class Member:
         return answer
 
     def join(self, partitions: int) -> None:
-        """Returns when that many partitions are assigned."""
+        """Wait until that many partitions are assigned."""
         coordinated(self.side, 0, self.group)
         end_s = time.monotonic() + WAIT_S
         while self.beat(0, [self.topic])["error_code"]:
@@ -66,8 +66,9 @@ class Member:
 
     def fetch(self, label, acknowledgements=(), *, version=1, wait_ms=500, records=500, size=500,
               partitions=(0,), epoch=None, note=True, **fields):
-        """A ShareFetch; the first of a session names `partitions`, later ones what they
-        acknowledge."""
+        """Send a ShareFetch; the first of a session names `partitions`, later ones the partitions
+        they acknowledge.
+        """
         epoch = self.session if epoch is None else epoch
         named = {index: [] for index in partitions} if epoch == 0 else {}
         for index, first, last, types in acknowledgements:
@@ -86,7 +87,7 @@ class Member:
         return answer
 
     def records(self, label, *arguments, **fields):
-        """As fetch(), until there are records."""
+        """Repeat fetch() until there are records."""
         end_s = time.monotonic() + WAIT_S
         while True:
             answer = self.fetch(label, *arguments, note=False, **fields)
@@ -125,7 +126,7 @@ class Member:
 
 
 def group_of(side: Side, stem: str, **configs) -> str:
-    """A group with settings of its own, which begins with the earliest record."""
+    """Return a group with specific settings, which starts at the earliest record."""
     name = side.name(stem)
     rows = {"share.auto.offset.reset": "earliest",
             **{key.replace("_", "."): value for key, value in configs.items()}}
@@ -136,7 +137,7 @@ def group_of(side: Side, stem: str, **configs) -> str:
     assert answer["responses"][0]["error_code"] == 0, answer
     end_s = time.monotonic() + WAIT_S
     while not _has(side, name, rows):
-        # Kafka's broker learns of it from its controller.
+        # Kafka's broker receives it from its controller.
         assert time.monotonic() < end_s
         time.sleep(0.1)
     time.sleep(0.5)
@@ -153,7 +154,7 @@ def _has(side: Side, group: str, rows: dict) -> bool:
 
 
 def coordinated(side: Side, kind: int, key: str) -> None:
-    """Returns when the key has a coordinator."""
+    """Wait until the key has a coordinator."""
     end_s = time.monotonic() + WAIT_S
     while ask(side.connection, FIND, 6, key_type=kind, coordinator_keys=[key])[
             "coordinators"][0]["error_code"]:
@@ -162,13 +163,13 @@ def coordinated(side: Side, kind: int, key: str) -> None:
     while kind == 0 and ask(side.connection, HEARTBEAT, 1, group_id=key, member_id="nobody",
                             member_epoch=7, rack_id=None, subscribed_topic_names=None)[
                                 "error_code"] in NOT_YET:
-        # Kafka names a coordinator before that one has loaded the partition.
+        # Kafka returns a coordinator before it has loaded the partition.
         assert time.monotonic() < end_s
         time.sleep(0.2)
 
 
 def append_batches(side, topic, count, each):
-    """`count` batches of `each` records."""
+    """Append `count` batches of `each` records."""
     from pylog._native import batch
 
     for number in range(count):
@@ -315,7 +316,7 @@ def limits(side):
 
 
 def often(side):
-    """A record that nobody can process."""
+    """A record that no consumer can process."""
     topic = side.topic("t")
     append_batches(side, topic, 1, 8)
     member = Member(side, group_of(side, "g"), "m", topic)
@@ -364,7 +365,7 @@ class Transactions:
         self._settled(END, 4, transactional_id=self.id, committed=committed, **self.producer)
 
     def _settled(self, key, version, **fields) -> None:
-        """Asks until the transaction before has ended and the request succeeds."""
+        """Retry until the previous transaction has ended and the request succeeds."""
         end_s = time.monotonic() + WAIT_S
         while True:
             codes = _codes(ask(self.side.connection, key, version, **fields))
@@ -483,7 +484,7 @@ def states(side):
 
 
 class Offsets:
-    """Where a group is, on one side, and how that is changed."""
+    """Describes and changes a group's offsets, on one side."""
 
     def __init__(self, side: Side, group: str):
         self.side = side
@@ -512,7 +513,7 @@ class Offsets:
         self.side.note(label, self._settled(DELETE_GROUPS, 2, groups_names=[self.group]))
 
     def _settled(self, key, version, **fields):
-        """The answer, once coordinators have loaded what they need for it."""
+        """Return the response, after coordinators have loaded their state."""
         end_s = time.monotonic() + WAIT_S
         while True:
             answer = ask(self.side.connection, key, version, **fields)
@@ -522,7 +523,7 @@ class Offsets:
 
 
 def _codes(answer) -> set[int]:
-    """All error codes of an answer."""
+    """Return all error codes of a response."""
     if isinstance(answer, list):
         return set().union(*map(_codes, answer)) if answer else set()
     if not isinstance(answer, dict):
@@ -532,11 +533,12 @@ def _codes(answer) -> set[int]:
 
 
 def offsets(side):
-    """Looked at, moved and forgotten, of a group with and without members."""
+    """Offsets described, altered and deleted, for a group with and without members."""
     topic, other = side.topic("t", 2), side.topic("other")
     append_batches(side, topic, 2, 10)
     group = Offsets(side, side.name("g"))
-    # Kafka never answers for partitions that there are not, nor before it has the states' topic.
+    # Kafka never responds for partitions that do not exist, nor before it has the share state
+    # topic.
     coordinated(side, 2, f"{group.group}:{_text(uuid.UUID(side.id_of(topic)))}:0")
     group.describe("no group")
     group.describe("no group's topics", {topic: [0], "none": [1]})

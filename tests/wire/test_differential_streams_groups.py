@@ -1,9 +1,9 @@
-"""Streams groups of KIP-1071: the same right and wrong requests to Apache Kafka and to brokerd,
-every answer compared.
+"""Streams groups of KIP-1071: the same valid and invalid requests to Apache Kafka and to brokerd,
+every response compared.
 
-Walks follow --seed; --seed random looks further. Which task a member gets is a matter of chance
-with as much to do for each, so tasks are shown by their number, and two members with a process each
-take turns: with more of them it is a matter of chance too whose tasks are free first.
+Walks follow --seed; --seed random explores further. With equal load the task of a member is random,
+so tasks are displayed by their number, and two members with a process each alternate: with more
+members the order of released tasks is random too.
 """
 
 import random
@@ -40,9 +40,10 @@ def subtopology(id_: str, sources=(), sinks=(), repartitions=(), changelogs=(), 
 
 
 class Talk:
-    """One side: a group that makes its assignments at once. Its topics are made before it: Kafka's
-    coordinator hears of them later than who made them, but before the group's settings.
-    rebalance_ms: how long members may take to give up tasks."""
+    """One side: a group without assignment delay. Its topics are created before it: Kafka's
+    coordinator is notified of them after the client, but before the group's settings. rebalance_ms:
+    maximum time for members to revoke tasks.
+    """
 
     rebalance_ms = 60_000
 
@@ -58,7 +59,7 @@ class Talk:
         configure_group(side.connection, self.group, "streams.initial.rebalance.delay.ms", delay_ms)
 
     def until(self, key, version, error_of, **fields):
-        """Asked again while the coordinator is not there yet."""
+        """Retry until the coordinator is available."""
         end_s = time.monotonic() + WAIT_S
         while True:
             answer = ask(self.side.connection, key, version, **fields)
@@ -124,7 +125,7 @@ class Talk:
             time.sleep(0.05)
 
     def joined(self, member_id: str, *subtopologies, code: int | None = None) -> dict:
-        """Asks again until the status is so, which may be a moment after topics are there."""
+        """Repeat until the status matches, which may be a moment after topics exist."""
         end_s = time.monotonic() + WAIT_S
         while True:
             answer = self.sent(member_id, 0, **self.joining(member_id, 0, *subtopologies))
@@ -151,7 +152,7 @@ def endpoints(rows) -> list | None:
 # ---- walks --------------------------------------------------------------------------------------
 
 class Member:
-    """What one client knows of itself. owned: active tasks, as heartbeats have them."""
+    """The state of one client. owned: active tasks, in the format of heartbeats."""
 
     def __init__(self, number: int):
         self.id = f"member-{number}"
@@ -259,7 +260,7 @@ class Walk:
                 {"name": self.topic, "partitions": [{"partition_index": 0}]}]))
 
     def classic(self, member: Member) -> None:
-        """What the group refuses; none of it makes the group a classic one."""
+        """Requests that the group rejects; none of them makes the group a classic one."""
         group, connection = self.talk.group, self.side.connection
         self.side.note(self.label + " beats", ask(
             connection, HEARTBEAT, 4, group_id=group, member_id="m", generation_id=1))
@@ -283,7 +284,7 @@ def test_a_walk_over_a_group_is_answered_as_by_kafka(kafka, brokerd, random_sour
 # ---- topologies ---------------------------------------------------------------------------------
 
 def word_count(side: Side) -> None:
-    """Its topics come one after another; it is described, shut down and deleted."""
+    """Its topics are created one after another; it is described, shut down and deleted."""
     talk = Talk(side)
     source, between, changelog = (
         side.name(stem) for stem in ("source", "between", "changelog"))
@@ -363,7 +364,7 @@ def test_wrong_topologies_are_refused_as_by_kafka(kafka, brokerd):
 
 
 def delayed(side: Side) -> None:
-    """Nobody is given a task before the first rebalance's delay is over."""
+    """No task is assigned before the initial rebalance delay is over."""
     topic = side.topic("source", 2)
     talk = Talk(side, 1500)
     parts = subtopology("0", [topic])
@@ -386,7 +387,8 @@ def test_the_first_rebalance_waits_as_in_kafka(kafka, brokerd):
 
 
 def standbys(side: Side) -> None:
-    """A setting of the group begins a rebalance; copies go to another process."""
+    """A setting of the group starts a rebalance; standby replicas are assigned to another process.
+    """
     source, copy = side.topic("source", 4), side.topic("copy", 4)
     talk = Talk(side)
     parts = subtopology("0", [source], (), (), [(copy, 0)])

@@ -1,6 +1,7 @@
-"""The texts of common errors of administration: what Kafka says is in what brokerd says.
+"""Messages of common administration errors: brokerd's message contains Kafka's.
 
-Tools and tests of others look for these words. We may add to them, such as the nearest valid name.
+Tools and other projects' tests search for these texts. Ours may add to them, such as the nearest
+valid name.
 """
 
 import re
@@ -16,7 +17,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(200)]
 ALTER, INCREMENTAL, DESCRIBE, PARTITIONS, FEATURES = 33, 44, 32, 37, 57
 TOPIC, BROKER, LOGGER, SUBSCRIPTION, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
-# What Scala and Java put around the words.
+# Text that Scala and Java add around the message.
 WRAPPED = (re.compile(r"requirement failed: (.*)"),
            re.compile(r"Invalid value \S+Exception: (.*) for configuration Invalid dynamic .*"))
 LONG = "x" * 250
@@ -67,7 +68,7 @@ CREATED = [
 
 
 class _Asked:
-    """The same questions to one side; `texts` has (question, [(error code, text)])."""
+    """Sends the same requests to one side; `texts` has (request, [(error code, message)])."""
 
     def __init__(self, broker):
         self.side = Side(broker)

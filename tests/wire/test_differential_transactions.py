@@ -1,9 +1,8 @@
-"""Random walks over transactions: the same right and wrong calls to Apache Kafka and to brokerd,
-every answer compared.
+"""Random walks over transactions: the same valid and invalid calls to Apache Kafka and to brokerd,
+every response compared.
 
-They follow --seed; --seed random looks further. Producer ids and epochs are wrong now and then,
-versions old and new. What a broker may be amid of is waited for: an end is over before the next
-call.
+They follow --seed; --seed random explores further. Producer ids and epochs are sometimes wrong,
+versions old and new. Each call waits until the previous end of a transaction is complete.
 """
 
 import random
@@ -26,7 +25,7 @@ TIMEOUT_MS = 60_000
 
 
 class Walk:
-    """One side: a topic, transactional ids, and what is known of their producers."""
+    """One side: a topic, transactional ids, and the state of their producers."""
 
     def __init__(self, port: int, picks: random.Random):
         self.port = port
@@ -36,7 +35,7 @@ class Walk:
         self.ids = [unique("id") for _ in range(2)]
         self.producers: dict[str, list[int]] = {}      # id -> [producer id, epoch]
         self.sequences: dict[tuple, int] = {}
-        self.known: list[int] = []                     # Producer ids in the order they came.
+        self.known: list[int] = []  # producer ids in the order of their assignment
         self.connection = Connection(port, wait_s=20)
         self.answers: list[tuple] = []
         for key, kind in [(id_, 1) for id_ in self.ids] + [(self.group, 0)]:
@@ -44,7 +43,7 @@ class Walk:
                         coordinator_keys=[key], key_type=kind)
 
     def _until(self, key, version, error_of, **fields):
-        """Asked again while the answer is that something is not ready."""
+        """Retry while the coordinator is not ready."""
         end_s = time.monotonic() + 20
         while True:
             answer = ask(self.connection, key, version, **fields)
@@ -126,7 +125,7 @@ class Walk:
         self._settle(id_)
 
     def _settle(self, id_) -> None:
-        """Waits for the markers."""
+        """Wait for the markers."""
         end_s = time.monotonic() + 20
         while True:
             row = self.described(id_)
@@ -136,7 +135,7 @@ class Walk:
             time.sleep(0.01)
 
     def described(self, id_):
-        """Through our own codec: the other one takes no times before 1970, as -1 is."""
+        """Use our own codec: kio accepts no times before 1970, such as -1."""
         body = codec.encode_request(DESCRIBE, 0, messages.DescribeTransactionsRequest(
             transactional_ids=[id_]))
         answer = self.connection.call(DESCRIBE, 0, body)
@@ -173,7 +172,7 @@ class Walk:
                            if row["transactional_id"] in self.ids])
 
     def look(self) -> None:
-        """What a consumer sees."""
+        """Store a consumer's results."""
         for stable in (False, True):
             answer = self._until(
                 OFFSET_FETCH, 7, lambda answer: answer["error_code"], group_id=self.group,
@@ -201,8 +200,8 @@ def walked(port: int, seed: int) -> list[tuple]:
     return walk.answers
 
 
-# Slow because of Kafka: on a busy machine it answers now and then that it is not ready where its
-# state goes on, and the walks part.
+# Slow because of Kafka: on a busy machine it sometimes responds that it is not ready after it has
+# changed its state, and the walks diverge.
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
 def test_a_walk_is_answered_as_by_kafka(kafka, brokerd, random_source, number):

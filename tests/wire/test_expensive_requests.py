@@ -1,4 +1,4 @@
-"""The most expensive legal requests of every API: memory, and who else is served meanwhile."""
+"""The most expensive legal requests of every API: memory, and latency of other clients."""
 
 import re
 import struct
@@ -17,7 +17,8 @@ MIB = 1 << 20
 REQUEST_BYTES_MAX = 2 * MIB
 MEMORY_BYTES_MAX = 64 * MIB
 ELEMENTS_MAX = 200_000
-# With them memory is bounded as below: a request twice, an answer three times, one piece's objects.
+# With these settings memory is bounded as below: a request twice, a response three times, the
+# objects of one part.
 SETTINGS = {"auto.create.topics.enable": "false", "control.request.bytes.max": REQUEST_BYTES_MAX,
             "control.response.bytes.max": 12 * MIB}
 SERVED = [key for key in api.SERVED if key not in (api.PRODUCE, api.FETCH)]
@@ -27,7 +28,7 @@ SERVED = [key for key in api.SERVED if key not in (api.PRODUCE, api.FETCH)]
 def broker(tmp_path_factory):
     started = Brokerd(tmp_path_factory.mktemp("expensive"), SETTINGS).start()
     with Connection(started.port) as connection:
-        # The offsets topic is made, and its partitions' memory taken, before anything is measured.
+        # Create the offsets topic and allocate its partitions' memory before measuring.
         connection.call(10, 0, raw.string("g"))
         time.sleep(1)
     yield started
@@ -46,7 +47,7 @@ def _reset_peak(broker) -> None:
 
 
 class Beats:
-    """Heartbeats over a connection of their own for as long as something else goes on."""
+    """Sends heartbeats over a separate connection during a block."""
 
     def __init__(self, port: int):
         self._port = port

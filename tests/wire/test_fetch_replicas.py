@@ -1,4 +1,4 @@
-"""Fetches of whoever says that it is a replica, in the field of old and in the tag of KIP-903."""
+"""Fetches with a replica id, in the old field and in the tagged field of KIP-903."""
 
 import uuid
 

@@ -1,6 +1,4 @@
-"""Fetch sessions (KIP-227) that outlive what they were made for: their topic, its directory, their
-client.
-"""
+"""Fetch sessions (KIP-227) that outlive their topic, its directory, or their client."""
 
 import os
 import time
@@ -43,14 +41,16 @@ class Session:
         return answer
 
     def told(self) -> tuple[int, bytes] | None:
-        """Error code and records of the partition in the next answer; None: no news."""
+        """Return error code and records of the partition in the next response; None if it is not
+        included.
+        """
         rows = [cell for row in self.ask()["responses"] for cell in row["partitions"]]
         assert len(rows) <= 1, rows
         return (rows[0]["error_code"], rows[0]["records"] or b"") if rows else None
 
 
 def until(condition, wait_s: float = 20.0) -> bool:
-    """Whether `condition` comes true."""
+    """Return True if `condition` becomes true."""
     end_s = time.monotonic() + wait_s
     while not condition():
         if time.monotonic() > end_s:
@@ -80,7 +80,7 @@ def test_a_session_sees_its_topic_go_and_by_name_the_one_that_is_made_anew(targe
     session = Session(connection, bytes.fromhex(identity) if by_id else name)
     assert b"first" in session.first["responses"][0]["partitions"][0]["records"]
     delete(target.port, name)
-    # Kafka's session remembers the id's name, and tells of another topic under it.
+    # Kafka's session caches the name of the id, and returns another topic under it.
     gone = UNKNOWN_ID if by_id and target.name == "pylog" else UNKNOWN_TOPIC
     assert until(lambda: session.told() == (gone, b""))
     create_topic(target.port, name)
@@ -147,7 +147,7 @@ def test_a_session_goes_on_across_a_move_to_another_directory(tmp_path, by_id):
 
 
 def _held(pid: int, name: str) -> list[str]:
-    """What a process has open of a topic, by descriptor or by map."""
+    """Return the files of a topic that a process has open, by descriptor or by map."""
     links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
     return [line for line in links + maps if f"/{name}-" in line]
@@ -174,7 +174,7 @@ def test_a_deleted_topic_is_closed_whatever_sessions_named_it(tmp_path, wait_ms)
 def test_fetches_that_wait_for_many_partitions_are_bounded_all_together(tmp_path):
     with Brokerd(tmp_path) as broker, ExitStack() as stack:
         create_topic(broker.port, "wide", partitions=2)
-        # That nearly all of them are unknown hastens nothing.
+        # Unknown partitions do not make the response faster.
         cells = [(partition, 0, 1000, -1) for partition in range(2000)]
         body = raw.fetch_body(11, [("wide", cells)], wait_ms_max=2**31 - 1, bytes_min=1)
         waiting = []
@@ -185,7 +185,7 @@ def test_fetches_that_wait_for_many_partitions_are_bounded_all_together(tmp_path
         assert until(lambda: sum(not one.quiet(0) for one in waiting) == WAITING_REQUESTS - 200)
         answered = next(one for one in waiting if not one.quiet(0))
         assert decode(raw.FETCH, 11, answered.answer(raw.FETCH, 11))["error_code"] == OK
-        # A usual one waits beside them; one that is woken makes room for another.
+        # A normal request waits beside them; one that is woken makes room for another.
         with Connection(broker.port) as usual:
             usual.send(raw.frame(raw.header(raw.FETCH, 11, 0) + raw.fetch_body(
                 11, [("wide", [(1, 0, 1000, -1)])], wait_ms_max=2**31 - 1, bytes_min=1)))
@@ -203,7 +203,7 @@ def test_sessions_of_many_partitions_are_bounded_all_together(tmp_path):
     body = raw.fetch_body(11, rows, session_epoch=0)
     with Brokerd(tmp_path) as broker, Connection(broker.port, wait_s=60) as connection:
         create_topic(broker.port, "wide")
-        # The first answer shows what a request takes by itself, and leaves it to the allocator.
+        # The first response shows the memory of one request, which stays with the allocator.
         connection.call(raw.FETCH, 11, raw.fetch_body(11, rows, session_epoch=-1))
         before = broker.rss_bytes()
         sessions = []
@@ -214,7 +214,7 @@ def test_sessions_of_many_partitions_are_bounded_all_together(tmp_path):
             sessions.append(session_id)
         assert sessions[0] > 0 and sessions[-1] == 0
         assert broker.rss_bytes() - before < 96 << 20
-        # Who has no session is served without one, and small ones still find room.
+        # A client without a session is served without one, and small sessions still find room.
         append(broker.port, "wide", batch([record(value=b"seen")]))
         assert b"seen" in connection.call(raw.FETCH, 11, body)
         create_topic(broker.port, "small")

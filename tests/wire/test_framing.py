@@ -1,6 +1,6 @@
 """Frames and headers that no client should send, one test each.
 
-The expected outcomes are those of Apache Kafka 4.3 unless a row says that ours differs.
+The expected outcomes are those of Apache Kafka 4.3 unless a row states a difference.
 """
 
 import os
@@ -31,7 +31,7 @@ def _tls_hello() -> bytes:
 
 
 def _bare(key: int, version: int, tail: bytes = b"") -> bytes:
-    """A header v1 whatever the version, and a tail."""
+    """Return a header v1 for any version, and a tail."""
     return header(key, version, 7, flexible=False) + tail
 
 
@@ -40,7 +40,7 @@ def _client_id(length: int, content: bytes) -> bytes:
 
 
 def _tagged(count_or_tags: bytes, key: int = raw.METADATA, version: int = 9) -> bytes:
-    """A flexible header whose tagged fields are the given bytes, and a Metadata v9 body."""
+    """Return a flexible header whose tagged fields are the given bytes, and a Metadata v9 body."""
     return (header(key, version, 7, flexible=False) + count_or_tags
             + raw.array([], True) + b"\1\0\0" + NO_TAGS)
 
@@ -50,7 +50,7 @@ TWO_TAGS = b"\x02" + b"\x50\x03abc" + b"\xd1\x86\x03\x00"
 API_V3 = (header(raw.API_VERSIONS, 3, 7) + raw.compact_string("bad name!{}")
           + raw.compact_string("1") + NO_TAGS)
 
-# id, bytes on a fresh connection, outcome at Kafka, outcome at ours where it may differ.
+# id, bytes on a new connection, outcome in Kafka, outcome in ours if it may differ.
 ROWS = [
     ("1-length-minus-1", struct.pack(">i", -1), CLOSE, None),
     ("2-length-int-min", struct.pack(">i", -2**31), CLOSE, None),
@@ -111,7 +111,7 @@ ROWS = [
 
 
 def _outcome(port: int, payload: bytes) -> str:
-    """What the broker did with `payload`: closed, kept still, or answered, and how."""
+    """Return the broker's reaction to `payload`: closed, silent, or a response with its content."""
     with Connection(port) as connection:
         connection.send(payload)
         if connection.quiet(0.5):

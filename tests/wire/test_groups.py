@@ -1,6 +1,6 @@
 """Groups at the wire: the same requests to Apache Kafka and to brokerd, and hostile ones.
 
-The expected codes of the rows are those of Apache Kafka 4.3 unless a row says that ours differs.
+The expected codes of the rows are those of Apache Kafka 4.3 unless a row states a difference.
 """
 
 import time
@@ -24,7 +24,7 @@ BOTH = pytest.mark.kafka
 
 
 def _settled(call, /, *arguments, **fields):
-    """Asks again while the coordinator is on its way: Kafka needs a moment after its start."""
+    """Retry until the coordinator is available: Kafka needs a moment after its start."""
     end_s = time.monotonic() + 20
     while True:
         answer = call(*arguments, **fields)
@@ -52,7 +52,7 @@ def _commit_fields(group: str, topic: str, offset: int = 7, member: str = "",
 
 
 def _ready(port: int, group: str) -> None:
-    """Waits until the group's coordinator answers."""
+    """Wait until the group's coordinator responds."""
     with Connection(port) as connection:
         _settled(ask, connection, FIND, 3, key=group, key_type=0)
         end_s = time.monotonic() + 20
@@ -65,7 +65,7 @@ def _ready(port: int, group: str) -> None:
 
 
 class Talk:
-    """A side's group: `ask` names members in the answers by the order in which they came."""
+    """A side's group: `ask` replaces member ids in responses by their order of appearance."""
 
     def __init__(self, side: Side, stem: str):
         self.side = side
@@ -78,7 +78,7 @@ class Talk:
         return answer
 
     def note(self, label: str, answer: dict) -> None:
-        """Members come in any order: they are put into that of their first appearance."""
+        """Members are in any order: sort them by their first appearance."""
         self.learn(answer.get("member_id"))
         for row in [answer, *(answer.get("groups") or [])]:
             if isinstance(row.get("members"), list):
@@ -91,7 +91,7 @@ class Talk:
             self.side.ids[member] = f"member {known}"
 
     def joined(self, version: int, **more) -> tuple[str, dict]:
-        """Joins, with a second step where the version asks for it."""
+        """Join, with a second step if the version requires it."""
         answer = self(f"join {version}", JOIN, version, **_join_fields(self.group, **more))
         if answer["error_code"] == ID_REQUIRED:
             answer = self(f"join {version} again", JOIN, version,
@@ -100,7 +100,7 @@ class Talk:
 
 
 def _life(side: Side, version: int) -> None:
-    """Join, sync, heartbeat, commit, fetch, leave, in the versions of one era."""
+    """Join, sync, heartbeat, commit, fetch, leave, in the versions of one period."""
     talk = Talk(side, "life")
     topic = side.topic("topic", 2)
     pick = {key: min(version, high) for key, high in (
@@ -241,7 +241,7 @@ def test_static_members_are_answered_as_kafka_does(kafka, target, version):
 
 
 class Second:
-    """Another member on a connection of its own, whose answers are taken later."""
+    """Another member on a separate connection, whose responses are received later."""
 
     def __init__(self, talk: Talk):
         self.talk = talk
@@ -252,7 +252,7 @@ class Second:
         self.connection.send(raw.frame(
             raw.header(key, version, self.connection.correlation_id)
             + encode(key, version, **fields)))
-        # Both requests must have arrived before the other member goes on.
+        # Both requests must have arrived before the other member continues.
         time.sleep(0.2)
 
     def take(self, label: str, key: int, version: int) -> dict:
@@ -411,7 +411,7 @@ def test_168_a_member_without_an_id_is_given_one(port):
 
 
 def test_169_metadata_beyond_512_kib_is_refused_at_once(brokerd):
-    # Kafka gives no answer within 8 seconds.
+    # Kafka does not respond within 8 seconds.
     group = _group(brokerd.port)
     answer = _ask(brokerd.port, JOIN, 5, **_join_fields(
         group, protocols=[{"name": "range", "metadata": bytes(2 << 20)}]))
@@ -419,7 +419,7 @@ def test_169_metadata_beyond_512_kib_is_refused_at_once(brokerd):
 
 
 def test_170_ten_thousand_protocols_are_refused(brokerd):
-    # Kafka takes them.
+    # Kafka accepts them.
     answer = _ask(brokerd.port, JOIN, 5, **_join_fields(_group(brokerd.port), protocols=[
         {"name": f"p{number}", "metadata": b""} for number in range(10_000)]))
     assert answer["error_code"] == 42

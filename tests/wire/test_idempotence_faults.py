@@ -22,7 +22,7 @@ _NEXT_ID = itertools.count(random.randrange(1 << 40, 1 << 41))
 
 
 def _new_id(connection: Connection) -> dict:
-    """A new producer id; Kafka answers 14 while it fetches its next block of ids."""
+    """Return a new producer id; Kafka returns error 14 while it fetches its next block of ids."""
     for _ in range(200):
         answer = ask(connection, raw.INIT_PRODUCER_ID, 4, transactional_id=None,
                      transaction_timeout=60000, producer_id=-1, producer_epoch=-1)
@@ -47,7 +47,7 @@ class Producer:
 
     def send(self, sequence: int, count: int = 1, epoch: int | None = None,
              value: bytes = b"v") -> tuple[int, int]:
-        """(error code, base offset) of one batch."""
+        """Produce one batch and return (error code, base offset)."""
         rows = [record(value=value, offset_delta=number) for number in range(count)]
         row = produce(self.connection, self.topic, batch(
             rows, producer_id=self.producer_id, base_sequence=sequence,

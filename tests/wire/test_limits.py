@@ -1,4 +1,5 @@
-"""Limits by Kafka's settings, each on its own broker: sizes, connections, idleness, retention."""
+"""Limits by Kafka's settings, each on a separate broker: sizes, connections, idleness, retention.
+"""
 
 import resource
 import struct
@@ -20,7 +21,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def start(against, tmp_path):
-    """Starts a broker with the given settings."""
+    """Start a broker with the given settings."""
     started = []
 
     def begin(**settings):

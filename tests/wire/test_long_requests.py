@@ -1,4 +1,4 @@
-"""Requests that ask for much, or for one thing many times: one broker, raw sockets."""
+"""Requests with many entries, or with one entry many times: one broker, raw sockets."""
 
 import struct
 import threading

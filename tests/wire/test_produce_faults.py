@@ -1,6 +1,6 @@
 """Record batches that no producer should send, one test each.
 
-The expected codes are those of Apache Kafka 4.3 unless a row says that ours differs, and why.
+The expected codes are those of Apache Kafka 4.3 unless a row states and explains a difference.
 """
 
 import gzip
@@ -32,7 +32,7 @@ def _years_ahead() -> bytes:
 
 
 def _zeros(codec, total_bytes: int) -> bytes:
-    """A compressed record body that inflates to `total_bytes` of one record's value."""
+    """Return a compressed record body that decompresses to `total_bytes` of one record's value."""
     value_bytes = total_bytes - 30
     head = struct.pack(">b", 0) + raw.varint(0) + raw.varint(0) + raw.varint(-1)
     head += raw.varint(value_bytes)
@@ -53,7 +53,7 @@ def _zeros(codec, total_bytes: int) -> bytes:
 
 
 def _zstd_window(log2: int) -> bytes:
-    """A zstd frame header that asks for a window of 2^log2 bytes and a content of 2^60."""
+    """Return a zstd frame header with a window of 2^log2 bytes and a content size of 2^60."""
     descriptor = 0xC0
     return (b"\x28\xb5\x2f\xfd" + bytes([descriptor, (log2 - 10) << 3])
             + struct.pack("<Q", 1 << 60) + b"\x01\0\0")
@@ -76,7 +76,7 @@ def _two(**damage) -> bytes:
     return batch([record(), record(offset_delta=1)], **damage)
 
 
-# id, records, code at Kafka, code at ours where it differs (a tuple: any of them).
+# id, records, code in Kafka, code in ours if it differs (a tuple: any of them).
 ROWS = [
     ("87-bad-crc", lambda: batch(crc_xor=1), CORRUPT, None),
     ("88a-magic-0", lambda: raw.old_message(0), INVALID, None),
@@ -155,7 +155,7 @@ def topic(target) -> str:
 
 
 def _answer(port: int, topic: str, records, **options):
-    """The code of one Produce, NEVER or CLOSE."""
+    """Return the code of one Produce, NEVER or CLOSE."""
     with Connection(port, wait_s=10.0) as connection:
         if records is None:
             connection.socket.settimeout(1.0)
@@ -230,7 +230,7 @@ def test_125_an_unknown_topic_is_error_3_and_is_not_created(target):
 def test_128_an_internal_topic_takes_no_client_records(target):
     with Connection(target.port) as connection:
         code = produce(connection, "__consumer_offsets", batch())["error_code"]
-    # Before groups create the topic, "unknown" is as true an answer as "not yours".
+    # Before groups create the topic, "unknown" is as correct as "invalid".
     assert code in (INVALID_TOPIC, UNKNOWN_TOPIC)
 
 
@@ -275,7 +275,7 @@ def test_a_partition_named_twice_stores_what_it_answers_for(target):
         answer = decode(raw.PRODUCE, 8, connection.call(raw.PRODUCE, 8, body))
         rows = answer["responses"][0]["partition_responses"]
         assert {row["error_code"] for row in rows} == {OK}
-        # Kafka drops one of the two and answers once; ours stores both and answers twice.
+        # Kafka drops one of the two and responds once; ours stores both and responds twice.
         assert fetch(connection, name)["high_watermark"] == len(rows)
 
 

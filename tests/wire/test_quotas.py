@@ -1,4 +1,4 @@
-"""Client quotas at work: what a client gets is what it may have, and the others notice nothing."""
+"""Client quotas in force: a client gets its rate, and other clients are not affected."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ MB = 1 << 20
 
 
 class Client(Connection):
-    """One connection under one client id. `told_ms`: the waits that its answers asked for."""
+    """One connection under one client id. `told_ms`: the throttle times of its responses."""
 
     def __init__(self, port: int, client_id: str, wait_s: float = 60.0):
         super().__init__(port, wait_s)
@@ -44,7 +44,7 @@ class Client(Connection):
 
 
 def limit(port: int, parts: dict, **values) -> None:
-    """Sets quotas of an entity; None removes."""
+    """Set quotas of an entity; None removes."""
     with Connection(port) as connection:
         answer = ask(connection, ALTER, 1, validate_only=False, entries=[{
             "entity": [{"entity_type": kind, "entity_name": name} for kind, name in parts.items()],
@@ -55,7 +55,7 @@ def limit(port: int, parts: dict, **values) -> None:
 
 @pytest.fixture(scope="module")
 def brokerd(tmp_path_factory):
-    """One reactor, so that nobody is spared by being on another one."""
+    """One reactor, so that all clients share it."""
     broker = Brokerd(tmp_path_factory.mktemp("quotas"), {"num.network.threads": 1}).start()
     yield broker
     broker.stop()
@@ -63,7 +63,7 @@ def brokerd(tmp_path_factory):
 
 @pytest.fixture
 def limited(brokerd):
-    """A client id with quotas of its own: limited(**values) -> client id."""
+    """Create a client id with specific quotas: limited(**values) -> client id."""
     made = []
 
     def make(**values) -> str:
@@ -81,7 +81,7 @@ def _batch(size: int) -> bytes:
 
 
 class Spectator(threading.Thread):
-    """Another client on the same reactors: its longest wait for an answer."""
+    """Measures another client on the same reactors: its longest wait for a response."""
 
     def __init__(self, port: int, topic: str):
         super().__init__()
@@ -108,7 +108,7 @@ class Spectator(threading.Thread):
 
 
 def test_a_producer_gets_its_rate_and_no_more_and_others_do_not_wait(brokerd, limited):
-    """1 MB/s: ten windows' worth at once, then what the waits leave room for."""
+    """1 MB/s: ten windows' worth at once, then the rate that throttling allows."""
     topic, others = unique("produced"), unique("others")
     create_topic(brokerd.port, topic), create_topic(brokerd.port, others)
     records, sent = _batch(MB // 2), 0
@@ -119,7 +119,8 @@ def test_a_producer_gets_its_rate_and_no_more_and_others_do_not_wait(brokerd, li
             assert client.produce(topic, records)["error_code"] == 0
             sent += len(records)
     took_s = time.monotonic() - start_s
-    # By bytes and by the waits asked for: at any end the rate over ten seconds is the quota's.
+    # Measured by bytes and by throttle times: at any end the rate over ten seconds equals the
+    # quota.
     assert 10 * MB <= sent <= (10 + took_s) * MB + len(records), (sent, took_s)
     assert sum(client.told_ms[:-1]) / 1000 <= took_s + 0.2
     assert max(client.told_ms) > 0
@@ -221,7 +222,7 @@ def test_a_throttled_first_fetch_begins_no_session(brokerd, limited):
 
 
 def test_a_batch_beyond_every_window_still_arrives(brokerd, limited):
-    """As Kafka would have it the consumer waits for ever (docs/differences.md)."""
+    """In Kafka the consumer waits forever (docs/differences.md)."""
     topic = unique("large")
     create_topic(brokerd.port, topic)
     append(brokerd.port, topic, _batch(200_000))
@@ -295,7 +296,7 @@ def test_an_address_begins_no_more_connections_than_it_may(brokerd):
             ask(connection, raw.API_VERSIONS, 0)
             connection.close()
     finally:
-        # Until the connection that lifts the limit may begin.
+        # Retry until the connection that removes the limit is accepted.
         for _ in range(60):
             try:
                 limit(brokerd.port, {"ip": "127.0.0.1"}, connection_creation_rate=None)

@@ -1,5 +1,5 @@
-"""Heartbeats of KIP-848 that change nothing: reactors answer them by themselves, until what the
-answer follows from has changed.
+"""Heartbeats of KIP-848 that change nothing: reactors answer them from a cache until the group's
+state changes.
 """
 
 import time
@@ -31,7 +31,7 @@ def brokerd(tmp_path_factory):
 
 
 class Member:
-    """A member of a group, on one connection. beat() returns the answer."""
+    """A member of a group, on one connection. beat() returns the response."""
 
     def __init__(self, port: int, group: str, topic: str):
         self.connection, self.group, self.epoch = Connection(port), group, 0
@@ -41,7 +41,7 @@ class Member:
         end_s = time.monotonic() + WAIT_S
         while (answer := self.beat(**self.joining))["error_code"] in RETRIABLE:
             assert time.monotonic() < end_s, answer
-            # Whoever looks for the first coordinator has the topic made.
+            # The first coordinator lookup creates the topic.
             ask(self.connection, FIND, 4, coordinator_keys=[group], key_type=0)
             time.sleep(0.05)
         assert answer["error_code"] == 0, answer
@@ -57,7 +57,7 @@ class Member:
         return answer
 
     def settle(self) -> None:
-        """Until it is told the usual interval."""
+        """Repeat until the response has the usual interval."""
         end_s = time.monotonic() + WAIT_S
         while (answer := self.beat())["heartbeat_interval"] != USUAL_MS:
             assert answer["error_code"] == 0 and time.monotonic() < end_s, answer
@@ -65,7 +65,7 @@ class Member:
 
 
 def heard(brokerd) -> int:
-    """How many heartbeats the control plane has answered."""
+    """Return the number of heartbeats that the control plane has answered."""
     return int(scrape.value(scrape.address_of(brokerd), "pylog_request_queue_seconds_count",
                             api=NAME))
 

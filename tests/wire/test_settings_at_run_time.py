@@ -1,4 +1,4 @@
-"""Settings of the broker that are in force as soon as the answer says that they changed."""
+"""Broker settings that take effect before the response to their change."""
 
 import contextlib
 import time
@@ -55,7 +55,7 @@ def test_network_threads_come_and_go_while_requests_are_served(broker):
     topic = unique("resized")
     create_topic(broker.port, topic)
     assert alter(broker, "num.network.threads", "4")[0] == 0
-    # They name themselves once they run.
+    # They set their names when they first run.
     eventually(lambda: threads(broker, "reactor-") == 4)
     with contextlib.ExitStack() as stack:
         opened = [stack.enter_context(Connection(broker.port)) for _ in range(12)]

@@ -1,5 +1,6 @@
-"""Each field of each request about share groups changed in turn: every one is answered, or its
-connection closed, and nothing else happens to the broker."""
+"""Each field of each request about share groups changed in turn: each gets a response or a closed
+connection, and the broker keeps working.
+"""
 
 import uuid
 
@@ -32,7 +33,7 @@ def side(tmp_path_factory):
 
 
 class World:
-    """A group with a member that holds records, and requests about it."""
+    """A group with a member that has acquired records, and requests about it."""
 
     def __init__(self, side: Side, stem: str):
         self.topic = side.topic(f"t{stem}")
@@ -48,7 +49,7 @@ class World:
             {"partition": 0, **more}]}]}
 
     def fields(self, key: int, version: int) -> dict:
-        """Of a valid request."""
+        """Return the fields of a valid request."""
         acknowledged = [{"topic_id": self.id, "partitions": [{
             "partition_index": 0, "acknowledgement_batches": [{
                 "first_offset": 0, "last_offset": 1, "acknowledge_types": [ACCEPT, 2]}]}]}]
@@ -103,5 +104,5 @@ def test_a_request_with_a_field_that_is_wrong_is_answered_or_ends_its_connection
         assert side.broker.alive, (label, side.broker.tail())
     assert count > 4
     assert side.broker.alarms() == []
-    # What the requests were about is left, and the broker has share groups still.
+    # Create new objects: share groups still work.
     World(side, f"{key}x{version}-after").member.beat(-1)

@@ -30,7 +30,7 @@ def side(brokerd):
 
 
 def answered(side):
-    """What was noted, by its label."""
+    """Return the stored responses, by label."""
     return dict(side.answers)
 
 
@@ -59,7 +59,7 @@ def test_a_group_that_was_deleted_begins_anew_on_the_same_connection(side):
 def test_records_of_a_closed_connection_are_released_before_their_lock_ends(side):
     topic = side.topic("t")
     append_batches(side, topic, 1, 10)
-    # The other member waits for less time than the lock lasts.
+    # The other member waits for less time than the lock duration.
     group = group_of(side, "g", share_record_lock_duration_ms=60_000)
     member, other = Member(side, group, "m", topic), Member(side, group, "n", topic)
     member.join(1)
@@ -114,7 +114,7 @@ def test_offsets_of_what_there_is_not_are_answered_and_change_nothing(side):
 
 @pytest.mark.parametrize("start", [-2**63, -2, 2**63 - 1])
 def test_a_group_may_be_moved_anywhere(side, start):
-    """Before the log it begins with the first record; behind it, it waits."""
+    """An offset before the log starts at the first record; one after its end waits."""
     topic = side.topic("t")
     append_batches(side, topic, 1, 10)
     name = group_of(side, "g")

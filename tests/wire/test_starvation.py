@@ -1,4 +1,6 @@
-"""A broker that is short of descriptors, memory or room: it refuses, goes on, and gets over it."""
+"""A broker that is short of descriptors, memory or disk space: it rejects requests, keeps running,
+and recovers.
+"""
 
 import errno
 import os
@@ -43,7 +45,7 @@ def short_of_descriptors(tmp_path):
 
 @pytest.fixture
 def short_of_memory(tmp_path):
-    """In a cgroup where that may be made, else with little address space."""
+    """Run in a cgroup if one can be created, else with little address space."""
     group = CGROUP / f"pylog-test-{os.getpid()}"
     try:
         group.mkdir()
@@ -54,7 +56,7 @@ def short_of_memory(tmp_path):
     def enter():
         (group / "tasks").write_text(str(os.getpid()))
 
-    # Its own files are of the group's memory too, but go when they must.
+    # Its own files count towards the group's memory too, but can be evicted.
     broker = Brokerd(tmp_path, preexec=enter)
     try:
         with broker:
@@ -85,7 +87,7 @@ def _idle(port: int, count: int, asking: bool = False) -> list[socket.socket]:
 
 
 def _written(broker, topic: str) -> None:
-    """Appends enough for several rolls, makes a topic, and reads back."""
+    """Append enough for several rolls, create a topic, and read back."""
     first = append(broker.port, topic, batch())
     for _ in range(20):
         last = append(broker.port, topic, batch([record(value=bytes(400_000))]))
@@ -110,9 +112,9 @@ def test_idle_connections_leave_files_their_descriptors(short_of_descriptors, as
     if asking:
         for one in held:
             one.close()
-    # After a second of silence each of them makes room for whoever comes.
+    # After a second of silence each of them can be evicted for a new connection.
     time.sleep(1.5)
-    # More than places that became free meanwhile, by connections which had ended before.
+    # More than the slots that became free since, by connections which had ended before.
     held += _idle(broker.port, 5, asking)
     end_s = time.monotonic() + 20
     while not answers(broker.port):
@@ -132,7 +134,7 @@ def test_idle_connections_leave_files_their_descriptors(short_of_descriptors, as
 
 
 def _unfinished(port: int, count: int, size: int) -> list[socket.socket]:
-    """Connections that send `size` bytes of one frame that never ends."""
+    """Open connections that send `size` bytes of one frame that never ends."""
     held = []
     head = header(raw.PRODUCE, 8, 1)
     for _ in range(count):
@@ -144,7 +146,7 @@ def _unfinished(port: int, count: int, size: int) -> list[socket.socket]:
 
 
 def _push(held: list) -> None:
-    """As much as the sockets take now."""
+    """Send as much as the sockets accept now."""
     for entry in list(held):
         try:
             while entry[1]:
@@ -163,7 +165,7 @@ def test_unfinished_frames_neither_end_a_small_broker_nor_stop_its_neighbours(
     topic = unique("neighbour")
     create_topic(broker.port, topic)
     value = bytes(value_bytes)
-    # A client that gives up after as long as that would have been cut off.
+    # The client's timeout ends it after as long as a cut-off would take.
     with Connection(broker.port, wait_s=10) as neighbour:
         held = _unfinished(broker.port, 300, 2 * MIB)
         for _ in range(30):
@@ -213,7 +215,7 @@ def short_of_room(request, tmp_path):
 
 
 def _room(folder) -> tuple[int, int]:
-    """(free, the reserve that log.dir.free.bytes.min=-1 asks for)."""
+    """Return (free bytes, the reserve for log.dir.free.bytes.min=-1)."""
     disk = os.statvfs(folder)
     return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize // 50
 
@@ -232,10 +234,10 @@ def test_a_disk_that_fills_up_keeps_its_reserve_and_delete_records_gives_room(sh
             count += code == 0
         assert code == 56 and count > 30, (code, count)
         free, reserve = _room(folder)
-        # Indexes and checkpoints may have taken of it, no batch and no preallocation has.
+        # Indexes and checkpoints may have used some of it, batches and preallocation have not.
         assert free > reserve * 3 // 4, (free, reserve)
         assert fetch(connection, topic, count - 1)["high_watermark"] == count
-        # A file's removal is put off for a minute where nobody is short of its room.
+        # A file is deleted a minute later unless its space is needed.
         answer = ask(connection, DELETE_RECORDS, 2, timeout=10_000, topics=[
             {"name": topic, "partitions": [{"partition_index": 0, "offset": count}]}])
         assert answer["topics"][0]["partitions"][0]["error_code"] == 0, answer

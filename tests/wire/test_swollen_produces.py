@@ -1,4 +1,5 @@
-"""A Produce whose records inflate to far more than its own length must not stop other clients."""
+"""A Produce whose records decompress to far more than its own length must not stop other clients.
+"""
 
 import select
 import struct

@@ -1,5 +1,6 @@
-"""In how many TLS records an answer comes, and that ranges of files come whole in any, and requests
-in whatever pieces they arrive."""
+"""TLS: the number of records per response, file ranges complete in any of them, and requests in
+arbitrary fragments.
+"""
 
 import socket
 import ssl
@@ -17,7 +18,7 @@ RECORD_BYTES = 1 << 14
 
 
 class Records:
-    """A socket in TLS that counts the records that come. As much of one as raw.Connection needs."""
+    """A TLS socket that counts received records, with the interface that raw.Connection needs."""
 
     def __init__(self, port: int, authority: str):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -87,7 +88,7 @@ def connection(broker):
 
 
 def stored(connection, broker, values: list[bytes], name: str) -> list[bytes]:
-    """A topic with a batch of each value; the batches as they are kept."""
+    """Create a topic with a batch of each value; return the batches as stored."""
     broker.create_topic(name)
     for value in values:
         row = produce(connection, name, raw.batch([raw.record(value=value)]))
@@ -121,7 +122,7 @@ def test_ranges_of_many_partitions_come_whole(broker, connection, random_source)
         assert produce(connection, "many", batch, partition=partition)["error_code"] == 0
     body = raw.fetch_body(11, [("many", [(partition, 0, 1 << 20, -1) for partition in range(40)])])
     [topic] = decode(raw.FETCH, 11, connection.call(raw.FETCH, 11, body))["responses"]
-    # But for offset and epoch, which the broker stamps, a batch is as it was sent.
+    # Except for offset and epoch, which the broker sets, a batch is stored as it was sent.
     assert [row["records"][16:] for row in topic["partitions"]] == [one[16:] for one in batches]
 
 

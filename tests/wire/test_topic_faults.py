@@ -1,6 +1,6 @@
-"""Topics that no client should ask for, one test each.
+"""Invalid topic requests, one test each.
 
-The expected codes are those of Apache Kafka 4.3 unless a row says that ours differs, and why.
+The expected codes are those of Apache Kafka 4.3 unless a row states and explains a difference.
 """
 
 import struct
@@ -44,7 +44,7 @@ def test_a_name_that_is_no_topic_name_is_error_17(target, name, version):
 
 
 def _raw_create(port: int, name: bytes) -> bytes | None:
-    """The body of the answer to a CreateTopics v2 whose name is any bytes; None when closed."""
+    """Return the response body to a CreateTopics v2 with any bytes as name; None if closed."""
     body = struct.pack(">i", 1) + name + struct.pack(">ihiii?", 1, 1, 0, 0, 5000, False)
     with Connection(port) as connection:
         connection.send(raw.frame(header(raw.CREATE_TOPICS, 2, 1) + body))

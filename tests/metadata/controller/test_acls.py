@@ -1,4 +1,4 @@
-"""Decisions on access rules, and which rules a filter means."""
+"""Decisions on ACLs, and matching of ACL filters."""
 
 import random
 
@@ -114,7 +114,9 @@ def lines_of(module, decide, image) -> int:
 
 
 def test_a_rule_that_two_records_hold_goes_with_both():
-    """As Kafka's controller may leave it: it looks for equal rules, and an old one did not."""
+    """Kafka's controller may leave duplicates: it checks for equal ACLs, but an old version did
+    not.
+    """
     record = decided(acls.create(Image(), [RULE], random.Random(1)))[0][0]
     second = messages.AccessControlEntryRecord(**{
         field: getattr(record, field) for field in record.__slots__})

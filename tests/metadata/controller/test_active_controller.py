@@ -1,5 +1,6 @@
-"""What becomes of requests whose records cannot be written, of those that only ask, and of what a
-controller writes first; time is virtual."""
+"""Requests whose records cannot be written, read-only requests, and a controller's first records;
+time is virtual.
+"""
 
 import asyncio
 import logging
@@ -24,7 +25,7 @@ NEW, ENDPOINTS, DIRECTORY = messages.CreateTopicsRequest, [("PLAINTEXT", "h", 90
 
 
 class Immediate(Tail):
-    """What is committed has its effects at once."""
+    """Applies committed records immediately."""
 
     def push(self, delta):
         super().push(delta)
@@ -42,7 +43,7 @@ class Logs(NoLogs):
 
 
 class Alone(MemoryLog):
-    """A broker that is its own controller. `failure`: of each append."""
+    """A broker that is its own controller. `failure`: raised by each append."""
 
     failure = None
 
@@ -69,7 +70,7 @@ class Alone(MemoryLog):
 
 
 def alone(scenario):
-    """Runs scenario(Alone) with the topic `t` there."""
+    """Run scenario(Alone) with an existing topic `t`."""
     async def go(loop):
         world = Alone()
         assert [result.error for result in await world.create("t")] == [0]
@@ -241,7 +242,7 @@ def test_what_a_broker_cannot_write_of_itself_is_told_to_the_log(caplog, failure
 
 
 def cluster_of_several(*batches):
-    """An ActiveController that begins, on a log with these records."""
+    """Return an ActiveController that starts on a log with these records."""
     log, tail = MemoryLog(), Immediate(Image())
     log.elect(9)
     for records in batches:
@@ -251,7 +252,7 @@ def cluster_of_several(*batches):
 
 
 def begun(*batches):
-    """The names of what it writes first, and its image then."""
+    """Return the names of its first records, and its image then."""
     log, tail, made = cluster_of_several(*batches)
     first = [messages.ConfigRecord(resource_type=4, resource_name="", name="first", value="1")]
 

@@ -17,7 +17,7 @@ from tests.metadata.memory import MemoryLog, NoLogs
 
 
 def registered(broker_id: int, port: int):
-    """A broker that serves, as an earlier controller wrote it."""
+    """Return the registration of an active broker, as an earlier controller wrote it."""
     new = messages.RegisterBrokerRecord
     return new(broker_id=broker_id, incarnation_id=bytes([broker_id]) * 16, broker_epoch=broker_id,
                end_points=[new.BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=port,
@@ -29,7 +29,7 @@ def registered(broker_id: int, port: int):
 def test_a_new_controller_fences_the_broker_that_ended_with_the_former_one_at_once():
     async def run():
         with socket.create_server(("127.0.0.1", 0)) as alive:
-            # A client listener that does not reach its broker from here says nothing.
+            # A client listener that cannot be reached from here proves nothing.
             living, ended, refusing = registered(2, alive.getsockname()[1]), \
                 registered(3, free_port()), free_port()
             living.end_points.insert(0, messages.RegisterBrokerRecord.BrokerEndpoint(
@@ -45,7 +45,8 @@ def test_a_new_controller_fences_the_broker_that_ended_with_the_former_one_at_on
             async with asyncio.timeout(20):
                 while not tail.newest.brokers[3].fenced:
                     await asyncio.sleep(0.01)
-            # A heartbeat connection of the living one ends: it is probed, and not fenced.
+            # A heartbeat connection of the running broker closes: the broker is probed, and not
+            # fenced.
             assert not (await decider.heartbeat(heartbeat(2, 2), 7)).error_code
             decider.connection_closed(7)
             await asyncio.sleep(1)
@@ -88,7 +89,7 @@ def test_a_quorum_that_is_away_is_not_asked_for_a_silent_broker_again_and_again(
 
 
 class Held(MemoryLog):
-    """Appends wait for `goes_on` once that is there."""
+    """If `goes_on` is set, appends wait for it."""
 
     goes_on: threading.Event | None = None
 
@@ -104,7 +105,7 @@ def heartbeat(broker_id: int, epoch: int):
 
 
 def a_controller(log, *brokers_):
-    """Of brokers whose sessions do not end."""
+    """Return a controller of brokers whose sessions do not expire."""
     log.append([*topics.bootstrap(Image()), *brokers_], log.elect(3), 0)
     tail = Tail(Image())
     tail.replay(log.read(0))
@@ -144,7 +145,7 @@ def test_a_heartbeat_that_is_heard_after_its_connection_has_ended_is_no_sign_of_
         async with asyncio.timeout(20):
             while not tail.newest.brokers[2].fenced:
                 await asyncio.sleep(0.01)
-        # It is not let in again by what it said before.
+        # An outdated heartbeat does not unfence it.
         assert (await decider.heartbeat(heartbeat(2, 2), 7)).error_code
         assert tail.newest.brokers[2].fenced
         assert not (await decider.heartbeat(heartbeat(2, 2), 8)).error_code

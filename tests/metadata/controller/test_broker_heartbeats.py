@@ -1,4 +1,4 @@
-"""Sessions of brokers, to the nanosecond, and who may stop."""
+"""Sessions of brokers, to the nanosecond, and permission to shut down."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ SESSION = 100
 
 
 def image(*fenced, epochs=(5, 6, 7), stopping=()):
-    """Brokers 1, 2, 3 with these epochs."""
+    """Return an image of brokers 1, 2, 3 with these epochs."""
     return Image(brokers={
         id_: Broker(id_, epoch, b"", (), (), None, id_ in fenced, id_ in stopping, ())
         for id_, epoch in enumerate(epochs, 1)})
@@ -83,9 +83,9 @@ def test_a_heartbeat_whose_connection_has_ended_does_not_count(beats):
     beats.came(1, 70)
     assert beats.counts(1, 70) and beats.ended(70) == 1
     assert not beats.counts(1, 70) and beats.counts(2, 70) and beats.counts(1, 0)
-    beats.came(1, 70)    # One more of those that it had under way,
+    beats.came(1, 70)  # one more of the requests in flight,
     assert not beats.counts(1, 70)
-    beats.came(1, 71)    # and one of the next.
+    beats.came(1, 71)  # and one of the next ones
     assert beats.counts(1, 71) and beats.ended(71) == 1
 
 
@@ -107,14 +107,15 @@ def test_a_broker_stops_once_every_active_one_knows_that_it_leads_nothing(beats)
     assert not beats.may_stop(now, 1)
     beats.touch(2, 30, 0, 1002)
     assert beats.may_stop(now, 1)
-    # Who is fenced or stops itself is not waited for; the broker of this process sends none.
+    # Fenced and stopping brokers are not waited for; the broker of this process sends no
+    # heartbeats.
     beats.touch(2, 29, 0, 1003)
     assert beats.may_stop(image(2, 3, stopping=(1,)), 1)
     assert beats.may_stop(image(3, stopping=(1, 2)), 1)
     assert not beats.may_stop(image(stopping=(1, 2)), 1)
     beats.local_id = 2
     assert beats.may_stop(now, 1)
-    # Fenced at last, its shutdown is over.
+    # When it is fenced, its shutdown is complete.
     beats.follow(image(3))
     assert beats.is_stopping(1)
     beats.follow(image(1, 3))

@@ -20,7 +20,7 @@ FEATURES = {"metadata.version": (7, 30), ELR_FEATURE: (0, 1)}
 
 
 class Cluster:
-    """An image with what the controller knows of heartbeats; the time is `now`."""
+    """An image with the controller's heartbeat state; the time is `now`."""
 
     def __init__(self, keeps_eligible=True, **settings):
         self.image = Image()
@@ -63,7 +63,7 @@ class Cluster:
         return refused.value.error
 
     def beat(self, id_, offset=None, epoch=None, **fields):
-        """A heartbeat; None: it changed nothing and was not decided."""
+        """Send a heartbeat; return None if it needed no decision."""
         request = messages.BrokerHeartbeatRequest(
             broker_id=id_, broker_epoch=self.image.brokers[id_].epoch if epoch is None else epoch,
             current_metadata_offset=self.image.offset if offset is None else offset, **fields)
@@ -235,7 +235,7 @@ def test_an_unregistered_broker_is_gone_and_cannot_go_twice():
 
 
 def test_a_broker_that_registers_anew_is_eligible_for_nothing_it_may_have_lost():
-    """Also one that was unregistered meanwhile: its id is known from the partitions alone."""
+    """Also a broker unregistered in the meantime: its id is known only from the partitions."""
     made = Cluster()
     for id_ in (1, 2):
         made.register(id_)
@@ -300,5 +300,5 @@ def test_new_partitions_go_past_brokers_whose_directories_are_all_cordoned():
     assert {id_ for state in image.topics["t"].partitions for id_ in state.replicas} == {1, 3}
     _, results = create(cluster.image, topic("u", 1, 3))
     assert results[0].error == E.INVALID_REPLICATION_FACTOR
-    # By hand they may, as with Kafka 4.3.1.
+    # Manual assignments may, as with Kafka 4.3.1.
     cluster.create((2, 1), name="v")

@@ -1,4 +1,4 @@
-"""AlterClientQuotas decided: what becomes a record, what is refused, what an image keeps of it."""
+"""AlterClientQuotas: records, rejections, and the resulting image."""
 
 
 import pytest

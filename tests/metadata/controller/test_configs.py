@@ -1,5 +1,5 @@
-"""Decisions on settings: which resources and operations are refused with what, and what records
-the others become. Error codes and texts as Kafka 4.3's.
+"""Config changes: rejected resources and operations, and the records of the others. Error codes and
+messages as in Kafka 4.3.
 """
 
 import pytest
@@ -40,7 +40,7 @@ def alter(image, *resources, incremental=True, settings=None, node_id=1):
 
 
 def after(image, *resources, **options):
-    """The settings that the resources have after it: {(kind, name): {setting: value}}."""
+    """Return the resulting settings of the resources: {(kind, name): {setting: value}}."""
     records, results = alter(image, *resources, **options)
     assert [result.error for result in results] == [E.NONE] * len(resources), results
     return apply(image, records, image.offset + len(records), 1).configs

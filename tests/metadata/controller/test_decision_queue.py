@@ -1,4 +1,4 @@
-"""A decision's turn, what becomes of its records, and who waits for them."""
+"""The queue of decisions, the fate of their records, and waiting requests."""
 
 import asyncio
 
@@ -21,7 +21,9 @@ NO_OP = messages.NoOpRecord
 
 
 class Snapshots(MemoryLog):
-    """`saved`: [(offset, epoch)]; `trimmed`: the offsets; `due`: from which offset one is."""
+    """`saved`: [(offset, epoch)]; `trimmed`: the offsets; `due`: from which offset a snapshot is
+    due.
+    """
 
     records_between_snapshots = 100
     metadata_version = None
@@ -63,7 +65,7 @@ def decision(*records, result="result"):
 
 
 def topics(count, partitions):
-    """The records of so many topics."""
+    """Return the records of `count` topics."""
     records = []
     for number in range(count):
         id_ = (number + 1).to_bytes(16, "big")
@@ -94,7 +96,7 @@ def test_who_is_no_controller_decides_nothing_before_and_after_its_office():
             await made._decided(decision())
         made, log = in_office()
         made.resign()
-        for _ in range(2):      # Nor is the turn held by whom it was refused.
+        for _ in range(2):  # A rejected decision does not block the queue either.
             with pytest.raises(NotController):
                 await made._decided(decision(NO_OP()))
         await made.resigned()
@@ -231,7 +233,7 @@ def test_who_waits_for_records_is_let_go_when_they_are_there():
     async def go(loop):
         made, _ = in_office()
         began_s = loop.time()
-        await made.committed_beyond(-1, 3600)       # It is there.
+        await made.committed_beyond(-1, 3600)  # already committed
         waiting = [loop.create_task(made.committed_beyond(offset, 3600)) for offset in (0, 0, 1)]
         await made._decided(decision(NO_OP()))
         await asyncio.sleep(0)
@@ -271,7 +273,7 @@ def test_who_waits_for_records_is_let_go_when_the_office_ends():
         made.resign()
         await waiting
         assert loop.time() - began_s < 2
-        await made.committed_beyond(0, 3600)      # There is no office.
+        await made.committed_beyond(0, 3600)  # no active controller
         assert loop.time() - began_s < 2
 
     run(go)

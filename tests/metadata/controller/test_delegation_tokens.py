@@ -1,4 +1,4 @@
-"""Delegation tokens as decisions: how long they last, and who may say so."""
+"""Delegation tokens as decisions: lifetimes and permissions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which levels a feature of the cluster can get, and what goes with them."""
+"""Permitted levels of a cluster feature, and dependent changes."""
 
 import pytest
 
@@ -17,7 +17,7 @@ VERSION, TRANSACTIONS = "metadata.version", "transaction.version"
 
 
 def updated(cluster, *wanted):
-    """The records. wanted: (feature, level, upgrade type)."""
+    """Return the records. wanted: (feature, level, upgrade type)."""
     return features.update(cluster.image, [
         FEATURE(feature=name, max_version_level=level, upgrade_type=kind)
         for name, level, kind in wanted], cluster.settings, 9)

@@ -1,4 +1,4 @@
-"""Whether a broker is gone, from how its inter-broker listener answers, in virtual time."""
+"""Verdict on a broker from the responses of its inter-broker listener, in virtual time."""
 
 import asyncio
 from types import SimpleNamespace
@@ -14,8 +14,9 @@ SILENT = "silent"
 
 
 def judged(monkeypatch, answers, endpoints=ENDPOINTS):
-    """(the verdict, the dials, connections left open, seconds). answers: of the dials in order, the
-    last for ever: an exception, SILENT, or None where the listener accepts."""
+    """Return (the verdict, the dials, connections left open, seconds). answers: results of the
+    dials in order, the last one repeated: an exception, SILENT, or None if the listener accepts.
+    """
     dials, opened = [], []
 
     async def go(loop):

@@ -1,4 +1,4 @@
-"""Which client quotas are refused, with Kafka's words, and that the others of a request go on."""
+"""Rejected client quotas, with Kafka's messages; the request's other quotas are applied."""
 
 import pytest
 

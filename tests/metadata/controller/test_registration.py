@@ -1,4 +1,4 @@
-"""What a broker's start and stop leave in the metadata log and in state.lmdb."""
+"""Traces of a broker's start and stop in the metadata log and in state.lmdb."""
 
 import os
 import random

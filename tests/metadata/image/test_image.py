@@ -154,7 +154,7 @@ def test_every_kept_record_survives_its_encoding():
 
 
 def registered(*directories, cordoned=None):
-    """An image with broker 1, that has these directories."""
+    """Return an image with broker 1, which has these directories."""
     return apply(Image(), [messages.RegisterBrokerRecord(
         broker_id=1, broker_epoch=0, incarnation_id=bytes(16), log_dirs=list(directories),
         cordoned_log_dirs=cordoned)], 0, 1)

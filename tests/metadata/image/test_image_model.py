@@ -1,6 +1,7 @@
-"""The image beside a naive one: records at random, and every field compared after each stretch.
+"""The image compared with a simple model: random records, and every field compared after each
+range.
 
-The model keeps plain dictionaries that it changes; it refuses a record before it changes any.
+The model changes plain dictionaries; it rejects a record before it changes any.
 """
 
 import pytest
@@ -16,11 +17,11 @@ FIELDS = (*LISTS, "leader", "leader_epoch", "partition_epoch", "leader_recovery_
 
 
 class Contradiction(Exception):
-    """A record that the model refuses."""
+    """The model rejects a record."""
 
 
 class Model:
-    """topics: id -> (name, [partition as a dict]). touched: what a delta has to name."""
+    """topics: id -> (name, [partition as a dict]). touched: topics that a delta must contain."""
 
     def __init__(self):
         self.topics, self.configs, self.brokers, self.features = {}, {}, {}, {}
@@ -186,7 +187,7 @@ def _id(random):
 
 
 def _drawn(random):
-    """One record, that may contradict what is there."""
+    """Return a random record, which may contradict the current state."""
     m, broker, epoch = messages, random.choice(BROKERS), random.randrange(3)
     return random.choice((
         lambda: m.TopicRecord(name=random.choice(NAMES), topic_id=_id(random)),
@@ -231,7 +232,7 @@ def _drawn(random):
 
 
 def _seen(image):
-    """The image in the model's form."""
+    """Return the image in the model's form."""
     topics = {}
     for id_, topic in image.topics_by_id.items():
         assert image.topics[topic.name] is topic and topic.id == id_
@@ -255,7 +256,7 @@ def _expected(model):
 
 
 def _check_rules(image):
-    """The rules by their words name each of the records once, whoever made them."""
+    """The index of rules by content contains each record once, independent of their order."""
     assert Image(security=image.security).rules.keys() == image.rules.keys()
     ids = [id_ for some in image.rules.values() for id_ in some]
     assert sorted(ids) == sorted(bytes(record.id) for record in image.security.values())
@@ -281,7 +282,7 @@ def test_an_image_is_what_its_records_say_and_a_delta_names_what_differs(random_
                     continue
                 stretch.append(record)
                 if type(record).__name__ == "RemoveTopicRecord":
-                    break       # A name that is taken away and used at once has a test of its own.
+                    break  # Deleting a name and reusing it at once has a separate test.
             offset += len(stretch)
             delta = advance(image, stretch, offset, 7)
             assert delta.before is image and _seen(image) == before

@@ -1,4 +1,4 @@
-"""What is committed, what is in force, and who waits for it."""
+"""Committed records, records in force, and requests that wait for them."""
 
 import asyncio
 
@@ -51,7 +51,7 @@ def test_who_waits_for_a_record_waits_for_its_effects():
         await asyncio.sleep(0)
         tail.take()
         await asyncio.sleep(0)
-        assert not first.done()        # Taken, but without effects so far.
+        assert not first.done()  # Committed, but not in force yet.
         tail.applied(0)
         await first
         assert not second.done()
@@ -84,7 +84,7 @@ def test_the_publisher_sleeps_until_something_is_committed():
         assert not grown.done()
         follow(tail, topic("a"))
         await grown
-        await tail.grown()             # Nothing was taken: it is still there.
+        await tail.grown()  # Nothing was taken: the record remains.
     asyncio.run(run())
 
 

@@ -1,4 +1,4 @@
-"""The tail of the metadata log, step by step: transactions within reads, replays, who is woken."""
+"""The tail of the metadata log, step by step: transactions within reads, replays, wakeups."""
 
 import asyncio
 
@@ -98,7 +98,7 @@ def test_what_was_awaited_is_woken_in_the_order_of_offsets_and_no_sooner():
         tail.applied(2)
         await asyncio.gather(*waits)
         assert woken == [0, 0, 1, 2]
-        # What is in force already is not waited for.
+        # An offset already in force needs no wait.
         await asyncio.wait_for(tail.wait(2), 30)
         assert tail._waiters == []
     asyncio.run(run())

@@ -105,7 +105,7 @@ def filled(path, clean):
     store = Store(str(path))
     store.save(image(), [((bytes([n]) * 16, n), Checkpoint(n, 0, 0, 0, 0, bytes([n]) * 3000))
                          for n in range(100)])
-    # Leaves free pages behind.
+    # Leave free pages behind.
     store.save(image(), [], gone=[(bytes([n]) * 16, n) for n in range(0, 100, 2)])
     store.close(clean)
     return {(bytes([n]) * 16, n) for n in range(1, 100, 2)}
@@ -121,7 +121,7 @@ def test_damaged_pages_are_found_before_they_are_used(tmp_path, seed, clean):
     spoiled = page + chance.randrange(16) if seed % 2 else page
     data[spoiled:page + 4096] = chance.randbytes(page + 4096 - spoiled)
     (tmp_path / FILE).write_bytes(data)
-    # In a process of its own: what is not found would end this one.
+    # In a separate process: an undetected fault would end this one.
     ended = subprocess.run([sys.executable, "-c", """
 import sys
 from pylog.metadata.image.state_store import Store
@@ -158,7 +158,7 @@ def test_a_sound_file_is_kept(tmp_path, clean):
         store.close(clean)
 
 
-# ---- what a start lacks is no damage -----------------------------------------------------------
+# ---- temporary lack of resources is not damage ------------------------------------------------
 
 LIMITED = """
 import resource, sys
@@ -262,7 +262,7 @@ def test_damaged_meta_pages_are_no_lack_of_memory(tmp_path, seed):
     filled(tmp_path, False)
     data = bytearray((tmp_path / FILE).read_bytes())
     for page in (0, 4096):
-        # The number of the last page, and something else.
+        # The number of the last page, and another change.
         data[page + 136:page + 144] = chance.randbytes(8)
         at = page + chance.randrange(16, 152)
         data[at:at + 4] = chance.randbytes(4)

@@ -1,4 +1,4 @@
-"""`state.lmdb` entry by entry: what is kept, what proves damage, and what is only a lack."""
+"""`state.lmdb` entry by entry: stored entries, proof of damage, and temporary lack of resources."""
 
 import errno
 import json
@@ -120,7 +120,7 @@ def test_a_file_of_another_format_is_emptied_and_one_of_this_is_not(tmp_path):
         again.close(clean=True)
 
 
-# Whether the file is looked through.
+# When the file is checked.
 
 @pytest.fixture
 def probes(monkeypatch):
@@ -161,7 +161,7 @@ def test_a_checksum_goes_on_over_what_is_read_at_once(tmp_path, monkeypatch):
     assert store_module._sum(tmp_path / "x") == f"{crc32c(b'0123456789'):08x} 10\n"
 
 
-# What the look at it proves.
+# Results of the check.
 
 def probed(monkeypatch, tmp_path, returncode, stdout=b"", stderr=b"", claims=False):
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(
@@ -202,7 +202,7 @@ def test_all_else_is_no_proof(monkeypatch, tmp_path, returncode, stdout, stderr,
 
 
 def pages(page_bytes, lasts, size):
-    """LMDB's two meta pages, whose last pages these are."""
+    """Return LMDB's two meta pages, with these last pages."""
     data = bytearray(size)
     for number, last in enumerate(lasts):
         at = number * page_bytes
@@ -222,7 +222,7 @@ def test_a_file_that_lacks_pages_claims_more_than_it_has(tmp_path, data, more):
     assert store_module._claims_more(tmp_path / "x") == more
 
 
-# What becomes of the file.
+# Handling of the file.
 
 def refused_once(monkeypatch, error):
     check, left = Store._check, [error]

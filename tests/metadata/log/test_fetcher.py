@@ -1,4 +1,4 @@
-"""Following another node's metadata log, from a model controller."""
+"""Replication of another node's metadata log, from a simulated controller."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ NO_OP = messages.NoOpRecord
 
 
 class Following:
-    """An observer with its own copy below `path`, of these controllers."""
+    """An observer with its copy below `path`, of these controllers."""
 
     def __init__(self, path, *controllers):
         self.log = ObservedLog(LogDir(str(path)), None, lambda: NOW_MS)
@@ -52,14 +52,14 @@ class Following:
             await self.task
 
     async def reaches(self, offset: int) -> set:
-        """The names of the topics once `offset` is in the tail."""
+        """Return the names of the topics when `offset` is in the tail."""
         async with asyncio.timeout(20):
             while self.tail.newest.offset < offset:
                 await asyncio.sleep(0.005)
         return set(self.tail.newest.topics)
 
     async def saves(self, end: int) -> None:
-        """Returns once its newest snapshot is of the records below `end`."""
+        """Wait until the newest snapshot ends at `end`."""
         async with asyncio.timeout(20):
             while self.log.snapshot_end != end:
                 await asyncio.sleep(0.005)
@@ -127,7 +127,7 @@ def test_what_another_controller_has_otherwise_is_cut(tmp_path):
 
 def test_a_controller_that_has_not_heard_of_its_own_last_append_cuts_nothing_away(
         tmp_path, caplog):
-    """It may have come through although its answer was lost."""
+    """It may have succeeded although its response was lost."""
     async def go():
         async with ModelController(1, 1) as late, ModelController(2, 2) as active:
             late.write(topic(1))
@@ -183,7 +183,7 @@ def test_a_log_that_begins_later_comes_as_a_snapshot_in_parts(tmp_path):
                 following.log.close()
             del following
             async with Following(tmp_path / "own", model) as following:
-                assert len(following.tail.newest.topics) == 40      # The snapshot.
+                assert len(following.tail.newest.topics) == 40  # the snapshot
                 assert len(await following.reaches(40)) == 41
 
     asyncio.run(go())
@@ -252,7 +252,7 @@ def test_an_observer_goes_on_without_room_for_a_snapshot(tmp_path, monkeypatch, 
                     model.write(topic(number))
                     await following.reaches(number)
                 await following.saves(20)
-            # Not with each record.
+            # not with each record
             assert len(tries) == 2
 
     asyncio.run(go())
@@ -372,7 +372,7 @@ def test_answers_that_bring_nothing_are_not_asked_for_in_a_loop(tmp_path):
                 await following.reaches(0)
                 model.requests.clear()
                 await asyncio.sleep(0.5)
-                # The model does not wait: the observer must.
+                # The model responds immediately: the observer must wait.
                 assert len(model.requests) <= 12
 
     asyncio.run(go())

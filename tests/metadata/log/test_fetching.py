@@ -1,5 +1,6 @@
-"""What an observer asks, of whom and when, and what it makes of each answer: time is virtual, the
-copy of the log and the controllers are the test's."""
+"""An observer's requests, targets and timing, and its handling of responses: time is virtual, the
+log's copy and the controllers are simulated.
+"""
 
 import asyncio
 import logging
@@ -23,7 +24,7 @@ SIZE_MAX = 1 << 30
 
 
 class Copy:
-    """The log's copy; `told`: what it was told to keep, cut and shorten."""
+    """The log's copy; `told`: its appends, truncations and trims."""
 
     def __init__(self):
         self.end_offset, self.last_epoch, self.committed = 0, 0, 0
@@ -58,8 +59,9 @@ class Copy:
 
 
 class World:
-    """answers: what the controllers say, in order: a response, an exception, or (seconds, one of
-    both). Then they say nothing. `asked`: [(when, controller, request, timeout)]."""
+    """answers: the controllers' responses, in order: a response, an exception, or (seconds, one of
+    both). Then they do not respond. `asked`: [(time, controller, request, timeout)].
+    """
 
     def __init__(self, monkeypatch, answers=(), voters=(1, 2), **settings):
         self.answers, self.asked, self.dials, self.open = list(answers), [], [], 0
@@ -80,7 +82,7 @@ class World:
         return Peer(self, int(host[1:]))
 
     def follow(self, seconds=60.0, then=lambda world: None):
-        """Lets it run so long."""
+        """Run for this long."""
         async def go(loop):
             self.began_s = loop.time()
             task = loop.create_task(self.observer.run())
@@ -88,14 +90,14 @@ class World:
             assert not task.done()
             task.cancel()
             await asyncio.wait([task])
-            assert self.open == 0           # Each connection is closed again.
+            assert self.open == 0  # Each connection is closed.
 
         run(go)
         return self
 
     @property
     def requests(self):
-        """The partition that each Fetch asked for."""
+        """Return the partition of each Fetch."""
         return [request.topics[0].partitions[0] for _, _, request, _ in self.asked]
 
     def gaps(self, times):
@@ -127,7 +129,7 @@ class Peer:
 
 
 def fetched(leader=(-1, -1), endpoints=(), error=0, **fields):
-    """A Fetch's answer of one partition."""
+    """Return a Fetch response of one partition."""
     row = FETCH.PartitionData(**{"high_watermark": 0, "records": b"", **fields})
     row.current_leader = FETCH.LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
     return FETCH(error_code=error, node_endpoints=[
@@ -140,7 +142,7 @@ def grown(high_watermark=1, **fields):
 
 
 def part(position, size, data, leader=(-1, -1), error=0, all_of_it=0):
-    """A FetchSnapshot's answer."""
+    """Return a FetchSnapshot response."""
     return SNAPSHOT(error_code=all_of_it, topics=[SNAPSHOT.TopicSnapshot(partitions=[
         SNAPSHOT.PartitionSnapshot(
             error_code=error, position=position, size=size, unaligned_records=data,

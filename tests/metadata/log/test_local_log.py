@@ -104,11 +104,11 @@ def test_a_torn_tail_costs_whole_appends_from_the_end_and_no_others(
     cut = dice.randrange(0, sizes[-1] + 1)
     os.truncate(file, cut)
     if dice.random() < 0.5:
-        # What a power cut leaves behind the end may also be zeros or rubbish.
+        # After a power failure, zeros or garbage may follow the end.
         with open(file, "ab") as out:
             out.write(dice.choice([bytes(100), dice.randbytes(200)]))
     with open(file, "rb") as torn:
-        # Rubbish may happen to be what was cut off.
+        # The garbage may happen to equal the truncated bytes.
         same = len(os.path.commonprefix([data, torn.read()]))
     survived = max(n for n, size in enumerate(sizes) if size <= same)
     again = opened(path)
@@ -137,7 +137,7 @@ def test_what_a_shortage_kept_from_the_disk_is_taken_back(tmp_path):
     whole = log._log
 
     class Short:
-        """The log, whose next flush lacks descriptors."""
+        """Return a log whose next flush has no file descriptors."""
 
         def __init__(self, whole):
             self.whole = whole

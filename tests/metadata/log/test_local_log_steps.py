@@ -1,4 +1,6 @@
-"""The metadata log on a log of our own: who may append, what is due, what others are sent."""
+"""The metadata log on a log of this node: permission to append, due snapshots, and data for
+observers.
+"""
 
 import os
 
@@ -21,7 +23,7 @@ def record(number=0):
 
 
 class World:
-    """A log that is elected; `clock` is what it is told."""
+    """A log that is elected; `clock` is its time."""
 
     def __init__(self, path, **limits):
         self.path, self.clock = str(path), [NOW]
@@ -42,7 +44,7 @@ def world(tmp_path):
 
 
 class Refusing:
-    """The native log, of which some calls fail."""
+    """The native log, with some failing calls."""
 
     def __init__(self, whole, *calls):
         self._whole, self._calls = whole, calls
@@ -110,7 +112,7 @@ def test_what_was_at_rest_counts_only_where_its_directory_is(tmp_path):
     assert list(other.read(0)) == [] and other.append([record()], other.elect(1), 0) == 0
 
 
-# Which records are here.
+# Contained records.
 
 def test_a_record_is_held_by_its_offset_and_epoch(world):
     world.append(2)
@@ -170,7 +172,7 @@ def test_records_that_no_snapshot_covers_stay(world):
     assert world.log.start_offset == 2
 
 
-# When a snapshot is due.
+# Due snapshots.
 
 def test_a_snapshot_is_due_by_count_and_not_again_for_what_it_covers(tmp_path, monkeypatch):
     monkeypatch.setattr(LocalLog, "records_between_snapshots", 10)
@@ -205,7 +207,7 @@ def test_a_snapshot_is_due_by_age(tmp_path, interval, age, due):
     assert not world.log.snapshot_is_due(1)
 
 
-# What observers are sent.
+# Data for observers.
 
 def test_a_stretch_is_of_whole_batches_below_the_end(world):
     for _ in range(3):
@@ -234,7 +236,7 @@ def test_parts_of_the_newest_snapshot_are_sent_and_of_no_other(world):
     assert world.log.snapshot_id == (4, world.epoch)
 
 
-# The files of snapshots.
+# Snapshot files.
 
 def test_the_newest_snapshot_is_the_one_with_the_latest_end_and_other_files_are_none(tmp_path):
     assert snapshots.newest(str(tmp_path)) is snapshots.newest(str(tmp_path / "none")) is None
@@ -269,7 +271,7 @@ def test_a_snapshot_is_batches_between_a_header_and_a_footer(tmp_path, count, si
     assert [bool(head.attributes & batch.CONTROL) for _, head in heads] == [
         number in (0, len(sizes) - 1) for number in range(len(sizes))]
     assert all(head.leader_epoch == 3 for _, head in heads)
-    # Its key is a control record's: version 0, then 3 for the header, 4 for the footer.
+    # Its key is that of a control record: version 0, then 3 for the header, 4 for the footer.
     assert [next(iter(batch.records(data[heads[at][0]:])))[2] for at in (0, -1)] == [
         b"\0\0\0\3", b"\0\0\0\4"]
     assert len(snapshots.read(path)) == count

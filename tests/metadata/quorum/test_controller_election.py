@@ -20,7 +20,7 @@ from tests.metadata.memory_keys import MemoryServers
 PREFIXES = itertools.count(1)
 WAIT_S = 60
 TTL_S = 1
-# Of leases that end in no test, however slow the machine is.
+# A lease longer than any test, on machines of any speed.
 LONG_S = 3600
 
 
@@ -34,7 +34,7 @@ def now_ms():
 
 
 class Node:
-    """A controller with nothing to decide: what the office asks of a service, and a listener."""
+    """A controller without decisions: the interface that an election uses, and a listener."""
 
     def __init__(self, number, path, servers, prefix, ttl_s=TTL_S):
         self.number = number
@@ -89,14 +89,16 @@ class Node:
         self.followed.append(name)
 
     def save(self, offset):
-        """A snapshot of all up to `offset`, in which what was decided are topics."""
+        """Snapshot everything up to `offset`; the decisions are topics."""
         names = self.followed[:offset + 1]
         self.log.snapshot([messages.TopicRecord(name=name, topic_id=bytes(16)) for name in names],
                           offset, self.epochs[-1])
         self.log.trim(offset + 1)
 
     def go_deaf(self):
-        """As its process would be gone: nothing is renewed, connections close, more are refused."""
+        """Simulate the end of its process: leases are not renewed, connections close, new ones are
+        refused.
+        """
         self.task.cancel()
         self.server.close()
         for writer in self.writers:
@@ -109,7 +111,7 @@ class Node:
 
 
 async def decides_until(holder, condition):
-    """The others may be copying as this begins: what they find then they do not look for again."""
+    """Other nodes may still be copying: they do not check again afterwards."""
     end = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < end
@@ -183,7 +185,7 @@ def test_a_controller_whose_listener_refuses_is_replaced_before_its_lease_ends(
         await first.decide("before")
         others = [node for node in nodes if node is not first]
         await until(lambda: all(node.followed == first.followed for node in others))
-        # Its lease stays: a process that was killed gives nothing back.
+        # Its lease remains: a killed process releases nothing.
         first.quorum.resign = lambda term: None
         began = time.monotonic()
         first.go_deaf()
@@ -245,7 +247,7 @@ def test_who_takes_over_knows_since_when_the_host_of_the_one_before_is_silent(
         others = [node for node in nodes if node is not first]
         await until(lambda: all(node.office.holder == first.office.holder for node in others))
         await until(lambda: len(first.writers) == 2)
-        # Each term begins with a renewal: one that comes later finds no lease, and gets another.
+        # Each term begins with a renewal: a later renewal finds no lease, and gets another one.
         await until(lambda: renewed)
         servers.end_lease(first.quorum.keys, renewed[0].lease)
         second = await until(lambda: active(others))

@@ -1,4 +1,4 @@
-"""Two processes with one node.id, on a quorum in memory and with a virtual clock."""
+"""Two processes with the same node.id, on a quorum in memory and with a virtual clock."""
 
 import asyncio
 import json

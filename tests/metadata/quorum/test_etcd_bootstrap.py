@@ -1,4 +1,6 @@
-"""When an etcd without data may join: the members are real processes, the node is the test's."""
+"""Conditions under which an etcd without data may join: the members are real processes, the node is
+simulated.
+"""
 
 import asyncio
 import shutil
@@ -34,7 +36,7 @@ def etcds(tmp_path):
 
 
 def named(etcds) -> None:
-    """Gives the cluster its id."""
+    """Store the cluster's id."""
     client = Etcd(etcds.addresses, timeout_s=5)
     client.change("kv/put", {"key": "L3B5bG9nL2NsdXN0ZXIuaWQ=", "value": "Y2Nj" * 7 + "Yw=="})
     assert client.get("/pylog/cluster.id").value == CLUSTER.encode()
@@ -96,7 +98,7 @@ def test_two_empty_nodes_of_three_begin_a_cluster_and_one_does_not(etcds):
         await asyncio.sleep(2)
         assert not first.done()
         second = asyncio.ensure_future(joining(etcds, 2).state())
-        # The other one sees the etcd that this one starts.
+        # The second one detects the etcd that the first one starts.
         done, left = await asyncio.wait([first, second], return_when=asyncio.FIRST_COMPLETED)
         assert [task.result() for task in done] == [NEW] * len(done)
         for task in left:
@@ -146,7 +148,7 @@ def test_a_member_that_lost_its_data_is_replaced_once_it_is_proven_gone(etcds):
     assert asyncio.run(joining(etcds, 2, CLUSTER).state()) == EXISTING
     assert len(ids(etcds) & before) == 2 and len(ids(etcds)) == 3
     etcds.start_member(2, "existing")
-    etcds.kill(1)                # With the third alone there would be no majority.
+    etcds.kill(1)  # The third member by itself would have no majority.
     client = Etcd([etcds.addresses[1]], timeout_s=20)
     assert client.get("/pylog/cluster.id").value == CLUSTER.encode()
     client.close()
@@ -159,7 +161,7 @@ def test_a_living_member_is_not_replaced_from_another_machine(etcds, hangs):
     before = ids(etcds)
     if hangs:
         etcds.pause(2)
-    # The port is free on this machine, and its name leads to the other one.
+    # The port is free on this machine, and its name resolves to the other one.
     with pytest.raises(StartError, match=f"of cluster {CLUSTER} at http://127.0.0.1:.* is not "
                                          "proven gone.*pylog cluster replace 2 --force"):
         asyncio.run(joining(etcds, 2, bind="127.0.0.9").state())
@@ -188,7 +190,7 @@ def test_a_member_with_a_new_address_rejoins_with_its_data(etcds):
     etcds.start_member(2)
     asyncio.run(asyncio.wait_for(joining(etcds, 2, CLUSTER).publish_address(directory), 30))
     assert ids(etcds) == before
-    etcds.kill(1)                # With the third alone there would be no majority.
+    etcds.kill(1)  # The third member by itself would have no majority.
     client = Etcd([etcds.addresses[1]], timeout_s=20)
     assert client.get("/pylog/cluster.id").value == CLUSTER.encode()
     urls = {row["name"]: row["peerURLs"]
@@ -292,7 +294,7 @@ def test_a_member_list_that_changed_before_the_lock_is_decided_on_again(etcds):
     assert locked_with(before)
     client.change("cluster/member/update", {"ID": before[0]["ID"], "peerURLs": ["http://a:1"]})
     assert not locked_with(before)
-    # The lock of the refused change is free again.
+    # The lock of the rejected change is free again.
     assert locked_with(client.read("cluster/member/list", {})["members"])
     client.close()
 
@@ -333,7 +335,9 @@ def test_an_address_of_another_machine_ends_the_start(etcds):
 
 
 def absence(monkeypatch, view, quorum_error=None, is_own=True) -> float | None:
-    """Return since when the old member counts as absent, after one more round with that view."""
+    """Return the time since which the old member counts as absent, after one more round with that
+    view.
+    """
     hosts = [Host(number, "127.0.0.1", 2379, 2380) for number in (1, 2, 3)]
     one = Joining(2, hosts, Policy(lambda: None, "/pylog/", 1.0, 30.0))
     one._absent_since = 5.0

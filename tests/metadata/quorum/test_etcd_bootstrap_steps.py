@@ -1,5 +1,6 @@
-"""The order of a start: of a broker that is its own controller, and of one of several controllers;
-what each step does is the test's."""
+"""Order of startup steps, for a broker that is its own controller and for one of several
+controllers; the steps are simulated.
+"""
 
 import asyncio
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ def failure():
 
 
 class Log:
-    """Stands for a LocalLog or a QuorumLog. made: what each was made with."""
+    """Replaces a LocalLog or a QuorumLog. made: the arguments of each instance."""
 
     made: list = []
 
@@ -39,7 +40,7 @@ class Log:
 
 
 class Tail:
-    """What was replayed into it, and what it says is the newest image."""
+    """Records replayed batches, and returns a given image as the newest."""
 
     def __init__(self, image):
         self.newest, self.replayed = image, []
@@ -63,7 +64,9 @@ def parts(monkeypatch):
 
 
 def noting(heard, target, **results):
-    """Has methods of the target only note their names; an exception among results is raised."""
+    """Replace methods of the target by ones that record their names; an exception among results is
+    raised.
+    """
     def method(name, result):
         def call(*given):
             heard.append(name)
@@ -76,7 +79,7 @@ def noting(heard, target, **results):
         setattr(target, name, method(name, result))
 
 
-# Alone.
+# Single controller.
 
 class Alone:
     """A broker that is its own controller."""
@@ -139,7 +142,7 @@ def test_a_start_goes_on_behind_the_image_that_was_stored(parts):
 # One of several controllers.
 
 class Several(World):
-    """Beside the World: what join() calls."""
+    """Adds the calls of join() to World."""
 
     def __init__(self, monkeypatch, clean=(0,), known_id=None, **results):
         super().__init__(monkeypatch)

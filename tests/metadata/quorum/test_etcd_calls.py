@@ -1,4 +1,5 @@
-"""What a client asks of etcd's members and makes of their answers; the members are the test's."""
+"""A client's requests to etcd's members and its handling of responses; the members are simulated.
+"""
 
 import asyncio
 import http.client
@@ -21,8 +22,9 @@ UNAVAILABLE = (503, {"code": 14, "message": "no leader"})
 
 
 class Members:
-    """answers: of the calls in order: an exception, (status, answer), REFUSED or an answer.
-    `asked`: [(address, method, body, headers)]. `open`: of connections."""
+    """answers: results of the calls in order: an exception, (status, response), REFUSED or a
+    response. `asked`: [(address, method, body, headers)]. `open`: number of connections.
+    """
 
     def __init__(self, *answers, addresses=("m1:1", "m2:2", "m3:3"), **fields):
         self.answers, self.asked, self.open = list(answers), [], 0
@@ -212,7 +214,7 @@ def test_a_connection_is_a_secured_one_where_there_is_a_context():
 
 
 class Watched:
-    """Members that are watched. plan: per dial: an exception, or [(seconds, data)] and b"" ends."""
+    """Watched members. plan: per dial: an exception, or [(seconds, data)]; b"" ends the stream."""
 
     def __init__(self, monkeypatch, *plan, addresses=("m1:1", "m2:2"), **fields):
         self.plan, self.dials, self.stirs, self.written = list(plan), [], [], []
@@ -273,7 +275,7 @@ def test_a_watch_is_logged_in_where_the_calls_are(monkeypatch):
 
 def test_a_member_that_is_away_is_watched_elsewhere_and_tried_again_soon(monkeypatch):
     watched = Watched(monkeypatch, OSError("refused")).run(11)
-    # From another it comes back; the nearest is not left for a word.
+    # The client returns from another member; a single message does not make it leave the nearest.
     assert watched.dials == [(0, "m1", 1), (0.1, "m2", 2), (5.2, "m1", 1)]
     assert watched.stirs == [0, 5.1]
 

@@ -1,4 +1,4 @@
-"""What a member of etcd says of itself, and what is made of that."""
+"""An etcd member's health response, and its evaluation."""
 
 import http.client
 import json
@@ -43,7 +43,7 @@ def test_whatever_is_answered_nothing_raises(answer):
 
 
 class Dial:
-    """A connection to a member: what it answers, (status, bytes), or raises."""
+    """A connection to a member: its response, (status, bytes), or an exception."""
 
     def __init__(self, answer):
         self.answer, self.asked, self.is_closed = answer, [], False

@@ -1,4 +1,4 @@
-"""When this host's etcd is started again: the process is played, time is virtual."""
+"""Restarts of this host's etcd: the process is simulated, time is virtual."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ HOSTS = [Host(1, "h1", 11, 12), Host(2, "h2", 21, 22), Host(3, "::3", 31, 32)]
 
 
 class Joining:
-    """Plays etcd_joining.Joining. outcome: what state() returns, or raises."""
+    """Replaces etcd_joining.Joining. outcome: result of state(), or an exception."""
 
     def __init__(self, outcome=NEW):
         self.outcome, self.calls = outcome, []
@@ -41,7 +41,9 @@ def member(tmp_path, joining=None):
 
 
 def started(monkeypatch, tmp_path, *runs, seconds=100.0):
-    """When it was started. runs: how long each ran, or the exception; then for ever."""
+    """Return the start times. runs: duration of each run, or an exception; the last one runs
+    forever.
+    """
     starts, left, made = [], list(runs), member(tmp_path)
 
     async def go(loop):
@@ -120,7 +122,8 @@ def test_a_member_that_was_removed_is_not_started_again(monkeypatch, tmp_path):
 
 
 class Process:
-    """What it prints, and how it ends: `ends_after` seconds after a wish, None: it does not."""
+    """A process with this output. It ends `ends_after` seconds after a stop request, None: never.
+    """
 
     pid = 4711
 

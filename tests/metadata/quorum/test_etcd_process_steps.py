@@ -43,10 +43,10 @@ def test_a_member_that_was_killed_comes_back_with_its_data_and_ends_with_its_bro
         try:
             await answered(client)
             client.change("kv/put", {"key": "a2V5", "value": "dmFsdWU="})
-            while (first := running.pid) is None:     # It may answer before its start is over.
+            while (first := running.pid) is None:  # It may respond before its start is complete.
                 await asyncio.sleep(0.01)
             os.kill(first, signal.SIGKILL)
-            while running.pid in (first, None):       # It may answer when it is killed, too.
+            while running.pid in (first, None):  # It may also respond while it is being killed.
                 await asyncio.sleep(0.01)
             row = await answered(client)
             assert row.value == b"value"

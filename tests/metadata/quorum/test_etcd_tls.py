@@ -1,4 +1,4 @@
-"""How the controllers' etcd is reached: TLS by the controllers' settings, and logins."""
+"""Connections to the controllers' etcd: TLS by the controllers' settings, and logins."""
 
 import os
 import stat
@@ -19,7 +19,7 @@ PASSWORD = "s3cret"
 
 
 def settings(root, protocol: str = "SSL", own: bytes = OWN.chain + OWN.key, **more) -> Settings:
-    """Of one of three controllers."""
+    """Return settings of one of three controllers."""
     return Settings({
         "node.id": "1", "process.roles": "controller", "log.dirs": str(root / "data"),
         "controller.quorum.voters": "1@h1:9093,2@h2:9093,3@h3:9093",
@@ -90,7 +90,7 @@ def test_certificates_that_are_renewed_reach_etcd_and_connections_to_it(tmp_path
 
 @pytest.fixture
 def guarded(tmp_path):
-    """The address of an etcd that asks for a login."""
+    """The address of an etcd that requires a login."""
     made = Etcds(tmp_path, 1).start()
     try:
         root = Etcd(made.addresses, timeout_s=10)
@@ -108,7 +108,7 @@ def guarded(tmp_path):
 def test_an_etcd_that_asks_for_a_login_gets_one_and_another_when_it_has_ended(guarded):
     client = Etcd(guarded, timeout_s=10, login=("root", PASSWORD))
     assert client.transact([], [Put("/k", b"v", 0)]).succeeded
-    # As when the member was started anew since.
+    # As after a restart of the member.
     client._token = "gone.1"
     assert [row.value for row in client.look([Get("/k")])[0]] == [b"v"]
     client.close()

@@ -13,7 +13,7 @@ NOW_MS = 1_700_000_000_000
 
 @pytest.fixture
 def logs(tmp_path):
-    """Of a controller in office, and of one that stands by."""
+    """Create logs of an active controller, and of one on standby."""
     quorum = Quorum(MemoryKeys(memory_store()), "/q/", 1.0, time.monotonic)
     made = []
     for name in ("first", "second"):

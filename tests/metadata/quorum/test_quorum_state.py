@@ -41,8 +41,9 @@ def quorum(servers, prefix):
 
 
 class Cut:
-    """Keys that lose the answers of the next `cuts` changes; `applied`: whether they are made at
-    once, else arrive() makes them."""
+    """Keys that lose the responses of the next `cuts` changes; `applied`: the changes are made at
+    once, otherwise arrive() makes them.
+    """
 
     def __init__(self, keys, applied=True):
         self._keys = keys
@@ -73,7 +74,7 @@ def in_office(quorum, node_id=1):
 
 
 def everything(quorum, base=0, count=1):
-    """All batches of `count` records each."""
+    """Return all batches, read in parts of `count` records."""
     found = []
     while batches := quorum.read(base):
         found += batches
@@ -183,7 +184,7 @@ def test_too_much_at_once_is_refused_and_what_repeats_itself_is_not_too_much(quo
 
 
 def test_more_than_a_floor_of_batches_is_read_and_trimmed_in_order(quorum):
-    """ZooKeeper has its numbers by thousands."""
+    """ZooKeeper groups its numbers by thousands."""
     term = in_office(quorum)
     for base in range(940, 1060, 20):
         quorum.keys.transact([], [Put(quorum._key("at/end"), str(base).encode())])
@@ -279,7 +280,7 @@ def test_without_a_quorum_every_call_ends_in_time(etcds, prefix):
 
 
 class Crowded:
-    """Keys without room."""
+    """Keys without space."""
 
     name = "etcd"
     value_bytes_max = 1 << 20
@@ -327,11 +328,11 @@ def test_killing_the_leader_loses_and_doubles_nothing(servers, quorum):
 
 
 def test_each_member_is_told_with_how_it_is(servers, prefix):
-    clock = itertools.count(0, 10)          # What was learned is old at each call.
+    clock = itertools.count(0, 10)  # Cached information is outdated at each call.
     quorum = Quorum(servers.keys(TTL_S), prefix, 5.0, lambda: next(clock))
 
     def members_once(answering: int):
-        """One that is slow for a while counts as one that does not answer."""
+        """A member that is slow for a while counts as unreachable."""
         while True:
             found = quorum.members()
             if sum(member.answers for member in found) == answering:

@@ -1,4 +1,4 @@
-"""One directory under Apache Kafka and under pylog by turns: each goes on with it."""
+"""One data directory used by Apache Kafka and pylog in turn: each continues with it."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def produce(broker, topic, values):
 
 
 def consume(broker, topic, count):
-    """All values of a topic, once `count` of them came."""
+    """Return all values of a topic after `count` of them arrived."""
     consumer = confluent_kafka.Consumer({
         "bootstrap.servers": broker.bootstrap, "group.id": "none", "enable.auto.commit": False})
     partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
@@ -43,7 +43,7 @@ def consume(broker, topic, count):
 def test_a_directory_goes_from_kafka_to_pylog_and_back(tmp_path):
     written = []
     for turn in range(4):
-        # Kafka's face keeps its data in a folder of that name.
+        # The Kafka fixture stores its data in a folder of that name.
         broker = Brokerd(tmp_path, data_dir=tmp_path / "kafka") if turn % 2 else Kafka(tmp_path)
         with broker as running:
             if turn == 0:

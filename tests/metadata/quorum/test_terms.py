@@ -1,5 +1,6 @@
-"""An office on its own: what a node looks for, when it runs, and what ends its term. Time is
-virtual; the quorum, the copy and the service are the test's."""
+"""Controller elections in isolation: what a node reads, when it becomes a candidate, and the end of
+its term. Time is virtual; the quorum, the copy and the service are simulated.
+"""
 
 import asyncio
 import logging
@@ -21,9 +22,10 @@ REFUSES, SILENT = "refuses", "silent"
 
 
 class World:
-    """views: what is looked at, in order, the last for ever; an exception is raised. `done`: what
-    the office did, in order, with when. `listeners`: by host: REFUSES, SILENT, or the seconds after
-    which its connection ends."""
+    """views: results of queries, in order, the last one repeated; an exception is raised. `done`:
+    actions in order, with times. `listeners`: by host: REFUSES, SILENT, or the seconds after which
+    its connection ends.
+    """
 
     def __init__(self, monkeypatch, *views, listeners=None, end=0):
         self.views, self.listeners = list(views), listeners or {}
@@ -43,7 +45,7 @@ class World:
             raise failures.pop(0)
 
     def run(self, seconds, meanwhile=None):
-        """Lets it run so long; the exception that ended it."""
+        """Run for this long; return the exception that ended it."""
         async def go(loop):
             self.loop, self.began_s = loop, loop.time()
             task = loop.create_task(self.office.run())
@@ -65,7 +67,7 @@ class World:
     def names(self):
         return [entry[0] for entry in self.done]
 
-    # ---- a quorum
+    # ---- quorum
 
     def look(self):
         self.looks.append(("look", self.loop.time() - self.began_s))
@@ -94,7 +96,7 @@ class World:
     def resign(self, term):
         self.did("resign", term.epoch)
 
-    # ---- a copy of the log
+    # ---- copy of the log
 
     def catch_up(self):
         self.did("catch_up")
@@ -116,7 +118,7 @@ class World:
         self.did("end_term")
         self.term = None
 
-    # ---- a service
+    # ---- service
 
     async def follow(self, batches):
         self.did("follow", batches)
@@ -180,7 +182,7 @@ def test_an_empty_office_is_taken_once_all_is_copied_and_its_term_renewed_thrice
     assert world.names()[7:10] == ["begin_term", "learned", "appoint"]
     assert world.times("renew") == [0, 3, 6, 9]
     assert [entry[1] for entry in world.done if entry[0] == "renew"] == [70, 71, 72, 73]
-    # It is dismissed before the others hear of it.
+    # It is dismissed before the others are notified.
     assert world.names()[-3:] == ["end_term", "dismiss", "resign"] and world.heard is None
     assert world.office.holder is None
 
@@ -244,7 +246,7 @@ def test_whose_connection_ends_is_dialled_and_its_last_word_known_to_its_success
 
 
 def test_the_last_word_of_an_earlier_controller_is_none_of_the_one_before(monkeypatch):
-    """It may be well since: its session is not over."""
+    """It may have recovered: its session has not expired."""
     world = World(monkeypatch, View(4, 0, OTHER), View(5, 0, THIRD), View(5, 0, THIRD),
                   View(5, 0, None), listeners={"h2": [0.5, SILENT], "h3": SILENT})
     world.run(5)
@@ -270,7 +272,7 @@ def test_an_append_that_failed_ends_the_term_at_once(monkeypatch):
         await asyncio.sleep(0.2)
         assert world.names().count("dismiss") == 1
     world.run(2, fails)
-    assert world.times("renew")[:2] == [0, 1]      # Of the next term.
+    assert world.times("renew")[:2] == [0, 1]  # of the next term
 
 
 def test_a_failure_that_left_the_term_is_none(monkeypatch):

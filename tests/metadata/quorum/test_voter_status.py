@@ -1,4 +1,4 @@
-"""How far the controllers' etcds are; but for one test the etcds are the test's."""
+"""Progress of the controllers' etcds; simulated except in one test."""
 
 import asyncio
 import threading
@@ -15,8 +15,9 @@ KEY = "/p/at/end"
 
 
 class World:
-    """ends: by address, an exception where the member raises it. `cut_off`: members that know no
-    leader. `closed`: connections that were."""
+    """ends: by address, an exception if the member fails. `cut_off`: members without a leader.
+    `closed`: closed connections.
+    """
 
     def __init__(self, **ends):
         self.ends, self.cut_off, self.closed, self.asked = ends, set(), 0, 0
@@ -104,7 +105,7 @@ def test_a_dead_member_of_an_etcd_is_told_from_those_that_live(tmp_path):
 
         async def scenario():
             while True:
-                # The leader may have been the one, and what was put arrives in its time.
+                # That member may have been the leader; the put arrives later.
                 found = await voters.asked(5)
                 if found[0].caught_up_ms == found[2].caught_up_ms == 1000:
                     return found

@@ -1,4 +1,4 @@
-"""ZooKeeper as a quorum's keys: what etcd has no counterpart for."""
+"""ZooKeeper as a quorum's keys: properties that etcd does not have."""
 
 import sys
 import time
@@ -29,7 +29,7 @@ TTL_S = 10
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory):
-    """(port, file of a certificate and key, file of who signed it)."""
+    """Return (port, file with a certificate and key, file of the CA)."""
     root = tmp_path_factory.mktemp("certificates")
     issued = CA.issue()
     return (free_port(), write(root, "own.pem", issued.chain + issued.key),
@@ -78,7 +78,7 @@ def test_what_another_session_changed_is_seen_by_the_next_transaction(server, ke
         assert not keys.transact([Is("/b/x", b"%d" % number)], [Put("/b/x", b"no")]).succeeded
         assert keys.transact([Is("/b/x", b"%d" % (number + 1))],
                              [Put("/b/x", b"%d" % (number + 2))]).succeeded
-    # Back to a former value: what was thought of it no longer counts.
+    # Back to a former value: the cached one no longer counts.
     assert other.transact([], [Put("/b/x", b"no")]).succeeded
     assert other.transact([], [Put("/b/x", b"11")]).succeeded
     assert keys.transact([Is("/b/x", b"11")], [Put("/b/x", b"12")]).succeeded
@@ -105,7 +105,7 @@ def test_a_put_with_a_lease_goes_with_its_session(server, keys):
     other = server.keys(TTL_S)
     assert other.transact([], [Put("/d/x", b"1", other.grant(TTL_S))]).succeeded
     assert keys.transact([], [Put("/d/y", b"2", keys.grant(TTL_S))]).succeeded
-    # Taken over: it goes with its new owner.
+    # Taken over: it is deleted with its new owner.
     assert keys.transact([], [Put("/d/x", b"3", keys.grant(TTL_S))]).succeeded
     other.close()
     assert keys.look([Get("/d/x"), Get("/d/y")]) == [[("/d/x", b"3")], [("/d/y", b"2")]]

@@ -1,4 +1,4 @@
-"""What a client makes of ZooKeeper's answers; kazoo is the test's."""
+"""A client's handling of ZooKeeper's responses; kazoo is simulated."""
 
 import asyncio
 import socket
@@ -26,7 +26,8 @@ from tests.metadata.virtual import run
 
 class Kazoo:
     """A client of the nodes {path: value}. results: of the transactions to come; `committed`: their
-    operations. failures: of the next looks at whether a node exists. `watches`: not fired yet."""
+    operations. failures: of the next checks for a node. `watches`: not fired yet.
+    """
 
     def __init__(self, nodes, results=(), failures=()):
         self.nodes, self.results, self.failures = nodes, list(results), list(failures)
@@ -102,7 +103,7 @@ def test_a_drop_whose_condition_does_not_hold_asks_for_nothing(keys_of, conditio
 
 @pytest.mark.parametrize("reason", [NoNodeError(), NotEmptyError()])
 def test_a_drop_that_others_came_between_is_not_called_made(keys_of, reason):
-    """Nor a condition that does not hold: it held when it was looked at."""
+    """Also a condition that does not hold: it held when it was checked."""
     kazoo = Kazoo(NODES, [[RolledBackError(), reason, RuntimeInconsistency()]])
     with pytest.raises(Unknown, match="others change the same keys"):
         keys_of(kazoo).drop([Is("/x", b"1")], "/c/", f"{3:020d}")
@@ -121,7 +122,7 @@ def test_a_watch_that_could_not_be_set_is_set_later_and_fires_time_and_again(key
             stirred.set()
 
         watching = loop.create_task(keys_of(kazoo).watch("/w/", stir))
-        # Nobody fires what was never set.
+        # A watch that was never set never fires.
         while stirs != [False, False, True]:
             stirred.clear()
             await stirred.wait()
@@ -199,7 +200,7 @@ def test_what_a_user_keeps_is_that_users_to_read_and_to_change_and_nobody_elses(
     monkeypatch.setattr(zookeeper, "KazooClient", client)
     ZooKeeper(["a:1", "b:2"], 10, login=login)
     assert (given["addresses"], given["session_s"]) == ("a:1,b:2", 10)
-    # It connects for as long as it takes.
+    # It retries the connection without a limit.
     assert given["connection_retry"].max_tries == -1
     if login is None:
         assert (given["auth_data"], given["default_acl"]) == ([], None)

@@ -1,5 +1,4 @@
-"""Keys in the nodes of a ZooKeeper that is in memory: what holds, what is read for it, and what
-becomes of a transaction that others come between."""
+"""Keys in the nodes of a ZooKeeper in memory: conditions, reads, and concurrent transactions."""
 
 import pytest
 from kazoo.exceptions import ConnectionLoss, NoAuthError
@@ -40,7 +39,7 @@ def two(server, monkeypatch):
 
 
 def reads(keys):
-    """The keys that were read since the last time."""
+    """Return the keys read since the last call."""
     found = [path for what, path in keys.kazoo.asked if what == "get"]
     keys.kazoo.asked.clear()
     return found
@@ -50,10 +49,10 @@ def number(value):
     return f"/c/{value:020d}"
 
 
-# What holds.
+# Conditions.
 
 def drawn(source, held):
-    """(conditions, changes) that mostly hold for {key: value}, as keys have them."""
+    """Return (conditions, changes) that mostly hold for {key: value}, in the format of keys."""
     names = source.sample(NAMES, source.randrange(len(NAMES) + 1))
     conditions = []
     for name in names:
@@ -66,7 +65,7 @@ def drawn(source, held):
 
 @pytest.mark.parametrize("part", range(3))
 def test_transactions_of_two_sessions_are_those_of_one_map(random_source, two, part):
-    """Also when one comes between another's look and its transaction."""
+    """Also if a transaction happens between another client's read and its transaction."""
     held: dict = {}
 
     def transact(keys):
@@ -96,7 +95,7 @@ def test_what_others_change_between_the_look_and_the_transaction_is_looked_at_ag
     keys.kazoo.meanwhile = lambda: other.transact([], [Put("/a/x", b"2")])
     assert keys.transact([Is("/a/x", b"1")], [Put("/a/x", b"3")]) == (False, [])
     assert keys.get("/a/x").value == b"2"
-    # What came between may also leave the condition as it was.
+    # A concurrent transaction may also leave the condition unchanged.
     keys.kazoo.meanwhile = lambda: other.transact([], [Put("/a/x", b"2")])
     assert keys.transact([Is("/a/x", b"2")], [Put("/a/x", b"3")]).succeeded
 
@@ -129,7 +128,7 @@ def test_others_that_change_the_same_keys_all_the_time_end_it_with_no_verdict(tw
     assert len(tries) == zookeeper.ATTEMPTS_MAX == len(keys.kazoo.committed)
 
 
-# What is read.
+# Reads.
 
 def test_what_this_session_put_under_a_condition_is_not_read_again(keys):
     assert keys.transact([Absent("/a/x")], [Put("/a/x", b"1")]).succeeded

@@ -1,4 +1,4 @@
-"""AlterPartition: who may change an ISR, to what, and how a reassignment ends."""
+"""AlterPartition: permitted senders, permitted ISRs, and the end of a reassignment."""
 
 import pytest
 
@@ -12,7 +12,7 @@ REQUEST = messages.AlterPartitionRequest
 
 def asked(cluster, members, broker_id=1, index=0, leader_epoch=0, partition_epoch=0, recovery=0,
           topic_id=None):
-    """The answer for one partition; its record is taken."""
+    """Return the response for one partition; its record is applied."""
     records, response = isr.alter(cluster.rules, REQUEST(broker_id=broker_id, topics=[
         REQUEST.TopicData(
             topic_id=cluster.image.topics["t"].id if topic_id is None else topic_id,
@@ -26,7 +26,7 @@ def asked(cluster, members, broker_id=1, index=0, leader_epoch=0, partition_epoc
 
 
 def recovering(cluster):
-    """What the one partition's leader says while it recovers."""
+    """Return the response to the leader of the only partition while it recovers."""
     cluster.take([messages.PartitionChangeRecord(
         partition_id=0, topic_id=cluster.image.topics["t"].id, isr=[1], leader_recovery_state=1)])
     return cluster

@@ -1,4 +1,4 @@
-"""Which partitions get another leader, asked for or by the controller itself."""
+"""Leader elections, requested or by the controller itself."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def three(*replicas, keeps_eligible=True, **configs):
 
 
 def led(cluster, *leaders, name="t", **fields):
-    """These lead the partitions now."""
+    """Make these brokers the leaders of the partitions."""
     cluster.take([messages.PartitionChangeRecord(
         partition_id=index, topic_id=cluster.image.topics[name].id, leader=leader, **fields)
         for index, leader in enumerate(leaders)])
@@ -29,7 +29,7 @@ def leaders(cluster, name="t"):
 
 
 def elected(cluster, election, topics):
-    """The error of each partition, in order; what was elected leads."""
+    """Return the error of each partition, in order; apply the elections."""
     records, results = decided(elections.elect_leaders(cluster.rules, election, topics))
     cluster.take(records)
     return [(name, index, outcome.error) for name, outcomes in results
@@ -122,4 +122,4 @@ def test_a_long_move_is_made_in_slices():
     cluster = three(*[(1, 2)] * 250)
     steps = elections.moved(
         cluster.rules, elections.in_sync_on(cluster.image, 1), leaving=1)
-    assert len(list(steps)) == 3       # One of its topic, two of each hundred records.
+    assert len(list(steps)) == 3  # one for the topic, two for each hundred records

@@ -1,4 +1,4 @@
-"""Changes of partitions, record by record as Kafka's PartitionChangeBuilder makes them."""
+"""Partition changes, compared record by record with Kafka's PartitionChangeBuilder."""
 
 import random
 import subprocess
@@ -28,7 +28,7 @@ def some(source, among, low=0):
 
 
 def case(source):
-    """What a partition is, what may happen to it, and what is asked of it."""
+    """Return a random partition, possible changes, and the request."""
     replicas = source.sample(list(BROKERS), source.randint(1, 4))
     isr = some(source, replicas)
     moving = source.random() < 0.4
@@ -78,7 +78,7 @@ def line(given):
 
 
 def ours(given):
-    """The fields of our record, written as Kafka's side writes them."""
+    """Return the fields of our record in the format of Kafka's side."""
     brokers = {id_: Broker(id_, 1, b"", (), (), None, False, False, (directory(id_),))
                for id_ in BROKERS}
     image = Image(
@@ -119,9 +119,10 @@ def ours(given):
 
 
 def keeps_the_removed(given, answer) -> bool:
-    """Whether Kafka's record leaves somebody eligible, in the lead or as the last to lead who is no
-    replica (any more), or is nobody. An eligible one nobody could elect, and while it is there
-    nobody else is elected; the last to lead Kafka elects, where it is no replica."""
+    """Return True if the eligible replicas, the leader or the last known leader of Kafka's record
+    include a broker that is not a replica (any more), or does not exist. Such an eligible replica
+    could never be elected and blocks every other election; Kafka elects such a last known leader.
+    """
     fields = answer.split()
     if len(fields) == 1:
         return False
@@ -135,8 +136,9 @@ def keeps_the_removed(given, answer) -> bool:
 
 
 def forgets_the_last(given, answer, mine) -> bool:
-    """Whether Kafka's record differs only in that it remembers nobody, where the last eligible one
-    goes and no replica led last: ours remembers that one."""
+    """Return True if Kafka's record differs only in the last known leader: if the last eligible
+    replica is removed and no replica led last, Kafka stores none, ours stores that replica.
+    """
     theirs, own = answer.split(), mine.split()
     return len(theirs) == len(own) > 1 and theirs[:7] + theirs[8:] == own[:7] + own[8:] \
         and theirs[6] == "[]" and own[7] in map(str, given["eligible"])

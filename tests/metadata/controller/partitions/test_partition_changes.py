@@ -15,7 +15,7 @@ from tests.metadata.controller.partitions.test_topics import cluster, create, de
 
 
 def of_three(**fields):
-    """A cluster of three brokers with topic t on 1 and 2."""
+    """Return a cluster of three brokers with topic t on 1 and 2."""
     image, _ = create(cluster(3), topic("t", -1, -1, assignments=[(0, [1, 2])]))
     image = applied(image, messages.FeatureLevelRecord(name=ELR_FEATURE, feature_level=1))
     if fields:
@@ -58,8 +58,9 @@ def test_a_cancelled_reassignment_drops_the_directories_of_what_was_added():
 
 
 def test_a_reassignment_called_off_takes_nobody_for_in_sync_who_was_not():
-    """Kafka puts the first replica there where unclean elections are allowed, though it is fenced
-    and eligible."""
+    """Kafka puts the first replica there if unclean elections are allowed, although it is fenced
+    and eligible.
+    """
     image = of_three(replicas=[3, 2, 1], adding_replicas=[3], removing_replicas=[1], leader=-1,
                      isr=[], eligible_leader_replicas=[2],
                      directories=[directory(3), directory(2), directory(1)])
@@ -78,7 +79,7 @@ def fenced(image, *broker_ids):
 
 
 def moved_to_three(**fields):
-    """While t moves from 1 to 3, which alone has all that was acknowledged."""
+    """Return a cluster in which t moves from 1 to 3, and only 3 has all acknowledged records."""
     return of_three(replicas=[3, 1], adding_replicas=[3], removing_replicas=[1], leader=-1,
                     isr=[], **fields)
 
@@ -92,8 +93,9 @@ def test_a_move_whose_new_replica_alone_has_everything_is_not_called_off(known):
 
 
 def test_who_led_last_is_forgotten_with_its_replica():
-    """Seed 100044 of the simulation: it was elected, and in the ISR, of a partition that it had
-    no replica of."""
+    """Seed 100044 of the simulation: a broker was elected, and in the ISR, of a partition of which
+    it had no replica.
+    """
     image = fenced(moved_to_three(eligible_leader_replicas=[3], last_known_elr=[3]), 1, 3)
     state = reassigned(image, None, **UNCLEAN_ALLOWED)
     assert (state.replicas, state.leader, state.isr) == ((1,), -1, ())
@@ -102,8 +104,9 @@ def test_who_led_last_is_forgotten_with_its_replica():
 
 @pytest.mark.parametrize("level", [0, 1])
 def test_a_move_is_called_off_at_the_cost_of_records_only_where_somebody_can_lead(level):
-    """Seeds 202529 and 202831 of the simulation: a fenced broker was put in sync, and would have
-    led without a mark that it recovers."""
+    """Seeds 202529 and 202831 of the simulation: a fenced broker was added to the ISR, and would
+    have become leader without the recovery mark.
+    """
     image = applied(
         of_three(replicas=[3, 1], adding_replicas=[3], removing_replicas=[1], leader=3, isr=[3],
                  directories=[directory(3), directory(1)]),
@@ -119,8 +122,9 @@ def test_a_move_is_called_off_at_the_cost_of_records_only_where_somebody_can_lea
 
 
 def test_who_was_eligible_last_is_elected_where_nobody_else_is_known_to_have_led():
-    """Seed 205041 of the simulation: the last replica of a partition whose move was called off lost
-    power, and nobody could lead but by an administrator's unclean election."""
+    """Seed 205041 of the simulation: the last replica of a partition lost power after its
+    reassignment was cancelled, and only an administrator's unclean election could elect a leader.
+    """
     image = fenced(of_three(replicas=[2], isr=[], leader=-1, eligible_leader_replicas=[2],
                             directories=[directory(2)]), 2)
     change = PartitionChange(Rules(image, Settings()), image.topics["t"], 0)
@@ -138,7 +142,7 @@ def test_who_was_eligible_last_is_elected_where_nobody_else_is_known_to_have_led
 
 
 def test_who_led_last_and_is_no_replica_is_not_elected():
-    """As a controller of Kafka's may have left it."""
+    """A state that Kafka's controller may have written."""
     state = reassigned(of_three(leader=-1, isr=[], last_known_elr=[3]), [1, 2])
     assert (state.leader, state.isr, state.last_known_elr) == (-1, (), ())
 

@@ -1,4 +1,4 @@
-"""Decisions on partitions of topics that exist, in a cluster of several brokers."""
+"""Decisions on partitions of existing topics, in a cluster of several brokers."""
 
 import random
 
@@ -34,7 +34,7 @@ PREFERRED, UNCLEAN = 0, 1
 
 
 def on_three(replicas=(1, 2), count=1):
-    """Brokers 1 to 3 and a topic `t` whose partitions have these replicas."""
+    """Return brokers 1 to 3 and a topic `t` whose partitions have these replicas."""
     return create(cluster(3), topic(
         "t", partitions=-1, factor=-1, assignments=[(index, list(replicas))
                                                     for index in range(count)]))[0]
@@ -55,7 +55,7 @@ def fenced(image, *ids):
 
 
 class Account:
-    """A client's quota of mutations."""
+    """A client's mutation quota."""
 
     def __init__(self, left):
         self.left = left

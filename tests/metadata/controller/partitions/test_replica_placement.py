@@ -1,4 +1,4 @@
-"""Where new replicas go, in clusters of any shape."""
+"""Placement of new replicas, in clusters of any shape."""
 
 import random
 from collections import Counter
@@ -12,7 +12,7 @@ from pylog.protocol.errors import ErrorCode
 
 
 def image(rows):
-    """rows: (rack, fenced, stopping) of brokers 1, 2, ..."""
+    """Return an image; rows: (rack, fenced, stopping) of brokers 1, 2, ..."""
     return Image(brokers={
         id_: Broker(id_, 0, b"", (), (), rack, fenced, stopping, ())
         for id_, (rack, fenced, stopping) in enumerate(rows, 1)})
@@ -44,7 +44,7 @@ def test_replicas_lie_on_different_brokers_and_on_as_many_racks_as_can_be(random
             assert len(set(replicas)) == len(replicas) == factor, (rows, replicas)
             assert replicas[0] in active and set(replicas) <= set(usable)
             assert len({rows[id_ - 1][0] or "" for id_ in replicas}) == min(factor, len(racks))
-            for id_ in replicas:        # Of a rack the active ones are taken first.
+            for id_ in replicas:  # Active brokers of a rack are chosen first.
                 if id_ not in active:
                     rack = {other for other in active if rows[other - 1][0] == rows[id_ - 1][0]}
                     assert rack <= set(replicas), (rows, replicas)
@@ -59,7 +59,7 @@ def test_brokers_lead_and_hold_the_same_number(rows, factor):
     count = 5 * len(rows)
     made = place(image(rows), count, factor, random.Random(3))
     led = Counter(replicas[0] for replicas in made)
-    # Several of several racks: each rack's turn begins anew with every partition.
+    # With several brokers in several racks, each rack's order restarts with every partition.
     spread = 2 if 1 < len({row[0] for row in rows}) < len(rows) else 0
     assert sum(led.values()) == count and max(led.values()) - min(led.values()) <= spread
     held = Counter(id_ for replicas in made for id_ in replicas)
@@ -71,4 +71,4 @@ def test_the_same_random_numbers_place_the_same():
     rows = [("a", False, False)] * 2 + [("b", False, False)] * 3 + [("b", True, False)]
     first, again = (place(image(rows), 12, 3, random.Random(7)) for _ in range(2))
     assert first == again != place(image(rows), 12, 3, random.Random(8))
-    assert len(set(first)) > 3      # Not the same brokers after each other each time.
+    assert len(set(first)) > 3  # The order of brokers varies.

@@ -1,4 +1,4 @@
-"""What a branch has of its source's metadata, and which branches are refused."""
+"""Metadata that a branch inherits from its source, and rejected branches."""
 
 import re
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ SOURCE, AT_OFFSET, AT_TIME = branching.SOURCE, branching.AT_OFFSET, branching.AT
 
 @pytest.fixture(scope="module")
 def image():
-    """With the topic `source`, of two partitions."""
+    """Return an image with the topic `source`, of two partitions."""
     return create(cluster(), topic("source", 2, configs={
         "retention.ms": "5", "segment.bytes": "1048576"}), topic("__consumer_offsets"))[0]
 

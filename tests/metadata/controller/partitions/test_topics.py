@@ -204,7 +204,7 @@ def test_replicas_are_spread_over_the_active_brokers():
 
 def test_topic_ids_are_random_and_never_reserved():
     class Zeros:
-        """Gives reserved and dashed ids first."""
+        """Generates reserved ids and ids with dashes first."""
 
         def __init__(self):
             self.left = [bytes([0xF8]) + bytes(15), bytes([0xFB]) + bytes(15)]
@@ -306,7 +306,7 @@ def test_a_broker_that_is_left_alone_leads_what_it_has_in_sync_and_waits_for_nob
         == [(1, (1,), ()), (1, (1,), ()), (-1, (3, 2), ()), (1, (1,), ())]
     assert {broker.id: broker.fenced for broker in after.brokers.values()} == {
         1: False, 2: True, 3: True}
-    # It took the lead of one, and kept that of the others.
+    # It became leader of one partition, and the others kept their leader.
     assert [new.leader_epoch - old.leader_epoch for old, new in zip(
         image.topics["t"].partitions, after.topics["t"].partitions, strict=True)] == [1, 0, 1, 0]
     assert not controller.left_alone(after, 1)
