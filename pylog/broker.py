@@ -35,7 +35,7 @@ from pylog.log.manager import LogManager
 from pylog.metadata import meta_properties
 from pylog.metadata.image.image import is_internal
 from pylog.metadata.service import metadata_of
-from pylog.server.dispatch import Dispatcher
+from pylog.server.request_runner import Dispatcher
 from pylog.server.metadata_publisher import Publisher
 from pylog.server.network import Network
 

@@ -5,7 +5,7 @@ does.
 
 Owns: the server's side of each connection.
 Invariants: requests of a connection are answered one after the other, in order.
-Source: pylog.server.dispatch, csrc/serve.
+Source: pylog.server.request_runner, csrc/serve.
 """
 
 import asyncio

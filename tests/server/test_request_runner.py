@@ -12,7 +12,7 @@ from pylog._native.grants import READ
 from pylog._native.reactor import Connected, Miss, RequestContext, Slow, UnknownClient
 from pylog._native.repeats import Repeat, Repeats
 from pylog.server.response_cache import BYTES_MAX, AnswerCache
-from pylog.server.dispatch import SLICE_NS, Dispatcher
+from pylog.server.request_runner import SLICE_NS, Dispatcher
 from pylog.metadata.image.image import Image, Topic
 from pylog.protocol import api, codec, messages
 from pylog.protocol.errors import ErrorCode, ProtocolError

@@ -6,10 +6,10 @@ import logging
 import pytest
 
 from pylog.config import Settings
-from pylog.server.dispatch import SLICE_NS
+from pylog.server.request_runner import SLICE_NS
 from pylog.protocol import api, codec, elements, messages, tables
 from tests.protocol.longest import longest
-from tests.server.test_dispatch import Broker, Reactors, _dispatcher, _metadata, _request
+from tests.server.test_request_runner import Broker, Reactors, _dispatcher, _metadata, _request
 
 STEPS_MAX = 8          # A slice is five looks at a clock that moves by a millisecond each.
 BEAT = codec.encode_request(12, 3, messages.HeartbeatRequest(
