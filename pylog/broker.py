@@ -35,9 +35,10 @@ from pylog.log.manager import LogManager
 from pylog.metadata import meta_properties
 from pylog.metadata.image.image import is_internal
 from pylog.metadata.service import metadata_of
-from pylog.server.request_runner import Dispatcher
 from pylog.server.metadata_publisher import Publisher
 from pylog.server.network import Network
+from pylog.server.request_queue import RequestQueue
+from pylog.server.services import Services
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
@@ -315,7 +316,7 @@ class Broker:
             self.metadata.close()
             raise
         reactors = self.network.reactors
-        loop.add_reader(reactors.fileno(), self._dispatcher().drain)
+        loop.add_reader(reactors.fileno(), RequestQueue(self._services()).drain)
         self._publishing = loop.create_task(self.publisher.run())
         self._publishing.add_done_callback(self._task_ended)
         assert self.metadata.store is not None  # opened by _start()
@@ -351,7 +352,8 @@ class Broker:
                 await self.end()
                 raise
 
-    def _dispatcher(self) -> Dispatcher:
+    def _services(self) -> Services:
+        """Return what the request pipeline uses."""
         access = None if self._authorizer is None else self.guard().access
         handlers = registry.handlers(
             settings=self.settings, metadata_service=self.metadata, controller=self.controller,
@@ -362,14 +364,15 @@ class Broker:
             watch=self.network.reactors.set_interest, asker=self._asker,
             forward=None if self.membership is None else self.membership.forwarding.ask,
             authentication=self._authentication, repeats=self.repeats)
-        control = self._control(access) if self.settings.controller_listeners else None
-        return Dispatcher(
-            self.network.reactors, handlers, metadata=self.metadata, settings=self.settings,
-            quotas=self.quotas, grants=self.grants, install=self.install, guard=self.guard,
-            access=access, verification=self.verification, turn=self.end_of_tick, control=control,
-            closed=self._connection_closed,
+        return Services(
+            self.network.reactors, handlers, self.metadata, self.settings, self.quotas,
+            self.grants, self.install, self.verification, self.end_of_tick, security=self.guard,
+            access=access,
             forwarding=None if self.membership is None else self.membership.forwarding,
-            may_join=None if self.membership is None else self.membership.leadership.may_join)
+            controller_listeners=self._control(access) if self.settings.controller_listeners
+            else None,
+            connection_closed=self._connection_closed,
+            isr_candidate=None if self.membership is None else self.membership.leadership.may_join)
 
     def _control(self, access: Access | None) -> ControllerListeners:
         """Return the request handlers of controller listeners."""

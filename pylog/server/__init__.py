@@ -1,1 +1,1 @@
-"""Connects the parts of one running broker: network, dispatch, metadata, security."""
+"""Connects the parts of one running broker: network, requests, metadata, security."""

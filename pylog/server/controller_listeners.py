@@ -87,7 +87,7 @@ class ControllerListeners:
         address in the envelope. Raises ProtocolError.
         """
         answer, identities = self._answer, self._identities()
-        assert answer is not None  # set by the dispatcher before it serves
+        assert answer is not None  # Set by RequestRunner.
         host = _address(bytes(request.client_host_address))
         number = identities.lend(principal, host)
         try:

@@ -1,4 +1,4 @@
-"""Long requests and long answers beside heartbeats, counted in steps of work, not in time."""
+"""Heartbeats beside long requests and long responses, counted in steps of work, not in time."""
 
 import asyncio
 import logging
@@ -6,10 +6,10 @@ import logging
 import pytest
 
 from pylog.config import Settings
-from pylog.server.request_runner import SLICE_NS
 from pylog.protocol import api, codec, elements, messages, tables
+from pylog.server.scheduling import SLICE_NS
 from tests.protocol.longest import longest
-from tests.server.test_request_runner import Broker, Reactors, _dispatcher, _metadata, _request
+from tests.server.support import Broker, Reactors, request, request_queue
 
 STEPS_MAX = 8          # A slice is five looks at a clock that moves by a millisecond each.
 BEAT = codec.encode_request(12, 3, messages.HeartbeatRequest(
@@ -47,11 +47,11 @@ def _beating(handler, *events, key=None, settings=None, turns=100_000):
         return messages.HeartbeatResponse()
 
     async def scenario():
-        dispatcher = _dispatcher(reactors, broker, **{f"_{key}": step, "_12": beat})
+        queue = request_queue(reactors, broker, **{f"_{key}": step, "_12": beat})
         wanted = len(events)
         for turn in range(turns):
-            reactors.events.append(_request(10_000 + turn, 12, 3, BEAT))
-            dispatcher.drain()
+            reactors.events.append(request(10_000 + turn, 12, 3, BEAT))
+            queue.drain()
             if sum(token < 10_000 for token in reactors.replies) == wanted:
                 return
             await asyncio.sleep(0)
@@ -63,7 +63,7 @@ def _beating(handler, *events, key=None, settings=None, turns=100_000):
 
 @pytest.mark.parametrize("distinct", [False, True])
 @pytest.mark.parametrize("key", IN_PIECES)
-def test_no_long_request_keeps_a_heartbeat_waiting_for_more_than_a_few_steps(key, distinct):
+def test_long_request_delays_a_heartbeat_for_at_most_a_few_steps(key, distinct):
     version = api.SERVED[key][1]
     request_name, response = tables.name_of("request", key), codec.message_class(
         tables.name_of("response", key))
@@ -78,12 +78,12 @@ def test_no_long_request_keeps_a_heartbeat_waiting_for_more_than_a_few_steps(key
     for path, body, count in longest(request_name, version, 200_000, 5000, distinct):
         if not path.startswith(array):
             continue
-        worst, reactors = _beating(handle, _request(1, key, version, body), key=key)
+        worst, reactors = _beating(handle, request(1, key, version, body), key=key)
         assert worst <= STEPS_MAX and max(sizes) <= 2 * piece, (path, count, worst, max(sizes))
         assert reactors.replies[1][0] is not None, path
 
 
-def test_a_long_answers_parts_are_made_with_heartbeats_in_between():
+def test_heartbeats_run_between_the_parts_of_a_long_response():
     made = []
 
     def parts(request):
@@ -100,7 +100,7 @@ def test_a_long_answers_parts_are_made_with_heartbeats_in_between():
             return parts(request)
         return handler
 
-    _, reactors = _beating(looked(), _request(1, api.LIST_GROUPS, 0), key=api.LIST_GROUPS)
+    _, reactors = _beating(looked(), request(1, api.LIST_GROUPS, 0), key=api.LIST_GROUPS)
     answer = codec.decode_response(16, 0, reactors.replies[1][0], 8)
     assert [row.group_id for row in answer.groups] == [f"g{number}" for number in range(200)]
     assert len(reactors.replies) > 200 // STEPS_MAX
@@ -112,9 +112,9 @@ def _many_groups(request):
             messages.ListGroupsResponse.ListedGroup(group_id="g" * 30_000)])
 
 
-def test_an_answer_that_grows_too_long_closes_its_connection_with_one_line(caplog):
+def test_response_that_grows_too_long_closes_its_connection(caplog):
     caplog.set_level(logging.INFO, "pylog.dispatch")
-    _, reactors = _beating(_many_groups, _request(1, api.LIST_GROUPS, 0), key=api.LIST_GROUPS,
+    _, reactors = _beating(_many_groups, request(1, api.LIST_GROUPS, 0), key=api.LIST_GROUPS,
                            settings={"control.response.bytes.max": "1000000"})
     assert reactors.replies[1] == (None, True)
     line, = caplog.records
@@ -122,59 +122,31 @@ def test_an_answer_that_grows_too_long_closes_its_connection_with_one_line(caplo
 
 
 @pytest.mark.parametrize("size", [65_537, 70_000, 10_000_000])
-def test_an_answer_that_is_too_long_at_once_closes_its_connection_too(size, caplog):
+def test_single_response_that_is_too_long_closes_its_connection(size, caplog):
     caplog.set_level(logging.INFO, "pylog.dispatch")
     _, reactors = _beating(
         lambda request: messages.ApiVersionsResponse(api_keys=[
             messages.ApiVersionsResponse.ApiVersion()] * (size // 6 + 1)),
-        _request(1, api.API_VERSIONS, 0), key=api.API_VERSIONS,
+        request(1, api.API_VERSIONS, 0), key=api.API_VERSIONS,
         settings={"control.response.bytes.max": "65536"})
     assert reactors.replies[1] == (None, True) and len(caplog.records) == 1
 
 
-def test_long_requests_of_many_connections_are_answered_in_the_order_they_came():
+def test_long_requests_are_answered_in_order():
     body = codec.encode_request(15, 0, messages.DescribeGroupsRequest(
         groups=[f"g{number}" for number in range(1000)]))
 
     def handle(request):
         return messages.DescribeGroupsResponse()
 
-    _, reactors = _beating(handle, *[_request(token, 15, 0, body) for token in range(1, 9)],
-                           _request(9, 15, 0, codec.encode_request(
+    _, reactors = _beating(handle, *[request(token, 15, 0, body) for token in range(1, 9)],
+                           request(9, 15, 0, codec.encode_request(
                                15, 0, messages.DescribeGroupsRequest(groups=["x"]))), key=15)
     order = [token for token in reactors.replies if token < 10_000]
     assert order == [9, 1, 2, 3, 4, 5, 6, 7, 8]
 
 
-def test_whoever_asks_the_same_while_a_cacheable_answer_is_made_gets_that_one():
-    asked = []
-    broker = Broker()
-
-    def handle(context, request):
-        asked.append(1)
-        context.cacheable = True
-        for number in range(50):
-            yield messages.MetadataResponse(cluster_id="c", topics=[
-                messages.MetadataResponse.MetadataResponseTopic(name=f"t{number}")])
-
-    reactors = Reactors(_metadata(1), _metadata(2))
-
-    async def scenario():
-        dispatcher = _dispatcher(reactors, broker, _3=handle)
-        dispatcher.drain()
-        await asyncio.sleep(0.05)
-        reactors.events = [_metadata(3)]
-        dispatcher.drain()
-
-    asyncio.run(scenario())
-    assert len(asked) == 1 and sorted(reactors.replies) == [1, 2, 3]
-    for token in (1, 2, 3):
-        frame = reactors.replies[token][0]
-        assert codec.decode_response_header(3, 4, frame[4:])[0] == token
-        assert len(codec.decode_response(3, 4, frame, 8).topics) == 50
-
-
-def test_long_requests_that_wait_hold_up_no_long_ones_of_groups_and_no_metadata():
+def test_waiting_long_requests_do_not_delay_groups_and_metadata():
     """Two changes of quotas whose names nobody resolves fill all the places of their kind."""
     ends = asyncio.Event()
 
@@ -198,14 +170,14 @@ def test_long_requests_that_wait_hold_up_no_long_ones_of_groups_and_no_metadata(
     metadata = messages.MetadataRequest
     names = codec.encode_request(3, 4, metadata(topics=[
         metadata.MetadataRequestTopic(name=f"topic-{number}") for number in range(5000)]))
-    reactors = Reactors(_request(1, 49, 1, many), _request(2, 49, 1, many),
-                        _request(3, 8, 2, offsets), _request(4, 3, 4, names))
+    reactors = Reactors(request(1, 49, 1, many), request(2, 49, 1, many),
+                        request(3, 8, 2, offsets), request(4, 3, 4, names))
 
     async def scenario():
-        dispatcher = _dispatcher(
+        queue = request_queue(
             reactors, _49=waits, _8=commits,
             _3=lambda context, request: messages.MetadataResponse())
-        dispatcher.drain()
+        queue.drain()
         async with asyncio.timeout(30):
             while len(reactors.replies) < 2:
                 await asyncio.sleep(0.001)
