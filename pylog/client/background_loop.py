@@ -96,8 +96,8 @@ class Call:
         """Cancel the coroutine asynchronously, at most once."""
         try:
             self._driver.post(self._cancel)
-        except RuntimeError:
-            pass  # The loop is closed.
+        except (RuntimeError, ForkedError):
+            pass  # The loop is closed, or was not copied to this forked child.
 
     def _cancel(self) -> None:
         if self._task is not None and not self._cancelled:
@@ -185,15 +185,23 @@ class Driver:
 
         bell: set when the result is available.
         """
-        if self.process != os.getpid():
+        try:
+            self.check_process()
+        except ForkedError:
             work.close()
-            raise ForkedError
+            raise
         assert threading.current_thread() is not self.thread, "the loop cannot wait for itself"
         return Call(self, work, bell or Bell())
 
     def post(self, function: Callable[..., Any], *given: Any) -> None:
-        """Call a function on the loop soon, without returning its result."""
+        """Call a function on the loop soon, without returning its result. Raises ForkedError."""
+        self.check_process()
         self.loop.call_soon_threadsafe(function, *given)
+
+    def check_process(self) -> None:
+        """Raise ForkedError in a forked child, which has a copy of this object but no loop."""
+        if self.process != os.getpid():
+            raise ForkedError
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Wait for a coroutine's result; cancel the coroutine if the wait is interrupted."""

@@ -160,6 +160,7 @@ class Consumer:
 
     def _polled(self, timeout: float, take: Callable[[], Any], make: Make) -> Any:
         core, event = self._core, self._event
+        self._driver.check_process()  # A forked child has copies of the parent's fetched records.
         if core.closed:
             raise ClosedError("the consumer is closed")
         if core.iteration is not None:

@@ -206,9 +206,9 @@ def repair(session: Session, paths: tuple[str, ...], execute: bool, quarantine: 
         raise ToolError(f"{len(wanted.left)} places are damaged in the middle: readers pass over "
                         "them, and --quarantine takes them out")
     if wanted.unproven:
-        raise ToolError(f"{counted(len(wanted.unproven), 'copy has', 'copies have')} no original in "
-                        "these directories: give all log directories of the broker, with "
-                        "--all-directories")
+        copies = counted(len(wanted.unproven), "copy has", "copies have")
+        raise ToolError(f"{copies} no original in these directories: give all log directories of "
+                        "the broker, with --all-directories")
     if wanted.steps and not execute:
         raise ToolError(f"{len(wanted.steps)} steps to do: --execute does them")
 

@@ -48,6 +48,27 @@ def test_a_forked_child_is_told_at_once_and_the_parent_goes_on(target):
         assert producer.send(topic, b"after").result(10).offset == 1
 
 
+def test_a_forked_child_does_not_read_its_parents_records(target):
+    topic = new_topic(target.bootstrap, 1)
+    with Producer(bootstrap_servers=target.bootstrap) as producer:
+        for _ in range(9):
+            producer.send(topic, b"x")
+    with Consumer(bootstrap_servers=target.bootstrap, group_id=uuid.uuid4().hex,
+                  auto_offset_reset="earliest", max_poll_records=3) as consumer:
+        consumer.subscribe([topic])
+        while not consumer.poll(5):
+            pass
+
+        def child():
+            for call in (consumer.poll, consumer.poll_columns, consumer.commit_async,
+                         consumer.wakeup, lambda: next(iter(consumer))):
+                with pytest.raises(ForkedError, match="used after fork"):
+                    call()
+
+        assert in_child(child) == 0
+        assert [record.offset for record in consumer.poll(5)] == [3, 4, 5]
+
+
 def test_flush_counts_what_was_lost_and_raises_when_asked(target):
     with Producer(bootstrap_servers=target.bootstrap, max_request_size=1 << 20,
                   enable_idempotence=False) as producer:
