@@ -228,8 +228,14 @@ struct events *reactors_events(struct reactors *rs) {
 
 void reactors_taken(struct reactors *rs) {
     for (int i = 0; i < rs->count; i++)
-        if (atomic_exchange(&rs->reactors[i].room_wanted, false))
+        if (atomic_load(&rs->reactors[i].room_wanted) &&
+            atomic_exchange(&rs->reactors[i].room_wanted, false))
             control_post(&rs->reactors[i], &(struct message){.kind = MESSAGE_ROOM});
+}
+
+void reactors_dropped(struct reactors *rs, size_t bytes) {
+    events_drop(rs->events, bytes);
+    reactors_taken(rs);
 }
 
 /* Returns NULL if the thread is not running: messages would only fill its mailbox. */

@@ -13,7 +13,7 @@ struct events {
     struct lock lock;
     struct event *first GUARDED_BY(lock), **last GUARDED_BY(lock);
     atomic_uint waiting; /* length of the list; written under the lock */
-    _Atomic uint64_t waiting_bytes; /* their data bytes; written under the lock */
+    _Atomic uint64_t held_bytes; /* data bytes of the list and of taken events */
     int fd;
 };
 
@@ -77,7 +77,7 @@ void events_post(struct events *e, struct event *event) {
     *e->last = event;
     e->last = &event->next;
     atomic_fetch_add_explicit(&e->waiting, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&e->waiting_bytes, event->data_len, memory_order_relaxed);
+    atomic_fetch_add_explicit(&e->held_bytes, event->data_len, memory_order_relaxed);
     lock_release(&e->lock);
     if (first) ring(e);
 }
@@ -89,9 +89,7 @@ struct event *events_take(struct events *e, uint32_t count_max) {
     lock_acquire(&e->lock);
     struct event *taken = e->first, **end = &taken;
     uint32_t taken_count = 0;
-    uint64_t taken_bytes = 0;
     while (*end != NULL && taken_count < count_max) {
-        taken_bytes += (*end)->data_len;
         end = &(*end)->next;
         taken_count++;
     }
@@ -102,7 +100,6 @@ struct event *events_take(struct events *e, uint32_t count_max) {
     assert(taken_count <= count_max && (!left || taken_count == count_max));
     assert(taken_count <= atomic_load_explicit(&e->waiting, memory_order_relaxed));
     atomic_fetch_sub_explicit(&e->waiting, taken_count, memory_order_relaxed);
-    atomic_fetch_sub_explicit(&e->waiting_bytes, taken_bytes, memory_order_relaxed);
     lock_release(&e->lock);
     if (left) ring(e);
     return taken;
@@ -112,6 +109,12 @@ uint32_t events_waiting(struct events *e) {
     return atomic_load_explicit(&e->waiting, memory_order_relaxed);
 }
 
-uint64_t events_waiting_bytes(struct events *e) {
-    return atomic_load_explicit(&e->waiting_bytes, memory_order_relaxed);
+void events_drop(struct events *e, size_t bytes) {
+    uint64_t before = atomic_fetch_sub_explicit(&e->held_bytes, bytes, memory_order_relaxed);
+    assert(before >= bytes);
+    (void)before;
+}
+
+uint64_t events_held_bytes(struct events *e) {
+    return atomic_load_explicit(&e->held_bytes, memory_order_relaxed);
 }

@@ -69,12 +69,15 @@ struct event *events_make(uint32_t kind, size_t data_len);
 struct event *events_text(uint32_t kind, const char *text);
 /* Takes ownership of the event. */
 void events_post(struct events *e, struct event *event);
-/* Returns a list of the oldest events, at most count_max. The caller frees each. Clears the
- * eventfd if none are left. */
+/* Returns a list of the oldest events, at most count_max. The caller frees each, and calls
+ * events_drop for its data_len. Clears the eventfd if none are left. */
 struct event *events_take(struct events *e, uint32_t count_max);
 /* Returns the number of queued events. */
 uint32_t events_waiting(struct events *e);
-/* Returns the data bytes of all queued events, including those of closed connections. */
-uint64_t events_waiting_bytes(struct events *e);
+/* Ends the count of a taken event's data bytes, once no copy of them is in memory. */
+void events_drop(struct events *e, size_t bytes);
+/* Returns the data bytes of all queued and taken events, including those of closed connections,
+ * until events_drop. */
+uint64_t events_held_bytes(struct events *e);
 
 #endif

@@ -108,6 +108,8 @@ int reactors_start(struct reactors *rs) ON_CONTROL_PLANE;
 struct events *reactors_events(struct reactors *rs);
 /* Call after taking events from the queue: connections that waited for room continue. */
 void reactors_taken(struct reactors *rs) ON_CONTROL_PLANE;
+/* Ends the count of a taken event's data bytes: connections that waited for room continue. */
+void reactors_dropped(struct reactors *rs, size_t bytes) ON_CONTROL_PLANE;
 /* Sends a complete frame with its size (copied); frame NULL sends nothing. throttle_ms: mutes
  * the connection afterwards. Returns false if out of memory. Ignores outdated tokens. */
 bool reactors_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,

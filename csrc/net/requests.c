@@ -361,8 +361,10 @@ static void start_one(struct reactor *r, struct connection *c, const struct fram
 
 static bool queue_has_room(const struct reactor *r) REQUIRES(r->role) {
     struct events *events = r->all->events;
-    return events_waiting(events) < r->all->config.queued_requests_max &&
-           events_waiting_bytes(events) < r->input.held_bytes_max;
+    const struct reactors_config *config = &r->all->config;
+    /* A closed connection's request does not count in its reactor's pool any more. */
+    return events_waiting(events) < config->queued_requests_max &&
+           events_held_bytes(events) < r->input.held_bytes_max * (uint64_t)config->threads;
 }
 
 /* Returns false if the connection must wait until the control plane has taken events. */

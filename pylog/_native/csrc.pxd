@@ -610,7 +610,7 @@ cdef extern from "net/events.h" nogil:
         uint8_t right
         event_address local, peer
         uint32_t missing_count
-        size_t body_at, body_len
+        size_t body_at, body_len, data_len
         uint8_t *data
     struct events:
         pass
@@ -757,6 +757,7 @@ cdef extern from "net/reactor.h" nogil:
     int reactors_start(reactors *rs)
     events *reactors_events(reactors *rs)
     void reactors_taken(reactors *rs)
+    void reactors_dropped(reactors *rs, size_t size)
     bint reactors_reply(reactors *rs, uint64_t token, const uint8_t *frame, size_t len, bint close,
                         int32_t throttle_ms)
     bint reactors_queue_reply(reactors *rs, uint64_t token, const uint8_t *frame, size_t len,

@@ -5,6 +5,14 @@ from pylog._native.repeats cimport Repeat, Repeats
 from pylog._native.throttle cimport Throttle
 
 
+cdef class Reactors
+
+
+cdef class HeldBytes:
+    cdef Reactors reactors
+    cdef size_t size
+
+
 cdef class RequestContext:
     cdef readonly uint64_t token, connection
     cdef readonly int listener, api_key, api_version, correlation_id
@@ -19,6 +27,7 @@ cdef class RequestContext:
     cdef public bint cacheable, closes
     cdef public Repeat repeat
     cdef uint8_t peer_ip[16]
+    cdef HeldBytes held
 
 
 cdef class Miss:
@@ -26,6 +35,7 @@ cdef class Miss:
     cdef readonly uint32_t principal
     cdef readonly int right
     cdef readonly list topics
+    cdef HeldBytes held
 
 
 cdef class Verify:
@@ -35,6 +45,7 @@ cdef class Verify:
     cdef readonly int64_t producer_id
     cdef readonly bytes transactional_id
     cdef readonly list partitions
+    cdef HeldBytes held
 
 
 cdef class UnknownClient:

@@ -49,7 +49,21 @@ HOSTS_KEPT_MAX = 4096
 cdef const char *MAKER = "pylog.transport_maker"
 
 
-# no_gc: its members are numbers, bytes, text and a repeat, so it cannot be in a cycle.
+# no_gc: nothing that Reactors refers to has a HeldBytes, so it cannot be in a cycle.
+@cython.final
+@cython.no_gc
+@cython.freelist(256)
+cdef class HeldBytes:
+    """Counts the bytes of an event until the object made from it is freed. Without this count,
+    clients that send long requests and close their connections could fill the memory.
+    """
+
+    def __dealloc__(self):
+        if self.reactors is not None:
+            csrc.reactors_dropped(self.reactors.ptr, self.size)
+
+
+# no_gc: its members are numbers, bytes, text, a repeat and a HeldBytes, so it cannot be in a cycle.
 @cython.final
 @cython.no_gc
 @cython.freelist(256)
@@ -372,12 +386,14 @@ cdef class Reactors:
         cdef csrc.event *e = csrc.events_take(csrc.reactors_events(self.ptr), POLL_EVENTS_MAX)
         cdef csrc.event *next_event
         cdef list taken = []
+        cdef HeldBytes held
         try:
             while e != NULL:
+                held = _hold(self, e)
                 if e.kind == csrc.EVENT_MAY_JOIN:
                     taken += _joins(e)
                 else:
-                    taken.append(_event(e))
+                    taken.append(_event(e, held))
                 next_event = e.next
                 free(e)
                 e = next_event
@@ -385,6 +401,7 @@ cdef class Reactors:
             # Events remain only if memory ran out. Their connections end after the idle limit.
             while e != NULL:
                 next_event = e.next
+                csrc.reactors_dropped(self.ptr, e.data_len)
                 free(e)
                 e = next_event
         csrc.reactors_taken(self.ptr)
@@ -564,6 +581,14 @@ cdef list _joins(const csrc.event *e):
                     joins[i].partition, joins[i].broker) for i in range(e.missing_count)]
 
 
+cdef HeldBytes _hold(Reactors reactors, csrc.event *e):
+    """Take over the count of an event's bytes."""
+    cdef HeldBytes made = HeldBytes.__new__(HeldBytes)
+    made.reactors, made.size = reactors, e.data_len
+    e.data_len = 0
+    return made
+
+
 cdef Verify _verify(const csrc.event *e):
     cdef const csrc.event_missing *m = <const csrc.event_missing *><const void *>e.data
     cdef csrc.event_verify asked
@@ -600,19 +625,28 @@ cdef RequestContext _request(const csrc.event *e):
     return made
 
 
-cdef object _event(const csrc.event *e):
+cdef object _event(const csrc.event *e, HeldBytes held):
+    cdef RequestContext request
+    cdef Miss miss
+    cdef Verify verify
     if e.kind == csrc.EVENT_CLOSED:
         return Closed(e.connection)
     if e.kind == csrc.EVENT_QUOTA:
         return UnknownClient(e.connection, e.principal, _bytes(e, 0, e.client_id_len))
     if e.kind == csrc.EVENT_MISS:
-        return Miss(e.token, e.principal, _missing(e), e.right, e.connection)
+        miss = Miss(e.token, e.principal, _missing(e), e.right, e.connection)
+        miss.held = held
+        return miss
     if e.kind == csrc.EVENT_CONNECTED:
         return Connected(e.connection, e.listener, _host(&e.peer), _text(e))
     if e.kind == csrc.EVENT_VERIFY:
-        return _verify(e)
+        verify = _verify(e)
+        verify.held = held
+        return verify
     if e.kind == csrc.EVENT_SLOW:
         return _slow(e)
     if e.kind == csrc.EVENT_UNSAFE:
         return Unsafe(e.listener, f"{_host(&e.peer)}:{e.peer.port}", _text(e), e.missing_count)
-    return _request(e)
+    request = _request(e)
+    request.held = held
+    return request

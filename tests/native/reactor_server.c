@@ -385,6 +385,7 @@ static void *control(void *argument) {
             if (e->kind == EVENT_MISS) answer_miss(rs, e);
             if (e->kind == EVENT_QUOTA) tell_client(rs, e);
             if (e->kind == EVENT_CLOSED) closed_seen++;
+            reactors_dropped(rs, e->data_len);
             free(e);
         }
     }

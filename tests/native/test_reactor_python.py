@@ -25,9 +25,9 @@ LIMITS = {"request_bytes_max": 1 << 20, "idle_ms_max": -1, "queued_requests_max"
 MISSES_ROUNDS_MAX = 16   # serve/misses.h
 
 
-def made(network_threads: int = 2, api_versions=VERSIONS) -> Reactors:
+def made(network_threads: int = 2, api_versions=VERSIONS, **limits) -> Reactors:
     return Reactors(grants=Grants(), io_pool=IoPool(), network_threads=network_threads,
-                    api_versions=api_versions, **LIMITS)
+                    api_versions=api_versions, **LIMITS, **limits)
 
 
 @pytest.fixture
@@ -178,6 +178,57 @@ def test_poll_never_waits_and_gives_so_many_events_at_once(reactors):
     for stream in wave:
         assert stream.recv(100) == raw.frame(b"x")
         stream.close()
+
+
+def test_requests_of_closed_connections_count_until_python_has_dropped_them():
+    clients, body_bytes, limit = 30, 200_000, 1 << 20
+    reactors = made(1, input_bytes_max=limit)
+    port = reactors.listen(3, "127.0.0.1", 0, 64)
+    reactors.start()
+    kept = []
+
+    def send(to) -> None:
+        to.send(raw.frame(raw.header(raw.METADATA, 9) + bytes(body_bytes)))
+
+    def poll_until_idle() -> None:
+        while select.select([reactors], [], [], 0.3)[0]:
+            kept.extend(reactors.poll())
+
+    for _ in range(clients):
+        with raw.Connection(port) as one:
+            send(one)
+        kept.extend(reactors.poll())
+    poll_until_idle()
+    assert len(kept) * body_bytes <= limit + body_bytes
+    with raw.Connection(port) as late:
+        while len(kept) * body_bytes < limit:
+            with raw.Connection(port) as one:
+                send(one)
+                poll_until_idle()
+        send(late)
+        assert not select.select([reactors], [], [], 0.3)[0]
+        # No other event wakes the reactor.
+        kept.clear()
+        taken(reactors, wait_s=60)
+    reactors.stop(1000)
+
+
+@pytest.mark.parametrize("key", [raw.PRODUCE, raw.METADATA])
+def test_the_number_of_unfreed_bytes_returns_to_zero(key):
+    reactors = made(1, input_bytes_max=1 << 16)
+    with raw.Connection(reactors.listen(3, "127.0.0.1", 0, 64)) as one:
+        reactors.start()
+        body = bytes(20_000) if key == raw.METADATA else raw.produce_body(
+            9, "t" * 249, [(0, raw.batch())])
+        for number in range(500):
+            one.send(raw.frame(raw.header(key, 9, number) + body))
+            [event] = taken(reactors, wait_s=60)
+            if key == raw.METADATA:
+                reactors.reply(event.token, raw.frame(number.to_bytes(4, "big")))
+            else:
+                reactors.resume(event.token, [29])
+            assert one.receive()[:4] == number.to_bytes(4, "big")
+    reactors.stop(1000)
 
 
 def test_a_port_in_use_or_a_strange_host_is_an_os_error(reactors):
