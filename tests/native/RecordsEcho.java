@@ -16,7 +16,7 @@ import org.apache.kafka.common.record.internal.SimpleRecord;
 
 /**
  * Reads requests from stdin. 'R', bytes: the records that Kafka's own reader finds in them. 'W', codec,
- * level, values: the batch that Kafka's own writer makes of them. A count of -1 stands for a refusal.
+ * level, values: the batch that Kafka's own writer makes of them. A count of -1 means an error.
  */
 public class RecordsEcho {
     public static void main(String[] args) throws Exception {

@@ -1,4 +1,4 @@
-"""The leader's end of a fetcher's connection, which answers what a test tells it to."""
+"""The leader's end of a fetcher's connection, with responses defined by the test."""
 
 import socket
 import struct
@@ -10,7 +10,7 @@ ANSWER = codec.message_class("FetchResponse")
 
 
 class FakeLeader:
-    """One connection; `far` is the end that a fetcher gets."""
+    """One connection; `far` is the fetcher's end."""
 
     def __init__(self, timeout_s=20):
         self.near, self.far = socket.socketpair()
@@ -32,7 +32,7 @@ class FakeLeader:
         return data
 
     def take(self):
-        """The next request."""
+        """Receive the next request."""
         frame = self.receive(struct.unpack(">i", self.receive(4))[0])
         key, version, self.correlation_id, self.client_id, end = codec.decode_request_header(frame)
         assert (key, version) == (1, VERSION)
@@ -40,11 +40,11 @@ class FakeLeader:
         return self.asked
 
     def partitions(self):
-        """[(topic id, partition row)] of the request at hand."""
+        """Return [(topic id, partition row)] of the current request."""
         return [(topic.topic_id, row) for topic in self.asked.topics for row in topic.partitions]
 
     def frame(self, *rows, session_id=7, error_code=0, correlation_id=None):
-        """rows: (topic id, fields of a partition)."""
+        """Return a response frame. rows: (topic id, fields of a partition)."""
         topics = [ANSWER.FetchableTopicResponse(
             topic_id=topic_id, partitions=[ANSWER.PartitionData(**fields)])
             for topic_id, fields in rows]

@@ -1,6 +1,6 @@
-"""The environment of child programs that bring a sanitizer of their own, or none.
+"""The environment of child programs that have their own sanitizer, or none.
 
-`make asan` and `make tsan` preload one into every process; two in one process do not work.
+`make asan` and `make tsan` preload one into every process, and two in one process do not work.
 """
 
 import os
@@ -8,6 +8,7 @@ import os
 import pytest
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-# It starts threads by thrd_create, which gcc's TSan does not know: they die at their first call.
+# It starts threads by thrd_create, which gcc's TSan does not support: they crash at their first
+# call.
 NO_LIBRDKAFKA = pytest.mark.skipif("libtsan" in os.environ.get("LD_PRELOAD", ""),
                                    reason="librdkafka's threads do not start under TSan")

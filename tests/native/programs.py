@@ -1,5 +1,4 @@
-"""C programs of this folder, linked with parts of csrc/ and a sanitizer, as processes of their own.
-"""
+"""C programs of this folder, linked with parts of csrc/ and a sanitizer, as separate processes."""
 
 import functools
 import os
@@ -13,20 +12,20 @@ from tests.native.plain import ENVIRONMENT
 ROOT = Path(__file__).resolve().parents[2]
 LOG = ("format/*.c", "thread/*.c", "log/*.c")
 SERVE = (*LOG, "serve/*.c")
-# For what log_played.h plays besides the disk.
+# Functions that log_played.h replaces besides the disk.
 PLAYED = "-Wl," + ",".join("--wrap=" + name for name in (
     "malloc", "calloc", "realloc", "strdup", "mincore", "fstatvfs"))
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-fno-omit-frame-pointer"]
-# For watched.h.
+# Functions that watched.h replaces.
 WATCHED = "-Wl," + ",".join(f"--wrap={name}" for name in (
     "malloc", "calloc", "realloc", "strdup", "strndup", "free",
     *(f"pthread_{kind}_{what}" for kind, whats in (
         ("mutex", "init destroy lock unlock"), ("rwlock", "init destroy rdlock wrlock unlock"))
       for what in whats.split())))
-# What serve_messages.h plays.
+# Functions that serve_messages.h replaces.
 CACHE = ("log_range_is_cold", "log_range_read_cached", "log_read_nowait")
 LIBRARIES = ["-lisal", "-llz4", "-lzstd", "-lsnappy", "-lz", "-lstdc++"]
-# The options that `make asan` and `make tsan` set are for the interpreter.
+# The options that `make asan` and `make tsan` set apply to the interpreter only.
 SANITIZED = {**ENVIRONMENT, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "",
              "UBSAN_OPTIONS": "print_stacktrace=1"}
 BUILT = tempfile.TemporaryDirectory(prefix="programs-")
@@ -34,8 +33,11 @@ BUILT = tempfile.TemporaryDirectory(prefix="programs-")
 
 @functools.cache
 def built(name: str, sanitizer: str, parts: tuple[str, ...], *more: str) -> Path:
-    """The program `name`.c. sanitizer: as -fsanitize takes it, "" for none. parts: patterns of
-    sources below csrc/. more: flags."""
+    """Build the program `name`.c.
+
+    sanitizer: value of -fsanitize, "" for none. parts: patterns of sources below csrc/. more:
+    flags.
+    """
     program = Path(BUILT.name) / f"{name}-{sanitizer}"
     sources = [ROOT / f"tests/native/{name}.c",
                *(path for part in parts for path in sorted(ROOT.glob(f"csrc/{part}")))]
@@ -51,7 +53,7 @@ def built(name: str, sanitizer: str, parts: tuple[str, ...], *more: str) -> Path
 
 
 def check_ok(program: Path, *arguments: object, **variables: str) -> None:
-    """Runs a program that says "ok" at its end, with these variables in its environment."""
+    """Run a program with these environment variables; its output must end with "ok"."""
     ran = subprocess.run([str(program), *map(str, arguments)], capture_output=True, text=True,
                          timeout=110, env={**ENVIRONMENT, **variables})
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")
@@ -59,16 +61,17 @@ def check_ok(program: Path, *arguments: object, **variables: str) -> None:
 
 def play_watched(name: str, parts: tuple[str, ...], *arguments: object,
                  played: tuple[str, ...] = ()) -> None:
-    """Runs a program that includes watched.h. What it gave back is not what it was any more.
+    """Run a program that includes watched.h, which overwrites freed memory.
 
-    played: functions of csrc/ in whose place it has its own."""
+    played: functions of csrc/ that it replaces.
+    """
     own = [f"-Wl,--wrap={function}" for function in played]
     check_ok(built(name, "", parts, WATCHED, *own), *arguments, MALLOC_PERTURB_="165")
 
 
 @functools.cache
 def _object(source: Path, command: tuple[str, ...]) -> str:
-    """By file, since ccache knows objects and no programs."""
+    """Compile separately, because ccache caches objects but not programs."""
     made = tempfile.mkstemp(suffix=f"-{source.stem}.o", dir=BUILT.name)
     os.close(made[0])
     subprocess.run([*command, "-I", str(ROOT / "csrc"), "-c", str(source), "-o", made[1]],
@@ -77,8 +80,9 @@ def _object(source: Path, command: tuple[str, ...]) -> str:
 
 
 def play(name: str, path: Path, scene: str, played: tuple[str, ...] = ()) -> None:
-    """A scene of a program that has log_played.h, in a folder of its own.
+    """Run a scene of a program with log_played.h in its own folder.
 
-    played: functions in whose place it has its own."""
+    played: functions that it replaces.
+    """
     own = [f"-Wl,--wrap={function}" for function in played]
     check_ok(built(name, "", LOG, PLAYED, *own), path, scene)

@@ -1,6 +1,4 @@
-"""The reactor around a stand-in for serve (reactor_server.c), built with a sanitizer of choice, as
-a process of its own.
-"""
+"""The reactor with a stub of serve (reactor_server.c), as a separate process with any sanitizer."""
 
 import os
 import resource
@@ -23,17 +21,17 @@ SOURCES = {
 
 
 def built(sanitizer: str, name: str = "reactor_server") -> Path:
-    """A program of this folder, linked with the reactor's sources."""
+    """Build a program of this folder, linked with the reactor's sources."""
     return programs.built(name, sanitizer, tuple(f"*/{source}.c" for source in SOURCES[name]))
 
 
 def do(letter: str, amount: int = 0, rest: bytes = b"") -> bytes:
-    """The body that makes the stand-in do something; see reactor_server.c."""
+    """Return the body that triggers an action of the stub; see reactor_server.c."""
     return letter.encode() + struct.pack(">I", amount) + rest
 
 
 class Connection(raw.Connection):
-    """`ask` sends one of the stand-in's requests and returns its answer."""
+    """A connection. `ask` sends one of the stub's requests and returns its response."""
 
     def ask(self, key: int, letter: str, amount: int = 0, rest: bytes = b"") -> bytes:
         self.correlation_id += 1
@@ -60,7 +58,7 @@ def request(key: int, correlation_id: int, letter: str, amount: int = 0,
 
 
 class ReactorServer:
-    """A context manager; at its end the process must have ended well with nothing left over."""
+    """A context manager. At its end the process must exit cleanly without leaks."""
 
     def __init__(self, sanitizer: str = "address,undefined", port: str = "0",
                  descriptors_max: int = 4096, **options: int):
@@ -74,7 +72,7 @@ class ReactorServer:
         self.port = int(self.process.stdout.readline())
 
     def command(self, letter: str) -> int:
-        """Has the stand-in do something to its reactors (reactor_server.c); how many there are."""
+        """Make the stub act on its reactors (reactor_server.c); return the number of reactors."""
         self.process.stdin.write(letter)
         self.process.stdin.flush()
         return int(self.process.stdout.readline())
@@ -95,7 +93,7 @@ class ReactorServer:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> dict[str, int]:
-        """Ends the process, which must find itself clean; its last statistics."""
+        """Stop the process, which checks itself for leaks; return its last statistics."""
         out, err = self.process.communicate(timeout=60)
         assert (self.process.returncode, err) == (0, ""), err
         first, _, rest = out.partition("\n")

@@ -1,4 +1,4 @@
-"""Scenes of C programs (scene_names.h), each as a process of its own."""
+"""Scenes of C programs (scene_names.h), each as a separate process."""
 
 import re
 import subprocess
@@ -8,13 +8,13 @@ from tests.native.programs import ROOT, SANITIZED
 
 
 def names(program: str) -> list[str]:
-    """Of all scenes of a program of this folder."""
+    """Return the names of all scenes of a program of this folder."""
     text = (ROOT / f"tests/native/{program}.c").read_text()
     return re.findall(r"^SCENE\((\w+)\)", text, re.MULTILINE)
 
 
 def play(made: Path, scene: str) -> None:
-    """The program ends well."""
+    """Run a scene, which must succeed."""
     ran = subprocess.run([str(made), scene], capture_output=True, text=True, timeout=120,
                          env=SANITIZED)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", ""), ran.stderr[-4000:]

@@ -1,4 +1,4 @@
-"""What C says of api keys, versions and error codes, against the tables that it is said from."""
+"""API keys, versions and error codes in C equal the tables they are generated from."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ LIMITS = {"request_bytes_max": 1 << 20, "idle_ms_max": -1, "queued_requests_max"
 
 
 def numbers(header: str, prefix: str) -> dict[str, int]:
-    """Name -> number of the enumerators of a header that begin with `prefix`."""
+    """Return name -> number of a header's enumerators that begin with `prefix`."""
     found = re.findall(rf"\b{prefix}(\w+) = (\d+)", (SERVE / header).read_text())
     assert found, header
     return {name: int(number) for name, number in found}

@@ -1,4 +1,4 @@
-"""The Avro kernel: what a decoder refuses so that no column is ever less than it says."""
+"""The Avro kernel rejects input that would leave a column shorter than declared."""
 
 import pyarrow as pa
 import pytest

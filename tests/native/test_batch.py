@@ -41,7 +41,7 @@ def patched(batch: bytes, position: int, data: bytes, mend_crc: bool = True) -> 
 
 
 def mended(batch: bytearray | bytes) -> bytes:
-    """The batch with its length and checksum made right."""
+    """Return the batch with correct length and checksum."""
     out = bytearray(batch)
     struct.pack_into(">i", out, 8, len(out) - 12)
     struct.pack_into(">I", out, 17, crc32c(bytes(out[21:])))
@@ -65,13 +65,13 @@ def record(
     headers: bytes = varint(0),
     length: int | None = None,
 ) -> bytes:
-    """The bytes of one record, each field as given, so that it can be wrong."""
+    """Return a record's bytes with every field as given, including invalid ones."""
     body = b"\x00" + varint(timestamp_delta) + varint(offset_delta) + key + value + headers
     return varint(len(body) if length is None else length) + body
 
 
 def raw(*bodies: bytes, count: int | None = None, codec: int = 0, attributes: int = 0) -> bytes:
-    """A batch around records' bytes whose header is right unless told otherwise."""
+    """Return a batch of given record bytes. Its header is correct unless overridden."""
     count = len(bodies) if count is None else count
     payload = b"".join(bodies)
     payload = compress(codec, payload) if codec else payload
@@ -190,7 +190,7 @@ def test_walk_yields_each_batch_and_stops_before_a_torn_one():
     assert raised.value.code == CORRUPT_MESSAGE
 
 
-# ---- what a producer must obey: Kafka's answers to the same bytes
+# ---- rules for producers: Kafka's errors for the same bytes
 
 
 GOOD = build(KEYED)
@@ -395,7 +395,7 @@ def test_arbitrary_bytes_are_refused(data):
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_records_that_straddle_inflated_pieces_are_checked_alike(codec):
-    """Large values, so that records cross the window of 128 KiB at every field."""
+    """Values are large, so that records cross the window of 128 KiB at every field."""
     given = [
         (b"k" * (i * 37 % 900), b"v" * (i * 7919 % 90_000), NOW + i, [(f"h{i}", b"x" * (i % 300))])
         for i in range(120)
@@ -408,7 +408,7 @@ def test_records_that_straddle_inflated_pieces_are_checked_alike(codec):
     assert native.find_timestamp(batch, NOW + 77) == (77, NOW + 77)
 
 
-# ---- stamps
+# ---- stamping
 
 
 @EACH_CODEC
@@ -502,7 +502,7 @@ def test_what_no_log_could_read_back_is_too_large_whatever_the_topic_takes():
     assert header(head).batch_length == longest - 12
     whole = bytearray(longest + 1)
     whole[:61] = head
-    assert check(whole)[1]["code"] == INVALID_RECORD  # a byte behind the batch
+    assert check(whole)[1]["code"] == INVALID_RECORD  # a byte after the batch
     whole[8:12] = struct.pack(">i", longest + 1 - 12)
     assert check(whole)[1]["code"] == TOO_LARGE
     with pytest.raises(BatchError):

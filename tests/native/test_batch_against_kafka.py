@@ -1,4 +1,4 @@
-"""Our batches through Kafka's own reader, and Kafka's own batches, at every level, through ours."""
+"""Our batches read by Kafka, and Kafka's batches, at every level, read by ours."""
 
 import io
 import struct
@@ -98,7 +98,8 @@ def test_we_accept_and_read_what_kafkas_writer_makes_at_every_level():
 
 
 def test_what_kafkas_reader_refuses_inside_a_batch_is_refused_here():
-    """Every byte of a plain and of each compressed payload damaged in turn, checksum made right."""
+    """Damage every byte of a plain and of each compressed payload in turn, with a correct checksum.
+    """
     batches = []
     for codec in LEVELS:
         good = bytearray(build(RECORDS[:4], codec=codec))

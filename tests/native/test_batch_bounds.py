@@ -1,4 +1,4 @@
-"""Batches at the bounds of their fields, encoded anew, and without memory (batch_units.c)."""
+"""Batches at the limits of their fields, re-encoded, and without memory (batch_units.c)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Batches built record by record and out of columns, read back by the checks of the broker."""
+"""Batches built from records and from columns, verified by the broker's checks."""
 
 import struct
 import zlib
@@ -36,7 +36,7 @@ def headers_of(rows):
 
 
 def read(batches) -> dict:
-    """Per partition, the rows of its batches, each of which the broker would take."""
+    """Return the rows of each partition's batches, which the broker must accept."""
     found = {}
     for batch in batches:
         error, summary = check(batch)
@@ -245,7 +245,7 @@ def test_memory_of_batches_that_are_gone_is_used_again_up_to_a_limit():
         views = [memoryview(batch) for batch in made]
         assert len({bytes(view) for view in views}) == 1
         del made
-        assert pool.nbytes == 0  # Views hold what they show.
+        assert pool.nbytes == 0  # Views keep their memory alive.
         del views, builder
         assert 60_000 < pool.nbytes <= 100_000
 

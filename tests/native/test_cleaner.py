@@ -1,4 +1,4 @@
-"""Compaction of one log: the newest record of each key stays, at its offset, and nothing else."""
+"""Compaction of a log keeps exactly the newest record of each key, at its offset."""
 
 import os
 import random
@@ -27,7 +27,7 @@ def opened(directory, config=CONFIG, **checkpoint):
 
 
 def cleaned(one, *, first_dirty=0, now_ms=NOW, size=1 << 20, step=1000, segment_bytes=4000, lag=0):
-    """The figures of a whole pass, None when there was nothing to clean."""
+    """Return the statistics of a complete pass, or None if there was nothing to clean."""
     one_pass = cleaner.CleaningPass(
         one, cleaner.OffsetMap(size), now_ms=now_ms, first_dirty=first_dirty,
         delete_retention_ms=RETENTION_MS, segment_bytes=segment_bytes, min_compaction_lag_ms=lag)
@@ -54,19 +54,19 @@ def test_records_without_a_timestamp_are_compacted_by_the_time_of_their_file(tmp
 
 
 def append(one, rows, *, now_ms=NOW, **options):
-    """rows: [(key, value)]. Returns the base offset."""
+    """Append rows [(key, value)] and return the base offset."""
     records = [(key, value, now_ms + at, []) for at, (key, value) in enumerate(rows)]
     return one.append(batch.build(records, **options), now_ms)[0]
 
 
 def fill(one, key=b"filler", count=60):
-    """Pushes what was appended before out of the active segment."""
+    """Roll, so that earlier records leave the active segment."""
     for _ in range(count):
         append(one, [(key, b"x" * 100)])
 
 
 def content(one):
-    """[(offset, key, value)] of everything, checksums and order of offsets checked."""
+    """Return [(offset, key, value)] of the whole log, with verified checksums and order."""
     rows, offset, before = [], one.start_offset, -1
     while offset < one.end_offset:
         data = memoryview(one.read(offset))
@@ -96,7 +96,7 @@ def headers(one):
 
 
 def newest(rows, end):
-    """What compaction must leave of rows below `end`, and all from there on."""
+    """Return the rows that compaction keeps below `end`, and all rows from there on."""
     last = {key: at for at, key, _ in rows if at < end}
     return [row for row in rows if row[0] >= end or last[row[1]] == row[0]]
 
@@ -114,7 +114,7 @@ def test_the_newest_record_of_each_key_stays_at_its_offset(directory, codec):
     assert content(one) == newest(before, end)
     assert figures["records_kept"] < figures["records_read"]
     assert one.size_bytes == sum(path.stat().st_size for path in _logs(directory))
-    # Reads may begin anywhere, also at an offset that is gone.
+    # Reads may begin at any offset, including a removed one.
     for offset in range(0, one.end_offset, 3):
         data = one.read(offset, max_bytes=100)
         first = next(header for _, header in batch.walk(data))
@@ -176,7 +176,8 @@ def test_a_tombstone_stays_for_its_retention_and_then_goes(directory):
 
 @pytest.mark.parametrize("codec", [0, 4])
 def test_append_times_are_those_of_the_append_after_every_pass(directory, codec):
-    """Records claim other times than the broker's clock; a batch that loses some keeps its own."""
+    """Record timestamps differ from the broker's clock; a batch that loses records keeps its own.
+    """
     one = opened(directory, {**CONFIG, "message.timestamp.type": "LogAppendTime"})
     for number in range(40):
         records = [(b"k%d" % key, None if (number + key) % 7 == 0 else b"v" * 60,
@@ -292,7 +293,7 @@ def test_aborted_data_go_and_supersede_nothing(directory):
     assert [header.producer_id for header in controls] == [1, 2, 1]
     for _ in range(60):
         plain(one, [(b"filler", b"x" * 100)])
-    # The aborted one has no data left: its marker ages, and goes. The others keep theirs.
+    # The aborted transaction has no data left, so its marker expires. The other markers stay.
     second = cleaned(one, first_dirty=first["end_offset"], now_ms=NOW)
     for _ in range(60):
         plain(one, [(b"filler", b"x" * 100)])
@@ -312,7 +313,7 @@ def test_what_an_open_transaction_holds_is_not_cleaned(directory):
 
 @pytest.mark.parametrize("delta", [-1, 2**31])
 def test_a_record_whose_offset_cannot_be_ends_the_pass(directory, delta):
-    """The checksum is right: a leader that does not look at records handed it on."""
+    """The checksum is correct: a leader that does not check records forwarded it."""
     one = opened(directory)
     wrong = raw.batch([raw.record(b"k", b"v", offset_delta=delta)], base_timestamp=NOW)
     one.append(bytearray(wrong), NOW, trusted=True)
@@ -363,7 +364,7 @@ def test_a_swap_that_a_crash_left_is_finished_by_the_next_start(directory, tmp_p
     shutil.copytree(directory.path, old)
     end = cleaned(one)["end_offset"]
     first = min(_logs(directory))
-    # The new file has its swap name, and the old ones are all there still.
+    # The new file has its swap name, and all old files still exist.
     shutil.copy(first, old / "t-0" / f"{first.name}.swap")
     shutil.copy(first, old / "t-0" / "00000000000000000050.log.cleaned")
     crashed = opened(log.LogDir(old, 2))
@@ -384,7 +385,7 @@ def test_a_swap_with_a_damaged_offset_takes_no_segment_that_it_does_not_cover(
     one.release()
     second, third = sorted(_logs(directory))[1:3]
     covered = second.read_bytes()
-    # The offset of the last batch lies outside its checksum.
+    # The base offset of the last batch is not covered by its checksum.
     last = max(position for position, _ in batch.walk(covered))
     swap = second.with_suffix(".log.swap")
     swap.write_bytes(covered[:last] + b"\x7f" + covered[last + 1:])
@@ -416,11 +417,11 @@ def bases(directory):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_log_that_was_compacted_loses_nothing_when_it_is_compacted_no_more(directory, seed):
-    """Gaps between its segments, above the recovery point, were taken for what a power cut lost."""
+    """Gaps between its segments, above the recovery point, were treated as power loss damage."""
     dice = random.Random(seed)
     one = opened(directory)
     for number in range(200):
-        # Whole stretches of which nothing stays, at the ends of segments too.
+        # Offset ranges without remaining records, also at the ends of segments.
         append(one, [(b"k%d" % (number // dice.randrange(20, 50) % 2), dice.randbytes(90))],
                producer_id=7 if number < 50 else -1, producer_epoch=0 if number < 50 else -1,
                base_sequence=number if number < 50 else -1)
@@ -445,7 +446,7 @@ def test_cleaned_segments_end_where_the_next_begin(directory):
     assert set(bases(directory)[1:]) <= ends
     sizes = one.size_bytes
     fill(one, count=1)
-    # What is empty already is not written again.
+    # An empty batch is not rewritten.
     assert cleaned(one, segment_bytes=1000)["segments_after"]
     assert one.size_bytes <= sizes + 300
 

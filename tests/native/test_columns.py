@@ -1,4 +1,4 @@
-"""Columns and Records read from fetched bytes, held against what the batches were built from."""
+"""Columns and Records of fetched bytes, compared with the records in the batches."""
 
 import gc
 import struct
@@ -25,7 +25,7 @@ _batches = st.lists(
 
 
 def joined(batches) -> tuple[bytes, list]:
-    """The bytes of batches of (codec, records) one after the other, and (offset, record) of all."""
+    """Return the bytes of consecutive batches of (codec, records), and (offset, record) of all."""
     data, wanted, offset = b"", [], 0
     for codec, rows in batches:
         data += build(rows, base_offset=offset, codec=codec)
@@ -44,7 +44,7 @@ def binary_rows(offsets, data, validity, count) -> list:
 
 
 def column_rows(columns) -> list:
-    """(offset, (key, value, timestamp, headers)) of each row."""
+    """Return (offset, (key, value, timestamp, headers)) of each row."""
     count = columns.count
     keys = binary_rows(columns.key_offsets, columns.key_data, columns.key_validity, count)
     values = binary_rows(columns.value_offsets, columns.value_data, columns.value_validity, count)
@@ -292,7 +292,7 @@ def test_a_bomb_is_stopped_at_its_cap():
 
 @pytest.mark.parametrize("first", [1024, 1025, 1030, 1100, 2049])
 def test_a_reader_that_remembers_a_size_grows_beyond_it_without_losing_a_value(first):
-    """After finish() the first room is what the last rows took, which is seldom whole bytes."""
+    """After finish(), the initial capacity equals the last size, rarely whole bytes."""
     def rows(count, salt):
         return [(None if (i + salt) % 3 == 0 else b"k%d" % i, None if (i + salt) % 5 == 0 else b"v",
                  NOW, [("h", None if i % 2 else b"x")]) for i in range(count)]
@@ -312,7 +312,7 @@ def test_records_that_are_taken_together_are_those_taken_one_by_one(headers, ste
     rows = [(None if is_null(i) else b"k%d" % i, None if is_null(i + 1) else b"v" * (i % 70),
              NOW + i, [("h", b"x")] if i in headers else []) for i in range(300)]
     fetched, reader = Fetched(build(rows, base_offset=5), next_offset=8), ColumnReader()
-    reader.read(Fetched(build(rows[:3])), 3)  # From a row on that begins no byte of bits.
+    reader.read(Fetched(build(rows[:3])), 3)  # From a row that does not begin a byte of bits.
     while reader.read(fetched, step):
         pass
     columns = reader.finish()
@@ -432,7 +432,7 @@ def test_records_outlive_the_bytes_they_came_from():
 
 
 def test_half_read_bytes_in_a_cycle_of_garbage_are_no_crash():
-    """CPython clears a memoryview that is exported when it is part of the cycle."""
+    """CPython clears an exported memoryview that is part of the cycle."""
     class Holder:
         pass
 

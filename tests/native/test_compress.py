@@ -44,13 +44,14 @@ def error_of(codec: int, data: bytes, max_bytes: int = MIB) -> int:
 
 
 def rss_peak_grows_kib(work) -> int:
-    """By how much `work` raises the resident memory at its highest; 0 under a sanitizer, which
-    keeps what is freed.
+    """Return by how much `work` raises the peak resident memory.
+
+    Return 0 under a sanitizer, which keeps freed memory.
     """
     if "san.so" in os.environ.get("LD_PRELOAD", ""):
         work()
         return 0
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew at what is resident now
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the current resident size
     before = rss_peak_kib()
     work()
     return rss_peak_kib() - before
@@ -61,7 +62,7 @@ def rss_peak_kib() -> int:
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1])
 
 
-# ---- there and back
+# ---- round trips
 
 
 @EACH_CODEC
@@ -137,7 +138,7 @@ def test_a_zstd_stream_of_the_highest_level_is_read():
     assert grown < 16 * 1024, "the window is touched only where output fills it"
 
 
-# ---- refused
+# ---- rejected input
 
 
 @EACH_CODEC
@@ -156,7 +157,8 @@ def test_a_stream_cut_anywhere_is_refused(codec):
         except CompressError as error:
             assert error.error == CORRUPT
         else:
-            # Only snappy's framing has ends inside: the header alone is an empty stream.
+            # Only snappy's framing has internal boundaries: the header by itself is an empty
+            # stream.
             assert codec == SNAPPY and size == 16 and out == b""
 
 
@@ -256,5 +258,5 @@ def test_a_bomb_is_stopped_at_the_cap_in_constant_memory():
         for codec, bomb in [*bombs.items(), (SNAPPY, bare)]:
             assert error_of(codec, bomb, 8 * MIB) == LIMIT
 
-    # Python keeps 8 MiB of output, and grows it by copying.
+    # Python holds 8 MiB of output, and grows it by copying.
     assert rss_peak_grows_kib(inflate_all) < 20 * 1024

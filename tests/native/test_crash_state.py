@@ -1,4 +1,5 @@
-"""What a start after a kill need not check again, and what it never believes."""
+"""Crash state: parts of the log that a start after a kill can trust, and parts that it must check.
+"""
 
 import contextlib
 import os
@@ -39,7 +40,7 @@ END = """
 
 @contextlib.contextmanager
 def remembered(path):
-    """A folder in a tmpfs, where what is told of the logs in `path` can be believed at all."""
+    """A folder in a tmpfs in which crash state about the logs in `path` can be trusted."""
     if not (MEMORY.is_dir() and os.access(MEMORY, os.W_OK)):
         pytest.skip("needs /dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="pylog-test-", dir=MEMORY))
@@ -65,12 +66,12 @@ def path(tmp_path, memory):
 
 
 def killed(path, memory, script):
-    """Runs the script in a process that dies at its end, as by kill -9."""
+    """Run the script in a process that ends as by kill -9."""
     code = textwrap.dedent(BEGIN) + textwrap.dedent(script) + textwrap.dedent(END)
     ended = subprocess.run([sys.executable, "-c", code, str(path), str(memory)],
                            stderr=subprocess.PIPE, text=True, check=False)
     assert ended.returncode == -9, ended.stderr
-    # What changes a file within a tick of the clock may leave it the ctime of the last append.
+    # A change within the same clock tick may leave the file's ctime at that of the last append.
     time.sleep(0.03)
 
 
@@ -86,13 +87,13 @@ def recovered(directory, name="t", **known):
 
 
 def walked(directory):
-    """(bytes that were checked, bytes that were believed)."""
+    """Return (checked bytes, trusted bytes)."""
     told = damages.figures(directory)
     return told["recovered_bytes"], told["trusted_bytes"]
 
 
 def state(one, folder):
-    """All that a recovery finds and makes."""
+    """Return the complete result of a recovery."""
     indexes = {file.name: file.read_bytes() for file in folder.iterdir()
                if file.suffix in (".index", ".timeindex")}
     times = [one.offset_for_time(NOW + step) for step in range(-1, 1300, 7)]
@@ -103,7 +104,8 @@ def state(one, folder):
 
 
 def both(path, memory, tmp_path):
-    """What a start finds that believes what it was told, and one that checks everything."""
+    """Return the results of a start that trusts the crash state and of one that checks everything.
+    """
     shutil.copytree(path, tmp_path / "copy")
     checked = started(tmp_path / "copy")
     expected = state(recovered(checked), tmp_path / "copy/t-0")
@@ -116,7 +118,7 @@ def header_of(memory):
     return file, bytearray(file.read_bytes())
 
 
-# ---- what is believed ------------------------------------------------------------------------
+# ---- trusted parts ---------------------------------------------------------------------------
 
 
 def test_a_start_after_a_kill_checks_nothing_again(path, memory):
@@ -247,7 +249,7 @@ def test_a_log_under_another_name_is_still_the_same(path, memory):
     assert walked(directory)[0] == 0
 
 
-# ---- what is checked ---------------------------------------------------------------------------
+# ---- checked parts -----------------------------------------------------------------------------
 
 
 FLUSHED = """
@@ -258,7 +260,7 @@ FLUSHED = """
 
 
 def readable(one, offset):
-    """Whether a good batch with that base offset is read from there."""
+    """Return True if a valid batch with that base offset can be read."""
     try:
         data = memoryview(one.read(offset, 1))
     except log.CorruptLog:
@@ -282,7 +284,7 @@ def test_a_bit_that_changed_after_the_kill_takes_no_other_batch_along(path, memo
     directory = started(path, memory)
     one = recovered(directory)
     lost = [offset for offset in range(0, 241, 2) if not readable(one, offset)]
-    # An epoch is in no CRC.
+    # The epoch is not covered by the CRC.
     assert lost in ([damaged], [])
     assert one.end_offset == (241 if lost != [240] else 240)
     assert bool(damages.take(directory)) == bool(lost)
@@ -290,7 +292,7 @@ def test_a_bit_that_changed_after_the_kill_takes_no_other_batch_along(path, memo
 
 
 def spoiled(path, first, last, wrong):
-    """Damage within the batches from the one at offset `first` to the one at `last`."""
+    """Damage the batches from offset `first` to `last`."""
     for file in (path / "t-0").glob("*.log"):
         at = {header.base_offset: position
               for position, header in batch.walk(memoryview(file.read_bytes()))}
@@ -507,7 +509,7 @@ def test_no_bytes_in_a_table_bring_more_than_a_check(path, memory, seed):
 
 
 def test_headers_that_are_wrong_where_they_were_believed_make_everything_be_checked(path, memory):
-    """A disk whose page cache does not hold what was written: no change that a time tells of."""
+    """The page cache lost writes of the disk, without any changed file time."""
     killed(path, memory, "one = filled(directory, 20, SMALL, producer_id=9, producer_epoch=1)")
     file = max((path / "t-0").glob("*.log"))
     data = bytearray(file.read_bytes())
@@ -579,8 +581,7 @@ def test_a_full_memory_takes_the_slots_that_fit(path, memory):
         logs = [recovered(directory, f"t{i}") for i in range(70)]
         assert {one.end_offset for one in logs} == {2}
         checked, believed = walked(directory)
-        # What was told is kept while the new table is made: there is no room for both, and all is
-        # checked.
+        # The old table stays while the new one is created: without space for both, all is checked.
         assert checked + believed == 70 * logs[0].size_bytes
     finally:
         subprocess.run(["umount", "-l", small], check=True)

@@ -1,5 +1,6 @@
-"""Damage amid a log: told with its place, passed over by readers, never cut; and tails that are
-cut, told too.
+"""Damage in a log is reported with its position, skipped by readers and never truncated.
+
+Damaged tails are truncated, and reported too.
 """
 
 import os
@@ -20,7 +21,7 @@ def directory(tmp_path):
 
 
 def filled(directory, config=None):
-    """60 batches of 2 records, flushed."""
+    """Return a log with 60 flushed batches of 2 records."""
     one = opened(directory, config=config)
     for i in range(COUNT):
         one.append(make(2, now=NOW + 10 * i), NOW)
@@ -33,7 +34,7 @@ def files(tmp_path):
 
 
 def spoil(file, number, at, data):
-    """Overwrites the batch `number` of a file from its byte `at` on. Returns its header."""
+    """Overwrite the batch `number` of a file from its byte `at` on. Return its header."""
     content = bytearray(file.read_bytes())
     position, header = list(batch.walk(content))[number]
     data = data(content, position) if callable(data) else data
@@ -50,7 +51,7 @@ def length_over_three(content, position):
 HEADERS = {
     "length": (8, b"\xff" * 4), "magic": (16, b"\x07"), "zeros": (0, bytes(61)),
     "random": (0, bytes(range(7, 107))),
-    # Outside the checksum: the next offset would be a negative one.
+    # Not covered by the checksum: the next offset would be negative.
     "base offset": (0, b"\x7f" + 7 * b"\xff"), "negative base offset": (0, b"\x80"),
 }
 
@@ -82,7 +83,7 @@ def test_behind_a_broken_header_everything_is_read(directory, tmp_path, segment,
     with pytest.raises(log.CorruptLog) as caught:
         again.read(base + 1)
     assert caught.value.code == 2
-    # A read from before ends in front of it.
+    # A read from an earlier offset ends before it.
     assert offsets(again.read(base - 4)) == [base - 4, base - 2]
     with pytest.raises(log.CorruptLog):
         again.read(base)
@@ -142,7 +143,7 @@ def test_an_offset_beyond_the_recovery_point_amid_what_is_below_is_a_hole(direct
     end = one.end_offset
     one.release()
     file = files(tmp_path)[0]
-    # Header and content: the offset alone would be one that compaction may leave.
+    # Header and content: with only another offset, the batch could be a result of compaction.
     position, header = spoil(file, 20, 0, struct.pack(">q", end + 8))
     spoil(file, 20, 70, b"\xa5\x5a\xff")
     again = opened(directory, recovery_point=end)
@@ -161,7 +162,7 @@ def test_a_batch_that_claims_offsets_beyond_the_recovery_point_ends_no_log_there
     content = bytearray(file.read_bytes())
     position, header = list(batch.walk(content))[20]
     length = struct.unpack_from(">i", content, position + 8)[0]
-    # Its last offset, and a checksum to match.
+    # Its last offset, with a matching checksum.
     struct.pack_into(">i", content, position + 23, end + 8)
     struct.pack_into(">I", content, position + 17,
                      batch.crc32c(bytes(content[position + 21:position + 12 + length])))

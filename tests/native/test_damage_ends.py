@@ -1,4 +1,4 @@
-"""Ends of a log that are cut short at every byte, and readers that a wrong length leads astray."""
+"""Logs cut off at every byte, and readers that follow a wrong length."""
 
 import os
 import time
@@ -53,7 +53,7 @@ def test_whoever_goes_on_behind_a_wrong_length_is_sent_what_begins_with_a_batch(
     assert file.stat().st_size - position < 4000 < 2 * file.stat().st_size
     one = again(directory, saved, SMALL)
     data = bytes(one.read(broken.base_offset, 1))
-    # The reader's hint is where the wrong length ends, amid another batch.
+    # The reader's hint is the end according to the wrong length, inside another batch.
     at = broken.base_offset + broken.last_offset_delta + 1
     assert len(data) > 12 and at + 2 < one.end_offset
     _, header = next(iter(batch.walk(bytes(one.read(at, step)))))

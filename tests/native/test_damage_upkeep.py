@@ -1,5 +1,6 @@
-"""A damaged log is compacted, truncated, thinned out by retention and asked for times like any
-other, and nothing more is lost: what could be read before can be read afterwards.
+"""Compaction, truncation, retention and time lookups in a damaged log lose no further records.
+
+Records that were readable before are readable afterwards.
 """
 
 import os
@@ -17,7 +18,8 @@ SMALL = {"internal.segment.bytes": 4_000, "index.interval.bytes": 300}
 
 
 def crc_is_right(content, position):
-    """Bytes that do not inflate under a right CRC: codec gzip, and what is none."""
+    """Return bytes that cannot be decompressed, with a correct CRC: codec gzip, and no gzip data.
+    """
     length = struct.unpack_from(">i", content, position + 8)[0]
     body = bytearray(content[position:position + 12 + length])
     body[22] |= 1
@@ -40,7 +42,7 @@ def directory(tmp_path):
 
 
 def survey(one):
-    """(offsets that a hole took, {offset: record} of what can be read)."""
+    """Return (offsets lost to damage, {offset: record} of the readable records)."""
     gone, rows, offset = [], {}, one.start_offset
     while offset < one.end_offset:
         try:
@@ -62,7 +64,7 @@ def survey(one):
 
 
 def newest(rows):
-    """What compaction leaves of what can be read."""
+    """Return the readable records that compaction keeps."""
     last = {row[1]: offset for offset, row in sorted(rows.items()) if isinstance(row, tuple)}
     return {offset: row for offset, row in rows.items()
             if not isinstance(row, tuple) or last[row[1]] == offset}
@@ -96,11 +98,11 @@ def test_compaction_keeps_what_can_be_read_and_the_damage_where_it_is(
     saved = closed(keyed(directory))
     spoil(files(tmp_path)[place[0]], place[1], *DAMAGES[how])
     one = again(directory, saved)
-    survey(one)     # Whoever crosses a hole finds it; bytes in front of it may look like a batch.
+    survey(one)  # A read across the damage detects it; bytes before it may look like a batch.
     gone, rows = survey(one)
     active = int(files(tmp_path)[-1].stem)
     figures = cleaned(one)
-    # The active segment is not cleaned, and what is in it supersedes nothing yet.
+    # The active segment is not cleaned, and its records do not supersede any yet.
     kept = newest({offset: row for offset, row in rows.items() if offset < active})
     kept.update({offset: row for offset, row in rows.items() if offset >= active})
     assert survey(one) == (gone, kept)
@@ -108,7 +110,7 @@ def test_compaction_keeps_what_can_be_read_and_the_damage_where_it_is(
     assert (figures["bytes_damaged"] > 0) == (how != "inflate")
     told, = damages.take(directory)
     assert told.kind == "kept"
-    # Another pass finds all as it is, and so does a start.
+    # Another pass changes nothing, and neither does a restart.
     append(one, [(b"k1", b"new")])
     fill(one)
     cleaned(one)
@@ -127,13 +129,13 @@ def test_damage_in_what_is_clean_already_is_kept_by_the_next_pass(directory, tmp
     fill(one)
     saved = closed(one)
     assert len(files(tmp_path)) > 3
-    # Of the ones before only an empty batch is left.
+    # Of the earlier batches only an empty one remains.
     spoil(next(file for file in files(tmp_path) if file.stat().st_size > 500), 5, *DAMAGES[how])
     one = again(directory, saved)
     gone, rows = survey(one)
     append(one, [(b"k%d" % number, b"newer") for number in range(41)])
     fill(one)
-    # A group of several clean segments is begun anew where the damage is met.
+    # A group of several clean segments restarts at the damage.
     figures = cleaned(one, first_dirty=first["end_offset"], segment_bytes=20_000)
     after = survey(one)
     assert after[0] == gone and figures["bytes_damaged"] > 0
@@ -170,7 +172,7 @@ def test_an_offset_that_lies_supersedes_nothing(directory, tmp_path, by):
     try:
         cleaned(one)
     except cleaner.Interrupted:
-        # It was taken for good until the next one belied it: now it is known.
+        # It was treated as intact until the next batch contradicted it; now the damage is known.
         cleaned(one)
     gone, after = survey(one)
     assert set(gone) <= {base, base + 1}
@@ -180,7 +182,7 @@ def test_an_offset_that_lies_supersedes_nothing(directory, tmp_path, by):
 
 
 def numbered(directory, config=SMALL):
-    """60 batches of 2 records, 10 ms apart."""
+    """Return a log with 60 batches of 2 records, 10 ms apart."""
     one = opened(directory, config=config)
     for number in range(60):
         one.append(make(2, now=NOW + 10 * number), NOW)
@@ -317,7 +319,7 @@ def test_a_truncation_to_a_segments_first_batch_behind_a_hole_leaves_no_segment_
     one = numbered(directory)
     base = int(files(tmp_path)[1].stem)
     saved = closed(one)
-    # Bytes that took no offset, in front of a first batch of two records.
+    # Bytes without offsets, before a first batch of two records.
     file = files(tmp_path)[1]
     file.write_bytes(b"\x05" * 100 + file.read_bytes())
     for index in (tmp_path / "t-0").glob("*index"):

@@ -1,4 +1,4 @@
-"""Fetcher threads and a leader that answers what a test tells it to."""
+"""Fetcher threads with a leader whose responses are defined by the test."""
 
 import select
 import struct
@@ -18,7 +18,7 @@ def directory(tmp_path):
     return log.LogDir(tmp_path, 2)
 
 
-# After a refusal: 50 ms later it asks again.
+# States after an error: it retries after 50 ms.
 REFUSED_STATES = (fetcher.BACKING_OFF, fetcher.FETCHING)
 
 
@@ -142,7 +142,7 @@ def test_a_partition_that_comes_back_is_not_forgotten(fetchers, leader, director
     assert asked.forgotten_topics_data == []
     [(_, part)] = leader.partitions()
     assert (part.partition, part.current_leader_epoch, part.fetch_offset) == (0, 5, 0)
-    assert copy.end_offset == 0  # What was asked for the former epoch is dropped.
+    assert copy.end_offset == 0  # The response for the previous epoch is dropped.
     assert stays.figures()[2] == fetcher.FETCHING
 
 
@@ -220,7 +220,7 @@ def test_a_batch_longer_than_the_buffer_is_taken_whole(fetchers, leader, directo
 
 
 def test_a_batch_longer_than_any_request_is_copied(fetchers, leader, directory):
-    # A leader that stores batches plain may inflate one far beyond socket.request.max.bytes.
+    # A leader that stores batches uncompressed may inflate one far beyond socket.request.max.bytes.
     copy = follower_of(directory)
     stored = opened(directory, "leader")
     stored.append(make(1), NOW)
@@ -399,7 +399,7 @@ def test_threads_share_partitions_out(make_fetchers, directory):
         one.close()
 
 
-# ---- leaders that lie ----
+# ---- leaders that send wrong data ----
 
 
 def test_a_wrong_checksum_pauses_and_keeps_what_was_right(fetchers, leader, directory):
@@ -422,7 +422,7 @@ def lengthened(data, length):
 
 
 def lies(data):
-    """What a leader may send instead of records."""
+    """Return invalid data that a leader may send instead of records."""
     yield "rubbish", b"\xff" * 200
     yield "a negative length", lengthened(data, -5)
     yield "a length below a header", lengthened(data, 20)

@@ -1,4 +1,4 @@
-"""Fetchers while partitions and connections come and go, with the sanitizers."""
+"""Fetchers while partitions and connections are added and removed, with the sanitizers."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""A fetcher that copies no faster than it may."""
+"""A throttled fetcher."""
 
 import time
 
@@ -34,7 +34,7 @@ def test_a_throttled_partition_that_is_behind_is_left_out_while_the_rate_is_exce
     leader.answer()
     leader.take()
     assert [(part.partition, part.fetch_offset) for _, part in leader.partitions()] == [(0, 2)]
-    # It has all that the leader has, and is not held back whatever it counted.
+    # It has all of the leader's records and is not throttled, whatever rate it counted.
     throttle.set(0)
     leader.answer((TOPIC_ID, row(source.read(2), high_watermark=6)))
     leader.take()

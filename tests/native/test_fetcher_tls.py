@@ -1,4 +1,4 @@
-"""A fetcher whose leader speaks TLS."""
+"""A fetcher with a TLS connection to its leader."""
 
 import select
 import ssl
@@ -22,7 +22,7 @@ OWN = CA.issue("leader", ["leader"])
 
 
 class SafeLeader(FakeLeader):
-    """The same under TLS, as `leader`."""
+    """FakeLeader over TLS, for the fixture `leader`."""
 
     def __init__(self, root):
         super().__init__()
@@ -61,7 +61,7 @@ def leader(tmp_path_factory):
 
 def test_a_follower_has_what_a_leader_sends_in_many_records_at_once(
         make_fetchers, leader, directory):
-    # More than one turn of a connection in plain text has, and no event tells of the rest.
+    # More data than one turn of a plain text connection, and no event announces the rest.
     source, copy = filled(directory, 60, size=50_000), follower_of(directory)
     fetchers = make_fetchers(bytes_max=64 << 20, partition_bytes_max=64 << 20)
     fetchers.follow(copy, TOPIC_ID, 0, 1, 4, 99)

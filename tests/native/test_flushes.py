@@ -1,4 +1,4 @@
-"""Waits for the disk that one descriptor tells: each slot once, whatever log it waits for next."""
+"""Flush waits notified through one descriptor: each slot once, for any log."""
 
 import gc
 import select
@@ -37,14 +37,14 @@ def test_the_append_that_makes_an_offset_visible_tells_its_slot(directory, commi
     assert not waits.wait_visible(0, one, 2, committed)
     one.append(make(2), NOW)
     assert waits.take() == []
-    # No other thread comes in between: the slot is told before the append returns.
+    # No other thread is involved: the slot is notified before the append returns.
     one.append(make(1), NOW)
     assert waits.take() == [0]
     assert waits.wait_visible(0, one, 2, committed)
 
 
 def test_a_slot_that_was_told_may_wait_for_another_log_at_once(directory):
-    # A sanitizer sees here whether the flusher still has its hands on the waiter.
+    # A sanitizer detects here if the flusher still uses the waiter.
     logs = [opened(directory, partition=number) for number in range(3)]
     waits = FlushWaits(1)
     for number in range(300):
@@ -77,7 +77,7 @@ def test_a_log_is_flushed_at_the_message_that_its_setting_names(directory):
     waits = FlushWaits(1)
 
     def flush_other():
-        """What asked before has been flushed when these are."""
+        """Wait until all earlier flush requests are done."""
         for _ in range(20):
             _, last = other.append(make(1), NOW)
             if not waits.wait(0, other, last):
@@ -118,7 +118,7 @@ def test_waits_that_go_with_a_cycle_of_objects_leave_their_logs(directory):
     for number in range(1, 30):
         waits = FlushWaits(1)
         assert not waits.wait(0, one, 10)
-        # What holds them holds the log too, and itself.
+        # The cycle also contains the waits' log and itself.
         cycle = {"waits": waits, "log": opened(directory, partition=number)}
         cycle["cycle"] = cycle
         other = FlushWaits(1)

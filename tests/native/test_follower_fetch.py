@@ -1,5 +1,8 @@
-"""Fetch and Produce of a partition with several replicas, over real reactors: what followers get
-and bring about, and what clients are told of leaders and of nearer replicas."""
+"""Fetch and Produce of a replicated partition, over real reactors.
+
+Covers the responses to followers, the effects of their fetches, and the leaders and nearer replicas
+reported to clients.
+"""
 
 import select
 import threading
@@ -34,7 +37,7 @@ def make(count=1):
 
 
 class Broker:
-    """One partition, led by broker 1 with followers 2 and 3, and the reactors that serve it."""
+    """A partition led by broker 1 with followers 2 and 3, and the reactors that serve it."""
 
     def __init__(self, path, config=None, *, rack_aware=False, throttle=None):
         self.directory = LogDir(path, 2)
@@ -75,7 +78,7 @@ def connection(broker):
 
 def fetched(connection, offset, replica_id=2, *, version=18, broker_epoch=20, last_epoch=-1,
             epoch=-1, wait_ms=0, partition=0, session=(0, -1), whole=False, **more):
-    """The answer's row of the partition, or, whole, all of it."""
+    """Fetch and return the partition's row of the response, or with `whole` the whole response."""
     who = {"replica_state": {"replica_id": replica_id, "replica_epoch": broker_epoch}} \
         if version >= 15 else {"replica_id": replica_id}
     named = {"topic_id": TOPIC_ID} if version >= 13 else {"topic": "t"}
@@ -171,7 +174,7 @@ def test_acks_all_of_a_leader_that_resigns_is_refused_with_the_next_leader(broke
     while broker.log.end_offset == 0:
         assert time.monotonic() < deadline
     broker.log.become_follower(EPOCH + 1)
-    # It leads again before anybody looked, and its records may be others by now.
+    # It became leader again in between, and its records may be different by now.
     broker.log.become_leader(EPOCH + 2, 1)
     assert b"\x02t\x02\0\0\0\0\0\x06" in connection.receive()
 
@@ -193,15 +196,15 @@ def test_a_throttled_partition_is_kept_from_followers_that_are_behind(tmp_path):
     with raw.Connection(broker.port) as connection:
         throttle.set(0)
         fetched(connection, 0, 3, broker_epoch=30)
-        assert not throttle.is_over(time.monotonic_ns() // 1_000_000)      # It does not count.
+        assert not throttle.is_over(time.monotonic_ns() // 1_000_000)  # It is not counted.
         broker.log.set_throttled(True, False)
-        # Of the ISR: it counts, and is not held back.
+        # An in-sync replica is counted but not throttled.
         assert [fetched(connection, 0)["records"] for _ in range(2)] == [whole] * 2
         assert throttle.is_over(time.monotonic_ns() // 1_000_000)
         began_s = time.monotonic()
         row = fetched(connection, 0, 3, broker_epoch=30, wait_ms=200)
         assert (row["error_code"], row["records"], row["high_watermark"]) == (0, b"", 0)
-        assert time.monotonic() - began_s >= 0.2                           # Nothing spins.
+        assert time.monotonic() - began_s >= 0.2  # The response was delayed, without a busy loop.
         assert fetched(connection, 0, -1)["error_code"] == 0
         throttle.set(NONE)
         assert fetched(connection, 0, 3, broker_epoch=30)["records"] == whole
@@ -282,7 +285,7 @@ def test_consumers_read_from_a_follower_that_is_readable(broker, connection):
     assert fetched(connection, 0, -1, version=10)["error_code"] == NOT_LEADER
     row = fetched(connection, 0, -1)
     assert (row["error_code"], row["high_watermark"]) == (0, 6)
-    # Between the two ends there is nothing yet, and it may wait for that.
+    # There is no record between the two offsets yet, and the fetch may wait for it.
     row = fetched(connection, 8, -1, wait_ms=50)
     assert (row["error_code"], row["records"]) == (0, b"")
     assert fetched(connection, 11, -1)["error_code"] == OUT_OF_RANGE
@@ -330,7 +333,7 @@ def test_a_marker_that_comes_while_a_transaction_is_verified_has_it_verified_aga
         return event.token
 
     token = verify()
-    # As a coordinator that took over writes it once more.
+    # A coordinator that took over writes the marker again.
     broker.log.append(Marker(7, 0, 1, True, 2).batch(NOW), NOW, trusted=True)
     broker.reactors.resume(token, [0])
     assert b"\x02t\x02\0\0\0\0" + NOT_ENOUGH.to_bytes(2, "big") in connection.receive()

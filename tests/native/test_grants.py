@@ -1,5 +1,7 @@
-"""Grants: rights of many principals (grants_units.c), topics by name and id (serve_grants.c), and
-what the collector leaves."""
+"""Grants: ACLs of many principals (grants_units.c), topics by name and id (serve_grants.c).
+
+Also the grants that remain after garbage collection.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Binary search over the bytes of an offset index, held against Python's own."""
+"""Binary search in the bytes of an offset index, compared with Python's bisect."""
 
 import bisect
 import random

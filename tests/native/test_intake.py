@@ -1,4 +1,6 @@
-"""The short way of records: what it takes, what it leaves to the long one, what it locks."""
+"""The fast path for records: which records it accepts, which use the slow path, which locks it
+takes.
+"""
 
 import gc
 import threading
@@ -11,7 +13,7 @@ from pylog._native.intake import Delivery, Lane, Mutex, RecordBuffer, Route
 
 
 class World:
-    """A topic of two partitions, of which the first has an open batch."""
+    """A topic with two partitions; the first has an open batch."""
 
     def __init__(self, hashes=True, record_bytes_max=1000):
         self.wakes = []
@@ -137,6 +139,6 @@ def test_a_delivery_asks_its_batch():
 
 def test_a_lock_that_somebody_has_may_be_forgotten():
     lock = Mutex()
-    lock.acquire()   # As of a thread that a forked child does not have.
+    lock.acquire()  # As if held by a thread that does not exist in a forked child.
     del lock
     gc.collect()

@@ -1,4 +1,4 @@
-"""Lines into columns and columns into lines, held against what Python makes of the same bytes."""
+"""Conversion between lines and columns, compared with Python's own parsing."""
 
 import json
 
@@ -17,7 +17,8 @@ HEAD = b'{"topic": "t", "partition": 4, "offset": '
 
 
 def settings(max_examples: int):
-    """A busy machine is slow to make examples; that says nothing of what is tested."""
+    """Return hypothesis settings without a check for slow examples, which occur on a busy machine.
+    """
     return of_hypothesis(max_examples=max_examples, deadline=None,
                          suppress_health_check=[HealthCheck.too_slow])
 

@@ -1,4 +1,4 @@
-"""Append, read, roll, keep and delete, through the Python face of the log."""
+"""Append, read, roll, retain and delete, through the Python interface of the log."""
 
 import gc
 import os
@@ -609,7 +609,7 @@ def test_new_records_without_a_timestamp_outlive_the_old_time_of_their_segments_
         one.advance_high_watermark(2)
         one.upkeep(NOW + 4_000)
     one.become_leader(1)
-    # The file has today's time now.
+    # The file's modification time is now today's.
     one.append(make(1, now=-1, size=200), NOW + 4_000)
     one.upkeep(NOW + 6_000)
     assert (one.start_offset, one.end_offset) == (0, 3)
@@ -620,19 +620,19 @@ def test_a_clock_that_jumps_deletes_by_the_records_times_and_nothing_early(direc
     one = opened(directory, config=config)
     for at in range(6):
         one.append(make(1, now=NOW + at * 100, size=200), NOW)
-    # Back by a day, then to where it was: nothing is old.
+    # The clock goes back by a day and forward again: nothing expires.
     for now in (NOW - 86_400_000, NOW + 600, NOW + 1_000):
         one.upkeep(now)
         assert one.start_offset == 0, now
     one.upkeep(NOW + 1_250)
     assert one.start_offset == 3
-    # A producer from the future keeps its segment; what the disk says of files does not count.
+    # A producer's future timestamp keeps its segment; file times on disk do not matter.
     one.append(make(1, now=NOW + 86_400_000, size=200), NOW + 1_300)
     for path in Path(directory.path).glob("t-0/*.log"):
         os.utime(path, (0, 0))
     one.upkeep(NOW + 1_300)
     assert one.start_offset == 3
-    # Settings that change at run time hold for the next look.
+    # Changed settings apply to the next check.
     one.set_config({**config, "retention.ms": -1})
     one.upkeep(NOW + 10**9)
     assert one.start_offset == 3

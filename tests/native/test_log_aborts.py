@@ -1,4 +1,4 @@
-"""Aborted transactions of a log: who is told of them, and where they are."""
+"""Aborted transactions of a log: which readers receive them, and their positions."""
 
 import pytest
 

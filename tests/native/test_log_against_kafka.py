@@ -1,4 +1,4 @@
-"""Kafka's own dump tool reads what the log writes: batches, both indexes and producer snapshots."""
+"""Kafka's dump tool reads the log's files: batches, both indexes and producer snapshots."""
 
 import random
 

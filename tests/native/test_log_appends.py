@@ -1,4 +1,4 @@
-"""Appends, one call after the other: rolls, full disks, answers, wake-ups."""
+"""Appends, call by call: rolls, full disks, results, wake-ups."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What compaction keeps of a batch, and which transactions it knows as aborted."""
+"""Records that compaction retains in a batch, and the aborted transactions it recognises."""
 
 import pytest
 

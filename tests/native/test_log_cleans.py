@@ -1,4 +1,4 @@
-"""Compaction of a log, call by call: what a pass keeps, and what a fault leaves."""
+"""Compaction of a log, call by call: retained records, and the state after a fault."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A log that is closed while other threads use it."""
+"""A log is closed while other threads use it."""
 
 import os
 import threading

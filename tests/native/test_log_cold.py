@@ -1,4 +1,4 @@
-"""A reader of what is not in the page cache leaves the page cache as it was."""
+"""A read of data outside the page cache leaves the page cache unchanged."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What was told of a file that is not what it was told to be, and no time shows it."""
+"""Crash state that contradicts the file, although no file time reveals it."""
 
 import os
 
@@ -23,7 +23,7 @@ def path(tmp_path, memory):
 
 @pytest.mark.parametrize("more", [0, 50])
 def test_a_file_that_is_shorter_than_was_told_is_checked_and_ends_where_it_does(path, memory, more):
-    """A disk that lost what it had said to have, and no time tells of it."""
+    """The disk lost data that it had reported as written, and no file time reveals it."""
     killed(path, memory, "one = filled(directory, 20); one.flush()")
     file, = (path / "t-0").glob("*.log")
     border = file.stat().st_size // 20 * 12

@@ -1,4 +1,4 @@
-"""The table of what a log's last segment looked like, which outlives a process."""
+"""The crash state table about the last segment of each log, which outlives its process."""
 
 import pytest
 

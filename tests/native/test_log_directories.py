@@ -1,4 +1,4 @@
-"""A log directory: faults, small files, room on its disk, removals, damages."""
+"""A log directory: faults, small files, free space, removals, damage."""
 
 import pytest
 

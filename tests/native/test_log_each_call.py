@@ -1,7 +1,7 @@
-"""A log's life, in which one call to the disk after the other fails once.
+"""A log's life in which each call to the disk in turn fails once.
 
-Whatever fails, the directory is offline and the caller was told, or the call is one of those that
-may fail; what was acknowledged is there when the directory is opened again.
+Either the directory goes offline and the caller gets an error, or the call is one that may fail.
+Acknowledged records exist when the directory is opened again.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ CONFIG = {"internal.segment.bytes": 700, "index.interval.bytes": 100, "retention
 
 
 class Disk:
-    """Fails call number `at`. calls: the name and the file of each call."""
+    """A disk that fails call number `at`. calls: the name and the file of each call."""
 
     def __init__(self, at=-1):
         self.at, self.calls, self.paths = at, [], {}
@@ -56,8 +56,9 @@ class Disk:
 
 
 class Life:
-    """What is done to a log, step by step. made: (base offset, value) of what was acknowledged, but
-    for what was taken away since."""
+    """The steps of a log's life. made: (base offset, value) of acknowledged and not yet removed
+    batches.
+    """
 
     def __init__(self, path, disk):
         self.directory = log.LogDir(path, 2)
@@ -86,7 +87,7 @@ class Life:
         self.log.become_leader(self.count)
 
     def truncate_more(self):
-        """To where a segment ends."""
+        """Truncate to the end of a segment."""
         self.truncate(4)
 
     def move_start(self):
@@ -122,7 +123,7 @@ class Life:
 
 
 def lived(path, disk):
-    """(the life, the error that ended it or None, the step that it ended at)."""
+    """Return (the life, its error or None, the step that failed)."""
     life = Life(path, disk)
     for step in life.steps():
         try:
@@ -133,7 +134,7 @@ def lived(path, disk):
 
 
 def read_again(path, life):
-    """Offset -> value, by a directory and a log of their own on the system's disk."""
+    """Return offset -> value, read with a new directory and log on the system's disk."""
     again = log.Log.open(log.LogDir(path, 2), "t", 0, TOPIC_ID, CONFIG, now_ms=NOW,
                          log_start_offset=life.start)
     found, at = {}, again.start_offset
@@ -149,7 +150,7 @@ def read_again(path, life):
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory):
-    """Those of a life in which none fails."""
+    """The calls of a life without failures."""
     disk = Disk()
     path = tmp_path_factory.mktemp("whole")
     life, error, _ = lived(path, disk)
@@ -162,7 +163,7 @@ def calls(tmp_path_factory):
 
 
 def may_be_silent(name, path):
-    """Files that go, and those that are made anew from the log's own."""
+    """Return True for removals, and for files that are rebuilt from the log."""
     return name == "unlinkat" or path.endswith((
         ".deleted", ".index", ".timeindex", ".snapshot", ".snapshot.tmp",
         "leader-epoch-checkpoint"))
@@ -171,13 +172,13 @@ def may_be_silent(name, path):
 @pytest.mark.parametrize("part", range(4))
 def test_whatever_fails_once_is_told_and_nothing_acknowledged_is_lost(tmp_path, calls, part):
     silent = []
-    for at in range(part, len(calls), 8):       # Half of them: most come in pairs.
+    for at in range(part, len(calls), 8):  # Half of the calls: most are in pairs.
         path = tmp_path / str(at)
         path.mkdir()
         disk = Disk(at)
         life, error, step = lived(path, disk)
         if len(disk.calls) <= at:
-            continue        # A flush of its own came a little earlier or later.
+            continue  # A background flush came a little earlier or later.
         name, file = disk.calls[at]
         if error is not None:
             assert life.directory.offline and error.code == 56, (at, name, file, step, error)

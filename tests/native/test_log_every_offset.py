@@ -1,7 +1,7 @@
-"""Every read and look-up that a log can be asked, held against a list of its batches.
+"""Every possible read and lookup of a log, compared with a list of its batches.
 
-Each offset, with rooms to the byte around each sum of batches; each time around each record's; each
-epoch: in a log that was written, stopped cleanly, stopped hard, and without its indexes.
+Each offset, with sizes one byte around each sum of batches; times around each record's time; each
+epoch. The log was just written, stopped cleanly, killed, or lost its indexes.
 """
 
 import random
@@ -20,7 +20,7 @@ CONFIGS = [
 
 
 class Written:
-    """A log with 40 batches in some epochs. rows: (base, last, epoch, times, bytes)."""
+    """A log with 40 batches in several epochs. rows: (base, last, epoch, times, bytes)."""
 
     def __init__(self, path, chance, config):
         self.chance, self.path = chance, path
@@ -47,7 +47,7 @@ class Written:
         self.made.append((base, last, self.epoch, times))
 
     def look_up(self):
-        """What is stored, and where segments begin."""
+        """Collect the stored batches and the segments' base offsets."""
         stored = {}
         at = self.log.start_offset
         while at < self.log.end_offset:
@@ -62,7 +62,7 @@ class Written:
         return max(base for base in self.bases if base <= offset)
 
     def expected(self, offset, room, end, at_least_one):
-        """The bytes of a read."""
+        """Return the expected bytes of a read."""
         found, left = [], room
         for base, last, _, _, data in self.rows:
             if last < offset or base >= end or self.segment_of(base) != self.segment_of(offset):
@@ -167,7 +167,7 @@ def test_every_epoch_ends_where_the_next_one_begins(one, start):
         assert answer[0] == (max(below) if below else asked), asked
         if below:
             assert answer[1] == (firsts[min(above)] if above else end), asked
-        else:       # All that is left of it lies below the log's start.
+        else:  # The remaining offsets lie below the log's start.
             assert answer[1] <= start
     assert found.log.end_for_epoch(-1) == found.log.end_for_epoch(found.epoch + 1) == (-1, -1)
     assert found.log.last_epoch == found.epoch

@@ -1,4 +1,4 @@
-"""Full disks and failing ones: nothing half appended, nothing acknowledged after a failed flush."""
+"""Full and failing disks: no partial appends, no acknowledgement after a failed flush."""
 
 import os
 import re
@@ -78,13 +78,13 @@ FAILING = """
 
 
 def ran(tmp_path, script, *arguments, **environment):
-    """Under the shim."""
+    """Run a script with the shim preloaded."""
     source, shim = tmp_path / "shim.c", tmp_path / "shim.so"
     source.write_text(SHIM)
     subprocess.run(
         ["gcc", "-shared", "-fPIC", "-o", shim, source, "-ldl"], check=True, env=ENVIRONMENT
     )
-    # A sanitizer that is preloaded already must stay the first.
+    # A preloaded sanitizer must stay first.
     preload = f"{os.environ.get('LD_PRELOAD', '')} {shim}".strip()
     env = dict(os.environ, LD_PRELOAD=preload, BROKEN=str(tmp_path / "broken"), **environment)
     done = subprocess.run(
@@ -111,7 +111,7 @@ def test_a_failed_flush_takes_the_directory_offline_for_good(tmp_path, logs):
 
 EXT4, XFS, BTRFS = "ef53", "58465342", "9123683e"
 OVERLAY, FUSE, NFS = "794c7630", "65735546", "6969"
-# Which of the two sync calls is used, when the other one would fail.
+# Determine which sync call is used by letting the other one fail.
 MANY = """
     import os, sys
     from pylog._native import flushes, log
@@ -138,7 +138,7 @@ MANY = """
     ("6.1.0", OVERLAY, False), ("6.1.0", FUSE, False), ("6.1.0", NFS, False), ("odd", EXT4, False)])
 def test_one_sync_for_many_logs_is_trusted_only_where_it_tells_of_errors(tmp_path, release, magic,
                                                                          trusts):
-    # Where it may say nothing it says nothing here: only a sync of each file meets the error.
+    # syncfs returns no error here, as untrusted kernels and file systems may do; fdatasync does.
     told = ran(tmp_path, MANY, RELEASE=release, MAGIC=magic, SPARED="syncfs")
     assert told == (("done False {1}\n" if trusts else "fdatasync True {0}\n"), "")
 
@@ -176,7 +176,7 @@ def test_a_full_disk_appends_nothing_and_leaves_the_rest_readable(small_disk):
     end = one.end_offset
     assert 60 < end < 90
     tries = 0
-    while tries < 3:  # What was taken ahead for a closed segment may be given back meanwhile.
+    while tries < 3:  # Preallocated space of a closed segment may be released in between.
         try:
             one.append(make(1, size=50_000), NOW)
             tries = 0
@@ -189,7 +189,7 @@ def test_a_full_disk_appends_nothing_and_leaves_the_rest_readable(small_disk):
     one.move_start(end // 2)
     for file in small_disk.glob("t-0/*.deleted"):
         file.unlink()
-    for _ in range(500):  # A flush under way may hold the removed files open for a moment.
+    for _ in range(500):  # A running flush may hold the removed files open for a moment.
         try:
             assert one.append(make(1, size=50_000), NOW) == (end, end)
             break
@@ -241,7 +241,7 @@ def test_a_disk_that_does_not_sync_takes_its_directory_offline_and_no_other(tmp_
         sound.set_disk(9)
 
 
-# fstat and fstatvfs of what is open, readdir, and preadv2 of the page cache alone are left.
+# Only fstat and fstatvfs of open files, readdir, and preadv2 from the page cache are allowed.
 BY_TABLE = ("open|openat|read|pread|write|pwrite|writev|pwritev|ftruncate|truncate|fallocate|"
             "posix_fallocate|fsync|fdatasync|syncfs|rename|renameat|unlink|unlinkat|mkdirat|rmdir|"
             "linkat|copy_file_range")
@@ -255,7 +255,7 @@ def test_logs_reach_the_disk_by_its_table_only():
     assert len(files) > 15
     found = [f"{file.name}: {line.strip()}" for file in files
              for line in file.read_text().splitlines() if call.search(line)]
-    # The directory itself is opened before anybody can have put a disk in its place.
+    # The directory itself is opened before a test can install a disk.
     assert found == ["log_dir.c: dir->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);"]
 
 
@@ -289,7 +289,7 @@ def test_a_cut_that_finds_no_room_ends_the_log_where_its_data_ends(tmp_path):
     for _ in range(4):
         one.append(make(1, size=900), NOW)
     assert len(list(tmp_path.glob("*/*.log"))) == 2
-    # A branch shares the first segment: the cut needs room for a copy of it.
+    # A hard link shares the first segment, so the truncation needs space for a copy.
     first = next(tmp_path.glob("*/00000000000000000000.log"))
     os.link(first, tmp_path / "branch")
     directory.set_disk(log.DISK_FULL)

@@ -1,4 +1,4 @@
-"""A log that follows: what it takes of a leader's bytes, and what it forgets where it truncates."""
+"""A follower's log: which of a leader's bytes it accepts, and its state after a truncation."""
 
 import pytest
 
@@ -152,7 +152,7 @@ def test_a_log_that_restarts_amid_a_batch_takes_it_whole(directory):
 
 
 def test_an_epoch_that_wrote_nothing_gives_way_to_a_record_of_an_older_one(directory):
-    # It led for a moment; who leads then has a record that it lacked, of the epoch before.
+    # It led for a moment; the next leader has a record of the previous epoch that it lacks.
     one = opened(directory, leader=False)
     one.become_follower(1)
     one.append_as_follower(batch.build([(None, b"x", NOW, ())] * 5, base_offset=0,

@@ -1,4 +1,4 @@
-"""Batches that are appended together, batches of a leader, and bytes that are none."""
+"""Batches appended as a group, batches from a leader, and bytes that are no batches."""
 
 import pytest
 

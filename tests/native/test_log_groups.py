@@ -1,4 +1,4 @@
-"""Batches appended together leave what one by one leave, with the sanitizers."""
+"""Group appends have the same result as single appends, with the sanitizers."""
 
 import filecmp
 import subprocess

@@ -1,4 +1,4 @@
-"""Damage amid a log: where it begins and ends, and who passes over it."""
+"""Damage in a log: its boundaries, and which readers skip it."""
 
 import pytest
 

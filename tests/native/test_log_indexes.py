@@ -1,4 +1,4 @@
-"""What the indexes of a segment have, and what is found by them: entries, damage, cuts, faults."""
+"""A segment's indexes: entries, lookups, damage, truncation, faults."""
 
 import pytest
 

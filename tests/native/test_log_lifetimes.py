@@ -1,4 +1,4 @@
-"""Logs opened, copied and let go of while others flush their directory, with the sanitizers."""
+"""Logs are opened, copied and released while other threads flush the directory, with sanitizers."""
 
 import subprocess
 

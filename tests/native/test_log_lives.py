@@ -1,4 +1,4 @@
-"""A log's life in which each thing is short once: in the end it is as if nothing had been."""
+"""A log's life in which each resource runs out once; afterwards it works as if nothing happened."""
 
 import pytest
 

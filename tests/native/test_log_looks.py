@@ -1,4 +1,4 @@
-"""Reads, times and epochs of a log, with faults and without."""
+"""Reads, time lookups and epoch lookups of a log, with and without faults."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""Random histories of one log, held against a list of batches.
+"""Random histories of one log, compared with a list of batches.
 
-The model knows each batch's offsets, time and bytes. After every step the ends agree; often whole
-reads, reads by time and look-ups of epochs do too.
+The model stores each batch's offsets, time and bytes. The boundaries are compared after every step,
+whole reads, reads by time and epoch lookups after many.
 """
 
 import random
@@ -72,7 +72,7 @@ class Model:
         kept = [b for b in self.batches if b[1] < offset]
         end = kept[-1][1] + 1 if kept else self.start
         if any(b[0] < self.start <= b[1] for b in self.batches) and end <= self.start:
-            return  # The start lies inside a batch: nothing here says what is left of it.
+            return  # The start lies inside a batch: the remaining records are unknown to the model.
         self.end = end if offset < self.end else self.end
         assert self.log.truncate(offset) == self.end
         self.batches = [b for b in self.batches if b[1] < self.end]

@@ -1,4 +1,4 @@
-"""A log is opened and closed, clean or not, on a disk that fails."""
+"""A log is opened and closed, cleanly or not, on a failing disk."""
 
 import pytest
 

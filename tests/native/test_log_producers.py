@@ -1,4 +1,4 @@
-"""Idempotent producers: what the log takes, answers from memory and refuses."""
+"""Idempotent producers: which batches the log accepts, recognises as duplicates and rejects."""
 
 import struct
 
@@ -126,7 +126,7 @@ def test_every_batch_that_may_be_sent_again_is_found_after_a_restart(tmp_path, c
     if count > 5:
         assert refused(again, count - 6) == 45
     assert again.end_offset == 10 + count
-    # New ones push out the oldest, whatever the restart brought back.
+    # New ones evict the oldest, also those that the restart restored.
     for sequence in range(count, count + 3):
         send(again, sequence)
     kept = range(max(0, count - 2), count + 3)

@@ -1,4 +1,4 @@
-"""Where a reader goes on, when the log changed while its last read was under way."""
+"""The position of the next read if the log changed during the previous one."""
 
 import ctypes
 from array import array
@@ -20,7 +20,7 @@ BUDGET_NS = 10**18
 
 
 class PausedDisk:
-    """The system's disk; `then` is called once, after the next pread."""
+    """The system's disk. `then` is called once, after the next pread."""
 
     def __init__(self, directory):
         libc = ctypes.CDLL(None)
@@ -58,7 +58,7 @@ def test_a_reader_goes_on_at_its_offset_after_a_truncation_during_its_last_read(
             one.append(make(1, size=37), NOW)
 
     disk.then = truncate
-    # Ends at offset 10, where the log ended when it began.
+    # The read ends at offset 10, the log's end when it began.
     one.read(3)
     assert disk.then is None and one.end_offset == 32
     data = one.read(10)

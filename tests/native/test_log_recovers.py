@@ -1,4 +1,4 @@
-"""What a start finds in a log's directory after a crash, and makes of it."""
+"""Recovery from the state of a log's directory after a crash."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A leader's high watermark, as the fetches of its followers and the metadata move it."""
+"""A leader's high watermark, advanced by its followers' fetches and by metadata."""
 
 import random
 import time
@@ -120,7 +120,7 @@ def test_a_busy_leader_waits_for_a_follower_that_is_about_to_join(directory):
     assert not fetch(one, 2, 0, begun)
     one.append(make(10), NOW)
     assert one.high_watermark == 20
-    # It has all that there was at its fetch before: it is caught up, though more came meanwhile.
+    # It has all records that existed at its previous fetch: it is caught up despite newer ones.
     assert not fetch(one, 2, 10, begun + 1)
     one.append(make(10), NOW)
     assert one.high_watermark == 20
@@ -190,7 +190,7 @@ def test_a_broker_that_began_anew_is_not_taken_for_the_one_before(directory):
     with pytest.raises(log.NotLeader):
         fetch(one, 2, 10, epoch=7)
     assert not fetch(one, 2, 9, epoch=-1)
-    # Of the future: the metadata has not arrived here yet.
+    # A newer epoch: the metadata has not arrived here yet.
     assert not fetch(one, 2, 10, epoch=9)
     assert fetch(one, 2, 10, epoch=8)
 

@@ -1,4 +1,4 @@
-"""A log that moves to another directory, gets another name, or another role."""
+"""A log moves to another directory, gets another name, or another role."""
 
 import pytest
 

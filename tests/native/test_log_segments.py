@@ -1,4 +1,4 @@
-"""One segment: its descriptor, the room that is taken ahead, cuts, reads and scans."""
+"""One segment: its descriptor, preallocated space, truncation, reads and scans."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Shortages of memory and room that only C meets: the callers see no damage in them."""
+"""Failures to allocate memory or space below the Python interface: callers see no damage."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""The tables of a log: leader epochs, producers, keys, index entries, names and error codes."""
+"""The log's tables: leader epochs, producers, keys, index entries, names and error codes."""
 
 import pytest
 

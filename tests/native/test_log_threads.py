@@ -1,4 +1,4 @@
-"""The log under threads, in C, with the sanitizers that see races, stray reads and leaks."""
+"""The log under threads, in C, with sanitizers for races, invalid accesses and leaks."""
 
 import subprocess
 

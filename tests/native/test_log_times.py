@@ -1,5 +1,8 @@
-"""Offsets by time, exact to the record, against a walk over all records: across segments, with
-times out of order, compressed, stamped by the broker, after restarts, compaction and damage."""
+"""Lookups by time, exact to the record, compared with a scan of all records.
+
+Across segments, with unordered times, compressed, stamped by the broker, after restarts, compaction
+and damage.
+"""
 
 import random
 
@@ -13,7 +16,7 @@ SMALL = {"internal.segment.bytes": 3_000, "index.interval.bytes": 300}
 
 
 def fill(one, chance, count, config, now=NOW):
-    """Batches of 1 to 6 records; times rise, jump back, and repeat."""
+    """Append batches of 1 to 6 records; times increase, jump back, and repeat."""
     for number in range(count):
         base = now + 100 * number + chance.choice((0, 0, 0, -5_000, 7_000))
         rows = [(b"k%d" % chance.randrange(40), chance.randbytes(chance.randrange(120)),
@@ -22,7 +25,7 @@ def fill(one, chance, count, config, now=NOW):
 
 
 def records_of(one):
-    """[(offset, timestamp)] of all records, as a consumer sees them."""
+    """Return [(offset, timestamp)] of all records, as a consumer sees them."""
     found, at = [], one.start_offset
     while at < one.end_offset:
         data = one.read(at, 1 << 20)
@@ -44,7 +47,7 @@ def check(one):
         found = one.offset_for_time(target)
         assert (found and found[:2]) == expected, target
     greatest = max(time for _, time in rows)
-    # Of the records that have it, Kafka names the first in its batch of the first segment.
+    # Among records with that time, Kafka returns the first in its batch of the first segment.
     assert one.offset_of_max_time()[:2] in [row for row in rows if row[1] == greatest]
 
 

@@ -1,4 +1,4 @@
-"""What is taken away from a log: retention, a new start, truncation, deletion."""
+"""Removal of records: retention, a new log start, truncation, deletion."""
 
 import pytest
 

@@ -1,5 +1,6 @@
-"""Maps of files that somebody cuts, damages, or that the disk cannot read: no page of one ends the
-process, and what is wrong is an error of its log directory or made anew.
+"""Memory-mapped files that are truncated, damaged or unreadable on disk.
+
+No page fault ends the process; the result is an error of the log directory or a rebuilt file.
 """
 
 import ctypes
@@ -20,7 +21,7 @@ from tests.native.test_log import NOW, checkpoint_of, make, offsets, opened
 from tests.native.test_recovery import SMALL, filled, whole
 
 ROOT = Path(__file__).resolve().parents[2]
-# One index entry for almost every batch, and more of them than a page of either index holds.
+# An index entry for almost every batch, more than fit into a page of either index.
 DENSE = {"internal.segment.bytes": 400_000, "index.interval.bytes": 100}
 BATCHES = 3000
 BEGIN = """
@@ -46,7 +47,7 @@ def path(tmp_path, memory):
 
 
 def ran(script, *arguments, **environment):
-    """In a process of its own: a fault that nobody takes ends it."""
+    """Run a script in a separate process, which an unhandled fault would end."""
     code = textwrap.dedent(BEGIN) + textwrap.dedent(script) + '\nprint("ok")\n'
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True,
@@ -67,7 +68,7 @@ def dense(directory, count=BATCHES):
 
 
 def find_all(one, step=37):
-    """By offset with a bound amid the segment, and by time."""
+    """Look up by offset with a bound inside the segment, and by time."""
     for offset in range(0, one.end_offset, step):
         assert offsets(one.read(offset, 1)) == [offset]
         found = offsets(one.read(offset, 700))
@@ -136,7 +137,8 @@ def test_an_index_that_is_cut_while_its_segment_is_written_is_whole_in_the_end(t
 
 
 def unreadable(folder, monkeypatch, what):
-    """The address of a disk whose reads of such files fail when the second value is called."""
+    """Return the address of a disk whose reads of such files fail once the second value is called.
+    """
     library = ctypes.CDLL(str(shim(folder)))
     library.shim_table.restype = ctypes.c_size_t
     monkeypatch.setenv("SHIM_ROOT", str(folder))
@@ -224,7 +226,7 @@ FOREIGN = """
 
 
 def test_faults_of_maps_that_are_not_the_logs_go_where_they_went_before(tmp_path):
-    # The sanitizers have handlers of their own.
+    # The sanitizers have their own handlers.
     plain = {"ASAN_OPTIONS": "detect_leaks=0:handle_sigbus=0", "TSAN_OPTIONS": "handle_sigbus=0"}
     done = ran(FOREIGN, tmp_path / "a", **plain)
     assert done.returncode == -7 and done.stdout == "found\n"
@@ -314,7 +316,7 @@ def test_the_indexes_of_every_segment_are_on_disk_after_a_roll_and_after_a_clean
     assert len(logs) > 6
     for file in logs:
         assert file.with_suffix(".index").exists() and file.with_suffix(".timeindex").exists()
-    # The greatest time of a segment is its time index's last entry.
+    # The largest time of a segment is its time index's last entry.
     assert struct.unpack(">qi", (tmp_path / f"e-0/{0:020}.timeindex").read_bytes()) == (NOW, 0)
 
 

@@ -1,4 +1,4 @@
-"""What native code counts, and the text that it writes of it."""
+"""Metrics counted in native code, and their text format."""
 
 from array import array
 

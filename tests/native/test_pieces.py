@@ -1,4 +1,4 @@
-"""Requests read in pieces: what the pieces hold together, repeats, refusals."""
+"""Requests decoded in pieces: the combined content, duplicates, rejected requests."""
 
 import random
 
@@ -23,7 +23,7 @@ def _pieces(key, version, message, repeats, elements_max=PLENTY, inner_max=PLENT
 
 
 def _leaves(message, path):
-    """[(key, element with everything around it)] of a request, in order."""
+    """Return [(key, element with its enclosing fields)] of a request, in order."""
     (name, keys), *below = path
     found = []
     for row in getattr(message, name) or ():
@@ -54,7 +54,7 @@ def _expected(leaves, repeats):
 def test_the_pieces_of_a_request_hold_each_element_of_it_once(repeats):
     for key, version in ASKED:
         if elements.of(key).repeats == KEEP != repeats:
-            continue   # What has no key has no repeats.
+            continue  # Elements without a key have no duplicates.
         rng = random.Random(f"{key} {version} {repeats}")
         for size in (1, 2, 3, 1000):
             message = random_message(rng, tables.name_of("request", key), version)
@@ -66,7 +66,7 @@ def test_the_pieces_of_a_request_hold_each_element_of_it_once(repeats):
             while (piece := pieces.next(size)) is not None:
                 part = _leaves(piece, path)
                 assert len(part) <= size * (2 if repeats == TWICE else 1), (key, version)
-                # TWICE gives the repeat whole, and of a repeat's key only the first.
+                # TWICE contains the whole duplicate, and only the first field of its key.
                 found += part
                 for field in tables.message(tables.name_of("request", key)).fields:
                     if field.name != path[0][0]:

@@ -1,5 +1,4 @@
-"""Client quotas: rates over sliding samples, who shares them, and what is forgotten
-(quotas_units.c)."""
+"""Client quotas: rates over sliding samples, shared quotas, and expiry (quotas_units.c)."""
 
 import pytest
 

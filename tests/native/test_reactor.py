@@ -1,7 +1,7 @@
-"""Connections, order of answers, waits, misses, limits and ends, seen from the client's side.
+"""Connections, response order, waits, misses, limits and closing, seen from the client's side.
 
-The reactor runs around a stand-in for serve (reactor_server.c) with the address sanitizer; every
-server ends having let go of all requests, ranges and buffers.
+The reactor runs with a stub of serve (reactor_server.c) and the address sanitizer; at its end every
+server must have released all requests, ranges and buffers.
 """
 
 import contextlib
@@ -167,7 +167,7 @@ def test_a_large_body_arrives_whole_in_small_pieces(server):
 def test_a_client_that_leaves_amid_a_large_body_is_let_go(server):
     with server.connect() as c:
         c.send(request(PRODUCE, 1, "A", 0, FILE[:1000] * 400)[:300_000])
-    eventually(lambda: server.stats()["connections"] == 1, 10)   # Not only when the frame is late.
+    eventually(lambda: server.stats()["connections"] == 1, 10)  # Before the frame times out.
 
 
 def test_a_body_stays_in_place_while_later_bytes_arrive(server):
@@ -192,7 +192,7 @@ def test_silent_requests_before_the_end_of_input_still_count(server):
 @pytest.mark.parametrize("reset", [False, True])
 def test_a_client_that_leaves_while_its_request_waits_is_let_go(server, letter, reset):
     if letter == "H" and not reset:
-        key = FETCH  # nobody would wait for its answer; a Produce ends by its own deadline
+        key = FETCH  # no client would wait for its response; a Produce ends by its own deadline
     else:
         key = PRODUCE
     c = server.connect()
@@ -259,7 +259,7 @@ def test_input_buffers_stay_below_their_limit_and_everyone_gets_on():
     def send_and_take(server):
         for i in range(3):
             frame_bytes, answered = request(PRODUCE, i, "A", 0, body), False
-            # Whom this machine keeps from sending is closed as one that stalls is, and comes again.
+            # A client that this machine delays is closed like a stalled one, and reconnects.
             while not answered:
                 with contextlib.suppress(Closed), server.connect(wait_s=30) as c:
                     c.send(frame_bytes[:300_000])
@@ -323,14 +323,14 @@ def test_one_client_with_large_answers_leaves_the_others_their_turn():
 
 
 def arrived_ns(stream: socket.socket) -> int:
-    """When the kernel got the next byte, which is taken."""
+    """Receive the next byte and return the time at which it arrived in the kernel."""
     _, [(_, _, stamp)], _, _ = stream.recvmsg(1, 64)
     seconds, nanoseconds = struct.unpack("qq", stamp)
     return seconds * 10**9 + nanoseconds
 
 
 def is_stopped(pid: int) -> bool:
-    """All its threads: one that has yet to hear of it would take events with it."""
+    """Return True if all threads are stopped: a running one would still handle events."""
     states = [task.joinpath("stat").read_text().rpartition(") ")[2][0]
               for task in Path(f"/proc/{pid}/task").iterdir()]
     return set(states) == {"T"}
@@ -342,7 +342,7 @@ def test_a_long_answer_goes_on_after_what_others_have_asked_meanwhile():
             c.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         small.ask(PRODUCE, "A")
         big.post(FETCH, 0, "R", 60_000_000)
-        # Until the sockets hold what they can: a turn that is stopped would go on with its work.
+        # Until the sockets are full: a turn that SIGSTOP interrupts would continue its work first.
         sent = [0]
         while sent.count(sent[-1]) < 10 or not sent[-1]:
             time.sleep(0.02)
@@ -467,11 +467,11 @@ def test_stop_answers_what_is_in_flight_and_closes():
     with ReactorServer(drain_ms=10_000) as server:
         with server.connect() as fetch, server.connect() as produce, server.connect() as idle:
             idle.ask(PRODUCE, "A")
-            # The question itself; an answer may be here before it is counted as gone.
+            # The request itself; its response may arrive before the counter decreases.
             eventually(lambda: server.stats()["requests_in_flight"] == 1)
             fetch.post(FETCH, 1, "D", 60_000)
             produce.post(PRODUCE, 1, "W", 2000)
-            # What the reactor has not read is not in flight.
+            # Requests that the reactor has not read are not in flight.
             eventually(lambda: server.stats()["requests_in_flight"] == 3)
             server.process.stdin.close()
             server.process.stdin = None

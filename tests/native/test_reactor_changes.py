@@ -1,4 +1,4 @@
-"""Threads, listeners and limits that change while the reactors run and serve."""
+"""Threads, listeners and limits change while the reactors run and serve."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ def eventually(holds, wait_s: float = 5.0) -> None:
 
 
 def accepted(server: ReactorServer):
-    """A connection that is served: one that ended a moment ago may still be counted."""
+    """Return an accepted connection: a connection that just closed may still be counted."""
     end_s = time.monotonic() + 5
     while True:
         c = server.connect()
@@ -56,7 +56,7 @@ def test_two_connections_that_come_one_after_the_other_go_to_different_threads()
         for _ in range(24):
             opened.append(server.connect())
             served_by.append(opened[-1].ask(PRODUCE, "G"))
-        # Wherever the kernel has the first of a pair arrive, the second evens it out.
+        # Wherever the kernel accepts the first of a pair, the second restores the balance.
         assert all(len(set(served_by[at:at + 2])) == 2 for at in range(0, 24, 2)), served_by
         for c in opened:
             c.close()

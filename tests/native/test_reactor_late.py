@@ -1,4 +1,4 @@
-"""Frames that do not arrive, and what a connection is closed for by then."""
+"""Incomplete frames, and the timeouts that close their connections."""
 
 import struct
 import time
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def test_a_frame_that_stops_amid_its_bytes_ends_its_connection_after_30_s():
-    """However much of it has arrived: a large buffer is made smaller meanwhile."""
+    """The timeout does not depend on the received amount: a large buffer shrinks in between."""
     beginnings = [struct.pack(">i", 1000), struct.pack(">i", 1000) + b"x" * 900,
                   struct.pack(">i", 1 << 20) + b"x" * 10,
                   struct.pack(">i", 1 << 20) + bytes(400_000)]

@@ -1,4 +1,4 @@
-"""The parts that reactors are made of, each alone at its borders."""
+"""The parts of reactors, each in isolation at its limits."""
 
 import pytest
 
@@ -14,7 +14,7 @@ PLAYED = {
     "reactor_stores": ("calloc", "fstatfs", "malloc", "realloc", "uname"),
 }
 SCENES = [(program, scene) for program in PARTS for scene in names(program)]
-pytestmark = pytest.mark.timeout(300)   # the first one builds
+pytestmark = pytest.mark.timeout(300)  # the first test builds
 
 
 @pytest.mark.parametrize("program, scene", SCENES, ids=[scene for _, scene in SCENES])

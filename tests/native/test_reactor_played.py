@@ -1,6 +1,6 @@
-"""What reactors do when, with a clock, a kernel and a serve that the scenes play.
+"""The timing of reactors, with simulated clock, kernel and serve.
 
-Each scene is a process of a few milliseconds. No time passes in it but by its own word.
+Each scene is a process of a few milliseconds. Time advances only when the scene says so.
 """
 
 import pytest
@@ -17,11 +17,11 @@ PLAYED = ("accept4", "calloc", "clock_gettime", "epoll_ctl", "epoll_wait", "gets
 PROGRAMS = ("reactor_answers", "reactor_buffers", "reactor_deadlines", "reactor_doors",
             "reactor_ends", "reactor_guards", "reactor_quotas", "reactor_repeats", "reactor_rounds",
             "reactor_sends", "reactor_starts")
-# What one of them plays besides.
+# Functions that a program replaces in addition.
 MORE = {"reactor_starts": ("bind", "epoll_create1", "eventfd", "getaddrinfo", "listen",
                            "pthread_create", "setsockopt", "socket", "timerfd_create")}
 SCENES = [(program, scene) for program in PROGRAMS for scene in names(program)]
-pytestmark = pytest.mark.timeout(600)   # the first one builds
+pytestmark = pytest.mark.timeout(600)  # the first test builds
 
 
 @pytest.mark.parametrize("program, scene", SCENES, ids=[scene for _, scene in SCENES])

@@ -108,7 +108,7 @@ def test_a_topic_without_grant_is_a_miss_that_python_decides(reactors, connectio
 @pytest.mark.parametrize("key, version", [(raw.PRODUCE, 9), (raw.FETCH, 12)])
 def test_a_grant_that_is_void_before_its_request_goes_on_is_asked_for_again(
         reactors, connection, key, version):
-    # A partition became ready, or rights changed, between the verdict and the second look.
+    # A partition became available, or ACLs changed, between the verdict and the second check.
     body = (raw.produce_body(version, "t", [(0, raw.batch())]) if key == raw.PRODUCE
             else raw.fetch_body(version, [("t", [(0, 0, 100, -1)])]))
     connection.send(raw.frame(raw.header(key, version, 4) + body))
@@ -119,7 +119,7 @@ def test_a_grant_that_is_void_before_its_request_goes_on_is_asked_for_again(
     [event] = taken(reactors)
     reactors.resume(event.token, [29])
     assert b"\x02t\x02\0\0\0\0\0\x1d" in connection.receive()
-    # Not for ever: then it is an error at which clients try again.
+    # Not forever: then it is an error that clients retry.
     connection.send(raw.frame(raw.header(key, version, 4) + body))
     for _ in range(1 + MISSES_ROUNDS_MAX):
         [event] = taken(reactors)

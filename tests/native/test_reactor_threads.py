@@ -1,4 +1,5 @@
-"""Reactors, io workers, a clock and a control plane on many connections at once, sanitized."""
+"""Reactors, io workers, a clock and a control plane on many connections at once, with sanitizers.
+"""
 
 import random
 import socket
@@ -17,7 +18,7 @@ AMOUNTS = {"R": 40_000, "B": 20_000, "M": 20}
 
 
 def one_of_each(source: random.Random, correlation_id: int) -> tuple[bytes, bool]:
-    """A random request, and whether it will be answered."""
+    """Return a random request, and True if it will be answered."""
     key, letters = source.choice(CHOICES)
     letter = source.choice(letters)
     amount = source.randrange(AMOUNTS.get(letter, 12))

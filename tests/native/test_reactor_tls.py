@@ -1,4 +1,4 @@
-"""TLS without a reactor: records, refusals and names, between two ends in one process."""
+"""TLS without a reactor: records, rejections and names, between two ends in one process."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.native.scenes import names, play
 
 PARTS = ("net/tls.c", "net/tls_name.c", "net/transport_tls.c", "net/transport_plain.c")
 LINKED = "-Wl,--wrap=send,--wrap=recv,--no-as-needed,-lssl,-lcrypto"
-pytestmark = pytest.mark.timeout(300)   # the first one builds
+pytestmark = pytest.mark.timeout(300)  # the first test builds
 
 
 @pytest.mark.parametrize("scene", names("reactor_tls"))

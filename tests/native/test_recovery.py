@@ -1,4 +1,4 @@
-"""What a kill, a power cut or a damaged file leaves behind, and what an open makes of it."""
+"""Recovery of a log after a kill, a power cut or file damage."""
 
 import os
 import random
@@ -190,11 +190,11 @@ def test_damaged_indexes_are_rebuilt(directory, tmp_path, extension, damage, sta
 
 
 def go_back(file):
-    """Makes two entries in the middle of a time index earlier than all before them."""
+    """Make two entries in the middle of a time index earlier than all before them."""
     entries = list(struct.iter_unpack(">qi", file.read_bytes()))
     middle = len(entries) // 2
     assert middle + 1 < len(entries)
-    # The second rises above the first: a search that ends there finds nothing wrong.
+    # The second is larger than the first: a search that ends there notices nothing.
     for at in (middle, middle + 1):
         entries[at] = (entries[0][0] - 100 + at, entries[at][1])
     file.write_bytes(b"".join(struct.pack(">qi", *entry) for entry in entries))
@@ -421,13 +421,13 @@ def mutate(chance, file):
 
 
 def bodies(data):
-    """{base offset: what a batch's checksum covers, and the checksum}."""
+    """Return {base offset: the bytes that a batch's checksum covers, and the checksum}."""
     return {header.base_offset: bytes(data[position + 17:position + 12 + header.batch_length])
             for position, header in batch.walk(data)}
 
 
 def judge(before, offset, data, log_is_whole):
-    """Holds what was read against what was appended."""
+    """Compare the data read with the appended data."""
     try:
         found = [(header, bytes(data[position:position + 12 + header.batch_length]))
                  for position, header in batch.walk(data)]
@@ -438,7 +438,7 @@ def judge(before, offset, data, log_is_whole):
         if log_is_whole:
             assert content[17:] == before[header.base_offset], header
         elif len(content) == 12 + header.batch_length and batch.crc_ok(content):
-            # No checksum covers the base offset.
+            # The base offset is not covered by a checksum.
             assert content[17:] in before.values(), header
     if log_is_whole and found:
         first = found[0][0]
@@ -459,7 +459,7 @@ def test_the_judge_of_reads_sees_another_batch_and_another_place(directory):
     data[-1] ^= 1
     with pytest.raises(AssertionError):
         judge(before, 2, data, True)
-    # A reader is told of that by the checksum.
+    # A reader detects that by the checksum.
     judge(before, 2, data, False)
 
 
@@ -472,7 +472,7 @@ def damage_some(chance, folder, kinds):
 
 
 def closed_with(directory, chance):
-    """(how to open a closed log again, what was appended to it)."""
+    """Return (how to reopen a closed log, the data appended to it)."""
     one = filled(directory, 60, SMALL, producer_id=9, producer_epoch=1)
     one.become_leader(1)
     one.append(make(1), NOW)
@@ -489,7 +489,7 @@ def test_no_damage_of_any_file_brings_more_than_an_error(tmp_path, seed, kinds):
     chance = random.Random(seed)
     directory = log.LogDir(tmp_path, 2)
     saved, before = closed_with(directory, chance)
-    # What is derived is made anew: it takes no record along, and puts none in another's place.
+    # Derived files are rebuilt without losing or misplacing records.
     whole_log = ".log" not in list(damage_some(chance, tmp_path / "t-0", kinds))
     made = make(1, producer_id=9, producer_epoch=1, base_sequence=120)
 
@@ -505,8 +505,7 @@ def test_no_damage_of_any_file_brings_more_than_an_error(tmp_path, seed, kinds):
         if whole_log:
             assert again.end_offset == 121 and bodies(whole(again)) == before
         if whole_log and "clean" not in saved:
-            # Indexes are looked at. Two records in each batch, 1 ms apart, and 10 ms from batch to
-            # batch.
+            # Indexes are checked. Batches have two records, 1 ms apart, and are 10 ms apart.
             times = [NOW + 10 * (offset // 2) + offset % 2 for offset in range(120)]
             assert again.offset_of_max_time()[0] == 119
             for at in sorted(chance.sample(range(592), 40)):
@@ -528,7 +527,7 @@ def test_no_damage_of_any_file_brings_more_than_an_error(tmp_path, seed, kinds):
             except (log.LogError, batch.BatchError):
                 pass
         if whole_log:
-            # The batch that the truncation fell into went with it.
+            # The batch containing the truncation offset was removed with it.
             assert again.start_offset == 50 and 99 <= again.end_offset <= 100
             assert set(bodies(whole(again))) == set(range(50, again.end_offset, 2))
         again.close(NOW)

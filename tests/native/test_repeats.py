@@ -1,4 +1,4 @@
-"""Answers that are given again: the native table (repeats_units.c), and its entries in Python."""
+"""Cached responses: the native table (repeats_units.c), and its entries in Python."""
 
 import subprocess
 
@@ -19,7 +19,7 @@ def test_many_answers_and_threads_that_end_them(sanitizer):
 
 
 def _answered(repeat, body=b"body", **more):
-    """A request that was answered with FRAME."""
+    """A request whose response was FRAME."""
     context = RequestContext(token=1, api_key=68, api_version=1, **more)
     context.repeat = repeat
     if body is not None:

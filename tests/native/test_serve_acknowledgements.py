@@ -1,4 +1,4 @@
-"""What a Produce waits for: its coordinator, replicas, the disk (serve_acknowledgements.c)."""
+"""Conditions for a Produce response: coordinator, replicas, disk (serve_acknowledgements.c)."""
 
 import pytest
 
@@ -20,7 +20,7 @@ SCENES = {
 }
 
 
-@pytest.mark.timeout(300)  # the first of them builds it
+@pytest.mark.timeout(300)  # the first test builds
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_acknowledgements(tmp_path, scene):
     play_watched("serve_acknowledgements", SERVE, tmp_path / "data", scene, played=CACHE)

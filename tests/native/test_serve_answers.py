@@ -1,4 +1,4 @@
-"""Fetch and Produce of each version, and their answers byte by byte (serve_answers.c)."""
+"""Fetch and Produce of each version, and their responses byte by byte (serve_answers.c)."""
 
 import pytest
 
@@ -12,7 +12,7 @@ SCENES = {
 }
 
 
-@pytest.mark.timeout(300)  # the first of them builds it
+@pytest.mark.timeout(300)  # the first test builds
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_answers(tmp_path, scene):
     play_watched("serve_answers", SERVE, tmp_path / "data", scene, played=CACHE)

@@ -1,5 +1,5 @@
-"""Requests that are cut off or not legal, versions, long answers from the disk, no memory
-(serve_bounds.c)."""
+"""Truncated and invalid requests, versions, long responses from disk, no memory (serve_bounds.c).
+"""
 
 import pytest
 
@@ -15,7 +15,7 @@ SCENES = {
 }
 
 
-@pytest.mark.timeout(300)  # the first of them builds it
+@pytest.mark.timeout(300)  # the first test builds
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_bounds(tmp_path, scene):
     play_watched("serve_bounds", SERVE, tmp_path / "data", scene, played=CACHE)

@@ -1,5 +1,4 @@
-"""How much a fetch has, what it waits for and what is read from the disk first
-(serve_fetches.c)."""
+"""The size of a fetch, its waits, and reads from disk before it (serve_fetches.c)."""
 
 import pytest
 
@@ -22,7 +21,7 @@ SCENES = {
 }
 
 
-@pytest.mark.timeout(300)  # the first of them builds it
+@pytest.mark.timeout(300)  # the first test builds
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_fetches(tmp_path, scene):
     play_watched("serve_fetches", SERVE, tmp_path / "data", scene, played=PLAYED)

@@ -1,4 +1,4 @@
-"""Produces of one turn that are appended together (serve_groups.c)."""
+"""Produce requests of one turn that are appended as a group (serve_groups.c)."""
 
 import pytest
 
@@ -17,7 +17,7 @@ SCENES = {
 }
 
 
-@pytest.mark.timeout(300)  # the first of them builds it
+@pytest.mark.timeout(300)  # the first test builds
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_groups(tmp_path, scene):
     play_watched("serve_groups", SERVE, tmp_path / "data", scene, played=PLAYED)

@@ -16,7 +16,7 @@ SCENES = {
 }
 
 
-@pytest.mark.timeout(300)  # the first of them builds it
+@pytest.mark.timeout(300)  # the first test builds
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_limits(tmp_path, scene):
     play_watched("serve_limits", SERVE, tmp_path / "data", scene, played=CACHE)

@@ -1,5 +1,5 @@
-"""The scenes that run with sanitizers elsewhere, here as brokers are built: without assert_slow, at
-their speed."""
+"""Scenes that other tests run with sanitizers, here with release flags: no assert_slow, full speed.
+"""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.native.programs import SERVE, built, check_ok
 from tests.native.test_serve_requests import SCENES as REQUESTS
 from tests.native.test_tails import SCENES as TAILS
 
-pytestmark = pytest.mark.timeout(300)  # the first of them builds it
+pytestmark = pytest.mark.timeout(300)  # the first test builds
 
 
 @pytest.mark.parametrize("scene", REQUESTS.values(), ids=REQUESTS.keys())

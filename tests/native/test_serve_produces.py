@@ -1,4 +1,4 @@
-"""What a Produce is refused for, and what workers do for it (serve_produces.c)."""
+"""Rejected Produce requests, and the work of io workers for Produce (serve_produces.c)."""
 
 import pytest
 
@@ -19,7 +19,7 @@ SCENES = {
 }
 
 
-@pytest.mark.timeout(300)  # the first of them builds it
+@pytest.mark.timeout(300)  # the first test builds
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_produces(tmp_path, scene):
     play_watched("serve_produces", SERVE, tmp_path / "data", scene, played=PLAYED)

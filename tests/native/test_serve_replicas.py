@@ -1,5 +1,4 @@
-"""What followers fetch and what that moves, and which replica a consumer is sent to
-(serve_replicas.c)."""
+"""Fetches of followers and their effects, and preferred read replicas (serve_replicas.c)."""
 
 import pytest
 
@@ -18,7 +17,7 @@ SCENES = {
 }
 
 
-@pytest.mark.timeout(300)  # the first of them builds it
+@pytest.mark.timeout(300)  # the first test builds
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_replicas(tmp_path, scene):
     play_watched("serve_replicas", SERVE, tmp_path / "data", scene, played=PLAYED)

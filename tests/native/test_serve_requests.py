@@ -1,4 +1,4 @@
-"""Produce and Fetch that wait or are parked while what they hold changes, with the sanitizers."""
+"""Waiting and parked Produce and Fetch requests while their objects change, with sanitizers."""
 
 import subprocess
 

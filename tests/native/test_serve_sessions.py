@@ -1,4 +1,4 @@
-"""Fetch sessions: what is news, whose turn it is, and how they end (serve_sessions.c)."""
+"""Fetch sessions: changed partitions, their order, and the end of sessions (serve_sessions.c)."""
 
 import pytest
 
@@ -12,7 +12,7 @@ SCENES = {
 }
 
 
-@pytest.mark.timeout(300)  # the first of them builds it
+@pytest.mark.timeout(300)  # the first test builds
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_sessions(tmp_path, scene):
     play_watched("serve_sessions", SERVE, tmp_path / "data", scene, played=CACHE)

@@ -1,4 +1,4 @@
-"""What serve looks things up in, and answers that grow or share copies (serve_tables.c)."""
+"""The lookup tables of serve, and responses that grow or share copies (serve_tables.c)."""
 
 import pytest
 
@@ -15,7 +15,7 @@ SCENES = {
 }
 
 
-@pytest.mark.timeout(300)  # the first of them builds it
+@pytest.mark.timeout(300)  # the first test builds
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_tables(scene):
     play_watched("serve_tables", SERVE, scene, played=PLAYED)

@@ -1,4 +1,4 @@
-"""Fetch sessions by themselves, sanitized: age, slots, room, order (sessions_units.c)."""
+"""Fetch sessions in isolation, with sanitizers: age, slots, limits, order (sessions_units.c)."""
 
 import subprocess
 

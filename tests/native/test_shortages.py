@@ -1,4 +1,4 @@
-"""What is short (descriptors, memory, room) is refused and tried again; no disk failed of it."""
+"""Lack of descriptors, memory or space is rejected and retried; it is never a disk failure."""
 
 import ctypes
 import errno
@@ -25,9 +25,11 @@ LIBC.pwrite.restype = ctypes.c_ssize_t
 
 
 class Short:
-    """A disk where opening what `wanted` says of its path is refused with `error`, while that is
-    set; `creates`: only where that would make the file; `syncs`: fdatasync and fsync too; `writes`:
-    and every pwrite."""
+    """A disk that fails with `error`, while set, to open paths for which `wanted` returns True.
+
+    creates: only if the open would create the file. syncs: fdatasync and fsync fail too. writes:
+    every pwrite fails too.
+    """
 
     def __init__(self, error=0, wanted=lambda path: True, syncs=False):
         self.error, self.wanted, self.syncs = error, wanted, syncs
@@ -66,7 +68,7 @@ class Short:
 
 @pytest.fixture
 def short(tmp_path):
-    """(directory, disk) to be made short of something."""
+    """(directory, disk): the disk can be made to fail."""
     directory, disk = log.LogDir(tmp_path, 2), Short()
     directory.set_disk(disk.table)
     yield directory, disk
@@ -200,7 +202,7 @@ def test_indexes_without_room_are_written_by_a_later_flush_than_their_segment(sh
 
 
 def follower_at(data, offset):
-    """The batches with their offsets moved so that the first begins at `offset`."""
+    """Return the batches with offsets moved so that the first begins at `offset`."""
     moved = bytearray(data)
     for position, header in batch.walk(data):
         struct.pack_into(">q", moved, position, header.base_offset + offset)
@@ -243,7 +245,7 @@ def test_a_log_that_both_lanes_of_flushes_put_off_waits_once(short):
     logs = [opened(directory, "t", partition, config={
         "flush.messages": 1, "internal.segment.bytes": 2_000}) for partition in range(3)]
     disk.error, disk.wanted = errno.EMFILE, lambda path: path == "."
-    # Each append is a group commit's, and each roll the other lane's.
+    # Each append belongs to a group commit, and each roll to the other lane.
     for _ in range(20):
         for one in logs:
             one.append(make(1, size=1_500), NOW)
@@ -380,7 +382,7 @@ def _until(done, wait_s=30):
 
 
 def sealed(directory, batches=40, **config):
-    """The checkpoint of a log whose first segment is sealed, at a clean stop."""
+    """Return the checkpoint of a log with a sealed first segment, after a clean stop."""
     one = opened(directory, config={"index.interval.bytes": 0, "internal.segment.bytes": 1 << 20,
                                     "segment.ms": 1_000, **config})
     for number in range(batches):
@@ -413,7 +415,7 @@ def test_an_index_is_made_anew_also_when_a_shortage_ended_the_first_try(short, t
     index = tmp_path / "t-0" / f"{0:020}.index"
     index.unlink()
     again = opened(directory, leader=False, **state)
-    # It is written, and cannot be opened to be read.
+    # The file is written but cannot be opened for reading.
     disk.error = errno.EMFILE
     disk.wanted = lambda path: path.endswith(".index") and index.exists() and index.stat().st_size
     with pytest.raises(log.LogError):
@@ -441,18 +443,19 @@ def test_retention_never_sees_the_early_timestamps_of_an_index_that_is_being_mad
 
     disk.error, disk.wanted = errno.EMFILE, look
     assert offsets(again.read(600))[0] == 600
-    # Opened to be read first, then to be written, twice while the entries are made.
+    # Opened for reading first, then for writing, twice while the entries are created.
     assert len(seen) > 4 and set(seen) == {NOW + 699}
 
 
 def test_logs_that_nobody_waits_for_are_flushed_when_too_many_files_are_open(tmp_path):
-    """Else what was acknowledged from the page cache keeps its descriptors until there are none."""
+    """Otherwise acknowledged but unflushed logs would hold their descriptors until none are left.
+    """
     directory = log.LogDir(tmp_path, 1, open_files_max=4)
     logs = [opened(directory, partition=number) for number in range(40)]
     for one in logs:
         one.append(make(1), NOW)
     end_s = time.monotonic() + 60
     while directory.stats()["open_files"] > 8 and time.monotonic() < end_s:
-        logs[-1].append(make(1), NOW)   # What is flushed is closed at the next look.
+        logs[-1].append(make(1), NOW)  # Flushed files are closed at the next check.
         time.sleep(0.01)
     assert directory.stats()["open_files"] <= 8

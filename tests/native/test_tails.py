@@ -1,4 +1,4 @@
-"""What many readers of a log's tail are sent, and when they wait for more, with the sanitizers."""
+"""Records sent to many tailing readers, and the readers' waits, with the sanitizers."""
 
 import subprocess
 

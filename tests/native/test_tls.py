@@ -1,4 +1,4 @@
-"""TLS in the reactors, with Python's ssl module on the other side."""
+"""TLS in the reactors, with Python's ssl module as the client."""
 
 import errno
 import os
@@ -29,7 +29,7 @@ WAIT_S = 20.0
 
 
 class Server:
-    """Reactors that answer every request with its own body. `events`: what else has come."""
+    """Reactors that echo the body of every request. `events`: all other events."""
 
     def __init__(self, **settings):
         self.tls = TlsServer()
@@ -48,7 +48,7 @@ class Server:
         self.reactors.stop(1000)
 
     def serve(self, wait_s: float = 0.0) -> None:
-        """Answers what has come, or comes within wait_s."""
+        """Answer the pending requests and those that arrive within wait_s."""
         if not select.select([self.reactors], [], [], wait_s)[0]:
             return
         for event in self.reactors.poll():
@@ -73,7 +73,7 @@ class Server:
         return self.reactors.stats()[name]
 
     def ask(self, connection, body: bytes) -> bytes:
-        """Sends a request and returns its answer, while serve() goes on."""
+        """Send a request and return its response, while serve() runs."""
         request = memoryview(raw.frame(raw.header(raw.METADATA, 9, 7) + body))
         connection.setblocking(False)
         got, end_s = b"", time.monotonic() + WAIT_S
@@ -103,7 +103,7 @@ def trusting(authority: Authority, own=None, tmp_path: Path | None = None) -> ss
 
 
 def ends(connection: socket.socket) -> bool:
-    """Whether the other side closes, in order or not."""
+    """Return True if the peer closes, cleanly or not."""
     try:
         while connection.recv(1 << 16):
             pass
@@ -178,7 +178,7 @@ def test_new_connections_get_a_new_certificate_and_none_is_cut(server):
         server.tls.use(chain=renewed.chain, key=renewed.key)
         with server.connect(context, session=session) as fresh:
             assert fresh.getpeercert(True) != first
-            assert not fresh.session_reused      # A ticket is its context's own.
+            assert not fresh.session_reused  # A ticket belongs to one context.
             assert server.ask(fresh, b"new") == b"new"
         assert server.ask(old, b"old") == b"old"
 
@@ -236,7 +236,7 @@ def test_the_name_that_a_client_asks_for_makes_no_difference(server):
             assert server.ask(connection, b"x") == b"x"
 
 
-# ---- clients' certificates
+# ---- client certificates
 
 
 def asked_for(client_auth: str, **more) -> dict:
@@ -301,7 +301,7 @@ def test_a_certificate_of_more_than_64_kib_is_refused(tmp_path, names, passes):
         try:
             with server.connect(trusting(CA, own, tmp_path)) as connection:
                 assert passes or ends(connection)
-        except OSError:  # the broker may have closed before the client was done
+        except OSError:  # the broker may have closed before the client finished
             assert not passes
         event = server.next_event()
         assert isinstance(event, Connected) if passes else event.reason == "excessive message size"
@@ -338,7 +338,7 @@ def test_names_are_written_as_java_writes_them(tmp_path):
                 'O=A\\, \\"B\\" \\+ C\\=\\<D\\>\\; \\\\\\#,L=Köln,ST=NRW,C=DE')
 
 
-# ---- what is no TLS, or no longer
+# ---- invalid and broken TLS
 
 
 def test_plain_text_on_a_tls_port_is_named(server):
@@ -407,7 +407,7 @@ def test_hostile_bytes_end_their_connection_and_no_other(server, random_source, 
                     plain.shutdown(socket.SHUT_WR)
                     ends(plain)
                 except OSError as error:
-                    # It has been ended already.
+                    # It is already closed.
                     assert isinstance(error, ConnectionError) or error.errno == errno.ENOTCONN
         assert server.ask(good, b"still here") == b"still here"
     end_s = time.monotonic() + WAIT_S
@@ -417,7 +417,7 @@ def test_hostile_bytes_end_their_connection_and_no_other(server, random_source, 
 
 
 def hello_of(context: ssl.SSLContext) -> bytes:
-    """The first flight of a handshake."""
+    """Return the first flight of a handshake."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
     with pytest.raises(ssl.SSLWantReadError):
@@ -426,7 +426,7 @@ def hello_of(context: ssl.SSLContext) -> bytes:
 
 
 def test_an_endless_handshake_has_a_limit(server):
-    # Records of a ClientHello that announces 16 MB.
+    # Records of a ClientHello with a declared size of 16 MB.
     with socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S) as connection:
         body = b"\x01\xff\xff\xff" + bytes(16000)
         record = b"\x16\x03\x01" + len(body).to_bytes(2, "big") + body
@@ -441,7 +441,7 @@ def test_an_endless_handshake_has_a_limit(server):
 
 
 def test_renegotiation_is_refused(server):
-    # With TLS 1.2, the only one that had it, and the tool that asks for it by the letter R.
+    # With TLS 1.2, the last version that has renegotiation; s_client starts it with the letter R.
     with subprocess.Popen(
             ["openssl", "s_client", "-connect", f"127.0.0.1:{server.port}", "-tls1_2"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as client:
@@ -461,7 +461,7 @@ def test_no_compression_is_agreed_on_and_old_versions_are_not_offered(server):
         assert b"Compression: NONE" in done.stdout
 
 
-# What testssl.sh looks for, by OpenSSL's names of groups of cipher suites.
+# The groups of cipher suites that testssl.sh checks, by OpenSSL's names.
 @pytest.mark.parametrize("weak", ["eNULL", "aNULL", "EXPORT", "LOW", "RC4", "3DES", "IDEA", "SEED",
                                   "MD5", "PSK", "SRP", "kRSA"])
 def test_weak_cipher_suites_are_refused(server, weak):
@@ -473,7 +473,7 @@ def test_weak_cipher_suites_are_refused(server, weak):
 
 
 def test_strong_cipher_suites_have_forward_secrecy_and_authenticated_encryption(server):
-    """What a client that takes anything gets, in either version."""
+    """Return the cipher that a client without restrictions gets, in either version."""
     for version, wanted in (("-tls1_3", b"TLS_AES_128_GCM_SHA256"),
                             ("-tls1_2", b"ECDHE-ECDSA-AES")):
         done = subprocess.run(
@@ -513,7 +513,7 @@ def test_an_idle_connection_takes_little_memory(server):
         for _ in range(count):
             connection = server.connect(context)
             server.ask(connection, b"x" * 1000)
-            # Only our side is measured: the client's session goes, its socket stays.
+            # Only our side is measured: the client's session is dropped, its socket remains.
             held.append(connection.detach())
             del connection
         each = (resident_bytes() - before) / count
