@@ -77,6 +77,9 @@ class World:
     async def call_listener(self, what, partitions):
         self.calls.append((what, partitions))
 
+    async def commit_stored_by_listener(self):
+        self.calls.append(("commit stored", None))
+
     async def commit_before_revoke(self):
         self.calls.append(("commit", [tp for tp, state in self.subscription.states.items()
                                       if state.revoking]))

@@ -158,9 +158,9 @@ class Consumer:
         end_s = time.monotonic() + timeout
         while True:
             event.clear()
-            offsets = core.polled()
-            if offsets is not None:
-                core.auto_commit(offsets)
+            due = core.polled()
+            if due is not None:
+                core.auto_commit(due)
             if core.attention:
                 await core.attend(max(0.0, end_s - time.monotonic()))
             # Let the fetch tasks run even if the application polls without pause. Do it before
@@ -312,8 +312,7 @@ class Consumer:
     def commit_async(self, offsets: Mapping[TopicPartition, Any] | None = None,
                      callback: Callable[..., Any] | None = None) -> None:
         """Commit in the background, then call callback(offsets, error or None)."""
-        given = self._core.committable() if offsets is None else offsets
-        self._core.commit_in_background(given, callback)
+        self._core.commit_in_background(self._core.commit_request(offsets), callback)
 
     def store_offsets(self, offsets: Mapping[TopicPartition, Any] | Record | Iterable[Record]
                       ) -> None:

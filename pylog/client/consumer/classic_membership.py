@@ -76,8 +76,8 @@ class Membership:
         await self._tell("assigned", given)
 
     async def take(self, partitions: Iterable[TopicPartition], lost: bool = False) -> None:
-        """Revoke partitions, after an automatic commit if enabled. Reports them as lost with
-        `lost`.
+        """Revoke partitions; automatic commits include what the listener stores. Reports them as
+        lost with `lost`.
         """
         taken = sorted(partitions)
         if not taken:
@@ -88,6 +88,8 @@ class Membership:
             await self.host.commit_before_revoke()
         try:
             await self._tell("lost" if lost else "revoked", taken)
+            if not lost:
+                await self.host.commit_stored_by_listener()
         finally:
             self.subscription.drop(taken)
 

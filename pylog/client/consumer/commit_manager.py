@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from pylog._native.columns import Record
 from pylog.client import callbacks
@@ -26,7 +27,7 @@ from pylog.client.consumer.consumer_membership import ConsumerMembership
 from pylog.client.consumer.fetch_collector import FetchCollector
 from pylog.client.consumer.fetcher import Fetcher
 from pylog.client.consumer.offset_requests import Identity
-from pylog.client.consumer.subscription_state import Subscription
+from pylog.client.consumer.subscription_state import PartitionState, Subscription
 from pylog.client.errors import (
     ClosedError, CommitFailedError, IllegalStateError, KafkaError, RebalanceNeededError,
     RetriableError,
@@ -38,6 +39,17 @@ from pylog.protocol.errors import ErrorCode
 COMMIT_BEFORE_REVOKE_S = 5.0
 _GONE = {int(ErrorCode.UNKNOWN_MEMBER_ID), int(ErrorCode.ILLEGAL_GENERATION),
          int(ErrorCode.FENCED_INSTANCE_ID), int(ErrorCode.FENCED_MEMBER_EPOCH)}
+
+
+class CommitRequest(NamedTuple):
+    """What a commit includes, fixed when the application requests it.
+
+    number: orders commits. stored: the stored offsets that are committed when this commit succeeds.
+    """
+
+    number: int
+    offsets: dict[TopicPartition, OffsetAndMetadata]
+    stored: dict[TopicPartition, tuple[PartitionState, OffsetAndMetadata]]
 
 
 class Committing:
@@ -63,6 +75,7 @@ class Committing:
         self._committing: set[asyncio.Task[None]] = set()
         self._commit_turn = asyncio.Lock()
         self._commits = 0
+        self._commit_numbers = itertools.count(1)
         self._committed_by: dict[TopicPartition, int] = {}
         self._polled = asyncio.Event()
         self._awaits_poll = self._rests = False
@@ -151,19 +164,34 @@ class Committing:
         found: Identity = self.membership.identity
         return found
 
+    def commit_request(self, offsets: Mapping[TopicPartition, Any] | None = None,
+                       before: int = sys.maxsize) -> CommitRequest:
+        """Return what a commit that is requested now includes. Callable from any thread.
+
+        offsets: None for those of committable(before). Raises TypeError.
+        """
+        stored = {tp: (state, state.stored)
+                  for tp, state in list(self.subscription.states.items())}
+        given = self.committable(before) if offsets is None else {
+            TopicPartition.of(tp): OffsetAndMetadata.of(value) for tp, value in offsets.items()}
+        return CommitRequest(next(self._commit_numbers), given, {
+            tp: (state, last) for tp, (state, last) in stored.items()
+            if last is not None and tp in given and last.offset <= given[tp].offset})
+
     async def commit(self, offsets: Mapping[TopicPartition, Any] | None,
                      timeout_s: float | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
         """Commit, with retries. Raises CommitFailedError, RebalanceNeededError, KafkaError."""
         self._check_open()
-        given = self.committable() if offsets is None else {
-            TopicPartition.of(tp): OffsetAndMetadata.of(value) for tp, value in offsets.items()}
-        stored = {tp: (state, state.stored) for tp, state in self.subscription.states.items()
-                  if tp in given}
+        return await self._commit(self.commit_request(offsets), timeout_s)
 
-        self._commits = number = self._commits + 1
+    async def _commit(self, request: CommitRequest, timeout_s: float | None = None
+                      ) -> dict[TopicPartition, OffsetAndMetadata]:
+        self._check_open()
+        self._commits += 1
+        number, given, stored = request
 
         async def attempt() -> None:
-            # One at a time, and a retry skips partitions that a later commit has written.
+            # One at a time, and without partitions that a later commit has written.
             async with self._commit_turn:
                 left = {tp: one for tp, one in given.items()
                         if self._committed_by.get(tp, 0) < number}
@@ -175,16 +203,15 @@ class Committing:
                     self.membership.commit_refused(failure)
                     raise RetriableError(str(failure)) from failure
                 self._committed_by.update(dict.fromkeys(left, number))
+                for tp in left.keys() & stored.keys():
+                    state, last = stored[tp]
+                    state.stored_done = last
 
         failure: KafkaError | None = None
         try:
             await self.cluster.retry(attempt, timeout_s)
         except KafkaError as refused:
             failure = self._commit_failure(refused)
-        else:
-            for tp, (state, last) in stored.items():
-                if last is not None and last.offset <= given[tp].offset:
-                    state.stored_done = last
         for interceptor in self.interceptors:
             if failure is None and hasattr(interceptor, "on_commit"):
                 callbacks.call("an interceptor's on_commit", interceptor.on_commit, given)
@@ -205,48 +232,58 @@ class Committing:
         made.__cause__ = refused
         return made
 
-    def commit_in_background(self, offsets: Mapping[TopicPartition, Any] | None,
+    def commit_in_background(self, request: CommitRequest,
                              callback: Callable[..., Any] | None = None) -> None:
         """Commit without waiting. Call on the loop; callback(offsets, error or None) runs on its
         thread.
         """
         async def work() -> None:
-            given, failure = offsets, None
+            failure = None
             try:
-                given = await self.commit(offsets)
+                await self._commit(request)
             except KafkaError as refused:
                 failure = refused
                 self.cluster.notices.warn(("commit", type(refused)),
                                           "offsets were not committed: %s", refused)
             if callback is not None:
-                callbacks.call("a commit callback", callback, given, failure)
+                callbacks.call("a commit callback", callback, request.offsets, failure)
 
         task = asyncio.create_task(work())
         self._committing.add(task)
         task.add_done_callback(self._committing.discard)
 
-    def auto_commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit automatically. Call on the loop; the caller took `offsets` before this poll's
-        records.
+    def auto_commit(self, request: CommitRequest) -> None:
+        """Commit automatically. Call on the loop; the caller made the request before it took this
+        poll's records.
         """
         def done(_: Any, failure: KafkaError | None) -> None:
             if failure is None:
-                self._auto_committed = offsets
+                self._auto_committed = request.offsets
 
         # Revoked partitions belong to other members.
-        mine = {tp: given for tp, given in offsets.items() if tp in self.subscription.states}
-        self.commit_in_background(mine, done)
+        mine = {tp: given for tp, given in request.offsets.items()
+                if tp in self.subscription.states}
+        self.commit_in_background(request._replace(offsets=mine), done)
 
     async def commit_before_revoke(self) -> None:
         """Commit before partitions are revoked. If it fails, their next owner reads the records
         again.
         """
-        if not self._auto:
-            return
-        await self._done_with()
-        try:
+        if self._auto:
+            await self._done_with()
             # Leave out records that may still be in processing.
-            await self.commit(self.committable(self.collector.poll), COMMIT_BEFORE_REVOKE_S)
+            await self._commit_revoked(self.commit_request(before=self.collector.poll))
+
+    async def commit_stored_by_listener(self) -> None:
+        """Commit the offsets that the listener stored while its partitions were being revoked."""
+        if self._auto and not self._stores:
+            request = self.commit_request()
+            if request.offsets:
+                await self._commit_revoked(request)
+
+    async def _commit_revoked(self, request: CommitRequest) -> None:
+        try:
+            await self._commit(request, COMMIT_BEFORE_REVOKE_S)
         except KafkaError:
             pass
 

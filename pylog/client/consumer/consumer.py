@@ -170,9 +170,9 @@ class Consumer:
         try:
             while True:
                 event.clear()
-                offsets = core.polled()
-                if offsets is not None:
-                    self._driver.post(core.auto_commit, offsets)
+                due = core.polled()
+                if due is not None:
+                    self._driver.post(core.auto_commit, due)
                 if core.attention:
                     left_s = timeout if end_s is None else max(0.0, end_s - time.monotonic())
                     end_s = time.monotonic() + left_s if end_s is None else end_s
@@ -343,8 +343,8 @@ class Consumer:
                      callback: Callable[..., Any] | None = None) -> None:
         """Commit in the background. callback(offsets, error or None) runs on the client's thread.
         """
-        given = self._core.committable() if offsets is None else offsets
-        self._driver.post(self._core.commit_in_background, given, callback)
+        request = self._core.commit_request(offsets)
+        self._driver.post(self._core.commit_in_background, request, callback)
 
     def store_offsets(self, offsets: Mapping[TopicPartition, Any] | Record | Iterable[Record]
                       ) -> None:

@@ -20,7 +20,7 @@ from pylog.client import callbacks
 from pylog.client.consumer import list_offsets as positions, offset_requests
 from pylog.client.arguments import several, whole
 from pylog.client.network.cluster import Cluster
-from pylog.client.consumer.commit_manager import Committing
+from pylog.client.consumer.commit_manager import CommitRequest, Committing
 from pylog.client.errors import (
     ClosedError, IllegalStateError, KafkaError, KafkaTimeoutError, RetriableError, WakeupError,
 )
@@ -29,7 +29,7 @@ from pylog.client.consumer.record_iterator import Iteration
 from pylog.client.consumer.rebalance_listener import callback_of
 from pylog.client.network.metrics import Metrics
 from pylog.client.consumer.classic_membership import ClassicMembership
-from pylog.client.types import EARLIEST, LATEST, OffsetAndMetadata, TopicPartition
+from pylog.client.types import EARLIEST, LATEST, TopicPartition
 from pylog.client.consumer.fetch_buffer import CompletedFetch, FetchBuffer
 from pylog.client.consumer.consumer_membership import ConsumerMembership
 from pylog.client.config.settings import Settings
@@ -133,8 +133,8 @@ class Consuming(Committing):
         return (self.dirty or self.woken or self.closed or self._attending is not None
                 or self.membership is not None and self.membership.attention)
 
-    def polled(self) -> dict[TopicPartition, OffsetAndMetadata] | None:
-        """Begin a poll. Returns the offsets to commit automatically if that is due."""
+    def polled(self) -> CommitRequest | None:
+        """Begin a poll. Returns what to commit automatically, if that is due."""
         self._begin_poll()
         now_s = time.monotonic()
         if self.membership is not None:
@@ -142,10 +142,10 @@ class Consuming(Committing):
         if not self._auto or now_s < self._next_auto_s:
             return None
         self._next_auto_s = now_s + self._auto_s
-        offsets = self.committable()
-        if not self._stores:
-            return offsets or None
-        return offsets if offsets and offsets != self._auto_committed else None
+        request = self.commit_request()
+        if not request.offsets or self._stores and request.offsets == self._auto_committed:
+            return None
+        return request
 
     async def attend(self, wait_s: float | None) -> None:
         """Join and look up positions, for at most wait_s, or until records are available."""

@@ -99,6 +99,9 @@ class Sharing:
         broker.
         """
 
+    async def commit_stored_by_listener(self) -> None:
+        """Do nothing: share groups have no committed offsets."""
+
     async def call_listener(self, what: str, partitions: list[TopicPartition]) -> None:
         self.cluster.notices.inform("share group %s: %s: %s", self.group, what,
                                     ", ".join(map(str, partitions)) or "nothing")

@@ -110,7 +110,8 @@ def test_an_eager_member_gives_all_up_before_it_joins(play_member):
         world.script["sync"] = [synced(TWO)]
         one.subscription_changed()
         await one.attend()
-        assert world.calls[1:] == [("commit", [ONE]), ("revoked", [ONE]), ("assigned", [TWO])]
+        assert world.calls[1:] == [("commit", [ONE]), ("revoked", [ONE]), ("commit stored", None),
+                                   ("assigned", [TWO])]
         assert one.owned() == [TWO] and not one.cooperative
 
     play_member(steps)
@@ -126,7 +127,8 @@ def test_a_cooperative_member_keeps_what_it_may_and_joins_again_so_that_others_g
         one.subscription_changed()
         await one.attend()
         assert world.calls == [
-            ("assigned", [ONE, TWO]), ("commit", [ONE]), ("revoked", [ONE]),
+            ("assigned", [ONE, TWO]),
+            ("commit", [ONE]), ("revoked", [ONE]), ("commit stored", None),
             ("assigned", [OTHER]), ("assigned", [])]
         assert world.kinds() == ["join", "sync"] * 3
 
@@ -140,7 +142,8 @@ def test_a_cooperative_member_gives_up_what_it_no_longer_wants_before_it_joins(p
         world.subscription.topics = frozenset("t")
         one.subscription_changed()
         await one.attend()
-        assert world.calls[1:] == [("commit", [OTHER]), ("revoked", [OTHER]), ("assigned", [])]
+        assert world.calls[1:] == [
+            ("commit", [OTHER]), ("revoked", [OTHER]), ("commit stored", None), ("assigned", [])]
         assert world.kinds() == ["join", "sync"] * 2
 
     play_member(steps, topics=("t", "u"), partition_assignment_strategy="cooperative-sticky")

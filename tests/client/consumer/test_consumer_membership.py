@@ -73,6 +73,9 @@ class World:
     async def call_listener(self, what, partitions):
         self.calls.append((what, partitions))
 
+    async def commit_stored_by_listener(self):
+        self.calls.append(("commit stored", None))
+
     async def commit_before_revoke(self):
         self.calls.append(("commit", None))
 
@@ -274,7 +277,8 @@ def test_partitions_go_before_others_come_and_the_broker_hears_of_it(world):
         assert one.one.kick.is_set() and not one.one.attention
 
     run(one, steps())
-    assert one.calls == [("commit", None), ("revoked", [OTHER]), ("assigned", [TWO])]
+    assert one.calls == [("commit", None), ("revoked", [OTHER]), ("commit stored", None),
+                         ("assigned", [TWO])]
     assert set(one.subscription.states) == {ONE, TWO}
 
 

@@ -40,14 +40,14 @@ def test_offsets_are_due_once_in_an_interval_and_only_when_they_have_moved(play)
         world.clock.now_s += 4.9
         assert core.polled() is None
         world.clock.now_s += 0.1
-        assert core.polled() == {ONE: AT_5}
+        assert core.polled().offsets == {ONE: AT_5}
         assert core.polled() is None
         world.clock.now_s += 5
         core._auto_committed = {ONE: AT_5}
         assert core.polled() is None
         world.clock.now_s += 5
         one.position = 9
-        assert core.polled() == {ONE: AT_9}
+        assert core.polled().offsets == {ONE: AT_9}
 
     play(steps, group_id="g")
 
@@ -90,7 +90,7 @@ def test_an_automatic_commit_holds_what_is_still_assigned_and_counts_if_it_came_
         core = world.core
         world.standing(p0=9)
         world.refusals = [refusal]
-        core.auto_commit({ONE: AT_5, OTHER: AT_9})
+        core.auto_commit(core.commit_request({ONE: AT_5, OTHER: AT_9}))
         await asyncio.gather(*core._committing)
         await asyncio.sleep(0)
         assert commits_of(world) == [{ONE: AT_5}] and not core._committing
@@ -327,11 +327,12 @@ def test_interceptors_hear_of_what_was_committed_and_only_of_that(play, refused)
         heard = []
         world.core.interceptors = [SimpleNamespace(on_commit=heard.append), SimpleNamespace()]
         world.refusals = [error(ErrorCode.GROUP_AUTHORIZATION_FAILED)] * refused
-        world.core.commit_in_background({ONE: 5}, lambda *outcome: heard.append(outcome))
+        world.core.commit_in_background(
+            world.core.commit_request({ONE: 5}), lambda *outcome: heard.append(outcome))
         await asyncio.gather(*world.core._committing)
         if refused:
             [(given, failure)] = heard
-            assert given == {ONE: 5} and failure.code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+            assert given == {ONE: AT_5} and failure.code == ErrorCode.GROUP_AUTHORIZATION_FAILED
         else:
             assert heard == [{ONE: AT_5}, ({ONE: AT_5}, None)]
 
@@ -379,7 +380,7 @@ def test_the_end_waits_for_commits_leaves_the_group_and_takes_no_more(play):
         stopped = core.fetcher.close
         core.fetcher.close = lambda: closed.append("fetcher") or stopped()
         core._attending = asyncio.create_task(asyncio.sleep(1000))
-        core.commit_in_background({ONE: 5})
+        core.commit_in_background(core.commit_request({ONE: 5}))
         await core.close(10.0)
         assert member.owned() == [ONE] and closed == ["fetcher", 1] and core.closed
         assert world.asked == [("commit", member.identity, {ONE: AT_5}), ("take", [ONE]), "leave",
@@ -433,7 +434,7 @@ def test_only_stored_offsets_are_committed_and_each_once(play):
         assert await core.commit(None) == {}
         core.store({ONE: 5})
         world.clock.now_s += 60
-        assert core.polled() == {ONE: AT_5}
+        assert core.polled().offsets == {ONE: AT_5}
         assert await core.commit(None) == {ONE: AT_5}
         assert await core.commit(None) == {}
         world.clock.now_s += 60
@@ -482,6 +483,88 @@ def test_a_stored_offset_does_not_undo_a_later_commit_of_a_higher_one(play):
         assert world.core.committable() == {ONE: OffsetAndMetadata(6)}
 
     play(steps, **STORES)
+
+
+@pytest.mark.parametrize("requested", ["commit_async", "automatic commit"])
+def test_lower_offset_stored_after_a_commit_was_requested_is_committed_next(play, requested):
+    async def steps(world):
+        core = world.core
+        world.joined()
+        world.standing(p0=9)
+        core.store({ONE: 9})
+        world.clock.now_s += 60
+        due = core.polled() if requested == "automatic commit" else core.commit_request()
+        core.store({ONE: 5})  # Before the commit starts on the client's loop.
+        core.auto_commit(due)
+        await asyncio.gather(*core._committing)
+        assert commits_of(world) == [{ONE: AT_9}] and core.committable() == {ONE: AT_5}
+        await core.commit(None)
+        assert commits_of(world)[1:] == [{ONE: AT_5}] and core.committable() == {}
+
+    play(steps, **STORES)
+
+
+def test_lower_offset_stored_after_an_explicit_commit_was_requested_is_committed_next(play):
+    async def steps(world):
+        core = world.core
+        world.joined()
+        world.standing(p0=9)
+        core.store({ONE: 9})
+        request = core.commit_request({ONE: 9})
+        core.store({ONE: 5})
+        core.commit_in_background(request)
+        await asyncio.gather(*core._committing)
+        assert core.committable() == {ONE: AT_5}
+
+    play(steps, **STORES)
+
+
+def test_retry_of_an_overtaken_commit_does_not_make_a_committed_offset_due_again(play):
+    async def steps(world):
+        core = world.core
+        world.joined()
+        world.standing(p0=9)
+        world.refusals = [error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), None, None, None]
+        core.store({ONE: 9})
+        first = asyncio.create_task(core.commit(None))
+        await asyncio.sleep(0.01)
+        core.store({ONE: 5})
+        assert await core.commit(None) == {ONE: AT_5}
+        await first
+        assert core.committable() == {}
+
+    play(steps, **STORES)
+
+
+def test_commit_requested_earlier_does_not_overwrite_one_that_starts_first(play):
+    async def steps(world):
+        core = world.core
+        world.standing(p0=9)
+        core.commit_in_background(core.commit_request({ONE: 5}))
+        await core.commit({ONE: 9})  # Starts before the task of the other commit runs.
+        await asyncio.gather(*core._committing)
+        assert commits_of(world) == [{ONE: AT_9}, {}]
+
+    play(steps, group_id="g")
+
+
+@pytest.mark.parametrize("settings, committed", [
+    ({}, [{ONE: AT_5}, {ONE: AT_9}]), ({"enable_auto_commit": False}, [])])
+def test_offset_that_the_listener_stores_is_committed_before_its_partition_is_given_up(
+        play, settings, committed):
+    async def steps(world):
+        core = world.core
+        world.joined()
+        world.standing(p0=9)
+        core.polling = True
+        core.store({ONE: 5})
+        await core.commit_before_revoke()
+        await core.commit_stored_by_listener()
+        core.store({ONE: 9})
+        await core.commit_stored_by_listener()
+        assert commits_of(world) == committed
+
+    play(steps, **STORES, **settings)
 
 
 def test_an_offset_of_an_earlier_assignment_is_not_committed(play):
