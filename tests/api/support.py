@@ -30,7 +30,7 @@ ENDPOINTS = [("PLAINTEXT", "registered.example", 9092, 0)]
 
 
 class Broker:
-    """What a handler sees of the broker."""
+    """The broker's interface for handlers."""
 
     departures = voters = None
     replicates = False
@@ -66,7 +66,7 @@ class Broker:
         return self.tail.published
 
     def handlers(self):
-        """The handlers of every API, on this broker as it is now."""
+        """Return the handlers of every API, with this broker's current state."""
         return registry.handlers(
             settings=self.settings, metadata_service=self, controller=self.controller,
             logs=self.logs, coordinator=getattr(self, "groups", None),
@@ -79,7 +79,7 @@ class Broker:
             asker=lambda context: Asker(identities.ANONYMOUS, "PLAINTEXT"))
 
     async def ask(self, key, version, request, **fields):
-        """The handler's answer after it went through the codec, both ways."""
+        """Return the handler's response after encoding and decoding."""
         request = codec.decode_request(key, version, codec.encode_request(key, version, request))
         context = RequestContext(**{
             "token": 1, "api_key": key, "api_version": version, "client_id": "c",
@@ -90,7 +90,7 @@ class Broker:
 
 
 async def answered(key, version, found):
-    """The whole answer from what a handler gave."""
+    """Return the complete response from a handler's result."""
     if isinstance(found, types.CoroutineType | Pending):
         return await found
     if not isinstance(found, types.GeneratorType | types.AsyncGeneratorType):
@@ -104,7 +104,7 @@ async def answered(key, version, found):
 
 
 def with_broker(scenario, texts=None, logs=None):
-    """Runs `await scenario(broker)` to its end."""
+    """Run `await scenario(broker)`."""
     async def run():
         broker = Broker(texts, logs).start()
         return await published(broker.publisher, scenario(broker))

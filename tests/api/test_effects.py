@@ -1,4 +1,4 @@
-"""Administration of a running brokerd: what is changed is in force at once and after a restart."""
+"""Administration of a running brokerd: changes take effect at once and after a restart."""
 
 import time
 

@@ -1,6 +1,6 @@
-"""Null in each nullable field of each request: brokerd answers and keeps the connection open.
+"""Null in each nullable field of each request: brokerd responds and keeps the connection open.
 
-The requests come from the message tables, so a new API or version is covered by being there.
+The requests come from the message tables, so new APIs and versions are covered automatically.
 """
 
 import pytest
@@ -62,7 +62,7 @@ def filled(described, cls, fields, version, path):
         elif value is not None:
             values[field.name] = value
     if cls is messages.ProduceRequest:
-        values["acks"] = 1          # With 0 the broker never answers.
+        values["acks"] = 1  # With acks=0 the broker never responds.
     return cls(**values)
 
 

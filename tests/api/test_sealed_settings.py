@@ -1,4 +1,4 @@
-"""Sensitive settings of a running brokerd: nothing of them on its disk, in its answers or its log.
+"""Sensitive settings of a running brokerd do not appear on its disk, in its responses or its log.
 """
 
 import pytest
@@ -21,7 +21,7 @@ def alter(port: int) -> None:
 
 
 def source_of(port: int) -> int:
-    """Where the setting comes from, DEFAULT when it is not in force."""
+    """Return the source of the setting, DEFAULT if it is not set."""
     with Connection(port) as connection:
         answer = ask(connection, DESCRIBE_CONFIGS, 4, resources=[{
             "resource_type": BROKER, "resource_name": "1", "configuration_keys": [NAME]}],
@@ -32,7 +32,7 @@ def source_of(port: int) -> int:
 
 
 def holds(broker: Brokerd, text: str) -> list[str]:
-    """The files of a broker that a text stands in."""
+    """Return the files of a broker that contain a text."""
     return [str(path) for path in [*broker.data_dir.rglob("*"), broker.log, broker.output]
             if path.is_file() and text.encode() in path.read_bytes()]
 

@@ -1,5 +1,5 @@
-"""Whoever may not see a thing cannot tell whether it is there: every API key in every version, once
-for what is there and once for what is not.
+"""Clients without permission to see an object cannot detect its existence: every API key in every
+version, once for an existing object and once for a missing one.
 """
 
 import os
@@ -15,7 +15,7 @@ from tests.security.caller import Caller
 from tests.wire import raw
 from tests.wire.talk import create_topic
 
-# Topic, group, transactional id and user at once; as long as each other.
+# Topic, group, transactional id and user at the same time; all of the same length.
 SECRET, ABSENT, OWN = "the-secret-word", "the-absent-word", "her-own-word"
 JAAS = ('org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="alice" '
         'user_bob="bob";')
@@ -24,21 +24,21 @@ RIGHTS = [(kind, operation) for kind, operations in (
     (authorizer.GROUP, authorizer.OPERATIONS[authorizer.GROUP]),
     (authorizer.TRANSACTIONAL_ID, (authorizer.DESCRIBE, authorizer.WRITE)))
     for operation in operations]
-# Of the settings APIs.
+# Resource types of the config APIs.
 KINDS = (2, 32)
-# An answer is wanted, no session, and time enough.
+# A request for a response, without a session, with enough time.
 EXCEPT = {"resource_type": 0, "acks": 1, "session_epoch": -1, "timeout_ms": 10_000}
-# Where topics are named by their ids alone, whoever has one, a random number of 128 bits, is told
-# by another error whether it is a topic's: in Kafka too.
+# Requests that name topics only by id: the error tells a client that has an id, a random number of
+# 128 bits, if it is a topic's. Kafka does the same.
 IDS_SINCE = {api.PRODUCE: 13, api.FETCH: 13}
-# A login, and what ends by the clock.
+# Logins, and requests that end by a timeout.
 LEFT_OUT = (api.SASL_HANDSHAKE, api.SASL_AUTHENTICATE)
 ROUNDS = [(key, version, kind) for key, (low, high) in sorted(api.SERVED.items())
           for version in range(low, high + 1) for kind in KINDS if key not in LEFT_OUT]
 
 
 def filled(key: int, version: int, word: str, id_: bytes, kind: int):
-    """A request whose every name is the word, and every id the id."""
+    """Return a request in which every name is the word, and every id the id."""
     message = tables.message(tables.name_of("request", key))
 
     def struct(cls, fields):
@@ -63,7 +63,7 @@ def filled(key: int, version: int, word: str, id_: bytes, kind: int):
 
 
 def answer(port: int, callers: list, key: int, version: int, request) -> bytes | str:
-    """The frame that alice gets, without its time; or that her connection ended."""
+    """Return alice's response frame, without its throttle time; or that her connection ended."""
     if not callers:
         callers.append(Caller(port))
         callers[0].__enter__()
@@ -94,7 +94,7 @@ def ports():
 
 
 def make(port: int) -> None:
-    """The group, the transactional id, the user, the settings."""
+    """Create the group, the transactional id, the user, the settings."""
     m = messages
     commit = m.OffsetCommitRequest
     with Caller(port) as caller:
@@ -130,7 +130,7 @@ def until_right(caller: Caller, key: int, version: int, request) -> None:
 
 
 def state(port: int) -> list:
-    """What there is, as an administrator sees it."""
+    """Return the existing objects, as an administrator sees them."""
     m = messages
     with Caller(port) as caller:
         return [caller.send(codec.request_frame(key, version, 7, "caller", request))
@@ -145,7 +145,9 @@ def state(port: int) -> list:
 
 
 def told_apart(ports: tuple) -> list:
-    """The requests whose answers tell what is there from what is not, or that get none."""
+    """Return the requests whose responses distinguish existing objects from missing ones, or that
+    get none.
+    """
     callers: list = []
     found, ids = [], (ports[2], os.urandom(16))
     for key, version, kind in ROUNDS:
@@ -164,7 +166,7 @@ def told_apart(ports: tuple) -> list:
 
 
 def allow(port: int, *rights) -> None:
-    """Alice's only rules, on what is her own."""
+    """Replace alice's ACLs by ACLs on her own objects."""
     drop, new = messages.DeleteAclsRequest, messages.CreateAclsRequest
     with Caller(port) as caller:
         caller.ask(api.DELETE_ACLS, 3, drop(filters=[drop.DeleteAclsFilter(

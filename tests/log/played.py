@@ -1,4 +1,4 @@
-"""A log manager on disks and logs that the test plays: only Kafka's small files are real."""
+"""A log manager on simulated disks and logs: only Kafka's small files are real."""
 
 import os
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ def topic_id(number=1):
 
 
 class Disk:
-    """As much of a LogDir as the manager knows of. steps: what was asked of it."""
+    """The part of a LogDir that the manager uses. steps: its calls."""
 
     def __init__(self, path):
         self.path, self.offline, self.short_of_space = path, False, False
@@ -55,7 +55,7 @@ class Disk:
 
 
 class Log:
-    """A partition's. steps: what was asked of it, but for its role."""
+    """A partition's log. steps: its calls, except those for its role."""
 
     def __init__(self, disk, topic, partition, known):
         self.log_dir, self.topic, self.partition = disk, topic, partition
@@ -98,7 +98,7 @@ class Log:
 
 
 class Store:
-    """What was saved: (checkpoints, keys that are gone)."""
+    """Stores (checkpoints, deleted keys)."""
 
     def __init__(self):
         self.saved, self.refuses = [], False
@@ -111,7 +111,8 @@ class Store:
 
 class World:
     """logs: the manager. opened: (directory's number, topic, partition, checkpoint, trusted), in
-    order. refusals: (topic, partition) -> error with which it cannot be opened."""
+    order. refusals: (topic, partition) -> error when opening it.
+    """
 
     def __init__(self, monkeypatch, path, disks=1, **settings):
         self.now_ms, self.store, self.opened, self.refusals = NOW, Store(), [], {}
@@ -124,7 +125,7 @@ class World:
         self.logs.disks.natives = self.disks
         self.logs.disks.listings = [set() for _ in self.paths]
         self.logs.disks.loads = [0] * disks
-        # Moves step when the test says so.
+        # Moves advance when the test requests it.
         self.logs.moves._thread = SimpleNamespace(is_alive=lambda: True, join=lambda: None)
         monkeypatch.setattr(partition_log, "open_log", self._open_log)
         monkeypatch.setattr(manager, "Log", SimpleNamespace(open=self._open_target))
@@ -146,7 +147,7 @@ class World:
         return made
 
     def made_before(self, place, *names):
-        """Directories that a start finds."""
+        """Create directories for a start to find."""
         for name in names:
             os.mkdir(os.path.join(self.paths[place], name))
             self.logs.disks.listings[place].add(name)
@@ -161,5 +162,5 @@ class World:
             self.store)
 
     def rows(self, name, place=0):
-        """Of one of Kafka's files of checkpoints."""
+        """Return the rows of one of Kafka's checkpoint files."""
         return partition_log.files.read_offsets(os.path.join(self.paths[place], name))

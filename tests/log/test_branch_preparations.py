@@ -1,4 +1,6 @@
-"""How a branch is made: where it ends, in which order, and what a failure in between leaves."""
+"""Creation of a branch: its end offset, the order of steps, and the state after a failure in
+between.
+"""
 
 import os
 from types import SimpleNamespace
@@ -37,7 +39,7 @@ class Target:
 
 
 class World:
-    """steps: what was done, in order. fails: the step that does not succeed."""
+    """steps: executed steps, in order. fails: the step that fails."""
 
     def __init__(self, root, monkeypatch):
         self.root, self.steps, self.fails, self.linked, self.made = root, [], None, [True], []

@@ -1,4 +1,4 @@
-"""A branch step by step: its names, its files, its end, and what a refusal takes back."""
+"""A branch step by step: its names, its files, its end, and rollback after a rejection."""
 
 import os
 import struct
@@ -67,10 +67,10 @@ def test_a_discarded_branch_is_gone_also_when_it_cannot_be_renamed(root, monkeyp
     assert doomed[1:] == [str(root / STRAY)]
 
 
-# What a start finds.
+# Recovery at a start.
 
 class Disks:
-    """Of one log directory. renames: whether its only copies can be renamed."""
+    """One log directory. renames: True if directories in it can be renamed."""
 
     def __init__(self, root, *listing):
         self.paths, self.listings, self.refuses = [str(root)], [set(listing)], None
@@ -147,7 +147,7 @@ def test_a_file_of_such_a_name_is_left_alone(root):
 # Files.
 
 class Source:
-    """A log with segments of 10 records in a directory, the last of them written to."""
+    """A log with segments of 10 records in a directory; the last one is active."""
 
     topic, partition, start_offset, leader_epoch = "s", 0, 0, 7
 
@@ -248,10 +248,10 @@ def test_transactions_that_were_aborted_below_the_end_are_copied(source, root):
         root / "branch-of-it" / f"{10:020d}.txnindex").exists()
 
 
-# The end.
+# End of the branch.
 
 class Target:
-    """A branch that is to be cut; batches begin at `bases`."""
+    """A branch to be truncated; batches begin at `bases`."""
 
     def __init__(self, end_offset, bases=()):
         self.end_offset, self.bases, self.cut, self.appended = end_offset, bases, [], []

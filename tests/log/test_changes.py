@@ -1,4 +1,6 @@
-"""Topics that come, change and go: where their partitions lie, which settings and roles hold."""
+"""Topics that are created, changed and deleted: directories of their partitions, settings and
+roles.
+"""
 
 import os
 import threading

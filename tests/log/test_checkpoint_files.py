@@ -1,4 +1,4 @@
-"""Kafka's small files in a log directory: what is read back, and what counts as nothing."""
+"""Kafka's small files in a log directory: contents, and invalid files."""
 
 import errno
 import json
@@ -135,7 +135,7 @@ def test_a_directory_above_that_cannot_be_synced_matters_when_its_disk_fails(
 
 
 def test_a_directory_that_is_there_is_made_sure_of_all_the_same(tmp_path, monkeypatch):
-    """A start before this one may have made it, and been killed before its name was on disk."""
+    """An earlier start may have created it, and been killed before its name was flushed."""
     synced = []
     monkeypatch.setattr(checkpoint_files, "sync_directory", synced.append)
     for _ in range(2):

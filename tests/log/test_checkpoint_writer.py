@@ -1,4 +1,6 @@
-"""A checkpoint promises no more than a start finds, also when it dies while a log is cut."""
+"""A checkpoint never exceeds the recoverable log, also if the process is killed during a
+truncation.
+"""
 
 import os
 from collections import namedtuple
@@ -16,7 +18,7 @@ Cut = namedtuple("Cut", ("truncate_to", "restart_at"))
 
 
 class Store:
-    """What was saved, and where the log ended by then."""
+    """The saved checkpoints, and the log's end at that time."""
 
     def __init__(self, partition_log):
         self.log = partition_log
@@ -67,7 +69,7 @@ def test_no_cut_is_none(follower):
 
 
 class World:
-    """A checkpointer of the logs in `rows`, whose one directory is at `path`."""
+    """A checkpointer of the logs in `rows`, whose only directory is at `path`."""
 
     def __init__(self, follower, path):
         self.path, self.rows, self.failures = str(path), [], []
@@ -76,18 +78,18 @@ class World:
             self, SimpleNamespace(lock=nullcontext(), unread=lambda number: []), lambda: self.rows)
         self.natives = [follower.log_dir]
 
-    # Its Directories.
+    # The interface of Directories.
 
     def usable(self):
         return [(0, self.path)]
 
     def fail(self, number, error):
-        """As of a disk that is short of something, which is no failure."""
+        """Like a disk with a temporary shortage, which is not a failure."""
         self.failures.append(error.strerror)
         return False
 
     def write(self):
-        """(how many checkpoints the store was given, whether Kafka's own files were written)."""
+        """Return (number of checkpoints in the store, True if Kafka's own files were written)."""
         file = os.path.join(self.path, RECOVERY_POINT)
         if os.path.exists(file):
             os.unlink(file)

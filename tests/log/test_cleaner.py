@@ -1,4 +1,4 @@
-"""Which log is compacted when, at what pace, and what is remembered of it."""
+"""Choice of the log to compact, pace of the cleaner, and its stored state."""
 
 import errno
 import os
@@ -56,7 +56,7 @@ def test_only_compacted_logs_that_are_dirty_enough_are_cleaned(node):
     assert not node.logs.cleaner.clean_one()
     assert len(keys_of(node, "compacted")) < 30
     assert len(keys_of(node, "deleted")) == len(keys_of(node, "patient")) == 60
-    # Little new: below the ratio. Much new: above it.
+    # Few new records: below the ratio. Many: above it.
     append(node, "compacted", range(100, 200))
     node.logs.cleaner.clean_one()
     append(node, "compacted", range(200, 230))
@@ -134,7 +134,7 @@ def test_a_log_that_cannot_be_compacted_is_left_alone_and_others_go_on(node, tmp
     one.become_leader(0)
     for topic in ("broken", "sound"):
         append(node, topic, [1, 2] * 40)
-    # How the transaction ended may have been told in the hole.
+    # The unreadable part may have contained the transaction's marker.
     spoil(sorted((tmp_path / "broken-0").glob("*.log"))[0], 1, *DAMAGES["zeros"])
     while node.logs.cleaner.clean_one():
         pass
@@ -187,7 +187,7 @@ def test_threads_follow_the_setting_and_the_limit_slows_them(tmp_path):
     node.logs.cleaner.tend()
     while not node.logs.cleaner.stats()["passes"] and time.monotonic() < begin_s + 20:
         time.sleep(0.01)
-    # 12 MB are mapped, then read again, of which little is written.
+    # 12 MB are mapped, then read again; little of it is written.
     assert time.monotonic() - begin_s > 0.8
     assert len(keys_of(node, "compacted")) < 40
     node.stop()
@@ -208,7 +208,7 @@ def test_no_value_that_kafka_takes_ends_a_thread(tmp_path, limit, passes, load_f
         time.sleep(0.01)
     assert bool(node.logs.cleaner.stats()["passes"]) is passes
     assert node.logs.cleaner._threads[0].is_alive()
-    # What is set while it stands still holds at once.
+    # A setting takes effect also while the cleaner is throttled.
     node.settings.set_dynamic({"log.cleaner.io.max.bytes.per.second": "1e9"}, {})
     end_s = time.monotonic() + 20
     while not node.logs.cleaner.stats()["passes"]:
@@ -250,7 +250,7 @@ def test_what_a_pass_moves_counts_once_for_its_pace(node, monkeypatch):
     monkeypatch.setattr(node.logs.cleaner, "_hold_back", counted.append)
     node.logs.cleaner.clean_one()
     stats = node.logs.cleaner.stats()
-    # What is mapped is no more than what is read.
+    # The bytes mapped do not exceed the bytes read.
     assert len(counted) > 20 and min(counted) >= 0
     assert size < sum(counted) <= 2 * size + stats["bytes_written"]
 

@@ -1,4 +1,4 @@
-"""The cleaner's decisions, without logs: which is next, how much memory, at what pace."""
+"""The cleaner's decisions, without logs: next log, memory, pace."""
 
 import threading
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ SETTINGS = {"log.cleaner.enable": True, "log.cleaner.threads": 1,
 
 
 class Waits:
-    """What stops the threads; waiting moves the clock."""
+    """The stop event of the threads; waiting advances the clock."""
 
     def __init__(self, world):
         self.world, self.stopped, self.waits = world, False, []
@@ -51,7 +51,7 @@ class World:
         self.waits = self.one._stopping = Waits(self)
         monkeypatch.setattr(cleaner.cleaner, "look", self.look)
 
-    # Its Directories.
+    # The interface of Directories.
 
     def usable(self):
         return list(enumerate(self.paths))
@@ -84,12 +84,12 @@ def world(monkeypatch, tmp_path):
     return World(monkeypatch, tmp_path)
 
 
-# Which log.
+# Choice of the log.
 
 @pytest.mark.parametrize(("clean", "dirty", "due"), [
     (100, 100, False), (100, 101, True), (0, 1, True), (100, 0, False), (0, 0, False)])
 def test_a_log_is_due_when_more_of_it_is_dirty_than_the_ratio(world, clean, dirty, due):
-    """min.cleanable.dirty.ratio: exactly that much is not enough, as in Kafka."""
+    """min.cleanable.dirty.ratio: exactly the ratio is not enough, as in Kafka."""
     world.add("t", clean, dirty, 0, 9, world.now)
     choice = world.one._choose()
     assert (choice is not None) == due
@@ -162,7 +162,7 @@ def test_what_was_short_is_tried_again_and_what_failed_is_left_alone(
 @pytest.mark.parametrize(("passed_ms", "due"), [
     (9_999, False), (10_000, True), (0, False), (-1, True)])
 def test_a_log_without_room_is_tried_again_after_ten_seconds(world, passed_ms, due):
-    """A clock that was set back puts nothing off."""
+    """A clock that was set back delays nothing."""
     candidate = world.add("t")
     world.one._note_failure(candidate, ("t", 0), MemoryError())
     world.now += passed_ms
@@ -189,7 +189,7 @@ def test_a_topic_made_again_begins_without_what_was_known_of_its_name(world):
     assert world.one._failed == {("u", 0)} and set(world.one._short_until) == {("u", 0)}
 
 
-# What is remembered.
+# Stored offsets.
 
 def test_of_two_directories_that_know_a_partition_the_later_offset_counts(monkeypatch, tmp_path):
     world = World(monkeypatch, tmp_path)
@@ -226,7 +226,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_to_the_directory(world, tmp
 
 @pytest.mark.parametrize(("load_factor", "slots"), [(1, 10_001), (0.8, 12_501), (0.9, 11_112)])
 def test_a_map_has_no_more_slots_than_its_keys_need(world, load_factor, slots):
-    """One of them stays free, so that probing ends."""
+    """One slot stays free, so that probing ends."""
     world.settings["log.cleaner.io.buffer.load.factor"] = load_factor
     size, _ = world.one._map_size(Choice(None, 5, 10_005, 0, 0))
     assert size == slots * cleaner.cleaner.SLOT_BYTES > cleaner.MAP_BYTES_MIN
@@ -349,7 +349,7 @@ def test_catching_up_cleans_all_that_is_due_and_waits_for_what_the_threads_are_a
         world.looks[choice.candidate.topic] = (100, 0, 9, 9, world.now)
 
     def wait():
-        # A thread is done with its log, and another log has become dirty meanwhile.
+        # A thread finished its log while another log became dirty.
         assert cleaned == ["a", "b"]
         world.one._at_work.clear()
         world.add("later")
@@ -364,10 +364,10 @@ def test_catching_up_cleans_all_that_is_due_and_waits_for_what_the_threads_are_a
     assert cleaned == ["a", "b", "later"]
 
 
-# A pass.
+# Cleaning pass.
 
 class Pass:
-    """Counts its steps; figures are there from the second on."""
+    """Counts its steps; statistics are available from the second on."""
 
     def __init__(self, steps):
         self.left, self.given, self.closed = steps, None, 0

@@ -1,4 +1,4 @@
-"""What the cleaner remembers, forgets and tells of its logs, without logs."""
+"""The cleaner's state per log: stored, removed and reported; without logs."""
 
 import errno
 import os
@@ -31,14 +31,14 @@ def rows(world, place=0):
 
 
 def clean(world, topic, partition=0, place=0, end=8):
-    """A partition that a pass has cleaned up to `end`."""
+    """Simulate that a pass has cleaned a partition up to `end`."""
     candidate = world.add(topic, partition=partition)._replace(place=place)
     world.candidates[-1] = candidate
     world.one._note(candidate, {**DONE, "end_offset": end}, 5)
     return candidate
 
 
-# A topic that is no more.
+# Deleted topics.
 
 def test_a_deleted_topic_is_dirty_again_in_every_directory_and_others_stay_clean(world):
     clean(world, "t", 0)
@@ -124,7 +124,7 @@ def test_a_partition_that_moved_is_remembered_where_it_is_now(world):
     assert rows(world, 1) == {("t", 0): 9}
 
 
-# What is told.
+# Reports.
 
 def test_a_pass_is_told_with_how_long_it_took_and_what_it_met(world, monkeypatch, caplog):
     candidate = world.add("t", partition=2)
@@ -164,7 +164,7 @@ def test_a_log_that_is_left_alone_is_an_error_and_one_that_waits_a_warning(
     assert line.reason == str(error) and bool(line.exc_info) == traced
 
 
-# Who waits.
+# Waiting threads.
 
 def test_a_log_is_nobodys_before_those_who_wait_for_it_are_woken(world, monkeypatch):
     woken = []

@@ -1,4 +1,4 @@
-"""Log directories without disks: which is next, which failed, how much room is kept."""
+"""Log directories without disks: next directory, failures, reserved space."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 
 class Native:
-    """As much of a LogDir as the directories know of."""
+    """The part of a LogDir that the directories use."""
 
     def __init__(self, offline=False, short=False, free=0, total=100 * GIB):
         self.offline, self.short_of_space = offline, short
@@ -51,7 +51,7 @@ def disks(*natives, cordoned=(), free_min=-1, paths=None):
     return made
 
 
-# Which is next.
+# Next directory.
 
 def test_the_next_partition_goes_where_the_fewest_are_and_of_equals_to_the_first():
     made = disks(Native(), Native(), Native())
@@ -159,13 +159,13 @@ def test_a_mark_that_cannot_be_written_is_a_failure_of_its_directory_alone(marke
     assert marked.take_clean_marks(stored) == {0, 2}
 
 
-# Room.
+# Disk space.
 
 @pytest.mark.parametrize(("wanted", "total", "reserve"), [
     (-1, 50 * GIB, GIB), (-1, 50 * GIB - 50, GIB - 1), (-1, 500 * GIB, GIB), (-1, 5000, 100),
     (0, 50 * GIB, 0), (7, 50 * GIB, 7)])
 def test_a_fiftieth_of_a_disk_is_kept_free_but_no_more_than_a_gibibyte(wanted, total, reserve):
-    """log.dir.free.bytes.min; -1 leaves it to the disk's size."""
+    """log.dir.free.bytes.min; -1 derives it from the disk's size."""
     made = disks(Native(free=total, total=total), Native(offline=True), free_min=wanted)
     made.look_at_space()
     assert made.natives[0].reserves == [reserve] and made.natives[1].reserves == []
@@ -194,7 +194,7 @@ def test_a_disk_that_an_append_found_full_between_two_looks_is_logged(caplog):
 
 
 def _shortages(made, caplog, *counts):
-    """The log lines of looks at which this many shortages were met so far."""
+    """Return the log lines of checks before which this many shortages occurred."""
     caplog.clear()
     with caplog.at_level("INFO", logger="pylog.log"):
         for count in counts:
@@ -249,7 +249,7 @@ def test_few_descriptors_are_told(monkeypatch, caplog, descriptors, told):
     assert bool(caplog.records) == bool(told)
 
 
-# What a manager does by the clock.
+# Periodic work of a manager.
 
 @pytest.mark.parametrize(("now_ms", "due"), [
     (999, True), (1000, False), (1500, False), (1999, False), (2000, True), (2001, True)])
@@ -260,7 +260,7 @@ def test_work_is_due_at_its_time_and_when_the_clock_was_set_back_by_more_than_a_
 
 
 def manager(**settings):
-    """With a log each of two directories; upkeep is recorded."""
+    """A manager with one log in each of two directories; upkeep is recorded."""
     one, done = LogManager.__new__(LogManager), []
     one.__dict__.update(
         _upkeep_lock=threading.Lock(), _closing=False, _left_over=[],
@@ -275,8 +275,9 @@ def manager(**settings):
 
 
 def test_retention_and_checkpoints_have_each_their_own_round(monkeypatch):
-    """log.initial.task.delay.ms, log.retention.check.interval.ms; checkpoints every minute, as
-    Kafka's log.flush.offset.checkpoint.interval.ms has it by default."""
+    """log.initial.task.delay.ms, log.retention.check.interval.ms; checkpoints every minute, the
+    default of Kafka's log.flush.offset.checkpoint.interval.ms.
+    """
     one, done = manager()
     looked = []
     monkeypatch.setattr(partition_log, "tend", lambda logs, now_ms, closing: looked.append(
@@ -333,7 +334,7 @@ def test_a_log_whose_directory_is_gone_keeps_its_start_alone():
 
 
 class Log:
-    """Of a partition; notes the roles that it is given."""
+    """A partition's log; records the roles that it gets."""
 
     def __init__(self, leads=True, epoch=3, in_sync=1, open_transaction=-1):
         self.is_leader, self.leader_epoch, self.in_sync_count = leads, epoch, in_sync

@@ -1,4 +1,4 @@
-"""How log directories are taken and given back: real files, and disks that the test plays."""
+"""Opening and closing of log directories: real files, and simulated disks."""
 
 import errno
 import fcntl
@@ -16,8 +16,9 @@ from pylog.log.log_directories import IDENTITY, LOCK, Directories, locked, remov
 
 
 class World:
-    """Directories a and b. heard: what their disks were asked, in order. bad: paths whose disk
-    cannot be used. fails: what the next renames of a directory's entries fail with."""
+    """Directories a and b. heard: calls to their disks, in order. bad: paths with an unusable disk.
+    fails: errors of the next renames of a directory's entries.
+    """
 
     def __init__(self, monkeypatch, path):
         self.heard, self.bad, self.why = [], set(), None
@@ -49,7 +50,7 @@ def world(monkeypatch, tmp_path):
 
 
 def is_held(path):
-    """Whether another process would be refused the lock."""
+    """Return True if another process cannot take the lock."""
     return subprocess.run([sys.executable, "-c", f"""
 import fcntl
 with open({path!r}, "r+") as file:

@@ -1,4 +1,4 @@
-"""Files beside the logs on a disk that fails, and partitions that found no room."""
+"""Files beside the logs on a failing disk, and partitions without disk space."""
 
 import errno
 import os
@@ -40,7 +40,7 @@ def test_a_partition_that_found_no_room_is_opened_when_there_is_some(tmp_path):
     node = Node(tmp_path)
     disk = node.logs.directories[0]
     disk.set_disk(DISK_FULL)
-    # As metadata.service does it, whose records are on a disk with room here.
+    # As metadata.service does it; its records are on a disk with free space here.
     node.logs.create("a", bytes(range(16)), [Role(True, 0, 1)], {})
     assert node.logs.get("a", 0) is None and not disk.offline
     assert node.logs.finish_moves() == []
@@ -166,7 +166,7 @@ def test_with_one_disk_gone_a_clean_stop_marks_the_others(tmp_path, caplog, back
     with caplog.at_level("INFO"):
         node = Node(",".join(paths))
     one = node.logs.get("a", 0)
-    # What was opened by its checkpoint was not looked at.
+    # The log that was opened with its checkpoint was not checked.
     assert one.recovery_report() == (0, 0) and one.end_offset == 30
     opened, = [line for line in caplog.records if line.message == "partitions opened"]
     assert opened.clean == 1
@@ -193,7 +193,7 @@ def test_what_another_stop_left_at_rest_is_not_trusted(tmp_path):
     node.logs.directories[1].fail(errno.EIO)
     node.logs.take_failed()
     node.stop()
-    # The operator saves what can be saved.
+    # The operator saves the remaining files.
     os.rename(os.path.join(paths[1], "b-0"), os.path.join(paths[0], "b-0"))
     node = Node(",".join(paths))
     assert node.logs.get("b", 0).end_offset == 35
@@ -201,7 +201,7 @@ def test_what_another_stop_left_at_rest_is_not_trusted(tmp_path):
 
 
 def recorded(monkeypatch):
-    """What the process's Python syncs and renames from now on, in order."""
+    """Record the process's fsync and rename calls in Python from now on, in order."""
     found, fsync, rename = [], os.fsync, os.rename
 
     def record(descriptor):
@@ -244,7 +244,7 @@ def test_the_name_of_a_new_directory_is_on_disk_before_it_is_formatted(
         tmp_path, monkeypatch, made_before):
     synced, path = recorded(monkeypatch), tmp_path / "disk" / "pylog" / "data"
     if made_before:
-        # By a start that was killed before it could bring the names to disk.
+        # Created by a start that was killed before it could flush the names.
         path.mkdir(parents=True)
     node = Node(path)
     formatted = synced.index(str(path / "meta.properties.tmp"))

@@ -77,7 +77,7 @@ def test_records_that_kafka_deleted_meanwhile_stay_deleted(tmp_path):
     append(node, "a", records=1)
     node.logs.get("a", 0).move_start(1)
     node.stop()
-    # As Kafka leaves it: its own checkpoint files, its own mark.
+    # The state that Kafka leaves: its own checkpoint files, its own mark.
     checkpoint_files.write_offsets(str(tmp_path / checkpoint_files.LOG_START), [("a", 0, 2)])
     checkpoint_files.write_clean_mark(str(tmp_path), 77)
     node = Node(tmp_path)
@@ -137,7 +137,7 @@ def test_retention_and_checkpoints_go_on_under_a_clock_that_was_set_back(tmp_pat
         node.logs.upkeep(now_ms - day * 86_400_000)
         assert node.logs.get("a", 0).start_offset > start
         assert path.exists()
-        # Once, not at every look from then on.
+        # Once, not at every later check.
         path.unlink()
         node.logs.upkeep(now_ms - day * 86_400_000 + 1000)
         assert not path.exists()
@@ -182,7 +182,7 @@ def test_a_partition_in_two_directories_stops_the_start(tmp_path):
 
 @pytest.mark.parametrize("first", ["a", "b"])
 def test_a_directory_of_an_earlier_topic_of_the_name_does_not_stop_the_start(tmp_path, first):
-    """A disk was away while its topic was deleted and another of that name was made."""
+    """A disk was missing while its topic was deleted and another of that name was created."""
     places = [tmp_path / name for name in ("a", "b")]
     node = Node(f"{places[0]},{places[1]}")
     node.create("t")
@@ -194,7 +194,7 @@ def test_a_directory_of_an_earlier_topic_of_the_name_does_not_stop_the_start(tmp
     metadata = other / "t-0" / "partition.metadata"
     metadata.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
     if first == "b":
-        # Whichever directory is looked at first.
+        # For either order in which the directories are checked.
         os.rename(other / "t-0", tmp_path / "kept")
         os.rename(now / "t-0", other / "t-0")
         os.rename(tmp_path / "kept", now / "t-0")
@@ -247,5 +247,5 @@ def test_many_partitions_start_fast_and_stay_small(tmp_path, topics):
           f"stop {stopped:.2f} s, "
           f"clean start {clean:.2f} s, after a crash {unclean:.2f} s")
     assert per_partition < 4096
-    # For 10,000 the goals are 1 s and 5 s on a quiet machine.
+    # For 10,000 the goals are 1 s and 5 s on an idle machine.
     assert clean < 3 and unclean < 15

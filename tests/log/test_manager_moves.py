@@ -1,4 +1,4 @@
-"""A replica that moves to another directory, as the manager keeps its lists and Kafka's files."""
+"""A replica that moves to another directory: the manager's lists and Kafka's files."""
 
 import contextlib
 
@@ -22,7 +22,7 @@ def world(monkeypatch, tmp_path):
 
 
 def ready(world, index=0, place=1):
-    """A move that lacks only its end."""
+    """Return a move that only needs its end."""
     world.logs.move("t", index, place)
     move = world.logs.moves.find("t", index)
     move.ready = True
@@ -71,7 +71,7 @@ def test_a_finished_move_is_where_all_look_for_it(world):
     assert world.logs.finish_moves() == ["t"]
     assert world.logs.get("t", 0) is move.target and world.logs.place("t", 0) == 1
     assert world.logs.disks.loads == [0, 2, 1]
-    # Settings that changed while it was copied are in force.
+    # Settings changed during the copy are applied.
     assert move.target.steps[-1][0] == "set_config" and move.target.steps[-1][1]["flush.ms"] == 6
     assert move.target in world.logs._timed and move.source not in world.logs._timed
     assert move.source not in world.logs._place_of
@@ -113,7 +113,8 @@ def test_the_rows_of_kafkas_files_move_with_the_partition(world):
     move = ready(world)
     move.target.recovery_point, move.target.start_offset = 4, 2
     world.logs.finish_moves()
-    # Of the copy is what lies there, of the source what was deleted meanwhile.
+    # The copy has its own recovery point; records deleted in the source during the move are deleted
+    # in the copy.
     assert world.rows(checkpoints.RECOVERY_POINT, 1)["t", 0] == 4
     assert world.rows(checkpoints.LOG_START, 1)["t", 0] == 3
     world.logs.upkeep(NOW)

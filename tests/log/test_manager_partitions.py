@@ -1,4 +1,4 @@
-"""Partitions that come, change and go while a node runs: what each step does, and leaves alone."""
+"""Partitions that are created, changed and deleted while a node runs: effects of each step."""
 
 import os
 
@@ -52,7 +52,7 @@ def test_logs_are_described_by_directory_and_none_is_left_out(two):
 
 @pytest.fixture
 def branched(two, monkeypatch):
-    """A branch `t` of `source` is prepared. What became of its parts."""
+    """Prepare a branch `t` of `source`. Returns its parts' results."""
     two.logs.create("source", topic_id(1), [LEADS, LEADS], {})
     two.done, two.parts = [], []
 
@@ -228,7 +228,7 @@ def test_new_partitions_are_opened_and_older_ones_get_their_roles(two):
 
 @pytest.mark.parametrize(("added", "opened"), [((), []), ({1}, [1]), ({1, 2}, [1, 2])])
 def test_an_older_partition_is_opened_only_when_this_node_gets_a_replica(world, added, opened):
-    """One that is not open otherwise could not be opened: it stays as it is."""
+    """A partition that is not open could not be opened: it stays that way."""
     world.refusals.update({("t", index): failure() for index in (1, 2)})
     world.logs.create("t", topic_id(1), [LEADS, LEADS, LEADS], {})
     world.refusals.clear()

@@ -1,4 +1,4 @@
-"""What a start makes of directories and checkpoints, and what a stop may promise."""
+"""A start's use of directories and checkpoints, and the guarantees of a stop."""
 
 import os
 
@@ -21,7 +21,7 @@ def two(monkeypatch, tmp_path):
     return World(monkeypatch, tmp_path, disks=2)
 
 
-# Which checkpoint is believed.
+# Trusted checkpoints.
 
 def test_after_a_clean_stop_no_file_is_looked_at(world):
     world.made_before(0, "t-0", "t-2")
@@ -104,7 +104,7 @@ def test_checkpoints_of_topics_that_are_gone_leave_the_store_with_the_next_ones(
 
 @pytest.mark.parametrize(("away", "numbers"), [(False, [0, 1, 0]), (True, [0])])
 def test_after_a_crash_partitions_are_recovered_by_directory(two, monkeypatch, away, numbers):
-    """New ones with those of the first; what was in one that is away is not."""
+    """Returns the topics of the first start plus new ones, without those of a missing directory."""
     made = []
 
     class Recovery:
@@ -130,7 +130,7 @@ def test_after_a_crash_partitions_are_recovered_by_directory(two, monkeypatch, a
     assert two.opened == [] and two.logs.recovering == 3
 
 
-# Directories that no topic has.
+# Directories without a topic.
 
 def test_partitions_of_no_topic_are_set_aside_and_deleted_ones_removed_later(world):
     world.made_before(0, "t-0", "other-0", f"old-0.{'ab' * 16}-delete", "notes")
@@ -214,7 +214,7 @@ def test_a_log_whose_disk_fails_at_the_opening_is_offline_and_not_tried_again(wo
     assert world.logs.finish_moves() == []
 
 
-# The stop.
+# Stop.
 
 def test_a_stop_tells_of_every_log_at_rest(two):
     two.made_before(1, "t-1")

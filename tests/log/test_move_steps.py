@@ -1,4 +1,4 @@
-"""Moves without logs: their pace, what gives them up, and names."""
+"""Moves without logs: their pace, cancellation, and names."""
 
 import os
 import re
@@ -20,7 +20,7 @@ def failure():
 
 
 class Log:
-    """As much of a Log as moves know of."""
+    """The part of a Log that moves use."""
 
     def __init__(self, end_offset=0, leads=True, offline=False):
         self.end_offset, self.size_bytes, self.start_offset = end_offset, 0, 0
@@ -56,7 +56,7 @@ class Log:
 
 
 class World:
-    """Moves on a clock that waiting moves on. sizes: bytes of each step of a copy."""
+    """Moves on a clock that advances while waiting. sizes: bytes of each step of a copy."""
 
     def __init__(self, monkeypatch, rate=None, sizes=(), stop_after=50):
         self.now_s, self.rate, self.waits, self.stopped = 0.0, rate, [], False
@@ -163,7 +163,7 @@ def test_moves_have_one_thread_that_no_process_waits_for_and_a_new_one_after_it(
 
 def test_a_move_that_begins_as_the_thread_ends_has_a_thread(monkeypatch):
     class Late(dict):
-        """Whoever finds it empty is overtaken by a move that begins."""
+        """A new move may start after a caller has seen an empty list."""
 
         def __len__(self):
             if super().__len__() == 0 and not began:
@@ -184,7 +184,7 @@ def test_a_move_that_begins_as_the_thread_ends_has_a_thread(monkeypatch):
     one.stop()
 
 
-# What becomes of a move.
+# Progress and end of a move.
 
 def test_a_copy_is_ready_once_it_has_all_and_that_is_on_disk(monkeypatch):
     world = World(monkeypatch, sizes=[7, 0, 0, 3])
@@ -269,11 +269,11 @@ def test_the_lag_is_what_the_copy_lacks_and_never_below_none(source, target, lag
     assert Move("t", 0, 1, Log(source), Log(target)).lag == lag
 
 
-# The hand-over.
+# Switch to the copy.
 
 @pytest.fixture
 def hand_over(monkeypatch):
-    """A move whose copy has all, and the renames that were made of it."""
+    """Return a move with a complete copy, and the list of its renames."""
     move, renamed = Move("t", 4, 1, Log(9), Log(9)), []
     monkeypatch.setattr(moves.moves, "hand_over", lambda *_: 6)
     monkeypatch.setattr(moves.moves, "rename", lambda log, name: renamed.append((log, name)))

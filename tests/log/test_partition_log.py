@@ -4,7 +4,7 @@ from pylog.log.partition_log import Role, assume
 
 
 class Log:
-    """Notes what it is told to be."""
+    """Records its assigned roles."""
 
     def __init__(self):
         self.is_leader, self.leader_epoch, self.in_sync_count = True, 4, 1

@@ -1,4 +1,4 @@
-"""Partitions become ready one by one after an unclean stop."""
+"""Partitions become available one by one after an unclean stop."""
 
 import threading
 
@@ -61,7 +61,7 @@ def test_what_an_open_raises_reaches_the_start(monkeypatch):
 
 @pytest.fixture
 def held(monkeypatch):
-    """Holds back the opening of topic "slow" until it is set."""
+    """Delay the opening of topic "slow" until the event is set."""
     monkeypatch.setattr(recovery, "WAIT_S", 0.05)
     going_on = threading.Event()
     open_log = partition_log.open_log

@@ -1,4 +1,6 @@
-"""What Kafka's checkpoint files tell by name is believed of the topic that it was told of only."""
+"""Kafka's checkpoint files name topics: an entry is used only for the topic that it was written
+for.
+"""
 
 import errno
 import glob
@@ -32,7 +34,7 @@ def forget_lmdb(path):
 
 
 def with_a_late_start(path, records=600):
-    """A node whose topic "a" begins at offset `records`, as all its checkpoints tell."""
+    """A node whose topic "a" begins at offset `records`, according to all its checkpoints."""
     node = Node(path)
     node.create("a")
     append(node, "a", records=records)
@@ -57,7 +59,7 @@ def test_a_topic_made_again_under_its_name_keeps_its_records_after_a_kill(tmp_pa
 
 
 def test_a_topic_made_again_has_its_torn_tail_cut(tmp_path):
-    """A recovery point of the topic before would make a hole of it: 20, then 1000."""
+    """The previous topic's recovery point would create a gap: 20, then 1000."""
     node = Node(tmp_path)
     node.create("a")
     append(node, "a", records=1000)
@@ -117,7 +119,7 @@ def test_a_branch_under_the_name_of_a_deleted_topic_is_not_taken_for_it(tmp_path
 
 
 def test_rows_of_another_directory_are_of_another_topic(tmp_path):
-    """While a disk was away its topic was deleted, and another of that name made."""
+    """While a disk was missing, its topic was deleted, and another of that name created."""
     paths = [tmp_path / "one", tmp_path / "two"]
     node = Node(f"{paths[0]},{paths[1]}")
     node.create("a")
@@ -205,7 +207,7 @@ def test_the_cleaner_begins_anew_with_a_topic_made_again(tmp_path):
     node.stop()
 
 
-# ---- the start that DeleteRecords answered ----------------------------------------------------
+# ---- the start offset returned by DeleteRecords ------------------------------------------------
 
 
 @pytest.mark.parametrize("when", ["at once", "after a checkpoint"])
@@ -379,7 +381,7 @@ def test_records_of_a_batch_that_begins_below_the_start_stay_below_it(tmp_path):
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_deletion_of_records_beside_that_of_their_topic_leaves_no_row(tmp_path, place):
-    """The next topic of the name would begin there after a crash."""
+    """Otherwise the next topic of the name would begin there after a crash."""
     paths = [tmp_path / "one", tmp_path / "two"]
     node = Node(f"{paths[0]},{paths[1]}")
     node.create("a")

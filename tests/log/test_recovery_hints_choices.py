@@ -1,4 +1,4 @@
-"""Rows of Kafka's checkpoint files: which are believed, which go, and what a refusal leaves."""
+"""Rows of Kafka's checkpoint files: trusted rows, removed rows, and state after a rejection."""
 
 import errno
 import os
@@ -22,8 +22,9 @@ SHORT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, er
 
 
 class World:
-    """Hints in real directories. refuses: (name of a file or None for all, error number), when it
-    is written or read."""
+    """Hints in real directories. refuses: (name of a file or None for all, error number), on read
+    or write.
+    """
 
     def __init__(self, path, monkeypatch):
         self.paths = [str(path / "one"), str(path / "two")]
@@ -134,7 +135,7 @@ def test_a_deleted_topic_loses_the_rows_of_its_logs_and_of_those_that_are_not_op
     assert world.hints.unread(0) == [("b", 1, KNOWN)]
 
 
-# What is to be forgotten.
+# Removed rows.
 
 def test_rows_go_with_the_next_look_and_once(world):
     world.put(LOG_START, {A: 5, B: 6})
@@ -191,7 +192,7 @@ def test_without_room_a_file_goes_whole_and_without_descriptors_it_stays(world, 
     assert world.rows(HIGH_WATERMARK) == {B: 6} and not world.failed
 
 
-# Rows that are put in.
+# Added rows.
 
 def test_a_recovery_point_that_is_there_stays_and_a_start_is_replaced(world):
     world.put(RECOVERY_POINT, {A: 2, GONE: 1})

@@ -1,4 +1,4 @@
-"""Recovery on threads that the test holds up, and the lines that damage leaves in the log."""
+"""Recovery on threads that the test pauses, and log lines about damage."""
 
 import threading
 from collections import namedtuple
@@ -15,7 +15,7 @@ Damage = namedtuple("Damage", "kind partition segment offset position bytes reas
 
 @pytest.fixture(autouse=True)
 def stopped(monkeypatch):
-    """The directories whose recovery was stopped. Nothing is told meanwhile."""
+    """Return the directories whose recovery was stopped. Nothing is reported during the test."""
     found = []
     monkeypatch.setattr(recovery.damages, "stop_recovery", found.append)
     monkeypatch.setattr(recovery, "REPORT_S", 3600)
@@ -94,7 +94,7 @@ def test_a_stop_itself_wakes_who_waits_for_what_nobody_will_open():
 
     class Changed(threading.Condition):
         def wait(self, timeout=None):
-            # Under its lock: the stop has it only once this one waits.
+            # Holding its lock: the stop gets it only when this thread waits.
             began.set()
             return super().wait(timeout)
 

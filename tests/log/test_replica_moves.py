@@ -1,4 +1,4 @@
-"""Partitions that move between the log directories of a node, with writes going on."""
+"""Partitions that move between the log directories of a node, during writes."""
 
 import os
 import re
@@ -169,7 +169,7 @@ def names(paths) -> list[str]:
 
 
 def test_what_a_move_leaves_to_be_deleted_has_a_name_that_kafka_knows(paths):
-    """Kafka does not start beside `t-0.id-delete.id-delete`."""
+    """Kafka does not start if there is `t-0.id-delete.id-delete`."""
     node = Node(",".join(map(str, paths)))
     node.create("t")
     append(node, "t", 1)
@@ -200,7 +200,7 @@ def test_a_crash_in_a_move_leaves_one_copy_that_is_whole(paths):
     append(node, "t", 1)
     node.logs.get("t", 0).flush()
     node.crash()
-    # Before the hand-over: the copy is incomplete and goes.
+    # Before the switch: the copy is incomplete and is deleted.
     future = paths[1] / f"t-0.{'0' * 32}-future"
     shutil.copytree(paths[0] / "t-0", future)
     node = Node(",".join(map(str, paths)))
@@ -208,7 +208,7 @@ def test_a_crash_in_a_move_leaves_one_copy_that_is_whole(paths):
     node.logs.upkeep(node.now_ms() + 1000)
     assert not future.exists()
     node.crash()
-    # After it: the old one has been renamed away, the copy is all there is.
+    # After it: the old one has been renamed, only the copy remains.
     os.rename(paths[0] / "t-0", future)
     node = Node(",".join(map(str, paths)))
     assert node.logs.place("t", 0) == 1 and len(content(node.logs.get("t", 0))) == 1
@@ -296,7 +296,7 @@ def test_a_damaged_partition_moves_with_all_that_can_be_read(paths, how, place, 
     found = survey(new)
     found[1].pop(120)
     assert found == before
-    # Not a byte of what is no batch is left behind.
+    # No byte outside a batch is left behind.
     if how != "inflate":
         assert any("damage as it is" in line.message for line in caplog.records)
     node.crash()
@@ -352,7 +352,7 @@ def test_a_move_of_a_deleted_topic_leaves_the_next_one_of_its_name_alone(node, p
     ready = node.logs.moves.find("t", 0)
     node.delete("t")
     node.create("t")
-    # As when the deletion came while moves were being finished.
+    # As if the topic was deleted while moves were being finished.
     node.logs.moves._moves["t", 0] = ready
     assert node.logs.finish_moves() == []
     assert node.logs.get("t", 0).end_offset == 0
@@ -392,7 +392,7 @@ def test_records_deleted_while_a_move_is_finished_stay_deleted(node, monkeypatch
     hand_over = moves.moves.hand_over
 
     def handed_over(source, target, now_ms):
-        # The start that the copy gets is known by now.
+        # The copy's start offset is already determined.
         deleting.append(threading.Thread(target=node.logs.move_start, args=("t", 0, 7)))
         deleting[0].start()
         deleting[0].join(0.3)
@@ -406,7 +406,7 @@ def test_records_deleted_while_a_move_is_finished_stay_deleted(node, monkeypatch
 
 
 def fails_once(call):
-    """`call`, that raises when it is done, the first time."""
+    """Wrap `call` so that it raises after its first execution."""
     left = [True]
 
     def failing(*given):
@@ -454,7 +454,7 @@ def test_a_move_that_cannot_be_finished_is_tried_again_and_keeps_no_other_back(
 
 
 def test_an_unfinished_copy_waits_while_a_directory_is_offline(paths, tmp_path):
-    """The partition itself may be in there."""
+    """The partition itself may be in that directory."""
     text = ",".join(map(str, paths))
     node = Node(text)
     node.create("t")

@@ -1,4 +1,4 @@
-"""Of directories that claim a partition's name one is the partition, and nothing is deleted."""
+"""Of several directories with a partition's name one is used, and none is deleted."""
 
 import base64
 import os
@@ -109,7 +109,7 @@ def test_a_new_topic_makes_way_for_itself_where_an_earlier_one_lies(world, topic
     assert (world.names(1) != ["t-0"]) == aside and len(world.names(1)) == 1
 
 
-# Moves that a stop left.
+# Interrupted moves.
 
 def test_the_only_copy_becomes_the_partition(world):
     world.put(1, COPY, ONE)

@@ -1,4 +1,4 @@
-"""A branch shares its source's segments, and neither ever harms the other."""
+"""A branch shares its source's segments, and neither ever damages the other."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ SMALL = {"internal.segment.bytes": "2000", "index.interval.bytes": "200",
 
 
 def append(node, topic, first, count=1, partition=0, **producer):
-    """Batches of three records whose times and values are their offsets."""
+    """Append batches of three records whose timestamps and values are their offsets."""
     one = node.logs.get(topic, partition)
     for number in range(count):
         base = first + 3 * number
@@ -50,7 +50,7 @@ def branch(node, name, source, cut=None, **options):
 
 
 def offsets(node, topic, partition=0):
-    """Of all records, each checked."""
+    """Return the values of all records, each checked."""
     one, found = node.logs.get(topic, partition), []
     at = one.start_offset
     while at < one.end_offset:
@@ -168,7 +168,7 @@ def test_a_transaction_that_is_open_is_aborted_in_the_branch(node):
 def test_nothing_that_one_does_harms_the_other(node, tmp_path):
     branch(node, "copy", "source")
     branch(node, "third", "copy", {AT_OFFSET: 100})
-    # Truncation, retention by size, and deletion, each of a file that the others have too.
+    # Truncation, retention by size, and deletion, each of a file shared with others.
     node.logs.get("copy", 0).truncate(50)
     append(node, "copy", 48 if node.logs.get("copy", 0).end_offset == 48 else 50, 1)
     node.logs.configure("third", {**SMALL, "retention.bytes": "0"})
@@ -184,7 +184,7 @@ def test_the_name_of_a_branch_that_a_start_finishes_is_on_disk_before_it_serves(
         node, tmp_path, monkeypatch):
     topic_id = branch(node, "copy", "source").topic_id
     node.crash()
-    # As if the kill had come between the record and the name.
+    # As if the process was killed between the record and the rename.
     os.rename(tmp_path / "copy-0", tmp_path / f"copy-0.{topic_id.hex()}-stray")
     synced, fsync = [], os.fsync
 
@@ -217,7 +217,7 @@ def test_a_branch_that_a_start_cannot_name_stops_it_and_is_whole_in_the_next(
 @pytest.mark.parametrize("removed", ["nothing", "the mark"])
 def test_a_kill_in_the_preparation_or_removal_of_a_branch_leaves_nothing_for_good(
         node, tmp_path, removed, monkeypatch):
-    """As if it had come before the first file, or amid the removal of all."""
+    """As if it happened before the first file was created, or during the removal of all."""
     stray = tmp_path / f"copy-0.{'ab' * 16}-stray"
     stray.mkdir()
     if removed == "the mark":
@@ -267,7 +267,7 @@ def test_damaged_indexes_of_one_are_made_anew_for_it_alone(node, tmp_path):
 def test_a_tail_that_recovery_cuts_is_cut_in_a_copy(node, tmp_path):
     branch(node, "copy", "source")
     node.crash()
-    # Without any checkpoint all is walked; then damage looks like a torn tail.
+    # Without any checkpoint all batches are read; then damage looks like a torn tail.
     os.unlink(tmp_path / "state.lmdb")
     for path in tmp_path.glob("*checkpoint"):
         path.unlink()

@@ -1,4 +1,4 @@
-"""Checkpoints, upkeep and openings, log by log: what is written, what is passed over."""
+"""Checkpoints, upkeep and openings, log by log: written and skipped logs."""
 
 import errno
 import os
@@ -25,7 +25,7 @@ def two(monkeypatch, tmp_path):
 
 
 def saved(world):
-    """Of the last time: partition -> recovery point, the keys that are gone."""
+    """Return the last save: partition -> recovery point, the deleted keys."""
     entries, gone = world.store.saved[-1]
     return {index: entry.recovery_point for (_, index), entry in entries}, gone
 
@@ -129,7 +129,7 @@ def test_a_partition_that_is_made_again_is_saved_again(two):
     assert saved(two) == ({0: 5}, [(topic_id(), 0)])
 
 
-# Cuts.
+# Truncations.
 
 CUTS = [(3, None, 3, 3), (9, None, 5, 4), (5, None, 5, 4), (None, 70, 0, 4), (None, 2, 0, 2),
         (3, 70, 0, 3)]

@@ -1,4 +1,4 @@
-"""A brokerd that joins the cluster of a running Kafka, and what clients see of both."""
+"""A brokerd that joins the cluster of a running Kafka, and queries to both by clients."""
 
 import asyncio
 import re
@@ -34,7 +34,7 @@ def admin(broker) -> AdminClient:
 
 
 def create(broker, name: str, replicas: list[list[int]], config: dict | None = None) -> None:
-    """A topic whose partitions have these replicas, asked for at this broker."""
+    """Create a topic whose partitions have these replicas, through this broker."""
     asked = admin(broker)
     for future in asked.create_topics([NewTopic(
             name, num_partitions=len(replicas), replica_assignment=replicas,
@@ -49,7 +49,7 @@ def delete(broker, name: str) -> None:
 
 
 def until(look, wanted, wait_s: float = WAIT_S):
-    """look() once it is `wanted`, or what it was at last."""
+    """Return look() when it equals `wanted`, or its last result."""
     end_s = time.monotonic() + wait_s
     while (found := look()) != wanted and time.monotonic() < end_s:
         time.sleep(0.05)
@@ -61,24 +61,24 @@ def brokers(broker) -> list[int]:
 
 
 def states(broker, name: str) -> list[tuple[int, list[int]]]:
-    """(leader, sorted ISR) of each partition, as the broker tells it."""
+    """Return (leader, sorted ISR) of each partition, by this broker's metadata."""
     found = admin(broker).list_topics(name, timeout=10).topics[name].partitions
     return [(found[index].leader, sorted(found[index].isrs)) for index in sorted(found)]
 
 
 def settled(broker, name: str, leader: int, isr: list[int], wait_s: float = 60.0) -> None:
-    """Returns once a broker tells this of the only partition of a topic."""
+    """Wait until a broker returns this state for the only partition of a topic."""
     wanted = [(leader, isr)]
     assert until(lambda: states(broker, name), wanted, wait_s) == wanted
 
 
 def same(one, other, name: str) -> None:
-    """Returns once two replicas of a partition have the same bytes."""
+    """Wait until two replicas of a partition have the same bytes."""
     assert until(lambda: segments(one, name) == segments(other, name), True)
 
 
 def produce(broker, name: str, values, partition: int = 0, **settings) -> None:
-    """Sends values with acks=all; every one is acknowledged."""
+    """Send values with acks=all; every one must be acknowledged."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "log_level": 0,
                          "message.timeout.ms": 1000 * WAIT_S, **settings})
     errors = []
@@ -91,7 +91,8 @@ def produce(broker, name: str, values, partition: int = 0, **settings) -> None:
 
 class Sending:
     """One idempotent producer that sends to one partition until the block's end, when everything is
-    acknowledged. sent: the values, in order."""
+    acknowledged. sent: the values, in order.
+    """
 
     def __init__(self, broker, name: str):
         self.sent: list[bytes] = []
@@ -118,7 +119,7 @@ class Sending:
         self._more.set()
 
     def more(self) -> None:
-        """Returns once one more record is acknowledged."""
+        """Wait until one more record is acknowledged."""
         self._more.clear()
         assert self._more.wait(WAIT_S)
 
@@ -134,7 +135,7 @@ class Sending:
 
 
 def consumed(broker, name: str, count: int, partition: int = 0) -> list[bytes]:
-    """The first `count` values of a partition."""
+    """Return the first `count` values of a partition."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "reader",
                          "enable.auto.commit": False, "log_level": 0})
     consumer.assign([TopicPartition(name, partition, 0)])
@@ -147,7 +148,7 @@ def consumed(broker, name: str, count: int, partition: int = 0) -> list[bytes]:
 
 
 def segments(broker, name: str, partition: int = 0) -> dict[str, bytes]:
-    """File name -> content of a replica's segments, without room that was taken ahead."""
+    """Return file name -> content of a replica's segments, without preallocated space."""
     folder = Path(broker.data_dir) / f"{name}-{partition}"
     try:
         return {path.name: path.read_bytes().rstrip(b"\0") for path in sorted(folder.glob("*.log"))}
@@ -156,7 +157,7 @@ def segments(broker, name: str, partition: int = 0) -> dict[str, bytes]:
 
 
 def reassign(broker, name: str, replicas: dict[int, list[int]]) -> None:
-    """Asks that partitions have other replicas; returns once that is decided, not done."""
+    """Reassign partitions; returns when the reassignment is decided, not complete."""
     new = messages.AlterPartitionReassignmentsRequest
     request = new(timeout_ms=10_000, topics=[new.ReassignableTopic(name=name, partitions=[
         new.ReassignablePartition(partition_index=index, replicas=wanted)
@@ -169,7 +170,7 @@ def reassign(broker, name: str, replicas: dict[int, list[int]]) -> None:
 
 
 def elect(broker, name: str, partition: int = 0) -> int:
-    """Asks that the first of the replicas leads; returns the partition's error code."""
+    """Request election of the first replica; return the partition's error code."""
     new = messages.ElectLeadersRequest
     answer = _asked(broker, new(election_type=0, timeout_ms=10_000, topic_partitions=[
         new.TopicPartitions(topic=name, partitions=[partition])]), 2)

@@ -1,4 +1,4 @@
-"""What the controller hears of log directories."""
+"""Reports of log directories to the controller."""
 
 import asyncio
 
@@ -47,7 +47,7 @@ def topic(*directories, replicas=(9, 1)) -> Topic:
 
 
 def told(channel, *topics) -> list:
-    """[{directory: partitions}] of each request."""
+    """Return [{directory: partitions}] of each request."""
     async def go():
         made = Assignments(1, channel, Logs(), {"/one": ONE, "/two": TWO})
         for each in topics:

@@ -1,4 +1,4 @@
-"""The way to the active controller, while that one changes."""
+"""The connection to the active controller, across controller changes."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ WAIT_S = 20
 
 
 class Silent:
-    """A controller that takes requests and answers none, as one that hangs or is cut off."""
+    """A controller that accepts requests and never responds, like one that hangs or is cut off."""
 
     def __init__(self):
         self.asked = asyncio.Event()
@@ -105,8 +105,9 @@ def test_heartbeats_go_on_whatever_became_of_one(monkeypatch, caplog):
 
 @contextlib.asynccontextmanager
 async def beating(monkeypatch, controllers, failures=()):
-    """A broker that registers and beats: a queue of (the controller, what it is told). failures: of
-    what is asked first. Whatever is asked then is granted."""
+    """A broker that registers and sends heartbeats. Returns a queue of (the controller, its
+    request). failures: of the first requests; later requests succeed.
+    """
     asked, left = asyncio.Queue(), list(failures)
 
     async def ask(line, message):
@@ -117,7 +118,7 @@ async def beating(monkeypatch, controllers, failures=()):
                                should_shut_down=False)
 
     monkeypatch.setattr(Line, "ask", ask)
-    every_ms = 3_600_000     # No test waits for the next one.
+    every_ms = 3_600_000  # No test waits for the next heartbeat.
     channel = ControllerChannel(
         controllers, Lifecycle(lambda: bytes(16)),
         SimpleNamespace(published=SimpleNamespace(offset=10)), node_id=1,

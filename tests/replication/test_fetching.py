@@ -1,4 +1,4 @@
-"""Partitions that follow leaders: dialing, losing, truncating, going on."""
+"""Partitions that follow leaders: connect, lose the connection, truncate, continue."""
 
 import asyncio
 import threading
@@ -27,14 +27,15 @@ SETTINGS = {
 }
 
 
-# Of logs that nobody keeps checkpoints of.
+# For logs without checkpoints.
 CUTS = Checkpointer(None, None, list)
 
 
 class Dialer:
     """Connections to fake leaders, by port; a port without one refuses.
 
-    silent: the next dial says so (waits) and hangs until `back`."""
+    silent: the next dial sets `waits` and hangs until `back`.
+    """
 
     def __init__(self):
         self.leaders = {}
@@ -71,7 +72,7 @@ def dialer():
 
 @pytest.fixture
 def run(dialer):
-    """Runs a scenario with fetchers of broker 2 that know brokers 1 and 3."""
+    """Run a scenario with fetchers of broker 2, in a cluster with brokers 1 and 3."""
     def runs(scenario, broker_epoch=11):
         async def around():
             fetchers = ReplicaFetchers(SETTINGS, 2, dialer, CUTS.cut, Departures(time.monotonic))
@@ -182,7 +183,7 @@ def test_another_leader_and_another_address_are_followed(run, dialer, directory)
 
 
 def test_a_leader_that_is_registered_anew_is_dialled_anew(run, dialer, directory):
-    """Its machine may have vanished: the answer to what was asked there would be waited for."""
+    """The leader's machine may be gone: otherwise the fetcher would wait for its response."""
     copy = follower_of(directory)
 
     async def scenario(fetchers):
@@ -197,7 +198,9 @@ def test_a_leader_that_is_registered_anew_is_dialled_anew(run, dialer, directory
 
 
 def test_a_dial_of_a_leader_that_is_registered_anew_is_given_up(run, dialer, directory):
-    """Its machine may have vanished and be back: the dial of before would be waited for."""
+    """The leader's machine may be gone and back: otherwise the fetcher would wait for the earlier
+    dial.
+    """
     copy = follower_of(directory)
 
     async def scenario(fetchers):

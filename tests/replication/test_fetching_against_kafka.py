@@ -1,4 +1,4 @@
-"""A follower of ours below a leader of Apache Kafka's: the same bytes in the same files."""
+"""Our follower of an Apache Kafka leader: the same bytes in the same files."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ from tests.wire.raw import Connection
 
 pytestmark = pytest.mark.kafka
 
-US, KAFKA = 7, 1     # A member of other tests may still have a session under 2.
+US, KAFKA = 7, 1  # A broker of other tests may still have a session with id 2.
 SEGMENT_BYTES = 1 << 20
 NOT_LEADER = 6
 FEATURES = {"metadata.version": (7, 30), "eligible.leader.replicas.version": (0, 1),
@@ -36,7 +36,7 @@ def controller_port(kafka) -> int:
 
 
 async def register(kafka) -> None:
-    """Makes this node a broker that may stand in replica lists; it stays fenced."""
+    """Register this node as a broker that can be a replica; it stays fenced."""
     meta = (kafka.data_dir / "meta.properties").read_text()
     new = messages.BrokerRegistrationRequest
     peer = await Peer.connect("127.0.0.1", controller_port(kafka), "test")
@@ -59,14 +59,14 @@ async def unregister(kafka) -> None:
 
 @pytest.fixture
 def replicated(kafka):
-    """Registers and unregisters."""
+    """Register, and unregister at the end."""
     asyncio.run(register(kafka))
     yield kafka
     asyncio.run(unregister(kafka))
 
 
 def create(kafka, name, partitions):
-    """The topic's id; every partition led by Kafka, followed by us."""
+    """Create the topic and return its id; every partition is led by Kafka, followed by us."""
     configs = [{"name": "segment.bytes", "value": str(SEGMENT_BYTES)}]
     with Connection(kafka.port) as connection:
         answer = ask(connection, raw.CREATE_TOPICS, 7, timeout=10000, topics=[{
@@ -86,7 +86,7 @@ def fill(kafka, name, partition, source, batches):
             row = talk.produce(connection, name, made, partition=partition, acks=1)
             end_s = time.monotonic() + 20
             while row["error_code"] == NOT_LEADER and time.monotonic() < end_s:
-                # Its metadata has the topic, its log not yet.
+                # Its metadata has the topic, its log does not yet.
                 time.sleep(0.05)
                 row = talk.produce(connection, name, made, partition=partition, acks=1)
         assert row["error_code"] == 0, row
@@ -128,7 +128,7 @@ def test_a_follower_of_kafka_has_the_same_segment_files(replicated, tmp_path, ra
             await until(lambda: [one.end_offset for one in logs] == ends())
             await asyncio.to_thread(fill, replicated, name, 0, random_source, 10)
             await until(lambda: [one.high_watermark for one in logs] == ends())
-            # A leader that begins later than where a follower stands.
+            # The leader's log starts after the follower's end.
             fetchers.unfollow(topic_id, 1)
             logs[1].truncate(3)
             with Connection(replicated.port) as connection:

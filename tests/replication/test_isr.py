@@ -1,4 +1,4 @@
-"""The ISR of one partition: who joins, who leaves, and what the controller's answers mean."""
+"""The ISR of one partition: additions, removals, and handling of the controller's responses."""
 
 import types
 
@@ -147,7 +147,7 @@ def test_a_new_election_begins_the_lag_anew():
 
 
 def test_random_answers_never_lose_who_may_be_in_the_isr(random_source):
-    """A model controller that carries out, refuses or loses what is asked, and tells it late."""
+    """A simulated controller that executes, rejects or loses requests, and responds late."""
     for _ in range(200):
         isr, truth, told = made(), [state()], 0
         for now in range(30):

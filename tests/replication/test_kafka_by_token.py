@@ -1,4 +1,4 @@
-"""A brokerd and a Kafka that log in to each other with tokens of one issuer."""
+"""A brokerd and a Kafka that authenticate to each other with tokens of one issuer."""
 
 import json
 import time
@@ -18,8 +18,7 @@ JAAS = f'{CLASSES}.OAuthBearerLoginModule required clientId="node" clientSecret=
 
 
 def of_kafka() -> dict:
-    """Where Kafka has tokens from, and by what it checks them: classes, which ours need not name.
-    """
+    """Return Kafka's token settings: retriever and validator classes, which ours does not need."""
     found = {}
     for name in ("inside", "controller"):
         for side, kind in (("login", "Login"), ("server", "Validator")):
@@ -34,7 +33,7 @@ def test_a_kafka_and_ours_follow_each_other_by_tokens_that_end(tmp_path, monkeyp
         keys = tmp_path / "keys.json"
         keys.write_text(json.dumps(json.loads(issuer.published)))
         endpoint = f"{server.url}/token"
-        # Kafka asks only where it is told to by the command line.
+        # Kafka connects only to URLs allowed on the command line.
         monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls="
                            f"{endpoint},{keys.as_uri()}")
         shared = {

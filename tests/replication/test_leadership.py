@@ -1,4 +1,4 @@
-"""What a leader asks of the controller for its partitions; logs and channel are the test's."""
+"""A leader's requests to the controller for its partitions; logs and channel are simulated."""
 
 import asyncio
 import types
@@ -18,7 +18,7 @@ SECOND = 10**9
 
 
 class Log:
-    """As much of a log as its leadership looks at."""
+    """The part of a log that its leadership uses."""
 
     end_offset, high_watermark = 100, 90
 
@@ -38,7 +38,7 @@ class Log:
 
 
 class Channel:
-    """Answers with what `decide` makes of each request."""
+    """Responds with the result of `decide` for each request."""
 
     broker_epoch = 11
 
@@ -90,7 +90,8 @@ def topic(count=1, isr=(1,), partition_epoch=0) -> Topic:
 
 
 def run(decide, use, count=1, isr=(1,)):
-    """use(leadership, channel, logs) with partitions of one topic led; the channel."""
+    """Run use(leadership, channel, logs) as leader of one topic's partitions; return the channel.
+    """
     async def go():
         channel = Channel(decide)
         clock = types.SimpleNamespace(ns=0)
@@ -149,7 +150,7 @@ def test_a_follower_that_lags_is_taken_out():
 def test_a_tick_only_glances_at_a_partition_whose_followers_have_everything():
     async def use(leadership, channel, logs, clock):
         logs[0].known = {2: (12, Log.end_offset, 0)}
-        logs[0].end_for_epoch = None          # It would be called for a closer look.
+        logs[0].end_for_epoch = None  # A detailed check would call it.
         clock.ns = 11 * SECOND
         leadership.tick()
         await settle()
@@ -207,7 +208,7 @@ def test_a_broker_epoch_that_is_stale_is_looked_into_at_once():
 @pytest.mark.parametrize("error", [
     ErrorCode.STALE_BROKER_EPOCH, ErrorCode.CLUSTER_AUTHORIZATION_FAILED])
 def test_a_request_that_is_refused_as_a_whole_says_nothing_of_an_earlier_try(error):
-    """Whose answer was lost: it may have let the follower in, so the log still waits for it."""
+    """The response was lost: the follower may be in the ISR, so the log still waits for it."""
     asked = []
 
     def decide(request):

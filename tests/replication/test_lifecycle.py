@@ -1,4 +1,4 @@
-"""Where a broker stands with its controller: registration, fencing, shutdown."""
+"""A broker's state at its controller: registration, fencing, shutdown."""
 
 from itertools import count
 
@@ -127,7 +127,7 @@ def test_what_changed_of_a_broker_is_registered_again_and_it_stays_what_it_is():
 
 @pytest.mark.parametrize("is_known", [False, True])
 def test_what_changed_while_a_registration_was_under_way_is_registered_too(is_known):
-    """It was sent with what the broker was before."""
+    """It was sent with the broker's previous state."""
     made = running() if is_known else fresh()
     if is_known:
         made.amend()

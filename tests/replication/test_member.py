@@ -1,4 +1,4 @@
-"""A brokerd in the cluster of a running Kafka, whose controller is Kafka's."""
+"""A brokerd in the cluster of a running Kafka, with Kafka's controller."""
 
 import time
 
@@ -18,7 +18,7 @@ def member(kafka, tmp_path_factory):
         yield broker
         assert broker.alarms() == []
         assert broker.stop() == 0
-        # A controlled shutdown: it is out of the cluster's metadata at once.
+        # A controlled shutdown removes it from the cluster's metadata at once.
         assert support.until(lambda: support.brokers(kafka), [1]) == [1]
     finally:
         broker.kill()
@@ -56,7 +56,7 @@ def test_it_follows_a_leader_of_kafkas_and_is_in_the_isr(kafka, member, topic):
     assert support.until(lambda: support.states(kafka, topic), wanted) == wanted
     support.produce(kafka, topic, [b"%d" % number for number in range(2000)],
                     **{"linger.ms": 5, "compression.type": "lz4"})
-    # acks=all with both in the ISR: what is acknowledged is here too.
+    # acks=all with both in the ISR: acknowledged records are on this broker too.
     assert support.states(kafka, topic) == wanted
     own, theirs = (support.segments(at, topic) for at in (member, kafka))
     assert own == theirs != {}
@@ -77,7 +77,7 @@ def test_it_leads_with_a_follower_of_kafkas_in_the_isr(kafka, member, topic):
     assert support.until(lambda: support.states(kafka, topic), wanted) == wanted
     values = [b"%d" % number for number in range(2000)]
     support.produce(kafka, topic, values, **{"linger.ms": 5, "compression.type": "zstd"})
-    # acks=all of two: what is acknowledged is there too, and readable here.
+    # acks=all of two: acknowledged records are on Kafka too, and readable here.
     assert support.segments(member, topic) == support.segments(kafka, topic) != {}
     assert support.consumed(kafka, topic, 2000) == values
     assert support.states(member, topic) == wanted
@@ -112,7 +112,7 @@ def test_an_election_makes_it_lead_and_another_lets_it_follow(kafka, member, top
             assert support.elect(member, topic) == 0
             for broker in (kafka, member):
                 support.settled(broker, topic, replicas[0], [1, 2])
-    # One idempotent producer, all the way: nothing twice, nothing missing, in order.
+    # One idempotent producer throughout: no duplicate, no loss, in order.
     assert support.consumed(kafka, topic, len(sending.sent)) == sending.sent
     support.same(member, kafka, topic)
 
@@ -139,7 +139,7 @@ def test_an_idle_member_takes_hardly_any_time_of_a_processor(kafka, member, topi
     time.sleep(1)
     before = cpu_seconds(member.pid)
     time.sleep(2)
-    # Heartbeats, no-op records and empty fetches; a loop of any kind would take all of it.
+    # Heartbeats, no-op records and empty fetches; a busy loop would use a full core.
     assert cpu_seconds(member.pid) - before < 0.4
 
 
@@ -153,7 +153,7 @@ def test_a_killed_member_is_back_in_the_isr_with_the_same_bytes(kafka, tmp_path,
         support.produce(kafka, topic, [b"%d" % number for number in range(500)])
         broker.kill()
         support.produce(kafka, topic, [b"%d" % number for number in range(500)], **{"acks": 1})
-        # The controller takes it in again once the session of the killed one has ended.
+        # The controller unfences it when the killed process's session has ended.
         broker.start()
         assert support.until(lambda: support.states(kafka, topic), wanted, 60) == wanted
         support.produce(kafka, topic, [b"last"])

@@ -1,4 +1,4 @@
-"""What a broker does by itself as one of several."""
+"""Periodic work of a broker in a cluster."""
 
 import asyncio
 from types import SimpleNamespace

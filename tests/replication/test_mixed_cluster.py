@@ -1,4 +1,4 @@
-"""A controller of Apache Kafka's, a broker of Kafka's and a brokerd: who dies, the other leads."""
+"""An Apache Kafka controller, a Kafka broker and a brokerd: if one broker dies, the other leads."""
 
 import json
 import shutil
@@ -82,14 +82,14 @@ def brokers(cluster):
 
 
 def led(theirs, ours, topic: str, replicas: list[int]) -> None:
-    """Makes a topic of one partition; returns once both brokers know that both are in sync."""
+    """Create a topic of one partition; returns when both brokers see both in sync."""
     support.create(theirs, topic, [replicas])
     for broker in (theirs, ours):
         support.settled(broker, topic, replicas[0], BOTH)
 
 
 def lead(theirs, ours, topic: str, leader: int) -> None:
-    """Makes a broker lead both partitions of a coordinators' topic; returns once both know."""
+    """Make a broker lead both partitions of an internal topic; returns when both see it."""
     for partition in range(2):
         other = THEIRS if leader == OURS else OURS
         support.reassign(theirs, topic, {partition: [leader, other]})
@@ -139,9 +139,9 @@ def test_a_killed_leader_of_ours_drops_what_nobody_else_had(brokers):
     theirs, ours = brokers
     led(theirs, ours, "diverged", [OURS, THEIRS])
     support.produce(theirs, "diverged", numbers(0, 100))
-    theirs.broker.process.send_signal(19)        # SIGSTOP: it fetches no more.
+    theirs.broker.process.send_signal(19)  # SIGSTOP: it stops fetching.
     try:
-        # The first may be in the answer to a fetch that waits here, the others are only ours.
+        # The first record may be in the response to a pending fetch, only ours has the others.
         for value in numbers(1000, 1010):
             support.produce(ours, "diverged", [value], acks=1)
         ours.kill()
@@ -197,7 +197,7 @@ def test_a_group_goes_on_though_its_coordinator_is_killed(brokers):
     lead(theirs, ours, "__consumer_offsets", OURS)
     commit(consumer, "goes-on", 100)
     ours.kill()
-    # Its generation and what it committed are where Kafka's broker leads now.
+    # Its generation and its commits are on Kafka's broker, which leads now.
     assert taken(consumer, 100) == numbers(100, 200)
     commit(consumer, "goes-on", 200)
     ours.start()
@@ -274,7 +274,7 @@ def test_kafkas_tools_move_leaders_through_either_and_a_stop_hands_them_over(bro
     with support.Sending(theirs, "by-tools") as sending:
         sending.more()
         assert ours.stop() == 0
-        # It was handed over before the stop: nothing had to be waited for.
+        # Leadership moved before the stop: there was no delay.
         assert support.states(theirs, "by-tools") == [(THEIRS, [THEIRS])]
         sending.more()
         ours.start()

@@ -20,7 +20,7 @@ def cluster():
 
 
 def send(cluster, topic, count=1):
-    """Nobody leaves the ISR meanwhile: each replica has to have them."""
+    """No replica leaves the ISR during this: each replica must have the records."""
     with Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all",
                    "request.timeout.ms": 5_000, "delivery.timeout.ms": 20_000}) as producer:
         for sent in [producer.send(topic, b"%d" % number, partition=0)
@@ -40,7 +40,7 @@ def places(connection, topic) -> dict:
 
 
 def move(cluster, number, topic, deleted) -> None:
-    """Records below `deleted` go meanwhile."""
+    """Records below `deleted` are deleted concurrently."""
     with connected(cluster, number) as connection:
         here, = places(connection, topic)
         there = next(path for path in cluster[number].log_dirs if path != here)

@@ -1,4 +1,4 @@
-"""What a broker tells the controller of itself."""
+"""A broker's registration at the controller."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Two states of a topic, and what one node does about the difference."""
+"""Two states of a topic, and one node's commands for the difference."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def topic(*partitions) -> Topic:
 
 
 def named(before, after) -> dict:
-    """The commands that there are, by name."""
+    """Return the commands by name, without empty ones."""
     return {name: found for name, found in commands(before, after, NODE)._asdict().items() if found}
 
 

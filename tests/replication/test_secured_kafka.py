@@ -1,5 +1,6 @@
-"""A brokerd in the cluster of a Kafka whose nodes reach each other by SASL_SSL alone, with rights;
-and copies between the two that are held back as kafka-reassign-partitions asks."""
+"""A brokerd in the cluster of a Kafka whose nodes use SASL_SSL only, with ACLs; and throttled
+replication between the two, as kafka-reassign-partitions requests it.
+"""
 
 import json
 import time
@@ -29,7 +30,7 @@ STALLED_S = 2.0
 
 
 def settings(root, jaas: str, mechanism: str = MECHANISM) -> dict:
-    """Of either node: plain text for the test's clients, SASL_SSL for nodes."""
+    """Return settings of either node: plain text for the test's clients, SASL_SSL for nodes."""
     authority = Authority()
     own = authority.issue("node")
     return {
@@ -99,7 +100,7 @@ def test_each_follows_the_other_while_logins_end(brokers, replicas):
 
 def followed_while_logins_end(theirs, ours, replicas: list) -> None:
     name = f"led-by-{replicas[0]}"
-    # Decided by Kafka's controller, which ours asks.
+    # Decided by Kafka's controller; ours forwards the request.
     support.create(ours, name, [replicas])
     for broker in (theirs, ours):
         support.settled(broker, name, replicas[0], BOTH)
@@ -171,11 +172,11 @@ def test_kafkas_tool_throttles_what_ours_copies_and_lifts_it(brokers, tmp_path):
 
 
 def alter(broker, kind, name: str, values: dict) -> None:
-    """Sets what has a value and removes what has none."""
+    """Set entries with a value and remove entries without."""
     entries = [ConfigEntry(key, value or "", incremental_operation=(
         AlterConfigOpType.SET if value else AlterConfigOpType.DELETE))
         for key, value in values.items()]
-    client = support.admin(broker)      # Which has to live until the answer is there.
+    client = support.admin(broker)  # This must live until the response arrives.
     for future in client.incremental_alter_configs(
             [ConfigResource(kind, name, incremental_configs=entries)]).values():
         future.result(support.WAIT_S)

@@ -1,4 +1,4 @@
-"""Which partitions count on which rate, by settings of topics and brokers."""
+"""Throttled partitions, by settings of topics and brokers."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Where a follower is cut, for every way in which two histories can differ."""
+"""The truncation offset of a follower, for every way in which two histories can differ."""
 
 import itertools
 
@@ -6,7 +6,7 @@ from pylog.replication.truncation import Cut, on_divergence, out_of_range
 
 
 def history(*ends):
-    """[(epoch, end offset)], rising, as a list of the epoch of each record."""
+    """Return a list of the epoch of each record, from [(epoch, end offset)] in ascending order."""
     epochs, start = [], 0
     for epoch, end in ends:
         epochs += [epoch] * (end - start)
@@ -15,7 +15,7 @@ def history(*ends):
 
 
 def end_for(epochs, epoch):
-    """(largest epoch <= `epoch`, its end), as Log.end_for_epoch()."""
+    """Return (largest epoch <= `epoch`, its end), like Log.end_for_epoch()."""
     known = [one for one in epochs if one <= epoch]
     if not known or epoch > epochs[-1]:
         return -1, -1
@@ -23,7 +23,9 @@ def end_for(epochs, epoch):
 
 
 def leaders_answer(leader, offset, epoch):
-    """(epoch, end) of a diverging answer, or None: the follower's history is the leader's."""
+    """Return (epoch, end) of a diverging response, or None if the follower's history matches the
+    leader's.
+    """
     below = [one for one in leader if one <= epoch]
     found, end = (below[-1], len(below)) if below else (-1, 0)
     return None if (found, end) == (epoch, end) and end >= offset else (found, end)

@@ -1,4 +1,4 @@
-"""Runs the `pylog` command in this process, as a shell would, and gives back what it said."""
+"""Runs the `pylog` command in this process, as a shell would, and returns its output."""
 
 import contextlib
 import io
@@ -11,7 +11,7 @@ from tests.wire.talk import create_topic, unique
 
 
 class Ended(NamedTuple):
-    """code: the exit code; out, err: what stood on each stream."""
+    """code: the exit code; out, err: content of each stream."""
 
     code: int
     out: str
@@ -27,7 +27,7 @@ class Ended(NamedTuple):
 
 
 def run(*words, broker=None, fails: bool = False) -> Ended:
-    """pylog WORDS, on `broker` where one is given. Fails when the outcome is not as expected."""
+    """Run pylog WORDS, on `broker` if given. Fails if the exit status is not as expected."""
     argv = [str(word) for word in words]
     if broker is not None:
         argv += ["-b", broker.bootstrap]
@@ -43,7 +43,7 @@ def run(*words, broker=None, fails: bool = False) -> Ended:
 
 
 def topic_of(broker, partitions: int = 2, **settings) -> str:
-    """A new topic, whose leaders are at work."""
+    """Create a topic whose leaders accept requests."""
     name = unique("tool")
     create_topic(broker.port, name, partitions, **settings)
     return name

@@ -1,4 +1,4 @@
-"""The command as such: help, errors in one line, nearest names, colours, how quickly it starts."""
+"""The command itself: help, errors in one line, suggested names, colours, startup time."""
 
 import asyncio
 import io
@@ -101,7 +101,7 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch, tmp_path):
 
 
 def test_help_comes_within_a_quarter_of_a_second_of_processor_time():
-    # Processor time, because what else runs on the machine is not ours to bound.
+    # Measured in processor time, because other processes on the machine may delay it.
     best = HELP_S * 10
     for _ in range(3):
         before = os.times()
@@ -131,7 +131,7 @@ def test_shared_options_may_stand_before_the_command(brokerd):
 
 def test_client_settings_come_from_a_file_and_the_line_overrules(brokerd, tmp_path):
     file = tmp_path / "client.properties"
-    # Of several roles, as such a file is shared: what is no admin's is left out.
+    # A file shared by several roles: settings that an admin client does not have are ignored.
     file.write_text(f"bootstrap.servers={brokerd.bootstrap}\nacks=all\ngroup.id=any\n")
     assert run("topics", "list", "-c", file).code == 0
     assert "could be reached" in run("topics", "list", "-c", file, "-X",
@@ -180,7 +180,7 @@ def test_watching_looks_again_and_outlives_a_failed_look(brokerd, monkeypatch):
         if next(topics) is None:
             raise KeyboardInterrupt
 
-    # Only the name in this module: the client's own threads sleep too.
+    # Patch only the name in this module: the client's own threads sleep too.
     monkeypatch.setattr("pylog.tools.cli.command.time", SimpleNamespace(sleep=sleep))
     ended = run("topics", "list", "--watch", "2", broker=brokerd, fails=True)
     assert ended.code == 130 and ended.out.count("PARTITIONS") == 2
@@ -235,7 +235,7 @@ def test_a_reader_that_leaves_early_gets_no_complaint(brokerd):
 
 
 def hear_interrupts() -> None:
-    """Whoever runs the tests with `&` ignores them, and what they start would, too."""
+    """Tests started with `&` ignore SIGINT, and so would their child processes."""
     import signal
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -249,7 +249,7 @@ def test_ctrl_c_is_quiet(brokerd):
         end_s = time.monotonic() + 30
         while not psutil.Process(process.pid).net_connections() and time.monotonic() < end_s:
             time.sleep(0.05)
-        time.sleep(2)     # It waits for its sample by now, also on a busy machine.
+        time.sleep(2)  # By now it waits for its next sample, also on a busy machine.
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=90)
     assert (process.returncode, out, err.strip()) == (app.EXIT_INTERRUPTED, b"", b"")

@@ -1,4 +1,4 @@
-"""docs/tools.md is what the commands and the tour give."""
+"""docs/tools.md agrees with the commands and the tour."""
 
 from pathlib import Path
 

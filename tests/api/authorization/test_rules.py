@@ -1,4 +1,4 @@
-"""What clients may do: Produce and Fetch by native grants, revocation, addresses, audit."""
+"""Authorization of clients: Produce and Fetch with native grants, revocation, addresses, audit."""
 
 import json
 import threading
@@ -102,7 +102,7 @@ def test_reading_and_writing_are_rights_of_their_own(ports, topic, alice):
 
 
 def followed(caller, topic) -> int:
-    """What a broker that follows is answered."""
+    """Return the response to a follower's Fetch."""
     new = messages.FetchRequest
     answer = caller.ask(api.FETCH, 12, new(
         replica_id=7, max_wait_ms=0, max_bytes=1 << 20, session_epoch=-1, topics=[new.FetchTopic(
@@ -119,7 +119,9 @@ def test_empty_topic_name_is_refused_for_missing_rights_first(alice):
 
 
 def branch(caller, source: str, name: str, *more_sources: str) -> int:
-    """The error of a CreateTopics request that makes a branch. more_sources: given besides."""
+    """Return the error of a CreateTopics request that creates a branch. more_sources: additional
+    sources.
+    """
     new = messages.CreateTopicsRequest
     answer = caller.ask(api.CREATE_TOPICS, 7, new(timeout_ms=10_000, topics=[new.CreatableTopic(
         name=name, num_partitions=-1, replication_factor=-1,
@@ -288,7 +290,7 @@ def test_the_audit_log_says_who_did_what_and_by_which_rule(ports, topic, alice, 
 
 
 def told(caller) -> list[str]:
-    """The lines in the audit log's topic."""
+    """Return the lines in the audit log's topic."""
     batches = fetch(caller, "the-audit")["records"] or b""
     lines = []
     for at, _ in batch.walk(batches):
@@ -330,7 +332,7 @@ def test_the_audit_log_has_no_refusal_of_what_nobody_tried(ports, topic, alice, 
 
 
 class OddNames(Authorizer):
-    """Allows what has an odd number of letters."""
+    """Allows resources whose name has an odd number of letters."""
 
     def __init__(self, settings):
         self.settings = settings
@@ -357,7 +359,7 @@ def test_an_authorizer_of_ones_own_decides():
 
 
 class Fickle(OddNames):
-    """Allows everything for as long as that is `open`, and takes rules while it is not `away`."""
+    """Allows everything while `open` is true, and accepts ACLs while `away` is false."""
 
     open, away = True, False
 
@@ -371,7 +373,9 @@ class Fickle(OddNames):
 
 @pytest.fixture
 def fickle(monkeypatch):
-    """(Itself, the port of a broker's listener, alice at the one that asks who is there.)"""
+    """Yield (the authorizer, the port of a broker's plain listener, alice's connection to the
+    secured listener).
+    """
     monkeypatch.setattr(Fickle, "open", True)
     monkeypatch.setattr(Fickle, "away", False)
     ports = free_port(), free_port()
@@ -383,7 +387,7 @@ def fickle(monkeypatch):
 
 
 def comes(alice, error: int) -> bool:
-    """Whether a record for the topic is answered like that before long."""
+    """Return True if a Produce to the topic soon gets this error."""
     end_s = time.monotonic() + 60
     while (seen := produced(alice, "t")) != error and time.monotonic() < end_s:
         time.sleep(0.05)
@@ -460,7 +464,7 @@ def test_transactions_need_the_right_on_their_id(ports, topic, alice):
 
 
 def producer_of(caller, id_: str):
-    """Its InitProducerIdResponse."""
+    """Return its InitProducerIdResponse."""
     request = messages.FindCoordinatorRequest(key_type=1, coordinator_keys=[id_])
     caller.ask(api.FIND_COORDINATOR, 4, request)
     for _ in range(600):

@@ -1,5 +1,5 @@
-"""Access rules that change while clients work: every request that is sent after the answer goes by
-the new ones, and none in between fails otherwise.
+"""ACLs that change under load: every request sent after the response uses the new ACLs, and no
+request in between fails for another reason.
 """
 
 import threading
@@ -27,7 +27,7 @@ TOPIC = "changing"
 
 
 class Rights:
-    """How often they changed; odd while they are about to."""
+    """Number of changes; odd while a change is in progress."""
 
     def __init__(self):
         self.changes, self.is_allowed, self.is_over = 0, False, False
@@ -72,7 +72,7 @@ def test_a_change_counts_for_every_request_after_it(ports, ask, operation):
         rights.is_allowed = not rights.is_allowed
         rights.changes += 1
         done = len(asked)
-        # So that each change is seen by somebody.
+        # So that every change affects at least one request.
         while len(asked) < done + 2 * CLIENTS and any(thread.is_alive() for thread in threads):
             threads[0].join(0.001)
     rights.is_over = True

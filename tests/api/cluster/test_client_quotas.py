@@ -1,4 +1,4 @@
-"""Client quotas through the handlers: changed, shown, in force for what changes topics."""
+"""Client quotas through the handlers: changed, described, and applied to topic changes."""
 
 import asyncio
 import threading
@@ -111,7 +111,8 @@ def test_a_resolver_that_does_not_answer_holds_up_neither_addresses_nor_the_loop
     async def ask():
         return await quotas_api._hosts(entries, seconds=0.05)
 
-    # asyncio.run() waits for the loop's own threads: it returns while the resolver still thinks.
+    # asyncio.run() waits for the loop's own threads: it returns while the resolver is still
+    # blocked.
     assert asyncio.run(ask()) == {"10.0.0.1": "10.0.0.1"}
     assert asked.is_set() and not answered.is_set()
     answered.set()
@@ -182,7 +183,7 @@ def test_of_a_request_in_pieces_the_longest_wait_is_told():
         await handle(context, creation(("a", 30)))
         longest = context.throttle_ms
         broker.clock_ns += 5_000_000_000
-        await handle(context, creation(("a", 30)))     # It exists: nothing is charged.
+        await handle(context, creation(("a", 30)))  # The topic exists: nothing is charged.
         assert longest > 0 and context.throttle_ms == longest
     with_broker(scenario)
 

@@ -26,7 +26,7 @@ async def make(broker, name="t", **configs):
 
 
 async def alter(broker, kind, name, *rows, validate_only=False):
-    """(error code, message) of one resource's incremental change."""
+    """Return (error code, message) of one resource's incremental change."""
     new = messages.IncrementalAlterConfigsRequest
     answer = await broker.ask(api.INCREMENTAL_ALTER_CONFIGS, 1, new(
         validate_only=validate_only, resources=[new.AlterConfigsResource(
@@ -37,7 +37,7 @@ async def alter(broker, kind, name, *rows, validate_only=False):
 
 
 async def describe(broker, kind, name, *keys, **options):
-    """Setting name -> its row."""
+    """Return setting name -> its row."""
     new = messages.DescribeConfigsRequest
     answer = await broker.ask(api.DESCRIBE_CONFIGS, 4, new(
         include_synonyms=True, resources=[new.DescribeConfigsResource(
@@ -224,8 +224,9 @@ def test_a_broker_that_is_no_number_is_refused_however_it_looks(kind, name):
 
 
 def by_member(*resources, down=False):
-    """(what was passed on, [(error code, message)]) of broker 2, whose controller is elsewhere.
-    resources: (kind, name, setting, value)."""
+    """Return (forwarded request, [(error code, message)]) of broker 2, whose controller is remote.
+    resources: (kind, name, setting, value).
+    """
     new, response = (messages.IncrementalAlterConfigsRequest,
                      messages.IncrementalAlterConfigsResponse)
     passed = []
@@ -279,7 +280,7 @@ OF_ANOTHER_VERSION = {"message.format.version": "2.8", "segment.bytes": "1000"}
 
 
 def test_what_another_version_has_stored_of_a_topic_is_passed_over():
-    """Kafka 3 took shorter segments, and knew settings that are gone."""
+    """Kafka 3 accepted shorter segments, and settings that no longer exist."""
     settings, stored = Settings(), {**OF_ANOTHER_VERSION, "retention.ms": "5"}
     assert settings.topic_config(stored) == settings.topic_config({"retention.ms": "5"})
     shown = {entry.name: entry for entry in entries.of_topic(settings, stored)}

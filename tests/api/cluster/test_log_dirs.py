@@ -19,7 +19,7 @@ INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST = 38, 39
 
 
 def append(port: int, topic: str, records: bytes, partition: int = 0) -> int:
-    """As a client does it: a partition that moves refuses for a moment."""
+    """Retry like a client: a moving partition rejects requests for a moment."""
     with Connection(port) as connection:
         end_s = time.monotonic() + 10
         while True:

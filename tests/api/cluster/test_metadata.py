@@ -162,14 +162,14 @@ def test_a_hundred_thousand_unknown_names_take_at_most_a_second(create):
         took = time.perf_counter() - begin
         made = sum(topic.error_code == 0 for topic in answer.topics)
         assert len(answer.topics) == 100_000 and made == (1000 if create else 0)
-        # Twice through the codec on this side: generous for slow machines.
+        # Twice through the codec on this side; generous for slow machines.
         assert took < 3
         print(f"{took:.2f} s")
     with_broker(scenario, {"auto.create.topics.enable": "true"})
 
 
 class Departures:
-    """As pylog.replication's, decided by the test."""
+    """Replaces pylog.replication's; the test sets the suspects."""
 
     suspects = frozenset()
 
@@ -211,7 +211,7 @@ def test_who_asks_for_all_topics_while_a_leader_may_have_died_waits():
 
 
 def test_who_asks_for_what_is_led_by_others_than_who_may_have_died_does_not_wait():
-    """A consumer's Fetch stands behind its question, on the same connection."""
+    """A consumer's Fetch waits behind its Metadata request on the same connection."""
     async def scenario(broker):
         await make(broker, "t")
         departures = broker.departures = Departures()

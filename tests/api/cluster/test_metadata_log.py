@@ -1,4 +1,4 @@
-"""What a controller sends those who follow the metadata log."""
+"""A controller's responses to observers of the metadata log."""
 
 import asyncio
 from types import SimpleNamespace
@@ -24,8 +24,9 @@ class Log:
 
 
 def fetched(offset, last_epoch, epoch=3, is_whole=False):
-    """The partition's row of an answer of the active controller of epoch 3, which has heard of the
-    records below 20. is_whole: there can be no others."""
+    """Return the partition's row of a response of the active controller of epoch 3, which has
+    records below 20. is_whole: no other records can exist.
+    """
     metadata = SimpleNamespace(
         cluster_id="c", controller=SimpleNamespace(epoch=epoch, is_active=True, log=Log(is_whole)),
         tail=SimpleNamespace(newest=SimpleNamespace(offset=19, epoch=3)))

@@ -101,7 +101,7 @@ def test_read_committed_ends_at_the_last_stable_offset(node):
     assert node.logs.get("t", 0).last_stable_offset == 1
     assert offsets(node, -1) == [(0, 3, -1)]
     assert offsets(node, -1, isolation=1) == [(0, 1, -1)]
-    # What stands at or above the bound is not told either.
+    # Offsets at or above the bound are not returned either.
     assert offsets(node, BASE + 2, isolation=1) == [(0, -1, -1)]
     assert offsets(node, BASE + 2) == [(0, 1, BASE + 2)]
 

@@ -1,4 +1,4 @@
-"""ShareFetch by itself: what a session may hold of a broker's memory."""
+"""ShareFetch in isolation: limits of a session's memory."""
 
 import asyncio
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ MEMBER = "m" * 22
 
 
 class Side:
-    """The API on a broker without topics, whose sessions have two partitions together."""
+    """The API on a broker without topics, whose sessions have two partitions in total."""
 
     def __init__(self):
         self.sessions = Sessions(10, places_max=2)

@@ -1,5 +1,6 @@
-"""The handlers of transactions on their own: what they answer when something comes between, and
-whom they inform."""
+"""The transaction handlers in isolation: responses when something happens concurrently, and
+notifications.
+"""
 
 import asyncio
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ TOPIC = Topic("t", b"t" * 16, (SimpleNamespace(leader=0),))
 
 
 class Groups:
-    """A partition of offsets: what its log knows of producer 7, and what was committed."""
+    """A partition of offsets: its log's state of producer 7, and the commits."""
 
     def __init__(self):
         self.marker = 10
@@ -37,7 +38,9 @@ class Groups:
 
 
 def commit(between) -> tuple[int, Groups]:
-    """(the error of one offset, the groups). between: is done while the coordinator is asked."""
+    """Return (the error of one offset, the groups). between: is called during the coordinator's
+    lookup.
+    """
     groups = Groups()
 
     async def verified(id_, producer_id, epoch, partitions, kind):
@@ -67,7 +70,7 @@ def test_a_marker_that_comes_while_offsets_are_verified_has_them_verified_again(
 
 
 class Coordinator:
-    """added: what became part of transactions. waiting: the newest of their answers."""
+    """added: partitions added to transactions. waiting: the newest pending responses."""
 
     def __init__(self):
         self.added, self.waiting = [], None
@@ -79,7 +82,7 @@ class Coordinator:
 
 
 def add(version, error=ErrorCode.NONE):
-    """(the error of one partition, what the coordinator heard, what the verification heard)."""
+    """Return (the error of one partition, the coordinator's calls, the verification's calls)."""
     coordinator, informed, rights = Coordinator(), [], ["before"]
     handlers = TransactionsApi(
         coordinator, SimpleNamespace(
@@ -115,7 +118,9 @@ async def _awaited(answer):
 
 
 def test_who_adds_partitions_may_write_to_them_without_another_question():
-    """By the rights that were looked at: those that change meanwhile are asked for again."""
+    """Uses the permissions that were checked: if they change during the call, they are checked
+    again.
+    """
     assert add(3) == (ErrorCode.NONE, [("tx", 7, EPOCH, [("t", 0)], 0)],
                       [("tx", 7, EPOCH, [("t", 0)], (9, "before"))])
 

@@ -1,4 +1,4 @@
-"""The group handlers on their own: what they answer where no coordinator serves."""
+"""The group handlers in isolation: their responses without an available coordinator."""
 
 import asyncio
 from types import SimpleNamespace
@@ -69,7 +69,7 @@ def test_rows_of_groups_without_a_coordinator_say_so():
 @pytest.mark.parametrize("version", range(7))
 def test_unknown_kinds_have_no_coordinator(version):
     if version == 0:
-        return   # Its requests have no kind.
+        return  # Its requests have no type.
     answer = _ask(api.FIND_COORDINATOR, version, messages.FindCoordinatorRequest(
         **({"key": "x"} if version < 4 else {"coordinator_keys": ["x"]}), key_type=9))
     row = answer if version < 4 else answer.coordinators[0]
@@ -81,7 +81,7 @@ def test_a_single_broker_creates_the_offsets_topic_with_one_replica():
         broker.now_ms = lambda: 0
         coordinator = broker.groups = GroupCoordinator(broker)
         loop = asyncio.get_running_loop()
-        # No shard is made, for the broker has no logs.
+        # No shard is created, because the broker has no logs.
         coordinator._clock = SimpleNamespace(now_ms=loop.time, wall_ms=lambda: 0)
         broker.logs.get = lambda name, index: None
         assert await coordinator.ensure_topic() == 0

@@ -1,4 +1,4 @@
-"""Expressions of clients: what they match, and that none takes long."""
+"""Clients' expressions: matches, and linear time."""
 
 import random
 import re

@@ -1,5 +1,4 @@
-"""Streams groups on the wire of a broker with rules: internal topics, what may be seen, a restart.
-"""
+"""Streams groups on the wire of a broker with ACLs: internal topics, visibility, a restart."""
 
 import time
 
@@ -23,7 +22,7 @@ FAST = {"group.streams.initial.rebalance.delay.ms": "0",
 
 
 def until(caller, key, request, is_so):
-    """Asked again until the answer is so."""
+    """Repeat the request until the response matches."""
     end_s = time.monotonic() + WAIT_S
     while True:
         answer = caller.ask(key, 0, request)
@@ -64,7 +63,7 @@ def test_a_group_goes_on_where_it_was_after_a_restart(tmp_path):
         broker.restart()
         with Caller(broker.port) as caller:
             after = described(caller, group)
-            # How many partitions internal topics have is looked up by the next heartbeat.
+            # The next heartbeat looks up the partition counts of internal topics.
             after.topology = before.topology
             assert after == before
             answer = caller.ask(api.STREAMS_GROUP_HEARTBEAT, 0,

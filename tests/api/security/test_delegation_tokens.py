@@ -1,4 +1,4 @@
-"""Delegation tokens: who gets them, who logs in by them, and until when."""
+"""Delegation tokens: creation, logins, and expiry."""
 
 import time
 
@@ -70,7 +70,7 @@ def describe(caller, owners=None):
 
 
 def by_token(port, token, mechanism="SCRAM-SHA-256", extensions=",tokenauth=true", proof=None):
-    """(the connection, the last answer of a login by the token)."""
+    """Return (the connection, the last response of a login with the token)."""
     import base64
 
     caller = Caller(port)
@@ -99,7 +99,7 @@ def test_a_token_lets_in_as_its_owner_until_it_ends(ports, mechanism):
         with found:
             assert done.error_code == 0
             assert 80_000 < done.session_lifetime_ms <= 90_000
-            # Whoever came by a token gets no other.
+            # A client that logged in with a token gets no further token.
             not_allowed = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
             assert create(found).error_code == not_allowed
             assert renew(found, made.hmac).error_code == not_allowed
@@ -142,7 +142,7 @@ def test_owner_and_renewers_renew_and_end_a_token_and_nobody_else(ports):
         assert done.error_code == 0 and abs(done.expiry_timestamp_ms - now_ms - 5000) < 4000
         done = expire(alice, made.hmac, 10_000)
         assert done.error_code == 0 and abs(done.expiry_timestamp_ms - now_ms - 10_000) < 9000
-        # Not longer than its life.
+        # Not longer than its maximum lifetime.
         assert renew(bob, made.hmac, 2**62).expiry_timestamp_ms <= made.max_timestamp_ms
         assert expire(bob, made.hmac, -1).expiry_timestamp_ms == -1
         assert renew(bob, made.hmac).error_code == ErrorCode.DELEGATION_TOKEN_NOT_FOUND

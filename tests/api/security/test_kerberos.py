@@ -1,5 +1,5 @@
-"""GSSAPI on a listener, with a library that takes every ticket but one: what steps that block mean
-for the connection and for others.
+"""GSSAPI on a listener, with a library that accepts every ticket except one: effects of blocking
+steps on the connection and on others.
 """
 
 import struct
@@ -21,11 +21,11 @@ BAD, SLOW = b"bad ticket", b"slow ticket"
 
 
 class Refused(Exception):
-    """What the library raises."""
+    """The library's exception."""
 
 
 class Steps(Context):
-    """slow: is waited for by a step with SLOW; begun: is set by it."""
+    """slow: a step with SLOW waits for it; begun: is set by that step."""
 
     slow, begun = threading.Event(), threading.Event()
 

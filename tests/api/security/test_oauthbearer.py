@@ -1,4 +1,4 @@
-"""OAUTHBEARER on a listener: tokens of an issuer let in, and out again when they end."""
+"""OAUTHBEARER on a listener: an issuer's tokens authenticate, and their expiry ends the session."""
 
 import asyncio
 import time
@@ -72,7 +72,7 @@ def test_a_refused_token_is_told_and_ends_the_connection(port, issuer):
 
 def test_a_session_ends_with_its_token_unless_the_client_logs_in_again(port, issuer):
     with Caller(port) as idle, Caller(port) as caller:
-        # Tokens count for the skew of 30 seconds longer than they say; sessions do not.
+        # Tokens are valid 30 seconds of clock skew longer than they state; sessions are not.
         for each in (idle, caller):
             assert log_in(each, issuer.token("alice", 2, aud=AUDIENCE)).error_code == 0
         time.sleep(1.2)
@@ -133,7 +133,7 @@ def test_our_client_gets_tokens_of_an_endpoint_and_of_a_callback(port, issuer):
     endpoint = {"sasl.oauthbearer.token.endpoint.url": f"{issuer.server.url}/token",
                 "sasl.oauthbearer.client.id": "alice", "sasl.oauthbearer.scope": "produce"}
     found = client_settings(issuer, port, **endpoint)
-    # The endpoint's tokens have no audience: the broker refuses them, and says so.
+    # The endpoint's tokens have no audience: the broker rejects them with a reason.
     with pytest.raises(errors.AuthenticationError, match="invalid_token"):
         with Admin({**found, "sasl.oauthbearer.client.secret": "her-secret"}) as admin:
             admin.describe_cluster()
@@ -169,7 +169,7 @@ def test_our_client_logs_in_again_while_it_sends_and_no_connection_is_cut(port, 
     given = []
 
     def token(text):
-        # Not to be used again: a broker wants a second between two logins.
+        # The expired token is not used again: a broker requires a second between two logins.
         given.append(text)
         return issuer.token("alice", 3, aud=AUDIENCE), 0
 

@@ -1,4 +1,4 @@
-"""SASL on a listener, in the steps of right and wrong clients."""
+"""SASL on a listener, with the steps of correct and incorrect clients."""
 
 import struct
 import time
@@ -20,7 +20,7 @@ FAILED = ErrorCode.SASL_AUTHENTICATION_FAILED
 
 @pytest.fixture(scope="module")
 def ports():
-    """(the port that asks nobody, the port that asks)."""
+    """Yield (the port without authentication, the port with authentication)."""
     ports = free_port(), free_port()
     with Broker(settings={
             "listeners": f"PLAINTEXT://127.0.0.1:{ports[0]},SASL_PLAINTEXT://127.0.0.1:{ports[1]}",

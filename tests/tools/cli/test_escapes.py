@@ -1,4 +1,4 @@
-"""Terminal escapes in names and values are shown as text and have no effect."""
+"""Terminal escapes in names and values are displayed as text and have no effect."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Times as people write them."""
+"""Times in human-readable formats."""
 
 from datetime import UTC, datetime
 

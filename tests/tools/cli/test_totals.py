@@ -1,4 +1,5 @@
-"""Totals and lists exclude what has no leader, mark that, name it, and fail."""
+"""Totals and lists exclude partitions without a leader, mark and name them, and the command fails.
+"""
 
 import json
 from functools import partial
@@ -17,7 +18,7 @@ GROUPS = [f"group-{number}" for number in range(12)]
 
 
 def partitions(cluster) -> dict[int, str | int]:
-    """{partition of topic t: leader}."""
+    """Return {partition of topic t: leader}."""
     rows = run("topics", "partitions", "t", "--json", broker=cluster).json
     return {row["partition"]: row["leader"] for row in rows}
 
@@ -29,9 +30,10 @@ def has_dropped_broker_3(broker) -> bool:
 
 @pytest.fixture(scope="module")
 def degraded(tmp_path_factory):
-    """(cluster of which broker 3 is down, its partition of topic t, the groups that it served).
+    """Yield (a cluster with broker 3 down, its partition of topic t, the groups that it
+    coordinated).
 
-    Every partition has one replica. Each partition of t has 200 records, none of them consumed.
+    Every partition has one replica. Each partition of t has 200 unconsumed records.
     """
     with Cluster(tmp_path_factory.mktemp("totals"), settings={
             "offsets.topic.replication.factor": 1, "offsets.topic.num.partitions": 6,
@@ -94,7 +96,7 @@ def test_topic_totals_without_a_leaderless_partition_are_marked(degraded):
     assert told.json[0]["records"] == 400 and told.json[0]["missing_partitions"] == missing(lost)
     told = run("topics", "describe", "t", broker=cluster, fails=True)
     assert "records     >=400  (>=" in told.out and f"t-{lost} (" in told.err
-    assert run("topics", "list", "t", broker=cluster).out     # Has no totals.
+    assert run("topics", "list", "t", broker=cluster).out  # This has no totals.
 
 
 @pytest.mark.parametrize("words", [(), ("--at", "-1m"), ("--latest-time",)])

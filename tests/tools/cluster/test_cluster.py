@@ -1,4 +1,4 @@
-"""The cluster: on ours and with --against kafka; what needs several brokers from made-up facts."""
+"""Cluster commands: on ours and with --against kafka; simulated metadata for several brokers."""
 
 import pytest
 
@@ -48,8 +48,9 @@ def test_replicas_are_compared(target):
 
 
 def voters(**fetched_ms):
-    """A DescribeQuorumResponse's partition of voters n1, n2 ..., heard at these times. It is
-    answered by n1 when 90 s have passed."""
+    """Return a DescribeQuorumResponse's partition of voters n1, n2 ..., with these fetch times. n1
+    responds when 90 s have passed.
+    """
     new = messages.DescribeQuorumResponse
     return new.PartitionData(leader_id=1, current_voters=[new.ReplicaState(
         replica_id=int(name[1:]), last_fetch_timestamp=time_ms,

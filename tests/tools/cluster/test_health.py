@@ -1,4 +1,4 @@
-"""`pylog cluster status` says "is well" only after every component has answered."""
+"""`pylog cluster status` prints "is well" only after every component has responded."""
 
 import os
 import re
@@ -44,7 +44,7 @@ def recovered(cluster) -> None:
 
 
 def etcd_of(broker) -> int:
-    """The process id of a broker's etcd."""
+    """Return the process id of a broker's etcd."""
     listed = subprocess.run(["ps", "-wweo", "pid,args"], capture_output=True, text=True, check=True)
     [found] = [int(line.split()[0]) for line in listed.stdout.splitlines()
                if line.split()[1].endswith("etcd") and str(broker.root) in line]
@@ -128,7 +128,8 @@ def test_a_cluster_without_a_controller_is_not_well(tmp_path):
 
 @pytest.fixture
 def on_zookeeper(tmp_path_factory):
-    """A broker and controller whose quorum three ZooKeepers keep: (broker, ZooKeepers)."""
+    """Yield a broker and controller with a ZooKeeper quorum of three servers: (broker, ZooKeepers).
+    """
     root, clients, port = tmp_path_factory.mktemp("zookeeper"), free_port(), free_port()
     zookeepers = ZooKeepers(root, 3)
     try:

@@ -1,4 +1,4 @@
-"""Moves told one by one, listed and called off; leaders elected: on three brokers of a process."""
+"""Reassignments with progress, listed and cancelled; elections: on three in-process brokers."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A broker that is gone for good is told of until it is forgotten: three brokers of a process."""
+"""A removed broker is reported until it is unregistered: three in-process brokers."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.tools.support import run
 
 @pytest.fixture
 def cluster():
-    """Its third broker has stopped."""
+    """Three brokers, of which the third has stopped."""
     with Cluster(3) as found:
         found.create_topic("everywhere", replicas=3)
         found.create_topic("elsewhere", replicas=1)
@@ -19,7 +19,7 @@ def cluster():
 
 
 def missing(broker) -> dict[str, int]:
-    """Brokers that are not there, with the number of their replicas."""
+    """Return missing brokers, with the number of their replicas."""
     return run("cluster", "--json", broker=broker).json["missing_brokers"]
 
 

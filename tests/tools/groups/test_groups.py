@@ -1,4 +1,6 @@
-"""Groups: lag in records and seconds, offsets moved only when told to, and why one lags."""
+"""Groups: lag in records and seconds, offsets that are reset only on confirmation, and reasons for
+lag.
+"""
 
 import asyncio
 import time
@@ -238,7 +240,7 @@ def test_members_that_come_and_go_are_told_of(target):
         for _ in range(4):
             view = explained(target, group, "--sample", "-s", 6)
             if view["reasons"][0]["reason"] == "rebalancing":
-                break   # Else too few of them fell into these seconds.
+                break  # Otherwise too few of them occurred within these seconds.
     finally:
         over.set()
         thread.join()

@@ -1,4 +1,4 @@
-"""Share groups at the command line: where they are, and their dead letters."""
+"""Share groups at the command line: their offsets, and their dead letters."""
 
 import time
 
@@ -42,7 +42,7 @@ def test_a_share_group_is_listed_and_described_and_is_where_its_records_are_done
                           run("share", "list", "--json", broker=broker).json]
     end_s = time.monotonic() + WAIT_S
     while True:
-        # The last letters may be written, and their records not archived yet.
+        # The last dead letters may be written before their records are archived.
         found, = run("share", "describe", dead.group, "--json", broker=broker).json
         part, = found["partitions"]
         if part["lag"] == 0:

@@ -1,4 +1,4 @@
-"""Streams groups at the command line: their topology, who runs which tasks, and lag."""
+"""Streams groups at the command line: their topology, assigned tasks, and lag."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.wire.sides import Side
 from tests.wire.test_differential_streams_groups import COMMIT, Talk, ask, subtopology
 
 pytestmark = pytest.mark.timeout(180)
-# Members here send one heartbeat.
+# Members here send only one heartbeat.
 LONG_MS = 3_600_000
 SETTINGS = {"group.streams.session.timeout.ms": LONG_MS,
             "group.streams.max.session.timeout.ms": LONG_MS}
@@ -30,8 +30,9 @@ def talk(broker):
 
 @pytest.fixture
 def application(broker, talk):
-    """A group of one member that counts what is in a topic of three partitions; it has committed
-    the second of two records of the first partition. The topic's name."""
+    """A group of one member that counts the records of a topic with three partitions; it has
+    committed the second of two records of the first partition. Returns the topic's name.
+    """
     topic = topic_of(broker, 3)
     put(broker, topic, rows(2))
     joined = talk.joined("counter", subtopology("0", [topic]))
@@ -55,7 +56,7 @@ def test_streams_groups_are_listed_and_no_others(broker, talk, application):
     assert {row["group"] for row in found} >= {talk.group}
     assert "plain" not in {row["group"] for row in found}
     fitting = run("streams", "list", talk.group[:-1] + "?", "--json", broker=broker).json
-    # Groups of other tests may be called much the same.
+    # Groups of other tests may have similar names.
     states = {row["group"]: row["state"] for row in fitting}
     assert states[talk.group] == "Stable"
     assert {len(name) for name in states} == {len(talk.group)}

@@ -1,4 +1,4 @@
-"""Transactions: what is open, who holds back a partition, and ends by force."""
+"""Transactions: open ones, the producer that blocks a partition, and forced aborts."""
 
 import pytest
 from confluent_kafka import KafkaException, Producer
@@ -10,7 +10,7 @@ WAIT_S = 30
 
 
 def begun(broker, topic: str) -> tuple[Producer, str]:
-    """A producer with a record in an open transaction, and its id."""
+    """Return a producer with a record in an open transaction, and its id."""
     id_ = unique("txn")
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": id_})
     producer.init_transactions(WAIT_S)

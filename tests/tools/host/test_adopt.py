@@ -1,4 +1,4 @@
-"""`brokerd adopt`, and the way of docs/migration.md from Kafka to brokerd and back."""
+"""`brokerd adopt`, and the steps of docs/migration.md from Kafka to brokerd and back."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def failures(found):
 
 @pytest.fixture
 def stopped(tmp_path):
-    """A directory as a stop leaves it."""
+    """Create a directory in the state after a stop."""
     node = Node(tmp_path / "data")
     node.create("a", partitions=2)
     append(node, "a")
@@ -72,7 +72,7 @@ def test_a_secured_kafkas_settings_are_all_looked_at(stopped, tmp_path, capsys):
     listeners = [row["detail"] for row in told["findings"] if row["check"] == "listener"]
     assert listeners[0].startswith("ssl.keystore.location: /nowhere/keystore.jks cannot be read")
     assert "GSSAPI" in listeners[1] and len(listeners) == 2
-    # The directories were looked at all the same.
+    # The directories were checked nevertheless.
     assert any(row["check"] == "directory" and row["status"] == "ok" for row in told["findings"])
     assert cli.brokerd(["adopt", str(file), "--execute"]) == 1
     assert {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()} == before
@@ -127,7 +127,7 @@ def test_old_records_are_told(stopped):
 
 
 def commit(path, *records):
-    """Puts records of Kafka's into the metadata log of a stopped node."""
+    """Append Kafka's records to the metadata log of a stopped node."""
     node = Node(path)
     service = node.service
     service._log.append(list(records), service.controller._epoch, service.image.offset + 1)
@@ -179,7 +179,7 @@ def test_eligible_leaders_are_forgotten_when_the_log_says_so(stopped):
     node.stop()
 
 
-# ---- the way of docs/migration.md ------------------------------------------------------------
+# ---- the steps of docs/migration.md -----------------------------------------------------------
 
 
 def produced(broker, topic, values, **settings):
@@ -199,7 +199,7 @@ def write(broker, topic, values):
 
 
 def taken(broker, topic, count, group, commit=False):
-    """Values of a group's records, from where it was."""
+    """Return values of a group's records, from its committed offset."""
     confluent_kafka = pytest.importorskip("confluent_kafka")
     consumer = confluent_kafka.Consumer({
         "bootstrap.servers": broker.bootstrap, "group.id": group, "enable.auto.commit": False,
@@ -229,11 +229,11 @@ def described(broker, name):
     resource = admin.ConfigResource("TOPIC", name)
     configs = client.describe_configs([resource])[resource].result(60)
     return {key: entry.value for key, entry in configs.items()
-            if entry.source == 1}       # The topic's own.
+            if entry.source == 1}  # the topic's own
 
 
 def compacted(broker, dirs):
-    """Waits until brokerd's cleaner made the topic smaller."""
+    """Wait until brokerd's cleaner has made the topic smaller."""
     folders = [Path(root) / f"compacted-{index}" for root in dirs.split(",") for index in range(2)]
 
     def size():
@@ -241,7 +241,7 @@ def compacted(broker, dirs):
 
     before, end_s = size(), time.monotonic() + 60
     while size() >= before and time.monotonic() < end_s:
-        # Segments roll after a second, when something is appended.
+        # Segments roll after a second, at the next append.
         time.sleep(1.2)
         before = max(before, size())
         write(broker, "compacted", [b"199"])

@@ -1,4 +1,4 @@
-"""The doctor: what is wrong is found, with what to do about it."""
+"""The doctor reports problems with a solution."""
 
 import asyncio
 import datetime
@@ -28,7 +28,7 @@ def test_a_sound_cluster_has_no_failures(brokerd):
     assert {"open files", "clock", "listener", "controller", "flush", "free space",
             "TLS"} <= set(by_check)
     assert by_check["listener"][0]["status"] == "ok"
-    # The broker's own directory was found and looked at, because it is on this machine.
+    # It checked the broker's own directory, because it is on this machine.
     assert str(brokerd.data_dir) in [row["subject"] for row in by_check["free space"]]
 
 

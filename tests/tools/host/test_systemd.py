@@ -1,4 +1,6 @@
-"""The unit that `pylog systemd` prints: systemd takes it and finds it tight, brokerd runs in it."""
+"""The unit that `pylog systemd` prints: systemd accepts it and rates it as secure, brokerd runs in
+it.
+"""
 
 import ctypes
 import ctypes.util
@@ -19,14 +21,15 @@ from tests.brokers import Brokerd
 from tests.tools.support import run
 from tests.wire.talk import create_topic, unique
 
-# systemd's scale: 0 tight, 10 open. What is left: the network, and the calls of a server.
+# systemd's scale: 0 is secure, 10 is exposed. The rest is the network, and the system calls of a
+# server.
 EXPOSURE_MAX = 2.0
 ANALYZE = shutil.which("systemd-analyze")
 needs_systemd = pytest.mark.skipif(ANALYZE is None, reason="apt install systemd")
-# seccomp.h and prctl.h.
+# from seccomp.h and prctl.h
 ALLOW, ERRNO, NOT_KNOWN = 0x7FFF0000, 0x00050000, -1
 NO_NEW_PRIVS, MASKED_EQUAL = 38, 7
-# (mask, value) of the third argument: never writable and executable, never executable later.
+# (mask, value) of the third argument: never both writable and executable, never executable later.
 WRITE, EXECUTE = 2, 4
 PROTECTIONS = {"mmap": ((WRITE | EXECUTE, 0), (WRITE | EXECUTE, WRITE),
                         (WRITE | EXECUTE, EXECUTE)), "mprotect": ((EXECUTE, 0),)}
@@ -46,7 +49,7 @@ def lines(text: str, key: str) -> list[str]:
 
 @pytest.fixture
 def properties(tmp_path, monkeypatch):
-    # The directory of the test may lie below /tmp.
+    # The directory of the test may be below /tmp.
     monkeypatch.setattr(systemd, "TEMPORARY", ("/scratch/",))
     path = tmp_path / "server.properties"
 
@@ -141,7 +144,7 @@ def test_systemd_takes_the_unit_and_finds_it_tight(tmp_path, properties, port):
 
 
 def allowed_calls() -> list[str]:
-    """The system calls that the unit's filter leaves, as this systemd expands it."""
+    """Return the system calls that the unit's filter allows, as this systemd expands it."""
     def of(name: str) -> set[str]:
         done = subprocess.run([ANALYZE, "syscall-filter", name], capture_output=True, text=True,
                               timeout=60, check=True)
@@ -153,8 +156,9 @@ def allowed_calls() -> list[str]:
 
 
 def confined(calls: list[str]):
-    """What a child does before it becomes brokerd: the unit's system calls, no executable page that
-    can be written, no new privileges. As systemd does it, by libseccomp."""
+    """Restrict a child before it executes brokerd: the unit's system calls, no page both writable
+    and executable, no new privileges. Uses libseccomp, as systemd does.
+    """
     library = ctypes.CDLL(ctypes.util.find_library("seccomp"))
     library.seccomp_init.restype = ctypes.c_void_p
     context = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(ERRNO | errno.EPERM)))

@@ -1,4 +1,4 @@
-"""Measuring: the figures are there, they fit together, and nothing is left behind."""
+"""Performance commands: results exist, are consistent, and nothing is left behind."""
 
 import random
 

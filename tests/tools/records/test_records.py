@@ -1,4 +1,4 @@
-"""Producing and consuming: what goes in comes out, from where and as what is wanted."""
+"""Producing and consuming: records are read back from any position and in any format."""
 
 import asyncio
 import io
@@ -67,7 +67,7 @@ def test_what_is_consumed_as_json_can_be_sent_again_as_it_was(target):
     send(target, first, "k:v\nq:0x41\n", "-K", ":", "-H", "h=\x01")
     text = run("consume", first, "--json", broker=target).out
     send(target, second, text, "-f", "records")
-    # Partitions come as they arrive.
+    # Partitions are in order of arrival.
     found = [sorted(rows(target, topic), key=lambda row: (row["partition"], row["offset"]))
              for topic in (first, second)]
     assert [{**row, "topic": first} for row in found[1]] == found[0] and len(found[0]) == 2

@@ -1,4 +1,4 @@
-"""Schemas of a registry: listed, shown, registered, checked, deleted."""
+"""Schemas of a registry: listed, displayed, registered, checked, deleted."""
 
 import json
 

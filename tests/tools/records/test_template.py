@@ -1,4 +1,4 @@
-"""Templates: what each letter gives, what is no letter, and the same bytes as kcat's."""
+"""Templates: output of each letter, invalid letters, and the same bytes as kcat's."""
 
 import shutil
 import subprocess

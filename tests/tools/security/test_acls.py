@@ -1,4 +1,4 @@
-"""`pylog acl`: rules are added, listed, explained, kept in a file and removed."""
+"""`pylog acl`: ACLs are added, listed, explained, saved to a file and removed."""
 
 import json
 

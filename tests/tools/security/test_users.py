@@ -1,4 +1,4 @@
-"""`pylog users`: passwords of SCRAM are set, used and removed."""
+"""`pylog users`: SCRAM passwords are set, used and removed."""
 
 import io
 
@@ -29,7 +29,7 @@ def broker(ports):
 
 @pytest.fixture
 def typed(monkeypatch):
-    """What standard input says."""
+    """Return a function that sets standard input."""
     return lambda text: monkeypatch.setattr("sys.stdin", io.StringIO(text))
 
 

@@ -1,4 +1,4 @@
-"""`pylog log repair` on files damaged in every way; what it leaves, brokerd and Kafka read."""
+"""`pylog log repair` on files damaged in every way; brokerd and Kafka can read its output."""
 
 import os
 import struct
@@ -21,7 +21,7 @@ COUNT = 60      # batches of 2 records
 
 
 def partition(root: Path, name="t", config=SMALL) -> Path:
-    """A closed partition of some segments, whose producer's state is in a snapshot."""
+    """Create a closed partition of some segments, with a snapshot of the producer state."""
     directory = log.LogDir(root, 2)
     one = log.Log.open(directory, name, 0, TOPIC_ID, config, now_ms=NOW)
     one.become_leader(0)
@@ -90,7 +90,7 @@ def junk_snapshot_and_epochs(folder, logs):
 
 
 def swap_cut_short(folder, logs):
-    """Two segments were to become one."""
+    """Simulate an interrupted merge of two segments."""
     merged = logs[1].with_suffix(".log.swap")
     merged.write_bytes(logs[1].read_bytes() + logs[2].read_bytes())
     logs[1].with_suffix(".index").unlink()
@@ -144,7 +144,7 @@ def test_it_says_what_it_would_do_and_does_it_when_told(tmp_path, damage):
     assert bases(folder) == expected
     assert run("log", "repair", tmp_path).out == "nothing to repair\n"
     run("log", "verify", tmp_path)
-    # Producer state and indexes are right: a duplicate is known, times are found.
+    # Producer state and indexes are correct: a duplicate is detected, timestamps are found.
     one = log.Log.open(log.LogDir(tmp_path, 2), "t", 0, TOPIC_ID, SMALL, now_ms=NOW)
     one.become_leader(0)
     assert one.end_offset == expected[-1] + 2

@@ -124,7 +124,7 @@ def test_damage_in_a_running_brokers_directory_is_found_with_its_place(brokerd):
         try:
             ended = run("log", "verify", path, fails=True)
         finally:
-            # Others look at the whole directory.
+            # Other tests check the whole directory.
             file.seek(2 * length + 62)
             file.write(before)
     assert f"position {2 * length}, offset 2: has another CRC" in ended.err

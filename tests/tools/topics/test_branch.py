@@ -1,4 +1,4 @@
-"""`pylog topics branch` on a running broker, with writes going on, and what Kafka reads of it."""
+"""`pylog topics branch` on a running broker, during writes, and reading the branch with Kafka."""
 
 import threading
 import time
@@ -25,7 +25,7 @@ def broker(tmp_path_factory):
 
 
 def fill(broker, topic, count, partition=0, first=0, size=100, time_ms=None):
-    """Batches of two records with rising times."""
+    """Append batches of two records with ascending timestamps."""
     begin = time_ms if time_ms is not None else 1_767_225_600_000
     with Connection(broker.port) as connection:
         for number in range(first, first + count):

@@ -1,4 +1,4 @@
-"""Records are deleted before an offset or a time, shown first, and only with a yes."""
+"""Records are deleted before an offset or a time, after a preview and a confirmation."""
 
 import asyncio
 import time
@@ -61,7 +61,7 @@ def test_a_partition_that_is_not_there_is_told(target):
 
 
 def told(monkeypatch, of_time):
-    """A partition of the offsets 0 to 9, of which a time's offset is `of_time`."""
+    """A partition with offsets 0 to 9, in which the time has the offset `of_time`."""
     async def offsets(cluster, wanted, isolation=0):
         return {part: {inquiry.EARLIEST: (0, -1), inquiry.LATEST: (10, -1)}.get(time_ms, of_time)
                 for part, time_ms in wanted.items()}

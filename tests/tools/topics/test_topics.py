@@ -21,7 +21,8 @@ def records(count: int, timestamp: int = NOW_MS) -> bytes:
 
 
 def described(target, topic: str) -> dict:
-    """The topic once every partition has its leader: Kafka answers CreateTopics before."""
+    """Wait until every partition of the topic has a leader: Kafka responds to CreateTopics before.
+    """
     end = time.monotonic() + 30
     while True:
         try:
@@ -148,7 +149,7 @@ def test_settings_of_brokers_and_loggers_are_described(target):
 
 def test_the_cluster_is_told_of_with_its_disks(target):
     told = run("cluster", "--json", broker=target).json
-    # Other tests have topics on the same Kafka, and fail its disks.
+    # Other tests create topics on the same Kafka, and let its disks fail.
     known = AdminClient({"bootstrap.servers": target.bootstrap}).list_topics(timeout=10).topics
     assert told["offline_partitions"] == sum(
         part.leader < 0 for topic in known.values() for part in topic.partitions.values())
