@@ -11,7 +11,8 @@ quorum kept: one replacement at a time, and a majority of members answers before
   change.
 proven identity: only the node with a member's data changes its address, and only if no process
   answers at the old address.
-no early vote: a node without data starts a new cluster only with a majority that has no data.
+no early vote: a node without data starts a new cluster only with a majority that has no data, and
+  only if no other controller is known to have data, or may have it because it does not answer.
 Source: etcd's runtime reconfiguration; etcd_network_active_peers of etcd's metrics.
 """
 
@@ -210,6 +211,11 @@ class Joining:
         # Time without a quorum proves nothing about the old member.
         self._absent_since = None
         waiting = 1 + sum(view.kind == WAITING for view in seen)
+        for host, view in zip(self._others, seen, strict=True):
+            if not running and view.kind in (RETURNING, OTHER):
+                why = "has data and has not started" if view.kind == RETURNING \
+                    else "does not answer, and may have data"
+                raise NotYet(f"the etcd of node {host.node_id} at {_address(host)} {why}")
         # A running member that has published nothing has just started the same new cluster.
         if running or waiting >= _majority(len(self._hosts)):
             return NEW

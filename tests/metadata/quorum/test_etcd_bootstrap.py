@@ -123,12 +123,51 @@ def test_a_node_with_data_that_starts_does_not_count_for_a_new_cluster(etcds, mo
     async def work():
         start = asyncio.ensure_future(returning.check_address())
         try:
-            with pytest.raises(StartError, match="no majority of the controllers runs"):
+            with pytest.raises(StartError, match="node 2 at .* has data and has not started"):
                 await joining(etcds, 1, wait_s=2).state()
         finally:
             probed.set()
         await start
     asyncio.run(work())
+
+
+def test_two_empty_nodes_do_not_begin_a_cluster_while_the_third_starts_with_data(
+        etcds, monkeypatch):
+    returning, probed = joining(etcds, 3), threading.Event()
+
+    def probe_late(host):
+        assert probed.wait(60)
+        return probe(host.host, host.peer_port)
+    monkeypatch.setattr(returning, "_seen", probe_late)
+
+    async def work():
+        start = asyncio.ensure_future(returning.check_address())
+        await asyncio.sleep(0.5)
+        try:
+            ended = await asyncio.gather(*[joining(etcds, number, wait_s=2).state()
+                                           for number in (1, 2)], return_exceptions=True)
+        finally:
+            probed.set()
+        await start
+        for failure in ended:
+            assert isinstance(failure, StartError)
+            assert "the etcd of node 3 at 127.0.0.1:" in str(failure)
+            assert "has data and has not started" in str(failure)
+    asyncio.run(work())
+
+
+def test_two_empty_nodes_do_not_begin_a_cluster_while_the_third_hangs(etcds):
+    etcds.start_member(3)
+    until(lambda: probe("127.0.0.1", etcds.hosts[2].peer_port).kind == MEMBERS)
+    etcds.pause(3)
+
+    async def work():
+        ended = await asyncio.gather(*[joining(etcds, number, wait_s=3).state()
+                                       for number in (1, 2)], return_exceptions=True)
+        assert [type(failure) for failure in ended] == [StartError, StartError]
+        assert "does not answer, and may have data" in str(ended[0])
+    asyncio.run(work())
+    etcds.resume(3)
 
 
 def test_a_node_joins_a_cluster_that_begins(etcds):
