@@ -17,7 +17,7 @@ def said(path: str, text: str) -> list[str]:
     ("pylog/config/x.py", "def f():\n    import pylog.protocol.errors\n"),
     ("pylog/_native/x.pyx", "from pylog.config import Settings\n"),
     ("pylog/_native/x.pyx", "from ..log cimport segment\n"),
-    ("pylog/broker.py", "from . import cli\n"),
+    ("pylog/broker/broker.py", "from .. import cli\n"),
 ])
 def test_an_import_that_points_up_or_sideways_is_found(path, text):
     assert len(said(path, text)) == 1 and "not below" in said(path, text)[0]

@@ -37,7 +37,7 @@ def test_a_broken_rule_is_found(path, text, words):
 
 @pytest.mark.parametrize(("path", "text"), [
     ("pylog/log/x.py", HEAD + "def f():\n" + "    a = 1\n" * 59),
-    ("pylog/broker.py", HEAD + "import time\nt = time.monotonic()\n"),
+    ("pylog/broker/broker.py", HEAD + "import time\nt = time.monotonic()\n"),
     ("pylog/log/x.py", HEAD + "import time\nt = time.gmtime(0)\n"),
     ("pylog/log/__init__.py", '"""Logs."""\n'),
     ("pylog/_native/x.pyx", HEAD + "cdef int f() except -1 nogil:\n    return 0\n"),

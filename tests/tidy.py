@@ -22,7 +22,7 @@ SOURCES = {".py", ".pyx", ".pxd", ".pyi", ".c", ".h"}
 TABLES = {"pylog/config/kafka_settings.py", "pylog/monitor/metrics.py", "pylog/protocol/errors.py",
           "csrc/format/crc32c_table.h", "pylog/_native/csrc.pxd"}
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "base"}
-CLOCK_READERS = {"pylog/broker.py", "pylog/cli.py", "pylog/testing/clock.py",
+CLOCK_READERS = {"pylog/broker/broker.py", "pylog/cli.py", "pylog/testing/clock.py",
                  "pylog/testing/data_directories.py", "pylog/testing/topics.py"}
 CLOCK_PACKAGES = ("pylog/client/", "pylog/tools/")
 CLOCKS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns",
@@ -33,9 +33,9 @@ STARTERS = {"create_task", "ensure_future", "Thread"}
 # path:function of each task or thread that runs without pylog.supervisor, and why its end is seen.
 OWN_SUPERVISION = {
     "pylog/api/groups/classic.py:delete_groups": "the response awaits it",
-    "pylog/broker.py:begin": "_task_ended() stops the broker",
-    "pylog/broker.py:_serve": "awaited below",
-    "pylog/broker.py:_begun": "awaited below",
+    "pylog/broker/broker.py:begin": "_task_ended() stops the broker",
+    "pylog/broker/broker.py:_serve": "awaited below",
+    "pylog/broker/broker.py:_begun": "awaited below",
     "pylog/coordinator/runtime/broker_client.py:_asked": "awaited below",
     "pylog/coordinator/runtime/internal_topic.py:ensure": "awaited below",
     "pylog/metadata/controller_service.py:_stand": "awaited below",

@@ -32,7 +32,7 @@ _LOG_TESTS = ("tests/native/test_log*.py", "tests/native/test_flushes.py",
 # Tests that run code of several parts and are near to none.
 OTHERS = ("tests/peer/test_*.py", "tests/replication/test_*.py", "tests/server/test_*.py",
           "tests/share/test_*.py", "tests/sim/test_*.py", "tests/security/test_*.py",
-          "tests/cluster/test_*.py", "tests/test_broker.py", "tests/test_cli.py")
+          "tests/cluster/test_*.py", "tests/broker/test_*.py", "tests/test_cli.py")
 PARTS = {
     "csrc-log": Part(
         ("csrc/log/*.c",),
@@ -50,7 +50,7 @@ PARTS = {
         ("tests/native/test_reactor*.py", "tests/native/test_metrics.py",
          "tests/native/test_shortages.py", "tests/wire/test_framing.py",
          "tests/wire/test_limits.py"),
-        ("tests/wire/test_*.py", "tests/test_broker.py")),
+        ("tests/wire/test_*.py", "tests/broker/test_broker.py")),
     "coordinator": Part(
         ("pylog/coordinator/**/*.py",),
         ("tests/coordinator/**/test_*.py", "tests/wire/test_groups.py",
