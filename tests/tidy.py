@@ -34,8 +34,8 @@ STARTERS = {"create_task", "ensure_future", "Thread"}
 OWN_SUPERVISION = {
     "pylog/api/groups/classic.py:delete_groups": "the response awaits it",
     "pylog/broker/broker.py:begin": "_task_ended() stops the broker",
-    "pylog/broker/broker.py:_serve": "awaited below",
-    "pylog/broker/broker.py:_begun": "awaited below",
+    "pylog/broker/process.py:_serve": "awaited below",
+    "pylog/broker/process.py:_begun": "awaited below",
     "pylog/coordinator/runtime/broker_client.py:_asked": "awaited below",
     "pylog/coordinator/runtime/internal_topic.py:ensure": "awaited below",
     "pylog/metadata/controller_service.py:_stand": "awaited below",

@@ -1,18 +1,15 @@
-"""The composition root: builds one broker from its settings, runs it, and shuts it down.
+"""Builds one broker from its settings, starts it, and shuts it down.
 
 Owns: every long-lived object of the process, created and closed in a fixed order.
-Invariants: the ready callback is called when the broker can answer requests; a clean shutdown first
-  completes requests in flight, then flushes, then writes the clean-shutdown marker; a failed start
-  does not remove the marker of an earlier clean shutdown.
+Invariants: a clean shutdown first completes requests in flight, then flushes, then writes the
+  clean-shutdown marker; a failed start does not remove the marker of an earlier clean shutdown.
 Source: KIP-631 (one node as broker and controller).
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import signal
 import time
 
 from pylog import supervisor
@@ -21,6 +18,7 @@ from pylog._native.iopool import IO_THREADS_MAX, IoPool
 from pylog._native.repeats import Repeats
 from pylog.api import registry
 from pylog.api.cluster.client_quotas import resolve_later
+from pylog.broker.upkeep import Upkeep
 from pylog.config.client_quotas import ANONYMOUS, ClientQuotas
 from pylog.config.listeners import SASL_PROTOCOLS
 from pylog.coordinator.groups.service import GroupCoordinator
@@ -29,7 +27,6 @@ from pylog.coordinator.runtime.local_append import Markers
 from pylog.coordinator.transactions.service import TransactionCoordinator
 from pylog.coordinator.transactions.verification import Verification
 from pylog.eventloop.end_of_tick import EndOfTick
-from pylog.eventloop.threads import in_thread
 from pylog.log.errors import StartError
 from pylog.log.manager import LogManager
 from pylog.metadata import meta_properties
@@ -60,18 +57,9 @@ if TYPE_CHECKING:
     from pylog.server.connection_security import Guard
     from pylog.share.service import Sharing
 
-__all__ = ["Broker", "StartError", "run"]
-
 log = logging.getLogger("pylog.broker")
 
-# New objects before a garbage collection. A burst of requests creates thousands of short-lived
-# objects, so Python's default of 700 costs 5 % of the broker's CPU time (perf, heartbeats of 10,000
-# members).
-YOUNG_OBJECTS = 20_000
 DRAIN_MS_MAX = 5_000
-DRAIN_MS_BROKEN = 500
-UPKEEP_SECONDS = 1.0
-RECOVERY_SECONDS = 0.05
 
 
 def system_ms() -> int:
@@ -122,10 +110,7 @@ class Broker:
             [self.groups, self.transactions], self._apply_settings, self._apply_security)
         self.publisher.repeats = self.repeats
         self._publishing: asyncio.Task | None = None
-        self._upkeep: asyncio.Task | None = None
-        self._recovery: asyncio.Task | None = None
-        self._tokens_due_ms = 0  # Time of the next check for expired tokens.
-        self._left: list = []  # partitions of failed disks that still have a leader
+        self._upkeep_tasks: list[asyncio.Task] = []
         self.monitor: Monitor | None = None
         self.broken = asyncio.Event()  # no disk is left to continue with
 
@@ -329,10 +314,12 @@ class Broker:
         self.network.start()
         if self.monitor is not None:
             self.monitor.start(loop)
-        self._upkeep = loop.create_task(supervisor.restarting("upkeep", self._keep_up))
+        upkeep = self._upkeep()
+        self._upkeep_tasks.append(
+            loop.create_task(supervisor.restarting("upkeep", upkeep.run)))
         if self.logs.recovering:
-            self._recovery = loop.create_task(
-                supervisor.restarting("recovered partitions", self._follow_recovery))
+            self._upkeep_tasks.append(loop.create_task(
+                supervisor.restarting("recovered partitions", upkeep.serve_recovered)))
         if self.settings.is_member:
             standing = self.metadata.stand()
             if standing is not None:
@@ -406,8 +393,7 @@ class Broker:
         reactors = self.network.reactors
         if self.membership is not None:
             await self.membership.leave()
-        tending = [task for task in (self._upkeep, self._recovery) if task is not None]
-        for task in tending:
+        for task in self._upkeep_tasks:
             task.cancel()
         if self.monitor is not None:
             await loop.run_in_executor(None, self.monitor.stop)
@@ -423,7 +409,7 @@ class Broker:
         await loop.run_in_executor(None, reactors.stop, drain_ms)
         loop.remove_reader(reactors.fileno())
         # Their blocking calls in threads must complete.
-        await asyncio.gather(*tending, return_exceptions=True)
+        await asyncio.gather(*self._upkeep_tasks, return_exceptions=True)
         if self.settings.is_member:
             # Before the publisher: decisions in progress wait for it.
             await self.metadata.leave()
@@ -449,95 +435,33 @@ class Broker:
                          exc_info=failure)
         self.broken.set()
 
-    async def _follow_recovery(self) -> None:
-        """Make recovered partitions available to the data plane."""
-        while True:
-            left = self.logs.recovering
-            for name in self.logs.take_recovered():
-                try:
-                    self._let_serve(name)
-                except Exception:
-                    supervisor.report(
-                        "recovered partitions", "a recovered topic is not served", topic=name)
-                self.grants.remove(name)  # The next request installs the grant again.
-            if not left:
-                return
-            await asyncio.sleep(RECOVERY_SECONDS)
+    def _upkeep(self) -> Upkeep:
+        return Upkeep(
+            settings=self.settings, logs=self.logs, grants=self.grants, network=self.network,
+            metadata=self.metadata, membership=self.membership,
+            controller=lambda: self.controller, now_ms=self.now_ms,
+            serve_topic=self._serve_topic, topic_moved=self._topic_moved,
+            refresh_rights=self._refresh_rights, broken=self.broken)
 
-    def _let_serve(self, name: str) -> None:
+    def _serve_topic(self, name: str) -> None:
         """Lead or follow a topic's logs that were opened or replaced."""
         topic = self.image.topics.get(name)
         if self.membership is not None and topic is not None:
             self.membership.replicas.begin(self.image, topic)
 
-    async def _keep_up(self) -> None:
-        """Run due maintenance every second: rolls, retention, checkpoints and others. Uses worker
-        threads.
-        """
-        while True:
-            await asyncio.sleep(UPKEEP_SECONDS)
-            for step in (self._tend_logs, self._leave_failed_disks, self._report_shortages,
-                         self._finish_moves, self._refresh_certificates, self._ask_again,
-                         self._remove_expired_tokens):
-                try:
-                    await step()
-                except Exception:
-                    # The other steps must still run: a broker without upkeep would fill its disk.
-                    # The failed step is retried after a second.
-                    supervisor.report("upkeep", "upkeep failed")
+    def _topic_moved(self, name: str) -> None:
+        """Serve a topic from the logs that replaced others."""
+        topic = self.image.topics.get(name)
+        if topic is None:
+            return
+        self._serve_topic(name)
+        self.install(topic)
+        if self._sharing is not None:
+            self._sharing.topic_changed(topic)
 
-    async def _tend_logs(self) -> None:
-        await in_thread(self.logs.upkeep, self.now_ms())
-
-    async def _refresh_certificates(self) -> None:
-        if self.network.has_tls:
-            await in_thread(self.network.refresh_certificates)
-            await in_thread(self.metadata.refresh_certificates)
-
-    async def _ask_again(self) -> None:
+    def _refresh_rights(self) -> None:
         if self._authorizer is not None and self.guard().ask_again():
             self.repeats.void()
-
-    async def _remove_expired_tokens(self) -> None:
-        now_ms, controller = self.now_ms(), self.metadata.controller
-        if self.settings["delegation.token.secret.key"] is not None and controller is not None \
-                and now_ms >= self._tokens_due_ms:
-            # Imported here because few brokers have tokens.
-            from pylog.metadata.controller import delegation_tokens
-
-            self._tokens_due_ms = \
-                now_ms + self.settings["delegation.token.expiry.check.interval.ms"]
-            await controller.change_tokens(delegation_tokens.expired, now_ms)
-
-    async def _report_shortages(self) -> None:
-        self.network.report_shortages(self.now_ms())
-
-    async def _finish_moves(self) -> None:
-        topics = set() if self.membership is None else self.membership.pause_moves()
-        try:
-            topics.update(await in_thread(self.logs.finish_moves))
-        finally:
-            # Resume what pause_moves() paused, even if a move failed.
-            for name in topics & self.image.topics.keys():
-                self._let_serve(name)
-                self.install(self.image.topics[name])
-                if self._sharing is not None:
-                    self._sharing.topic_changed(self.image.topics[name])
-        self.logs.leave_moved()
-
-    async def _leave_failed_disks(self) -> None:
-        """Ask the controller to replace this broker as leader of partitions in failed directories.
-        Sets `broken` if the broker cannot continue.
-        """
-        self._left += self.logs.take_failed()
-        fatal = self.logs.disks.fatal()
-        if fatal is not None and not self.broken.is_set():
-            log.critical("brokerd stops: %s", fatal)
-            self.broken.set()
-        elif self._left and await self.controller.leave_offline(self._left):
-            # Otherwise try again with the same list: take_failed() returns each partition only
-            # once.
-            self._left = []
 
     def stop(self) -> None:
         """Flush, and write the clean-shutdown marker. Call after the reactors have stopped."""
@@ -557,15 +481,6 @@ def _authorizer_of(settings: Settings) -> Authorizer | None:
     return authorizer_of(settings, time.monotonic_ns)
 
 
-def run(settings, ready=None, first=()) -> int:
-    """Run a broker until SIGTERM, SIGINT, or disk failure. Return the exit code.
-
-    ready: called with [(listener name, host, port)] when requests are answered. first: initial
-    metadata records of a new cluster. Raises StartError, OSError.
-    """
-    return asyncio.run(_serve(settings, ready, first))
-
-
 def _credentials(settings: Settings, now_ms: Callable[[], int]) -> Credentials | None:
     """Return the credentials for other brokers, None for plain text. Raises ConfigError."""
     if not settings.is_member or "broker" not in settings["process.roles"]:
@@ -574,48 +489,3 @@ def _credentials(settings: Settings, now_ms: Callable[[], int]) -> Credentials |
     from pylog.peer import securing
 
     return securing.between_brokers(settings, now_ms)
-
-
-async def _serve(settings, ready, first) -> int:
-    loop = asyncio.get_running_loop()
-    loop.set_default_executor(supervisor.executor("worker"))
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    broker = Broker(settings, first=first)
-    if not await _begun(broker, stopping):
-        return 0
-    if ready is not None:
-        ready(broker.network.addresses + broker.network.controller_addresses)
-    # Objects created during startup live as long as the process, so exclude them from garbage
-    # collection.
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS)
-    ends = [asyncio.ensure_future(event.wait()) for event in (stopping, broker.broken)]
-    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    for end in ends:
-        end.cancel()
-    await broker.end(DRAIN_MS_BROKEN if broker.broken.is_set() else DRAIN_MS_MAX)
-    log.info("stopped")
-    return 1 if broker.broken.is_set() else 0
-
-
-async def _begun(broker: Broker, stopping: asyncio.Event) -> bool:
-    """Start the broker. Return False if it was stopped before it was ready. Raises StartError,
-    OSError.
-    """
-    if not broker.settings.is_member:
-        await broker.begin()
-        return True
-    stop = asyncio.ensure_future(stopping.wait())
-    for step in (broker.begin, broker.joined):
-        # Waiting for unreachable controllers can take long.
-        going = asyncio.ensure_future(step())
-        await asyncio.wait([going, stop], return_when=asyncio.FIRST_COMPLETED)
-        if not going.done():
-            going.cancel()
-            await asyncio.gather(going, return_exceptions=True)
-            return False
-        going.result()
-    stop.cancel()
-    return True

@@ -1,10 +1,8 @@
 """A whole broker as its clients see it: what holds between the data plane and the control plane."""
 
-import asyncio
 import struct
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -143,19 +141,3 @@ def test_log_append_time_is_the_brokers_clock(brokerd):
     assert before <= stamp <= after
     assert row["log_append_time"] == stamp
     assert struct.unpack_from(">h", stored, 21)[0] & 8
-
-
-def test_a_recovered_topic_that_cannot_be_served_keeps_no_other_from_being_so():
-    from pylog.broker import Broker
-
-    served, asked_again = [], []
-
-    def serve(name):
-        if name == "bad":
-            raise RuntimeError("planted")
-        served.append(name)
-
-    asyncio.run(Broker._follow_recovery(SimpleNamespace(
-        logs=SimpleNamespace(recovering=0, take_recovered=lambda: ["bad", "good"]),
-        _let_serve=serve, grants=SimpleNamespace(remove=asked_again.append))))
-    assert served == ["good"] and asked_again == ["bad", "good"]

@@ -1,32 +1,50 @@
-"""What a broker sees to each second, on stand-ins."""
+"""The periodic steps of a broker, without a broker."""
 
 import asyncio
 from types import SimpleNamespace
 
-from pylog.broker import Broker
-from pylog.config import Settings
+from pylog.broker.upkeep import Upkeep
 
 
-def test_partitions_of_a_failed_disk_are_let_go_of_until_that_is_written(tmp_path):
-    broker = Broker(Settings({"log.dirs": str(tmp_path)}))
-    told, asked = [[("a", 0)], [], [("b", 1)], []], []
-    broker.logs = SimpleNamespace(
-        take_failed=lambda: told.pop(0), disks=SimpleNamespace(fatal=lambda: None))
+def upkeep(**parts):
+    """Return an upkeep with the given parts; the other parts are not used."""
+    names = ("settings", "logs", "grants", "network", "metadata", "membership", "controller",
+             "now_ms", "serve_topic", "topic_moved", "refresh_rights", "broken")
+    return Upkeep(**{**dict.fromkeys(names), **parts})
+
+
+def test_leadership_of_failed_disks_is_given_up_until_the_controller_confirms():
+    failed, requests = [[("a", 0)], [], [("b", 1)], []], []
+    logs = SimpleNamespace(
+        take_failed=lambda: failed.pop(0), disks=SimpleNamespace(fatal=lambda: None))
 
     async def leave_offline(offline):
-        asked.append(list(offline))
-        if len(asked) == 2:
+        requests.append(list(offline))
+        if len(requests) == 2:
             raise OSError("something else")
-        return len(asked) == 3
+        return len(requests) == 3
 
-    broker.metadata.controller = SimpleNamespace(leave_offline=leave_offline)
-
-    async def tend():
+    async def run_steps():
+        steps = upkeep(logs=logs, controller=lambda: SimpleNamespace(leave_offline=leave_offline))
         for _ in range(4):
             try:
-                await broker._leave_failed_disks()
+                await steps.leave_failed_disks()
             except OSError:
                 pass
 
-    asyncio.run(tend())
-    assert asked == [[("a", 0)], [("a", 0)], [("a", 0), ("b", 1)]]
+    asyncio.run(run_steps())
+    assert requests == [[("a", 0)], [("a", 0)], [("a", 0), ("b", 1)]]
+
+
+def test_recovered_topic_that_cannot_be_served_does_not_affect_others():
+    served, removed_grants = [], []
+
+    def serve(name):
+        if name == "bad":
+            raise RuntimeError("planted")
+        served.append(name)
+
+    asyncio.run(upkeep(
+        logs=SimpleNamespace(recovering=0, take_recovered=lambda: ["bad", "good"]),
+        serve_topic=serve, grants=SimpleNamespace(remove=removed_grants.append)).serve_recovered())
+    assert served == ["good"] and removed_grants == ["bad", "good"]
