@@ -1,4 +1,5 @@
-"""A start that fails is no unclean stop: the next one opens the logs as the last stop left them."""
+"""A failed start is not an unclean stop: the next start opens the logs as the last stop left them.
+"""
 
 import logging
 import os
@@ -13,7 +14,7 @@ from tests.wire import raw, talk
 
 @pytest.fixture
 def stopped(tmp_path):
-    """A directory with records, cleanly stopped; its broker."""
+    """A directory with records, after a clean stop; its broker."""
     broker = Broker(tmp_path).start()
     broker.create_topic("t")
     talk.append(broker.port, "t", raw.batch())
@@ -22,7 +23,7 @@ def stopped(tmp_path):
 
 
 def opened_clean(broker, caplog):
-    """(partitions that a start opened, those of them that it trusted)."""
+    """Return (partitions that a start opened, number of trusted ones)."""
     caplog.clear()
     with caplog.at_level(logging.INFO, "pylog.log"):
         broker.start()

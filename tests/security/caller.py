@@ -1,4 +1,4 @@
-"""A connection that asks in messages, and logs in by the steps that a test wants."""
+"""A connection that exchanges message objects, and logs in with the steps that a test chooses."""
 
 import base64
 import hashlib
@@ -11,10 +11,10 @@ HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
 class Caller(raw.Connection):
-    """Requests and answers as messages of pylog.protocol."""
+    """Sends and receives messages of pylog.protocol."""
 
     def ask(self, key: int, version: int, request):
-        """The answer. Raises raw.Closed."""
+        """Send a request and return the response. Raises raw.Closed."""
         self.send(codec.request_frame(key, version, 7, "caller", request))
         frame = self.receive()
         number, at = codec.decode_response_header(key, version, frame)
@@ -34,7 +34,7 @@ class Caller(raw.Connection):
         return self.token(b"\0%s\0%s" % (name.encode(), password.encode()))
 
     def scram(self, name: str, password: str, mechanism: str = "SCRAM-SHA-256"):
-        """The last answer."""
+        """Return the last response."""
         assert self.handshake(mechanism).error_code == 0
         client = ScramClient(name, password, mechanism)
         answer = self.token(client.first())
@@ -45,7 +45,9 @@ class Caller(raw.Connection):
 
 
 class ScramClient:
-    """The client's side of RFC 5802, which a test may bend: header, nonce, extensions."""
+    """The client's side of RFC 5802, with parts that a test may override: header, nonce,
+    extensions.
+    """
 
     def __init__(self, name, password, mechanism="SCRAM-SHA-256", header="n,,", nonce="clientnonce",
                  extensions=""):

@@ -1,4 +1,4 @@
-"""An issuer of tokens: keys that it publishes, and tokens signed with them."""
+"""A token issuer: published keys, and tokens signed with them."""
 
 import base64
 import http.server
@@ -12,12 +12,12 @@ from urllib.parse import parse_qs
 
 from joserfc import errors, jwk, jws, jwt
 
-# Headers of one's own are allowed.
+# Custom headers are allowed.
 ASSERTIONS = jws.JWSRegistry(algorithms=["RS256", "ES256"], strict_check_header=False)
 
 
 class Issuer:
-    """keys: (kid -> key) of those that are published."""
+    """keys: the published (kid -> key)."""
 
     def __init__(self, name="https://issuer.test", kind="RS256"):
         self.name = name
@@ -36,7 +36,7 @@ class Issuer:
         return json.dumps({"keys": [key.as_dict(private=False) for key in self.keys.values()]})
 
     def token(self, name="alice", lasts_s=3600, kid=None, header=None, **claims):
-        """A signed token; a claim of None is left out."""
+        """Return a signed token; a claim of None is omitted."""
         kid = kid or list(self.keys)[-1]
         now = int(time.time())
         found = {"sub": name, "iss": self.name, "iat": now, "exp": now + lasts_s, **claims}
@@ -55,13 +55,14 @@ def claims_of(token) -> dict:
 
 
 def _known(header, clients):
-    """The client that shows its secret."""
+    """Return the client authenticated by its secret."""
     name, _, secret = base64.b64decode(header.removeprefix("Basic ")).decode().partition(":")
     return name if clients.get(name) == secret else None
 
 
 def _asserted(body, clients, taken):
-    """RFC 7523: the client that asserts who it is, or whose token it asks for."""
+    """RFC 7523: return the client that authenticates with an assertion, or the subject of a grant.
+    """
     is_grant = body["grant_type"] == ["urn:ietf:params:oauth:grant-type:jwt-bearer"]
     [text] = body["assertion" if is_grant else "client_assertion"]
     claims = claims_of(text)
@@ -73,7 +74,7 @@ def _asserted(body, clients, taken):
     return claims["sub" if is_grant else "iss"]
 
 
-# What is no answer of an issuer, as a proxy in front of it may give.
+# Responses that an issuer never sends, but a proxy in front of it may.
 NO_ANSWERS = {
     "no HTTP": b"busy\r\n\r\n",
     "cut short": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{",
@@ -82,7 +83,7 @@ NO_ANSWERS = {
 
 @contextmanager
 def answered(data):
-    """Yields the URL of one who answers a request with these bytes."""
+    """Yield the URL of a server that responds with these bytes."""
     def answer():
         with server.accept()[0] as connection:
             connection.recv(1 << 16)
@@ -97,9 +98,10 @@ def answered(data):
 
 @contextmanager
 def served(issuer, clients=None, lasts_s=3600, tls=None):
-    """Yields an HTTP server at `.url` with /keys and /token; what it was asked is in `.asked`, the
-    assertions in it as (header, claims) in `.asserted`. clients: id -> secret, or the key that
-    their assertions are signed with. tls: a PEM file with a key and its certificate."""
+    """Yield an HTTP server at `.url` with /keys and /token; its requests are in `.asked`, their
+    assertions as (header, claims) in `.asserted`. clients: id -> secret, or the key that verifies
+    their assertions. tls: a PEM file with a key and its certificate.
+    """
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             self._answer(200, issuer.published)

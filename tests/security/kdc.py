@@ -1,4 +1,4 @@
-"""A Kerberos realm of its own: MIT's krb5kdc with a database in a folder, and keytabs of it."""
+"""A separate Kerberos realm: MIT's krb5kdc with a database in a folder, and its keytabs."""
 
 import os
 import shutil
@@ -41,7 +41,7 @@ SERVER = """\
 
 
 def missing() -> str:
-    """Why there can be no realm here, "" when there can."""
+    """Return the reason why no realm can run here, "" if it can."""
     try:
         import gssapi  # noqa: F401
     except (ImportError, OSError) as error:
@@ -56,7 +56,7 @@ def _path(tool: str) -> str | None:
 
 
 class Realm:
-    """A context manager. `environment`: what a process needs to be of the realm."""
+    """A context manager. `environment`: variables that a process of the realm needs."""
 
     def __init__(self, root: Path):
         self.root, self.port = root, free_port()
@@ -89,7 +89,7 @@ class Realm:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def keytab(self, *principals: str) -> str:
-        """The path of a new one, of new principals."""
+        """Create new principals and return the path of their keytab."""
         path = str(self.root / f"{len(os.listdir(self.root))}.keytab")
         for principal in principals:
             self._run("kadmin.local", "-q", f"addprinc -randkey {principal}")
@@ -97,7 +97,7 @@ class Realm:
         return path
 
     def kinit(self, principal: str, keytab: str) -> None:
-        """Puts a ticket into the default cache."""
+        """Put a ticket into the default cache."""
         for _ in range(50):
             done = subprocess.run(["kinit", "-k", "-t", keytab, principal], capture_output=True,
                                   env={**os.environ, **self.environment}, check=False)

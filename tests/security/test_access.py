@@ -1,4 +1,4 @@
-"""Which authorizer the settings name, and why none can be made of them."""
+"""The authorizer named by the settings, and errors when it cannot be created."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Assertions of a client about itself: what they say, how they are signed, what is told instead."""
+"""Assertions of a client about itself: claims, signatures, and errors."""
 
 import json
 
@@ -27,14 +27,14 @@ def key_file(rsa, tmp_path):
 
 
 def made(**given):
-    """given: settings without their prefix, `_` for `.`."""
+    """Return assertions. given: settings without their prefix, `_` for `.`."""
     found = {**DEFAULTS, **{name.replace("_", "."): str(value) if hasattr(value, "parts") else value
                             for name, value in given.items()}}
     return assertions.made(lambda name: found.get(name.removeprefix(PREFIX)), lambda: NOW_S)
 
 
 def opened(text, key, algorithm="RS256"):
-    """(header, claims) of what is signed with that key."""
+    """Return (header, claims) of a text signed with that key."""
     found = jws.deserialize_compact(text, key, registry=jws.JWSRegistry(
         algorithms=[algorithm], strict_check_header=False))
     return found.headers(), json.loads(found.payload)
@@ -78,7 +78,7 @@ def test_a_key_that_is_encrypted_signs_with_its_passphrase(rsa, tmp_path):
 
 
 def test_a_key_without_the_lines_of_pem_signs_as_with_them(rsa, key_file):
-    """So Kafka's own clients want it."""
+    """Kafka's own clients require this form."""
     lines = key_file.read_text().strip().splitlines()
     key_file.write_text("".join(lines[1:-1]))
     opened(made(private_key_file=key_file), rsa)

@@ -16,7 +16,7 @@ from pylog.security.identities import user
 
 
 def to_file(path):
-    """(log, its file)"""
+    """Return (log, its file)."""
     file = audit.AuditFile(str(path))
     return audit.AuditLog([file], False, lambda: 5), file
 
@@ -46,7 +46,8 @@ def test_a_line_names_the_request_that_was_tried(tmp_path):
 
 def test_what_the_queue_has_no_room_for_is_counted_and_told_by_the_next_line(tmp_path):
     os.mkfifo(tmp_path / "a")
-    reader = os.open(tmp_path / "a", os.O_RDONLY | os.O_NONBLOCK)   # It takes nothing yet.
+    # The pipe's reader does not read yet.
+    reader = os.open(tmp_path / "a", os.O_RDONLY | os.O_NONBLOCK)
     (log, file), long = to_file(tmp_path / "a"), "x" * 1000
     while log.dropped < 3:
         decided(log, long)
@@ -63,7 +64,8 @@ def test_what_the_queue_has_no_room_for_is_counted_and_told_by_the_next_line(tmp
 
 def test_long_lines_fill_the_queue_by_their_bytes(tmp_path):
     os.mkfifo(tmp_path / "a")
-    reader = os.open(tmp_path / "a", os.O_RDONLY | os.O_NONBLOCK)   # It takes nothing yet.
+    # The pipe's reader does not read yet.
+    reader = os.open(tmp_path / "a", os.O_RDONLY | os.O_NONBLOCK)
     (log, file), long = to_file(tmp_path / "a"), "x" * 200_000
     for _ in range(200):
         decided(log, long)
@@ -86,7 +88,7 @@ def test_a_full_disk_stops_neither_decisions_nor_the_end(caplog):
 
 
 class Filling:
-    """A file on a disk that takes `room` bytes more, as many at once as `most`."""
+    """A file on a disk with space for `room` more bytes, at most `most` per write."""
 
     name = "filling"
 
@@ -96,7 +98,7 @@ class Filling:
     def write(self, data):
         taken = data[:min(self.room, self.most)]
         if not taken:
-            self.room = 10**9     # Somebody makes room.
+            self.room = 10**9  # Free disk space.
             raise OSError(errno.ENOSPC, "full")
         self.room -= len(taken)
         self.data += taken
@@ -121,7 +123,7 @@ def test_a_line_that_is_taken_in_parts_is_whole_and_one_that_is_cut_ends(tmp_pat
 
 
 class Room(audit.Outlet):
-    """lines: what it was offered while `has_room`."""
+    """lines: the lines accepted while `has_room`."""
 
     def __init__(self):
         super().__init__()

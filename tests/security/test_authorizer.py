@@ -1,4 +1,4 @@
-"""Access rules: what they allow, and the index over them against a plain list."""
+"""ACLs: permitted operations, and the index compared with a plain list."""
 
 from types import SimpleNamespace
 
@@ -124,7 +124,7 @@ def test_an_address_is_meant_however_it_is_written(written, host):
 
 
 def test_rules_come_and_go_as_a_plain_list_says(random_source):
-    """Against the same decision made by reading all rules."""
+    """Compare with the same decision made by checking all ACLs."""
     names, given, kept = ["", "a", "ab", "abc", "b", "*"], made(), {}
     for step in range(400):
         if kept and random_source.random() < 0.4:
@@ -137,7 +137,7 @@ def test_rules_come_and_go_as_a_plain_list_says(random_source):
                 random_source.choice(["User:a", "User:*", "User:b"]),
                 random_source.choice(["*", "h"]), random_source.choice([READ, WRITE, ALL]),
                 random_source.choice([ALLOW, ALLOW, DENY])))
-        # By what changed, and now and then by everything.
+        # Mostly by changed ACLs, sometimes by all.
         given.take(dict(kept), frozenset([key]) if step % 7 else None)
         for name in ("a", "abc", "b", "c"):
             for host in ("h", "i"):
@@ -170,7 +170,9 @@ def test_what_is_open_to_all_is_so_again_when_its_last_rule_goes():
 
 
 def test_some_topic_is_open_to_all_unless_a_rule_names_them_all():
-    """As Kafka's: a producer without a transactional id may begin where it may write to others."""
+    """Like Kafka's: a producer without a transactional id may initialize if it may write to any
+    topic.
+    """
     def some(*rules):
         return made(*rules, allow_everyone_if_no_acl_found="true").authorize_any(
             user("a"), "h", WRITE, TOPIC).allowed

@@ -1,4 +1,4 @@
-"""OAUTHBEARER's server side: what a client says, and what it is answered."""
+"""OAUTHBEARER's server side: client messages and responses."""
 
 import time
 
@@ -38,7 +38,7 @@ def test_a_token_that_does_not_count_is_told_so_and_the_login_ends_with_the_next
     for message in (b"n,,\x01auth=Bearer good\x01\x01", b"\x01"):
         with pytest.raises(AuthenticationFailed, match="invalid_token") as failed:
             login.step(message)
-        # For the log alone.
+        # only for the log
         assert failed.value.reason == "it is another" not in str(failed.value)
     assert not login.is_complete
 
@@ -71,7 +71,7 @@ def mechanisms_of(settings) -> Mechanisms:
 
 
 def test_tokens_are_judged_by_the_settings_of_now(tmp_path):
-    """A listener that was closed and opened again may take others."""
+    """A listener that was closed and opened again may accept other tokens."""
     issuer, path = Issuer(), tmp_path / "keys.json"
     path.write_text(issuer.published)
     settings = Settings({
@@ -87,7 +87,7 @@ def test_tokens_are_judged_by_the_settings_of_now(tmp_path):
 
 
 def test_a_login_waits_for_no_issuer():
-    """One that is new to a broker that runs is asked beside."""
+    """An issuer that is new to a running broker is requested in the background."""
     issuer = Issuer()
     with served(issuer) as server:
         settings = Settings({

@@ -1,4 +1,4 @@
-"""Authorizers of somebody's own that fail, on a clock of the test's."""
+"""Custom authorizers that fail, on a virtual clock."""
 
 import logging
 
@@ -15,7 +15,7 @@ YES = Decision(True, None, "the test")
 
 
 class Scripted(Authorizer):
-    """Answers what the test says, or raises it; each decision takes `ns`."""
+    """Returns a given result, or raises it; each decision takes `ns`."""
 
     from_image = True
 
@@ -79,7 +79,7 @@ def test_nothing_is_allowed_until_rules_that_could_not_be_taken_are(held, contai
     assert contained.take({}, frozenset()) is None and contained.is_behind
     assert not contained.authorize(*WHAT).allowed and not contained.authorize_any(*WHAT[:4]).allowed
     held.trouble = None
-    # All of the rules are taken then, and no right from before counts.
+    # It accepts all of the ACLs then, and no earlier permission counts.
     assert contained.take({}, frozenset()) is None and held.taken == [None]
     assert contained.authorize(*WHAT) is YES and not contained.is_behind
     assert contained.take({}, frozenset()) is False and held.taken[1:] == [frozenset()]

@@ -1,5 +1,5 @@
-"""Logins by spoiled messages, in every step of every mechanism: each is refused or goes on, and
-nobody who does not know the secret is let in.
+"""Logins with damaged messages, in every step of every mechanism: each is rejected or continues,
+and no client without the secret is authenticated.
 """
 
 import base64
@@ -17,7 +17,7 @@ SALT, ITERATIONS = b"salt" * 4, 1
 
 
 def spoiled(message: bytes, random) -> bytes:
-    """One that differs in a byte, a piece, its length, or altogether."""
+    """Return a message that differs in a byte, a part, its length, or completely."""
     data = bytearray(message)
     kind = random.randrange(6)
     if kind == 0 and data:
@@ -37,7 +37,7 @@ def spoiled(message: bytes, random) -> bytes:
 
 
 def talk(login, messages) -> bool:
-    """Whether the login is complete after these. messages: functions of what was answered."""
+    """Return True if the login is complete after these messages: functions of the last response."""
     answer = b""
     for message in messages:
         try:
@@ -99,7 +99,7 @@ def test_kerberos(exchange, random_source):  # noqa: F811
     for _ in range(ROUNDS):
         choice = spoiled(b"w\x01\x00\x00\x00", random_source)
         login = exchange()
-        # The context of the test takes every ticket: what is spoiled is the choice of a layer.
+        # The test's context accepts every ticket: the damage is in the choice of a layer.
         let_in = talk(login, [lambda _: b"ticket", lambda _, choice=choice: choice])
         assert let_in == (choice[1:2] == b"\x01" and
                           kerberos.LAYER_BYTES < len(choice) <= kerberos.TOKEN_BYTES_MAX)

@@ -1,4 +1,4 @@
-"""Principals and the numbers under which reactors know them."""
+"""Principals and their numbers in reactors."""
 
 from pylog.security import identities
 from pylog.security.identities import ANONYMOUS, GONE, Identities, user
@@ -72,7 +72,9 @@ def test_names_of_principals_are_read():
 
 
 def test_what_a_connection_left_behind_may_do_nothing():
-    """A long request goes on after its client: not with the rights of whoever needs no login."""
+    """A long request continues after its client disconnected: not with the permissions of
+    ANONYMOUS.
+    """
     from types import SimpleNamespace
 
     from pylog.config import Settings

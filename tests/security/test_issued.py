@@ -1,4 +1,4 @@
-"""Tokens of our own, from an issuer, a file or nobody: how long one is used, and what is told."""
+"""Client tokens from an issuer, a file or generated locally: lifetime and errors."""
 
 import threading
 
@@ -13,7 +13,7 @@ RULES = tokens.Rules(issuer=None, audience=(), scope=(), scope_claim="scope", na
 
 
 class Giver:
-    """Gives a new token each time, good for `lasts_s`."""
+    """Returns a new token each time, valid for `lasts_s`."""
 
     def __init__(self, lasts_s: float = 100.0):
         self.now_s, self.given, self.lasts_s, self.fails = 1000.0, 0, lasts_s, False
@@ -95,7 +95,7 @@ def test_an_issuer_gives_a_token_for_the_clients_credentials():
 
 
 def test_a_token_that_ends_before_the_issuer_says_is_used_for_as_long_as_it_counts():
-    """Its own end is in whole seconds."""
+    """The token's expiry is in whole seconds."""
     with served(Issuer(), {"me": "s3cret"}, lasts_s=60) as server:
         found = issued.ask(issued.Endpoint(f"{server.url}/token", "me", "s3cret"), lambda: 1e11)
     assert found.expires_s == issued.end_of(found.token) < 1e11

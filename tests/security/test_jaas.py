@@ -1,4 +1,4 @@
-"""Login settings as Kafka writes them."""
+"""Login settings in Kafka's format."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The keys that an issuer publishes."""
+"""An issuer's published keys."""
 
 import json
 import time
@@ -50,7 +50,7 @@ def test_a_new_key_is_known_soon_after_a_token_names_it(clock):
         clock.s += 2
         assert keys.find("second") is None
         soon(lambda: keys.find("second") is not None)
-        # A token that says no key could be meant for either.
+        # A token without a key id could mean either.
         assert keys.find(None) is None
         assert keys.find(["first"]) is None
 

@@ -1,4 +1,4 @@
-"""Kerberos without a realm: names by rules, and the layers of RFC 4752 around a context."""
+"""Kerberos without a realm: name mapping rules, and the layers of RFC 4752 around a context."""
 
 import sys
 
@@ -15,7 +15,7 @@ def short(principal, *rules, realm="R"):
 
 
 @pytest.mark.parametrize(("principal", "rules", "name"), [
-    # As Kafka's KerberosNameTest and KerberosRule have it.
+    # From Kafka's KerberosNameTest and KerberosRule.
     ("alice@R", (), "alice"), ("kafka/host@R", (), "kafka"), ("alice@OTHER", (), ""),
     ("alice", (), "alice"), ("alice@OTHER", ("RULE:[1:$1@$0](.*@OTHER)s/@.*//",), "alice"),
     ("App.service-name/example.com@REALM",
@@ -42,7 +42,7 @@ def test_what_is_no_rule_is_refused(text):
 
 
 class Context:
-    """Wraps by a letter, and is complete after one token."""
+    """Wraps by adding a letter, and is complete after one token."""
 
     def __init__(self, answer=b"", name="alice@R"):
         self.complete, self.answer, self.initiator_name = False, answer, name

@@ -22,7 +22,7 @@ def server(mechanism: str, known):
 
 
 def log_in(steps, exchange) -> None:
-    """Until either side has enough."""
+    """Exchange messages until either side is complete."""
     token = next(steps)
     while True:
         answer = exchange.step(token)

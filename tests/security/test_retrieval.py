@@ -1,4 +1,4 @@
-"""Which settings say how tokens are had; the issuer is one that the tests play."""
+"""Settings that choose how tokens are obtained; the issuer is simulated."""
 
 import pytest
 from joserfc import jwk

@@ -1,4 +1,4 @@
-"""SCRAM's server side against a client of the RFC, right and bent."""
+"""SCRAM's server side against a client of the RFC, correct and incorrect."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def test_a_wrong_password_and_an_unknown_user_fail_at_the_same_step(name):
 
 
 def test_an_unknown_user_costs_what_a_wrong_password_costs(monkeypatch):
-    """In hashes: what they take is all the time that a login takes here."""
+    """Measured in hashes, which dominate the time of a login here."""
     def hashes_of(name: str) -> list:
         done = []
         with monkeypatch.context() as counted:
@@ -94,7 +94,7 @@ def test_a_last_message_that_is_not_bound_to_the_first_fails(changed):
 
 
 def test_a_client_that_repeats_its_nonce_is_told_why_it_fails():
-    """librdkafka before 2.6.1, which kcat often comes with."""
+    """librdkafka before 2.6.1, which kcat is often built with."""
     server, client = exchange(), ScramClient("alice", "secret")
     first = server.step(client.first())
     nonce = dict(part.split("=", 1) for part in first.decode().split(","))["r"]

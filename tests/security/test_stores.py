@@ -1,4 +1,4 @@
-"""What certificates say of themselves."""
+"""Details read from certificates."""
 
 import pytest
 from cryptography import x509

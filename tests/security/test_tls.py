@@ -1,4 +1,4 @@
-"""The TLS of a listener, as its broker tells of it."""
+"""The TLS of a listener, as the broker describes it."""
 
 import logging
 import threading
@@ -54,7 +54,7 @@ class Changing:
 
 
 def test_the_certificate_that_is_read_last_is_the_one_in_use(monkeypatch):
-    """A change of settings and the look at files each second are two threads."""
+    """Config changes and the periodic file check run on two threads."""
     settings, used = Changing(), []
     begun, goes_on = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Bearer tokens: which ones count."""
+"""Validation of bearer tokens."""
 
 import base64
 import hmac
@@ -35,7 +35,7 @@ def counts(checker, text) -> bool:
     try:
         checker.check(text)
     except TokenRefused as refused:
-        # It stands in no log line.
+        # It is not in any log line.
         assert len(text) < 20 or text not in str(refused)
         return False
     return True

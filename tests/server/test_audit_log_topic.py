@@ -1,4 +1,4 @@
-"""The audit log's topic on a cluster that the test plays."""
+"""The audit log's topic on a simulated cluster."""
 
 import asyncio
 from types import SimpleNamespace
@@ -18,8 +18,9 @@ NODE_ID, PARTITIONS = 5, 3
 
 
 class World:
-    """written: (partition, [values]) of each batch that the leader took. errors: of the next
-    appends. batch_lines_max: a longer batch is too large."""
+    """written: (partition, [values]) of each batch that the leader accepted. errors: of the next
+    appends. batch_lines_max: a longer batch is too large.
+    """
 
     def __init__(self, name="audit"):
         self.written, self.errors, self.batch_lines_max = [], [], 1_000_000
@@ -55,7 +56,7 @@ class World:
 
 @pytest.fixture
 def run(monkeypatch):
-    """Runs scenario(world), and stops the topic after it."""
+    """Run scenario(world), and stop the topic after it."""
     monkeypatch.setattr(audit_log_topic, "AGAIN_SECONDS", 0)
 
     def run_it(scenario):

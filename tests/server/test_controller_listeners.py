@@ -1,4 +1,4 @@
-"""A controller by itself, on its own listener: brokers join it, and tools ask it."""
+"""A controller without broker role, on its listener: brokers register, and tools send requests."""
 
 import asyncio
 import time
@@ -37,7 +37,7 @@ def cluster(tmp_path_factory):
 
 
 def asked(node, message, version):
-    """The node's answer."""
+    """Return the node's response."""
     async def ask():
         peer = await Peer.connect("127.0.0.1", node.port, "test")
         try:
@@ -54,14 +54,14 @@ def creation(name):
 
 
 def brokers_of(node):
-    """Broker id -> whether it is fenced."""
+    """Return broker id -> True if it is fenced."""
     answer = asked(node, messages.DescribeClusterRequest(
         endpoint_type=1, include_fenced_brokers=True), 2)
     return {broker.broker_id: broker.is_fenced for broker in answer.brokers}
 
 
 def fetched(node, offset=0, epoch=1, last_epoch=0, cluster_id=None, **fields):
-    """The row of a fetch of the metadata log."""
+    """Return the row of a fetch of the metadata log."""
     new = messages.FetchRequest
     answer = asked(node, new(
         cluster_id=cluster_id, max_wait_ms=0, min_bytes=0, session_epoch=-1, topics=[new.FetchTopic(
@@ -88,7 +88,7 @@ def test_topics_are_made_through_a_broker_and_at_the_controller(cluster):
     assert asked(controller, creation("t"), 7).topics[0].error_code == E.TOPIC_ALREADY_EXISTS
     new = messages.DescribeTopicPartitionsRequest
     while True:
-        # The other broker follows in its own time.
+        # The other broker applies it later.
         topic = asked(second, new(topics=[new.TopicRequest(name="t")]), 0).topics[0]
         if not topic.error_code:
             break
@@ -149,11 +149,11 @@ def test_a_killed_broker_is_fenced_before_its_session_ends_forgotten_and_comes_b
     second.kill()
     while not brokers_of(first)[2]:
         time.sleep(0.02)
-    # Through a broker, as kafka-cluster asks.
+    # Through a broker, as kafka-cluster does.
     assert asked(first, messages.UnregisterBrokerRequest(broker_id=2), 0).error_code == E.NONE
     while brokers_of(first) != {1: False}:
         time.sleep(0.02)
     second.start()
-    # It knows that it is unfenced; the first one hears of it a moment later.
+    # The broker is notified that it is unfenced; the first one follows a moment later.
     while brokers_of(first) != {1: False, 2: False}:
         time.sleep(0.02)

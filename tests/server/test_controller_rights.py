@@ -1,5 +1,4 @@
-"""A controller's listener with an authorizer: who may act as a node, who is in envelopes, who is a
-stranger."""
+"""A controller's listener with an authorizer: nodes, forwarded principals, and other clients."""
 
 import contextlib
 
@@ -32,7 +31,7 @@ OF_NODES = (
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory):
-    """Of a controller whose listener asks for passwords."""
+    """Return the port of a controller whose listener requires SASL."""
     port = free_port()
     controller = Brokerd(tmp_path_factory.mktemp("controller"), {
         "process.roles": "controller", "node.id": "100", "authorizer.class.name": STANDARD,
@@ -75,7 +74,7 @@ def creation(name):
 
 
 def enveloped(principal, request, key=api.CREATE_TOPICS, version=7, principal_version=0):
-    """An envelope of a request by a user; None: without a principal."""
+    """Return an envelope of a request by a user; None: without a principal."""
     named = None
     if principal is not None:
         named = principal_version.to_bytes(2, "big") + codec.program(
@@ -87,7 +86,7 @@ def enveloped(principal, request, key=api.CREATE_TOPICS, version=7, principal_ve
 
 
 def error_of_topic(answer):
-    """Of the only topic that an envelope's answer names."""
+    """Return the error of the only topic in an envelope's response."""
     assert answer.error_code == E.NONE
     frame = bytes(answer.response_data)
     _, at = codec.decode_response_header(api.CREATE_TOPICS, 7, frame)
@@ -100,7 +99,7 @@ def test_only_nodes_ask_what_nodes_ask(port, key, version, request_):
         assert alice.ask(key, version, request_).error_code == E.CLUSTER_AUTHORIZATION_FAILED
     with logged_in(port, "node") as node:
         refused = node.ask(key, version, request_).error_code == E.CLUSTER_AUTHORIZATION_FAILED
-        # What an administrator does by hand, Kafka does not let nodes do.
+        # Kafka reserves this operation for administrators, not nodes.
         assert refused == (key == api.UNREGISTER_BROKER)
 
 

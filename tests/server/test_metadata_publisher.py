@@ -1,4 +1,4 @@
-"""Effects come from records, whoever wrote them."""
+"""Effects depend on records only, not on their writer."""
 
 import asyncio
 import random
@@ -32,7 +32,7 @@ DIRECTORIES = [bytes(15) + b"\x05"]
 
 
 class Broker:
-    """A tail with everything that follows it, on stand-ins."""
+    """A tail with all its followers, on replacements."""
 
     def __init__(self):
         self.settings = Settings()
@@ -49,7 +49,7 @@ class Broker:
                 "own": self.settings.dynamic_own, "cluster": self.settings.dynamic_cluster}
 
     async def follow(self, *records):
-        """Records that some other broker's controller wrote."""
+        """Write records like another broker's controller."""
         self.tail.push(self.tail.fold(
             MetadataBatch(self.tail.newest.offset + len(records), 7, list(records))))
         await published(self.publisher, self.tail.wait(self.tail.newest.offset))
@@ -169,7 +169,7 @@ def test_a_topic_whose_effect_fails_takes_no_other_topics_with_it():
             partition_id=0, topic_id=b"stays".ljust(16, b"-"), isr=[1, 2])))
     assert broker.logs.topics["good"][1] == [Role(True, 3, 1)]
     assert broker.logs.topics["stays"][1] == [Role(True, 3, 2)]
-    # Whoever asked for a new topic before its logs were there is told anew.
+    # A request for a new topic that missed before its logs existed is notified again.
     assert {"gone", "good", "stays"} <= set(broker.followers.void)
     broker.logs.assume = unless("good", assume)
     asyncio.run(broker.follow(*(messages.PartitionChangeRecord(
@@ -212,7 +212,7 @@ def test_a_registration_that_failed_is_no_later_requests_failure(caplog):
     async def run():
         controller = ActiveController(
             MemoryLog(), broker.tail, broker.logs, broker.settings, random.Random(1), 1)
-        # An epoch that is nobody's: the append is a Conflict.
+        # An epoch of no controller: the append is a Conflict.
         broker.publisher._registering = asyncio.ensure_future(
             controller.register_again(ENDPOINTS, DIRECTORIES))
         await broker.publisher.registered()
@@ -236,7 +236,7 @@ def test_settings_of_another_broker_change_nothing_here():
 
 
 class History:
-    """Random decisions of one broker, and records that others wrote in between."""
+    """Random decisions of one broker, and records written by others in between."""
 
     def __init__(self, dice):
         self.dice = dice
@@ -295,7 +295,7 @@ class History:
                             remove=self.dice.random() < 0.3)])]), {})
 
     async def _written(self, *records):
-        """By another controller of the same epoch, as a tail would get them."""
+        """Append by another controller of the same epoch, as a tail receives it."""
         tail = self.broker.tail
         offset = self.log.append(list(records), self.log.epoch, tail.newest.offset + 1)
         tail.push(tail.fold(MetadataBatch(offset, self.log.epoch, list(records))))
@@ -331,7 +331,7 @@ def test_a_replayed_history_leaves_the_state_of_the_one_that_lived_through_it(se
     async def replayed(batches):
         broker = Broker()
         while batches:
-            # What is read at once may hold several appends.
+            # One read may return several appends.
             count = dice.randrange(1, 7)
             some, batches = batches[:count], batches[count:]
             broker.tail.push(broker.tail.fold(MetadataBatch(

@@ -1,4 +1,4 @@
-"""A metadata log replayed on real files gives the state of the broker that lived through it."""
+"""A metadata log replayed on real files gives the state of the broker that wrote it."""
 
 import asyncio
 import random
@@ -26,7 +26,7 @@ STEPS = 40
 
 
 class Granted:
-    """Grants, and what has been installed and not removed since."""
+    """Records installed grants that have not been removed since."""
 
     def __init__(self):
         self.topics = {}
@@ -44,7 +44,8 @@ class Granted:
 
 
 class Following:
-    """What a broker composes around a metadata service: all that a record has an effect on."""
+    """The parts that a broker composes around a metadata service: everything that records affect.
+    """
 
     def __init__(self, service, logs, settings, node_id):
         self.service, self.logs, self.settings = service, logs, settings
@@ -60,9 +61,9 @@ class Following:
         return self.service.tail
 
     def state(self):
-        """What must not depend on how this broker came to it."""
+        """Return the state that must not depend on how this broker reached it."""
         logs, image = self.logs, self.service.image
-        # As a request would that finds no grant.
+        # Like a request that finds no grant.
         for topic in image.topics.values():
             if topic.name not in self.grants.topics:
                 self.grants.install(topic, logs)
@@ -80,7 +81,7 @@ class Following:
         }
 
     def check(self):
-        """What must hold by itself."""
+        """Check the invariants of the state."""
         logs = self.logs
         for name, (topic_id, own) in self.grants.topics.items():
             assert topic_id == logs._topics[name][0], name
@@ -101,7 +102,7 @@ def _role(partition_log):
 
 
 class LivedNode(Node):
-    """A node on two log directories with all that follows its metadata log."""
+    """A node on two log directories with all followers of its metadata log."""
 
     def __init__(self, path):
         folders = [path / "one", path / "two"]
@@ -116,7 +117,7 @@ class LivedNode(Node):
 
 
 class Replaying(Following):
-    """A broker without a metadata log of its own, on an empty directory."""
+    """A broker without a metadata log, on an empty directory."""
 
     def __init__(self, path):
         path.mkdir()
@@ -138,14 +139,14 @@ class Replaying(Following):
 
 
 class RealHistory(History):
-    """Decisions of a node, records that others wrote, and requests in between."""
+    """Decisions of a node, records written by others, and requests in between."""
 
     def __init__(self, dice, node):
         self.dice = dice
         self.node = node
         self.broker = node.following
         self.controller = node.service.controller
-        # Of its own: how often it is asked depends on the threads.
+        # A separate generator: the number of draws depends on the threads.
         self.misses = random.Random(dice.random())
 
     async def live(self, steps):
@@ -156,7 +157,7 @@ class RealHistory(History):
         for _ in range(steps):
             step, miss = self.dice.choice(kinds)(), self.dice.random() < 0.5
             asked = asyncio.ensure_future(step)
-            # Requests come while a record has its effects.
+            # Requests arrive while a record is applied.
             while miss and not asked.done():
                 await self.miss()
                 await asyncio.sleep(0)
@@ -183,7 +184,7 @@ class RealHistory(History):
                            leader_epoch=log.leader_epoch)
 
     async def again(self):
-        """The same name, another topic; also in one stretch of records."""
+        """The same name, another topic; also within one range of records."""
         tail, name = self.broker.tail, self.a_topic()
         topic = tail.newest.topics.get(name)
         if topic is None:
@@ -240,14 +241,14 @@ def live(node, dice):
 
 
 def replayed(node, path, dice):
-    """The state of a fresh broker that follows the node's metadata log from its beginning."""
+    """Return the state of a new broker that follows the node's metadata log from its beginning."""
     fresh = Replaying(path)
     tail, batches = fresh.tail, list(node.service._log.read(0))
 
     async def follow():
         left = batches
         while left:
-            # What is read at once may hold several appends.
+            # One read may return several appends.
             count = dice.randrange(1, 7)
             some, left = left[:count], left[count:]
             tail.push(tail.fold(MetadataBatch(some[-1].last_offset, some[-1].epoch, [

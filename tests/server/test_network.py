@@ -1,4 +1,4 @@
-"""What listens, as the settings in force want it: here, whom the resolver is asked for."""
+"""Listeners for the effective settings; here, the resolver's queries."""
 
 from types import SimpleNamespace
 

@@ -1,9 +1,9 @@
-"""What happened to the records of a share group, and a verdict on it.
+"""Records the events of a share group's records, and computes a verdict.
 
-A record's fate is known when its acceptance or rejection was confirmed, when it was delivered as
-often as the group allows, or when an answer that would have told it was lost. A record that the
-producer got acknowledged and that has no such fate must be available: it is delivered to whoever
-asks next. The verdict names the records for which that is not so.
+A record is settled when its acceptance or rejection was confirmed, when it was delivered as often
+as the group allows, or when the response with its outcome was lost. A record that was acknowledged
+to the producer and is not settled must be available: the next fetch delivers it. The verdict names
+the records that violate this.
 """
 
 import threading
@@ -15,14 +15,14 @@ FINAL = (ACCEPTED, REJECTED)
 
 
 class Record(NamedTuple):
-    """partition, offset: where the producer was told that it is."""
+    """partition, offset: the place acknowledged to the producer."""
 
     partition: int
     offset: int
 
 
 class Delivery(NamedTuple):
-    """count: how often the broker says that it was delivered, this time included."""
+    """count: the broker's delivery count, including this delivery."""
 
     record: Record
     value: bytes
@@ -37,13 +37,13 @@ class History:
 
     def __init__(self, deliveries_max: int):
         self.deliveries_max = deliveries_max
-        self.refusals: Counter[str] = Counter()      # Acknowledgements by the error's name.
+        self.refusals: Counter[str] = Counter()  # acknowledgements by the error's name
         self._lock = threading.Lock()
-        self._values: dict[bytes, Record] = {}       # Acknowledged to the producer.
-        self._unsure: set[bytes] = set()             # Sent, and perhaps written.
+        self._values: dict[bytes, Record] = {}  # acknowledged to the producer
+        self._unsure: set[bytes] = set()  # sent, and perhaps written
         self._deliveries: dict[bytes, list[Delivery]] = {}
         self._fates: dict[bytes, str] = {}
-        self._counts: dict[bytes, int] = {}          # Of the delivery that settled a record.
+        self._counts: dict[bytes, int] = {}  # of the delivery that settled a record
         self._unanswered: set[bytes] = set()
         self._faults: list[str] = []
 
@@ -54,13 +54,13 @@ class History:
             self._unsure.add(value)
 
     def written(self, value: bytes, record: Record) -> None:
-        """The producer got an acknowledgement."""
+        """The producer received an acknowledgement."""
         with self._lock:
             self._unsure.discard(value)
             self._values[value] = record
 
     def lost(self, value: bytes) -> None:
-        """All replicas have lost the record: what becomes of it is not the group's fault."""
+        """All replicas have lost the record: the group is not responsible for it."""
         with self._lock:
             if self._values.pop(value, None) is not None:
                 self._unsure.add(value)
@@ -79,15 +79,15 @@ class History:
     def acknowledged(self, value: bytes, kind: str, count: int = 0) -> None:
         """The broker has confirmed a member's acknowledgement.
 
-        count: of the delivery that it answers. A member may see an earlier delivery later: its
-        client got those records before another leader gave them to this member.
+        count: of the acknowledged delivery. A member may process an earlier delivery later: its
+        client received those records before another leader delivered them to this member.
         """
         with self._lock:
             if kind in FINAL:
                 self._fates[value], self._counts[value] = kind, count
 
     def refused(self, value: bytes, kind: str, error: str, is_answer: bool) -> None:
-        """The broker has refused an acknowledgement, or, not is_answer, has not answered."""
+        """The broker has rejected an acknowledgement, or, if not is_answer, has not responded."""
         with self._lock:
             self.refusals[error] += 1
             if not is_answer and kind in FINAL:
@@ -96,7 +96,7 @@ class History:
     # ---- verdict --------------------------------------------------------------------------------
 
     def open_values(self) -> set[bytes]:
-        """The records that the group must still deliver."""
+        """Return the records that the group must still deliver."""
         with self._lock:
             return {value for value in self._values if not self._is_settled(value)}
 
@@ -105,7 +105,7 @@ class History:
             row.count >= self.deliveries_max for row in self._deliveries.get(value, ()))
 
     def faults(self) -> list[str]:
-        """What must not be, once everything that is available has been delivered."""
+        """Return violations, after everything available has been delivered."""
         found = list(self._faults)
         for value in sorted(self.open_values()):
             rows = self._deliveries.get(value, [])

@@ -1,4 +1,4 @@
-"""What members say of records becomes runs of one type."""
+"""Members' acknowledgements become runs of one type."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What a share group gives up goes to its dead-letter topic, whatever happens in between."""
+"""Records that a share group gives up go to its dead-letter topic, despite failures in between."""
 
 import time
 
@@ -72,7 +72,7 @@ def broker(tmp_path):
 
 
 class Dead:
-    """A group with a dead-letter topic, which is made when make() is called."""
+    """A group with a dead-letter topic, which make() creates."""
 
     def __init__(self, broker, **configs):
         self.broker = broker
@@ -96,7 +96,7 @@ class Dead:
         return found
 
     def give_up(self, count, kind=Acknowledge.REJECT):
-        """A member takes and gives back so many records."""
+        """Let a member acquire and release `count` records."""
         with self.member() as consumer:
             seen, end_s = 0, time.monotonic() + WAIT_S
             while seen < count:
@@ -139,7 +139,7 @@ def test_letters_wait_until_their_topic_is_there_across_a_kill(broker):
     broker.kill()
     broker.start()
     dead.make()
-    # Whoever comes first has its broker read the state back.
+    # The first member makes its broker read the state back.
     put(broker, dead.topic, rows(1, 3))
     dead.give_up(1, Acknowledge.ACCEPT)
     found = dead.letters(3)

@@ -1,4 +1,4 @@
-"""What a share group has in flight: single steps, and thousands of random schedules."""
+"""In-flight records of a share group: single steps, and thousands of random schedules."""
 
 import random
 
@@ -118,7 +118,7 @@ def test_acknowledgements_of_what_is_not_in_flight_are_refused_and_change_nothin
     assert acknowledged(in_flight, 15, 25, ACCEPT) == ErrorCode.INVALID_REQUEST
     error, _, _ = in_flight.acknowledge("a", [(10, 12, [ACCEPT]), (18, 30, [ACCEPT])], 0)
     assert error == ErrorCode.INVALID_REQUEST and in_flight.start == 10
-    # Below the start it was done with before: the client may not know.
+    # Records below the start are settled: the client may not have noticed.
     assert acknowledged(in_flight, 3, 12, ACCEPT) == ErrorCode.NONE
     assert in_flight.start == 13
 
@@ -162,7 +162,7 @@ def test_a_row_that_ends_where_the_log_has_no_record_is_refused():
 
 
 def said_at_once(rng):
-    """(what is in flight, the rows of one request): some of the records are acquired."""
+    """Return (in-flight state, the rows of one request) with some acquired records."""
     in_flight = InFlight(LIMITS, 0)
     for member, first in (("a", 0), ("b", 10), ("a", 20), ("a", 30)):
         acquired(in_flight, (first, first + 9), member=member)
@@ -245,7 +245,7 @@ def test_a_log_that_begins_later_takes_offsets_out():
 
 
 class Schedule:
-    """Random steps, with what each offset should be kept beside."""
+    """Random steps, compared with a model of each offset."""
 
     def __init__(self, rng):
         self.random = rng
@@ -301,7 +301,7 @@ class Schedule:
         if error == ErrorCode.NONE:
             self.under_way.append(moved)
         else:
-            # What is undone after its time is given back.
+            # A rollback after the lock timeout releases the records.
             self.look()
 
     def settle(self):
@@ -322,7 +322,7 @@ class Schedule:
         self.under_way.append(moved)
 
     def look(self):
-        """Nobody holds what is free or done with, and what is done with stays so."""
+        """Available and settled records have no owner, and settled ones stay settled."""
         at_rest = {at: row for row in self.in_flight._ranges if row.before is None
                    for at in range(row.first, row.last + 1)}
         for at in list(self.held):
@@ -360,7 +360,7 @@ LETTERS = LIMITS._replace(has_letters=True)
 
 
 def archived(in_flight, records=500, written=True):
-    """One round of letters; the ranges that it was about."""
+    """Run one round of dead letters and return its ranges."""
     moved = in_flight.begin_archiving(records)
     if written:
         in_flight.archived(moved)

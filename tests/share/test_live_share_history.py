@@ -22,10 +22,10 @@ SETTINGS = {"group.share.delivery.count.limit": DELIVERIES_MAX,
             "share.coordinator.state.topic.num.partitions": 3}
 KINDS = {ACCEPTED: Acknowledge.ACCEPT, REJECTED: Acknowledge.REJECT,
          RELEASED: Acknowledge.RELEASE}
-# The broker may have written an acknowledgement that it answered with one of these.
+# After one of these errors the broker may have written the acknowledgement.
 UNSURE = {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION,
           ErrorCode.COORDINATOR_NOT_AVAILABLE}
-STEP, BACKLOG = 200, 1000        # Records: settled between two faults, waiting at most.
+STEP, BACKLOG = 200, 1000  # records: settled between two faults, waiting at most
 
 
 class Work(threading.Thread):
@@ -54,7 +54,7 @@ class Work(threading.Thread):
 
 
 class Scenario:
-    """A producer and the members of a group, at work on one topic."""
+    """A producer and the members of a group, running on one topic."""
 
     def __init__(self, bootstrap):
         self.bootstrap, self.history = bootstrap, History(DELIVERIES_MAX)
@@ -85,13 +85,13 @@ class Scenario:
                 self.history.written(value, Record(found.partition, found.offset))
 
     def _chooser(self, seed):
-        """Accepts, rejects and releases by chance, which `seed` decides."""
+        """Accepts, rejects and releases randomly, seeded by `seed`."""
         chance = random.Random(seed)
         return lambda member: self.handle(
             member, lambda: chance.choices(list(KINDS), (16, 1, 3))[0])
 
     def handle(self, member, choose):
-        """Take what a member gets, and acknowledge each record as choose() returns."""
+        """Poll a member's records, and acknowledge each with the result of choose()."""
         chosen = {}
         for record in member.poll(0.2):
             kind, count = choose(), member.delivery_count(record)
@@ -105,7 +105,7 @@ class Scenario:
         except KafkaError as failure:
             failures = dict.fromkeys(chosen, failure)
         for place, rows in chosen.items():
-            # The client reports no outcome of a request that it did not send.
+            # The client reports no result for a request that it did not send.
             failure = failures[place]
             for value, kind, count in rows:
                 if failure is None:
@@ -116,7 +116,7 @@ class Scenario:
                                          failure.code > 0 and failure.code not in UNSURE)
 
     def goes_on(self, words):
-        """Return when some more records are settled."""
+        """Wait until more records are settled."""
         enough = self.settled_count + STEP
         until(lambda: self.settled_count >= enough or any(
             work.failure for work in self.works), WAIT_S, words())
@@ -128,9 +128,9 @@ class Scenario:
             work.stop()
 
     def drain(self):
-        """Have a new member accept what is available until nothing is left.
+        """Let a new member accept all available records.
 
-        Returns the partitions in which records are left by the broker's own count.
+        Returns the partitions that still have records, by the broker's count.
         """
         end_s, left = time.monotonic() + WAIT_S, {None: -1}
         with self.member() as member, Admin(bootstrap_servers=self.bootstrap) as admin:
@@ -154,7 +154,7 @@ def cluster(tmp_path):
 
 
 def partition(admin):
-    """The first partition as a broker describes it."""
+    """Return the first partition as a broker describes it."""
     return admin.describe_topics([TOPIC])[TOPIC].partitions[0]
 
 
@@ -173,7 +173,7 @@ def test_every_written_record_is_settled_or_available_after_leaders_changed(clus
         cluster.start_broker(first)
         await_in_sync(admin)
         scenario.goes_on(cluster.tails)
-        # The preferred replica leads again: nothing is killed.
+        # The preferred replica becomes leader again: nothing is killed.
         admin.elect_leaders([(TOPIC, 0)])
         until(lambda: partition(admin).leader == first, WAIT_S, cluster.tails())
     scenario.goes_on(cluster.tails)
@@ -181,7 +181,7 @@ def test_every_written_record_is_settled_or_available_after_leaders_changed(clus
     assert scenario.drain() == {}, scenario.history.summary()
     assert scenario.history.faults() == [], scenario.history.summary()
     print(scenario.history.summary())
-    # What was accepted and rejected stays so under the next leader.
+    # Accepted and rejected records stay settled under the next leader.
     cluster.brokers[first].kill()
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         until(lambda: partition(admin).leader not in (first, -1), WAIT_S, cluster.tails())

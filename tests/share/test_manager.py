@@ -1,4 +1,4 @@
-"""The share partitions of a broker: sessions that end, begin again and overlap."""
+"""The share partitions of a broker: sessions that end, restart and overlap."""
 
 import asyncio
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ WAIT_S = 20
 
 
 class Persister:
-    """Keeps nothing. While `gate` is cleared, writes wait. error: what writes are answered."""
+    """Stores nothing. While `gate` is cleared, writes wait. error: result of writes."""
 
     def __init__(self):
         self.gate = asyncio.Event()
@@ -74,7 +74,7 @@ class World:
             GROUP, member, [(TOPIC_ID, index) for index in range(len(self.logs))], connection)
 
     async def fetch(self, session, wait_ms=0):
-        """What the session gets: {partition: [(first, last, delivery count)]}."""
+        """Return the session's records: {partition: [(first, last, delivery count)]}."""
         rows = await self.served.fetch(Fetch(
             session, Wanted(session.member_id, 500, 500, False), wait_ms, 1, 1 << 20),
             list(session.places))
@@ -82,7 +82,7 @@ class World:
                 for place, found in rows.items() if found.acquired.rows}
 
     async def until(self, session, wanted):
-        """Fetch until the session has got exactly `wanted`."""
+        """Fetch until the session has received exactly `wanted`."""
         found = {}
         async with asyncio.timeout(WAIT_S):
             while found != wanted:
@@ -90,7 +90,7 @@ class World:
                     found.setdefault(index, []).extend(rows)
 
     async def until_watched(self):
-        """Returns when a fetch waits for partition 0's log."""
+        """Wait until a fetch waits for partition 0's log."""
         while (found := self.served.find(GROUP, (TOPIC_ID, 0))) is None or not found.is_watched:
             await asyncio.sleep(0.01)
 
@@ -101,7 +101,7 @@ class World:
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs a test's coroutine in a world with so many partitions."""
+    """Run a test's coroutine in a world with this many partitions."""
     def runs(steps, partitions=1, lock_ms=LOCK_MS):
         async def all_of_it():
             world = World(tmp_path, partitions, lock_ms)
@@ -213,7 +213,8 @@ def test_records_whose_release_failed_are_delivered_when_their_lock_expires(run)
         world.persister.gate.clear()
         world.served.closed(1)
         partition = world.served.find(GROUP, (TOPIC_ID, 0))
-        # The timer that was set when they were acquired finds them being written, and is gone.
+        # The timer that was set on acquisition fires while they are being written, and is not set
+        # again.
         world.served._timers.pop(partition.key).cancel()
         partition.expire()
         world.persister.error = ErrorCode.COORDINATOR_NOT_AVAILABLE

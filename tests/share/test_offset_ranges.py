@@ -1,4 +1,4 @@
-"""Ranges of offsets, and what is written of them."""
+"""Ranges of offsets, and their encoding."""
 
 import pytest
 

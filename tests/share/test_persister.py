@@ -1,4 +1,4 @@
-"""Where share states are kept: a coordinator on another broker, and its failovers."""
+"""Persistence of share state: a coordinator on another broker, and its failovers."""
 
 from types import SimpleNamespace
 
@@ -18,8 +18,9 @@ SESSION_S = 9.0       # broker.session.timeout.ms
 
 
 class World:
-    """A coordinator on another broker. answers: (from this time on, an error code, or None: the
-    broker does not answer), in ascending order."""
+    """A coordinator on another broker. answers: (start time, an error code, or None: the broker
+    does not respond), in ascending order.
+    """
 
     def __init__(self, *answers):
         self.time = VirtualTime()
@@ -30,7 +31,7 @@ class World:
             SimpleNamespace(leader_of=lambda text: self._now()[1]), self, HERE)
 
     def _now(self):
-        """(error code or None, leader) of this time."""
+        """Return (error code or None, leader) at this time."""
         since = [row for row in self.answers if self.time.now_s - self.start_s >= row[0]]
         code = since[-1][1]
         return code, NO_LEADER if code == ErrorCode.LEADER_NOT_AVAILABLE else THERE

@@ -1,5 +1,6 @@
-"""Share groups of a cluster: what was accepted stays so, and what was not comes again, whichever
-broker dies."""
+"""Share groups of a cluster: accepted records stay accepted and others are redelivered, whichever
+broker fails.
+"""
 
 import time
 
@@ -39,7 +40,7 @@ def cluster(shared):
 
 
 class Queue:
-    """A topic of three replicas and a group that begins with its first record."""
+    """A topic of three replicas and a group that starts with its first record."""
 
     def __init__(self, cluster, name):
         self.cluster, self.topic, self.group = cluster, f"t-{name}", f"g-{name}"
@@ -62,7 +63,7 @@ class Queue:
         return found
 
     def take(self, consumer, wanted, kind):
-        """Has the consumer acknowledge these offsets as `kind`, and release the others."""
+        """Let the consumer acknowledge these offsets as `kind`, and release the others."""
         left, end_s = set(wanted), time.monotonic() + WAIT_S
         while left:
             assert time.monotonic() < end_s, left
@@ -73,7 +74,7 @@ class Queue:
             assert set(consumer.commit().values()) <= {None}
 
     def rest(self, consumer, wanted):
-        """Accepts until every wanted record came; the offsets that came."""
+        """Accept until every wanted record arrived; return the received offsets."""
         seen, end_s = [], time.monotonic() + WAIT_S
         while not set(wanted) <= set(seen):
             assert time.monotonic() < end_s, set(wanted) - set(seen)

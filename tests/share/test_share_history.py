@@ -1,7 +1,7 @@
 """The checker of share groups: histories with planted faults, and three replicas under failovers.
 
-The replicas are real logs and the states a real coordinator's machine; a seed chooses who
-replicates, who dies, who acknowledges what, and when the coordinator is away.
+The replicas are real logs and the states a real coordinator's state machine; a seed chooses
+replication, failures, acknowledgements, and the coordinator's outages.
 """
 
 import asyncio
@@ -30,8 +30,9 @@ DRAIN_ROUNDS_MAX = 50
 
 
 class World:
-    """One partition with three replicas, a producer that repeats what was lost before it was
-    acknowledged, and the members of a group. is_unclean: replicas lose acknowledged records."""
+    """One partition with three replicas, a producer that retries lost unacknowledged records, and
+    the members of a group. is_unclean: replicas lose acknowledged records.
+    """
 
     def __init__(self, path, seed, runner, is_unclean=False):
         self.random, self.runner, self.is_unclean = random.Random(seed), runner, is_unclean
@@ -42,8 +43,8 @@ class World:
             directory = path / f"{seed}-{index}"
             directory.mkdir(parents=True)
             self.logs.append(Log.open(LogDir(directory, 2), "t", 0, TOPIC_ID, now_ms=NOW))
-        self.values = [[] for _ in self.logs]      # What each replica holds, by offset.
-        self.pending, self.held = [], []           # Values, and (member, delivery).
+        self.values = [[] for _ in self.logs]  # values of each replica, by offset
+        self.pending, self.held = [], []  # values, and (member, delivery)
         self.number = self.now_ms = 0
         self.leader, self.epoch, self.share = 0, -1, None
         self.elect(0)
@@ -67,13 +68,13 @@ class World:
         self.held, self.share = [], None
         again, self.pending = [value for value in self.pending if value not in kept], [
             value for value in self.pending if value in kept]
-        # Requests that are repeated after a failover arrive in any order.
+        # Requests that are retried after a failover arrive in any order.
         self.random.shuffle(again)
         for value in again:
             self.append(value)
 
     def lose(self):
-        """All replicas lose their last records, also acknowledged ones: a loss of power."""
+        """All replicas lose their last records, also acknowledged ones: a power failure."""
         end = max(0, len(self.values[self.leader]) - self.random.randrange(1, 15))
         for log, values in zip(self.logs, self.values):
             log.become_follower(self.epoch)
@@ -117,7 +118,7 @@ class World:
     # ---- members --------------------------------------------------------------------------------
 
     def served(self):
-        """The leader's share partition, once its state is read."""
+        """Return the leader's share partition, after its state is read."""
         if self.share is None or self.share.error != ErrorCode.NONE:
             settings = SimpleNamespace(limits=lambda group: LIMITS, begins=lambda group: "earliest",
                                        is_committed=lambda group: False)
@@ -184,7 +185,7 @@ class World:
             await asyncio.sleep(0)
 
     def drain(self):
-        """Deliver what is available to members that accept everything."""
+        """Deliver available records to members that accept everything."""
         self.states.refused.clear()
         for _ in range(DRAIN_ROUNDS_MAX):
             for _ in range(3):
@@ -205,7 +206,7 @@ class World:
 
 
 def faults(path, seeds, is_unclean=False):
-    """Seed -> what the checker found, of the seeds for which it found something."""
+    """Return seed -> faults, for the seeds with faults."""
     found = {}
     with asyncio.Runner() as runner:
         for seed in seeds:

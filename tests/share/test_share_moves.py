@@ -16,7 +16,7 @@ WAIT_S = 30
 
 
 def places(connection) -> dict:
-    """Log directory -> whether what it has of the topic's partition is a copy still."""
+    """Return log directory -> True if its copy of the topic's partition is incomplete."""
     answer = ask(connection, LOG_DIRS, 5, topics=[{"topic": "t", "partitions": [0]}])
     return {row["log_dir"]: partition["is_future_key"] for row in answer["results"]
             for topic in row["topics"] for partition in topic["partitions"]}

@@ -1,4 +1,4 @@
-"""A share partition on a log of the test's own: which bytes a member gets."""
+"""A share partition on a simulated log: the bytes that a member receives."""
 
 import asyncio
 from types import SimpleNamespace
@@ -42,7 +42,7 @@ class Log:
 
 
 class Persister:
-    """Keeps nothing, and begins at the log's first record."""
+    """Stores nothing, and starts at the log's first record."""
 
     async def read(self, key, leader_epoch):
         state = ShareState()
@@ -129,7 +129,7 @@ def test_waiting_members_look_again_after_a_read_of_aborted_records_only():
 
 
 def test_records_that_go_while_they_are_read_are_nobodys():
-    # What the log knew of aborted ones went with them.
+    # The log's list of aborted transactions was removed with them.
     data = {0: plain(0, 5, producer_id=PRODUCER, producer_epoch=0, base_sequence=0,
                      attributes=batch.TRANSACTIONAL), 6: plain(6, 2)}
     log = Log(data)

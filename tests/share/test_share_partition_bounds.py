@@ -1,4 +1,4 @@
-"""A share partition on a real log: which offsets it may deliver, and what a truncation changes."""
+"""A share partition on a real log: deliverable offsets, and effects of a truncation."""
 
 import asyncio
 import struct
@@ -100,7 +100,7 @@ class Partition:
             attributes=batch.TRANSACTIONAL | batch.CONTROL), NOW, trusted=True)
 
     def acquire(self, member="m"):
-        """Acquire everything available; returns [(first offset, last offset)]."""
+        """Acquire everything available; return [(first offset, last offset)]."""
         found = []
         while True:
             got = asyncio.run(self.share.acquire(Wanted(member, 500, 500, False), 1 << 20))
@@ -113,7 +113,7 @@ class Partition:
         return asyncio.run(self.share.acknowledge(member, [(first, last, [kind])]))[0]
 
 
-# ---- bounds -------------------------------------------------------------------------------------
+# ---- boundaries -------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("is_committed", [False, True])
 def test_records_above_the_high_watermark_are_not_delivered(tmp_path, is_committed):
@@ -200,7 +200,7 @@ def test_states_of_lost_records_do_not_apply_to_later_records(tmp_path):
     assert one.acknowledge(5, 7) == one.acknowledge(9, 19, REJECT) == ErrorCode.NONE
     truncated(one, 12, 1)
     one.append(8)
-    # Another leader change: the coordinator must have forgotten the lost records, too.
+    # Another leader change: the coordinator must have removed the lost records, too.
     truncated(one, 20, 2)
     assert one.acquire() == [(0, 4), (8, 8), (12, 19)]
 
@@ -218,7 +218,7 @@ def test_a_state_of_lost_records_is_repaired_after_the_coordinator_was_unavailab
         one.append(10)
         assert one.load() == ErrorCode.NONE
         found = one.acquire()
-        # The states of records that were not lost may go with a failed write, nothing else.
+        # A failed write may lose the states of existing records, but nothing else.
         assert found in ([(0, 4), (10, 19)], [(0, 19)]) and (
             step == "write" or found == [(0, 4), (10, 19)]), (step, found)
 

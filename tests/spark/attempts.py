@@ -3,8 +3,8 @@ by speculation. Writes the lines of files to a topic, exactly once.
 
     python -m tests.spark.attempts KIND MASTER BOOTSTRAP DIRECTORY TOPIC
 
-DIRECTORY has the files below lines/. The attempts tell by files in it how far they are:
-N-M is the M-th attempt of task N that has read its rows.
+DIRECTORY has the input below lines/. The attempts report their progress by files in it: N-M means
+that the M-th attempt of task N has read its rows.
 """
 
 import sys
@@ -37,7 +37,7 @@ def await_file(path):
 
 
 def claim(directory, number):
-    """Which attempt of the task this is, counted from 0."""
+    """Return the number of this attempt of the task, from 0."""
     for attempt in range(100):
         try:
             (directory / f"{number}-{attempt}").touch(exist_ok=False)
@@ -48,7 +48,7 @@ def claim(directory, number):
 
 
 def held(kind, directory):
-    """A function for mapInArrow that holds up the tasks of the first batch."""
+    """Return a function for mapInArrow that delays the tasks of the first batch."""
     hold = {"stage": in_retried_stage, "speculation": in_speculation}[kind]
 
     def run(batches):
@@ -86,8 +86,9 @@ def in_speculation(directory, number, attempt):
 
 
 def pace_attempts(directory, bootstrap, topic):
-    """The second attempt of task 0 writes when Spark has accepted the first one, and the batch is
-    committed after that."""
+    """The second attempt of task 0 writes after Spark has accepted the first, and before the batch
+    is committed.
+    """
     settings = {"bootstrap.servers": bootstrap}
     await_file(directory / "0-1")
     before = None

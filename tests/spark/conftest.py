@@ -1,5 +1,6 @@
-"""One Spark session for all tests here: a JVM takes longer to start than most tests to run. And a
-standalone cluster for those that ask for one."""
+"""One Spark session for all tests here: a JVM takes longer to start than most tests to run. Also a
+standalone cluster for tests that request it.
+"""
 
 import os
 import subprocess
@@ -28,8 +29,9 @@ def spark(tmp_path_factory):
 
 @pytest.fixture
 def standalone(tmp_path):
-    """The URL of a master with two workers of one core each. Each worker has its own address: Spark
-    starts a speculative task on another host only."""
+    """Yield the URL of a master with two workers of one core each. Each worker has a different
+    address: Spark starts a speculative task on another host only.
+    """
     import pyspark
 
     program = Path(pyspark.__file__).parent / "bin" / "spark-class"

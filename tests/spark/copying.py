@@ -1,5 +1,5 @@
-"""A streaming query that writes the lines of files to a topic, exactly once: a driver of its own,
-to be killed.
+"""A streaming query that writes the lines of files to a topic, exactly once: a separate driver,
+which tests kill.
 
     python -m tests.spark.copying BOOTSTRAP DIRECTORY TOPIC CHECKPOINT
 """
@@ -15,7 +15,7 @@ TASKS = 3
 def main(bootstrap, directory, topic, checkpoint):
     spark = session("copying", master="local[2]", connector=False)
     lines = spark.readStream.format("text").option("maxFilesPerTrigger", 2).load(directory)
-    # Which task gets a line is not the same when a batch is run again.
+    # A line may get to another task when a batch is run again.
     query = (lines.repartition(TASKS).writeStream.format("pylog")
              .option("kafka.bootstrap.servers", bootstrap).option("topic", topic)
              .option("exactlyOnceId", SINK).option("checkpointLocation", checkpoint)

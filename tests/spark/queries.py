@@ -1,4 +1,4 @@
-"""A streaming query without Spark around it: the calls that Spark makes, on driver and in tasks."""
+"""A streaming query without Spark: makes the calls that Spark makes, on driver and in tasks."""
 
 import pickle
 
@@ -14,7 +14,7 @@ SCHEMA = StructType().add("value", "binary").add("partition", "integer")
 
 
 class Query:
-    """What Spark does for one checkpoint. name: of the query; sink: its exactlyOnceId."""
+    """Spark's calls for one checkpoint. name: of the query; sink: its exactlyOnceId."""
 
     def __init__(self, bootstrap, name="q", **more):
         self.bootstrap, self.name = bootstrap, name
@@ -27,11 +27,11 @@ class Query:
         return PylogSource(self.options).streamWriter(SCHEMA, False)
 
     def plan(self):
-        """A batch begins: what its tasks get."""
+        """Begin a batch and return the serialized writer for its tasks."""
         return pickle.dumps(self.writer())
 
     def run(self, plan, batch, number, rows, attempt=0):
-        """One task: its answer, as the driver has it."""
+        """Run one task and return its commit message."""
         batches = [pa.RecordBatch.from_pydict({
             "value": [b"%d-%s" % (batch, row) for row in rows],
             "partition": pa.array([number % PARTITIONS] * len(rows), pa.int32())})] * bool(rows)
@@ -43,21 +43,22 @@ class Query:
         return [self.run(plan, batch, number, rows) for number, rows in enumerate(split)]
 
     def whole(self, batch):
-        """A batch from beginning to end."""
+        """Run a batch from beginning to end."""
         answers = self.tasks(self.plan(), batch)
         self.writer().commit(answers, batch)
         return answers
 
     def seen(self):
-        """The values that are committed, sorted."""
+        """Return the committed values, sorted."""
         await_markers(self.bootstrap, self.topic, PARTITIONS)
         found = read_topic(self.bootstrap, self.topic, PARTITIONS)
         return sorted(row[2].decode() for rows in found.values() for row in rows)
 
 
 def drive(query, checkpoint, batches, steps):
-    """A driver: batches from where the checkpoint is. It says each step down the pipe, and waits
-    until it is told to go on."""
+    """A driver: runs batches from the checkpoint on. It reports each step through the pipe, and
+    waits for permission to continue.
+    """
     def reach(step):
         steps.send(step)
         steps.recv()

@@ -14,7 +14,7 @@ def source(broker, topic, **given):
 
 
 def read(made, names=None):
-    """All rows as a table, and how many tasks there were."""
+    """Return all rows as a table, and the number of tasks."""
     import pyarrow as pa
     from pyspark.sql.types import StructType
 

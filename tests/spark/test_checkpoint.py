@@ -8,7 +8,7 @@ OLD_ID, NEW_ID = bytes(range(16)), bytes(range(16, 32))
 
 
 def positions(topic_id=None, **offsets):
-    """Of topic t; offsets like p0=5."""
+    """Return positions of topic t; offsets like p0=5."""
     found = {TopicPartition("t", int(name[1:])): at for name, at in offsets.items()}
     return Positions(found, {"t": topic_id} if topic_id else {})
 

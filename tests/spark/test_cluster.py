@@ -1,4 +1,4 @@
-"""The jobs as processes of their own: a standalone cluster, kill -9, soak."""
+"""The jobs as separate processes: a standalone cluster, kill -9, soak."""
 
 import os
 import re

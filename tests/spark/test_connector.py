@@ -1,4 +1,4 @@
-"""Both formats, Spark's own connector unmodified and ours, through the same questions."""
+"""Both formats, Spark's unmodified connector and ours, through the same queries."""
 
 import json
 
@@ -16,7 +16,7 @@ FORMATS = ["kafka", "pylog"]
 
 @pytest.fixture(scope="module")
 def topics(target):
-    # Without keys a producer stays with one partition for a while: each is told where to go.
+    # Without keys a producer stays with one partition for a while: set the partition explicitly.
     cluster.create_topic({"bootstrap.servers": target.bootstrap}, "matrix-a", 2)
     sent(target.bootstrap, "matrix-a", [
         (value, key, number % 2)
@@ -48,7 +48,7 @@ def test_bounds_by_word_offset_and_time(spark, topics, kind):
 @pytest.mark.parametrize("kind", FORMATS)
 def test_times_bound_a_read_per_partition_too(spark, target, kind):
     topic = f"timed-{kind}"
-    # The records are years old: a broker that looks at its retention meanwhile would remove them.
+    # The records are years old: retention would remove them during the test.
     cluster.create_topic({"bootstrap.servers": target.bootstrap}, topic, 2, {"retention.ms": "-1"})
     with Producer(bootstrap_servers=target.bootstrap) as producer:
         for second in range(10):
@@ -165,7 +165,7 @@ def test_read_committed_leaves_out_what_was_aborted(spark, target, kind):
             producer.begin_transaction()
             for _ in range(10):
                 producer.send(topic, b"yes" if keep else b"no")
-            producer.flush()  # Else an abort drops them unsent.
+            producer.flush()  # Otherwise an abort drops them unsent.
             producer.commit_transaction() if keep else producer.abort_transaction()
     await_markers(target.bootstrap, topic)
     for level, count in (("read_committed", 20), ("read_uncommitted", 30)):

@@ -1,5 +1,6 @@
-"""Streaming queries over topics that are re-created or deleted: what our source reads,
-and what the stock connector reads as a control."""
+"""Streaming queries over topics that are re-created or deleted: results of our source, and of the
+stock connector as a control.
+"""
 
 from collections import Counter
 
@@ -16,7 +17,7 @@ TRIGGERS = {"available now": {"availableNow": True},
 
 @pytest.fixture(params=list(TRIGGERS))
 def query(request, spark, target, tmp_path):
-    """Runs a query on one checkpoint until it has read everything. Returns the values it read."""
+    """Run a query on one checkpoint until it has read everything. Return the values it read."""
     seen = {"pylog": Counter(), "kafka": Counter()}
 
     def run(kind, pattern, loss):

@@ -1,4 +1,4 @@
-"""Which batch is to be written, from what was decided last."""
+"""The batch to write, from the last decision."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What Spark's own connector says when something is wrong: its known texts, from this broker."""
+"""Spark's own connector reports errors of this broker with its known messages."""
 
 import json
 
@@ -17,7 +17,7 @@ LOST = "Some data may have been lost because they are not available in Kafka any
 
 @pytest.fixture(scope="module")
 def cut(target):
-    """A topic of 1000 records, of which the first hundred are gone."""
+    """A topic of 1000 records, of which the first hundred are deleted."""
     filled(target.bootstrap, TOPIC, Content(1), 1000, partitions=1)
     with Admin(bootstrap_servers=target.bootstrap) as admin:
         admin.delete_records({TopicPartition(TOPIC, 0): 100})

@@ -1,4 +1,4 @@
-"""Offsets that hold no record for a good reason, made by brokers: compaction, transactions."""
+"""Offsets without a record for a valid reason, produced by brokers: compaction, transactions."""
 
 import time
 

@@ -67,7 +67,7 @@ def test_a_writer_passes_kafka_settings_to_the_producer():
 
 
 def test_a_streaming_query_may_have_a_name():
-    # Spark hands its own options on to the sink.
+    # Spark passes its own options to the sink.
     found = write_options({"kafka.bootstrap.servers": "h:1", "topic": "out", "queryName": "totals",
                            "checkpointLocation": "state/"})
     assert found.topic == "out" and "queryname" not in found.settings

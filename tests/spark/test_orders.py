@@ -1,4 +1,4 @@
-"""What the pipeline's raw load says must come of it, against Spark's rules played by hand."""
+"""The expected result of the pipeline's raw load, compared with a simple model of Spark's rules."""
 
 from collections import deque
 
@@ -13,7 +13,7 @@ LOAD = Load(orders=4000, per_trigger=100)
 
 
 def micro_batches(records, most):
-    """The records as a query reads them whose batches have at most so many. most: of each batch."""
+    """Yield the batches of a query with at most `most` records per batch."""
     queues = {}
     for record in records:
         queues.setdefault(TopicPartition("raw", record.partition), deque()).append(record)
@@ -25,11 +25,11 @@ def micro_batches(records, most):
 
 
 def kept_by_spark(load, most):
-    """The ids of a query that drops doubles within a watermark: how often each comes through."""
+    """Return the ids of a query that drops duplicates within a watermark, with counts."""
     newest, passed_before, passed = 0, 0, 0
     until, kept = {}, []
     for batch in micro_batches(orders.records(load), most):
-        # Late is what the batch before had for a watermark; state goes by this one's.
+        # A record is late by the previous batch's watermark; state expires by this batch's.
         for record in batch:
             if record.order and record.order.at_ms > passed_before:
                 if record.order.id not in until:

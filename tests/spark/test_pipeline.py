@@ -1,4 +1,4 @@
-"""The pipeline's result against what was computed apart, whatever is killed on the way."""
+"""The pipeline's result equals the independently computed one, whichever process is killed."""
 
 import contextlib
 import itertools
@@ -25,13 +25,13 @@ from tests.client.reading import await_markers
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 LOAD = Load(orders=900, per_trigger=150)
 IDLE_LOOKS, LOOK_S = 250, 0.02
-# Spark gives a Python worker ten seconds to start, which a machine may be too busy for. The query
-# fails then, and whoever runs it starts it again.
+# Spark gives a Python worker ten seconds to start, which may be too short on a busy machine. The
+# query then fails and must be started again.
 TOO_BUSY, STARTS_MAX = "Python worker failed to connect back", 8
 
 
 def batches(log):
-    """The numbers in one of Spark's logs."""
+    """Return the batch numbers in one of Spark's logs."""
     return {int(path.name.partition(".")[0]) for path in log.glob("[0-9]*")}
 
 
@@ -48,7 +48,7 @@ class Place:
         self.records, self.sent = list(orders.records(load)), 0
 
     def send(self, share):
-        """So much of the load, counted from its beginning."""
+        """Send the load up to this share of it."""
         end = round(len(self.records) * share)
         orders.send(self.bootstrap, self.raw, self.records[self.sent:end])
         self.sent = end
@@ -65,7 +65,7 @@ class Place:
         return pipeline.Pipeline(spark, options, pipeline.products(options.products))
 
     def run(self, spark):
-        """Reads all that is there."""
+        """Read all available records."""
         finished(lambda: pipeline.run(self.pipeline(spark), True, Journal(str(self.report))))
 
     def wrong(self):
@@ -73,7 +73,7 @@ class Place:
         return orders.wrong(self.load, self.bootstrap, self.totals, str(self.rows))
 
     def is_open(self, query):
-        """A batch was planned that is not noted as done."""
+        """Return True if a planned batch is not committed."""
         state = self.state / query
         return bool(batches(state / "offsets") - batches(state / "commits"))
 
@@ -94,7 +94,7 @@ class Place:
             batches(self.state / "totals" / "commits"))
 
     def has_read_all(self):
-        """All that was sent, with nothing under way."""
+        """Return True if everything sent was read, and no batch is in progress."""
         offsets = self.state / "rows" / "offsets"
         last = max(batches(offsets), default=None)
         if last is None or self.is_open("rows") or self.is_open("totals"):
@@ -104,7 +104,7 @@ class Place:
 
 
 def finished(work):
-    """Once or, on a busy machine, once more."""
+    """Run once or, on a busy machine, again."""
     for _ in range(STARTS_MAX):
         try:
             return work()
@@ -115,10 +115,10 @@ def finished(work):
 
 
 def forget(log):
-    """Removes the newest entry of one of Spark's logs: what a kill just before it would leave."""
+    """Remove the newest entry of one of Spark's logs: the state after a kill just before it."""
     newest = max(batches(log))
     for path in log.iterdir():
-        if re.fullmatch(rf"\.?{newest}(\.\w+)*", path.name):  # With its checksum.
+        if re.fullmatch(rf"\.?{newest}(\.\w+)*", path.name):  # including its checksum
             path.unlink()
 
 
@@ -209,8 +209,9 @@ def started(command, said):
 
 
 def killed(command, said, place, moment):
-    """Whether a driver that works was killed: at that moment, or when it had read all, because the
-    moment is short and may be over before one looks."""
+    """Kill a working driver at that moment. If the driver has read everything before, kill it then,
+    because the moment may be too short to observe. Returns True if it was killed.
+    """
     driver, idle = started(command, said), itertools.count()
     while driver.poll() is None and not moment(place):
         if place.has_read_all() and next(idle) > IDLE_LOOKS:

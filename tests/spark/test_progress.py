@@ -9,7 +9,7 @@ from spark.progress import Batch, Journal, batch_of
 
 
 def reported(number, run="r1", name="rows", **more):
-    """As Spark reports a batch."""
+    """Return a batch's progress in Spark's format."""
     return {
         "name": name, "runId": run, "batchId": number, "numInputRows": 100,
         "durationMs": {"addBatch": 300, "triggerExecution": 400},

@@ -19,7 +19,7 @@ def committed_values(bootstrap, topic):
 
 
 def run(kind, master, target, directory):
-    """Return what a driver has written, and all lines."""
+    """Return the values that a driver has written, and all lines."""
     (directory / "lines").mkdir()
     lines = [f"{number}-{line:02}" for number in range(FILES) for line in range(LINES)]
     for number in range(FILES):

@@ -1,5 +1,6 @@
-"""Re-created topics, vanished partitions and shrunk logs under a streaming query: with each trigger
-and with each failOnDataLoss. Calls the reader as Spark does, without a JVM."""
+"""Re-created topics, missing partitions and truncated logs under a streaming query: with each
+trigger and with each failOnDataLoss. Calls the reader as Spark does, without a JVM.
+"""
 
 import contextlib
 import json
@@ -18,7 +19,7 @@ from tests.client.reading import new_topic
 from tests.spark.topics import sent
 
 TRIGGERS = ["processing time", "available now", "limited"]
-# How long a task waits for a topic that is gone.
+# timeout of a task whose topic is missing
 TASK_TIMEOUT_MS = "3000"
 
 
@@ -63,7 +64,7 @@ def rows(reader, start, end):
 
 
 def fill(broker, topic, name, count, partitions=1):
-    """The values that are sent: name-0 and so on, in turn to each partition."""
+    """Send and return values name-0 and so on, to each partition in turn."""
     values = [f"{name}-{number:02}" for number in range(count)]
     sent(broker.bootstrap, topic, [(value.encode(), None, number % partitions)
                                    for number, value in enumerate(values)])
@@ -176,7 +177,7 @@ def test_missing_topic_without_a_position_is_an_error(target, topic, stream):
 
 
 def test_log_that_shrank_continues_at_its_end(target, topic, stream, caplog):
-    # A position behind the end of the same topic is what an unclean leader election leaves.
+    # An unclean leader election leaves a position beyond the end of the same topic.
     set_position(stream.checkpoint, topic, 0, 25)
     with pytest.raises(DataLossError, match="ends at 20, before the position 25.*failOnDataLoss"):
         stream.run()

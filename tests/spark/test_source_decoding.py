@@ -1,4 +1,4 @@
-"""Formats through Spark itself: schemas in DDL, a stream, what is written."""
+"""Formats through Spark: schemas in DDL, streaming, writing."""
 
 import json
 
@@ -92,7 +92,7 @@ def test_avro_is_written_and_read_by_the_registry(spark, target, server):  # noq
         "counts: MAP<STRING, INT>>")).coalesce(1)
     given = {"valueFormat": "avro", "schema_registry_url": server.url}
     write(frame, target, topic, valueSchema=json.dumps(schema), **given)
-    write(frame, target, topic, **given)  # The subject's newest is there now.
+    write(frame, target, topic, **given)  # The subject's newest schema exists now.
     found = reader(spark.read, target, topic, **given).load().select("value").collect()
     assert [row.value and row.value.asDict() for row in found] == [wanted, None] * 2
 

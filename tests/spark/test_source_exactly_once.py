@@ -1,5 +1,6 @@
-"""The sink that is exactly once, by the calls that Spark makes: on the driver, in tasks, and by a
-driver that was started again."""
+"""The exactly-once sink, by the calls that Spark makes: on the driver, in tasks, and by a restarted
+driver.
+"""
 
 import io
 import multiprocessing
@@ -25,12 +26,13 @@ from tests.spark.queries import PARTITIONS, SCHEMA, Query, drive
 
 
 class Died(BaseException):
-    """A driver, at one of its steps."""
+    """A driver, paused at one of its steps."""
 
 
 class WorkersQuery(Query):
-    """The same through the programs that Spark's JVM runs: one plans a batch, one works for a task
-    and one ends the batch."""
+    """The same through the programs that Spark's JVM runs: one plans a batch, one runs a task and
+    one ends the batch.
+    """
 
     def plan(self):
         said = Said().pickled(PylogSource).text("pylog").text(SCHEMA.json())
@@ -63,7 +65,7 @@ class WorkersQuery(Query):
 
 
 class Said(io.BytesIO):
-    """What Spark's JVM writes to a Python worker."""
+    """The bytes that Spark's JVM writes to a Python worker."""
 
     def number(self, value):
         self.write(struct.pack("!i", value))
@@ -88,7 +90,7 @@ class Said(io.BytesIO):
         return self.raw(pickleSer.dumps(value))
 
     def to(self, program):
-        """Runs it. Returns what it answers."""
+        """Run the worker and return its response."""
         answer = io.BytesIO()
         self.seek(0)
         program(self, answer)
@@ -107,7 +109,7 @@ def query(target):
 
 @pytest.fixture(params=["the brokers add partitions", "the client adds partitions"])
 def protocol(request, monkeypatch):
-    """Of transaction.version 2, and of brokers that are older."""
+    """Brokers with transaction.version 2, and older ones."""
     if request.param.startswith("the client"):
         def learn(self, connection):
             self.brokers_add, self.produce_version_max = False, 11
@@ -115,7 +117,7 @@ def protocol(request, monkeypatch):
 
 
 def steps_of(monkeypatch):
-    """[n]: the driver dies instead of ending a transaction for the n-th time; None: it lives."""
+    """[n]: the driver dies instead of ending a transaction for the n-th time; None: it does not."""
     true_end = Transactions.end
     limit = [None]
 
@@ -191,7 +193,7 @@ def test_a_driver_that_is_killed_again_and_again_leaves_each_record_once(
         while steps.recv() != last:
             steps.send("on")
         if number % 2:
-            steps.send("on")  # Then it dies in the midst of what follows.
+            steps.send("on")  # Then it dies during the next steps.
         driver.kill()
         driver.join()
     driver, steps = started()
@@ -205,7 +207,7 @@ def test_a_batch_that_is_split_differently_when_it_is_run_again_is_written_once(
     query.tasks(query.plan(), 0, ((b"a",), (b"b",), (b"c",)))
     answers = query.tasks(query.plan(), 0, ((b"c", b"a", b"b"),))
     query.writer().commit(answers, 0)
-    assert query.seen() == wanted(0)  # Nothing is left open either, or this would not end.
+    assert query.seen() == wanted(0)  # No transaction stays open either, or this would not end.
 
 
 def test_the_try_that_spark_has_taken_counts_whichever_came_last(query):
@@ -281,7 +283,7 @@ def test_a_decision_that_was_not_made_yet_is_called_off_by_the_failure_that_foll
         query, monkeypatch):
     answers = query.tasks(query.plan(), 0)
     limit = steps_of(monkeypatch)
-    limit[0] = 0  # The offset is in the transaction, which nobody has ended.
+    limit[0] = 0  # The offset is in the transaction, which is still open.
     with pytest.raises(Died):
         query.writer().commit(answers, 0)
     limit[0] = None

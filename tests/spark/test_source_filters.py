@@ -1,4 +1,4 @@
-"""Filters that reach the source: the same rows with fewer bytes."""
+"""Filter pushdown: the same rows with fewer bytes."""
 
 import datetime
 import pickle
@@ -26,7 +26,7 @@ def topics(target):
 
 @pytest.fixture
 def fetched(monkeypatch):
-    """Bytes of records in the answers."""
+    """Count the bytes of records in the responses."""
     counted = []
     true_read = ranges.fetch_response.read
 
@@ -45,7 +45,7 @@ def source(target, topic="filters", **given):
 
 
 def read(made, *filters):
-    """(rows of partition and offset, the filters that are left to Spark, how many tasks)."""
+    """Return (rows of partition and offset, the filters that Spark must apply, number of tasks)."""
     reader = made.reader(made.schema())
     left = reader.pushFilters(list(filters))
     reader = pickle.loads(pickle.dumps(reader))
@@ -116,11 +116,11 @@ def test_conditions_that_only_rows_can_tell_are_left_to_spark(topics):
 def test_times_skip_what_lies_before_the_first_record_as_young(target, fetched):
     from pylog.client import Producer
 
-    # The records are years old: a broker that looks at its retention meanwhile would remove them.
+    # The records are years old: retention would remove them during the test.
     cluster.create_topic({"bootstrap.servers": target.bootstrap}, "filters-times", 2,
                          {"retention.ms": "-1"})
     with Producer(bootstrap_servers=target.bootstrap, batch_size=4096) as producer:
-        # Partition 0: time goes on but for one step back. Partition 1: all is old.
+        # Partition 0: times ascend except for one step back. Partition 1: all are old.
         for number in range(4000):
             late = 5 if number != 3000 else -2000
             producer.send("filters-times", bytes(500), partition=0,
@@ -135,7 +135,7 @@ def test_times_skip_what_lies_before_the_first_record_as_young(target, fetched):
             milliseconds=2900, microseconds=filters[1])
         one = filters[0](("timestamp",), bound)
         rows, left, tasks = read(source(target, "filters-times"), one)
-        assert left == [one]  # A later record may be older: Spark looks again.
+        assert left == [one]  # A later record may be older: Spark filters again.
         pick = {row for row in whole if (row[3] > bound if filters[0] is D.GreaterThan
                                          else row[3] >= bound)}
         assert pick <= set(rows) and {row[1] for row in rows} == {0}

@@ -1,4 +1,4 @@
-"""Keys and values as columns; the registry is a small HTTP server of the test's own."""
+"""Keys and values as columns; the registry is a small HTTP server of the test."""
 
 import datetime
 import json
@@ -251,7 +251,7 @@ def test_a_registry_that_is_down_is_no_bad_value(target, topic, server):
         rows(made)
 
 
-# ---- what cannot be
+# ---- invalid options
 
 
 @pytest.mark.parametrize("given, word", [

@@ -1,4 +1,4 @@
-"""Offsets without a record: what compaction took, aborted transactions, their markers."""
+"""Offsets without a record: compacted records, aborted transactions, their markers."""
 
 import json
 import time
@@ -20,7 +20,7 @@ def source(broker, topic, **given):
 
 
 def read(made, names=None):
-    """(offsets in order, how many tasks)."""
+    """Return (offsets in order, number of tasks)."""
     from pyspark.sql.types import StructType
 
     schema = made.schema() if names is None else StructType(
@@ -38,14 +38,14 @@ def true_offsets(broker, topic, isolation="read_committed"):
 
 @pytest.fixture(scope="module")
 def compacted(brokerd):
-    """A topic whose oldest segments the cleaner has been through."""
+    """A topic whose oldest segments were compacted."""
     topic = new_topic(brokerd.bootstrap, **{
         "cleanup.policy": "compact", "segment.bytes": str(1 << 20),
         "min.cleanable.dirty.ratio": "0.01", "file.delete.delay.ms": "50"})
     producer = OtherProducer({"bootstrap.servers": brokerd.bootstrap, "batch.num.messages": 37,
                               "linger.ms": 5, "queue.buffering.max.messages": 100_000})
     for number in range(RECORDS):
-        # A few keys never come again: they stay alone in wide gaps.
+        # A few keys are never repeated: their records remain between wide gaps.
         key = b"once-%d" % number if number % 500 == 123 else b"%d" % (number % KEYS)
         producer.produce(topic, bytes(1000), key)
     assert producer.flush(30) == 0
@@ -104,7 +104,7 @@ def test_a_stream_goes_over_gaps_with_a_limit(compacted):
 
 @pytest.fixture(scope="module")
 def aborted(kafka):
-    """Committed and aborted transactions in turns, a record outside of any between them."""
+    """Committed and aborted transactions in turn, with a non-transactional record after each."""
     topic = new_topic(kafka.bootstrap)
     writer = OtherProducer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic,
                             "batch.num.messages": 7})

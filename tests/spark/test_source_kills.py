@@ -1,4 +1,4 @@
-"""A streaming query whose driver is killed with -9, again and again, and started anew."""
+"""A streaming query whose driver is killed with -9 repeatedly, and restarted."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def started(command, out):
 
 
 def decided(admin, topic):
-    """How many batches."""
+    """Return the number of batches."""
     found = admin.list_consumer_group_offsets(SINK)
     return found[TopicPartition(topic, 0)].offset if found else 0
 
@@ -54,7 +54,7 @@ def test_each_record_is_seen_once_however_often_the_driver_is_killed(
             child = started(command, out)
             while child.poll() is None and decided(admin, "lines") < reached:
                 time.sleep(0.02)
-            # Somewhere in the batches that follow.
+            # At a random point of the following batches.
             time.sleep(random_source.random())
             assert child.poll() is None, said.read_text()[-4000:]
             os.killpg(child.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""When a streaming query takes a batch, asked of the reader itself."""
+"""Batch boundaries of a streaming query, by calling the reader directly."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The writer of one task, without Spark around it."""
+"""The writer of one task, without Spark."""
 
 import pyarrow as pa
 import pytest

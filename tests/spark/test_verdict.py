@@ -17,7 +17,8 @@ EXPECTED = Expected(CONTENT, {0: COUNT, 1: COUNT})
 
 
 def topic():
-    """What a good load leaves: {partition: [(value, key)]}, two generators mixed in each."""
+    """Return the content of a good load: {partition: [(value, key)]}, two generators mixed in each.
+    """
     parts = {0: [], 1: []}
     both = [values(CONTENT, generator, 0, COUNT) for generator in (0, 1)]
     for row in itertools.chain.from_iterable(zip(*both)):
@@ -36,7 +37,7 @@ def batch(partition, rows, first=0, offsets=None):
 
 
 def judged(parts, expected=EXPECTED, explained=None, cuts=(150,), planned=None):
-    """Each partition is read by several tasks, cut at `cuts`."""
+    """Read each partition by several tasks, split at `cuts`."""
     rows = []
     for number, found in parts.items():
         for low, high in itertools.pairwise([0, *cuts, len(found)]):
@@ -130,7 +131,7 @@ def test_offsets_without_a_record_are_faults_unless_explained():
 
 
 def compacted(parts, keep=30):
-    """What a cleaner leaves: of all but the last `keep` records the newest of each key."""
+    """Compact: of all but the last `keep` records, keep the newest of each key."""
     left = {}
     for number, rows in parts.items():
         newest = {row[1]: place for place, row in enumerate(rows)}
@@ -170,7 +171,7 @@ def test_compaction_does_not_explain_the_newest_record_of_a_key():
     key = parts[0][left[0][0]][1]
     left[0] = [place for place in left[0] if parts[0][place][1] != key]
     found = judged_after(parts, left)
-    # Whatever of the key came before has no successor either.
+    # No earlier record of the key has a successor either.
     assert not found.good and found.faults["missing"] == sum(row[1] == key for row in parts[0])
 
 
@@ -232,7 +233,7 @@ def test_a_speed_stands_once_on_the_page():
     outcome = Outcome(Plan("t", {}, CONTENT, records=2 * COUNT), {0: COUNT, 1: COUNT}, 0, 4000,
                       2 * COUNT * 100, {}, {})
     page = report.html("t", judged(topic()), outcome, 2.0)
-    seen = re.sub("<title>.*?</title>", "", page)  # What a bar says is of its own second.
+    seen = re.sub("<title>.*?</title>", "", page)  # A bar's tooltip counts only its second.
     assert re.findall(r"[\d.]+ k?B/s", seen) == ["20.0 kB/s", "40.0 kB/s"]
 
 

@@ -1,4 +1,4 @@
-"""Topics with checkable records, for the tests that start no JVM."""
+"""Topics with verifiable records, for the tests that start no JVM."""
 
 from pylog.client import Producer
 from spark import cluster, load, records
@@ -7,7 +7,7 @@ from spark.summary import Expected
 
 
 def filled(bootstrap, topic, content, count, partitions=2, generators=2, **settings):
-    """Makes and loads a topic without Spark; what a validator expects of it."""
+    """Create and load a topic without Spark; return a validator's expectation."""
     given = {"bootstrap.servers": bootstrap, **settings}
     cluster.create_topic(given, topic, partitions)
     plan = Plan(topic, given, content, records=count, generators=generators)
@@ -26,7 +26,7 @@ def sent(bootstrap, topic, rows):
 
 
 def values(content, generator, start, count):
-    """(value, key) of records as bytes."""
+    """Return (value, key) of records as bytes."""
     made = records.made(content, generator, start, count)
     keys = [None] * count if made.key_data is None else [
         made.key_data[12 * row:12 * row + 12].tobytes() for row in range(count)]

@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 @pytest.fixture
 def make_broker():
-    """Makes brokers that are closed with the test."""
+    """Create brokers that are closed with the test."""
     made = []
 
     def make(**options):
@@ -32,7 +32,7 @@ def broker(make_broker):
 
 @pytest.fixture
 def run_pytest(pytester, monkeypatch):
-    """Runs a test file in a pytest of its own, with the plugin: run_pytest(source, *arguments)."""
+    """Run a test file in a separate pytest, with the plugin: run_pytest(source, *arguments)."""
     monkeypatch.setenv("PYTHONPATH", os.fspath(REPOSITORY), prepend=os.pathsep)
     installed = importlib.metadata.entry_points(group="pytest11", name="pylog")
     plugin = [] if installed else ["-p", "pylog.testing.plugin"]

@@ -86,7 +86,7 @@ def test_nothing_can_be_asked_of_a_stopped_broker(broker):
 
 def test_threads_and_descriptors_of_a_stopped_broker_are_gone(tmp_path):
     def held():
-        # A claim on ports is the process's.
+        # Reserved ports belong to the process.
         return len(os.listdir("/proc/self/task")), (
             len(os.listdir("/proc/self/fd")) - len(ports._claims))
 
@@ -97,7 +97,7 @@ def test_threads_and_descriptors_of_a_stopped_broker_are_gone(tmp_path):
     for number in range(3):
         with Broker(tmp_path / str(number)) as broker:
             broker.create_topic("t", flush_ms=1000).append("x")
-    # A joined thread of Python may need a moment more to leave the kernel's list.
+    # A joined Python thread may need a moment to disappear from the kernel's list.
     end_s = time.monotonic() + 5
     while held()[0] > before[0] and time.monotonic() < end_s:
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""A broker in a process of its own: the same face, and it can be killed."""
+"""A broker in a separate process: the same interface, and it can be killed."""
 
 import json
 import os

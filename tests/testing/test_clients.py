@@ -1,4 +1,4 @@
-"""The clients of pylog.client against a broker under a test, with and without disturbances."""
+"""The clients of pylog.client against a test broker, with and without faults."""
 
 import time
 

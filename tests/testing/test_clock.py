@@ -1,4 +1,4 @@
-"""A clock that moves: what is due by then has happened."""
+"""A controlled clock: advancing it runs everything that becomes due."""
 
 import pytest
 
@@ -59,7 +59,7 @@ def test_a_member_that_is_silent_for_its_session_is_gone(broker):
     broker.clock.advance(seconds=5)
     assert list(group.members()) == [member]
     broker.clock.advance(hours=1)
-    # A group without members and offsets is forgotten when offsets are next looked at.
+    # A group without members and offsets is removed when offsets are next checked.
     assert group.members() == {} and group.state == "Dead"
 
 

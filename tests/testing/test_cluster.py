@@ -14,7 +14,7 @@ def shared():
 
 @pytest.fixture
 def cluster(shared):
-    """Three brokers that are all there, whatever the test before did."""
+    """Three running brokers, regardless of the previous test."""
     yield shared
     shared.heal()
     for broker in shared.brokers.values():
@@ -37,15 +37,16 @@ def follower_of(cluster, topic) -> int:
 
 
 def cut_off(cluster, topic, **how) -> None:
-    """Cuts the leader from a follower, which leaves the ISR then. A leader whose heartbeats a busy
-    machine holds up is replaced, perhaps by that follower: then the next one is cut off."""
+    """Cut the leader off from a follower, which then leaves the ISR. If a busy machine delays the
+    leader's heartbeats, it is replaced, perhaps by that follower: then cut off the next leader.
+    """
     while not left_by_one(cluster, topic, **how):
         cluster.heal()
         cluster.wait_in_sync(topic)
 
 
 def left_by_one(cluster, topic, **how) -> bool:
-    """False: the leader was replaced."""
+    """Return False if the leader was replaced."""
     leader, follower = cluster.leader(topic), follower_of(cluster, topic)
     cluster.cut(leader, follower, **how)
     send(cluster, topic, b"one")
@@ -93,7 +94,7 @@ def test_who_is_paused_leaves_the_isr_and_comes_back(cluster):
 
 def test_a_follower_that_hears_nothing_of_its_leader_leaves_the_isr(cluster):
     topic = cluster.create_topic("deaf")
-    # The controller hears both: the leader stays.
+    # The controller can reach both: the leader stays.
     cut_off(cluster, topic, one_way=True)
     cluster.heal()
     cluster.wait_in_sync(topic)

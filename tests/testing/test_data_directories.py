@@ -1,4 +1,4 @@
-"""Where brokers of tests keep their data, and what becomes of it."""
+"""Data directories of test brokers, and their removal."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""The examples of docs/testing.md do what they say."""
+"""The examples of docs/testing.md work as described."""
 
 import re
 

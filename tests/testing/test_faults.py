@@ -1,4 +1,4 @@
-"""Faults on request, in both kinds of broker: what a client sees of each, and when it is over."""
+"""Injected faults, in both kinds of broker: their effect on a client, and their end."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ def broker(request, make_broker):
 
 
 def _append(broker, value: bytes = b"v") -> int:
-    """Appends over a new connection; the error code."""
+    """Append over a new connection; return the error code."""
     with Connection(broker.port) as connection:
         return talk.produce(connection, "t", raw.batch([raw.record(None, value)]))["error_code"]
 

@@ -1,4 +1,4 @@
-"""Disturbed groups: forced rebalances and sessions that end."""
+"""Group faults: forced rebalances and expired sessions."""
 
 import gc
 import os
@@ -46,7 +46,7 @@ def test_descriptors_of_a_stopped_broker_with_groups_are_gone_without_a_collecti
         with Broker() as broker:
             _ready(broker.port, "g")
             _member(broker.port, "g")
-        # A claim on ports is the process's.
+        # Reserved ports belong to the process.
         return len(os.listdir("/proc/self/fd")) - len(ports._claims)
 
     used()

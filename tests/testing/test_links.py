@@ -13,7 +13,7 @@ def listening():
 
 
 def hears(one, other) -> bool:
-    """Whether what is sent on one end arrives at the other."""
+    """Return True if data sent on one end arrives at the other."""
     other.settimeout(0.2)
     one.send(b"x")
     try:
@@ -40,14 +40,14 @@ def test_who_dialled_is_deaf_to_a_link_that_is_cut_and_hears_again():
 
 
 def test_a_connection_that_is_made_while_a_link_is_cut_is_cut_too(monkeypatch):
-    """A follower that dials its leader at that moment, on another thread."""
+    """A follower that connects to its leader at that moment, on another thread."""
     listener, address = listening()
     made = []
 
     def listed_late(path):
         found = os.listdir(path)
         if not made:
-            # The first one may get the number that the list itself had.
+            # The first one may reuse the descriptor of the list itself.
             dialling = threading.Thread(target=lambda: made.extend(
                 socket.create_connection(address, 5) for _ in range(3)))
             dialling.start()

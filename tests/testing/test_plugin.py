@@ -1,4 +1,4 @@
-"""The plugin in a pytest of its own."""
+"""The plugin in a separate pytest."""
 
 
 def test_the_fixtures_give_a_broker_and_a_topic_named_after_the_test(run_pytest):

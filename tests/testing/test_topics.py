@@ -1,4 +1,4 @@
-"""What a topic holds, and what an assertion says when it holds something else."""
+"""The content of a topic, and messages of failed assertions about it."""
 
 import json
 
