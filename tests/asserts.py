@@ -1,19 +1,19 @@
-"""How densely the C code asserts what it relies on.
+"""Checks the density of assertions in the C code.
 
-Owns: the bound of each folder.
-Invariants: (1) a bound only rises.
+Owns: the minimum of each folder.
+Invariants: a minimum is only raised.
 """
 
 import re
 from pathlib import PurePath
 
-# Folder -> least assert() and assert_slow() for each thousand lines of its .c files.
+# Folder -> minimum number of assert() and assert_slow() per thousand lines of its .c files.
 PER_THOUSAND = {"csrc/log": 15, "csrc/net": 15, "csrc/serve": 15, "csrc/replica": 15}
 _ASSERT = re.compile(r"\bassert(?:_slow)?\(")
 
 
 def too_few(texts: dict[PurePath, str]):
-    """(folder, line, message) of each folder with fewer. texts: of all sources."""
+    """Yield (folder, line, message) of each folder below its minimum. texts: of all sources."""
     for folder, least in PER_THOUSAND.items():
         files = [text for path, text in texts.items()
                  if str(path.parent) == folder and path.suffix == ".c"]

@@ -1,7 +1,7 @@
 """Brokers as child processes for tests: ours, and Apache Kafka through bench.kafka.
 
 Owns: the child process and the files of its output.
-Invariants: (1) a child never outlives the test process (parent-death signal).
+Invariants: a child never outlives the test process (parent-death signal).
 """
 
 import ctypes
@@ -24,39 +24,39 @@ ALARMS = ("Traceback (most recent call last)", "AddressSanitizer", "ThreadSaniti
           "runtime error:", "Assertion `", "assertion failed", "Fatal Python error")
 ALARM_LEVEL = re.compile(r"level=(error|critical)|\b(ERROR|FATAL)\b")
 REPOSITORY = Path(__file__).resolve().parent.parent
-# `make tsan-brokerd`: brokers come from a tree that was built with a sanitizer.
+# `make tsan-brokerd`: run brokers from a tree that was built with a sanitizer.
 BROKERD_TREE = os.environ.get("BROKERD_TREE", str(REPOSITORY))
 BROKERD_PRELOAD = os.environ.get("BROKERD_PRELOAD", "")
 _LIBC = ctypes.CDLL(None)
 
 
 class BrokerDied(Exception):
-    """The broker ended or never became ready; the message carries the end of its output."""
+    """The broker ended or never became ready; the message contains the end of its output."""
 
 
 def _die_with_parent() -> None:
-    """Runs in the child between fork and exec. Keeps (1)."""
+    """Kill this child when its parent ends. Runs between fork and exec."""
     _LIBC.prctl(1, signal.SIGKILL)
 
 
 def rss_bytes(pid: int) -> int:
-    """Resident set of a process in bytes."""
+    """Return the resident set of a process in bytes."""
     with open(f"/proc/{pid}/statm") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system seconds of a process: what it costs, whatever else the machine does."""
+    """Return user and system seconds of a process, which do not depend on other load."""
     with open(f"/proc/{pid}/stat") as stat:
         fields = stat.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Brokerd:
-    """One brokerd with its own data directory below `root`.
+    """One brokerd with a separate data directory below `root`.
 
     overrides: settings by Kafka's names. environment: added to ours. preexec: runs in the child
-    before exec (limits). The port is chosen at the first start and kept by later ones, so that
+    before exec (limits). The port is chosen at the first start and reused by later ones, so that
     clients find a restarted broker.
     """
 
@@ -70,7 +70,7 @@ class Brokerd:
         self.overrides = dict(overrides or {})
         self.environment = dict(environment or {})
         self.preexec = preexec
-        self.arguments: list[str] = []       # Besides the settings.
+        self.arguments: list[str] = []  # in addition to the settings
         self.port = 0
         self.ready_ms = 0
         self.output = self.root / "brokerd.out"
@@ -145,13 +145,14 @@ class Brokerd:
         return text[-bytes_max:]
 
     def alarms(self) -> list[str]:
-        """Lines of its log that a broker must never write, whatever clients send."""
+        """Return lines of its log that a broker must never write, regardless of client input."""
         text = self.output.read_text(errors="replace") + self.log.read_text(errors="replace")
         return [line for line in text.splitlines()
                 if any(mark in line for mark in ALARMS) or ALARM_LEVEL.search(line)]
 
     def stop(self) -> int:
-        """SIGTERM and wait; returns the exit status. A broker that will not stop is a failure."""
+        """Send SIGTERM and wait; return the exit status. A broker that does not stop is a failure.
+        """
         assert self.process is not None, "not started"
         if self.process.poll() is None:
             self.process.terminate()
@@ -162,12 +163,12 @@ class Brokerd:
             raise BrokerDied(f"did not stop within {STOP_WAIT_S} s:\n{self.tail()}") from None
 
     def kill(self) -> None:
-        """SIGKILL and wait."""
+        """Send SIGKILL and wait."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
-            # A file that is changed within a tick of the last append may keep the append's ctime,
-            # by which a start tells who wrote it.
+            # A change within a clock tick of the last append may get the same ctime, by which a
+            # start detects foreign writes.
             time.sleep(0.01)
 
     def __enter__(self) -> "Brokerd":
@@ -178,7 +179,7 @@ class Brokerd:
 
 
 class Kafka:
-    """Apache Kafka with the same face as Brokerd."""
+    """Apache Kafka with the same interface as Brokerd."""
 
     name = "kafka"
 
@@ -219,7 +220,7 @@ class Kafka:
 
 
 def answers(port: int, wait_s: float = 2.0) -> bool:
-    """Whether a new connection gets an ApiVersions answer within `wait_s`."""
+    """Return True if a new connection gets an ApiVersions response within `wait_s`."""
     request = struct.pack(">ihhih", 10, 18, 0, 7, -1)
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=wait_s) as stream:

@@ -1,8 +1,7 @@
 """Several brokerds on this machine that form a cluster, each with its etcd.
 
 Owns: the processes.
-Invariants: (1) a broker keeps its ports and data from start to start; (2) no process outlives the
-  test's.
+Invariants: a broker keeps its ports and data across restarts; no process outlives the test's.
 """
 
 import subprocess
@@ -15,8 +14,9 @@ START_S = 60.0
 
 
 class Cluster:
-    """`brokers` by node id. controllers: how many of them, the first ones, are controllers too.
-    settings: of all. protocol: of all listeners. arguments: more of each brokerd's."""
+    """`brokers` by node id. controllers: the first brokers, this many, are controllers too.
+    settings: of all. protocol: of all listeners. arguments: additional arguments of each brokerd.
+    """
 
     def __init__(self, root, count: int = 3, controllers: int = 3, settings: dict | None = None,
                  protocol: str = "PLAINTEXT", arguments=()):
@@ -49,9 +49,9 @@ class Cluster:
             self.brokers[number] = broker
 
     def start(self) -> "Cluster":
-        """All at the same time; returns when each has joined."""
+        """Start all at the same time; returns when each has joined."""
         for broker in self.brokers.values():
-            # In this thread: a child is killed when the thread that made it ends.
+            # Spawn in this thread: a child is killed when the thread that created it ends.
             broker.spawn()
         for broker in self.brokers.values():
             _await_ready(broker)
@@ -91,12 +91,12 @@ def _await_ready(broker: Brokerd) -> None:
 
 
 def _host(number: int) -> str:
-    """Each node has an address of its own, so that all can have the same ports for etcd."""
+    """Return the node's address: all differ, so that all can use the same ports for etcd."""
     return f"127.0.0.{number}"
 
 
 def until(condition, seconds: float = 30.0, words: str = ""):
-    """What condition() gives, once it is something."""
+    """Return the first true result of condition()."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, words
@@ -105,13 +105,13 @@ def until(condition, seconds: float = 30.0, words: str = ""):
 
 
 def files_of(broker: Brokerd, topic: str, partition: int) -> bytes:
-    """The records of one replica as they lie on the disk."""
+    """Return the records of one replica as stored on disk."""
     folder = broker.data_dir / f"{topic}-{partition}"
     return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
 
 
 def has_process(name: str, directory) -> bool:
-    """Whether a program of this name has `directory` among its arguments."""
+    """Return True if a program of this name has `directory` among its arguments."""
     listed = subprocess.run(["ps", "-wweo", "args"], capture_output=True, text=True, check=True)
     return any(line.partition(" ")[0].endswith(name) and str(directory) in line
                for line in listed.stdout.splitlines())

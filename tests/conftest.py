@@ -1,7 +1,7 @@
 """Fixtures for tests that need a running broker.
 
-`brokerd` is ours, `kafka` is Apache Kafka, `target` is the one named by --against: rows written
-for both are first proven on Kafka, the truth from outside, then required of ours.
+`brokerd` is ours, `kafka` is Apache Kafka, `target` is the broker named by --against: expectations
+written for both are first verified on Kafka, then required of ours.
 """
 
 import pytest
@@ -27,8 +27,8 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    # A busy Kafka answers by timers and caches of its own (quota windows, markers, loading): what
-    # differs by chance is gone the next time, a real difference is not. Reruns are told at the end.
+    # On a busy machine, Kafka's responses vary with its timers and caches (quota windows, markers,
+    # loading): random differences disappear in a rerun, real ones do not. The report lists reruns.
     for item in items:
         if item.get_closest_marker("kafka"):
             item.add_marker(pytest.mark.flaky(reruns=RUNS_BESIDE_KAFKA - 1, reruns_delay=1))
@@ -47,7 +47,9 @@ def against(request) -> str:
 
 @pytest.fixture(scope="module")
 def brokerd(request, tmp_path_factory):
-    """A brokerd for one module, whose SETTINGS override ours. Alive and quiet at the end."""
+    """A brokerd for one module, whose SETTINGS override the defaults. It must be running and quiet
+    at the end.
+    """
     settings = {**SETTINGS, **getattr(request.module, "BROKER_SETTINGS", {})}
     broker = Brokerd(tmp_path_factory.mktemp("brokerd"), settings).start()
     try:
@@ -76,16 +78,16 @@ def kafka(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def target(request, against):
-    """The broker under examination."""
+    """The broker under test."""
     return request.getfixturevalue("kafka" if against == "kafka" else "brokerd")
 
 
 @pytest.fixture
 def random_source(request):
-    """A random.Random whose seed is printed, and taken back from --seed.
+    """A random.Random whose seed is printed, and set by --seed.
 
-    Without --seed it follows from the test's name: whether a change passes is not left to chance.
-    --seed random draws new ones, which is how faults are looked for.
+    Without --seed the seed depends on the test's name, so results are reproducible. --seed random
+    draws new seeds, to search for faults.
     """
     import random
     import zlib

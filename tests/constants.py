@@ -1,7 +1,7 @@
 """Integer constants of Python and Cython that repeat a constant of C.
 
 Owns: the list of constants that share a name and a value by coincidence.
-Invariants: (1) a value that both languages need is written in C only: Python imports it from the
+Invariants: a value that both languages need is written only in C: Python imports it from the
   extension module, which reads it through csrc.pxd.
 """
 
@@ -10,7 +10,7 @@ import operator
 import re
 from pathlib import PurePath
 
-# Constants of Python that mean something else than the constant of C of that name and value.
+# Constants of Python with a different meaning than the constant of C with that name and value.
 COINCIDENCES = {
     "pylog/_native/encode.pxd:PIECES_MAX": "pieces of an encoder, not of a connection's output",
     "pylog/config/client_quotas.py:NS_PER_MS": "a unit, which cannot change",
@@ -50,7 +50,7 @@ _CYTHON = re.compile(r"_?[A-Z][A-Z0-9_]*(?:, _?[A-Z][A-Z0-9_]*)* = ")
 
 
 def repeated(texts: dict[PurePath, str]):
-    """(path, line, message) of each repeated constant below pylog/. texts: of all sources."""
+    """Yield (path, line, message) of each repeated constant below pylog/. texts: of all sources."""
     known = of_c(texts)
     for path, text in texts.items():
         if path.parts[0] != "pylog" or path.suffix not in {".py", ".pyx", ".pxd"} \
@@ -63,7 +63,8 @@ def repeated(texts: dict[PurePath, str]):
 
 
 def of_c(texts: dict[PurePath, str]) -> dict[tuple[str, int], str]:
-    """(name, value) -> the constant of C, for its name with and without its module's prefix."""
+    """Return (name, value) -> the constant of C, for its name with and without its module's prefix.
+    """
     written = [(path, name, value) for path, text in texts.items()
                if path.parts[0] == "csrc" for name, value in _written(_COMMENT.sub(" ", text))]
     terms = {name: value for _, name, value in written}
@@ -77,7 +78,7 @@ def of_c(texts: dict[PurePath, str]) -> dict[tuple[str, int], str]:
 
 
 def _written(text: str):
-    """(name, expression) of each macro and enumerator."""
+    """Yield (name, expression) of each macro and enumerator."""
     yield from _DEFINE.findall(text)
     for body in _ENUM.findall(text):
         before = "-1"
@@ -89,7 +90,7 @@ def _written(text: str):
 
 
 def _without_prefix(path: PurePath, name: str):
-    """The name without the file's stem, or without the first words of the stem."""
+    """Yield the name without the file's stem, and without the first words of the stem."""
     words = path.stem.upper().split("_")
     for count in range(1, len(words) + 1):
         prefix = "_".join(words[:count]) + "_"
@@ -98,7 +99,7 @@ def _without_prefix(path: PurePath, name: str):
 
 
 def _value_of_c(text: str, terms: dict[str, str]) -> int | None:
-    for _ in range(8):      # Names stand for names, but not endlessly.
+    for _ in range(8):  # Names may refer to names, to a limited depth.
         text = _SUFFIX.sub(r"\1", _CAST.sub("", text))
         replaced = _NAME.sub(lambda name: f"({terms.get(name[0], name[0])})", text)
         if replaced == text or not _NAME.search(text):
@@ -111,7 +112,7 @@ def _value_of_c(text: str, terms: dict[str, str]) -> int | None:
 
 
 def of_python(path: PurePath, text: str):
-    """(line, name, value) of each integer constant of a module or a class."""
+    """Yield (line, name, value) of each integer constant of a module or a class."""
     known: dict[str, int] = {}
     for line, node in _assignments(path, text):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -139,7 +140,7 @@ def _assignments(path: PurePath, text: str):
             try:
                 yield number, ast.parse(line.strip()).body[0]
             except SyntaxError:
-                continue    # Goes on in the next line, so it is no plain number.
+                continue  # The expression continues in the next line, so it is not a plain number.
 
 
 def _value(node: ast.AST, known: dict[str, int]) -> int | None:

@@ -1,7 +1,7 @@
-"""An etcd of several members for tests, each killed, paused and started again at will.
+"""An etcd of several members for tests, which can be killed, paused and restarted.
 
 Owns: the processes.
-Invariants: (1) a member never outlives the test process; (2) members keep their ports and data.
+Invariants: a member never outlives the test process; members keep their ports and data.
 """
 
 import json
@@ -20,7 +20,7 @@ START_S = 30.0
 
 
 class Etcds:
-    """root: for data. count: of members, all on 127.0.0.1."""
+    """root: for data. count: number of members, all on 127.0.0.1."""
 
     def __init__(self, root, count: int = 3):
         self.root = root
@@ -33,12 +33,12 @@ class Etcds:
         return [f"{host.host}:{host.client_port}" for host in self.hosts]
 
     def keys(self, ttl_s: float) -> Etcd:
-        """A client of its own."""
+        """Return a new client."""
         return Etcd(self.addresses)
 
     @staticmethod
     def end_lease(keys: Etcd, lease: int) -> None:
-        """As if nobody had renewed it for its time."""
+        """Expire a lease, as if it had not been renewed in time."""
         keys.change("lease/revoke", {"ID": lease})
 
     def start(self) -> "Etcds":
@@ -61,7 +61,7 @@ class Etcds:
         process.wait()
 
     def move(self, node_id: int) -> str:
-        """Gives the member other ports for its next start; returns its directory."""
+        """Give the member other ports for its next start; return its directory."""
         self.hosts[node_id - 1] = Host(node_id, "127.0.0.1", free_port(), free_port())
         return str(self.root / f"etcd-{node_id}")
 
@@ -72,7 +72,7 @@ class Etcds:
         self.processes[node_id].send_signal(signal.SIGCONT)
 
     def leader(self) -> int | None:
-        """The node id of the member that leads, None while none is known."""
+        """Return the node id of the leading member, None while there is no leader."""
         found = {}
         leading = None
         for host in self.hosts:

@@ -1,12 +1,11 @@
-"""A test that hangs where no signal reaches it ends its process, and says where it stood.
+"""Ends the process of a test that hangs where no signal reaches it, and prints its stacks.
 
-pytest-timeout raises in the main thread, once: a call that holds the interpreter does not see it,
-and what hangs in a fixture afterwards has no limit at all. One such test would hold a whole run
-until somebody ends it, without a word of which it was. So faulthandler's own thread looks on, a
-while longer; not by pytest's faulthandler_timeout, which has one limit for all and is called off
-when a test fails, whose fixtures may hang then. pytest-xdist names the test in which a process
-ended, and ends the run: what its --dist loadfile makes of a process that replaces another waits for
-work that never comes.
+pytest-timeout raises in the main thread, once: a call that holds the GIL does not see it, and a
+fixture that hangs afterwards has no timeout at all. One such test would block a whole run without
+naming the test. So faulthandler's thread watches with a slightly longer timeout. pytest's
+faulthandler_timeout does not suffice: it has one limit for all tests and is cancelled when a test
+fails, whose fixtures may hang then. pytest-xdist names the test in which a process ended, and ends
+the run: with --dist loadfile a replacement process would wait for work that never comes.
 """
 
 import faulthandler
@@ -19,7 +18,7 @@ _STDERR = pytest.StashKey[int]()
 
 
 def pytest_configure(config):
-    # The real one: while tests run, pytest has another file in its place.
+    # The original stderr: while tests run, pytest redirects it to a file.
     config.stash[_STDERR] = os.dup(2)
 
 
@@ -28,7 +27,7 @@ def pytest_unconfigure(config):
 
 
 def _limit_s(item) -> float:
-    """Seconds for one phase of a test, 0 for no limit."""
+    """Return seconds for one phase of a test, 0 for no limit."""
     marker = item.get_closest_marker("timeout")
     given = marker.args[0] if marker and marker.args else float(item.config.getini("timeout") or 0)
     return given and given + BEYOND_S
@@ -47,7 +46,7 @@ def pytest_runtest_protocol(item):
         faulthandler.cancel_dump_traceback_later()
 
 
-# Each phase anew, for pytest calls the watch off when a test fails.
+# Restart the timer in each phase, because pytest cancels it when a test fails.
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     _watch(item)

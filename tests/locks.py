@@ -1,9 +1,9 @@
-"""What Clang checks of C: who must hold each lock, and that the tests' own C compiles:
-`python -m tests.locks`.
+"""Clang's checks of C: lock annotations, and compilation of the tests' C code: `python -m
+tests.locks`.
 
 Owns: nothing.
-Invariants: (1) every file of csrc/ is checked, with no exception; (2) so is all C below tests/,
-  which only `make fuzz` and sanitized tests build otherwise: a header that moved is found here.
+Invariants: every file of csrc/ is checked, with no exception; so is all C below tests/, which only
+  `make fuzz` and sanitized tests build otherwise: a moved header is found here.
 """
 
 import os
@@ -13,19 +13,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Older ones do not know a member's lock by its name in C.
+# Older versions cannot name a struct member's lock in C.
 CLANG = os.environ.get("CLANG", "clang-22")
 SYNTAX = ["-std=c11", "-D_GNU_SOURCE", f"-I{ROOT / 'csrc'}", "-fsyntax-only",
           "-fexperimental-late-parse-attributes", "-Wno-macro-redefined",
-          # Scenes name what differs from what their macros have.
+          # Scenes override defaults of their macros.
           "-Wno-initializer-overrides", "-Werror=implicit-function-declaration"]
 FLAGS = [*SYNTAX, "-Wthread-safety", "-Wthread-safety-beta", "-Werror"]
 JOBS_MAX = 2
 
 
 def check(paths: list[Path], flags: list[str] = FLAGS) -> str:
-    """What Clang finds wrong in these sources; empty when nothing is. flags: FLAGS, or SYNTAX to
-    ask only whether they compile."""
+    """Return Clang's messages for these sources; empty if there are none. flags: FLAGS, or SYNTAX
+    to check only that they compile.
+    """
     with ThreadPoolExecutor(JOBS_MAX) as pool:
         return "".join(pool.map(lambda path: _compile(path, flags), paths))
 
@@ -35,7 +36,7 @@ def sources(root: Path = ROOT) -> list[Path]:
 
 
 def sources_of_tests(root: Path = ROOT) -> list[Path]:
-    """Keeps (2)."""
+    """Return all C files below tests/."""
     return sorted(root.glob("tests/*/*.c"))
 
 

@@ -1,7 +1,7 @@
-"""A schema registry that the test plays: schemas by id, subjects and their versions in memory.
+"""A simulated schema registry: schemas by id, subjects and their versions in memory.
 
-What is compatible: a schema whose text does not have the word "bad". Subjects with "broken" in
-their names are answered as by a server that is down.
+A schema is compatible if its text does not contain "bad". Requests for subjects with "broken" in
+their names get a server error.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ NO_SUBJECT, NO_VERSION, NO_SCHEMA, NOT_DELETED, NO_LEVEL = 40401, 40402, 40403, 
 
 
 class Played:
-    """What a registry knows. asked: (method, path) of each request; headers: of the last one."""
+    """The registry's state. asked: (method, path) of each request; headers: of the last one."""
 
     def __init__(self):
         self.asked: list[tuple[str, str]] = []
@@ -27,7 +27,7 @@ class Played:
         self.url = ""
 
     def answer(self, method: str, path: str, body: dict | None) -> tuple[int, object]:
-        """(status, document)."""
+        """Return (status, document)."""
         self.asked.append((method, path))
         if "broken" in path:
             return 503, _error(50001, "down")
@@ -123,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def played() -> Iterator[Played]:
-    """One that is served at its `url`."""
+    """Run a registry, served at its `url`."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.played = Played()
     server.played.url = f"http://127.0.0.1:{server.server_port}"

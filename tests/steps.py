@@ -1,7 +1,7 @@
-"""How much work a piece of Python is, counted: lines run in one module, instead of seconds.
+"""Measures work of Python code by counting lines run in one module, instead of seconds.
 
 Owns: nothing.
-Invariants: (1) whoever traced before traces again afterwards.
+Invariants: an existing trace function is restored afterwards.
 Source: sys.settrace.
 """
 
@@ -10,7 +10,7 @@ import sys
 
 
 class Counted:
-    """lines: how many ran."""
+    """lines: number of lines run."""
 
     def __init__(self) -> None:
         self.lines = 0
@@ -18,7 +18,7 @@ class Counted:
 
 @contextlib.contextmanager
 def steps_in(module):
-    """Counts the lines of a module that this thread runs meanwhile."""
+    """Count the lines of a module that this thread runs during the block."""
     counted, before = Counted(), sys.gettrace()
 
     def trace(frame, event, value):
@@ -31,4 +31,4 @@ def steps_in(module):
     try:
         yield counted
     finally:
-        sys.settrace(before)     # Keeps (1).
+        sys.settrace(before)

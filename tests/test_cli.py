@@ -19,7 +19,7 @@ class StartError(Exception):
 
 
 def broker_that(run):
-    """A stand-in for the composition root: only what cli asks of it."""
+    """Replace the composition root by the parts that cli uses."""
     module = types.ModuleType("pylog.broker")
     module.run, module.StartError = run, StartError
     return module

@@ -1,4 +1,4 @@
-"""A hanging test is told, and ends: see tests/hangs.py."""
+"""A hanging test is reported, and ends: see tests/hangs.py."""
 
 import re
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""What the pages print is there: commands of ours and their options, targets of make, modules.
+"""Everything that the pages print exists: our commands and their options, make targets, modules.
 
-Blocks of Python run elsewhere (README, client.md, testing.md), and so does the tour of the tools.
+Python blocks run elsewhere (README, client.md, testing.md), and so does the tour of the tools.
 """
 
 import importlib.util
@@ -26,20 +26,20 @@ COMMANDS_MIN = 70
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of its blocks; one that goes on is one."""
+    """Return the lines of its blocks; continued lines are joined."""
     blocks = FENCED.findall(text) + INDENTED.findall(text)
     return [line.strip().removeprefix("$ ")
             for block in blocks for line in block.replace("\\\n", " ").splitlines()]
 
 
 def commands_of(text: str) -> list[list[str]]:
-    """The words of each command of ours, or of make."""
+    """Return the words of each of our commands, and of make."""
     found = []
     for line in lines_of(text):
         for part in re.split(r" (?:\||&&) ", line):
             try:
                 words = shlex.split(part.removeprefix("sudo "), comments=True)
-            except ValueError:      # No shell's line: a bracket of Python, an apostrophe of a text.
+            except ValueError:  # Not a shell line: a bracket of Python, an apostrophe of a text.
                 continue
             if words and words[0].rpartition("/")[2] in CHECKS:
                 found.append(words)
@@ -49,7 +49,7 @@ def commands_of(text: str) -> list[list[str]]:
 def check_pylog(words: list[str], command: click.Command | None = None) -> None:
     command = command or Root("pylog")
     context = click.Context(command)
-    # Values are not looked at: a file that a line names is not here.
+    # Values are not checked: a file named by a line does not exist here.
     rest = command.make_parser(context).parse_args(args=_before_redirection(words))[1]
     if isinstance(command, click.Group) and rest:
         below = command.get_command(context, rest[0])
@@ -84,10 +84,10 @@ CHECKS = {"pylog": check_pylog, "make": check_make, "python": check_python,
 
 
 def wrong_in(text: str) -> list[str]:
-    """The commands that are not there, each with the reason."""
+    """Return the commands that do not exist, each with the reason."""
     found = []
     for words in commands_of(text):
-        # brokerd's ready line stands in a page too.
+        # A page contains brokerd's ready line too.
         if words[:2] == ["brokerd", "ready"]:
             continue
         try:

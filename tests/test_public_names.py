@@ -15,7 +15,7 @@ PAGES = [name for name in tidy.tracked(ROOT)
 CODE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 IMPORT = re.compile(r"\bfrom (pylog(?:\.\w+)*) import (\w+(?:, \w+)*)")
 DOTTED = re.compile(r"`(pylog\.(?:client|testing|security|spark)(?:\.\w+)*)`")
-# Import paths that users have in their programs, on pages or not.
+# Import paths that users have in their programs, documented or not.
 PUBLIC = {"pylog.client", "pylog.client.aio", "pylog.client.errors", "pylog.client.serialization",
           "pylog.client.spark", "pylog.client.telemetry", "pylog.testing", "pylog.testing.plugin"}
 

@@ -1,4 +1,4 @@
-"""What docs and comments point to is in the tree."""
+"""Files and links named by docs and comments exist."""
 
 import re
 from pathlib import Path
@@ -15,13 +15,13 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
 def missing(text: str) -> list[str]:
-    """Files of the tree that a text names, and that are not there; bench/ has a csrc/ too."""
+    """Return files that a text names and that do not exist; bench/ has a csrc/ too."""
     return [name for name in FILE.findall(text)
             if not (ROOT / name).exists() and not (ROOT / "bench" / name).exists()]
 
 
 def dead_links(text: str, folder: Path) -> list[str]:
-    """Relative links of a page in `folder` that lead nowhere."""
+    """Return relative links of a page in `folder` that lead nowhere."""
     return [link for link in LINK.findall(text) if not (folder / link).exists()]
 
 

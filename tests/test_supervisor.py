@@ -1,4 +1,4 @@
-"""Background work that fails is logged, counted and started again."""
+"""Background work that fails is logged, counted and restarted."""
 
 import asyncio
 import gc
@@ -18,7 +18,7 @@ from tests.wire.talk import create_topic
 
 
 class Work:
-    """Fails `failures` times, each after `lasts_s`; `runs` are the times at which it started."""
+    """Fails `failures` times, each after `lasts_s`; `runs` are its start times."""
 
     def __init__(self, failures, lasts_s=0.0):
         self.failures, self.lasts_s, self.runs = failures, lasts_s, []
@@ -123,7 +123,7 @@ def test_a_thread_that_is_stopping_does_not_run_its_work_again():
 
 
 def comm() -> str:
-    """The calling thread's name as the system sees it."""
+    """Return the calling thread's name as the system sees it."""
     return Path("/proc/thread-self/comm").read_text().rstrip("\n")
 
 

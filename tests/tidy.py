@@ -1,7 +1,7 @@
 """The rules of the code that a program can check: `python -m tests.tidy`, `make tidy`.
 
 Owns: nothing.
-Invariants: (1) a rule is checked from the text alone, without importing what it checks.
+Invariants: a rule is checked from the text, without importing the checked module.
 """
 
 import ast
@@ -27,10 +27,11 @@ CLOCK_READERS = {"pylog/broker/broker.py", "pylog/cli.py", "pylog/testing/clock.
 CLOCK_PACKAGES = ("pylog/client/", "pylog/tools/")
 CLOCKS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns",
           "clock_gettime", "clock_gettime_ns", "sleep"}
-# Background work of these packages is not the broker's.
+# Background work of these packages is not part of the broker.
 UNSUPERVISED_PACKAGES = ("pylog/client/", "pylog/spark/", "pylog/testing/", "pylog/tools/")
 STARTERS = {"create_task", "ensure_future", "Thread"}
-# path:function of each task or thread that runs without pylog.supervisor, and why its end is seen.
+# path:function of each task or thread that runs without pylog.supervisor, and how its end is
+# handled.
 OWN_SUPERVISION = {
     "pylog/api/groups/classic.py:delete_groups": "the response awaits it",
     "pylog/broker/broker.py:begin": "_task_ended() stops the broker",
@@ -59,7 +60,7 @@ _PYX_DEF = re.compile(r"^(\s*)(?:async\s+def|cpdef|cdef|def)\b.*\(")
 
 
 def check(root: Path = ROOT):
-    """(path, line, message) of everything in the tree of `root` that breaks a rule."""
+    """Return (path, line, message) of every rule violation in the tree of `root`."""
     texts = {}
     for name in tracked(root):
         path = PurePath(name)
@@ -76,14 +77,14 @@ def check(root: Path = ROOT):
 
 
 def tracked(root: Path) -> list[str]:
-    """The files that git knows or would take."""
+    """Return the tracked files, and untracked ones that git does not ignore."""
     done = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=root, check=True,
                           capture_output=True, text=True)
     return [name for name in done.stdout.splitlines() if (root / name).is_file()]
 
 
 def check_text(path: PurePath, text: str):
-    """(line, message) of what breaks a rule in one file, whose path is relative to the tree."""
+    """Yield (line, message) of rule violations in one file, whose path is relative to the tree."""
     yield from _lines(path, text)
     if path.stem in EMPTY_NAMES:
         yield 1, f"the name {path.stem} says nothing: name the noun"
@@ -120,7 +121,9 @@ def _lines(path: PurePath, text: str):
 
 
 def _head(path: PurePath, text: str):
-    """A module says what it owns; a package's __init__ when it holds more than a docstring."""
+    """A module states what it owns; so does a package's __init__ that contains more than a
+    docstring.
+    """
     quoted = re.match(r'(?:#.*\n|\s)*(?:r)?"""(.*?)"""(.*)', text, re.DOTALL)
     if path.name == "__init__.py" and (not text.strip() or quoted and "import" not in quoted[2]):
         return
@@ -140,9 +143,10 @@ def _python(path: PurePath, tree: ast.Module):
 
 
 def unsupervised(path: PurePath, tree: ast.Module):
-    """(line, what starts it, function) of each task or thread of the broker without a supervisor.
+    """Yield (line, what starts it, function) of each task or thread of the broker without a
+    supervisor.
 
-    Nothing reports the exception that ends such a task.
+    An exception that ends such a task is not reported.
     """
     if path.parts[0] != "pylog" or str(path) == "pylog/supervisor.py" \
             or str(path).startswith(UNSUPERVISED_PACKAGES):
@@ -161,7 +165,7 @@ def unsupervised(path: PurePath, tree: ast.Module):
 
 
 def _called(call: ast.Call) -> str:
-    """The last name of what is called."""
+    """Return the last name of the called function."""
     return getattr(call.func, "attr", "") or getattr(call.func, "id", "")
 
 
@@ -213,7 +217,8 @@ def _functions(path: PurePath, text: str, lines: list[str]):
 
 
 def _indented(rest: list[str], indent: int) -> int:
-    """Lines of the block below a header of this indent, the header counted."""
+    """Return the number of lines of the block below a header of this indent, including the header.
+    """
     length = last = 1
     for line in rest:
         length += 1
@@ -235,7 +240,8 @@ def _c_source(path: PurePath, text: str):
 
 
 def _c_functions(lines: list[str]):
-    """(line, length) of each function: from a name at the margin to the brace at the margin."""
+    """Yield (line, length) of each function: from a name at the margin to the brace at the margin.
+    """
     start, opened = 0, False
     for number, line in enumerate(lines, 1):
         if not start and "(" in line and (line[0].isalpha() or line[0] == "_"):

@@ -1,8 +1,8 @@
-"""A ZooKeeper of several servers for tests, each killed and started again at will.
+"""A ZooKeeper of several servers for tests, which can be killed and restarted.
 
 Owns: the processes.
-Invariants: (1) a server never outlives the test process; (2) servers keep their ports and data.
-Source: the jars are those that PySpark brings.
+Invariants: a server never outlives the test process; servers keep their ports and data.
+Source: the jars are those of PySpark.
 """
 
 import shutil
@@ -19,7 +19,7 @@ from pylog.testing.ports import free_port
 from tests.brokers import _die_with_parent
 
 START_S = 60.0
-# Half a second and less: elections between tests are short.
+# Session timeouts are half a second or less, so elections in tests are short.
 TICK_MS = 250
 JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core",
         "metrics-core", "snappy-java", "commons-io", "netty-*", "audience-annotations")
@@ -29,7 +29,9 @@ JVM = ("-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
 
 
 class ZooKeepers:
-    """root: for data. count: of servers, all on 127.0.0.1. settings, jvm: added to each one's."""
+    """root: for data. count: number of servers, all on 127.0.0.1. settings, jvm: added to each
+    server's.
+    """
 
     def __init__(self, root, count: int = 3, settings: dict | None = None, jvm: tuple = ()):
         self.root = root
@@ -43,11 +45,11 @@ class ZooKeepers:
         return [f"127.0.0.1:{ports[0]}" for ports in self.ports.values()]
 
     def keys(self, ttl_s: float) -> ZooKeeper:
-        """A client of its own."""
+        """Return a new client."""
         return ZooKeeper(self.addresses, ttl_s)
 
     def end_lease(self, keys: ZooKeeper, lease: int) -> None:
-        """As if nothing had been heard of its session for its time."""
+        """Expire a session, as if it had sent nothing for its timeout."""
         assert keys._client.client_id[0] == lease
         twin = KazooClient(",".join(self.addresses), client_id=keys._client.client_id)
         twin.start()
@@ -84,14 +86,14 @@ class ZooKeepers:
         process.wait()
 
     def leader(self) -> int | None:
-        """The number of the server that leads, or is alone; None while none does."""
+        """Return the number of the leading or standalone server; None while there is none."""
         for number, ports in self.ports.items():
             if _mode(ports[0]) in ("leader", "standalone"):
                 return number
         return None
 
     def await_leader(self) -> int:
-        """Returns once every running server serves."""
+        """Wait until every running server is available."""
         until = time.monotonic() + START_S
         while not all(_mode(self.ports[number][0]) for number in self.processes):
             assert time.monotonic() < until, (self.root / "zookeeper-1.out").read_text()[-2000:]
@@ -114,7 +116,7 @@ def _class_path() -> str:
 
 
 def _mode(port: int) -> str:
-    """leader, follower or standalone; "" while the server does not serve."""
+    """Return leader, follower or standalone; "" while the server is not available."""
     try:
         with socket.create_connection(("127.0.0.1", port), 1) as stream:
             stream.settimeout(1)

@@ -1,4 +1,4 @@
-"""What a slow record waited for, from the lines of the kernel's tracer: made up, no tracer runs."""
+"""Causes of a slow record's latency, from simulated lines of the kernel's tracer."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def _shape(spans: list[Span]) -> list[tuple]:
 # Receiver and reactor sleep; on the other processor the sender sends at 100 and wakes the reactor.
 SENT = [_switch(10, REACTOR, RECEIVER), _switch(20, RECEIVER, 0), _switch(90, 0, SENDER, cpu=1),
         _waking(110, SENDER, REACTOR, cpu=1)]
-# And it wakes the receiver.
+# The reactor wakes the receiver.
 FOUND = [_waking(5040, REACTOR, RECEIVER), _switch(5050, REACTOR, RECEIVER)]
 SENT_US, FOUND_US = 100, 5060
 

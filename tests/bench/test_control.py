@@ -1,4 +1,4 @@
-"""The control plane's bench: its programs against a brokerd, its report of what fails."""
+"""The bench of the control plane: its programs against a brokerd, and its report of failures."""
 
 import pytest
 
@@ -30,7 +30,9 @@ def broker(tmp_path):
 
 
 def test_a_storm_of_metadata_requests_stalls_nobody(broker, monkeypatch):
-    """Asserts only that all is answered and nothing waits for seconds: the machine is shared."""
+    """Checks only that every request is answered and nothing waits for seconds: the machine is
+    shared.
+    """
     for name, value in {"TOPICS": 100, "CLIENTS": 200, "LATENCY_PER_S": 100,
                         "LATENCY_SECONDS": 1.0, "STORM_TURNS": 1}.items():
         monkeypatch.setattr(metadata, name, value)

@@ -1,4 +1,4 @@
-"""The bench of growth: its page, its model, and what its loads mean against a brokerd."""
+"""The growth bench: its page, its model, and its loads against a brokerd."""
 
 from pathlib import Path
 from xml.etree import ElementTree
@@ -73,7 +73,7 @@ def test_a_segments_partition_is_that_of_its_folder():
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
-    """The folder in which the load clients are built, once."""
+    """Return the folder in which the load clients are built, once."""
     return tmp_path_factory.mktemp("programs")
 
 
@@ -91,7 +91,7 @@ def side(cache, tmp_path, monkeypatch):
         yield Side(broker, SMALL)
 
 
-# Not that of cold records: its reader has the processor when nobody else wants it.
+# Without the load of cold records: its reader runs only on an idle processor.
 @pytest.mark.parametrize(("name", "points"), [
     ("connections", (3,)), ("partitions", (3, 10)), ("consumers", (3,)), ("members", (3,)),
     ("sizes", (10, 2_000_000)),

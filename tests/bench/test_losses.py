@@ -1,4 +1,4 @@
-"""What bench.cluster.losses says of pauses."""
+"""Pauses reported by bench.cluster.losses."""
 
 from bench.cluster.losses import Traffic
 

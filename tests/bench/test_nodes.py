@@ -1,4 +1,4 @@
-"""A cluster stands where the loads expect a broker."""
+"""A cluster has the interface that the loads expect of a broker."""
 
 import ast
 import inspect

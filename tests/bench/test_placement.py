@@ -1,4 +1,4 @@
-"""Pinned brokers and clients, and when rounds agree."""
+"""Pinned brokers and clients, and steady ratios."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The bare loops and load clients of the bench build without warnings and say what they mean."""
+"""The bare loops and load clients of the bench build without warnings and print their usage."""
 
 import resource
 import subprocess
@@ -38,7 +38,7 @@ def _children_cpu_seconds() -> float:
 @pytest.mark.parametrize("kind", ["recv", "sendfile", "answer", "tls-recv", "tls-send"])
 def test_a_floor_is_in_seconds_per_gb_or_million_of_what_its_process_used(kind, tmp_path,
                                                                          monkeypatch):
-    """The loop's own account against the kernel's: at most all of it, and most of it."""
+    """Compare the loop's CPU time with the kernel's: at most all of it, and most of it."""
     monkeypatch.setenv("PYLOG_CACHE", str(tmp_path))
     load_client("floor_tls" if kind.startswith("tls-") else "floor")
     total = 10**8 if kind == "answer" else 100_000_000
@@ -46,6 +46,6 @@ def test_a_floor_is_in_seconds_per_gb_or_million_of_what_its_process_used(kind, 
     floor = loads.floor(kind, 1 << 17, 1 << 14, total, tmp_path, certificate(kind, tmp_path))
     used = _children_cpu_seconds() - before
     each = floor * (total / 10_000 / 1e6 if kind == "answer" else total / 1e9)
-    # The median of the runs, of which at least half took as much.
+    # The median of the runs; at least half took as much.
     assert each * (loads.FLOOR_RUNS // 2 + 1) <= used + TICK_SECONDS
     assert each >= used / loads.FLOOR_RUNS / 20

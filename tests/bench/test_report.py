@@ -1,4 +1,4 @@
-"""Where the table of a bench goes."""
+"""The destination of a bench's table."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A whole broker as its clients see it: what holds between the data plane and the control plane."""
+"""A whole broker as its clients see it: interactions of data plane and control plane."""
 
 import struct
 import threading
@@ -68,7 +68,7 @@ def test_a_long_poll_is_answered_by_the_append_it_waits_for(brokerd):
     time.sleep(0.3)
     talk.append(brokerd.port, name, raw.batch())
     reader.join(30)
-    # Had it not waited for the append it would have come back empty-handed, or after its wait.
+    # Without waiting for the append it would have been empty, or would have taken the full wait.
     assert found["row"]["records"] and found["seconds"] < 7.5
 
 

@@ -1,6 +1,7 @@
-"""Which values of which settings Kafka is asked about: at their limits, beyond them, and odd ones.
+"""The values of settings that tests compare with Kafka: at their limits, beyond them, and odd ones.
 
-Used by test_against_kafka (its classes) and tests/wire/test_differential_settings (a running one).
+Used by test_against_kafka (Kafka's classes) and tests/wire/test_differential_settings (a running
+Kafka).
 """
 
 from pylog.config import catalogue, values
@@ -14,7 +15,7 @@ WORDS = {
 
 
 def texts_of(setting: catalogue.Setting) -> list[str]:
-    """The texts that are tried on a setting."""
+    """Return the texts to try on a setting."""
     if setting.type in HUGE:
         huge = HUGE[setting.type]
         numbers = {-2, -1, 0, 1, 2, 1000, huge, huge + 1, -huge - 1, -huge - 2}
@@ -33,6 +34,6 @@ def texts_of(setting: catalogue.Setting) -> list[str]:
 
 
 def kafkas_broker_settings() -> list[str]:
-    """Names of all broker settings but pylog's own."""
+    """Return names of all broker settings except pylog's own."""
     own = {row[0] for row in catalogue.OWN}
     return [name for name in catalogue.broker_names() if name not in own]

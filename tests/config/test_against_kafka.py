@@ -1,4 +1,4 @@
-"""The catalogue row by row, and the reading of values, against the tables inside Kafka's jars."""
+"""The catalogue row by row, and parsing of values, compared with the tables inside Kafka's jars."""
 
 import subprocess
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.config.questions import kafkas_broker_settings, texts_of
 pytestmark = pytest.mark.kafka
 PROGRAM = Path(__file__).with_name("Catalogue.java")
 MODES = {"": "", "per-broker": "broker", "cluster-wide": "cluster"}
-# Each is tried on every setting.
+# Tried on every setting.
 TEXTS = ["", " ", "0", "1", "-1", "-2", "-3", " 7 ", "+7", "1_0", "1.5", "1e3", "0.5", "2147483647",
          "2147483648", "-2147483648", "32768", "9223372036854775807", "9223372036854775808", "true",
          "TRUE", "yes", "delete", "compact", "delete, compact", "delete,delete", "CreateTime",
@@ -38,13 +38,13 @@ TOGETHER = [
     "flush.ms=0",
 ]
 LISTS = ["delete", " delete , compact ", "delete,delete", "shred", "delete,shred"]
-# A class name must name a class there, and passwords are not shown.
+# Kafka loads the class of a class name, and does not display passwords.
 NOT_ASKED = {"class", "password"}
-# Judged by us at the start only (`start` below), or taken by Kafka in an empty form (",").
+# Checked by ours only at the start (`start` below), or accepted by Kafka in an empty form (",").
 LISTS_NOT_ASKED = {"controller.quorum.bootstrap.servers", "controller.quorum.voters",
                    "controller.listener.names", "leader.replication.throttled.replicas",
                    "follower.replication.throttled.replicas"}
-# Two that a start needs: who has these alone has only one setting of several that belong together.
+# Two settings that a start needs: if only one of them is set, related settings are missing.
 STARTS = (
     "group.consumer.heartbeat.interval.ms=45000;group.consumer.max.heartbeat.interval.ms=50000",
     "group.consumer.heartbeat.interval.ms=44999;group.consumer.max.heartbeat.interval.ms=50000",
@@ -71,8 +71,8 @@ STARTS = (
     "early.start.listeners=PLAINTEXT",
     "early.start.listeners=CONTROLLER",
 )
-# What differs and why stands in docs/differences.md: what a start without a file needs, Java
-# classes, listeners and brokers that are not there.
+# Permitted differences, with reasons in docs/differences.md: requirements of a start without a
+# file, Java classes, listeners and brokers that do not exist.
 START_DIFFERS = {
     "broker.id", "controller.listener.names", "controller.quorum.voters",
     "group.consumer.assignors", "group.share.assignors", "listener.security.protocol.map",
@@ -112,7 +112,7 @@ QUESTIONS = list(questions())
 
 @pytest.fixture(scope="module")
 def kafkas_table():
-    """Kafka's rows, and its answer to each question (table, name, text)."""
+    """Return Kafka's rows, and its response to each query (table, name, text)."""
     try:
         command = java_command(str(PROGRAM))
     except KafkaMissing as missing:

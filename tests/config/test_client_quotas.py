@@ -1,4 +1,4 @@
-"""Which quota holds for a client; windows and tokens on a clock of its own."""
+"""The effective quota of a client; windows and tokens on a virtual clock."""
 
 import math
 
@@ -20,7 +20,7 @@ from pylog.config.client_quotas import (
     packed,
 )
 
-# From the most specific entity to the least, with what is counted together.
+# From the most specific entity to the least, with the key of the shared counter.
 PRECEDENCE = (
     ({USER: "u", CLIENT_ID: "c"}, ("u", "c")), ({USER: "u", CLIENT_ID: None}, ("u", "c")),
     ({USER: "u"}, ("u", "")), ({USER: None, CLIENT_ID: "c"}, ("u", "c")),
@@ -29,7 +29,7 @@ PRECEDENCE = (
 )
 
 
-# ---- which one holds ----------------------------------------------------------------------------
+# ---- effective quota ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("first", range(len(PRECEDENCE)))
@@ -69,7 +69,7 @@ def _one(samples=11, window_ms=1000, kind=PRODUCE, rate=1000.0):
 def test_a_first_burst_may_use_all_windows_but_the_current_one():
     quotas = _one()
     assert quotas.charge(0, b"c", PRODUCE, 10_000, 0) == 0
-    # One byte per second too much, over ten seconds of 1000: ten milliseconds.
+    # One byte per second over the quota, in ten seconds of 1000: ten milliseconds.
     assert quotas.charge(0, b"c", PRODUCE, 10, 0) == 10
     assert quotas.charge(0, b"c", PRODUCE, 10_010, 0) == 10_020
 
@@ -130,7 +130,7 @@ def test_limits_that_are_no_numbers_hold_nobody_up():
 
 
 class Rate:
-    """Kafka's rate, told naively: the samples as a list, the newest last."""
+    """A simple model of Kafka's rate: the samples as a list, the newest last."""
 
     def __init__(self, samples: int, window_ms: int, bound: float):
         self.samples, self.window_ms, self.bound = samples, window_ms, bound
@@ -161,7 +161,7 @@ def test_rates_agree_with_a_naive_model(samples, window_ms, random_source):
         assert quotas.charge(0, b"c", PRODUCE, value, now_ms) == model.charge(value, now_ms)
 
 
-# ---- the table ----------------------------------------------------------------------------------
+# ---- table --------------------------------------------------------------------------------------
 
 
 def test_clients_of_one_entity_share_its_rate_and_others_do_not():
@@ -193,11 +193,11 @@ def test_clients_that_come_and_go_do_not_fill_the_table():
         quotas.install(0, name, ((name, 1.0), None, None), number)
         quotas.charge(0, name, PRODUCE, 1, number)
     clients, rates = quotas.count()
-    # Of rates those stay that were used within the last eleven seconds.
+    # Only rates used within the last eleven seconds remain.
     assert clients <= 2048 and rates <= 2 * 11_000 + 2048, (clients, rates)
 
 
-# ---- the broker's -------------------------------------------------------------------------------
+# ---- the broker's quotas ------------------------------------------------------------------------
 
 
 class Clock:
@@ -223,7 +223,8 @@ def _mutating(rate=2.0, **settings):
 def test_mutations_may_burst_once_over_all_windows_and_then_go_at_their_rate():
     clock, quotas = _mutating()
     account = quotas.mutations(0, "c", True)
-    assert account.charge(20) and account.charge(7)      # 22 are there; the last one may overdraw
+    # 22 tokens are available; the last request may overdraw
+    assert account.charge(20) and account.charge(7)
     assert not account.charge(1)
     assert account.throttle_ms() == 2_500
     clock.now_ms += 500
@@ -280,7 +281,7 @@ def test_time_is_charged_to_clients_that_the_reactors_do_not_know_yet():
     quotas = _quotas(Clock())
     quotas.take({entity({USER: None}.items()): {REQUEST_PERCENTAGE: 10.0}})
     assert quotas.timed
-    assert quotas.charge_time(0, b"c", 1_000_000_000) == 0      # a second of the ten's hundred
+    assert quotas.charge_time(0, b"c", 1_000_000_000) == 0  # one second of the hundred in ten
     assert quotas.charge_time(0, b"d", 10_000_000_000) == 1000
     quotas.take({})
     assert not quotas.timed
@@ -306,7 +307,7 @@ def test_connections_from_an_address_are_limited_and_those_refused_do_not_count(
     quotas = _quotas(clock)
     quotas.take({entity({IP: "127.0.0.1"}.items()): {CONNECTION_CREATION_RATE: 2.0}})
     began = [quotas.native.connection(HERE, 0) for _ in range(40)]
-    # Twenty in ten seconds; from then on each waits half a second for its turn.
+    # Twenty in ten seconds; after that each waits half a second.
     assert began == [0] * 20 + [500] * 20
     assert quotas.native.connection(HERE, 11_000) == 0
     assert quotas.native.connection(THERE, 0) == 0
@@ -339,4 +340,4 @@ def test_quotas_of_host_names_hold_once_their_addresses_are_known():
     assert quotas.native.connection(THERE, 0) > 0 and quotas.native.connection(HERE, 0) == 0
     quotas.take_hosts({"here": "127.0.0.1", "nowhere": None})
     assert quotas.native.connection(HERE, 0) > 0
-    assert quotas.unresolved() == ["nowhere"]     # It may get an address later.
+    assert quotas.unresolved() == ["nowhere"]  # The name may be resolvable later.

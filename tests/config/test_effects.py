@@ -1,4 +1,4 @@
-"""`live` in the catalogue is a promise: some module must read the setting."""
+"""Each setting that the catalogue marks `live` is read by some module."""
 
 import re
 from pathlib import Path
@@ -11,12 +11,12 @@ QUOTED = re.compile(r"""["']([a-z][a-z0-9.]*)["']""")
 TABLES = {"config/catalogue.py", "config/document.py", "config/dynamic.py", "config/groups.py",
           "config/kafka_settings.py", "config/own_settings.py", "config/relations.py",
           "security/outgoing.py"}
-# A client's settings have names of their own, some of which are the broker's too.
+# Client settings have the same names as some broker settings.
 OTHERS = {"client", "testing", "tools"}
 
 
 def names_read() -> set[str]:
-    """What stands between quotes in pylog, tables of names excepted."""
+    """Return quoted names in pylog, except in tables of names."""
     found = set()
     for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyx")]:
         inside = path.relative_to(PACKAGE)
@@ -33,7 +33,7 @@ def test_a_live_setting_is_read_and_one_that_is_read_is_live():
             wrong.append(f"{name} of topics")
     through_topics = {synonym for name in catalogue.topic_names() if name in read
                       for synonym in catalogue.topic(name).synonyms}
-    # A group's own setting is read by its name; what bounds it takes effect where it is set.
+    # A group setting is read by its name; its bounds take effect where it is set.
     read_of_groups = {name for name in groups.SYNONYMS if name in read}
     through_groups = {found for name in read_of_groups
                       for found in (groups.SYNONYMS[name], *groups.BOUNDS.get(name, ()))}

@@ -1,4 +1,4 @@
-"""A refusal is one line with the setting, where it was set, its value, and what is allowed."""
+"""A rejection is one line with the setting, its source, its value, and the permitted values."""
 
 import re
 
@@ -13,7 +13,7 @@ NUMBERS = {"short", "int", "long", "double"}
 
 
 def wrong_values(setting) -> list[str]:
-    """Texts that the setting cannot have; none for one that takes any."""
+    """Return invalid texts for the setting, none if it accepts any."""
     if setting.type in NUMBERS:
         found = ["wrong"]
         low, dots, high = setting.limits.split("|")[-1].partition("..")

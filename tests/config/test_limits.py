@@ -1,4 +1,4 @@
-"""What of the machine this process takes for what."""
+"""Limits derived from the machine's resources."""
 
 import resource
 

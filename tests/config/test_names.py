@@ -1,4 +1,4 @@
-"""Every setting that docs, messages and code name is one that there is."""
+"""Every setting named by docs, messages and code exists."""
 
 import ast
 import re
@@ -17,9 +17,9 @@ KNOWN = {*catalogue.broker_names(), *catalogue.rate_names(), *catalogue.topic_na
          *groups.names(),
          *groups.subscription_names(), *catalogue.REMOVED, *catalogue.PLUGIN,
          *client.ROWS}
-# Of other clients: their parts say nothing of what looks like a setting of ours.
+# Settings of other clients: their name parts do not identify our settings.
 THEIRS = {*aliases.ALIASES, *aliases.UNITS, *aliases.WITHOUT_EFFECT}
-# What ends like a setting and is something else.
+# Names that end like a setting, with their meaning.
 OTHERS = {
     "metadata.version": "a feature", "transaction.version": "a feature",
     "group.version": "a feature", "kraft.version": "a feature",
@@ -41,7 +41,7 @@ QUOTED = re.compile(r"`([^`\n]+)`")
 
 
 def is_known(name: str) -> bool:
-    """Whether it is a setting, or the beginning or the end of some."""
+    """Return True for a setting, or the beginning or end of one."""
     # The Spark source takes Kafka's settings with this prefix.
     name = name.removeprefix("kafka.")
     return name in KNOWN or name in THEIRS or any(
@@ -49,7 +49,7 @@ def is_known(name: str) -> bool:
 
 
 def is_module(name: str) -> bool:
-    """Whether it is a module of the tree, or something in one."""
+    """Return True for a module of the tree, or something in one."""
     parts = name.split(".")
     return any((ROOT / top).joinpath(*parts[:count]).with_suffix(end).exists()
                for top in ("", "pylog", "pylog/tools") for end in (".py", ".pyx", "")
@@ -57,7 +57,7 @@ def is_module(name: str) -> bool:
 
 
 def strangers(text: str) -> list[str]:
-    """What looks like a setting in a text, and is none."""
+    """Return names in a text that look like a setting but do not exist."""
     return [name for name in NAME.findall(text)
             if (name.rpartition(".")[2] in LAST or ".".join(name.split(".")[:2]) in FIRST)
             and name not in OTHERS and not is_known(name) and not is_module(name)]

@@ -1,4 +1,4 @@
-"""What settings allow each other, at the start and while the broker runs."""
+"""Constraints between settings, at the start and at run time."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from pylog.config.dynamic import LEAST
 from pylog.config.relations import RELATIONS
 
 STARTED = {"log.dirs": "/a,/b", "log.cleaner.threads": "1"}
-# Refused in a file and as a change, of one broker and of all.
+# Rejected in a file and as a change, of one broker and of all.
 REFUSED = [
     ("max.connections", "0", "Invalid max.connections 0"),
     ("max.connection.creation.rate", "0", "Invalid max.connection.creation.rate 0"),

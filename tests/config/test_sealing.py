@@ -1,4 +1,4 @@
-"""Sensitive settings at rest: sealed, opened, sealed anew, and never shown."""
+"""Sensitive settings at rest: encrypted, decrypted, re-encrypted, and never displayed."""
 
 import re
 

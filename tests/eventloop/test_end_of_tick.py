@@ -1,4 +1,4 @@
-"""What is left for the end of a turn: when it is called, and by whom."""
+"""Work deferred to the end of an event loop iteration: time and order of calls."""
 
 import asyncio
 

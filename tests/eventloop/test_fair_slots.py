@@ -1,4 +1,6 @@
-"""Long work in turns: one slice in each turn of the loop, a few at once, the oldest first."""
+"""Fair scheduling of long work: one slice per iteration of the event loop, limited concurrency,
+oldest first.
+"""
 
 import asyncio
 

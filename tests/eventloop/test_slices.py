@@ -1,4 +1,4 @@
-"""Decisions on thousands of topics and partitions leave the event loop its turns."""
+"""Decisions on thousands of topics and partitions do not block the event loop."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ MANY = 10_000
 
 
 class Turns:
-    """Counts turns of the loop, and what is done within one."""
+    """Counts iterations of the loop, and work within each."""
 
     def __init__(self):
         self.count = 0
@@ -37,7 +37,7 @@ class Turns:
 
 
 def counted(monkeypatch, name):
-    """Counts the calls of a function of the decisions per turn of the loop."""
+    """Counts the calls of a decision function per iteration of the loop."""
     turns, function = Turns(), getattr(decisions, name)
 
     def counting(*args):
@@ -124,7 +124,7 @@ def test_an_election_in_thousands_of_partitions_is_decided_in_slices(monkeypatch
 
 
 class Charged:
-    """A client's account; counts what is charged within a turn of the loop."""
+    """A client's account; counts charges within an iteration of the loop."""
 
     def __init__(self):
         self.turns = Turns()

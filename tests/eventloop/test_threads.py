@@ -29,7 +29,7 @@ def test_work_whose_caller_is_cancelled_ends_first_and_its_failure_bothers_nobod
         caller.cancel()
         await asyncio.sleep(0)
         assert not caller.done()
-        if cancellations == 2:      # The wait is given up, not the work.
+        if cancellations == 2:  # The wait is abandoned, the work continues.
             caller.cancel()
             await asyncio.sleep(0)
         goes_on.set()

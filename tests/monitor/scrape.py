@@ -1,4 +1,4 @@
-"""A scrape as Prometheus makes it, and what it says."""
+"""Scrapes metrics as Prometheus does."""
 
 import gzip
 import json
@@ -15,7 +15,7 @@ ENDPOINT = re.compile(r'msg="metrics endpoint" address=(\S+)')
 
 
 def address_of(broker, wait_s: float = 10.0) -> str:
-    """host:port of a brokerd's endpoint, which its log tells."""
+    """Return host:port of a brokerd's metrics endpoint, from its log."""
     end_s = time.monotonic() + wait_s
     while time.monotonic() < end_s:
         found = ENDPOINT.findall(broker.log.read_text())
@@ -45,13 +45,13 @@ def text(address: str, new: bool = True) -> str:
 
 
 def families(address: str, new: bool = True) -> dict:
-    """Family name -> family, by the library's strict parser."""
+    """Return family name -> family, parsed with the library's strict parser."""
     parse = open_metrics if new else older
     return {family.name: family for family in parse(text(address, new))}
 
 
 def value(address: str, sample: str, **labels) -> float:
-    """One sample's value; 0 when there is none."""
+    """Return one sample's value, 0 if there is none."""
     for family in families(address).values():
         for one in family.samples:
             if one.name == sample and labels.items() <= one.labels.items():

@@ -1,4 +1,4 @@
-"""Who may ask the metrics endpoint: tokens, certificates, and what is said of an open one."""
+"""Access to the metrics endpoint: tokens, certificates, and the warning about an open endpoint."""
 
 import http.client
 import ssl

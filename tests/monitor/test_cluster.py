@@ -1,4 +1,4 @@
-"""The cluster in numbers: from images, led partitions and a quorum that are made up."""
+"""Cluster metrics: from simulated images, led partitions and a quorum."""
 
 from types import SimpleNamespace
 
@@ -14,8 +14,9 @@ TOPIC_ID = b"t" * 16
 
 
 def image(*partitions):
-    """A topic `t` on the brokers 1 to 3, of which the third is fenced; partitions: (leader,
-    replicas, ISR)."""
+    """Return an image with topic `t` on the brokers 1 to 3, of which the third is fenced;
+    partitions: (leader, replicas, ISR).
+    """
     records = [messages.RegisterBrokerRecord(
         broker_id=number, incarnation_id=bytes(16), broker_epoch=number, fenced=number == 3)
         for number in (1, 2, 3)]
@@ -28,7 +29,7 @@ def image(*partitions):
 
 
 def samples(metadata, led=(), now_ns=0) -> dict:
-    """Family -> {label values: number}."""
+    """Return family -> {label values: number}."""
     settings = Settings({"min.insync.replicas": "2"})
     found = dict(ClusterFigures(metadata, settings, lambda: list(led), lambda: now_ns).samples())
     assert found.keys() <= metrics.TABLE.keys()
@@ -48,7 +49,7 @@ def test_partitions_and_brokers_are_counted_as_the_image_has_them():
 
 
 def led(isr, end, followers):
-    """Of a broker; followers: (id, end, when it was at the end)."""
+    """Return a partition led by this broker; followers: (id, end, time when it was at the end)."""
     return SimpleNamespace(
         name="t", isr=SimpleNamespace(committed=isr, replicas=(1, 2, 3)), log=SimpleNamespace(
             end_offset=end, followers=lambda: [
@@ -88,7 +89,7 @@ def members():
 
 
 def view(seen, **changed):
-    """The page of node 1."""
+    """Return the metrics of node 1."""
     metadata = SimpleNamespace(image=seen, cluster_id="c", **changed)
     return ClusterFigures(metadata, Settings({"min.insync.replicas": "2", "node.id": "1"}),
                           list, lambda: 0).view()

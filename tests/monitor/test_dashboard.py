@@ -1,4 +1,4 @@
-"""The dashboard asks for what there is."""
+"""The dashboard queries only existing metrics."""
 
 import json
 import re
@@ -11,7 +11,7 @@ NAME = re.compile(r"\b(?:pylog|process)_[a-z_]+\b")
 
 
 def _samples() -> dict:
-    """Every sample's name -> the labels that it has."""
+    """Return every sample's name -> its labels."""
     found = {}
     for metric in metrics.TABLE.values():
         if metric.type == "histogram":

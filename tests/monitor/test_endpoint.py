@@ -1,4 +1,4 @@
-"""The endpoint of a running broker: what is counted, and whether a scraper can read it."""
+"""The metrics endpoint of a running broker: values, and valid formats."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def commit(port: int, group: str, topic: str, offset: int, partition: int = 0) -
 
 
 def made(port: int, group: str, count: int, committed: int, now_ms: int) -> str:
-    """A topic of one batch of records, of which a group has committed some."""
+    """Create a topic of one batch of records, of which a group has committed some."""
     name = talk.unique("lag")
     talk.create_topic(port, name)
     talk.append(port, name, raw.batch(
@@ -61,7 +61,7 @@ def made(port: int, group: str, count: int, committed: int, now_ms: int) -> str:
 def test_a_scrape_is_what_the_librarys_parser_takes(address, new):
     found = scrape.families(address, new)
     for metric in metrics.TABLE.values():
-        # The older format's parser takes the names of counters apart on its own.
+        # The parser of the older format splits the names of counters itself.
         assert metric.name in found, metric.name
         if new:
             assert found[metric.name].type == metric.type
@@ -186,7 +186,7 @@ def test_explain_says_why_a_group_lags(brokerd, address):
 
 
 def limit(port: int, rate: float | None) -> None:
-    """Limits what clients of the id `raw` may send; None: no more."""
+    """Limit clients with the id `raw`; None: remove the limit."""
     with Connection(port) as connection:
         answer = ask(connection, ALTER_CLIENT_QUOTAS, 1, validate_only=False, entries=[{
             "entity": [{"entity_type": "client-id", "entity_name": "raw"}],
@@ -232,8 +232,9 @@ def test_groups_that_only_the_disk_remembers_are_told_after_a_restart(tmp_path):
 
 
 def test_a_slow_request_is_one_line_of_the_log(brokerd, address):
-    """A frame of 8 MB whose answer the client takes slowly is not slow, one that waits is: the
-    answer of a large Fetch that nobody reads for a while."""
+    """A frame of 8 MB whose response the client reads slowly does not count as slow, a waiting one
+    does: the response to a large Fetch that is not read for a while.
+    """
     name = talk.unique("slow")
     talk.create_topic(brokerd.port, name, max_message_bytes=9_000_000)
     talk.append(brokerd.port, name, raw.batch([raw.record(b"k", bytes(8_000_000))]))

@@ -1,4 +1,4 @@
-"""From numbers to the reason why a group lags."""
+"""The reason for a group's lag, from its metrics."""
 
 from pylog.monitor.explain import reasons
 

@@ -1,4 +1,4 @@
-"""Samples of groups: the first one soon, the next ones seldom, and never at a price."""
+"""Samples of groups: the first one soon, the next ones rarely, at a bounded cost."""
 
 from collections import namedtuple
 
@@ -8,7 +8,7 @@ Row = namedtuple("Row", ("id", "generation", "offsets"))
 
 
 class Watched(GroupLags):
-    """Its groups are made up, its clock is set by hand; a look takes `spent` seconds."""
+    """Groups and clock are simulated; a sample takes `spent` seconds."""
 
     def __init__(self):
         super().__init__(None, None, None, lambda: 0, self.clock, None)

@@ -1,4 +1,4 @@
-"""What a connection to the metrics endpoint may take, without a broker."""
+"""Limits of a connection to the metrics endpoint, without a broker."""
 
 import contextlib
 import socket
@@ -13,7 +13,7 @@ from pylog.monitor import server
 
 @contextlib.contextmanager
 def slowly(monkeypatch, step):
-    """One side of a connection whose other side does `step` again and again, slowly."""
+    """One side of a connection whose other side repeats `step` slowly."""
     monkeypatch.setattr(server, "SECONDS_MAX", 0.3)
     ours, theirs = socket.socketpair()
 

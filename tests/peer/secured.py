@@ -1,4 +1,4 @@
-"""Settings of a node whose listener IN is secured, and a server that behaves as one."""
+"""Settings of a node whose listener IN is secured, and a server with the same behaviour."""
 
 import asyncio
 import socket
@@ -24,7 +24,7 @@ LIFETIME = "session_lifetime_ms"
 
 def settings(protocol: str, root: Path, *, authority=CA, own=None, account=ACCOUNT,
              **more: str) -> Settings:
-    """Of a broker that dials others at IN; own: the Certificate that it shows."""
+    """Return settings of a broker that connects to others at IN; own: its Certificate."""
     texts = {
         "process.roles": "broker", "node.id": "2", "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": "1@h:9093", "listeners": "IN://:0",
@@ -51,8 +51,9 @@ def credentials(protocol: str, root: Path, **more):
 
 @contextmanager
 def refusing(root: Path):
-    """A server on `port` that says to one client what is wrong with its certificate, and stays
-    until the client has gone: a reset would take its word back. asyncio's end it without one."""
+    """A server on `port` that reports a certificate error to one client, and stays until the client
+    has disconnected: a reset would discard the TLS alert. asyncio's server closes without it.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     own = CA.issue()
     context.load_cert_chain(write(root, "refusing.pem", own.chain + own.key))
@@ -82,10 +83,11 @@ def refusing(root: Path):
 
 
 class Node:
-    """A server on a free port: TLS, logins, and heartbeats whose broker epoch comes back. `logins`
-    and `asked` are counted. own: its certificate; None: plain text. trusted: whose certificates
-    it asks for. lifetime_ms: of logins; None: nobody has to log in. check: OAUTHBEARER is what it
-    offers, and this says whose a token is."""
+    """A server on a free port: TLS, logins, and heartbeats whose broker epoch is returned. `logins`
+    and `asked` are counted. own: its certificate; None: plain text. trusted: CAs of accepted client
+    certificates. lifetime_ms: of logins; None: no login required. check: offers OAUTHBEARER, and
+    maps a token to its principal.
+    """
 
     def __init__(self, root: Path, *, own=None, trusted=None, lifetime_ms=None, check=None):
         self.context = None

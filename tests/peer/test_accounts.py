@@ -1,4 +1,4 @@
-"""What a node logs in to others with, and what is refused before it tries."""
+"""A node's credentials for other nodes, and errors before a connection is tried."""
 
 import sys
 import types
@@ -23,7 +23,7 @@ def made(mechanism: str, options: str = "", **more):
 
 @pytest.fixture
 def gssapi(monkeypatch):
-    """A library that gives out nothing."""
+    """Replace the library by one without functions."""
     monkeypatch.setitem(sys.modules, "gssapi", types.SimpleNamespace())
 
 
@@ -54,7 +54,7 @@ def test_kerberos_needs_its_library(monkeypatch):
 @pytest.mark.parametrize("options,more,name", [
     ("", {URL: "http://h", f"{CLIENT}id": "me", f"{CLIENT}secret": "s"}, "me"),
     ("clientId=other clientSecret=s", {URL: "http://h"}, "other"),
-    # Kafka's order: a setting goes before the login module's option.
+    # Kafka's order: a setting overrides the login module's option.
     ("clientId=other clientSecret=s", {URL: "http://h", f"{CLIENT}id": "me"}, "me"),
     ("unsecuredLoginStringClaim_sub=node", {}, "node"),
     ("", {URL: "file:///run/a%20token"}, "/run/a token")])

@@ -14,7 +14,8 @@ HEARTBEAT = messages.BrokerHeartbeatRequest(broker_id=1, broker_epoch=7)
 
 
 def run(serve, use):
-    """The result of use(Peer), against a server whose connections are serve(reader, writer)."""
+    """Return the result of use(Peer), against a server whose connections run serve(reader, writer).
+    """
     async def both():
         handlers = set()
 
@@ -43,7 +44,7 @@ async def frame(reader) -> bytes:
 
 
 async def answering(reader, writer):
-    """Answers heartbeats with the broker epoch as throttle time."""
+    """Respond to heartbeats with the broker epoch as throttle time."""
     while True:
         asked = await frame(reader)
         key, version, number, _, body = codec.decode_request_header(asked)

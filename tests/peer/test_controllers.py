@@ -1,4 +1,4 @@
-"""Which controller is asked next."""
+"""The controller to try next."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Connections of threads that may block."""
+"""Connections for threads that may block."""
 
 import socket
 import time

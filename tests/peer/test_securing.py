@@ -1,4 +1,4 @@
-"""Connections to other nodes under TLS and after a login, by the event loop and by a thread."""
+"""Connections to other nodes with TLS and a login, by the event loop and by a thread."""
 
 import asyncio
 import select
@@ -23,7 +23,7 @@ BEAT = messages.BrokerHeartbeatRequest(broker_id=1, broker_epoch=7)
 
 
 async def by_loop(node, wanted, calls: int = 1) -> int:
-    """What a heartbeat over a Peer is answered."""
+    """Return the response to a heartbeat over a Peer."""
     peer = await Peer.connect("127.0.0.1", node.port, "test", credentials=wanted)
     try:
         answers = [(await peer.call(BEAT, 1, 10)).throttle_time_ms for _ in range(calls)]
@@ -33,7 +33,7 @@ async def by_loop(node, wanted, calls: int = 1) -> int:
 
 
 async def by_thread(node, wanted) -> int:
-    """The same over a dialled connection."""
+    """Do the same over a dialled connection."""
     return await asyncio.to_thread(_beaten, node.port, wanted)
 
 
@@ -121,7 +121,7 @@ def test_a_certificate_that_is_half_written_is_an_attempt_that_failed_and_no_mor
 
 @WAYS
 def test_certificates_in_the_settings_are_taken_when_they_change(way, tmp_path):
-    """No file tells of it."""
+    """The CA is not in any file."""
     name = "listener.name.in.ssl.truststore.certificates"
     texts = settings("SSL", tmp_path).texts | {name: OTHER_CA.pem.decode()}
     del texts["listener.name.in.ssl.truststore.location"]
@@ -184,7 +184,7 @@ def test_a_node_logs_in_with_a_token_of_its_issuer(way, tmp_path):
             "sasl.oauthbearer.scope": "brokers"})
         for _ in range(2):
             assert run(way, wanted, tmp_path, lifetime_ms=FOR_EVER, check=check)[0] == 7
-        # The token is good for an hour.
+        # The token is valid for an hour.
         assert server.asked == [{"grant_type": ["client_credentials"], "scope": ["brokers"]}]
     assert len(seen) == 2 and seen[0] == seen[1] and len(seen[0].split(".")) == 3
 
@@ -200,7 +200,7 @@ def test_a_token_that_nobody_gives_or_takes_is_told_without_it(way, tmp_path):
         run(way, wanted, tmp_path, lifetime_ms=FOR_EVER, check=refused)
     path.write_text("s3cret.token.x\n")
     with pytest.raises(PeerError, match=f"login of {path}: .*invalid_token") as caught:
-        # What a file lacked a moment ago is looked for again after a pause.
+        # A missing file is checked again after a pause.
         for _ in range(100):
             try:
                 run(way, wanted, tmp_path, lifetime_ms=FOR_EVER, check=refused)
@@ -215,7 +215,7 @@ def test_a_login_that_ends_is_renewed_before_the_next_request(tmp_path):
     async def renewed(node, wanted):
         peer = await Peer.connect("127.0.0.1", node.port, "test", credentials=wanted)
         while node.logins < 3:
-            # Several at a time: none of them comes between the two requests of a login.
+            # Several concurrent calls: none of them runs between the two requests of a login.
             await asyncio.gather(*[peer.call(BEAT, 1, 10) for _ in range(100)])
         peer.close()
         return peer.failure

@@ -9,7 +9,7 @@ from bench.kafka import KafkaMissing, classpath
 
 @pytest.fixture(scope="session")
 def kafka_jars() -> list[Path]:
-    """The jars of Apache Kafka, or a skip that says in one line what is missing."""
+    """Return the jars of Apache Kafka, or skip with one line about the missing part."""
     try:
         folder = Path(classpath()).parent
     except KafkaMissing as missing:

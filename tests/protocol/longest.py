@@ -1,5 +1,6 @@
-"""The longest requests that fit into so many bytes: each array of a message full of the cheapest
-elements, all alike or all different; drawn from the tables."""
+"""The most expensive requests of a given size: each array of a message full of the smallest
+elements, all equal or all different; generated from the tables.
+"""
 
 from pylog.protocol import codec, tables
 
@@ -7,7 +8,7 @@ PROBE = 64
 
 
 def longest(name: str, version: int, bytes_max: int, count_max: int, distinct: bool):
-    """Yields (array, body, elements) for each array of a message."""
+    """Yield (array, body, elements) for each array of a message."""
     table = tables.message(name)
     for path in _paths(table, table.fields, version):
         def made(count, path=path):
@@ -15,7 +16,7 @@ def longest(name: str, version: int, bytes_max: int, count_max: int, distinct: b
                             distinct)
         program = codec.program(name, version)
         empty, probe = len(program.encode(made(0))), len(program.encode(made(PROBE)))
-        # A count takes up to three bytes more than that of none.
+        # The varint of a count takes up to three bytes more than that of zero.
         count = min(count_max, (bytes_max - empty - 8) * PROBE // (probe - empty))
         body = program.encode(made(count))
         assert len(body) <= bytes_max, (name, path)
@@ -23,7 +24,7 @@ def longest(name: str, version: int, bytes_max: int, count_max: int, distinct: b
 
 
 def _paths(table, fields, version):
-    """[field, field, ...] down to each array."""
+    """Yield [field, field, ...] down to each array."""
     for field in fields:
         if not tables.contains(field.versions, version):
             continue
@@ -37,7 +38,7 @@ def _paths(table, fields, version):
 def _holding(table, cls, fields, version, path, count, distinct):
     made = cls()
     for field in fields:
-        # Null mostly asks for everything.
+        # In many requests, null means all.
         if field.array and tables.contains(field.versions, version):
             setattr(made, field.name, [])
     first, *below = path

@@ -1,4 +1,4 @@
-"""Our bytes through Kafka's own message classes and back, for every message and version."""
+"""Round trip of our bytes through Kafka's message classes, for every message and version."""
 
 import random
 import struct
@@ -29,7 +29,9 @@ def java_class(name: str) -> str:
 
 
 def echo(cases: list[tuple[str, int, bytes | None]]) -> list[bytes | None]:
-    """What Kafka's classes make of the bytes; None: refused. Bytes None: of a new object."""
+    """Return the output of Kafka's classes for the bytes; None: rejected. Bytes None: of a new
+    object.
+    """
     try:
         command = java_command(str(ECHO))
     except KafkaMissing as missing:
@@ -54,9 +56,9 @@ def echo(cases: list[tuple[str, int, bytes | None]]) -> list[bytes | None]:
 
 
 def mind_the_gap(value, name: str, struct: str | None = None) -> None:
-    """Sets to null what Kafka's own classes drop though it was set, and ours write.
+    """Set to null the values that Kafka's classes drop and ours write:
 
-    An empty array or a struct full of defaults, in a tagged field whose default is null.
+    an empty array or a struct full of defaults, in a tagged field whose default is null.
     """
     table = tables.message(name)
     for field in table.fields if struct is None else table.structs[struct]:

@@ -1,4 +1,4 @@
-"""The same bytes as kio, an independent codec, in both directions: all keys and versions it has."""
+"""The same bytes as kio, an independent codec, in both directions: all its keys and versions."""
 
 import io
 
@@ -17,7 +17,9 @@ KINDS = {"request": EntityType.request, "response": EntityType.response}
 
 
 def integer(rng, field, low, high):
-    """kio makes enums, durations and dates of some integers, and takes no other values for them."""
+    """kio converts some integers to enums, durations and dates, and accepts no other values for
+    them.
+    """
     if field.name.endswith("error_code") or field.name == "error_code":
         return rng.choice(sorted(TABLE))
     if "_ms" in field.name or "timestamp" in field.name or "time" in field.name:
@@ -26,7 +28,7 @@ def integer(rng, field, low, high):
 
 
 def kio_class(name: str, version: int):
-    """kio's class of a message in one version, or None where it has none."""
+    """Return kio's class of a message in one version, or None if it has none."""
     table = tables.message(name)
     try:
         module = load_payload_module(table.id, version, KINDS[table.kind])

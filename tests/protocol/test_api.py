@@ -1,4 +1,4 @@
-"""What is served, and what is told about it."""
+"""Served APIs, and their description."""
 
 from pylog.protocol import api, tables
 

@@ -1,4 +1,4 @@
-"""Reading and writing messages, and refusing what breaks the protocol."""
+"""Encoding and decoding messages, and rejecting protocol violations."""
 
 import gc
 import random
@@ -154,7 +154,7 @@ def test_a_request_in_pieces_is_the_same_frame_and_takes_long_views_as_they_are(
         pieces = codec.request_pieces(0, version, 3, "c", message)
         assert b"".join(pieces) == codec.request_frame(0, version, 3, "c", message)
         assert pieces[1] is rows[0].records and pieces[3] is rows[2].records
-        assert 64 <= len(pieces) <= 130  # No longer than writev takes it.
+        assert 64 <= len(pieces) <= 130  # No more pieces than writev accepts.
 
 
 def test_api_versions_always_answers_with_the_first_header():
@@ -224,7 +224,7 @@ def test_more_than_a_thousand_tagged_fields_are_refused():
 
 
 def test_a_tagged_field_reads_no_byte_beyond_its_size():
-    # ApiVersionsResponse tag 1 is an int64: here only four bytes are declared.
+    # ApiVersionsResponse tag 1 is an int64: here its declared size is only four bytes.
     body = codec.encode_response(18, 4, messages.ApiVersionsResponse())[:-1]
     with pytest.raises(ProtocolError, match="finalized_features_epoch"):
         codec.decode_response(18, 4, body + b"\1\1\4" + bytes(12))
@@ -258,7 +258,7 @@ def test_an_offset_outside_the_bytes_is_refused():
             codec.decode_request(METADATA, 12, b"1234", offset)
 
 
-# ---------------------------------------------------------------- what cannot be written
+# ---------------------------------------------------------------- values that cannot be encoded
 
 
 @pytest.mark.parametrize(("change", "words"), [
@@ -374,7 +374,8 @@ def test_a_struct_written_once_goes_into_messages_of_its_version_only():
 
 
 def of_two_threads(work, place, name, monkeypatch):
-    """What work() gives to two threads, neither of which leaves place.name before both are there.
+    """Return the results of work() on two threads, neither of which leaves place.name before both
+    have entered it.
     """
     both = threading.Barrier(2)
     original = getattr(place, name)

@@ -1,4 +1,4 @@
-"""docs/protocol.md is what the tables say now."""
+"""docs/protocol.md agrees with the tables."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The error table against Kafka's own."""
+"""The error table compared with Kafka's."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""Why there is no connection, in the system's words."""
+"""Reasons for a failed connection, in the system's words."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""The tables say what the schemas inside Kafka's own jars say."""
+"""The tables agree with the schemas inside Kafka's jars."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def schemas(kafka_jars) -> dict[str, dict]:
 
 
 def default_of(field: dict) -> str | None:
-    """The default as the table would write it; None where it goes without saying."""
+    """Return the default in the table's notation, None if it is implicit."""
     if "default" not in field:
         return None
     default = str(field["default"]).strip().lower()
@@ -130,7 +130,7 @@ def test_a_name_in_snake_case_gives_back_kafkas_name(schemas):
 
 
 def test_an_array_element_takes_at_least_one_byte(schemas):
-    # The codec bounds a declared count by the bytes that are left.
+    # The codec limits a declared count by the remaining bytes.
     for name in tables.names():
         table = tables.message(name)
         for version in range(table.versions[0], table.versions[1] + 1):

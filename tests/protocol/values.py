@@ -1,4 +1,6 @@
-"""Random message objects, drawn from the tables by anything that has random.Random's methods."""
+"""Random message objects, generated from the tables with any object that has random.Random's
+methods.
+"""
 
 from pylog.protocol import codec, tables
 
@@ -10,7 +12,7 @@ TEXTS = ["", "a", "topic-1", "größe", "日本語", "x" * 200, "\N{PILE OF POO}
 
 
 def random_message(rng, name: str, version: int, integer=None):
-    """A message of this version. integer(rng, field, low, high) may narrow what integers become."""
+    """Return a message of this version. integer(rng, field, low, high) may restrict integers."""
     table = tables.message(name)
     return _random_struct(rng, table, codec.message_class(name), table.fields, version, integer)
 
@@ -54,7 +56,7 @@ def _random_value(rng, table, field, version, integer):
 
 
 def every_version() -> list[tuple[str, int]]:
-    """(name, version) of everything that the tables define."""
+    """Return (name, version) of everything that the tables define."""
     pairs = []
     for name in tables.names():
         low, high = tables.message(name).versions

@@ -1,4 +1,4 @@
-"""A newer OpenSSL for a checkout: what is taken from Debian's package, and what is told instead."""
+"""A newer OpenSSL for a checkout: files taken from Debian's package, and errors."""
 
 import subprocess
 from types import SimpleNamespace
@@ -9,7 +9,8 @@ from release import debian, openssl
 
 
 def made_package(folder, gnu):
-    """What libssl-dev has, its archives with a call that only a newer glibc answers."""
+    """Create the files of libssl-dev; its archives contain a call that only a newer glibc provides.
+    """
     library, include = folder / "usr/lib" / gnu, folder / "usr/include"
     library.mkdir(parents=True)
     source, compiled = folder / "one.c", folder / "one.o"

@@ -1,4 +1,4 @@
-"""Which make targets install Debian packages. A stub stands for apt-get."""
+"""The make targets that install Debian packages, with a stub of apt-get."""
 
 import os
 import shutil

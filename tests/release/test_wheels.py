@@ -1,4 +1,4 @@
-"""What is packed, and that a wheel works where there is nothing but Python."""
+"""Content of packages, and a wheel that works with nothing but Python."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ NEEDED_OF_GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "l
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory) -> set[str]:
-    """The names in the sdist, below its own folder."""
+    """Return the names in the sdist, below its top folder."""
     with tarfile.open(wheels.sdist(tmp_path_factory.mktemp("sdist"))) as archive:
         return {name.partition("/")[2] for name in archive.getnames()}
 

@@ -15,7 +15,7 @@ from pylog.server.services import Services
 TOPIC_ID = bytes(range(16))
 
 
-HEARTBEAT = b"\0\1g" + bytes(4) + b"\0\1m"   # Of generation 0.
+HEARTBEAT = b"\0\1g" + bytes(4) + b"\0\1m"  # of generation 0
 
 
 class Reactors:

@@ -11,7 +11,7 @@ from pylog.server.scheduling import SLICE_NS
 from tests.protocol.longest import longest
 from tests.server.support import Broker, Reactors, request, request_queue
 
-STEPS_MAX = 8          # A slice is five looks at a clock that moves by a millisecond each.
+STEPS_MAX = 8  # A slice is five reads of a clock that advances by a millisecond each.
 BEAT = codec.encode_request(12, 3, messages.HeartbeatRequest(
     group_id="g", generation_id=1, member_id="m"))
 IN_PIECES = [key for key in elements.ELEMENTS if elements.path_of(
@@ -19,10 +19,10 @@ IN_PIECES = [key for key in elements.ELEMENTS if elements.path_of(
 
 
 def _beating(handler, *events, key=None, settings=None, turns=100_000):
-    """Runs requests with a heartbeat in each turn of the loop.
+    """Run requests with a heartbeat in each iteration of the loop.
 
-    handler(request): a handler's answer. Returns (most handler's steps between two heartbeats,
-    the reactors).
+    handler(request): a handler's result. Returns (the maximum number of handler steps between two
+    heartbeats, the reactors).
     """
     broker, reactors = Broker(), Reactors(*events)
     broker.settings = Settings(settings or {})
@@ -147,7 +147,7 @@ def test_long_requests_are_answered_in_order():
 
 
 def test_waiting_long_requests_do_not_delay_groups_and_metadata():
-    """Two changes of quotas whose names nobody resolves fill all the places of their kind."""
+    """Two quota changes with unresolvable names fill all slots of their kind."""
     ends = asyncio.Event()
 
     async def waits(context, request):

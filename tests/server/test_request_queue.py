@@ -49,7 +49,7 @@ def test_group_requests_run_before_other_requests(key, version, beat, answer):
 
 
 def test_group_requests_run_for_one_slice_at_a_time():
-    """However many came at once: the first do not wait for the last, nor does the loop."""
+    """Regardless of their number: the first do not wait for the last, nor does the event loop."""
     clock = iter(range(0, 10**12, SLICE_NS // 4))
     order = []
 
@@ -74,7 +74,7 @@ def test_group_requests_run_for_one_slice_at_a_time():
         return served, answered, others
 
     served, answered, others = asyncio.run(scenario())
-    # A few of the first, and one of those that may wait.
+    # A few of the first, and one of the requests with lower priority.
     assert sorted(served) == answered and 41 in served and 42 not in served
     assert served[:-1] == list(beats)[:len(served) - 1] and len(served) < 8
     assert reactors.resumed == {5: [0]} and others[0] < 40

@@ -113,7 +113,7 @@ def test_handler_time_throttles_the_client():
 
     reactors = Reactors(request(1, 18, 3, HELLO))
     asyncio.run(drained(request_queue(reactors, broker, _18=handle)))
-    # 1 ms too much, which takes 100 ms at one percent.
+    # 1 ms over the quota, which takes 100 ms at one percent.
     assert reactors.throttled[1] == _throttle_time_ms(reactors.replies[1][0]) == 100
 
 
