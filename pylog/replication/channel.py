@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 from pylog import supervisor
 from pylog.peer.connection import Peer, key_of
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 RETRY_S, RETRY_MAX_S = 0.05, 1.0
 STOPPING_BEAT_S = 0.1
 LOOK_S = 0.1  # Between checks for another active controller during a request.
+GONE_S = 1.0  # A controller that restarts accepts connections again after a moment.
 REGISTER_S = 0.25  # The controller rejects it until the previous session ended.
 
 log = logging.getLogger("pylog.channel")
@@ -128,8 +130,8 @@ class ControllerChannel:
         self._heartbeat = heartbeat
         self._is_ready = is_ready
         self._registered = registered
-        self._line = Line(controllers, f"broker-{node_id}-controller", self._timeout_s,
-                          credentials)
+        self._client_id, self._credentials = f"broker-{node_id}-controller", credentials
+        self._line = Line(controllers, self._client_id, self._timeout_s, credentials)
         self._beats = Line(controllers, f"broker-{node_id}-heartbeat",
                            min(self._timeout_s, self._session_s / 2), credentials)
         self._wake = asyncio.Event()
@@ -247,19 +249,49 @@ class ControllerChannel:
         """Send the next heartbeat now, because of a change or an outdated epoch."""
         self._wake.set()
 
-    async def leave(self, task: asyncio.Task, seconds: float) -> None:
-        """Run the controlled shutdown. Returns once this broker leads nothing, the controller has
-        not answered for a session timeout, or after `seconds`. task: the task of run().
+    async def leave(self, task: asyncio.Task, seconds: float, needed: int) -> None:
+        """Run the controlled shutdown. Returns once this broker leads nothing, fewer than `needed`
+        controllers run, the controller has not answered for a session timeout, or after `seconds`.
+        task: the task of run(). needed: how many controllers must run for one to be active.
         """
         loop = asyncio.get_running_loop()
         self.lifecycle.stop()
         self.beat()
+        gone = loop.create_task(supervisor.restarting(
+            "watch of the controllers", partial(self._until_gone, needed)))
         end_s, self._answered_s = loop.time() + seconds, max(self._answered_s, loop.time())
-        while not task.done() and loop.time() < min(end_s, self._answered_s + self._session_s):
-            await asyncio.wait([task], timeout=STOPPING_BEAT_S)
+        while not (task.done() or gone.done()) \
+                and loop.time() < min(end_s, self._answered_s + self._session_s):
+            await asyncio.wait([task, gone], timeout=STOPPING_BEAT_S,
+                               return_when=asyncio.FIRST_COMPLETED)
+        gone.cancel()
         if not task.done():
             log.warning("the controller did not let this broker go: it stops all the same")
             task.cancel()
+
+    async def _until_gone(self, needed: int) -> None:
+        """Return once fewer than `needed` controllers have accepted connections for GONE_S."""
+        loop = asyncio.get_running_loop()
+        since_s: float | None = None
+        while since_s is None or loop.time() - since_s < GONE_S:
+            ended = await asyncio.gather(
+                *[self._has_ended(controller) for controller in self._controllers.voters.values()])
+            if ended.count(False) >= needed:
+                since_s = None
+            elif since_s is None:
+                since_s = loop.time()
+            await asyncio.sleep(STOPPING_BEAT_S)
+
+    async def _has_ended(self, controller: Controller) -> bool:
+        """Return True if the controller's listener refuses connections. A timeout proves nothing.
+        """
+        try:
+            peer = await Peer.connect(controller.host, controller.port, self._client_id,
+                                      self._timeout_s, self._credentials)
+        except PeerError as error:
+            return isinstance(error.__cause__, ConnectionRefusedError)
+        peer.close()
+        return False
 
     def close(self) -> None:
         for line in (self._line, self._beats):

@@ -14,6 +14,7 @@ import random
 from functools import partial
 
 from pylog import supervisor
+from pylog.config import clusters
 from pylog.log import replica_moves
 from pylog.log.errors import StartError
 from pylog.metadata.controller.partitions.topics import random_id
@@ -162,7 +163,11 @@ class Membership:
     async def leave(self) -> None:
         """Run the controlled shutdown, before anything is closed."""
         if self._tasks and self._settings["controlled.shutdown.enable"]:
-            await self.channel.leave(self._tasks[0], LEAVE_SECONDS)
+            voters = self._settings["controller.quorum.voters"]
+            # The etcds of this cluster's controllers need a majority; another quorum may not.
+            needed = len(voters) // 2 + 1 if clusters.has_quorum(self._settings) \
+                and not clusters.has_outer_quorum(self._settings) else 1
+            await self.channel.leave(self._tasks[0], LEAVE_SECONDS, needed)
 
     async def close(self) -> None:
         """Stop all communication with the controller."""

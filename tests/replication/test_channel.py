@@ -10,10 +10,18 @@ from pylog.peer.connection import Peer
 from pylog.peer.controllers import Controller, Controllers
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
-from pylog.replication.channel import ControllerChannel, Line
+from pylog.replication.channel import GONE_S, ControllerChannel, Line
 from pylog.replication.lifecycle import Lifecycle
+from pylog.testing.ports import free_port
 
 WAIT_S = 20
+
+
+class Asked(asyncio.Queue):
+    """What a broker asked, with its channel and the task of its heartbeats."""
+
+    channel: ControllerChannel
+    task: asyncio.Task
 
 
 class Silent:
@@ -103,19 +111,50 @@ def test_heartbeats_go_on_whatever_became_of_one(monkeypatch, caplog):
             if record.levelname in ("ERROR", "WARNING")] == [True, False]
 
 
+async def leaves(monkeypatch, controllers, needed, seconds) -> bool:
+    """Return True if a broker that the controllers do not release stops within `seconds`."""
+    async with beating(monkeypatch, controllers, keeps_broker=True) as asked:
+        for _ in range(3):
+            await asyncio.wait_for(asked.get(), WAIT_S)
+        leaving = asyncio.create_task(asked.channel.leave(asked.task, 3600, needed))
+        done, _ = await asyncio.wait([leaving], timeout=seconds)
+        leaving.cancel()
+        return bool(done)
+
+
+@pytest.mark.parametrize(("running", "needed", "is_given_up"), [
+    (1, 2, True), (2, 2, False), (1, 1, False), (0, 1, True)])
+def test_a_controlled_shutdown_ends_once_too_few_controllers_run(
+        monkeypatch, running, needed, is_given_up):
+    async def scene():
+        servers = [await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+                   for _ in range(running)]
+        ports = [server.sockets[0].getsockname()[1] for server in servers]
+        ports += [free_port() for _ in range(3 - running)]
+        controllers = Controllers({number: Controller(number, "127.0.0.1", port)
+                                   for number, port in enumerate(ports, 1)})
+        controllers.learned(1, 5)
+        assert is_given_up == await leaves(
+            monkeypatch, controllers, needed, WAIT_S if is_given_up else 3 * GONE_S)
+        for server in servers:
+            server.close()
+
+    asyncio.run(scene())
+
+
 @contextlib.asynccontextmanager
-async def beating(monkeypatch, controllers, failures=()):
+async def beating(monkeypatch, controllers, failures=(), keeps_broker=False):
     """A broker that registers and sends heartbeats. Returns a queue of (the controller, its
     request). failures: of the first requests; later requests succeed.
     """
-    asked, left = asyncio.Queue(), list(failures)
+    asked, left = Asked(), list(failures)
 
     async def ask(line, message):
         asked.put_nowait((controllers.next().id, message))
         if left:
             raise left.pop(0)
         return SimpleNamespace(error_code=0, broker_epoch=10, is_fenced=False,
-                               should_shut_down=False)
+                               should_shut_down=not keeps_broker)
 
     monkeypatch.setattr(Line, "ask", ask)
     every_ms = 3_600_000  # No test waits for the next heartbeat.
@@ -127,8 +166,8 @@ async def beating(monkeypatch, controllers, failures=()):
                   "controller.socket.timeout.ms": every_ms},
         registration=lambda wanted: "register", heartbeat=lambda wanted: "beat",
         is_ready=lambda: True, registered=lambda epoch: None)
-    running = asyncio.create_task(channel.run())
+    asked.channel, asked.task = channel, asyncio.create_task(channel.run())
     try:
         yield asked
     finally:
-        running.cancel()
+        asked.task.cancel()
