@@ -1,8 +1,8 @@
-"""Which package may import which: the tree as ranks, and a reader of imports.
+"""The permitted imports: ranks of packages and folders, and a parser of imports.
 
 Owns: nothing.
-Invariants: (1) a module imports only what has a lower rank, or its own package; (2) so do the
-  folders at the top of the tree; (3) and the folders inside a package.
+Invariants: a module imports only modules of a lower rank, or of its own package; the same holds for
+  the folders at the top of the tree, and for the folders inside a package.
 Source: docs/ARCHITECTURE.md, The file map.
 """
 
@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import PurePath
 
 ORDER = (
-    ("_commit",),       # Written by setup.py into what it builds.
+    ("_commit",),       # Written by setup.py into its builds.
     ("version",),
     ("_native",),
     ("port_owner", "supervisor"),
@@ -49,7 +49,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "tools": ("cli", "records", "segments", "topics", "groups", "cluster", "security", "host",
               "app", "."),
 }
-# (file, module) of imports that break (3). The list only gets shorter.
+# (file, module) of imports against this order. The list only gets shorter.
 MISPLACED: set[tuple[str, str]] = {
     ("pylog/client/config/settings.py", "pylog.client.network.oauth_tokens"),
     ("pylog/client/consumer/aio_consumer.py", "pylog.client.producer"),
@@ -87,7 +87,7 @@ _CYTHON_IMPORT = re.compile(
 
 
 def part_of(path: PurePath) -> str:
-    """The layer of a file below pylog/: its package, or its own stem at the top; "" for pylog."""
+    """Return the layer of a file below pylog/: its package, or its stem at the top; "" for pylog."""
     inside = path.parts[path.parts.index("pylog") + 1:]
     if len(inside) > 1:
         return inside[0]
@@ -95,15 +95,15 @@ def part_of(path: PurePath) -> str:
 
 
 def imported(path: PurePath, text: str):
-    """(line, dotted name) of everything the file imports, relative names made absolute."""
+    """Yield (line, dotted name) of each imported name, relative names made absolute."""
     for line, whole, names in sources(path, text):
-        # `from pylog import x` names a module in its second half.
+        # In `from pylog import x`, x is the module.
         for name in names if whole == "pylog" else [""]:
             yield line, f"{whole}.{name}".rstrip(".")
 
 
 def sources(path: PurePath, text: str):
-    """(line, dotted name, [names taken from it, or ""]) of each import, names made absolute."""
+    """Yield (line, dotted name, [names, or ""]) of each import, names made absolute."""
     parts = path.parts
     package = list(parts[parts.index("pylog") if "pylog" in parts else 0:-1])
     found = _of_python(text) if path.suffix == ".py" else _of_cython(text)
@@ -114,7 +114,7 @@ def sources(path: PurePath, text: str):
 
 
 def upward(path: PurePath, text: str):
-    """(line, message) of each import that breaks (1)."""
+    """Yield (line, message) of each import of a package that is not below the module's."""
     own = part_of(path)
     for line, name in imported(path, text):
         parts = name.split(".")
@@ -130,7 +130,7 @@ def upward(path: PurePath, text: str):
 
 
 def inside(path: PurePath, text: str):
-    """Yield (line, file, module) of each import that breaks (3), exceptions included."""
+    """Yield (line, file, module) of each import against a package's order, also exceptions."""
     package = part_of(path)
     ranks = {place: rank for rank, place in enumerate(INSIDE.get(package, ()))}
     own = path.parts[path.parts.index("pylog") + 2:]
@@ -168,7 +168,7 @@ def crowded(paths):
 
 
 def out_of_tree_order(path: PurePath, text: str):
-    """(line, message) of each import in a Python file that breaks (2)."""
+    """Yield (line, message) of each import against the order of the folders at the top."""
     own = path.parts[0]
     if own not in TREE:
         return
@@ -179,7 +179,7 @@ def out_of_tree_order(path: PurePath, text: str):
 
 
 def c_upward(path: PurePath, text: str):
-    """(line, message) of each include in a file of csrc/ that breaks (1)."""
+    """Yield (line, message) of each include of a folder that is not below the file's folder."""
     own = path.parts[1]
     for line, include in enumerate(text.split("\n"), 1):
         match = _C_INCLUDE.match(include)

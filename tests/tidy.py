@@ -146,7 +146,7 @@ def unsupervised(path: PurePath, tree: ast.Module):
     """Yield (line, what starts it, function) of each task or thread of the broker without a
     supervisor.
 
-    An exception that ends such a task is not reported.
+    An exception that ends an unsupervised task is not reported.
     """
     if path.parts[0] != "pylog" or str(path) == "pylog/supervisor.py" \
             or str(path).startswith(UNSUPERVISED_PACKAGES):

@@ -12,10 +12,11 @@ import org.apache.kafka.server.config.ServerTopicConfigSynonyms;
 import org.apache.kafka.storage.internals.log.LogConfig;
 
 /**
- * Kafka's settings as lines of tab-separated fields. Then, for each line "table, name, value" from
- * stdin, one line: the value as Kafka reads it, or "!" and its refusal. The table "together" has no
- * name and for value a topic's settings, name=value by semicolons. The table "start"
- * asks in the same form whether a broker with these settings in its file would start.
+ * Prints Kafka's settings as lines of tab-separated fields. Then, for each line "table, name,
+ * value" from stdin, prints one line: the value as Kafka parses it, or "!" and its error message.
+ * In the table "together" the name is empty and the value contains a topic's settings, name=value
+ * separated by semicolons. The table "start" has the same form and tests if a broker with these
+ * settings in its file would start.
  */
 public class Catalogue {
     public static void main(String[] args) throws Exception {

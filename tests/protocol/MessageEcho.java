@@ -9,9 +9,8 @@ import org.apache.kafka.common.protocol.Message;
 import org.apache.kafka.common.protocol.ObjectSerializationCache;
 
 /**
- * Reads (class name, version, bytes) from stdin and answers each with the bytes that Kafka's own
- * class writes after it read them; without bytes (-1), with what a new object writes. -1 stands for
- * a refusal.
+ * Reads (class name, version, bytes) from stdin. For each it prints the bytes that Kafka's class
+ * writes after parsing them, or, without bytes (-1), the bytes of a new object. -1 means rejected.
  */
 public class MessageEcho {
     public static void main(String[] args) throws Exception {

@@ -15,7 +15,7 @@ import org.apache.kafka.metadata.PartitionRegistration;
 import org.apache.kafka.server.common.ApiMessageAndVersion;
 import org.apache.kafka.server.common.MetadataVersion;
 
-/** Kafka's PartitionChangeBuilder on each line of standard input; the record's fields on a line. */
+/** Runs Kafka's PartitionChangeBuilder on each input line; prints the record's fields as a line. */
 public class PartitionChanges {
     private static List<Integer> list(String text) {
         return text.equals("[]") ? List.of() : Arrays.stream(text.split(","))
