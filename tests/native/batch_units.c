@@ -1,5 +1,5 @@
-/* Batches at the bounds of their fields, encoded anew, and without memory. Usage: batch_units
- * SCENE. Exit 0, or 1 with a line on stderr. */
+/* Batches at the limits of their fields, re-encoded, and without memory. Usage: batch_units
+ * SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "log_scenes.h"
 #include "watched.h"
 
@@ -95,7 +95,7 @@ static void a_producers_batch_is_checked_in_order(void) {
     put_i32(batch + BATCH_LENGTH_AT, BATCH_BYTES_MAX);
     CHECK(check(LEN, &rules) == BATCH_E_SHORT);
     rules.batch_bytes_max = -1;
-    /* Of several faults the first is said: CRC, codec, count, control, sequence. */
+    /* Of several faults the first is reported: CRC, codec, count, control, sequence. */
     make();
     put_i16(batch + BATCH_ATTRIBUTES_AT, BATCH_CONTROL | 5);
     put_i64(batch + BATCH_PRODUCER_ID_AT, 0);
@@ -107,7 +107,7 @@ static void a_producers_batch_is_checked_in_order(void) {
     put_i16(batch + BATCH_ATTRIBUTES_AT, BATCH_CONTROL);
     scene_seal(batch, LEN);
     CHECK(check(LEN, &rules) == BATCH_E_COUNT);
-    field32(BATCH_LAST_OFFSET_DELTA_AT, -1, LEN); /* which agrees, but is none */
+    field32(BATCH_LAST_OFFSET_DELTA_AT, -1, LEN); /* consistent but invalid */
     CHECK(check(LEN, &rules) == BATCH_E_COUNT);
     field32(BATCH_LAST_OFFSET_DELTA_AT, 1, LEN);
     field32(BATCH_RECORD_COUNT_AT, 1, LEN);
@@ -119,7 +119,7 @@ static void a_producers_batch_is_checked_in_order(void) {
     CHECK(check(LEN, &rules) == BATCH_E_SEQUENCE);
     field32(BATCH_BASE_SEQUENCE_AT, 0, LEN);
     CHECK(check(LEN, &rules) == 0);
-    /* Without a walk its header is believed. */
+    /* Without a walk the header is trusted. */
     put_i64(batch + BATCH_MAX_TIMESTAMP_AT, MS + 7);
     batch[LEN - 1] ^= 1;
     scene_seal(batch, LEN);
@@ -129,7 +129,7 @@ static void a_producers_batch_is_checked_in_order(void) {
     CHECK(summary.max_timestamp_delta == -1 && summary.inflated_bytes == 0);
 }
 
-/* A count that no records of so many bytes can have is refused before anything is inflated. */
+/* A count that cannot fit into the bytes is rejected before anything is inflated. */
 static void counts_are_held_against_the_bytes(void) {
     struct batch_rules rules = {.now_ms = MS,
                                 .timestamp_before_max_ms = INT64_MAX,
@@ -193,7 +193,7 @@ static void stamps_keep_the_checksum_right(void) {
     batch_stamp_append_time(batch, LEN, MS + 1);
     CHECK(batch_parse(batch, LEN, &h) == 0 && batch_check_crc(batch, &h) == 0);
     CHECK(h.attributes == BATCH_LOG_APPEND_TIME && h.max_timestamp == MS + 1);
-    /* Another time, or the bit alone, is a change. */
+    /* A different time or only the attribute bit is a change. */
     CHECK(batch_stamp_max_timestamp(batch, LEN, MS + 1));
     CHECK(!batch_stamp_max_timestamp(batch, LEN, MS + 1));
     CHECK(batch_stamp_max_timestamp(batch, LEN, MS + 2));
@@ -203,11 +203,12 @@ static void stamps_keep_the_checksum_right(void) {
     CHECK(batch_check_crc(batch, &h) == BATCH_E_CRC);
 }
 
-/* The marker of a batch with this record, cut to so many of its bytes; its epoch, 99: none. */
+/* Parse the marker of a batch with the first `len` bytes of this record; *epoch is 99 if there
+ * is none. */
 static int marker(const uint8_t *record, size_t len, int32_t *epoch) {
     struct batch_header h;
     size_t whole = scene_batch(batch, record, len, MS, 5, -1);
-    /* What lies behind it is no part of it. */
+    /* Bytes after the record do not belong to it. */
     memset(batch + whole, 2, 64);
     *epoch = 99;
     CHECK(batch_parse(batch, whole, &h) == 0);
@@ -224,7 +225,7 @@ static void a_marker_says_its_type_and_its_epoch(void) {
     record[7] = 3;
     CHECK(marker(record, sizeof record, &epoch) == 0x300);
     record[7] = 0;
-    /* A value that is too short or cut off has no epoch; a key like that makes it no marker. */
+    /* A short or truncated value has no epoch; with a short or truncated key it is no marker. */
     for (size_t len = 0; len < sizeof record - 1; len++) {
         int type = marker(record, len, &epoch);
         CHECK(type == (len < value_at ? -1 : 0) && epoch == 99);
@@ -236,7 +237,7 @@ static void a_marker_says_its_type_and_its_epoch(void) {
     CHECK(marker(record, sizeof record, &epoch) == -1);
     record[key_at] = 100;
     CHECK(marker(record, sizeof record, &epoch) == -1);
-    /* Nor is what is compressed. */
+    /* Nor is a compressed batch. */
     record[key_at] = 8;
     struct batch_header h;
     marker(record, sizeof record, &epoch);
@@ -248,7 +249,7 @@ static void a_marker_says_its_type_and_its_epoch(void) {
 
 /* ---- times ---- */
 
-/* Records at these times after the first. */
+/* Write records at these times after the first. */
 static size_t make_times(const int8_t *after_ms, int count) {
     uint8_t records[64], *to = records;
     for (int i = 0; i < count; i++) {
@@ -283,12 +284,12 @@ static void records_are_found_by_their_times(void) {
 #define MAX(of_len) batch_find_max_timestamp(batch, of_len, inflater, &offset, &ms)
     CHECK(MAX(len - 1) == BATCH_E_SHORT && MAX(16) == BATCH_E_SHORT && offset == -5);
     CHECK(MAX(len) == 1 && offset == 41 && ms == MS + 9);
-    batch[len - 1] = 2; /* a header that is not there */
+    batch[len - 1] = 2; /* a missing header */
     offset = -5;
     CHECK(MAX(len) < 0 && offset == -5 && FIND(MS + 10, 0, len) < 0);
 }
 
-/* ---- encoded anew ---- */
+/* ---- re-encoding ---- */
 
 static void check_recoded(int codec, size_t bytes_max, int64_t inflated_max, int error) {
     static uint8_t first[1 << 12];
@@ -322,7 +323,7 @@ static void a_batch_is_encoded_anew_within_its_limits(void) {
         const size_t len = (size_t)get_i32(batch + BATCH_LENGTH_AT) + BATCH_LOG_OVERHEAD;
         check_recoded(codec, len - 1, 1 << 20, BATCH_E_TOO_LARGE);
         check_recoded(codec, len, 1 << 20, 0);
-        /* Plain it may be no longer than is allowed, nor than may be inflated. */
+        /* Uncompressed, the batch may exceed neither the size limit nor the inflated limit. */
         check_recoded(CODEC_NONE, LEN - 1, 1 << 20, BATCH_E_TOO_LARGE);
         check_recoded(CODEC_NONE, BATCH_HEADER_BYTES - 1, 1 << 20, BATCH_E_TOO_LARGE);
         check_recoded(CODEC_NONE, 1 << 12, RECORD_BYTES - 1, BATCH_E_INFLATE_MAX);
@@ -340,7 +341,7 @@ static void a_batch_is_encoded_anew_within_its_limits(void) {
                            &out_len) == BATCH_E_CODEC);
 }
 
-/* Much more than comes out of an inflater at a time. */
+/* Several times the output that an inflater produces at once. */
 static void a_long_batch_comes_back_as_it_was(void) {
     enum { BYTES = 700001 };
     uint8_t *records = malloc(BYTES), *gzip, *plain;
@@ -354,7 +355,7 @@ static void a_long_batch_comes_back_as_it_was(void) {
     CHECK(plain_len == BYTES && memcmp(plain, records, BYTES) == 0);
     free(plain);
     CHECK(batch_inflate(gzip, &h, BYTES - 1, inflater, &plain, &plain_len) == BATCH_E_INFLATE_MAX);
-    /* Without memory, wherever it runs out. */
+    /* Allocations fail one after the other. */
     int rc = BATCH_E_MEMORY;
     for (long n = 0; rc != 0; n++) {
         CHECK(n < 30 && rc == BATCH_E_MEMORY);

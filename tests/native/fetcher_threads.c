@@ -1,6 +1,6 @@
-/* Fetchers beside everything that the control plane does to them: partitions come and go,
- * connections are lost and made anew, logs are flushed, while a leader of this program answers.
- * Nothing is leaked, and every log holds what the leader sent, in order. */
+/* Fetchers under all operations of the control plane: partitions come and go, connections break
+ * and are replaced, logs are flushed, while this program plays the leader. No memory leaks, and
+ * every log contains the leader's records in order. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -21,7 +21,7 @@ static const uint8_t topic_id[16] = "a topic's own id";
 static struct log *logs[PARTITIONS];
 static struct followed *followed[PARTITIONS];
 
-/* ---- a leader that has one record at every offset ---- */
+/* ---- a leader with one record at every offset ---- */
 
 static bool receive_all(int fd, uint8_t *to, size_t len) {
     while (len > 0) {
@@ -58,12 +58,12 @@ static size_t answer_partition(uint8_t *p, int32_t index, int64_t offset) {
     return (size_t)(p - begin);
 }
 
-/* To the partitions of a full request; a session is never opened. */
+/* Answer the partitions of a full request; sessions are never opened. */
 static size_t answer(const uint8_t *request, size_t len, uint8_t *out) {
     struct cursor c = {request + 8, request + len};
     const uint8_t *skipped;
     cursor_take(&c, (size_t)cursor_i16(&c), &skipped);
-    cursor_take(&c, 1 + HEAD_BYTES, &skipped); /* tags, waits and limits, the session's id */
+    cursor_take(&c, 1 + HEAD_BYTES, &skipped); /* tags, waits and limits, session id */
     (void)cursor_i32(&c);
     uint64_t topics = cursor_uvarint(&c) - 1;
     CHECK(topics <= 1);

@@ -1,11 +1,11 @@
-/* When short answers wait for more, under a clock of the test's own. Exit 0, or 1 with a line on
- * stderr. */
+/* The delay of short responses that wait for more, with a simulated clock. Exits with 0, or with
+ * 1 and a line on stderr. */
 #include "serve/gather.h"
 #include "scenes.h"
 
 enum { BYTES = 10000, MS_MAX = 5 };
 
-/* So many readers are answered in this millisecond. */
+/* Answer this many readers in this millisecond. */
 static void answer_all(struct gather *g, uint32_t readers, int64_t now_ms) {
     for (uint32_t reader = 0; reader < readers; reader++)
         gather_answered(g, reader, BYTES, now_ms);
@@ -49,7 +49,7 @@ static void all_who_wait_wait_for_the_same_moment_and_no_longer_than_the_limit(v
         CHECK(until_ms > now_ms && until_ms <= now_ms + MS_MAX);
         for (; now_ms < until_ms; now_ms++) CHECK(gather_until(&g, now_ms) == until_ms);
     }
-    /* A while after the flood nobody waits. */
+    /* Some time after the flood, no response is delayed. */
     CHECK(gather_until(&g, now_ms + 4 * MS_MAX) == 0);
 }
 
@@ -84,7 +84,7 @@ static void readers_that_have_left_do_not_count(void) {
     CHECK(gather_readers(&g) == 1);
 }
 
-/* Of 900 KB or so: 16 times 200 us, by the model of gather.h. */
+/* For about 900 KB: 16 times 200 us, by the model of gather.h. */
 enum { LONG_BYTES = 920000, LONG_NS = 3200000 };
 
 static void answer_long(struct gather *g, uint32_t readers, int64_t now_ms) {
@@ -98,11 +98,11 @@ static void the_wait_is_what_is_owed_in_whole_milliseconds(void) {
     gather_init(&g, 1000);
     answer_long(&g, GATHER_READERS_MIN, 1000); /* 12.8 ms */
     CHECK(gather_until(&g, 1001) == 1001 + 11 && gather_until(&g, 1011) == 1012);
-    /* What is left of a millisecond is owed beside what comes: 0.8 and 5 times 0.288. */
+    /* The rest of a millisecond is carried over and added to new costs: 0.8 and 5 times 0.288. */
     CHECK(gather_until(&g, 1012) == 0);
     answer_all(&g, 5, 1012);
     CHECK(gather_until(&g, 1013) == 1014);
-    /* Time pays all of it, and no more. */
+    /* Elapsed time pays off the whole debt, but builds no credit. */
     CHECK(gather_until(&g, 1100) == 0);
     answer_long(&g, GATHER_READERS_MIN, 1100);
     CHECK(gather_until(&g, 1101) == 1112);
@@ -113,7 +113,7 @@ static void what_is_owed_has_a_limit(void) {
     gather_init(&g, MS_MAX);
     for (int i = 0; i < 100; i++) answer_long(&g, 64, 1000);
     CHECK(gather_until(&g, 1001) == 1001 + MS_MAX);
-    CHECK(gather_until(&g, 1006) == 1010); /* of 10 ms six are over */
+    CHECK(gather_until(&g, 1006) == 1010); /* six of 10 ms are over */
     CHECK(gather_until(&g, 1010) == 0);
     gather_init(&g, 1);
     answer_long(&g, 64, 1000);

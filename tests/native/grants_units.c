@@ -1,11 +1,11 @@
-/* The rights of many principals on one topic. Exit 0, or 1 with a line on stderr. */
+/* ACLs of many principals on one topic. Exits with 0, or with 1 and a line on stderr. */
 #include "serve/grants.h"
 #include "serve/nodes.h"
 #include "scenes.h"
 
 enum { MANY = 4096, FAR_TOO_MANY = 200000, FIRST = 7 };
 
-/* No topic here has a log, and no broker an address. */
+/* Stubs: no topic here has a log, and no broker an address. */
 void log_retain(struct log *log) { (void)log; }
 void log_release(struct log *log) { (void)log; }
 void nodes_retain(struct nodes *nodes) { (void)nodes; }
@@ -33,7 +33,7 @@ static uint8_t rights_of(struct grants *g, uint32_t principal) {
     return by_id;
 }
 
-/* No two neighbours alike. */
+/* Neighbours always differ. */
 static uint8_t given(uint32_t principal) {
     return principal % 3 == 0 ? GRANT_FOLLOW
            : principal % 3 == 1 ? GRANT_READ

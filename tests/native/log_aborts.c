@@ -1,5 +1,5 @@
-/* Aborted transactions: in memory, in the file of their segment, after a cut and a crash. Usage:
- * log_aborts DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+/* Aborted transactions: in memory, in the segment's file, after a truncation and a crash. Usage:
+ * log_aborts DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "log_one.h"
 
 static struct log_config config;
@@ -10,7 +10,7 @@ static void send_one(int64_t producer, int32_t sequence) {
     CHECK(append(b) == 0);
 }
 
-/* "producer@first" of those that overlap, as a reader gets them. */
+/* Return the overlapping transactions as a reader gets them: "producer@first". */
 static const char *between(int64_t offset, int64_t upper) {
     static char text[1024];
     struct log_aborted_list found;
@@ -37,14 +37,14 @@ static bool told(int64_t offset, int64_t upper, const char *expected) {
     return strcmp(between(offset, upper), expected) == 0;
 }
 
-/* 0: of 1; 1: of 2; 2: abort of 1; 3: of 3, committed at 4; 5: abort of 2; 6: of 1, which 7
- * aborts. */
+/* 0: of 1; 1: of 2; 2: abort of 1; 3: of 3, committed at 4; 5: abort of 2; 6: of 1, aborted by
+ * 7. */
 static void make_aborts(int32_t segment_bytes) {
     config = scene_config(segment_bytes, 100);
     open_one(config);
     send_one(1, 0);
     send_one(2, 0);
-    CHECK(told(0, 2, "")); /* What was not there is looked for again when there may be something. */
+    CHECK(told(0, 2, "")); /* An absent file is looked up again once it may exist. */
     CHECK(append_marker(1, 0, false, 0) == 0);
     CHECK(told(0, 3, "1@0"));
     send_one(3, 0);
@@ -63,8 +63,7 @@ static void check_told(void) {
     CHECK(told(0, 7, "1@0 2@1 1@6") && told(3, 6, "2@1") && told(3, 3, "2@1"));
 }
 
-/* The list is whole up to out->upper, which is where the first transaction begins that is too many.
- */
+/* The list is complete up to out->upper, where the first transaction begins that does not fit. */
 static void bound(void) {
     make_aborts(1 << 20);
     for (int flushed = 0; flushed < 2; flushed++) {
@@ -87,7 +86,7 @@ static void bound(void) {
     let_go();
 }
 
-/* A range ends before the batch that holds the offset. */
+/* A range ends before the batch that contains the offset. */
 static void cut_range(void) {
     make_aborts(1 << 20);
     struct log_range range, shorter;
@@ -113,7 +112,7 @@ static void tell(void) {
     CHECK(log_flush(one) == 0 && played_size(dir, file_of(0, "txnindex")) == 3 * 34);
     check_told();
     leave();
-    /* A clean start takes the file; another makes it anew. */
+    /* A clean start accepts the file; any other rebuilds it. */
     CHECK(open_with(config, from_nothing()) == 0);
     log_advance_high_watermark(one, 8);
     check_told();
@@ -121,7 +120,7 @@ static void tell(void) {
     let_go();
 }
 
-/* Each segment has those whose marker it holds. */
+/* Each segment contains the transactions whose markers it contains. */
 static void tell_of_segments(void) {
     make_aborts(3 * 68);
     CHECK(one->view.segment_count > 2);
@@ -134,7 +133,7 @@ static void tell_of_segments(void) {
         files += size >= 0;
         bytes += size > 0 ? size : 0;
         if (atomic_load(&one->view.segments[i]->sealed))
-            CHECK(one->view.segments[i]->aborted == NULL); /* readers take the file */
+            CHECK(one->view.segments[i]->aborted == NULL); /* readers use the file */
     }
     CHECK(files >= 2 && bytes == 3 * 34);
     check_told();
@@ -144,7 +143,7 @@ static void tell_of_segments(void) {
     let_go();
 }
 
-/* An entry says how far what is stable has come behind it. */
+/* An entry contains the last stable offset after its marker. */
 static void write_entries(void) {
     make_aborts(1 << 20);
     uint8_t e[3 * 34];
@@ -174,7 +173,7 @@ static void cut(void) {
     let_go();
 }
 
-/* Whatever the file says of what lies above the recovery point, the batches know. */
+/* Above the recovery point the batches decide, whatever the file contains. */
 static void make_anew(void) {
     static const uint8_t junk[60] = {9, 9};
     for (int how = 0; how < 6; how++) {
@@ -194,7 +193,7 @@ static void make_anew(void) {
         check_told();
         CHECK(log_flush(one) == 0 && played_size(dir, path) == 3 * 34);
         leave();
-        /* Below it the file is right. */
+        /* Below the recovery point the file is trusted. */
         struct log_checkpoint c = from_nothing();
         c.recovery_point = 8;
         CHECK(open_with(config, c) == 0);
@@ -207,7 +206,7 @@ static void make_anew(void) {
 
 static void fail(void) {
     make_aborts(1 << 20);
-    /* What cannot be remembered is not appended. */
+    /* A batch whose abort cannot be stored in memory is not appended. */
     send_one(4, 0);
     struct segment *s = one->view.segments[0];
     CHECK(s->aborted != NULL && log_flush(one) == 0);
@@ -223,7 +222,7 @@ static void fail(void) {
     CHECK(open_with(config, c) == LOG_E_IO && log_dir_offline(dir));
 }
 
-/* Among 100 of a few producers, those that overlap and no others. */
+/* Among 100 transactions of a few producers, exactly the overlapping ones are found. */
 static void tell_among_many(void) {
     config = scene_config(1 << 20, 100);
     open_one(config);
@@ -247,7 +246,7 @@ static void tell_among_many(void) {
 
 enum { ABORTS = 500, LARGE = 2000000 /* 68 MB of entries */ };
 
-/* Transactions of one record, each aborted: 2i is aborted by 2i + 1. */
+/* Aborted transactions with one record each: 2i is aborted by 2i + 1. */
 static void make_many_aborts(void) {
     config = scene_config(1 << 22, 4096);
     open_one(config);
@@ -258,7 +257,7 @@ static void make_many_aborts(void) {
     CHECK(count_between(0, 2 * ABORTS) == ABORTS);
 }
 
-/* As of a segment with so many aborts. */
+/* Write the file of a segment with this many aborts. */
 static void write_large(void) {
     uint8_t *entries = malloc((size_t)LARGE * 34);
     CHECK(entries != NULL);
@@ -284,7 +283,7 @@ static void read_large(void) {
     let_go();
 }
 
-/* A start does not cut it: it has more than the batches above the recovery point tell. */
+/* A start does not truncate it: it has more entries than the batches above the recovery point. */
 static void load_large(void) {
     make_many_aborts();
     CHECK(log_flush(one) == 0);
@@ -298,7 +297,7 @@ static void load_large(void) {
     let_go();
 }
 
-/* Aborted records must not be taken for committed because their entries cannot be read. */
+/* Aborted records must not look committed because their entries cannot be read. */
 static void read_damaged(void) {
     struct log_aborted_list found;
     for (int how = 0; how < 3; how++) {
@@ -320,14 +319,14 @@ static void read_damaged(void) {
     }
 }
 
-/* A record in the marker's batch that no coordinator writes does not hide the abort. */
+/* A second record in the marker's batch, which no coordinator writes, does not hide the abort. */
 static void replay_long_marker(void) {
     config = scene_config(1 << 20, 100);
     open_one(config);
     send_one(1, 0);
     static uint8_t record[6000] = {0};
     uint8_t *at = record;
-    at += put_uvarint(at, 2 * (sizeof record - 2)); /* zigzag: what follows the length */
+    at += put_uvarint(at, 2 * (sizeof record - 2)); /* zigzag: length of the rest */
     at += 3;                                        /* attributes and both deltas */
     *at++ = 8;                                      /* a key of 4 bytes: version 0, abort */
     at += 4;

@@ -1,5 +1,5 @@
-/* Appends: when a segment rolls, what a full disk takes back, what is answered, who is woken.
- * Usage: log_appends DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+/* Appends: rolls, rollback on a full disk, results, wake-ups. Usage: log_appends DIRECTORY
+ * SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "log_one.h"
 
 static struct log_config config_of(int32_t segment_bytes) {
@@ -15,7 +15,7 @@ static void roll_by_bytes(void) {
     fill(1, 1);
     CHECK(segments_begin("0 2") && played_asked_some_time(dir) == 1);
     CHECK(log_marked(&one->flush.files_marks));
-    /* A batch that is longer than a segment has one for itself. */
+    /* A batch longer than a segment gets its own segment. */
     CHECK(append((struct played_batch){.time = 1, .value_bytes = 300}) == 0);
     CHECK(segments_begin("0 2 3"));
     fill(1, 1);
@@ -23,14 +23,14 @@ static void roll_by_bytes(void) {
     struct log_dir_figures figures;
     log_dir_stats(dir, &figures);
     CHECK(figures.rolls == 3);
-    /* A roll seals: indexes are whole, the producers' state is written. */
+    /* A roll seals the segment: indexes are complete, the producers' state is written. */
     struct segment *s = one->view.segments[0];
     CHECK(atomic_load(&s->sealed) && s->tail == NULL);
     CHECK(played_size(dir, file_of(0, "index")) == 0);
     CHECK(played_size(dir, file_of(0, "timeindex")) == 12);
     CHECK(played_size(dir, file_of(2, "snapshot")) == 10);
     let_go();
-    /* So has the first of a log. */
+    /* The first segment of a log has producer state as well. */
     CHECK(log_dir_rename(dir, "t-0", "before") == 0);
     open_one(config_of(SMALL / 2));
     fill(2, 1);
@@ -48,7 +48,7 @@ static void roll_by_time(void) {
     CHECK(append((struct played_batch){.time = 6001}) == 0 && segments_begin("0 3"));
     CHECK(append((struct played_batch){.time = 7001}) == 0 && segments_begin("0 3"));
     CHECK(append((struct played_batch){.time = 7002}) == 0 && segments_begin("0 3 5"));
-    /* With the broker's own times it is these. */
+    /* With log append time, these times count. */
     config.log_append_time = true;
     log_set_config(one, &config);
     CHECK(append((struct played_batch){.time = 1}) == 0 && segments_begin("0 3 5 6"));
@@ -56,7 +56,7 @@ static void roll_by_time(void) {
     let_go();
 }
 
-/* Of records without a time the segment's own age tells. */
+/* For records without timestamps the segment's own age counts. */
 static void roll_without_times(void) {
     struct log_config config = config_of(1 << 20);
     config.segment_ms = 1000;
@@ -96,11 +96,11 @@ static void roll_within_the_settings(void) {
     struct log_config config = config_of(SMALL);
     config.segment_jitter_ms = 1;
     open_one(config);
-    CHECK(one->view.segment_count == 0); /* not before there is something to append */
+    CHECK(one->view.segment_count == 0); /* not before the first append */
     fill(3, 1);
     CHECK(segments_begin("0 1 2"));
     for (int i = 0; i < 3; i++) CHECK(one->view.segments[i]->jitter_ms == 0);
-    /* What cannot be made is not followed. */
+    /* If the new segment cannot be created, nothing is appended. */
     played_fail(OPENAT, ".log", EMFILE, 2);
     CHECK(append((struct played_batch){.time = 4}) == LOG_E_MEMORY);
     CHECK(segments_begin("0 1 2") && !atomic_load(&one->view.segments[2]->sealed));
@@ -128,7 +128,7 @@ static void write_whole(void) {
     CHECK(read_bytes(0, 1 << 20, &range) == 3 * SMALL && range.next_offset == 3);
     CHECK(atomic_load(&one->view.segments[0]->dirty));
     CHECK(log_size_bytes(one) == 3 * SMALL);
-    /* Nothing of what does not fit stays. */
+    /* A batch that does not fit leaves nothing behind. */
     struct played_fault half = {.skip = 1, .times = 1, .error = ENOSPC, .of = ".log"};
     atomic_store(&one->view.segments[0]->allocated, 5000);
     played.faults[PWRITE] = half;
@@ -146,10 +146,10 @@ static ssize_t tearing_pwrite(int fd, const void *bytes, size_t len, off_t at) {
     return tearing_writes == 2 ? -1 : 0;
 }
 
-/* A write that was torn is cut off again. */
+/* A torn write is truncated. */
 static size_t largest_write, writes;
 static ssize_t noting_pwrite(int fd, const void *from, size_t bytes, off_t at) {
-    writes += bytes > 4096; /* not those of indexes */
+    writes += bytes > 4096; /* index writes do not count */
     largest_write = bytes > largest_write ? bytes : largest_write;
     return pwrite(fd, from, bytes, at);
 }
@@ -158,7 +158,7 @@ static void write_in_pieces(void) {
     enum { RECORD_BYTES = 5 << 19 };
     static uint8_t record[RECORD_BYTES], large[RECORD_BYTES + 100], read[RECORD_BYTES + 100];
     static struct disk disk;
-    open_one(config_of(1 << 20)); /* which leaves nothing to allocate ahead */
+    open_one(config_of(1 << 20)); /* leaves no space to preallocate */
     fill(1, 1);
     disk = *log_dir_disk(dir);
     disk.pwrite = noting_pwrite;
@@ -205,7 +205,7 @@ static void fail_to_write(void) {
     let_go();
 }
 
-/* The file of the last segment is opened again where it was closed meanwhile. */
+/* The last segment's file is reopened after it was closed. */
 static void open_again(void) {
     open_one(config_of(1 << 20));
     fill(1, 1);
@@ -222,7 +222,7 @@ static void open_again(void) {
     let_go();
 }
 
-/* ---- answers ---- */
+/* ---- results ---- */
 
 static struct log_figures figures(void) {
     struct log_figures f;
@@ -253,7 +253,7 @@ static void answer(void) {
     CHECK(append((struct played_batch){.time = 7}) == 0 && appended.append_time_ms == NOW);
     CHECK(get_i64(made + BATCH_MAX_TIMESTAMP_AT) == NOW);
     CHECK(segment_largest_of(one->view.segments[0]).timestamp == NOW);
-    /* A length that is not the batch's own. */
+    /* A length that differs from the batch's. */
     struct batch_summary summary = {0};
     size_t len = played_make(made, (struct played_batch){.time = 7});
     CHECK(batch_parse(made, len, &summary.header) == 0);
@@ -286,7 +286,7 @@ static void answer_again(void) {
     b.sequence = 4;
     b.epoch = -1;
     CHECK(append(b) == LOG_E_EPOCH && figures().produce_failures == 2);
-    /* A batch whose producer cannot be remembered is not appended. */
+    /* A batch whose producer state cannot be stored is not appended. */
     for (int i = 0; i < 2; i++) {
         b = (struct played_batch){.time = 9, .producer = 50 + i};
         CHECK(append(b) == 0);
@@ -300,7 +300,7 @@ static void answer_again(void) {
     let_go();
 }
 
-/* ---- transactions of clients ---- */
+/* ---- clients' transactions ---- */
 
 static int append_verified(struct played_batch b, int64_t last_marker, bool from_zero) {
     struct batch_summary summary = {0};
@@ -321,7 +321,7 @@ static void verify(void) {
     CHECK(append_verified(b, -1, true) == LOG_E_SEQUENCE);
     CHECK(append_verified(b, -1, false) == 0 && log_open_transaction(one) == 0);
     b.sequence = 4;
-    CHECK(append_verified(b, 99, true) == 0); /* open: nothing is asked */
+    CHECK(append_verified(b, 99, true) == 0); /* open: no verification needed */
     CHECK(log_producer_of(one, 7, NOW, &known) && known.transaction_first_offset == 0);
     CHECK(known.epoch == 0 && known.last_marker == -1);
     CHECK(ends_are(0, 0, 2, 2));
@@ -339,7 +339,7 @@ static void verify(void) {
     b.epoch = 0;
     CHECK(append_verified(b, 2, true) == LOG_E_EPOCH);
     CHECK(ends_are(0, 3, 5, 5));
-    /* An abort is told to who reads there, with the offset at which it began. */
+    /* Reads that overlap an abort return it with its first offset. */
     CHECK(append_marker(7, 1, false, 4) == 0 && ends_are(0, 6, 6, 6));
     static const int64_t looks[4][3] = {{0, 6, 1}, {0, 3, 0}, {5, 6, 1}, {6, 7, 0}};
     for (int i = 0; i < 4; i++) {
@@ -352,7 +352,7 @@ static void verify(void) {
     let_go();
 }
 
-/* ---- who is woken, and what is flushed ---- */
+/* ---- wake-ups and flushes ---- */
 
 static int woken(struct mailbox *m) {
     struct message messages[8];
@@ -367,7 +367,7 @@ static void wake(void) {
         waiters[kind] = (struct log_waiter){.mailbox = m, .offset = 1, .wait_for = (uint8_t)kind};
         CHECK(!log_wait(one, &waiters[kind]));
     }
-    CHECK(played_asked(dir) == 1); /* by who waits for the disk */
+    CHECK(played_asked(dir) == 1); /* requested by the waiter */
     fill(1, 1);
     CHECK(woken(m) == 0 && played_asked(dir) == 1);
     fill(1, 1);
@@ -376,7 +376,7 @@ static void wake(void) {
     fill(1, 1);
     CHECK(woken(m) == 0 && played_asked(dir) == 0);
     CHECK(log_wait(one, &waiters[LOG_WAIT_END]) && !waiters[LOG_WAIT_END].linked);
-    /* With others the end alone moves. */
+    /* With other replicas only the end offset advances. */
     CHECK(log_lead_replicas(one, 1, 2) == 0);
     for (int kind = 0; kind < 3; kind++) {
         waiters[kind].offset = 3;
@@ -390,7 +390,7 @@ static void wake(void) {
     let_go();
 }
 
-/* Where the high watermark waits for this leader's flush, whoever else there is. */
+/* The high watermark waits for this leader's flush, whatever other replicas there are. */
 static void hide_unflushed(void) {
     struct mailbox *m = mailbox_new(64);
     struct log_waiter waiter = {.mailbox = m, .wait_for = LOG_WAIT_HIGH_WATERMARK};
@@ -402,12 +402,12 @@ static void hide_unflushed(void) {
     CHECK(!log_wait(one, &waiter) && ends_are(0, 0, 0, 2) && played_asked(dir) == 1);
     CHECK(woken(m) == 0 && log_flush(one) == 0);
     CHECK(woken(m) == 1 && ends_are(0, 2, 2, 2));
-    /* The last stable offset waits with it. */
+    /* The last stable offset waits as well. */
     CHECK(append_verified((struct played_batch){.time = 1, .producer = 8}, -1, true) == 0);
     CHECK(append_marker(7, 0, true, 3) == 0 && ends_are(0, 2, 2, 4));
     CHECK(log_flush(one) == 0 && ends_are(0, 4, 4, 4));
     drop_asked();
-    /* The setting is live, and what consumers have read stays readable. */
+    /* The setting can change at run time, and records that were visible stay visible. */
     fill(1, 1);
     config.flushed_records_only = false;
     log_set_config(one, &config);
@@ -418,10 +418,11 @@ static void hide_unflushed(void) {
     CHECK(ends_are(0, 6, 6, 6) && played_asked(dir) == 0);
     fill(1, 1);
     CHECK(ends_are(0, 6, 6, 7) && played_asked(dir) == 1);
-    /* A new term does not show them either. */
+    /* A new leader epoch does not expose them either. */
     CHECK(log_become_leader(one, 1, 1) == 0 && ends_are(0, 6, 6, 7) && played_asked(dir) == 1);
     CHECK(log_flush(one) == 0 && ends_are(0, 7, 7, 7));
-    /* Nor does a leader whose metadata names no other replica, or one that counts without disk. */
+    /* Nor does a leader without other replicas in its metadata, or one that counts unflushed
+     * records. */
     for (uint32_t others = 0; others <= 1; others++) {
         struct log_replica named = {.broker = 2, .epoch = 7, .in_sync = true, .maximal = true};
         int32_t epoch = 2 + (int32_t)others;
@@ -435,7 +436,7 @@ static void hide_unflushed(void) {
         CHECK(ends_are(0, end, end, end + 1) && played_asked(dir) == 1);
         CHECK(log_flush(one) == 0 && ends_are(0, end + 1, end + 1, end + 1));
     }
-    /* A follower has no consumers that wait for its disk. */
+    /* A follower's consumers do not wait for its disk. */
     drop_asked();
     log_become_follower(one, 4);
     log_set_config(one, &config);
@@ -456,10 +457,10 @@ static void ask_for_flushes(void) {
     fill(2, 1);
     CHECK(played_asked(dir) == 0);
     CHECK(append((struct played_batch){.records = 1, .time = 1}) == 0 && played_asked(dir) == 1);
-    /* Refused ones ask for nothing. */
+    /* Rejected batches request no flush. */
     CHECK(append_as((struct played_batch){.time = 1}, 9) == LOG_E_NOT_LEADER);
     CHECK(played_asked(dir) == 0);
-    /* A replica counts with what is on its disk: others wait for it. */
+    /* A replica counts with its flushed records, so other brokers wait for its flush. */
     config.flush_messages = INT64_MAX;
     config.flush_before_fetch = true;
     log_set_config(one, &config);

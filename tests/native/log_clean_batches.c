@@ -1,5 +1,5 @@
-/* What compaction keeps of one batch, and which transactions it knows as aborted. Usage:
- * log_clean_batches DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+/* Records that compaction retains in one batch, and the transactions that it treats as aborted.
+ * Usage: log_clean_batches DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "log/clean.h"
 #include "log_played.h"
 
@@ -15,7 +15,7 @@ static struct clean_batch_facts facts;
 static struct clean_work work;
 static struct clean_kept kept;
 
-/* `value` NULL: a tombstone; `key` NULL: none. */
+/* Add a record. `value` NULL: a tombstone; `key` NULL: no key. */
 static void add(const char *key, const char *value, int64_t time_delta) {
     uint8_t body[512];
     size_t n = 0, key_len = key == NULL ? 0 : strlen(key),
@@ -87,7 +87,7 @@ static void keep_the_newest(void) {
     CHECK(clean() == 0 && kept.read == 3 && kept.kept == 2);
     CHECK(made().record_count == 2 && made().max_timestamp == TIME + 10);
     CHECK(made().base_timestamp == TIME && made().attributes == 0);
-    /* Each record is there as it was, behind the one before. */
+    /* Each record is unchanged and follows its predecessor. */
     CHECK(memcmp(kept.bytes + 61, bytes + 61, 9) == 0);
     CHECK(kept.len == bytes_len - 9 && memcmp(kept.bytes + 70, bytes + 79, 9) == 0);
     newest("a", BASE + 100);
@@ -133,7 +133,7 @@ static void let_tombstones_age(void) {
     CHECK(clean() == 0 && kept.kept == 2 && made().attributes == BATCH_DELETE_HORIZON);
     CHECK(made().base_timestamp == 5000 + RETENTION && made().max_timestamp == TIME + 7);
     CHECK(made().record_count == 2);
-    /* The records' times are what they were. */
+    /* The records' times are unchanged. */
     int64_t offset, time;
     struct batch_header of = made();
     CHECK(batch_find_timestamp(kept.bytes, kept.len, TIME + 6, 0, work.inflater, &offset, &time) ==
@@ -164,7 +164,7 @@ static void drop_what_was_aborted(void) {
 static void let_markers_age(void) {
     add("mark", "1", 0);
     seal(BATCH_TRANSACTIONAL | BATCH_CONTROL, TIME);
-    newest("mark", 1000); /* no key of the log */
+    newest("mark", 1000); /* not a key of the log */
     rules.now_ms = 5000;
     CHECK(clean() == 0 && kept.bytes == bytes && kept.kept == 1);
     facts.empty_marker = true;
@@ -184,7 +184,7 @@ static void let_markers_age(void) {
     CHECK(made().attributes == (BATCH_TRANSACTIONAL | BATCH_CONTROL));
 }
 
-/* Records that cannot be: length, times, offsets, key and value. */
+/* Invalid records: length, times, offsets, key and value. */
 static void refuse_records(void) {
     static const struct {
         uint8_t bytes[8];
@@ -208,7 +208,7 @@ static void refuse_records(void) {
         int mapped = clean_map(&map, bytes, &h, 0, 1 << 20, &work);
         CHECK(mapped == (cases[i].result == 0 ? 1 : BATCH_E_RECORD));
     }
-    /* Offsets as far as a batch can reach. */
+    /* The largest offset delta of a batch. */
     static const struct {
         uint8_t delta[5];
         bool holds;

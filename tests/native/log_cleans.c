@@ -1,5 +1,5 @@
-/* Compaction, call by call: what a pass keeps and counts, and what is there when a call of it
- * fails. Usage: log_cleans DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+/* Compaction, call by call: retained records, statistics, and the state after a failed call.
+ * Usage: log_cleans DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "log/log_clean.h"
 #include "log_one.h"
 
@@ -8,7 +8,8 @@ enum { CONTENT_BYTES = 4096, DAY = 86400000 };
 static struct log_config config;
 static const char *where;
 
-/* One record for each letter: a large one has the value, a small one is its tombstone. */
+/* Make a batch with one record per letter: upper case has the value, lower case is its
+ * tombstone. */
 static size_t make_keyed(uint8_t *p, const char *keys, const char *value, int64_t time) {
     uint8_t records[1024];
     size_t n = 0;
@@ -66,7 +67,7 @@ static size_t describe(const uint8_t **p, const struct batch_header *h, char *te
     return (size_t)n;
 }
 
-/* "offset:key=value" of all that can be read, and the segments. */
+/* Return "offset:key=value" of all readable records, and the segments. */
 static const char *content(void) {
     static char text[CONTENT_BYTES];
     static uint8_t bytes[1 << 16];
@@ -95,7 +96,7 @@ static const char *content(void) {
 static struct log_clean_rules rules;
 static struct log_clean_figures figures;
 
-/* A whole pass in steps of so many bytes. */
+/* Run a whole pass in steps of this many bytes. */
 static int pass(int64_t step_bytes, size_t map_slots) {
     struct keymap map;
     struct log_clean *c;
@@ -120,7 +121,7 @@ static void begin_log(void) {
     open_one(config);
 }
 
-/* Three sealed segments and the writable one. */
+/* Three sealed segments and the active one. */
 static void make_three(void) {
     begin_log();
     put("ABC", "one", 10);
@@ -138,7 +139,7 @@ static void make_three(void) {
 static const char *const CLEANED =
     "[0 9] 3:D=one 4:A=two 5:B=- 6:E=two 7:C=three 8:F=three 9:A=last";
 
-/* ---- what a pass finds ---- */
+/* ---- the survey before a pass ---- */
 
 static void look(void) {
     struct log_clean_look l;
@@ -152,13 +153,13 @@ static void look(void) {
     log_clean_look(one, &rules, &l);
     CHECK(l.clean_bytes == first && l.dirty_bytes == second + third && l.first_dirty == 4);
     CHECK(l.first_dirty_timestamp == 30);
-    rules.first_dirty = 5; /* amid a segment, that is dirty whole */
+    rules.first_dirty = 5; /* inside a segment, which is dirty as a whole */
     log_clean_look(one, &rules, &l);
     CHECK(l.clean_bytes == first && l.dirty_bytes == second + third && l.first_dirty == 5);
     rules.first_dirty = 100;
     log_clean_look(one, &rules, &l);
     CHECK(l.dirty_bytes == 0 && l.first_dirty == 9 && l.first_dirty_timestamp == -1);
-    /* Young ones wait, and so does what follows them; what is clean is looked at again. */
+    /* Recent segments wait, and so do all later ones; clean segments are surveyed again. */
     rules.first_dirty = 0;
     rules.min_compaction_lag_ms = NOW - 40;
     log_clean_look(one, &rules, &l);
@@ -192,7 +193,7 @@ static void clean(int64_t step_bytes) {
     CHECK(played_size(dir, file_of(4, "log")) == -1 && played_size(dir, file_of(7, "log")) == -1);
     CHECK(played_size(dir, file_of(0, "timeindex")) > 0 && !s->removed);
     CHECK(log_flushed_offset(one) >= 9 && ends_are(0, 10, 10, 10));
-    /* What is clean is not mapped again; nothing changes. */
+    /* Clean segments are not mapped again; nothing changes. */
     rules.first_dirty = 9;
     CHECK(pass(step_bytes, 100) == 1 && strcmp(content(), CLEANED) == 0);
     put("X", "y", 80);
@@ -207,7 +208,7 @@ static void clean(int64_t step_bytes) {
 static void clean_in_one(void) { clean(1 << 30); }
 static void clean_in_steps(void) { clean(0); }
 
-/* As many neighbours as fit one segment are joined. */
+/* As many neighbours are merged as fit into one segment. */
 static void join(void) {
     make_three();
     int64_t first = one->view.segments[0]->bytes, second = one->view.segments[1]->bytes,
@@ -226,7 +227,7 @@ static void join(void) {
     leave();
 }
 
-/* A map that is full ends the pass before the batch that it has no room for. */
+/* A full map ends the pass before the batch that does not fit. */
 static void fill_the_map(void) {
     make_three();
     CHECK(pass(1 << 30, 5) == 0 && figures.end_offset < 9 && figures.end_offset > 0);
@@ -236,13 +237,13 @@ static void fill_the_map(void) {
     const char *left = strchr(content(), ' ');
     CHECK(strcmp(left, strchr(CLEANED, ' ')) == 0);
     leave();
-    /* One batch with more keys than that would stop every pass. */
+    /* A single batch with more keys than that would stop every pass. */
     make_three();
     CHECK(pass(1 << 30, 3) == LOG_E_MEMORY);
     leave();
 }
 
-/* A tombstone stays for a while, from the pass on that saw it first. */
+/* A tombstone stays for a while, counted from the first pass that sees it. */
 static void bury(void) {
     make_three();
     CHECK(pass(1 << 30, 100) == 0);
@@ -274,7 +275,7 @@ static void refuse(void) {
     struct log_clean *c;
     CHECK(keymap_init(&map, 100 * KEYMAP_SLOT_BYTES, 0.9));
     CHECK(log_clean_begin(one, &map, &rules, &c) == 0 && log_clean_step(c, 0) == 1);
-    CHECK(log_truncate(one, 8, -1) == 0); /* what it read is no more */
+    CHECK(log_truncate(one, 8, -1) == 0); /* the data it read no longer exists */
     int result;
     while ((result = log_clean_step(c, 0)) == 1) {}
     CHECK(result == LOG_E_WOULD_BLOCK);
@@ -289,7 +290,8 @@ static void refuse(void) {
     let_go();
 }
 
-/* The last batch of a new segment stays, empty: so the next goes on where it ends. */
+/* The last batch of a new segment stays, possibly empty, so that the next segment continues
+ * there. */
 static void keep_the_end(void) {
     begin_log();
     put("A", "one", 10);
@@ -308,7 +310,7 @@ static void keep_the_end(void) {
     leave();
 }
 
-/* A segment of which everything stays is not written again. */
+/* A segment without removable records is not rewritten. */
 static void leave_alone(void) {
     struct stat before, after;
     begin_log();
@@ -326,7 +328,7 @@ static void leave_alone(void) {
     leave();
 }
 
-/* What an open transaction holds back is not cleaned, nor what follows it. */
+/* Segments with an open transaction are not cleaned, nor any later ones. */
 static void wait_for_transactions(void) {
     struct log_clean_look l;
     begin_log();
@@ -354,7 +356,7 @@ static void wait_for_transactions(void) {
         short_of.starved_after = after;
         short_of.starved = 1;
         int result = log_clean_begin(one, &map, &rules, &c);
-        /* Nothing that it needs is missing later. */
+        /* A pass that succeeds has all the memory it needed. */
         CHECK((result == 0) == (short_of.starved == 1) && (result == 0 || result == LOG_E_MEMORY));
         short_of.starved = 0;
         failed += result != 0;
@@ -379,7 +381,7 @@ static void end_with_the_log(void) {
     let_go();
 }
 
-/* Damage stays where it is, byte for byte, with an empty batch before it when that one went. */
+/* Damage stays byte for byte, preceded by an empty batch if the batch before it is removed. */
 static void keep_damage(void) {
     static uint8_t old[4096], fresh[4096];
     begin_log();
@@ -412,7 +414,7 @@ static void keep_damage(void) {
 
 /* ---- faults ---- */
 
-/* A pass that something was short for is made anew, and leaves the same. */
+/* A pass that lacked a resource is repeated with the same result. */
 static void clean_short(void) {
     static const struct {
         enum played_call call;
@@ -431,7 +433,7 @@ static void clean_short(void) {
             }
             bool met = played.faults[shorts[i].call].times < shorts[i].times;
             played_heal();
-            /* Names that change half are another thing: see below. */
+            /* Partly replaced files are a separate case: see below. */
             if (!log_dir_offline(dir)) CHECK(strcmp(content(), CLEANED) == 0);
             bool offline = log_dir_offline(dir);
             CHECK(!offline || shorts[i].call == RENAMEAT);
@@ -467,7 +469,7 @@ static void clean_starved(void) {
     }
 }
 
-/* Whatever fails for good, a start finds each key's newest value, once. */
+/* After any permanent failure, a start finds each key's newest value exactly once. */
 static void clean_broken(void) {
     static const enum played_call calls[] = {OPENAT, PREAD,    PWRITE,   FTRUNCATE,
                                              FSYNC,  RENAMEAT, FDATASYNC, UNLINKAT};

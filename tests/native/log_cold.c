@@ -1,6 +1,6 @@
-/* What is not in the page cache, and what is forgotten of it when its reader has gone on. The scene
- * says which bytes are resident. Usage: log_cold DIRECTORY SCENE. Exit 0, or 1 with a line on
- * stderr. Linked with --wrap of syscall and posix_fadvise. */
+/* Reads of data outside the page cache, and its removal from the cache after the reader has
+ * moved on. The scene defines which bytes are resident. Usage: log_cold DIRECTORY SCENE. Exits
+ * with 0, or with 1 and a line on stderr. Linked with --wrap of syscall and posix_fadvise. */
 #include <stdarg.h>
 #include <sys/syscall.h>
 
@@ -12,12 +12,12 @@
 
 enum { PAGE = 4096, APPENDED = 120 };
 
-/* Bytes in [from, to) are resident, unless the kernel cannot tell. */
+/* Bytes in [from, to) are resident, unless the kernel cannot report it. */
 static struct {
     int64_t from, to;
     bool silent;
 } resident;
-/* What was forgotten: that many bytes, the first and where the last one ends. */
+/* Bytes dropped from the cache: their number, the first one, and the end of the last call. */
 static int64_t forgotten, forgotten_from, forgotten_to;
 
 long __real_syscall(long number, ...);
@@ -49,7 +49,7 @@ int __wrap_posix_fadvise(int fd, off_t at, off_t len, int advice) {
     return 0;
 }
 
-/* In a file that grows as it is written: no worker takes room for it meanwhile. */
+/* Append without preallocation by a worker. */
 static void append_some(void) {
     fill(1, 0);
     atomic_store(&one->view.segments[0]->allocated, INT64_MAX);
@@ -57,7 +57,7 @@ static void append_some(void) {
         CHECK(append((struct played_batch){.time = i, .value_bytes = 4000}) == 0);
 }
 
-/* The next range of a reader at `*offset`; whether some of it came from the disk. */
+/* Read the next range at `*offset`; return true if part of it came from disk. */
 static bool read_on(int64_t *offset, int32_t bytes_max) {
     struct log_range range;
     CHECK(log_read(one, *offset, LOG_BOUND_END, bytes_max, true, &range) == 0 && range.length > 0);
@@ -81,7 +81,7 @@ static void forget_what_was_read_in(void) {
     let_go();
 }
 
-/* Where its next range begins there is nothing that is read from the cache alone. */
+/* The next range starts with a read from disk, never from the cache only. */
 static void leave_its_next_range_to_a_worker(void) {
     uint8_t bytes[APPENDED * PAGE];
     int64_t offset = 0;
@@ -96,7 +96,7 @@ static void leave_its_next_range_to_a_worker(void) {
     let_go();
 }
 
-/* What is appended while a reader is on its way is in the cache, for those at the end. */
+/* Records appended during the read stay in the cache for tailing readers. */
 static void keep_what_is_appended(void) {
     int64_t offset = 0;
     open_one(scene_config(1 << 26, 4096));
@@ -123,14 +123,14 @@ static void keep_what_was_resident(void) {
     cold_sweep(&dir->cold, true);
     CHECK(forgotten_from == 128 << 10 && forgotten_to == log_size_bytes(one));
     forgotten = forgotten_to = 0;
-    /* The other way round: it comes to what is resident. */
+    /* The opposite case: the reader reaches resident data. */
     resident.from = 256 << 10;
     resident.to = INT64_MAX;
     offset = 0;
     while (offset < APPENDED) (void)read_on(&offset, 50000);
     cold_sweep(&dir->cold, true);
     CHECK(forgotten == 256 << 10 && forgotten_to == 256 << 10);
-    /* All of it: nothing is read from the disk. */
+    /* All of it is resident: no disk reads. */
     resident.from = forgotten = offset = 0;
     while (offset < APPENDED) CHECK(!read_on(&offset, 50000));
     CHECK(atomic_load(&dir->cold.live) == 0 && forgotten == 0);
@@ -149,7 +149,7 @@ static void forget_nothing_blindly(void) {
     let_go();
 }
 
-/* A reader for which no stream is free leaves no reference to the segment. */
+/* A reader that finds no free stream keeps no reference to the segment. */
 static void read_with_all_streams_busy(void) {
     int64_t offset = 0;
     open_one(scene_config(1 << 26, 4096));

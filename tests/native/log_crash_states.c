@@ -1,6 +1,6 @@
-/* The table that outlives a process: what is found there, and which slots it has. Usage:
- * log_crash_states DIRECTORY SCENE; the directory is in a tmpfs, where tables can be had. Exit 0,
- * or 1 with a line on stderr. */
+/* The crash state table, which outlives its process: the entries found there, and its slots.
+ * Usage: log_crash_states DIRECTORY SCENE; the directory is in a tmpfs, because tables need one.
+ * Exits with 0, or with 1 and a line on stderr. */
 #include <dirent.h>
 
 #include "log/crash_state.h"
@@ -12,7 +12,7 @@ static dev_t device;
 
 static struct crash_state *begin(void) { return crash_state_new(dir_fd, where); }
 
-/* A file that has been as it is since so many seconds. */
+/* Return the stat of a file that has been unchanged for this many seconds. */
 static struct stat file_of(uint64_t inode, int64_t seconds_ago) {
     struct stat st;
     memset(&st, 0, sizeof st);
@@ -35,7 +35,7 @@ static bool finds(struct crash_state *w, uint64_t inode, struct crash_state_foun
     return crash_state_find(w, &st, out);
 }
 
-/* The one file of a table here: its size, and its name below the folder. */
+/* Return the size of the only table file here, and its name below the folder. */
 static off_t table(char name[300]) {
     DIR *entries = opendir(where);
     struct dirent *entry;
@@ -43,7 +43,7 @@ static off_t table(char name[300]) {
     name[0] = 0;
     while ((entry = readdir(entries)) != NULL) {
         if (strncmp(entry->d_name, "pylog-", 6) != 0) continue;
-        CHECK(name[0] == 0); /* one, and none in the making */
+        CHECK(name[0] == 0); /* a single file, and no temporary one */
         snprintf(name, 300, "%s/%s", where, entry->d_name);
         CHECK(stat(name, &st) == 0 && (st.st_mode & 0777) == 0600);
     }
@@ -51,7 +51,7 @@ static off_t table(char name[300]) {
     return st.st_size;
 }
 
-/* What a process left that was killed is found by the next. */
+/* A process finds the entries of the killed one. */
 static void find(void) {
     struct crash_state_found found;
     struct crash_state *w = begin();
@@ -73,7 +73,7 @@ static void find(void) {
     CHECK(!crash_state_find(next, &other, &found) && crash_state_take(next, &other) == NULL);
     CHECK(!crash_state_find(NULL, &other, &found) && crash_state_take(NULL, &other) == NULL);
     CHECK(crash_state_found_count(NULL) == 0);
-    /* And by the one after that, also what nobody took. */
+    /* So does the one after it, including entries that were never taken. */
     struct crash_state *third = begin();
     CHECK(crash_state_found_count(third) == 9 && finds(third, 90, &found) && found.bytes == 1090);
     crash_state_free(third);
@@ -89,7 +89,7 @@ static void find(void) {
     crash_state_free(NULL);
 }
 
-/* The newest entry of a file counts, and none of another clock or of no file. */
+/* The newest entry of a file counts; entries with another clock or without a file do not. */
 static void believe(void) {
     struct crash_state_found found;
     struct crash_state *w = begin();
@@ -105,7 +105,7 @@ static void believe(void) {
     CHECK(crash_state_found_count(next) == 3 && finds(next, 5, &found) && found.bytes == 200);
     CHECK(!finds(next, 6, &found) && finds(next, 7, &found) && found.bytes == 500);
     CHECK(finds(next, 8, &found) && found.base_offset == 0 && found.bytes == 0);
-    /* After a fault of the disk nothing does. */
+    /* After a disk fault no entry counts. */
     crash_state_void(next);
     crash_state_void(NULL);
     struct crash_state *third = begin();
@@ -131,16 +131,16 @@ static void grow(void) {
         }
         CHECK(table(name) == 4096 + 64 * sizes[i].room);
     }
-    /* The next begins with room for what it found, in chunks. */
+    /* The next table starts with space for the entries found, in chunks. */
     struct crash_state *next = begin();
     CHECK(crash_state_found_count(next) == 257 && table(name) == 4096 + 64 * 320);
-    /* Of a file that is known the slot is its entry's, once. */
+    /* A known file gets the slot of its entry, once. */
     struct stat st = file_of(1100, 0);
     struct crash_state_slot *slot = crash_state_take(next, &st);
     struct crash_state_slot *again = crash_state_take(next, &st);
     CHECK(atomic_load(&slot->inode) == 1100 && atomic_load(&slot->base_offset) == 100);
     CHECK(again != slot && atomic_load(&again->inode) == 0);
-    /* One that is given back is empty, and the next that is taken. */
+    /* A returned slot is empty and is reused first. */
     crash_state_give_back(next, slot);
     CHECK(atomic_load(&slot->inode) == 0);
     crash_state_give_back(next, NULL);
@@ -179,7 +179,7 @@ static void copy_table(const char *from, const char *name, mode_t mode, off_t by
     int in = open(from, O_RDONLY), out = open(to, O_RDWR | O_CREAT | O_TRUNC, 0600);
     ssize_t n = read(in, buffer, sizeof buffer);
     CHECK(n > 0 && pwrite(out, buffer, (size_t)n, 0) == n && ftruncate(out, bytes) == 0);
-    /* Of a directory that is not there. */
+    /* Of a directory that does not exist. */
     CHECK(pwrite(out, "/none/at/all", 13, 40) == 13);
     CHECK(fchmod(out, mode) == 0);
     close(in);
@@ -193,7 +193,8 @@ static bool is_there(const char *name) {
     return lstat(path, &st) == 0;
 }
 
-/* Tables of directories that are gone are removed, unless they are another's or no tables. */
+/* Tables of deleted directories are removed, unless they belong to another process or are no
+ * tables. */
 static void sweep(void) {
     char name[300], ours[64], other[600];
     unsigned user = (unsigned)geteuid();
@@ -216,7 +217,7 @@ static void sweep(void) {
     (void)w;
 }
 
-/* Without memory there is none, and nobody finds one that is not kept up to date. */
+/* Without memory there is no table, and no process finds an outdated one. */
 static void starve(void) {
     struct crash_state *w = begin();
     record(w, 5, 100, 10);

@@ -1,5 +1,5 @@
-/* A log directory: its small files, its faults, the room on its disk and what is removed later.
- * Usage: log_directories DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+/* A log directory: its small files, faults, free space, and delayed removals. Usage:
+ * log_directories DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "log_played.h"
 #include "thread/mailbox.h"
 
@@ -32,7 +32,7 @@ static void tell_shortages(void) {
     CHECK(log_dir_failure(dir, &call) == 0 && call == NULL);
     CHECK(log_dir_give_up(dir, EACCES) && log_dir_offline(dir) && shortages(&last) == 8);
     CHECK(log_dir_failure(dir, &call) == EACCES && strcmp(call, "checkpoint") == 0);
-    /* The first failure is the one that is told. */
+    /* The first failure is reported. */
     CHECK(log_dir_error(dir, EIO, "pread") == LOG_E_IO);
     CHECK(log_dir_failure(dir, &call) == EACCES && strcmp(call, "checkpoint") == 0);
     CHECK(log_dir_failure(dir, NULL) == EACCES);
@@ -63,14 +63,14 @@ static void read_files(void) {
     }
     played_fail(PREAD, "small", EIO, 1);
     CHECK(log_dir_read_file(dir, "small", 10, &bytes, &len) == -EIO);
-    played_shorten(PREAD, "small", 0); /* cut meanwhile */
+    played_shorten(PREAD, "small", 0); /* truncated during the read */
     CHECK(log_dir_read_file(dir, "small", 10, &bytes, &len) == -EIO);
     short_of.starved = 1;
     CHECK(log_dir_read_file(dir, "small", 10, &bytes, &len) == -ENOMEM);
     played_write(dir, "small", "", 0);
     CHECK(log_dir_read_file(dir, "small", 0, &bytes, &len) == 0 && len == 0);
     free(bytes);
-    CHECK(!log_dir_offline(dir)); /* That is for the caller to decide. */
+    CHECK(!log_dir_offline(dir)); /* The caller decides. */
 }
 
 static void write_files(void) {
@@ -91,7 +91,7 @@ static void write_files(void) {
     played_shorten(PWRITE, "small.tmp", 8);
     CHECK(log_dir_write_file(dir, "small", "third one", 9, true) == -ENOSPC);
     CHECK(played_size(dir, "small") == 6 && played_size(dir, "small.tmp") == -1);
-    /* In this order: a name that is on disk has its contents. */
+    /* The order guarantees that a name on disk has its contents. */
     played_note();
     CHECK(log_dir_write_file(dir, "small", "third one", 9, true) == 0);
     const char *synced = strstr(played.notes, "fsync"), *named = strstr(played.notes, "rename");
@@ -100,10 +100,10 @@ static void write_files(void) {
 }
 
 static void open_files(void) {
-    /* Nothing is at rest here that could make room. */
+    /* No idle descriptor can be closed. */
     played_fail(OPENAT, "small", EMFILE, 3);
     CHECK(log_dir_open(dir, "small", O_RDWR | O_CREAT) == -1 && errno == EMFILE);
-    CHECK(played.faults[OPENAT].times == 1); /* once more with the lock, and no more */
+    CHECK(played.faults[OPENAT].times == 1); /* one more attempt with the lock */
     played_heal();
     int fd = log_dir_open(dir, "small", O_RDWR | O_CREAT);
     CHECK(fd >= 0 && fcntl(fd, F_GETFD) == FD_CLOEXEC);
@@ -128,7 +128,7 @@ static void sync_names(void) {
     CHECK(strcmp(call, "fsync") == 0);
 }
 
-/* ---- room ---- */
+/* ---- free space ---- */
 
 static struct log *open_log(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
@@ -152,7 +152,7 @@ static void take_room(void) {
     short_of.free_blocks = 5000;
     CHECK(look() == 5000 && atomic_load(&dir->room_bytes) == 5000);
     CHECK(atomic_load(&dir->room_look_bytes) == 3750);
-    /* Without a reserve nobody asks. */
+    /* Without a reserve nothing is checked. */
     CHECK(log_take_room(log, 6000) && atomic_load(&dir->under_way_bytes) == 6000);
     CHECK(log_dir_may_allocate(dir, 1 << 30));
     log_give_room(log, 6000);
@@ -160,7 +160,7 @@ static void take_room(void) {
     log_dir_set_reserve(dir, 1000);
     CHECK(look() == 5000 && atomic_load(&dir->room_bytes) == 4000);
     CHECK(log_dir_may_allocate(dir, 4000) && !log_dir_may_allocate(dir, 4001));
-    /* Down to three quarters nobody looks again; then what is under way counts. */
+    /* Until a quarter of the space is used, it is not checked again; then pending bytes count. */
     short_of.free_blocks = 4500;
     CHECK(log_take_room(log, 1000) && atomic_load(&dir->room_bytes) == 3000);
     CHECK(log_take_room(log, 1) && atomic_load(&dir->room_bytes) == 2499);
@@ -189,7 +189,7 @@ static void refuse_the_large(void) {
     CHECK(!log_take_room(log, 5000) && atomic_load(&dir->refused_bytes) == 2001);
     short_of.free_blocks = 2500;
     CHECK(!log_take_room(log, 1600) && atomic_load(&dir->refused_bytes) == 1600);
-    /* What is as large as what was refused is not looked at before there is room for that. */
+    /* After a rejection, requests of that size wait until enough space exists for them. */
     short_of.free_blocks = 9000;
     CHECK(!log_take_room(log, 1600));
     short_of.free_blocks = 2599;
@@ -224,7 +224,7 @@ static void order_removals(void) {
     played_write(dir, "b/two", "1", 1);
 }
 
-/* Ends as a directory that goes: removals run then, whatever their time. */
+/* End with the directory's removal, which runs all pending removals. */
 static void check_removed(const char *path) {
     struct stat st;
     char name[512];
@@ -234,9 +234,9 @@ static void check_removed(const char *path) {
     CHECK(stat(name, &st) != 0);
 }
 
-/* ---- whom the flusher's threads hear ---- */
+/* ---- wake-ups of the flusher's threads ---- */
 
-/* Of the last sleep that has an end; under the directory's flush_lock. */
+/* The end of the last bounded sleep; under the directory's flush_lock. */
 static int64_t slept_until_ms;
 
 int __real_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *lock,
@@ -277,9 +277,9 @@ static void wake_flusher(void) {
     short_of.free_blocks = 3000;
     log_dir_set_reserve(dir, 1000);
     CHECK(look() == 3000);
-    usleep(10000); /* They sleep. */
+    usleep(10000); /* They are asleep. */
     await_removal("now", 0);
-    /* Room that is refused wants what waits for its time, and so does a look that finds none. */
+    /* Rejected space and a check that finds none both trigger pending removals. */
     await_removal("later", 600000);
     CHECK(!log_take_room(log, 2001));
     while (played_size(dir, "later") >= 0) usleep(500);
@@ -290,7 +290,7 @@ static void wake_flusher(void) {
     short_of.free_blocks = 3000;
     CHECK(look() == 3000 && log_dir_short_of_space(dir));
     while (played_size(dir, "much later") >= 0) usleep(500);
-    /* A failure is told to all who wait. */
+    /* All waiters are notified of a failure. */
     CHECK(log_become_leader(log, 0, 1) == 0);
     struct log_waiter w = {.mailbox = m, .offset = 5, .wait_for = LOG_WAIT_END};
     CHECK(!log_wait(log, &w));
@@ -301,7 +301,7 @@ static void wake_flusher(void) {
     log_release(log);
 }
 
-/* ---- what a start finds ---- */
+/* ---- recovery at a start ---- */
 
 static void sweep(const char *path) {
     static const char *const left[] = {"t-0.0123456789abcdef0123456789abcdef-delete",
@@ -348,7 +348,7 @@ static void open_directories(const char *path) {
     log_dir_free(NULL);
 }
 
-/* ---- damages that were noted ---- */
+/* ---- recorded damage ---- */
 
 static void take_damages(void) {
     CHECK(mkdirat(dir->fd, "t-0", 0755) == 0);
@@ -367,7 +367,7 @@ static void take_damages(void) {
     CHECK(out[0].offset == 103 && out[LOG_DAMAGES_MAX - 4].offset == 99 + LOG_DAMAGES_MAX);
     CHECK(log_dir_take_damages(dir, out, 5) == 0);
     log_dir_stats(dir, &figures);
-    /* 1027 in turns: 343 cut, 342 dropped, 342 kept. */
+    /* 1027 alternating entries: 343 truncated, 342 dropped, 342 retained. */
     CHECK(figures.damages_cut == 685 && figures.damages_kept == 342 && figures.bytes_cut == 6850);
     segment_release(s);
     segment_home_release(home);

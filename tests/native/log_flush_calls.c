@@ -1,5 +1,5 @@
-/* Flushes: what they bring to disk, in which order, and what is promised when a call fails. Usage:
- * log_flush_calls DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+/* Flushes: the files they sync, their order, and the guarantees after a failed call. Usage:
+ * log_flush_calls DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "log_one.h"
 
 enum { MANY = 40 };
@@ -14,7 +14,7 @@ static int noted(const char *line) {
     return count;
 }
 
-/* In the notes. */
+/* Return true if `line` precedes `other` in the notes. */
 static bool before(const char *line, const char *other) {
     const char *a = strstr(played.notes, line), *b = strstr(played.notes, other);
     return a != NULL && b != NULL && a < b;
@@ -31,9 +31,10 @@ static void bring_all_to_disk(void) {
     played_note();
     CHECK(log_flush(one) == 0 && log_flushed_offset(one) == 10 && log_recovery_point(one) == 10);
     CHECK(atomic_load(&one->flush.last_flush_ms) > 0);
-    /* Three files, the indexes of two, and the producers' state where the last two begin. */
+    /* Three log files, the indexes of two, and the producer snapshots at the last two base
+     * offsets. */
     CHECK(noted("\nsync ") == 3 + 4 + 2);
-    CHECK(noted("fsync ") == 3); /* epochs, the log's directory, the directory of all */
+    CHECK(noted("fsync ") == 3); /* epochs, the log's directory, the parent directory */
     CHECK(before("\nsync ", "fsync ") && atomic_load(&s->flush_done));
     CHECK(atomic_load(&s->allocated) == 0 && !atomic_load(&s->dirty));
     CHECK(atomic_load(&one->view.segments[1]->flush_done));
@@ -41,7 +42,7 @@ static void bring_all_to_disk(void) {
     CHECK(!atomic_load(&one->view.segments[2]->dirty));
     CHECK(!log_marked(&one->flush.files_marks) && !log_marked(&one->flush.epochs_marks));
     CHECK(played_size(dir, "t-0/leader-epoch-checkpoint") == 8);
-    /* There is nothing else to do. */
+    /* Nothing is left to flush. */
     played_note();
     CHECK(log_flush(one) == 0 && played.notes[0] == 0);
     fill(1, 1000);
@@ -62,7 +63,7 @@ static void bring_all_to_disk(void) {
     let_go();
 }
 
-/* More segments than one round takes. */
+/* More segments than one round flushes. */
 static void bring_many_segments(void) {
     open_one(config_of(SMALL));
     fill(150, 1000);
@@ -78,7 +79,7 @@ static void close_what_is_too_many(void) {
     open_one(config_of(SMALL));
     log_dir_set_open_files(dir, 2);
     fill(10, 1000);
-    CHECK(dir->open_count == 10); /* What is not on disk stays open. */
+    CHECK(dir->open_count == 10); /* Unflushed files stay open. */
     CHECK(log_flush(one) == 0 && dir->open_count == 2);
     let_go();
 }
@@ -92,7 +93,7 @@ static void fail_to_flush(void) {
     struct message message;
     struct log_waiter w = {.mailbox = m, .offset = 3, .wait_for = LOG_WAIT_FLUSHED};
     CHECK(!log_wait(one, &w));
-    played_fail(FDATASYNC, ".log", ENOSPC, 1); /* whatever the reason */
+    played_fail(FDATASYNC, ".log", ENOSPC, 1); /* for any reason */
     CHECK(log_flush(one) == LOG_E_IO && log_flushed_offset(one) == 3);
     const char *call;
     CHECK(log_dir_failure(dir, &call) == ENOSPC && strcmp(call, "fdatasync") == 0);
@@ -121,7 +122,7 @@ static void fail_to_flush_indexes(void) {
     let_go();
 }
 
-/* Small files that there is no room for hold the recovery point, and nothing else. */
+/* Small files without space hold back the recovery point, and nothing else. */
 static void hold_the_point(void) {
     open_one(config_of(1 << 20));
     fill(3, 1000);
@@ -151,7 +152,7 @@ static void hold_the_point(void) {
     let_go();
 }
 
-/* Indexes without room wait in memory for a later flush. */
+/* Indexes without space wait in memory for a later flush. */
 static void wait_for_room(void) {
     open_one(config_of(8 * SMALL));
     played_fail(PWRITE, "000.index", ENOSPC, 2);
@@ -205,14 +206,14 @@ static void flush_few(void) {
 static void flush_many(void) {
     dir->syncfs_silent = NULL;
     open_many(12, config_of(4 * SMALL));
-    for (int i = 0; i < 12; i++) append_to(i, i == 5 ? 6 : 2); /* one with two segments */
+    for (int i = 0; i < 12; i++) append_to(i, i == 5 ? 6 : 2); /* log 5 has two segments */
     log_abandon(logs[7]);
     log_hold_point(logs[8], 0);
     uint32_t syncs = played.counts[FDATASYNC];
     CHECK(log_dir_flush(dir) == 0 && played.counts[SYNCFS] == 1);
     for (int i = 0; i < 12; i++)
         CHECK(log_flushed_offset(logs[i]) == (i == 5 ? 6 : i == 7 ? 0 : 2));
-    /* 5: two files, two indexes; 8: one file. */
+    /* Log 5: two files, two indexes; log 8: one file. */
     CHECK(played.counts[FDATASYNC] == syncs + 6);
     CHECK(log_recovery_point(logs[8]) == 2 && atomic_load(&logs[5]->view.segments[0]->flush_done));
     for (int i = 0; i < 12; i++)
@@ -231,7 +232,7 @@ static void flush_many(void) {
     let_go_many(12);
 }
 
-/* Where one sync does not tell of what failed each is synced by itself. */
+/* If syncfs may miss errors, each file is synced by itself. */
 static void flush_each(void) {
     dir->syncfs_silent = "the test says so";
     CHECK(strcmp(log_dir_syncfs_silent(dir), "the test says so") == 0);
@@ -239,7 +240,7 @@ static void flush_each(void) {
     for (int i = 0; i < 12; i++) append_to(i, 2);
     CHECK(log_dir_flush(dir) == 0 && played.counts[SYNCFS] == 0);
     for (int i = 0; i < 12; i++) CHECK(log_flushed_offset(logs[i]) == 2);
-    /* One that is refused keeps nobody from theirs. */
+    /* A log whose flush fails does not affect the others. */
     for (int i = 0; i < 12; i++) append_to(i, 1);
     for (int i = 0; i < 12; i++) log_mark(&logs[i]->flush.files_marks);
     played_fail(OPENAT, "m-4/.", EMFILE, 3);
@@ -283,7 +284,7 @@ static int counting_syncfs(int fd) {
     return 0;
 }
 
-/* Its threads take what was asked for, and end. */
+/* The threads flush the requested logs, and end. */
 static void run_flusher(void) {
     struct flusher *f = &dir->flusher;
     static struct disk disk;
@@ -313,7 +314,7 @@ static void flush_what_was_asked(void) {
     CHECK(log_dir_flush(dir) == 0);
     for (int i = 0; i < 31; i++) append_to(i, 1);
     for (int i = 0; i < 31; i += 2) flusher_ask(logs[i]);
-    flusher_ask(logs[0]); /* once is enough */
+    flusher_ask(logs[0]); /* a second request is merged */
     CHECK(atomic_load(&logs[0]->references) == 2);
     log_dir_stats(dir, &figures);
     uint64_t groups = figures.flush_groups;
@@ -343,20 +344,20 @@ static void flush_large_groups(void) {
     for (int i = 0; i < 34; i++) append_to(i, 1);
     CHECK(log_dir_flush(dir) == 0);
     drop_asked();
-    for (int i = 0; i < 34; i++) append_to(i, i == 20 ? 6 : 1); /* one needs more than that */
+    for (int i = 0; i < 34; i++) append_to(i, i == 20 ? 6 : 1); /* log 20 needs more */
     log_hold_point(logs[21], 0);
     drop_asked();
     for (int i = 0; i < 34; i++) flusher_ask(logs[i]);
     run_flusher();
     CHECK(whole_syncs == 1);
-    /* 20: two files and two indexes; 21: one file. */
+    /* Log 20: two files and two indexes; log 21: one file. */
     CHECK(data_syncs >= 4 && data_syncs <= 6);
     for (int i = 0; i < 34; i++) {
         CHECK(log_flushed_offset(logs[i]) == (i == 20 ? 7 : 2));
         CHECK(log_recovery_point(logs[i]) == log_flushed_offset(logs[i]));
         CHECK(atomic_load(&logs[i]->references) == 1 && !logs[i]->queue.flushing);
     }
-    /* While one sync is slow it is not used; smaller groups never use it. */
+    /* A slow syncfs is not used; smaller groups never use it. */
     for (int i = 0; i < 34; i++) append_to(i, 1);
     drop_asked();
     atomic_store(&dir->flusher.syncfs_skips, 2);
@@ -378,7 +379,7 @@ static void flush_large_groups(void) {
     let_go_many(34);
 }
 
-/* Files, names and epochs of new logs by one sync, and what is too many is closed. */
+/* One sync covers files, names and epochs of new logs, and surplus files are closed. */
 static void relieve(void) {
     dir->syncfs_silent = NULL;
     open_many(34, config_of(1 << 20));
@@ -388,7 +389,7 @@ static void relieve(void) {
     CHECK(!log_lacks_files(logs[33]));
     append_to(30, 1);
     CHECK(atomic_load(&dir->full) && !log_lacks_files(logs[30]) && log_lacks_files(logs[33]));
-    CHECK(atomic_load(&logs[30]->references) == 1); /* nobody waits for it in the flusher's queue */
+    CHECK(atomic_load(&logs[30]->references) == 1); /* it is not in the flusher's queue */
     run_flusher();
     CHECK(whole_syncs == 1 && data_syncs == 0 && !atomic_load(&dir->flusher.relief_wanted));
     for (int i = 0; i < 31; i++) {
@@ -401,7 +402,7 @@ static void relieve(void) {
     log_dir_set_open_files(dir, 100);
 }
 
-/* A directory that failed: all who wait are told, nothing is synced. */
+/* A failed directory: all waiters are notified, and nothing is synced. */
 static void fail_all(void) {
     struct mailbox *m = mailbox_new(64);
     struct message messages[8];
@@ -427,7 +428,7 @@ static void fail_all(void) {
 
 static _Atomic int syncs;
 static _Atomic bool other_ended;
-/* As a kernel that tells of a failure once, to whoever comes first. */
+/* Like a kernel that reports a failure only once, to the first caller. */
 static int telling_syncfs(int fd) {
     (void)fd;
     if (atomic_fetch_add(&syncs, 1) > 0) return 0;
@@ -442,7 +443,7 @@ static void *flush_besides(void *result) {
     return NULL;
 }
 
-/* Two sync the directory at a time: what could not be written counts for neither. */
+/* Two threads sync the directory at the same time: a failed write counts for neither. */
 static void fail_both(void) {
     static struct disk disk;
     dir->syncfs_silent = NULL;
@@ -460,7 +461,7 @@ static void fail_both(void) {
     let_go_many(12);
 }
 
-/* Removals whose time has come go; on a disk that is nearly full all of them. */
+/* Due removals are executed; on a nearly full disk all removals. */
 static void remove_what_is_due(void) {
     for (int hurry = 0; hurry < 2; hurry++) {
         for (int i = 0; i < 4; i++) {
@@ -488,7 +489,7 @@ static int refusing_openat(int folder, const char *path, int flags, mode_t mode)
     return -1;
 }
 
-/* Threads that sleep hear of what is asked, and try again what was refused. */
+/* Sleeping threads wake up for new requests, and retry rejected ones. */
 static void flush_soon(void) {
     struct mailbox *m = mailbox_new(8);
     struct message message;
@@ -497,7 +498,7 @@ static void flush_soon(void) {
     disk.openat = refusing_openat;
     open_one(config_of(1 << 20));
     fill(1, 1000);
-    usleep(5000); /* They sleep. */
+    usleep(5000); /* They are asleep. */
     struct log_waiter w = {.mailbox = m, .offset = 0, .wait_for = LOG_WAIT_FLUSHED};
     CHECK(!log_wait(one, &w));
     while (mailbox_take(m, &message, 1) == 0) usleep(500);

@@ -1,19 +1,19 @@
-/* Batches that are appended together, those that a leader sent, and bytes that are none. Usage:
- * log_followers DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+/* Batches appended as a group, batches from a leader, and bytes that are no batches. Usage:
+ * log_followers DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "log_one.h"
 
 static struct log_config config_of(int32_t segment_bytes) {
     return scene_config(segment_bytes, 100);
 }
 
-/* ---- together ---- */
+/* ---- groups ---- */
 
 enum { PARTS = 6, ROOM = 400 };
 static uint8_t bytes[PARTS * ROOM];
 static struct batch_summary summaries[PARTS];
 static struct log_group_part parts[PARTS];
 
-/* Behind the others in memory, or with a gap before it. */
+/* Place a batch directly after the others in memory, or after a gap. */
 static void put(int i, bool gap, struct played_batch b) {
     uint8_t *at = i == 0 ? bytes : parts[i - 1].batch + parts[i - 1].len + gap;
     memset(&summaries[i], 0, sizeof summaries[i]);
@@ -38,12 +38,12 @@ static bool got(int i, int64_t base, int64_t last) {
 static void write_together(void) {
     open_one(config_of(1 << 20));
     for (int i = 0; i < 3; i++) put(i, false, (struct played_batch){.time = i, .records = 2});
-    CHECK(writes_for(3) == 2); /* the first of a segment says when that begins */
+    CHECK(writes_for(3) == 2); /* the first batch sets the segment's start time */
     for (int i = 0; i < 3; i++) CHECK(got(i, 2 * i, 2 * i + 1));
     for (int i = 0; i < 3; i++) put(i, false, (struct played_batch){.time = i, .producer = i + 1});
     CHECK(writes_for(3) == 1 && log_end_offset(one) == 9);
     for (int i = 0; i < 3; i++) CHECK(got(i, 6 + i, 6 + i));
-    /* So do the same producer's that go on; those that lie apart come one after the other. */
+    /* Consecutive batches of one producer share a write; batches with gaps need one write each. */
     for (int i = 0; i < 3; i++)
         put(i, false, (struct played_batch){.time = i, .producer = i == 1 ? 9 : 8,
                                             .sequence = i == 2});
@@ -73,7 +73,7 @@ static void answer_each(void) {
     put(0, false, (struct played_batch){.time = 1, .producer = 4});
     put(1, false, (struct played_batch){.time = 1, .producer = 5, .sequence = 0});
     CHECK(writes_for(2) == 1 && got(0, 1, 1) && got(1, 2, 2));
-    /* There already; out of order; of another length; good. */
+    /* Duplicate; out of order; of another length; good. */
     put(0, false, (struct played_batch){.time = 1, .producer = 4});
     put(1, false, (struct played_batch){.time = 1, .producer = 5, .sequence = 9});
     put(2, false, (struct played_batch){.time = 1});
@@ -85,7 +85,7 @@ static void answer_each(void) {
     struct log_figures f;
     log_figures_take(one, &f);
     CHECK(f.produce_requests == 7 && f.produce_failures == 2 && f.batches_in == 4);
-    /* All but the first of a group that goes on. */
+    /* All but the first batch of a continuing group. */
     put(0, false, (struct played_batch){.time = 1});
     put(1, false, (struct played_batch){.time = 1, .producer = 4});
     put(2, false, (struct played_batch){.time = 1, .producer = 6});
@@ -117,7 +117,7 @@ static void roll_between(void) {
     CHECK(writes_for(6) >= 3 && segments_begin("0 4") && log_end_offset(one) == 7);
     for (int i = 0; i < 6; i++) CHECK(got(i, 1 + i, 1 + i));
     CHECK(played_asked(dir) == 1);
-    /* A segment that cannot be made is refused to those that need it. */
+    /* If a segment cannot be created, only the batches that need it are rejected. */
     played_fail(OPENAT, "008.log", ENOSPC, 1);
     for (int i = 0; i < 2; i++) put(i, false, (struct played_batch){.time = i});
     CHECK(writes_for(2) == 1 && got(0, 7, 7) && parts[1].result == LOG_E_FULL);
@@ -131,7 +131,7 @@ static ssize_t tight_pwrite(int fd, const void *from, size_t len, off_t at) {
     return -1;
 }
 
-/* Where there is no room for all there may be some for each. */
+/* If the group does not fit, single batches may. */
 static void write_alone_when_short(void) {
     open_one(config_of(1 << 20));
     fill(1, 1);
@@ -142,7 +142,8 @@ static void write_alone_when_short(void) {
     log_append_group(one, parts, 3, NOW);
     for (int i = 0; i < 3; i++) CHECK(got(i, 1 + i, 1 + i));
     CHECK(played_size(dir, file_of(0, "log")) == 4 * SMALL);
-    /* One that cannot be remembered is not there, and ends those it was written with. */
+    /* A batch whose producer cannot be stored is missing, and so are all batches written with
+     * it. */
     disk.pwrite = played_pwrite;
     log_dir_set_disk(dir, &disk);
     for (int i = 0; i < 3; i++) put(i, false, (struct played_batch){.time = i, .producer = i + 20});
@@ -157,7 +158,7 @@ static void write_alone_when_short(void) {
     let_go();
 }
 
-/* ---- what a leader sent ---- */
+/* ---- batches from a leader ---- */
 
 static void begin_to_follow(struct log_checkpoint checkpoint) {
     CHECK(open_with(config_of(1 << 20), checkpoint) == 0);
@@ -185,7 +186,7 @@ static void take_as_it_is(void) {
     CHECK(log_append_as_follower(one, made, len, NOW, &taken) == LOG_E_CORRUPT && taken == 0);
     made[16] = 1;
     CHECK(log_append_as_follower(one, made, len, NOW, &taken) == LOG_E_CORRUPT);
-    /* Two, of which the second is cut short, and one behind which a wrong one follows. */
+    /* Two batches, the second truncated; then one followed by an invalid one. */
     len = played_make(made, (struct played_batch){.base = 9, .time = 1});
     size_t both = len + played_make(made + len, (struct played_batch){.base = 10, .time = 1});
     CHECK(log_append_as_follower(one, made, both - 1, NOW, &taken) == 0 && taken == len);
@@ -204,7 +205,7 @@ static void take_as_it_is(void) {
     let_go();
 }
 
-/* A segment's offsets reach as far as its index can say. */
+/* A segment's offset range is limited by its index format. */
 static void follow_far(void) {
     size_t taken;
     begin_to_follow(from_nothing());
@@ -216,7 +217,7 @@ static void follow_far(void) {
     CHECK(segments_begin("0 2147483648"));
     CHECK(follow((struct played_batch){.base = 2 * end - 1, .time = 1}, &taken) == 0);
     CHECK(segments_begin("0 2147483648") && log_end_offset(one) == 2 * end);
-    /* Out of reach of the end: the next begins with the batch, and so does the log's end. */
+    /* Beyond that range from the end, the batch starts a new segment and sets the log's end. */
     CHECK(follow((struct played_batch){.base = 3 * end, .time = 1}, &taken) == 0);
     CHECK(segments_begin("0 2147483648 6442450944") && log_end_offset(one) == 3 * end + 1);
     CHECK(follow((struct played_batch){.base = 3 * end + 1, .time = 1, .records = INT32_MAX},
@@ -225,14 +226,14 @@ static void follow_far(void) {
     let_go();
 }
 
-/* A start may lie within a batch, which a copy has whole. */
+/* The log start may lie inside a batch, which a replica stores completely. */
 static void begin_within(void) {
     size_t taken;
     struct log_checkpoint c = from_nothing();
     c.log_start_offset = 12;
     begin_to_follow(c);
     CHECK(ends_are(12, 12, 12, 12) && segments_begin(""));
-    /* What cannot be written leaves it as it was. */
+    /* A failed write leaves the log unchanged. */
     played_fail(OPENAT, "010.log", ENOSPC, 1);
     CHECK(follow((struct played_batch){.base = 10, .time = 1, .records = 5}, &taken) == LOG_E_FULL);
     CHECK(ends_are(12, 12, 12, 12) && segments_begin("") && log_flushed_offset(one) == 12);

@@ -1,6 +1,6 @@
-/* Batches appended together beside the same batches one by one, to two logs that must be alike to
- * the last byte. Usage: log_groups DIRECTORY alike|writes|threads SEED. Exit 0, or 1 with a line on
- * stderr. */
+/* Group appends compared with the same single appends, to two logs that must be identical to the
+ * last byte. Usage: log_groups DIRECTORY alike|writes|threads SEED. Exits with 0, or with 1 and
+ * a line on stderr. */
 #include <errno.h>
 #include <pthread.h>
 #include <sys/stat.h>
@@ -19,7 +19,7 @@ enum {
 };
 
 static uint64_t state;
-static _Atomic off_t room_to = INT64_MAX; /* of a file: what would lie above has no room */
+static _Atomic off_t room_to = INT64_MAX; /* file size limit: writes beyond it fail */
 static _Atomic int writes;
 
 static uint32_t random_below(uint32_t n) {
@@ -36,7 +36,7 @@ static ssize_t full_pwrite(int fd, const void *bytes, size_t len, off_t at) {
     return -1;
 }
 
-/* Where a log is: each has a directory of its own. */
+/* A log with its own directory. */
 struct place {
     struct iopool *pool;
     struct log_dir *dir;
@@ -65,7 +65,7 @@ static void close_place(struct place *p) {
     iopool_free(p->pool);
 }
 
-/* A batch of some records, mostly the next of its producer. Its bytes. */
+/* Make a batch of some records, mostly the next one of its producer; return its size. */
 static size_t make_batch(uint8_t *at, struct batch_summary *summary, int32_t *next, int64_t time) {
     uint8_t record[RECORD_MAX] = {0};
     int64_t producer = (int64_t)random_below(PRODUCERS + 2) - 1;
@@ -75,7 +75,7 @@ static size_t make_batch(uint8_t *at, struct batch_summary *summary, int32_t *ne
         sequence = next[producer];
         uint32_t kind = random_below(12);
         if (kind == 0) sequence = (int32_t)((sequence + INT64_C(7)) & INT32_MAX); /* a gap */
-        if (kind == 1 && sequence > 0) sequence -= 1; /* perhaps again */
+        if (kind == 1 && sequence > 0) sequence -= 1; /* possibly a duplicate */
         if (kind > 0 && sequence == next[producer])
             next[producer] = (int32_t)(((int64_t)sequence + records) & INT32_MAX);
     }
@@ -109,7 +109,7 @@ static void append_both(struct log *together, struct log *apart, int32_t *next, 
     for (uint32_t i = 0; i < count; i++) {
         size_t len = make_batch(one + used, &summaries[i], next, now + random_below(50));
         parts[i] = (struct log_group_part){one + used, len, &summaries[i], 1, {0}, {0}};
-        used += len + (random_below(6) == 0 ? 5 : 0); /* not always right behind each other */
+        used += len + (random_below(6) == 0 ? 5 : 0); /* sometimes with a gap */
     }
     memcpy(other, one, used);
     log_append_group(together, parts, count, now);
@@ -152,9 +152,9 @@ static void alike(const char *path) {
     for (int i = 0; i < 2; i++) close_place(&places[i]);
 }
 
-/* ---- how many writes ---- */
+/* ---- number of writes ---- */
 
-/* Sequences of one producer that come together, the last of which is -1. */
+/* Consecutive sequences of one producer, ended by -1. */
 struct sent {
     int writes;
     int32_t sequences[6];
@@ -164,9 +164,9 @@ struct sent {
 static void count_writes(const char *path) {
     static const struct sent all[] = {
         {1, {0, 1, 2, 3, -1}, {0, 0, 0, 0}},
-        /* Again, and then on: what is known is not written. */
+        /* Repeated, then continued: duplicates are not written. */
         {1, {2, 3, 4, 5, -1}, {0, 0, 0, 0}},
-        /* What has no predecessor is refused, and so is who counts on it. */
+        /* A batch without its predecessor is rejected, and so is the one that follows it. */
         {1, {6, 8, 9, -1}, {0, LOG_E_SEQUENCE, LOG_E_SEQUENCE}},
         {2, {7, 9, 8, 9, -1}, {0, LOG_E_SEQUENCE, 0, 0}},
         {2, {10, 10, 11, -1}, {0, 0, 0}},
@@ -189,7 +189,7 @@ static void count_writes(const char *path) {
                                                    {0}};
             used += len;
         }
-        /* The first batch of a segment goes alone: its time is the segment's. */
+        /* The first batch of a segment is written by itself: its time is the segment's. */
         int expected = all[n].writes + (n == 0);
         writes = 0;
         log_append_group(place.log, parts, count, NOW);
@@ -203,7 +203,7 @@ static void count_writes(const char *path) {
     close_place(&place);
 }
 
-/* ---- beside each other ---- */
+/* ---- concurrent threads ---- */
 
 static void *append(void *argument) {
     struct log *log = argument;
@@ -237,7 +237,7 @@ static void threads(const char *path) {
     for (int i = 0; i < APPENDERS; i++)
         CHECK(pthread_create(&appenders[i], NULL, append, place.log) == 0);
     const int64_t end = (int64_t)APPENDERS * ROUNDS * 4;
-    for (int64_t at = 0; at < end;) { /* who reads meanwhile sees whole batches, in order */
+    for (int64_t at = 0; at < end;) { /* concurrent reads see whole batches, in order */
         struct log_range range;
         uint8_t bytes[4096];
         CHECK(log_read(place.log, at, LOG_BOUND_HIGH_WATERMARK, sizeof bytes, true, &range) == 0);

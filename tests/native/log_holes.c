@@ -1,10 +1,10 @@
-/* Damage amid a log: where holes begin and end, who passes over them, what is told. Usage:
- * log_holes DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+/* Damage in a log: the boundaries of holes, readers that skip them, and reports. Usage:
+ * log_holes DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "log_one.h"
 
 static struct log_config config;
 
-/* Twenty small batches in one segment, all on disk, and then left. */
+/* Twenty small batches in one segment, all flushed, then abandoned. */
 static void make_log(void) {
     config = scene_config(1 << 20, 3 * SMALL);
     open_one(config);
@@ -25,7 +25,7 @@ static struct segment *segment_of(void) {
 static struct log_damage damages[8];
 static uint32_t take_damages(void) { return log_dir_take_damages(dir, damages, 8); }
 
-/* The holes of a segment: [position, end), offsets below and behind. */
+/* Check a hole of a segment: positions [position, end), offsets before and after. */
 static void check_hole(struct segment *s, int64_t from, int64_t position, int64_t end,
                        int64_t offset, int64_t next) {
     struct segment_hole hole;
@@ -42,7 +42,7 @@ static void find_holes(void) {
     change(5, BATCH_MAGIC_AT, "\7", 1);
     change(11, BATCH_MAGIC_AT, "\7", 1);
     change(12, BATCH_MAGIC_AT, "\7", 1);
-    /* Who may not wait does not search. */
+    /* A caller that must not block does not search. */
     CHECK(segment_hole_at(s, 5 * SMALL, true, &hole) == -EAGAIN);
     CHECK(segment_hole_at(s, 5 * SMALL, false, &hole) == 1);
     CHECK(hole.position == 5 * SMALL && hole.end == 6 * SMALL && hole.offset == 5);
@@ -83,7 +83,7 @@ static void forget_holes(void) {
     let_go();
 }
 
-/* What a header says that cannot be leads no further than to the next good batch. */
+/* An impossible header field leads no further than to the next valid batch. */
 static void find_where_it_leads(void) {
     static const struct {
         int at;
@@ -105,7 +105,7 @@ static void find_where_it_leads(void) {
         CHECK(hole.position == 9 * SMALL && hole.end == 10 * SMALL);
         CHECK(hole.offset == 9 && hole.next_offset == 10);
         CHECK(take_damages() == 1 && damages[0].why == wrong[i].why);
-        /* Readers before it are sent what is before it, and those behind what is behind. */
+        /* Reads before the hole end there, and reads after it start after it. */
         struct log_range range;
         CHECK(read_bytes(3, 1 << 20, &range) == 6 * SMALL && range.next_offset == 9);
         CHECK(read_bytes(9, 1 << 20, &range) == LOG_E_CORRUPT);
@@ -161,7 +161,7 @@ static void fail_to_find(void) {
     let_go();
 }
 
-/* A start keeps what lies below its recovery point, damaged or not, and cuts what lies above. */
+/* A start keeps damage below the recovery point and truncates damage above it. */
 static void start_with_holes(void) {
     struct log_checkpoint c = from_nothing();
     make_log();

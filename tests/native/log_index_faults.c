@@ -1,8 +1,8 @@
-/* The indexes of one segment that is cut, or whose files meet faults. Usage: log_index_faults
- * DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+/* The indexes of one segment after truncations and file faults. Usage: log_index_faults
+ * DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "log_index_scenes.h"
 
-/* Cuts the segment before its batch number `keep`. */
+/* Truncate the segment before its batch number `keep`. */
 static void cut_to(int keep) {
     segment_index_truncate(s, 100 + keep, keep * BATCH);
     atomic_store(&s->bytes, keep * BATCH);
@@ -14,7 +14,7 @@ static void check_entries(uint32_t offsets, uint32_t times) {
     CHECK(segment_index_entries(s, true) == times);
 }
 
-/* Entries at and above the cut go: 3, 6, 9 ... have one. */
+/* Entries at and above the truncation are removed: 3, 6, 9 ... have one. */
 static void cut_in_memory(void) {
     for (int keep = 0; keep <= 10; keep++) {
         begin(100, INTERVAL);
@@ -42,7 +42,7 @@ static void cut_in_files(void) {
         CHECK(!s->index_lost);
         end();
     }
-    /* Times that follow are held against those that are left. */
+    /* Later times are compared with the remaining entries. */
     begin_sealed(10);
     cut_to(7);
     s->since_entry_bytes = INTERVAL + 1;
@@ -73,7 +73,7 @@ static void cut_in_both(void) {
     }
 }
 
-/* A branch has the files too: it keeps them, and here they are made anew. */
+/* A hard link shares the files: it keeps them, and here they are rebuilt. */
 static void cut_shared(void) {
     begin_sealed(10);
     CHECK(linkat(dir->fd, path_of("index"), dir->fd, "t-0/branch", 0) == 0);
@@ -84,7 +84,7 @@ static void cut_shared(void) {
     CHECK(played_size(dir, path_of("timeindex")) == 24);
     end();
     CHECK(unlinkat(dir->fd, "t-0/branch", 0) == 0);
-    /* What cannot be read is begun anew, in the files too. */
+    /* An unreadable index is restarted, in the files too. */
     begin_sealed(10);
     reopen(true);
     CHECK(cut_file("index", 9));
@@ -92,7 +92,7 @@ static void cut_shared(void) {
     check_entries(0, 0);
     CHECK(!s->index_lost && s->last_indexed_time == INT64_MIN);
     end();
-    /* A file that is gone stays away. */
+    /* A deleted file is not re-created. */
     begin_sealed(10);
     CHECK(floor_of(105) == 3 * BATCH);
     CHECK(unlinkat(dir->fd, path_of("index"), 0) == 0);
@@ -101,7 +101,7 @@ static void cut_shared(void) {
     end();
 }
 
-/* ---- whoever finishes a segment before a flush ---- */
+/* ---- completing the index before a flush ---- */
 
 static void finish(void) {
     begin(100, INTERVAL);
@@ -119,7 +119,7 @@ static void finish(void) {
     CHECK(s->tail == NULL && segment_index_finish(s) == 0);
     check_all(20);
     end();
-    /* Removed meanwhile, with its files: that is no fault of the disk. */
+    /* A segment removed with its files is no disk fault. */
     begin(100, INTERVAL);
     fill(100, 20);
     s->removed = true;
@@ -129,7 +129,7 @@ static void finish(void) {
     played_fail(OPENAT, ".index", ENOENT, 2);
     CHECK(segment_index_finish(s) == -ENOENT);
     end();
-    /* What was cut behind the segment's back is made anew, also when entries wait for it. */
+    /* An index file truncated externally is rebuilt, even if entries are waiting for it. */
     begin_sealed(20);
     CHECK(floor_of(119) == 18 * BATCH);
     CHECK(cut_file("index", 8));
@@ -148,7 +148,7 @@ static void finish(void) {
 
 static void probe(void) {
     int64_t found;
-    /* Interrupted is not failed. */
+    /* An interrupted read is retried. */
     begin_sealed(20);
     change("index", 20, "\0\0\0\1", 4);
     CHECK(segment_index_floor(s, 109, false, &found) == 0);
@@ -156,7 +156,7 @@ static void probe(void) {
     played_fail(PREAD, "index", EINTR, 1);
     CHECK(segment_index_floor(s, 110, false, &found) == 0 && found == 9 * BATCH);
     CHECK(!log_dir_offline(dir));
-    /* Who wrote it in between does not matter; who cannot open it now, neither. */
+    /* It does not matter who rewrote the file in between, nor if it cannot be opened now. */
     change("index", 20, "\0\0\0\1", 4);
     played_fail(OPENAT, "index", EACCES, 2);
     CHECK(segment_index_floor(s, 110, false, &found) == 0 && found == 9 * BATCH);
@@ -182,13 +182,13 @@ static void fail_to_make(void) {
     end();
 }
 
-/* Where the index's pages would have to be read, who may not wait is told so. */
+/* If the index's pages are not in memory, a non-blocking lookup returns EAGAIN. */
 static void evicted(void) {
     int64_t found;
     begin(100, INTERVAL);
     fill(100, 3 * 1030);
     short_of.evicted = true;
-    CHECK(segment_index_floor(s, 3000, true, &found) == 0); /* of the writable end: just written */
+    CHECK(segment_index_floor(s, 3000, true, &found) == 0); /* of the active end: just written */
     seal();
     CHECK(segment_index_floor(s, 3000, false, &found) == 0 && found == 2898 * BATCH);
     CHECK(segment_index_floor(s, 3000, true, &found) == -EAGAIN);
@@ -203,7 +203,7 @@ static void evicted(void) {
     end();
 }
 
-/* Without memory there is no entry, and the batch is found by a scan. */
+/* Without memory there is no entry, and a scan finds the batch. */
 static void starved(void) {
     begin(100, INTERVAL);
     fill(100, 3);

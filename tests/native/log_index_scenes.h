@@ -1,4 +1,4 @@
-/* One segment whose batches are known, and what its indexes answer. */
+/* One segment with known batches, and the expected results of its indexes. */
 #ifndef PYLOG_LOG_INDEX_SCENES_H
 #define PYLOG_LOG_INDEX_SCENES_H
 
@@ -32,7 +32,7 @@ static inline void end(void) {
     segment_home_release(home);
 }
 
-/* Behind the others; whether it got an entry. */
+/* Append a batch; return true if it got an index entry. */
 static inline bool add(struct played_batch b) {
     uint8_t bytes[1 << 13];
     struct batch_header h;
@@ -45,13 +45,13 @@ static inline bool add(struct played_batch b) {
     return added;
 }
 
-/* `count` batches of one record from `offset` on, a millisecond apart. */
+/* Append `count` batches of one record from `offset` on, a millisecond apart. */
 static inline void fill(int64_t offset, int count) {
     for (int i = 0; i < count; i++)
         add((struct played_batch){.base = offset + i, .time = offset + i, .value_bytes = VALUE});
 }
 
-/* Sealed, with all entries in the files. */
+/* Seal the segment, with all entries in the files. */
 static inline void seal(void) {
     CHECK(segment_index_write(s, true) == 0);
     atomic_store(&s->sealed, true);
@@ -73,10 +73,10 @@ static inline int64_t floor_of_time(int64_t time) {
     return offset;
 }
 
-/* Batches of INTERVAL: an entry for each third, from the third on. */
+/* Batches of INTERVAL: every third batch has an entry, from the third on. */
 static inline int64_t entry_at(int i) { return 3 * (i + 1); }
 
-/* All that can be asked of `count` batches from offset 100 on. */
+/* Check all lookups of `count` batches from offset 100 on. */
 static inline void check_all(int count) {
     int entries = (count - 1) / 3;
     int64_t time, offset;
@@ -99,7 +99,7 @@ static inline void begin_sealed(int count) {
     CHECK(segment_index_damaged(s) == 0);
 }
 
-/* In a process that has not seen the files yet. */
+/* Reopen as a process that has not read the files yet. */
 static inline void reopen(bool sealed) {
     int64_t bytes = atomic_load(&s->bytes), base = s->base_offset;
     segment_unpin(s);

@@ -1,5 +1,5 @@
-/* The indexes of one segment, entry by entry. Usage: log_indexes DIRECTORY SCENE. Exit 0, or 1 with
- * a line on stderr. */
+/* The indexes of one segment, entry by entry. Usage: log_indexes DIRECTORY SCENE. Exits with 0,
+ * or with 1 and a line on stderr. */
 #include "log_index_scenes.h"
 
 static void count_due(void) {
@@ -20,7 +20,7 @@ static void count_due(void) {
     CHECK(segment_index_last_time(s, &time, &offset) && time == 106 && offset == 106);
     CHECK(segment_index_waits(s));
     seal();
-    /* The last batch's time has an entry of its own. */
+    /* The last batch's time gets an extra entry. */
     CHECK(segment_index_entries(s, false) == 2 && segment_index_entries(s, true) == 3);
     CHECK(played_size(dir, path_of("index")) == 16);
     CHECK(played_size(dir, path_of("timeindex")) == 36);
@@ -31,7 +31,7 @@ static void count_due(void) {
     end();
 }
 
-/* Times that do not rise have no entry, nor has a batch that compaction emptied. */
+/* Times that do not increase have no entry, nor has a batch that compaction emptied. */
 static void times_rise(void) {
     begin(0, 0);
     int64_t time, offset;
@@ -56,7 +56,7 @@ static void times_rise(void) {
     CHECK(floor_of_time(40) == 0 && floor_of_time(41) == 7);
     CHECK(segment_index_damaged(s) == 0);
     end();
-    /* One batch has no entry but for its time. */
+    /* A single batch has only a time entry. */
     begin(0, 0);
     add((struct played_batch){.base = 0, .time = 0});
     seal();
@@ -66,13 +66,13 @@ static void times_rise(void) {
     CHECK(floor_of(0) == 0 && floor_of_time(5) == 0 && border_of(1000) == 0);
     CHECK(segment_index_damaged(s) == 0);
     end();
-    /* A clean start knows the latest time and not of which batch it is. */
+    /* After a clean start the latest time is known, but not its batch. */
     begin(100, 0);
     atomic_store(&s->largest_timestamp, 500);
     seal();
     CHECK(segment_index_entries(s, true) == 0 && played_size(dir, path_of("timeindex")) == 0);
     end();
-    /* Nothing but empty batches: no time at all. */
+    /* A segment of empty batches has no time. */
     begin(0, 0);
     add((struct played_batch){.base = 0, .time = 9, .empty = true});
     add((struct played_batch){.base = 1, .time = 9, .empty = true});
@@ -84,7 +84,7 @@ static void times_rise(void) {
     end();
 }
 
-/* The first group of entries goes to the files when there are 512, the next after as many. */
+/* The first 512 entries are written to the files together, then each further 512. */
 static void write_in_groups(void) {
     begin(100, INTERVAL);
     CHECK(played_size(dir, path_of("index")) == -1);
@@ -105,7 +105,8 @@ static void write_in_groups(void) {
     end();
 }
 
-/* What there is no room for stays in memory, until it is asked for again or is twice as much. */
+/* Entries without disk space stay in memory until the next request or until their number
+ * doubles. */
 static void wait_for_room(void) {
     begin(100, INTERVAL);
     played_fail(PWRITE, "index", ENOSPC, -1);
@@ -131,7 +132,7 @@ static void wait_for_room(void) {
     end();
 }
 
-/* Whatever was under the names, the files have what was written and no more. */
+/* Whatever was in the files before, they contain exactly the written entries. */
 static void write_over_others(void) {
     uint8_t junk[200];
     memset(junk, 7, sizeof junk);
@@ -143,14 +144,14 @@ static void write_over_others(void) {
     struct stat before, after;
     CHECK(fstatat(dir->fd, path_of("timeindex"), &before, 0) == 0);
     seal();
-    /* The branch has its own as it was; the other one is used again. */
+    /* The hard-linked file is unchanged; the other one is reused. */
     CHECK(played_size(dir, "t-0/branch") == sizeof junk);
     CHECK(played_size(dir, path_of("index")) == 16);
     CHECK(fstatat(dir->fd, path_of("timeindex"), &after, 0) == 0);
     CHECK(after.st_ino == before.st_ino && after.st_size == 36);
     check_all(8);
     end();
-    /* One that cannot be opened now is no reason to let go of it; one that never can is. */
+    /* A file that temporarily cannot be opened is kept; a file that never can is replaced. */
     begin(100, INTERVAL);
     fill(100, 8);
     played_write(dir, path_of("index"), junk, sizeof junk);
@@ -170,9 +171,9 @@ static void write_over_others(void) {
     end();
 }
 
-/* ---- files that somebody changed ---- */
+/* ---- files changed by other programs ---- */
 
-/* Whoever looks finds what the batches say. */
+/* Check that every lookup matches the batches. */
 static void check_made_anew(void) {
     check_all(20);
     CHECK(played_size(dir, path_of("index")) == 6 * 8);
@@ -191,7 +192,7 @@ static void find_missing(void) {
         CHECK(unlinkat(dir->fd, path_of(files[i]), 0) == 0);
         CHECK(segment_index_damaged(s) == 1);
         check_made_anew();
-        /* Cut to entries and a half, and to fewer entries. */
+        /* Truncated inside an entry, and to fewer entries. */
         begin_sealed(20);
         reopen(true);
         CHECK(cut_file(files[i], 30));
@@ -202,7 +203,7 @@ static void find_missing(void) {
         CHECK(cut_file(files[i], 24));
         CHECK(segment_index_damaged(s) == 1);
         end();
-        /* One that cannot be opened now is there, and nobody makes it anew. */
+        /* A file that temporarily cannot be opened still exists, and is not rebuilt. */
         begin_sealed(20);
         reopen(true);
         played_fail(OPENAT, files[i], EMFILE, -1);
@@ -215,14 +216,15 @@ static void find_missing(void) {
         check_all(20);
         end();
     }
-    /* The writable end is repaired by whoever appends: until then a scan finds everything. */
+    /* The active segment's index is repaired by the next append: until then a scan finds
+     * everything. */
     begin_sealed(20);
     reopen(false);
     CHECK(unlinkat(dir->fd, path_of("index"), 0) == 0);
     CHECK(floor_of(119) == 0 && border_of(20 * BATCH) == 0 && floor_of_time(119) == 100);
     CHECK(played_size(dir, path_of("index")) == -1);
     end();
-    /* Who may not wait does not make it. */
+    /* A non-blocking caller does not rebuild it. */
     begin_sealed(20);
     reopen(true);
     int64_t found;
@@ -234,9 +236,10 @@ static void find_missing(void) {
     end();
 }
 
-/* Entries that lie: seen at once where that is cheap, else by who is led by them. */
+/* Wrong entries: detected immediately where that is cheap, otherwise by a lookup that they
+ * mislead. */
 static void find_wrong(void) {
-    /* The last one beyond the segment; below the first; fewer offsets than entries. */
+    /* Last entry beyond the segment; below the first; fewer offsets than entries. */
     static const char *const last[] = {"\0\0\0\x13\0\1\0\0", "\0\0\0\x13\0\0\0\1",
                                        "\0\0\0\4\0\0\5\x7c"};
     for (int i = 0; i < 3; i++) {
@@ -254,7 +257,7 @@ static void find_wrong(void) {
     reopen(true);
     change("timeindex", 6 * 12, "\0\0\0\0\0\0\0\1", 8);
     check_made_anew();
-    /* One amid the others, in a file that is mapped already. */
+    /* A wrong entry in the middle, in a file that is already mapped. */
     begin_sealed(20);
     change("index", 16 + 4, "\0\0\0\1", 4);
     CHECK(floor_of(110) == 9 * BATCH);
@@ -282,7 +285,7 @@ static void find_wrong(void) {
     check_made_anew();
 }
 
-/* An index that misses a batch that was due, or the latest time. */
+/* An index that lacks a batch's due entry, or the latest time. */
 static void find_short(void) {
     begin_sealed(20);
     CHECK(cut_file("index", 40) && segment_index_damaged(s) == 1);
@@ -291,7 +294,7 @@ static void find_short(void) {
     begin_sealed(20);
     CHECK(cut_file("timeindex", 72) && segment_index_damaged(s) == 1);
     end();
-    /* Up to the next that is due nothing is missing, when its times are no later. */
+    /* Until the next due entry nothing is missing, if its times are not later. */
     begin(100, INTERVAL);
     for (int i = 0; i < 7; i++)
         add((struct played_batch){.base = 100 + i, .time = 50, .value_bytes = VALUE});
@@ -311,7 +314,7 @@ static void find_short(void) {
     add((struct played_batch){.base = 102, .time = 51});
     CHECK(segment_index_damaged(s) == 1);
     end();
-    /* What a hole took is not missing. */
+    /* Damaged batches do not count as missing. */
     begin_sealed(20);
     played_change(dir, path_of("log"), 19 * BATCH + 8, "\xff", 1);
     CHECK(segment_index_damaged(s) == 0);
@@ -325,7 +328,7 @@ static void distrust(void) {
     CHECK(s->index_lost && s->maps.at[0] == NULL);
     CHECK(segment_index_finish(s) == 0 && !s->index_lost);
     CHECK(floor_of(119) == 18 * BATCH);
-    segment_index_distrust(s); /* Once is enough: the batches may lie. */
+    segment_index_distrust(s); /* Once is enough: the batches may be wrong instead. */
     CHECK(!s->index_lost);
     check_made_anew();
 }

@@ -1,5 +1,5 @@
-/* Logs that are opened and let go of while others flush and settle their directory. Usage:
- * log_lifetimes DIRECTORY SCENE ROUNDS. Exit 0, or 1 with a line on stderr. */
+/* Logs are opened and released while other threads flush and maintain their directory. Usage:
+ * log_lifetimes DIRECTORY SCENE ROUNDS. Exits with 0, or with 1 and a line on stderr. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ static size_t make_batch(uint8_t *p, int64_t base_offset) {
     return len;
 }
 
-/* Not clean: everything is walked. */
+/* Not a clean start: all batches are checked. */
 static struct log *open_log(int partition, int64_t start) {
     const struct log_config config = scene_config(500, 100);
     const struct log_checkpoint checkpoint = {.log_start_offset = start, .high_watermark = -1};
@@ -54,7 +54,7 @@ static void let_go(struct log *log) {
     log_release(log);
 }
 
-/* ---- a flush that begins in the middle of a recovery, and ends after it ---- */
+/* ---- a flush that begins during a recovery and ends after it ---- */
 
 static struct {
     pthread_mutex_t lock;
@@ -105,7 +105,7 @@ static ssize_t flushing_pread(int fd, void *bytes, size_t len, off_t at) {
     return pread(fd, bytes, len, at);
 }
 
-/* What is being recovered has no end yet: nothing of it may be published. */
+/* A log in recovery has no final end offset: nothing of it may be saved in a checkpoint. */
 static void recovered(void) {
     struct log *log = open_log(0, -1);
     append(log, BATCHES);
@@ -124,7 +124,7 @@ static void recovered(void) {
     let_go(log);
 }
 
-/* ---- a flush in the middle of a copy that begins before its start ---- */
+/* ---- a flush during a copy that begins before its log start ---- */
 
 static struct log *copy;
 
@@ -134,7 +134,7 @@ static int following_fsync(int fd) {
     put_i32(batch + 23, 19); /* 90 to 109 */
     scene_seal(batch, len);
     if (log_end_offset(copy) == 100) {
-        /* Of a second batch the copy has nothing: it ends before what the flush noted. */
+        /* The copy lacks the second batch: it ends before the flush's offset. */
         put_u32(batch + 17, 0);
         size_t taken;
         CHECK(log_append_as_follower(copy, batch, len, NOW, &taken) == LOG_E_CORRUPT);
@@ -155,7 +155,7 @@ static void followed(void) {
     let_go(copy);
 }
 
-/* ---- many at once ---- */
+/* ---- many threads ---- */
 
 static _Atomic bool over;
 

@@ -1,13 +1,13 @@
-/* A log's life in which one call after the other meets a shortage. What was refused is asked for
- * again, and in the end everything is as in a life without. Usage: log_lives DIRECTORY SCENE. Exit
- * 0, or 1 with a line on stderr. */
+/* A log's life in which one call after the other lacks a resource. Rejected operations are
+ * retried, and the final state equals that of a life without shortages. Usage: log_lives
+ * DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "log_one.h"
 
 enum { TRIES = 6, STATE_BYTES = 4096 };
 
-static const char *step; /* for a look into a core */
+static const char *step; /* for core dumps */
 
-/* A shortage is told as one; whoever asks again in time is not refused for ever. */
+/* A shortage is reported as such, and a retry eventually succeeds. */
 static bool again(int result, int tried) {
     if (result == 0) return false;
     if (result != LOG_E_FULL && result != LOG_E_MEMORY)
@@ -52,7 +52,7 @@ static int open_torn(int64_t point) {
     return open_with(config, c);
 }
 
-/* Who looks may be refused too; -1 is for what cannot be told now. */
+/* Lookups may be rejected too; -1 means that the result is not available now. */
 static int look_for_time(int64_t time, int64_t *offset) {
     int64_t found;
     int32_t epoch;
@@ -75,7 +75,7 @@ static int look_for_aborted(void) {
     return result;
 }
 
-/* All that can be told of the log, as text: its ends, segments, batches, epochs, aborts. */
+/* Describe the whole log as text: boundaries, segments, batches, epochs, aborts. */
 static void describe(char *text) {
     size_t n = (size_t)snprintf(text, STATE_BYTES, "%lld %lld %lld %lld; %s;",
                                 (long long)log_start_offset(one),
@@ -133,7 +133,7 @@ static void live(char *states) {
     INSIST(log_move_start(one, 3, NOW));
     INSIST(look_for_time(2001, &offset));
     INSIST(log_flush(one));
-    /* What had no room may be told by the flush after the next. */
+    /* A flush without space may report the error two flushes later. */
     INSIST(log_close_clean(one, NOW));
     uint32_t count = log_segments(one, triples, 32);
     int64_t end = log_end_offset(one);
@@ -158,7 +158,7 @@ static void live(char *states) {
 
 static void empty(void) {
     played_remove(dir->path, "t-0");
-    /* Removals wait for the end: what is called the same comes anew. */
+    /* Execute removals at the end, because a re-created file may have the same name. */
     while (dir->removals != NULL) {
         struct log_dir_removal *r = dir->removals;
         dir->removals = r->next;
@@ -177,7 +177,7 @@ static void check_life(int at) {
     empty();
 }
 
-/* Each call of a kind in turn; a descriptor is asked for up to three times. */
+/* Each call of a kind in turn fails; a descriptor is requested up to three times. */
 static void go_short(enum played_call call, const char *of, int error, int times, int step_by) {
     live(whole[0]);
     empty();

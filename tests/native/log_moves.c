@@ -1,5 +1,5 @@
-/* A log that moves to another directory, gets another name, or another role. Usage: log_moves
- * DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+/* A log moves to another directory, gets another name, or another role. Usage: log_moves
+ * DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "log_one.h"
 
 static const char *const NAME = "t-0.0123456789abcdef0123456789abcdef-future";
@@ -12,7 +12,7 @@ static struct log_config config_of(int32_t segment_bytes) {
     return scene_config(segment_bytes, 100);
 }
 
-/* In a directory of its own, on the same disk. */
+/* Open the copy in its own directory, on the same disk. */
 static void open_copy(void) {
     static const uint8_t id[16] = {1};
     char path[512];
@@ -38,7 +38,7 @@ static void make_source(int count) {
     fill(count, 1000);
 }
 
-/* Byte for byte, from where the copy begins. */
+/* Compare the logs byte by byte from the copy's start. */
 static void check_copied(void) {
     static uint8_t a[1 << 14], b[1 << 14];
     CHECK(log_end_offset(copy) == log_end_offset(one));
@@ -60,7 +60,7 @@ static void copy_all(void) {
         CHECK(damaged == 0);
         rounds++;
     }
-    CHECK(result == 0 && rounds == 3); /* a segment each */
+    CHECK(result == 0 && rounds == 3); /* one segment each */
     check_copied();
     CHECK(log_copy(one, copy, 1 << 20, NOW, &damaged) == 0);
     fill(12, 2000);
@@ -115,7 +115,7 @@ static void copy_with_faults(void) {
     CHECK(log_hand_over(one, copy, NOW, &damaged) == LOG_E_FULL && log_is_leader(one));
     CHECK(log_copy(one, copy, 1 << 20, NOW, &damaged) == 0);
     check_copied();
-    /* What the recovery point promises here must be there too. */
+    /* The guarantees of the recovery point must hold for the copy too. */
     played_fail(PWRITE, "epoch", ENOSPC, 1);
     CHECK(log_hand_over(one, copy, NOW, &damaged) == LOG_E_FULL && log_is_leader(one));
     fill(1, 2000);
@@ -141,7 +141,7 @@ static void name_anew(void) {
     CHECK(log_rename(one, "u-7") == LOG_E_FULL && strcmp(one->home->name, "t-0") == 0);
     short_of.starved = 1;
     CHECK(log_rename(one, "u-7") == LOG_E_MEMORY && played_size(dir, "t-0") >= 0);
-    /* A name that cannot be synced now is taken back. */
+    /* A rename that cannot be synced now is undone. */
     log_dir_set_open_files(dir, 100);
     played_fail(OPENAT, ".", EMFILE, 9);
     played.faults[OPENAT].of = NULL;
@@ -172,7 +172,7 @@ static void change_roles(void) {
     CHECK(ends_are(0, 2, 2, 4));
     log_advance_high_watermark(one, 9);
     CHECK(ends_are(0, 4, 4, 4));
-    /* The same epoch again is no new beginning; another one is. */
+    /* The same epoch again changes nothing; another epoch restarts the leadership. */
     fill(2, 1);
     CHECK(log_lead_replicas(one, 3, 3) == 0 && log_in_sync_count(one) == 3);
     CHECK(log_high_watermark_is_current(one) && ends_are(0, 4, 4, 6));
@@ -185,7 +185,8 @@ static void change_roles(void) {
     CHECK(mailbox_take(m, &message, 1) == 1 && message.status == LOG_E_NOT_LEADER && !w.linked);
     CHECK(message.token == 42 && message.data == &w && message.kind == MESSAGE_WAKE);
     CHECK(log_resignations(one) == 1 && log_leader_epoch(one) == 6 && !log_is_leader(one));
-    /* Who waits at a log that does not lead is told at once, unless it follows too. */
+    /* A waiter at a log without leadership is notified at once, unless it also waits as a
+     * follower. */
     CHECK(!log_wait(one, &w) && !w.linked && mailbox_take(m, &message, 1) == 1);
     CHECK(message.status == LOG_E_NOT_LEADER);
     w.as_follower = true;
@@ -208,7 +209,7 @@ static void change_roles(void) {
     let_go();
 }
 
-/* Several waiters at an end: each goes when that has passed it. */
+/* Several waiters at an end offset: each is woken when the offset passes its own. */
 static void wake_in_turn(void) {
     struct mailbox *m = mailbox_new(64);
     struct message messages[16];
@@ -221,7 +222,7 @@ static void wake_in_turn(void) {
         CHECK(log_wait(one, &w[i]) == (i == 0) && w[i].linked == (i > 0));
     }
     CHECK(atomic_load(&one->wait.counts[LOG_WAIT_END]) == 5);
-    log_unwait(one, &w[3]); /* amid the others */
+    log_unwait(one, &w[3]); /* in the middle */
     fill(1, 1);
     CHECK(mailbox_take(m, messages, 16) == 1 && messages[0].token == 1);
     log_unwait(one, &w[5]);

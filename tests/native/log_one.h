@@ -1,4 +1,4 @@
-/* One log whose directory is played, and what is appended to it. */
+/* One log in a simulated directory, and functions to append to it. */
 #ifndef PYLOG_LOG_ONE_H
 #define PYLOG_LOG_ONE_H
 
@@ -20,7 +20,7 @@ static inline int open_with(struct log_config config, struct log_checkpoint chec
     return log_open(dir, "t", 0, id, &config, &checkpoint, NOW, &one);
 }
 
-/* A leader without others. */
+/* Open a leader without other replicas. */
 static inline void open_one(struct log_config config) {
     CHECK(open_with(config, from_nothing()) == 0);
     CHECK(log_become_leader(one, 0, 1) == 0);
@@ -38,7 +38,7 @@ static inline void let_go(void) {
     one = NULL;
 }
 
-/* As if the process had been killed, and another one had the files. */
+/* As if the process was killed and another one opened the files. */
 static inline void leave(void) {
     log_abandon(one);
     let_go();
@@ -56,13 +56,13 @@ static inline int append_as(struct played_batch b, int32_t epoch) {
 
 static inline int append(struct played_batch b) { return append_as(b, -1); }
 
-/* `count` small batches of one record, a millisecond apart from `time` on. */
+/* Append `count` small batches of one record, a millisecond apart from `time` on. */
 static inline void fill(int count, int64_t time) {
     for (int i = 0; i < count; i++)
         CHECK(append((struct played_batch){.time = time + i, .value_bytes = 10}) == 0);
 }
 
-/* A marker of the transaction coordinator. */
+/* Append a marker of the transaction coordinator. */
 static inline int append_marker(int64_t producer, int16_t epoch, bool commit, int32_t coordinator) {
     struct batch_summary summary = {0};
     const uint8_t record[] = {32, 0, 0, 0, 8, 0, 0, 0, (uint8_t)commit, 12, 0, 0, 0, 0, 0,
@@ -75,13 +75,13 @@ static inline int append_marker(int64_t producer, int16_t epoch, bool commit, in
     return log_append(one, made, len, &summary, -1, NOW, &appended);
 }
 
-/* A follower's, with its offsets. */
+/* Append a leader's batch with its offsets. */
 static inline int follow(struct played_batch b, size_t *taken) {
     size_t len = played_make(made, b);
     return log_append_as_follower(one, made, len, NOW, taken);
 }
 
-/* The base offsets of the segments, as text. */
+/* Return the base offsets of the segments as text. */
 static inline const char *bases(void) {
     static char text[512];
     int64_t triples[3 * 32];
@@ -107,7 +107,7 @@ static inline const char *file_of(int64_t base, const char *extension) {
     return path;
 }
 
-/* Where a read from `offset` begins and ends: how many bytes, -1: none to be had. */
+/* Return the number of bytes of a read from `offset`, or -1 if it fails. */
 static inline int32_t read_bytes(int64_t offset, int32_t bytes_max, struct log_range *out) {
     int result = log_read(one, offset, LOG_BOUND_END, bytes_max, true, out);
     int32_t length = result == 0 ? out->length : result;

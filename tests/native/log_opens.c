@@ -1,5 +1,5 @@
-/* How a log is opened and closed: what is written, what is believed, what is refused. Usage:
- * log_opens DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+/* Opening and closing a log: files written, state trusted, requests rejected. Usage: log_opens
+ * DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "log_one.h"
 
 static struct log_config config_of(int32_t segment_bytes) {
@@ -70,7 +70,7 @@ static void write_metadata(void) {
     played_write(dir, path, "version: 0\ntopic_id: AQAAAAAAAAAAAAAAAAAAAA\n\n", 45);
     CHECK(open_with(config, from_nothing()) == 0 && played_size(dir, path) == 45);
     let_go();
-    /* Cut short it is written again; of another topic the log is not opened. */
+    /* A truncated file is rewritten; with another topic id the log is not opened. */
     played_write(dir, path, whole, 20);
     CHECK(open_with(config, from_nothing()) == 0 && text_is(path, whole));
     let_go();
@@ -81,7 +81,7 @@ static void write_metadata(void) {
     CHECK(open_with(config, from_nothing()) == LOG_E_CORRUPT);
     CHECK(!text_is(path, whole) && !log_dir_offline(dir));
     CHECK(unlinkat(dir->fd, path, 0) == 0);
-    /* The records count more than this file: without room for it they are served. */
+    /* The records matter more than this file: if it has no space, they are still served. */
     played_fail(PWRITE, "metadata", ENOSPC, 1);
     CHECK(open_with(config, from_nothing()) == 0 && played_size(dir, path) == -1);
     let_go();
@@ -95,7 +95,7 @@ static void write_metadata(void) {
     CHECK(open_with(config, from_nothing()) == LOG_E_IO && log_dir_offline(dir));
 }
 
-/* ---- clean ---- */
+/* ---- clean starts ---- */
 
 static struct log_checkpoint clean(const int64_t *segments, uint32_t count, int64_t end) {
     return (struct log_checkpoint){.clean = true, .segments = segments, .segment_count = count,
@@ -108,7 +108,7 @@ static void believe_checkpoints(void) {
     const int64_t two[] = {5, 100, 7, 9, 50, 8};
     struct log_checkpoint c = clean(two, 2, 20);
     played_note();
-    CHECK(open_with(config, c) == 0 && played.noted == 0); /* the disk is not asked */
+    CHECK(open_with(config, c) == 0 && played.noted == 0); /* without disk access */
     CHECK(ends_are(5, 5, 5, 20) && log_flushed_offset(one) == 20 && log_size_bytes(one) == 150);
     CHECK(segments_begin("5 9") && log_last_epoch(one) == -1);
     CHECK(atomic_load(&one->view.segments[0]->sealed));
@@ -172,7 +172,7 @@ static void doubt_checkpoints(void) {
     short_of.starved = 0;
 }
 
-/* What a close leaves, and the state that goes with it. */
+/* Close the log and return its checkpoint. */
 static struct log_checkpoint closed(int64_t triples[3 * 32]) {
     CHECK(log_close_clean(one, NOW) == 0);
     struct log_checkpoint c = clean(triples, log_segments(one, triples, 32), log_end_offset(one));
@@ -198,7 +198,7 @@ static void close_whole(void) {
     CHECK(played_size(dir, file_of(20, "index")) == 2 * 8);
     CHECK(played_size(dir, file_of(20, "timeindex")) == 2 * 12);
     CHECK(text_is("t-0/leader-epoch-checkpoint", "0\n1\n0 0\n"));
-    /* The first append finds the end as it was. */
+    /* The first append continues at the same end. */
     CHECK(open_with(config_of(10 * SMALL), c) == 0 && log_become_leader(one, 3, 1) == 0);
     CHECK(log_last_epoch(one) == 3 && ends_are(0, 25, 25, 25));
     fill(1, 30);
@@ -216,14 +216,14 @@ static void adopt_what_lies_there(void) {
     fill(10, 1);
     struct log_checkpoint c = closed(triples);
     struct played_batch b = {.time = 50, .value_bytes = 10};
-    /* More than the checkpoint says is cut off. */
+    /* Bytes beyond the checkpoint are truncated. */
     played_change(dir, file_of(0, "log"), 10 * SMALL, "rest", 4);
     CHECK(open_with(config_of(1 << 20), c) == 0 && log_become_leader(one, 0, 1) == 0);
     played_fail(FTRUNCATE, ".log", ENOSPC, 1);
     CHECK(append(b) == LOG_E_FULL && append(b) == 0);
     CHECK(played_size(dir, file_of(0, "log")) == 11 * SMALL);
     c = closed(triples);
-    /* Less of it is no log. */
+    /* With fewer bytes the log is invalid. */
     int fd = openat(dir->fd, file_of(0, "log"), O_WRONLY);
     CHECK(fd >= 0 && ftruncate(fd, 11 * SMALL - 1) == 0);
     close(fd);
@@ -236,7 +236,7 @@ static void adopt_what_lies_there(void) {
     leave();
 }
 
-/* The checkpoint's last epoch adds to those of the file, and takes none away. */
+/* The checkpoint's last epoch extends the file's epochs and removes none. */
 static void adopt_epochs(void) {
     static const char *const path = "t-0/leader-epoch-checkpoint";
     struct log_config config = config_of(1 << 20);
@@ -247,7 +247,7 @@ static void adopt_epochs(void) {
     fill(1, 20);
     struct log_checkpoint c = closed(triples);
     CHECK(c.last_epoch == 4 && text_is(path, "0\n2\n0 0\n4 10\n"));
-    /* Nobody knows, a part of it, all. */
+    /* Unknown, partly known, completely known. */
     for (int32_t last = -1; last < 5; last++) {
         c.last_epoch = last;
         CHECK(open_with(config, c) == 0 && log_epoch_of(one, 10) == 4);
@@ -260,7 +260,7 @@ static void adopt_epochs(void) {
     CHECK(log_marked(&one->flush.epochs_marks) && log_flush(one) == 0);
     CHECK(text_is(path, "0\n3\n0 0\n4 10\n5 11\n"));
     leave();
-    /* Without the file, and with nothing to write into it. */
+    /* Without the file, and without space to write it. */
     CHECK(unlinkat(dir->fd, path, 0) == 0);
     c.last_epoch = -1;
     CHECK(open_with(config, c) == 0 && log_epoch_of(one, 10) == -1);
@@ -268,7 +268,7 @@ static void adopt_epochs(void) {
     leave();
 }
 
-/* Indexes that a clean start finds wrong are made anew by the first append. */
+/* If a clean start finds invalid indexes, the first append rebuilds them. */
 static void adopt_without_indexes(void) {
     int64_t triples[3 * 32];
     open_one(config_of(1 << 20));
@@ -289,7 +289,7 @@ static void adopt_without_indexes(void) {
     leave();
 }
 
-/* A segment that a branch has too is followed by another. */
+/* A segment with a hard link is followed by a new one. */
 static void follow_shared(void) {
     int64_t triples[3 * 32];
     open_one(config_of(1 << 20));
@@ -363,7 +363,7 @@ static void change_settings(void) {
     CHECK(log_flush_before_ack(one) && log_config_get(one, &copy) == &copy);
     CHECK(copy.index_interval_bytes == 777 && copy.min_insync_replicas == 3);
     CHECK(copy.compression_codec == 2);
-    CHECK(!log_lacks_replicas(one, false)); /* of one replica no more are asked for */
+    CHECK(!log_lacks_replicas(one, false)); /* one replica: no more required */
     CHECK(log_become_leader(one, 1, 2) == 0 && !log_flush_before_ack(one));
     let_go();
     CHECK(open_with(config, from_nothing()) == 0);

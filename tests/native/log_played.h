@@ -1,7 +1,7 @@
 /* Linked with PLAYED of programs.py.
  *
- * A disk on which calls fail as the scene says, batches as it wants them, and a directory whose
- * flusher does nothing by itself: for the programs that look at a log call by call. */
+ * A disk whose calls fail as the scene requires, batches in any shape, and a directory whose
+ * flusher does nothing by itself: for programs that test a log call by call. */
 #ifndef PYLOG_LOG_PLAYED_H
 #define PYLOG_LOG_PLAYED_H
 
@@ -32,8 +32,8 @@ enum played_call {
     PLAYED_CALLS
 };
 
-/* After `skip` calls about a name that holds `of` (NULL: any) the next `times` fail with `error`,
- * or, when that is 0, read or write at most `most` bytes. */
+/* After `skip` calls on a name that contains `of` (NULL: any), the next `times` calls fail with
+ * `error`, or, if that is 0, read or write at most `most` bytes. */
 struct played_fault {
     int error, skip, times;
     const char *of;
@@ -43,7 +43,7 @@ struct played_fault {
 static struct {
     struct played_fault faults[PLAYED_CALLS];
     uint32_t counts[PLAYED_CALLS];
-    pthread_t by; /* whose calls are played and noted */
+    pthread_t by; /* thread whose calls are intercepted and noted */
     bool noting;
     size_t noted;
     char notes[1 << 14]; /* "<call> <name>\n" of each call, the last 20 characters of the name */
@@ -57,7 +57,7 @@ static inline const char *played_name(int fd, char name[512]) {
     return name;
 }
 
-/* Whether this call fails: errno is set then. *most: what it may read or write. */
+/* Return true if this call fails, with errno set. *most: the bytes it may read or write. */
 static inline bool played_fails(enum played_call call, const char *name, size_t *most) {
     struct played_fault *f = &played.faults[call];
     if (!pthread_equal(pthread_self(), played.by)) return false;
@@ -139,7 +139,7 @@ static inline void played_shorten(enum played_call call, const char *of, size_t 
 }
 static inline void played_heal(void) { memset(played.faults, 0, sizeof played.faults); }
 
-/* From here on the calls are noted. */
+/* Note the calls from here on. */
 static inline void played_note(void) {
     played.noting = true;
     played.noted = 0;
@@ -159,7 +159,7 @@ static inline struct log_dir *played_directory(const char *path, struct iopool *
     return dir;
 }
 
-/* Its flusher is gone: what is asked of it stays where it was put. */
+/* Stop the flusher: requests stay in its queue. */
 static inline void played_still(struct log_dir *dir) {
     struct flusher *f = &dir->flusher;
     lock_acquire(&dir->flush_lock);
@@ -171,7 +171,7 @@ static inline void played_still(struct log_dir *dir) {
     f->closing = false;
 }
 
-/* How many logs asked for a flush since the last time. */
+/* Return how many logs requested a flush since the last call. */
 static inline int played_asked(struct log_dir *dir) {
     struct flusher *f = &dir->flusher;
     int count = 0;
@@ -185,7 +185,7 @@ static inline int played_asked(struct log_dir *dir) {
     return count;
 }
 
-/* And for one that nobody waits for. */
+/* Also count requests without a waiter. */
 static inline int played_asked_some_time(struct log_dir *dir) {
     struct flusher *f = &dir->flusher;
     int count = 0;
@@ -205,10 +205,10 @@ static inline int played_descriptors(void) {
     return count;
 }
 
-/* ---- memory, and room on the disk ---- */
+/* ---- memory and disk space ---- */
 
-/* Of the allocations of this thread those after `starved_after` fail, as many as `starved`; pages
- * are in the cache but for `evicted`; `free_blocks` of `total_blocks` are free, unless 0. */
+/* After `starved_after` allocations of this thread the next `starved` ones fail; pages are in
+ * the cache except `evicted`; `free_blocks` of `total_blocks` are free, unless 0. */
 static struct {
     int starved_after, starved;
     bool evicted;
@@ -256,7 +256,7 @@ int __wrap_fstatvfs(int fd, struct statvfs *out) {
     int result = __real_fstatvfs(fd, out);
     if (short_of.total_blocks == 0) return result;
     out->f_bavail = short_of.free_blocks;
-    out->f_bfree = short_of.free_blocks + 5; /* for the superuser alone */
+    out->f_bfree = short_of.free_blocks + 5; /* for the superuser only */
     out->f_blocks = short_of.total_blocks;
     out->f_frsize = 1;
     out->f_bsize = 7;
@@ -266,14 +266,14 @@ int __wrap_fstatvfs(int fd, struct statvfs *out) {
 /* ---- batches ---- */
 
 struct played_batch {
-    int64_t base, time, producer; /* producer: its id + 1; 0: none */
+    int64_t base, time, producer; /* producer: its id + 1; 0: no producer */
     int32_t records, sequence, leader_epoch;
     int16_t epoch, attributes;
     uint32_t value_bytes;
-    bool empty; /* no records, as compaction leaves a batch */
+    bool empty; /* no records, as after compaction */
 };
 
-/* `records` of them, 1 at least, as one: the others are counted only. Its bytes. */
+/* Make a batch of `records` records, at least 1, with only one of them real. Return its size. */
 static inline size_t played_make(uint8_t *p, struct played_batch b) {
     uint8_t record[1 << 13];
     size_t n = 0, value = b.empty ? 0 : b.value_bytes;
@@ -320,7 +320,7 @@ static inline ssize_t played_read(struct log_dir *dir, const char *path, void *b
     return n;
 }
 
-/* A log's folder goes with all that is in it. */
+/* Remove a log's folder with its contents. */
 static inline void played_remove(const char *where, const char *name) {
     char path[600];
     CHECK((size_t)snprintf(path, sizeof path, "%s/%s", where, name) < sizeof path);
@@ -332,7 +332,7 @@ static inline void played_remove(const char *where, const char *name) {
     CHECK(rmdir(path) == 0 || errno == ENOENT);
 }
 
-/* Changes bytes of a file where it is, whoever has it open. */
+/* Change bytes of a file in place, even if it is open. */
 static inline void played_change(struct log_dir *dir, const char *path, off_t at,
                                  const void *bytes, size_t len) {
     int fd = openat(dir->fd, path, O_WRONLY);

@@ -1,5 +1,5 @@
-/* Reads: where a range begins and ends, what readers remember, times and epochs. Usage: log_reads
- * DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+/* Reads: the boundaries of ranges, readers' hints, times and epochs. Usage: log_reads DIRECTORY
+ * SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include <sys/uio.h>
 
 #include "log_one.h"
@@ -21,7 +21,7 @@ static int read_from(int64_t offset, int32_t bytes_max, enum log_bound bound, bo
     return result;
 }
 
-/* All but one of the files are closed: that which holds this offset is open. */
+/* Close all files but the one that contains this offset. */
 static void keep_open(int64_t offset) {
     CHECK(log_flush(one) == 0);
     log_dir_set_open_files(dir, 1);
@@ -38,7 +38,7 @@ static bool reads(int64_t offset, int32_t bytes_max, int64_t position, int64_t n
     return as_expected && length == (next - first) * SMALL;
 }
 
-/* Without what readers remember, and with it. */
+/* Without readers' hints, and with them. */
 static void read_borders(void) {
     open_one(config_of(50 * SMALL));
     fill(120, 1);
@@ -116,13 +116,13 @@ static void read_up_to_bounds(void) {
     let_go();
 }
 
-/* Only who remembers where it is needs no index and no header. */
+/* Only a reader with a hint needs neither index nor header. */
 static void remember_readers(void) {
     open_one(config_of(1 << 20));
     fill(40, 1);
     atomic_store(&one->view.segments[0]->largest_timestamp_offset, -1);
     for (int64_t at = 0; at < 24; at += 2) CHECK(reads(at, 2 * SMALL, at * SMALL, at + 2));
-    /* The hint goes along; the last ones that were left stay for a while. */
+    /* The hint moves along; the hints of recent departed readers stay for a while. */
     int found = 0;
     for (int i = 0; i < LOG_HINTS + LOG_HINTS_LEFT; i++) {
         struct log_hint h = one->view.hints[i];
@@ -132,7 +132,7 @@ static void remember_readers(void) {
         found++;
     }
     CHECK(found == 1 + LOG_HINTS_LEFT);
-    /* Who has come to the end of them is sent the tail without a look. */
+    /* A reader at the end of its hint gets the tail without a lookup. */
     CHECK(reads(24, 1 << 20, 24 * SMALL, 40));
     uint32_t before = played.counts[PREAD];
     fill(1, 50);
@@ -155,7 +155,7 @@ static void count_bytes(void) {
     CHECK(log_bytes_from(one, 0, LOG_BOUND_END) == 25 * SMALL);
     CHECK(log_bytes_from(one, 10, LOG_BOUND_END) == 15 * SMALL);
     CHECK(log_bytes_from(one, 25, LOG_BOUND_END) == 0);
-    CHECK(log_bytes_from(one, 13, LOG_BOUND_END) == 15 * SMALL); /* as well as it knows */
+    CHECK(log_bytes_from(one, 13, LOG_BOUND_END) == 15 * SMALL); /* an estimate */
     CHECK(reads(10, 3 * SMALL, 0, 13));
     CHECK(log_bytes_from(one, 13, LOG_BOUND_END) == 12 * SMALL);
     CHECK(log_move_start(one, 12, NOW) == 0 && log_bytes_from(one, 3, LOG_BOUND_END) == 15 * SMALL);
@@ -180,7 +180,7 @@ static void fail_to_read(void) {
     CHECK(read_from(3, 100, LOG_BOUND_END, true) == LOG_E_MEMORY && !log_dir_offline(dir));
     played_fail(PREAD, "000.log", ENOMEM, 1);
     CHECK(read_from(3, 100, LOG_BOUND_END, true) == LOG_E_MEMORY && !log_dir_offline(dir));
-    /* A file that is gone although nobody took it. */
+    /* A file deleted by another program. */
     keep_open(20);
     CHECK(unlinkat(dir->fd, file_of(0, "log"), 0) == 0);
     CHECK(log_read_nowait(one, 3, LOG_BOUND_END, 100, true, &range) == LOG_E_WOULD_BLOCK);
@@ -215,9 +215,10 @@ static void read_ranges(void) {
     let_go();
 }
 
-/* ---- the page cache alone ---- */
+/* ---- page cache only ---- */
 
-/* What each read of it gets: so many bytes at most; after `whole` of them an error, 0: the end. */
+/* The result of each cached read: at most this many bytes; after `whole` reads an error, 0: end
+ * of file. */
 static struct {
     size_t bytes_max;
     int whole, error, reads;
@@ -252,9 +253,9 @@ static void read_the_cache_alone(void) {
     CHECK(log_read(one, 1, LOG_BOUND_END, SMALL, true, &range) == 0 && range.length == SMALL);
     CHECK(reads_cached(SIZE_MAX, INT32_MAX, 0) && cached.reads == 1);
     CHECK(reads_cached(SMALL / 2 + 1, INT32_MAX, 0) && cached.reads == 2);
-    /* The rest is cold, or cut off. */
+    /* The rest is cold, or truncated. */
     CHECK(!reads_cached(SMALL / 2, 1, EAGAIN) && !reads_cached(SMALL / 2, 1, 0));
-    /* A filesystem that does not tell is read as it is. */
+    /* A file system without this information is read normally. */
     CHECK(reads_cached(SIZE_MAX, 0, EOPNOTSUPP));
     log_range_release(&range);
     let_go();
@@ -288,12 +289,12 @@ static void find_times(void) {
     CHECK(log_offset_of_max_time(one, &offset, &timestamp, &epoch) == 1);
     CHECK(offset == 24 && timestamp == 340 && epoch == 4);
     CHECK(log_move_start(one, 5, NOW) == 0 && finds(0, 5, 150, 0) && finds(150, 5, 150, 0));
-    /* Later ones that lie before. */
+    /* Later times at earlier offsets. */
     CHECK(append((struct played_batch){.time = 900, .value_bytes = 10}) == 0);
     CHECK(append((struct played_batch){.time = 50, .value_bytes = 10}) == 0);
     CHECK(finds(341, 25, 900, 4) && finds(901, -1, -1, -1));
     CHECK(log_offset_of_max_time(one, &offset, &timestamp, &epoch) == 1 && offset == 25);
-    /* A segment that is gone, though nobody took it; and shortages. */
+    /* A segment deleted by another program; and shortages. */
     keep_open(20);
     played_fail(OPENAT, "010.log", EMFILE, 1);
     CHECK(log_offset_for_time(one, 210, &offset, &timestamp, &epoch) == LOG_E_MEMORY);
@@ -354,7 +355,7 @@ static void tell_epochs(void) {
     log_end_for_epoch(one, 5, &found, &end);
     CHECK(found == -1 && end == -1);
     CHECK(log_epoch_of(one, 2) == 0 && log_epoch_of(one, 3) == 4 && log_last_epoch(one) == 4);
-    /* A leader's own epoch counts before anything is appended in it. */
+    /* A leader's own epoch counts before its first append. */
     CHECK(log_become_leader(one, 9, 1) == 0 && log_last_epoch(one) == 9);
     log_end_for_epoch(one, 9, &found, &end);
     CHECK(found == 9 && end == 6);

@@ -1,5 +1,5 @@
-/* What a start finds in a directory, and makes of it. Usage: log_recovers DIRECTORY SCENE. Exit 0,
- * or 1 with a line on stderr. */
+/* Recovery of a log directory at a start. Usage: log_recovers DIRECTORY SCENE. Exits with 0, or
+ * with 1 and a line on stderr. */
 #include "log_one.h"
 
 static struct log_config config_of(int32_t segment_bytes) {
@@ -14,7 +14,7 @@ static struct log_checkpoint at_point(int64_t recovery_point) {
     return c;
 }
 
-/* A log of `count` small batches in segments of ten, that was left without a word. */
+/* Make a log of `count` small batches in segments of ten, and abandon it. */
 static void make_and_leave(int count, bool flush) {
     config = config_of(10 * SMALL);
     open_one(config);
@@ -83,11 +83,11 @@ static void list_files(void) {
     let_go();
 }
 
-/* Below the recovery point a segment is taken as it is, unless its indexes tell otherwise. */
+/* Below the recovery point a segment is trusted, unless its indexes contradict it. */
 static void believe_what_was_flushed(void) {
     uint32_t scanned;
     make_and_leave(35, true);
-    change_byte(0, 9 * SMALL + 70, 1); /* below: nobody looks */
+    change_byte(0, 9 * SMALL + 70, 1); /* below: not checked */
     CHECK(open_with(config, at_point(30)) == 0);
     CHECK(bytes_cut(&scanned) == 0 && ends_are(0, 0, 0, 35) && log_flushed_offset(one) == 30);
     CHECK(take_damages() == 0 && atomic_load(&one->view.segments[2]->flush_done));
@@ -101,7 +101,7 @@ static void believe_what_was_flushed(void) {
     CHECK(open_with(config, at_point(35)) == 0 && bytes_cut(&scanned) == 0);
     CHECK(scanned == before + 1 && played_size(dir, file_of(10, "index")) > 0);
     let_go();
-    /* The high watermark and the start are bounded by what is there. */
+    /* High watermark and log start are limited to the existing offsets. */
     struct log_checkpoint c = at_point(35);
     c.high_watermark = 40;
     c.log_start_offset = 12;
@@ -174,7 +174,8 @@ static void drop_what_follows_a_cut(void) {
     let_go();
 }
 
-/* A segment that ends before the next begins has lost batches; compaction leaves such gaps. */
+/* A segment that ends before the next one begins has lost batches; compaction leaves such gaps
+ * too. */
 static void end_at_gaps(void) {
     uint32_t scanned;
     make_and_leave(35, false);
@@ -184,7 +185,7 @@ static void end_at_gaps(void) {
     CHECK(open_with(compacting, at_point(0)) == 0);
     CHECK(ends_are(0, 0, 0, 35) && take_damages() == 0 && bytes_cut(&scanned) == 0);
     let_go();
-    /* Below the recovery point nothing is cut. */
+    /* Below the recovery point nothing is truncated. */
     CHECK(open_with(config, at_point(20)) == 0);
     CHECK(ends_are(0, 0, 0, 35) && take_damages() == 0 && segments_begin("0 10 20 30"));
     let_go();
@@ -202,7 +203,7 @@ static void end_at_gap(void) {
     let_go();
 }
 
-/* All that is left lies below the start: the log goes on empty from there. */
+/* All remaining records lie below the log start: the log continues empty from there. */
 static void end_below_the_start(void) {
     make_and_leave(15, false);
     struct log_checkpoint c = at_point(0);
@@ -219,7 +220,7 @@ static void end_below_the_start(void) {
     let_go();
 }
 
-/* ---- what is derived ---- */
+/* ---- derived state ---- */
 
 static void derive_epochs(void) {
     int32_t found;
@@ -246,7 +247,7 @@ static void derive_epochs(void) {
     played_fail(OPENAT, "leader-epoch", EMFILE, 3);
     CHECK(open_with(config, at_point(0)) == LOG_E_MEMORY && !log_dir_offline(dir));
     played_heal();
-    /* One that begins beyond the end goes. */
+    /* An epoch that begins beyond the end is removed. */
     const char *text = "0\n3\n0 0\n3 12\n5 25\n";
     played_write(dir, "t-0/leader-epoch-checkpoint", text, strlen(text));
     CHECK(open_with(config, at_point(24)) == 0 && log_last_epoch(one) == 3);
@@ -263,7 +264,7 @@ static int64_t producer_state(int64_t id) {
     return p.epoch;
 }
 
-/* By the newest snapshot that is whole and not of batches that are gone, and the batches. */
+/* From the newest snapshot that is complete and not beyond the end, and the later batches. */
 static void derive_producers(void) {
     config = config_of(10 * 68);
     open_one(config);
@@ -295,7 +296,7 @@ static void derive_producers(void) {
         leave();
         if (damage > 0) CHECK(played_size(dir, file_of(30, "snapshot")) == -1);
     }
-    /* Of what lies above the recovery point a snapshot says nothing that counts. */
+    /* Above the recovery point a snapshot is not trusted. */
     CHECK(open_with(config, at_point(35)) == 0 && log_become_leader(one, 0, 1) == 0);
     again.sequence = 4;
     CHECK(append(again) == 0 && appended.duplicate && log_close_clean(one, NOW) == 0);
@@ -332,7 +333,7 @@ static void give_up(void) {
     change_byte(20, 3 * SMALL + 70, 1);
     played_fail(FTRUNCATE, "020.log", ENOSPC, 1);
     CHECK(open_with(config, at_point(0)) == LOG_E_FULL && !log_dir_offline(dir));
-    /* Indexes without room wait in memory: the log opens. */
+    /* Indexes without disk space wait in memory: the log opens. */
     played_fail(PWRITE, "index", ENOSPC, 100);
     CHECK(open_with(config, at_point(0)) == 0 && log_end_offset(one) == 23);
     CHECK(segment_index_waits(one->view.segments[0]));

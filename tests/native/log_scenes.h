@@ -1,4 +1,4 @@
-/* Settings of a log and a batch of one record, for the programs that drive logs. */
+/* Settings of a log and a batch of one record, for the programs that test logs. */
 #ifndef PYLOG_LOG_SCENES_H
 #define PYLOG_LOG_SCENES_H
 
@@ -8,7 +8,7 @@
 #include "log/log.h"
 #include "scenes.h"
 
-/* Nothing is deleted or flushed by itself; everything is checked. */
+/* Nothing is deleted or flushed automatically; everything is checked. */
 static inline struct log_config scene_config(int32_t segment_bytes, int32_t index_interval_bytes) {
     return (struct log_config){.segment_ms = 1 << 30,
                                .retention_ms = -1,
@@ -30,12 +30,12 @@ static inline struct log_config scene_config(int32_t segment_bytes, int32_t inde
                                .walk_records = true};
 }
 
-/* After a change behind the CRC. */
+/* Update the CRC after a change to the bytes it covers. */
 static inline void scene_seal(uint8_t *p, size_t len) {
     put_u32(p + 17, crc32c_extend(0, p + 21, len - 21));
 }
 
-/* A batch of this record, at offset 0; producer -1: none. Its bytes. */
+/* Make a batch of this record at offset 0; producer -1: none. Return its size. */
 static inline size_t scene_batch(uint8_t *p, const uint8_t *record, size_t record_len,
                                  int64_t timestamp, int64_t producer_id, int32_t sequence) {
     size_t len = BATCH_HEADER_BYTES + record_len;

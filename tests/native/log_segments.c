@@ -1,5 +1,6 @@
-/* One segment beside others of its directory: descriptors, room taken ahead, cuts and scans, on a
- * disk that fails. Usage: log_segments DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+/* One segment among others of its directory: descriptors, preallocation, truncation and scans,
+ * on a failing disk. Usage: log_segments DIRECTORY SCENE. Exits with 0, or with 1 and a line on
+ * stderr. */
 #include "log_played.h"
 
 enum { KIB = 1024, MIB = 1024 * KIB };
@@ -46,10 +47,10 @@ static void keep_few_open(void) {
     struct segment *s[6];
     log_dir_set_open_files(dir, 3);
     for (int i = 0; i < 6; i++) s[i] = make(i * 10);
-    CHECK(open_count() == 6); /* What is in use stays open. */
+    CHECK(open_count() == 6); /* Files in use stay open. */
     for (int i = 0; i < 6; i++) segment_unpin(s[i]);
     CHECK(open_count() == 6);
-    /* The next look closes as many as are too many, and those that were not used since first. */
+    /* The next check closes the surplus, files not used since the last check first. */
     log_dir_set_open_files(dir, 3);
     CHECK(open_count() == 3);
     for (int i = 0; i < 6; i++) CHECK(is_open(s[i]) == (i >= 3));
@@ -57,7 +58,7 @@ static void keep_few_open(void) {
     segment_unpin(s[4]);
     CHECK(segment_pin(s[0], false) == 0);
     CHECK(open_count() == 3 && is_open(s[4]) && is_open(s[0]));
-    /* Neither what holds unflushed bytes nor what is in use nor what is preallocated. */
+    /* Neither files with unflushed bytes, nor files in use, nor preallocated files. */
     for (int i = 0; i < 6; i++)
         if (is_open(s[i]) && i != 0) atomic_store(&s[i]->dirty, true);
     CHECK(segment_pin(s[1], false) == 0);
@@ -67,7 +68,7 @@ static void keep_few_open(void) {
     log_dir_set_open_files(dir, 1);
     CHECK(open_count() == 3 && is_open(s[0]) && is_open(s[1]) && is_open(s[4]));
     atomic_store(&s[4]->preallocating, false);
-    log_dir_set_open_files(dir, 0); /* one at least */
+    log_dir_set_open_files(dir, 0); /* at least one */
     CHECK(open_count() == 2 && is_open(s[0]) && is_open(s[1]));
     segment_unpin(s[0]);
     segment_unpin(s[1]);
@@ -78,7 +79,7 @@ static void keep_few_open(void) {
     log_dir_set_open_files(dir, 100);
 }
 
-/* Who opens one does not look through all that wait for the disk: the next goes on from there. */
+/* An open does not check all files that wait for the disk: the next open continues there. */
 static void look_at_few(void) {
     enum { MANY = 2 * SEGMENTS_LOOKED_AT + 1 };
     struct segment *s[MANY + 3];
@@ -97,7 +98,7 @@ static void look_at_few(void) {
     s[MANY + 2] = make((MANY + 2) * 10);
     CHECK(open_count() == MANY + 2 && !is_open(s[MANY - 1]));
     for (int i = 0; i < MANY; i++) atomic_store(&s[i]->dirty, false);
-    log_dir_set_open_files(dir, MANY); /* This one looks at all. */
+    log_dir_set_open_files(dir, MANY); /* This one checks all. */
     CHECK(open_count() == MANY && !atomic_load(&dir->crowded));
     for (int i = MANY; i < MANY + 3; i++) segment_unpin(s[i]);
     for (int i = 0; i < MANY + 3; i++) segment_release(s[i]);
@@ -115,13 +116,13 @@ static void open_again(void) {
     CHECK(segment_pin(s, false) == 0 && atomic_load(&s->pins) == 2);
     segment_unpin(s);
     segment_unpin(s);
-    /* A new one takes the name, and who had the file keeps it. */
+    /* A new file takes the name, and readers keep the old one. */
     CHECK(linkat(dir->fd, "t-0/00000000000000000000.log", dir->fd, "t-0/branch", 0) == 0);
     segment_release(s);
     s = make(0);
     CHECK(played_size(dir, "t-0/branch") == 78);
     CHECK(played_size(dir, "t-0/00000000000000000000.log") == 0);
-    /* What is removed is never opened again; what cannot be opened now is. */
+    /* A removed file is never reopened; a file that cannot be opened now is retried. */
     segment_unpin(s);
     drop(other);
     other = make(20);
@@ -135,7 +136,7 @@ static void open_again(void) {
     CHECK(segment_pin(s, false) == -EIO && atomic_load(&s->pins) == -1);
     segment_unpin(other);
     log_dir_set_open_files(dir, 100);
-    /* Descriptors are short: what is at rest makes room. */
+    /* If descriptors run out, an idle file is closed. */
     played_fail(OPENAT, "000.log", ENFILE, 1);
     CHECK(segment_pin(s, false) == 0 && open_count() == 1 && !is_open(other));
     drop(s);
@@ -143,7 +144,7 @@ static void open_again(void) {
     CHECK(unlinkat(dir->fd, "t-0/branch", 0) == 0);
 }
 
-/* ---- room ahead ---- */
+/* ---- preallocation ---- */
 
 static void await_end(struct segment *s) {
     while (atomic_load(&s->preallocating)) usleep(100);
@@ -168,7 +169,7 @@ static struct disk counting_disk(void) {
 
 static void take_ahead(void) {
     static const struct {
-        int64_t bytes, allocated, limit, from, taken; /* taken 0: nothing */
+        int64_t bytes, allocated, limit, from, taken; /* taken 0: none */
         bool whole;
     } cases[] = {
         {64 * KIB - 1, 0, MIB, 0, 0, false},
@@ -215,19 +216,19 @@ static void take_none(void) {
     log_dir_set_disk(dir, &disk);
     struct segment *s = make(0);
     atomic_store(&s->bytes, MIB);
-    /* One is under way. */
+    /* One preallocation is running. */
     atomic_store(&s->preallocating, true);
     segment_preallocate(s, 100 * MIB, false);
     CHECK(allocations == 0 && atomic_load(&s->preallocating));
     atomic_store(&s->preallocating, false);
-    /* Without room the file grows as it is written, and nobody tries again. */
+    /* Without space the file grows by its writes, and preallocation is not retried. */
     allocate_error = ENOSPC;
     segment_preallocate(s, 100 * MIB, false);
     await_end(s);
     CHECK(allocations == 1 && atomic_load(&s->allocated) == INT64_MAX);
     segment_preallocate(s, 100 * MIB, false);
     CHECK(allocations == 1 && !log_dir_offline(dir));
-    /* The reserve is not touched. */
+    /* The reserve is not used. */
     allocate_error = 0;
     atomic_store(&s->allocated, 0);
     short_of.total_blocks = 1000 * MIB;
@@ -243,14 +244,14 @@ static void take_none(void) {
     segment_preallocate(s, 100 * MIB, false);
     await_end(s);
     CHECK(allocations == 2 && atomic_load(&dir->room_bytes) == 0);
-    /* There was room at the look before, and none when it is taken. */
+    /* The last check found space, but none is left at the preallocation. */
     atomic_store(&s->allocated, 0);
     atomic_store(&dir->room_bytes, MIB);
     short_of.free_blocks--;
     segment_preallocate(s, 100 * MIB, false);
     await_end(s);
     CHECK(allocations == 2 && atomic_load(&s->allocated) == MIB);
-    /* What was sealed meanwhile is trimmed by whoever is last. */
+    /* A segment sealed during a preallocation is trimmed when both have finished. */
     log_dir_set_reserve(dir, 0);
     atomic_store(&s->allocated, 0);
     atomic_store(&s->sealed, true);
@@ -280,7 +281,7 @@ static void trim(void) {
     drop(s);
 }
 
-/* ---- cuts ---- */
+/* ---- truncation ---- */
 
 static const char *const NAME = "t-0/00000000000000000000.log";
 
@@ -300,7 +301,7 @@ static void cut(void) {
     drop(s);
 }
 
-/* A file that a branch has too is copied up to the cut, and its indexes lose their names. */
+/* A hard-linked file is copied up to the truncation, and its indexes lose their names. */
 static void cut_shared(void) {
     struct segment *s = make(0);
     int64_t len = (int64_t)write_batches(s, 300, 8000);
@@ -332,7 +333,7 @@ static void cut_shared(void) {
     played_note();
     CHECK(segment_cut(s, 299 * len) == 0 && played.counts[FDATASYNC] == synced + 1);
     CHECK(s->fd == fd && !segment_is_shared(s));
-    /* The name, too. */
+    /* The name is synced, too. */
     const char *renamed = strstr(played.notes, "rename ");
     CHECK(renamed != NULL && strstr(renamed, "\nfsync ") != NULL);
     CHECK(played_size(dir, NAME) == 299 * len && played_size(dir, "t-0/branch") == 300 * len);
@@ -368,7 +369,7 @@ static void read_whole(void) {
     drop(s);
 }
 
-/* Headers behind each other, whatever the window holds of them. */
+/* Consecutive headers, for any part of them in the window. */
 static void scan(void) {
     static const uint32_t sizes[] = {0, 10, 3000, 4030, 4035, 4036, 4100, 8000};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
@@ -406,13 +407,13 @@ static void scan_ends(void) {
     CHECK(peek_at(s, len, bytes) == 1 && peek_at(s, bytes, bytes) == 0);
     CHECK(peek_at(s, len, len + 1) == LOG_E_CORRUPT && peek_at(s, len, len + 60) == LOG_E_CORRUPT);
     CHECK(peek_at(s, len, bytes - 1) == LOG_E_CORRUPT);
-    CHECK(peek_at(s, len, bytes + 1) == 1); /* and one byte behind it */
+    CHECK(peek_at(s, len, bytes + 1) == 1); /* and one byte after it */
     CHECK(peek_at(s, len + 1, bytes) == LOG_E_CORRUPT);
     played_shorten(PREAD, NULL, 60);
     CHECK(peek_at(s, 0, bytes) == LOG_E_CORRUPT);
     played_shorten(PREAD, NULL, 61);
     CHECK(peek_at(s, 0, bytes) == 1);
-    /* Offsets below the segment's are none of it. */
+    /* Offsets below the segment's base are invalid. */
     played_change(dir, "t-0/00000000000000000100.log", 7, "\x63", 1);
     CHECK(peek_at(s, 0, bytes) == LOG_E_CORRUPT);
     played_fail(PREAD, NULL, ENOMEM, 1);

@@ -1,5 +1,5 @@
-/* What is short of memory or of room on the disk, from below. Usage: log_shortages DIRECTORY SCENE.
- * Exit 0, or 1 with a line on stderr. Linked with -Wl,--wrap=malloc,--wrap=realloc. */
+/* Lack of memory or disk space, at the C level. Usage: log_shortages DIRECTORY SCENE. Exits with
+ * 0, or with 1 and a line on stderr. Linked with -Wl,--wrap=malloc,--wrap=realloc. */
 #include <errno.h>
 
 #include "log/epochs.h"
@@ -46,7 +46,7 @@ static void read_producers(void) {
     producers_free(&other);
 }
 
-/* One large batch that does not fit is refused, small ones go on. */
+/* One large batch that does not fit is rejected; small ones are accepted. */
 static void take_room(const char *path) {
     const struct log_config config = {.segment_bytes = 1 << 20, .retention_bytes = -1};
     const struct log_checkpoint checkpoint = {.log_start_offset = -1, .high_watermark = -1};
@@ -66,7 +66,7 @@ static void take_room(const char *path) {
     CHECK(!log_take_room(log, free_bytes));
     CHECK(log_take_room(log, 1000));
     log_give_room(log, 1000);
-    /* Nothing at all is left: small ones are refused too. */
+    /* Without any space small ones are rejected too. */
     log_dir_set_reserve(dir, free_bytes * 2);
     CHECK(log_dir_look_at_space(dir, &free_bytes, &total_bytes));
     CHECK(!log_take_room(log, 1000));

@@ -1,5 +1,5 @@
-/* What needs no log: leader epochs, producers, keys, names and error codes. Usage: log_tables
- * DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+/* Tables that need no log: leader epochs, producers, keys, names and error codes. Usage:
+ * log_tables DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "log/index.h"
 #include "log/keymap.h"
 #include "log_played.h"
@@ -34,7 +34,8 @@ static void assign_epochs(void) {
         epochs_end_of(&e, ends[i].asked, 99, &found, &end);
         CHECK(found == ends[i].found && end == ends[i].end);
     }
-    /* A new one takes what begins with it or later, and what is newer. */
+    /* A new entry removes those that begin at the same offset or later, and those with newer
+     * epochs. */
     CHECK(epochs_assign(&e, 8, 20) == 1);
     check_epochs(&e, "0\n2\n2 10\n8 20\n");
     CHECK(epochs_assign(&e, 3, 40) == 1);
@@ -85,7 +86,7 @@ static void read_epochs(void) {
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct epochs e = {0};
-        int expected = i == 22 ? 0 : -EINVAL; /* the last line's end may be missing */
+        int expected = i == 22 ? 0 : -EINVAL; /* the last newline may be missing */
         CHECK(epochs_decode(&e, bad[i], strlen(bad[i])) == expected);
         CHECK(e.count == (i == 22));
         epochs_free(&e);
@@ -112,12 +113,12 @@ static void update(struct producers *p, int64_t id, int16_t epoch, int32_t seque
 static void follow_sequences(void) {
     struct producers p = {0};
     struct producers_batch seen;
-    CHECK(check(&p, 1, 0, 77, 1, 0, &seen) == 0); /* nothing is known of it */
+    CHECK(check(&p, 1, 0, 77, 1, 0, &seen) == 0); /* unknown producer */
     for (int i = 0; i < 7; i++) update(&p, 1, 3, i * 2, 2, 10 + i * 2, 0);
     CHECK(check(&p, 1, 3, 14, 2, 0, &seen) == 0);
     CHECK(check(&p, 1, 3, 15, 2, 0, &seen) == LOG_E_SEQUENCE);
     CHECK(check(&p, 1, 3, 13, 2, 0, &seen) == LOG_E_SEQUENCE);
-    /* The last five are remembered whole. */
+    /* The last five batches are remembered completely. */
     for (int i = 2; i < 7; i++) {
         CHECK(check(&p, 1, 3, i * 2, 2, 0, &seen) == 1);
         CHECK(seen.last_offset == 11 + i * 2 && seen.offset_delta == 1);
@@ -126,7 +127,7 @@ static void follow_sequences(void) {
         CHECK(check(&p, 1, 3, i * 2 + 1, 1, 0, &seen) == LOG_E_SEQUENCE);
     }
     CHECK(check(&p, 1, 3, 2, 2, 0, &seen) == LOG_E_SEQUENCE);
-    /* Epochs: an older one is fenced, a newer one begins with 0. */
+    /* Epochs: an older one is fenced, a newer one starts at sequence 0. */
     CHECK(check(&p, 1, 2, 14, 2, 0, &seen) == LOG_E_EPOCH);
     CHECK(check(&p, 1, 2, 0, 1, BATCH_CONTROL, &seen) == LOG_E_EPOCH);
     CHECK(check(&p, 1, 4, 0, 2, 0, &seen) == 0);
@@ -139,7 +140,7 @@ static void follow_sequences(void) {
     CHECK(check(&p, 2, 0, 1, 1, 0, &seen) == 0 && check(&p, 2, 0, 0, 1, 0, &seen) < 0);
     update(&p, 4, 0, INT32_MAX, 1, 60, 0);
     CHECK(check(&p, 4, 0, 0, 1, 0, &seen) == 0);
-    /* Amid its transaction it sends nothing else. */
+    /* During its transaction the producer can send only transactional batches. */
     update(&p, 3, 0, 0, 1, 70, BATCH_TRANSACTIONAL);
     CHECK(check(&p, 3, 0, 1, 1, BATCH_TRANSACTIONAL, &seen) == 0);
     CHECK(check(&p, 3, 0, 1, 1, 0, &seen) == LOG_E_TXN_STATE);
@@ -159,7 +160,7 @@ static void go_on(void) {
     const struct batch_header before = {.producer_epoch = 3, .base_sequence = 4,
                                         .last_offset_delta = 1};
     struct batch_header h = {.producer_epoch = 3, .base_sequence = 6, .last_offset_delta = 2};
-    CHECK(goes_on(&p, before, h)); /* also of who is not known yet */
+    CHECK(goes_on(&p, before, h)); /* also for an unknown producer */
     update(&p, 1, 3, 2, 2, 10, 0);
     CHECK(goes_on(&p, before, h));
     h.producer_epoch = 4;
@@ -171,7 +172,7 @@ static void go_on(void) {
     h = (struct batch_header){.producer_epoch = 3, .base_sequence = 6,
                               .attributes = BATCH_TRANSACTIONAL};
     CHECK(!goes_on(&p, before, h));
-    /* Without sequences, and where they wrap, it is asked again. */
+    /* Without sequences, and where they wrap, it needs a full check. */
     h = (struct batch_header){.producer_epoch = 3, .base_sequence = 0};
     struct batch_header last = before;
     last.base_sequence = -1;
@@ -179,7 +180,7 @@ static void go_on(void) {
     CHECK(!goes_on(&p, last, h));
     last.base_sequence = INT32_MAX;
     CHECK(!goes_on(&p, last, h));
-    /* What a leader sent may be anything. */
+    /* A leader may send anything. */
     h = (struct batch_header){.producer_epoch = 3, .base_sequence = 6, .last_offset_delta = 2};
     update(&p, 1, 3, 6, 3, 12, 0);
     CHECK(!goes_on(&p, before, h));
@@ -206,12 +207,12 @@ static void end_transactions(void) {
     CHECK(e->seen_ms == 3000 && e->epoch == 1 && e->batch_count == 0 && e->last_marker == 51);
     CHECK(e->coordinator_epoch == 6 && check(&p, 3, 1, 5, 1, 0, &seen) == LOG_E_SEQUENCE);
     CHECK(check(&p, 3, 1, 0, 1, 0, &seen) == 0);
-    /* Of one that nobody knew there is an epoch of -1, and any sequence may follow. */
+    /* For an unknown producer the marker stores epoch -1, and any sequence may follow. */
     marker.producer_id = 9;
     marker.producer_epoch = -1;
     CHECK(producers_end_transaction(&p, &marker, 2, 0) == 0);
     CHECK(check(&p, 9, 4, 33, 1, 0, &seen) == 0 && check(&p, 9, -1, 33, 1, 0, &seen) == 0);
-    /* What lies whole below the log's start is over. */
+    /* Transactions completely below the log start are over. */
     producers_end_before(&p, 41);
     CHECK(producers_find(&p, 1)->transaction_first_offset == 40);
     CHECK(producers_find(&p, 2)->transaction_first_offset == -1);
@@ -224,7 +225,8 @@ static void end_transactions(void) {
     producers_free(&p);
 }
 
-/* Against a plain list: transactions that begin and end in any order, copies and snapshots. */
+/* Compared with a plain list: transactions that begin and end in any order, copies and
+ * snapshots. */
 static void order_open(void) {
     enum { IDS = 64 };
     struct producers p = {0}, other = {0};
@@ -235,7 +237,7 @@ static void order_open(void) {
     for (int step = 0; step < 5000; step++) {
         random = random * 1103515245u + 12345u;
         int id = (int)(random >> 16) % IDS;
-        /* Mostly as in a log; offsets that fall come from a damaged disk. */
+        /* Mostly as in a log; decreasing offsets come from a damaged disk. */
         int64_t offset = random % 16 == 0 ? (int64_t)(random >> 8) % 1000 : 1000 + step;
         struct batch_header marker = {.producer_id = id, .base_offset = offset};
         if (first[id] < 0) {
@@ -293,7 +295,7 @@ static void grow_and_expire(void) {
     put_u32(bytes + 2, crc32c_extend(0, bytes + 6, len - 6));
     CHECK(producers_decode(&other, bytes, len) == -EINVAL);
     free(bytes);
-    /* seen_ms is that of the record or that of the append, whichever is later. */
+    /* seen_ms is the later of the record's and the append's time. */
     update(&p, 1, 0, 0, 1, 600, 0);
     CHECK(producers_find(&p, 1)->seen_ms == 1100 && producers_find(&p, 7)->seen_ms == 1000);
     producers_expire(&p, 1099, 100);
@@ -309,7 +311,7 @@ static void grow_and_expire(void) {
     CHECK(p.count == 0 && p.slots == NULL && p.capacity == 0);
 }
 
-/* Batches before a snapshot, which knows of the last one only. */
+/* Batches before a snapshot, which contains only the last one. */
 static void recall(void) {
     struct producers p = {0}, older = {0};
     for (int i = 0; i < 6; i++) update(&older, 1, 0, i, 1, 10 + i, 0);
@@ -322,13 +324,13 @@ static void recall(void) {
     }
     CHECK(check(&p, 1, 0, 0, 1, 0, &seen) == LOG_E_SEQUENCE);
     CHECK(check(&p, 1, 0, 6, 1, 0, &seen) == 0);
-    /* Two are known: what is before them is added, up to five. */
+    /* Two are known: earlier ones are added, up to five. */
     update(&p, 2, 0, 4, 1, 24, 0);
     update(&p, 2, 0, 5, 1, 25, 0);
     update(&older, 2, 0, 2, 1, 22, 0);
     update(&older, 2, 0, 3, 1, 23, 0);
     update(&older, 2, 0, 4, 1, 24, 0);
-    /* Of another epoch, or beside each other, they say nothing. */
+    /* Batches of another epoch or with gaps are not added. */
     update(&p, 3, 1, 0, 1, 35, 0);
     update(&older, 3, 0, 0, 1, 34, 0);
     update(&older, 3, 0, 1, 1, 35, 0);
@@ -340,7 +342,7 @@ static void recall(void) {
     CHECK(check(&p, 2, 0, 1, 1, 0, &seen) == LOG_E_SEQUENCE);
     CHECK(producers_find(&p, 3)->batch_count == 1 && producers_find(&p, 4)->batch_count == 1);
     CHECK(p.count == 4 && older.count == 4);
-    /* Offsets that rise towards the past are of a damaged disk. */
+    /* Offsets that increase towards older batches come from a damaged disk. */
     update(&p, 5, 0, 5, 1, 55, 0);
     update(&older, 5, 0, 4, 1, 99, 0);
     update(&older, 5, 0, 5, 1, 55, 0);
@@ -352,7 +354,7 @@ static void recall(void) {
 
 /* ---- keys ---- */
 
-/* By another program: SipHash-1-3 of 128 bits with the key 00 01 .. 0f. */
+/* Reference values from another program: SipHash-1-3 of 128 bits with the key 00 01 .. 0f. */
 static void hash_keys(void) {
     const uint64_t seed[2] = {0x0706050403020100, 0x0f0e0d0c0b0a0908};
     static const uint64_t expected[][2] = {
@@ -410,7 +412,7 @@ static void name_files(void) {
     const char *extension = log_file_extension("00000000000000000123.log", &offset);
     CHECK(extension != NULL && strcmp(extension, "log") == 0 && offset == 123);
     extension = log_file_extension("09876543210987654321.txnindex", &offset);
-    CHECK(extension == NULL); /* more than an offset can be */
+    CHECK(extension == NULL); /* larger than any offset */
     CHECK(log_file_extension("0000000000000000123.log", &offset) == NULL);
     CHECK(log_file_extension("0000000000000000012x.log", &offset) == NULL);
     CHECK(log_file_extension("x0000000000000000123.log", &offset) == NULL);
@@ -451,7 +453,7 @@ static void judge_entries(void) {
     CHECK(index_offsets_plausible(p, 0, 0) && index_times_plausible(t, 3));
     CHECK(index_rises(p, 0, 0) && index_rises(p, 2, 200) && !index_rises(p, 2, 199));
     CHECK(index_time_rises(t, 0) && index_time_rises(t, 1) && index_time_rises(t, 2));
-    /* The same offset or place, time or offset again. */
+    /* A repeated offset or position, time or offset. */
     index_put_offset(p + 8, 4, 100);
     CHECK(!index_offsets_sane(p, 3, 201));
     index_put_offset(p + 8, 9, 0);

@@ -1,7 +1,7 @@
-/* Appenders, readers, waiters, a flusher, upkeep, a cleaner that joins segments, truncation-free
- * role changes and somebody who cuts indexes on a few logs at once; then a directory that fails.
- * Every reader must see each offset once and in order, every waiter must be woken. Exit 0, or 1
- * with a line on stderr. */
+/* Appenders, readers, waiters, a flusher, upkeep, a cleaner that merges segments, role changes
+ * without truncation, and a thread that truncates indexes, concurrently on a few logs; then the
+ * directory fails. Every reader must see each offset once and in order, every waiter must be
+ * woken. Exits with 0, or with 1 and a line on stderr. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -84,7 +84,7 @@ static void *read_all(void *argument) {
             }
             CHECK(range.next_offset == at);
             CHECK(log_range_cached(&range) >= 0 && log_bytes_from(log, at, LOG_BOUND_END) >= 0);
-            /* As one who reads what is old, and is not the only one. */
+            /* Like a reader of old data that is not the only one. */
             posix_fadvise(range.fd, range.position, range.length, POSIX_FADV_DONTNEED);
             (void)log_range_is_cold(&range);
             (void)log_range_warm(&range);
@@ -97,7 +97,7 @@ static void *read_all(void *argument) {
     return NULL;
 }
 
-/* Sleeps in epoll until the message comes; the mailbox's own protocol. */
+/* Sleep in epoll until the message arrives, by the mailbox's protocol. */
 static void take_message(struct mailbox *m, int epoll, struct message *l) {
     struct epoll_event event;
     while (mailbox_take(m, l, 1) == 0) {
@@ -166,7 +166,7 @@ static void *upkeep(void *argument) {
     return NULL;
 }
 
-/* Pages of indexes that others have mapped are gone, and nothing else is. */
+/* Truncates index files whose pages are mapped by other threads. */
 static void *cut(void *argument) {
     struct setting *setting = ((struct worker *)argument)->setting;
     for (int64_t at = 0; atomic_load(&setting->appenders_left) > 0; at = (at + 17) % 400) {
@@ -187,7 +187,7 @@ static void *cut(void *argument) {
     return NULL;
 }
 
-/* All keys differ: no record may be lost while neighbours become one segment. */
+/* All keys differ: no record may be lost when neighbouring segments are merged. */
 static void *clean(void *argument) {
     struct setting *setting = ((struct worker *)argument)->setting;
     struct keymap map;
@@ -217,7 +217,7 @@ static void fail(struct setting *setting) {
     CHECK(!log_wait(setting->logs[0], &waiter));
     CHECK(log_delete(setting->logs[0], 0) == 0);
     CHECK(mailbox_take(m, &l, 1) == 1 && l.status == LOG_E_DELETED);
-    CHECK(!log_wait(setting->logs[0], &waiter)); /* woken at once, never "reached" */
+    CHECK(!log_wait(setting->logs[0], &waiter)); /* woken immediately, never "reached" */
     CHECK(mailbox_take(m, &l, 1) == 1 && l.status == LOG_E_DELETED && !waiter.linked);
     CHECK(!log_wait(setting->logs[1], &waiter));
     log_become_follower(setting->logs[1], 1);

@@ -1,5 +1,5 @@
-/* What is taken away from a log: by age and size, by a new start, by a truncation, as a whole.
- * Usage: log_upkeeps DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+/* Removal of records: by age and size, by a new log start, by truncation, by deletion. Usage:
+ * log_upkeeps DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "log_one.h"
 
 static struct log_config config_of(int32_t segment_bytes) {
@@ -41,7 +41,7 @@ static void keep_by_time(void) {
     config.retention_ms = 0;
     log_set_config(one, &config);
     CHECK(log_apply_retention(one, 1005) == 1 && segments_begin("4 6"));
-    /* The writable one goes too when it is due, behind a new one. */
+    /* An expired active segment is removed too, after a roll. */
     CHECK(log_apply_retention(one, 1007) == 2 && segments_begin("7") && ends_are(7, 7, 7, 7));
     CHECK(log_apply_retention(one, 9000) == 0 && segments_begin("7"));
     fill(1, 5);
@@ -69,7 +69,7 @@ static void keep_by_size(void) {
     let_go();
 }
 
-/* Nothing goes that is not below the high watermark. */
+/* Records above the high watermark are never removed. */
 static void keep_what_is_not_committed(void) {
     struct log_config config = config_of(2 * SMALL);
     config.retention_bytes = 0;
@@ -102,7 +102,7 @@ static void go_on_without_room(void) {
     let_go();
 }
 
-/* The files go in their order; one that keeps its name ends it all. */
+/* Files are renamed in order; the first failure ends the removal. */
 static void remove_files(void) {
     struct log_config config = config_of(2 * SMALL);
     config.retention_bytes = 0;
@@ -110,12 +110,12 @@ static void remove_files(void) {
     open_one(config);
     fill(6, 1000);
     CHECK(log_move_start(one, 2, NOW) == 0 && segments_begin("2 4"));
-    /* The longer name has no room. */
+    /* No space for the longer name. */
     played_fail(RENAMEAT, "002.log", ENOSPC, 1);
     CHECK(log_move_start(one, 4, NOW) == 0 && segments_begin("4"));
     CHECK(played_size(dir, file_of(2, "log")) == -1);
     CHECK(played_size(dir, file_of(2, "log.deleted")) == -1 && !log_dir_offline(dir));
-    /* Later: none is gone yet. */
+    /* Delayed: no file is deleted yet. */
     int waiting = 0;
     int64_t now = log_dir_now_ms(CLOCK_MONOTONIC);
     for (struct log_dir_removal *r = dir->removals; r != NULL; r = r->next) {
@@ -166,7 +166,7 @@ static void move_start(void) {
     let_go();
 }
 
-/* ---- rolls by the clock ---- */
+/* ---- rolls by time ---- */
 
 static void roll_when_due(void) {
     struct log_config config = config_of(1 << 20);
@@ -188,7 +188,7 @@ static void roll_when_due(void) {
     CHECK(log_roll_if_due(one, NOW - 1) == 0 && played_asked(dir) == 1);
     CHECK(log_flush(one) == 0);
     CHECK(log_roll_if_due(one, NOW - 1) == 0 && played_asked(dir) == 0);
-    /* A clock that was set back begins the segment's time anew. */
+    /* If the clock is set back, the segment's age starts again. */
     fill(1, 1);
     CHECK(one->view.segments[1]->created_ms == NOW - 1);
     CHECK(log_roll_if_due(one, NOW + 999) == 0 && segments_begin("0 1"));
@@ -231,7 +231,7 @@ static void truncate_to(void) {
     CHECK(log_last_epoch(one) == 2);
     CHECK(log_truncate(one, 0, 2) == 0 && ends_are(0, 0, 0, 0) && segments_begin("0"));
     CHECK(log_last_epoch(one) == -1 && log_size_bytes(one) == 0);
-    /* As leader it is cut by nobody who says for whom. */
+    /* A leader's log cannot be truncated for a follower. */
     CHECK(log_become_leader(one, 3, 1) == 0 && log_truncate(one, 0, 3) == LOG_E_NOT_LEADER);
     fill(2, 1);
     CHECK(log_truncate(one, -5, -1) == 0 && ends_are(0, 0, 0, 0));
@@ -245,10 +245,10 @@ static void truncate_within(void) {
     CHECK(append((struct played_batch){.time = 1, .records = 5, .value_bytes = 10}) == 0);
     CHECK(append((struct played_batch){.time = 2, .records = 5, .value_bytes = 10}) == 0);
     CHECK(log_move_start(one, 7, NOW) == 0 && log_flush(one) == 0);
-    /* The batch that holds the offset goes whole, and all ends follow. */
+    /* The batch that contains the offset is removed completely, and all boundaries follow. */
     CHECK(log_truncate(one, 8, -1) == 0 && ends_are(5, 5, 5, 5) && log_flushed_offset(one) == 5);
     CHECK(played_size(dir, file_of(0, "log")) == SMALL);
-    /* An epoch that wrote nothing goes with the end. */
+    /* An epoch without records is removed with the end. */
     CHECK(log_become_leader(one, 4, 1) == 0 && log_last_epoch(one) == 4);
     log_become_follower(one, 6);
     CHECK(log_last_epoch(one) == 4 && log_truncate(one, 5, 6) == 0 && log_last_epoch(one) == -1);
@@ -346,7 +346,7 @@ static void delete_by_name(void) {
     CHECK(log_delete(one, NOW) == 0 && note_gone() && strlen(gone_name) == 255);
     CHECK(memcmp(gone_name + 255 - 43, "-12.", 4) == 0 && gone_name[211] == 'x');
     let_go();
-    /* Refused, it has its name and is deleted all the same. */
+    /* If the rename fails, the log keeps its name and is deleted anyway. */
     CHECK(log_open_as(dir, "r-0", id, &config, &checkpoint, NOW, &one) == 0);
     played_fail(RENAMEAT, "r-0", ENOSPC, 1);
     CHECK(log_delete(one, NOW) == LOG_E_FULL && strcmp(one->home->name, "r-0") == 0);
@@ -362,7 +362,7 @@ static void delete_by_name(void) {
     let_go();
 }
 
-/* A file that a branch has too is copied when it is cut, which may find no room. */
+/* A hard-linked file is copied by a truncation, which may lack space. */
 static void truncate_without_room(void) {
     open_one(scene_config(1 << 20, 100));
     fill(10, 1);
@@ -375,7 +375,7 @@ static void truncate_without_room(void) {
     CHECK(log_size_bytes(one) == bytes && ends_are(0, 10, 10, 10));
     struct log_range range;
     CHECK(read_bytes(4, 1 << 20, &range) == bytes - 4 * SMALL);
-    /* The next try cuts the file, and not only what is known of it. */
+    /* The next attempt truncates the file, not only the state in memory. */
     CHECK(log_truncate(one, 4, -1) == 0 && ends_are(0, 4, 4, 4));
     CHECK(log_size_bytes(one) == 4 * SMALL && played_size(dir, file_of(0, "log")) == 4 * SMALL);
     leave();

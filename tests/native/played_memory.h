@@ -1,4 +1,4 @@
-/* Memory that runs out when the scene says so. Link with -Wl,--wrap=malloc,calloc,realloc. */
+/* Allocations that fail when the scene requires it. Link with -Wl,--wrap=malloc,calloc,realloc. */
 #ifndef PYLOG_PLAYED_MEMORY_H
 #define PYLOG_PLAYED_MEMORY_H
 
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 enum { NO_MEMORY_LIMIT = -1 };
-static _Atomic int memory_left = NO_MEMORY_LIMIT; /* so many allocations */
+static _Atomic int memory_left = NO_MEMORY_LIMIT; /* remaining allocations */
 
 static inline bool starved(void) {
     if (memory_left == NO_MEMORY_LIMIT) return false;

@@ -1,5 +1,5 @@
-/* Client quotas by themselves, on times of the test's own. Usage: quotas_units SCENE. Exit 0, or 1
- * with a line on stderr. */
+/* Client quotas in isolation, with simulated time. Usage: quotas_units SCENE. Exits with 0, or
+ * with 1 and a line on stderr. */
 #include <time.h>
 
 #include "serve/quotas.h"
@@ -13,7 +13,7 @@ static struct quota_limit limit_of(const char *key, double per_second) {
     return (struct quota_limit){bytes_of(key), (uint32_t)strlen(key), per_second};
 }
 
-/* Installs a client with one limit, and takes it. */
+/* Install a client with one limit, and look it up. */
 static struct quota_client *with_limit(struct quotas *q, const char *id, enum quota_kind kind,
                                        const char *key, double per_second) {
     struct quota_limit limits[QUOTA_KINDS] = {{0}};
@@ -37,7 +37,7 @@ static uint32_t rates_of(struct quotas *q) {
     return rates;
 }
 
-/* Of a limit of 1000 a second: what was counted, less the milliseconds that it is spread over. */
+/* With a limit of 1000 per second: the counted amount minus the milliseconds it is spread over. */
 static void the_rate_is_spread_over_the_windows_that_passed(void) {
     static const struct {
         int64_t now_ms, over;
@@ -48,14 +48,14 @@ static void the_rate_is_spread_over_the_windows_that_passed(void) {
     CHECK(quota_client_charge(c, QUOTA_PRODUCE, 100000, 0) == at[0].over);
     for (size_t i = 1; i < sizeof at / sizeof *at; i++)
         CHECK(quota_client_charge(c, QUOTA_PRODUCE, 0, at[i].now_ms) == at[i].over);
-    /* Three windows after the last that its sample counted it is forgotten. */
+    /* Three windows after the last one that a sample covers, the sample is dropped. */
     CHECK(quota_client_charge(c, QUOTA_PRODUCE, 0, 3999) == 0);
     CHECK(quota_client_charge(c, QUOTA_PRODUCE, 2000, 4000) == 0);
     quota_client_release(c);
     quotas_free(q);
 }
 
-/* A stream at 1.5 times the limit, for longer than there are samples. */
+/* A stream at 1.5 times the limit, for longer than the samples cover. */
 static void a_steady_stream_is_over_by_the_same_time_and_again(uint32_t samples) {
     struct quotas *q = quotas_new(samples, WINDOW_MS);
     struct quota_client *c = with_limit(q, "c", QUOTA_PRODUCE, "k", LIMIT);
@@ -67,7 +67,7 @@ static void a_steady_stream_is_over_by_the_same_time_and_again(uint32_t samples)
     quotas_free(q);
 }
 
-/* A window that began early and went on for long counts as long as its last value does. */
+/* A sample that began early and continued for long is as old as its last value. */
 static void a_window_goes_on_to_its_last_value(void) {
     struct quotas *q = quotas_new(SAMPLES, WINDOW_MS);
     struct quota_client *c = with_limit(q, "c", QUOTA_PRODUCE, "k", LIMIT);
@@ -75,11 +75,11 @@ static void a_window_goes_on_to_its_last_value(void) {
         quota_client_count(c, QUOTA_PRODUCE, 0, i * WINDOW_MS);
         quota_client_count(c, QUOTA_PRODUCE, 2 * LIMIT, i * WINDOW_MS + 900);
     }
-    /* Three windows' worth in the three seconds since the second began. */
+    /* Three windows' worth in the three seconds since the second sample began. */
     CHECK(quota_client_charge(c, QUOTA_PRODUCE, 0, 4 * WINDOW_MS) == 3 * WINDOW_MS);
     quota_client_release(c);
     quotas_free(q);
-    /* Where there is but one, what comes at once is spread over a millisecond. */
+    /* With a single sample, a sudden amount is spread over a millisecond. */
     q = quotas_new(1, WINDOW_MS);
     c = with_limit(q, "c", QUOTA_PRODUCE, "k", LIMIT);
     CHECK(quota_client_charge(c, QUOTA_PRODUCE, 5, 0) == 4);
@@ -96,7 +96,7 @@ static void streams(void) {
 static void the_wait_is_rounded_and_has_an_end(void) {
     struct quotas *q = quotas_new(SAMPLES, WINDOW_MS);
     struct quota_client *c = with_limit(q, "c", QUOTA_PRODUCE, "k", 100);
-    CHECK(quota_client_charge(c, QUOTA_PRODUCE, 200, 0) == 0); /* the limit itself */
+    CHECK(quota_client_charge(c, QUOTA_PRODUCE, 200, 0) == 0); /* exactly the limit */
     CHECK(quota_client_charge(c, QUOTA_PRODUCE, 1, 0) == 10);
     CHECK(quota_client_charge(c, QUOTA_PRODUCE, 0.06, 0) == 11);
     CHECK(quota_client_charge(c, QUOTA_PRODUCE, 1e15, 0) == INT32_MAX);
@@ -112,7 +112,8 @@ static void the_wait_is_rounded_and_has_an_end(void) {
     quotas_free(q);
 }
 
-/* A window that there is no memory for adds to the one before; the first counts nothing. */
+/* Without memory for a new window its values are added to the previous one; a first window
+ * counts nothing. */
 static void memory_that_runs_out_makes_samples_coarse(void) {
     struct quotas *q = quotas_new(11, WINDOW_MS);
     struct quota_client *c = with_limit(q, "c", QUOTA_PRODUCE, "k", LIMIT);
@@ -126,7 +127,7 @@ static void memory_that_runs_out_makes_samples_coarse(void) {
     CHECK(quota_client_charge(c, QUOTA_PRODUCE, 10000, 4 * WINDOW_MS) == 40000);
     blocks_left = -1;
     CHECK(quota_client_charge(c, QUOTA_PRODUCE, 10000, 5 * WINDOW_MS) == 50000);
-    /* Five are left when the first is too old, of which one has two windows' bytes. */
+    /* Five samples remain when the first is too old, and one of them has two windows' bytes. */
     CHECK(quota_client_charge(c, QUOTA_PRODUCE, 0, 11 * WINDOW_MS) == 40000);
     quota_client_release(c);
     quotas_free(q);
@@ -139,7 +140,7 @@ static void a_fetch_that_is_over_is_not_counted(void) {
     for (int i = 0; i < 3; i++) CHECK(quota_client_charge_fetch(c, 2001, 0) == 2000);
     CHECK(quota_client_charge_fetch(c, 1, 0) == 0);
     CHECK(quota_client_charge_fetch(c, 1, 0) == 1);
-    /* What could never pass passes when nothing else counts, and counts then. */
+    /* A request that can never pass is admitted when nothing else counts, and counts then. */
     CHECK(quota_client_charge_fetch(c, 2001, 10000) == 0);
     CHECK(quota_client_charge_fetch(c, 1, 10000) == 2);
     CHECK(quota_client_charge_fetch(c, 2001, 10000) == 2002);
@@ -164,7 +165,7 @@ static void clients_of_one_entity_share_its_rate(void) {
     CHECK(quota_client_charge(c, QUOTA_PRODUCE, 2000, 0) == 0);
     CHECK(quota_client_charge(d, QUOTA_PRODUCE, 2000, 0) == 0);
     quota_client_release(b);
-    /* A new limit is everybody's, and what was counted stays. */
+    /* A new limit applies to all clients, and counted amounts stay. */
     b = with_limit(q, "b", QUOTA_PRODUCE, "shared", 2 * LIMIT);
     CHECK(clients_of(q) == 4 && rates_of(q) == 3);
     CHECK(quota_client_charge(a, QUOTA_PRODUCE, 2500, 0) == 500);
@@ -191,7 +192,7 @@ static void a_client_is_what_was_installed_last(void) {
     CHECK(quota_client_limited(c) && !quota_client_timed(c));
     CHECK(quotas_client(q, 2, bytes_of("ab"), 2) == NULL);
     CHECK(quotas_client(q, 1, bytes_of("a"), 1) == NULL);
-    /* The same one anew: who holds the one before goes on with it. */
+    /* Installed again: holders of the previous object keep it. */
     CHECK(quotas_install(q, 1, bytes_of("ab"), 2, limits, 0) == 0 && clients_of(q) == 1);
     struct quota_client *next = quotas_client(q, 1, bytes_of("ab"), 2);
     CHECK(next != NULL && next != c && !quota_client_limited(next) && quota_client_limited(c));
@@ -202,7 +203,7 @@ static void a_client_is_what_was_installed_last(void) {
     CHECK(quotas_client(q, 1, bytes_of("ab"), 2) == NULL);
     quotas_void(q, false);
     CHECK(*quotas_generation(q) == 0);
-    /* Without a name, and who has only a limit on threads. */
+    /* Without a client id, and with only a request quota. */
     limits[QUOTA_REQUEST] = limit_of("t", 1);
     CHECK(quotas_install(q, 9, NULL, 0, limits, 0) == 0);
     c = quotas_client(q, 9, NULL, 0);
@@ -238,7 +239,7 @@ static void waits_are_summed_by_client_id(void) {
     quotas_free(q);
 }
 
-/* A client of this number, with a rate of its own on which it has counted `value`. */
+/* Install a client with this number and its own rate, on which it has counted `value`. */
 static void install(struct quotas *q, uint32_t number, double value, int64_t now_ms) {
     struct quota_limit limits[QUOTA_KINDS] = {{0}};
     limits[QUOTA_PRODUCE] = (struct quota_limit){(const uint8_t *)&number, sizeof number, LIMIT};
@@ -259,7 +260,7 @@ static void clients_that_nobody_holds_go_when_they_are_many(void) {
         CHECK(clients_of(q) == i + 1 && rates_of(q) == i + 1);
     }
     install(q, SWEEP_AT, 0, 0);
-    /* And the rates, but of those who are there and of those who have used some. */
+    /* So do rates, except those of existing clients and those with counted amounts. */
     CHECK(clients_of(q) == HELD + 1 && rates_of(q) == HELD + 2);
     for (uint32_t i = 0; i < HELD; i++) {
         struct quota_client *found = quotas_client(q, i, NULL, 0);
@@ -270,7 +271,7 @@ static void clients_that_nobody_holds_go_when_they_are_many(void) {
     struct quota_client *c = quotas_client(q, SWEEP_AT, NULL, 0);
     CHECK(c != NULL);
     quota_client_release(c);
-    /* The next time comes when there are as many again, and twice what stayed. */
+    /* The next sweep follows when as many again were added, at twice the remaining number. */
     for (uint32_t i = SWEEP_AT + 1; clients_of(q) < SWEEP_AT + 2 * HELD; i++) install(q, i, 0, 0);
     install(q, 0xffffff, 0, 0);
     CHECK(clients_of(q) == HELD + 1);
@@ -278,11 +279,11 @@ static void clients_that_nobody_holds_go_when_they_are_many(void) {
     quotas_free(q);
 }
 
-/* Who used some and comes back finds it, until it is too old, and while there is room. */
+/* A returning client finds its counted amount, until it expires, and as long as there is space. */
 static void rates_are_kept_while_they_say_something(void) {
     struct quotas *q = quotas_new(SAMPLES, WINDOW_MS);
     for (uint32_t i = 0; i < QUOTA_IDLE_MAX + 1000; i++) install(q, i, 1, 0);
-    CHECK(rates_of(q) == QUOTA_IDLE_MAX + 1000); /* the next look at them comes later */
+    CHECK(rates_of(q) == QUOTA_IDLE_MAX + 1000); /* the next sweep of them comes later */
     uint32_t most = 0, now = 0;
     for (uint32_t i = 0; i < QUOTA_IDLE_MAX; i++) {
         install(q, QUOTA_IDLE_MAX + 1000 + i, 1, 0);
@@ -305,7 +306,7 @@ static void rates_are_kept_while_they_say_something(void) {
 
 static void memory_that_runs_out_installs_nothing_and_leaves_nothing(void) {
     for (long n = 0; n < 4; n++) {
-        blocks_left = n; /* the last is a lock's */
+        blocks_left = n; /* the last one is for a lock */
         refusals_left = 1;
         CHECK(quotas_new(SAMPLES, WINDOW_MS) == NULL);
         blocks_left = -1;
@@ -320,11 +321,11 @@ static void memory_that_runs_out_installs_nothing_and_leaves_nothing(void) {
         CHECK(quotas_install(q, 1, bytes_of("x"), 1, limits, 0) == -1);
         blocks_left = -1;
         CHECK(clients_of(q) == 0 && quotas_client(q, 1, bytes_of("x"), 1) == NULL);
-        CHECK(rates_of(q) == (n == 2)); /* the first rate stays, for whoever comes next */
+        CHECK(rates_of(q) == (n == 2)); /* the first rate remains for the next client */
     }
     for (uint32_t i = 0; rates_of(q) < BUCKETS; i++) install(q, i, 0, 0);
     CHECK(clients_of(q) == BUCKETS - 1);
-    /* Without room for larger tables the chains grow. */
+    /* Without memory for larger tables the chains grow. */
     limits[1].key = limits[2].key = NULL;
     limits[0] = limit_of("new", 1);
     for (uint32_t len = 0; len < 2; len++) {
@@ -366,7 +367,7 @@ static void connections_are_limited_by_address(void) {
     for (int i = 0; i < 20; i++) CHECK(quotas_connection(q, named[0].ip, 0) == 0);
     CHECK(quotas_connection(q, named[0].ip, 0) == 100);
     for (int i = 0; i < 20; i++) CHECK(quotas_connection(q, named[1].ip, 0) == 0);
-    CHECK(quotas_connection(q, named[2].ip, 0) == WINDOW_MS); /* no wait is longer */
+    CHECK(quotas_connection(q, named[2].ip, 0) == WINDOW_MS); /* no delay is longer */
     CHECK(rates_of(q) == 4);
     CHECK(quotas_set_addresses(q, named, 1, 2) == 0);
     CHECK(quotas_connection(q, other, 0) == 500);

@@ -1,8 +1,8 @@
-/* From frames to answers: what starts when, what the control plane hears of it, how answers leave.
- */
+/* From frames to responses: when requests start, which events the control plane gets, how
+ * responses are sent. */
 #include "reactor_played.h"
 
-/* ---- what starts */
+/* ---- start of requests */
 
 SCENE(produces_wait_side_by_side_up_to_sixteen) {
     begin();
@@ -12,7 +12,7 @@ SCENE(produces_wait_side_by_side_up_to_sixteen) {
     CHECK(serve_seen.started == 16 && connection_of(&c)->slot_count == 16);
     CHECK(STAT(requests_in_flight) == 16 && STAT(requests_produce) == 16);
     for (int i = 0; i < 16; i++) CHECK(serve_seen.more[i]);
-    wake_up(serve_seen.starts[1]); /* the second: nothing leaves before the first */
+    wake_up(serve_seen.starts[1]); /* the second: nothing is sent before the first */
     settle();
     CHECK(answered(&c) == 0 && serve_seen.started == 16);
     wake_up(serve_seen.starts[0]);
@@ -103,7 +103,7 @@ SCENE(a_request_knows_where_it_came_from) {
     end();
 }
 
-/* ---- what the control plane hears */
+/* ---- events of the control plane */
 
 SCENE(the_control_plane_gets_all_of_a_request) {
     begin();
@@ -120,10 +120,10 @@ SCENE(the_control_plane_gets_all_of_a_request) {
     CHECK(e->peer.port == FIRST_PORT && e->local.port == 9092 && e->began_ns == clock_ns);
     CHECK(STAT(requests_control) == 1);
     answer_to(e, false, 0);
-    answer_to(e, false, 0); /* answered already */
+    answer_to(e, false, 0); /* already answered */
     settle();
     CHECK(answered(&c) == 9 && answered(&c) == 0);
-    CHECK(reactors_reply(all, e->token, NULL, 0, false, 0)); /* of a request that is gone */
+    CHECK(reactors_reply(all, e->token, NULL, 0, false, 0)); /* of a request that has ended */
     settle();
     free(e);
     ask(&c, METADATA, 10, 'A', 0);
@@ -162,7 +162,7 @@ SCENE(a_miss_names_what_is_missing_and_goes_on_with_the_verdicts) {
     CHECK(memcmp(e->data + m[0].name_at, "t", 1) == 0);
     CHECK(memcmp(e->data + m[2].name_at, "top", 3) == 0 && m[2].name_at == m[0].name_at + 1);
     CHECK(m[1].id[15] == 2 && m[1].partition == 11 && m[2].partition == 12);
-    CHECK(reactors_resume(all, e->token, (int16_t[]){1, 2}, 2)); /* of another request's size */
+    CHECK(reactors_resume(all, e->token, (int16_t[]){1, 2}, 2)); /* wrong number of names */
     settle();
     CHECK(serve_seen.granted == 0 && answered(&c) == 0);
     CHECK(reactors_resume(all, e->token, (int16_t[]){29, 0, 3}, 3));
@@ -220,7 +220,7 @@ SCENE(followers_that_may_join_are_reported_after_a_fetch) {
     settle();
     expect_gone(EVENT_MAY_JOIN);
     joins_left = 1;
-    memory_left = 1; /* the answer's: it is said again later */
+    memory_left = 1; /* the response's: retried later */
     ask(&c, API_FETCH, 4, 'A', 0);
     memory_left = NO_MEMORY_LIMIT;
     CHECK(next_event() == NULL && is_open(&c));
@@ -235,12 +235,12 @@ SCENE(requests_wait_for_room_with_the_control_plane_in_their_order) {
     for (int i = 0; i < 5; i++) {
         c[i] = connect_one();
         ask(&c[i], METADATA, i + 1, 'A', 0);
-        CHECK(reactor->room_wanted == (i >= 2)); /* a wish wakes us each time that some is taken */
+        CHECK(reactor->room_wanted == (i >= 2)); /* each released buffer signals the waiters */
     }
     CHECK(STAT(queue_waits) == 3 && events_waiting(all->events) == 2 && reactor->room_wanted);
-    reactors_close(all, name_of(&c[3])); /* from amid those that wait */
+    reactors_close(all, name_of(&c[3])); /* from the middle of the waiters */
     settle();
-    after_ms(100000); /* they wait for us: no frame is late */
+    after_ms(100000); /* they wait for the server: no frame is late */
     free(expect(EVENT_REQUEST));
     reactors_taken(all);
     CHECK(!reactor->room_wanted);
@@ -255,7 +255,7 @@ SCENE(requests_wait_for_room_with_the_control_plane_in_their_order) {
         settle();
     }
     CHECK(next_event() == NULL && STAT(frames_late) == 0);
-    /* What serve answers itself needs no room. */
+    /* Requests that serve answers itself need no space. */
     struct client served = connect_one();
     for (int i = 0; i < 2; i++) events_post(all->events, events_make(EVENT_CLOSED, 0));
     ask(&served, API_PRODUCE, 1, 'A', 0);
@@ -269,7 +269,7 @@ SCENE(queued_answers_go_out_with_numbers_of_their_own_when_they_are_flushed) {
     ask(&c, METADATA, 1, 'A', 0);
     ask(&other, METADATA, 1, 'A', 0);
     static const uint8_t frame[] = {0, 0, 0, 5, 9, 9, 9, 9, 'x'};
-    uint64_t rung; /* by what came before */
+    uint64_t rung; /* by the previous event */
     CHECK(read(mailbox_fd(reactor->mailbox), &rung, sizeof rung) != 0);
     for (int32_t i = 0; i < 2; i++) {
         struct event *e = expect(EVENT_REQUEST);
@@ -282,7 +282,7 @@ SCENE(queued_answers_go_out_with_numbers_of_their_own_when_they_are_flushed) {
     CHECK(poll(&wakes, 1, 0) == 1 && !reactor->unflushed);
     settle();
     CHECK(answered(&c) == 70 && answered(&other) == 71 && STAT(requests_throttled) == 1);
-    CHECK(reactors_queue_reply(all, UINT64_MAX / 2, frame, sizeof frame, 1, 0)); /* of nobody */
+    CHECK(reactors_queue_reply(all, UINT64_MAX / 2, frame, sizeof frame, 1, 0)); /* unknown */
     CHECK(!reactor->unflushed);
     end();
 }
@@ -290,7 +290,7 @@ SCENE(queued_answers_go_out_with_numbers_of_their_own_when_they_are_flushed) {
 /* ---- without memory */
 
 SCENE(a_request_without_memory_ends_its_connection_and_nobody_elses) {
-    static const int enough = 4; /* for the two of a slab, for timers, for its event */
+    static const int enough = 4; /* for the slab's two, for timers, for its event */
     for (int left = 0; left <= enough; left++) {
         begin();
         struct client c = connect_one(), bystander = connect_one();
@@ -313,7 +313,7 @@ SCENE(a_miss_without_memory_ends_its_connection) {
     struct client c = connect_one(), other = connect_one();
     ask(&other, API_PRODUCE, 1, 'A', 0);
     post(&c, API_PRODUCE, 1, 'M', 1, 0);
-    memory_left = 1; /* what serve itself wants */
+    memory_left = 1; /* memory of serve itself */
     settle();
     memory_left = NO_MEMORY_LIMIT;
     CHECK(!is_open(&c) && serve_seen.abandoned == 1 && next_event() == NULL);

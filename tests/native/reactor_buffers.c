@@ -1,9 +1,9 @@
-/* How much is read at once, into how large a buffer, and who gets on when buffers are short. */
+/* The size of reads and of their buffers, and which connections continue when buffers are short. */
 #include "reactor_played.h"
 
 enum { KIB = 1 << 10, READ = 64 * KIB - 64, TINY = 4 * KIB };
 
-static size_t rooms[STARTS_MAX]; /* that reads were given */
+static size_t rooms[STARTS_MAX]; /* sizes given to reads */
 static int read_count;
 
 static ssize_t note_room(int fd, void *to, size_t room) {
@@ -11,7 +11,7 @@ static ssize_t note_room(int fd, void *to, size_t room) {
     return __real_recv(fd, to, room, 0);
 }
 
-/* Sends [from, to) of a request whose frame has `len` bytes. */
+/* Send [from, to) of a request whose frame has `len` bytes. */
 static void send_part(const struct client *c, size_t len, size_t from, size_t to) {
     uint8_t *bytes = malloc(len);
     CHECK(request_of(bytes, API_PRODUCE, 1, 'A', 0, len - 21) == len);
@@ -41,14 +41,14 @@ SCENE(a_frame_is_read_by_four_times_what_has_arrived_and_then_exactly) {
     }
     settle();
     CHECK(answered(&c) == 1 && connection_of(&c)->in == NULL);
-    /* What came once is taken at once the next time. */
+    /* The next read expects the size of the previous frame. */
     read_count = 0;
     send_part(&c, LEN, 0, 1000);
     CHECK(rooms[0] == LEN && connection_of(&c)->earned == LEN);
     end();
 }
 
-/* Of a frame of 7 MB that each of the clients sends at the same time. */
+/* Send [from, to) of a 7 MB frame from each client at the same time. */
 static void send_of_each(const struct client *clients, int count, size_t from, size_t to) {
     for (size_t at = from; at < to; at += 100000)
         for (int i = 0; i < count; i++) send_part(&clients[i], 7000000, at, at + 100000);
@@ -62,7 +62,7 @@ SCENE(large_frames_after_large_ones_are_received_into_the_buffers_of_those) {
     send_of_each(clients, CLIENTS, 0, LEN);
     settle();
     for (int i = 0; i < CLIENTS; i++) CHECK(answered(&clients[i]) == 1);
-    /* Four buffers of 8 MiB are kept, and each next frame has one from its first byte on. */
+    /* Four buffers of 8 MiB are kept, and each next frame gets one from its first byte on. */
     uint64_t kept = reactor->input.spare_bytes;
     CHECK(kept >= (uint64_t)CLIENTS << 23);
     played_recv = note_room;
@@ -116,7 +116,7 @@ SCENE(a_short_read_is_the_last_and_a_full_one_is_not) {
     played_recv = note_room;
     ask(&c, API_PRODUCE, 1, 'A', 0);
     CHECK(read_count == 1 && !connection_of(&c)->readable);
-    /* After a hang-up no event follows: one more meets the end. */
+    /* After a hang-up no event follows, so one more read meets the end. */
     read_count = 0;
     post(&c, API_PRODUCE, 1, 'S', 0, 0);
     shutdown(c.fd, SHUT_WR);
@@ -142,7 +142,7 @@ SCENE(an_interrupted_read_is_done_again_and_a_failed_one_ends_the_connection) {
     CHECK(answered(&c) == 1);
     fails_with = EAGAIN;
     post(&c, API_PRODUCE, 2, 'A', 0, 0);
-    CHECK(turn() > 0); /* it is not tried again by itself */
+    CHECK(turn() > 0); /* it is not retried automatically */
     CHECK(is_open(&c) && answered(&c) == 0 && !connection_of(&c)->readable);
     ask(&c, API_PRODUCE, 3, 'A', 0);
     CHECK(answered(&c) == 2 && answered(&c) == 3);
@@ -174,8 +174,8 @@ SCENE(a_turn_reads_512_kib_of_one_and_then_others_have_theirs) {
     endless_fd = connection_of(&c)->transport.fd;
     played_recv = read_endlessly;
     post(&c, API_PRODUCE, 1, 'S', 0, 0);
-    clock_step_ns = 1000000; /* a turn of those that are ready is one connection */
-    turn(); /* by its event, and once as one of those that are ready */
+    clock_step_ns = 1000000; /* a turn of ready connections handles one connection */
+    turn(); /* by its event, and once more as a ready connection */
     size_t first = endless_bytes;
     CHECK(first >= 2 * 512 * KIB && first < 2 * (512 + 64) * KIB);
     CHECK(connection_of(&c)->list == &reactor->ready);
@@ -200,7 +200,7 @@ SCENE(a_body_that_must_stay_keeps_its_buffer_and_what_follows_moves) {
     const uint8_t *body = s->r.body;
     CHECK(s->held != NULL && body[0] == 'J' && connection_of(&c)->in == NULL);
     CHECK(s->held->references == 1);
-    leave(&c); /* the job reads it still */
+    leave(&c); /* the job still reads it */
     CHECK(!is_open(&c) && s->held != NULL && body[0] == 'J' && reactor->abandoned == 1);
     struct message done = {.kind = MESSAGE_IO_DONE, .token = s->r.token};
     CHECK(mailbox_post(reactor->mailbox, &done));
@@ -209,7 +209,7 @@ SCENE(a_body_that_must_stay_keeps_its_buffer_and_what_follows_moves) {
     end();
 }
 
-/* `part` bytes of the next frame lie behind the body. */
+/* Leave `part` bytes of the next frame after the body. */
 static void stay_before(size_t part) {
     begin();
     struct client c = connect_one();
@@ -265,15 +265,15 @@ SCENE(a_frame_that_has_room_behind_others_stays_where_it_is) {
     end();
 }
 
-/* ---- what the kernel gathers */
+/* ---- bytes gathered by the kernel */
 
-/* The same, by as much as a socket takes. */
+/* The same, in amounts that a socket accepts. */
 static void send_much(const struct client *c, size_t len, size_t from, size_t to) {
     for (size_t at = from; at < to; at += 50000)
         send_part(c, len, at, at + 50000 < to ? at + 50000 : to);
 }
 
-/* So many bytes must be there before its reactor hears of them. */
+/* Return the number of bytes before which the kernel does not wake the reactor. */
 static int mark_of(const struct client *c) {
     int bytes = 0;
     socklen_t len = sizeof bytes;
@@ -287,7 +287,7 @@ SCENE(what_a_large_frame_lacks_is_gathered_by_the_kernel) {
     enum { LEN = 400000 };
     CHECK(mark_of(&c) == 1);
     send_part(&c, LEN, 0, 2);
-    CHECK(mark_of(&c) == 1); /* its length is not known */
+    CHECK(mark_of(&c) == 1); /* its length is unknown */
     send_part(&c, LEN, 2, 1000);
     CHECK(mark_of(&c) == 128 * KIB);
     send_much(&c, LEN, 1000, LEN - 100000);
@@ -298,7 +298,7 @@ SCENE(what_a_large_frame_lacks_is_gathered_by_the_kernel) {
     CHECK(mark_of(&c) == 1);
     send_part(&c, LEN, LEN - 32 * KIB + 1, LEN);
     CHECK(answered(&c) == 1 && mark_of(&c) == 1);
-    /* The last bytes of one frame come with the first of the next. */
+    /* The last bytes of one frame arrive with the first of the next. */
     send_much(&c, LEN, 0, LEN - 50000);
     CHECK(mark_of(&c) == 50000);
     send_part(&c, LEN, LEN - 50000, LEN);
@@ -310,7 +310,7 @@ SCENE(what_a_session_of_tls_has_inside_is_not_waited_for) {
     begin();
     struct client c = connect_one();
     enum { LEN = 400000, INSIDE = 5000 };
-    connection_of(&c)->transport.inside = INSIDE; /* the calls are the plain ones: they leave it */
+    connection_of(&c)->transport.inside = INSIDE; /* plain calls: they do not change the mark */
     send_much(&c, LEN, 0, LEN - 100000);
     CHECK(mark_of(&c) == 100000 - INSIDE);
     send_much(&c, LEN, LEN - 100000, LEN - 32 * KIB - INSIDE);
@@ -347,7 +347,7 @@ SCENE(before_a_frame_is_late_its_client_is_heard) {
     end();
 }
 
-/* ---- little room */
+/* ---- little space */
 
 static void begin_small(uint64_t bytes_max) {
     struct reactors_config config = usual_config();
@@ -355,7 +355,7 @@ static void begin_small(uint64_t bytes_max) {
     begin_with(&config, 0, NULL);
 }
 
-/* So many connections hold half a frame of this length each. */
+/* This many connections send half a frame of this length each. */
 static void fill(struct client *clients, int count, size_t len) {
     for (int i = 0; i < count; i++) {
         clients[i] = connect_one();
@@ -413,7 +413,7 @@ SCENE(a_closed_connection_gives_back_the_bytes_of_its_control_request) {
 
 SCENE(control_requests_wait_while_the_queue_holds_too_many_bytes) {
     begin_small(256 * KIB);
-    for (int32_t i = 1; i <= 3; i++) { /* of closed connections, which count no more themselves */
+    for (int32_t i = 1; i <= 3; i++) { /* of closed connections, which no longer count themselves */
         struct client control = connect_one();
         post(&control, METADATA, i, 'A', 0, 100000);
         settle();
@@ -483,7 +483,7 @@ SCENE(who_finds_no_room_waits_until_somebody_gives_some_back) {
     end();
 }
 
-/* Somebody gives way, or goes on, every so often. */
+/* Step by step a connection is closed or continues. */
 static int32_t answered_in_time(const struct client *c) {
     int32_t id = answered(c);
     for (int i = 0; i < 20 && id == 0; i++) {
@@ -522,7 +522,7 @@ SCENE(of_those_that_wait_the_one_that_lacks_least_goes_on_beyond_the_limit) {
     end();
 }
 
-/* With the four bytes of its size it needs a buffer twice as large as without. */
+/* With the four bytes of its size it needs a buffer twice as large as without them. */
 SCENE(the_longest_frame_goes_on_beyond_the_limit_too) {
     struct reactors_config config = usual_config();
     enum { LEN = 128 * KIB - sizeof(struct input_buffer) + 1 };
@@ -562,8 +562,8 @@ SCENE(when_even_tiny_buffers_are_out_frames_begin_after_a_while) {
     end();
 }
 
-/* One holds most of the room for a frame that stops; the first of those that wait may pass the
- * limit and does not get on either. */
+/* One connection holds most of the space for a frame that stopped; the first of the waiting ones
+ * may exceed the limit and stops too. */
 SCENE(frames_that_stop_give_way_after_half_a_second) {
     begin_small(80 * KIB);
     struct client stalled = connect_one(), first = connect_one(), second = connect_one();
@@ -592,13 +592,13 @@ SCENE(the_one_that_may_pass_the_limit_gives_way_too) {
     send_part(&second, 60000, 0, 5000);
     after_ms(RELIEF_MS);
     CHECK(reactor->privileged == connection_of(&first));
-    for (size_t at = 50000; is_open(&first); at++) { /* slowly, but on */
+    for (size_t at = 50000; is_open(&first); at++) { /* slow but continuous */
         CHECK(at < 50010);
         send_part(&held, 60000, at, at + 1);
         after_ms(RELIEF_MS);
     }
     CHECK(is_open(&held) && is_open(&second) && STAT(frames_late) == 1);
-    CHECK(now_ms() - 5000 == 7 * RELIEF_MS); /* 500 ms, and 14 for its length, by looks of 100 */
+    CHECK(now_ms() - 5000 == 7 * RELIEF_MS); /* 500 ms, and 14 for its length, in checks of 100 */
     end();
 }
 
@@ -607,7 +607,7 @@ SCENE(a_frame_that_trickles_gives_way_after_five_seconds) {
     struct client held = connect_one();
     int64_t began_ms = now_ms();
     send_part(&held, 60000, 0, 50000);
-    for (int i = 0; i < 12; i++) { /* there is always one that waits */
+    for (int i = 0; i < 12; i++) { /* at least one connection always waits */
         struct client waits = connect_one();
         send_part(&waits, 60000, 0, 6000);
     }
@@ -617,7 +617,7 @@ SCENE(a_frame_that_trickles_gives_way_after_five_seconds) {
         settle();
         if (is_open(&held)) send_part(&held, 60000, at, at + 1);
     }
-    CHECK(now_ms() - began_ms == 5100); /* 5 s, and 48 ms for what has arrived */
+    CHECK(now_ms() - began_ms == 5100); /* 5 s, and 48 ms for the arrived bytes */
     end();
 }
 
@@ -641,7 +641,7 @@ SCENE(who_waits_for_five_seconds_and_holds_what_others_could_use_gives_way) {
     CHECK(is_open(&waits[2]) && STAT(frames_late) == 1);
     after_ms(RELIEF_MS);
     CHECK(!is_open(&waits[2]) && is_open(&waits[1]) && STAT(frames_late) == 2);
-    CHECK(is_open(&busy)); /* it waits for us */
+    CHECK(is_open(&busy)); /* it waits for the server */
     struct message done = {.kind = MESSAGE_IO_DONE, .token = serve_seen.starts[0]->token};
     CHECK(mailbox_post(reactor->mailbox, &done));
     settle();

@@ -1,4 +1,4 @@
-/* How long a connection may do what: to the millisecond, and by what the time counts. */
+/* The timeouts of connections: exact to the millisecond, and the clock readings that count. */
 #include "reactor_played.h"
 
 static void begin_idle(int64_t idle_ms_max) {
@@ -222,7 +222,7 @@ SCENE(a_silent_request_and_the_control_plane_mute_too) {
     end();
 }
 
-/* The first of two Produces is appended when the second has muted the connection already. */
+/* The first of two Produces is appended when the second has already muted the connection. */
 static void mute_twice(int32_t second_ms, int64_t until_ms) {
     begin();
     struct client c = connect_one();
@@ -283,7 +283,7 @@ SCENE(a_muted_connection_whose_peer_has_ended_its_input_is_idle_in_its_time) {
     post(&waits, API_PRODUCE, 2, 'T', 10000, 0);
     ask(&c, API_PRODUCE, 1, 'T', 10000);
     ask(&live, API_PRODUCE, 1, 'T', 10000);
-    post(&c, API_PRODUCE, 2, 'S', 0, 0); /* not read any more */
+    post(&c, API_PRODUCE, 2, 'S', 0, 0); /* no longer read */
     after_ms(1000);
     shutdown(c.fd, SHUT_WR);
     shutdown(waits.fd, SHUT_WR);
@@ -292,7 +292,7 @@ SCENE(a_muted_connection_whose_peer_has_ended_its_input_is_idle_in_its_time) {
     CHECK(is_open(&c) && is_open(&waits));
     after_ms(1);
     CHECK(!is_open(&c) && is_open(&waits) && STAT(connections_idle) == 1);
-    after_ms(500); /* it was waited for, not idle */
+    after_ms(500); /* it was waiting, not idle */
     settle();
     CHECK(answered(&waits) == 1 && answered(&waits) == 2 && is_open(&waits));
     after_ms(4499);
@@ -350,7 +350,7 @@ SCENE(a_request_ends_at_its_own_deadline) {
     after_ms(1);
     settle();
     CHECK(answered(&c) == 1 && serve_seen.timed_out == 1 && serve_seen.resumed == 1);
-    /* One that is over already has a turn of its own. */
+    /* An expired deadline gets its own turn. */
     ask(&c, API_FETCH, 2, 'X', 0);
     CHECK(answered(&c) == 0);
     after_ms(1);

@@ -1,4 +1,5 @@
-/* Who comes in: what is accepted when, by whom, and who gives way for it. */
+/* New connections: when and by which reactor they are accepted, and which old ones are closed
+ * for them. */
 #include "reactor_played.h"
 
 static bool is_watched(const struct listener_socket *l) {
@@ -106,7 +107,7 @@ SCENE(an_address_has_so_many_connections_and_no_more) {
     end();
 }
 
-/* Ages of connections in ms, and which one gives way to a new one: -1 for none. */
+/* Ages of connections in ms; return the one closed for a new connection, or -1. */
 static int gives_way(int count, const int64_t ages_ms[], const bool has_asked[]) {
     struct client clients[4];
     int64_t before_ms = ages_ms[0];
@@ -144,7 +145,7 @@ SCENE(the_idlest_gives_way_and_the_silent_before_all) {
     CHECK(gives_way(3, (int64_t[]){12000, 11000, 10000}, asked) == 0);
     CHECK(gives_way(3, (int64_t[]){3000, 2000, 1000}, silent) == 0);
     CHECK(gives_way(2, (int64_t[]){90000, 1000}, (bool[]){true, false}) == 1);
-    /* It may yet speak: it would be next. */
+    /* It may still send its first request: it would be next. */
     CHECK(gives_way(2, (int64_t[]){90000, 999}, (bool[]){true, false}) == -1);
     CHECK(gives_way(2, (int64_t[]){5000, 999}, (bool[]){false, false}) == 0);
     CHECK(STAT(accept_pauses) == 3);
@@ -173,7 +174,7 @@ SCENE(who_is_known_or_has_something_to_do_does_not_give_way) {
 SCENE(a_muted_one_that_never_asked_keeps_nobody) {
     begin();
     struct client muted = connect_one(), idle = connect_one();
-    connection_of(&muted)->muted = true; /* as one that the control plane throttled */
+    connection_of(&muted)->muted = true; /* as if the control plane had throttled it */
     connection_of(&muted)->muted_until_ms = INT64_MAX;
     ask(&idle, API_PRODUCE, 1, 'A', 0);
     pass_ms(10000);
@@ -244,7 +245,7 @@ SCENE(one_that_is_kept_waiting_for_its_end_gives_way_first) {
 }
 
 SCENE(a_connection_without_memory_is_closed_and_later_ones_are_served) {
-    for (int left = 0; left < 4; left++) { /* for its address, for the two of a slab, for timers */
+    for (int left = 0; left < 4; left++) { /* for its address, for the slab's two, for timers */
         begin();
         int fd = arrive_from(1);
         memory_left = left;
@@ -284,7 +285,7 @@ SCENE(a_connection_goes_to_the_reactor_with_the_fewest) {
     }
     for (int i = 0; i < 3; i++)
         CHECK(all->reactors[i].load == 3 && all->reactors[i].stats.connections == 3);
-    /* Of those that are to take some. */
+    /* Reactors that accept connections. */
     CHECK(reactors_resize(all, 2) == 0 && reactors_threads(all) == 2);
     turn_of(2);
     CHECK(turn_of(2) > 0 && all->reactors[2].load == 0 && all->connections == 6);

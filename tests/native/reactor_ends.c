@@ -1,4 +1,4 @@
-/* How connections end: by their peers, by what is not legal, by the control plane. */
+/* The end of connections: by the peer, by invalid input, by the control plane. */
 #include "reactor_played.h"
 
 SCENE(after_the_end_of_input_a_produce_is_answered_still) {
@@ -58,7 +58,7 @@ SCENE(a_peer_that_is_gone_is_waited_for_by_nothing) {
     CHECK(!is_open(&c) && !is_open(&idle) && !is_open(&control));
     CHECK(STAT(requests_abandoned) == 2 && serve_seen.abandoned == 1);
     struct event *e = expect(EVENT_REQUEST);
-    answer_to(e, false, 0); /* of nobody */
+    answer_to(e, false, 0); /* of an unknown request */
     free(e);
     settle();
     end();
@@ -121,7 +121,7 @@ SCENE(a_watched_connection_is_reported_once_when_it_ends) {
     e = expect(EVENT_CLOSED);
     CHECK(e->connection == name && next_event() == NULL);
     free(e);
-    /* Nothing else is said of one that is gone. */
+    /* No further event follows for a closed connection. */
     reactors_close(all, name);
     reactors_retry(all, name);
     reactors_set_principal(all, name, 4, 0);
@@ -155,7 +155,7 @@ SCENE(an_answer_may_be_the_last) {
     end();
 }
 
-/* The answer before it is sent, and nothing after it. */
+/* The previous response is sent, and nothing after it. */
 static void refuse(const void *frame, size_t len) {
     struct client c = connect_one();
     uint64_t illegal = STAT(frames_illegal);
@@ -205,8 +205,8 @@ SCENE(a_request_that_proves_illegal_ends_its_connection_with_those_behind_it) {
     }
     ask(&alone, API_PRODUCE, 1, 'W', 9000);
     resume_refuses = true;
-    wake_up(serve_seen.starts[0]); /* c's first: the answers behind it could not be told apart */
-    wake_up(serve_seen.starts[3]); /* the last one of the other */
+    wake_up(serve_seen.starts[0]); /* c's first: later responses could not be assigned */
+    wake_up(serve_seen.starts[3]); /* the other connection's last */
     wake_up(serve_seen.starts[4]);
     settle();
     CHECK(!is_open(&c) && is_open(&last) && !is_open(&alone));
@@ -295,7 +295,7 @@ SCENE(a_listener_that_ends_takes_its_connections_with_it_once_they_are_answered)
     end();
 }
 
-/* As one that was accepted by another reactor. */
+/* As a connection accepted by another reactor. */
 static int hand_on(struct reactor *to) {
     int fd = arrive_from(1);
     struct listener_accepted *late = calloc(1, sizeof *late);
@@ -316,13 +316,13 @@ SCENE(a_connection_that_is_handed_on_while_its_listener_ends_ends_too) {
     config.threads = 2;
     begin_with(&config, 0, NULL);
     struct reactor *other = &all->reactors[1];
-    hand_on(other); /* before the end: open until the other reactor hears of it */
+    hand_on(other); /* before the end: open until the other reactor learns of it */
     turn_of(1);
     CHECK(all->connections == 1 && other->load == 1);
     reactors_unlisten(all, LISTENER);
     turn_of(1);
     CHECK(other->listeners == NULL && all->connections == 0);
-    hand_on(other); /* by the first reactor, which has not heard of it */
+    hand_on(other); /* by the first reactor, which has not learned of it */
     turn_of(1);
     CHECK(all->connections == 0 && other->load == 0);
     while (turn_of(0) == 0) {}
@@ -341,7 +341,7 @@ SCENE(a_connection_that_comes_when_no_more_are_accepted_is_closed) {
     CHECK(reactor->listeners == NULL && STAT(connections_accepted) == 1);
     ask(&c, API_PRODUCE, 1, 'A', 0);
     CHECK(answered(&c) == 1);
-    /* A listener that comes later still is not listened on. */
+    /* A later listener does not listen any more. */
     struct reactors_listener second = {.listener = 8, .host = "127.0.0.1", .backlog = 10};
     CHECK(reactors_listen(all, &second) > 0);
     turn();

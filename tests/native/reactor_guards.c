@@ -1,4 +1,4 @@
-/* Connections that are not anybody's yet: guarded ones, those that ask, and handshakes. */
+/* Connections before authentication: guarded ones, authenticating ones, and handshakes. */
 #include "reactor_played.h"
 
 static void begin_guarded(unsigned flags) {
@@ -6,7 +6,7 @@ static void begin_guarded(unsigned flags) {
     begin_with(&config, flags, NULL);
 }
 
-/* A request whose body is n bytes, of any api. */
+/* Send a request of any API with an n-byte body. */
 static void send_api(const struct client *c, int16_t key, int16_t version, size_t n) {
     uint8_t bytes[2048] = {0};
     put_i32(bytes, (int32_t)(10 + n));
@@ -17,7 +17,7 @@ static void send_api(const struct client *c, int16_t key, int16_t version, size_
     settle();
 }
 
-/* It was passed on, and answered. */
+/* Return true if it was passed on and answered. */
 static bool passes(const struct client *c, int16_t key, int16_t version, size_t n) {
     send_api(c, key, version, n);
     struct event *e = next_event();
@@ -110,7 +110,7 @@ SCENE(a_session_that_ended_may_do_nothing_but_begin_another) {
     ask(&no, API_PRODUCE, 1, 'A', 0);
     CHECK(!is_open(&no) && answered(&no) == -1 && serve_seen.started == 1);
     CHECK(!passes(&late, API_VERSIONS, 0, 0) && !is_open(&late));
-    /* It has a header still: the tokens without one are a stranger's. */
+    /* Requests still have a header: only tokens before authentication have none. */
     CHECK(passes(&c, API_SASL_HANDSHAKE, 1, 3) && passes(&c, API_SASL_AUTHENTICATE, 0, 3));
     reactors_set_principal(all, name_of(&c), 8, 0);
     turn();
@@ -149,13 +149,13 @@ SCENE(a_connection_that_asks_waits_until_it_is_named) {
     CHECK(e->peer.port == FIRST_PORT && e->local.port == 9092);
     free(e);
     ask(&c, API_PRODUCE, 1, 'A', 0);
-    after_ms(1 << 22); /* it waits for us */
+    after_ms(1 << 22); /* it waits for the server */
     CHECK(serve_seen.started == 0 && is_open(&c) && next_event() == NULL);
     reactors_set_principal(all, name, 5, 0);
     reactors_retry(all, name);
     settle();
     CHECK(answered(&c) == 1 && serve_seen.starts[0]->principal == 5);
-    /* The time for a frame began when it went on. */
+    /* The frame timeout starts when reading resumes. */
     send_bytes_of(&c, "\0\0", 2);
     turn();
     after_ms(29999);
@@ -170,7 +170,7 @@ SCENE(a_question_without_memory_ends_the_connection) {
     connect_one();
     expect_gone(EVENT_CONNECTED);
     int fd = arrive_from(0x7f000001);
-    memory_left = 0; /* its address and its slab have room already */
+    memory_left = 0; /* its address and its slab already have space */
     knock();
     memory_left = NO_MEMORY_LIMIT;
     char byte;
@@ -199,7 +199,7 @@ SCENE(only_what_serve_answers_may_be_longer_than_what_control_does) {
     post(&c, API_PRODUCE, 3, 'A', 0, 1500);
     settle();
     CHECK(answered(&c) == 3);
-    send_bytes_of(&c, "\0\0\3\xe9\0", 5); /* half of its api key */
+    send_bytes_of(&c, "\0\0\3\xe9\0", 5); /* half of its API key */
     turn();
     CHECK(is_open(&c));
     send_bytes_of(&c, "\3", 1);
@@ -355,7 +355,7 @@ SCENE(a_round_has_half_a_millisecond_for_handshakes) {
     maker_seen.shakes = 0;
     CHECK(turn() == 0);
     CHECK(maker_seen.shakes == 2);
-    CHECK(turn() == 0 && maker_seen.shakes == 3); /* as one of those that are ready */
+    CHECK(turn() == 0 && maker_seen.shakes == 3); /* as a ready connection */
     CHECK(turn() > 0 && maker_seen.shakes == 4);
     end_shaking();
 }
@@ -431,7 +431,7 @@ SCENE(a_plain_connection_is_read_when_there_is_something_to_read) {
     CHECK(connection_of(&c)->blocked && began_ms == connection_of(&c)->active_ms);
     played_send = NULL;
     play_event(&c, EPOLLIN);
-    CHECK(connection_of(&c)->blocked && answered(&c) == 0); /* no room to write is said of */
+    CHECK(connection_of(&c)->blocked && answered(&c) == 0); /* reported as blocked */
     play_event(&c, EPOLLOUT);
     settle();
     CHECK(answered(&c) == 2);

@@ -1,5 +1,5 @@
-/* What tells threads of each other, each alone at its borders: mailboxes, events, io pools, timers.
- */
+/* Communication between threads, each part in isolation at its limits: mailboxes, events, io
+ * pools, timers. */
 #include <errno.h>
 #include <poll.h>
 #include <semaphore.h>
@@ -70,7 +70,7 @@ SCENE(messages_with_links_come_first_and_are_never_too_many) {
             links[i].message = (struct message){.kind = MESSAGE_IO_DONE, .token = i};
             mailbox_post_link(m, &links[i]);
         }
-        CHECK(!rung(m)); /* nobody sleeps */
+        CHECK(!rung(m)); /* no thread sleeps */
         CHECK(mailbox_take(m, out, 3) == 3 && out[0].token == 0 && out[2].token == 2);
         CHECK(!mailbox_arm(m) && mailbox_take(m, out, 8) == (round == 0 ? 4 : 2));
         CHECK(out[0].token == 3 && out[1].token == 4);
@@ -95,10 +95,10 @@ SCENE(a_reader_that_sleeps_is_woken_once_and_one_that_is_awake_never) {
     CHECK(rung(m));
     mailbox_flush(m); /* it was woken */
     CHECK(!rung(m) && mailbox_take(m, out, 8) == 1 && mailbox_arm(m));
-    mailbox_flush(m); /* for nothing */
+    mailbox_flush(m); /* without effect */
     CHECK(!rung(m));
     CHECK(mailbox_take(m, out, 8) == 0 && post(m, MESSAGE_IO_DONE, 1) && !rung(m));
-    /* Whoever woke for another reason is awake. */
+    /* A thread that woke for another reason is awake. */
     CHECK(mailbox_take(m, out, 8) == 1 && mailbox_arm(m));
     CHECK(post(m, MESSAGE_IO_DONE, 1));
     mailbox_disarm(m);
@@ -202,12 +202,12 @@ SCENE(jobs_run_in_their_order_and_the_patient_ones_after_all_others) {
     for (int i = 1; i < 6; i++)
         CHECK(iopool_submit(pool, &step(&steps[i], i, false, patient[i])->job));
     struct step late;
-    CHECK(!iopool_submit(pool, &step(&late, 9, false, false)->job)); /* five wait */
+    CHECK(!iopool_submit(pool, &step(&late, 9, false, false)->job)); /* five are queued */
     CHECK(!iopool_submit(pool, &step(&late, 9, false, true)->job));
     iopool_stats(pool, &waiting, &done);
     CHECK(waiting == 5 && done == 0);
     sem_post(&steps[0].may_end);
-    iopool_free(pool); /* what waits is run */
+    iopool_free(pool); /* runs the queued jobs */
     static const int expected[] = {0, 3, 4, 1, 2, 5};
     CHECK(ran == 6);
     for (int i = 0; i < 6; i++) CHECK(order[i] == expected[i]);

@@ -1,9 +1,9 @@
-/* A reactor whose turns, clock, connections and requests a scene plays, for the programs that look
- * at one thing after the other: nothing happens but by the scene, and no time passes but by it.
+/* A reactor whose turns, clock, connections and requests are controlled by a scene, for programs
+ * that test single steps: nothing happens and no time passes unless the scene causes it.
  *
- * The reactor's thread is the real one, on the real epoll; it is held in epoll_wait until the scene
- * lets it have a turn (`turn`), and the scene waits until it is back there. Connections are pairs
- * of sockets that accept4 is made to return, so what a scene sends is there at once. Link with
+ * The reactor's thread and epoll are real; the thread is held in epoll_wait until the scene
+ * permits a turn (`turn`), and the scene waits until it is back there. Connections are socket
+ * pairs returned by accept4, so bytes that a scene sends arrive immediately. Link with
  * -Wl,--wrap of the functions named __wrap_* below. */
 #ifndef PYLOG_REACTOR_PLAYED_H
 #define PYLOG_REACTOR_PLAYED_H
@@ -30,13 +30,13 @@ enum {
     METADATA = 3,
     REACTORS_MAX = 3,
     INCOMING_MAX = 64,
-    FIRST_PORT = 5000, /* of the first client; each has the next one */
+    FIRST_PORT = 5000, /* of the first client; each gets the next one */
     SENDS_MAX = 1024
 };
 
-/* ---- the clock: all that is known of time */
+/* ---- the clock: the only source of time */
 static _Atomic int64_t clock_ns = 5000 * INT64_C(1000000);
-static _Atomic int64_t clock_step_ns; /* passes with each look at it */
+static _Atomic int64_t clock_step_ns; /* advances at each reading */
 
 int __wrap_clock_gettime(clockid_t id, struct timespec *out);
 int __wrap_clock_gettime(clockid_t id, struct timespec *out) {
@@ -49,15 +49,15 @@ int __wrap_clock_gettime(clockid_t id, struct timespec *out) {
 static inline int64_t now_ms(void) { return clock_ns / 1000000; }
 static inline void pass_ms(int64_t ms) { clock_ns += ms * 1000000; }
 
-/* ---- the reactors, and what the kernel is made to say */
+/* ---- the reactors, and simulated results of the kernel */
 static struct reactors *all;
-static struct reactor *reactor; /* the first one, mostly the only one */
+static struct reactor *reactor; /* the first, usually the only one */
 static struct {
     sem_t go, asleep;
-    int timeout_ms;     /* for how long it wants to sleep */
-    int64_t alarm_ms;   /* when its alarm goes off; 0: it does not */
+    int timeout_ms;     /* requested timeout */
+    int64_t alarm_ms;   /* time of its timer; 0: not set */
     int64_t sleep_ns;   /* passes in epoll_wait */
-    struct epoll_event event; /* in front of the kernel's own, when events is not 0 */
+    struct epoll_event event; /* before the kernel's events, if events is not 0 */
 } thread_of[REACTORS_MAX];
 static int alarms_set, gave_way;
 static atomic_bool runs_free;
@@ -66,11 +66,11 @@ static struct {
     struct sockaddr_in from;
 } incoming[INCOMING_MAX];
 static int incoming_count, incoming_at;
-static int client_ends[SENDS_MAX], client_end_count; /* that the scene has not closed, or -1 */
-static int epoll_ctl_error; /* of the next one that adds */
-static ssize_t (*played_recv)(int fd, void *to, size_t room); /* NULL: the kernel's own */
-static ssize_t (*played_send)(int fd, size_t bytes);           /* -2: the kernel's own */
-/* Likewise; -3: nothing goes out, and it says that all did. */
+static int client_ends[SENDS_MAX], client_end_count; /* not closed by the scene, or -1 */
+static int epoll_ctl_error; /* of the next EPOLL_CTL_ADD */
+static ssize_t (*played_recv)(int fd, void *to, size_t room); /* NULL: the kernel's */
+static ssize_t (*played_send)(int fd, size_t bytes);           /* -2: the kernel's */
+/* Likewise; -3: sends nothing, and reports that everything was sent. */
 static ssize_t (*played_sendfile)(int fd, size_t bytes);
 static int sent_to[SENDS_MAX], sent_count;
 static int last_send_flags;
@@ -88,13 +88,13 @@ int __wrap_timerfd_settime(int fd, int flags, const struct itimerspec *when,
     int at = 0;
     while (all->reactors[at].alarm != fd) at++;
     CHECK(flags == TFD_TIMER_ABSTIME && before == NULL && when->it_interval.tv_nsec == 0);
-    /* Once the deadline's millisecond is over: nobody is early. */
+    /* Timers are rounded up to the next millisecond. */
     thread_of[at].alarm_ms = when->it_value.tv_sec * 1000 + when->it_value.tv_nsec / 1000000 - 1;
     alarms_set++;
     return 0;
 }
 
-/* For how long it sleeps when nothing happens: it has always set its alarm. */
+/* Return the sleep time without events; the thread always sets its timer. */
 static inline int sleeps_ms(int at, int timeout_ms) {
     CHECK(timeout_ms == 0 || (timeout_ms == -1 && thread_of[at].alarm_ms != 0));
     return timeout_ms == 0 ? 0 : (int)(thread_of[at].alarm_ms - clock_ns / 1000000);
@@ -205,14 +205,14 @@ ssize_t __wrap_sendfile(int to, int from, off_t *position, size_t bytes) {
 
 /* ---- turns */
 
-/* Reactor i has a turn, and sleeps again. For how long it wanted to, in ms. */
+/* Give reactor i a turn until it sleeps again. Return its requested timeout in ms. */
 static inline int turn_of(int i) {
     sem_post(&thread_of[i].go);
     while (sem_wait(&thread_of[i].asleep) != 0) {}
     return thread_of[i].timeout_ms;
 }
 static inline int turn(void) { return turn_of(0); }
-/* Turns until there is nothing to do at once. */
+/* Turns until nothing is left to do immediately. */
 static inline void settle(void) {
     for (int i = 0; turn() == 0; i++) CHECK(i < 1000);
 }
@@ -248,7 +248,7 @@ static inline int open_descriptors(void) {
 }
 static int descriptors_before;
 
-/* The reactors run, and sleep. They listen with these flags and this maker. */
+/* Start the reactors until they sleep, listening with these flags and this maker. */
 static inline void begin_with(const struct reactors_config *config, unsigned flags,
                               struct transport_maker *maker) {
     runs_free = false;
@@ -278,7 +278,7 @@ static inline void begin(void) {
     begin_with(&config, 0, NULL);
 }
 
-/* They end having let go of everything. */
+/* Stop them and check that everything was released. */
 static inline void end(void) {
     memory_left = NO_MEMORY_LIMIT;
     int count = all->count;
@@ -305,7 +305,7 @@ struct client {
 };
 
 static inline uint16_t next_port(void) { return (uint16_t)(FIRST_PORT + client_end_count); }
-/* accept4 will return a connection from this address; the peer's end. */
+/* Let accept4 return a connection from this address; return the peer's end. */
 static inline int arrive_from(uint32_t ip) {
     int pair[2];
     uint16_t port = next_port();
@@ -318,13 +318,13 @@ static inline int arrive_from(uint32_t ip) {
                                                            .sin_addr.s_addr = htonl(ip)};
     return client_ends[client_end_count++] = pair[1];
 }
-/* accept4 will fail. */
+/* Let accept4 fail. */
 static inline void arrive_none(int error) {
     CHECK(incoming_count < INCOMING_MAX);
     incoming[incoming_count].result = -1;
     incoming[incoming_count++].error = error;
 }
-/* This listener of reactor i has something to accept. */
+/* Signal that this listener of reactor i has a connection to accept. */
 static inline void knock_at(int i, int listener) {
     const struct listener_socket *l = all->reactors[i].listeners;
     while (l->listener != listener) l = l->next;
@@ -338,7 +338,7 @@ static inline void knock(void) { knock_at(0, LISTENER); }
 static inline struct connection *connection_of(const struct client *c) {
     return slab_find(&reactor->connections, c->index, c->generation);
 }
-/* Whose peer has this port, of those of `reactor`. */
+/* Return the client whose peer has this port, among those of `reactor`. */
 static inline struct client client_with(int fd, uint16_t port) {
     for (uint32_t i = 0; i < slab_room(&reactor->connections); i++) {
         struct connection *found = slab_at(&reactor->connections, i);
@@ -348,7 +348,7 @@ static inline struct client client_with(int fd, uint16_t port) {
     CHECK(!"it was accepted");
     return (struct client){0};
 }
-/* A connection that was accepted, by the first reactor. */
+/* Return a connection accepted by the first reactor. */
 static inline struct client connect_to(int listener, uint32_t ip) {
     uint16_t port = next_port();
     int fd = arrive_from(ip);
@@ -382,21 +382,21 @@ static inline void send_bytes_of(const struct client *c, const void *bytes, size
                                           .msg_iovlen = 1},
                          MSG_NOSIGNAL) == (ssize_t)len);
 }
-/* Sends a request of `rest` bytes more, without a turn. */
+/* Send a request with `rest` more bytes, without a turn. */
 static inline void post(const struct client *c, int16_t key, int32_t correlation_id, char letter,
                         uint32_t n, size_t rest) {
     uint8_t *bytes = __real_malloc(21 + rest);
     send_bytes_of(c, bytes, request_of(bytes, key, correlation_id, letter, n, rest));
     free(bytes);
 }
-/* And has it looked at. */
+/* Send a request, and give the reactor a turn. */
 static inline void ask(const struct client *c, int16_t key, int32_t correlation_id, char letter,
                        uint32_t n) {
     post(c, key, correlation_id, letter, n, 0);
     settle();
 }
 
-/* What has arrived, without more than `room`; 0: nothing, -1: the end. */
+/* Return the arrived bytes, at most `room`; 0: none, -1: the end. */
 static inline ssize_t take_bytes(const struct client *c, void *to, size_t room) {
     size_t got = 0;
     while (got < room) {
@@ -407,7 +407,7 @@ static inline ssize_t take_bytes(const struct client *c, void *to, size_t room) 
     }
     return (ssize_t)got;
 }
-/* The next answer's correlation id; 0: there is none, -1: the connection has ended. */
+/* Return the next response's correlation id; 0: no response, -1: the connection has ended. */
 static inline int32_t answered(const struct client *c) {
     uint8_t frame[8], rest[4096];
     ssize_t n = take_bytes(c, frame, sizeof frame);
@@ -420,18 +420,18 @@ static inline int32_t answered(const struct client *c) {
     }
     return get_i32(frame + 4);
 }
-/* Wakes what waits. */
+/* Wake a waiting request. */
 static inline void wake_up(const struct serve_request *r) {
     CHECK(mailbox_post(reactor->mailbox,
                        &(struct message){.kind = MESSAGE_WAKE, .token = r->token}));
 }
-/* Epoll says this of it, whatever its socket has. */
+/* Let epoll report these events, whatever the socket's state is. */
 static inline void play_event(const struct client *c, uint32_t events) {
     thread_of[0].event = (struct epoll_event){.events = events, .data.u64 = name_of(c)};
     turn();
 }
 static inline bool is_open(const struct client *c) { return connection_of(c) != NULL; }
-/* It leaves, for good. */
+/* Close the client's end. */
 static inline void leave(const struct client *c) {
     for (int i = 0; i < client_end_count; i++)
         if (client_ends[i] == c->fd) client_ends[i] = -1;
@@ -441,7 +441,7 @@ static inline void leave(const struct client *c) {
 
 /* ---- the control plane */
 
-/* The one event that there is, or NULL; freed by the caller. */
+/* Return the only event, or NULL; the caller frees it. */
 static inline struct event *next_event(void) { return events_take(all->events, 1); }
 static inline struct event *expect(uint32_t kind) {
     struct event *e = next_event();

@@ -1,4 +1,4 @@
-/* Whose requests are counted together: asked of the control plane once, and held by connections. */
+/* Clients with shared quotas: requested from the control plane once, then held by connections. */
 #include "reactor_played.h"
 
 static struct quotas *quotas;
@@ -13,7 +13,7 @@ static void end_counting(void) {
     quotas_free(quotas);
 }
 
-/* This client has a limit of this kind; QUOTA_KINDS: of none. */
+/* Install a client with a limit of this kind; QUOTA_KINDS: without limits. */
 static void install(uint32_t principal, const char *client_id, enum quota_kind kind) {
     struct quota_limit limits[QUOTA_KINDS] = {0};
     uint32_t len = (uint32_t)strlen(client_id);
@@ -23,7 +23,7 @@ static void install(uint32_t principal, const char *client_id, enum quota_kind k
           0);
 }
 
-/* Asked about a client; the connection goes on. */
+/* Answer the query about a client; the connection continues. */
 static void tell(const struct client *c, uint32_t principal, const char *client_id,
                  enum quota_kind kind) {
     struct event *e = expect(EVENT_QUOTA);
@@ -46,15 +46,15 @@ SCENE(a_client_is_asked_about_once_and_its_request_waits_for_that) {
     post(&c, API_PRODUCE, 3, 'A', 0, 0);
     settle();
     CHECK(serve_seen.started == 1 && connection_of(&c)->asking);
-    after_ms(1 << 22); /* it waits for us */
+    after_ms(1 << 22); /* it waits for the server */
     CHECK(serve_seen.started == 1 && is_open(&c));
     tell(&c, 0, "me", QUOTA_KINDS);
     CHECK(answered(&c) == 2 && answered(&c) == 3 && next_event() == NULL);
-    CHECK(serve_seen.starts[1]->quota == NULL); /* nothing limits it */
+    CHECK(serve_seen.starts[1]->quota == NULL); /* it has no limit */
     ask(&c, API_FETCH, 4, 'A', 0);
     CHECK(answered(&c) == 4 && next_event() == NULL);
     struct client other = connect_one();
-    ask(&other, API_PRODUCE, 1, 'A', 0); /* of the same name */
+    ask(&other, API_PRODUCE, 1, 'A', 0); /* with the same name */
     CHECK(answered(&other) == 1 && next_event() == NULL);
     quotas_void(quotas, true);
     ask(&c, API_PRODUCE, 5, 'A', 0);
@@ -98,7 +98,7 @@ SCENE(a_client_that_is_known_is_not_looked_up_again) {
     ask(&c, API_PRODUCE, 1, 'A', 0);
     tell(&c, 0, "me", QUOTA_PRODUCE);
     const struct quota_client *known = connection_of(&c)->quota;
-    install(0, "me", QUOTA_PRODUCE); /* another connection had asked too */
+    install(0, "me", QUOTA_PRODUCE); /* another connection had requested it too */
     ask(&c, API_PRODUCE, 2, 'A', 0);
     CHECK(answered(&c) == 1 && answered(&c) == 2 && connection_of(&c)->quota == known);
     end_counting();
@@ -129,7 +129,7 @@ static int64_t busy_of(enum quota_kind kind) {
     if (kind == QUOTA_REQUEST) CHECK(serve_seen.starts[0]->began_ns > 0);
     clock_step_ns = 1000;
     pass_ms(50);
-    post(&c, API_FETCH, 2, 'A', 0, 0); /* behind it */
+    post(&c, API_FETCH, 2, 'A', 0, 0); /* after the first */
     serve_seen.starts[0]->body_needed = true;
     mailbox_post(reactor->mailbox,
                  &(struct message){.kind = MESSAGE_WAKE, .token = serve_seen.starts[0]->token});
@@ -141,12 +141,12 @@ static int64_t busy_of(enum quota_kind kind) {
 }
 
 SCENE(the_time_of_work_counts_where_it_is_limited) {
-    CHECK(busy_of(QUOTA_REQUEST) == 1000); /* from one look at the clock to the next */
+    CHECK(busy_of(QUOTA_REQUEST) == 1000); /* from one clock reading to the next */
     memset(&serve_seen, 0, sizeof serve_seen);
     CHECK(busy_of(QUOTA_FETCH) == 0);
 }
 
-/* What a client whose answer took a while to send may do next, in ms from then. */
+/* Return the delay in ms after a response that took some time to send. */
 static int32_t excess_after_sending(enum quota_kind kind) {
     begin_counting(0);
     quotas_void(quotas, true);

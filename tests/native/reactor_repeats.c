@@ -1,4 +1,4 @@
-/* Heartbeats whose answer is known: whom a reactor answers by itself, and whom it does not. */
+/* Heartbeats with a cached response: which ones a reactor answers itself. */
 #include "reactor_played.h"
 
 enum { REST = 30 };
@@ -21,7 +21,7 @@ static void end_repeating(void) {
     quotas_free(quotas);
 }
 
-/* The answer to heartbeat(c, .., letter) of this principal is known until then. */
+/* Cache the response to heartbeat(c, .., letter) of this principal until then. */
 static struct repeat *know(const struct client *c, uint32_t principal, char letter,
                            int64_t until_ms) {
     uint8_t bytes[21 + REST], frame[8];
@@ -42,7 +42,7 @@ static void heartbeat(const struct client *c, int32_t correlation_id, char lette
     post(c, API_CONSUMER_GROUP_HEARTBEAT, correlation_id, letter, 1, REST);
     settle();
 }
-/* The control plane hears of the heartbeat, and answers it. */
+/* Return true if the control plane receives the heartbeat, and answer it. */
 static bool is_heard_of(const struct client *c, int32_t correlation_id, char letter) {
     heartbeat(c, correlation_id, letter);
     struct event *e = next_event();
@@ -165,7 +165,7 @@ SCENE(without_memory_the_control_plane_answers_or_the_connection_ends) {
     struct repeat *e = know(&c, 0, 'a', INT64_MAX);
     heartbeat(&c, 1, 'a'); /* it has its buffer and its slot */
     CHECK(answered(&c) == 1);
-    memory_left = 0; /* for the answer; then for the event */
+    memory_left = 0; /* for the response; then for the event */
     heartbeat(&c, 2, 'a');
     memory_left = NO_MEMORY_LIMIT;
     CHECK(next_event() == NULL && !is_open(&c));

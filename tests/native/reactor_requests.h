@@ -1,10 +1,9 @@
-/* What becomes of the requests of a scene: a stand-in for serve that does what their first letter
- * says.
+/* A stub of serve: the first letter of a request selects what happens to it.
  *
- * A answered with its body  S silent  C not legal  W waits for n ms, X exclusively with its body
- * H waits for a message alone  Q is queued  M misses n names  V is verified  T answered, muted for
- * n ms  U silent, likewise  R a range of n bytes of the file  P the same from a copy  J a job reads
- * the body */
+ * A answered with its body, S silent, C invalid, W waits for n ms, X exclusively with its body,
+ * H waits for a message only, Q is queued, M misses n names, V is verified, T answered and muted
+ * for n ms, U silent and muted, R a range of n bytes of the file, P the same from a copy,
+ * J a job reads the body. */
 #ifndef PYLOG_REACTOR_REQUESTS_H
 #define PYLOG_REACTOR_REQUESTS_H
 
@@ -36,8 +35,8 @@ static struct {
     int64_t ticked_ms, resumed_ms;
     int16_t verdicts[4];
 } serve_seen;
-static int joins_left;      /* Fetches that show a follower ready for the ISR */
-static bool resume_refuses; /* what goes on turns out not to be legal */
+static int joins_left;      /* fetches that report a follower ready for the ISR */
+static bool resume_refuses; /* a resumed request turns out to be invalid */
 static int file = -1; /* of the ranges */
 
 static inline void open_file(void) {

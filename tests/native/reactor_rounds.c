@@ -1,5 +1,5 @@
-/* A reactor's rounds: when it sleeps and for how long, what a second brings, what messages do; and
- * what it counts and measures. */
+/* A reactor's rounds: when and for how long it sleeps, its work per second, the effects of
+ * messages; and its counters. */
 #include "reactor_played.h"
 
 #include "thread/meter.h"
@@ -28,14 +28,14 @@ SCENE(a_deadline_that_moves_sets_no_alarm) {
     turn();
     int before = alarms_set;
     for (int i = 0; i < 50; i++) {
-        ask(&c, API_FETCH, i, 'W', 700); /* sooner than the tick: once */
+        ask(&c, API_FETCH, i, 'W', 700); /* earlier than the tick: once */
         wake_up(serve_seen.starts[serve_seen.started - 1]);
         settle();
         CHECK(answered(&c) == i);
         pass_ms(1);
     }
     CHECK(alarms_set == before + 1);
-    /* It goes off for one that was answered: for nothing, and once. */
+    /* The timer fires once in vain for a request that was already answered. */
     after_ms(700 - 50);
     CHECK(thread_of[0].timeout_ms > 0 && alarms_set == before + 2);
     end();
@@ -45,11 +45,11 @@ SCENE(who_works_on_without_a_sleep_gives_way_after_as_long_as_it_asks_for) {
     begin();
     turn();
     int before = gave_way;
-    clock_step_ns = SLICES_SHORT_NS / 20; /* a turn is looked at a few times */
+    clock_step_ns = SLICES_SHORT_NS / 20; /* a turn reads the clock a few times */
     for (int i = 0; i < 50; i++) turn();
     int often = gave_way - before;
     CHECK(often > 0 && often < 50);
-    /* Who sleeps between its turns has none to give. */
+    /* A thread that sleeps between its turns has no work to hand over. */
     thread_of[0].sleep_ns = 50000;
     turn();
     before = gave_way;
@@ -66,7 +66,7 @@ SCENE(a_second_brings_a_tick) {
     CHECK(serve_seen.ticks == 0);
     after_ms(1);
     CHECK(serve_seen.ticks == 1 && serve_seen.ticked_ms == began_ms + 1000);
-    after_ms(2500); /* it was kept: the next is a second from then */
+    after_ms(2500); /* kept: the next tick is a second later */
     CHECK(serve_seen.ticks == 2);
     after_ms(999);
     CHECK(serve_seen.ticks == 2);
@@ -98,7 +98,7 @@ SCENE(many_wakes_of_a_request_are_one_look) {
     wake_up(serve_seen.starts[1]);
     settle();
     CHECK(answered(&other) == 1 && serve_seen.woken == 2);
-    /* What is not waiting is not woken. */
+    /* A request that is not waiting is not woken. */
     ask(&c, API_PRODUCE, 2, 'M', 1);
     free(expect(EVENT_MISS));
     wake_up(serve_seen.starts[2]);
@@ -199,7 +199,7 @@ SCENE(a_reactor_that_retires_answers_closes_and_may_return) {
     post(&c[2], API_PRODUCE, 1, 'S', 0, 0);
     turn_of(1);
     CHECK(reactors_resize(all, 1) == 0 && reactors_threads(all) == 1);
-    post(&c[1], API_PRODUCE, 2, 'A', 0, 0); /* nothing starts any more */
+    post(&c[1], API_PRODUCE, 2, 'A', 0, 0); /* no request starts any more */
     while (turn_of(1) == 0) {}
     CHECK(answered(&c[0]) == 1 && answered(&c[0]) == -1 && serve_seen.timed_out == 1);
     CHECK(answered(&c[2]) == -1 && is_open(&c[1]) && answered(&c[1]) == 0);
@@ -230,14 +230,14 @@ SCENE(a_reactor_that_stops_leaves_what_is_not_answered_in_time) {
     pthread_join(reactor->thread, NULL);
     CHECK(!is_open(&c) && answered(&c) == -1 && STAT(requests_abandoned) == 1);
     all->stopped = true;
-    /* What comes too late is dropped. */
+    /* Late calls are dropped. */
     reactors_stop_accepting(all);
     CHECK(reactors_resume(all, 1, (int16_t[]){1}, 1));
     CHECK(reactors_queue_reply(all, 1, (uint8_t[8]){0, 0, 0, 4}, 8, 1, 0));
     end();
 }
 
-/* ---- what is measured */
+/* ---- measurements */
 
 static struct meter_api_figures figures_of(int key) {
     struct meter_api_figures figures;
@@ -266,7 +266,7 @@ SCENE(the_time_of_a_request_is_told_apart_into_work_waiting_and_sending) {
     CHECK(f.histograms[METER_LOCAL].sum > 0 && f.histograms[METER_SEND].sum > 0);
     CHECK(f.histograms[METER_LOCAL].sum + f.histograms[METER_SEND].sum == total);
     CHECK(f.histograms[METER_REMOTE].sum == 30000000);
-    /* What the control plane works at it measures itself. */
+    /* The control plane measures its own requests. */
     ask(&c, METADATA, 3, 'A', 0);
     pass_ms(7);
     struct event *e = expect(EVENT_REQUEST);
@@ -287,7 +287,7 @@ SCENE(the_time_of_a_request_is_told_apart_into_work_waiting_and_sending) {
     end();
 }
 
-/* Whether a request that took so long is reported. */
+/* Return true if a request with this duration is reported as slow. */
 static bool is_slow(const struct client *c, int16_t key, char letter, int64_t ms) {
     post(c, key, 6, letter, 1 << 20, 0);
     settle();
@@ -312,7 +312,7 @@ SCENE(slow_requests_are_those_that_made_their_clients_wait_against_their_wish) {
         (struct frames_versions){0, 9, INT16_MAX};
     begin_with(&config, 0, NULL);
     struct client c = connect_one();
-    CHECK(!is_slow(&c, API_PRODUCE, 'W', 100000)); /* until it is wanted none is */
+    CHECK(!is_slow(&c, API_PRODUCE, 'W', 100000)); /* none until it is enabled */
     reactors_set_slow(all, 100);
     CHECK(!is_slow(&c, API_PRODUCE, 'W', 100) && is_slow(&c, API_PRODUCE, 'W', 101));
     CHECK(!is_slow(&c, API_FETCH, 'W', 5000) && is_slow(&c, API_FETCH, 'H', 5000));

@@ -1,9 +1,9 @@
-/* How answers leave: in what pieces, in whose turn, and what a socket may do to them. */
+/* Sending responses: in which pieces, in whose turn, and the effects of a full socket. */
 #include "reactor_played.h"
 
 enum { TURN = 256 << 10 };
 
-/* The answer to a range of n bytes, whole and right. */
+/* Check the complete response to a range of n bytes. */
 static void take_range(const struct client *c, int32_t correlation_id, uint32_t n) {
     uint8_t *bytes = malloc(n + 9);
     size_t got = 0;
@@ -64,7 +64,7 @@ SCENE(answers_that_are_due_together_leave_in_one_call) {
     settle();
     for (int32_t i = 1; i <= 5; i++) CHECK(answered(&c) == i);
     CHECK(send_calls == 1 && more_flags == 0);
-    /* Those behind one that closes do not leave. */
+    /* Responses after a closing one are not sent. */
     struct client last = connect_one();
     ask(&last, METADATA, 1, 'A', 0);
     struct event *e = expect(EVENT_REQUEST);
@@ -128,7 +128,7 @@ SCENE(nothing_starts_and_nothing_is_read_while_an_answer_is_stuck) {
     post(&c, API_PRODUCE, 2, 'A', 0, 0);
     played_send = NULL;
     connection_of(&c)->readable = false;
-    turn(); /* the socket takes bytes, says its event */
+    turn(); /* the socket has space again, its event reports */
     settle();
     CHECK(answered(&c) == 1 && answered(&c) == 2 && STAT(bytes_in) > in);
     CHECK(!connection_of(&c)->blocked);
@@ -196,7 +196,7 @@ SCENE(a_turn_sends_256_kib_of_one_answer) {
     struct client c = connect_one();
     played_sendfile = count_sendfiles;
     ask(&c, API_FETCH, 1, 'R', 2000000);
-    CHECK(sendfile_bytes[0] == TURN - 8); /* the answer's head counts */
+    CHECK(sendfile_bytes[0] == TURN - 8); /* the response's header counts */
     take_range(&c, 1, 2000000);
     sendfile_calls = 0;
     played_sendfile = swallow;
@@ -217,7 +217,7 @@ SCENE(a_socket_that_takes_everything_has_a_turn_at_a_time) {
     struct client c = connect_one();
     played_sendfile = say_all;
     post(&c, API_FETCH, 1, 'R', 1200000, 0);
-    turn(); /* by its event, and once as one of those that are ready */
+    turn(); /* by its event, and once more as a ready connection */
     CHECK(STAT(bytes_sendfile) == 2 * TURN - 8 && sendfile_calls == 2);
     CHECK(connection_of(&c)->list == &reactor->ready && !connection_of(&c)->blocked);
     CHECK(turn() == 0);
@@ -252,7 +252,7 @@ SCENE(those_that_are_ready_have_100_us_and_the_others_stay_first) {
     }
     for (int i = 0; i < 4; i++) wake_up(serve_seen.starts[i]);
     sent_count = 0;
-    clock_step_ns = 60000; /* more than one look each */
+    clock_step_ns = 60000; /* more than one clock reading each */
     CHECK(turn() == 0);
     int first = sent_count;
     CHECK(first >= 1 && first < 4);

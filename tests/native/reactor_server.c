@@ -1,18 +1,19 @@
-/* A reactor around a stand-in for serve and for the control plane, driven over real sockets by the
- * tests beside it.
+/* A reactor with stubs of serve and of the control plane, for tests over real sockets.
  *
- * Produce (0) and Fetch (1): the first byte of the body says what serve does, a big-endian u32
- * after it how much: A answer with the body   S silent   C close   W wait <n> ms for a wake   X the
- * same, exclusive D wait for the deadline of <n> ms   H wait for ever   J a job of <n> ms that
- * reads the body R answer with a range of <n> bytes of the file   B two ranges with bytes between
- *   M a miss of <n> names, answered with the verdicts   T A, and muted for <n> ms   U S, likewise
- *   Q queued until the reactor asks for what was
- * Any other key goes to the control thread: e echo   q echo and close   n nothing   h never
- * answered p set principal <n>   s statistics   w watch, then echo   c count of closed ones   k
- * close l local and peer address, listener, principal   t echo, muted for <n> ms   v void what is
- * known of clients, then echo   a how often it was asked about a client. Usage: reactor_server PORT
- * OPTION=VALUE... ; prints the port, ends at the end of its input, then prints "clean" when nothing
- * is left over, and the statistics. */
+ * Produce (0) and Fetch (1): the first byte of the body selects the action of serve, a
+ * big-endian u32 after it the amount: A answer with the body, S silent, C close, W wait <n> ms
+ * for a wake, X the same exclusively, D wait for the deadline of <n> ms, H wait forever, J a job
+ * of <n> ms that reads the body, R answer with a range of <n> bytes of the file, B two ranges
+ * with bytes between, M a miss of <n> names answered with the verdicts, T like A and muted for
+ * <n> ms, U like S and muted, Q queued until the reactor requests queued work.
+ *
+ * Any other key goes to the control thread: e echo, q echo and close, n nothing, h never
+ * answered, p set principal <n>, s statistics, w watch and echo, c count of closed connections,
+ * k close, l local and peer address, listener, principal, t echo and mute for <n> ms, v clear
+ * known clients and echo, a number of queries about a client.
+ *
+ * Usage: reactor_server PORT OPTION=VALUE... Prints the port, exits at the end of its input, then
+ * prints "clean" if nothing leaked, and the statistics. */
 #include <assert.h>
 #include <arpa/inet.h>
 #include <pthread.h>
@@ -49,7 +50,7 @@ struct work {
 
 static atomic_int works, ranges;
 
-/* ---- wakes after a while */
+/* ---- delayed wake-ups */
 struct later {
     struct mailbox *mailbox;
     uint64_t token;
@@ -207,7 +208,7 @@ enum serve_status serve_start(struct serve *s, struct serve_request *r) {
     switch (r->body_len == 0 ? 0 : r->body[0]) {
     case 'A': return echo(r, r->body, r->body_len);
     case 'S': return SERVE_SILENT;
-    case 'G': return echo(r, &s->mailbox, sizeof s->mailbox); /* the thread that it came to */
+    case 'G': return echo(r, &s->mailbox, sizeof s->mailbox); /* the thread that received it */
     case 'T': r->throttle_ms = (int32_t)n; return echo(r, r->body, r->body_len);
     case 'U': r->throttle_ms = (int32_t)n; return SERVE_SILENT;
     case 'R':
@@ -307,7 +308,7 @@ static size_t addresses(const struct event *e, char *out, size_t room) {
 static uint64_t closed_seen, asked;
 static struct quotas *quotas;
 
-/* Every client has its own rates, and limits that it never meets. */
+/* Give every client its own rates, with limits that it never reaches. */
 static void tell_client(struct reactors *rs, const struct event *e) {
     uint8_t keys[QUOTA_KINDS][64];
     struct quota_limit limits[QUOTA_KINDS];
@@ -408,8 +409,8 @@ static int make_file(void) {
     return fd;
 }
 
-/* A digit: so many threads; "u": the listener ends; "l": one connection is the most; "o": but for
- * 127.0.0.1, which may have two. Answered by a line with the number of threads. */
+/* A digit: this many threads; "u": close the listener; "l": at most one connection; "o": except
+ * 127.0.0.1, which may have two. The reply is a line with the number of threads. */
 static void command(struct reactors *rs, char c, int port) {
     static const uint8_t local[16] = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1};
     int before = reactors_threads(rs);

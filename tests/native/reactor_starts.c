@@ -1,10 +1,10 @@
-/* How reactors begin, grow and listen, and what is left when that fails half-way: nothing. */
+/* Reactors start, grow and listen; a failure halfway leaves nothing behind. */
 #include <netdb.h>
 #include <netinet/tcp.h>
 
 #include "reactor_played.h"
 
-/* Which call fails next: after so many of them, by this error. */
+/* The next call to fail: after this many calls, with this error. */
 static struct failing {
     int after, error, calls;
 } sockets, options, binds, listens, threads, queues, epolls, alarms, look_ups;
@@ -60,7 +60,7 @@ static int value_of(int level, int name) {
     return -1;
 }
 
-/* ---- beginning */
+/* ---- start */
 
 SCENE(reactors_are_made_whole_or_not_at_all) {
     struct reactors_config config = usual_config();
@@ -93,7 +93,7 @@ SCENE(threads_that_cannot_be_had_stop_those_before_them) {
     threads = (struct failing){.after = 2, .error = EAGAIN};
     CHECK(reactors_start(all) == -EAGAIN && !all->started);
     threads.error = 0;
-    reactors_stop(all, 0); /* nothing is to be stopped */
+    reactors_stop(all, 0); /* nothing to stop */
     reactors_stop_accepting(all);
     reactors_free(all);
 }
@@ -170,7 +170,7 @@ SCENE(a_listener_that_fails_half_way_leaves_no_socket) {
         if (port > 0) break;
         CHECK(port == -ENOMEM && open_descriptors() == before);
     }
-    CHECK(starvations == 3); /* the list of the sockets, and what each reactor gets */
+    CHECK(starvations == 3); /* the list of the sockets, and the share of each reactor */
     end();
 }
 
@@ -196,7 +196,7 @@ SCENE(a_host_that_is_not_found_is_an_error_by_its_reason) {
         CHECK(listen_on("broker", 0) == cases[i].error);
     }
     look_ups.error = 0;
-    /* A family that is not there matters when no other address is left. */
+    /* A missing address family matters only if no other address is left. */
     sockets = (struct failing){.error = EAFNOSUPPORT};
     CHECK(listen_on("127.0.0.1", 0) == -EAFNOSUPPORT);
     sockets.error = 0;

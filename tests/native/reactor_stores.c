@@ -1,5 +1,5 @@
-/* Where reactors keep what they have, and what they write to, each alone at its borders: slabs,
- * buffers, addresses, disks. */
+/* The storage of reactors, each part in isolation at its limits: slabs, buffers, addresses,
+ * disks. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -59,7 +59,7 @@ SCENE(the_last_of_a_slab_is_taken_first_under_a_name_of_its_own) {
     CHECK(generation == 1 && slab_find(&slab, index, 1) == b && slab_find(&slab, index, 2) == NULL);
     slab_give(&slab, a);
     slab_give(&slab, b);
-    b->item.generation = UINT32_MAX; /* after so many lives: 0 is nobody's */
+    b->item.generation = UINT32_MAX; /* after this many lives: 0 belongs to no item */
     CHECK(slab_take(&slab, &grew) == b && b->value[3] == 0 && !grew);
     slab_give(&slab, b);
     CHECK(b->item.generation == 1 && slab_take(&slab, &grew) == b && slab_take(&slab, &grew) == a);
@@ -78,7 +78,7 @@ SCENE(large_buffers_leave_some_room_to_small_ones_and_those_to_tiny_ones) {
     CHECK(pool.held_bytes == MAX - (MAX >> 4));
     while ((held[n] = input_take(&pool, TINY, false)) != NULL) n++;
     CHECK(pool.held_bytes == MAX && n == 6 + 3 + 16);
-    held[n] = input_take(&pool, LARGE, true); /* by the longest frame beyond it */
+    held[n] = input_take(&pool, LARGE, true); /* the longest frame may exceed it */
     CHECK(held[n] != NULL && input_take(&pool, TINY, true) == NULL);
     while (n >= 0) input_release(&pool, held[n--]);
     CHECK(pool.held_bytes == 0 && pool.spare_bytes <= MAX && !input_is_tight(&pool));
@@ -108,8 +108,8 @@ SCENE(a_buffer_goes_back_with_its_last_holder_and_is_taken_again) {
     input_release(&pool, a);
     input_release(&pool, b);
     CHECK(pool.held_bytes == 0 && pool.spare_bytes == 2048);
-    CHECK(input_take(&pool, 100, false) == b && pool.spare_bytes == 1024); /* the warmest */
-    input_pool_trim(&pool); /* nothing was known of the time before */
+    CHECK(input_take(&pool, 100, false) == b && pool.spare_bytes == 1024); /* most recent */
+    input_pool_trim(&pool); /* no earlier period to compare */
     input_pool_trim(&pool);
     CHECK(pool.spare_bytes == 0);
     input_release(&pool, b);
@@ -135,7 +135,7 @@ SCENE(an_address_is_counted_until_it_has_left) {
     CHECK(!peers_enter(peers, b + 16, 100) && peers_enter(peers, a, 2));
     memory_left = 0;
     CHECK(!peers_set_overrides(peers, b, (uint32_t[]){9, 9}, 2) && !peers_enter(peers, b, 100));
-    CHECK(!peers_enter(peers, (const uint8_t[16]){9}, 100)); /* for want of memory */
+    CHECK(!peers_enter(peers, (const uint8_t[16]){9}, 100)); /* without memory */
     memory_left = NO_MEMORY_LIMIT;
     CHECK(peers_enter(peers, (const uint8_t[16]){9}, 100));
     CHECK(peers_set_overrides(peers, NULL, NULL, 0) && peers_enter(peers, b + 16, 1));

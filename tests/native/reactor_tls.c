@@ -1,5 +1,5 @@
-/* TLS between two ends in one process: what crosses the socket in what pieces, who is refused and
- * why, and how names in certificates are written. */
+/* TLS between two ends in one process: the pieces that cross the socket, rejected peers and the
+ * reasons, and the text form of names in certificates. */
 #include <errno.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
@@ -29,7 +29,7 @@ static void write_pem(BIO *bio, char *to, size_t room) {
     BIO_free(bio);
 }
 
-/* Of its own issuer, for this host and for so many seconds. */
+/* Make a self-signed certificate for this host, valid for this many seconds. */
 static void make_identity(struct identity *out, const char *name, const char *host, long seconds) {
     EVP_PKEY *key = EVP_EC_gen("P-256");
     X509 *own = X509_new();
@@ -62,7 +62,7 @@ static struct transport server, client;
 static uint8_t workspace[TRANSPORT_WORKSPACE_BYTES];
 static struct transport_report report; /* of the server's handshake */
 static int sends, sends_with_more, receives, send_error, recv_error;
-static ssize_t send_room = -1; /* that the socket has for what is sent; -1: as much as it likes */
+static ssize_t send_room = -1; /* free space of the socket for sends; -1: unlimited */
 
 ssize_t __real_send(int fd, const void *from, size_t bytes, int flags);
 ssize_t __wrap_send(int fd, const void *from, size_t bytes, int flags);
@@ -109,7 +109,7 @@ static void open_sockets(void) {
     client = (struct transport){.fd = pair[1]};
 }
 
-/* The server's end of a handshake, with the client's when it goes on. */
+/* Run the server's side of a handshake, and the client's when it can continue. */
 static enum transport_shake shake(void) {
     enum transport_shake ours = TRANSPORT_WAITS, theirs = TRANSPORT_WAITS;
     struct transport_report other;
@@ -131,7 +131,7 @@ static enum transport_shake open_both(const struct tls_settings *of_server,
     open_sockets();
     CHECK(transport_tls_accept(own, &server) &&
           transport_tls_connect(other, &client, host, checked));
-    tls_release(own); /* the sessions hold them */
+    tls_release(own); /* the sessions hold references */
     tls_release(other);
     return shake();
 }
@@ -142,7 +142,7 @@ static void open_usual(void) {
     other.connects = true;
     CHECK(open_both(&own, &other, "broker", true) == TRANSPORT_SAFE);
     CHECK(!server.handshaking && !client.handshaking && report.text[0] == 0 && !report.resumed);
-    uint8_t byte; /* the tickets are taken */
+    uint8_t byte; /* consumes the tickets */
     CHECK(client.calls->recv(&client, &byte, 1) == -1 && errno == EAGAIN);
     sends = sends_with_more = 0;
 }
@@ -158,7 +158,7 @@ static ssize_t send_pieces(struct iovec *pieces, size_t count, bool more) {
     return server.calls->send(&server, pieces, count, more);
 }
 
-/* The client gets these bytes next. */
+/* Queue these bytes for the client. */
 static void arrive(const uint8_t *bytes, size_t len) {
     uint8_t *got = malloc(len);
     size_t have = 0;
@@ -171,7 +171,7 @@ static void arrive(const uint8_t *bytes, size_t len) {
     free(got);
 }
 
-/* What is there for the client, after what it `has`: how much it has then. */
+/* Receive what the client can read, after the `has` bytes it already has; return the new total. */
 static size_t arrived(uint8_t *to, size_t has, size_t room) {
     ssize_t n;
     while (has < room && (n = client.calls->recv(&client, to + has, room - has)) > 0)
@@ -243,13 +243,13 @@ SCENE(a_few_bytes_before_a_range_go_in_its_first_record) {
     CHECK(sends == 1 && sends_with_more == 0);
     arrive(bytes + 60000, 512);
     arrive(bytes + 7, 1000);
-    /* Of the first record the range has what is left. */
+    /* The range gets the rest of the first record. */
     CHECK(send_pieces(two, 2, true) == 512 && sends == 0);
     CHECK(server.calls->sendfile(&server, file, 0, RECORD) == RECORD);
     CHECK(sends == 1 && sends_with_more == 0);
     arrive(bytes + 60000, 512);
     arrive(bytes, RECORD);
-    /* A socket that is full, and a range that can not be read, leave them for the next try. */
+    /* A full socket and an unreadable range leave the records for the next attempt. */
     CHECK(send_pieces(two, 1, true) == 500);
     CHECK(server.calls->sendfile(&server, -1, 0, 10) == -1 && errno == EBADF && sends == 0);
     send_error = EAGAIN;
@@ -269,7 +269,7 @@ SCENE(what_was_refused_is_sent_again_and_not_held) {
     struct iovec two[] = {{bytes + 200, 5}, {bytes + 205, 5}};
     send_error = EAGAIN;
     CHECK(send_pieces(two, 1, false) == -1 && errno == EAGAIN);
-    /* The record of five bytes waits in OpenSSL: now a range has come behind them. */
+    /* The record of five bytes waits in OpenSSL, and now a range follows it. */
     ssize_t n = send_pieces(two, 2, true);
     CHECK(n >= 5 && sends >= 1);
     if (n == 5) CHECK(send_pieces(two + 1, 1, true) == 5 && sends == 0);
@@ -295,7 +295,7 @@ SCENE(a_read_that_emptied_the_socket_is_the_last_one) {
     close_both();
 }
 
-/* A read of the client's: what its session then has beside what it handed out. */
+/* Read from the client; return the bytes that its session still holds. */
 static size_t inside_after(size_t room, ssize_t expected) {
     uint8_t got[1000];
     CHECK(client.calls->recv(&client, got, room) == expected);
@@ -312,7 +312,7 @@ SCENE(a_session_says_what_it_has_inside_and_never_less) {
         CHECK(inside_after(100, 100) == 300 + OVERHEAD);
         send_room = (ssize_t)parts[i]; /* of the next record */
         CHECK(send_pieces(&piece, 1, false) == -1 && errno == EAGAIN);
-        size_t inside = inside_after(1000, 300); /* what the first is longer by counts, too */
+        size_t inside = inside_after(1000, 300); /* with the first record's excess length */
         CHECK(inside >= parts[i] - (parts[i] == HEADER) * HEADER && inside <= parts[i] + OVERHEAD);
         send_room = -1;
         CHECK(send_pieces(&piece, 1, false) == 400 && inside_after(1000, 400) == 0);
@@ -355,7 +355,7 @@ SCENE(a_full_socket_takes_the_rest_of_a_range_later) {
         if (head != 0) CHECK(send_pieces(&piece, 1, true) == (ssize_t)head);
         for (int tries = 0; sent < range; tries++) {
             if (tries == 0 || send_room == 0) send_room = rooms[i];
-            /* As the rest of a connection's turn, which is short where a part has gone. */
+            /* Like the rest of a connection's turn, which is short after a partial send. */
             size_t offered = range - sent < 70000 ? range - sent : tries % 3 == 1 ? 500 : 70000;
             ssize_t n = server.calls->sendfile(&server, file, (off_t)(head + sent), offered);
             CHECK(n > 0 || (n == -1 && errno == EAGAIN));
@@ -379,7 +379,7 @@ SCENE(a_range_whose_reader_leaves_ends_the_session_also_while_some_of_it_waits) 
     for (int waits = 0; waits < 3; waits++) {
         open_usual();
         send_room = waits != 0 ? 20000 : -1;
-        /* Of four records one and a piece went: the last is not told of. */
+        /* Three of four records and a piece were sent: the last is not counted. */
         if (waits != 0) CHECK(server.calls->sendfile(&server, file, 0, 65536) == 3 * RECORD);
         send_error = EPIPE;
         if (waits < 2) {
@@ -398,7 +398,7 @@ SCENE(a_full_socket_takes_the_rest_later) {
     open_usual();
     size_t sent = 0;
     struct iovec piece = {bytes, 64000};
-    for (;; sent += 64000) { /* until it is full, amid a piece or between two */
+    for (;; sent += 64000) { /* until it is full, inside a piece or between two */
         ssize_t n = send_pieces(&piece, 1, false);
         if (n == 64000) continue;
         CHECK(n < 0 ? errno == EAGAIN : n % RECORD == 0);
@@ -445,9 +445,9 @@ SCENE(what_is_no_record_ends_a_session_and_says_so) {
     close_both();
 }
 
-/* ---- who is refused, and why */
+/* ---- rejected peers and the reasons */
 
-/* The server's answer to these bytes in the place of a handshake. */
+/* Check the server's reply to these bytes instead of a handshake. */
 static void say(const char *hello, size_t len, const char *why) {
     char unused[TLS_WHY_BYTES];
     struct tls_settings own = settings_of(&broker, NULL);
@@ -510,7 +510,7 @@ SCENE(a_client_is_known_by_its_certificate_or_refused) {
         CHECK(open_both(&own, &other, "broker", true) == TRANSPORT_SAFE);
         CHECK(strcmp(report.text, "CN=alice") == 0);
         close_both();
-        own.trusted = broker.chain; /* nobody that alice is of */
+        own.trusted = broker.chain; /* does not trust alice's issuer */
         CHECK(open_both(&own, &other, "broker", true) == TRANSPORT_FAILED);
         CHECK(report.text[0] != 0);
         close_both();
@@ -523,7 +523,7 @@ SCENE(a_client_is_known_by_its_certificate_or_refused) {
     close_both();
 }
 
-/* Refused with these words at the beginning. */
+/* Rejected with a reason that begins with these words. */
 static void refuse(struct tls_settings settings, const char *words) {
     char why[TLS_WHY_BYTES] = "";
     CHECK(tls_new(&settings, why) == NULL);
@@ -559,7 +559,7 @@ SCENE(settings_that_cannot_be_are_refused_by_what_is_wrong) {
     bad = good, bad.version_min = TLS1_3_VERSION, bad.ciphers = "ECDHE-ECDSA-AES128-GCM-SHA256";
     refuse(bad, "none of the cipher suites is of a protocol");
     char why[TLS_WHY_BYTES];
-    bad = good, bad.trusted = "x"; /* nobody is asked for a certificate */
+    bad = good, bad.trusted = "x"; /* no client certificate is requested */
     struct tls *tls = tls_new(&bad, why);
     CHECK(tls != NULL);
     tls_release(tls);
@@ -570,7 +570,7 @@ SCENE(settings_that_cannot_be_are_refused_by_what_is_wrong) {
 static X509_NAME *name_of(const char *const parts[][2], int count) {
     X509_NAME *name = X509_NAME_new();
     for (int i = 0; i < count; i++) {
-        bool with = parts[i][0][0] == '+'; /* of the same set as the one before */
+        bool with = parts[i][0][0] == '+'; /* of the same set as the previous one */
         CHECK(X509_NAME_add_entry_by_txt(name, parts[i][0] + with, MBSTRING_UTF8,
                                          (const unsigned char *)parts[i][1], -1, -1,
                                          with ? -1 : 0) == 1);

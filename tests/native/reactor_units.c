@@ -1,5 +1,5 @@
-/* The reactor's small parts on their own, against naive models: timers, names, buffers, messages,
- * the control plane's queue, addresses. Exit 0, or 1 with a line on stderr. */
+/* The reactor's small parts in isolation, compared with simple models: timers, names, buffers,
+ * messages, the control plane's queue, addresses. Exits with 0, or with 1 and a line on stderr. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,7 +53,7 @@ static void timers_agree_with_a_search_through_all(void) {
     timers_clear(&heap);
 }
 
-/* The sanitizer sees a heap that is one too small. */
+/* The sanitizer detects a heap that is one entry too small. */
 static void as_many_timers_as_were_reserved_find_room(void) {
     static const uint32_t counts[] = {1, 2, 7, 64};
     struct timer timers[TIMERS] = {0};
@@ -153,7 +153,7 @@ static void a_flood_of_wakes_leaves_room_for_what_must_arrive(void) {
     CHECK(read(mailbox_fd(mailbox), &rung, sizeof rung) == sizeof rung && rung == 1);
     CHECK(!mailbox_arm(mailbox) && mailbox_take(mailbox, messages, 200) == 1);
     mailbox_flush(mailbox);
-    CHECK(read(mailbox_fd(mailbox), &rung, sizeof rung) < 0); /* nothing to wake for */
+    CHECK(read(mailbox_fd(mailbox), &rung, sizeof rung) < 0); /* no reason to wake */
     mailbox_free(mailbox);
 }
 
@@ -207,7 +207,7 @@ static void jobs_are_reported_whatever_room_the_mailbox_has(void) {
             done++;
         }
     CHECK(others == 8 && done == JOBS && mailbox_arm(mailbox));
-    /* One alone wakes a reader that sleeps. */
+    /* A single message wakes a sleeping reader. */
     pool = iopool_new(1, 1, NULL, NULL);
     CHECK(iopool_submit(pool, &jobs[0].job));
     iopool_free(pool);

@@ -1,5 +1,5 @@
-/* Answers that are given again: many of them, their limit, and threads that ask meanwhile. Exit 0,
- * or 1 with a line on stderr. */
+/* Cached responses: many of them, their limit, and concurrent lookups. Exits with 0, or with 1
+ * and a line on stderr. */
 #include "serve/repeats.h"
 
 #include <pthread.h>

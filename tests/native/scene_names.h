@@ -1,5 +1,4 @@
-/* Scenes by their names, one to a process: nothing is left over from those before. Usage: PROGRAM
- * SCENE. */
+/* Scenes by name, each in its own process, so that no state is left over. Usage: PROGRAM SCENE. */
 #ifndef PYLOG_SCENE_NAMES_H
 #define PYLOG_SCENE_NAMES_H
 

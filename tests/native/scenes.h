@@ -1,4 +1,4 @@
-/* What the C programs of this folder share: a check that ends the program. */
+/* Shared by the C programs of this folder: a check that ends the program. */
 #ifndef PYLOG_SCENES_H
 #define PYLOG_SCENES_H
 

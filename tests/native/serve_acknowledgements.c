@@ -1,5 +1,5 @@
-/* What a Produce waits for: its transaction's coordinator, replicas, the disk. Usage:
- * serve_acknowledgements DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+/* Conditions for a Produce response: transaction coordinator, replicas, disk. Usage:
+ * serve_acknowledgements DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include <unistd.h>
 
 #include "log/log_state.h"
@@ -20,7 +20,7 @@ static void transactions(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     open_a(&config, true);
     size_t len = make_batch(batch, 5, 0, BATCH_TRANSACTIONAL);
-    /* Its coordinator has the last word before the first batch, and none after it. */
+    /* The coordinator verifies the first batch, and none after it. */
     CHECK(send_batch(len, 13, 1, "tx") == SERVE_MISS);
     check_asked(5, "tx");
     r.missing[0].error = 51;
@@ -35,7 +35,7 @@ static void transactions(void) {
     CHECK(send_batch(len, VERSION, 1, "tx") == SERVE_ANSWER);
     check_answer(VERSION, &WROTE("a", 0, 2, .log_start = 1));
     CHECK(log_last_stable_offset(a.logs[0]) == 1);
-    /* A marker that comes while it is asked: the client tries again. */
+    /* A marker arrives during the verification: the client must retry. */
     len = make_batch(batch, 6, 0, BATCH_TRANSACTIONAL);
     CHECK(send_batch(len, VERSION, 1, "other") == SERVE_MISS);
     check_asked(6, "other");
@@ -47,12 +47,12 @@ static void transactions(void) {
     r.missing[0].error = 0;
     CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
     check_answer(VERSION, &WROTE("a", 0, 4, .log_start = 1));
-    /* What is no part of one is not asked for. */
+    /* A batch outside a transaction needs no verification. */
     len = make_batch(batch, 9, 0, 0);
     CHECK(send_batch(len, VERSION, 1, "tx") == SERVE_ANSWER);
     check_answer(VERSION, &WROTE("a", 0, 5, .log_start = 1));
     make_batch(batch, 30, 0, BATCH_TRANSACTIONAL);
-    CHECK(send_batch(len, VERSION, 1, "") == SERVE_MISS); /* a name is a name */
+    CHECK(send_batch(len, VERSION, 1, "") == SERVE_MISS); /* an empty id is an id */
     check_asked(30, "");
     CHECK(serve_abandon(serve, &r));
     CHECK(send_batch(0, VERSION, 1, "tx") == SERVE_ANSWER);
@@ -60,7 +60,7 @@ static void transactions(void) {
     delete_topic(&a);
 }
 
-/* A request has one producer, with one epoch; the first producer of all is one, too. */
+/* A request has one producer and one epoch; producer id 0 is valid, too. */
 static void one_producer(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     uint8_t second[128], third[128];
@@ -88,14 +88,13 @@ static void one_producer(void) {
     delete_topic(&a);
 }
 
-/* What the coordinator has said beforehand holds for one producer, epoch and principal, until the
- * marker. */
+/* A verification in advance is valid for one producer, epoch and principal, until the marker. */
 static void verified_before(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     const int64_t producer = 5;
     open_a(&config, true);
     size_t len = make_batch(batch, producer, 0, BATCH_TRANSACTIONAL);
-    log_verify_producer(a.logs[0], producer, 0, 0); /* it is not known yet */
+    log_verify_producer(a.logs[0], producer, 0, 0); /* unknown so far */
     CHECK(send_batch(len, VERSION, 1, "tx") == SERVE_MISS);
     check_asked(producer, "tx");
     r.missing[0].error = 0;
@@ -121,7 +120,7 @@ static void verified_before(void) {
     CHECK(send_batch(len, VERSION, 1, "tx") == SERVE_MISS);
     check_asked(producer, "tx");
     CHECK(serve_abandon(serve, &r));
-    /* Also where nothing was written before the marker. */
+    /* Also if nothing was written before the marker. */
     log_verify_producer(a.logs[0], producer, 0, 0);
     append(a.logs[0], producer, -1, BATCH_TRANSACTIONAL | BATCH_CONTROL);
     CHECK(send_batch(len, VERSION, 1, "tx") == SERVE_MISS);
@@ -129,7 +128,7 @@ static void verified_before(void) {
     delete_topic(&a);
 }
 
-/* An open transaction is for whom the coordinator was asked: nobody else writes into it unasked. */
+/* An open transaction belongs to the verified principal: any other needs its own verification. */
 static void verified_for_another(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     const int64_t producer = 5;
@@ -152,8 +151,8 @@ static void verified_for_another(void) {
     delete_topic(&a);
 }
 
-/* Whatever the coordinator has said, it is asked again once rights have changed: also what was
- * asked for before that, and is appended after. */
+/* Changed ACLs invalidate all verifications, also those requested before the change and used
+ * after it. */
 static void verified_under_other_rights(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     const int64_t producer = 5;
@@ -180,7 +179,7 @@ static void verified_under_other_rights(void) {
     delete_topic(&a);
 }
 
-/* An id may be known without an epoch, and a client may send none. */
+/* A producer id may be known without an epoch, and a client may send none. */
 static void verified_without_epoch(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     open_a(&config, true);
@@ -212,7 +211,7 @@ static void transactions_refused(void) {
     scene_seal(batch, len);
     CHECK(send_batch(len, VERSION, 1, "t") == SERVE_ANSWER);
     check_answer(VERSION, &NOT_WROTE("a", 0, OLD_EPOCH));
-    /* An epoch that begins is asked about, also while one before it is open. */
+    /* A new epoch is verified, even while a transaction of an older one is open. */
     put_i16(batch + BATCH_PRODUCER_EPOCH_AT, 3);
     scene_seal(batch, len);
     CHECK(send_batch(len, VERSION, 1, "t") == SERVE_MISS);
@@ -245,13 +244,13 @@ static void wait_for_all(size_t len) {
     CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_WAIT);
 }
 
-/* The other replica fetches from here. */
+/* A fetch of the other replica from this offset. */
 static void follow(int64_t offset) {
     struct log_follower_fetch at = {.epoch = 7, .offset = offset, .now_ns = 1, .broker = 1};
     CHECK(log_follower_at(a.logs[0], &at) == 0);
 }
 
-/* Replicas that are lost, before the append and after it. */
+/* Replicas are lost before the append and after it. */
 static void replicas(void) {
     const struct log_replica in = {7, 1, true, true, true}, out = {7, 1, false, false, true};
     struct log_config config = scene_config(1 << 20, 4096);
@@ -281,7 +280,7 @@ static void replicas(void) {
     delete_topic(&a);
 }
 
-/* Who led meanwhile may have cut the records off. */
+/* Another leader in between may have truncated the records. */
 static void resigned(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     open_a(&config, false);
@@ -298,7 +297,7 @@ static void resigned(void) {
     check_woken();
     CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
     check_answer(VERSION, &NOT_WROTE("a", 0, NOT_LEADER));
-    /* A client in a hurry is answered at once, as soon as it is looked at. */
+    /* With a short timeout the response is sent at the first check. */
     CHECK(log_become_leader(a.logs[0], 4, 2) == 0);
     const struct written row = {"a", 0, batch, len};
     write_produce(&m, &PRODUCING(VERSION, &row, 1, .timeout_ms = -1));
@@ -310,7 +309,7 @@ static void resigned(void) {
     delete_topic(&a);
 }
 
-/* Alone in the ISR a leader acknowledges what is on its disk, where the topic says so. */
+/* With only itself in the ISR, a leader acknowledges flushed records if the topic requires that. */
 static void flushed(void) {
     struct log_config config = scene_config(1 << 20, 4096);
     config.acks_all_flush = true;
@@ -326,7 +325,7 @@ static void flushed(void) {
     delete_topic(&a);
 }
 
-/* The flusher has done what was asked of it. */
+/* Wait until the flusher is idle. */
 static void wait_for_relief(void) {
     for (bool busy = true; busy;) {
         lock_acquire(&directory->flush_lock);
@@ -336,7 +335,7 @@ static void wait_for_relief(void) {
     }
 }
 
-/* Closes a's first partition while more are open than should be. */
+/* Close a's first partition because too many files are open. */
 static void crowd(void) {
     log_dir_set_open_files(directory, 100);
     wait_for_relief();
@@ -346,7 +345,8 @@ static void crowd(void) {
     CHECK(atomic_load(&a.logs[0]->view.segments[0]->pins) == -1);
 }
 
-/* It would open a file while too many are: it waits, before it is appended, and not for ever. */
+/* A batch that would open a file while too many are open waits before its append, up to the
+ * timeout. */
 static void files(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic b;
@@ -361,7 +361,7 @@ static void files(void) {
     CHECK(send_batch(len, VERSION, 1, NULL) == SERVE_WAIT && r.exclusive && r.body_needed);
     CHECK(r.deadline_ms > r.now_ms && r.deadline_ms < r.now_ms + 1000);
     CHECK(serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_WAIT && log_end_offset(a.logs[0]) == 1);
-    /* What is open is written. */
+    /* A batch for an open file is written. */
     struct serve_request other;
     struct body its;
     const struct written row = {"a", 1, batch, len};
@@ -375,7 +375,7 @@ static void files(void) {
     r.now_ms = r.received_ms + 10000;
     CHECK(serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_ANSWER);
     check_answer(VERSION, &WROTE("a", 0, 2, .log_start = 1));
-    /* Its client is gone meanwhile. */
+    /* Its client disconnects in the meantime. */
     crowd();
     CHECK(send_batch(len, VERSION, 1, NULL) == SERVE_WAIT);
     CHECK(serve_abandon(serve, &r) && log_end_offset(a.logs[0]) == 3);
@@ -386,7 +386,7 @@ static void files(void) {
     delete_topic(&b);
 }
 
-/* Its topic is deleted, or its disk fails, while it waits for replicas. */
+/* The topic is deleted, or its disk fails, while the request waits for replicas. */
 static void failed(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     size_t len = make_batch(batch, -1, -1, 0);

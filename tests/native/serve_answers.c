@@ -1,5 +1,5 @@
-/* Fetch and Produce of each version through the real serve, and their answers byte by byte. Usage:
- * serve_answers DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+/* Fetch and Produce of each version through the real serve, and their responses byte by byte.
+ * Usage: serve_answers DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "serve_messages.h"
 #include "watched.h"
 
@@ -11,7 +11,7 @@ static uint64_t errors_of(int api_key, int error) {
     return meter_read(&apis[api_key].errors[error + 1]);
 }
 
-/* What lies in the log from this offset on. */
+/* Copy the log's bytes from this offset on. */
 static size_t stored(struct log *log, int64_t offset, uint8_t *to) {
     struct log_range range;
     CHECK(log_read(log, offset, LOG_BOUND_END, 1 << 20, true, &range) == 0);
@@ -21,7 +21,7 @@ static size_t stored(struct log *log, int64_t offset, uint8_t *to) {
     return len;
 }
 
-/* The topic as it is, with who leads its partitions. */
+/* Replace the topic by one with these leaders of its partitions. */
 static void name_leaders(struct held_topic *t, const struct topic_leader *leaders) {
     struct topic *made = topic_new(t->name, t->id, false, t->logs, PARTITIONS);
     CHECK(made != NULL && topic_set_leaders(made, leaders));
@@ -96,7 +96,7 @@ static void fetch_versions(void) {
     delete_topic(&a);
 }
 
-/* One partition's answer in a version that knows of epochs. */
+/* Check one partition's response in a version with epochs. */
 static void check_one(const struct asked *asked, int8_t isolation, const struct fetched *row,
                       const struct row_node *node) {
     struct serve_request r;
@@ -122,13 +122,13 @@ static void epochs(void) {
 #define CHECK_ONE(isolation, node, row, ...)                                                       \
     check_one(&ASKED("a", 0, __VA_ARGS__), isolation, &row, node)
 #define ALL(...) FETCHED("a", 0, .high = 3, .stable = 3, __VA_ARGS__)
-    /* Who asks with an older epoch is told who leads; with a newer one there is nobody to name. */
+    /* A fetch with an older epoch gets the leader; with a newer one no leader is known. */
     CHECK_ONE(0, &three,
               FETCH_REFUSED("a", 0, FENCED, .leader = 3, .leader_epoch = 4), .leader_epoch = 3);
     CHECK_ONE(0, NULL, FETCH_REFUSED("a", 0, UNKNOWN_EPOCH), .leader_epoch = 5);
     size_t len = stored(a.logs[0], 2, records);
     CHECK_ONE(0, NULL, ALL(.records = records, .len = len), .leader_epoch = 4, .offset = 2);
-    /* Where histories part; the epoch that goes on does so where the log ends. */
+    /* The diverging epoch and offset; the current epoch ends at the log end. */
     CHECK_ONE(0, NULL, ALL(.records = records, .len = len), .last_fetched_epoch = 4, .offset = 2);
     CHECK_ONE(0, NULL, ALL(.records = records, .len = len), .last_fetched_epoch = 1, .offset = 2);
     CHECK_ONE(1, NULL, ALL(.aborted = 0), .last_fetched_epoch = 4, .offset = 3);
@@ -141,7 +141,7 @@ static void epochs(void) {
     CHECK_ONE(0, NULL, FETCH_REFUSED("a", 0, OUT_OF_RANGE), .last_fetched_epoch = 9);
     CHECK_ONE(1, NULL, ALL(.diverging_epoch = 0, .diverging_end = 0, .aborted = 0),
               .last_fetched_epoch = 0, .offset = 1);
-    /* Outside of the log, and where a leader that nobody knows a node of took over. */
+    /* Outside the log, and with a new leader whose address is unknown. */
     CHECK_ONE(1, NULL, FETCH_REFUSED("a", 0, OUT_OF_RANGE), .offset = 4);
     log_become_follower(a.logs[1], 4);
     check_one(&ASKED("a", 1), 0, &FETCH_REFUSED("a", 1, NOT_LEADER, .leader = 5, .leader_epoch = 4),
@@ -151,7 +151,7 @@ static void epochs(void) {
     delete_topic(&a);
 }
 
-/* Each leader is named once, in the order of its first partition, where its listener has it. */
+/* Each leader is listed once, ordered by its first partition, with its address on this listener. */
 static void endpoints(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     const struct topic_leader of_a[] = {{4, 1}, {3, 1}}, of_b[] = {{4, 2}, {-1, 5}};
@@ -176,7 +176,7 @@ static void endpoints(void) {
         FETCH_REFUSED("b", 1, NOT_LEADER)};
     CHECK(start_fetch(&r, &m, &FETCHING(17, asked, 3)) == SERVE_ANSWER);
     CHECK_FETCHED(&r, 17, rows, 3, .nodes = both, .node_count = 2);
-    /* Nobody leads: that is named, too, but has no endpoint. */
+    /* A partition without a leader is reported, but without an endpoint. */
     struct body expected = {.len = 0};
     CHECK(start_fetch(&r, &m, &FETCHING(17, asked + 3, 1)) == SERVE_ANSWER);
     begin_answer(&expected, true);
@@ -199,7 +199,7 @@ static void endpoints(void) {
     delete_topic(&b);
 }
 
-/* A batch of three records of which the first and the last have no key. */
+/* Make a batch of three records; the first and the last have no key. */
 static size_t make_keyless(uint8_t *p) {
     static const uint8_t records[] = {18, 0, 0, 0, 1, 6, 'a', 'b', 'c', 0, 20, 0, 0, 2, 2, 'k',
                                       6,  'a', 'b', 'c', 0, 18, 0, 0, 4, 1, 6, 'a', 'b', 'c', 0};
@@ -210,8 +210,8 @@ static size_t make_keyless(uint8_t *p) {
     return len;
 }
 
-/* Batches that are taken, damaged and without keys, for partitions that are led here, elsewhere,
- * and of a topic that nobody knows. */
+/* Valid and damaged batches, and batches without keys, for partitions led here and elsewhere,
+ * and for an unknown topic. */
 static void produce_versions(void) {
     enum { CORRUPT = 2, INVALID_RECORD = 87 };
     struct log_config config = scene_config(1 << 20, 4096);

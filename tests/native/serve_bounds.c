@@ -1,6 +1,6 @@
-/* Requests that are cut off or say nothing legal, versions, long answers from the disk, and what
- * cannot be made for want of memory, through the real serve. Usage: serve_bounds DIRECTORY SCENE.
- * Exit 0, or 1 with a line on stderr. */
+/* Truncated and invalid requests, versions, long responses from disk, and failed allocations,
+ * through the real serve. Usage: serve_bounds DIRECTORY SCENE. Exits with 0, or with 1 and a
+ * line on stderr. */
 #include "serve_messages.h"
 #include "watched.h"
 
@@ -9,7 +9,7 @@ static struct body m;
 static struct serve_request r;
 static uint8_t batch[256];
 
-/* Every part of the body that lacks its end closes the connection; the whole does not. */
+/* Every truncated body closes the connection; the complete body does not. */
 static void check_cuts(int16_t key, int16_t version) {
     for (size_t len = 0; len <= m.len; len++) {
         uint8_t *body = malloc(len + 1);
@@ -46,7 +46,7 @@ static void check_closed(int16_t key, int16_t version) {
     CHECK(start(&r, &m, key, version) == SERVE_CLOSE && r.state == NULL && r.reply.len == 0);
 }
 
-/* Arrays and names that are null, and lengths that are none. */
+/* Null arrays and names, and invalid lengths. */
 static void illegal(void) {
     const struct asked asked = ASKED("x", 0);
     const struct written row = {"x", 0, batch, make_batch(batch, -1, -1, 0)};
@@ -62,7 +62,7 @@ static void illegal(void) {
     write_fetch(&m, &FETCHING(4, &asked, 1));
     put_i32(m.bytes + COUNT_AT, -1);
     check_closed(FETCH, 4);
-    /* Forgotten topics: their array, a name, partitions. Behind them is only an empty rack. */
+    /* Forgotten topics: null array, null name, null partitions. Only an empty rack follows. */
     for (int at = 0; at < 3; at++) {
         write_fetch(&m, &FETCHING(11, &asked, 1, .forgotten = &asked, .forgotten_count = 1));
         const size_t forgotten_at = m.len - 2 - 4 - 4 - 3 - 4;
@@ -88,14 +88,14 @@ static void illegal(void) {
     write_produce(&m, &PRODUCING(8, &row, 1));
     put_i16(m.bytes, -2);
     check_closed(PRODUCE, 8);
-    /* A follower that does not say all that it has to. */
+    /* A follower's fetch that lacks required fields. */
     write_fetch(&m, &FETCHING(15, &asked, 1, .replica = 1));
     m.bytes[m.len - 14] = 11;
     m.len -= 2;
     check_closed(FETCH, 15);
 }
 
-/* No topics are legal, nor need one have partitions; they are answered as such. */
+/* Requests without topics and topics without partitions are valid and answered as such. */
 static void empty(void) {
     enum { COUNT_AT = 4 * 4 + 1 + 4 + 3 };
     const struct asked asked = ASKED("x", 0);
@@ -123,7 +123,7 @@ static void versions(void) {
     }
 }
 
-/* What is read from the disk first is answered in smaller pieces, so that others have turns. */
+/* Responses that are read from disk first are sent in smaller pieces, for fairness. */
 static void narrow(void) {
     enum { BATCHES = 10, RECORD = 600000, BATCH = BATCH_HEADER_BYTES + RECORD, ALL = 1 << 23 };
     const struct log_config config = scene_config(1 << 24, 4096);
@@ -159,7 +159,7 @@ static void narrow(void) {
     delete_topic(&a);
 }
 
-/* Neither a serve nor a request that changes a session is half made. */
+/* Neither a serve nor a request that changes a session is left half done. */
 static void starved(void) {
     const struct serve_limits limits = {.sessions_max = 1};
     const struct log_config config = scene_config(1 << 20, 4096);
@@ -190,7 +190,7 @@ static void starved(void) {
         CHECK(status == SERVE_ANSWER || status == SERVE_CLOSE);
         CHECK(!whole || (status == SERVE_ANSWER && get_i16(r.reply.bytes + 13) == 0));
         reply_clear(&r.reply);
-        /* The session is as usable as it was, or it is over. */
+        /* The session is as usable as before, or it has ended. */
         CHECK(start_fetch(&r, &m, &FETCHING(12, NULL, 0, .session_id = session,
                                             .session_epoch = 2, .wait_ms = 0)) == SERVE_ANSWER);
         const int16_t error = get_i16(r.reply.bytes + 13);

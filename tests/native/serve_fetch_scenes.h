@@ -1,4 +1,4 @@
-/* Fetches of two topics through the real serve, and the rows that they expect. */
+/* Fetches of two topics through the real serve, and the expected rows. */
 #ifndef PYLOG_SERVE_FETCH_SCENES_H
 #define PYLOG_SERVE_FETCH_SCENES_H
 
@@ -22,7 +22,7 @@ static inline void delete_both(void) {
     delete_topic(&b);
 }
 
-/* A row of what lies in the log from `offset` up to `next`, both of batches. */
+/* Return the row for the log's bytes from `offset` to `next`, both at batch boundaries. */
 static inline struct fetched row_of(struct held_topic *t, int32_t partition, int64_t offset,
                              int64_t next) {
     static int used;

@@ -1,10 +1,10 @@
-/* Fetch through the real serve: how many bytes an answer has, what it waits for, what is read from
- * the disk first. Usage: serve_fetches DIRECTORY SCENE [apart].
- * Exit 0, or 1 with a line on stderr. */
+/* Fetch through the real serve: the size of a response, its waits, and reads from disk before
+ * it. Usage: serve_fetches DIRECTORY SCENE [apart]. Exits with 0, or with 1 and a line on
+ * stderr. */
 #include "serve_fetch_scenes.h"
 #include "watched.h"
 
-/* ---- a worker pool that is full, and reads that come from the disk, when a scene says so ---- */
+/* ---- a full worker pool, and reads that come from disk, if a scene requires it ---- */
 
 static bool pool_is_full;
 
@@ -20,7 +20,7 @@ bool __wrap_iopool_submit(struct iopool *p, struct iojob *job) {
     return !pool_is_full && __real_iopool_submit(p, job);
 }
 
-static struct log *moves_meanwhile; /* between a look at its end and the wait for it */
+static struct log *moves_meanwhile; /* between the check of its end and the wait for it */
 bool __real_log_wait(struct log *log, struct log_waiter *waiter);
 bool __wrap_log_wait(struct log *log, struct log_waiter *waiter);
 bool __wrap_log_wait(struct log *log, struct log_waiter *waiter) {
@@ -54,7 +54,7 @@ static void bytes(void) {
     rows[1] = row_of(&a, 0, 0, 2);
     rows[2] = row_of(&a, 1, 0, 0);
     check_rows(&OF(2 * one + 1), rows, 3);
-    /* A first batch is answered whole, of the first partition that has one. */
+    /* The first batch of the first partition with data is always complete. */
     rows[1] = row_of(&a, 0, 0, 1);
     check_rows(&OF(1), rows, 3);
     check_rows(&OF(0), rows, 3);
@@ -95,7 +95,7 @@ static void waits(void) {
     r.received_ms = 1000;
     CHECK(driven(&r, serve_start(serve, &r)) == SERVE_WAIT);
     CHECK(r.deadline_ms == 1500 && r.exclusive && !r.body_needed && !message_waits());
-    /* Woken for nothing, it waits for the same; for too little, for what is still missing. */
+    /* After a spurious wake-up it waits for the same; after too few bytes, for the rest. */
     CHECK(resumed(&r, SERVE_WOKEN) == SERVE_WAIT && r.deadline_ms == 1500);
     append(a.logs[0], -1, -1, 0);
     check_woken(&r);
@@ -108,7 +108,7 @@ static void waits(void) {
     CHECK_FETCHED(&r, VERSION, rows, 2);
     append(a.logs[0], -1, -1, 0);
     CHECK(!message_waits());
-    /* At the deadline there is what there is. */
+    /* At the deadline the response contains the available bytes. */
     const struct asked end[] = {ASKED("a", 0, .offset = 3), ASKED("b", 1)};
     CHECK(start_fetch(&r, &m, &FETCHING(VERSION, end, 2, .bytes_min = one + 1)) == SERVE_WAIT);
     CHECK(resumed(&r, SERVE_TIMEOUT) == SERVE_ANSWER);
@@ -117,13 +117,13 @@ static void waits(void) {
     CHECK(start_fetch(&r, &m, &FETCHING(VERSION, end, 2, .bytes_min = one + 1, .wait_ms = 1)) ==
           SERVE_WAIT);
     CHECK(abandoned(&r));
-    /* Who does not wait is answered at once; an error is worth an answer, too. */
+    /* A fetch without a wait is answered immediately, and so is one with an error. */
     check_rows(&FETCHING(VERSION, end, 2, .bytes_min = one + 1, .wait_ms = 0), rows, 2);
     check_rows(&FETCHING(VERSION, end, 2, .bytes_min = one + 1, .wait_ms = -1), rows, 2);
     log_become_follower(b.logs[1], 1);
     rows[1] = FETCH_REFUSED("b", 1, NOT_LEADER);
     check_rows(&FETCHING(VERSION, end, 2), rows, 2);
-    /* Nobody is there any more. */
+    /* The client has disconnected. */
     CHECK(start_fetch(&r, &m, &FETCHING(VERSION, end, 1)) == SERVE_WAIT);
     CHECK(abandoned(&r) && r.state == NULL);
     append(a.logs[0], -1, -1, 0);
@@ -131,7 +131,7 @@ static void waits(void) {
     delete_both();
 }
 
-/* An end that moves just before it is waited for is seen. */
+/* An end that advances just before the wait is noticed. */
 static void moved_meanwhile(void) {
     struct serve_request r;
     open_both(true);
@@ -149,7 +149,7 @@ static void moved_meanwhile(void) {
     delete_both();
 }
 
-/* Where replicas lack what a reader asks for it waits for the high watermark to pass that. */
+/* If replicas lag behind, a reader waits for the high watermark to pass its offset. */
 static void waits_for_replicas(void) {
     struct serve_request r;
     open_both(false);
@@ -176,7 +176,7 @@ static void rights(void) {
                              FETCH_REFUSED("z", 1, UNKNOWN_TOPIC, .aborted = 0),
                              row_of(&a, 0, 0, 1),
                              FETCH_REFUSED("z", 2, UNKNOWN_TOPIC, .aborted = 0)};
-    /* What is unknown is asked for once, and hastens nothing. */
+    /* An unknown topic is requested once, and does not shorten the wait. */
     CHECK(start_fetch(&r, &m, &FETCHING(VERSION, asked, 4)) == SERVE_MISS);
     CHECK(r.missing_count == 1 && r.missing[0].name_len == 1);
     r.missing[0].error = UNKNOWN_TOPIC;
@@ -191,7 +191,7 @@ static void rights(void) {
     CHECK(resumed(&r, SERVE_WOKEN) == SERVE_ANSWER);
     rows[1] = row_of(&a, 0, 1, 2);
     CHECK_FETCHED(&r, VERSION, rows, 2);
-    /* Alone it is answered at once, as there is nothing to wait for. */
+    /* By itself it is answered immediately, because there is nothing to wait for. */
     CHECK(start_fetch(&r, &m, &FETCHING(VERSION, asked, 2)) == SERVE_MISS && r.missing_count == 1);
     r.missing[0].error = STORAGE;
     CHECK(resumed(&r, SERVE_GRANTED) == SERVE_ANSWER);
@@ -202,7 +202,7 @@ static void rights(void) {
     r.missing[0].error = UNKNOWN_TOPIC;
     CHECK(resumed(&r, SERVE_GRANTED) == SERVE_ANSWER);
     CHECK_FETCHED(&r, VERSION, rows, 1);
-    /* Who may only write is asked about. */
+    /* A principal that may only write needs a verdict. */
     grants_void(grants);
     CHECK(grants_allow(grants, 0, a.id, GRANT_WRITE) == 0);
     const struct fetched refused = FETCH_REFUSED("a", 0, REFUSED, .aborted = 0);
@@ -211,7 +211,7 @@ static void rights(void) {
     r.missing[0].error = REFUSED;
     CHECK(resumed(&r, SERVE_GRANTED) == SERVE_ANSWER);
     CHECK_FETCHED(&r, VERSION, &refused, 1);
-    /* Without a verdict it is asked for anew, and at last the client is to come again. */
+    /* Without a verdict it is requested again, and finally the client must retry. */
     CHECK(start_fetch(&r, &m, &FETCHING(VERSION, &asked[2], 1)) == SERVE_MISS);
     for (int i = 0; i < MISSES_ROUNDS_MAX; i++) {
         CHECK(r.missing_count == 1);
@@ -223,13 +223,13 @@ static void rights(void) {
     delete_both();
 }
 
-/* Rights that end while a request waits are asked for before it goes on. */
+/* If ACLs are revoked while a request waits, new verdicts are requested before it continues. */
 static void voided(void) {
     struct serve_request r;
     open_both(true);
     const struct asked asked[] = {ASKED("a", 0), ASKED("b", 0)};
     CHECK(start_fetch(&r, &m, &FETCHING(VERSION, asked, 2)) == SERVE_WAIT);
-    CHECK(grants_allow(grants, 9, b.id, GRANT_READ) == 0); /* a change that takes nothing away */
+    CHECK(grants_allow(grants, 9, b.id, GRANT_READ) == 0); /* a change that revokes nothing */
     CHECK(resumed(&r, SERVE_WOKEN) == SERVE_WAIT);
     grants_void(grants);
     CHECK(grants_allow(grants, 0, b.id, GRANT_READ) == 0);
@@ -237,7 +237,7 @@ static void voided(void) {
     check_woken(&r);
     CHECK(resumed(&r, SERVE_WOKEN) == SERVE_MISS && r.missing_count == 1);
     append(b.logs[0], -1, -1, 0);
-    CHECK(!message_waits()); /* nothing wakes it meanwhile */
+    CHECK(!message_waits()); /* nothing wakes it before */
     r.missing[0].error = REFUSED;
     CHECK(resumed(&r, SERVE_GRANTED) == SERVE_ANSWER);
     struct fetched rows[] = {FETCH_REFUSED("a", 0, REFUSED, .aborted = 0), row_of(&b, 0, 0, 1)};
@@ -268,7 +268,7 @@ static void cold(void) {
     const struct asked asked[] = {ASKED("a", 0), ASKED("b", 0, .offset = 1)};
     const struct fetched rows[] = {row_of(&a, 0, 0, 1), row_of(&b, 0, 1, 1)};
     const struct fetching f = FETCHING(VERSION, asked, 2);
-    /* Pages that are not cached; and those that tell where a range is. */
+    /* Pages that are not cached; and uncached index pages. */
     for (int i = 0; i < 2; i++) {
         disk_played.cold = i == 0;
         disk_played.blocked = i == 1;
@@ -290,12 +290,12 @@ static void cold(void) {
         await_io(&r);
         CHECK(resumed(&r, SERVE_IO_DONE) == SERVE_ANSWER);
         CHECK_FETCHED(&r, VERSION, rows, 2);
-        /* Its client leaves during the pause. */
+        /* Its client disconnects during the pause. */
         pool_is_full = true;
         CHECK(start_fetch(&r, &m, &f) == SERVE_WAIT);
         CHECK(serve_abandon(serve, &r) && r.state == NULL && !message_waits());
         pool_is_full = false;
-        /* Its client is gone meanwhile. */
+        /* Its client disconnects in the meantime. */
         CHECK(start_fetch(&r, &m, &f) == SERVE_WAIT);
         CHECK(!serve_abandon(serve, &r) && r.state != NULL);
         struct message done;
@@ -307,8 +307,8 @@ static void cold(void) {
     delete_both();
 }
 
-/* Where a range begins had to be read from the disk, and then there is too little: it waits, as
- * long as it may. */
+/* The range's start had to be read from disk, and then it is too small: the request waits up to
+ * its deadline. */
 static void cold_and_little(void) {
     struct serve_request r;
     open_both(true);
@@ -344,7 +344,8 @@ static void cold_and_little(void) {
     delete_both();
 }
 
-/* Its file goes while a worker reads it, and with it what the log knew of aborted records. */
+/* Its file is removed while a worker reads it, together with the log's list of aborted
+ * transactions. */
 static void gone_meanwhile(void) {
     struct serve_request r;
     open_both(true);
@@ -370,12 +371,12 @@ static void gone_meanwhile(void) {
     delete_both();
 }
 
-enum { SOME = 66000 /* aborted transactions: more than one answer may have */ };
+enum { SOME = 66000 /* aborted transactions: more than one response may contain */ };
 static uint8_t sent[64 << 20];
 static bool listed[2 * SOME];
 
-/* Reads one partition to its end, by version 4. Each answer lists what was aborted in its records.
- * Returns how many answers there were. */
+/* Read one partition to its end with version 4. Each response lists the transactions aborted in
+ * its range. Return the number of responses. */
 static int read_aborted(int64_t end, bool (*is_aborted)(int64_t)) {
     struct serve_request r;
     int answers = 0;
@@ -409,7 +410,7 @@ static int read_aborted(int64_t end, bool (*is_aborted)(int64_t)) {
 static bool is_even(int64_t offset) { return offset % 2 == 0; }
 static bool is_early(int64_t offset) { return offset < SOME; }
 
-/* Ranges are cut where one answer would have too many, and readers come to the end all the same. */
+/* A range with too many aborted transactions is split, and readers still reach the end. */
 static void many_aborted(void) {
     shared->limits.fetch_bytes_max = 64 << 20;
     const struct log_config config = scene_config(64 << 20, 4096);
@@ -425,7 +426,7 @@ static void many_aborted(void) {
     delete_both();
 }
 
-/* The same of transactions that were all open at once. */
+/* The same with transactions that were all open at the same time. */
 static void many_open(void) {
     shared->limits.fetch_bytes_max = 64 << 20;
     const struct log_config config = scene_config(64 << 20, 4096);
@@ -438,7 +439,7 @@ static void many_open(void) {
     delete_both();
 }
 
-/* A worker walks over the partitions of a wide fetch. */
+/* A worker processes the partitions of a fetch with many partitions. */
 static void wide(void) {
     struct serve_request r, other;
     open_both(true);
@@ -450,7 +451,7 @@ static void wide(void) {
     check_rows(&all, rows, 3);
     shared->limits.wide_partitions = 2;
     CHECK(start_fetch(&r, &m, &all) == SERVE_WAIT && r.exclusive && !r.body_needed);
-    check_rows(&one, rows, 1); /* another connection has its answer at once */
+    check_rows(&one, rows, 1); /* another connection gets its response immediately */
     await_io(&r);
     CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == SERVE_WAIT);
     check_rows(&one, rows, 1);
@@ -472,7 +473,7 @@ static void wide(void) {
     }
     CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == SERVE_ANSWER);
     CHECK_FETCHED(&r, VERSION, rows, 3);
-    /* Its client leaves while a job runs, and while it waits. */
+    /* Its client disconnects while a job runs, and while it waits. */
     CHECK(start_fetch(&r, &m, &all) == SERVE_WAIT && !serve_abandon(serve, &r));
     await_io(&r);
     CHECK(!serve_abandon(serve, &r));
@@ -481,7 +482,7 @@ static void wide(void) {
     pool_is_full = true;
     CHECK(start_fetch(&r, &m, &all) == SERVE_WAIT && serve_abandon(serve, &r) && r.state == NULL);
     pool_is_full = false;
-    /* An end that moves while the job runs makes it look again. */
+    /* An end that advances while the job runs causes another check. */
     CHECK(start_fetch(&other, &m, &FETCHING(VERSION, asked, 3, .bytes_min = 1 << 20)) ==
           SERVE_WAIT);
     CHECK(serve_resume(serve, &other, SERVE_WOKEN) == SERVE_WAIT);

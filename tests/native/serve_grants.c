@@ -1,12 +1,12 @@
-/* Topics in the table of grants: found by name and by id, replaced, removed, and rights that find
- * no room. Usage: serve_grants SCENE. Exit 0, or 1 with a line on stderr. */
+/* Topics in the table of grants: lookups by name and by id, replacement, removal, and grants
+ * that do not fit. Usage: serve_grants SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "serve/grants.h"
 #include "serve/nodes.h"
 #include "watched.h"
 
 enum { MANY = 300, BUCKETS = 64, PARTITIONS = 3 };
 
-/* Logs are known by their address alone; all topics' references on them. */
+/* Logs are fake addresses; this counts all topics' references to them. */
 static int log_references;
 void log_retain(struct log *log) { log_references += log != NULL; }
 void log_release(struct log *log) { log_references -= log != NULL; }
@@ -18,7 +18,7 @@ static void id_of(int number, uint8_t *id) {
     memcpy(id, &number, sizeof number);
 }
 
-/* A topic of this number, with an id of that one. 0 or -1. */
+/* Install topic `number` with the id of `id_number`. Return 0 or -1. */
 static int install(struct grants *g, int number, int id_number) {
     struct log *const logs[PARTITIONS] = {log_at(1), NULL, log_at(3)};
     uint8_t id[16];
@@ -44,7 +44,7 @@ static struct topic *by_id(struct grants *g, int number, uint8_t *rights) {
     return grants_by_id(g, 7, id, rights);
 }
 
-/* Whether both ways lead to the topic, or neither does. */
+/* Return true if both lookups find the topic, false if neither does. */
 static bool knows(struct grants *g, int number, int id_number) {
     uint8_t rights;
     struct topic *t = by_name(g, number, &rights), *same = by_id(g, id_number, &rights);
@@ -108,7 +108,7 @@ static void each_of_many_topics_is_found_until_it_is_removed(void) {
     struct topic *t = by_name(g, 1, &rights);
     topic_release(t);
     topic_release(t);
-    /* Every third one goes; those beside it in its chains stay. */
+    /* Every third topic is removed; the others in its chains stay. */
     for (int i = 0; i < MANY; i += 3) {
         char name[16];
         snprintf(name, sizeof name, "topic-%d", i);
@@ -129,7 +129,7 @@ static void a_full_table_takes_only_what_replaces(void) {
     struct topic *held = by_name(g, 1, &rights);
     CHECK(install(g, 1, 21) == 0 && knows(g, 1, 21));
     CHECK(by_id(g, 11, &rights) == NULL);
-    CHECK(held->id[0] == 11 && log_references == 8); /* who has it goes on with it */
+    CHECK(held->id[0] == 11 && log_references == 8); /* holders keep using it */
     topic_release(held);
     CHECK(log_references == 6);
     grants_remove(g, "topic-0", 7);
@@ -138,7 +138,7 @@ static void a_full_table_takes_only_what_replaces(void) {
     grants_free(g);
 }
 
-/* What was looked up is to be looked up again after each change, and what waits after some. */
+/* A cached lookup is invalid after each change, a waiting request after some changes. */
 static void changes_are_counted(void) {
     struct grants *g = grants_new(MANY);
     uint32_t changes = grants_changes(g), voids = grants_voids(g);
@@ -177,14 +177,14 @@ static void nodes_are_replaced_whole(void) {
     CHECK(now != held);
     nodes_release(now);
     nodes_release(held);
-    grants_free(g); /* with the last one, which the end of the scene sees */
+    grants_free(g); /* with the last one, which the end of the scene checks */
 }
 
-/* Without memory for more a right takes another's place, and chains grow. */
+/* Without memory a new grant replaces another one, and chains grow. */
 static void memory_that_runs_out(void) {
     uint8_t rights;
     for (long n = 0; n < 4; n++) {
-        blocks_left = n; /* the last is a lock's */
+        blocks_left = n; /* the last one is for a lock */
         refusals_left = 1;
         CHECK(grants_new(1) == NULL);
         blocks_left = -1;
@@ -219,7 +219,7 @@ static void memory_that_runs_out(void) {
     t = by_id(g, 1, &rights);
     CHECK(rights == GRANT_WRITE);
     topic_release(t);
-    CHECK(allow(g, 11, 1, GRANT_READ) == 0); /* one of the two that are there goes */
+    CHECK(allow(g, 11, 1, GRANT_READ) == 0); /* one of the two existing grants is replaced */
     blocks_left = -1;
     grants_free(g);
     CHECK(log_references == 0);

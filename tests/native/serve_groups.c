@@ -1,5 +1,5 @@
-/* Produces of one turn that are appended together, through the real serve. Usage: serve_groups
- * DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+/* Produce requests of one turn that are appended as a group, through the real serve. Usage:
+ * serve_groups DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "serve/produce_state.h"
 #include "serve_messages.h"
 #include "watched.h"
@@ -7,10 +7,10 @@
 enum {
     VERSION = 9,
     REQUESTS_MAX = 64,   /* in a group */
-    GROUP_BYTES = 32768, /* and their bytes */
-    BATCH_BYTES = 4096,  /* of one */
+    GROUP_BYTES = 32768, /* bytes of a group */
+    BATCH_BYTES = 4096,  /* bytes of a batch in it */
     LOGS_MAX = 4,
-    SHORT_BYTES = 72, /* what make_batch makes */
+    SHORT_BYTES = 72, /* size of make_batch's batch */
     NOT_LEADER = 6,
     OUT_OF_ORDER = 45,
     STORAGE = 56
@@ -21,7 +21,7 @@ static struct body m;
 static struct serve_request r[2 * REQUESTS_MAX];
 static uint8_t batch[2 * BATCH_BYTES], body[3 * BATCH_BYTES];
 
-/* ---- a disk with room for what a scene says ---- */
+/* ---- a disk with as much free space as a scene sets ---- */
 
 static int64_t room_bytes = INT64_MAX, taken_bytes;
 static int takes;
@@ -48,7 +48,7 @@ static void open_a(bool alone) {
     open_topic(&a, "a", &config, alone);
 }
 
-/* Starts a Produce of `batch` to the topic's first partition. */
+/* Start a Produce of `batch` to the topic's first partition. */
 static enum serve_status send_to(struct serve_request *one, const char *topic, size_t len,
                                  int16_t acks, bool more) {
     const struct written row = {topic, 0, batch, 0};
@@ -85,7 +85,7 @@ static bool is_empty(void) {
     return serve_next_appended(serve, &status) == NULL && !serve_is_queued(serve);
 }
 
-/* A batch of one record that is so long: some hundred bytes or thousands. */
+/* Make a batch of one record with this length, hundreds or thousands of bytes. */
 static size_t make_long(size_t len) {
     static uint8_t record[2 * BATCH_BYTES];
     const size_t value = len - BATCH_HEADER_BYTES - 9;
@@ -104,7 +104,7 @@ static void turns(void) {
     CHECK(!serve_is_queued(serve) && is_empty());
     CHECK(send_to(&r[0], "a", make_batch(batch, -1, -1, 0), 1, false) == SERVE_ANSWER);
     check_wrote_at(&r[0], 0);
-    /* Whoever comes last goes with the others. */
+    /* The last request of a turn joins the group. */
     CHECK(queue(&r[0]) == SERVE_QUEUED && queue(&r[1]) == SERVE_QUEUED);
     CHECK(send_to(&r[2], "a", make_batch(batch, -1, -1, 0), 1, false) == SERVE_QUEUED);
     CHECK(!r[0].body_needed && !r[0].exclusive && serve_is_queued(serve));
@@ -114,19 +114,19 @@ static void turns(void) {
         check_wrote_at(&r[i], 1 + i);
     }
     CHECK(is_empty() && taken_bytes == 0 && takes == 2);
-    /* One alone, too; and without memory for a group each goes by itself. */
+    /* A single request, too; and without memory for a group each is appended separately. */
     CHECK(queue(&r[0]) == SERVE_QUEUED && next(SERVE_ANSWER) == &r[0]);
     check_wrote_at(&r[0], 4);
     produce_free_groups(serve);
     serve->groups = NULL;
     blocks_left = 0;
-    CHECK(queue(&r[0]) == SERVE_CLOSE); /* for its answer there is none either */
+    CHECK(queue(&r[0]) == SERVE_CLOSE); /* no memory for its response either */
     blocks_left = -1;
     CHECK(is_empty() && log_end_offset(a.logs[0]) == 6);
     delete_topic(&a);
 }
 
-/* What goes by itself goes after what came before it. */
+/* A separate append comes after the requests before it. */
 static void apart(void) {
     enum { KINDS = 5 };
     struct log_config config = scene_config(1 << 20, 4096);
@@ -171,7 +171,7 @@ static void apart(void) {
             status = serve_resume(serve, one, SERVE_IO_DONE);
         }
         CHECK(status == SERVE_ANSWER && log_end_offset(a.logs[0]) == end + 2);
-        /* Its thread does not sleep before what was appended then is answered. */
+        /* The thread does not sleep before the requests appended at that time are answered. */
         CHECK(serve_is_queued(serve) && next(SERVE_ANSWER) == &r[0]);
         check_wrote_at(&r[0], end);
         reply_clear(&one->reply);
@@ -183,7 +183,7 @@ static void apart(void) {
     delete_topic(&a);
 }
 
-/* A group that is full is appended before the next one begins. */
+/* A full group is appended before the next one begins. */
 static void room_of_a_group(void) {
     int64_t end = 0;
     open_a(true);
@@ -195,7 +195,7 @@ static void room_of_a_group(void) {
         check_wrote_at(&r[i], end);
     }
     const int many = GROUP_BYTES / BATCH_BYTES;
-    /* A byte less than all that fits leaves no room; all that fits does. */
+    /* A byte less than the limit leaves no space; exactly the limit fits. */
     for (int i = 0; i < many; i++)
         CHECK(send_to(&r[i], "a", make_long(BATCH_BYTES - (i == 0)), 1, true) == SERVE_QUEUED);
     CHECK(queue(&r[many]) == SERVE_QUEUED && log_end_offset(a.logs[0]) == end + many);
@@ -238,7 +238,7 @@ static void more_logs_than_groups(void) {
     for (int i = 0; i <= LOGS_MAX; i++) delete_topic(&of[i]);
 }
 
-/* Each has a result of its own. */
+/* Each request has its own result. */
 static void errors(void) {
     open_a(true);
     const int32_t sequences[] = {0, 7, 1};
@@ -249,7 +249,7 @@ static void errors(void) {
     check_wrote_at(&r[0], 0);
     CHECK_WROTE(&r[1], 8, &NOT_WROTE("a", 0, OUT_OF_ORDER, .log_start = 0), 1);
     check_wrote_at(&r[2], 1);
-    /* Without acknowledgement one is silent, or its connection's end says what failed. */
+    /* With acks=0 one gets no response, or a failure closes its connection. */
     CHECK(queue(&r[0]) == SERVE_QUEUED);
     CHECK(send_to(&r[1], "a", make_batch(batch, -1, -1, 0), 0, true) == SERVE_QUEUED);
     CHECK(next(SERVE_ANSWER) == &r[0] && next(SERVE_SILENT) == &r[1]);
@@ -263,7 +263,7 @@ static void errors(void) {
     delete_topic(&a);
 }
 
-/* Where there is no room for all each is tried by itself. */
+/* If the group does not fit, each batch is tried separately. */
 static void short_of_room(void) {
     open_a(true);
     room_bytes = SHORT_BYTES;
@@ -284,7 +284,7 @@ static void gone(void) {
     for (int first = 0; first < 4; first++) {
         const int64_t end = log_end_offset(a.logs[0]);
         for (int i = 0; i < 4; i++) CHECK(queue(&r[i]) == SERVE_QUEUED);
-        /* All are appended then; one after the other leaves, in any order. */
+        /* All are appended then; one after the other is abandoned, in any order. */
         for (int i = 0; i < 2; i++) {
             CHECK(serve_abandon(serve, &r[(first + i) % 4]));
             CHECK(log_end_offset(a.logs[0]) == end + 4 && r[(first + i) % 4].state == NULL);
@@ -293,7 +293,7 @@ static void gone(void) {
             if (i == first || i == (first + 1) % 4) continue;
             CHECK(next(SERVE_ANSWER) == &r[i]);
             check_wrote_at(&r[i], end + i);
-            /* What comes while some are due comes after them. */
+            /* New requests come after those already due. */
             CHECK(queue(&r[4 + i]) == SERVE_QUEUED);
         }
         int left = 0;
@@ -307,7 +307,7 @@ static void gone(void) {
     delete_topic(&a);
 }
 
-/* They wait for replicas as others do, each for its own records. */
+/* They wait for replicas like others, each for its own records. */
 static void acknowledged(void) {
     struct message woken;
     open_a(false);

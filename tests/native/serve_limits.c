@@ -1,5 +1,5 @@
 /* Fetch and Produce at their limits through the real serve: quotas, many partitions, no memory.
- * Usage: serve_limits DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+ * Usage: serve_limits DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "serve/produce_state.h"
 #include "serve_messages.h"
 #include "watched.h"
@@ -20,7 +20,7 @@ static void open_a(void) {
 
 static struct quotas *quotas;
 
-/* A client of the request, with these limits. */
+/* Set the request's client, with these limits. */
 static struct quota_client *limited(const char *id, double produce, double fetch, double time) {
     struct quota_limit limits[QUOTA_KINDS] = {{0}};
     const double per_second[QUOTA_KINDS] = {produce, fetch, time};
@@ -66,7 +66,7 @@ static void produce_quotas(void) {
     check_produced(0, 0);
     CHECK(produce(free_one, 1 << 20, minute_ns, 1) == SERVE_ANSWER);
     check_produced(1, 0);
-    /* 2000 s hold 2000 bytes; a wait for time is a window at most. */
+    /* 2000 s hold 2000 bytes; a delay for request time is a window at most. */
     CHECK(produce(by_bytes, 2000, minute_ns, 1) == SERVE_ANSWER && r.busy_ns == minute_ns);
     check_produced(2, 0);
     r.throttle_ms = 0;
@@ -79,7 +79,7 @@ static void produce_quotas(void) {
     check_produced(5, WINDOW_MS * 1000);
     CHECK(produce(both, 1 << 20, 0, 1) == SERVE_ANSWER && r.throttle_ms > WINDOW_MS * 1000);
     reply_clear(&r.reply);
-    /* Nobody waits for an answer that does not come, but for its bytes. */
+    /* acks=0: no delay for request time, but for bytes. */
     CHECK(produce(by_time, 1, minute_ns, 0) == SERVE_SILENT);
     CHECK(r.throttle_ms == 0 && r.busy_ns == minute_ns);
     CHECK(produce(by_bytes, 1, 0, 0) == SERVE_SILENT && r.throttle_ms > 0);
@@ -99,7 +99,7 @@ static enum serve_status fetch(struct quota_client *c, const struct fetching *f,
     return serve_start(serve, &r);
 }
 
-/* An answer that says how long to wait, and nothing else. */
+/* Check a response that contains only the throttle time. */
 static void check_throttled(int16_t version, int32_t session) {
     const int32_t throttle_ms = r.throttle_ms;
     CHECK(throttle_ms > 0);
@@ -117,24 +117,24 @@ static void fetch_quotas(void) {
     open_a();
     for (int i = 0; i < 40; i++) append(a.logs[0], -1, -1, 0);
     quotas = quotas_new(3, WINDOW_MS * 1000);
-    /* Of 2000 bytes that the samples hold, what an answer takes is used. */
+    /* The samples allow 2000 bytes, and each response uses its size. */
     struct quota_client *c = limited("f", 0, 1, 0), *timed = limited("t", 0, 1, 0.001);
     struct fetching f = FETCHING(VERSION, asked, 2, .session_epoch = 0);
     CHECK(fetch(c, &FETCHING(VERSION, asked, 2, .bytes_max = 1), 0) == SERVE_ANSWER);
     size_t one = answer_len();
-    /* As if the client had asked for no more than it may have. */
+    /* As if the client had requested no more than its quota allows. */
     CHECK(fetch(c, &f, 0) == SERVE_ANSWER && r.throttle_ms > 0);
     check_throttled(VERSION, 0);
     uint64_t sessions;
     serve_shared_stats(shared, &sessions);
-    CHECK(sessions == 0); /* the one that was to begin does not */
+    CHECK(sessions == 0); /* the new session is not created */
     f.bytes_max = 1;
     CHECK(fetch(c, &f, 0) == SERVE_ANSWER && r.throttle_ms == 0);
     int32_t session = get_i32(r.reply.bytes + 15);
     CHECK(answer_len() == one && session != 0);
     f = FETCHING(VERSION, NULL, 0, .session_id = session, .session_epoch = 1);
     CHECK(fetch(c, &f, 0) == SERVE_ANSWER);
-    check_throttled(VERSION, session); /* it goes on afterwards */
+    check_throttled(VERSION, session); /* it continues afterwards */
     f.session_epoch = 2;
     f.bytes_max = 1;
     CHECK(fetch(c, &f, 0) == SERVE_ANSWER && r.throttle_ms == 0);
@@ -143,7 +143,7 @@ static void fetch_quotas(void) {
         CHECK(fetch(c, &FETCHING(version, asked, 1), 0) == SERVE_ANSWER);
         check_throttled(version, 0);
     }
-    /* Time counts, too, and bytes that are not sent then do not. */
+    /* Request time counts, too, and bytes that are not sent do not. */
     f = FETCHING(VERSION, asked, 1, .bytes_max = 1);
     for (int i = 0; i < 40; i++) {
         CHECK(fetch(timed, &f, 60000000000) == SERVE_ANSWER);
@@ -165,7 +165,7 @@ static void fetch_quotas(void) {
     delete_topic(&a);
 }
 
-/* Who asks for more than its quota lets through gets that, and is not made to wait for more. */
+/* A fetch for more than its quota gets the quota's amount, and does not wait for more. */
 static void fetch_quota_bytes(void) {
     const struct asked asked = ASKED("a", 0);
     open_a();
@@ -187,14 +187,14 @@ static void fetch_quota_bytes(void) {
     delete_topic(&a);
 }
 
-/* What was counted on a limit of a byte in 1000 s: some seconds make no difference to it. */
+/* Return the amount counted on a limit of a byte in 1000 s, which some seconds do not change. */
 static int64_t charged(struct quota_client *c, enum quota_kind kind) {
     enum { MS_OF_A_BYTE = 1000000, SPAN_MS = 2 * WINDOW_MS * 1000 };
     int64_t wait_ms = quota_client_charge(c, kind, 0, quotas_monotonic_ns() / NS_PER_MS);
     return (wait_ms + SPAN_MS + MS_OF_A_BYTE - 1) / MS_OF_A_BYTE;
 }
 
-/* The answer's records, and what the protocol puts around them. */
+/* The response's records, and the protocol's overhead. */
 static void charges(void) {
     enum { AROUND = 16, BY_ID = 18, BY_NAME = 4, PARTITION = 40, RECORD = 72 };
     struct held_topic bb;
@@ -213,7 +213,8 @@ static void charges(void) {
         reply_clear(&r.reply);
         const int64_t first = (int64_t)(AROUND + topics[by_id] + 3 * PARTITION + RECORD);
         CHECK(charged(c, QUOTA_FETCH) == first);
-        /* Of a session's answer only what is news; nothing of one that is not sent. */
+        /* For a session only changed partitions count; a partition that is not sent counts
+         * nothing. */
         const struct asked end = ASKED("a", 0, .offset = 2);
         CHECK(fetch(c, &FETCHING(12 + by_id, &end, 1, .session_id = session, .wait_ms = 0,
                                  .session_epoch = 1), 0) == SERVE_ANSWER);
@@ -233,7 +234,7 @@ static void charges(void) {
 
 enum { WIDE = 1001, WIDEST = FETCH_PARTITIONS_MAX };
 
-/* A Fetch of the end of so many partitions, which are all one log. */
+/* Fetch this many partitions at their end; they are all the same log. */
 static enum serve_status fetch_wide(struct serve_request *wide, int32_t count) {
     const struct asked asked = ASKED("a", 0);
     enum { PARTITION_BYTES = 4 + 4 + 8 + 4 + 8 + 4 + 1 };
@@ -270,12 +271,12 @@ static void open_wide(void) {
     CHECK(grants_allow(grants, 0, a.id, GRANT_READ) == 0);
 }
 
-/* Those that wait hold so much memory that they have a limit together. */
+/* Waiting fetches use so much memory that they share a limit. */
 static void wide(void) {
     static struct serve_request widest[2], narrow, another;
     open_wide();
     for (int i = 0; i < 2; i++) CHECK(fetch_wide(&widest[i], WIDEST) == SERVE_WAIT);
-    CHECK(fetch_wide(&another, WIDE) == SERVE_ANSWER); /* with nothing */
+    CHECK(fetch_wide(&another, WIDE) == SERVE_ANSWER); /* with an empty response */
     reply_clear(&another.reply);
     CHECK(fetch_wide(&narrow, WIDE - 1) == SERVE_WAIT);
     CHECK(resumed(&widest[0], SERVE_WOKEN) == SERVE_WAIT);
@@ -290,7 +291,7 @@ static void wide(void) {
     delete_topic(&a);
 }
 
-/* Records of more partitions than an answer has parts for: it has those of as many as it can. */
+/* With more partitions than a response has parts for, it contains as many as fit. */
 static void wide_answers(void) {
     enum { RECORD = 72, COPIED = REPLY_COPIED_BYTES_MAX / RECORD };
     open_wide();
@@ -304,8 +305,8 @@ static void wide_answers(void) {
 
 /* ---- no memory ---- */
 
-/* Plays with room for ever more blocks, until that is enough: the connection is closed, or the
- * answer says what failed, and nothing stays behind. */
+/* Play with more and more allocations until they suffice: before that, the connection is closed
+ * or the response contains an error, and no memory leaks. */
 static void starve(enum serve_status (*play)(void)) {
     for (long room_left = 0;; room_left++) {
         blocks_left = room_left;
@@ -314,7 +315,7 @@ static void starve(enum serve_status (*play)(void)) {
         blocks_left = -1;
         reply_clear(&r.reply);
         CHECK(r.state == NULL && (status == SERVE_ANSWER || status == SERVE_CLOSE));
-        produce_free_spares(serve); /* so that the next one needs room again */
+        produce_free_spares(serve); /* so that the next one allocates again */
         if (enough) {
             CHECK(status == SERVE_ANSWER && room_left >= 2);
             return;
@@ -334,7 +335,7 @@ static enum serve_status fetch_with_rack(void) {
     return serve_resume(serve, &r, SERVE_GRANTED);
 }
 
-/* Its answer, when there is one, has a row for each partition: all answers are of one length. */
+/* Its response, if any, has a row for each partition: all responses have the same length. */
 static enum serve_status produce_widely(void) {
     static uint32_t answer_bytes;
     struct written rows[9];
@@ -367,7 +368,7 @@ static void starved(void) {
     delete_topic(&a);
 }
 
-/* Produces that are over are kept for the next ones, but only so many. */
+/* A limited number of finished Produce objects is reused. */
 static void spares(void) {
     enum { MANY = PRODUCE_SPARES_MAX + 6 };
     static struct serve_request of[MANY];

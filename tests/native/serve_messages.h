@@ -1,5 +1,5 @@
-/* Fetch and Produce of every version as clients write them, and the answers that they expect; and a
- * page cache that is played (programs.CACHE). */
+/* Fetch and Produce requests of every version as clients encode them, and the expected
+ * responses; and a simulated page cache (programs.CACHE). */
 #ifndef PYLOG_SERVE_MESSAGES_H
 #define PYLOG_SERVE_MESSAGES_H
 
@@ -32,12 +32,12 @@ static inline void add_text(struct body *m, bool flexible, const char *s) {
 static inline void add_no_tags(struct body *m, bool flexible) {
     if (flexible) add_i8(m, 0);
 }
-/* A tagged field that nobody knows. */
+/* Add an unknown tagged field. */
 static inline void add_odd_tag(struct body *m, bool flexible) {
     static const uint8_t odd[] = {1, 99, 3, 'o', 'd', 'd'};
     if (flexible) add_bytes(m, odd, sizeof odd);
 }
-/* open_topic makes ids of a name's letter. */
+/* open_topic makes ids of a name's first letter. */
 static inline void add_topic(struct body *m, bool flexible, bool by_id, const char *name) {
     if (by_id)
         memset(room(m, 16), name[0], 16);
@@ -47,13 +47,13 @@ static inline void add_topic(struct body *m, bool flexible, bool by_id, const ch
 
 enum { NODE_PORT = 9000 };
 
-/* A broker that an answer names. */
+/* A broker listed in a response. */
 struct row_node {
     int32_t id;
     const char *host, *rack;
 };
 
-/* The answer's own tagged fields: where the leaders that it names are reached. */
+/* Add the response's tagged fields: the addresses of the listed leaders. */
 static inline void add_endpoints(struct body *m, const struct row_node *nodes, int count) {
     struct body b = {.len = 0};
     if (count == 0) {
@@ -82,16 +82,16 @@ static inline void add_leader(struct body *m, int8_t tag, int32_t id, int32_t ep
     add_i8(m, 0);
 }
 
-static bool runs_apart; /* every fetch is wide, and a worker does its work */
+static bool runs_apart; /* every fetch has many partitions and runs on a worker */
 
 static inline void run_apart(void) {
     runs_apart = true;
     shared->limits.wide_partitions = 0;
 }
 
-/* What a log's reader finds in the page cache: everything, unless a scene says otherwise. */
+/* The page cache of a log's readers: everything is cached, unless a scene changes it. */
 static struct {
-    bool cold, blocked; /* no page of a range; none of those that find it */
+    bool cold, blocked; /* no page of a range; no page of the index */
 } disk_played;
 
 bool __wrap_log_range_is_cold(const struct log_range *range);
@@ -112,7 +112,7 @@ int __wrap_log_read_nowait(struct log *log, int64_t offset, enum log_bound bound
     return log_read(log, offset, bound, bytes_max, at_least_one, out);
 }
 
-/* How many rows from this one on are of one topic. */
+/* Return how many rows from this one on belong to one topic. */
 #define SAME_TOPIC(rows, at, count)                                                                \
     ({                                                                                             \
         int n_ = 1;                                                                                \
@@ -134,7 +134,7 @@ struct asked {
     int32_t partition, leader_epoch, last_fetched_epoch, bytes_max;
     int64_t offset, start_offset;
 };
-/* Without an epoch, from the beginning, as much as there is. */
+/* Without an epoch, from offset 0, without a limit. */
 #define ASKED(name, index, ...)                                                                    \
     ((struct asked){.topic = name,                                                                 \
                     .partition = index,                                                            \
@@ -153,7 +153,7 @@ struct fetching {
     const struct asked *forgotten;
     int forgotten_count;
     const char *rack;
-    bool odd; /* with tagged fields that nobody knows */
+    bool odd; /* with unknown tagged fields */
 };
 #define FETCHING(of_version, rows, row_count, ...)                                                 \
     ((struct fetching){.version = of_version,                                                      \
@@ -232,7 +232,7 @@ static inline void write_fetch(struct body *m, const struct fetching *f) {
     if (f->odd) add_bytes(m, "\x63\x03odd", 5);
 }
 
-/* The status of a request once no worker works at it. */
+/* Return the status of a request once no worker processes it. */
 static inline enum serve_status driven(struct serve_request *r, enum serve_status status) {
     struct message l;
     while (runs_apart && status == SERVE_WAIT && ((struct fetch *)r->state)->job_running) {
@@ -246,7 +246,7 @@ static inline enum serve_status resumed(struct serve_request *r, enum serve_reas
     return driven(r, serve_resume(serve, r, reason));
 }
 
-/* Its connection is gone. A worker may have to release what it holds. */
+/* Disconnect the client. A worker may have to release its objects. */
 static inline bool abandoned(struct serve_request *r) {
     struct message l;
     if (serve_abandon(serve, r)) return true;
@@ -255,7 +255,7 @@ static inline bool abandoned(struct serve_request *r) {
     return l.kind == MESSAGE_IO_DONE && serve_abandon(serve, r);
 }
 
-/* What the body held is gone when it is not needed any more. */
+/* Start a Fetch. The body is overwritten when it is no longer needed. */
 static inline enum serve_status start_fetch(struct serve_request *r, struct body *m,
                                             const struct fetching *f) {
     write_fetch(m, f);
@@ -282,7 +282,7 @@ struct fetched {
                       .leader = -1,                                                                \
                       .aborted = -1,                                                               \
                       __VA_ARGS__})
-/* Nothing but an error. */
+/* A row with only an error. */
 #define FETCH_REFUSED(name, index, code, ...)                                                      \
     FETCHED(name, index, .error = code, .high = -1, .stable = -1, .start = -1, __VA_ARGS__)
 struct fetch_answer {
@@ -330,7 +330,7 @@ static inline void begin_answer(struct body *m, bool flexible) {
     add_no_tags(m, flexible);
 }
 
-/* An answer as it would be sent, with what lies in files and copies. */
+/* Encode a response as it would be sent, including bytes in files and copies. */
 static inline size_t sent_bytes(const struct reply *a, uint8_t *to, size_t room_bytes) {
     size_t len = 0, at = 0;
     CHECK(!a->failed && a->len + a->file_bytes <= room_bytes);
@@ -351,7 +351,7 @@ static inline size_t sent_bytes(const struct reply *a, uint8_t *to, size_t room_
     return len;
 }
 
-/* The request's answer is these bytes; it is cleared. */
+/* Check that the request's response is these bytes, and clear it. */
 static inline void check_sent(struct serve_request *r, struct body *expected) {
     static uint8_t sent[1 << 21];
     size_t len = sent_bytes(&r->reply, sent, sizeof sent);
@@ -392,7 +392,7 @@ static inline void check_fetched(struct serve_request *r, const struct fetch_ans
                                                   .count = row_count,                              \
                                                   __VA_ARGS__})
 
-/* The end of a producer's transaction: 0 an abort, 1 a commit. */
+/* Append the end of a producer's transaction: 0 abort, 1 commit. */
 static inline void append_marker(struct log *log, int64_t producer, uint8_t type) {
     const uint8_t marker[] = {22, 0, 0, 0, 8, 0, 0, 0, type, 2, 0, 0};
     uint8_t batch[128];
@@ -468,7 +468,7 @@ struct wrote {
     int32_t partition, leader, leader_epoch;
     int16_t error;
     int64_t base_offset, append_time_ms, log_start;
-    const char *text; /* why, NULL: null */
+    const char *text; /* the message, NULL: null */
     int bad_count;
     int32_t bad[3];
 };

@@ -1,4 +1,4 @@
-/* Produces to one partition through the real serve, and what they are refused for. */
+/* Produce requests to one partition through the real serve, and their errors. */
 #ifndef PYLOG_SERVE_PRODUCE_SCENES_H
 #define PYLOG_SERVE_PRODUCE_SCENES_H
 
@@ -33,13 +33,13 @@ static uint8_t batch[1 << 12];
 
 static inline void open_a(const struct log_config *config, bool alone) {
     open_topic(&a, "a", config, alone);
-    /* So that a log's start is not 0. */
+    /* So that the log's start is not 0. */
     append(a.logs[0], -1, -1, 0);
     if (!alone) log_advance_high_watermark(a.logs[0], 1);
     CHECK(log_move_start(a.logs[0], 1, NOW) == 0);
 }
 
-/* Starts a Produce of `batch` to a's first partition. */
+/* Start a Produce of `batch` to a's first partition. */
 static inline enum serve_status send_batch(size_t len, int16_t version, int16_t acks,
                                     const char *transaction) {
     const struct written row = {"a", 0, batch, len};
@@ -51,7 +51,7 @@ static inline void check_answer(int16_t version, const struct wrote *row) {
     CHECK_WROTE(&r, version, row, 1);
 }
 
-/* The batch is refused, and nothing is appended. */
+/* Check that the batch is rejected and nothing is appended. */
 static inline void refuse(size_t len, int16_t version, int16_t acks, const struct wrote *row) {
     struct log_figures before, after;
     log_figures_take(a.logs[0], &before);

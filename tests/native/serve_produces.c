@@ -1,5 +1,5 @@
-/* Produce through the real serve: what is refused, and what a worker does. Usage: serve_produces
- * DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+/* Produce through the real serve: rejected requests, and the work of a worker. Usage:
+ * serve_produces DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include <time.h>
 
 #include "serve_produce_scenes.h"
@@ -13,7 +13,7 @@ bool __wrap_iopool_submit(struct iopool *p, struct iojob *job) {
     return !pool_is_full && __real_iopool_submit(p, job);
 }
 
-/* What every reading of the clock adds to it. */
+/* Each clock reading adds this. */
 static int64_t reading_ns, passed_ns;
 int64_t __real_quotas_monotonic_ns(void);
 int64_t __wrap_quotas_monotonic_ns(void);
@@ -52,7 +52,7 @@ static void refusals(void) {
     REFUSE(len, INVALID_RECORD, .log_start = 1);
     len = make_batch(batch, 5, 0, BATCH_TRANSACTIONAL);
     REFUSE(len, NO_TRANSACTION);
-    /* Codecs that are as old as the version, or none. */
+    /* Codecs newer than the version, or invalid ones. */
     len = make_batch(batch, -1, -1, CODEC_ZSTD);
     refuse(len, 6, 1, &NOT_WROTE("a", 0, CODEC_UNKNOWN));
     refuse(len, 7, 1, &NOT_WROTE("a", 0, CORRUPT));
@@ -62,7 +62,7 @@ static void refusals(void) {
     REFUSE(len, CODEC_UNKNOWN, .text = batch_error_text(BATCH_E_CODEC));
     len = make_batch(batch, -1, -1, CODEC_LZ4);
     refuse(len, 6, 1, &NOT_WROTE("a", 0, CORRUPT));
-    /* The producer's state: a gap, and an epoch that is over. */
+    /* The producer's state: a gap, and a fenced epoch. */
     len = make_batch(batch, 5, 0, 0);
     put_i16(batch + BATCH_PRODUCER_EPOCH_AT, 1);
     scene_seal(batch, len);
@@ -73,7 +73,7 @@ static void refusals(void) {
     REFUSE(len, OUT_OF_ORDER, .log_start = 1);
     len = make_batch(batch, 5, 1, 0);
     REFUSE(len, OLD_EPOCH, .log_start = 1);
-    /* Whether somebody may write is asked who may read, too. */
+    /* A principal that may only read needs a verdict for writing. */
     grants_void(grants);
     CHECK(grants_allow(grants, 0, a.id, GRANT_READ) == 0);
     CHECK(send_batch(len, VERSION, 1, NULL) == SERVE_MISS && r.missing_right == GRANT_WRITE);
@@ -83,7 +83,7 @@ static void refusals(void) {
     delete_topic(&a);
 }
 
-/* A topic of the broker's own, and partitions that are not here. */
+/* An internal topic, and partitions on other brokers. */
 static void absent(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     open_a(&config, true);
@@ -114,7 +114,7 @@ static void silent(void) {
     size_t len = make_batch(batch, -1, -1, 0);
     CHECK(send_batch(len, VERSION, 0, NULL) == SERVE_SILENT);
     CHECK(r.reply.len == 0 && r.state == NULL && log_end_offset(a.logs[0]) == 2);
-    /* Nobody reads an error: the connection's end says it, whichever part has it. */
+    /* acks=0: an error in any part closes the connection. */
     const struct written rows[] = {{"a", 0, batch, len}, {"a", 7, batch, len},
                                    {"a", 0, batch, len}};
     CHECK(start_produce(&r, &m, &PRODUCING(VERSION, rows, 3, .acks = 0)) == SERVE_CLOSE);
@@ -123,7 +123,7 @@ static void silent(void) {
     delete_topic(&a);
 }
 
-/* More parts than a request has room for at first, each with what is its own. */
+/* More parts than a request has space for at first, each with its own result. */
 static void parts(void) {
     enum { COUNT = 21 };
     const struct log_config config = scene_config(1 << 20, 4096);
@@ -147,7 +147,8 @@ static int64_t system_ms(void) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Times are the broker's where the topic says so; else the header's is what the records say. */
+/* Timestamps are the broker's if the topic requires that; otherwise the header has the records'
+ * times. */
 static void times(void) {
     enum { AHEAD_MS = 1000000000 };
     struct log_config config = scene_config(1 << 20, 4096);
@@ -174,7 +175,7 @@ static void times(void) {
         CHECK(get_i64(stored + BATCH_MAX_TIMESTAMP_AT) == NOW);
         CHECK(get_i16(stored + BATCH_ATTRIBUTES_AT) == 0);
     }
-    /* What lies too far from the clock is refused, and named. */
+    /* Timestamps too far from the clock are rejected and listed. */
     config.timestamp_after_max_ms = 1000;
     config.timestamp_before_max_ms = INT64_MAX;
     log_set_config(a.logs[0], &config);
@@ -199,7 +200,7 @@ static void finish_on_worker(void) {
     CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == SERVE_ANSWER);
 }
 
-/* While the pool is full the request waits; then a worker takes it. */
+/* While the pool is full the request waits; then a worker processes it. */
 static void wait_for_worker(void) {
     for (int n = 0; n < 3; n++) {
         CHECK(r.body_needed && r.exclusive && r.deadline_ms > r.now_ms);
@@ -211,7 +212,7 @@ static void wait_for_worker(void) {
     finish_on_worker();
 }
 
-/* A topic with a codec of its own: only workers encode. */
+/* A topic with its own codec: only workers compress. */
 static void recoded(void) {
     struct log_config config = scene_config(1 << 20, 4096);
     config.compression_codec = CODEC_GZIP;
@@ -226,7 +227,7 @@ static void recoded(void) {
     memcpy(batch, stored, gzip_len);
     put_i64(batch, 0);
     pool_is_full = true;
-    /* What has the codec goes as it is, what has not waits for a worker. */
+    /* A batch with that codec is stored unchanged, any other waits for a worker. */
     CHECK(send_batch(gzip_len, VERSION, 1, NULL) == SERVE_ANSWER);
     check_answer(VERSION, &WROTE("a", 0, 2, .log_start = 1));
     len = make_batch(batch, -1, -1, 0);
@@ -235,31 +236,31 @@ static void recoded(void) {
     check_answer(VERSION, &WROTE("a", 0, 3, .log_start = 1));
     read_stored(3);
     CHECK(get_i16(stored + BATCH_ATTRIBUTES_AT) == CODEC_GZIP);
-    /* Its client leaves before a worker is free. */
+    /* Its client disconnects before a worker is free. */
     pool_is_full = true;
     CHECK(send_batch(len, VERSION, 1, NULL) == SERVE_WAIT);
     CHECK(serve_abandon(serve, &r) && r.state == NULL && !message_waits());
     pool_is_full = false;
-    /* Its client is gone meanwhile: nothing is appended. */
+    /* Its client has disconnected: nothing is appended. */
     CHECK(send_batch(len, VERSION, 1, NULL) == SERVE_WAIT);
     CHECK(!serve_abandon(serve, &r) && r.state != NULL);
     struct message done;
     await_message(&done);
     CHECK(serve_abandon(serve, &r) && r.state == NULL && log_end_offset(a.logs[0]) == 4);
-    /* The limit is on what is stored. */
+    /* The limit applies to the stored size. */
     config.max_message_bytes = (int32_t)len;
     log_set_config(a.logs[0], &config);
     CHECK(gzip_len > len && send_batch(len, VERSION, 1, NULL) == SERVE_WAIT);
     await_io();
     CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == SERVE_ANSWER);
     check_answer(VERSION, &NOT_WROTE("a", 0, TOO_LARGE));
-    /* What is refused for something else is not encoded. */
+    /* A batch that is rejected for another reason is not compressed. */
     CHECK(send_batch(len, VERSION, 3, NULL) == SERVE_ANSWER);
     check_answer(VERSION, &NOT_WROTE("a", 0, BAD_ACKS));
     delete_topic(&a);
 }
 
-/* Only what is compressed, long and walked leaves the reactor. */
+/* Only long compressed batches that need a walk are handed to a worker. */
 static void inflated(void) {
     enum { VALUE_BYTES = 3000 };
     struct log_config config = scene_config(1 << 20, 4096);
@@ -290,7 +291,7 @@ static void inflated(void) {
     delete_topic(&a);
 }
 
-/* A batch whose one record has a value of so many zeros. */
+/* Make a batch with one record whose value is this many zeros. */
 static size_t make_zeros(uint8_t *to, uint64_t value_bytes, int codec) {
     uint8_t *record = calloc(1, value_bytes + 32), *made;
     uint8_t value_len[10];
@@ -319,7 +320,7 @@ enum { ROWS_MAX = 200 };
 static struct written written_rows[ROWS_MAX];
 static struct wrote wrote_rows[ROWS_MAX];
 
-/* Starts a Produce that has the batch so many times, for one partition. */
+/* Start a Produce that contains the batch this many times, for one partition. */
 static enum serve_status send_often(size_t len, int count) {
     int64_t end = log_end_offset(a.logs[0]);
     for (int i = 0; i < count; i++) {
@@ -331,9 +332,9 @@ static enum serve_status send_often(size_t len, int count) {
 
 static void check_often(int count) { CHECK_WROTE(&r, VERSION, wrote_rows, count); }
 
-/* The work of a reactor is bounded by what the records inflate to, over all parts. */
+/* The work of a reactor is limited by the inflated size of the records, over all parts. */
 static void swollen(void) {
-    enum { TIMES = 8 }; /* of inline_inflate_bytes */
+    enum { TIMES = 8 }; /* times inline_inflate_bytes */
     struct log_config config = scene_config(1 << 20, 4096);
     open_a(&config, true);
     const int32_t budget = shared->limits.inline_inflate_bytes * TIMES;
@@ -371,7 +372,7 @@ static void swollen(void) {
     delete_topic(&a);
 }
 
-/* A gzip stream of empty blocks, behind the header of a batch that claims one record. */
+/* Make a gzip stream of empty blocks, after the header of a batch that claims one record. */
 static size_t make_hollow(uint8_t *to, size_t len) {
     static const uint8_t begin[] = {0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff};
     static const uint8_t block[] = {0, 0, 0, 0xff, 0xff}, end[] = {3, 0, 0, 0, 0, 0, 0, 0, 0, 0};
@@ -387,7 +388,7 @@ static size_t make_hollow(uint8_t *to, size_t len) {
     return at;
 }
 
-/* Streams that inflate to nothing are work, too; bytes that are not compressed are little. */
+/* Streams that inflate to nothing count as work, too; uncompressed bytes count little. */
 static void hollow(void) {
     struct log_config config = scene_config(1 << 20, 1 << 16);
     open_a(&config, true);
@@ -408,7 +409,7 @@ static void hollow(void) {
     delete_topic(&a);
 }
 
-/* Long work is done in slices, so that other jobs and other connections have their turn. */
+/* Long work is done in slices, so that other jobs and other connections get their turn. */
 static void slices(void) {
     enum { PARTS = 12, READING_NS = 25000000 }; /* longer than a slice: each has one part */
     struct log_config config = scene_config(1 << 20, 4096);
@@ -432,7 +433,7 @@ static void slices(void) {
         CHECK(status == (i == PARTS - 1 ? SERVE_ANSWER : SERVE_WAIT));
     }
     check_often(PARTS);
-    /* Its client leaves between two appends. */
+    /* Its client disconnects between two appends. */
     len = make_batch(batch, -1, -1, 0);
     CHECK(send_often(len, 2) == SERVE_WAIT && log_end_offset(a.logs[0]) == 2 + PARTS);
     CHECK(serve_abandon(serve, &r) && log_end_offset(a.logs[0]) == 2 + PARTS);

@@ -1,5 +1,5 @@
-/* Fetches of followers, and consumers that are sent to a replica in their rack, through the real
- * serve. Usage: serve_replicas DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+/* Fetches of followers, and consumers redirected to a replica in their rack, through the real
+ * serve. Usage: serve_replicas DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "serve_messages.h"
 #include "thread/throttle.h"
 #include "watched.h"
@@ -12,9 +12,9 @@ enum {
     FENCED = 74,
     UNKNOWN_EPOCH = 75,
     INSIDE = 1,  /* a broker in the ISR */
-    OUTSIDE = 2, /* one that is not */
+    OUTSIDE = 2, /* a broker outside the ISR */
     BROKER_EPOCH = 7,
-    FOLLOWER = 5 /* a principal that may follow, and nothing else */
+    FOLLOWER = 5 /* a principal that may only follow */
 };
 
 static struct held_topic a;
@@ -74,7 +74,7 @@ static void give_up_waiting(void) {
 static void positions(void) {
     struct message woken;
     open_a();
-    /* A follower has what is not committed, and what it has is. */
+    /* A follower gets uncommitted records, and its fetch commits the previous ones. */
     CHECK(FOLLOW(INSIDE) == SERVE_ANSWER && log_high_watermark(a.logs[0]) == 0);
     check_all_from(0);
     CHECK(FOLLOW(INSIDE, .offset = 2) == SERVE_WAIT && log_high_watermark(a.logs[0]) == 2);
@@ -83,7 +83,7 @@ static void positions(void) {
     await_message(&woken);
     CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
     check_all_from(2);
-    /* The same where the version says nothing of its epoch, and where it says it in another way. */
+    /* The same in versions without the broker epoch, and in versions with another field for it. */
     for (int16_t version = 14; version <= 15; version++) {
         CHECK(follow(INSIDE, version, &ASKED("a", 0, .offset = version - 11)) == SERVE_WAIT);
         CHECK(log_high_watermark(a.logs[0]) == version - 11);
@@ -93,7 +93,7 @@ static void positions(void) {
     delete_topic(&a);
 }
 
-/* ---- another leadership between two looks at the log ---- */
+/* ---- another leadership between two checks of the log ---- */
 
 static bool leads_anew;
 
@@ -125,7 +125,7 @@ static void check_asked(enum serve_status status, uint8_t right) {
     check_row(&refused);
 }
 
-/* What it has before its offset was compared with what is gone now. */
+/* The records before its offset were compared with a log that has changed. */
 static void leadership(void) {
     open_a();
     leads_anew = true;
@@ -142,7 +142,7 @@ static void refusals(void) {
     CHECK(log_become_leader(a.logs[0], 1, 2) == 0);
     set_replicas(2);
     check_refused(FOLLOW(INSIDE, .offset = 2, .leader_epoch = 0), FENCED);
-    /* One that began anew since; a history of its own says nothing of how far it is. */
+    /* A restarted broker; and a diverging log, which does not prove its position. */
     write_fetch(&m, &FETCHING(VERSION, &ASKED("a", 0, .offset = 2), 1, .replica = INSIDE,
                               .replica_epoch = BROKER_EPOCH - 1));
     request(&r, &m, FETCH, VERSION);
@@ -155,14 +155,14 @@ static void refusals(void) {
     row.diverging_end = 2;
     check_row(&row);
     CHECK(log_high_watermark(a.logs[0]) == 0);
-    /* A consumer needs another right than a follower, and the other way round. */
+    /* A consumer needs another ACL than a follower, and vice versa. */
     check_asked(follow(-1, VERSION, &ASKED("a", 0)), GRANT_READ);
     check_asked(start_fetch(&r, &m, &FETCHING(VERSION, &ASKED("a", 0), 1, .replica = INSIDE)),
                 GRANT_FOLLOW);
     delete_topic(&a);
 }
 
-/* Who has all and is outside of the ISR is told on, once, as far as there is room. */
+/* A caught-up follower outside the ISR is reported, once, as long as there is space. */
 static void joins(void) {
     const struct serve_join *found;
     open_a();
@@ -188,7 +188,7 @@ static void joins(void) {
     delete_topic(&a);
 }
 
-/* A follower with consumers of its own is told at once how far they may read. */
+/* A follower learns the new high watermark immediately, for its own consumers. */
 static void high_is_news(void) {
     open_a();
     for (int aware = 0; aware < 2; aware++) {
@@ -207,7 +207,7 @@ static int64_t throttled_bytes(struct throttle *t) {
     return (int64_t)(throttle_rate(t, quotas_monotonic_ns() / NS_PER_MS) * 1e6 + 0.5);
 }
 
-/* What is throttled counts for all that fetch it, and stops those outside of the ISR. */
+/* Throttled partitions count all replica fetches, and stop those of followers outside the ISR. */
 static void throttled(void) {
     struct throttle *t = throttle_new(2, 1000000000);
     shared->limits.throttle = t;
@@ -246,7 +246,7 @@ static void throttled(void) {
 
 enum { LEADER = 10, FIRST = 20, COUNT = 18, END = 4 };
 
-/* A follower's fetch, so much later than any before the scene. */
+/* A follower's fetch, this much later than any before the scene. */
 static void at(int32_t broker, int64_t offset, int64_t start_offset, int64_t later_ns) {
     struct log_follower_fetch fetch = {.epoch = BROKER_EPOCH, .offset = offset,
                                        .start_offset = start_offset,
@@ -255,7 +255,7 @@ static void at(int32_t broker, int64_t offset, int64_t start_offset, int64_t lat
     CHECK(log_follower_at(a.logs[0], &fetch) == 0);
 }
 
-/* The leader and its followers, and the racks of the first of them. */
+/* Open a topic with a leader and followers, and set the racks of the first followers. */
 static void open_racks(const char *leader_rack, const char *const *racks, int rack_count) {
     const struct log_config config = scene_config(1 << 20, 4096);
     struct log_replica replicas[COUNT];
@@ -293,7 +293,7 @@ static void racks(void) {
                                      NULL, NULL, NULL, NULL, NULL, NULL, "s", "t", "t"};
     open_racks("l", of, COUNT);
     CHECK(log_high_watermark(a.logs[0]) == END);
-    check_sent_to(FIRST + 4, 0, "r"); /* of three that have all, the one that came last */
+    check_sent_to(FIRST + 4, 0, "r"); /* of three caught-up ones, the most recent */
     check_sent_to(FIRST + 1, 0, "q");
     struct fetched first = FETCHED("a", 0, .high = END, .stable = END, .preferred = FIRST + 1);
     CHECK(start_fetch(&r, &m, &FETCHING(11, &ASKED("a", 0), 1, .rack = "q")) == SERVE_ANSWER);
@@ -301,11 +301,11 @@ static void racks(void) {
     check_sent_to(-1, 0, "l"); /* the leader's own */
     check_sent_to(-1, 0, "rr");
     check_sent_to(-1, 0, "");
-    check_sent_to(FIRST + 15, 0, "s"); /* as many as are looked at */
+    check_sent_to(FIRST + 15, 0, "s"); /* as many as are checked */
     check_sent_to(-1, 0, "t");
     at(FIRST + 3, END, 0, 1000);
     check_sent_to(FIRST + 3, 0, "r");
-    /* It has to have what is asked for, and more than others. */
+    /* It must have the requested offset, and more records than the others. */
     append(a.logs[0], -1, -1, 0);
     at(FIRST, END + 1, 0, 1001);
     check_sent_to(FIRST, 0, "r");
@@ -315,7 +315,7 @@ static void racks(void) {
     at(FIRST + 1, END + 1, 3, 1003);
     check_sent_to(-1, 2, "q");
     check_sent_to(FIRST + 1, 3, "q");
-    /* Who follows, or asks a broker that knows nothing of racks, stays. */
+    /* Followers, and consumers of a broker without racks, are not redirected. */
     CHECK(grants_allow(grants, FOLLOWER, a.id, GRANT_FOLLOW) == 0);
     write_fetch(&m, &FETCHING(VERSION, &ASKED("a", 0), 1, .replica = FIRST, .rack = "r",
                               .replica_epoch = BROKER_EPOCH));
@@ -331,7 +331,7 @@ static void racks(void) {
     delete_topic(&a);
 }
 
-/* A follower that may be read from sends nobody on; one that may not refuses. */
+/* A follower that serves consumers redirects none; any other follower rejects them. */
 static void read_from_a_follower(void) {
     static const char *const of[] = {"r"};
     const struct asked asked = ASKED("a", 0);

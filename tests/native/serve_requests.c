@@ -1,6 +1,6 @@
-/* Produce and Fetch through the real serve, grants and logs, without a reactor: requests that park
- * or wait while something else happens to what they hold. Usage: serve_requests DIRECTORY SCENE.
- * Exit 0, or 1 with a line on stderr. */
+/* Produce and Fetch through the real serve, grants and logs, without a reactor: requests that
+ * park or wait while their objects change. Usage: serve_requests DIRECTORY SCENE. Exits with 0,
+ * or with 1 and a line on stderr. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -14,7 +14,7 @@
 #include "serve/sessions.h"
 #include "serve_scenes.h"
 
-/* ---- a disk whose syncs wait ---- */
+/* ---- a disk whose syncs can be blocked ---- */
 
 static struct {
     pthread_mutex_t lock;
@@ -61,7 +61,7 @@ static void make_produce(struct body *m, const char *const *topics, int count,
     }
 }
 
-/* The error codes of a Produce answer, partition by partition. */
+/* Read the error codes of a Produce response, partition by partition. */
 static void read_produce_errors(struct serve_request *r, const char *const *topics, int count,
                                 int16_t *errors) {
     const uint8_t *p = r->reply.bytes + 12; /* size, correlation, topics */
@@ -81,7 +81,7 @@ static void read_produce_errors(struct serve_request *r, const char *const *topi
 
 /* ---- scenes ---- */
 
-/* A Produce to [a, missing] parks; a is deleted; the request asks for it, too, and goes on. */
+/* A Produce to [a, missing] parks; a is deleted; the request queries it, too, and continues. */
 static void parked(void) {
     const char *const topics[] = {"a", "missing", NULL};
     const struct log_config config = scene_config(1 << 20, 4096);
@@ -104,7 +104,7 @@ static void parked(void) {
     }
 }
 
-/* What is granted is void before the request goes on, `voids` times. */
+/* Void the grants `voids` times before the request continues. */
 static void make_void(int voids) {
     const char *const topics[] = {"a", NULL};
     const struct log_config config = scene_config(1 << 20, 4096);
@@ -134,7 +134,7 @@ static void voided(void) {
     make_void(MISSES_ROUNDS_MAX + 1);
 }
 
-/* The same, and a is there again, as another topic: what was parked goes to that one. */
+/* The same, and a is re-created as another topic: the parked part goes to the new one. */
 static void replaced(void) {
     const char *const topics[] = {"a", "missing", NULL};
     const struct log_config config = scene_config(1 << 20, 4096);
@@ -155,8 +155,8 @@ static void replaced(void) {
     delete_topic(&again);
 }
 
-/* A part whose other replica does not come is answered 7 at the deadline, the others as they are;
- * nothing is told of it afterwards. */
+/* A partition whose replica does not fetch gets error 7 at the deadline, the others their
+ * results; no notification follows. */
 static void timed_out(void) {
     const char *const topics[] = {"a", NULL};
     const struct log_config config = scene_config(1 << 20, 4096);
@@ -180,7 +180,7 @@ static void timed_out(void) {
     delete_topic(&a);
 }
 
-/* The same for a disk that takes longer than the client waits. */
+/* The same for a disk that takes longer than the request's timeout. */
 static void timed_out_on_disk(void) {
     const char *const topics[] = {"a", NULL};
     struct log_config config = scene_config(1 << 20, 4096);
@@ -197,7 +197,7 @@ static void timed_out_on_disk(void) {
     CHECK(serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_ANSWER);
     read_produce_errors(&r, topics, PARTITIONS, errors);
     CHECK(errors[0] == 7 && errors[1] == 7);
-    /* The next one waits for both, and each tells it. */
+    /* The next one waits for both, and each notifies it. */
     CHECK(start(&r, &m, PRODUCE, PRODUCE_VERSION) == SERVE_WAIT);
     hold_syncs(false);
     enum serve_status status = SERVE_WAIT;
@@ -213,7 +213,7 @@ static void timed_out_on_disk(void) {
     delete_topic(&a);
 }
 
-/* A client that is gone while its Produce waits leaves no waiter behind. */
+/* A client that disconnects while its Produce waits leaves no waiter behind. */
 static void abandoned(void) {
     const char *const topics[] = {"a", NULL};
     const struct log_config config = scene_config(1 << 20, 4096);
@@ -230,7 +230,7 @@ static void abandoned(void) {
     delete_topic(&a);
 }
 
-/* A reader of what is committed sleeps through what is not, and is woken by the marker. */
+/* A read_committed reader is not woken by uncommitted records, but by the marker. */
 static void committed(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a;
@@ -257,7 +257,7 @@ static void committed(void) {
     delete_topic(&a);
 }
 
-/* Who waits for the high watermark is woken when the leader becomes the only replica in sync. */
+/* A reader that waits for the high watermark is woken when only the leader is in sync. */
 static void alone_at_last(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a;
@@ -279,8 +279,8 @@ static void alone_at_last(void) {
     delete_topic(&a);
 }
 
-/* A client that is gone while what it asked for is read from the disk: the request goes when the
- * read is over, and nothing wakes it before. */
+/* A client disconnects while its data is read from disk: the request ends after the read,
+ * without a wake-up before. */
 static void abandoned_amid_a_read(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a;
@@ -289,7 +289,7 @@ static void abandoned_amid_a_read(void) {
     struct log_range range;
     struct message l;
     open_topic(&a, "a", &config, true);
-    /* More than the kernel reads ahead when the first of it is looked at. */
+    /* More than the kernel reads ahead at the first access. */
     for (int i = 0; i < 10000; i++) append(a.logs[0], -1, -1, 0);
     CHECK(log_flush(a.logs[0]) == 0);
     CHECK(log_read(a.logs[0], 0, LOG_BOUND_END, 1 << 20, true, &range) == 0);
@@ -309,7 +309,8 @@ static void abandoned_amid_a_read(void) {
     delete_topic(&a);
 }
 
-/* Without its disk a partition has no leader: that comes before any epoch that the client names. */
+/* Without its disk a partition has no leader: that takes precedence over any epoch of the
+ * client. */
 static void offline(void) {
     enum { FENCED = 74, UNKNOWN = 75, STORAGE = 56 };
     static const int16_t errors[] = {FENCED, 0, UNKNOWN, STORAGE, STORAGE, STORAGE};
@@ -323,7 +324,7 @@ static void offline(void) {
     for (int i = 0; i < 6; i++) {
         if (i == 3) CHECK(log_dir_give_up(directory, EIO));
         make_fetch(&m, "a", 0, WAIT_MS);
-        /* What follows it: offset, start, bytes, forgotten topics, rack. */
+        /* The following fields: offset, start, bytes, forgotten topics, rack. */
         put_i32(m.bytes + m.len - 30, i % 3);
         CHECK(start(&r, &m, FETCH, FETCH_VERSION) == SERVE_ANSWER);
         CHECK(get_i16(r.reply.bytes + 8 + 4 + 2 + 4 + 4 + 3 + 4 + 4) == errors[i]);
@@ -332,7 +333,7 @@ static void offline(void) {
     delete_topic(&a);
 }
 
-/* Starts a Produce to the first `count` partitions of a that others of its turn follow. */
+/* Start a Produce to the first `count` partitions of a; more requests of the turn follow. */
 static enum serve_status start_amid(struct serve_request *r, struct body *m, int count) {
     const char *const topics[] = {"a", NULL};
     make_produce(m, topics, count, WAIT_MS);
@@ -351,8 +352,8 @@ static void check_next(struct serve_request *r, int64_t base_offset) {
     CHECK(error == 0);
 }
 
-/* Those of one turn are appended together, in their order, also when a client is gone; one of two
- * partitions goes by itself, after what came before it. */
+/* Requests of one turn are appended together, in order, even if a client has disconnected; a
+ * request with two partitions is appended separately, after those before it. */
 static void queued(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a;
@@ -376,8 +377,7 @@ static void queued(void) {
     check_next(&r[0], 0);
     check_next(&r[2], 2);
     CHECK(serve_next_appended(serve, &status) == NULL);
-    /* Whoever is gone before it is appended is appended all the same: acks=0 may have been meant.
-     */
+    /* Requests of a disconnected client are still appended: acks=0 may have been intended. */
     CHECK(start_amid(&r[0], &m, 1) == SERVE_QUEUED && start_amid(&r[1], &m, 1) == SERVE_QUEUED);
     CHECK(serve_abandon(serve, &r[1]) && serve_abandon(serve, &r[0]));
     CHECK(serve_next_appended(serve, &status) == NULL);
@@ -385,7 +385,8 @@ static void queued(void) {
     delete_topic(&a);
 }
 
-/* More than a group takes, and to more logs than there are groups: all are appended, in order. */
+/* More requests than a group accepts, to more logs than there are groups: all are appended, in
+ * order. */
 static void queued_many(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     enum { TOPICS = 5, REQUESTS = 500 };
@@ -422,7 +423,7 @@ static void queued_many(void) {
     for (int i = 0; i < TOPICS; i++) delete_topic(&of[i]);
 }
 
-/* A Fetch that ends early, wherever, and one of too many partitions. */
+/* A truncated Fetch, and one of too many partitions. */
 static void illegal(void) {
     enum {
         PARTITION_BYTES = 4 + 4 + 8 + 8 + 4,
@@ -433,7 +434,7 @@ static void illegal(void) {
     struct body m;
     make_fetch(&m, "a", 0, 0);
     for (size_t len = 0; len < m.len; len++) {
-        uint8_t *cut = malloc(len + 1); /* nothing can be read behind it */
+        uint8_t *cut = malloc(len + 1); /* so that reads beyond it are detected */
         CHECK(cut != NULL);
         memcpy(cut + 1, m.bytes, len);
         request(&r, &m, FETCH, FETCH_VERSION);
@@ -461,7 +462,7 @@ static void illegal(void) {
     free(many);
 }
 
-/* The frame's size is 31 bits. */
+/* The frame's size has 31 bits. */
 static void too_long(void) {
     for (int32_t more = 0; more < 2; more++) {
         struct log_range ranges[] = {{.fd = -1, .length = 1 << 30},

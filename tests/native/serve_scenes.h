@@ -1,4 +1,4 @@
-/* Serve, grants and logs without a reactor, for the programs that play requests through them. */
+/* Serve, grants and logs without a reactor, for programs that send requests through them. */
 #ifndef PYLOG_SERVE_SCENES_H
 #define PYLOG_SERVE_SCENES_H
 
@@ -29,7 +29,7 @@ static struct iopool *pool;
 static struct serve_shared *shared;
 static struct serve *serve;
 
-/* On the folder, with this disk. */
+/* Open everything in the folder, with this disk. */
 static inline void scene_open(const char *folder, const struct disk *disk, int32_t gather_ms_max) {
     const struct serve_limits limits = {.fetch_bytes_max = 1 << 20,
                                         .sessions_max = 4,
@@ -63,7 +63,7 @@ struct held_topic {
     char name[8];
 };
 
-/* `alone`: no other replica, so that appends are visible at once. */
+/* `alone`: no other replica, so that appends are visible immediately. */
 static inline void open_topic(struct held_topic *t, const char *name,
                               const struct log_config *config, bool alone) {
     const struct log_checkpoint checkpoint = {.log_start_offset = -1, .high_watermark = -1};
@@ -80,7 +80,7 @@ static inline void open_topic(struct held_topic *t, const char *name,
     CHECK(grants_allow(grants, 0, t->id, GRANT_READ | GRANT_WRITE) == 0);
 }
 
-/* As a deletion does it: afterwards only requests under way keep the logs. */
+/* Delete a topic: afterwards only pending requests hold references to its logs. */
 static inline void delete_topic(struct held_topic *t) {
     grants_remove(grants, t->name, (uint16_t)strlen(t->name));
     for (int i = 0; i < PARTITIONS; i++) {
@@ -110,7 +110,7 @@ static inline void add_string(struct body *m, const char *s) {
     memcpy(room(m, strlen(s)), s, strlen(s));
 }
 
-/* One record of a producer: -1 is none. */
+/* Make a batch of one record; producer -1: none. */
 static inline size_t make_batch(uint8_t *p, int64_t producer, int32_t sequence,
                                 int16_t attributes) {
     const uint8_t record[] = {20, 0, 0, 0, 2, 'k', 6, 'a', 'b', 'c', 0};
@@ -124,7 +124,7 @@ static inline void make_fetch(struct body *m, const char *topic, int64_t offset,
     m->len = 0;
     add_i32(m, -1); /* replica */
     add_i32(m, wait_ms);
-    add_i32(m, 1); /* bytes at least */
+    add_i32(m, 1); /* minimum bytes */
     add_i32(m, 1 << 20);
     add_i8(m, 1); /* read committed */
     add_i32(m, 0);
@@ -165,7 +165,7 @@ static inline void append(struct log *log, int64_t producer, int32_t sequence, i
     struct log_appended out;
     size_t len = make_batch(batch, producer, sequence, attributes);
     if (attributes & BATCH_CONTROL) {
-        /* Version 0, a commit; the value is of no matter. */
+        /* Version 0, a commit; the value does not matter. */
         const uint8_t marker[] = {22, 0, 0, 0, 8, 0, 0, 0, 1, 2, 0, 0};
         memcpy(batch + BATCH_HEADER_BYTES, marker, sizeof marker);
         len = BATCH_HEADER_BYTES + sizeof marker;

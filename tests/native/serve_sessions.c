@@ -1,6 +1,6 @@
-/* Fetch sessions through the real serve: what is news, whose turn it is, and how they end. Usage:
- * serve_sessions DIRECTORY SCENE [apart].
- * Exit 0, or 1 with a line on stderr. */
+/* Fetch sessions through the real serve: changed partitions, their order, and the end of
+ * sessions. Usage: serve_sessions DIRECTORY SCENE [apart]. Exits with 0, or with 1 and a line on
+ * stderr. */
 #include "serve_fetch_scenes.h"
 #include "watched.h"
 
@@ -14,7 +14,7 @@ static uint64_t sessions_open(void) {
 
 static int32_t session, epoch;
 
-/* The next request of the session, and the rows of its answer. */
+/* Send the next request of the session, and check the rows of its response. */
 static void next_of(const struct asked *asked, int count, const struct asked *forgotten,
                     int forgotten_count, int32_t bytes_max, const struct fetched *rows,
                     int row_count) {
@@ -46,23 +46,23 @@ static void news(void) {
     const struct fetched all[] = {row_of(&a, 0, 0, 1), row_of(&a, 1, 0, 0), row_of(&b, 0, 0, 0)};
     begin_session(asked, 3, all);
     CHECK(sessions_open() == 1);
-    /* Data is news each time, and nothing else is. */
+    /* Partitions with data are always included, all others only if they changed. */
     NEXT(1, row_of(&a, 0, 0, 1));
     next_of(&ASKED("a", 0, .offset = 1), 1, NULL, 0, 1 << 20, NULL, 0);
     NEXT_NONE();
     append(b.logs[0], -1, -1, 0);
     NEXT(1, row_of(&b, 0, 0, 1));
-    CHECK(log_move_start(a.logs[0], 1, NOW) == 0); /* so is a new start */
+    CHECK(log_move_start(a.logs[0], 1, NOW) == 0); /* a new log start is a change */
     NEXT(2, row_of(&a, 0, 1, 1), row_of(&b, 0, 0, 1));
     next_of(&ASKED("b", 0, .offset = 1), 1, NULL, 0, 1 << 20, NULL, 0);
-    /* An error is said each time, and what is right again is news. */
+    /* An error is included every time, and its end is a change. */
     log_become_follower(b.logs[0], 1);
     NEXT(1, FETCH_REFUSED("b", 0, NOT_LEADER));
     NEXT(1, FETCH_REFUSED("b", 0, NOT_LEADER));
     CHECK(log_become_leader(b.logs[0], 2, 1) == 0);
     NEXT(1, row_of(&b, 0, 1, 1));
     NEXT_NONE();
-    /* What a request says of a partition counts from then on. */
+    /* Fields of a partition in a request replace the session's. */
     CHANGE(ASKED("b", 0, .offset = 1, .leader_epoch = 1), 1, FETCH_REFUSED("b", 0, FENCED));
     NEXT(1, FETCH_REFUSED("b", 0, FENCED));
     struct fetched diverging = row_of(&b, 0, 1, 1);
@@ -81,14 +81,14 @@ static void turns(void) {
     for (int i = 0; i < PARTITIONS; i++) append(a.logs[i], -1, -1, 0);
     append(b.logs[0], -1, -1, 0);
     struct fetched a0 = row_of(&a, 0, 0, 1), a1 = row_of(&a, 1, 0, 0), b0 = row_of(&b, 0, 0, 0);
-    /* Who got data goes last; the others only say how far they are, once. */
+    /* A partition that got data moves to the end; the others report their offsets once. */
     const struct fetched first[] = {a0, a1, b0};
     next_of(NULL, 0, NULL, 0, 1, first, 3);
     const struct fetched second = row_of(&a, 1, 0, 1), third = row_of(&b, 0, 0, 1);
     next_of(NULL, 0, NULL, 0, 1, &second, 1);
     next_of(NULL, 0, NULL, 0, 1, &third, 1);
     next_of(NULL, 0, NULL, 0, 1, &a0, 1);
-    /* Partitions of one topic that are not neighbours have an entry each; here they are. */
+    /* Separated partitions of one topic get an entry each; here they are adjacent. */
     const struct fetched whole[] = {second, third, a0};
     next_of(NULL, 0, NULL, 0, 1 << 20, whole, 3);
     delete_both();
@@ -104,10 +104,10 @@ static void forgotten(void) {
     const struct asked gone[] = {ASKED("a", 0), ASKED("a", 1), ASKED("x", 0)};
     next_of(NULL, 0, gone, 3, 1 << 20, &all[1], 1);
     NEXT(1, all[1]);
-    /* What is named again begins anew. */
+    /* A partition that is listed again starts over. */
     const struct fetched turned[] = {all[1], all[0]};
     next_of(&asked[0], 1, NULL, 0, 1 << 20, turned, 2);
-    /* A session of nothing is at its end. */
+    /* A session without partitions ends. */
     struct serve_request r;
     answered(&r, &FETCHING(VERSION, NULL, 0, .session_id = session, .session_epoch = epoch,
                            .forgotten = asked, .forgotten_count = 2));
@@ -136,7 +136,7 @@ static void ended(void) {
     refuse(&OF_SESSION(VERSION, .session_id = session, .session_epoch = 2), BAD_EPOCH);
     refuse(&OF_SESSION(13, .session_id = session, .session_epoch = 1), OTHER_KIND);
     NEXT_NONE();
-    /* To begin anew ends the one before, to ask without one does, too. */
+    /* A new session ends the previous one, and so does a request without a session. */
     int32_t before = session;
     answered(&r, &OF_SESSION(VERSION, .session_id = session, .session_epoch = 0));
     session = session_of(&r);
@@ -146,14 +146,14 @@ static void ended(void) {
     answered(&r, &OF_SESSION(VERSION, .session_id = session));
     CHECK_FETCHED(&r, VERSION, rows, 2);
     CHECK(sessions_open() == 0);
-    /* As many as there are slots; the next one is answered without. */
+    /* As many sessions as slots; the next request is answered without one. */
     for (int i = 0; i < 4; i++) begin_session(asked, 2, rows);
     answered(&r, &OF_SESSION(VERSION, .session_epoch = 0));
     CHECK_FETCHED(&r, VERSION, rows, 2);
     CHECK(sessions_open() == 4);
     serve_tick(serve, INT64_MAX / 2);
     CHECK(sessions_open() == 0);
-    /* One that ends while it waits is answered all the same, and gone. */
+    /* A session that ends during a wait still gets its response. */
     begin_session(asked, 2, rows);
     CHECK(start_fetch(&r, &m, &FETCHING(VERSION, NULL, 0, .session_id = session,
                                         .session_epoch = 1)) == SERVE_WAIT);

@@ -1,5 +1,5 @@
-/* What serve looks things up in: topics with rights, nodes, misses; and answers that grow, copies
- * that readers share. Usage: serve_tables SCENE. Exit 0, or 1 with a line on stderr. */
+/* Lookup tables of serve: topics with grants, nodes, misses; and responses that grow, copies
+ * shared by readers. Usage: serve_tables SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include <errno.h>
 
 #include "log/segment.h"
@@ -11,14 +11,14 @@
 #include "serve/reply.h"
 #include "watched.h"
 
-/* ---- ranges of a file that is played ---- */
+/* ---- ranges of a simulated file ---- */
 
 enum { FILE_BYTES = 1 << 18 };
 
 static uint8_t file[FILE_BYTES];
 static struct {
-    size_t read_bytes_max; /* of one read */
-    ssize_t fails_at;      /* the position from which on reads get nothing, -1: none */
+    size_t read_bytes_max; /* limit of one read */
+    ssize_t fails_at;      /* reads from this position on return 0, -1: never */
     bool cold;
     int reads, released, segments;
 } played;
@@ -65,7 +65,7 @@ static struct log_range range_at(int64_t position, int32_t length) {
     return (struct log_range){.segment = segments(0), .position = position, .length = length};
 }
 
-/* ---- answers ---- */
+/* ---- responses ---- */
 
 static void an_answer_grows_with_what_is_put_into_it(void) {
     struct reply r;
@@ -83,7 +83,7 @@ static void an_answer_grows_with_what_is_put_into_it(void) {
     for (int i = 0; i < 1000; i++) CHECK(memcmp(r.bytes + 17 + 7 * i, file + i, 7) == 0);
     reply_clear(&r);
     CHECK(r.bytes == NULL && r.len == 0 && !r.failed);
-    /* Of just so many bytes; and of so few that there is no size. */
+    /* Exactly this many bytes; and too few for the size field. */
     reply_bytes(&r, file, 100000);
     CHECK(r.cap == 100000 && r.len == 100000);
     reply_clear(&r);
@@ -94,7 +94,7 @@ static void an_answer_grows_with_what_is_put_into_it(void) {
     reply_bytes(&r, file, 4);
     reply_finish(&r);
     CHECK(!r.failed && get_u32(r.bytes) == 0);
-    /* More than a frame can have fails without a try; the rest is not looked at any more. */
+    /* More than the largest frame fails without an attempt; later calls do nothing. */
     CHECK(reply_reserve(&r, INT32_MAX) == NULL && r.failed && reply_reserve(&r, 1) == NULL);
     reply_clear(&r);
     blocks_left = 0;
@@ -127,7 +127,7 @@ static void short_ranges_are_read_and_long_ones_are_sent(void) {
     CHECK(!r.failed && get_u32(r.bytes) == r.len + r.file_bytes - 4);
     reply_clear(&r);
     CHECK(played.released == 2);
-    /* So much in all is read; what comes then is sent. */
+    /* The total of copied bytes is limited; further ranges are sent from the file. */
     played.read_bytes_max = FILE_BYTES;
     for (int i = 0; i < REPLY_COPIED_BYTES_MAX / REPLY_COPY_BYTES_MAX; i++) {
         range = range_at(0, REPLY_COPY_BYTES_MAX);
@@ -149,7 +149,7 @@ static void a_range_that_cannot_be_read_fails_its_answer(void) {
         played.fails_at = 2000 - i;
         reply_range(&r, &range);
         CHECK(r.failed && range.length == 0 && played.released == 2 * i + 1);
-        /* It takes nothing more, but gives back what it is given. */
+        /* It accepts nothing more, but releases what it gets. */
         range = range_at(0, REPLY_COPY_BYTES_MAX + 1);
         const int reads = played.reads;
         reply_range(&r, &range);
@@ -203,7 +203,7 @@ static void copies_are_part_of_an_answer_or_of_its_bytes(void) {
     CHECK(r.copied_bytes == 2 * REPLY_SHARED_BYTES_MIN - 1 && played.released == 2);
     reply_clear(&r);
     CHECK(copy->references == 1);
-    /* Beyond what is copied in all the file is sent. */
+    /* Beyond the limit of copied bytes the file is sent. */
     for (int i = 0; i < 2; i++) {
         r.copied_bytes = REPLY_COPIED_BYTES_MAX - 2000 + (uint32_t)i;
         range = range_at(0, 2000);
@@ -248,20 +248,20 @@ static void what_a_second_reader_wants_is_read_once(void) {
     CHECK(take(range_at(10, 100), false) == NULL && played.reads == 0 && played.segments == 1);
     check_copy(take(range_at(10, 100), false), 10, 100);
     CHECK(played.reads == 1 && copies.bytes == 100);
-    /* The same for all, and for who wants less; who wants more has it read anew. */
+    /* The same for readers of the same or less; a reader of more causes a new read. */
     check_copy(take(range_at(10, 100), false), 10, 100);
     check_copy(take(range_at(10, 50), true), 10, 100);
     CHECK(played.reads == 1);
     check_copy(take(range_at(10, 101), false), 10, 101);
     CHECK(played.reads == 2 && copies.bytes == 101 && played.segments == 1);
-    /* Of another segment, or after a cut, it is something else. */
+    /* In another segment, or after a truncation, it is a different range. */
     other = range_at(10, 100);
     other.truncations = 1;
     CHECK(copies_take(&copies, &other, false) == NULL && copies.bytes == 0);
     check_copy(copies_take(&copies, &other, false), 10, 100);
     other.segment = segments(1);
     CHECK(copies_take(&copies, &other, false) == NULL);
-    /* Where many are known to read, the first is enough. */
+    /* With several known readers, the first read makes a copy. */
     check_copy(take(range_at(500, 10), true), 500, 10);
     copies_clear(&copies);
     CHECK(copies.bytes == 0 && played.segments == 0);
@@ -293,7 +293,7 @@ static void copies_have_a_limit_together_and_are_forgotten(void) {
         CHECK(copies.bytes <= COPIES_BYTES_MAX);
     }
     CHECK(copies.bytes == COPIES_BYTES_MAX && held > COPIES_BYTES_MAX / COPY_BYTES_MAX);
-    copies_tick(&copies); /* all were used since the one before */
+    copies_tick(&copies); /* all were used since the previous tick */
     CHECK(copies.bytes == COPIES_BYTES_MAX);
     copies_tick(&copies);
     CHECK(copies.bytes == 0 && played.segments == 0);
@@ -346,7 +346,7 @@ static void misses_scene(void) {
     CHECK(r.missing[4].partition == -1 && memcmp(r.missing[4].id, ids[2], 16) == 0);
     for (int i = 0; i < 5; i++) r.missing[i].error = (int16_t)(10 + i);
     r.missing[3].error = -1;
-    /* Wherever it begins to look, it finds what was asked for. */
+    /* From any starting point, it finds the requested name. */
     CHECK(misses_verdict(&r, ab, &at) == 10 && at == 0);
     CHECK(misses_verdict(&r, a, &at) == 11 && at == 1);
     CHECK(misses_verdict(&r, (struct topic_key){ids[2], 16, true}, &at) == 14 && at == 4);
@@ -377,7 +377,7 @@ static void nodes_scene(void) {
     char host[] = "host", rack[] = "rack";
     const struct node of[] = {{0, 1, 11, host, rack}, {0, 2, 12, "b", NULL}, {1, 1, 13, "", ""}};
     struct nodes *nodes = nodes_new(of, 3);
-    host[0] = rack[0] = 'x'; /* it has its own */
+    host[0] = rack[0] = 'x'; /* it has its own copy */
     const struct node *found = nodes_find(nodes, 0, 1);
     CHECK(found->port == 11 && strcmp(found->host, "host") == 0);
     CHECK(strcmp(found->rack, "rack") == 0);
@@ -402,7 +402,7 @@ static void nodes_scene(void) {
     free(many);
 }
 
-/* ---- the text of a scrape ---- */
+/* ---- metrics text ---- */
 
 static void expositions_scene(void) {
     enum { MANY = 2000 };
@@ -423,7 +423,7 @@ static void expositions_scene(void) {
     }
     exposition_clear(&e);
     CHECK(e.bytes == NULL && e.len == 0 && e.cap == 0);
-    /* A piece that is longer than all before, and one that fits to its last byte. */
+    /* A piece longer than all before, and one that fits exactly. */
     char *piece = calloc(1, 300000);
     exposition_put(&e, piece, 300000);
     CHECK(e.len == 300000 && e.cap >= e.len);

@@ -1,5 +1,5 @@
-/* Many readers of a log's tail through the real serve: what they are sent, and when. Usage:
- * serve_tails DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+/* Many tailing readers through the real serve: the data they get, and when. Usage: serve_tails
+ * DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include <unistd.h>
 
 #include "serve_scenes.h"
@@ -8,7 +8,7 @@ enum { READERS = 8, GATHER_MS = 5, ANSWERED_AT = 8 + 4 + 2 + 4 + 4 + 3 + 4 + 4 }
 
 static int64_t now_ms;
 
-/* A Fetch of the first partition by this reader, now. */
+/* Fetch the first partition as this reader, now. */
 static enum serve_status fetch(struct serve_request *r, uint32_t reader, int64_t offset) {
     struct body m;
     make_fetch(&m, "a", offset, WAIT_MS);
@@ -23,7 +23,7 @@ static enum serve_status resume(struct serve_request *r, enum serve_reason reaso
     return serve_resume(serve, r, reason);
 }
 
-/* The answer's bytes as they would be sent; *shared: how many of them are in copies. */
+/* Encode the response as it would be sent; *shared: bytes in shared copies. */
 static size_t sent(const struct reply *a, uint8_t *to, size_t *shared) {
     size_t len = 0, at = 0;
     *shared = 0;
@@ -43,7 +43,8 @@ static size_t sent(const struct reply *a, uint8_t *to, size_t *shared) {
     return len;
 }
 
-/* Checks that the answer has this offset's batch, whose value begins with `mark`, and clears it. */
+/* Check that the response contains this offset's batch, whose value begins with `mark`, and
+ * clear it. */
 static size_t take(struct serve_request *r, int64_t offset, char mark) {
     static uint8_t bytes[1 << 16];
     size_t shared;
@@ -56,7 +57,7 @@ static size_t take(struct serve_request *r, int64_t offset, char mark) {
     return shared;
 }
 
-/* A batch of one record with a value of 2000 bytes. */
+/* Append a batch of one record with a value of 2000 bytes. */
 static void append_long(struct log *log, char mark) {
     static uint8_t batch[4096];
     uint8_t record[2016] = {0xb8, 0x1f, 0, 0, 0, 1, 0xa0, 0x1f};
@@ -69,7 +70,7 @@ static void append_long(struct log *log, char mark) {
     CHECK(log_append(log, batch, len, &summary, -1, NOW, &out) == 0);
 }
 
-/* Many readers of one range are sent one copy of it, and each all of it. */
+/* Many readers of one range share one copy of it, and each gets all of it. */
 static void shared_copies(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a;
@@ -89,7 +90,7 @@ static void shared_copies(void) {
     delete_topic(&a);
 }
 
-/* What was cut off and written anew is never sent from a copy made before. */
+/* Truncated and rewritten records are never sent from an older copy. */
 static void cut(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a;
@@ -109,7 +110,7 @@ static void cut(void) {
     delete_topic(&a);
 }
 
-/* Readers that take too much of the time wait, all until the same moment, and are answered then. */
+/* Readers that use too much time wait, all until the same time, and are answered then. */
 static void gathered(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a;
@@ -141,7 +142,7 @@ static void gathered(void) {
     delete_topic(&a);
 }
 
-/* A reader that is behind, and one that does not wait, are answered at once by a busy reactor. */
+/* A busy reactor immediately answers a reader that is behind, and one that does not wait. */
 static void behind(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a;
@@ -159,7 +160,7 @@ static void behind(void) {
     CHECK(serve_abandon(serve, &r));
     reply_clear(&r.reply);
     make_fetch(&m, "a", 0, WAIT_MS);
-    put_i32(m.bytes + m.len - 10, 10000); /* at most so many bytes of the partition */
+    put_i32(m.bytes + m.len - 10, 10000); /* byte limit of the partition */
     request(&r, &m, FETCH, FETCH_VERSION);
     r.received_ms = r.now_ms = now_ms;
     CHECK(serve_start(serve, &r) == SERVE_ANSWER);

@@ -1,5 +1,5 @@
-/* Fetch sessions under a clock of the test's own: age, slots, room, and sets against a plain list.
- * Exit 0, or 1 with a line on stderr. */
+/* Fetch sessions with simulated time: age, slots, limits, and their sets compared with a plain
+ * list. Exits with 0, or with 1 and a line on stderr. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ static void fill(struct fetch_set *set, bool by_id, int32_t partitions) {
         CHECK(fetch_set_part(set, letters, sizeof letters, i, true) != NULL);
 }
 
-/* An idle session of so many partitions; its id, 0 when there is none to be had. */
+/* Begin an idle session with this many partitions; return its id, or 0 if it was rejected. */
 static int32_t begin(struct sessions *s, int32_t partitions, int64_t now_ms) {
     struct fetch_set set;
     fill(&set, false, partitions);
@@ -84,7 +84,7 @@ static void a_session_that_a_request_holds_grows_no_older(void) {
     sessions_return(s, held, SESSION_IDLE_MS * 10);
     sessions_expire(s, SESSION_IDLE_MS * 11);
     CHECK(sessions_count(s) == 1);
-    /* Whose clock is behind another's is as old as the other. */
+    /* A clock that is behind counts as equal to the other. */
     CHECK(sessions_acquire(s, id, 2, false, PRINCIPAL, &held) == OK);
     CHECK(begin(s, 1, SESSION_IDLE_MS * 11) != 0);
     sessions_return(s, held, SESSION_IDLE_MS * 11 - 5);
@@ -103,7 +103,7 @@ static void all_sessions_together_stay_below_their_limit(void) {
     }
     CHECK(partitions >= 400000);
     CHECK((size_t)partitions * sizeof(struct fetch_part) <= SESSIONS_BYTES_MAX);
-    CHECK(begin(s, 100, 0) != 0); /* what is small still finds room */
+    CHECK(begin(s, 100, 0) != 0); /* a small session still fits */
     struct session *grown = NULL;
     CHECK(sessions_acquire(s, last, 1, false, PRINCIPAL, &grown) == OK);
     static const uint8_t other[4] = "next";
@@ -113,13 +113,13 @@ static void all_sessions_together_stay_below_their_limit(void) {
     CHECK(!sessions_resize(s, grown, 0));
     sessions_close(s, last, PRINCIPAL);
     sessions_return(s, grown, 0);
-    CHECK((id = begin(s, 100000, 0)) != 0); /* its room is free again */
+    CHECK((id = begin(s, 100000, 0)) != 0); /* its space is free again */
     CHECK(begin(s, 100000, 0) == 0);
     CHECK(sessions_acquire(s, id, 1, false, PRINCIPAL, &grown) == OK);
     while (grown->set.count > 10) fetch_set_remove(&grown->set, grown->set.first);
     CHECK(sessions_resize(s, grown, 0));
     sessions_return(s, grown, 0);
-    CHECK(begin(s, 50000, 0) != 0); /* and what a session forgets */
+    CHECK(begin(s, 50000, 0) != 0); /* so is the space of forgotten partitions */
     CHECK(begin(s, 100000, SESSION_IDLE_MS + 1) != 0 && sessions_count(s) == 1);
     sessions_free(s);
 }
@@ -157,19 +157,19 @@ static void who_may_use_a_session_and_when(void) {
     sessions_close(s, e->id, PRINCIPAL + 1);
     CHECK(!e->dead);
     sessions_return(s, e, 0);
-    CHECK(e->epoch == 1); /* 0 would begin anew */
+    CHECK(e->epoch == 1); /* 0 would start a new session */
     CHECK(sessions_acquire(s, e->id, 1, true, PRINCIPAL, &again) == OK);
     int32_t id = e->id;
     sessions_close(s, id, PRINCIPAL);
     CHECK(e->dead && sessions_count(s) == 0 && e->set.count == 1);
-    sessions_return(s, e, 0); /* frees it, which the sanitizer sees */
+    sessions_return(s, e, 0); /* frees it, which the sanitizer checks */
     CHECK(use(s, id, 2, 0) == NOT_FOUND);
     sessions_free(s);
 }
 
 enum { KEYS = 6, PARTITIONS = 20 };
 
-/* What a set should be: (key, partition) in order. */
+/* The model of a set: (key, partition) in order. */
 struct model {
     uint32_t keys[KEYS * PARTITIONS], count;
     int32_t partitions[KEYS * PARTITIONS];
@@ -225,11 +225,11 @@ static void a_set_agrees_with_a_list(void) {
         }
         CHECK(i == model.count && i == set.count);
     }
-    fetch_set_clear(&set); /* asserts that its bytes were counted well */
+    fetch_set_clear(&set); /* asserts that its bytes were counted correctly */
     CHECK(set.bytes == 0 && set.count == 0);
 }
 
-/* They are named by whoever asks, who may know every hash but that of a secret seed. */
+/* Clients choose the partitions, and may know any hash but that of a secret seed. */
 static void partitions_that_meet_under_a_known_hash_do_not_meet(void) {
     enum { MANY = 1024, CHAIN_MAX = 16 };
     struct fetch_set set;
@@ -265,7 +265,7 @@ static uint32_t own_draw(uint32_t *own, uint32_t below) {
     return (*own >> 8) % below;
 }
 
-/* One reactor: begins sessions, uses and closes those of others, lets old ones end. */
+/* One reactor: begins sessions, uses and closes those of others, expires old ones. */
 static void *reactor(void *given) {
     struct crowd *crowd = given;
     struct sessions *s = crowd->sessions;
@@ -304,7 +304,7 @@ static void many_reactors_share_the_table(void) {
     for (int i = 0; i < THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
     CHECK(sessions_count(crowd.sessions) <= IDS / 2);
     sessions_expire(crowd.sessions, INT64_MAX / 2);
-    CHECK(sessions_count(crowd.sessions) == 0); /* none is left busy */
+    CHECK(sessions_count(crowd.sessions) == 0); /* none is left in use */
     sessions_free(crowd.sessions);
 }
 

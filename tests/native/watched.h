@@ -1,5 +1,5 @@
-/* Memory and locks that a program takes and must give back, and memory that runs out when it is
- * told to. Linked with programs.WATCHED; one source of a program includes it. */
+/* Memory and locks that a program must release, and allocations that fail on demand. Linked with
+ * programs.WATCHED; exactly one source of a program includes it. */
 #ifndef PYLOG_WATCHED_H
 #define PYLOG_WATCHED_H
 
@@ -9,8 +9,8 @@
 #include "scenes.h"
 
 static atomic_long watched_blocks, watched_locks;
-/* Of this thread: how many more blocks it gets, -1: as many as it likes; how many it is refused
- * then, before it gets some again; what it holds. */
+/* Per thread: remaining allocations, -1: unlimited; failures after those, before allocations
+ * succeed again; blocks held. */
 static _Thread_local long blocks_left = -1, refusals_left = -1;
 static _Thread_local int watched_held;
 
@@ -29,8 +29,8 @@ static bool watched_refused(void) {
     type __wrap_##name(__VA_ARGS__);                                                               \
     type __wrap_##name(__VA_ARGS__)
 
-/* A block has its size before it, and behind it bytes that are no address and that nobody may
- * write. */
+/* A block is preceded by its size and followed by a fence that is no address and must not be
+ * overwritten. */
 enum { FENCE_BYTES = 16, FENCE = 0xa5 };
 struct watched_block {
     size_t bytes;
@@ -87,7 +87,7 @@ REAL(char *, strndup, const char *s, size_t n) {
 }
 REAL(char *, strdup, const char *s) { return __wrap_strndup(s, strlen(s)); }
 
-/* A mutex that is taken twice, or given back by one that has it not, says so. */
+/* A mutex that is locked twice, or unlocked by another thread, is reported. */
 REAL(int, pthread_mutex_init, pthread_mutex_t *m, const pthread_mutexattr_t *given) {
     pthread_mutexattr_t checked;
     (void)given;
@@ -111,7 +111,7 @@ REAL(int, pthread_mutex_unlock, pthread_mutex_t *m) {
     return 0;
 }
 
-/* Of these a thread has one at a time. */
+/* A thread holds at most one of these. */
 REAL(int, pthread_rwlock_init, pthread_rwlock_t *l, const pthread_rwlockattr_t *given) {
     if (watched_refused()) return 1;
     atomic_fetch_add(&watched_locks, 1);
@@ -134,7 +134,7 @@ REAL(int, pthread_rwlock_unlock, pthread_rwlock_t *l) {
     return __real_pthread_rwlock_unlock(l);
 }
 
-/* At the end of a scene. */
+/* Called at the end of a scene. */
 static inline void check_given_back(void) {
     CHECK(blocks_left == -1 && refusals_left == -1 && watched_held == 0);
     CHECK(atomic_load(&watched_blocks) == 0);
