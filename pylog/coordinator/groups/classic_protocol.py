@@ -21,7 +21,7 @@ from pylog.coordinator.groups.state.classic_group import (
     Group,
     Member,
 )
-from pylog.coordinator.groups.state.group_store import GroupMachine
+from pylog.coordinator.groups.state.group_store import GroupStore
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
@@ -58,7 +58,7 @@ class SentAnswer:
         """Do nothing: this member's state machine is no longer serving."""
 
 
-class ClassicGroups(GroupMachine):
+class ClassicGroups(GroupStore):
     """Handles requests of classic groups."""
 
     def __init__(self, *arguments: Any, **options: Any):

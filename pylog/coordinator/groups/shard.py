@@ -6,7 +6,7 @@ Invariants: a group id belongs to one group of one type; a replay gives the stat
 Source: Kafka's GroupMetadataManager.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pylog.coordinator.groups import transactional_offsets
@@ -17,6 +17,7 @@ from pylog.coordinator.groups.share import heartbeat as share_heartbeat
 from pylog.coordinator.groups.state import classic_records as records
 from pylog.coordinator.groups.classic_protocol import ClassicGroups
 from pylog.coordinator.groups.state.modern_group import NO_RECORD
+from pylog.coordinator.runtime.journal import Written
 from pylog.coordinator.groups.consumer.group import ConsumerGroup
 from pylog.coordinator.groups.state.classic_group import (
     CLASSIC, CONSUMER, NO_TIME, STREAMS, Committed, Group,
@@ -60,6 +61,16 @@ class Groups(ClassicGroups):
             group.offsets.pop(place, None)
             transactional_offsets.forget(self, group, place)
         self.changed.add((group_id, place[0]))
+
+    def _tombstones(self, group: Any) -> Sequence[Written]:
+        if group.kind == CONSUMER:
+            return consumer_records.group_gone(group)
+        if group.kind == STREAMS:
+            # Imported here: few brokers have Streams groups.
+            from pylog.coordinator.groups.streams import records as streams_records
+
+            return streams_records.group_gone(group)
+        return super()._tombstones(group)
 
     def _replay_classic(self, group_id: str, made: Group | None) -> None:
         group = self.find(group_id)

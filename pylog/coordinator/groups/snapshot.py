@@ -145,7 +145,7 @@ class ShardSnapshot:
     def rows(self, machine: Groups, changed: Changes) -> Iterator[list[Row]]:
         """Yield [(key, value or None)] for write(), one changed group at a time.
 
-        changed: see GroupMachine.
+        changed: see GroupStore.
         """
         topics_of: dict[str, set[str | None]] = {}
         members_of: dict[str, list[str]] = {}

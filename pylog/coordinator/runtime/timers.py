@@ -9,7 +9,16 @@ Source: lazy deletion in a binary heap.
 import asyncio
 import heapq
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
+
+
+class Time(Protocol):
+    """Clocks of state machines: now_ms() is monotonic, wall_ms() is since the Unix epoch."""
+
+    @property
+    def wall_ms(self) -> Callable[[], int]: ...
+
+    def now_ms(self) -> int: ...
 
 
 class Clock:

@@ -10,11 +10,12 @@ Source: KIP-98; KIP-890 (a version 2 marker has a higher epoch than its records)
 from typing import Any, NamedTuple
 
 from pylog._native import batch
-from pylog.coordinator.transactions.transaction_metadata import EPOCH_BUMP_SINCE, EPOCH_MAX
 from pylog.protocol import messages
 from pylog.protocol.codec import program
 from pylog.protocol.errors import Error, ErrorCode
 
+EPOCH_MAX = 2**15 - 1
+EPOCH_BUMP_SINCE = 2  # The transaction.version that bumps the epoch with every transaction.
 ABORT_KEY = b"\0\0\0\0"
 COMMIT_KEY = b"\0\0\0\1"
 UNKNOWN = -1, -1, -1, -1  # The result of producer_of() for an unknown producer.

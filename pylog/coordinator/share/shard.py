@@ -10,9 +10,8 @@ Source: KIP-932; Kafka's ShareCoordinatorShard (response behaviour).
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from pylog.coordinator.groups.state.group_config import Time
 from pylog.coordinator.runtime.journal import Token, Written
-from pylog.coordinator.runtime.timers import Timers
+from pylog.coordinator.runtime.timers import Time, Timers
 from pylog.coordinator.share import partition_state as share_state
 from pylog.coordinator.share.partition_state import NO_EPOCH, NO_OFFSET, Batch, ShareKey, ShareState
 from pylog.protocol import messages, records

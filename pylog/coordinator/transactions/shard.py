@@ -14,17 +14,15 @@ Source: KIP-98, KIP-360 (bumped epochs), KIP-890 (epoch bump per transaction), K
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from pylog.coordinator.groups.state.group_config import Time
 from pylog.coordinator.runtime.journal import Written
-from pylog.coordinator.runtime.timers import Timers
+from pylog.coordinator.runtime.timers import Time, Timers
+from pylog.coordinator.runtime.transactional_batches import EPOCH_BUMP_SINCE, EPOCH_MAX
 from pylog.coordinator.transactions import transaction_metadata as transaction
 from pylog.coordinator.transactions.transaction_metadata import (
     AT_REST,
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
     EMPTY,
-    EPOCH_BUMP_SINCE,
-    EPOCH_MAX,
     NONE,
     ONGOING,
     PREPARE_ABORT,
@@ -87,7 +85,7 @@ def init_fault(request: Any, limits: Limits) -> Error:
 class Transactions:
     """The transactional ids of one partition. See shard.Machine for the attributes.
 
-    clock: see group_config.Time. outbox: the token that receives Ending and Overdue. feature_level:
+    clock: see timers.Time. outbox: the token that receives Ending and Overdue. feature_level:
     returns the level of transaction.version.
     """
 

@@ -7,6 +7,7 @@ Invariants: decoding an encoded transaction gives an equal one, except for field
 Source: KIP-98, KIP-360 (the last epoch), KIP-890 (epoch bump per transaction, next producer id).
 """
 
+from pylog.coordinator.runtime.transactional_batches import EPOCH_MAX
 from pylog.protocol import messages, records
 from pylog.protocol.errors import ProtocolError, UnsupportedVersion
 
@@ -24,9 +25,7 @@ STATES = (EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLE
 PREPARED = frozenset((PREPARE_COMMIT, PREPARE_ABORT))
 AT_REST = frozenset((EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT))
 NONE = -1
-EPOCH_MAX = 2**15 - 1
 TIMEOUT_NEVER = 2**31 - 1  # For two-phase commit: the external coordinator ends it (KIP-939).
-EPOCH_BUMP_SINCE = 2  # The transaction.version that bumps the epoch with every transaction.
 FLEXIBLE_VALUES_SINCE = 1  # The transaction.version whose records use value version 1.
 STEM = "records_transaction"
 # Shared: most ids have no partitions, and an empty set each would double their memory.

@@ -18,7 +18,7 @@ from pylog.config import Settings
 from pylog.coordinator.runtime.broker_client import Brokers
 from pylog.coordinator.runtime.local_append import Partition
 from pylog.coordinator.transactions.service import TransactionCoordinator
-from pylog.coordinator.transactions.transaction_metadata import EPOCH_BUMP_SINCE
+from pylog.coordinator.runtime.transactional_batches import EPOCH_BUMP_SINCE
 from pylog.coordinator.transactions.shard import Transactions
 from pylog.metadata.image.image import NO_LEADER
 from pylog.protocol.errors import Error, ErrorCode

@@ -12,9 +12,16 @@ import heapq
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from pylog.coordinator.groups.streams.group import Assignment
+Task = tuple[str, int]  # (subtopology, partition)
+Tasks = dict[str, frozenset[int]]  # Subtopology -> partitions.
 
-Task = tuple[str, int]      # (subtopology, partition)
+
+class Assignment(NamedTuple):
+    """The tasks of a member's target, or those that it reports."""
+
+    active: Tasks = {}
+    standby: Tasks = {}
+    warmup: Tasks = {}
 
 
 class Runner(NamedTuple):

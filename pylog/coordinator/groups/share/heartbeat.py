@@ -26,7 +26,7 @@ TYPE_CHECKING = False  # Importing typing would cost 6 ms at startup.
 if TYPE_CHECKING:
     from typing import Any
 
-    from pylog.coordinator.groups.shard import Groups
+    from pylog.coordinator.groups.state.group_store import GroupStore
     from pylog.metadata.image.image import Topic
 
 TIMER = "share"
@@ -60,7 +60,7 @@ class Refused(Exception):
         self.error = error
 
 
-def replay(machine: Groups, key: bytes, value: bytes | None) -> bool:
+def replay(machine: GroupStore, key: bytes, value: bytes | None) -> bool:
     """Apply a log record if it is a share group's; return True if it was. Raises ProtocolError."""
     found = share_group.decode(key, value)
     if found is not None:
@@ -69,7 +69,7 @@ def replay(machine: Groups, key: bytes, value: bytes | None) -> bool:
     return found is not None
 
 
-def heartbeat(machine: Groups, request: Any, client_id: str, host: str,
+def heartbeat(machine: GroupStore, request: Any, client_id: str, host: str,
               topics: Mapping[str, Topic], obeyed: Obeyed, starter: Any) -> Any:
     """Handle ShareGroupHeartbeat and return the response.
 
@@ -114,7 +114,7 @@ def _check_size(request: Any) -> None:
                       f"A member may say {BYTES_MAX} bytes of itself.")
 
 
-def _found(machine: Groups, request: Any, obeyed: Obeyed) -> tuple[ShareGroup, ShareMember]:
+def _found(machine: GroupStore, request: Any, obeyed: Obeyed) -> tuple[ShareGroup, ShareMember]:
     """Return (group, member) of a heartbeat; new ones are not in the state machine yet.
 
     Raises Refused.
@@ -143,7 +143,7 @@ def _found(machine: Groups, request: Any, obeyed: Obeyed) -> tuple[ShareGroup, S
     return group, member
 
 
-def _subscribe(machine: Groups, group: ShareGroup, member: ShareMember, request: Any,
+def _subscribe(machine: GroupStore, group: ShareGroup, member: ShareMember, request: Any,
                client_id: str, host: str, is_new: bool) -> bool:
     """Update the member from a heartbeat; return True if its topics changed."""
     topics = member.topics if request.subscribed_topic_names is None \
@@ -157,7 +157,7 @@ def _subscribe(machine: Groups, group: ShareGroup, member: ShareMember, request:
     return changed
 
 
-def _follow_topics(machine: Groups, group: ShareGroup, topics: Mapping[str, Topic],
+def _follow_topics(machine: GroupStore, group: ShareGroup, topics: Mapping[str, Topic],
                    subscribed: bool) -> None:
     """Increase the group epoch if an input of the assignment has changed."""
     bump = subscribed
@@ -198,7 +198,7 @@ def _digest(names: Iterable[str], topics: Mapping[str, Topic]) -> int:
     return int.from_bytes(found.digest(), "big", signed=True)
 
 
-def _retarget(machine: Groups, group: ShareGroup, topics: Mapping[str, Topic],
+def _retarget(machine: GroupStore, group: ShareGroup, topics: Mapping[str, Topic],
               obeyed: Obeyed) -> None:
     """Compute the target assignment of the group epoch, unless the last one is too recent.
 
@@ -221,7 +221,7 @@ def _retarget(machine: Groups, group: ShareGroup, topics: Mapping[str, Topic],
     _record(machine, group, share_group.target_epoch_record(group))
 
 
-def _reconcile(machine: Groups, group: ShareGroup, member: ShareMember,
+def _reconcile(machine: GroupStore, group: ShareGroup, member: ShareMember,
                topics: Mapping[str, Topic], subscribed: bool) -> None:
     """Give a member its part of the target assignment, and the target's epoch."""
     if group.target_epoch == member.epoch and not subscribed:
@@ -237,7 +237,7 @@ def _reconcile(machine: Groups, group: ShareGroup, member: ShareMember,
     _record(machine, group, share_group.current_record(group.id, member))
 
 
-def _record(machine: Groups, group: ShareGroup, record: share_group.Record) -> None:
+def _record(machine: GroupStore, group: ShareGroup, record: share_group.Record) -> None:
     machine.records.append(record)
     machine.changed.add((group.id, None))
 
@@ -245,7 +245,7 @@ def _record(machine: Groups, group: ShareGroup, record: share_group.Record) -> N
 # ---- share partitions ---------------------------------------------------------------------------
 
 
-def _initialize(machine: Groups, group: ShareGroup, topics: Mapping[str, Topic], obeyed: Obeyed,
+def _initialize(machine: GroupStore, group: ShareGroup, topics: Mapping[str, Topic], obeyed: Obeyed,
                 starter: Any) -> None:
     """Request initialization of the subscribed partitions that are not initialized."""
     now_ms = machine.clock.wall_ms()
@@ -272,7 +272,7 @@ def _initialize(machine: Groups, group: ShareGroup, topics: Mapping[str, Topic],
         machine.replies.append((starter, ToInitialize(group.id, group.epoch, missing)))
 
 
-def initialized(machine: Groups, group_id: str, places: Mapping[bytes, Iterable[int]],
+def initialized(machine: GroupStore, group_id: str, places: Mapping[bytes, Iterable[int]],
                 names: Mapping[bytes, str]) -> Error:
     """Note that share partitions were initialized. names: of the topics that still exist."""
     group = machine.shares.get(group_id)
@@ -288,7 +288,7 @@ def initialized(machine: Groups, group_id: str, places: Mapping[bytes, Iterable[
     return ErrorCode.NONE
 
 
-def uninitialized(machine: Groups, group_id: str,
+def uninitialized(machine: GroupStore, group_id: str,
                   places: Mapping[bytes, Iterable[int]]) -> Error:
     """Note that the initialization failed, so that it is requested again."""
     group = machine.shares.get(group_id)
@@ -310,7 +310,7 @@ def _no_longer(group: ShareGroup, topic: bytes, indexes: Iterable[int]) -> None:
             del group.initializing[topic]
 
 
-def forget_topics(machine: Groups, there: Set[bytes]) -> None:
+def forget_topics(machine: GroupStore, there: Set[bytes]) -> None:
     """Remove share partitions of deleted topics. there: the ids of all topics."""
     for group in machine.shares.values():
         gone = [topic for places in (group.initializing, group.initialized, group.deleting)
@@ -328,7 +328,7 @@ def forget_topics(machine: Groups, there: Set[bytes]) -> None:
 # ---- leaving members ----------------------------------------------------------------------------
 
 
-def _leave(machine: Groups, request: Any, topics: Mapping[str, Topic]) -> Any:
+def _leave(machine: GroupStore, request: Any, topics: Mapping[str, Topic]) -> Any:
     """Remove a member that leaves. Raises Refused."""
     group = machine.shares.get(request.group_id)
     if group is None:
@@ -343,7 +343,7 @@ def _leave(machine: Groups, request: Any, topics: Mapping[str, Topic]) -> Any:
     return messages.ShareGroupHeartbeatResponse(member_id=member.id, member_epoch=LEAVE)
 
 
-def _remove(machine: Groups, group: ShareGroup, member: ShareMember,
+def _remove(machine: GroupStore, group: ShareGroup, member: ShareMember,
             topics: Mapping[str, Topic] | None = None) -> None:
     """Remove a member. topics: the image's topics; None: the next heartbeat updates the hash."""
     machine.timers.cancel((TIMER, group.id, member.id))
@@ -359,7 +359,7 @@ def _remove(machine: Groups, group: ShareGroup, member: ShareMember,
     _record(machine, group, share_group.group_record(group))
 
 
-def is_due(machine: Groups, group_id: str, member_id: str) -> None:
+def is_due(machine: GroupStore, group_id: str, member_id: str) -> None:
     """Remove a member whose session timed out."""
     group = machine.shares.get(group_id)
     member = None if group is None else group.members.get(member_id)
@@ -368,7 +368,7 @@ def is_due(machine: Groups, group_id: str, member_id: str) -> None:
         _remove(machine, group, member)
 
 
-def expect_all(machine: Groups, session_ms: int) -> None:
+def expect_all(machine: GroupStore, session_ms: int) -> None:
     """Start the sessions of all members after a load."""
     for group in machine.shares.values():
         for member_id in group.members:
@@ -378,7 +378,7 @@ def expect_all(machine: Groups, session_ms: int) -> None:
 # ---- describe and list --------------------------------------------------------------------------
 
 
-def described(machine: Groups, group_id: str, names: Mapping[bytes, Topic]) -> Any:
+def described(machine: GroupStore, group_id: str, names: Mapping[bytes, Topic]) -> Any:
     """Return a DescribedGroup. names: topics by id."""
     new = messages.ShareGroupDescribeResponse
     group = machine.shares.get(group_id)
@@ -399,7 +399,7 @@ def described(machine: Groups, group_id: str, names: Mapping[bytes, Topic]) -> A
             for member in group.members.values()])
 
 
-def listed(machine: Groups, states: set[str], types: set[str]) -> Iterator[Any]:
+def listed(machine: GroupStore, states: set[str], types: set[str]) -> Iterator[Any]:
     """Yield ListedGroups. states, types: lower-case names; empty for all."""
     if types and share_group.TYPE not in types:
         return

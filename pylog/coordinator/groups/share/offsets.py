@@ -19,7 +19,7 @@ from pylog.protocol.errors import Error, ErrorCode
 
 TYPE_CHECKING = False  # Importing typing would cost 6 ms at startup.
 if TYPE_CHECKING:
-    from pylog.coordinator.groups.shard import Groups
+    from pylog.coordinator.groups.state.group_store import GroupStore
     from pylog.metadata.image.image import Topic
 
 NOTHING_TEXT = "There is no offset information to delete."
@@ -53,18 +53,18 @@ class Deleting(NamedTuple):
 FINE = Fault(ErrorCode.NONE)
 
 
-def exists(machine: Groups, group_id: str) -> bool:
+def exists(machine: GroupStore, group_id: str) -> bool:
     return group_id in machine.shares
 
 
-def initialized(machine: Groups, group_id: str) -> dict[bytes, list[int]]:
+def initialized(machine: GroupStore, group_id: str) -> dict[bytes, list[int]]:
     """Return the initialized share partitions of a group; empty if there is no group."""
     group = machine.shares.get(group_id)
     return {} if group is None else {
         topic: sorted(row.partitions) for topic, row in group.initialized.items()}
 
 
-def alter(machine: Groups, group_id: str, places: Mapping[bytes, Iterable[int]],
+def alter(machine: GroupStore, group_id: str, places: Mapping[bytes, Iterable[int]],
           names: Mapping[bytes, str]) -> Altering:
     """Start re-initializing share partitions at another offset.
 
@@ -92,7 +92,7 @@ def alter(machine: Groups, group_id: str, places: Mapping[bytes, Iterable[int]],
     return Altering(FINE, group.epoch)
 
 
-def begin_deletion(machine: Groups, group_id: str, names: Iterable[str],
+def begin_deletion(machine: GroupStore, group_id: str, names: Iterable[str],
                    topics: Mapping[str, Topic]) -> Deleting:
     """Record that share partitions are being deleted. topics: the image's, by name."""
     group = machine.shares.get(group_id)
@@ -121,7 +121,7 @@ def begin_deletion(machine: Groups, group_id: str, names: Iterable[str],
     return Deleting(FINE, places, refused)
 
 
-def deleted(machine: Groups, group_id: str, topic_ids: Iterable[bytes]) -> Error:
+def deleted(machine: GroupStore, group_id: str, topic_ids: Iterable[bytes]) -> Error:
     """Complete the deletion of topics whose state was deleted."""
     group = machine.shares.get(group_id)
     if group is None:
@@ -132,7 +132,7 @@ def deleted(machine: Groups, group_id: str, topic_ids: Iterable[bytes]) -> Error
     return ErrorCode.NONE
 
 
-def begin_group_deletion(machine: Groups, group_id: str,
+def begin_group_deletion(machine: GroupStore, group_id: str,
                          topics: Mapping[bytes, Topic]) -> Deleting:
     """Record that all share partitions of a group are being deleted. topics: by id."""
     group = machine.shares.get(group_id)
@@ -154,7 +154,7 @@ def begin_group_deletion(machine: Groups, group_id: str,
     return Deleting(FINE, {topic: sorted(indexes) for topic, indexes in found.items()}, {})
 
 
-def delete_group(machine: Groups, group_id: str) -> Error:
+def delete_group(machine: GroupStore, group_id: str) -> Error:
     """Remove a group whose share partition state was deleted."""
     group = machine.shares.get(group_id)
     if group is None:
@@ -173,6 +173,6 @@ def _empty_fault(group: ShareGroup) -> Fault:
         if group.members else FINE
 
 
-def _record(machine: Groups, group: ShareGroup) -> None:
+def _record(machine: GroupStore, group: ShareGroup) -> None:
     machine.records.append(share_group.places_record(group))
     machine.changed.add((group.id, None))

@@ -1,13 +1,13 @@
-"""Settings and clock of groups.
+"""Settings of groups.
 
 Owns: nothing.
 Invariants: limits do not change while the broker runs, except for those that are read by name.
 Source: Kafka's group.* and offset.* settings.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from pylog.config import groups
 from pylog.coordinator.groups.assignors import partitions as assignors
@@ -54,15 +54,6 @@ class Limits(NamedTuple):
     consumer: ConsumerLimits = ConsumerLimits()
     share_session_ms: int = 45_000
     streams_members_max: int = 2**31 - 1
-
-
-class Time(Protocol):
-    """The clocks of groups: now_ms() is monotonic, wall_ms() is since the Unix epoch."""
-
-    @property
-    def wall_ms(self) -> Callable[[], int]: ...
-
-    def now_ms(self) -> int: ...
 
 
 def limits_from(settings: Any) -> Limits:

@@ -6,19 +6,18 @@ Invariants: a group is in memory, in the snapshot, or nowhere: a dropped group i
 Source: Kafka's GroupMetadataManager.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from pylog.coordinator.groups.consumer import records as consumer_records
-from pylog.coordinator.groups.consumer.group import ConsumerGroup
-from pylog.coordinator.groups.share.group import ShareGroup
 from pylog.coordinator.groups.state import classic_records as records
-from pylog.coordinator.groups.state.classic_group import CLASSIC, DEAD, STREAMS, Committed, Group
-from pylog.coordinator.groups.state.group_config import Limits, Time
+from pylog.coordinator.groups.state.classic_group import (
+    CLASSIC, CONSUMER, DEAD, STREAMS, Committed, Group,
+)
+from pylog.coordinator.groups.state.group_config import Limits
 from pylog.coordinator.groups.state.heartbeat_cache import GroupRepeats
 from pylog.coordinator.groups.state.rebalance_tracker import Rebalances
 from pylog.coordinator.runtime.journal import Written
-from pylog.coordinator.runtime.timers import Timers
+from pylog.coordinator.runtime.timers import Time, Timers
 from pylog.metadata.image.image import Image
 
 EVENTS = ("member_joined", "member_left", "member_expired", "rebalance", "rebalance_ms",
@@ -36,10 +35,10 @@ class Name(NamedTuple):
     kind: str
 
 
-class GroupMachine:
+class GroupStore:
     """The groups of one partition. See shard.Machine for the other attributes.
 
-    clock: see group_config.Time. new_id: returns unique strings. cold: group id -> the group in the
+    clock: see timers.Time. new_id: returns unique strings. cold: group id -> the group in the
     snapshot, or None. names: returns all groups in the snapshot. events: counters, shared by all
     machines of a coordinator. image: returns the current metadata image. over: receives each
     finished rebalance. The caller empties `records` [(key, value or None)], `replies` [(token,
@@ -57,7 +56,7 @@ class GroupMachine:
         self.image = image
         self.topics_version = -1  # Image offset of the last topic change.
         self.groups: dict[str, Any] = {}  # Committed, of all types but share.
-        self.shares: dict[str, ShareGroup] = {}  # Share groups have no committed offsets.
+        self.shares: dict[str, Any] = {}  # ShareGroup, which have no committed offsets.
         self.timers = Timers()
         self.repeats = GroupRepeats(self.timers)
         self.rebalances = Rebalances(clock, over)
@@ -122,17 +121,14 @@ class GroupMachine:
 
     def record_gone(self, group: Any) -> None:
         """Record the tombstones of a group."""
-        if isinstance(group, ConsumerGroup):
-            self.records += consumer_records.group_gone(group)
+        self.records += self._tombstones(group)
+        if group.kind == CONSUMER:
             self.changed.update((group.id, (member_id,)) for member_id in group.members)
-        elif group.kind == STREAMS:
-            # Imported here: few brokers have Streams groups.
-            from pylog.coordinator.groups.streams import records as streams_records
-
-            self.records += streams_records.group_gone(group)
-        else:
-            self.records.append((records.group_key(group.id), None))
         self.changed.add((group.id, None))
+
+    def _tombstones(self, group: Any) -> Sequence[Written]:
+        """Return the records that delete a classic group. Overridden for the other types."""
+        return [(records.group_key(group.id), None)]
 
     def saved(self, changed: Changes) -> None:
         """Note that the snapshot has `changed`, and so no longer the groups dropped before."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from pylog.coordinator.groups.state.group_config import Time
+    from pylog.coordinator.runtime.timers import Time
 
 CAUSES_MAX = 20
 MEMBERS_MAX = 20

@@ -7,17 +7,16 @@ Invariants: an active task is assigned only when no process runs it, and any tas
 Source: KIP-1071; Kafka's CurrentAssignmentBuilder.
 """
 
+from pylog.coordinator.groups.assignors.tasks import Assignment, Tasks
 from pylog.coordinator.groups.streams.group import (
     MEMBER_STABLE,
     NOTHING_HELD,
     UNRELEASED,
     UNREVOKED,
-    Assignment,
     Dated,
     Held,
     StreamsGroup,
     StreamsMember,
-    Tasks,
 )
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from pylog.coordinator.groups.streams.group import Assignment, StreamsGroup, StreamsMember
+from pylog.coordinator.groups.assignors.tasks import Assignment
+from pylog.coordinator.groups.streams.group import StreamsGroup, StreamsMember
 from pylog.coordinator.groups.streams.topology import DELAYED, SHUTDOWN, STALE_TOPOLOGY, Internal
 from pylog.metadata.image.image import Topic
 from pylog.protocol import messages

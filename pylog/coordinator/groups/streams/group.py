@@ -10,6 +10,7 @@ Source: KIP-1071; Kafka's StreamsGroup and StreamsGroupMember.
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
+from pylog.coordinator.groups.assignors.tasks import Assignment, Tasks
 from pylog.coordinator.groups.state.classic_group import STREAMS
 from pylog.coordinator.groups.state.modern_group import AssignedGroup
 from pylog.coordinator.groups.streams.topology import Configured, Topology
@@ -21,16 +22,7 @@ NO_EPOCH = -1  # Epoch of a missing or invalid topology.
 NO_TIMEOUT = -1
 DELAY = "streams delay"  # A timer type.
 
-Tasks = dict[str, frozenset[int]]       # Subtopology -> partitions.
-Dated = dict[str, dict[int, int]]  # The same, with the epoch of each assignment.
-
-
-class Assignment(NamedTuple):
-    """The tasks of a member's target, or those that it reports."""
-
-    active: Tasks = {}
-    standby: Tasks = {}
-    warmup: Tasks = {}
+Dated = dict[str, dict[int, int]]  # Tasks, with the epoch of each assignment.
 
 
 class Held(NamedTuple):

@@ -21,6 +21,7 @@ from pylog.coordinator.groups.streams import (
 from pylog.coordinator.groups.state.modern_group import retarget
 from pylog.coordinator.groups.state.classic_group import CLASSIC, EMPTY
 from pylog.coordinator.groups.state.group_config import GROUP_RESOURCE
+from pylog.coordinator.groups.assignors.tasks import Assignment
 from pylog.coordinator.groups.streams.group import (
     DELAY,
     MEMBER_STABLE,
@@ -29,7 +30,6 @@ from pylog.coordinator.groups.streams.group import (
     NOTHING,
     UNKNOWN,
     UNREVOKED,
-    Assignment,
     StreamsGroup,
     StreamsMember,
 )

@@ -12,14 +12,13 @@ from typing import Any
 
 from pylog.coordinator.groups.state.modern_records import Kind, apply, dated
 from pylog.coordinator.groups.state.modern_records import member_state as state_of
+from pylog.coordinator.groups.assignors.tasks import Assignment, Tasks
 from pylog.coordinator.groups.streams.group import (
     NOTHING_HELD,
-    Assignment,
     Dated,
     Held,
     StreamsGroup,
     StreamsMember,
-    Tasks,
 )
 from pylog.coordinator.groups.streams.topology import Internal, Topology, topology_from
 from pylog.coordinator.runtime.journal import Record

@@ -5,7 +5,8 @@ import random
 import pytest
 
 from pylog.coordinator.groups.assignors.tasks import Runner, assign
-from pylog.coordinator.groups.streams.group import Assignment, tasks_of
+from pylog.coordinator.groups.assignors.tasks import Assignment
+from pylog.coordinator.groups.streams.group import tasks_of
 
 WALKS = 60
 
