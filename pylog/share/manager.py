@@ -239,10 +239,14 @@ class SharePartitions:
 
     async def acknowledge(self, group_id: str, member_id: str, place: Place,
                           rows: Acknowledgements) -> tuple[Error, str | None]:
-        """Acknowledge records; return (NONE, None) once it is durable, or (error, reason)."""
-        partition = self.find(group_id, place)
+        """Acknowledge records; return (NONE, None) once it is durable, or (error, reason).
+
+        If the leadership has moved and returned, this loads the state, which no longer has the
+        records as acquired: the result is INVALID_RECORD_STATE.
+        """
+        partition, error = self._get(group_id, place)
         if partition is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+            return error, None
         found = await partition.acknowledge(member_id, rows)
         self._arm(partition)
         return found

@@ -86,6 +86,7 @@ class SharePartition:
         self.leader_epoch = leader_epoch
         self.in_flight: InFlight | None = None  # None until loaded.
         self.error: Error = ErrorCode.NONE  # Set when it is fenced.
+        self._loaded = asyncio.Event()  # loaded or fenced
         self.is_reading = False
         self.is_watched = False  # True while a slot watches its log.
         self._persister = persister
@@ -133,6 +134,7 @@ class SharePartition:
             return
         if self.error == ErrorCode.NONE:
             self.in_flight = in_flight
+            self._loaded.set()
         self._stir(self)
 
     def _begin(self) -> int:
@@ -190,6 +192,7 @@ class SharePartition:
         if self.error == ErrorCode.NONE:
             self.error = error
             self.in_flight = None
+            self._loaded.set()
             self._fenced(self)
             self._stir(self)
 
@@ -197,9 +200,11 @@ class SharePartition:
 
     async def acknowledge(self, member: str, rows: Acknowledgements) -> tuple[Error, str | None]:
         """Acknowledge records; return (NONE, None) once it is durable, or (error, reason)."""
+        if self.in_flight is None:
+            await self._loaded.wait()
         in_flight = self.in_flight
         if in_flight is None:
-            return self.error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+            return self.error, None
         in_flight.limits = self._settings.limits(self.key.group_id)
         error, why, moved = in_flight.acknowledge(member, rows, self._now_ms())
         if error != ErrorCode.NONE:

@@ -30,13 +30,22 @@ class Persister:
         self.gate.set()
         self.error = ErrorCode.NONE
         self.failure = None
+        self.read_error = ErrorCode.NONE
+        self.reads = asyncio.Event()
+        self.reads.set()
 
     async def read(self, key, leader_epoch):
+        await self.reads.wait()
         if self.failure is not None:
             raise self.failure
+        if self.read_error != ErrorCode.NONE:
+            return (self.read_error, None), None
         state = ShareState()
         state.start_offset = 0
         return (ErrorCode.NONE, None), state
+
+    async def summary(self, key):
+        return (ErrorCode.NONE, None), None
 
     async def write(self, *arguments):
         await self.gate.wait()
@@ -48,7 +57,7 @@ class World:
 
     def __init__(self, path, partitions=1, lock_ms=LOCK_MS):
         limits = Limits(lock_ms, deliveries_max=5, records_max=2000, renews=True)
-        topic = SimpleNamespace(id=TOPIC_ID, name="t", partitions=[
+        topic = self.topic = SimpleNamespace(id=TOPIC_ID, name="t", partitions=[
             SimpleNamespace(leader=NODE, leader_epoch=0)] * partitions)
         directory = LogDir(path, 2)
         self.logs = []
@@ -72,6 +81,15 @@ class World:
     def begin(self, member="m", connection=1):
         return self.served.begin_session(
             GROUP, member, [(TOPIC_ID, index) for index in range(len(self.logs))], connection)
+
+    def lead(self, node, epoch):
+        """Give partition 0 another leader."""
+        self.topic.partitions[0] = SimpleNamespace(leader=node, leader_epoch=epoch)
+        if node == NODE:
+            self.logs[0].become_leader(epoch)
+        else:
+            self.logs[0].become_follower(epoch)
+        self.served.topic_changed(self.topic)
 
     async def fetch(self, session, wait_ms=0):
         """Return the session's records: {partition: [(first, last, delivery count)]}."""
@@ -234,4 +252,39 @@ def test_a_state_that_cannot_be_read_for_an_unexpected_reason_is_read_again(run)
         assert rows[TOPIC_ID, 0].error == ErrorCode.UNKNOWN_SERVER_ERROR
         world.persister.failure = None
         await world.until(session, {0: [(0, 4, 1)]})
+    run(steps)
+
+
+def test_an_acknowledgement_after_the_leader_moved_is_answered_with_the_move(run):
+    async def steps(world):
+        world.append(0, 5)
+        await world.until(world.begin(), {0: [(0, 4, 1)]})
+        world.lead(NODE + 1, 1)
+        assert await world.accept(0, 0, 1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        world.lead(NODE, 2)
+        # The records are no longer acquired: this member or another one receives them again.
+        assert await world.accept(0, 2, 3) == ErrorCode.INVALID_RECORD_STATE
+        await world.until(world.begin(), {0: [(0, 4, 1)]})
+        assert await world.accept(0, 0, 4) == ErrorCode.NONE
+    run(steps)
+
+
+def test_an_acknowledgement_waits_while_the_state_is_loaded(run):
+    async def steps(world):
+        world.append(0, 5)
+        world.begin()
+        world.persister.reads.clear()
+        accepting = asyncio.create_task(world.accept(0, 0, 1))
+        await asyncio.sleep(0.1)
+        assert not accepting.done()
+        world.persister.reads.set()
+        assert await accepting == ErrorCode.INVALID_RECORD_STATE
+    run(steps)
+
+
+def test_an_acknowledgement_fails_with_a_retriable_error_while_the_state_cannot_be_loaded(run):
+    async def steps(world):
+        world.begin()
+        world.persister.read_error = ErrorCode.NOT_COORDINATOR
+        assert await world.accept(0, 0, 1) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     run(steps)

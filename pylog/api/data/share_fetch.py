@@ -251,7 +251,8 @@ class ShareFetchApi:
                     for part in row.acquired.rows])
             if place in acknowledged:
                 cell.acknowledge_error_code, cell.acknowledge_error_message = acknowledged[place]
-            cell.current_leader = self._leader(new, place, row.error, moved)
+            error = row.error or cell.acknowledge_error_code
+            cell.current_leader = self._leader(new, place, error, moved)
             topics.setdefault(place[0], []).append(cell)
         return new(
             acquisition_lock_timeout_ms=self._partitions.settings.lock_ms(group_id),
