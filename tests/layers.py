@@ -76,7 +76,7 @@ _CYTHON_IMPORT = re.compile(
 
 
 def part_of(path: PurePath) -> str:
-    """Return the layer of a file below pylog/: its package, or its stem at the top; "" for pylog."""
+    """Return the layer of a file below pylog/: its package, or its stem; "" for pylog itself."""
     inside = path.parts[path.parts.index("pylog") + 1:]
     if len(inside) > 1:
         return inside[0]

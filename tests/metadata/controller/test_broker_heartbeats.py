@@ -83,9 +83,9 @@ def test_a_heartbeat_whose_connection_has_ended_does_not_count(beats):
     beats.came(1, 70)
     assert beats.counts(1, 70) and beats.ended(70) == 1
     assert not beats.counts(1, 70) and beats.counts(2, 70) and beats.counts(1, 0)
-    beats.came(1, 70)  # one more of the requests in flight,
+    beats.came(1, 70)  # a further request in flight,
     assert not beats.counts(1, 70)
-    beats.came(1, 71)  # and one of the next ones
+    beats.came(1, 71)  # and a later one
     assert beats.counts(1, 71) and beats.ended(71) == 1
 
 
