@@ -41,9 +41,14 @@ def report(work: str, message: str = "background work failed", **details: Any) -
 
     work: the kind of work, from a small set of names, because it is a metric label.
     """
+    count(work)
+    log.exception(message, extra={"work": work, **details})
+
+
+def count(work: str) -> None:
+    """Count a failure that the caller logs. work: as for report()."""
     with _lock:
         _failures[work] += 1
-    log.exception(message, extra={"work": work, **details})
 
 
 async def restarting(work: str, run: Callable[[], Awaitable[None]], **details: Any) -> None:

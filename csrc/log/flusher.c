@@ -221,7 +221,7 @@ static void flusher_syncfs(struct log_dir *dir, struct log *first) {
         if (log->queue.sync_target >= 0 && synced) log_check_linked(log);
     synced = synced && !log_dir_offline(dir);
     for (struct log *log = first; log != NULL; log = log->queue.next)
-        if (log->queue.sync_target >= 0 && synced)
+        if (log->queue.sync_target >= 0 && synced && !log_offline(log))
             log_flush_publish(log, log->queue.sync_target, log->queue.sync_truncations);
 }
 
@@ -317,6 +317,19 @@ static void flusher_fail_all(struct log_dir *dir) REQUIRES(dir->flush_lock) {
     lock_acquire(&dir->flush_lock);
 }
 
+/* Wakes the waiters of logs whose files another program removed, unless the whole directory is
+ * gone. */
+static void flusher_fail_lost(struct log_dir *dir) REQUIRES(dir->flush_lock) {
+    lock_release(&dir->flush_lock);
+    if (log_dir_check_present(dir)) {
+        lock_acquire(&dir->logs_lock);
+        for (struct log *log = dir->logs; log != NULL; log = log->link.next)
+            if (log_offline(log)) log_wait_fail(log, LOG_E_OFFLINE);
+        lock_release(&dir->logs_lock);
+    }
+    lock_acquire(&dir->flush_lock);
+}
+
 /* Returns the link to a due removal, NULL if there is none. If the disk is nearly full, delayed
  * removals are due now. */
 static struct log_dir_removal **flusher_due(struct log_dir *dir, int64_t now)
@@ -368,6 +381,8 @@ static void *flusher_work(void *argument) {
         if (log_dir_offline(dir) && !f->reported) {
             f->reported = true;
             flusher_fail_all(dir);
+        } else if (atomic_exchange(&dir->losses_due, false)) {
+            flusher_fail_lost(dir);
         } else if (atomic_load(&f->relief_wanted) && !f->relief_busy) {
             flusher_run_relief(dir);
         } else if (f->asked.first != NULL) {

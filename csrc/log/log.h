@@ -52,6 +52,8 @@ int16_t log_error_code(int error);
 struct log_dir *log_dir_new(const char *path, struct iopool *pool, int *error);
 void log_dir_free(struct log_dir *dir);
 bool log_dir_offline(const struct log_dir *dir);
+/* Returns how many logs went offline so far because another program removed their files. */
+uint64_t log_dir_lost_logs(const struct log_dir *dir);
 /* Replaces the disk functions of the directory's logs, to test disk failures. */
 void log_dir_set_disk(struct log_dir *dir, const struct disk *disk);
 /* Reports the errno of a failed call on a file next to the logs. Returns true if the directory
@@ -95,6 +97,7 @@ enum log_damage_kind {
     LOG_DAMAGE_CUT,     /* the end of a log, after its last valid batch */
     LOG_DAMAGE_DROPPED, /* a whole segment after a cut */
     LOG_DAMAGE_KEPT,    /* between valid batches: left in place, skipped by readers */
+    LOG_DAMAGE_EPOCHS,  /* leader-epoch-checkpoint: rebuilt from the batches */
     LOG_DAMAGE_KINDS
 };
 enum log_damage_why {
@@ -105,7 +108,8 @@ enum log_damage_why {
     LOG_WHY_ORDER, /* an offset below that of the previous batch */
     LOG_WHY_GAP,   /* the next segment begins after this one's end */
     LOG_WHY_BEHIND, /* after a cut */
-    LOG_WHY_RECORDS /* the CRC is correct, but the records cannot be decompressed */
+    LOG_WHY_RECORDS, /* the CRC is correct, but the records cannot be decompressed */
+    LOG_WHY_TEXT     /* not the text of a checkpoint */
 };
 struct log_damage {
     char partition[256]; /* the name of its directory */
@@ -207,6 +211,9 @@ void log_advance_high_watermark(struct log *log, int64_t high_watermark);
 /* Returns 0, or why the log cannot act as leader: LOG_E_OFFLINE, LOG_E_DELETED or
  * LOG_E_NOT_LEADER. Check it when a waiter is woken although its end was not reached. */
 int log_failed(const struct log *log);
+/* Returns true if the log serves no requests: its directory failed, or another program removed
+ * its files. It stays offline until it is opened again. */
+bool log_offline(const struct log *log);
 /* Returns true if acks=all must wait for LOG_WAIT_FLUSHED: the setting requires it and no other
  * in-sync replica has the records. */
 bool log_flush_before_ack(const struct log *log);

@@ -380,6 +380,13 @@ static int aborted_in(struct segment *s, struct aborted_query *q) {
     int fd = s->removed ? -1 : log_dir_open_locked(dir, path, O_RDONLY);
     int error = s->removed ? ENOENT : errno;
     bool none = fd < 0 && error == ENOENT && !s->removed;
+    /* If another program removed all files, a missing file does not mean that no transaction was
+     * aborted. */
+    segment_path_locked(s, "log", path);
+    bool lost = none && faccessat(dir->fd, path, F_OK, 0) != 0 && errno == ENOENT &&
+                !s->home->deleted;
+    if (lost) segment_home_lose(s->home);
+    none = none && !lost;
     lock_release(&dir->files_lock);
     if (fd >= 0) {
         result = aborted_collect_file(s, fd, q);
@@ -389,7 +396,7 @@ static int aborted_in(struct segment *s, struct aborted_query *q) {
         if (s->aborted_loads == loads) s->aborted_absent = true;
         lock_release(&s->index_lock);
     } else {
-        result = error == ENOENT ? -ENOENT : log_dir_error(dir, error, "open");
+        result = lost ? LOG_E_IO : error == ENOENT ? -ENOENT : log_dir_error(dir, error, "open");
     }
     return result;
 }

@@ -159,7 +159,7 @@ void log_wake_after_append(struct log *log) {
 
 static int log_append_gate(struct log *log) {
     if (atomic_load_explicit(&log->deleted, memory_order_relaxed)) return LOG_E_DELETED;
-    return log_dir_offline(log->home->dir) ? LOG_E_OFFLINE : 0;
+    return log_offline(log) ? LOG_E_OFFLINE : 0;
 }
 
 static void log_append_duplicate(struct log *log, const struct producers_batch *seen,

@@ -128,7 +128,7 @@ static int take_sources(struct log_clean *c) {
 int log_clean_begin(struct log *log, struct keymap *map, const struct log_clean_rules *rules,
                     struct log_clean **out) {
     if (atomic_load(&log->deleted)) return LOG_E_DELETED;
-    if (log_dir_offline(log->home->dir)) return LOG_E_OFFLINE;
+    if (log_offline(log)) return LOG_E_OFFLINE;
     struct log_clean *c = calloc(1, sizeof *c);
     if (c == NULL) return LOG_E_MEMORY;
     c->log = log;
@@ -572,7 +572,7 @@ static int step_write(struct log_clean *c, int64_t *bytes_left) {
 int log_clean_step(struct log_clean *c, int64_t bytes_max) {
     int result = 0;
     if (atomic_load(&c->log->deleted)) return LOG_E_DELETED;
-    if (log_dir_offline(c->log->home->dir)) return LOG_E_OFFLINE;
+    if (log_offline(c->log)) return LOG_E_OFFLINE;
     assert(c->at <= c->clean_count);
     assert(c->clean_count < c->source_count);
     if (!c->mapped) {

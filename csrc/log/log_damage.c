@@ -17,28 +17,36 @@ enum { DAMAGE_WINDOW_BYTES = 1 << 20, DAMAGE_HOLES_MAX = 1 << 16 };
 
 /* ---- reports ---- */
 
-void log_damage_note(struct segment *s, enum log_damage_kind kind, enum log_damage_why why,
-                     int64_t offset, int64_t position, int64_t bytes) {
-    assert(kind < LOG_DAMAGE_KINDS);
-    assert(position >= 0);
-    assert(bytes >= 0);
-    struct log_dir *dir = s->home->dir;
-    struct log_damage damage = {.segment = s->base_offset,
-                                .offset = offset,
-                                .position = position,
-                                .bytes = bytes,
-                                .kind = kind,
-                                .why = why};
+static void log_damage_add(struct segment_home *home, struct log_damage damage) {
+    struct log_dir *dir = home->dir;
+    assert(damage.kind < LOG_DAMAGE_KINDS);
+    assert(damage.position >= 0);
+    assert(damage.bytes >= 0);
     lock_acquire(&dir->files_lock);
-    snprintf(damage.partition, sizeof damage.partition, "%s", s->home->name);
+    snprintf(damage.partition, sizeof damage.partition, "%s", home->name);
     lock_release(&dir->files_lock);
-    meter_add_shared(&dir->damage_counts[kind], 1);
-    meter_add_shared(&dir->damage_bytes[kind], (uint64_t)bytes);
+    meter_add_shared(&dir->damage_counts[damage.kind], 1);
+    meter_add_shared(&dir->damage_bytes[damage.kind], (uint64_t)damage.bytes);
     lock_acquire(&dir->damages_lock);
     if (dir->damages == NULL) dir->damages = malloc(LOG_DAMAGES_MAX * sizeof *dir->damages);
     if (dir->damages != NULL && dir->damage_count < LOG_DAMAGES_MAX)
         dir->damages[dir->damage_count++] = damage;
     lock_release(&dir->damages_lock);
+}
+
+void log_damage_note(struct segment *s, enum log_damage_kind kind, enum log_damage_why why,
+                     int64_t offset, int64_t position, int64_t bytes) {
+    log_damage_add(s->home, (struct log_damage){.segment = s->base_offset,
+                                                .offset = offset,
+                                                .position = position,
+                                                .bytes = bytes,
+                                                .kind = kind,
+                                                .why = why});
+}
+
+void log_damage_note_epochs(struct segment_home *home, int64_t bytes) {
+    log_damage_add(home, (struct log_damage){
+                             .bytes = bytes, .kind = LOG_DAMAGE_EPOCHS, .why = LOG_WHY_TEXT});
 }
 
 uint32_t log_dir_take_damages(struct log_dir *dir, struct log_damage *out, uint32_t max) {

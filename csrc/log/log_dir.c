@@ -68,7 +68,7 @@ int log_dir_error(struct log_dir *dir, int error, const char *call) {
     }
     atomic_store(&dir->short_error, error);
     atomic_fetch_add(&dir->shortages, 1);
-    bool full = error == ENOSPC || error == EDQUOT || error == EFBIG || error == EROFS;
+    bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
     return full ? LOG_E_FULL : LOG_E_MEMORY;
 }
 
@@ -77,7 +77,6 @@ static const char *log_dir_shortage_text(int error) {
     case ENOSPC: return "No space is left on the broker's disk.";
     case EDQUOT: return "The broker's disk quota is used up.";
     case EFBIG: return "A log file has reached the broker's file size limit.";
-    case EROFS: return "The broker's file system is read-only.";
     case EMFILE:
     case ENFILE: return "The broker has no free file descriptor.";
     default: return "The broker is short of memory.";
@@ -89,7 +88,10 @@ void log_storage_cause(const struct log *log, int error, bool below_reserve,
     struct log_dir *dir = log->home->dir;
     const char *call = NULL;
     int failure = log_dir_failure(dir, &call);
-    if (below_reserve) {
+    if (failure == 0 && log_offline(log)) {
+        snprintf(text, LOG_CAUSE_BYTES,
+                 "Another program deleted the partition's files on the broker.");
+    } else if (below_reserve) {
         snprintf(text, LOG_CAUSE_BYTES,
                  "The broker's disk has %lld bytes free. Produce requests need more than %lld "
                  "(log.dir.free.bytes.min).",
@@ -113,6 +115,8 @@ bool log_dir_give_up(struct log_dir *dir, int error) {
 bool log_dir_offline(const struct log_dir *dir) {
     return atomic_load_explicit(&dir->offline, memory_order_acquire);
 }
+
+uint64_t log_dir_lost_logs(const struct log_dir *dir) { return atomic_load(&dir->lost_logs); }
 
 int log_dir_failure(const struct log_dir *dir, const char **call) {
     int error = atomic_load(&dir->failure);
@@ -148,20 +152,33 @@ bool log_dir_check_present(struct log_dir *dir) {
     return false;
 }
 
-/* Checks the open segments with unflushed bytes: without acks=all they may not be flushed soon,
- * and an append to an unlinked file reports no error. */
-static void log_dir_check_segments(struct log_dir *dir) {
+/* Returns the open segments with unflushed bytes, pinned. */
+static struct segment **log_dir_dirty_segments(struct log_dir *dir, uint32_t *count) {
+    *count = 0;
     lock_acquire(&dir->files_lock);
-    struct segment *first = dir->clock, *s = first;
-    bool unlinked = false;
-    if (first != NULL) {
-        do {
-            unlinked = unlinked || (atomic_load(&s->dirty) && segment_is_unlinked_locked(s));
-            s = s->clock_next;
-        } while (s != first);
+    struct segment **found =
+        dir->open_count > 0 ? malloc(dir->open_count * sizeof *found) : NULL;
+    struct segment *s = dir->clock;
+    for (uint32_t i = 0; found != NULL && i < dir->open_count; i++, s = s->clock_next) {
+        if (!atomic_load(&s->dirty) || !segment_try_retain(s)) continue;
+        atomic_fetch_add(&s->pins, 1);
+        found[(*count)++] = s;
     }
     lock_release(&dir->files_lock);
-    if (unlinked) log_dir_fail(dir, ENOENT, LOG_DIR_FILE_DELETED);
+    return found;
+}
+
+/* Without acks=all, appended bytes may not be flushed soon, and an append to an unlinked file
+ * reports no error. Calls the file system without a lock: it may be slow. */
+static void log_dir_check_segments(struct log_dir *dir) {
+    uint32_t count;
+    struct segment **dirty = log_dir_dirty_segments(dir, &count);
+    for (uint32_t i = 0; i < count; i++) {
+        if (segment_is_unlinked(dirty[i])) segment_home_lose(dirty[i]->home);
+        segment_unpin(dirty[i]);
+        segment_release(dirty[i]);
+    }
+    free(dirty);
 }
 
 void log_dir_set_disk(struct log_dir *dir, const struct disk *disk) {

@@ -50,16 +50,21 @@ static void log_flush_collect(struct log *log, struct log_flush_set *set) {
     log_view_unlock(log);
 }
 
+int log_flush_file(struct log_dir *dir, const char *path) {
+    int fd = log_dir_open(dir, path, O_RDONLY);
+    if (fd < 0) return -errno;
+    int result = log_dir_disk(dir)->fdatasync(fd) == 0 ? 0 : -errno;
+    close(fd);
+    /* For any error: the unsynced pages may be gone. */
+    if (result != 0) log_dir_fail(dir, -result, "fdatasync");
+    return result == 0 ? 0 : LOG_E_IO;
+}
+
 int log_flush_index(struct segment *s, const char *extension) {
     char path[SEGMENT_PATH_BYTES];
     segment_path(s, extension, path);
-    int fd = log_dir_open(s->home->dir, path, O_RDONLY);
-    if (fd < 0) return errno == ENOENT ? 0 : -errno;
-    int result = log_dir_disk(s->home->dir)->fdatasync(fd) == 0 ? 0 : -errno;
-    close(fd);
-    /* For any error: the unsynced pages may be gone. */
-    if (result != 0) log_dir_fail(s->home->dir, -result, "fdatasync");
-    return result == 0 ? 0 : LOG_E_IO;
+    int result = log_flush_file(s->home->dir, path);
+    return result == -ENOENT ? 0 : result;
 }
 
 /* For a sealed segment: first writes entries that are missing because the roll had no space or
@@ -109,7 +114,7 @@ static int log_flush_segment(struct log *log, struct segment *s) {
     }
     if (result == 0 && segment_is_unlinked(s)) {
         result = -ENOENT;
-        log_dir_fail(s->home->dir, ENOENT, LOG_DIR_FILE_DELETED);
+        log_lose_files(log);
     }
     meter_record_shared(&s->home->dir->flush_ns, METER_NS_FIRST,
                         (uint64_t)(log_dir_now_ns() - began_ns));
@@ -150,6 +155,11 @@ void log_flush_publish(struct log *log, int64_t target, uint64_t truncations) {
     if (moved && limits) log_replicas_look(log);
 }
 
+void log_lose_files(struct log *log) {
+    if (log_dir_check_present(log->home->dir) && !atomic_load(&log->deleted))
+        segment_home_lose(log->home);
+}
+
 void log_check_linked(struct log *log) {
     log_view_lock(log);
     uint32_t count = log->view.segment_count;
@@ -158,7 +168,7 @@ void log_check_linked(struct log *log) {
     log_view_unlock(log);
     if (s == NULL) return;
     if (segment_pin(s, false) == 0) {
-        if (segment_is_unlinked(s)) log_dir_fail(log->home->dir, ENOENT, LOG_DIR_FILE_DELETED);
+        if (segment_is_unlinked(s)) log_lose_files(log);
         segment_unpin(s);
     }
     segment_release(s);
@@ -210,19 +220,19 @@ int log_flush(struct log *log) {
     struct log_dir *dir = log->home->dir;
     struct log_flush_set set;
     int result = 0;
-    bool held = false, offline = log_dir_offline(dir);
     log_dir_check_present(dir);
+    bool held = false, offline = log_offline(log);
     lock_acquire(&log->flush.lock);
     if (!offline && !atomic_load(&log->deleted)) result = log_flush_due_indexes(log);
     do {
-        if (log_dir_offline(dir)) result = LOG_E_OFFLINE;
+        if (log_offline(log)) result = LOG_E_OFFLINE;
         if (atomic_load(&log->deleted)) break;
         log_flush_collect(log, &set);
         int64_t flushed = atomic_load(&log->ends.flushed);
         for (uint32_t i = 0; i < set.count; i++) {
             struct segment *s = set.segments[i];
-            /* The snapshot at the segment's start: batches that it was built from may be
-             * deleted. */
+            /* The snapshot at the segment's start. Without it, a start reads the batches since an
+             * older one, which retention keeps until a newer one is on disk. */
             if (result == 0 && s->base_offset >= flushed) result = log_flush_index(s, "snapshot");
             if (result == 0) result = log_flush_aborted(log, s, flushed, &held);
             if (result == 0) result = log_flush_segment(log, s);
@@ -243,6 +253,7 @@ int log_flush(struct log *log) {
     lock_release(&dir->files_lock);
     if (deleted) return LOG_E_DELETED;
     if (result == 0) return 0;
-    if (log_dir_offline(dir)) return offline ? LOG_E_OFFLINE : LOG_E_IO;
+    if (result == -ENOENT) log_lose_files(log);
+    if (log_offline(log)) return offline ? LOG_E_OFFLINE : LOG_E_IO;
     return log_is_error(result) ? result : log_dir_error(dir, -result, "flush");
 }

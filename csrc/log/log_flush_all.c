@@ -17,7 +17,7 @@ struct log_flushing {
 };
 
 static bool log_flushing_due(struct log *log) {
-    return !atomic_load(&log->deleted) &&
+    return !atomic_load(&log->deleted) && !log_offline(log) &&
            (atomic_load(&log->ends.end_offset) > atomic_load(&log->ends.flushed) ||
             log_marked(&log->flush.files_marks) || log_marked(&log->flush.epochs_marks) ||
             atomic_load(&log->flush.indexes_due));
@@ -77,7 +77,7 @@ static int log_flushing_sync(struct log_dir *dir, struct log_flushing *list, uin
     if (result == 0 && log_dir_offline(dir)) result = LOG_E_OFFLINE;
     if (result != 0) return result;
     for (uint32_t i = 0; i < count; i++) {
-        if (!list[i].noted) continue;
+        if (!list[i].noted || log_offline(list[i].log)) continue;
         assert(list[i].target >= 0);
         atomic_store(&list[i].log->flush.files_marks.synced, list[i].files);
         atomic_store(&list[i].log->flush.epochs_marks.synced, list[i].epochs);
@@ -95,10 +95,10 @@ int log_dir_flush(struct log_dir *dir) {
     if (count >= LOG_FLUSH_SYNCFS_MIN && dir->syncfs_silent == NULL)
         result = log_flushing_sync(dir, list, count);
     for (uint32_t i = 0; i < count && result == 0; i++) {
-        if (!list[i].noted) result = log_flush(list[i].log);
+        if (!list[i].noted || log_offline(list[i].log)) result = log_flush(list[i].log);
         if (result == LOG_E_DELETED) result = 0;
-        /* A shortage of one log does not affect the others. */
-        if (!log_is_short(result)) continue;
+        /* A shortage or the lost files of one log do not affect the others. */
+        if (!log_is_short(result) && (result == 0 || log_dir_offline(dir))) continue;
         refused = result;
         result = 0;
     }
@@ -113,7 +113,8 @@ int log_dir_settle(struct log_dir *dir) {
     if (list == NULL) return LOG_E_MEMORY;
     for (uint32_t i = 0; i < count; i++) {
         int closed = log_close_files(list[i].log);
-        if (closed != 0 && closed != LOG_E_DELETED) result = closed;
+        bool lost = log_offline(list[i].log) && !log_dir_offline(dir);
+        if (closed != 0 && closed != LOG_E_DELETED && !lost) result = closed;
     }
     log_flushing_free(list, count);
     int flushed = log_dir_flush(dir);

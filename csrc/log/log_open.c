@@ -105,23 +105,75 @@ void log_drop_segments(struct log *log, uint32_t from, uint32_t count, int64_t d
 
 /* ---- derived state ---- */
 
-int log_load_epochs(struct log *log) {
+/* Adds the epochs of a segment's batches below `upto`. */
+static int log_collect_epochs(struct log *log, struct segment *s, int64_t upto,
+                              struct epochs *epochs) LOG_APPENDING(log) {
+    struct segment_scan scan;
+    struct batch_header h;
+    if (atomic_load(&s->bytes) == 0 || s->base_offset >= upto) return 0;
+    int result = segment_pin(s, false);
+    if (result != 0) return log_storage_error(log, result, "open");
+    segment_scan_begin(&scan, s, 0, atomic_load(&s->bytes), false);
+    while ((result = segment_scan_peek(&scan, &h)) == 1 && h.base_offset < upto) {
+        if (h.leader_epoch > epochs_last(epochs) &&
+            epochs_assign(epochs, h.leader_epoch, h.base_offset) < 0)
+            break;
+        segment_scan_skip(&scan, &h);
+    }
+    segment_unpin(s);
+    if (result == 1) return h.base_offset < upto ? LOG_E_MEMORY : 0;
+    /* Damaged bytes contain no epoch. */
+    return result == LOG_E_CORRUPT ? 0 : result;
+}
+
+/* Reads the epochs from the headers of all batches below `upto`, because their file is missing
+ * or damaged. */
+static int log_rebuild_epochs(struct log *log, int64_t upto, struct epochs *epochs)
+    LOG_APPENDING(log) {
+    int result = 0;
+    for (uint32_t i = 0; i < log->view.segment_count && result == 0; i++)
+        result = log_collect_epochs(log, log->view.segments[i], upto, epochs);
+    if (result != 0) {
+        epochs_free(epochs);
+        return result;
+    }
+    epochs_truncate_start(epochs, atomic_load(&log->ends.start_offset));
+    if (epochs->count > 0) log_mark(&log->flush.epochs_marks);
+    return 0;
+}
+
+/* Renames a file that cannot be parsed, so that an operator can examine it. */
+static int log_set_epochs_aside(struct log *log, const char *path, size_t bytes) {
+    char aside[SEGMENT_PATH_BYTES + 16];
+    snprintf(aside, sizeof aside, "%s.damaged", path);
+    int result = log_dir_rename(log->home->dir, path, aside);
+    if (result != 0 && !log_is_short(result)) return log_storage_error(log, result, "rename");
+    log_damage_note_epochs(log->home, (int64_t)bytes);
+    return 0;
+}
+
+int log_load_epochs(struct log *log) { return log_load_epochs_upto(log, INT64_MAX); }
+
+int log_load_epochs_upto(struct log *log, int64_t upto) {
     if (log->append.epochs_loaded) return 0;
     char path[SEGMENT_PATH_BYTES];
-    uint8_t *text;
-    size_t len;
+    uint8_t *text = NULL;
+    size_t len = 0;
     struct epochs epochs = {NULL, 0, 0};
     log_path(log, "leader-epoch-checkpoint", path);
     int result = log_dir_read_file(log->home->dir, path, EPOCHS_TEXT_BYTES_MAX, &text, &len);
     /* The file exists but cannot be read. */
     if (result != 0 && result != -ENOENT && result != LOG_E_CORRUPT)
         return log_storage_error(log, result, "open");
-    if (result == 0) {
-        /* Ignore a file that does not parse: batches contain their epochs. */
-        result = epochs_decode(&epochs, (const char *)text, len);
-        free(text);
-        if (result != 0) epochs_free(&epochs);
-        if (log_is_short(result)) return log_storage_error(log, result, "open");
+    bool missing = result == -ENOENT;
+    if (result == 0) result = epochs_decode(&epochs, (const char *)text, len);
+    free(text);
+    if (result != 0) epochs_free(&epochs);
+    if (log_is_short(result)) return log_storage_error(log, result, "open");
+    if (result != 0) {
+        int aside = missing ? 0 : log_set_epochs_aside(log, path, len);
+        result = aside != 0 ? aside : log_rebuild_epochs(log, upto, &epochs);
+        if (result != 0) return result;
     }
     epochs_truncate_end(&epochs, atomic_load(&log->ends.end_offset) + (log->append.clean ? 1 : 0));
     if (log->append.clean && log->append.last_epoch > epochs_last(&epochs)) {
@@ -180,9 +232,18 @@ int log_write_snapshot(struct log *log, int64_t offset) {
 
 /* ---- the writable end ---- */
 
+static bool log_folder_is_missing(struct log *log) {
+    char name[SEGMENT_PATH_BYTES];
+    log_path(log, ".", name);
+    return faccessat(log->home->dir->fd, name, F_OK, 0) != 0 && errno == ENOENT;
+}
+
 int log_storage_error(struct log *log, int result, const char *call) {
     if (log_is_error(result)) return result; /* already a log_error */
-    if (result == -ENOENT) return LOG_E_CORRUPT;
+    if (result == -ENOENT) {
+        if (log_folder_is_missing(log)) log_lose_files(log);
+        return log_offline(log) ? LOG_E_IO : LOG_E_CORRUPT;
+    }
     return log_dir_error(log->home->dir, -result, call);
 }
 
@@ -234,9 +295,7 @@ int log_create_last(struct log *log, int64_t base_offset, int64_t now_ms, struct
     if (result == 0 || result == -ENOENT) result = segment_pin(s, true);
     if (result != 0) {
         segment_release(s);
-        if (result != -ENOENT) return log_storage_error(log, result, "open");
-        log_dir_fail(log->home->dir, ENOENT, LOG_DIR_PARTITION_DELETED);
-        return LOG_E_IO;
+        return log_storage_error(log, result, "open");
     }
     segment_index_reset(s);
     assert(atomic_load(&s->bytes) == 0);
@@ -533,7 +592,7 @@ static int log_close_indexes(struct segment *s) {
 int log_close_files(struct log *log) {
     int result = 0, pinned;
     if (atomic_load(&log->deleted)) return LOG_E_DELETED;
-    if (log_dir_offline(log->home->dir)) return LOG_E_OFFLINE;
+    if (log_offline(log)) return LOG_E_OFFLINE;
     log_lock_quiet(log);
     if (log->append.writable) {
         struct segment *s = log->view.segments[log->view.segment_count - 1];

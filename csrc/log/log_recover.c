@@ -344,7 +344,7 @@ static int log_recover_state(struct log *log, const struct log_listing *listing,
         log->append.epochs_loaded = false;
         log_view_changed(log);
         *end = begin;
-        if ((result = log_load_epochs(log)) != 0) break;
+        if ((result = log_load_epochs_upto(log, known->checkpoint->recovery_point)) != 0) break;
         known->snapshot = log_load_snapshot(
             log, &listing->snapshots, log_snapshot_bound(&listing->segments, known->checkpoint));
         if (known->snapshot < -1) return (int)known->snapshot;
@@ -416,6 +416,10 @@ int log_recover(struct log *log, const struct log_checkpoint *given, int64_t now
         log->append.snapshot_offset = -1;
         end = start;
     }
+    /* Everything below the recovery point was on disk: another program removed the segments. An
+     * empty log must not serve in place of them. */
+    if (result == 0 && listing.segments.count == 0 && checkpoint.recovery_point > end)
+        result = LOG_E_CORRUPT;
     log_list_free(&listing);
     if (result != 0) return log_storage_error(log, result, "recover");
     assert(end >= start);

@@ -23,9 +23,14 @@ int32_t log_leader_epoch(const struct log *log) { return atomic_load(&log->role.
 
 int32_t log_in_sync_count(const struct log *log) { return atomic_load(&log->role.in_sync_count); }
 
+bool log_offline(const struct log *log) {
+    return log_dir_offline(log->home->dir) ||
+           atomic_load_explicit(&log->home->lost, memory_order_acquire);
+}
+
 int log_failed(const struct log *log) {
     if (atomic_load(&log->deleted)) return LOG_E_DELETED;
-    if (log_dir_offline(log->home->dir)) return LOG_E_OFFLINE;
+    if (log_offline(log)) return LOG_E_OFFLINE;
     return atomic_load(&log->role.leader) ? 0 : LOG_E_NOT_LEADER;
 }
 

@@ -72,6 +72,8 @@ struct log_dir {
     _Atomic bool crowded, full;
     _Atomic int failure;
     _Atomic(const char *) failed_call;
+    _Atomic uint64_t lost_logs; /* so far; see segment_home.lost */
+    _Atomic bool losses_due;    /* waiters of lost logs are not notified yet */
     _Atomic uint64_t shortages; /* so far */
     _Atomic int short_error;    /* errno of the last one */
     struct lock logs_lock;
@@ -330,6 +332,8 @@ static inline void log_ends_check(const struct log *log) REQUIRES(log->view.lock
 /* Records damage found by a recovery or a read, for log_dir_take_damages. Any lock may be held. */
 void log_damage_note(struct segment *s, enum log_damage_kind kind, enum log_damage_why why,
                      int64_t offset, int64_t position, int64_t bytes);
+/* Records that the file of leader epochs, of `bytes` bytes, could not be parsed. */
+void log_damage_note_epochs(struct segment_home *home, int64_t bytes);
 /* Returns why no valid batch begins at `position`, where one at or above `next` was expected.
  * Pinned. */
 enum log_damage_why log_damage_look(struct segment *s, int64_t position, int64_t end, int64_t next);
@@ -352,10 +356,8 @@ static inline const struct disk *log_dir_disk(struct log_dir *dir) {
     return atomic_load_explicit(&dir->disk, memory_order_relaxed);
 }
 void log_dir_fail(struct log_dir *dir, int error, const char *call);
-/* The failing call in log_dir_failure if another program removed the files. */
+/* The failing call in log_dir_failure if another program removed the directory. */
 #define LOG_DIR_GONE "the directory was deleted, renamed or covered by another mount"
-#define LOG_DIR_PARTITION_DELETED "a partition's directory was deleted while in use"
-#define LOG_DIR_FILE_DELETED "a segment file was deleted while in use"
 /* Takes the directory offline if its path no longer leads to the open directory, because another
  * program deleted or renamed it or mounted over it. Returns false if it is offline. */
 bool log_dir_check_present(struct log_dir *dir);
@@ -396,14 +398,19 @@ void log_dir_job_end(struct log_dir *dir);
 static inline bool log_is_error(int result) { /* a log_error, not -errno */
     return result <= LOG_E_IO && result >= LOG_E_NOT_REPLICA;
 }
-/* Takes the directory offline if another program unlinked the log's last segment file. */
+/* Takes the log offline if another program unlinked its last segment's file. */
 void log_check_linked(struct log *log);
+/* Files of the log are missing: takes it offline, or the directory if that is missing too. */
+void log_lose_files(struct log *log);
 bool log_is_short(int result); /* -errno or a log_error: out of space, memory or descriptors */
 /* Keeps the recovery point at `offset` while a shortage prevents writing a small file. Nothing
  * is lost: a start from this offset rebuilds the file. */
 void log_hold_point(struct log *log, int64_t offset);
 void log_flush_publish(struct log *log, int64_t target, uint64_t truncations);
-int log_flush_index(struct segment *s, const char *extension); /* 0 or -errno */
+/* Sync a file: by its path below the directory, or a segment's. Return 0, -errno or LOG_E_IO;
+ * _index returns 0 if the file is missing, because a start can rebuild it. */
+int log_flush_file(struct log_dir *dir, const char *path);
+int log_flush_index(struct segment *s, const char *extension);
 
 /* log_wait.c */
 void log_wait_wake_some(struct log *log, enum log_wait_for kind, int64_t end);
@@ -427,7 +434,10 @@ void log_path(struct log *log, const char *file, char path[SEGMENT_PATH_BYTES]);
 int log_make_writable(struct log *log, int64_t now_ms)
     LOG_APPENDING(log); /* opens the last segment for appends */
 int log_load_producers(struct log *log, int64_t now_ms) LOG_APPENDING(log);
+/* Reads the epochs from their file. If it is missing or damaged, reads them from the batches;
+ * _upto: from those below an offset, because the caller walks the others. */
 int log_load_epochs(struct log *log) LOG_APPENDING(log);
+int log_load_epochs_upto(struct log *log, int64_t upto) LOG_APPENDING(log);
 /* Takes append.lock for a copy. `sync`: the file is on disk when it returns 0; otherwise *made
  * is the value that a later sync covers. */
 int log_write_epochs(struct log *log, bool sync, uint32_t *made) REQUIRES(log->flush.lock);

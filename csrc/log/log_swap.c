@@ -84,7 +84,10 @@ static int swap_locked(struct log *log, struct segment **sources, uint32_t count
     result = rename_segment(fresh, "log.swap", "log");
     if (result != 0) {
         /* The old files have lost their names: only a start can complete the swap. */
-        log_dir_fail(log->home->dir, -result, "rename");
+        if (result == -ENOENT)
+            log_lose_files(log);
+        else
+            log_dir_fail(log->home->dir, -result, "rename");
         return LOG_E_IO;
     }
     lock_acquire(&log->home->dir->files_lock);
@@ -115,7 +118,7 @@ int log_swap(struct log *log, struct segment **sources, uint32_t count, struct s
     log_lock_quiet(log);
     if (atomic_load(&log->deleted))
         result = LOG_E_DELETED;
-    else if (log_dir_offline(log->home->dir))
+    else if (log_offline(log))
         result = LOG_E_OFFLINE;
     else if (log->view.truncations != truncations)
         result = LOG_E_WOULD_BLOCK;

@@ -101,12 +101,52 @@ static void log_raise_start(struct log *log, int64_t offset) LOG_APPENDING(log) 
     log_view_changed(log);
 }
 
-static int log_drop_front(struct log *log, bool by_settings, int64_t now_ms) {
+/* Syncs the producers' state at `offset`. Returns 0, -ENOENT without a file, or an error. */
+static int log_flush_snapshot(struct log *log, int64_t offset) LOG_APPENDING(log) {
+    char file[64], path[SEGMENT_PATH_BYTES];
+    snprintf(file, sizeof file, "%020lld.snapshot", (long long)offset);
+    log_path(log, file, path);
+    int result = log_flush_file(log->home->dir, path);
+    return result == 0 || result == -ENOENT ? result : log_storage_error(log, result, "fdatasync");
+}
+
+/* Before the batches below `base` are deleted: a snapshot at or after it is all that remains of
+ * their producers' state. Returns 0, an error, or LOG_E_WOULD_BLOCK if none is on disk, because
+ * there was no space when the segment at `base` was created. */
+static int log_check_producers(struct log *log, int64_t base, int64_t now_ms) LOG_APPENDING(log) {
+    int result = log_flush_snapshot(log, base);
+    if (result != -ENOENT) return result;
+    if ((result = log_load_producers(log, now_ms)) != 0) return result;
+    int64_t newest = log->append.snapshot_offset;
+    if (log->append.producers.count == 0) return 0;
+    /* A start uses a snapshot up to the recovery point only. */
+    if (newest > base && newest <= log_recovery_point(log))
+        result = log_flush_snapshot(log, newest);
+    else
+        result = -ENOENT;
+    return result == -ENOENT ? LOG_E_WOULD_BLOCK : result;
+}
+
+/* Writes the producers' state at the log's end to disk, with all batches before it. */
+static int log_secure_producers(struct log *log, int64_t now_ms) {
+    log_append_lock(log);
+    int result = atomic_load(&log->deleted) ? LOG_E_DELETED : log_load_producers(log, now_ms);
+    if (result == 0) {
+        log->append.snapshot_offset = -1; /* The file may be missing: write it again. */
+        result = log_write_snapshot(log, atomic_load(&log->ends.end_offset));
+        if (result != 0) result = log_storage_error(log, result, "write");
+    }
+    if (result == 0) log_mark(&log->flush.files_marks);
+    log_append_unlock(log);
+    return result != 0 ? result : log_flush(log);
+}
+
+static int log_drop_secured(struct log *log, bool by_settings, int64_t now_ms) {
     int result = 0;
     log_append_lock(log);
     if (atomic_load(&log->deleted))
         result = LOG_E_DELETED;
-    else if (log_dir_offline(log->home->dir))
+    else if (log_offline(log))
         result = LOG_E_OFFLINE;
     uint32_t count = result == 0 ? log_retention_count(log, by_settings, now_ms) : 0;
     /* On a read-only file system the old files would keep their names. */
@@ -124,11 +164,8 @@ static int log_drop_front(struct log *log, bool by_settings, int64_t now_ms) {
             result = 0;
         }
     }
-    /* The producers' state is all that remains of these batches: sync it before deleting them. */
-    if (result == 0 && count > 0 && count < log->view.segment_count &&
-        log->view.segments[count]->base_offset >= atomic_load(&log->ends.flushed) &&
-        (result = log_flush_index(log->view.segments[count], "snapshot")) != 0)
-        result = log_storage_error(log, result, "fdatasync");
+    if (result == 0 && count > 0)
+        result = log_check_producers(log, log->view.segments[count]->base_offset, now_ms);
     if (result == 0 && count > 0) {
         /* Move the start first: a reader that does not find the file then finds its offset out
          * of range. */
@@ -140,6 +177,14 @@ static int log_drop_front(struct log *log, bool by_settings, int64_t now_ms) {
     }
     log_append_unlock(log);
     return result;
+}
+
+static int log_drop_front(struct log *log, bool by_settings, int64_t now_ms) {
+    int result = log_drop_secured(log, by_settings, now_ms);
+    if (result != LOG_E_WOULD_BLOCK) return result;
+    result = log_secure_producers(log, now_ms);
+    if (result == 0) result = log_drop_secured(log, by_settings, now_ms);
+    return result == LOG_E_WOULD_BLOCK ? 0 : result;
 }
 
 int log_apply_retention(struct log *log, int64_t now_ms) {
@@ -281,12 +326,12 @@ static int log_cut_segments(struct log *log, uint32_t keep, int64_t offset, int6
     /* Remove from the end, and sync before anything is appended: after a power loss, a start
      * must not find old segments after new records. */
     bool dropped = log->view.segment_count > keep;
-    while (log->view.segment_count > keep && !log_dir_offline(log->home->dir)) {
+    while (log->view.segment_count > keep && !log_offline(log)) {
         *end = log->view.segments[log->view.segment_count - 1]->base_offset;
         log_drop_segments(log, log->view.segment_count - 1, 1, 0);
     }
     assert(keep <= log->view.segment_count);
-    if (log_dir_offline(log->home->dir)) return LOG_E_OFFLINE;
+    if (log_offline(log)) return LOG_E_OFFLINE;
     char name[SEGMENT_PATH_BYTES];
     log_path(log, ".", name);
     int result = dropped ? log_dir_sync(log->home->dir, name) : 0;

@@ -49,6 +49,14 @@ void segment_home_release(struct segment_home *home) {
     free(home);
 }
 
+void segment_home_lose(struct segment_home *home) {
+    struct log_dir *dir = home->dir;
+    if (atomic_exchange(&home->lost, true)) return;
+    atomic_fetch_add(&dir->lost_logs, 1);
+    atomic_store(&dir->losses_due, true);
+    flusher_wake(dir);
+}
+
 /* The segment is not shared yet, so no lock is needed. */
 struct segment *segment_new(struct segment_home *home, int64_t base_offset, int64_t bytes,
                             int64_t largest_timestamp) NO_THREAD_SAFETY_ANALYSIS {
@@ -110,6 +118,15 @@ static void segment_free(struct segment *s) NO_THREAD_SAFETY_ANALYSIS {
     lock_destroy(&s->index_lock);
     segment_home_release(s->home);
     free(s);
+}
+
+bool segment_try_retain(struct segment *s) {
+    uint32_t before = atomic_load_explicit(&s->references, memory_order_relaxed);
+    while (before > 0)
+        if (atomic_compare_exchange_weak_explicit(&s->references, &before, before + 1,
+                                                  memory_order_acq_rel, memory_order_relaxed))
+            return true;
+    return false;
 }
 
 void segment_release(struct segment *s) {
@@ -204,7 +221,12 @@ static int segment_open_locked(struct segment *s, bool create) REQUIRES(s->home-
     /* The existing file may also belong to a branch: unlink it instead of truncating it. */
     if (create) log_dir_disk(dir)->unlinkat(dir->fd, path, 0);
     int fd = log_dir_open_locked(dir, path, O_RDWR | (create ? O_CREAT | O_TRUNC : 0));
-    if (fd < 0) return -errno;
+    if (fd < 0) {
+        int error = errno;
+        /* This code renames and removes files only after it has set one of the two flags. */
+        if (error == ENOENT && !s->home->deleted) segment_home_lose(s->home);
+        return -error;
+    }
     s->fd = fd;
     if (dir->clock == NULL) {
         dir->clock = s->clock_next = s->clock_prev = s;
@@ -344,20 +366,13 @@ bool segment_is_shared(const struct segment *s) {
     return fstat(s->fd, &st) == 0 && st.st_nlink > 1;
 }
 
-bool segment_is_unlinked_locked(const struct segment *s) {
-    struct stat st;
-    assert(s->fd >= 0);
-    if (s->removed || s->home->deleted) return false;
-    return fstat(s->fd, &st) == 0 && st.st_nlink == 0;
-}
-
 bool segment_is_unlinked(struct segment *s) {
     struct stat st;
     assert(atomic_load(&s->pins) > 0);
     if (fstat(s->fd, &st) != 0 || st.st_nlink > 0) return false;
     /* Retention and deletion mark the segment before they unlink its file. */
     lock_acquire(&s->home->dir->files_lock);
-    bool unlinked = segment_is_unlinked_locked(s);
+    bool unlinked = !s->removed && !s->home->deleted;
     lock_release(&s->home->dir->files_lock);
     return unlinked;
 }

@@ -32,10 +32,13 @@ struct segment_home {
     struct log_dir *dir;
     char *name; /* directory below the log directory; a deletion changes it, under files_lock */
     bool deleted; /* the log was deleted: its files are unlinked later (files_lock) */
+    _Atomic bool lost; /* another program removed files: the log is offline until it is reopened */
 };
 struct segment_home *segment_home_new(struct log_dir *dir, const char *name);
 void segment_home_retain(struct segment_home *home);
 void segment_home_release(struct segment_home *home);
+/* Takes the log offline because another program removed its files. files_lock may be held. */
+void segment_home_lose(struct segment_home *home);
 
 /* Entries of the writable segment that are not in its index files yet. */
 struct segment_tail {
@@ -117,6 +120,9 @@ static inline void segment_largest_publish(struct segment *s, struct segment_lar
 struct segment *segment_new(struct segment_home *home, int64_t base_offset, int64_t bytes,
                             int64_t largest_timestamp);
 void segment_retain(struct segment *s);
+/* For a segment found in the directory's clock, under files_lock. Returns false if its last
+ * reference is gone. */
+bool segment_try_retain(struct segment *s);
 void segment_release(struct segment *s);
 
 /* "<home>/<base>.<extension>" below the log directory. */
@@ -151,9 +157,8 @@ void segment_preallocate(struct segment *s, int64_t limit, bool whole);
 /* A file with a second name also belongs to a branch: it is never written or cut in place. */
 bool segment_is_shared(const struct segment *s); /* pinned */
 /* Returns true if another program unlinked the segment's file. Appends to such a file are lost
- * when the last descriptor closes. Pinned, or with files_lock (the _locked form). */
+ * when the last descriptor closes. Pinned; takes files_lock if the file is unlinked. */
 bool segment_is_unlinked(struct segment *s);
-bool segment_is_unlinked_locked(const struct segment *s);
 /* Cuts the file to `bytes` and syncs it. Copies a shared file up to that position first, and
  * unlinks its indexes. Returns 0 or -errno. Pinned. */
 int segment_cut(struct segment *s, int64_t bytes);

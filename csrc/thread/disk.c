@@ -140,7 +140,6 @@ bool disk_is_short(int error) {
     case ENOSPC:
     case EDQUOT:
     case EFBIG:
-    case EROFS:
     case EMFILE:
     case ENFILE:
     case ENOMEM:

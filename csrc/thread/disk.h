@@ -39,8 +39,10 @@ const struct disk *disk_of(enum disk_kind kind);
 const char *disk_syncfs_silent(int fd);
 
 /* Returns true if an errno means a shortage, not a disk failure: no space, descriptors or
- * memory, or a file system mounted read-only. The call is rejected or retried until the shortage
- * ends. Do not use it for syncs: data that a sync could not write is lost, whatever the errno. */
+ * memory. The call is rejected or retried until the shortage ends. A read-only file system is a
+ * failure: the kernel remounts a disk this way after errors, and a leader that rejects every
+ * append must lose its leadership. Do not use it for syncs: data that a sync could not write is
+ * lost, whatever the errno. */
 bool disk_is_short(int error);
 
 #endif

@@ -11,16 +11,16 @@ from pylog._native cimport csrc
 from pylog._native.log_dir cimport LogDir
 
 # In the order of log_damage_kind and log_damage_why.
-KINDS = ("cut", "dropped", "kept")
+KINDS = ("cut", "dropped", "kept", "epochs")
 REASONS = ("a batch that is cut short", "zeros", "bytes that are no batch",
            "a batch with a wrong CRC", "offsets that fall", "offsets missing behind it",
-           "it follows a cut", "records that cannot be inflated")
+           "it follows a cut", "records that cannot be inflated", "not the text of a checkpoint")
 
 Damage = namedtuple("Damage", (
     "partition", "segment", "offset", "position", "bytes", "kind", "reason"))
 Damage.__doc__ = """One place. partition: its directory's name; segment: a base offset; offset: of
 the first record that is missing; kind: cut (a log's end), dropped (a segment behind a cut), kept
-(amid good batches)."""
+(amid good batches), epochs (the partition's leader-epoch-checkpoint; its bytes)."""
 
 
 def take(LogDir directory not None) -> list:

@@ -310,6 +310,12 @@ cdef class Log:
         return csrc.log_size_bytes(self.ptr)
 
     @property
+    def offline(self) -> bool:
+        """True if its directory failed, or if another program removed its files."""
+        self.use()
+        return csrc.log_offline(self.ptr)
+
+    @property
     def failed(self) -> int:
         """0, or the log_error that prevents it from leading."""
         self.use()

@@ -78,6 +78,11 @@ cdef class LogDir:
     def offline(self) -> bool:
         return csrc.log_dir_offline(self.dir)
 
+    @property
+    def lost_logs(self) -> int:
+        """Number of logs that went offline so far because another program removed their files."""
+        return csrc.log_dir_lost_logs(self.dir)
+
     def fail(self, int error) -> bool:
         """Report errno `error` of a file outside the logs. Return True if the directory is now
         offline, False for a shortage such as a full disk.

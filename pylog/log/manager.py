@@ -44,8 +44,10 @@ class LogManager:
         self.stopped: frozenset[int] = frozenset()
         self._settings = settings
         self._now_ms = now_ms
-        self._offline = set()  # (name, index) of partitions in failed directories
+        self._offline = set()  # (name, index) of partitions that this node cannot serve
+        self._without_files = set()  # those of them whose directory works
         self._lost = []  # those that take_failed() has not returned yet
+        self._lost_logs = {}  # directory number -> LogDir.lost_logs at the last take_failed()
         self._unopened = {}  # (name, index) -> arguments of partitions to open later
         self._topics = {}  # name -> (topic id, [Log or None]: modified in place, overrides)
         self._place_of = {}  # Log -> directory number, if it is not 0
@@ -111,6 +113,9 @@ class LogManager:
                         self._lose(name, index)
                         continue
                     if place is None and checkpoint is not None and checkpoint.recovery_point:
+                        if partitions.must_have_files(checkpoint, role, config):
+                            self._lose_files(name, index, "its directory is missing")
+                            continue
                         checkpoint = partitions.without_files(checkpoint)
                         anew.append(((topic_id, index), checkpoint))
                     plan.append((logs, name, topic_id, index, role, config, place, checkpoint))
@@ -275,6 +280,10 @@ class LogManager:
         entries, now_ms = [], self._now_ms()
         for name, topic_id, index, partition_log in self._all():
             place = self._place_of.get(partition_log, 0)
+            if self.disks.online(place) and partition_log.offline:
+                # The next start must not trust an older checkpoint of a clean stop.
+                entries.append((place, ((topic_id, index), partitions.flushed(partition_log))))
+                continue
             if self.is_offline(name, index) or not self.disks.online(place):
                 continue
             try:
@@ -325,31 +334,65 @@ class LogManager:
             topic_branches.discard(parts)
 
     def is_offline(self, name: str, index: int) -> bool:
-        """Return True if the partition was in a failed directory at the last take_failed()."""
+        """Return True if the partition was in a failed directory, or had lost its files, at the
+        last take_failed().
+        """
         return (name, index) in self._offline
+
+    def lacks_files(self, name: str, index: int) -> bool:
+        """Return True if the partition is offline although its directory works."""
+        return (name, index) in self._without_files
 
     def any_offline(self, name: str) -> bool:
         return any(topic == name for topic, _ in list(self._offline))
 
     @property
     def offline(self) -> list:
-        """Return (name, index) of partitions in failed directories, as of the last take_failed().
-        """
+        """Return (name, index) of offline partitions, as of the last take_failed()."""
         return list(self._offline)
 
     def take_failed(self) -> list:
-        """Return (name, index) of partitions whose directories failed since the last call."""
-        failed = set(self.disks.newly_failed())
-        for name, _, index, partition_log in self._all() if failed else ():
-            if self._place_of.get(partition_log, 0) in failed:
+        """Return (name, index) of partitions that went offline since the last call: their
+        directories failed, or another program removed their files.
+        """
+        failed, lost = set(self.disks.newly_failed()), self._directories_with_losses()
+        for name, _, index, partition_log in self._all() if failed or lost else ():
+            place = self._place_of.get(partition_log, 0)
+            if place in failed:
                 self._timed.discard(partition_log)
                 self._lose(name, index)
+            elif place in lost and self.disks.online(place) and partition_log.offline \
+                    and not self.is_offline(name, index):
+                self._timed.discard(partition_log)
+                self._lose_files(name, index, "another program removed its files")
         found, self._lost = self._lost, []
         return found
+
+    def _directories_with_losses(self) -> set:
+        """Return the numbers of directories whose logs lost files since the last call."""
+        counts = {number: self.directories[number].lost_logs for number, _ in self.disks.usable()}
+        before, self._lost_logs = self._lost_logs, counts
+        return {number for number, count in counts.items() if count != before.get(number, 0)}
 
     def _lose(self, name: str, index: int) -> None:
         self._offline.add((name, index))
         self._lost.append((name, index))
+
+    def _lose_files(self, name: str, index: int, reason: str) -> None:
+        """Take a partition offline that has records but no files. It must not become an empty
+        leader.
+        """
+        log.error("a partition is offline; restore its files and restart, or delete the topic, or "
+                  "set unclean.leader.election.enable on the topic and restart to continue "
+                  "without these records", extra={
+                      "topic": name, "partition": index, "reason": reason})
+        self._without_files.add((name, index))
+        self._lose(name, index)
+
+    def _find(self, name: str, index: int) -> None:
+        """The partition is offline no more: it was deleted or opened."""
+        self._offline.discard((name, index))
+        self._without_files.discard((name, index))
 
     def create(self, name: str, topic_id: bytes, roles: list, overrides: dict) -> None:
         """Open the partitions of a new topic, or publish those of prepare_branch().
@@ -387,7 +430,7 @@ class LogManager:
             topic_id, logs, _ = self._topics.pop(name)
         self.cleaner.forget(name)
         for index in range(len(logs)):
-            self._offline.discard((name, index))
+            self._find(name, index)
             self._unopened.pop((name, index), None)
         self._delete(name, topic_id, [
             (index, partition_log) for index, partition_log in enumerate(logs)
@@ -455,7 +498,7 @@ class LogManager:
             dropped = [(index, logs[index]) for index in indexes if logs[index] is not None]
             for index in indexes:
                 self.moves.cancel(name, index)
-                self._offline.discard((name, index))
+                self._find(name, index)
                 self._unopened.pop((name, index), None)
                 logs[index] = None
         self._delete(name, topic_id, dropped, lambda held: self._hints.forget(
@@ -492,7 +535,8 @@ class LogManager:
             (path, not self.disks.online(number), [])
             for number, path in enumerate(self.paths)]
         for name, _, index, partition_log in self._all():
-            rows[self._place_of.get(partition_log, 0)][2].append((name, index, partition_log))
+            if not self.lacks_files(name, index):
+                rows[self._place_of.get(partition_log, 0)][2].append((name, index, partition_log))
         return rows
 
     def _open(self, place: int, name: str, topic_id: bytes, index: int, role, config, checkpoint,
@@ -506,7 +550,8 @@ class LogManager:
                 startup_scan.make_way(self.disks, place, f"{name}-{index}", topic_id)
             if not self._hints.is_free(place, (name, index)):
                 raise OSError("checkpoints of a deleted topic have its name")
-            partition_log = partitions.open_log(*where, checkpoint, trusted, self._now_ms())
+            partition_log = partitions.open_checked(
+                where, role, checkpoint, trusted, self._now_ms())
         except (LogError, OSError) as error:
             log.error("a partition is offline", extra={
                 "topic": name, "partition": index, "reason": str(error)})
@@ -516,6 +561,10 @@ class LogManager:
                     checkpoint is partitions.NOTHING_KNOWN and not trusted):
                 # The shortage may end, or the name may become free: try again later.
                 self._unopened[name, index] = place, role, checkpoint, trusted
+            else:
+                # Another replica must lead.
+                self._without_files.add((name, index))
+                self._lose(name, index)
             return False
         if place:
             self._place_of[partition_log] = place

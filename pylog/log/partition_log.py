@@ -10,7 +10,7 @@ import logging
 import os
 from collections import namedtuple
 
-from pylog._native.log import Log, LogDeleted, LogError
+from pylog._native.log import CorruptLog, Log, LogDeleted, LogError
 from pylog.config import ConfigError, validate_topic_config
 from pylog.log import checkpoint_files as files
 
@@ -32,10 +32,11 @@ segments: as Log.segments gives them. After a mere flush log_end_offset and last
 segments is empty.
 """
 
-Role = namedtuple("Role", ("leads", "leader_epoch", "in_sync_count", "replicated"),
-                  defaults=(False,))
-Role.__doc__ = """A node's part in a partition. in_sync_count: of the ISR, its own replica included.
-replicated: there are other replicas, of which the log is told besides (Log.set_replicas)."""
+Role = namedtuple("Role", (
+    "leads", "leader_epoch", "in_sync_count", "replicated", "is_eligible"), defaults=(False, True))
+Role.__doc__ = """A node's role in a partition. in_sync_count: size of the ISR, its own replica
+included. replicated: there are other replicas, which Log.set_replicas names. is_eligible: the
+controller may elect it: it is in the ISR, or an eligible leader replica."""
 
 NOTHING_KNOWN = Checkpoint(0, -1, -1, -1, -1, b"")
 
@@ -81,6 +82,35 @@ def open_log(directory, topic: str, partition: int, topic_id: bytes, config: dic
 def without_files(stored: Checkpoint) -> Checkpoint:
     """Return the checkpoint of a log whose directory is missing."""
     return NOTHING_KNOWN._replace(log_start_offset=stored.log_start_offset)
+
+
+def must_have_files(stored: Checkpoint, role: Role, config: dict) -> bool:
+    """Return True if a replica without files must stay offline: it had records and could become
+    leader without them, and the topic does not allow unclean elections.
+    """
+    return (role.leads or role.is_eligible) and not config["unclean.leader.election.enable"] \
+        and stored.recovery_point > max(stored.log_start_offset, 0)
+
+
+def open_checked(where: tuple, role: Role, checkpoint: Checkpoint, trusted: bool,
+                 now_ms: int) -> Log:
+    """Open a log as open_log() does. If another program removed its segments, open it empty, unless
+    must_have_files(). Raises LogError, OSError.
+
+    where: open_log()'s arguments up to the settings.
+    """
+    directory, name, index, topic_id, config = where
+    try:
+        return open_log(directory, name, index, topic_id, config, checkpoint, trusted, now_ms)
+    except CorruptLog:
+        if trusted or must_have_files(checkpoint, role, config) or any(
+                file.endswith((".log", ".log.swap"))
+                for file in os.listdir(os.path.join(directory.path, f"{name}-{index}"))):
+            raise
+    log.error("a partition continues without its records, because its files are missing",
+              extra={"topic": name, "partition": index})
+    return open_log(directory, name, index, topic_id, config, without_files(checkpoint), False,
+                    now_ms)
 
 
 def after_crash(stored: Checkpoint | None, hinted: Checkpoint | None) -> Checkpoint:
@@ -137,10 +167,9 @@ def tend(logs, now_ms: int, is_closing) -> None:
     for partition_log in logs:
         if is_closing():
             return
-        if partition_log.log_dir.offline:
-            continue
         try:
-            partition_log.upkeep(now_ms)
+            if not partition_log.offline:
+                partition_log.upkeep(now_ms)
         except LogDeleted:
             continue
         except LogError as error:

@@ -8,15 +8,19 @@ Source: none; Kafka serves no client before all logs are recovered.
 """
 
 import logging
+import os
 import threading
 
 from pylog import supervisor
 from pylog._native import damages
+from pylog.log.checkpoint_files import DAMAGED
 
 # How long startup waits for all partitions. Most recoveries take less, and then clients see no
 # errors.
 WAIT_S = 1.0
 REPORT_S = 5.0
+EPOCHS = "leader-epoch-checkpoint"
+EPOCHS_WORK = "leader epoch checkpoints"  # in supervisor.failures()
 
 log = logging.getLogger("pylog.log.recovery")
 
@@ -130,6 +134,9 @@ def report(directories, paths) -> None:
     """Log each damage found since the last call."""
     for directory, path in zip(directories, paths, strict=True):
         for damage in damages.take(directory) if directory is not None else ():
+            if damage.kind == "epochs":
+                _report_epochs(os.path.join(path, damage.partition, EPOCHS))
+                continue
             what = {"cut": "the end of a log was cut off: it held no whole batch",
                     "dropped": "a segment was dropped: it followed a cut",
                     "kept": "a log is damaged: readers pass over this"}[damage.kind]
@@ -140,3 +147,10 @@ def report(directories, paths) -> None:
                 "directory": path, "topic": topic, "partition": partition,
                 "segment": f"{damage.segment:020d}.log", "offset": damage.offset,
                 "position": damage.position, "bytes": damage.bytes, "reason": damage.reason})
+
+
+def _report_epochs(path: str) -> None:
+    supervisor.count(EPOCHS_WORK)
+    log.error("A leader epoch checkpoint is damaged and was renamed. The broker has read the "
+              "epochs from the record batches.", extra={
+                  "work": EPOCHS_WORK, "path": path, "renamed_to": path + DAMAGED})

@@ -87,9 +87,11 @@ def _prepare_one(source: Log, path: str, name: str, index: int, topic_id: bytes,
             break
     else:
         raise OSError(f"the segments of {source.topic}-{source.partition} change all the time")
+    # An empty branch has no segment that could be on disk.
     partition_log = Log.open(
-        source.log_dir, name, index, topic_id, config, now_ms=now_ms, recovery_point=whole,
-        log_start_offset=start, high_watermark=end, directory=os.path.basename(path))
+        source.log_dir, name, index, topic_id, config, now_ms=now_ms,
+        recovery_point=whole if end > start else end, log_start_offset=start, high_watermark=end,
+        directory=os.path.basename(path))
     try:
         _end_before(partition_log, source, end, now_ms)
         _abort_open(partition_log, source.leader_epoch, now_ms)

@@ -346,6 +346,7 @@ def local_roles(topic, node_id: int, replicates: bool = False, may_lead: bool = 
         if state not in roles:
             roles[state] = None if node_id not in state.replicas else Role(
                 may_lead and state.leader == node_id, state.leader_epoch, len(state.isr),
-                replicates and len(state.replicas) > 1)
+                replicates and len(state.replicas) > 1,
+                node_id in state.isr or node_id in state.eligible_leader_replicas)
         found.append(roles[state])
     return found

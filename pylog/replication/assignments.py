@@ -1,9 +1,9 @@
 """Reports the log directories of this broker's replicas to the controller.
 
 Owns: the assignments that the controller does not have yet, the current request.
-Invariants: only directories that this broker registered are reported, because the controller treats
-  any other as failed; one request is in flight, and a pause follows a failed one; assignments that
-  the image already has are not sent.
+Invariants: only directories that this broker registered are reported, and LOST for replicas without
+  files, because the controller treats any other as failed; one request is in flight, and a pause
+  follows a failed one; assignments that the image already has are not sent.
 Source: KIP-858 (AssignReplicasToDirs); Kafka's AssignmentsManager.
 """
 
@@ -13,6 +13,7 @@ import asyncio
 import logging
 
 from pylog import supervisor
+from pylog.metadata.image.image import LOST
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -62,7 +63,11 @@ class Assignments:
                 supervisor.reporting("directory assignments", self._ask()))
 
     def _own(self, topic: Topic, index: int) -> bytes | None:
-        """Return the registered directory id of a replica, None without a log or without an id."""
+        """Return the registered directory id of a replica, LOST if another program removed its
+        files, None without a log or without an id.
+        """
+        if self._logs.lacks_files(topic.name, index):
+            return LOST
         if self._logs.get(topic.name, index) is None:
             return None
         return self._ids[self._logs.place(topic.name, index)]

@@ -383,7 +383,7 @@ class ReplicaFetchers:
             "topic": part.name, "partition": part.partition, "error": notice.code})
         part.failed()
         # A resource shortage may be over; a failed disk stays failed.
-        if not part.log.log_dir.offline:
+        if not part.log.offline:
             self._begin(self._resume_later(token))
 
     async def _resume_later(self, token: int) -> None:

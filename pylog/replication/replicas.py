@@ -75,14 +75,16 @@ class Replicas:
                 self.fetchers.unfollow(topic_id, index)
 
     def lose(self, image: Image, offline: list[tuple[str, int]]) -> None:
-        """Stop using partitions on failed disks: if they were still fetched, their leaders would
-        treat them as caught up.
+        """Stop using partitions on failed disks or without files: if they were still fetched, their
+        leaders would treat them as caught up. Report those without files.
         """
         for name, index in offline:
             topic = image.topics.get(name)
             if topic is not None:
                 self.fetchers.unfollow(topic.id, index)
                 self.leadership.rest(topic.id, index)
+        for name in {name for name, _ in offline} & image.topics.keys():
+            self.assignments.look(image.topics[name])
 
     def pause(self, image: Image, followed: list[tuple[str, int]]) -> set[str]:
         """Stop fetching followed partitions until begin() of their topics, whose names are
@@ -131,6 +133,6 @@ class Replicas:
                                      state.leader_epoch)
 
     def _usable(self, name: str, index: int) -> Any:
-        """Return the partition's log, None without a log or with a failed disk."""
+        """Return the partition's log, None without a log, with a failed disk or without files."""
         found = self._logs.get(name, index)
-        return None if found is None or found.log_dir.offline else found
+        return None if found is None or found.offline else found

@@ -272,7 +272,6 @@ def _commit(connection, group: str, topic: str, offset: int, tries: int = 1000) 
 SHORTAGES = {
     errno.ENOSPC: "No space is left on the broker's disk.",
     errno.EDQUOT: "The broker's disk quota is used up.",
-    errno.EROFS: "The broker's file system is read-only.",
     errno.EMFILE: "The broker has no free file descriptor.",
     errno.ENOMEM: "The broker is short of memory.",
 }

@@ -30,6 +30,7 @@ class Disk:
     def __init__(self, path):
         self.path, self.offline, self.short_of_space = path, False, False
         self.failure, self.refuses, self.steps = (0, "EIO", "fsync"), set(), []
+        self.lost_logs = 0
 
     def fail(self, code):
         self.steps.append(("fail", code))
@@ -63,7 +64,16 @@ class Log:
         self.high_watermark, self.end_offset, self.last_epoch = known.high_watermark, 9, 3
         self.leader_epoch, self.is_leader, self.in_sync_count = -1, False, 0
         self.open_transaction, self.size_bytes = -1, 0
-        self.refuses, self.steps = set(), []
+        self.refuses, self.steps, self.is_lost = set(), [], False
+
+    @property
+    def offline(self):
+        return self.is_lost or self.log_dir.offline
+
+    def lose_files(self):
+        """As after another program removed the files."""
+        self.is_lost = True
+        self.log_dir.lost_logs += 1
 
     def segments(self):
         return b"segments"

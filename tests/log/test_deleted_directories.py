@@ -2,16 +2,18 @@
 
 import errno
 import os
+import select
 import shutil
 import subprocess
 
 import pytest
 
 from pylog._native import batch
+from pylog._native.flushes import FlushWaits
 from pylog._native.log import Log, LogDir, LogError, StorageError
+from tests.metadata.node import Node
 
 NOW_MS = 1_700_000_000_000
-FILE_DELETED = "a segment file was deleted while in use"
 DIRECTORY_GONE = "the directory was deleted, renamed or covered by another mount"
 SYNCFS_LOGS = 40     # Above the number from which one syncfs flushes all logs of a directory.
 
@@ -54,17 +56,29 @@ def _replace(directory):
     os.mkdir(directory.path)
 
 
-LOSSES = [(_delete_partition, FILE_DELETED), (_delete_files, FILE_DELETED),
-          (_delete_all, DIRECTORY_GONE), (_rename, DIRECTORY_GONE), (_replace, DIRECTORY_GONE)]
+LOSSES = [_delete_all, _rename, _replace]
+PARTITION_LOSSES = [_delete_partition, _delete_files]
 
 
-def _assert_offline(directory, reason):
+def _assert_directory_offline(directory):
     assert directory.offline
-    assert directory.failure == (errno.ENOENT, "ENOENT", reason)
+    assert directory.failure == (errno.ENOENT, "ENOENT", DIRECTORY_GONE)
 
 
-@pytest.mark.parametrize(("lose", "reason"), LOSSES)
-def test_a_flush_fails_after_the_files_were_deleted(directory, lose, reason):
+def _assert_only_lost(directory, lost, other):
+    """Check that `lost` serves nothing, and that `other` works."""
+    assert lost.offline and not other.offline and not directory.offline
+    assert directory.lost_logs == 1
+    with pytest.raises(StorageError):
+        _append(lost)
+    end = other.end_offset
+    _append(other)
+    other.flush()
+    assert other.flushed_offset == other.end_offset == end + 1
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_a_flush_fails_after_the_directory_was_deleted(directory, lose):
     one = _open(directory)
     _append(one)
     one.flush()
@@ -73,27 +87,54 @@ def test_a_flush_fails_after_the_files_were_deleted(directory, lose, reason):
     with pytest.raises(StorageError):
         one.flush()
     assert one.flushed_offset == 1
-    _assert_offline(directory, reason)
+    _assert_directory_offline(directory)
     with pytest.raises(StorageError):
         _append(one)
     one.release()
 
 
-@pytest.mark.parametrize(("lose", "reason"), LOSSES)
-def test_upkeep_takes_a_deleted_directory_offline_although_nothing_is_flushed(
-        directory, lose, reason):
+@pytest.mark.parametrize("lose", PARTITION_LOSSES)
+def test_a_flush_takes_only_the_log_offline_whose_files_were_deleted(directory, lose):
+    one, other = _open(directory), _open(directory, 1)
+    _append(one)
+    one.flush()
+    lose(directory)
+    _append(one)
+    with pytest.raises(StorageError):
+        one.flush()
+    assert one.flushed_offset == 1
+    _assert_only_lost(directory, one, other)
+    one.release()
+    other.close(NOW_MS)
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_upkeep_takes_a_deleted_directory_offline_although_nothing_is_flushed(directory, lose):
     one = _open(directory)
     _append(one)
     directory.look_at_space()
     assert not directory.offline
     lose(directory)
     directory.look_at_space()
-    _assert_offline(directory, reason)
+    _assert_directory_offline(directory)
     one.release()
 
 
-@pytest.mark.parametrize("lose", [_rename, _replace, _delete_all, _delete_partition])
-def test_a_roll_fails_after_the_files_were_deleted(directory, lose):
+@pytest.mark.parametrize("lose", PARTITION_LOSSES)
+def test_upkeep_takes_a_log_offline_whose_unflushed_files_were_deleted(directory, lose):
+    one, other = _open(directory), _open(directory, 1)
+    _append(one)
+    directory.look_at_space()
+    assert not one.offline
+    lose(directory)
+    directory.look_at_space()
+    _assert_only_lost(directory, one, other)
+    one.release()
+    other.close(NOW_MS)
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_a_roll_fails_after_the_directory_was_deleted(directory, lose):
     one = _open(directory, **{"segment.bytes": 1000})
     _append(one, 900)
     lose(directory)
@@ -101,6 +142,63 @@ def test_a_roll_fails_after_the_files_were_deleted(directory, lose):
         _append(one, 900)
     assert directory.offline and one.end_offset == 1
     one.release()
+
+
+def test_a_roll_takes_only_the_log_offline_whose_directory_was_deleted(directory):
+    one, other = _open(directory, **{"segment.bytes": 1000}), _open(directory, 1)
+    _append(one, 900)
+    _delete_partition(directory)
+    with pytest.raises(StorageError):
+        _append(one, 900)
+    assert one.end_offset == 1
+    _assert_only_lost(directory, one, other)
+    one.release()
+    other.close(NOW_MS)
+
+
+def test_a_read_of_a_deleted_segment_takes_only_its_log_offline(tmp_path):
+    directory = LogDir(tmp_path / "data", 1, open_files_max=1)
+    one, other = _open(directory, **{"segment.bytes": 1000}), _open(directory, 1)
+    for _ in range(3):
+        _append(one, 900)
+    one.flush()
+    _append(other)
+    other.flush()
+    _delete_partition(directory)
+    with pytest.raises(LogError):
+        one.read(0)
+    _assert_only_lost(directory, one, other)
+    one.release()
+    other.close(NOW_MS)
+
+
+def test_waiters_of_a_lost_log_are_notified(directory):
+    one, other = _open(directory), _open(directory, 1)
+    _append(one)
+    waits = FlushWaits(2)
+    assert not waits.wait_visible(0, one, 1, False)
+    assert not waits.wait_visible(1, other, 0, False)
+    _delete_partition(directory)
+    directory.look_at_space()
+    assert select.select([waits], [], [], 60)[0]
+    assert waits.take() == [0] and one.offline
+    one.release()
+    other.close(NOW_MS)
+
+
+def test_a_directory_settles_although_the_files_of_one_log_were_deleted(directory):
+    one, other = _open(directory), _open(directory, 1)
+    _append(one)
+    _append(other)
+    _delete_partition(directory)
+    directory.look_at_space()
+    directory.settle()
+    other.settle(NOW_MS)
+    with pytest.raises(StorageError):
+        one.settle(NOW_MS)
+    assert not directory.offline and other.flushed_offset == 1
+    one.release()
+    other.close(NOW_MS)
 
 
 @pytest.mark.parametrize("lose", [_delete_partition, _rename])
@@ -114,8 +212,11 @@ def test_a_flush_of_many_logs_fails_after_the_files_of_one_were_deleted(director
     lose(directory)
     with pytest.raises(LogError):
         directory.flush()
-    assert directory.offline
-    assert logs[0].flushed_offset == 1
+    assert directory.offline == (lose is _rename)
+    assert logs[0].offline and logs[0].flushed_offset == 1
+    if lose is _delete_partition:
+        assert [one.flushed_offset for one in logs[1:]] == [2] * (SYNCFS_LOGS - 1)
+        assert directory.lost_logs == 1
     for one in logs:
         one.release()
 
@@ -146,7 +247,69 @@ def test_a_mount_over_the_directory_takes_it_offline(directory):
     try:
         with pytest.raises(StorageError):
             one.flush()
-        _assert_offline(directory, DIRECTORY_GONE)
+        _assert_directory_offline(directory)
     finally:
         subprocess.run(["umount", directory.path], check=True)
     one.release()
+
+
+def _leader(node, index):
+    return node.image.topics["a"].partitions[index].leader
+
+
+def _fill(node):
+    for index in (0, 1):
+        _append(node.logs.get("a", index))
+    node.logs.directories[0].flush()
+    node.logs.checkpointer.write(node.service.store)
+
+
+@pytest.mark.parametrize("stop", ["stop", "crash"])
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_partition_whose_files_were_deleted_is_no_empty_leader_after_a_restart(
+        tmp_path, stop, emptied):
+    node = Node(tmp_path)
+    node.create("a", partitions=2)
+    _fill(node)
+    folder = tmp_path / "a-0"
+    shutil.rmtree(folder)
+    _append(node.logs.get("a", 0))
+    node.logs.directories[0].look_at_space()
+    assert node.logs.take_failed() == [("a", 0)]
+    assert node.decide(node.service.controller.leave_offline([("a", 0)]))
+    assert _leader(node, 0) == -1 and _leader(node, 1) == node.node_id
+    getattr(node, stop)()
+    if emptied:
+        folder.mkdir()
+    again = Node(tmp_path)
+    again.logs._wait_ready("a")
+    assert again.logs.get("a", 0) is None and again.logs.get("a", 1).end_offset == 1
+    for name, index in again.logs.take_failed():
+        again.decide(again.service.controller.leave_offline([(name, index)]))
+    assert again.logs.is_offline("a", 0) and _leader(again, 0) == -1
+    assert _leader(again, 1) == again.node_id
+    again.stop()
+    # Another start does not forget it, and the topic can be deleted.
+    third = Node(tmp_path)
+    third.logs._wait_ready("a")
+    assert third.logs.get("a", 0) is None and third.logs.is_offline("a", 0)
+    third.delete("a")
+    third.create("a")
+    assert third.logs.get("a", 0).is_leader
+    third.stop()
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_an_unclean_election_lets_a_partition_continue_without_its_files(tmp_path, emptied):
+    node = Node(tmp_path)
+    node.create("a", partitions=2, configs={"unclean.leader.election.enable": "true"})
+    _fill(node)
+    node.crash()
+    shutil.rmtree(tmp_path / "a-0")
+    if emptied:
+        (tmp_path / "a-0").mkdir()
+    again = Node(tmp_path)
+    again.logs._wait_ready("a")
+    assert again.logs.get("a", 0).is_leader and again.logs.get("a", 0).end_offset == 0
+    assert again.logs.get("a", 1).end_offset == 1
+    again.stop()

@@ -14,7 +14,7 @@ from pylog.log.partition_log import Role
 from tests.metadata.node import Node
 
 
-@pytest.mark.parametrize("code, offline", [(errno.EIO, True), (errno.EROFS, False),
+@pytest.mark.parametrize("code, offline", [(errno.EIO, True), (errno.EROFS, True),
                                            (errno.ENOSPC, False), (errno.EMFILE, False),
                                            (errno.ENOMEM, False)])
 def test_a_checkpoint_that_cannot_be_written_is_a_fault_of_the_disk_but_for_a_shortage(

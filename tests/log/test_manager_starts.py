@@ -7,8 +7,10 @@ import pytest
 from pylog._native.log import Shortage
 from pylog.log import checkpoint_files as checkpoints
 from pylog.log.manager import CHECKPOINT_MS
-from pylog.log.partition_log import NOTHING_KNOWN, Checkpoint
+from pylog.log.partition_log import NOTHING_KNOWN, Checkpoint, Role
 from tests.log.played import AT_REST, KNOWN, LEADS, NOW, World, failure, topic_id
+
+FOLLOWS = Role(False, 3, 1, True, False)
 
 
 @pytest.fixture
@@ -72,8 +74,24 @@ def test_a_log_that_never_had_a_directory_is_trusted_and_one_that_lost_it_is_not
     assert world.opened == [(0, "t", 0, known, trusted)] and not world.store.saved
 
 
-def test_what_was_on_disk_of_a_lost_directory_is_forgotten_in_the_store_first(world):
-    world.start(("t", [LEADS]), checkpoints={(topic_id(), 0): AT_REST})
+@pytest.mark.parametrize("role", [LEADS, Role(False, 3, 1, True, True)])
+def test_a_replica_that_may_lead_stays_offline_if_its_directory_is_missing(world, role, caplog):
+    world.start(("t", [role]), checkpoints={(topic_id(), 0): AT_REST})
+    assert not world.opened and world.logs.get("t", 0) is None
+    assert world.logs.take_failed() == [("t", 0)] and world.logs.lacks_files("t", 0)
+    assert "its directory is missing" in [record.reason for record in caplog.records
+                                          if record.levelname == "ERROR"]
+    world.logs.upkeep(NOW + CHECKPOINT_MS)
+    assert all(not gone for _, gone in world.store.saved)  # The next start has the checkpoint too.
+    world.logs.delete("t")
+    assert not world.logs.lacks_files("t", 0) and not world.logs.is_offline("t", 0)
+
+
+@pytest.mark.parametrize(("role", "overrides"), [
+    (FOLLOWS, {}), (LEADS, {"unclean.leader.election.enable": "true"})])
+def test_what_was_on_disk_of_a_missing_directory_is_removed_from_the_store_first(
+        world, role, overrides):
+    world.start(("t", [role], overrides), checkpoints={(topic_id(), 0): AT_REST})
     left = NOTHING_KNOWN._replace(log_start_offset=2)
     assert world.store.saved == [([((topic_id(), 0), left)], [])]
     assert world.opened == [(0, "t", 0, left, False)]
@@ -168,7 +186,8 @@ def test_a_log_that_found_no_room_or_has_no_past_is_tried_again(world, error, kn
     world.made_before(0, "t-0")
     world.refusals["t", 0] = error
     world.start(("t", [LEADS]), checkpoints={(topic_id(), 0): known} if known else {})
-    assert world.logs.get("t", 0) is None and not world.logs.is_offline("t", 0)
+    assert world.logs.get("t", 0) is None and world.logs.lacks_files("t", 0) == (not again)
+    assert world.logs.take_failed() == [("t", 0)] * (not again)
     assert world.logs.finish_moves() == []
     world.refusals.clear()
     assert world.logs.finish_moves() == ["t"] * again and world.logs.finish_moves() == []
@@ -235,6 +254,23 @@ def test_a_directory_that_could_not_be_flushed_is_not_cleanly_stopped(two, what)
     (two.disks[1] if what == "disk" else two.logs.get("t", 1)).refuses.add("settle")
     assert [key for key, _ in two.logs.close_partitions()] == [(topic_id(), 0)]
     assert two.logs.stopped == {0}
+
+
+def test_a_log_without_files_goes_offline_and_its_directory_stops_cleanly(two):
+    two.made_before(0, "t-0", "t-1")
+    two.made_before(1, "t-2")
+    two.start(("t", [LEADS, LEADS, LEADS]))
+    two.logs._wait_ready("t")
+    assert two.logs.take_failed() == []
+    two.logs.get("t", 1).lose_files()
+    assert two.logs.take_failed() == [("t", 1)] and two.logs.take_failed() == []
+    assert two.logs.is_offline("t", 1) and two.logs.lacks_files("t", 1)
+    assert [row[:2] for _, _, rows in two.logs.describe() for row in rows] == [("t", 0), ("t", 2)]
+    entries = dict(two.logs.close_partitions())
+    assert two.logs.stopped == {0, 1}
+    assert entries[topic_id(), 1].log_end_offset == -1 and not entries[topic_id(), 1].segments
+    assert entries[topic_id(), 0].log_end_offset == 9
+    assert two.logs._topics["t"][1][1].steps == []
 
 
 def test_a_failed_directory_is_left_out_of_a_stop(two):

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from pylog import supervisor
 from pylog._native.log import LogDir
 from pylog.log import partition_log, recovery
 from pylog.log.recovery import Recovery
@@ -135,4 +136,24 @@ def test_what_was_cut_is_told(tmp_path, held, caplog):
     told, = [one for one in caplog.records if "cut off" in one.getMessage()]
     assert (told.topic, told.partition, told.offset, told.bytes, told.reason) == (
         "a", "0", 3, 77, "zeros")
+    again.stop()
+
+
+def test_damaged_leader_epochs_are_read_from_the_batches_and_reported(tmp_path, caplog):
+    node = Node(tmp_path)
+    node.create("a")
+    append(node, "a")
+    epoch = node.logs.get("a", 0).last_epoch
+    node.stop()
+    path = tmp_path / "a-0" / recovery.EPOCHS
+    path.write_text("rubbish")
+    before = supervisor.failures().get(recovery.EPOCHS_WORK, 0)
+    again = Node(tmp_path)
+    one = again.logs.get("a", 0)
+    assert one.epoch_of(0) == epoch
+    again.logs.upkeep(again.now_ms())
+    assert supervisor.failures()[recovery.EPOCHS_WORK] == before + 1
+    found, = [record for record in caplog.records if hasattr(record, "renamed_to")]
+    assert (found.path, found.renamed_to) == (str(path), f"{path}.damaged")
+    assert (tmp_path / "a-0" / f"{recovery.EPOCHS}.damaged").read_text() == "rubbish"
     again.stop()

@@ -176,7 +176,7 @@ def test_a_copy_of_an_earlier_topic_does_not_become_the_partition(tmp_path):
 
 def test_a_partition_whose_directory_is_gone_has_no_recovery_point(tmp_path):
     node = Node(tmp_path)
-    node.create("a")
+    node.create("a", configs={"unclean.leader.election.enable": "true"})
     append(node, "a", records=1000)
     checkpointed(node)
     node.crash()

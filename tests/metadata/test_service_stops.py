@@ -308,7 +308,7 @@ def partition(replicas, leader, isr):
     (partition([1, 2], 1, [1, 2]), True, True, Role(True, 6, 2, True)),
     (partition([1, 2], 1, [1, 2]), False, True, Role(True, 6, 2, False)),
     (partition([1], 1, [1]), True, True, Role(True, 6, 1, False)),
-    (partition([2, 1], 2, [2]), True, True, Role(False, 6, 1, True)),
+    (partition([2, 1], 2, [2]), True, True, Role(False, 6, 1, True, False)),
     (partition([1, 2], 1, [1]), True, False, Role(False, 6, 1, True)),
     (partition([2, 3], 2, [2]), True, True, None)])
 def test_a_nodes_role_follows_from_the_replicas_the_leader_and_what_is_in_force(

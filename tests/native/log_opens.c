@@ -232,7 +232,8 @@ static void adopt_what_lies_there(void) {
     leave();
     CHECK(unlinkat(dir->fd, file_of(0, "log"), 0) == 0);
     CHECK(open_with(config_of(1 << 20), c) == 0 && log_become_leader(one, 0, 1) == 0);
-    CHECK(append(b) == LOG_E_CORRUPT);
+    CHECK(!log_offline(one) && append(b) == LOG_E_IO);
+    CHECK(log_offline(one) && !log_dir_offline(dir) && log_dir_lost_logs(dir) == 1);
     leave();
 }
 
@@ -260,11 +261,44 @@ static void adopt_epochs(void) {
     CHECK(log_marked(&one->flush.epochs_marks) && log_flush(one) == 0);
     CHECK(text_is(path, "0\n3\n0 0\n4 10\n5 11\n"));
     leave();
-    /* Without the file, and without space to write it. */
-    CHECK(unlinkat(dir->fd, path, 0) == 0);
+}
+
+/* A clean start reads the epochs from the batches if their file is missing or damaged. */
+static void rebuild_epochs(void) {
+    static const char *const path = "t-0/leader-epoch-checkpoint";
+    static const char *const texts[] = {"", "0\n2\n0 0\n", "rubbish", NULL};
+    struct log_config config = config_of(5 * SMALL);
+    struct log_damage damage;
+    int64_t triples[3 * 32], end;
+    int32_t found;
+    open_one(config);
+    fill(10, 1);
+    CHECK(log_become_leader(one, 4, 1) == 0);
+    fill(10, 20);
+    struct log_checkpoint c = closed(triples);
     c.last_epoch = -1;
-    CHECK(open_with(config, c) == 0 && log_epoch_of(one, 10) == -1);
-    CHECK(log_last_epoch(one) == -1 && !log_marked(&one->flush.epochs_marks));
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        CHECK(unlinkat(dir->fd, path, 0) == 0);
+        if (texts[i] != NULL) played_write(dir, path, texts[i], strlen(texts[i]));
+        CHECK(open_with(config, c) == 0 && log_epoch_of(one, 9) == 0);
+        CHECK(log_epoch_of(one, 10) == 4 && log_last_epoch(one) == 4);
+        log_end_for_epoch(one, 0, &found, &end);
+        CHECK(found == 0 && end == 10);
+        CHECK(log_dir_take_damages(dir, &damage, 1) == (texts[i] != NULL));
+        if (texts[i] != NULL) {
+            CHECK(damage.kind == LOG_DAMAGE_EPOCHS && strcmp(damage.partition, "t-0") == 0);
+            CHECK(text_is("t-0/leader-epoch-checkpoint.damaged", texts[i]));
+        }
+        CHECK(log_flush(one) == 0 && text_is(path, "0\n2\n0 0\n4 10\n"));
+        leave();
+    }
+    /* The epochs must not stay incomplete because the batches cannot be read. */
+    CHECK(unlinkat(dir->fd, path, 0) == 0);
+    CHECK(open_with(config, c) == 0);
+    played_fail(OPENAT, ".log", EMFILE, 9);
+    CHECK(log_epoch_of(one, 10) == -1);
+    played_heal();
+    CHECK(log_epoch_of(one, 10) == 4);
     leave();
 }
 
@@ -379,6 +413,7 @@ int main(int argc, char **argv) {
         {"believe", believe_checkpoints}, {"doubt", doubt_checkpoints},
         {"close", close_whole},          {"adopt", adopt_what_lies_there},
         {"epochs", adopt_epochs},
+        {"rebuilt_epochs", rebuild_epochs},
         {"indexes", adopt_without_indexes}, {"shared", follow_shared},
         {"faults", close_with_faults},   {"settings", change_settings}};
     return play_scenes(argc, argv, scenes, sizeof scenes / sizeof *scenes, true);

@@ -12,6 +12,7 @@ SCENES = {
     "a_closed_log_has_all_that_a_clean_start_wants": "close",
     "the_first_append_holds_the_last_segment_against_the_checkpoint": "adopt",
     "a_clean_start_keeps_the_epochs_of_the_file_and_adds_a_later_one": "epochs",
+    "a_clean_start_reads_missing_or_damaged_epochs_from_the_batches": "rebuilt_epochs",
     "the_first_append_makes_missing_indexes_anew": "indexes",
     "a_segment_that_a_branch_has_too_is_followed_by_another": "shared",
     "a_close_that_cannot_write_all_says_so": "faults",

@@ -123,6 +123,34 @@ def test_a_flush_that_somebody_waits_for_is_tried_again_when_the_shortage_is_ove
     _until(lambda: one.flushed_offset == 1)
 
 
+@pytest.mark.parametrize("flushed", [True, False])
+def test_retention_keeps_the_state_of_producers_without_a_snapshot(short, flushed):
+    directory, disk = short
+    config = {"internal.segment.bytes": 2_000, "retention.bytes": 2_000,
+              "file.delete.delay.ms": 0}
+    one = opened(directory, config=config)
+    one.append(make(1, size=1_500, producer_id=7, producer_epoch=3, base_sequence=5), NOW)
+    disk.error, disk.creates = errno.ENOSPC, True
+    disk.wanted = lambda path: ".snapshot" in path
+    for _ in range(2):
+        one.append(make(1, size=1_500), NOW)
+    assert disk.refused == 2
+    if flushed:
+        one.flush()
+    with pytest.raises(log.Shortage):
+        one.upkeep(NOW)
+    assert one.start_offset == 0
+    disk.error = 0
+    assert one.upkeep(NOW) > 0 and one.start_offset > 0
+    point = one.recovery_point
+    one.release()
+    again = opened(directory, config=config, recovery_point=point)
+    with pytest.raises(log.SequenceError):
+        again.append(make(1, producer_id=7, producer_epoch=2, base_sequence=0), NOW)
+    again.append(make(1, producer_id=7, producer_epoch=3, base_sequence=6), NOW)
+    again.release()
+
+
 def test_a_snapshot_that_cannot_be_opened_now_is_kept(short, tmp_path):
     directory, disk = short
     one = opened(directory, config={"internal.segment.bytes": 2_000})

@@ -2,19 +2,23 @@
 
 import asyncio
 
-from pylog.metadata.image.image import Partition, Topic
+from pylog.metadata.image.image import LOST, Partition, Topic
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.replication import assignments
 from pylog.replication.assignments import Assignments
 
-ID, ONE, TWO = (bytes(15) + bytes([number]) for number in (7, 1, 2))
+ID, ONE, TWO = (bytes(15) + bytes([number]) for number in (7, 11, 12))
 
 
 class Logs:
     """Partitions 0, 2, 4 ... are in the first directory, the others in the second."""
 
     paths = ["/one", "/two"]
+    without_files: tuple = ()
+
+    def lacks_files(self, name, index):
+        return index in self.without_files
 
     def get(self, name, index):
         return index < 8 or None
@@ -63,6 +67,12 @@ def told(channel, *topics) -> list:
 
 def test_replicas_elsewhere_than_the_image_says_are_told_in_one_request():
     assert told(Channel(), topic(ONE, TWO, bytes(16), ONE)) == [{ONE: [2], TWO: [3]}]
+
+
+def test_a_replica_without_files_is_reported_as_lost(monkeypatch):
+    monkeypatch.setattr(Logs, "without_files", (1, 9))
+    assert told(Channel(), topic(ONE, TWO, ONE, TWO, *[ONE, TWO] * 3)) == [{LOST: [1, 9]}]
+    assert told(Channel(), topic(ONE, LOST)) == []
 
 
 def test_what_the_image_says_is_not_told():

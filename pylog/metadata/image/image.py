@@ -16,6 +16,8 @@ RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
 ACCESS_RULE, SCRAM_CREDENTIAL, DELEGATION_TOKEN = (
     "AccessControlEntryRecord", "UserScramCredentialRecord", "DelegationTokenRecord")
+# Reserved directory ids (Kafka's DirectoryId).
+MIGRATING, UNASSIGNED, LOST = (number.to_bytes(16, "big") for number in range(3))
 NO_LEADER = -1
 NO_LEADER_CHANGE = -2
 STATE_POOL_MAX = 4096

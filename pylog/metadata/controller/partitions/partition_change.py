@@ -12,14 +12,20 @@ Source: Kafka's PartitionChangeBuilder; KIP-455 (reassignments), KIP-704 (recove
 
 from pylog.metadata.controller.partitions import topics
 from pylog.metadata.controller.partitions.eligible_leader_replicas import ELR_FEATURE
-from pylog.metadata.image.image import NO_LEADER, NO_LEADER_CHANGE, RESOURCE_BROKER, Image
+from pylog.metadata.image.image import (
+    LOST,
+    MIGRATING,
+    NO_LEADER,
+    NO_LEADER_CHANGE,
+    RESOURCE_BROKER,
+    UNASSIGNED,
+    Image,
+)
 from pylog.protocol import messages
 
 # Election types; the first two have ElectLeadersRequest's numbers.
 PREFERRED, UNCLEAN, ONLINE = 0, 1, 2
 RECOVERED, RECOVERING = 0, 1
-# Reserved directory ids (Kafka's DirectoryId).
-MIGRATING, UNASSIGNED, LOST = (number.to_bytes(16, "big") for number in range(3))
 
 
 class Rules:
