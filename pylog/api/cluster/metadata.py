@@ -12,7 +12,8 @@ from __future__ import annotations
 import types
 
 from pylog.api.cluster import cluster
-from pylog.metadata.controller.partitions.topics import COORDINATOR_TOPICS, topic_name_fault
+from pylog.config import internal_topics
+from pylog.metadata.controller.partitions.topics import topic_name_fault
 from pylog.metadata.image.image import NO_LEADER, is_internal
 from pylog.protocol import api, codec, messages
 from pylog.protocol.errors import ErrorCode
@@ -223,7 +224,8 @@ class MetadataApi:
         new = messages.CreateTopicsRequest.CreatableTopic
         request.topics = [
             new(name=name, num_partitions=-1, replication_factor=-1)
-            for name in names if topic_name_fault(name) is None and name not in COORDINATOR_TOPICS
+            for name in names
+            if topic_name_fault(name) is None and name not in internal_topics.NAMES
         ][:max(0, _creatable(self._settings) - context.created_count)]
         if not request.topics:
             return {}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 
+from pylog.config import internal_topics
 from pylog.coordinator.groups import offsets
 from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.coordinator.runtime.transactional_batches import Marker
@@ -42,7 +43,6 @@ FENCED_SINCE = 2        # PRODUCER_FENCED in 24, 25 and 26,
 INIT_FENCED_SINCE = 4   # and in InitProducerId.
 END_BUMP_SINCE = 5      # EndTxn of clients that know transactions of version 2.
 LOADING_SINCE = 2       # COORDINATOR_LOAD_IN_PROGRESS in TxnOffsetCommit.
-OFFSETS_TOPIC = "__consumer_offsets"
 PART_ROWS = 500
 
 
@@ -167,7 +167,7 @@ class TransactionsApi:
         if error == ErrorCode.NONE:
             error = await self._transactions.add(
                 request.transactional_id, request.producer_id, request.producer_epoch,
-                [(OFFSETS_TOPIC, self._groups.partition_of(request.group_id))], 0)
+                [(internal_topics.OFFSETS, self._groups.partition_of(request.group_id))], 0)
         return new(error_code=_fenced(error, context, FENCED_SINCE))
 
     # ---- the end --------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ class TransactionsApi:
             return known[3], ErrorCode.NONE
         if not request.transactional_id:
             return -1, ErrorCode.INVALID_REQUEST
-        at = OFFSETS_TOPIC, index
+        at = internal_topics.OFFSETS, index
         found = await self._verification.verified(
             request.transactional_id, request.producer_id, request.producer_epoch, [at],
             kind_of(context.api_version, OFFSETS_KINDS))

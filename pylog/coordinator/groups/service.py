@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pylog.config import internal_topics
 from pylog.coordinator.groups.state import group_store as machines
 from pylog.coordinator.groups import offsets, transactional_offsets
 from pylog.coordinator.groups.consumer import target_assignment
@@ -29,7 +30,7 @@ from pylog.metadata.image.image import Topic
 from pylog.metadata.image.state_store import Store
 from pylog.protocol.errors import Error, ErrorCode
 
-TOPIC = "__consumer_offsets"
+TOPIC = internal_topics.OFFSETS
 _ELSEWHERE = frozenset((ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE,
                         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
 EXPIRY_STEP = 100  # Groups per step.
@@ -49,7 +50,7 @@ class GroupCoordinator:
         self.runtime: CoordinatorRuntime[Groups] = CoordinatorRuntime(Coordination(
             TopicSpec(
                 TOPIC, settings["offsets.topic.num.partitions"],
-                settings["offsets.topic.replication.factor"],
+                settings[internal_topics.FACTORS[TOPIC]],
                 {"cleanup.policy": "compact", "compression.type": "producer",
                  "segment.bytes": str(settings["offsets.topic.segment.bytes"])}),
             self._open, transactional_offsets.replay, self._forget_deleted, _expiry,

@@ -17,13 +17,13 @@ from typing import Protocol
 from pylog._native.flushes import FlushWaits
 from pylog._native.log import Log, LogError
 from pylog._native.producers import producer_of
+from pylog.config import internal_topics
 from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.coordinator.runtime.internal_topic import Node
 from pylog.coordinator.runtime.transactional_batches import Marker
 from pylog.protocol.errors import Error, ErrorCode
 
 SLOTS = 64  # Logs waited for at once; further logs queue for a slot.
-OFFSETS_TOPIC = "__consumer_offsets"
 Partition = tuple[str, int]
 
 
@@ -76,7 +76,7 @@ class Markers:
             pending.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # Nothing is appended after close().
         elif partition_log is None:
             pending.refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        elif topic == OFFSETS_TOPIC:
+        elif topic == internal_topics.OFFSETS:
             self._offsets.end_transaction(index, marker, pending)
         else:
             try:

@@ -14,6 +14,7 @@ from typing import Any
 
 from pylog import supervisor
 from pylog._native.log import LogError
+from pylog.config import internal_topics
 from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.coordinator.runtime.internal_topic import Node, TopicSpec
 from pylog.coordinator.runtime.runtime import Coordination, CoordinatorRuntime
@@ -24,7 +25,7 @@ from pylog.coordinator.share.shard import ShareStates
 from pylog.metadata.image.image import Topic
 from pylog.protocol.errors import Error
 
-TOPIC = "__share_group_state"
+TOPIC = internal_topics.SHARE_STATE
 FEATURE = "share.version"
 
 log = logging.getLogger("pylog.coordinator")
@@ -42,7 +43,7 @@ class ShareCoordinator:
         self.runtime: CoordinatorRuntime[ShareStates] = CoordinatorRuntime(Coordination(
             TopicSpec(
                 TOPIC, settings["share.coordinator.state.topic.num.partitions"],
-                settings["share.coordinator.state.topic.replication.factor"],
+                settings[internal_topics.FACTORS[TOPIC]],
                 {"cleanup.policy": "delete", "retention.ms": "-1", "compression.type": "producer",
                  "segment.bytes": str(settings["share.coordinator.state.topic.segment.bytes"])},
                 settings["share.coordinator.state.topic.min.isr"]),

@@ -18,6 +18,7 @@ from typing import Any
 
 from pylog import supervisor
 from pylog._native.log import LogError
+from pylog.config import internal_topics
 from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.coordinator.runtime.internal_topic import Node, TopicSpec
 from pylog.coordinator.runtime.local_append import Partition
@@ -36,7 +37,7 @@ from pylog.metadata.image.image import Topic
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import Error, ErrorCode
 
-TOPIC = "__transaction_state"
+TOPIC = internal_topics.TRANSACTIONS
 FEATURE = "transaction.version"
 RETRY_SECONDS = 0.02, 1.0  # Backoff between attempts to write markers: first, maximum.
 # With these results the partition is no longer part of the transaction.
@@ -108,7 +109,7 @@ class TransactionCoordinator:
         self.runtime: CoordinatorRuntime[Transactions] = CoordinatorRuntime(Coordination(
             TopicSpec(
                 TOPIC, settings["transaction.state.log.num.partitions"],
-                settings["transaction.state.log.replication.factor"],
+                settings[internal_topics.FACTORS[TOPIC]],
                 {"cleanup.policy": "compact", "compression.type": "uncompressed",
                  "unclean.leader.election.enable": "false",
                  "segment.bytes": str(settings["transaction.state.log.segment.bytes"])},

@@ -11,6 +11,7 @@ Source: KIP-631 (records and their meaning), KIP-966 (eligible leader replicas).
 from collections import namedtuple
 
 from pylog.config import client_quotas as quotas
+from pylog.config import internal_topics
 
 RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
@@ -21,8 +22,6 @@ MIGRATING, UNASSIGNED, LOST = (number.to_bytes(16, "big") for number in range(3)
 NO_LEADER = -1
 NO_LEADER_CHANGE = -2
 STATE_POOL_MAX = 4096
-
-INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 
 
 class MetadataError(Exception):
@@ -116,7 +115,7 @@ class Image:
 
 def is_internal(topic_name: str) -> bool:
     """Return True for topics in which brokers store their own state."""
-    return topic_name in INTERNAL_TOPICS
+    return topic_name in internal_topics.NAMES
 
 
 def apply(image: Image, records, offset: int, epoch: int) -> Image:

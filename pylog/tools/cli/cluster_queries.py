@@ -18,6 +18,7 @@ from pylog.client.errors import KafkaError, raise_for
 from pylog.client.network.cluster import Cluster
 from pylog.client.network.cluster_metadata import Metadata, TopicInfo
 from pylog.client.types import EARLIEST, LATEST, TopicPartition
+from pylog.config import internal_topics
 from pylog.config.errors import nearest
 from pylog.protocol import messages
 from pylog.protocol.errors import TABLE, ErrorCode
@@ -28,7 +29,6 @@ FIRST_BATCH_BYTES = 65_536
 FETCH_VERSION_MAX = 12  # Later versions identify topics by id, which would need another request.
 FENCED_BROKERS_VERSION = 2  # DescribeCluster: KIP-1073.
 GROUPS_VERSION_MAX = 9  # OffsetFetch and OffsetCommit, for the same reason.
-GROUPS_TOPIC = "__consumer_offsets"
 
 
 def error_name(code: int) -> str:
@@ -376,7 +376,7 @@ async def groups(cluster: Cluster) -> tuple[list[dict[str, Any]], dict[str, str]
                  "type": row.group_type or "classic", "protocol": row.protocol_type,
                  "coordinator": node} for row in answer.groups]
 
-    metadata = await cluster.refresh([GROUPS_TOPIC])
+    metadata = await cluster.refresh([internal_topics.OFFSETS])
     nodes = sorted(metadata.nodes)
     ended = await asyncio.gather(*map(ask, nodes), return_exceptions=True)
     found: list[dict[str, Any]] = []
@@ -390,11 +390,11 @@ async def groups(cluster: Cluster) -> tuple[list[dict[str, Any]], dict[str, str]
             raise outcome
     # No broker lists the groups of an offsets partition without a leader, and none reports an
     # error.
-    info = metadata.topics.get(GROUPS_TOPIC)
+    info = metadata.topics.get(internal_topics.OFFSETS)
     leaderless = [number for number in (info.partitions if info else ())
-                  if metadata.leader(GROUPS_TOPIC, number) < 0]
+                  if metadata.leader(internal_topics.OFFSETS, number) < 0]
     if leaderless:
-        failed[f"{GROUPS_TOPIC}:{','.join(map(str, leaderless))}"] = \
+        failed[f"{internal_topics.OFFSETS}:{','.join(map(str, leaderless))}"] = \
             error_name(ErrorCode.LEADER_NOT_AVAILABLE)
     return sorted(found, key=lambda row: row["group"]), failed
 

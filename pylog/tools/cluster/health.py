@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from pylog.client.network.cluster import Cluster
 from pylog.client.network.connection import BufferPool, Connection
 from pylog.client.errors import AuthenticationError, KafkaError
+from pylog.config import internal_topics
 from pylog.peer.controllers import Controller, voters_of
 from pylog.monitor.overview import quorum_troubles
 from pylog.protocol import messages
@@ -37,12 +38,8 @@ CLOCK_MS_MAX = 1000
 FREE_SHARE_MIN = 0.05
 OUTER_QUORUMS = ("quorum.etcd.endpoints", "quorum.zookeeper.connect")
 VOTERS = "controller.quorum.voters"
-# The settings that internal topics are created with.
-FACTORS = {"__consumer_offsets": "offsets.topic.replication.factor",
-           "__transaction_state": "transaction.state.log.replication.factor",
-           "__share_group_state": "share.coordinator.state.topic.replication.factor"}
 SETTINGS = [VOTERS, *OUTER_QUORUMS, "controller.listener.names", "listener.security.protocol.map",
-            *FACTORS.values()]
+            *internal_topics.FACTORS.values()]
 ENDPOINT_CONTROLLERS, ENDPOINT_VERSION = 2, 1  # The endpoint type of DescribeCluster.
 
 
@@ -366,7 +363,7 @@ def factor_troubles(factors: Mapping[str, int], settings: Iterable[Mapping[str, 
     the cluster has fewer brokers than the setting requires.
     """
     found = []
-    for topic, setting in FACTORS.items():
+    for topic, setting in internal_topics.FACTORS.items():
         wanted = max((int(row[setting]) for row in settings if row.get(setting)), default=0)
         factor = factors.get(topic, wanted)
         if factor < min(wanted, brokers):

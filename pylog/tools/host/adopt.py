@@ -18,6 +18,7 @@ from typing import Any
 
 from pylog._native import batch
 from pylog.config import ConfigError, Settings
+from pylog.config import internal_topics
 from pylog.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS, Listener
 from pylog.log.checkpoint_files import CLEAN_SHUTDOWN, free_name, sync_directory
 from pylog.log.log_directories import LOCK, locked
@@ -314,12 +315,12 @@ def _topics(image: Image, settings: Settings) -> list[Finding]:
         *_some("partitions", list(places), WARN, "belong to no topic",
                "brokerd renames their directories to *-stray"),
     ]
-    if "__transaction_state" in image.topics:
+    if internal_topics.TRANSACTIONS in image.topics:
         from pylog.protocol.api import SERVED
 
         if ADD_PARTITIONS_TO_TXN not in SERVED:
             found.append(Finding(
-                "topics", "__transaction_state", WARN, "transactions are not served yet",
+                "topics", internal_topics.TRANSACTIONS, WARN, "transactions are not served yet",
                 "end them in Kafka first: one that is open holds read_committed consumers back"))
     return found or [Finding("partitions", "", OK, "all are here")]
 

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 from pylog._native.message import Struct
+from pylog.config import internal_topics
 from pylog.protocol import records
 from pylog.protocol.errors import ProtocolError
 
 Meaning = Callable[[bytes | None, bytes | None, bool], dict[str, Any] | None]
-_STEMS = {"__consumer_offsets": "records_group", "__transaction_state": "records_transaction",
-          "__share_group_state": "records_share"}
+_STEMS = {internal_topics.OFFSETS: "records_group",
+          internal_topics.TRANSACTIONS: "records_transaction",
+          internal_topics.SHARE_STATE: "records_share"}
 MARKERS = {0: "abort", 1: "commit"}
 
 

@@ -5,7 +5,8 @@ notifications.
 import asyncio
 from types import SimpleNamespace
 
-from pylog.api.data.transactions import OFFSETS_TOPIC, TransactionsApi
+from pylog.api.data.transactions import TransactionsApi
+from pylog.config import internal_topics
 from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.metadata.image.image import Image, Topic
 from pylog.protocol import messages
@@ -44,7 +45,7 @@ def commit(between) -> tuple[int, Groups]:
     groups = Groups()
 
     async def verified(id_, producer_id, epoch, partitions, kind):
-        assert partitions == [(OFFSETS_TOPIC, 3)]
+        assert partitions == [(internal_topics.OFFSETS, 3)]
         between(groups)
         return {partitions[0]: ErrorCode.NONE}
 

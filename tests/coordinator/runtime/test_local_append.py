@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from pylog._native.log import LogError
+from pylog.config import internal_topics
 from pylog.coordinator.runtime import local_append
-from pylog.coordinator.runtime.local_append import OFFSETS_TOPIC, Markers
+from pylog.coordinator.runtime.local_append import Markers
 from pylog.coordinator.runtime.transactional_batches import UNKNOWN, Marker
 from pylog.protocol.errors import ErrorCode
 
@@ -167,15 +168,16 @@ def test_a_marker_of_an_older_coordinator_is_not_written(run):
 
 def test_the_coordinator_of_groups_writes_the_markers_of_its_own_topic(run):
     async def scenario(world):
-        log, = world.add(OFFSETS_TOPIC)
-        under_way = asyncio.ensure_future(world.markers.write(MARKER, [(OFFSETS_TOPIC, 0)]))
+        log, = world.add(internal_topics.OFFSETS)
+        under_way = asyncio.ensure_future(
+            world.markers.write(MARKER, [(internal_topics.OFFSETS, 0)]))
         await asyncio.sleep(0)
         (index, marker, pending), = world.offsets
         assert (index, marker) == (0, MARKER) and log.appended == []
         pending.refuse(ErrorCode.NOT_COORDINATOR)
-        assert await under_way == {(OFFSETS_TOPIC, 0): ErrorCode.NOT_COORDINATOR}
-        assert await world.markers.write(MARKER, [(OFFSETS_TOPIC, 1)]) == {
-            (OFFSETS_TOPIC, 1): NO_PARTITION}
+        assert await under_way == {(internal_topics.OFFSETS, 0): ErrorCode.NOT_COORDINATOR}
+        assert await world.markers.write(MARKER, [(internal_topics.OFFSETS, 1)]) == {
+            (internal_topics.OFFSETS, 1): NO_PARTITION}
     run(scenario)
 
 

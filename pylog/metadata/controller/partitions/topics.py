@@ -11,6 +11,7 @@ import re
 from collections import namedtuple
 
 from pylog.config import ConfigError
+from pylog.config import internal_topics
 from pylog.metadata.controller.partitions import (
     eligible_leader_replicas as eligible,
 )
@@ -36,8 +37,6 @@ FEATURES = {"metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION),
 # The same for a cluster of several brokers.
 CLUSTER_FEATURES = {**FEATURES, eligible.ELR_FEATURE: (0, 1)}
 METADATA_TOPIC = "__cluster_metadata"
-COORDINATOR_TOPICS = frozenset((
-    "__consumer_offsets", "__transaction_state", "__share_group_state"))
 DIRECTORY_UNASSIGNED = (1).to_bytes(16, "big")
 NO_TOPIC = "This server does not host this topic-partition."
 
@@ -197,7 +196,7 @@ def _create_topic(image, topic, settings, random, taken):
 
 def _topic_configs(topic, settings) -> dict:
     configs = {config.name: config.value for config in topic.configs}
-    if topic.name in COORDINATOR_TOPICS:
+    if topic.name in internal_topics.NAMES:
         # Committed group state must not expire, even if a client created the topic.
         configs.setdefault("cleanup.policy", "compact")
     missing = [name for name, value in configs.items() if value is None]
