@@ -11,19 +11,28 @@ import uuid
 
 import pytest
 
-from pylog.client import Consumer, Producer, ShareConsumer, TopicPartition, aio
+from pylog.client import (
+    Admin, ConfigResource, Consumer, Producer, ResourceType, ShareConsumer, TopicPartition, aio,
+)
 from pylog.client.consumer.assignors import ASSIGNORS, Assignor
-from pylog.client.errors import FatalError, RecordDeserializationError, SerializationError
+from pylog.client.errors import (
+    AuthenticationError, FatalError, RecordDeserializationError, SerializationError,
+)
+from pylog.security import issued
+from pylog.testing import Broker
 from tests.client.reading import new_topic
 
 BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0",
                    "group.consumer.min.heartbeat.interval.ms": "100",
                    "group.consumer.heartbeat.interval.ms": "100",
                    "group.share.min.heartbeat.interval.ms": "100",
-                   "group.share.heartbeat.interval.ms": "100"}
+                   "group.share.heartbeat.interval.ms": "100",
+                   "group.consumer.assignment.interval.ms": "0",
+                   "group.share.assignment.interval.ms": "0"}
 KINDS = [ValueError, SystemExit, KeyboardInterrupt, asyncio.CancelledError, StopIteration,
          StopAsyncIteration]
 WAIT_S = 30
+FETCH_WAIT_MS = 50  # A consumer that reads again waits for its fetch in flight.
 
 
 def raising(kind, called):
@@ -57,6 +66,15 @@ def topic(target):
 
 def group() -> str:
     return f"g-{uuid.uuid4().hex[:8]}"
+
+
+def share_group(target) -> str:
+    """Return a new share group that starts at the first record."""
+    name = group()
+    with Admin(bootstrap_servers=target.bootstrap) as admin:
+        admin.incremental_alter_configs({ConfigResource(ResourceType.GROUP, name): {
+            "share.auto.offset.reset": "earliest"}})
+    return name
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -190,10 +208,10 @@ def test_an_interceptors_close(target, topic, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_acknowledgement_callback_of_a_share_consumer(target, topic, kind):
     called = []
-    with ShareConsumer(bootstrap_servers=target.bootstrap, group_id=group()) as consumer, \
+    with ShareConsumer(bootstrap_servers=target.bootstrap, group_id=share_group(target),
+                       fetch_max_wait_ms=FETCH_WAIT_MS) as consumer, \
             Producer(bootstrap_servers=target.bootstrap) as producer:
         consumer.subscribe([topic])
-        wait_for(lambda: consumer.poll(0.2) == [] and consumer.assignment())
         producer.send(topic, b"value").result(WAIT_S)
         wait_for(lambda: consumer.poll(1.0))
         consumer.set_acknowledgement_commit_callback(raising(kind, called))
@@ -357,7 +375,8 @@ def test_code_that_reads_records_loses_and_skips_none(target, topic, kind, where
     failing, more = reading_settings(where, kind)
     found, raised, name = [], [], group()
     with Consumer(bootstrap_servers=target.bootstrap, auto_offset_reset="earliest",
-                  group_id=name, enable_auto_commit=False, **more) as consumer:
+                  group_id=name, enable_auto_commit=False, fetch_max_wait_ms=FETCH_WAIT_MS,
+                  **more) as consumer:
         consumer.subscribe([topic])
         end_s = time.monotonic() + WAIT_S
         while len(found) < len(VALUES) and time.monotonic() < end_s:
@@ -391,7 +410,7 @@ def test_code_that_reads_records_with_asyncio_loses_and_skips_none(
         found, raised = [], []
         async with asyncio.timeout(60), aio.Consumer(
                 bootstrap_servers=target.bootstrap, auto_offset_reset="earliest",
-                group_id=group(), **more) as consumer:
+                group_id=group(), fetch_max_wait_ms=FETCH_WAIT_MS, **more) as consumer:
             await consumer.subscribe([topic])
             while len(found) < len(VALUES):
                 try:
@@ -420,10 +439,10 @@ def test_code_that_reads_records_with_asyncio_loses_and_skips_none(
 def test_code_that_reads_shared_records_has_them_delivered_again(target, topic, kind, where):
     failing, more = reading_settings(where, kind, is_shared=True)
     found, raised = set(), []
-    with ShareConsumer(bootstrap_servers=target.bootstrap, group_id=group(), **more) as consumer:
+    put_values(target.bootstrap, topic)
+    with ShareConsumer(bootstrap_servers=target.bootstrap, group_id=share_group(target),
+                       fetch_max_wait_ms=FETCH_WAIT_MS, **more) as consumer:
         consumer.subscribe([topic])
-        wait_for(lambda: consumer.poll(0.2) == [] and consumer.assignment())
-        put_values(target.bootstrap, topic)
 
         def polled():
             try:
@@ -442,15 +461,15 @@ def test_code_that_reads_shared_records_has_them_delivered_again(target, topic, 
 def test_code_that_reads_shared_records_with_asyncio_has_them_delivered_again(
         target, topic, kind, where):
     failing, more = reading_settings(where, kind, is_shared=True)
+    put_values(target.bootstrap, topic)
+    name = share_group(target)
 
     async def main():
         found, raised = set(), []
         async with asyncio.timeout(60), aio.ShareConsumer(
-                bootstrap_servers=target.bootstrap, group_id=group(), **more) as consumer:
+                bootstrap_servers=target.bootstrap, group_id=name,
+                fetch_max_wait_ms=FETCH_WAIT_MS, **more) as consumer:
             await consumer.subscribe([topic])
-            while await consumer.poll(0.2) or not consumer.assignment():
-                pass
-            await asyncio.to_thread(put_values, target.bootstrap, topic)
             while len(found) < len(VALUES) or not raised:
                 try:
                     found.update(record.value for record in await consumer.poll(1.0))
@@ -592,6 +611,15 @@ def test_an_assignor_on_the_loop_of_the_application(target, topic, kind):
     assert len(called) == 1
 
 
+@contextlib.contextmanager
+def missing_polls(consumer):
+    """Make the time between two polls too long for the group; yields the membership."""
+    membership = consumer._core.membership
+    interval_s, membership.poll_interval_s = membership.poll_interval_s, 0.0
+    yield membership
+    membership.poll_interval_s = interval_s
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_listener_that_raises_for_lost_partitions_has_them_assigned_again(
@@ -599,12 +627,12 @@ def test_a_listener_that_raises_for_lost_partitions_has_them_assigned_again(
     put_values(target.bootstrap, topic)
     called, raised = [], []
     with Consumer(bootstrap_servers=target.bootstrap, group_id=group(), group_protocol=protocol,
-                  auto_offset_reset="earliest", max_poll_interval_ms=1000,
-                  heartbeat_interval_ms=200, enable_auto_commit=False) as consumer:
+                  auto_offset_reset="earliest", heartbeat_interval_ms=50,
+                  fetch_max_wait_ms=FETCH_WAIT_MS, enable_auto_commit=False) as consumer:
         consumer.subscribe([topic], on_lost=raising(kind, called))
         wait_for(lambda: consumer.poll(0.2))
-        membership = consumer._core.membership
-        wait_for(lambda: membership.lost)
+        with missing_polls(consumer) as membership:
+            wait_for(lambda: membership.lost)
         found = []
 
         def polled():
@@ -638,3 +666,120 @@ def test_a_listener_that_raises_in_close_leaves_the_group(target, topic, kind, p
         other.subscribe([topic])
         producer.send(topic, b"more").result(WAIT_S)
         wait_for(lambda: other.poll(0.2))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_listener_for_lost_partitions_on_the_loop_of_the_application(
+        target, topic, kind, protocol):
+    put_values(target.bootstrap, topic)
+    called, raised, found = [], [], []
+
+    async def main():
+        async with asyncio.timeout(60), aio.Consumer(
+                bootstrap_servers=target.bootstrap, group_id=group(), group_protocol=protocol,
+                auto_offset_reset="earliest", heartbeat_interval_ms=50,
+                fetch_max_wait_ms=FETCH_WAIT_MS, enable_auto_commit=False) as consumer:
+            await consumer.subscribe([topic], on_lost=raising(kind, called))
+            while not await consumer.poll(0.2):
+                pass
+            with missing_polls(consumer) as membership:
+                while not membership.lost:
+                    await asyncio.sleep(0.02)
+            while not raised or len(found) < len(VALUES):
+                try:
+                    found.extend(record.value for record in await consumer.poll(1.0))
+                except (Exception, asyncio.CancelledError) as failure:
+                    if asyncio.current_task().cancelling():
+                        raise
+                    raised.append(type(failure))
+            await consumer.commit()
+
+    if kind in ENDS_LOOP:
+        with pytest.raises(kind):
+            asyncio.run(main())
+    else:
+        asyncio.run(main())
+        assert found == VALUES and raised == [from_coroutine(kind)]
+    assert len(called) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("call", ["close", "unsubscribe"])
+def test_a_listener_on_the_loop_that_raises_at_the_end_leaves_the_group(
+        target, topic, kind, protocol, call):
+    put_values(target.bootstrap, topic)
+    called = []
+    settings = {"bootstrap_servers": target.bootstrap, "group_id": group(),
+                "group_protocol": protocol, "auto_offset_reset": "earliest"}
+
+    async def main():
+        async with asyncio.timeout(60):
+            consumer = await aio.Consumer(**settings).start()
+            await consumer.subscribe([topic], on_revoke=raising(kind, called))
+            while not await consumer.poll(0.2):
+                pass
+            try:
+                with pytest.raises(from_coroutine(kind)):
+                    await getattr(consumer, call)()
+            finally:
+                await consumer.close()
+
+    if kind in ENDS_LOOP:
+        with contextlib.suppress(kind):
+            asyncio.run(main())
+    else:
+        asyncio.run(main())
+    assert len(called) == 1
+    with Consumer(**settings) as other, Producer(bootstrap_servers=target.bootstrap) as producer:
+        other.subscribe([topic])
+        producer.send(topic, b"more").result(WAIT_S)
+        wait_for(lambda: other.poll(0.2))
+
+
+# Tokens for the login.
+
+@pytest.fixture(scope="module")
+def token_broker():
+    with Broker(settings={
+            "listeners": "SASL_PLAINTEXT://127.0.0.1:0", "auto.create.topics.enable": "true",
+            "sasl.enabled.mechanisms": "OAUTHBEARER",
+            "sasl.oauthbearer.unsecured.enable": "true"}) as broker:
+        yield broker
+
+
+def token_settings(broker, kind, called):
+    """Settings whose token callback raises once."""
+    def token(_):
+        if not called:
+            raising(kind, called)()
+        return issued.unsigned({"unsecuredLoginStringClaim_sub": "alice"}, time.time).token
+
+    return {"bootstrap_servers": broker.bootstrap, "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "OAUTHBEARER", "oauth_cb": token}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_token_callback_that_raises_fails_one_call_and_is_called_again(token_broker, kind):
+    called = []
+    with Producer(**token_settings(token_broker, kind, called)) as producer:
+        with pytest.raises(AuthenticationError, match=f"oauth_cb raised {kind.__name__}: planted"):
+            producer.partitions_for("tokens")
+        assert called
+        assert producer.send("tokens", b"after").result(WAIT_S)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_token_callback_that_raises_fails_one_call_with_asyncio_too(token_broker, kind):
+    called = []
+
+    async def main():
+        async with asyncio.timeout(60), aio.Producer(
+                **token_settings(token_broker, kind, called)) as producer:
+            with pytest.raises(AuthenticationError, match=f"raised {kind.__name__}: planted"):
+                await producer.partitions_for("tokens")
+            assert called
+            assert await producer.send_and_wait("tokens", b"after")
+
+    asyncio.run(main())

@@ -509,7 +509,7 @@ class Consuming(Committing):
                         await self.commit_before_revoke()
         except TimeoutError:
             pass
-        except asyncio.CancelledError:
+        except BaseException:  # A cancellation, or an exit that a callback raised.
             await self._leave_late()
             raise
         finally:
@@ -527,7 +527,7 @@ class Consuming(Committing):
             self.membership.raise_told()
 
     async def _leave_late(self) -> None:
-        """Leave the group after a cancelled close, so that it need not wait for the session
+        """Leave the group after an interrupted close, so that it need not wait for the session
         timeout.
         """
         try:
