@@ -200,6 +200,9 @@ class _Node:
         connection = await self.cluster.connection(self.id, FETCH)
         metadata = self.cluster.metadata
         ids = [metadata.topic_id(state.topic) for state in wanted]
+        if not all([state.belongs_to(topic_id) for state, topic_id in zip(wanted, ids)]):
+            self._fail_positions(wanted, ids)
+            return
         version = connection.version(messages.FetchRequest)
         by_id = version >= TOPIC_IDS and ZERO_UUID not in ids
         if not by_id:
@@ -229,6 +232,14 @@ class _Node:
             self.session.advance(answer.session_id)
             self.session.by_id = by_id
         self._take_in(answer.partitions, asked, frame)
+
+    def _fail_positions(self, wanted: list[PartitionState], ids: list[bytes]) -> None:
+        """Report positions of a topic that no longer exists, as offsets that do not exist."""
+        for state, topic_id in zip(wanted, ids):
+            if not state.belongs_to(topic_id):
+                self._fail([state], error(
+                    ErrorCode.OFFSET_OUT_OF_RANGE, "the topic was deleted and created again",
+                    str(state.tp)))
 
     def _request(self, asked: dict[Key, tuple[PartitionState, int, bytes]], version: int) -> Any:
         session, metadata = self.session, self.cluster.metadata

@@ -147,6 +147,7 @@ def _batches(settings: Mapping[str, Any], found: dict[TopicPartition, tuple[int,
             try:
                 batch = consumer.poll_arrow(POLL_S, records_max, {*names, *_NEEDED})
             except OffsetOutOfRangeError as failure:
+                _check_topic(consumer, topic, topic_id, True)
                 _skip_deleted(consumer, left, failure)
                 continue
             _check_topic(consumer, topic, topic_id, batch.num_rows == 0)

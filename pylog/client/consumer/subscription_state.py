@@ -1,10 +1,11 @@
 """A consumer's subscription, its partitions and its position in each.
 
 Owns: the subscription and the state of each assigned partition.
-Invariants: position <= fetch_position, and records between them are queued or in flight; every
-  change of position except reading records raises `epoch`, which invalidates responses and queued
-  records of earlier epochs; a revoked partition is removed from `states` and its epoch raised, so
-  that none of its records are returned.
+Invariants: a position is used only for the topic that it belongs to, not for one of the same name
+  that was created later; position <= fetch_position, and records between them are queued or in
+  flight; every change of position except reading records raises `epoch`, which invalidates
+  responses and queued records of earlier epochs; a revoked partition is removed from `states` and
+  its epoch raised, so that none of its records are returned.
 Source: Kafka's consumer; KIP-320 (leader epochs), KIP-392 (preferred replica).
 """
 
@@ -18,6 +19,7 @@ from pylog.client.arguments import several
 from pylog.client.errors import IllegalStateError
 from pylog.client.network.cluster_metadata import Metadata
 from pylog.client.types import OffsetAndMetadata, TopicPartition
+from pylog.protocol.codec import ZERO_UUID
 
 
 class PartitionState:
@@ -27,8 +29,8 @@ class PartitionState:
         "before", "before_epoch", "checked_epoch", "epoch", "error", "fetch_position",
         "high_watermark", "kept", "last_stable_offset", "log_start_offset", "not_before_s",
         "partition", "paused", "poll", "position", "preferred", "preferred_until_s",
-        "record_epoch", "reset", "revoking", "source", "stored", "stored_done", "topic", "tp",
-        "validate",
+        "record_epoch", "reset", "revoking", "source", "stored", "stored_done", "topic",
+        "topic_id", "tp", "validate",
     )
 
     def __init__(self, tp: TopicPartition, source: int):
@@ -42,6 +44,8 @@ class PartitionState:
         # Position before the last poll that read this partition, and the number of that poll.
         self.poll, self.before, self.before_epoch = -1, 0, -1
         self.fetch_position = -1
+        # Id of the topic that the position belongs to; zero until the first fetch from there.
+        self.topic_id = ZERO_UUID
         self.paused = False
         self.revoking = False
         # None: use the committed offset; otherwise "earliest", "latest" or a time in ms.
@@ -65,11 +69,21 @@ class PartitionState:
         self.epoch += 1
         self.poll = -1
         self.fetch_position = offset
+        self.topic_id = ZERO_UUID
         self.record_epoch = record_epoch
         self.position = self.kept = offset
         self.reset = None
         self.error = None
         self.preferred = -1
+
+    def belongs_to(self, topic_id: bytes) -> bool:
+        """Return False if the position belongs to an earlier topic of the same name.
+
+        topic_id: of the current topic, zero if unknown. A new position belongs to that topic.
+        """
+        if self.topic_id == ZERO_UUID:
+            self.topic_id = topic_id
+        return topic_id in (self.topic_id, ZERO_UUID)
 
     def handed_on(self, poll: int) -> None:
         """Save the position before the poll of that number moves it."""

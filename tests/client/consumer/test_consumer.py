@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from pylog.client import Admin, Consumer, OffsetAndMetadata, TopicPartition, errors
+from pylog.client import Admin, Consumer, NewTopic, OffsetAndMetadata, TopicPartition, errors
 from tests.client.support import (
     BASE_MS, CODECS, as_rows, collect, new_name, new_topic, put, reader, rows,
 )
@@ -196,6 +196,33 @@ def test_a_position_outside_the_log_is_reset(broker):
         consumer.seek(part, 3)
         with pytest.raises(errors.OffsetOutOfRangeError):
             consumer.poll(10.0)
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("earliest", 30), ("none", None)])
+def test_a_position_is_not_used_for_a_topic_that_was_created_again(broker, policy, expected):
+    """A longer log than before must not hide that its first records are new."""
+    topic = new_topic(broker)
+    put(broker, topic, rows(20))
+    part = TopicPartition(topic, 0)
+    with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset=policy,
+                  metadata_max_age_ms=200, allow_auto_create_topics=False) as consumer, \
+            Admin(bootstrap_servers=broker.bootstrap) as admin:
+        consumer.assign([part])
+        consumer.seek(part, 0)
+        assert len(collect(consumer, 20)) == 20
+        consumer.pause(part)
+        admin.delete_topics([topic])
+        end_s = time.monotonic() + 30
+        while topic in admin.list_topics():
+            assert time.monotonic() < end_s
+        admin.create_topics([NewTopic(topic, 1)])
+        put(broker, topic, rows(30, 1000))
+        consumer.resume(part)
+        if expected is None:
+            with pytest.raises(errors.OffsetOutOfRangeError, match="deleted and created again"):
+                collect(consumer, 1)
+            consumer.seek(part, 0)
+        assert as_rows(collect(consumer, 30)) == rows(30, 1000)
 
 
 def test_offsets_are_found_by_time(broker, filled):

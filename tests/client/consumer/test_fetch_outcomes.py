@@ -1,6 +1,7 @@
 """Handling of fetch responses and failures, with simulated brokers."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -190,6 +191,23 @@ def test_what_concerns_the_application_comes_behind_what_was_fetched_before(fetc
             (one, None), (one, code), (two, None)]
         assert one.error.code == code and "t-0" in str(one.error)
         assert named(request) == [("u", 0, 10)] and not world.learnt and not world.refreshes
+
+    fetch(steps)
+
+
+def test_a_position_of_a_topic_that_was_created_again_is_an_error_behind_its_records(fetch):
+    async def steps(world):
+        one, two = world.assigned(ONE, OTHER)
+        await world.fetching()
+        again = world.metadata.topics["t"]._replace(id=b"n" * 16)
+        world.metadata = replace(world.metadata, topics={**world.metadata.topics, "t": again})
+        await world.answered(row(ONE, records(7)), row(OTHER, records(7)))
+        assert [(item.state, item.error and item.error.code) for item in world.queue.items] == [
+            (one, None), (two, None), (one, ErrorCode.OFFSET_OUT_OF_RANGE)]
+        assert named(await world.soon()) == [("u", 0, 10)]
+        one.move_to(3)  # A new position belongs to the new topic.
+        await world.answered()
+        assert ("t", 0, 3) in named(await world.fetching())
 
     fetch(steps)
 

@@ -30,7 +30,7 @@ def test_a_new_state_knows_nothing():
         "record_epoch": -1, "validate": -1, "checked_epoch": -1, "high_watermark": -1,
         "last_stable_offset": -1, "log_start_offset": -1, "preferred": -1,
         "preferred_until_s": 0.0, "not_before_s": 0.0, "error": None,
-        "stored": None, "stored_done": None}
+        "stored": None, "stored_done": None, "topic_id": bytes(16)}
 
 
 def test_a_move_voids_what_came_before_and_goes_to_the_leader():
