@@ -137,7 +137,7 @@ def new_cluster_id() -> str:
 class KafkaBroker(BrokerProcess):
     """A single Apache Kafka node (broker and controller) on loopback.
 
-            data_dir: its log directory, formatted if empty. port: 0 chooses a free port. overrides:
+    data_dir: its log directory, formatted if empty. port: 0 chooses a free port. overrides:
     settings by Kafka's names. Other settings keep Kafka's defaults, except the replication factors
     of internal topics, which must be 1 on a single node.
     """

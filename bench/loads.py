@@ -86,7 +86,7 @@ def create_topic(broker: BrokerProcess, topic: str, partitions: int,
                  config: dict | None = None) -> None:
     """Create `topic` and wait until each partition's leader accepts requests.
 
-        Its files are removed soon after its deletion: full memory would slow down all later loads.
+    Its files are removed soon after its deletion: full memory would slow down all later loads.
     """
     new = NewTopic(topic, partitions, 1, config={
         "file.delete.delay.ms": "1000", **(config or {})})
@@ -127,8 +127,7 @@ def measured(broker: BrokerProcess, figures: dict, key: str, units: str):
 def rdkafka_produce(broker: BrokerProcess, topic: str, size: int, count: int, codec: str) -> dict:
     """Run rdkafka_performance -P with records spread evenly over all partitions.
 
-            Returns mb_s, cpu_s_per_gb (of record values), request_bytes (mean Produce request on
-    the wire).
+    Returns mb_s, cpu_s_per_gb (of record values), request_bytes (mean Produce request on the wire).
     """
     figures: dict = {}
     with tempfile.NamedTemporaryFile("r") as stats:
@@ -249,9 +248,9 @@ def raw_produce(broker: BrokerProcess, topic: str, partitions: int, connections:
     """Run our own producer. idempotent: one producer per connection, on one partition. topics: if
     set, the number of topics, named `topic` and four digits from 0000.
 
-            Returns cpu_s_per_million_requests, cpu_s_per_gb, requests_s, records_s, p50_us to
-    p999_us of the responses, request_bytes; connected_cpu_us (per request, without connection
-    setup), connection_cpu_us (per connection).
+    Returns cpu_s_per_million_requests, cpu_s_per_gb, requests_s, records_s, p50_us to p999_us of
+    the responses, request_bytes; connected_cpu_us (per request, without connection setup),
+    connection_cpu_us (per connection).
     """
     before = broker.cpu_seconds()
     more = ["idempotent"] if idempotent else [topics] if topics else []
@@ -346,7 +345,7 @@ def floor(kind: str, unit_bytes: float, piece_bytes: int, total_bytes: float,
     """Return CPU seconds of a bare loop: per GB for recv and sendfile, per million units for
     answer.
 
-            piece_bytes: length of one write to the file, 0 for the loop's default. certificate: for
+    piece_bytes: length of one write to the file, 0 for the loop's default. certificate: for
     tls-recv and tls-send (PEM, with its key).
     """
     unit = max(1, int(unit_bytes))

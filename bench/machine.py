@@ -31,7 +31,7 @@ def commit_line() -> str:
 def touch_free_memory(bytes_max: int) -> None:
     """Write once to most free pages.
 
-        A virtual machine gets its memory from the host at first touch, and the time is charged to
+    A virtual machine gets its memory from the host at first touch, and the time is charged to
     whichever broker fills the page cache first.
     """
     size = os.sysconf("SC_PAGE_SIZE")

@@ -29,8 +29,7 @@ def cpu_seconds(pid: int) -> float:
     """Return user plus system seconds of all threads of `pid`, running and ended, to the
     nanosecond.
 
-            The process's CPU clock counts the same as utime + stime of /proc/PID/stat, with more
-    precision.
+    The process's CPU clock counts the same as utime + stime of /proc/PID/stat, with more precision.
     """
     return time.clock_gettime((~pid << 3) | CPU_CLOCK_OF_PROCESS)
 
@@ -86,8 +85,8 @@ def api_versions_answered(port: int, wait_s: float = 1.0, host: str = "127.0.0.1
 class Access:
     """Settings of clients that use TLS or a login.
 
-            listener: its name. rdkafka, java: settings of these clients. environment: of our own
-    programs (bench/csrc/secure.h).
+    listener: its name. rdkafka, java: settings of these clients. environment: of our own programs
+    (bench/csrc/secure.h).
     """
 
     listener: str
@@ -99,7 +98,7 @@ class Access:
 class BrokerProcess:
     """Common to both brokers: a context manager around one child process.
 
-            A subclass sets `name`, implements `_start()` and sets `process`, `port` and `output`.
+    A subclass sets `name`, implements `_start()` and sets `process`, `port` and `output`.
     listeners: ports besides PLAINTEXT, by security protocol. access: settings of load clients; None
     for plain text.
     """

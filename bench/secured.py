@@ -122,8 +122,8 @@ def _acls(side: Side) -> dict:
 def _storms(broker: BrokerProcess):
     """Run storms of simultaneous handshakes, one after the other, during the block.
 
-            Their client runs at low priority: other clients must wait for the broker, not for a
-    client that verifies a thousand certificates.
+    Their client runs at low priority: other clients must wait for the broker, not for a client that
+    verifies a thousand certificates.
     """
     ending, failures = threading.Event(), []
 

@@ -96,7 +96,7 @@ def prefixes(data: np.ndarray) -> np.ndarray:
     """Return uint32[len + 1]: the state (from zero) after each prefix of the bytes; len is a square
     number.
 
-        Processes the rows of the square in parallel, then joins them by linearity.
+    Processes the rows of the square in parallel, then joins them by linearity.
     """
     side = int(len(data) ** 0.5)
     assert side * side == len(data), len(data)

@@ -84,8 +84,7 @@ class Found(NamedTuple):
     """Per record, the generator and sequence in its value and the result of the check. Sequences
     are valid only for good records.
 
-            corrupted: the checksum fails. foreign: the checksum is valid, but the load has no such
-    record.
+    corrupted: the checksum fails. foreign: the checksum is valid, but the load has no such record.
     """
 
     good: np.ndarray
@@ -264,8 +263,8 @@ def checked(content: Content, counts: dict[int, int], data: np.ndarray,
             offsets: np.ndarray) -> Found:
     """Check each value against its generator and sequence.
 
-            counts: records of each generator; further ones are foreign. data, offsets: uint8 and
-    int32 or int64, as in Arrow. A null is an empty value.
+    counts: records of each generator; further ones are foreign. data, offsets: uint8 and int32 or
+    int64, as in Arrow. A null is an empty value.
     """
     count = len(offsets) - 1
     starts, lengths = offsets[:-1].astype(np.int64), np.diff(offsets).astype(np.int64)

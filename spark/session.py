@@ -100,7 +100,7 @@ def session(name: str, *, master: str = "", connector: bool = True,
             settings: dict[str, str] | None = None) -> Any:
     """Return a SparkSession with the formats kafka and pylog. Raises SetupError.
 
-        master: "" for spark-submit's master, else local[*].
+    master: "" for spark-submit's master, else local[*].
     """
     java_version()
     spark_version()

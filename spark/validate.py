@@ -226,7 +226,7 @@ def _stretches(spark: Any, options: argparse.Namespace, expected: Expected, **mo
     """Return summaries, computed by the tasks that read the records, so that no record passes
     through the JVM.
 
-        Planning and reading are the source's own; its tasks pass their columns to the checks in the
+    Planning and reading are the source's own; its tasks pass their columns to the checks in the
     same process instead of to Spark.
     """
     from pyspark.sql.datasource import CaseInsensitiveDict

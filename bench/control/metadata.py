@@ -105,7 +105,7 @@ def unknown(broker) -> dict:
 def storm(broker) -> dict:
     """Produce at a fixed rate, with and without 1,000 Metadata requests a second.
 
-        The variants alternate and the median counts, so interference affects all of them equally.
+    The variants alternate and the median counts, so interference affects all of them equally.
     """
     run(_prepare(broker.port))
     stem = f"storm-{time.monotonic_ns()}"

@@ -23,7 +23,7 @@ class Work:
 def rate(work: Work, reactors: int, logs: int, handover_us: float = 0.0) -> float:
     """Return requests per second of this many reactors, with a processor each, on evenly used logs.
 
-        handover_us: extra cost of a lock that another processor held last.
+    handover_us: extra cost of a lock that another processor held last.
     """
     # Acquisitions of one log's lock: share of time, waiting, per µs.
     busy = queued = throughput = 0.0

@@ -62,7 +62,7 @@ class Program:
 class Interruption:
     """`with Interruption(handler, at) as it:` calls the handler before the at-th bytecode.
 
-        passed: number of bytecodes executed.
+    passed: number of bytecodes executed.
     """
 
     def __init__(self, handler, at):

@@ -20,7 +20,7 @@ def new_topic(bootstrap: str, partitions: int = 1, **config) -> str:
 def await_markers(bootstrap: str, topic: str, partitions: int = 1) -> None:
     """Wait until a topic has no open transaction.
 
-        EndTxn returns when the coordinator has decided; the markers are written after that.
+    EndTxn returns when the coordinator has decided; the markers are written after that.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap})
     asked = {TopicPartition(topic, partition): OffsetSpec.latest()

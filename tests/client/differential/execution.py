@@ -314,9 +314,8 @@ class Execution:
     def _adopt_log(self, side: Side, place: Place, rows: list[Row], event: str) -> None:
         """Check the reports of records in flight during a fault, then use the log as the model.
 
-                A record reported as delivered must be at its reported offset; in a re-created topic
-        this applies from the first record on that is in the new log. Other records may exist or
-        not.
+        A record reported as delivered must be at its reported offset; in a re-created topic this
+        applies from the first record on that is in the new log. Other records may exist or not.
         """
         name, log = f"{side.player.name}: {place}", side.log(place)
         known = {row.number: row for row in [*[row for _, row in side.sent[place]], *rows]}
