@@ -64,7 +64,7 @@ class World:
 
 
 @pytest.mark.parametrize(("leader", "side"), [(1, THEIRS), (3, OURS)])
-def test_a_batch_taken_against_the_log_is_of_who_led_its_epoch(leader, side):
+def test_contradicting_batch_is_attributed_to_leader_of_its_epoch(leader, side):
     world = World(1, 3, leader)
     earlier = world.append(0, 0, 5)
     world.append(1, 5)
@@ -72,7 +72,7 @@ def test_a_batch_taken_against_the_log_is_of_who_led_its_epoch(leader, side):
 
 
 @pytest.mark.parametrize(("leader", "side"), [(1, THEIRS), (3, OURS)])
-def test_a_gap_is_of_who_took_what_lies_behind_it(leader, side):
+def test_sequence_gap_is_attributed_to_leader_of_the_later_batch(leader, side):
     world = World(1, leader, 3)
     world.append(0, 0)
     earlier = world.append(1, 2)
@@ -80,13 +80,13 @@ def test_a_gap_is_of_who_took_what_lies_behind_it(leader, side):
     assert world.side_of_pair(earlier, offset) == side
 
 
-def test_an_old_epoch_that_comes_back_was_taken_against_the_log():
+def test_returning_producer_epoch_contradicts_the_log():
     world = World(1, 3)
     earlier = world.append(0, 0, producer_epoch=1)
     assert world.side_of_pair(earlier, world.append(1, 1, producer_epoch=0)) == OURS
 
 
-def test_numbers_that_go_round_are_in_order():
+def test_wrapped_sequence_numbers_are_in_order():
     world = World(1, 2)
     earlier = world.append(0, (1 << 31) - 1)
     world.appends[-1] = world.appends[-1]._replace(last_sequence=(1 << 31) - 1)
@@ -109,21 +109,21 @@ def begun_anew(*leaders: int, other: int = 1) -> tuple[World, int, int]:
 @pytest.mark.parametrize(("leaders", "other", "side"), [
     ((1, 2, 1), 2, THEIRS), ((3, 3, 3), 3, OURS), ((1, 3, 1), 1, UNKNOWN), ((1, 2, 3), 1, UNKNOWN),
     ((1, 2, 1), 3, UNKNOWN)])
-def test_a_producer_that_began_anew_was_refused_by_who_led_any_of_its_partitions(
+def test_reset_producer_is_attributed_to_all_leaders_of_its_partitions(
         leaders, other, side):
     world, *pair = begun_anew(*leaders, other=other)
     assert world.side_of_pair(*pair) == side
 
 
 @pytest.mark.parametrize(("broker", "side"), [(2, THEIRS), (3, OURS)])
-def test_a_producer_that_tells_who_refused_it_is_believed(broker, side):
+def test_logged_refusal_identifies_the_broker(broker, side):
     world, *pair = begun_anew(1, 3, 2)
     world.refusals = [Refusal(15.0, broker, "out of order"), Refusal(16.0, 5 - broker, "later")]
     assert world.side_of_pair(*pair) == side
 
 
 @pytest.mark.parametrize("at_s", [10.0, 30.0])
-def test_what_a_producer_was_refused_at_another_time_says_nothing(at_s):
+def test_refusal_at_another_time_is_ignored(at_s):
     world, *pair = begun_anew(1, 3, 2)
     world.refusals = [Refusal(at_s, 2, "out of order")]
     assert world.side_of_pair(*pair) == UNKNOWN
@@ -132,7 +132,7 @@ def test_what_a_producer_was_refused_at_another_time_says_nothing(at_s):
 @pytest.mark.parametrize(("leaders", "side"), [
     ((1, 2, 3), THEIRS), ((3, 1, 2), UNKNOWN), ((1, 3, 2), UNKNOWN), ((3, 3, 1), OURS),
     ((3, -1, 1), OURS)])
-def test_a_record_lost_without_an_offset_is_of_who_led_then_or_just_before(leaders, side):
+def test_lost_record_without_offset_is_attributed_to_current_and_previous_leader(leaders, side):
     world = World(*leaders)
     world.told(11.0, Sent(ONE, A))
     world.told(12.0, Acknowledged(ONE, -1))
@@ -141,7 +141,7 @@ def test_a_record_lost_without_an_offset_is_of_who_led_then_or_just_before(leade
 
 @pytest.mark.parametrize(("leaders", "side"), [
     ((1, 1, 2, 3), THEIRS), ((1, 1, 3, 1), UNKNOWN), ((3, 3, 3, 1), OURS)])
-def test_a_record_that_another_replaced_is_of_who_led_from_the_one_to_the_other(leaders, side):
+def test_replaced_record_is_attributed_to_all_leaders_in_between(leaders, side):
     world = World(*leaders)
     world.told(11.0, Sent(ONE, A))
     world.told(12.0, Acknowledged(ONE, 0))
@@ -152,7 +152,7 @@ def test_a_record_that_another_replaced_is_of_who_led_from_the_one_to_the_other(
 @pytest.mark.parametrize(("digests", "side"), [
     ({1: "x", 2: "x", 3: "z"}, OURS), ({1: "x", 2: "z", 3: "x"}, THEIRS),
     ({1: "x", 2: "y", 3: "z"}, UNKNOWN), ({1: "x", 2: "z"}, THEIRS), ({1: "x", 3: "z"}, UNKNOWN)])
-def test_a_replica_that_differs_from_all_others_is_wrong(digests, side):
+def test_only_differing_replica_is_wrong(digests, side):
     world = World(1)
     world.finals[A].digests.update(digests)
     assert world.side("replicas differ", place=A) == side
@@ -160,7 +160,7 @@ def test_a_replica_that_differs_from_all_others_is_wrong(digests, side):
 
 @pytest.mark.parametrize(("coordinators", "leader", "side"), [
     ((1, 2), 1, THEIRS), ((1, 3), 1, UNKNOWN), ((1, 2), 3, UNKNOWN), ((3, 3), 3, OURS)])
-def test_a_transaction_is_of_its_coordinators_and_of_who_led_what_it_wrote_to(
+def test_torn_transaction_is_attributed_to_coordinators_and_leaders(
         coordinators, leader, side):
     world = World(leader)
     world.reigns[Place("__transaction_state", 0)] = [
@@ -171,14 +171,14 @@ def test_a_transaction_is_of_its_coordinators_and_of_who_led_what_it_wrote_to(
     assert world.side("aborted transactions that are visible", name="copier.2-17") == side
 
 
-def test_a_position_is_of_the_groups_coordinators():
+def test_group_offset_is_attributed_to_group_coordinators():
     world = World(3)
     world.reigns[Place("__consumer_offsets", 0)] = [Reign(0, 2, 0.0)]
     assert world.side("positions of groups that went back", name="group") == THEIRS
     assert world.side("committed by a group that never read it", name="group", place=A) == UNKNOWN
 
 
-def test_nothing_is_kafkas_of_which_nothing_is_known():
+def test_problem_without_suspects_is_not_attributed_to_kafka():
     world = World()
     assert world.side_of_lost(3) == UNKNOWN
     assert world.side_of_pair(0, 1) == UNKNOWN
@@ -187,7 +187,7 @@ def test_nothing_is_kafkas_of_which_nothing_is_known():
     assert world.side("aborted transactions that are visible", name="one-1") == UNKNOWN
 
 
-def test_what_is_kafkas_is_told_apart_with_its_reasons():
+def test_split_separates_kafkas_problems_with_reasons():
     world = World(1, 3)
     first = world.append(0, 0)
     ours, theirs = world.causes().split([Finding("doubled", [

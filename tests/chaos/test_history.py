@@ -78,17 +78,17 @@ def found(world) -> str:
     return told[0]
 
 
-def test_a_history_in_which_all_is_well_has_no_problems(world):
+def test_correct_history_has_no_problems(world):
     assert world.found() == []
 
 
-def test_a_record_that_was_acknowledged_and_is_not_there_is_found(world):
+def test_missing_acknowledged_record_is_found(world):
     world.history.add(Sent(Value(ONE, 5), A))
     world.history.add(Acknowledged(Value(ONE, 5), 9))
     assert "acknowledged and lost: 1: one/5" in found(world)
 
 
-def test_a_record_whose_offset_was_not_told_is_lost_only_where_it_is_nowhere(world):
+def test_record_with_unknown_offset_is_lost_only_if_it_is_nowhere(world):
     world.history.add(Sent(Value(ONE, 5), A))
     world.history.add(Acknowledged(Value(ONE, 5), -1))
     assert "lost" in found(world)
@@ -96,21 +96,21 @@ def test_a_record_whose_offset_was_not_told_is_lost_only_where_it_is_nowhere(wor
     assert world.found() == []
 
 
-def test_a_record_at_another_offset_than_was_acknowledged_is_found(world):
+def test_record_at_a_wrong_offset_is_found(world):
     world.history.add(Sent(Value(ONE, 5), A))
     world.history.add(Acknowledged(Value(ONE, 5), 19))
     world.finals[A].records[20] = Value(ONE, 5)
     assert "acknowledged at another offset" in found(world)
 
 
-def test_a_record_that_is_there_twice_is_found_where_that_was_promised(world):
+def test_duplicate_is_found_for_idempotent_writers(world):
     world.finals[A].records[20] = Value(ONE, 3)
     assert "doubled: 1: one/3" in found(world)
     world.history.writers[ONE] = Writer(once=False)
     assert world.found() == []
 
 
-def test_records_in_another_order_are_found(world):
+def test_reordered_records_are_found(world):
     world.history.add(Sent(Value(ONE, 5), A))
     world.finals[A].records |= {20: Value(ONE, 5), 21: Value(ONE, 4)}
     assert "out of order: 1: one/4" in found(world)
@@ -118,36 +118,36 @@ def test_records_in_another_order_are_found(world):
     assert world.found() == []
 
 
-def test_a_record_that_nobody_wrote_there_is_found(world):
+def test_unwritten_record_is_found(world):
     world.finals[A].records[20] = Value(ONE, 99)
     assert "nobody wrote: 1: one/99" in found(world)
     world.finals[A].records[20] = Value(TWO, 1)
     assert "nobody wrote: 1: two/1" in found(world)
 
 
-def test_what_was_read_and_vanished_is_found(world):
+def test_vanished_record_that_was_read_is_found(world):
     world.history.add(Read("other", 0, A, 30, Value(ONE, 4)))
     assert "read and no longer there: 1: other: one/4" in found(world)
 
 
-def test_what_was_read_and_replaced_by_another_record_is_found(world):
+def test_replaced_record_that_was_read_is_found(world):
     world.history.add(Read("other", 0, A, 2, Value(ONE, 4)))
     assert "read and no longer there" in found(world)
 
 
-def test_an_aborted_record_that_a_committed_reader_saw_is_found(world):
+def test_aborted_record_read_with_read_committed_is_found(world):
     offset = next(at for at, value in world.finals[A].records.items() if value == Value(TWO, 2))
     world.history.add(Read("other", 0, A, offset, Value(TWO, 2), True))
     assert "read though it was not committed" in found(world)
 
 
-def test_a_reader_that_passes_over_records_is_found(world):
+def test_skipped_records_are_found(world):
     world.history.add(Read("other", 0, A, 0, Value(ONE, 0)))
     world.history.add(Read("other", 0, A, 2, Value(ONE, 2)))
     assert "read past others: 1: other: one/2 in orders-0 at 2 after 0" in found(world)
 
 
-def test_a_reader_that_goes_back_is_found_unless_it_began_anew(world):
+def test_backward_read_is_found_within_a_session(world):
     world.history.add(Read("other", 0, A, 1, Value(ONE, 1)))
     world.history.add(Read("other", 1, A, 0, Value(ONE, 0)))
     assert world.found() == []
@@ -155,7 +155,7 @@ def test_a_reader_that_goes_back_is_found_unless_it_began_anew(world):
     assert "read again or backwards" in found(world)
 
 
-def test_half_of_a_transaction_is_found_whatever_its_end(world):
+def test_torn_transaction_is_found_for_every_outcome(world):
     offset = next(at for at, value in world.finals[A].records.items() if value == Value(TWO, 0))
     world.finals[A].visible.discard(offset)
     assert "committed transactions that are not there as a whole: 1: good" in found(world)
@@ -163,25 +163,25 @@ def test_half_of_a_transaction_is_found_whatever_its_end(world):
     assert "unknown end that are there in part: 1: good" in found(world)
 
 
-def test_an_aborted_transaction_that_is_visible_is_found(world):
+def test_visible_aborted_transaction_is_found(world):
     offset = next(at for at, value in world.finals[B].records.items() if value == Value(TWO, 3))
     world.finals[B].visible.add(offset)
     assert "aborted transactions that are visible: 1: bad" in found(world)
 
 
-def test_a_position_of_a_group_that_goes_back_is_found(world):
+def test_decreasing_group_offset_is_found(world):
     world.history.add(Told("group", A, 3, 9.0))  # Requested before the commit was acknowledged.
     assert world.found() == []
     world.history.add(Told("group", A, 3, 12.0))
     assert "positions of groups that went back: 1: group orders-0: 3 after 4" in found(world)
 
 
-def test_a_record_that_a_group_committed_and_never_read_is_found(world):
+def test_committed_record_that_no_member_read_is_found(world):
     world.history.events.remove(Read("group/1", 0, A, 3, Value(ONE, 3), True))
     assert "committed by a group that never read it: 1: group orders-0 at 3" in found(world)
 
 
-def test_a_record_that_was_not_copied_is_found(world):
+def test_missing_copy_is_found(world):
     copies = Place("copies", 0)
     world.history.writers["copy-of-one"] = Writer()
     world.finals[copies] = Final({}, set())
@@ -193,7 +193,7 @@ def test_a_record_that_was_not_copied_is_found(world):
     assert "not copied: 1: two/0 in orders-0" in found(world)
 
 
-def test_a_copy_whose_position_was_not_committed_with_it_is_found(world):
+def test_copy_without_committed_position_is_found(world):
     copies = Place("copies", 0)
     world.history.writers["copy-of-one"] = Writer()
     world.finals[copies] = Final({}, set())
@@ -203,7 +203,7 @@ def test_a_copy_whose_position_was_not_committed_with_it_is_found(world):
     assert "copied without its position: 1: one/3 in orders-0 at 3" in found(world)
 
 
-def test_a_copy_is_there_as_often_as_what_it_is_a_copy_of(world):
+def test_copies_must_match_the_number_of_originals(world):
     copies = Place("copies", 0)
     world.history.writers["copy-of-one"] = Writer()
     world.finals[copies] = Final({}, set())
@@ -220,7 +220,7 @@ def test_a_copy_is_there_as_often_as_what_it_is_a_copy_of(world):
     assert "copy-of-one" in again(copies, 2, "copy-of-one")
 
 
-def test_what_was_aborted_and_sent_again_is_there_once(world):
+def test_resent_record_of_aborted_transaction_exists_once(world):
     world.history.add(Sent(Value(TWO, 2), A, "again"))
     world.history.add(Ended("again", True))
     world.finals[A].records[30] = Value(TWO, 2)
@@ -231,19 +231,19 @@ def test_what_was_aborted_and_sent_again_is_there_once(world):
     assert "doubled: 1: two/2" in str(world.found())
 
 
-def test_replicas_that_differ_are_found(world):
+def test_differing_replicas_are_found(world):
     world.finals[A].digests[3] = "z"
     assert "replicas differ: 1: orders-0" in found(world)
 
 
-def test_topics_that_are_gone_or_came_back_are_found(world):
+def test_lost_and_reappeared_topics_are_found(world):
     world.topics.discard("made")
     assert "topics that were made and are gone: 1: made" in found(world)
     world.topics |= {"made", "gone"}
     assert "topics that were deleted and are there: 1: gone" in found(world)
 
 
-def test_a_partition_that_could_not_be_read_is_not_judged_and_the_others_are(world):
+def test_unreadable_partition_is_not_judged(world):
     world.history.add(Sent(Value(ONE, 5), A))
     world.history.add(Acknowledged(Value(ONE, 5), 9))
     world.history.add(Copied(A, B, 4))
@@ -254,12 +254,12 @@ def test_a_partition_that_could_not_be_read_is_not_judged_and_the_others_are(wor
     assert "committed transactions that are not there as a whole: 1: good" in found(world)
 
 
-def test_topics_are_not_judged_when_nobody_says_which_there_are(world):
+def test_topics_are_not_judged_if_existing_topics_are_unknown(world):
     world.topics = None
     assert world.found() == []
 
 
-def test_what_was_found_is_counted_by_kinds(world):
+def test_findings_are_counted_by_kind(world):
     assert set(tally(world.found()).values()) == {0}
     world.finals[A].digests[3] = "z"
     world.finals[A].records |= {20: Value(ONE, 3), 21: Value(ONE, 2)}

@@ -43,7 +43,7 @@ def left(disk) -> dict:
             for path in disk.data.rglob("*") if path.is_file() and "etcd" not in path.parts}
 
 
-def test_what_no_run_synced_is_lost(disk, library):
+def test_unsynced_data_of_all_runs_is_lost(disk, library):
     run(disk, library, "write('old', 3, b' and safe', True)\nwrite('old', 12, b' lost', False)")
     run(disk, library, "write('old', 17, b' lost too', False)")
     disk.cut(None)
@@ -51,14 +51,14 @@ def test_what_no_run_synced_is_lost(disk, library):
     assert (disk.data / "etcd" / "own").read_bytes() == b"its own"
 
 
-def test_a_later_run_syncs_what_an_earlier_one_wrote(disk, library):
+def test_later_run_syncs_writes_of_an_earlier_one(disk, library):
     run(disk, library, "write('old', 3, b' and', False)\nwrite('new', 0, b'new', False)")
     run(disk, library, "write('old', 7, b' safe', True)\nsync('new')\nsync()")
     disk.cut(None)
     assert left(disk) == {"old": b"old and safe", "new": b"new"}
 
 
-def test_a_file_is_known_by_its_new_name(disk, library):
+def test_renamed_file_keeps_its_id(disk, library):
     run(disk, library, "os.mkdir('folder')\nos.rename('old', 'folder/moved')\n"
                        "sync('folder')\nsync()")
     run(disk, library, "write('folder/moved', 0, b'NEW', True)\nos.rename('folder', 'other')")
@@ -70,7 +70,7 @@ def test_a_file_is_known_by_its_new_name(disk, library):
     assert left(disk) == {"folder/moved": b"another"}
 
 
-def test_chance_chooses_of_what_was_not_synced(disk, library):
+def test_random_part_of_unsynced_data_survives(disk, library):
     run(disk, library, "for at in range(8): write('old', at, b'x', False)")
     disk.cut(4)
     assert left(disk)["old"].startswith((b"x", b"o")) and left(disk)["old"] != b"old"

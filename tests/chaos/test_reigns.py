@@ -32,7 +32,7 @@ def of_partition(topic_id: bytes, **fields):
         adding_replicas=[], partition_epoch=0, directories=[bytes(16)] * 2, **fields)
 
 
-def test_reigns_begin_with_the_records_that_name_another_leader(tmp_path):
+def test_leaderships_begin_at_leader_change_records(tmp_path):
     segment(tmp_path, METADATA, 0, of_records(
         1000, 0, messages.NoOpRecord(), messages.TopicRecord(name="orders", topic_id=TOPIC),
         of_partition(TOPIC, leader=1, leader_epoch=0)))
@@ -41,7 +41,7 @@ def test_reigns_begin_with_the_records_that_name_another_leader(tmp_path):
     assert reigns_of(tmp_path) == {A: [Reign(0, 1, 1.0), Reign(1, 2, 4.0)]}
 
 
-def test_a_topic_that_is_gone_leaves_the_others_theirs(tmp_path):
+def test_deleted_topic_does_not_affect_other_topics(tmp_path):
     segment(tmp_path, METADATA, 0, of_records(
         1000, 0, messages.TopicRecord(name="orders", topic_id=TOPIC),
         of_partition(TOPIC, leader=1, leader_epoch=0),
@@ -50,7 +50,7 @@ def test_a_topic_that_is_gone_leaves_the_others_theirs(tmp_path):
     assert reigns_of(tmp_path)[A] == [Reign(0, 1, 1.0)]
 
 
-def test_batches_are_read_up_to_room_that_was_taken_ahead(tmp_path):
+def test_batches_are_read_up_to_preallocated_space(tmp_path):
     one = batch.build([(None, b"x", 1, [])] * 3, base_offset=4, leader_epoch=2, producer_id=7,
                       producer_epoch=1, base_sequence=(1 << 31) - 2)
     marker = batch.build([(b"\0\0\0\1", b"", 1, [])], base_offset=7, leader_epoch=3, producer_id=7,
@@ -61,6 +61,6 @@ def test_batches_are_read_up_to_room_that_was_taken_ahead(tmp_path):
                                        Append(7, 7, 3, 7, 1, -1, SEQUENCES - 1, True)]
 
 
-def test_a_partition_that_is_not_there_has_nothing(tmp_path):
+def test_missing_partition_has_no_appends(tmp_path):
     assert list(batches_of(tmp_path, A)) == []
     assert reigns_of(tmp_path) == {}

@@ -19,7 +19,7 @@ def soak(*arguments) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.timeout(280)
-def test_nothing_is_lost_or_doubled_while_machines_die_hang_and_are_cut_off(random_source):
+def test_no_loss_or_duplicates_while_machines_crash_hang_and_are_partitioned(random_source):
     done = soak("--seconds", "12", "--seed", str(random_source.randrange(1 << 32)),
                 "--faults", "killed,isolated,powerless,hung")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -28,7 +28,7 @@ def test_nothing_is_lost_or_doubled_while_machines_die_hang_and_are_cut_off(rand
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_is_interrupted_amid_a_fault_has_its_verdict(number):
+def test_run_interrupted_during_a_fault_reports_a_verdict(number):
     with subprocess.Popen(
             [sys.executable, "-m", "tests.chaos", "--seconds", "86400", "--faults", "hung"],
             cwd=REPOSITORY, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -45,7 +45,7 @@ def test_a_run_that_is_interrupted_amid_a_fault_has_its_verdict(number):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_no_client_is_refused_anything_while_all_are_restarted_in_turn(random_source):
+def test_no_request_fails_during_a_rolling_restart(random_source):
     done = soak("--rolling", "--seconds", "1", "--seed", str(random_source.randrange(1 << 32)))
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -53,6 +53,6 @@ def test_no_client_is_refused_anything_while_all_are_restarted_in_turn(random_so
 @pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.timeout(1200)
-def test_kafkas_brokers_and_ours_replace_each_other_under_load(random_source):
+def test_mixed_cluster_with_kafka_fails_over_under_load(random_source):
     done = soak("--kafka", "--seconds", "120", "--seed", str(random_source.randrange(1 << 32)))
     assert done.returncode == 0, done.stdout + done.stderr

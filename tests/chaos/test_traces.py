@@ -31,40 +31,40 @@ def unanswered(*lines: str) -> list[str]:
     return trace_of(lines, "group/0", NOW_S).unanswered()
 
 
-def test_what_was_sent_and_not_answered_is_told():
+def test_unanswered_request_is_reported():
     assert unanswered(line(SENT, 900, 7)) == ["OffsetCommit for 100 s by broker:9092/1"]
 
 
-def test_what_was_answered_is_not():
+def test_answered_request_is_not_reported():
     assert unanswered(line(SENT, 900, 7), line(RECEIVED, 901, 7)) == []
 
 
-def test_another_answer_by_the_same_or_another_broker_is_none():
+def test_response_to_another_request_does_not_count():
     assert unanswered(line(SENT, 900, 7), line(RECEIVED, 901, 8),
                       line(RECEIVED, 901, 7, broker="broker:9092/2"))
 
 
-def test_a_broker_may_take_its_time():
+def test_recent_request_is_not_overdue():
     assert unanswered(line(SENT, 980, 7)) == []
 
 
-def test_a_connection_that_ended_leaves_nothing_unanswered():
+def test_closed_connection_has_no_unanswered_requests():
     assert unanswered(line(SENT, 900, 7), line(FAILED, 901)) == []
     assert unanswered(line(SENT, 900, 7), line(FAILED, 901, broker="broker:9092/2"))
     # A new connection replaces one that closed without an error.
     assert unanswered(line(SENT, 900, 7), line(SENT, 999, 8, "ApiVersion")) == []
 
 
-def test_other_clients_count_as_little_as_lines_of_another_form():
+def test_lines_of_other_clients_and_formats_are_ignored():
     assert unanswered(line(SENT, 900, 7), line(RECEIVED, 901, 7, name="group/1"), "%5|what?\n",
                       "group/0# says nothing\n")
 
 
-def test_who_told_nothing_has_no_trace():
+def test_client_without_log_has_no_trace():
     assert trace_of([line(SENT, 900, 7, name="group/1")], "group/0", NOW_S) is None
 
 
-def test_who_refused_a_producer_for_good_is_told():
+def test_fatal_producer_error_names_the_broker():
     out_of_order = "Broker received an out of order sequence number"
     of_another = line(REFUSED, 903, what=out_of_order, name="group/1")
     passing = line(REFUSED, 902, what=out_of_order).replace("Permanent", "Retry")
@@ -76,7 +76,7 @@ def test_who_refused_a_producer_for_good_is_told():
                        Refusal(905.5, 23, "Broker: Unknown Producer Id")]
 
 
-def test_what_pylogs_own_producer_warns_of_names_who_refused_it(tmp_path, caplog):
+def test_pylog_producer_warning_names_the_broker(tmp_path, caplog):
     with kept(tmp_path / "told") as traces:
         for who in ("own", "own-moved"):
             Notices(f"producer {who}").warn("refused", REFUSAL, 2, "moved", 1, "out of order")
@@ -88,7 +88,7 @@ def test_what_pylogs_own_producer_warns_of_names_who_refused_it(tmp_path, caplog
     assert [record.created for record in caplog.records][1] == pytest.approx(at_s, abs=1e-5)
 
 
-def test_what_was_asked_and_answered_last_is_told():
+def test_last_request_and_response_are_reported():
     told = trace_of([
         line(SENT, 900, 7), line(RECEIVED, 910, 7), line(COMMIT, 911), line(SENT, 990, 8, "Fetch")],
         "group/0", NOW_S).told()
@@ -99,7 +99,7 @@ def test_what_was_asked_and_answered_last_is_told():
         "ago")
 
 
-def test_what_libraries_write_is_kept_and_read_back(tmp_path, capfd):
+def test_library_output_is_captured(tmp_path, capfd):
     with kept(tmp_path / "told") as traces:
         noise = line(SENT, 899, 6).replace("SEND", "TERMINATE")
         os.write(2, f"{noise}{line(SENT, 900, 7)}".encode())

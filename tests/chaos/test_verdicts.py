@@ -118,15 +118,15 @@ def harmless(machines, chance):
     yield "nothing"
 
 
-def test_a_run_that_is_interrupted_has_its_verdict(soak, played):
+def test_interrupted_run_reports_a_verdict(soak, played):
     assert soak.run(1e9, played(harmless)) == [LOST]
 
 
-def test_a_run_whose_time_is_over_has_its_verdict(soak, played):
+def test_finished_run_reports_a_verdict(soak, played):
     assert soak.run(0, played(harmless)) == [LOST]
 
 
-def test_a_run_that_gets_stuck_is_healed_and_has_its_verdict(soak, played):
+def test_stuck_run_is_healed_and_reports_a_verdict(soak, played):
     soak.stuck = ("group/1",)
     found = soak.run(1e9, played(harmless))
     assert found[0] == LOST
@@ -135,7 +135,7 @@ def test_a_run_that_gets_stuck_is_healed_and_has_its_verdict(soak, played):
     assert [machine.heals for machine in soak.machines.of.values()] == [1, 1]
 
 
-def test_a_fault_that_breaks_ends_the_faults_and_not_the_run(soak, played):
+def test_error_in_a_fault_ends_only_the_faults(soak, played):
     def broken(machines, chance):
         yield "something"
         raise AssertionError("no way back")
@@ -145,7 +145,7 @@ def test_a_fault_that_breaks_ends_the_faults_and_not_the_run(soak, played):
     assert "a fault: AssertionError('no way back')" in found[1]
 
 
-def test_a_start_that_fails_has_a_verdict_on_what_there_was(soak, played, monkeypatch):
+def test_failed_start_still_reports_a_verdict(soak, played, monkeypatch):
     def start() -> None:
         Played._start(soak)
         raise Stuck("no topics")
@@ -155,20 +155,20 @@ def test_a_start_that_fails_has_a_verdict_on_what_there_was(soak, played, monkey
     assert found == [LOST, "the start: Stuck('no topics')"]
 
 
-def test_a_machine_that_ends_by_itself_is_a_problem_and_started_again(soak, played):
+def test_machine_that_exits_is_reported_and_restarted(soak, played):
     soak.machines.of[2].ends = 1
     assert soak.run(1e9, played(harmless)) == [LOST, "2 ended: its last words"]
     assert soak.machines.of[2].starts == 1
 
 
-def test_a_machine_that_does_not_come_back_does_not_keep_the_verdict(soak, played):
+def test_machine_that_stays_down_does_not_block_the_verdict(soak, played):
     soak.machines.of[2].ends = 1000
     found = soak.run(1e9, played(harmless))
     assert found[0] == LOST
     assert sum("it ended" in sentence for sentence in found) == 3
 
 
-def test_partitions_that_cannot_be_read_are_problems_and_the_others_are_judged(soak, played):
+def test_unreadable_partitions_are_problems_and_others_are_judged(soak, played):
     soak.unreadable = True
     found = soak.run(1e9, played(harmless))
     assert found[0] == "acknowledged and lost: 1: one/5 in moved-0 at 7"

@@ -87,14 +87,14 @@ def world():
     return World()
 
 
-def test_clients_that_go_on_are_let_alone(world):
+def test_clients_with_progress_are_not_replaced(world):
     world.hang(seconds=500)
     assert world.crew.look() == 0
     assert world.crew.waiting() == []
     assert world.end() == ([], [])
 
 
-def test_a_member_that_hangs_is_named_with_what_it_asked_and_was_answered(world):
+def test_hung_member_is_reported_with_its_last_requests(world):
     world.made["group/1"].asks("a synchronous commit of moved-1 at 7")
     world.answered("group/1")
     world.hang("group/1")
@@ -106,7 +106,7 @@ def test_a_member_that_hangs_is_named_with_what_it_asked_and_was_answered(world)
         assert part in told
 
 
-def test_another_takes_the_place_of_who_hangs_and_the_run_goes_on(world):
+def test_hung_client_is_replaced(world):
     world.hang("group/1")
     world.crew.look()
     assert world.names() == ["group/0", "group/1.1", "sender"]
@@ -120,13 +120,13 @@ def test_another_takes_the_place_of_who_hangs_and_the_run_goes_on(world):
     assert world.crew.waiting() == []
 
 
-def test_the_member_of_a_group_that_goes_on_does_not_hide_the_other(world):
+def test_hung_member_is_found_although_its_group_makes_progress(world):
     world.crew.mark()
     world.hang("group/1", seconds=5)
     assert world.crew.waiting() == ["group/1"]
 
 
-def test_who_did_not_wait_long_enough_does_not_hang(world):
+def test_client_is_not_hung_before_the_timeout(world):
     world.hang("group/1", seconds=HUNG_S - 1)
     assert world.crew.look() == 0
     # The end of a fault restarts every client's timeout.
@@ -135,13 +135,13 @@ def test_who_did_not_wait_long_enough_does_not_hang(world):
     assert world.crew.look() == 0
 
 
-def test_where_nobody_goes_on_nobody_hangs(world):
+def test_no_client_is_hung_if_none_makes_progress(world):
     world.hang("group/0", "group/1", "sender", seconds=HUNG_S * 3)
     assert world.crew.look() == 0
     assert world.crew.waiting() == ["group/0", "group/1", "sender"]
 
 
-def test_a_hang_is_the_clients_own_fault_if_all_was_answered_and_its_successor_goes_on(world):
+def test_hang_is_the_clients_fault_if_all_was_answered_and_replacement_works(world):
     world.answered("group/1")
     world.hang("group/1")
     world.crew.look()
@@ -151,7 +151,7 @@ def test_a_hang_is_the_clients_own_fault_if_all_was_answered_and_its_successor_g
     assert "group/1 hangs" in own[0]
 
 
-def test_a_hang_is_a_failure_if_the_successor_does_not_go_on(world):
+def test_hang_is_a_problem_if_the_replacement_makes_no_progress(world):
     world.answered("group/1")
     world.hang("group/1")
     world.crew.look()
@@ -161,7 +161,7 @@ def test_a_hang_is_a_failure_if_the_successor_does_not_go_on(world):
     assert own == []
 
 
-def test_a_hang_is_a_failure_if_something_was_not_answered(world):
+def test_hang_is_a_problem_if_a_request_was_not_answered(world):
     world.not_answered("group/1")
     world.hang("group/1")
     world.crew.look()
@@ -171,14 +171,14 @@ def test_a_hang_is_a_failure_if_something_was_not_answered(world):
     assert own == []
 
 
-def test_a_hang_is_a_failure_if_nobody_knows_what_was_answered(world):
+def test_hang_is_a_problem_without_a_trace(world):
     world.hang("group/1")
     world.crew.look()
     world.hang(seconds=5)
     assert "what it was answered is not known" in world.end()[0][0]
 
 
-def test_a_hang_is_a_failure_if_nobody_of_its_kind_goes_on(world):
+def test_hang_is_a_problem_if_no_client_of_its_kind_works(world):
     for name in ("group/0", "group/1"):
         world.answered(name)
     world.hang("group/0", "group/1")
@@ -186,7 +186,7 @@ def test_a_hang_is_a_failure_if_nobody_of_its_kind_goes_on(world):
     assert len(world.end()[0]) == 2
 
 
-def test_a_client_that_ended_is_a_failure_and_is_replaced(world):
+def test_failed_client_is_reported_and_replaced(world):
     world.made["sender"].asks("record 9")
     world.made["sender"].failure = ValueError("broken")
     assert world.crew.look() == 1
@@ -194,7 +194,7 @@ def test_a_client_that_ended_is_a_failure_and_is_replaced(world):
     assert world.end() == (["sender ended as it asked for record 9: ValueError('broken')"], [])
 
 
-def test_who_is_replaced_again_and_again_is_left_at_last(world):
+def test_replacements_are_limited(world):
     for _ in range(REPLACED_MAX + 5):
         for client in world.crew.clients:
             if client.kind == "sender":
@@ -203,7 +203,7 @@ def test_who_is_replaced_again_and_again_is_left_at_last(world):
     assert f"sender.{REPLACED_MAX}" in world.names()
 
 
-def test_who_does_not_stop_at_the_end_is_named_and_the_end_comes(world):
+def test_client_that_does_not_stop_is_reported_and_the_run_ends(world):
     hung = world.made["group/1"]
     hung.is_deaf = True
     hung.asks("a close")
@@ -216,7 +216,7 @@ def test_who_does_not_stop_at_the_end_is_named_and_the_end_comes(world):
     assert world.made["group/1.1"].stopping.is_set()
 
 
-def test_who_does_not_stop_though_all_was_answered_hangs_by_its_own_fault(world):
+def test_client_that_does_not_stop_although_all_was_answered_is_at_fault(world):
     world.made["group/1"].is_deaf = True
     world.answered("group/1")
     failures, own = world.end()
@@ -224,14 +224,14 @@ def test_who_does_not_stop_though_all_was_answered_hangs_by_its_own_fault(world)
     assert "group/1 hangs" in own[0]
 
 
-def test_all_of_a_kind_that_do_not_stop_are_a_failure(world):
+def test_kind_of_clients_that_never_stops_is_a_problem(world):
     for name in ("group/0", "group/1"):
         world.made[name].is_deaf = True
         world.answered(name)
     assert len(world.end()[0]) == 2
 
 
-def test_readers_are_stopped_when_the_others_have_ended(world):
+def test_readers_stop_after_all_other_clients(world):
     order = []
     for client in world.crew.clients:
         client.join = lambda timeout=None, client=client: order.append(client.name)

@@ -102,7 +102,7 @@ def test_kafka_client_metrics_alters_lists_and_describes(target):
 
 
 @java
-def test_kafka_delete_records_moves_the_start_and_get_offsets_sees_it(target, tmp_path):
+def test_kafka_delete_records_advances_the_log_start(target, tmp_path):
     topic = unique("tool-trimmed")
     create_topic(target.port, topic)
     append(target.port, topic, _records(10))
@@ -115,7 +115,7 @@ def test_kafka_delete_records_moves_the_start_and_get_offsets_sees_it(target, tm
 
 
 @java
-def test_kafka_log_dirs_tells_the_size_of_each_partition(target):
+def test_kafka_log_dirs_reports_the_size_of_each_partition(target):
     topic = unique("tool-stored")
     create_topic(target.port, topic)
     append(target.port, topic, _records(10))
@@ -125,7 +125,7 @@ def test_kafka_log_dirs_tells_the_size_of_each_partition(target):
 
 
 @java
-def test_kafka_metadata_quorum_tells_of_a_quorum_of_one(target):
+def test_kafka_metadata_quorum_describes_a_single_node(target):
     status = _tool(target, QUORUM, "describe", "--status")
     assert re.search(r"LeaderId:\s+1", status) and re.search(r"MaxFollowerLag:\s+0", status)
     told = _tool(target, QUORUM, "describe", "--replication")
@@ -140,7 +140,7 @@ def test_kafka_features_describes_the_metadata_version(target):
 
 
 @java
-def test_kafka_leader_election_and_reassignment_find_nothing_to_do(target, tmp_path):
+def test_kafka_leader_election_and_reassignment_without_changes(target, tmp_path):
     topic = unique("tool-led")
     create_topic(target.port, topic)
     told = _tool(target, ELECTION, "--election-type", "preferred", "--topic", topic,

@@ -79,12 +79,12 @@ def run(kind, tmp_path, random_source, count: int, rounds=ROUNDS) -> None:
 
 
 @pytest.mark.timeout(280)
-def test_what_our_client_copies_in_transactions_is_there_once(tmp_path, random_source):
+def test_transactional_copy_with_our_client_is_exactly_once(tmp_path, random_source):
     run(Program, tmp_path, random_source, 100)
 
 
 @pytest.mark.timeout(280)
-def test_a_program_that_copies_without_transactions_is_found(tmp_path, random_source):
+def test_copy_without_transactions_is_detected(tmp_path, random_source):
     with pytest.raises(AssertionError, match="twice"):
         # The second worker repeats records that the first one copied.
         run(Careless, tmp_path, random_source, 100, ("worker", "worker"))
@@ -93,6 +93,6 @@ def test_a_program_that_copies_without_transactions_is_found(tmp_path, random_so
 @pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.timeout(600)
-def test_what_kafkas_message_copier_copies_among_random_aborts_is_there_once(
+def test_kafkas_message_copier_with_random_aborts_is_exactly_once(
         tmp_path, random_source):
     run(Copier, tmp_path, random_source, 300)

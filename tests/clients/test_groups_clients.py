@@ -87,7 +87,7 @@ def test_members_share_a_topic_and_take_over_from_each_other(target, topic, stra
     one.consumer.close()
 
 
-def test_members_of_the_new_protocol_share_and_meet_those_of_the_old_one(target, topic):
+def test_members_of_both_group_protocols_share_a_topic(target, topic):
     group = unique("confluent-new")
     new = {"group.protocol": "consumer"}
     one, two = (Member(target, topic, group, **new) for _ in range(2))
@@ -102,7 +102,7 @@ def test_members_of_the_new_protocol_share_and_meet_those_of_the_old_one(target,
     old.consumer.close()
 
 
-def test_a_member_that_dies_is_replaced_after_its_session(target, topic):
+def test_dead_member_is_replaced_after_its_session_timeout(target, topic):
     group = unique("confluent-dead")
     one = Member(target, topic, group)
     program = (
@@ -123,7 +123,7 @@ def test_a_member_that_dies_is_replaced_after_its_session(target, topic):
     one.consumer.close()
 
 
-def test_commits_are_taken_and_a_successor_goes_on_behind_them(target, topic):
+def test_next_member_continues_at_committed_offsets(target, topic):
     group = unique("confluent-commit")
     one = Member(target, topic, group)
     _until(lambda: len(one.values) == RECORDS, one)
@@ -146,7 +146,7 @@ def test_commits_are_taken_and_a_successor_goes_on_behind_them(target, topic):
     two.consumer.close()
 
 
-def test_a_commit_of_a_member_that_was_thrown_out_is_refused(target, topic):
+def test_commit_of_a_removed_member_is_rejected(target, topic):
     group = unique("confluent-late")
     late = Member(target, topic, group, **{"max.poll.interval.ms": 6000})
     _until(lambda: late.values, late)
@@ -158,7 +158,7 @@ def test_a_commit_of_a_member_that_was_thrown_out_is_refused(target, topic):
     other.consumer.close()
 
 
-def test_a_static_member_comes_back_without_a_rebalance(target, topic):
+def test_static_member_returns_without_a_rebalance(target, topic):
     group = unique("confluent-static")
     one = Member(target, topic, group, **{"group.instance.id": "one"})
     two = Member(target, topic, group, **{"group.instance.id": "two"})
@@ -172,7 +172,7 @@ def test_a_static_member_comes_back_without_a_rebalance(target, topic):
     two.consumer.close()
 
 
-def test_kcat_reads_through_a_group_and_goes_on(target, topic):
+def test_kcat_reads_in_a_group_and_resumes(target, topic):
     group = unique("kcat")
     command = ["kcat", "-b", target.bootstrap, "-e", "-q", "-X", "auto.offset.reset=earliest",
                "-G", group, topic]
@@ -217,7 +217,7 @@ def test_kafka_python_members_share_commit_and_leave(target, topic):
     two.close()
 
 
-def test_aiokafka_reads_commits_and_goes_on(target, topic):
+def test_aiokafka_reads_commits_and_resumes(target, topic):
     group = unique("aiokafka")
 
     async def read(count: int) -> list[int]:

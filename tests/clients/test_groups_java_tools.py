@@ -39,7 +39,7 @@ def _rows(told: str, topic: str) -> dict:
         rf"^\S+\s+({topic})\s+(\d+)\s+(\d+|-)\s+(\d+)\s", told, re.MULTILINE)}
 
 
-def test_consumer_performance_reads_through_a_group(target, topic):
+def test_consumer_performance_reads_in_a_group(target, topic):
     told = _tool(CONSUMER_PERF, "--bootstrap-server", target.bootstrap, "--topic", topic,
                  "--messages", RECORDS, "--group", unique("perf"))
     assert re.search(rf", {RECORDS}, ", told), told
@@ -109,7 +109,7 @@ def test_members_of_the_new_protocol_read_and_are_described(target, topic):
         member.wait()
 
 
-def test_offsets_of_the_tool_survive_kill_9(tmp_path):
+def test_offsets_set_by_the_tool_survive_kill_9(tmp_path):
     with Brokerd(tmp_path, BROKER_SETTINGS) as broker:
         topic, group = unique("java-killed"), unique("java-killed-group")
         create_topic(broker.port, topic)

@@ -48,7 +48,7 @@ def test_kafka_topics_describes_partitions(target, against):
 @pytest.mark.parametrize("codec, acks, idempotent", [
     ("none", "all", "true"), ("lz4", "all", "true"), ("zstd", "1", "false"),
     ("gzip", "0", "false"), ("snappy", "1", "false")])
-def test_producer_performance_records_are_all_there(target, codec, acks, idempotent):
+def test_all_records_of_producer_performance_exist(target, codec, acks, idempotent):
     topic = unique("java-perf")
     create_topic(target.port, topic, 2)
     told = _tool(PERF, "--topic", topic, "--num-records", 20000, "--record-size", 200,
@@ -72,7 +72,7 @@ def test_the_console_consumer_reads_what_the_console_producer_wrote(target):
     assert [line for line in read.splitlines() if line.startswith("key")] == lines
 
 
-def test_get_offsets_tells_earliest_latest_max_timestamp_and_by_time(target):
+def test_get_offsets_returns_earliest_latest_max_timestamp_and_by_time(target):
     topic = unique("java-offsets")
     create_topic(target.port, topic, retention_ms=-1)
     batches = mixed_batches()

@@ -69,18 +69,18 @@ def there_and_back(given: dict, topic: str) -> list:
     return got
 
 
-def test_our_client_by_a_keytab(broker, alice):
+def test_our_client_with_a_keytab(broker, alice):
     given = settings(broker, **{"sasl.kerberos.keytab": alice,
                                 "sasl.kerberos.principal": f"alice@{REALM}"})
     assert there_and_back(given, unique("kerberos-keytab")) == LINES.splitlines()
 
 
-def test_our_client_by_the_tickets_of_kinit(broker, realm, alice):
+def test_our_client_with_tickets_of_kinit(broker, realm, alice):
     realm.kinit("alice", alice)
     assert there_and_back(settings(broker), unique("kerberos-kinit")) == LINES.splitlines()
 
 
-def test_whoever_may_nothing_is_refused_by_name(broker, realm):
+def test_principal_without_acls_is_denied_by_name(broker, realm):
     from pylog.client import Admin, errors
 
     given = settings(broker, **{"sasl.kerberos.keytab": realm.keytab("bob"),
@@ -89,7 +89,7 @@ def test_whoever_may_nothing_is_refused_by_name(broker, realm):
         admin.create_topics([unique("kerberos-bob")])
 
 
-def test_a_ticket_for_another_service_is_no_login(broker, realm, alice):
+def test_ticket_for_another_service_is_rejected(broker, realm, alice):
     from pylog.client import Admin, errors
 
     realm.keytab("other/localhost")

@@ -75,7 +75,7 @@ def test_an_idempotent_producer_reads_back_what_it_wrote(target, codec):
     assert _consume(target.bootstrap, topic, len(rows)) == rows
 
 
-def test_a_consumer_may_begin_at_every_offset(target):
+def test_consumer_can_start_at_every_offset(target):
     topic, rows = unique("seek"), corpus(30)
     create_topic(target.port, topic)
     for start in range(0, len(rows), 5):
@@ -86,7 +86,7 @@ def test_a_consumer_may_begin_at_every_offset(target):
         assert _consume(target.bootstrap, topic, len(expected), offset) == expected
 
 
-def test_small_fetches_bring_everything_too(target):
+def test_small_fetches_return_every_record(target):
     topic, rows = unique("small-fetch"), corpus()
     create_topic(target.port, topic)
     _produce(target.bootstrap, topic, rows, **{"batch.num.messages": 3})

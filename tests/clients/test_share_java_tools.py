@@ -49,7 +49,7 @@ def _rows(told: str, topic: str) -> dict:
         rf"^\S+\s+{topic}\s+(\d+)\s+(\d+|-)\s+(\d+|-)", told, re.MULTILINE)}
 
 
-def test_a_share_group_is_listed_described_moved_forgotten_and_deleted(target, side, topic):
+def test_share_group_is_listed_described_reset_and_deleted(target, side, topic):
     group = group_of(side, "java-share-group")
     assert len(_read(target, topic, group, "--max-messages", RECORDS)) == RECORDS
     assert group in _groups(target, "--list").splitlines()
@@ -70,7 +70,7 @@ def test_a_share_group_is_listed_described_moved_forgotten_and_deleted(target, s
     assert group not in _groups(target, "--list").splitlines()
 
 
-def test_what_a_console_consumer_rejects_does_not_come_again(target, side, topic):
+def test_records_rejected_by_a_console_consumer_are_not_redelivered(target, side, topic):
     group = group_of(side, "java-share-reject")
     assert len(_read(target, topic, group, "--reject", "--max-messages", RECORDS)) == RECORDS
     rows = _rows(_groups(target, "--describe", "--group", group, "--offsets"), topic)

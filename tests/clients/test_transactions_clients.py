@@ -12,7 +12,7 @@ CLIENTS = {"aiokafka": client_aiokafka.Client, "kafka-python": client_kafka_pyth
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", CLIENTS)
-def test_records_and_positions_move_in_transactions(target, name):
+def test_records_and_offsets_are_copied_in_transactions(target, name):
     topic = unique(f"moved-{name}")
     create_topic(target.port, topic)
     flows.transactions(CLIENTS[name](target.bootstrap), topic)

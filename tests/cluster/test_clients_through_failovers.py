@@ -66,7 +66,7 @@ def all_in_sync(cluster, topic) -> None:
     until(lambda: len(described(cluster, topic)[0][1]) == 3, WAIT_S, cluster.tails())
 
 
-def test_a_client_goes_on_when_leaders_are_killed(cluster, steady):
+def test_client_continues_when_leaders_are_killed(cluster, steady):
     for _ in range(2):
         leader = described(cluster, steady.topic)[0][0]
         cluster.brokers[leader].kill()
@@ -76,7 +76,7 @@ def test_a_client_goes_on_when_leaders_are_killed(cluster, steady):
     check(cluster, steady)
 
 
-def test_a_client_goes_on_while_machine_after_machine_is_restarted(cluster, steady):
+def test_client_continues_during_a_rolling_restart(cluster, steady):
     for number, broker in cluster.brokers.items():
         broker.stop()
         goes_on(cluster, steady)

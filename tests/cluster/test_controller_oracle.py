@@ -57,7 +57,7 @@ async def joined(both, count=5):
         await join(both, id_, number, rack=f"rack-{id_ % 2}", directories=2)
 
 
-def test_controllers_begin_with_the_same(controllers):
+def test_controllers_start_with_the_same_records(controllers):
     async def scenario(both):
         theirs, ours = [await side.records() for side in both.sides]
         levels = [record["name"] for kind, record in ours if kind == "FeatureLevelRecord"]
@@ -267,7 +267,7 @@ def test_directories_of_replicas(controllers):
     oracle.compared(controllers, scenario)
 
 
-def test_directories_that_are_cordoned(controllers):
+def test_cordoned_directories(controllers):
     async def scenario(both):
         await joined(both)
         await both.ask(heartbeat(1, cordoned=[]), BEAT, "nothing, said for the first time")
@@ -372,7 +372,7 @@ class Placed:
             for rack in leads.values())
 
 
-def test_where_new_replicas_go_by_themselves(controllers):
+def test_automatic_replica_placement(controllers):
     async def scenario(both):
         async def placed(name, partitions, factor, more=0):
             await both.ask(creation(name, partitions=partitions, factor=factor), CREATE,

@@ -33,7 +33,7 @@ def topics_of(broker) -> set:
     return {row["topic"] for row in run("topics", "list", "--json", broker=broker).json}
 
 
-def test_three_empty_machines_form_one_cluster_whose_controllers_replace_each_other(cluster):
+def test_three_empty_machines_form_a_cluster_with_controller_failover(cluster):
     brokers = cluster.brokers
     assert len({seen_by(broker)["cluster_id"] for broker in brokers.values()}) == 1
     create(brokers[1], "before", 3)
@@ -49,7 +49,7 @@ def test_three_empty_machines_form_one_cluster_whose_controllers_replace_each_ot
                       for broker in brokers.values()), words=cluster.tails())
 
 
-def test_etcd_ends_with_its_brokerd(cluster):
+def test_etcd_exits_with_its_brokerd(cluster):
     broker = cluster.brokers[1]
     assert has_process("etcd", broker.data_dir)
     assert broker.stop() == 0

@@ -58,7 +58,7 @@ def test_a_second_empty_node_with_the_same_addresses_does_not_replace_a_living_o
     creates_topics(cluster, "orders")
 
 
-def test_an_empty_node_replaces_a_member_that_is_gone(cluster):
+def test_empty_node_replaces_a_dead_member(cluster):
     before = members_of(cluster)
     cluster.brokers[2].kill()
     shutil.rmtree(cluster.brokers[2].data_dir)
@@ -94,7 +94,7 @@ def test_an_empty_node_waits_while_no_quorum_would_be_left(cluster):
     creates_topics(cluster, "orders")
 
 
-def test_an_operator_replaces_a_member_that_is_not_proven_gone(cluster, tmp_path):
+def test_operator_replaces_a_member_that_is_not_proven_dead(cluster, tmp_path):
     before = members_of(cluster)
     until(lambda: "controller 2 still answers" in run(
         "cluster", "replace", "2", "--yes", broker=cluster.brokers[1], fails=True).err)

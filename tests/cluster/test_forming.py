@@ -66,7 +66,7 @@ def in_sync(broker) -> dict:
             for name, topic in found.items()}
 
 
-def test_topics_asked_for_while_a_cluster_forms_are_refused_or_made_on_every_broker(tmp_path):
+def test_topics_requested_while_a_cluster_forms_are_rejected_or_created_everywhere(tmp_path):
     cluster = Cluster(tmp_path)
     askers = [Asker(broker) for broker in cluster.brokers.values()]
     for asker in askers:

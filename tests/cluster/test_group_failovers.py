@@ -183,7 +183,7 @@ def given_up(first):
 
 
 @pytest.mark.parametrize("how_far", [nothing_yet, told_only, given_up])
-def test_a_streams_group_ends_the_rebalance_that_its_coordinator_died_in(cluster, how_far):
+def test_streams_group_completes_the_rebalance_after_coordinator_failover(cluster, how_far):
     group, first, second = streams(cluster)
     how_far(first)
     before, kept = group.described(), set(first.told)
@@ -210,7 +210,7 @@ def test_a_streams_group_ends_the_rebalance_that_its_coordinator_died_in(cluster
     group.hang_up()
 
 
-def test_a_streams_group_that_was_stable_stays_so(cluster):
+def test_stable_streams_group_stays_stable_after_coordinator_failover(cluster):
     group, first, second = streams(cluster)
     given_up(first)
     second.beat()
@@ -249,7 +249,7 @@ class Worker:
 
 
 @pytest.mark.parametrize("knows", [False, True])
-def test_a_share_group_ends_the_rebalance_that_its_coordinator_died_in(cluster, knows):
+def test_share_group_completes_the_rebalance_after_coordinator_failover(cluster, knows):
     group = Group(cluster, (messages.ShareGroupDescribeRequest, api.SHARE_GROUP_DESCRIBE, 1))
     first, second = Worker(group, "a" * 21 + "1"), Worker(group, "a" * 21 + "2")
     until(lambda: first.beat() or len(first.assigned) == PARTITIONS, WAIT_S)

@@ -190,7 +190,7 @@ def test_a_single_node_grows_into_three_machines_and_shrinks_back_with_its_data(
 
 
 @pytest.mark.timeout(120)
-def test_one_machine_goes_on_alone_with_what_was_in_sync_there(tmp_path):
+def test_detached_machine_keeps_its_in_sync_partitions(tmp_path):
     cluster = Cluster(tmp_path, settings=SETTINGS)
     with cluster:
         with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:

@@ -59,7 +59,7 @@ def delete(cluster, names) -> None:
         until(lambda: not any(name in admin.list_topics(internal=True) for name in names), WAIT_S)
 
 
-def test_internal_topics_wait_for_as_many_brokers_as_they_have_replicas(cluster):
+def test_internal_topics_wait_until_enough_brokers_are_registered(cluster):
     delete(cluster, TOPICS)
     first = cluster[1]
     with Admin(bootstrap_servers=first.bootstrap) as admin:

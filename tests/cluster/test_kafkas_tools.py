@@ -15,5 +15,5 @@ def three(tmp_path_factory):
 
 
 @pytest.mark.parametrize("tool", sorted(cluster_tools.FLOWS))
-def test_a_tool_of_kafka_does_with_three_brokers_what_it_says(three, tool):
+def test_kafka_tool_works_with_three_brokers(three, tool):
     assert cluster_tools.FLOWS[tool](three)

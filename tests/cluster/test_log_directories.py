@@ -51,7 +51,7 @@ def write_everywhere(cluster, topic) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_a_directory_that_fails_costs_its_replicas_and_nothing_else(cluster):
+def test_failed_directory_affects_only_its_replicas(cluster):
     victim, faults = cluster.brokers[VICTIM], cluster.root / "faults"
     with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
         until(lambda: len(admin.describe_cluster().nodes) == 3)

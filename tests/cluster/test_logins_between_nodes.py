@@ -80,7 +80,7 @@ def by_ticket(root):
 
 @pytest.mark.parametrize("way", [
     by_token, pytest.param(by_ticket, marks=pytest.mark.slow)], ids=["token", "ticket"])
-def test_nodes_know_each_other_while_logins_end_and_one_of_them_dies(way, tmp_path):
+def test_nodes_stay_authenticated_while_logins_expire_and_a_node_dies(way, tmp_path):
     with way(tmp_path) as (made, account, shown), made as cluster:
         given = {"bootstrap.servers": cluster.bootstrap, "security.protocol": PROTOCOL, **account}
         with Admin(given) as admin, Producer({**given, "acks": "all"}) as producer:

@@ -225,7 +225,7 @@ def test_descriptions_of_the_cluster(controllers):
     oracle.compared(controllers, scenario)
 
 
-def test_requests_that_a_controller_has(controllers):
+def test_supported_requests_of_a_controller(controllers):
     """Compare the supported requests and their highest versions."""
     def ranges(_, answer):
         return sorted((row["api_key"], row["max_version"]) for row in answer["api_keys"])

@@ -37,7 +37,7 @@ def ports_of(voters) -> list:
     ("1@h1:9093,2@h2:9093,3@h3:9093", [(2379, 2380)] * 3),
     ("1@h:9093,2@h:9095,3@h:60001", [(19093, 29093), (19095, 29095), (50001, 40001)]),
     ("1@h:9093,2@h:9095,3@h3:9093", [(19093, 29093), (19095, 29095), (2379, 2380)])])
-def test_controllers_that_share_an_address_have_etcd_ports_of_their_own(voters, ports):
+def test_controllers_on_one_address_get_different_etcd_ports(voters, ports):
     assert ports_of(voters) == ports
 
 
@@ -49,13 +49,13 @@ def test_three_controllers_on_one_address_form_a_cluster(tmp_path):
             until(lambda: "orders" in admin.list_topics())
 
 
-def test_a_controller_that_finds_no_majority_ends_with_an_error(tmp_path):
+def test_controller_without_a_majority_exits_with_an_error(tmp_path):
     first = on_one_host(tmp_path).brokers[1]
     with pytest.raises(BrokerDied, match="no majority of the controllers runs: 127.0.0.1:"):
         first.start(60)
 
 
-def test_a_controller_whose_etcd_port_is_used_ends_with_an_error_that_names_it(tmp_path):
+def test_controller_whose_etcd_port_is_used_exits_and_names_the_port(tmp_path):
     first = on_one_host(tmp_path).brokers[1]
     port = int(first.overrides["listeners"].rpartition(":")[2])
     used = port + 10_000 if port + 10_000 <= 65_535 else port - 10_000

@@ -31,7 +31,7 @@ def alone(broker) -> Brokerd:
     return single
 
 
-def test_a_node_started_without_its_clusters_settings_refuses_to_run_alone(cluster):
+def test_node_started_without_its_cluster_settings_refuses_to_run(cluster):
     create(cluster.brokers[1], "before", 3)
     cluster.brokers[1].kill()
     with pytest.raises(BrokerDied, match="belongs to cluster .*brokerd detach"):
@@ -40,7 +40,7 @@ def test_a_node_started_without_its_clusters_settings_refuses_to_run_alone(clust
     until(lambda: topics_of(cluster.brokers[1]) == {"before"}, words=cluster.tails())
 
 
-def test_a_new_order_of_directories_does_not_let_a_member_run_alone(cluster, tmp_path):
+def test_member_with_reordered_directories_refuses_to_run_as_single_node(cluster, tmp_path):
     member = cluster.brokers[1]
     first, second = str(member.data_dir), str(tmp_path / "second")
     member.stop()
@@ -60,7 +60,7 @@ def with_second_directory(member, second) -> None:
     member.overrides["log.dirs"] = f"{member.data_dir},{second}"
 
 
-def test_a_new_order_of_directories_starts_no_empty_etcd_beside_the_members_data(cluster, tmp_path):
+def test_reordered_directories_start_no_empty_etcd(cluster, tmp_path):
     create(cluster.brokers[1], "before", 3)
     member, second = cluster.brokers[3], tmp_path / "second"
     with_second_directory(member, second)
@@ -75,7 +75,7 @@ def test_a_new_order_of_directories_starts_no_empty_etcd_beside_the_members_data
     until(lambda: topics_of(member) == {"before"}, words=cluster.tails())
 
 
-def test_a_start_without_a_quorum_marks_every_directory_of_an_older_versions_node(
+def test_start_without_a_quorum_marks_every_directory_of_an_older_node(
         cluster, tmp_path):
     member, second = cluster.brokers[3], tmp_path / "second"
     with_second_directory(member, second)
@@ -93,7 +93,7 @@ def test_a_start_without_a_quorum_marks_every_directory_of_an_older_versions_nod
         single.start()
 
 
-def test_a_node_whose_metadata_log_diverged_reads_the_clusters_again(cluster):
+def test_node_with_diverged_metadata_log_reloads_it_from_the_cluster(cluster):
     first = cluster.brokers[1]
     create(first, "before", 3)
     first.kill()

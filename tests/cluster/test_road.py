@@ -77,7 +77,7 @@ def kafka_alone(root) -> Kafka:
 
 
 @pytest.mark.timeout(300)
-def test_a_kafka_is_replaced_by_three_machines_and_its_controller_last(tmp_path):
+def test_kafka_is_replaced_by_three_machines_with_its_controller_last(tmp_path):
     values = [b"%d" % number for number in range(60)]
     kafka = kafka_alone(tmp_path)
     cluster = Cluster(tmp_path, settings=SETTINGS)
@@ -161,7 +161,7 @@ class Load:
 
 
 @pytest.mark.timeout(900)
-def test_a_kafka_has_everything_back_while_clients_go_on(tmp_path):
+def test_everything_moves_back_to_kafka_while_clients_continue(tmp_path):
     kafka = kafka_alone(tmp_path)
     ours = {}
     kafka.start()

@@ -80,7 +80,7 @@ def in_sync(cluster, admin, topic: str) -> None:
     until(lambda: all(isr == [1, 2, 3] for _, isr in states(admin, topic)), 60, cluster.tails())
 
 
-def test_records_and_transactions_are_on_all_machines_while_logins_end_and_one_dies(cluster):
+def test_replication_continues_while_logins_expire_and_a_machine_dies(cluster):
     with Admin(as_user(cluster, "admin")) as admin:
         created(cluster, admin, "orders")
         with Producer(as_user(cluster, "admin", acks="all")) as producer, \
@@ -174,7 +174,7 @@ def _code(answer) -> int:
     return 0
 
 
-def test_etcd_serves_nobody_without_a_certificate_of_the_cluster(cluster):
+def test_etcd_rejects_clients_without_a_cluster_certificate(cluster):
     port = cluster.brokers[1].overrides["quorum.etcd.client.port"]
     context = ssl.create_default_context(cadata=CA.pem.decode())
     for host in HOSTS[1:]:

@@ -40,7 +40,7 @@ def topic(cluster):
     return created(cluster, f"orders-{next(NUMBERS)}")
 
 
-def test_a_member_of_the_quorum_that_hangs_is_told_of_everywhere(cluster):
+def test_hung_quorum_member_is_reported_everywhere(cluster):
     def status() -> tuple[list, list]:
         # It fails until the cluster is healthy, so the exit status is ignored.
         out = io.StringIO()
@@ -171,7 +171,7 @@ def check(cluster, topic, acknowledged) -> None:
         "cluster", "verify", topic, broker=cluster.brokers[1]).out
 
 
-def test_what_was_acknowledged_outlives_a_killed_leader_and_a_killed_controller(cluster, topic):
+def test_acknowledged_records_survive_a_killed_leader_and_controller(cluster, topic):
     writer = Writer(cluster.bootstrap, topic)
     writer.goes_on(cluster)
     leader = described(cluster, topic)[0][0]
@@ -190,7 +190,7 @@ def test_what_was_acknowledged_outlives_a_killed_leader_and_a_killed_controller(
     check(cluster, topic, acknowledged)
 
 
-def test_a_machine_that_is_stopped_and_started_costs_no_request(cluster, topic):
+def test_restart_of_a_machine_fails_no_request(cluster, topic):
     writer = Writer(cluster.bootstrap, topic)
     writer.goes_on(cluster)
     leader = described(cluster, topic)[0][0]
@@ -209,7 +209,7 @@ def coordinator_of(cluster, topic) -> int:
     return leaders.pop()
 
 
-def test_groups_and_transactions_outlive_the_machine_of_their_coordinator(cluster, topic):
+def test_groups_and_transactions_survive_coordinator_failover(cluster, topic):
     group = {"bootstrap.servers": cluster.bootstrap, "group.id": "readers",
              "auto.offset.reset": "earliest", "enable.auto.commit": False}
     # This broker requests the internal topic from the controller in its own process.

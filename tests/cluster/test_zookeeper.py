@@ -16,7 +16,7 @@ def zookeeper(tmp_path):
         found.close()
 
 
-def test_the_controllers_replace_each_other_and_no_etcd_runs(tmp_path, zookeeper):
+def test_controllers_fail_over_without_etcd(tmp_path, zookeeper):
     settings = {"quorum.zookeeper.connect": ",".join(zookeeper.addresses),
                 "quorum.zookeeper.digest": "pylog:secret"}
     with Cluster(tmp_path, settings=settings) as cluster:

@@ -12,7 +12,7 @@ def _member(tmp_path, script: str) -> Member:
     return Member(["sh", "-c", script], "127.0.0.1:1", "topic", tmp_path / "log")
 
 
-def test_a_member_tells_its_share_and_its_keys(tmp_path):
+def test_member_reports_its_partitions_and_keys(tmp_path):
     with _member(tmp_path, "echo share 0 1; echo noise; echo key k1; echo share 2; "
                            "echo key k2; exec sleep 60") as one:
         wait_for("both keys", lambda: one.keys == {"k1", "k2"}, 10)
@@ -36,7 +36,7 @@ def _gone(pid: int) -> bool:
         return not os.path.exists(f"/proc/{pid}")
 
 
-def test_a_member_that_ended_by_itself_is_a_failure(tmp_path):
+def test_member_that_exits_by_itself_is_a_failure(tmp_path):
     with _member(tmp_path, "exit 3") as one:
         one.process.wait()
         with pytest.raises(AssertionError, match="a member ended with 3"):

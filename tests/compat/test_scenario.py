@@ -24,7 +24,7 @@ def _run(brokerd, tmp_path, script: str, scenario: str = "seek", wait_s: float =
     return run_scenario(["sh", "-c", script], client, scenario, brokerd, tmp_path)
 
 
-def test_the_last_line_of_a_program_is_its_answer(brokerd, tmp_path):
+def test_last_line_of_a_program_is_its_result(brokerd, tmp_path):
     result = _run(brokerd, tmp_path, f"echo noise; {OK}")
     assert (result.ok, result.note, result.key) == (True, "well", "a client 1/seek")
 
@@ -35,21 +35,21 @@ def test_a_program_gets_the_broker_the_scenario_and_a_topic(brokerd, tmp_path):
     assert (address, scenario) == (brokerd.bootstrap, "seek") and topic.startswith("seek-")
 
 
-def test_a_program_that_ends_badly_has_failed_whatever_it_said(brokerd, tmp_path):
+def test_program_with_nonzero_exit_status_has_failed(brokerd, tmp_path):
     assert not _run(brokerd, tmp_path, f"{OK}; exit 1").ok
 
 
-def test_a_program_without_an_answer_has_failed_with_its_last_words(brokerd, tmp_path):
+def test_program_without_a_result_fails_with_its_last_output(brokerd, tmp_path):
     result = _run(brokerd, tmp_path, "echo first >&2; echo last >&2; exit 3")
     assert (result.ok, result.note) == (False, "exit status 3: last")
 
 
-def test_a_program_that_does_not_end_has_failed(brokerd, tmp_path):
+def test_program_that_does_not_exit_has_failed(brokerd, tmp_path):
     result = _run(brokerd, tmp_path, "exec sleep 60", wait_s=0.2)
     assert (result.ok, result.note) == (False, "no end within 0 s")
 
 
-def test_what_a_program_said_is_kept(brokerd, tmp_path):
+def test_program_output_is_stored(brokerd, tmp_path):
     _run(brokerd, tmp_path, f"echo noise; {OK}; echo more >&2")
     assert (tmp_path / "a-client-1-seek.log").read_text().startswith("noise\n{")
 
@@ -69,7 +69,7 @@ def test_the_topic_of_a_reset_has_lost_its_first_records(brokerd, tmp_path, time
     assert row["partitions"][0]["offset"] == offset
 
 
-def test_a_client_that_cannot_be_had_fails_every_scenario(brokerd, tmp_path):
+def test_unavailable_client_fails_every_scenario(brokerd, tmp_path):
     def prepare():
         raise ClientMissing("`node` is not on PATH")
 
@@ -80,7 +80,7 @@ def test_a_client_that_cannot_be_had_fails_every_scenario(brokerd, tmp_path):
         for scenario in ("codecs", "seek")]
 
 
-def test_records_with_the_times_of_the_programs_outlive_a_look_at_what_is_too_old(tmp_path):
+def test_records_with_old_timestamps_survive_retention_checks(tmp_path):
     looks = {"log.initial.task.delay.ms": "100", "log.retention.check.interval.ms": "100"}
     batch = raw.batch([raw.record()], base_timestamp=flows.BASE_MS)
     with Brokerd(tmp_path, {**SETTINGS, **looks}) as broker:

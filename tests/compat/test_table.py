@@ -27,7 +27,7 @@ def _known() -> dict[str, str]:
     return tomllib.loads(KNOWN.read_text())
 
 
-def test_a_document_tells_what_passes_and_what_fails_with_its_reason():
+def test_document_lists_passing_and_failing_rows_with_reasons():
     text = document(RESULTS, {"The tools 4.3.1/kafka-configs": "a reason"})
     assert re.search(r"^\| some library \| 1\.2 \| pass \| - \| pass \|.* \| none gzip \|$", text,
                      re.MULTILINE)
@@ -36,36 +36,36 @@ def test_a_document_tells_what_passes_and_what_fails_with_its_reason():
     assert "- The tools 4.3.1/kafka-configs: a reason" in text
 
 
-def test_what_passes_is_read_back_from_a_document():
+def test_passing_rows_are_parsed_from_the_document():
     assert passes(document(RESULTS, {}), MADE_UP) == PASSING
 
 
-def test_a_row_whose_version_the_machine_chooses_keeps_its_key():
+def test_row_with_a_machine_dependent_version_keeps_its_key():
     text = document(RESULTS, {}).replace("9 (found here)", "10 (found there)")
     assert "loose/group" in passes(text, MADE_UP)
 
 
-def test_a_row_of_a_client_that_is_gone_keeps_its_key():
+def test_row_of_a_removed_client_keeps_its_key():
     assert passes(document(RESULTS, {}), (TOOLS,)) >= {"some library 1.2/codecs"}
 
 
-def test_a_failure_that_is_not_known_is_told():
+def test_unknown_failure_is_reported():
     told = list(surprises(RESULTS, {"The tools 4.3.1/kafka-configs": "why"}, set(), False))
     assert told == ["some library 1.2/seek failed: offset 3,\nnot 7"]
 
 
-def test_a_known_failure_that_passes_is_told():
+def test_passing_known_failure_is_reported():
     told = list(surprises(RESULTS[:1], {"some library 1.2/codecs": "why"}, set(), False))
     assert told == ["some library 1.2/codecs passes: take it out of known_failures.toml"]
 
 
-def test_what_passed_before_may_not_become_a_known_failure():
+def test_passing_row_may_not_become_a_known_failure():
     known = {"some library 1.2/seek": "why"}
     told = list(surprises(RESULTS[:3], known, {"some library 1.2/seek"}, False))
     assert told == ["some library 1.2/seek passed before: offset 3,\nnot 7"]
 
 
-def test_what_passed_before_may_not_be_left_out_of_a_run_of_all():
+def test_passing_row_may_not_be_missing_from_a_full_run():
     before = PASSING | {"some library 1.2/resume"}
     assert list(surprises(RESULTS[:2], {}, before, False)) == []
     told = list(surprises(RESULTS[:2], {}, before, True))

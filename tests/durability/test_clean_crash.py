@@ -40,7 +40,7 @@ while True:
 
 
 @pytest.mark.timeout(120)
-def test_the_newest_record_of_each_key_survives(tmp_path, random_source):
+def test_newest_record_of_each_key_survives(tmp_path, random_source):
     seed = random_source.randrange(1 << 32)
     dice, newest, last = random_source, {}, 0
     for turn in range(12):

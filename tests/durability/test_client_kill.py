@@ -14,7 +14,7 @@ from tests.wire.talk import create_topic, unique
 pytestmark = [pytest.mark.timeout(200), NO_LIBRDKAFKA]
 
 
-def test_an_idempotent_librdkafka_producer_survives_kills_without_loss_or_doubles(ram,
+def test_idempotent_librdkafka_producer_survives_kills_without_loss_or_duplicates(ram,
                                                                                   random_source):
     with Brokerd(ram) as broker:
         topic = unique("client-killed")

@@ -98,7 +98,7 @@ def _long_length(path, position, end):
 
 @pytest.mark.parametrize("damage", [_truncate, _truncate_header, _zero, _flip, _zero_header,
                                     _long_length], ids=lambda damage: damage.__name__[1:])
-def test_a_torn_tail_is_cut_at_the_last_good_batch(ram, damage):
+def test_torn_tail_is_truncated_at_the_last_good_batch(ram, damage):
     with Brokerd(ram) as broker:
         topic = _fill(broker)
         broker.kill()
@@ -114,7 +114,7 @@ def test_a_torn_tail_is_cut_at_the_last_good_batch(ram, damage):
 
 @pytest.mark.parametrize("tail", [b"\xff" * 100, b"\0" * 5000, b"\0" * 8 + b"\0\0\0\x20junk"],
                          ids=["ones", "zeros", "a-started-batch"])
-def test_bytes_after_the_last_batch_are_cut(ram, tail):
+def test_bytes_after_the_last_batch_are_truncated(ram, tail):
     with Brokerd(ram) as broker:
         topic = _fill(broker)
         broker.kill()
@@ -167,7 +167,7 @@ def _junk_epochs(folder):
 @pytest.mark.parametrize("damage", [_no_index, _junk_index, _odd_index, _no_snapshot,
                                     _junk_snapshot, _no_epochs, _junk_epochs],
                          ids=lambda damage: damage.__name__[1:])
-def test_what_can_be_derived_from_the_log_is_derived_again(ram, damage, clean):
+def test_derived_files_are_rebuilt(ram, damage, clean):
     with Brokerd(ram, {"log.index.interval.bytes": 600}) as broker:
         topic = _fill(broker, segment_bytes=1 << 20)
         broker.stop() if clean else broker.kill()
@@ -190,7 +190,7 @@ def test_what_can_be_derived_from_the_log_is_derived_again(ram, damage, clean):
 
 @pytest.mark.parametrize("clean", [True, False], ids=["after-stop", "after-kill"])
 @pytest.mark.parametrize("damage", ["deleted", "junk"])
-def test_without_its_lmdb_file_a_broker_loses_nothing(ram, clean, damage):
+def test_broker_loses_no_records_without_its_lmdb_file(ram, clean, damage):
     with Brokerd(ram) as broker:
         topic = _fill(broker)
         other = unique("other")
@@ -218,7 +218,7 @@ def test_without_its_lmdb_file_a_broker_loses_nothing(ram, clean, damage):
         assert append(broker.port, topic, batch()) == everything
 
 
-def test_damage_in_the_middle_of_flushed_data_is_not_cut_away_silently(ram):
+def test_damage_in_flushed_data_is_reported_and_not_truncated(ram):
     """Damage in the middle is reported, never turned into a shorter log."""
     with Brokerd(ram) as broker:
         topic = _fill(broker, acks=-1)
@@ -235,7 +235,7 @@ def test_damage_in_the_middle_of_flushed_data_is_not_cut_away_silently(ram):
 
 
 @pytest.mark.parametrize("how", ["after-stop", "after-start-and-kill", "after-kill"])
-def test_behind_damage_in_the_middle_the_rest_is_read(ram, how):
+def test_records_after_damage_are_readable(ram, how):
     with remembered(ram / "probe") if how == "after-kill" else contextlib.nullcontext():
         pass
     with Brokerd(ram) as broker:

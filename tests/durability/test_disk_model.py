@@ -51,7 +51,7 @@ os.fsync(late)
     assert _synced_disk(events, root, tmp_path / "cut") == {"a": b"safe", "b": b""}
 
 
-def test_what_a_child_does_is_not_taken_for_its_parents(library, tmp_path):
+def test_child_process_is_not_recorded(library, tmp_path):
     events, root = _run(library, tmp_path, """
 import subprocess, sys
 fd = os.open("a", os.O_CREAT | os.O_RDWR)
@@ -63,7 +63,7 @@ subprocess.run([sys.executable, "-c", "open('b', 'wb').write(b'other')"], check=
     assert _synced_disk(events, root, tmp_path / "cut") == {"a": b"safe"}
 
 
-def test_a_rename_is_lost_without_a_sync_of_its_folder(library, tmp_path):
+def test_rename_is_lost_without_a_sync_of_its_directory(library, tmp_path):
     events, root = _run(library, tmp_path, """
 for name, text in (("f", b"old"), ("f.tmp", b"new")):
     fd = os.open(name, os.O_CREAT | os.O_RDWR)
@@ -81,7 +81,7 @@ os.rename("f.tmp", "f")
         assert (goal / "f").read_bytes() in (b"old", b"new")
 
 
-def test_folders_made_and_synced_survive_with_their_files(library, tmp_path):
+def test_synced_directories_survive_with_their_files(library, tmp_path):
     events, root = _run(library, tmp_path, """
 os.mkdir("t-0")
 sync_folder(".")
@@ -108,7 +108,7 @@ sync_folder(".")
     assert _synced_disk(events, root, tmp_path / "cut") == {"a": b"meta"}
 
 
-def test_a_sync_covers_only_what_was_written_before_it_began(library, tmp_path):
+def test_sync_covers_only_writes_before_its_start(library, tmp_path):
     events, root = _run(library, tmp_path, """
 fd = os.open("a", os.O_CREAT | os.O_RDWR)
 sync_folder(".")
@@ -125,7 +125,7 @@ for number in range(5):
     assert lengths == {-1, 0, 1, 2, 3, 4, 5}
 
 
-def test_shared_writable_maps_are_seen(library, tmp_path):
+def test_shared_writable_maps_are_detected(library, tmp_path):
     events, _ = _run(library, tmp_path, """
 import mmap
 fd = os.open("a", os.O_CREAT | os.O_RDWR)
@@ -148,7 +148,7 @@ os.write(fd, b"lost")
     assert (tmp_path / "cut" / "folder").is_dir()
 
 
-def test_a_folder_that_is_renamed_keeps_its_files(library, tmp_path):
+def test_renamed_directory_keeps_its_files(library, tmp_path):
     events, root = _run(library, tmp_path, """
 os.mkdir("old")
 fd = os.open("old/file", os.O_CREAT | os.O_RDWR)
@@ -163,7 +163,7 @@ os.rename("new", "newest")
     assert _synced_disk(events, root, tmp_path / "cut") == {"new/file": b"safe"}
 
 
-def test_an_inode_that_is_used_again_is_another_file(library, tmp_path):
+def test_reused_inode_is_another_file(library, tmp_path):
     events, root = _run(library, tmp_path, """
 fd = os.open("a", os.O_CREAT | os.O_RDWR)
 os.write(fd, b"safe")

@@ -130,7 +130,7 @@ def _delete(disks, topic, index):
 
 
 @pytest.mark.parametrize("fault", [_append, _flush, _read, _roll, _clean, _delete])
-def test_any_fault_of_one_disk_takes_its_partitions_and_no_others_offline(disks, fault):
+def test_disk_fault_takes_only_its_partitions_offline(disks, fault):
     topic = unique("spread")
     create_topic(disks.broker.port, topic, 4, segment_bytes=1 << 20)
     places = disks.places(topic, 4)
@@ -163,7 +163,7 @@ def test_any_fault_of_one_disk_takes_its_partitions_and_no_others_offline(disks,
     assert all(row["leader_id"] >= 0 for row in disks.partitions(topic))
 
 
-def test_groups_of_the_other_disk_go_on(disks):
+def test_groups_on_the_other_disk_continue(disks):
     topic = unique("committed")
     create_topic(disks.broker.port, topic)
     port = disks.broker.port
@@ -190,7 +190,7 @@ def test_groups_of_the_other_disk_go_on(disks):
             link.close()
 
 
-def test_a_stop_and_starts_with_a_disk_that_stays_broken_serve_the_others(disks):
+def test_restarts_with_a_failed_disk_serve_the_others(disks):
     topic = unique("spread")
     create_topic(disks.broker.port, topic, 4)
     places = disks.places(topic, 4)
@@ -236,7 +236,7 @@ def _rename_directory(disks):
 
 @pytest.mark.parametrize("remove", [_remove_files, _remove_directory, _rename_directory])
 @pytest.mark.parametrize("acks", [-1, 1])
-def test_a_directory_that_is_deleted_while_it_is_written_goes_offline(disks, remove, acks):
+def test_directory_deleted_during_writes_goes_offline(disks, remove, acks):
     topic = unique("spread")
     create_topic(disks.broker.port, topic, 4)
     places = disks.places(topic, 4)
@@ -258,7 +258,7 @@ def test_a_directory_that_is_deleted_while_it_is_written_goes_offline(disks, rem
 
 
 @pytest.mark.parametrize("path", ["good", "both"])
-def test_without_its_first_directory_a_broker_ends_and_says_why(disks, path):
+def test_broker_without_its_first_directory_exits_with_a_reason(disks, path):
     topic = unique("spread")
     create_topic(disks.broker.port, topic, 4)
     index = disks.places(topic, 4)["good"][0]
@@ -280,7 +280,7 @@ def test_without_its_first_directory_a_broker_ends_and_says_why(disks, path):
     assert disks.errors(topic, index) == (0, 0, 0)
 
 
-def test_a_directory_on_a_read_only_disk_is_offline_from_the_start(ram, tmp_path):
+def test_read_only_directory_is_offline_from_the_start(ram, tmp_path):
     good, bad = ram / "run" / "good", tmp_path / "bad"
     bad.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", bad],
@@ -312,7 +312,7 @@ def _held(record, topic):
             if event.type == SYNC_BEGIN and f"/{topic}-" in event.path}
 
 
-def test_a_group_of_partitions_whose_one_sync_fails_is_not_acknowledged(ram, preload):
+def test_failed_group_sync_acknowledges_no_partition(ram, preload):
     record = ram / "record"
     one = Disks(ram, preload, record)
     with one.broker, contextlib.ExitStack() as stack:
@@ -347,7 +347,7 @@ def test_a_group_of_partitions_whose_one_sync_fails_is_not_acknowledged(ram, pre
         assert "syncfs" in one.broker.tail(20_000)
 
 
-def test_the_metric_counts_the_disk_and_its_partitions(ram, preload):
+def test_metric_counts_the_failed_disk_and_its_partitions(ram, preload):
     one = Disks(ram, preload, **{"metrics.listener": "127.0.0.1:0"})
     with one.broker:
         topic = unique("spread")
@@ -364,7 +364,7 @@ def test_the_metric_counts_the_disk_and_its_partitions(ram, preload):
 
 
 @pytest.mark.parametrize("failing", ["goal", "source"])
-def test_a_disk_that_fails_under_a_move_takes_what_it_has_and_nothing_else(disks, failing):
+def test_disk_failure_during_a_move_takes_only_its_partitions_offline(disks, failing):
     topic = unique("moving")
     create_topic(disks.broker.port, topic, 2)
     places = disks.places(topic, 2)

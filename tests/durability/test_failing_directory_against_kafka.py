@@ -237,7 +237,7 @@ def _while_offline(disks: Disks, note, topic: str, monkeypatch) -> None:
 
 
 @pytest.mark.kafka
-def test_a_directory_that_fails_is_answered_for_as_by_kafka(preload, ram, monkeypatch, against):
+def test_failed_directory_gets_the_same_responses_as_in_kafka(preload, ram, monkeypatch, against):
     told = []
     for kind in ("kafka", against):
         disks = Disks(kind, ram / f"{len(told)}-{kind}", preload)

@@ -40,7 +40,7 @@ def _codes(port: int, topic: str, count: int, acks: int = -1) -> list[int | str]
     return codes
 
 
-def test_a_failed_flush_is_never_acknowledged_nor_retried(failing):
+def test_failed_flush_is_neither_acknowledged_nor_retried(failing):
     broker, faults = failing
     topic, other = unique("unflushed"), unique("other")
     create_topic(broker.port, topic)
@@ -53,7 +53,7 @@ def test_a_failed_flush_is_never_acknowledged_nor_retried(failing):
     assert 0 not in _codes(broker.port, other, 2), "the whole log directory is offline"
 
 
-def test_the_error_of_a_failed_flush_is_kafkas_storage_error(failing):
+def test_failed_flush_returns_kafka_storage_error(failing):
     broker, faults = failing
     topic = unique("unflushed")
     create_topic(broker.port, topic)
@@ -62,7 +62,7 @@ def test_the_error_of_a_failed_flush_is_kafkas_storage_error(failing):
     assert set(codes) <= {STORAGE_ERROR, "closed"}, codes
 
 
-def test_after_a_restart_the_flushed_records_are_there_and_appends_go_on(failing):
+def test_flushed_records_survive_a_restart_and_appends_continue(failing):
     broker, faults = failing
     topic = unique("unflushed")
     create_topic(broker.port, topic)
@@ -77,7 +77,7 @@ def test_after_a_restart_the_flushed_records_are_there_and_appends_go_on(failing
     assert _codes(broker.port, topic, 1) == [0]
 
 
-def test_other_log_directories_go_on_when_one_is_offline(ram, preload):
+def test_other_log_directories_continue_when_one_is_offline(ram, preload):
     faults = ram / "faults"
     good, bad = ram / "run" / "good", ram / "run" / "bad"
     broker = Brokerd(ram / "run", {"log.dirs": f"{good},{bad}"},

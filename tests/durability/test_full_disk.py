@@ -42,7 +42,7 @@ def _no_space(part: str, faults) -> None:
     faults.write_text(f"write {part} {errno.ENOSPC}\n")
 
 
-def test_a_partition_without_space_refuses_and_the_others_go_on(ram, preload):
+def test_partition_without_space_rejects_and_others_continue(ram, preload):
     faults = ram / "faults"
     broker = Brokerd(ram / "run", environment=environment(preload, ram / "run" / "data",
                                                           faults=faults))
@@ -71,7 +71,7 @@ def test_a_partition_without_space_refuses_and_the_others_go_on(ram, preload):
             assert (row["error_code"], row["base_offset"]) == (0, 20)
 
 
-def test_a_file_size_limit_is_an_error_and_not_the_end(ram):
+def test_file_size_limit_is_an_error_and_does_not_kill_the_broker(ram):
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (6 * MIB, 6 * MIB))
 
@@ -111,7 +111,7 @@ def small_disk(tmp_path):
             time.sleep(0.1)
 
 
-def test_a_full_file_system_refuses_serves_reads_and_recovers(small_disk, tmp_path):
+def test_full_file_system_rejects_writes_serves_reads_and_recovers(small_disk, tmp_path):
     with Brokerd(tmp_path / "run", data_dir=small_disk / "data") as broker:
         topic = unique("full")
         create_topic(broker.port, topic)
@@ -130,7 +130,7 @@ def test_a_full_file_system_refuses_serves_reads_and_recovers(small_disk, tmp_pa
         broker.kill()
 
 
-def test_a_full_file_system_leaves_epochs_for_later_and_a_start_makes_them(small_disk):
+def test_epochs_are_rebuilt_at_a_start_after_a_full_file_system(small_disk):
     directory = log.LogDir(small_disk / "data", 1)
     one = log.Log.open(directory, "t", 0, bytes(16), {"preallocate": False}, now_ms=1)
     for epoch in (0, 1):
@@ -153,7 +153,7 @@ def test_a_full_file_system_leaves_epochs_for_later_and_a_start_makes_them(small
     again.release()
 
 
-def test_what_is_refused_for_space_is_not_stored_in_part(ram, preload):
+def test_batch_rejected_for_space_is_not_stored_partially(ram, preload):
     faults = ram / "faults"
     broker = Brokerd(ram / "run", environment=environment(preload, ram / "run" / "data",
                                                           faults=faults))
@@ -167,7 +167,7 @@ def test_what_is_refused_for_space_is_not_stored_in_part(ram, preload):
             assert fetch(connection, topic, 0)["high_watermark"] == 1
 
 
-def test_groups_go_on_when_there_is_room_again(ram, preload):
+def test_groups_continue_when_space_returns(ram, preload):
     faults = ram / "faults"
     broker = Brokerd(ram / "run", environment=environment(preload, ram / "run" / "data",
                                                           faults=faults))
@@ -207,7 +207,7 @@ def _committed(connection, group: str, topic: str) -> int:
 RESERVE = 20 * MIB
 
 
-def test_below_the_reserve_only_produce_is_refused(small_disk, tmp_path):
+def test_below_the_reserve_only_produce_is_rejected(small_disk, tmp_path):
     with Brokerd(tmp_path / "run", {"log.dir.free.bytes.min": RESERVE},
                  data_dir=small_disk / "data") as broker:
         topic, group = unique("reserve"), unique("group")
@@ -296,7 +296,7 @@ def _wait_line(broker, text: str) -> None:
 
 
 @pytest.mark.parametrize("code", SHORTAGES)
-def test_a_shortage_is_logged_counted_explained_and_ends_without_a_restart(ram, preload, code):
+def test_shortage_is_logged_counted_explained_and_ends_without_a_restart(ram, preload, code):
     faults = ram / "faults"
     broker = Brokerd(ram / "run", {"metrics.listener": "127.0.0.1:0"}, environment=environment(
         preload, ram / "run" / "data", faults=faults))

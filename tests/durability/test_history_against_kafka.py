@@ -14,7 +14,7 @@ CONFIG = {"internal.segment.bytes": 3_000, "index.interval.bytes": 200}
 
 @pytest.mark.kafka
 @pytest.mark.timeout(300)
-def test_kafka_dump_log_accepts_what_is_left_of_any_history(preload, ram):
+def test_kafka_dump_log_accepts_the_log_after_any_history(preload, ram):
     files = []
     for seed in range(12):
         files += _left(History(preload, ram / str(seed), CONFIG, seed % 2 == 0, seed), seed)

@@ -34,7 +34,7 @@ def held_after_a_cut(disk, one):
 
 
 @pytest.mark.parametrize("index_interval", [1, 300])
-def test_the_indexes_of_what_was_flushed_survive_a_power_cut(disk, index_interval):
+def test_indexes_of_flushed_segments_survive_a_power_cut(disk, index_interval):
     one = opened(disk, {"internal.segment.bytes": 1_000, "index.interval.bytes": index_interval})
     for i in range(40):
         one.append(make(1, now=NOW + i), NOW)
@@ -42,7 +42,7 @@ def test_the_indexes_of_what_was_flushed_survive_a_power_cut(disk, index_interva
     held_after_a_cut(disk, one)
 
 
-def test_the_indexes_of_what_was_compacted_survive_a_power_cut(disk):
+def test_indexes_of_compacted_segments_survive_a_power_cut(disk):
     one = opened(disk, COMPACTED)
     for i in range(40):
         keyed(one, b"k%d" % (i % 20))
@@ -51,7 +51,7 @@ def test_the_indexes_of_what_was_compacted_survive_a_power_cut(disk):
     held_after_a_cut(disk, one)
 
 
-def test_an_index_that_was_cut_while_it_was_written_is_on_disk_after_the_flush(disk):
+def test_index_truncated_during_writes_is_on_disk_after_the_flush(disk):
     one = opened(disk, {"internal.segment.bytes": 1 << 20, "index.interval.bytes": 1})
     for i in range(1100):
         one.append(make(1, now=NOW + i), NOW)

@@ -56,7 +56,7 @@ def test_kill_9_under_load_keeps_every_acknowledged_record_once_and_in_order(
         _kill_loop(broker, random_source, rounds, acks)
 
 
-def test_a_kill_during_recovery_does_no_harm(ram, random_source):
+def test_kill_during_recovery_loses_nothing(ram, random_source):
     with Brokerd(ram) as broker:
         topic = unique("twice-killed")
         create_topic(broker.port, topic)
@@ -94,7 +94,7 @@ def test_a_clean_stop_keeps_topics_ids_records_and_producer_state(ram):
         assert broker.alarms() == []
 
 
-def test_a_deleted_topic_stays_deleted_over_a_kill(ram):
+def test_deleted_topic_stays_deleted_after_a_kill(ram):
     with Brokerd(ram) as broker:
         topic, kept = unique("deleted"), unique("kept")
         create_topic(broker.port, topic)

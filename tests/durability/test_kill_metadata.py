@@ -64,7 +64,7 @@ class _Churn:
             self.gone.add(victim)
 
 
-def test_topics_that_were_answered_for_survive_kill_9_and_deleted_ones_do_not(ram, random_source):
+def test_acknowledged_topics_survive_kill_9_and_deleted_ones_do_not(ram, random_source):
     with Brokerd(ram) as broker:
         for _ in range(ROUNDS):
             churn = _Churn(broker)

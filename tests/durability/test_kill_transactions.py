@@ -55,7 +55,7 @@ def _final(bootstrap: str, place: Place) -> Final:
 
 @pytest.mark.parametrize("kills", [4, pytest.param(40, marks=[
     pytest.mark.slow, pytest.mark.timeout(1200)])])
-def test_what_transactions_were_told_stands_after_kill_9(ram, random_source, kills):
+def test_acknowledged_transactions_survive_kill_9(ram, random_source, kills):
     with Brokerd(ram, SETTINGS) as broker:
         for topic, partitions in TOPICS.items():
             create_topic(broker.port, topic, partitions)

@@ -49,7 +49,7 @@ def clean(one):
         one_pass.close()
 
 
-def test_a_record_is_cleaned_away_only_when_what_supersedes_it_is_on_disk(disk):
+def test_record_is_compacted_only_if_its_successor_is_on_disk(disk):
     one = opened(disk, COMPACTED)
     keyed(one, b"k")
     one.flush()
@@ -63,7 +63,7 @@ def test_a_record_is_cleaned_away_only_when_what_supersedes_it_is_on_disk(disk):
 
 
 @pytest.mark.parametrize("calls", range(0, 40, 3))
-def test_a_disk_that_fails_anywhere_in_a_pass_leaves_the_log_whole_for_the_next_start(disk, calls):
+def test_disk_failure_during_compaction_leaves_the_log_complete(disk, calls):
     one = opened(disk, COMPACTED)
     for key in range(12):
         keyed(one, b"%d" % (key % 5))
@@ -79,7 +79,7 @@ def test_a_disk_that_fails_anywhere_in_a_pass_leaves_the_log_whole_for_the_next_
     assert again.end_offset == 12 and found == {b"1"}
 
 
-def test_a_truncation_is_on_disk_before_anything_is_appended_behind_it(disk):
+def test_truncation_is_on_disk_before_the_next_append(disk):
     one = opened(disk)
     for _ in range(12):
         one.append(make(1, size=400), NOW)
@@ -90,7 +90,7 @@ def test_a_truncation_is_on_disk_before_anything_is_appended_behind_it(disk):
     assert again.end_offset == 4 and offsets(again.read(0)) == [0, 1]
 
 
-def test_segments_of_the_history_before_a_truncation_are_not_taken_for_later_ones(disk):
+def test_truncated_segments_do_not_reappear_as_later_ones(disk):
     one = opened(disk)
     for _ in range(6):
         one.append(make(1, size=400), NOW)
@@ -104,7 +104,7 @@ def test_segments_of_the_history_before_a_truncation_are_not_taken_for_later_one
     assert again.end_offset == 2 and offsets(again.read(0)) == [0, 1]
 
 
-def test_a_full_disk_keeps_no_log_from_being_opened(disk):
+def test_log_opens_on_a_full_disk(disk):
     one = opened(disk)
     for _ in range(8):
         one.append(make(1, size=400), NOW)
@@ -126,7 +126,7 @@ def test_a_full_disk_keeps_no_log_from_being_opened(disk):
 
 
 @pytest.mark.parametrize("config, start", [(COMPACTED, 0), (CONFIG, 4)])
-def test_a_log_begins_before_its_first_segment_only_where_compaction_took_one(disk, config, start):
+def test_log_start_precedes_first_segment_only_after_compaction(disk, config, start):
     one = opened(disk, config)
     for _ in range(8):
         one.append(make(1, size=400), NOW)
@@ -139,7 +139,7 @@ def test_a_log_begins_before_its_first_segment_only_where_compaction_took_one(di
     assert again.start_offset == start and offsets(again.read(start))[0] == 4
 
 
-def test_producers_are_known_after_a_power_cut_although_their_batches_were_deleted(disk):
+def test_producer_state_of_deleted_batches_survives_a_power_cut(disk):
     one = opened(disk)
     for sequence in range(6):
         one.append(make(1, size=400, producer_id=7, producer_epoch=0, base_sequence=sequence), NOW)
@@ -154,7 +154,7 @@ def test_producers_are_known_after_a_power_cut_although_their_batches_were_delet
         raise AssertionError("an older state of the producer was found") from error
 
 
-def test_a_moved_log_goes_on_where_it_ended_although_its_last_batches_are_lost(disk):
+def test_moved_log_continues_at_its_end_although_last_batches_are_lost(disk):
     one = opened(disk, COMPACTED)
     keyed(one, b"k")
     one.settle(NOW)
@@ -171,7 +171,7 @@ def test_a_moved_log_goes_on_where_it_ended_although_its_last_batches_are_lost(d
     assert to.end_offset == 5 and to.append(make(1), NOW) == (5, 5)
 
 
-def test_what_a_start_cut_off_does_not_come_back_after_the_next_power_cut(disk):
+def test_truncated_records_do_not_reappear_after_the_next_power_cut(disk):
     one = opened(disk, COMPACTED)
     for key in range(8):
         keyed(one, b"%d" % key, 400)
@@ -191,7 +191,7 @@ def numbered(one, producer, sequence):
                            base_sequence=sequence), NOW)
 
 
-def test_a_producers_last_batch_on_disk_is_not_cleaned_away_for_a_later_one(disk):
+def test_producers_last_flushed_batch_is_not_compacted_for_an_unflushed_one(disk):
     def send(to, sequence):
         return to.append(batch.build([(b"k", bytes(300), NOW, [])], producer_id=9,
                                      producer_epoch=0, base_sequence=sequence), NOW)
@@ -210,7 +210,7 @@ def test_a_producers_last_batch_on_disk_is_not_cleaned_away_for_a_later_one(disk
     assert again.end_offset == end
 
 
-def test_producers_are_not_said_to_have_written_what_a_power_cut_took(disk):
+def test_producer_state_does_not_include_batches_lost_in_a_power_cut(disk):
     one = opened(disk, COMPACTED)
     for sequence in range(6):
         numbered(one, 7, sequence)
@@ -226,7 +226,7 @@ def test_producers_are_not_said_to_have_written_what_a_power_cut_took(disk):
     assert numbered(again, 7, lost) == (again.end_offset - 1,) * 2
 
 
-def test_the_producers_of_a_history_that_was_cut_off_are_not_those_of_the_next(disk):
+def test_producer_state_of_truncated_records_is_dropped(disk):
     one = opened(disk)
     numbered(one, 7, 0)
     numbered(one, 7, 1)
@@ -242,7 +242,7 @@ def test_the_producers_of_a_history_that_was_cut_off_are_not_those_of_the_next(d
     assert again.end_offset == 2 and numbered(again, 7, 1) == (2, 2)
 
 
-def test_a_truncation_whose_files_keep_their_names_takes_the_directory_offline(disk):
+def test_failed_rename_in_truncation_takes_the_directory_offline(disk):
     one = opened(disk)
     for _ in range(6):
         one.append(make(1, size=400), NOW)
@@ -253,7 +253,7 @@ def test_a_truncation_whose_files_keep_their_names_takes_the_directory_offline(d
 
 
 @pytest.mark.parametrize("calls", range(10))
-def test_a_flush_that_fails_at_one_of_several_segments_moves_no_recovery_point(disk, calls):
+def test_failed_flush_of_one_segment_does_not_advance_the_recovery_point(disk, calls):
     one = opened(disk)
     for _ in range(8):
         one.append(make(1, size=300), NOW)
@@ -269,7 +269,7 @@ def test_a_flush_that_fails_at_one_of_several_segments_moves_no_recovery_point(d
     assert again.flushed_offset == again.recovery_point == 0
 
 
-def test_a_flush_on_a_full_disk_leaves_the_epochs_for_later(disk):
+def test_flush_on_a_full_disk_postpones_the_epochs(disk):
     one = opened(disk)
     one.append(make(1, size=50), NOW)
     one.flush()
@@ -300,7 +300,7 @@ def test_a_flush_on_a_full_disk_leaves_the_epochs_for_later(disk):
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_a_state_of_producers_that_is_older_than_the_log_is_none(disk, stopped):
+def test_producer_snapshot_older_than_the_log_is_ignored(disk, stopped):
     one = opened(disk)
     for sequence in range(6):
         numbered(one, 7, sequence)
@@ -317,7 +317,7 @@ def test_a_state_of_producers_that_is_older_than_the_log_is_none(disk, stopped):
     assert again.end_offset == 6 and numbered(again, 7, 6) == (6, 6)
 
 
-def test_a_time_index_that_a_cut_left_empty_is_made_anew(disk):
+def test_time_index_emptied_by_truncation_is_rebuilt(disk):
     one = opened(disk)
     for _ in range(3):
         one.append(make(1, size=300), NOW)
@@ -358,7 +358,7 @@ def test_indexes_of_sealed_segments_are_on_disk_when_the_recovery_point_passes_t
     assert [again.offset_for_time(NOW + at)[0] for at in range(12)] == list(range(12))
 
 
-def test_indexes_of_a_cleaned_segment_are_on_disk_when_the_pass_is_over(disk):
+def test_indexes_of_a_cleaned_segment_are_on_disk_after_the_pass(disk):
     one = opened(disk, COMPACTED)
     at_times(one, 20)
     one.flush()
@@ -370,7 +370,7 @@ def test_indexes_of_a_cleaned_segment_are_on_disk_when_the_pass_is_over(disk):
 
 
 @pytest.mark.parametrize("renamed", ["source", "target"])
-def test_a_directory_has_its_name_on_disk_when_the_next_one_gets_its_own(disk, renamed):
+def test_directory_rename_is_on_disk_before_the_next_rename(disk, renamed):
     """Otherwise a power cut may leave a moved partition twice under its name, or not at all."""
     one = opened(disk)
     at_times(one, 12)

@@ -149,12 +149,12 @@ def _run(library, examples: int) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_any_history_with_any_fault_keeps_what_was_promised(preload):
+def test_random_history_with_faults_keeps_its_guarantees(preload):
     _run(preload, 60)
 
 
 @pytest.mark.parametrize("between", [(), ("restart_clean",), ("crash", False, 0)])
-def test_a_move_takes_along_what_is_known_of_producers_whose_batches_are_deleted(
+def test_move_preserves_producer_state_of_deleted_batches(
         preload, tmp_path, between):
     history = History(preload, tmp_path, CONFIGS[0], False, 0)
     one_batch = history.append_some, 1, 1, 1, 0, 0, 5, True
@@ -169,7 +169,7 @@ def test_a_move_takes_along_what_is_known_of_producers_whose_batches_are_deleted
     history.log.release()
 
 
-def test_a_kill_in_a_history_is_one_after_which_little_is_checked(preload, tmp_path):
+def test_start_after_a_kill_trusts_most_bytes(preload, tmp_path):
     if not RAM.is_dir():
         pytest.skip("needs /dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="pylog-test-", dir=RAM))
@@ -188,7 +188,7 @@ def test_a_kill_in_a_history_is_one_after_which_little_is_checked(preload, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-def test_any_history_with_any_fault_for_long(preload):
+def test_long_random_history_with_faults(preload):
     end_s = time.monotonic() + int(os.environ.get("SECONDS", "600"))
     while time.monotonic() < end_s:
         _run(preload, 200)

@@ -37,7 +37,7 @@ def entries(disk, base, name="a"):
     return list(struct.iter_unpack(">hqqqq", data))
 
 
-def test_an_abort_is_told_at_once_and_its_entry_is_kafkas(disk):
+def test_abort_is_visible_immediately_and_its_entry_has_kafkas_format(disk):
     one = opened(disk)
     write(one, 1)
     write(one, 2)
@@ -50,13 +50,13 @@ def test_an_abort_is_told_at_once_and_its_entry_is_kafkas(disk):
     assert entries(disk, 0) == [(0, 1, 0, 2, 1)]
 
 
-def test_a_marker_without_a_transaction_is_taken_and_aborts_nothing(disk):
+def test_marker_without_a_transaction_aborts_nothing(disk):
     one = opened(disk)
     assert end(one, 1, ABORT) == 0
     assert (one.last_stable_offset, aborted(one)) == (1, [])
 
 
-def test_within_a_transaction_its_producer_writes_nothing_else(disk):
+def test_producer_in_a_transaction_cannot_write_other_batches(disk):
     one = opened(disk)
     write(one, 1)
     with pytest.raises(log.LogError) as refused:
@@ -65,7 +65,7 @@ def test_within_a_transaction_its_producer_writes_nothing_else(disk):
 
 
 @pytest.mark.parametrize("point", [0, 3, 7])
-def test_what_was_aborted_is_known_after_a_power_cut(disk, point):
+def test_aborted_transactions_are_known_after_a_power_cut(disk, point):
     one = opened(disk)
     for number in range(4):
         write(one, number, size=400)
@@ -81,7 +81,7 @@ def test_what_was_aborted_is_known_after_a_power_cut(disk, point):
     assert again.open_transaction == 8
 
 
-def test_a_truncated_marker_opens_its_transaction_again(disk):
+def test_truncated_marker_reopens_its_transaction(disk):
     one = opened(disk)
     write(one, 1)
     last = end(one, 1, ABORT)
@@ -98,7 +98,7 @@ def test_a_truncated_marker_opens_its_transaction_again(disk):
     assert (again.last_stable_offset, aborted(again)) == (5, [])
 
 
-def test_what_is_stable_is_never_below_the_start(disk):
+def test_last_stable_offset_is_never_below_the_log_start(disk):
     one = opened(disk)
     write(one, 1)
     for _ in range(4):
@@ -130,7 +130,7 @@ def test_an_open_transaction_is_open_after_a_clean_stop(disk):
     assert opened(disk, recovery_point=1).last_stable_offset == 0
 
 
-def test_a_full_disk_lets_transactions_end_and_their_index_wait(disk):
+def test_transactions_end_on_a_full_disk_and_their_index_is_postponed(disk):
     one = opened(disk)
     write(one, 1)
     one.flush()
@@ -146,7 +146,7 @@ def test_a_full_disk_lets_transactions_end_and_their_index_wait(disk):
     assert again.recovery_point == 2 and entries(disk, 0) == [(0, 1, 0, 1, 2)]
 
 
-def test_an_abort_above_what_is_stable_keeps_its_records_from_superseding(disk):
+def test_aborted_records_above_the_stable_offset_supersede_nothing(disk):
     one = opened(disk, COMPACTED)
     keyed(one, b"a")
     write(one, 1, key=b"a", size=300)
@@ -164,7 +164,7 @@ def test_an_abort_above_what_is_stable_keeps_its_records_from_superseding(disk):
     assert found[:1] == [(0, -1)]
 
 
-def test_a_pass_keeps_the_marker_that_began_a_producers_epoch(disk):
+def test_compaction_retains_the_first_marker_of_a_producer_epoch(disk):
     one = opened(disk, COMPACTED)
     data = bytearray(marker(1, ABORT, NOW)[1])
     write(one, 1, key=b"x", size=300)
@@ -204,7 +204,7 @@ def test_retention_whose_rename_fails_leaves_no_gap(disk):
     assert again.end_offset == 10
 
 
-def test_an_index_that_is_made_anew_takes_no_later_epoch_away(disk):
+def test_rebuilt_transaction_index_removes_no_later_epoch(disk):
     one = opened(disk)
     for epoch in range(1, 5):
         for _ in range(2):
@@ -220,7 +220,7 @@ def test_an_index_that_is_made_anew_takes_no_later_epoch_away(disk):
     assert [again.epoch_of(offset) for offset in range(1, 8)] == expected
 
 
-def test_a_compacted_log_that_is_cut_in_a_gap_ends_there(disk):
+def test_compacted_log_truncated_in_a_gap_ends_there(disk):
     one = opened(disk, COMPACTED)
     keyed(one, b"a")
     keyed(one, b"b", 20)

@@ -101,7 +101,7 @@ def test_acknowledged_records_survive_any_of_a_hundred_power_cuts(ram, preload, 
 
 
 @pytest.mark.kafka
-def test_the_same_cut_shows_that_kafka_loses_what_it_acknowledged(ram, preload, monkeypatch,
+def test_the_same_power_cut_loses_acknowledged_records_of_kafka(ram, preload, monkeypatch,
                                                                   against):
     """Proof of the method: it must find the known data loss of Kafka's defaults."""
     if against != "kafka":

@@ -42,7 +42,7 @@ def one(connection, topic):
     return produce(connection, topic, batch([record(b"k")]))
 
 
-def test_ready_partitions_serve_and_the_other_answers_as_retriable(half_way):
+def test_recovered_partitions_serve_and_others_return_retriable_errors(half_way):
     broker, go_on = half_way
     with Connection(broker.port) as connection:
         assert one(connection, "quick")["base_offset"] == 1
@@ -62,7 +62,7 @@ def test_ready_partitions_serve_and_the_other_answers_as_retriable(half_way):
     assert not broker.alarms()
 
 
-def test_new_topics_are_made_meanwhile_and_survive(half_way):
+def test_topics_created_during_recovery_survive(half_way):
     broker, go_on = half_way
     create_topic(broker.port, "new")
     append(broker.port, "new", batch([record(b"k")]))
@@ -74,7 +74,7 @@ def test_new_topics_are_made_meanwhile_and_survive(half_way):
             assert one(connection, name)["base_offset"] == 1
 
 
-def test_a_stop_meanwhile_ends_and_the_next_start_has_everything(half_way):
+def test_stop_during_recovery_loses_nothing(half_way):
     broker, go_on = half_way
     broker.process.terminate()
     time.sleep(0.3)

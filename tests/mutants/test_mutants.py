@@ -125,21 +125,21 @@ def judge(tree, monkeypatch):
     return judged
 
 
-def test_a_slip_that_a_test_sees_is_killed_by_it(judge):
+def test_mutant_that_a_test_detects_is_killed_by_it(judge):
     for path, old, new, test in (("csrc/small.c", "n + n", "n + 1", "test_native"),
                                  ("small_package/small.py", "> 0", ">= 0", "test_python")):
         verdict = judge(path, old, new)
         assert (verdict.what, verdict.by) == ("killed", f"tests/test_small.py::{test}")
 
 
-def test_what_no_test_can_see_survives_and_the_same_code_is_told(judge):
+def test_undetectable_mutant_survives_and_same_code_is_reported(judge):
     assert judge("small_package/small.py", "n > 0", "n >= 1").what == "survived"
     assert judge("csrc/small.c", "> 1000000", "> 1000001").what == "survived"
     assert judge("csrc/small.c", "n + n", "2 * n").what == "same code"
     assert judge("small_package/small.py", "n > 0", "(n > 0)").what == "same code"
 
 
-def test_what_does_not_build_is_stillborn_and_the_next_one_is_judged(judge, tree):
+def test_mutant_that_does_not_build_is_stillborn_and_the_next_is_judged(judge, tree):
     assert judge("csrc/small.c", "n + n", "n n").what == "stillborn"
     assert judge("small_package/small.py", "n > 0", "n >").what == "stillborn"
     assert judge("csrc/small.c", "n + n", "n - n").what == "killed"
@@ -150,7 +150,7 @@ def test_what_does_not_build_is_stillborn_and_the_next_one_is_judged(judge, tree
     assert (copy / "small_package/small.py").read_text() == PYTHON_SMALL
 
 
-def test_the_report_counts_what_has_a_verdict(tree):
+def test_report_counts_mutants_with_a_verdict(tree):
     site = Site("small_package/small.py", "comparison", PYTHON_SMALL.index(">"),
                 PYTHON_SMALL.index(">") + 1, ">=")
     verdicts = [runs.Verdict("small", site, what, by, 1.0) for what, by in (
@@ -207,7 +207,7 @@ def test_sites_of_python_are_code_in_functions():
     }
 
 
-def test_what_cannot_differ_is_left_alone():
+def test_equivalent_sites_are_skipped():
     c = """
     int grown(int cap, int n, int more) {
         uint8_t head[16] = {0};
@@ -242,19 +242,19 @@ def test_every_part_has_files_sites_and_tests():
             assert parts.near(part, path) and parts.wide(part)
 
 
-def test_a_sample_follows_from_its_seed():
+def test_sample_depends_only_on_the_seed():
     first, again = runs.sample("csrc-net", 40, 7), runs.sample("csrc-net", 40, 7)
     assert first == again != runs.sample("csrc-net", 40, 8)
     assert len(set(first)) == 40 and len({site.kind for site in first}) >= 8
 
 
-def test_the_tests_that_share_a_word_with_a_file_come_first():
+def test_tests_that_share_a_word_with_a_file_come_first():
     near = parts.near("csrc-log", "csrc/log/log_flush.c")
     assert near[0] == "tests/native/test_flushes.py" or "flush" in near[0]
     assert "crash_state" in parts.near("csrc-log", "csrc/log/crash_state.c")[0]
 
 
-def test_no_list_of_tests_names_what_is_not_there():
+def test_lists_of_tests_contain_only_existing_files():
     for name, part in parts.PARTS.items():
         for glob in (*part.files, *part.near, *part.wide):
             assert list(parts.ROOT.glob(glob)), f"{name}: {glob}"

@@ -82,7 +82,7 @@ TESTS = """
 """
 
 
-def test_a_probed_program_does_the_same_and_notes_its_statements(tmp_path):
+def test_probed_program_behaves_the_same_and_records_its_statements(tmp_path):
     text, lines = probes.probed("x.c", C_SOURCE, 5)
     (tmp_path / "x.c").write_text(text)
     (tmp_path / "thread").mkdir()
@@ -99,7 +99,7 @@ def test_a_probed_program_does_the_same_and_notes_its_statements(tmp_path):
         5, 8, 11, 12, 13, 16, 17, 24, 27, 28, 30, 33, 34}
 
 
-def test_a_probed_module_does_the_same_and_notes_its_statements():
+def test_probed_module_behaves_the_same_and_records_its_statements():
     text, lines = probes.probed("x.py", PYTHON_SOURCE, 3)
     cells = bytearray(20)
     names = {"reach_cells": cells}
@@ -112,7 +112,7 @@ def test_a_probed_module_does_the_same_and_notes_its_statements():
     assert (5, 9) in lines and (12, 13) in lines
 
 
-def test_cells_are_told_in_ranges():
+def test_cells_are_reported_as_ranges():
     assert ranges(bytes([0, 1, 1, 0, 1])) == [[1, 2], [4, 4]]
     assert ranges(bytes(3)) == [] and ranges(b"\1\1") == [[0, 1]]
 
@@ -151,14 +151,14 @@ def _tests(tree, line: int) -> set[str]:
     return {test.node.partition("::")[2] for test in found}
 
 
-def test_what_reaches_a_line_is_known_also_when_it_has_moved(tree):
+def test_tests_of_a_moved_line_are_found(tree):
     assert _tests(tree, 2) == {"test_few", "test_many"}
     assert (_tests(tree, 3), _tests(tree, 4)) == ({"test_many"}, {"test_few"})
     (tree / "small_package/small.py").write_text("import os\n\n\n" + SOURCE)
     assert (_tests(tree, 6), _tests(tree, 7)) == ({"test_many"}, {"test_few"})
 
 
-def test_only_the_tests_that_come_by_a_mutant_are_run_and_those_that_are_new(tree):
+def test_only_tests_that_reach_a_mutant_and_new_tests_run(tree):
     known = reach.Reach(tree / "build/reach")
     runner = runs.Runner(Tree(tree), wide=False, reach=known)
     runner.prepare()

@@ -11,7 +11,7 @@ SEEDS = 30
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
-def test_acknowledged_records_outlive_every_leader(first):
+def test_acknowledged_records_survive_every_leader(first):
     acked = 0
     for seed in range(first, first + 10):
         try:

@@ -116,7 +116,7 @@ class Pair:
 
 
 @pytest.mark.parametrize("number", range(12))
-def test_a_twin_answers_as_the_native_log_does(tmp_path, random_source, number):
+def test_model_log_matches_the_native_log(tmp_path, random_source, number):
     pair = Pair(LogDir(tmp_path, 2), number, random_source)
     for _ in range(STEPS):
         pair.step()

@@ -11,7 +11,7 @@ TRIES = 60
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
-def test_a_cluster_keeps_its_promises_through_whatever_befalls_it(first, request):
+def test_cluster_keeps_its_guarantees_under_random_faults(first, request):
     chosen = request.config.getoption("--seed")
     seeds = range(first, first + SEEDS_PER_TEST) if chosen is None else [int(chosen)]
     elections = acked = 0
@@ -25,31 +25,31 @@ def test_a_cluster_keeps_its_promises_through_whatever_befalls_it(first, request
     assert elections and (acked or chosen is not None)
 
 
-def test_a_broker_that_comes_back_before_anybody_missed_it_is_not_at_rest():
+def test_broker_that_returns_before_its_session_timeout_is_not_idle():
     run(20488)
 
 
-def test_who_is_gone_after_the_faults_is_not_started_by_one_of_them():
+def test_machine_stopped_after_the_faults_stays_down():
     run(100528)
 
 
-def test_a_broker_that_stops_refuses_markers_and_does_not_fail_on_them():
+def test_stopping_broker_rejects_markers_without_an_error():
     run(72767)
 
 
-def test_a_snapshot_that_comes_late_into_the_quorum_is_not_its_newest_one():
+def test_late_snapshot_does_not_replace_a_newer_one():
     run(75437)
 
 
-def test_a_coordinator_that_was_replaced_does_not_tell_of_an_older_end():
+def test_replaced_coordinator_does_not_return_an_older_offset():
     run(76077)
 
 
-def test_a_controller_that_has_not_heard_of_its_own_append_has_nobody_cut_it_away():
+def test_unacknowledged_metadata_append_is_not_truncated():
     run(95412)
 
 
-def test_a_seed_brings_the_same_again():
+def test_seed_is_deterministic():
     first, second = run(11), run(11)
     assert first.loop.steps == second.loop.steps
     assert first.network.sent == second.network.sent
