@@ -23,23 +23,23 @@ def numbers(header: str, prefix: str) -> dict[str, int]:
     return {name: int(number) for name, number in found}
 
 
-def test_what_native_code_serves_is_what_is_advertised():
+def test_native_code_serves_the_advertised_versions():
     assert {key: api.SERVED[key] for key in NATIVE_VERSIONS} == NATIVE_VERSIONS
 
 
 @pytest.mark.parametrize("advertised", [(0, 2, 13, 9), (0, 3, 14, 9), (1, 4, 19, 12)])
-def test_reactors_refuse_to_advertise_a_version_that_native_code_does_not_serve(advertised):
+def test_reactors_reject_versions_that_native_code_does_not_serve(advertised):
     with pytest.raises(ValueError, match="native code has"):
         Reactors(grants=Grants(), io_pool=IoPool(), network_threads=1, api_versions=[advertised],
                  **LIMITS)
 
 
-def test_api_keys_have_their_numbers_from_the_protocol():
+def test_api_keys_match_the_protocol():
     named = numbers("api_keys.h", "API_")
     assert named.pop("VERSIONS") == api.API_VERSIONS
     assert named == {name: getattr(api, name) for name in named}
 
 
-def test_error_codes_have_their_names_and_numbers_from_the_protocol():
+def test_error_codes_match_the_protocol():
     named = numbers("error_codes.h", "ERROR_")
     assert named == {name: int(getattr(ErrorCode, name)) for name in named}

@@ -15,7 +15,7 @@ def field(kind, place, size=0, symbols=(), null_branch=NO_UNION):
     return kind, null_branch, place, size, symbols
 
 
-def test_rows_are_taken_as_far_as_their_schema_goes():
+def test_decoding_stops_where_the_schema_changes():
     values = column([None, HEAD + b"\x02", b"\0\0\0\0\x08" + b"\x04", None])
     decoder = Decoder([(LONG, 0)], 4)
     assert decoder.schema_id(values) == 7
@@ -34,13 +34,13 @@ def test_rows_are_taken_as_far_as_their_schema_goes():
     [field(INT, 1)], [field(BYTES, 0)], [field(LONG, 0), field(INT, 3)], [field(FIXED, 2, 5)],
     [field(INT, 0)],
 ])
-def test_a_program_that_does_not_fit_the_columns_is_refused(fields):
+def test_program_that_does_not_match_the_columns_is_rejected(fields):
     decoder = Decoder([(INT, 0), (BYTES, 0), (FIXED, 4)], 1)
     with pytest.raises(ValueError, match="program"):
         decoder.decode(column([HEAD]), Program(fields), 7)
 
 
-def test_a_symbol_that_there_is_not_and_a_number_that_is_too_wide_are_no_values():
+def test_unknown_symbols_and_too_wide_numbers_are_rejected():
     for program, value in ((field(ENUM, 0, 0, ("A", "BC")), b"\x04"),
                            (field(ENUM, 0, 0, ()), b"\x00"),
                            (field(INT, 0), b"\x80\x80\x80\x80\x10"),

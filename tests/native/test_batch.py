@@ -85,7 +85,7 @@ def raw(*bodies: bytes, count: int | None = None, codec: int = 0, attributes: in
 
 
 @EACH_CODEC
-def test_records_come_back_as_they_were_given(codec):
+def test_records_are_read_back_unchanged(codec):
     batch = build(RECORDS, codec=codec, base_offset=40)
     expected = [(40 + i, t, k, v, h) for i, (k, v, t, h) in enumerate(RECORDS)]
     assert records(batch) == expected
@@ -162,7 +162,7 @@ record_lists = st.lists(
 
 @given(given=record_lists, codec=st.sampled_from(list(CODECS.values())))
 @settings(deadline=None)
-def test_whatever_is_built_is_accepted_and_read_back(given, codec):
+def test_any_built_batch_is_accepted_and_read_back(given, codec):
     batch = build(given, codec=codec)
     error, summary = check(batch)
     assert error == 0
@@ -248,7 +248,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("batch", "code"), FAULTS.values(), ids=FAULTS)
-def test_a_faulty_batch_gets_kafkas_error(batch, code):
+def test_invalid_batch_gets_kafkas_error(batch, code):
     error, summary = check(batch, now_ms=NOW)
     assert error < 0
     assert summary["code"] == code, (summary["text"], error)
@@ -280,7 +280,7 @@ def test_a_batch_over_the_limit_is_too_large():
 
 
 @EACH_CODEC
-def test_records_without_key_are_named_where_keys_are_required(codec):
+def test_records_without_required_keys_are_listed(codec):
     given = [(b"k" if i % 3 else None, b"v", NOW, []) for i in range(10)]
     _, summary = check(build(given, codec=codec), key_required=True)
     assert summary["code"] == INVALID_RECORD
@@ -289,7 +289,7 @@ def test_records_without_key_are_named_where_keys_are_required(codec):
 
 
 @EACH_CODEC
-def test_records_outside_the_timestamp_range_are_named(codec):
+def test_records_outside_the_timestamp_range_are_listed(codec):
     times = [NOW, NOW - 1001, NOW - 1000, NOW + 2000, NOW + 2001, -1]
     batch = build([(b"k", b"v", t, []) for t in times], codec=codec)
     rules = {"now_ms": NOW, "timestamp_before_max_ms": 1000, "timestamp_after_max_ms": 2000}
@@ -308,7 +308,7 @@ def test_producer_must_not_set_the_bit_of_log_append_time():
         assert summary["code"] == code
 
 
-def test_at_most_32_bad_records_are_named():
+def test_at_most_32_bad_records_are_listed():
     batch = build([(None, b"v", NOW, [])] * 100)
     assert check(batch, key_required=True)[1]["bad_records"] == list(range(32))
 
@@ -322,7 +322,7 @@ def test_records_that_inflate_past_the_cap_are_too_large():
     assert check(many, inflated_bytes_max=8 << 20)[1]["code"] == TOO_LARGE
 
 
-def test_five_million_equal_records_are_refused_at_the_second():
+def test_five_million_equal_records_are_rejected_at_the_second():
     bomb = raw(record() * 5_000_000, count=5_000_000, codec=4)
     assert len(bomb) < 10_000
     _, summary = check(bomb, inflated_bytes_max=100 << 20)
@@ -330,7 +330,7 @@ def test_five_million_equal_records_are_refused_at_the_second():
     assert summary["inflated_bytes"] <= 128 * 1024
 
 
-def test_the_edges_of_batches_are_those_that_a_walk_yields():
+def test_batch_boundaries_match_a_walk():
     data = b"".join(build([(None, b"v", 0, ())] * count, base_offset=base)
                     for base, count in ((0, 1), (7, 3), (10, 100)))
     offsets, positions = edges(data)
@@ -342,7 +342,7 @@ def test_the_edges_of_batches_are_those_that_a_walk_yields():
         edges(data + b"\xff" * 100)
 
 
-def test_without_the_walk_only_header_and_checksum_are_looked_at():
+def test_only_header_and_checksum_are_checked_without_a_walk():
     broken = raw(record(length=-4))
     assert check(broken, walk_records=False)[0] == 0
     assert (
@@ -352,7 +352,7 @@ def test_without_the_walk_only_header_and_checksum_are_looked_at():
 
 
 @EACH_CODEC
-def test_every_single_damaged_byte_is_noticed_or_lies_outside_the_checksum(codec):
+def test_every_damaged_byte_under_the_checksum_is_detected(codec):
     batch = build(RECORDS, codec=codec)
     for position in range(len(batch)):
         error, _ = check(patched(batch, position, bytes([batch[position] ^ 0x41]), mend_crc=False))
@@ -362,7 +362,7 @@ def test_every_single_damaged_byte_is_noticed_or_lies_outside_the_checksum(codec
 @EACH_CODEC
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
-def test_damage_under_a_right_checksum_never_crashes(codec, data):
+def test_damage_with_a_correct_checksum_never_crashes(codec, data):
     out = bytearray(build(RECORDS, codec=codec))
     for position, value in data.draw(
         st.lists(
@@ -387,14 +387,14 @@ def test_damage_under_a_right_checksum_never_crashes(codec, data):
 
 @given(data=st.binary(max_size=200))
 @settings(deadline=None)
-def test_arbitrary_bytes_are_refused(data):
+def test_arbitrary_bytes_are_rejected(data):
     assert check(data)[0] < 0
     with pytest.raises(BatchError):
         records(data)
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_records_that_straddle_inflated_pieces_are_checked_alike(codec):
+def test_records_across_inflated_chunks_are_checked_the_same(codec):
     """Values are large, so that records cross the window of 128 KiB at every field."""
     given = [
         (b"k" * (i * 37 % 900), b"v" * (i * 7919 % 90_000), NOW + i, [(f"h{i}", b"x" * (i % 300))])
@@ -412,7 +412,7 @@ def test_records_that_straddle_inflated_pieces_are_checked_alike(codec):
 
 
 @EACH_CODEC
-def test_stamping_offset_and_epoch_leaves_the_checksum_alone(codec):
+def test_stamping_offset_and_epoch_preserves_the_checksum(codec):
     batch = bytearray(build(KEYED, codec=codec))
     native.stamp(batch, 123_456, 9)
     got = header(batch)
@@ -432,7 +432,7 @@ def test_append_time_becomes_the_time_of_every_record():
     assert DefaultRecordBatch(bytes(batch)).timestamp_type == 1
 
 
-def test_a_wrong_max_timestamp_is_put_right_with_a_new_checksum():
+def test_wrong_max_timestamp_is_corrected_with_a_new_checksum():
     batch = bytearray(patched(build(KEYED), 35, struct.pack(">q", 5)))
     error, summary = check(batch)
     assert error == 0 and summary["max_timestamp"] == NOW + 49
@@ -478,7 +478,7 @@ def test_recompression_keeps_records_and_header(codec, target):
     assert records(again) == records(batch)
 
 
-def test_recompression_is_held_to_the_cap():
+def test_recompression_respects_the_inflated_limit():
     with pytest.raises(BatchError) as raised:
         native.recompress(build([(None, bytes(1 << 20), NOW, [])], codec=4), 1, None, 1 << 19)
     assert raised.value.code == TOO_LARGE
@@ -486,7 +486,7 @@ def test_recompression_is_held_to_the_cap():
 
 @EACH_CODEC
 @pytest.mark.parametrize("target", CODECS.values(), ids=CODECS)
-def test_recompression_is_held_to_the_size_that_the_batch_may_have(codec, target):
+def test_recompression_respects_the_batch_size_limit(codec, target):
     batch = build(RECORDS * 50, codec=codec)
     again = native.recompress(batch, target)
     assert native.recompress(batch, target, bytes_max=len(again)) == again
@@ -496,7 +496,7 @@ def test_recompression_is_held_to_the_size_that_the_batch_may_have(codec, target
         assert raised.value.code == TOO_LARGE
 
 
-def test_what_no_log_could_read_back_is_too_large_whatever_the_topic_takes():
+def test_batch_that_no_log_could_read_is_too_large_for_any_topic():
     longest = 1 << 30
     head = patched(build(KEYED), 8, struct.pack(">i", longest - 12), mend_crc=False)[:61]
     assert header(head).batch_length == longest - 12

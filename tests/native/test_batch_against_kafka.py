@@ -66,7 +66,7 @@ def take_records(answers: io.BytesIO) -> list | None:
     return out
 
 
-def test_kafkas_reader_finds_the_records_in_what_we_write_at_every_level():
+def test_kafka_reads_our_batches_at_every_level():
     cases = {}
     for codec, levels in LEVELS.items():
         for level in levels:
@@ -79,7 +79,7 @@ def test_kafkas_reader_finds_the_records_in_what_we_write_at_every_level():
         assert take_records(answers) == expected, case
 
 
-def test_we_accept_and_read_what_kafkas_writer_makes_at_every_level():
+def test_we_read_kafkas_batches_at_every_level():
     cases = [
         (codec, DEFAULT if level is None else level)
         for codec, levels in LEVELS.items()
@@ -97,7 +97,7 @@ def test_we_accept_and_read_what_kafkas_writer_makes_at_every_level():
         ], case
 
 
-def test_what_kafkas_reader_refuses_inside_a_batch_is_refused_here():
+def test_batches_that_kafkas_reader_rejects_are_rejected_here():
     """Damage every byte of a plain and of each compressed payload in turn, with a correct checksum.
     """
     batches = []

@@ -53,7 +53,7 @@ def read(batches) -> dict:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(_row, min_size=1, max_size=30), st.integers(0, 4))
-def test_the_builder_makes_what_build_makes(rows, codec):
+def test_builder_and_build_make_the_same_batch(rows, codec):
     builder = BatchBuilder(1 << 20, 7)
     for i, (key, value, timestamp, headers) in enumerate(rows):
         assert builder.append(key, value, timestamp, headers) == i
@@ -63,7 +63,7 @@ def test_the_builder_makes_what_build_makes(rows, codec):
     assert builder.count == 0
 
 
-def test_a_full_builder_takes_no_more_until_it_is_closed():
+def test_full_builder_accepts_no_records_until_it_is_closed():
     builder = BatchBuilder(200)
     assert builder.append(b"k", b"v" * 70, NOW) == 0
     assert builder.append(b"k", b"v" * 70, NOW) == -1
@@ -73,7 +73,7 @@ def test_a_full_builder_takes_no_more_until_it_is_closed():
 
 
 @EACH_CODEC
-def test_a_record_longer_than_a_batch_gets_one_of_its_own(codec):
+def test_record_longer_than_a_batch_gets_its_own_batch(codec):
     builder = BatchBuilder(200)
     assert builder.append(None, b"v" * 5000, NOW) == 0
     assert builder.append(None, b"v", NOW) == -1
@@ -97,7 +97,7 @@ def test_any_buffer_can_be_key_or_value_and_headers_a_mapping():
         builder.close()
 
 
-def test_a_batch_is_stamped_for_its_producer_again_and_again():
+def test_batch_can_be_stamped_for_its_producer_repeatedly():
     builder = BatchBuilder(1 << 16)
     builder.append(b"k", b"v", NOW)
     batch = builder.close(3)
@@ -109,7 +109,7 @@ def test_a_batch_is_stamped_for_its_producer_again_and_again():
         assert check(batch)[0] == 0
 
 
-def test_unknown_codecs_are_refused():
+def test_unknown_codecs_are_rejected():
     builder = BatchBuilder(1 << 16)
     builder.append(b"k", b"v", NOW)
     with pytest.raises(ValueError, match="codec"):
@@ -122,7 +122,7 @@ def test_unknown_codecs_are_refused():
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=40))
-def test_hashes_are_those_of_java_and_librdkafka(key):
+def test_hashes_match_java_and_librdkafka(key):
     assert murmur2(key) == murmur2_of_kafka_python(key) & 0x7FFFFFFF
     assert crc32(key) == zlib.crc32(key)
 
@@ -154,7 +154,7 @@ def test_rows_reach_their_partition_in_order(rows, partition_count, bytes_max, c
     assert sorted(map(repr, without)) == sorted(repr(row) for row in rows if row[0] is None)
 
 
-def test_a_partition_column_decides_and_minus_one_leaves_it_to_the_key():
+def test_partition_column_overrides_the_key_except_minus_one():
     partitions = np.array([2, 0, 2, -1, 1], dtype=np.int32)
     writer = BatchWriter(3, 1 << 16)
     values = [b"%d" % i for i in range(5)]
@@ -192,7 +192,7 @@ def test_strings_are_sent_as_their_utf8():
     assert [row[1] for row in read(writer.take())[0]] == ["grün".encode(), None] * 2
 
 
-def test_a_bad_row_is_named_and_those_before_it_are_kept():
+def test_bad_row_is_reported_and_earlier_rows_are_kept():
     writer = BatchWriter(2, 1 << 16, record_bytes_max=50)
     good = column([b"v"] * 3)
     with pytest.raises(RowError) as raised:
@@ -206,13 +206,13 @@ def test_a_bad_row_is_named_and_those_before_it_are_kept():
 
 
 @pytest.mark.parametrize("ends", [(0, 5, 3), (0, 2, 9), (-1, 2, 3), (2**31 - 1, 0, 0)])
-def test_offsets_outside_a_column_are_refused(ends):
+def test_offsets_outside_a_column_are_rejected(ends):
     broken = Column(2, struct.pack("<3i", *ends), b"12345", None)
     with pytest.raises(RowError):
         BatchWriter(1, 1000).write(0, 2, value=broken, now=NOW)
 
 
-def test_short_buffers_are_refused():
+def test_short_buffers_are_rejected():
     with pytest.raises(ValueError):
         Column(5, bytes(20), b"", None)
     with pytest.raises(ValueError):
@@ -227,13 +227,13 @@ def test_short_buffers_are_refused():
             np.array([0, 0], dtype=np.int32), column([]), column([])))
 
 
-def test_a_header_without_key_is_refused():
+def test_header_without_key_is_rejected():
     headers = (np.array([0, 1], dtype=np.int32), column([None]), column([b"x"]))
     with pytest.raises(RowError):
         BatchWriter(1, 1000).write(0, 1, value=column([b"v"]), headers=headers)
 
 
-def test_memory_of_batches_that_are_gone_is_used_again_up_to_a_limit():
+def test_memory_of_freed_batches_is_reused_up_to_a_limit():
     pool = Pool(100_000)
     for _ in range(3):
         builder = BatchBuilder(1 << 16, 0, pool)

@@ -102,7 +102,7 @@ def newest(rows, end):
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_the_newest_record_of_each_key_stays_at_its_offset(directory, codec):
+def test_newest_record_of_each_key_keeps_its_offset(directory, codec):
     one = opened(directory)
     for number in range(50):
         append(one, [(b"k%d" % (number % 7), b"v%d" % number * 10), (b"own%d" % number, b"x")],
@@ -127,7 +127,7 @@ def _logs(directory):
     return list(Path(directory.path, "t-0").glob("*.log"))
 
 
-def test_random_logs_keep_what_a_map_would_keep(directory, random_source):
+def test_random_logs_keep_the_newest_record_of_each_key(directory, random_source):
     dice = random_source
     one = opened(directory)
     for _ in range(3):
@@ -141,7 +141,7 @@ def test_random_logs_keep_what_a_map_would_keep(directory, random_source):
         assert content(one) == newest(before, end)
 
 
-def test_a_second_pass_maps_only_what_is_dirty_and_joins_small_segments(directory):
+def test_second_pass_maps_only_dirty_segments_and_merges_small_ones(directory):
     one = opened(directory)
     for number in range(120):
         append(one, [(b"k%d" % (number % 5), b"y" * 200)])
@@ -156,7 +156,7 @@ def test_a_second_pass_maps_only_what_is_dirty_and_joins_small_segments(director
     assert cleaned(one, first_dirty=second["end_offset"]) is None
 
 
-def test_a_tombstone_stays_for_its_retention_and_then_goes(directory):
+def test_tombstone_is_removed_after_its_retention(directory):
     one = opened(directory)
     append(one, [(b"gone", b"1")])
     append(one, [(b"gone", None), (b"kept", b"2")])
@@ -175,7 +175,7 @@ def test_a_tombstone_stays_for_its_retention_and_then_goes(directory):
 
 
 @pytest.mark.parametrize("codec", [0, 4])
-def test_append_times_are_those_of_the_append_after_every_pass(directory, codec):
+def test_append_times_are_preserved_by_compaction(directory, codec):
     """Record timestamps differ from the broker's clock; a batch that loses records keeps its own.
     """
     one = opened(directory, {**CONFIG, "message.timestamp.type": "LogAppendTime"})
@@ -211,7 +211,7 @@ def test_append_times_are_those_of_the_append_after_every_pass(directory, codec)
                    if header.base_offset not in before}
 
 
-def test_the_active_segment_and_young_ones_are_left_alone(directory):
+def test_active_and_recent_segments_are_not_cleaned(directory):
     one = opened(directory)
     append(one, [(b"k", b"1")])
     append(one, [(b"k", b"2")])
@@ -221,7 +221,7 @@ def test_the_active_segment_and_young_ones_are_left_alone(directory):
     assert [row for row in content(one) if row[1] == b"k"] == [(0, b"k", b"1"), (1, b"k", b"2")]
 
 
-def test_a_full_map_ends_the_pass_early_and_the_next_goes_on(directory):
+def test_full_map_ends_the_pass_early_and_the_next_continues(directory):
     one = opened(directory)
     for number in range(300):
         append(one, [(b"%d" % (number % 150), b"z" * 50)])
@@ -238,7 +238,7 @@ def test_a_full_map_ends_the_pass_early_and_the_next_goes_on(directory):
     assert content(one) == newest(before, end)
 
 
-def test_the_last_batch_of_a_producer_leaves_its_sequence(directory):
+def test_last_batch_of_a_producer_keeps_its_sequence(directory):
     one = opened(directory)
     append(one, [(b"k", b"1")], producer_id=7, producer_epoch=0, base_sequence=0)
     append(one, [(b"k", b"2")], producer_id=7, producer_epoch=0, base_sequence=1)
@@ -278,7 +278,7 @@ def plain(one, rows):
     follow(one, batch.build([(key, value, NOW, []) for key, value in rows]))
 
 
-def test_aborted_data_go_and_supersede_nothing(directory):
+def test_aborted_records_are_removed_and_supersede_nothing(directory):
     one = log.Log.open(directory, "t", 0, TOPIC_ID, CONFIG, now_ms=NOW)
     plain(one, [(b"a", b"old"), (b"b", b"old")])
     transaction(one, 1, [(b"a", b"aborted")], 0, commit=False)
@@ -303,7 +303,7 @@ def test_aborted_data_go_and_supersede_nothing(directory):
     assert [header.producer_id for header in controls] == [2, 1]
 
 
-def test_what_an_open_transaction_holds_is_not_cleaned(directory):
+def test_records_of_an_open_transaction_are_not_cleaned(directory):
     one = log.Log.open(directory, "t", 0, TOPIC_ID, CONFIG, now_ms=NOW)
     transaction(one, 1, [(b"a", b"undecided")], 0)
     for _ in range(90):
@@ -312,7 +312,7 @@ def test_what_an_open_transaction_holds_is_not_cleaned(directory):
 
 
 @pytest.mark.parametrize("delta", [-1, 2**31])
-def test_a_record_whose_offset_cannot_be_ends_the_pass(directory, delta):
+def test_record_with_an_impossible_offset_ends_the_pass(directory, delta):
     """The checksum is correct: a leader that does not check records forwarded it."""
     one = opened(directory)
     wrong = raw.batch([raw.record(b"k", b"v", offset_delta=delta)], base_timestamp=NOW)
@@ -324,7 +324,7 @@ def test_a_record_whose_offset_cannot_be_ends_the_pass(directory, delta):
     assert one.size_bytes == size
 
 
-def test_looks_tell_clean_from_dirty_bytes(directory):
+def test_survey_distinguishes_clean_and_dirty_bytes(directory):
     one = opened(directory)
     fill(one, count=100)
     clean, dirty, first, end, timestamp = cleaner.look(one, now_ms=NOW, first_dirty=0)
@@ -334,7 +334,7 @@ def test_looks_tell_clean_from_dirty_bytes(directory):
     assert after[1] == 0 and after[2] == after[3] == end
 
 
-def test_a_cleaned_log_opens_again_clean_or_not(directory, tmp_path):
+def test_cleaned_log_reopens_after_a_clean_stop_and_a_crash(directory, tmp_path):
     one = opened(directory)
     for number in range(200):
         append(one, [(b"k%d" % (number % 30), b"v" * 60)])
@@ -353,7 +353,7 @@ def test_a_cleaned_log_opens_again_clean_or_not(directory, tmp_path):
     assert content(again) == expected
 
 
-def test_a_swap_that_a_crash_left_is_finished_by_the_next_start(directory, tmp_path):
+def test_interrupted_swap_is_completed_by_the_next_start(directory, tmp_path):
     one = opened(directory)
     for number in range(200):
         append(one, [(b"k%d" % (number % 3), b"v" * 60)])
@@ -375,7 +375,7 @@ def test_a_swap_that_a_crash_left_is_finished_by_the_next_start(directory, tmp_p
         crashed.read(offset, max_bytes=100)
 
 
-def test_a_swap_with_a_damaged_offset_takes_no_segment_that_it_does_not_cover(
+def test_swap_with_a_damaged_offset_replaces_only_covered_segments(
         directory, tmp_path):
     one = opened(directory)
     for number in range(200):
@@ -393,7 +393,7 @@ def test_a_swap_with_a_damaged_offset_takes_no_segment_that_it_does_not_cover(
     assert third.exists() and not swap.exists()
 
 
-def test_a_pass_whose_segments_were_deleted_meanwhile_changes_nothing(directory):
+def test_pass_over_deleted_segments_changes_nothing(directory):
     one = opened(directory)
     for number in range(200):
         append(one, [(b"k%d" % (number % 3), b"v" * 60)])
@@ -416,7 +416,7 @@ def bases(directory):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_log_that_was_compacted_loses_nothing_when_it_is_compacted_no_more(directory, seed):
+def test_formerly_compacted_log_loses_nothing(directory, seed):
     """Gaps between its segments, above the recovery point, were treated as power loss damage."""
     dice = random.Random(seed)
     one = opened(directory)
@@ -451,7 +451,7 @@ def test_cleaned_segments_end_where_the_next_begin(directory):
     assert one.size_bytes <= sizes + 300
 
 
-def test_a_loss_in_a_log_that_is_compacted_no_more_is_found(directory, tmp_path):
+def test_loss_in_a_formerly_compacted_log_is_detected(directory, tmp_path):
     one = opened(directory)
     for number in range(200):
         append(one, [(b"k%d" % (number % 3), b"z" * 90)])

@@ -78,7 +78,7 @@ def read_records(data, topic="t", **options):
 
 @settings(max_examples=150, deadline=None)
 @given(_batches, st.integers(0, 60), st.integers(1, 50))
-def test_columns_and_records_hold_what_was_built(batches, first, step):
+def test_columns_and_records_match_the_built_batches(batches, first, step):
     data, wanted = joined(batches)
     wanted = [(offset, row) for offset, row in wanted if offset >= first]
     fetched, reader, found = Fetched(data, next_offset=first), ColumnReader(), []
@@ -90,7 +90,7 @@ def test_columns_and_records_hold_what_was_built(batches, first, step):
 
 
 @EACH_CODEC
-def test_a_record_larger_than_the_inflaters_window_is_read_whole(codec):
+def test_record_larger_than_the_inflaters_window_is_read_completely(codec):
     rows = [(b"a", b"x" * 10, NOW, []), (b"b", bytes(range(256)) * 3000, NOW, [("h", b"y" * 9)]),
             (b"c", b"z" * 10, NOW, [])]
     data = build(rows, codec=codec)
@@ -99,7 +99,7 @@ def test_a_record_larger_than_the_inflaters_window_is_read_whole(codec):
 
 
 @EACH_CODEC
-def test_reading_goes_on_inside_a_batch_where_it_stopped(codec):
+def test_reading_resumes_inside_a_batch(codec):
     data = build(KEYED, base_offset=50, codec=codec)
     fetched, reader = Fetched(data), ColumnReader()
     assert reader.read(fetched, 7) == 7
@@ -111,7 +111,7 @@ def test_reading_goes_on_inside_a_batch_where_it_stopped(codec):
     assert offsets == [*range(50, 57), *range(60, 250)]
 
 
-def test_a_batch_cut_short_ends_the_data():
+def test_truncated_batch_ends_the_data():
     whole = build(KEYED)
     rows, fetched = read_columns(whole + build(KEYED, base_offset=200)[:-1])
     assert len(rows) == 200 and fetched.exhausted and fetched.next_offset == 200
@@ -121,12 +121,12 @@ def test_a_batch_cut_short_ends_the_data():
         assert rows == [] and fetched.exhausted and fetched.is_cut
 
 
-def test_no_bytes_are_no_records():
+def test_empty_input_has_no_records():
     rows, fetched = read_columns(b"")
     assert rows == [] and fetched.exhausted and not fetched.is_cut and fetched.next_offset == 0
 
 
-def test_the_position_passes_a_gap_at_a_batchs_end():
+def test_position_skips_a_gap_at_the_end_of_a_batch():
     data = bytearray(build(KEYED[:3]))
     struct.pack_into(">i", data, 23, 9)
     rows, fetched = read_columns(mended(data), records_max=3)
@@ -141,7 +141,7 @@ def test_a_compacted_batch_without_records_moves_the_position():
     assert rows == [] and fetched.next_offset == 5
 
 
-def test_log_append_time_stands_for_every_timestamp():
+def test_log_append_time_replaces_every_timestamp():
     data = bytearray(build(KEYED))
     native.stamp_append_time(data, 77)
     rows, _ = read_columns(bytes(data))
@@ -163,7 +163,7 @@ def transactional(offset: int, producer_id: int, count: int = 2) -> bytes:
                  base_sequence=0, attributes=TRANSACTIONAL)
 
 
-def test_aborted_data_and_markers_are_not_seen_by_read_committed():
+def test_read_committed_skips_aborted_records_and_markers():
     data = b"".join([
         transactional(0, 1), transactional(2, 2), marker(0, 4, 1), transactional(5, 1),
         marker(1, 7, 1), marker(1, 8, 2), build(KEYED[:1], base_offset=9), marker(0, 10, 9),
@@ -177,7 +177,7 @@ def test_aborted_data_and_markers_are_not_seen_by_read_committed():
         assert [offset for offset, _ in rows] == [0, 1, 2, 3, 5, 6, 9]
 
 
-def test_two_aborted_transactions_of_one_producer_are_told_apart():
+def test_two_aborted_transactions_of_one_producer_are_distinguished():
     data = b"".join([
         transactional(0, 1), marker(0, 2, 1), transactional(3, 1), marker(1, 5, 1),
         transactional(6, 1), marker(0, 8, 1), transactional(9, 1),
@@ -186,7 +186,7 @@ def test_two_aborted_transactions_of_one_producer_are_told_apart():
     assert [offset for offset, _ in rows] == [3, 4, 9, 10]
 
 
-def test_an_aborted_transaction_that_began_before_the_position_is_followed():
+def test_aborted_transaction_from_before_the_position_is_skipped():
     data = transactional(0, 1, 5) + transactional(5, 1) + marker(0, 7, 1)
     rows, fetched = read_columns(data, next_offset=3, aborted=[(1, 0)], read_committed=True)
     assert rows == [] and fetched.next_offset == 8
@@ -195,7 +195,7 @@ def test_an_aborted_transaction_that_began_before_the_position_is_followed():
 # ---- damage
 
 
-def test_a_wrong_checksum_is_reported_with_its_offset_after_what_is_good():
+def test_wrong_checksum_is_reported_with_its_offset_after_good_batches():
     good, bad = build(KEYED), bytearray(build(KEYED, base_offset=200))
     bad[-2] ^= 1
     fetched, reader = Fetched(good + bytes(bad)), ColumnReader()
@@ -244,7 +244,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
-def test_broken_bytes_give_records_error(data):
+def test_invalid_bytes_raise_records_error(data):
     with pytest.raises(RecordsError):
         reader, fetched = ColumnReader(), Fetched(data)
         while reader.read(fetched, 10):
@@ -255,7 +255,7 @@ def test_broken_bytes_give_records_error(data):
             pass
 
 
-def test_an_offset_that_stands_twice_is_refused_by_whoever_reads_one_record_at_a_time():
+def test_duplicate_offset_is_rejected_when_reading_single_records():
     fetched, reader = Fetched(BROKEN["the largest offset delta twice"]), ColumnReader()
     assert reader.read(fetched, 1) == 1
     with pytest.raises(RecordsError):
@@ -266,7 +266,7 @@ def test_an_offset_that_stands_twice_is_refused_by_whoever_reads_one_record_at_a
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_any_damage_gives_rows_or_records_error_and_never_falls_back(draw):
+def test_damage_gives_rows_or_records_error_and_never_moves_back(draw):
     data = bytearray(joined(draw.draw(_batches))[0] or b"\0" * 70)
     for _ in range(draw.draw(st.integers(1, 4))):
         data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
@@ -280,7 +280,7 @@ def test_any_damage_gives_rows_or_records_error_and_never_falls_back(draw):
     column_rows(reader.finish())
 
 
-def test_a_bomb_is_stopped_at_its_cap():
+def test_decompression_bomb_is_stopped_at_the_limit():
     data = build([(None, b"\0" * 5_000_000, NOW, [])], codec=4)
     with pytest.raises(RecordsError) as raised:
         read_columns(data, inflated_bytes_max=1_000_000)
@@ -291,7 +291,7 @@ def test_a_bomb_is_stopped_at_its_cap():
 
 
 @pytest.mark.parametrize("first", [1024, 1025, 1030, 1100, 2049])
-def test_a_reader_that_remembers_a_size_grows_beyond_it_without_losing_a_value(first):
+def test_reader_grows_beyond_its_initial_capacity_without_losing_values(first):
     """After finish(), the initial capacity equals the last size, rarely whole bytes."""
     def rows(count, salt):
         return [(None if (i + salt) % 3 == 0 else b"k%d" % i, None if (i + salt) % 5 == 0 else b"v",
@@ -308,7 +308,7 @@ def test_a_reader_that_remembers_a_size_grows_beyond_it_without_losing_a_value(f
 @pytest.mark.parametrize("headers", [(), (130,)])
 @pytest.mark.parametrize("step", [1, 63, 300])
 @pytest.mark.parametrize("is_null", [lambda i: False, lambda i: i % 3 == 0, lambda i: True])
-def test_records_that_are_taken_together_are_those_taken_one_by_one(headers, step, is_null):
+def test_records_in_bulk_equal_single_records(headers, step, is_null):
     rows = [(None if is_null(i) else b"k%d" % i, None if is_null(i + 1) else b"v" * (i % 70),
              NOW + i, [("h", b"x")] if i in headers else []) for i in range(300)]
     fetched, reader = Fetched(build(rows, base_offset=5), next_offset=8), ColumnReader()
@@ -321,7 +321,7 @@ def test_records_that_are_taken_together_are_those_taken_one_by_one(headers, ste
     assert columns.runs == [(0, 300)]
 
 
-def test_a_full_reader_goes_on_after_finish():
+def test_full_reader_continues_after_finish():
     data = build([(b"k", b"v" * 100, NOW, [])] * 10)
     fetched, reader, found = Fetched(data), ColumnReader(bytes_max=250), []
     while not fetched.exhausted:
@@ -331,12 +331,12 @@ def test_a_full_reader_goes_on_after_finish():
     assert [offset for offset, _ in found] == list(range(10))
 
 
-def test_a_record_above_the_limit_alone_leaves_the_reader_full_and_empty():
+def test_record_above_the_limit_leaves_an_empty_reader_full():
     fetched, reader = Fetched(build([(b"k", b"v" * 100, NOW, [])])), ColumnReader(bytes_max=50)
     assert reader.read(fetched, 10) == 0 and reader.full and reader.count == 0
 
 
-def test_runs_and_spread_tell_the_sources_apart():
+def test_runs_and_spread_distinguish_the_sources():
     reader = ColumnReader()
     for source, count in ((4, 3), (4, 2), (0, 1)):
         reader.read(Fetched(build(KEYED[:count]), source=source), 100)
@@ -348,21 +348,21 @@ def test_runs_and_spread_tell_the_sources_apart():
         columns.spread([1])
 
 
-def test_headers_may_be_left_out():
+def test_headers_can_be_omitted():
     reader = ColumnReader(headers=False)
     reader.read(Fetched(build([(None, b"v", NOW, [("a", b"b")])])), 10)
     columns = reader.finish()
     assert columns.header_offsets is None and columns.count == 1
 
 
-def test_a_header_key_that_is_no_utf8_is_mended():
+def test_header_key_with_invalid_utf8_is_replaced():
     bad = record(headers=varint(1) + varint(4) + b"a\xff\xedb" + varint(1) + b"x")
     rows, _ = read_columns(raw(bad))
     assert rows[0][1][3] == [("a\ufffd\ufffdb", b"x")]
     assert read_records(raw(bad))[0][0][1][3] == [("a\ufffd\ufffdb", b"x")]
 
 
-def test_buffers_outlive_their_reader_and_columns():
+def test_buffers_survive_their_reader_and_columns():
     reader = ColumnReader()
     reader.read(Fetched(build(KEYED)), 1000)
     columns = reader.finish()
@@ -396,7 +396,7 @@ def test_fixed_width_values_become_a_plain_array(dtype):
     assert np.frombuffer(sliced, dtype=wanted.dtype.newbyteorder("<")).tolist() == [0, 4]
 
 
-def test_fixed_width_refuses_what_is_not():
+def test_fixed_width_rejects_invalid_lengths():
     reader = ColumnReader()
     reader.read(Fetched(build(KEYED[:5])), 10)
     c = reader.finish()
@@ -412,7 +412,7 @@ def test_fixed_width_refuses_what_is_not():
 # ---- records
 
 
-def test_a_record_shows_its_fields():
+def test_record_has_its_fields():
     data = build([(b"k", None, NOW, [("h", b"x"), ("n", None)])], base_offset=4, leader_epoch=3)
     (found,) = records(Fetched(data), "topic", 6, 10)
     assert (found.topic, found.partition, found.offset, found.timestamp) == ("topic", 6, 4, NOW)
@@ -424,14 +424,14 @@ def test_a_record_shows_its_fields():
     assert made == found and hash(made) == hash(found) and "topic" in repr(made)
 
 
-def test_records_outlive_the_bytes_they_came_from():
+def test_records_survive_their_source_bytes():
     data = bytearray(build([(b"key", b"value", NOW, [("h", b"x")])] * 3, codec=4))
     found = records(Fetched(data), "t", 0, 10)
     data[:] = bytes(len(data))
     assert found[2].value == b"value" and found[2].headers == [("h", b"x")]
 
 
-def test_half_read_bytes_in_a_cycle_of_garbage_are_no_crash():
+def test_partly_read_bytes_in_a_garbage_cycle_do_not_crash():
     """CPython clears an exported memoryview that is part of the cycle."""
     class Holder:
         pass

@@ -67,7 +67,7 @@ def rss_peak_kib() -> int:
 
 @EACH_CODEC
 @pytest.mark.parametrize("level", [None, 1, 2, 3, 6, 9])
-def test_what_is_compressed_inflates_to_the_same_bytes(codec, level):
+def test_compressed_bytes_inflate_to_the_original(codec, level):
     for data in (b"", b"a", TEXT, NOISE, bytes(3 * MIB)):
         assert decompress(codec, compress(codec, data, level), len(data)) == data
 
@@ -113,7 +113,7 @@ def test_we_read_what_other_libraries_compress():
         assert decompress(LZ4, framed, MIB) == TEXT
 
 
-def test_streams_one_behind_the_other_are_read_as_one():
+def test_concatenated_streams_are_read_as_one():
     assert decompress(GZIP, gzip.compress(b"one") + gzip.compress(b"two"), MIB) == b"onetwo"
     assert (
         decompress(ZSTD, zstandard.compress(b"one") + zstandard.compress(b"two"), MIB) == b"onetwo"
@@ -142,14 +142,14 @@ def test_a_zstd_stream_of_the_highest_level_is_read():
 
 
 @EACH_CODEC
-def test_output_is_held_to_its_cap(codec):
+def test_output_respects_its_limit(codec):
     framed = compress(codec, TEXT)
     assert error_of(codec, framed, len(TEXT) - 1) == LIMIT
     assert error_of(codec, framed, 0) == LIMIT
 
 
 @EACH_CODEC
-def test_a_stream_cut_anywhere_is_refused(codec):
+def test_truncated_stream_is_rejected(codec):
     framed = compress(codec, TEXT[:5000])
     for size in range(len(framed)):
         try:
@@ -163,20 +163,20 @@ def test_a_stream_cut_anywhere_is_refused(codec):
 
 
 @EACH_CODEC
-def test_junk_is_refused(codec):
+def test_junk_is_rejected(codec):
     assert error_of(codec, b"this is no compressed stream at all") == CORRUPT
     assert error_of(codec, b"") == CORRUPT
 
 
 @pytest.mark.parametrize("padding", [b"\x00", b"\x00" * 16, b"\x1f", b"\x00junk", b"\x1f\x8b"])
-def test_bytes_behind_a_gzip_or_lz4_stream_are_ignored(padding):
+def test_bytes_after_a_gzip_or_lz4_stream_are_ignored(padding):
     for codec in (GZIP, LZ4):
         if codec == LZ4 or padding != b"\x1f\x8b":
             assert decompress(codec, compress(codec, b"good") + padding, MIB) == b"good"
 
 
 @pytest.mark.parametrize("codec", [SNAPPY, ZSTD])
-def test_bytes_behind_a_snappy_or_zstd_stream_are_refused(codec):
+def test_bytes_after_a_snappy_or_zstd_stream_are_rejected(codec):
     assert error_of(codec, compress(codec, b"good") + b"\x00junk behind it") == CORRUPT
 
 
@@ -196,13 +196,13 @@ def test_damaged_streams_end_in_an_error_or_in_bounded_output(codec, data, flips
         assert error.error in (CORRUPT, LIMIT)
 
 
-def test_an_unknown_codec_is_refused():
+def test_unknown_codec_is_rejected():
     assert error_of(5, b"x") == CODEC
     with pytest.raises(CompressError):
         compress(7, b"x")
 
 
-def test_lz4_frames_that_javas_reader_refuses_are_refused():
+def test_lz4_frames_that_javas_reader_rejects_are_rejected():
     linked = lz4.frame.compress(TEXT, block_linked=True, block_size=lz4.frame.BLOCKSIZE_MAX64KB)
     assert error_of(LZ4, linked) == CORRUPT
     assert error_of(LZ4, lz4.block.compress(TEXT)) == CORRUPT
@@ -240,7 +240,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("codec", "data"), HOSTILE.values(), ids=HOSTILE)
-def test_a_claim_of_size_takes_no_memory(codec, data):
+def test_declared_size_allocates_no_memory(codec, data):
     errors = []
     grown = rss_peak_grows_kib(lambda: errors.append(error_of(codec, data, 1 << 31)))
     assert errors == [CORRUPT]
@@ -248,7 +248,7 @@ def test_a_claim_of_size_takes_no_memory(codec, data):
 
 
 @pytest.mark.memory
-def test_a_bomb_is_stopped_at_the_cap_in_constant_memory():
+def test_decompression_bomb_is_stopped_in_constant_memory():
     zeros = bytes(64 * MIB)
     bombs = {codec: compress(codec, zeros) for codec in (GZIP, LZ4, ZSTD, SNAPPY)}
     bare = snappy.compress(zeros)

@@ -121,7 +121,7 @@ def header_of(memory):
 # ---- trusted parts ---------------------------------------------------------------------------
 
 
-def test_a_start_after_a_kill_checks_nothing_again(path, memory):
+def test_start_after_a_kill_rechecks_nothing(path, memory):
     killed(path, memory, "one = filled(directory, 500)")
     directory = started(path, memory)
     one = recovered(directory)
@@ -166,14 +166,14 @@ def test_a_start_after_a_kill_checks_nothing_again(path, memory):
     one.move_start(37, NOW)
     one.append(make(1), NOW)
     """])
-def test_what_is_not_checked_is_found_as_if_it_were(path, memory, tmp_path, script):
+def test_trusted_bytes_give_the_same_log_as_checked_ones(path, memory, tmp_path, script):
     killed(path, memory, script)
     directory, found, expected = both(path, memory, tmp_path)
     assert found == expected
     assert walked(directory)[1] > 0
 
 
-def test_a_producer_that_sends_again_after_a_kill_gets_its_first_offset(path, memory):
+def test_duplicate_after_a_kill_returns_its_first_offset(path, memory):
     killed(path, memory, "one = filled(directory, 60, producer_id=9, producer_epoch=1)")
     directory = started(path, memory)
     one = recovered(directory)
@@ -184,7 +184,7 @@ def test_a_producer_that_sends_again_after_a_kill_gets_its_first_offset(path, me
     assert walked(directory)[0] == 0
 
 
-def test_sealed_segments_that_were_flushed_are_believed_too(path, memory):
+def test_flushed_sealed_segments_are_trusted(path, memory):
     killed(path, memory, """
     one = filled(directory, 200, SMALL)
     one.flush()
@@ -197,7 +197,7 @@ def test_sealed_segments_that_were_flushed_are_believed_too(path, memory):
     assert one.recovery_point == 400
 
 
-def test_a_roll_that_no_flush_followed_loses_nothing(path, memory):
+def test_roll_without_a_later_flush_loses_nothing(path, memory):
     killed(path, memory, "one = filled(directory, 30, SMALL)")
     directory = started(path, memory)
     one = recovered(directory)
@@ -205,7 +205,7 @@ def test_a_roll_that_no_flush_followed_loses_nothing(path, memory):
     assert one.end_offset == 60 and checked + believed == one.size_bytes
 
 
-def test_logs_that_a_second_kill_found_unopened_or_unwritten_are_still_believed(path, memory):
+def test_unopened_and_unwritten_logs_stay_trusted_after_a_second_kill(path, memory):
     killed(path, memory, """
     one, other = filled(directory, 50), opened(directory, "u")
     other.append(make(9), NOW)
@@ -216,7 +216,7 @@ def test_logs_that_a_second_kill_found_unopened_or_unwritten_are_still_believed(
     assert walked(directory)[0] == 0
 
 
-def test_kills_in_a_row_take_no_more_memory(path, memory):
+def test_repeated_kills_do_not_use_more_memory(path, memory):
     for _ in range(5):
         killed(path, memory, """
         logs = [opened(directory, f"t{i}") for i in range(60)]
@@ -226,7 +226,7 @@ def test_kills_in_a_row_take_no_more_memory(path, memory):
         assert header_of(memory)[0].stat().st_size == SLOTS_AT + 64 * SLOT.size
 
 
-def test_preallocation_behind_the_end_changes_nothing(path, memory):
+def test_preallocated_space_after_the_end_changes_nothing(path, memory):
     killed(path, memory, """
     import time
     one = opened(directory)
@@ -241,7 +241,7 @@ def test_preallocation_behind_the_end_changes_nothing(path, memory):
     assert walked(directory)[0] == 0
 
 
-def test_a_log_under_another_name_is_still_the_same(path, memory):
+def test_renamed_log_stays_trusted(path, memory):
     killed(path, memory, "one = filled(directory, 50)")
     (path / "t-0").rename(path / "v-0")
     directory = started(path, memory)
@@ -270,7 +270,7 @@ def readable(one, offset):
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_a_bit_that_changed_after_the_kill_takes_no_other_batch_along(path, memory, seed):
+def test_bit_flip_after_the_kill_affects_no_other_batch(path, memory, seed):
     killed(path, memory, FLUSHED)
     chance = random.Random(seed)
     file = chance.choice(sorted((path / "t-0").glob("*.log")))
@@ -303,7 +303,7 @@ def spoiled(path, first, last, wrong):
 
 
 @pytest.mark.parametrize("wrong", [b"\0", b"\xa5"], ids=["zeros", "junk"])
-def test_damage_over_several_flushed_batches_takes_no_other_along(path, memory, wrong):
+def test_damage_to_several_flushed_batches_affects_no_other_batch(path, memory, wrong):
     killed(path, memory, """
     one = filled(directory, 120, {**SMALL, "internal.segment.bytes": 1 << 20})
     one.flush()
@@ -315,7 +315,7 @@ def test_damage_over_several_flushed_batches_takes_no_other_along(path, memory, 
     assert one.end_offset == 240
 
 
-def test_a_tail_of_which_nothing_is_good_is_cut_though_it_was_flushed(path, memory):
+def test_completely_damaged_tail_is_truncated_even_if_flushed(path, memory):
     killed(path, memory, """
     one = filled(directory, 120, {**SMALL, "internal.segment.bytes": 1 << 20})
     one.flush()
@@ -329,7 +329,7 @@ def test_a_tail_of_which_nothing_is_good_is_cut_though_it_was_flushed(path, memo
     assert one.append(make(1), NOW) == (232, 232)
 
 
-def test_damage_above_what_was_flushed_ends_the_log(path, memory):
+def test_damage_above_the_flushed_offset_ends_the_log(path, memory):
     killed(path, memory, """
     one = filled(directory, 40, {**SMALL, "internal.segment.bytes": 1 << 20})
     """)
@@ -339,7 +339,7 @@ def test_damage_above_what_was_flushed_ends_the_log(path, memory):
     assert [damage.kind for damage in damages.take(directory)] == ["cut"]
 
 
-def test_a_write_that_the_kill_tore_is_cut(path, memory):
+def test_torn_write_is_truncated(path, memory):
     killed(path, memory, """
     one = filled(directory, 20)
     with open(path + "/t-0/%020d.log" % 0, "ab") as file:
@@ -352,7 +352,7 @@ def test_a_write_that_the_kill_tore_is_cut(path, memory):
     assert walked(directory)[0] > 0
 
 
-def test_a_whole_batch_that_the_kill_left_unsaid_is_there(path, memory):
+def test_complete_batch_missing_in_the_crash_state_is_found(path, memory):
     killed(path, memory, """
     one = filled(directory, 20)
     again = bytearray(make(2))
@@ -382,7 +382,7 @@ def test_a_hard_link_made_after_the_kill_is_a_change(path, memory):
     assert walked(directory)[1] == 0
 
 
-def test_a_disk_that_failed_is_not_believed(path, memory):
+def test_failed_disk_is_not_trusted(path, memory):
     killed(path, memory, """
     one = filled(directory, 20)
     directory.set_disk(log.DISK_NO_SYNC)
@@ -396,7 +396,7 @@ def test_a_disk_that_failed_is_not_believed(path, memory):
     assert walked(directory)[1] == 0
 
 
-def test_a_log_that_was_let_go_is_checked_when_it_is_opened_again(path, memory):
+def test_released_log_is_checked_when_it_is_reopened(path, memory):
     directory = started(path, memory)
     one = opened(directory, config=SMALL)
     for _ in range(9):
@@ -406,7 +406,7 @@ def test_a_log_that_was_let_go_is_checked_when_it_is_opened_again(path, memory):
     assert walked(directory)[1] == 0
 
 
-def test_a_topic_made_anew_is_not_taken_for_the_one_before(path, memory):
+def test_recreated_topic_is_not_confused_with_the_old_one(path, memory):
     killed(path, memory, """
     for size in (50, 20):
         one = filled(directory, size, {"file.delete.delay.ms": 0})
@@ -473,7 +473,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("act", HOSTILE.values(), ids=HOSTILE)
-def test_a_table_that_cannot_be_this_ones_is_ignored(path, memory, act):
+def test_untrusted_table_is_ignored(path, memory, act):
     if os.geteuid() != 0 and act is HOSTILE["of another user"]:
         pytest.skip("needs root")
     killed(path, memory, "one = filled(directory, 20)")
@@ -485,7 +485,7 @@ def test_a_table_that_cannot_be_this_ones_is_ignored(path, memory, act):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_bytes_in_a_table_bring_more_than_a_check(path, memory, seed):
+def test_invalid_table_only_causes_a_check(path, memory, seed):
     chance = random.Random(seed)
     directory = started(path, memory)
     opened(directory).append(make(2), NOW)
@@ -508,7 +508,7 @@ def test_no_bytes_in_a_table_bring_more_than_a_check(path, memory, seed):
     assert one.append(make(1), NOW) == (2, 2)
 
 
-def test_headers_that_are_wrong_where_they_were_believed_make_everything_be_checked(path, memory):
+def test_wrong_headers_in_trusted_bytes_cause_a_full_check(path, memory):
     """The page cache lost writes of the disk, without any changed file time."""
     killed(path, memory, "one = filled(directory, 20, SMALL, producer_id=9, producer_epoch=1)")
     file = max((path / "t-0").glob("*.log"))
@@ -529,7 +529,7 @@ def test_headers_that_are_wrong_where_they_were_believed_make_everything_be_chec
     assert walked(directory)[0] > 0
 
 
-def test_a_stop_takes_the_table_away(path, memory):
+def test_clean_stop_removes_the_table(path, memory):
     directory = started(path, memory)
     opened(directory).append(make(1), NOW)
     assert len(list(memory.iterdir())) == 1
@@ -542,7 +542,7 @@ def test_a_stop_takes_the_table_away(path, memory):
     assert list(memory.iterdir()) == []
 
 
-def test_tables_of_directories_that_are_gone_are_removed(path, memory, tmp_path):
+def test_tables_of_deleted_directories_are_removed(path, memory, tmp_path):
     gone = tmp_path / "gone"
     killed(gone, memory, "one = filled(directory, 20)")
     alive = started(tmp_path / "alive", memory)
@@ -554,7 +554,7 @@ def test_tables_of_directories_that_are_gone_are_removed(path, memory, tmp_path)
     del alive
 
 
-def test_a_directory_for_the_table_that_is_on_a_disk_is_not_used(path, memory, tmp_path):
+def test_table_directory_on_a_disk_is_not_used(path, memory, tmp_path):
     if os.stat(tmp_path).st_dev == os.stat(memory).st_dev:
         pytest.skip("all is in memory here")
     where = tmp_path / "where"
@@ -564,7 +564,7 @@ def test_a_directory_for_the_table_that_is_on_a_disk_is_not_used(path, memory, t
     assert opened(directory).append(make(1), NOW) == (0, 0)
 
 
-def test_a_full_memory_takes_the_slots_that_fit(path, memory):
+def test_full_tmpfs_stores_the_slots_that_fit(path, memory):
     small = memory / "small"
     small.mkdir()
     if os.geteuid() != 0 or subprocess.run(

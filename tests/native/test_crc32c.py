@@ -8,7 +8,7 @@ BOTH = pytest.mark.parametrize("compute", [crc32c, crc32c_portable], ids=["fast"
 
 
 @BOTH
-def test_known_vectors_of_rfc_3720_are_met(compute):
+def test_rfc_3720_vectors(compute):
     assert compute(b"123456789") == 0xE3069283
     assert compute(bytes(32)) == 0x8A9136AA
     assert compute(b"\xff" * 32) == 0x62A8AB43
@@ -34,7 +34,7 @@ def test_long_inputs_equal_the_reference(compute, size):
 @BOTH
 @given(data=st.binary(max_size=2000), cut=st.integers(0, 2000), seed=st.integers(0, 2**32 - 1))
 @settings(deadline=None)
-def test_a_checksum_continues_over_pieces(compute, data, cut, seed):
+def test_checksum_continues_over_chunks(compute, data, cut, seed):
     whole = compute(data, seed)
     assert whole == reference.crc32c(data, seed)
     assert compute(data[cut:], compute(data[:cut], seed)) == whole

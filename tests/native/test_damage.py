@@ -65,7 +65,7 @@ def starts(one, kind, saved):
 @pytest.mark.parametrize("segment", [1, -1])
 @pytest.mark.parametrize("how", HEADERS)
 @pytest.mark.parametrize("start", ["clean", "unclean"])
-def test_behind_a_broken_header_everything_is_read(directory, tmp_path, segment, how, start):
+def test_records_after_a_broken_header_are_read(directory, tmp_path, segment, how, start):
     one = filled(directory, SMALL)
     one.settle(NOW)
     saved = starts(one, start, checkpoint_of(one))
@@ -98,7 +98,7 @@ def test_behind_a_broken_header_everything_is_read(directory, tmp_path, segment,
 
 
 @pytest.mark.parametrize("start", ["clean", "unclean"])
-def test_a_length_that_leads_astray_takes_no_good_batch_along(directory, tmp_path, start):
+def test_wrong_length_hides_no_valid_batch(directory, tmp_path, start):
     one = filled(directory)
     one.settle(NOW)
     saved = starts(one, start, checkpoint_of(one))
@@ -114,7 +114,7 @@ def test_a_length_that_leads_astray_takes_no_good_batch_along(directory, tmp_pat
     assert (told.position, told.offset, told.kind) == (position, header.base_offset, "kept")
 
 
-def test_a_damaged_end_below_the_recovery_point_stays_and_the_log_goes_on_behind(
+def test_damaged_end_below_the_recovery_point_stays_and_appends_continue(
         directory, tmp_path):
     one = filled(directory)
     end = one.end_offset
@@ -138,7 +138,7 @@ def test_a_damaged_end_below_the_recovery_point_stays_and_the_log_goes_on_behind
     assert offsets(third.read(end)) == [end]
 
 
-def test_an_offset_beyond_the_recovery_point_amid_what_is_below_is_a_hole(directory, tmp_path):
+def test_offset_beyond_the_recovery_point_in_flushed_data_is_a_hole(directory, tmp_path):
     one = filled(directory)
     end = one.end_offset
     one.release()
@@ -153,7 +153,7 @@ def test_an_offset_beyond_the_recovery_point_amid_what_is_below_is_a_hole(direct
         again.read(header.base_offset)
 
 
-def test_a_batch_that_claims_offsets_beyond_the_recovery_point_ends_no_log_there(
+def test_last_offset_beyond_the_recovery_point_does_not_end_the_log(
         directory, tmp_path):
     one = filled(directory)
     end = one.end_offset
@@ -172,7 +172,7 @@ def test_a_batch_that_claims_offsets_beyond_the_recovery_point_ends_no_log_there
     assert offsets(again.read(header.base_offset + 2))[0] == header.base_offset + 2
 
 
-def test_a_sealed_segment_that_begins_with_no_batch_is_never_sent(directory, tmp_path):
+def test_sealed_segment_without_a_first_batch_is_never_sent(directory, tmp_path):
     one = filled(directory, SMALL)
     end = one.end_offset
     one.release()
@@ -185,7 +185,7 @@ def test_a_sealed_segment_that_begins_with_no_batch_is_never_sent(directory, tmp
     assert offsets(again.read(int(second.stem), 1 << 20))[0] == int(second.stem)
 
 
-def test_a_file_whose_name_is_no_offset_that_a_log_can_have_is_left_alone(directory, tmp_path):
+def test_file_with_an_impossible_offset_as_name_is_ignored(directory, tmp_path):
     filled(directory).release()
     other = tmp_path / "t-0" / "09223372036854775800.log"
     other.write_bytes(b"")
@@ -204,7 +204,7 @@ CUTS = {
 
 
 @pytest.mark.parametrize("reason", CUTS)
-def test_a_cut_tail_is_told_with_place_and_reason(directory, tmp_path, reason):
+def test_truncated_tail_is_reported_with_position_and_reason(directory, tmp_path, reason):
     filled(directory).release()
     file = files(tmp_path)[0]
     CUTS[reason](file)
@@ -217,7 +217,7 @@ def test_a_cut_tail_is_told_with_place_and_reason(directory, tmp_path, reason):
     assert damages.figures(directory)["recovered_bytes"] == file.stat().st_size
 
 
-def test_segments_behind_a_cut_are_told(directory, tmp_path):
+def test_segments_dropped_after_a_truncation_are_reported(directory, tmp_path):
     filled(directory, SMALL).release()
     count = len(files(tmp_path))
     spoil(files(tmp_path)[1], 2, 70, b"\xa5\x5a\xff")
@@ -226,7 +226,7 @@ def test_segments_behind_a_cut_are_told(directory, tmp_path):
     assert [one.kind for one in told] == ["cut"] + ["dropped"] * (count - 2)
 
 
-def test_a_recovery_can_be_given_up(directory):
+def test_recovery_can_be_cancelled(directory):
     filled(directory).release()
     damages.stop_recovery(directory)
     with pytest.raises(log.StorageError):

@@ -17,7 +17,7 @@ def directory(tmp_path):
 
 
 @pytest.mark.parametrize("left", [9, 12, 16, 17, 24, 60, 61, 62])
-def test_a_last_batch_of_which_so_many_bytes_are_left_is_cut_as_one_that_is_short(
+def test_incomplete_last_batch_is_truncated_as_short(
         directory, tmp_path, left):
     filled(directory).release()
     file = files(tmp_path)[0]
@@ -31,7 +31,7 @@ def test_a_last_batch_of_which_so_many_bytes_are_left_is_cut_as_one_that_is_shor
 
 
 @pytest.mark.parametrize("left", [1, 7, 8])
-def test_a_last_batch_of_which_only_zeros_are_left_is_cut_as_zeros(directory, tmp_path, left):
+def test_zeroed_last_batch_is_truncated_as_zeros(directory, tmp_path, left):
     filled(directory).release()
     file = files(tmp_path)[0]
     position = list(batch.walk(file.read_bytes()))[-1][0]
@@ -44,7 +44,7 @@ def test_a_last_batch_of_which_only_zeros_are_left_is_cut_as_zeros(directory, tm
 
 @pytest.mark.parametrize("step", [1, 1000, 2000, 4000, 1 << 20])
 @pytest.mark.parametrize("number", [1, 5, -4])
-def test_whoever_goes_on_behind_a_wrong_length_is_sent_what_begins_with_a_batch(
+def test_reader_after_a_wrong_length_gets_bytes_that_begin_with_a_batch(
         directory, tmp_path, number, step):
     saved = closed(numbered(directory))
     file = files(tmp_path)[1]
@@ -60,7 +60,7 @@ def test_whoever_goes_on_behind_a_wrong_length_is_sent_what_begins_with_a_batch(
     assert header.base_offset <= at <= header.base_offset + header.last_offset_delta
 
 
-def test_a_segment_that_was_rolled_goes_to_the_disk_though_nobody_asks(directory, tmp_path):
+def test_rolled_segment_is_flushed_without_a_request(directory, tmp_path):
     one = opened(directory, config={"internal.segment.bytes": 20_000})
     while len(files(tmp_path)) < 2:
         one.append(make(1, size=3_000), NOW)

@@ -93,7 +93,7 @@ def again(directory, saved, config=COMPACT):
 
 @pytest.mark.parametrize("place", [(1, 3), (0, 0), (2, -1)], ids=["middle", "begin", "end"])
 @pytest.mark.parametrize("how", DAMAGES)
-def test_compaction_keeps_what_can_be_read_and_the_damage_where_it_is(
+def test_compaction_keeps_readable_records_and_damage(
         directory, tmp_path, how, place):
     saved = closed(keyed(directory))
     spoil(files(tmp_path)[place[0]], place[1], *DAMAGES[how])
@@ -123,7 +123,7 @@ def test_compaction_keeps_what_can_be_read_and_the_damage_where_it_is(
 
 
 @pytest.mark.parametrize("how", ["zeros", "payload", "length"])
-def test_damage_in_what_is_clean_already_is_kept_by_the_next_pass(directory, tmp_path, how):
+def test_damage_in_clean_segments_is_kept_by_the_next_pass(directory, tmp_path, how):
     one = keyed(directory)
     first = cleaned(one)
     fill(one)
@@ -146,7 +146,7 @@ def test_damage_in_what_is_clean_already_is_kept_by_the_next_pass(directory, tmp
 
 
 @pytest.mark.parametrize("how", ["zeros", "payload", "length"])
-def test_a_swap_of_a_damaged_segment_that_a_crash_cut_short_takes_no_other_along(
+def test_interrupted_swap_of_a_damaged_segment_replaces_no_other(
         directory, tmp_path, how):
     saved = closed(keyed(directory))
     damaged = files(tmp_path)[1]
@@ -162,7 +162,7 @@ def test_a_swap_of_a_damaged_segment_that_a_crash_cut_short_takes_no_other_along
 
 
 @pytest.mark.parametrize("by", [1 << 40, 300, 1])
-def test_an_offset_that_lies_supersedes_nothing(directory, tmp_path, by):
+def test_record_with_a_wrong_offset_supersedes_nothing(directory, tmp_path, by):
     saved = closed(keyed(directory))
     base = int(files(tmp_path)[1].stem) + 4
     _, header = spoil(files(tmp_path)[1], 2, 0, struct.pack(">q", base + by))
@@ -191,7 +191,7 @@ def numbered(directory, config=SMALL):
 
 
 @pytest.mark.parametrize("how", ["length", "zeros", "long", "several"])
-def test_a_truncation_into_a_hole_takes_the_hole_along(directory, tmp_path, how):
+def test_truncation_inside_a_hole_removes_the_hole(directory, tmp_path, how):
     saved = closed(numbered(directory))
     _, header = spoil(files(tmp_path)[1], 2, *DAMAGES[how])
     one = again(directory, saved, SMALL)
@@ -205,7 +205,7 @@ def test_a_truncation_into_a_hole_takes_the_hole_along(directory, tmp_path, how)
     assert again(directory, {}, SMALL).end_offset == header.base_offset + 1
 
 
-def test_a_truncation_behind_a_hole_leaves_it(directory, tmp_path):
+def test_truncation_after_a_hole_keeps_it(directory, tmp_path):
     saved = closed(numbered(directory))
     _, header = spoil(files(tmp_path)[1], 2, *DAMAGES["zeros"])
     one = again(directory, saved, SMALL)
@@ -216,7 +216,7 @@ def test_a_truncation_behind_a_hole_leaves_it(directory, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["length", "zeros", "payload", "long", "inflate"])
-def test_times_are_found_behind_damage(directory, tmp_path, how):
+def test_times_after_damage_are_found(directory, tmp_path, how):
     saved = closed(numbered(directory))
     _, header = spoil(files(tmp_path)[1], 2, *DAMAGES[how])
     one = again(directory, saved, SMALL)
@@ -228,7 +228,7 @@ def test_times_are_found_behind_damage(directory, tmp_path, how):
 
 @pytest.mark.parametrize("start", ["clean", "unclean"])
 @pytest.mark.parametrize("how", ["length", "zeros", "payload", "inflate"])
-def test_the_latest_time_is_that_of_a_record_that_is_left(directory, tmp_path, how, start):
+def test_latest_time_belongs_to_a_readable_record(directory, tmp_path, how, start):
     saved = closed(numbered(directory))
     _, header = spoil(files(tmp_path)[-1], -1, *DAMAGES[how])
     if start == "unclean":
@@ -238,7 +238,7 @@ def test_the_latest_time_is_that_of_a_record_that_is_left(directory, tmp_path, h
     assert one.offset_of_max_time()[:2] == (117, NOW + 10 * 58 + 1)
 
 
-def test_the_latest_time_is_not_that_of_a_record_below_the_start(directory):
+def test_latest_time_ignores_records_below_the_log_start(directory):
     one = opened(directory)
     for time in (NOW + 100, NOW):
         one.append(make(1, now=time), NOW)
@@ -246,7 +246,7 @@ def test_the_latest_time_is_not_that_of_a_record_below_the_start(directory):
     assert one.offset_of_max_time()[:2] == (1, NOW)
 
 
-def test_retention_goes_by_the_next_segment_where_no_record_tells_the_time(directory, tmp_path):
+def test_retention_uses_the_next_segment_if_no_record_has_a_time(directory, tmp_path):
     config = {**SMALL, "retention.ms": 1000}
     saved = closed(numbered(directory, config))
     count = len(files(tmp_path))
@@ -281,7 +281,7 @@ def test_deleted_records_may_end_in_a_hole(directory, tmp_path):
     assert survey(one)[0] == [] and min(survey(one)[1]) == header.base_offset + 2
 
 
-def test_a_reader_that_a_wrong_length_led_astray_finds_the_way_back(directory, tmp_path):
+def test_reader_recovers_after_a_wrong_length(directory, tmp_path):
     saved = closed(numbered(directory))
     _, header = spoil(files(tmp_path)[1], 2, *DAMAGES["long"])
     one = again(directory, saved, SMALL)
@@ -292,7 +292,7 @@ def test_a_reader_that_a_wrong_length_led_astray_finds_the_way_back(directory, t
 
 
 @pytest.mark.timeout(60)
-def test_a_log_whose_file_is_gone_is_not_handed_over(directory, tmp_path):
+def test_log_with_a_missing_file_is_not_handed_over(directory, tmp_path):
     saved = closed(numbered(directory))
     files(tmp_path)[1].unlink()
     one = again(directory, saved, SMALL)
@@ -303,7 +303,7 @@ def test_a_log_whose_file_is_gone_is_not_handed_over(directory, tmp_path):
     assert one.is_leader
 
 
-def test_the_batch_whose_offset_lies_is_the_only_one_that_is_missing(directory, tmp_path):
+def test_only_the_batch_with_a_wrong_offset_is_missing(directory, tmp_path):
     saved = closed(numbered(directory))
     _, header = spoil(files(tmp_path)[1], 2, 0, struct.pack(">q", 1_000_000))
     for index in (tmp_path / "t-0").glob("*index"):
@@ -314,7 +314,7 @@ def test_the_batch_whose_offset_lies_is_the_only_one_that_is_missing(directory, 
     assert sorted(rows) == [offset for offset in range(120) if offset not in gone]
 
 
-def test_a_truncation_to_a_segments_first_batch_behind_a_hole_leaves_no_segment_without_offsets(
+def test_truncation_to_first_batch_after_a_hole_leaves_no_empty_segment(
         directory, tmp_path):
     one = numbered(directory)
     base = int(files(tmp_path)[1].stem)

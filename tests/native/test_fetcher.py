@@ -76,7 +76,7 @@ def until(condition, timeout_s=20):
         time.sleep(0.002)
 
 
-def test_a_follower_asks_with_its_epochs_and_gets_what_the_leader_has(
+def test_follower_fetches_with_its_epochs_and_copies_the_leaders_records(
         fetchers, leader, directory):
     source, copy = filled(directory), follower_of(directory)
     fetchers.set_broker_epoch(33)
@@ -107,7 +107,7 @@ def test_a_follower_asks_with_its_epochs_and_gets_what_the_leader_has(
     assert fetchers.take() == []
 
 
-def test_a_session_names_what_changed_and_what_is_to_be_forgotten(fetchers, leader, directory):
+def test_session_lists_changed_and_forgotten_partitions(fetchers, leader, directory):
     source = filled(directory)
     copies = [follower_of(directory, index) for index in range(4)]
     followed = [fetchers.follow(copy, TOPIC_ID, index, 1, 0, index)
@@ -128,7 +128,7 @@ def test_a_session_names_what_changed_and_what_is_to_be_forgotten(fetchers, lead
     assert [copy.end_offset for copy in copies] == [0, 6, 0, 0]
 
 
-def test_a_partition_that_comes_back_is_not_forgotten(fetchers, leader, directory):
+def test_readded_partition_is_not_forgotten(fetchers, leader, directory):
     copy = follower_of(directory)
     stays = fetchers.follow(follower_of(directory, 1), TOPIC_ID, 1, 1, 0, 1)
     first = fetchers.follow(copy, TOPIC_ID, 0, 1, 0, 2)
@@ -147,7 +147,7 @@ def test_a_partition_that_comes_back_is_not_forgotten(fetchers, leader, director
 
 
 @pytest.mark.parametrize("code", [70, 71, 106])
-def test_a_lost_session_is_opened_anew(fetchers, leader, directory, code):
+def test_lost_session_is_reopened(fetchers, leader, directory, code):
     kept = fetchers.follow(follower_of(directory), TOPIC_ID, 0, 1, 0, 1)
     leader.attach(fetchers)
     leader.take()
@@ -160,7 +160,7 @@ def test_a_lost_session_is_opened_anew(fetchers, leader, directory, code):
     assert kept.figures()[2] == fetcher.FETCHING
 
 
-def test_a_leader_without_sessions_is_asked_for_everything_each_time(fetchers, leader, directory):
+def test_leader_without_sessions_gets_full_fetches(fetchers, leader, directory):
     kept = fetchers.follow(follower_of(directory), TOPIC_ID, 0, 1, 0, 1)
     leader.attach(fetchers)
     for _ in range(3):
@@ -170,7 +170,7 @@ def test_a_leader_without_sessions_is_asked_for_everything_each_time(fetchers, l
     assert kept.figures()[2] == fetcher.FETCHING
 
 
-def test_a_batch_that_the_answer_cuts_is_asked_for_again_and_more_with_it(
+def test_truncated_batch_is_fetched_again_with_a_larger_limit(
         fetchers, leader, directory):
     source, copy = filled(directory), follower_of(directory)
     data = source.read(0)
@@ -188,7 +188,7 @@ def test_a_batch_that_the_answer_cuts_is_asked_for_again_and_more_with_it(
 
 
 @pytest.mark.parametrize("step", [1, 7, 100])
-def test_an_answer_may_come_in_pieces(fetchers, leader, directory, step):
+def test_response_can_arrive_in_chunks(fetchers, leader, directory, step):
     source = filled(directory, size=50)
     copies = [follower_of(directory, index) for index in range(2)]
     kept = [fetchers.follow(copy, TOPIC_ID, index, 1, 0, index)
@@ -206,7 +206,7 @@ def test_an_answer_may_come_in_pieces(fetchers, leader, directory, step):
     assert len(kept) == 2
 
 
-def test_a_batch_longer_than_the_buffer_is_taken_whole(fetchers, leader, directory):
+def test_batch_longer_than_the_buffer_is_copied(fetchers, leader, directory):
     source, copy = opened(directory, "leader"), follower_of(directory)
     for size in (700_000, 10, 400_000):
         source.append(make(1, size=size), NOW)
@@ -237,7 +237,7 @@ def test_a_batch_longer_than_any_request_is_copied(fetchers, leader, directory):
 
 
 @pytest.mark.parametrize("code", [3, 6, 9, 56, 74, 75, 100])
-def test_a_refused_partition_pauses_and_is_told_once(fetchers, leader, directory, code):
+def test_failed_partition_pauses_and_is_reported_once(fetchers, leader, directory, code):
     copies = [follower_of(directory, index) for index in range(2)]
     refused, other = [fetchers.follow(copy, TOPIC_ID, index, 1, 0, 10 + index)
                       for index, copy in enumerate(copies)]
@@ -260,7 +260,7 @@ def test_a_refused_partition_pauses_and_is_told_once(fetchers, leader, directory
     assert other.figures()[2] == fetcher.FETCHING
 
 
-def test_diverging_logs_wait_for_the_truncation_and_go_on_from_there(fetchers, leader, directory):
+def test_diverging_log_waits_for_the_truncation_and_continues(fetchers, leader, directory):
     copy = follower_of(directory)
     copy.append_as_follower(filled(directory).read(0), NOW)
     followed = fetchers.follow(copy, TOPIC_ID, 0, 1, 3, 5)
@@ -280,7 +280,7 @@ def test_diverging_logs_wait_for_the_truncation_and_go_on_from_there(fetchers, l
     assert (part.fetch_offset, part.last_fetched_epoch) == (4, 0)
 
 
-def test_an_epoch_that_wrote_nothing_is_never_told(fetchers, leader, directory):
+def test_epoch_without_records_is_never_reported(fetchers, leader, directory):
     copy = opened(directory, "f")
     copy.append(make(2), NOW)
     copy.become_leader(3)
@@ -293,7 +293,7 @@ def test_an_epoch_that_wrote_nothing_is_never_told(fetchers, leader, directory):
     assert kept.figures()[2] == fetcher.FETCHING
 
 
-def test_a_truncation_that_changed_nothing_makes_the_partition_pause(fetchers, leader, directory):
+def test_truncation_without_effect_pauses_the_partition(fetchers, leader, directory):
     copy = follower_of(directory)
     copy.append_as_follower(filled(directory).read(0), NOW)
     followed = fetchers.follow(copy, TOPIC_ID, 0, 1, 3, 5)
@@ -323,7 +323,7 @@ def test_an_offset_out_of_range_waits_for_the_control_plane(fetchers, leader, di
     assert (part.fetch_offset, part.last_fetched_epoch, part.log_start_offset) == (100, -1, 100)
 
 
-def test_the_leaders_start_moves_the_followers(fetchers, leader, directory):
+def test_follower_adopts_the_leaders_log_start(fetchers, leader, directory):
     source, copy = filled(directory), follower_of(directory)
     kept = fetchers.follow(copy, TOPIC_ID, 0, 1, 0, 1)
     leader.attach(fetchers)
@@ -335,7 +335,7 @@ def test_the_leaders_start_moves_the_followers(fetchers, leader, directory):
     assert kept.figures()[2] == fetcher.FETCHING
 
 
-def test_positions_are_told_when_they_are_on_disk_where_that_is_asked_for(
+def test_fetch_offset_follows_the_flush_with_flush_before_fetch(
         make_fetchers, leader, directory):
     fetchers = make_fetchers(flush_first=True)
     source, copy = filled(directory), follower_of(directory)
@@ -350,7 +350,7 @@ def test_positions_are_told_when_they_are_on_disk_where_that_is_asked_for(
     assert kept.figures()[2] == fetcher.FETCHING
 
 
-def test_a_disk_that_fails_before_a_position_is_told_stops_the_partition(
+def test_disk_failure_before_a_position_report_stops_the_partition(
         make_fetchers, leader, directory):
     fetchers = make_fetchers(flush_first=True)
     source, copy = filled(directory), follower_of(directory)
@@ -364,7 +364,7 @@ def test_a_disk_that_fails_before_a_position_is_told_stops_the_partition(
     assert followed.figures()[2] == fetcher.WAITING
 
 
-def test_a_lost_connection_is_told_and_another_goes_on(fetchers, leader, directory):
+def test_lost_connection_is_reported_and_a_new_one_continues(fetchers, leader, directory):
     source, copy = filled(directory), follower_of(directory)
     kept = fetchers.follow(copy, TOPIC_ID, 0, 1, 0, 1)
     leader.attach(fetchers, serial=70)
@@ -383,7 +383,7 @@ def test_a_lost_connection_is_told_and_another_goes_on(fetchers, leader, directo
     other.close()
 
 
-def test_threads_share_partitions_out(make_fetchers, directory):
+def test_partitions_are_distributed_over_threads(make_fetchers, directory):
     fetchers = make_fetchers(threads=3)
     leaders = [FakeLeader() for _ in range(3)]
     kept = [fetchers.follow(follower_of(directory, index), TOPIC_ID, index, 1, 0, index)
@@ -402,7 +402,7 @@ def test_threads_share_partitions_out(make_fetchers, directory):
 # ---- leaders that send wrong data ----
 
 
-def test_a_wrong_checksum_pauses_and_keeps_what_was_right(fetchers, leader, directory):
+def test_wrong_checksum_pauses_the_partition_and_keeps_valid_batches(fetchers, leader, directory):
     data = bytearray(filled(directory).read(0))
     size = len(data) // 3
     data[2 * size - 1] ^= 1
@@ -433,7 +433,7 @@ def lies(data):
 
 
 @pytest.mark.parametrize("lie", range(7))
-def test_records_that_are_none_are_refused_and_the_rest_of_the_answer_counts(
+def test_invalid_records_are_rejected_and_other_partitions_are_copied(
         fetchers, leader, directory, lie):
     source, copies = filled(directory), [follower_of(directory, index) for index in range(2)]
     kept = [fetchers.follow(copy, TOPIC_ID, index, 1, 0, index)
@@ -449,7 +449,7 @@ def test_records_that_are_none_are_refused_and_the_rest_of_the_answer_counts(
     assert len(kept) == 2
 
 
-def test_offsets_that_go_back_are_refused(fetchers, leader, directory):
+def test_decreasing_offsets_are_rejected(fetchers, leader, directory):
     source, copy = filled(directory), follower_of(directory)
     kept = fetchers.follow(copy, TOPIC_ID, 0, 1, 0, 1)
     leader.attach(fetchers)
@@ -470,7 +470,7 @@ BODY_AT = 4 + 4 + 1  # size, correlation id, tags
     struct.pack(">i", -1), struct.pack(">i", 3), struct.pack(">i", 2**31 - 1) + b"\xff" * 5000,
     struct.pack(">ii", 4, 1), b"\0\0\0\x20" + b"\0" * 32, b"GET / HTTP/1.1\r\n\r\n" * 300,
 ])
-def test_a_frame_that_is_no_answer_ends_the_connection(fetchers, leader, directory, frame):
+def test_invalid_response_closes_the_connection(fetchers, leader, directory, frame):
     kept = fetchers.follow(follower_of(directory), TOPIC_ID, 0, 1, 0, 1)
     leader.attach(fetchers, serial=5)
     leader.take()
@@ -481,7 +481,7 @@ def test_a_frame_that_is_no_answer_ends_the_connection(fetchers, leader, directo
     assert kept.figures()[2] == fetcher.FETCHING
 
 
-def test_bytes_that_nobody_asked_for_end_the_connection(fetchers, leader, directory):
+def test_unrequested_bytes_close_the_connection(fetchers, leader, directory):
     kept = fetchers.follow(follower_of(directory), TOPIC_ID, 0, 1, 0, 1)
     leader.attach(fetchers)
     leader.take()
@@ -492,7 +492,7 @@ def test_bytes_that_nobody_asked_for_end_the_connection(fetchers, leader, direct
     assert kept.figures()[2] == fetcher.FETCHING
 
 
-def test_another_requests_answer_ends_the_connection(fetchers, leader, directory):
+def test_wrong_correlation_id_closes_the_connection(fetchers, leader, directory):
     kept = fetchers.follow(follower_of(directory), TOPIC_ID, 0, 1, 0, 1)
     leader.attach(fetchers)
     leader.take()
@@ -502,7 +502,7 @@ def test_another_requests_answer_ends_the_connection(fetchers, leader, directory
     assert kept.figures()[2] == fetcher.FETCHING
 
 
-def test_an_answer_that_does_not_come_ends_the_connection(make_fetchers, leader, directory):
+def test_missing_response_closes_the_connection(make_fetchers, leader, directory):
     fetchers = make_fetchers(answer_ms_max=50)
     kept = fetchers.follow(follower_of(directory), TOPIC_ID, 0, 1, 0, 1)
     leader.attach(fetchers)
@@ -516,7 +516,7 @@ def test_an_answer_that_does_not_come_ends_the_connection(make_fetchers, leader,
 @pytest.mark.parametrize("partition", [
     {"index": 5}, {"index": -1}, {"index": 0, "topic": bytes(16)}, {"index": 2**31 - 1},
 ])
-def test_partitions_that_nobody_follows_are_passed_over(fetchers, leader, directory, partition):
+def test_unfollowed_partitions_are_skipped(fetchers, leader, directory, partition):
     source, copy = filled(directory), follower_of(directory)
     kept = fetchers.follow(copy, TOPIC_ID, 0, 1, 0, 1)
     leader.attach(fetchers)
@@ -529,7 +529,7 @@ def test_partitions_that_nobody_follows_are_passed_over(fetchers, leader, direct
     assert kept.figures()[2] == fetcher.FETCHING
 
 
-def test_empty_answers_at_once_make_the_thread_pause(fetchers, leader, directory):
+def test_immediate_empty_responses_make_the_thread_pause(fetchers, leader, directory):
     kept = fetchers.follow(follower_of(directory), TOPIC_ID, 0, 1, 0, 1)
     leader.attach(fetchers)
     asked, begun_s = 0, time.monotonic()
@@ -541,7 +541,7 @@ def test_empty_answers_at_once_make_the_thread_pause(fetchers, leader, directory
     assert kept.figures()[2] == fetcher.FETCHING
 
 
-def test_logs_that_diverge_for_ever_make_the_partition_pause(fetchers, leader, directory):
+def test_permanently_diverging_log_pauses_the_partition(fetchers, leader, directory):
     copy = follower_of(directory)
     data = filled(directory, 1).read(0)
     followed = fetchers.follow(copy, TOPIC_ID, 0, 1, 0, 1)
@@ -563,7 +563,7 @@ def test_logs_that_diverge_for_ever_make_the_partition_pause(fetchers, leader, d
     assert truncated <= 40, truncated
 
 
-def test_a_log_that_leads_takes_nothing(fetchers, leader, directory):
+def test_leading_log_accepts_no_fetched_records(fetchers, leader, directory):
     source, copy = filled(directory), follower_of(directory)
     kept = fetchers.follow(copy, TOPIC_ID, 0, 1, 0, 1)
     leader.attach(fetchers)
@@ -576,7 +576,7 @@ def test_a_log_that_leads_takes_nothing(fetchers, leader, directory):
     assert kept.figures()[2] in REFUSED_STATES
 
 
-def test_what_stops_amid_everything_leaves_nothing_behind(make_fetchers, directory):
+def test_stop_during_all_operations_leaks_nothing(make_fetchers, directory):
     fetchers = make_fetchers(threads=2)
     kept = [fetchers.follow(follower_of(directory, index), TOPIC_ID, index, index % 3, 0, index)
             for index in range(12)]

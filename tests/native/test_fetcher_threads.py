@@ -13,7 +13,7 @@ ROUNDS = 300
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 @pytest.mark.parametrize("mode", ["cached", "flushed"])
 @pytest.mark.timeout(300)
-def test_everything_at_once(tmp_path, sanitizer, mode):
+def test_concurrent_operations(tmp_path, sanitizer, mode):
     program = built("fetcher_threads", sanitizer, PARTS)
     (tmp_path / "data").mkdir()
     ran = subprocess.run([str(program), str(tmp_path / "data"), mode, str(ROUNDS)],

@@ -11,7 +11,7 @@ from tests.native.test_log import TOPIC_ID
 __all__ = ["directory", "leader", "make_fetchers"]      # Fixtures.
 
 
-def test_a_throttled_partition_that_is_behind_is_left_out_while_the_rate_is_exceeded(
+def test_lagging_throttled_partition_is_skipped_while_the_rate_is_exceeded(
         make_fetchers, leader, directory):
     throttle = Throttle(11, 1000)
     throttle.set(0)

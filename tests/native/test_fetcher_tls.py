@@ -59,7 +59,7 @@ def leader(tmp_path_factory):
     one.close()
 
 
-def test_a_follower_has_what_a_leader_sends_in_many_records_at_once(
+def test_follower_receives_many_tls_records_at_once(
         make_fetchers, leader, directory):
     # More data than one turn of a plain text connection, and no event announces the rest.
     source, copy = filled(directory, 60, size=50_000), follower_of(directory)
@@ -76,7 +76,7 @@ def test_a_follower_has_what_a_leader_sends_in_many_records_at_once(
     assert fetchers.take() == []
 
 
-def test_a_leader_that_ends_the_session_is_lost(make_fetchers, leader, directory):
+def test_leader_that_closes_the_tls_session_is_reported_lost(make_fetchers, leader, directory):
     fetchers = make_fetchers()
     fetchers.follow(follower_of(directory), TOPIC_ID, 0, 1, 4, 99)
     leader.attach(fetchers, serial=5)
@@ -91,7 +91,7 @@ def test_a_leader_that_ends_the_session_is_lost(make_fetchers, leader, directory
     ({"trusted": Authority("other").pem}, "leader", "local issuer|self.signed"),
     ({"trusted": CA.pem}, "another", "mismatch"),
     ({}, "leader", "local issuer|self.signed")], ids=["authority", "name", "the system's"])
-def test_a_leader_who_is_another_is_refused(leader, client, host, words):
+def test_leader_with_another_name_is_rejected(leader, client, host, words):
     with pytest.raises(TlsError, match=words):
         leader.shaken(TlsClient(**client), host)
 
@@ -100,12 +100,12 @@ def test_a_leader_who_is_another_is_refused(leader, client, host, words):
     ({"trusted": b"no PEM"}, "no trusted certificates"),
     ({"chain": OWN.chain, "key": CA.issue().key, "trusted": CA.pem}, "does not belong"),
     ({"chain": OWN.chain, "trusted": CA.pem}, "no certificate with its key")])
-def test_what_cannot_be_used_is_refused(of, words):
+def test_unusable_settings_are_rejected(of, words):
     with pytest.raises(TlsError, match=words):
         TlsClient(**of)
 
 
-def test_a_session_that_nobody_took_ends_with_what_has_it(leader):
+def test_unused_session_is_freed_with_its_owner(leader):
     given = leader.shaken(TlsClient(trusted=CA.pem)).give()
     leader.far.close()
     del given

@@ -21,7 +21,7 @@ def told(waits):
     return waits.take()
 
 
-def test_a_slot_is_told_once_its_offset_is_on_disk(directory):
+def test_slot_is_notified_when_its_offset_is_on_disk(directory):
     one, waits = opened(directory), FlushWaits(2)
     _, last = one.append(make(3), NOW)
     if not waits.wait(1, one, last):
@@ -32,7 +32,7 @@ def test_a_slot_is_told_once_its_offset_is_on_disk(directory):
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_the_append_that_makes_an_offset_visible_tells_its_slot(directory, committed):
+def test_append_that_makes_an_offset_visible_notifies_its_slot(directory, committed):
     one, waits = opened(directory), FlushWaits(1)
     assert not waits.wait_visible(0, one, 2, committed)
     one.append(make(2), NOW)
@@ -43,7 +43,7 @@ def test_the_append_that_makes_an_offset_visible_tells_its_slot(directory, commi
     assert waits.wait_visible(0, one, 2, committed)
 
 
-def test_a_slot_that_was_told_may_wait_for_another_log_at_once(directory):
+def test_notified_slot_can_wait_for_another_log_immediately(directory):
     # A sanitizer detects here if the flusher still uses the waiter.
     logs = [opened(directory, partition=number) for number in range(3)]
     waits = FlushWaits(1)
@@ -55,14 +55,14 @@ def test_a_slot_that_was_told_may_wait_for_another_log_at_once(directory):
         assert one.flushed_offset > last
 
 
-def test_a_slot_is_told_of_a_log_that_goes(directory):
+def test_slot_is_notified_of_a_deleted_log(directory):
     one, waits = opened(directory), FlushWaits(1)
     assert not waits.wait(0, one, 10)
     one.delete()
     assert told(waits) == [0]
 
 
-def test_waits_that_nobody_took_keep_no_log(directory):
+def test_dropped_waits_keep_no_log(directory):
     one = opened(directory)
     waits = FlushWaits(1)
     assert not waits.wait(0, one, 10)
@@ -72,7 +72,7 @@ def test_waits_that_nobody_took_keep_no_log(directory):
     one.close(NOW)
 
 
-def test_a_log_is_flushed_at_the_message_that_its_setting_names(directory):
+def test_log_is_flushed_after_flush_messages(directory):
     one, other = opened(directory, config={"flush.messages": 6}), opened(directory, partition=1)
     waits = FlushWaits(1)
 
@@ -95,7 +95,7 @@ def test_a_log_is_flushed_at_the_message_that_its_setting_names(directory):
         assert one.flushed_offset == already + 6
 
 
-def test_a_slot_is_told_of_a_log_that_is_closed_and_lets_it_go(directory):
+def test_slot_is_notified_of_a_closed_log_and_releases_it(directory):
     one, waits = opened(directory), FlushWaits(2)
     for slot in range(2):
         assert not waits.wait(slot, one, 10)
@@ -105,7 +105,7 @@ def test_a_slot_is_told_of_a_log_that_is_closed_and_lets_it_go(directory):
         waits.wait(0, one, 10)
 
 
-def test_waits_for_a_log_that_was_closed_may_be_dropped(directory):
+def test_waits_for_a_closed_log_can_be_dropped(directory):
     one, waits = opened(directory), FlushWaits(1)
     assert not waits.wait(0, one, 10)
     one.close(NOW)
@@ -113,7 +113,7 @@ def test_waits_for_a_log_that_was_closed_may_be_dropped(directory):
     opened(directory).append(make(1), NOW)
 
 
-def test_waits_that_go_with_a_cycle_of_objects_leave_their_logs(directory):
+def test_waits_in_a_garbage_cycle_release_their_logs(directory):
     one = opened(directory)
     for number in range(1, 30):
         waits = FlushWaits(1)

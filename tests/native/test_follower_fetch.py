@@ -100,7 +100,7 @@ def produced(connection, *, acks=-1, version=12, timeout_ms=10000, whole=False):
     return connection.receive()
 
 
-def test_a_follower_reads_beyond_the_high_watermark_and_moves_it(broker, connection):
+def test_follower_reads_beyond_the_high_watermark_and_advances_it(broker, connection):
     broker.log.append(make(10), NOW)
     row = fetched(connection, 0)
     assert (row["error_code"], row["high_watermark"]) == (0, 0)
@@ -125,7 +125,7 @@ def test_each_follower_gets_kafkas_error(broker, connection, asked, error):
     assert fetched(connection, asked.pop("offset", 10), **asked)["error_code"] == error
 
 
-def test_a_follower_of_another_history_is_told_where_they_part(broker, connection):
+def test_diverging_follower_gets_the_diverging_epoch(broker, connection):
     broker.log.append(make(10), NOW)
     row = fetched(connection, 15, last_epoch=EPOCH)
     assert (row["error_code"], row["records"]) == (0, b"")
@@ -166,7 +166,7 @@ def test_acks_all_waits_for_the_isr(broker, connection):
         assert b"\x02t\x02\0\0\0\0\0\0" in producer.receive()
 
 
-def test_acks_all_of_a_leader_that_resigns_is_refused_with_the_next_leader(broker, connection):
+def test_acks_all_fails_with_the_next_leader_when_the_leader_resigns(broker, connection):
     body = raw.produce_body(12, "t", [(0, raw.batch([raw.record(value=b"x")]))], acks=-1,
                             timeout_ms=10000)
     connection.send(raw.frame(raw.header(raw.PRODUCE, 12) + body))
@@ -179,7 +179,7 @@ def test_acks_all_of_a_leader_that_resigns_is_refused_with_the_next_leader(broke
     assert b"\x02t\x02\0\0\0\0\0\x06" in connection.receive()
 
 
-def test_acks_all_is_refused_when_the_isr_shrank_meanwhile(tmp_path):
+def test_acks_all_fails_when_the_isr_shrinks(tmp_path):
     broker = Broker(tmp_path, {"min.insync.replicas": 2})
     with raw.Connection(broker.port) as connection:
         broker.log.set_replicas(1, SELF, [(2, 20, False, False), (3, 30, False, False)], 1,
@@ -188,7 +188,7 @@ def test_acks_all_is_refused_when_the_isr_shrank_meanwhile(tmp_path):
     broker.reactors.stop(1000)
 
 
-def test_a_throttled_partition_is_kept_from_followers_that_are_behind(tmp_path):
+def test_throttled_partition_is_not_sent_to_lagging_followers(tmp_path):
     throttle = Throttle(11, 1000)
     broker = Broker(tmp_path, throttle=throttle)
     broker.log.append(make(10), NOW)
@@ -227,7 +227,7 @@ def test_a_follower_that_caught_up_is_reported_once(broker, connection):
     assert broker.events(0.1) == []
 
 
-def test_the_right_to_follow_is_asked_for_and_is_not_the_right_to_read(broker, connection):
+def test_replica_fetch_needs_its_own_grant(broker, connection):
     broker.grants.void()
     connection.send(raw.frame(raw.header(raw.FETCH, 13) + raw.fetch_body(
         13, [(TOPIC_ID.bytes, [(0, 0, 100, -1)])], replica_id=2)))
@@ -239,7 +239,7 @@ def test_the_right_to_follow_is_asked_for_and_is_not_the_right_to_read(broker, c
     assert fetched(connection, 0, -1)["error_code"] == 0
 
 
-def test_a_sessions_fetch_enters_the_positions_that_it_does_not_repeat(broker, connection):
+def test_incremental_fetch_confirms_omitted_positions(broker, connection):
     broker.log.append(make(10), NOW)
     answer = fetched(connection, 10, session=(0, 0), whole=True)
     before = broker.log.followers()[0][4]
@@ -251,7 +251,7 @@ def test_a_sessions_fetch_enters_the_positions_that_it_does_not_repeat(broker, c
 
 
 @pytest.mark.parametrize("version", [12, 16, 18])
-def test_who_fetches_from_the_wrong_broker_is_told_the_right_one(broker, connection, version):
+def test_fetch_at_the_wrong_broker_returns_the_leader(broker, connection, version):
     broker.log.become_follower(EPOCH + 1)
     broker.install(leader=(2, EPOCH + 1))
     answer = fetched(connection, 0, version=version, whole=True)
@@ -264,7 +264,7 @@ def test_who_fetches_from_the_wrong_broker_is_told_the_right_one(broker, connect
         [(2, "two", 9, "r2")] if version >= 16 else [])
 
 
-def test_who_produces_to_the_wrong_broker_is_told_the_right_one(broker, connection):
+def test_produce_at_the_wrong_broker_returns_the_leader(broker, connection):
     broker.log.become_follower(EPOCH + 1)
     for leader, host in ((2, b"two"), (4, b"four"), (9, None)):
         broker.install(leader=(leader, EPOCH + 1))
@@ -276,7 +276,7 @@ def test_who_produces_to_the_wrong_broker_is_told_the_right_one(broker, connecti
             assert host is None or (host in answer) == (version >= 10)
 
 
-def test_consumers_read_from_a_follower_that_is_readable(broker, connection):
+def test_consumers_read_from_a_readable_follower(broker, connection):
     broker.log.append(make(10), NOW)
     fetched(connection, 6)
     broker.log.become_follower(EPOCH + 1)
@@ -295,7 +295,7 @@ def test_consumers_read_from_a_follower_that_is_readable(broker, connection):
     waiting.join()
 
 
-def test_a_consumer_is_sent_to_a_replica_in_its_rack(tmp_path):
+def test_consumer_is_redirected_to_a_replica_in_its_rack(tmp_path):
     broker = Broker(tmp_path, rack_aware=True)
     with raw.Connection(broker.port) as connection:
         broker.log.append(make(10), NOW)
@@ -309,7 +309,7 @@ def test_a_consumer_is_sent_to_a_replica_in_its_rack(tmp_path):
     broker.reactors.stop(1000)
 
 
-def test_where_consumers_read_from_followers_these_hear_of_the_high_watermark_at_once(tmp_path):
+def test_followers_with_consumers_get_the_high_watermark_immediately(tmp_path):
     broker = Broker(tmp_path, rack_aware=True)
     with raw.Connection(broker.port) as connection:
         broker.log.append(make(10), NOW)
@@ -320,7 +320,7 @@ def test_where_consumers_read_from_followers_these_hear_of_the_high_watermark_at
     broker.reactors.stop(1000)
 
 
-def test_a_marker_that_comes_while_a_transaction_is_verified_has_it_verified_again(
+def test_marker_during_a_verification_causes_another_verification(
         broker, connection):
     data = raw.batch([raw.record(value=b"x")], producer_id=7, producer_epoch=1, base_sequence=0,
                      attributes=batch.TRANSACTIONAL)

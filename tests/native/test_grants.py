@@ -39,14 +39,14 @@ print("collected")
 """
 
 
-def test_a_table_that_the_collector_takes_lets_go_of_logs_before_their_directories(tmp_path):
+def test_collected_table_releases_logs_before_their_directories(tmp_path):
     done = subprocess.run([sys.executable, "-c", COLLECTED, str(tmp_path)], capture_output=True,
                           text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "collected\n"), done.stderr
 
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
-def test_rights_of_thousands_of_principals_on_one_topic(sanitizer):
+def test_grants_of_thousands_of_principals_on_one_topic(sanitizer):
     program = built("grants_units", sanitizer, ("serve/grants.c",))
     ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=60, env=SANITIZED)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")

@@ -21,6 +21,6 @@ def test_index_search_counts_entries_at_or_below_the_offset(entries):
     assert list(counts) == [bisect.bisect_right(offsets, w) for w in wanted]
 
 
-def test_index_search_refuses_too_little_room():
+def test_index_search_rejects_short_buffers():
     with pytest.raises(ValueError):
         search_offsets(b"", array("q", [1, 2]), array("I", [0]))

@@ -32,7 +32,7 @@ class World:
         return [row[2:4] for row in records(self.lanes[partition].builder.close())]
 
 
-def test_a_plain_record_goes_into_the_open_batch():
+def test_simple_record_is_added_to_the_open_batch():
     world = World()
     taken = world.route.append(b"value", "ключ", 0, 77)
     assert (taken.pending, taken.index, taken.timestamp) == ("pending", 0, 77)
@@ -46,14 +46,14 @@ def test_a_plain_record_goes_into_the_open_batch():
     {"on_delivery": print}, {"value": bytearray(b"x")}, {"value": 5}, {"key": memoryview(b"x")},
     {"value": b"x" * 1001}, {},
 ])
-def test_what_needs_more_is_left_to_the_long_way(given):
+def test_other_records_use_the_slow_path(given):
     world = World()
     given = {"value": b"v", **({"partition": 0} if given else {}), **given}
     assert world.route.append(**given) is None
     assert world.lanes[0].builder.count == 0
 
 
-def test_nothing_is_taken_beyond_what_is_reserved_or_fits():
+def test_no_record_is_accepted_beyond_the_reservation_or_batch_size():
     world = World()
     world.lanes[0].reserved = 300
     assert world.route.append(b"x" * 100, None, 0) is not None
@@ -66,7 +66,7 @@ def test_nothing_is_taken_beyond_what_is_reserved_or_fits():
     assert world.route.append(b"x", None, 0) is None
 
 
-def test_keys_hash_as_in_java_when_that_is_asked_for():
+def test_keys_hash_as_in_java_if_configured():
     keys = [b"%d" % i for i in range(50)]
     world = World()
     taken = [key for key in keys if world.route.append(b"", key) is not None]
@@ -74,7 +74,7 @@ def test_keys_hash_as_in_java_when_that_is_asked_for():
     assert World(hashes=False).route.append(b"", keys[0]) is None
 
 
-def test_null_keys_stick_for_as_many_bytes_as_were_said():
+def test_null_keys_stick_to_a_partition_for_the_configured_bytes():
     world = World()
     assert world.route.append(b"x" * 50) is None
     world.route.stick(0, 120)
@@ -97,7 +97,7 @@ def test_a_record_waits_for_the_lock():
     assert found[0].index == 0 and not world.buffer.lock.locked()
 
 
-def test_records_take_the_slow_way_until_an_interrupted_call_has_woken_the_sender():
+def test_records_use_the_slow_path_until_an_interrupted_call_woke_the_sender():
     world = World()
 
     def interrupted():
@@ -114,7 +114,7 @@ def test_records_take_the_slow_way_until_an_interrupted_call_has_woken_the_sende
     assert world.wakes == [1] and world.route.append(b"x", None, 0) is not None
 
 
-def test_a_delivery_asks_its_batch():
+def test_delivery_reads_its_batch():
     class Pending:
         done = False
 
@@ -137,7 +137,7 @@ def test_a_delivery_asks_its_batch():
     assert told == [delivery] and list(delivery.__await__()) == []
 
 
-def test_a_lock_that_somebody_has_may_be_forgotten():
+def test_held_lock_can_be_freed():
     lock = Mutex()
     lock.acquire()  # As if held by a thread that does not exist in a forked child.
     del lock

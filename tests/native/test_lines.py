@@ -40,7 +40,7 @@ def columns_of(batches) -> tuple:
 @given(st.lists(st.binary(max_size=30).map(lambda line: line.replace(b"\n", b"")), max_size=20),
        st.binary(max_size=5).map(lambda rest: rest.replace(b"\n", b"")))
 @settings(max_examples=100)
-def test_whole_lines_are_rows_and_the_rest_stays(whole, rest):
+def test_complete_lines_are_rows_and_the_rest_remains(whole, rest):
     data = b"".join(line + b"\n" for line in whole) + rest
     found = lines.split(data)
     assert rows_of(found) == whole and found.nbytes == len(data) - len(rest)
@@ -49,22 +49,22 @@ def test_whole_lines_are_rows_and_the_rest_stays(whole, rest):
     assert rows_of(last) == [*whole, *([rest] if rest else [])] and last.nbytes == len(data)
 
 
-def test_no_more_lines_are_taken_than_were_asked_for():
+def test_number_of_lines_is_limited():
     found = lines.split(b"a\nb\nc\n", rows_max=2)
     assert rows_of(found) == [b"a", b"b"] and found.nbytes == 4
 
 
-def test_a_line_is_cut_at_its_first_separator():
+def test_line_is_split_at_its_first_separator():
     found = lines.split(b"k::v::w\n::\nlong key::\n", separator=b"::")
     assert rows_of(found) == [(b"k", b"v::w"), (b"", b""), (b"long key", b"")]
 
 
-def test_a_line_without_a_separator_is_named_and_those_before_it_are_taken():
+def test_line_without_a_separator_is_reported_and_earlier_lines_are_kept():
     found = lines.split(b"a:1\nb:2\nc\nd:4\n", separator=b":")
     assert found.bad_row == 2 and rows_of(found) == [(b"a", b"1"), (b"b", b"2")]
 
 
-def test_empty_values_are_null_where_that_was_asked_for():
+def test_empty_values_are_null_if_configured():
     found = lines.split(b"a\n\nb\n" * 5, tombstones=True)
     assert rows_of(found) == [b"a", None, b"b"] * 5
 
@@ -93,7 +93,7 @@ def test_raw_lines_are_the_values(rows):
 @example([(b"0x41", b"\xed\xa0\x80", 0, []), (b"\xf4\x90\x80\x80", b"\xe0\x9f\xbf", -1, [])])
 @example([(b"\xf0\x8f\xbf\xbf", b"\xc1\xbf", 0, []), (b"\xe2\x82", b"12345678\xff", 0, [])])
 @settings(max_examples=200)
-def test_documents_are_what_json_dumps_makes(rows):
+def test_documents_equal_json_dumps(rows):
     columns, wanted = columns_of([(0, rows)])
     texts = bytes(lines.documents(columns, [(0, columns.count, HEAD)])).decode().split("\n")
     assert texts.pop() == ""
@@ -104,7 +104,7 @@ def test_documents_are_what_json_dumps_makes(rows):
         ensure_ascii=False) for offset, (key, value, timestamp, headers) in wanted]
 
 
-def test_rows_that_there_are_not_are_refused():
+def test_missing_rows_are_rejected():
     columns, _ = columns_of([(0, [(None, b"v", 0, [])])])
     for stretch in ((0, 2), (-1, 1), (1, 0)):
         with pytest.raises(IndexError):

@@ -58,7 +58,7 @@ def test_an_appended_batch_is_read_back_with_offset_and_epoch_stamped(directory)
     assert one.end_offset == one.high_watermark == one.last_stable_offset == 5
 
 
-def test_a_read_starts_at_the_batch_that_holds_the_offset(directory):
+def test_read_starts_at_the_batch_with_the_offset(directory):
     one = opened(directory)
     for _ in range(4):
         one.append(make(5), NOW)
@@ -67,7 +67,7 @@ def test_a_read_starts_at_the_batch_that_holds_the_offset(directory):
     assert one.read(20) == b""
 
 
-def test_offsets_outside_the_log_are_refused_and_the_unreplicated_tail_is_empty(directory):
+def test_offsets_outside_the_log_are_rejected_and_the_unreplicated_tail_is_empty(directory):
     one = opened(directory, leader=False)
     one.become_leader(0, in_sync_count=2)
     one.append(make(5), NOW)
@@ -91,7 +91,7 @@ def test_a_bound_inside_the_log_ends_the_range_at_its_batch(directory):
         assert offsets(one.read(start, bound=log.BOUND_HIGH_WATERMARK)) == list(range(start, 6, 2))
 
 
-def test_ranges_end_on_batch_borders_and_the_first_batch_comes_whole(directory):
+def test_ranges_end_at_batch_boundaries_and_contain_the_first_batch(directory):
     one = opened(directory)
     length = len(make(1))
     for _ in range(200):
@@ -171,7 +171,7 @@ def test_index_entries_name_the_last_offset_and_the_start_of_a_batch(directory, 
     assert times[-1] == (NOW + 392, 119)
 
 
-def test_a_partition_at_rest_opens_no_descriptor(directory, tmp_path):
+def test_idle_partition_opens_no_descriptor(directory, tmp_path):
     one = opened(directory)
     one.append(make(1), NOW)
     saved = checkpoint_of(one)
@@ -186,7 +186,7 @@ def test_a_partition_at_rest_opens_no_descriptor(directory, tmp_path):
     assert offsets(again.read(0)) == [0]
 
 
-def test_a_clean_start_goes_on_where_it_ended(directory):
+def test_clean_start_continues_at_the_end(directory):
     config = {"internal.segment.bytes": 2_000, "index.interval.bytes": 200}
     one = opened(directory, config=config)
     for i in range(30):
@@ -205,7 +205,7 @@ def test_a_clean_start_goes_on_where_it_ended(directory):
 
 
 @pytest.mark.parametrize("wrong", ["twice", "backwards", "a negative size"])
-def test_a_checkpoint_whose_segments_are_not_in_order_is_refused(directory, wrong):
+def test_checkpoint_with_unordered_segments_is_rejected(directory, wrong):
     config = {"internal.segment.bytes": 500}
     one = opened(directory, config=config)
     for _ in range(12):
@@ -222,7 +222,7 @@ def test_a_checkpoint_whose_segments_are_not_in_order_is_refused(directory, wron
     assert opened(directory, config=config, **saved).end_offset == 12
 
 
-def test_appends_need_the_leader_of_the_named_epoch(directory):
+def test_appends_require_leadership_in_the_given_epoch(directory):
     one = opened(directory, leader=False)
     with pytest.raises(log.NotLeader):
         one.append(make(), NOW)
@@ -235,7 +235,7 @@ def test_appends_need_the_leader_of_the_named_epoch(directory):
         one.append(make(), NOW)
 
 
-def test_log_append_time_is_stamped_and_the_checksum_holds(directory):
+def test_log_append_time_is_stamped_with_a_valid_checksum(directory):
     one = opened(directory, config={"message.timestamp.type": "LogAppendTime"})
     one.append(make(2, now=1), NOW)
     data = one.read(0)
@@ -245,7 +245,7 @@ def test_log_append_time_is_stamped_and_the_checksum_holds(directory):
     assert batch.crc_ok(data)
 
 
-def test_retention_by_time_takes_whole_old_segments_and_moves_the_start(directory, tmp_path):
+def test_retention_by_time_removes_whole_segments_and_advances_the_start(directory, tmp_path):
     config = {"internal.segment.bytes": 1_000, "retention.ms": 10_000, "file.delete.delay.ms": 0}
     one = opened(directory, config=config)
     for i in range(50):
@@ -260,7 +260,7 @@ def test_retention_by_time_takes_whole_old_segments_and_moves_the_start(director
     assert one.append(make(1, now=NOW + 10**9), NOW) == (50, 50)
 
 
-def test_retention_by_size_keeps_at_least_the_bytes_that_are_asked_for(directory):
+def test_retention_by_size_keeps_at_least_retention_bytes(directory):
     one = opened(directory, config={"internal.segment.bytes": 1_000, "retention.bytes": 3_000})
     for _ in range(50):
         one.append(make(1), NOW)
@@ -269,7 +269,7 @@ def test_retention_by_size_keeps_at_least_the_bytes_that_are_asked_for(directory
     assert 3_000 <= one.size_bytes < min(size, 4_001)
 
 
-def test_retention_leaves_a_log_that_only_compacts(directory):
+def test_retention_skips_a_log_that_is_only_compacted(directory):
     one = opened(
         directory,
         config={
@@ -283,7 +283,7 @@ def test_retention_leaves_a_log_that_only_compacts(directory):
     assert one.upkeep(NOW + 10**12) == 0
 
 
-def test_removed_segments_stay_readable_for_whoever_reads_them(directory, tmp_path):
+def test_removed_segments_stay_readable_for_current_readers(directory, tmp_path):
     one = opened(directory, config={"internal.segment.bytes": 1_000, "file.delete.delay.ms": 10**6})
     for _ in range(20):
         one.append(make(1), NOW)
@@ -315,7 +315,7 @@ def test_a_deleted_log_is_renamed_at_once_and_unlinked_later(directory, tmp_path
     assert not list(tmp_path.glob("*-delete"))
 
 
-def test_half_deleted_directories_go_at_the_next_start(tmp_path):
+def test_half_deleted_directories_are_removed_at_the_next_start(tmp_path):
     left = tmp_path / f"t-0.{'a1' * 16}-delete"
     left.mkdir()
     (left / "x.log").write_bytes(b"x")
@@ -327,7 +327,7 @@ def test_half_deleted_directories_go_at_the_next_start(tmp_path):
     assert kept.exists()
 
 
-def test_the_topic_id_is_written_and_another_one_refused(directory, tmp_path):
+def test_topic_id_is_written_and_another_one_is_rejected(directory, tmp_path):
     one = opened(directory)
     one.append(make(), NOW)
     one.release()
@@ -337,7 +337,7 @@ def test_the_topic_id_is_written_and_another_one_refused(directory, tmp_path):
         log.Log.open(directory, "t", 0, bytes([255] * 16), None, now_ms=NOW)
 
 
-def test_epochs_are_noted_with_their_first_offset_and_kept_in_the_file(directory, tmp_path):
+def test_epochs_are_stored_with_their_first_offset(directory, tmp_path):
     one = opened(directory)
     one.append(make(5), NOW)
     one.become_leader(3)
@@ -400,7 +400,7 @@ def test_a_flush_moves_the_recovery_point_to_the_end(directory):
     assert one.recovery_point == one.flushed_offset == 5
 
 
-def test_flush_messages_asks_the_flusher(directory):
+def test_flush_messages_requests_a_flush(directory):
     one = opened(directory, config={"flush.messages": 3})
     for _ in range(4):
         one.append(make(1), NOW)
@@ -422,7 +422,7 @@ def test_descriptors_of_sealed_segments_stay_under_their_limit(tmp_path):
     assert directory.stats()["open_files"] <= 4
 
 
-def test_a_directory_that_cannot_be_opened_says_why(tmp_path):
+def test_directory_that_cannot_be_opened_raises_the_reason(tmp_path):
     file = tmp_path / "file"
     file.write_bytes(b"")
     with pytest.raises(NotADirectoryError):
@@ -431,7 +431,7 @@ def test_a_directory_that_cannot_be_opened_says_why(tmp_path):
         log.LogDir(tmp_path / "a" / "b")
 
 
-def test_deleting_keeps_the_name_within_the_limits_of_a_directory(directory, tmp_path):
+def test_name_of_a_deleted_log_respects_the_length_limit(directory, tmp_path):
     one = opened(directory, "x" * 249)
     one.append(make(), NOW)
     one.delete(NOW)
@@ -441,7 +441,7 @@ def test_deleting_keeps_the_name_within_the_limits_of_a_directory(directory, tmp
 
 
 @pytest.mark.parametrize("count", [3, 20])
-def test_a_directory_settles_all_of_its_logs_at_once(directory, tmp_path, count):
+def test_directory_flushes_all_of_its_logs_at_once(directory, tmp_path, count):
     logs = [opened(directory, partition=p) for p in range(count)]
     for one in logs:
         one.append(make(2), NOW)
@@ -467,7 +467,7 @@ def evict(path):
         os.close(descriptor)
 
 
-def test_a_read_that_may_not_wait_says_when_pages_must_come_from_the_disk(directory, tmp_path):
+def test_nonblocking_read_reports_pages_that_need_the_disk(directory, tmp_path):
     config = {"internal.segment.bytes": 4 << 20}
     one = opened(directory, config=config)
     for _ in range(100):
@@ -509,7 +509,7 @@ def test_open_transactions_hold_back_the_last_stable_offset(directory):
     assert (again.high_watermark, again.last_stable_offset) == (10, 5)
 
 
-def test_upkeep_rolls_by_the_clock_and_asks_for_flushes_by_age(directory):
+def test_upkeep_rolls_by_time_and_requests_flushes_by_age(directory):
     one = opened(directory, config={"segment.ms": 10_000, "flush.ms": 1000, "retention.ms": -1})
     one.append(make(1), NOW)
     one.upkeep(NOW + 9_000)
@@ -525,7 +525,7 @@ def test_upkeep_rolls_by_the_clock_and_asks_for_flushes_by_age(directory):
     assert len(one.segments()) // 24 == 2
 
 
-def test_a_clock_that_was_set_back_puts_neither_flushes_nor_rolls_off(directory):
+def test_clock_set_back_delays_neither_flushes_nor_rolls(directory):
     one = opened(directory, config={"segment.ms": 10_000, "flush.ms": 1000, "retention.ms": -1})
     one.append(make(1), NOW)
     past = NOW - 10**9
@@ -541,7 +541,7 @@ def test_a_clock_that_was_set_back_puts_neither_flushes_nor_rolls_off(directory)
     assert len(one.segments()) // 24 == 2
 
 
-def test_a_segment_rolls_before_an_offset_that_its_index_cannot_hold(directory):
+def test_segment_rolls_before_an_offset_beyond_its_index_range(directory):
     one = opened(directory, leader=False)
     one.become_follower(0)
     for base in (0, 2**31 - 1, 2**31, 5 * 10**12):
@@ -556,7 +556,7 @@ def test_a_segment_rolls_before_an_offset_that_its_index_cannot_hold(directory):
     assert offsets(again.read(2**31 + 7)) == [5 * 10**12]
 
 
-def test_a_log_in_a_garbage_cycle_goes_before_its_directory(tmp_path):
+def test_log_in_a_garbage_cycle_is_freed_before_its_directory(tmp_path):
     class Cycle:
         pass
 
@@ -586,7 +586,7 @@ def test_records_without_a_timestamp_from_1970_on_expire_by_the_time_of_their_fi
 
 
 @pytest.mark.parametrize("reopens", ["clean", "crashed", "truncated"])
-def test_new_records_without_a_timestamp_outlive_the_old_time_of_their_segments_file(
+def test_new_records_without_a_timestamp_survive_an_old_file_time(
         directory, reopens):
     config = {"internal.segment.bytes": 1_000, "retention.ms": 5_000, "file.delete.delay.ms": 0}
     one = opened(directory, config=config)
@@ -615,7 +615,7 @@ def test_new_records_without_a_timestamp_outlive_the_old_time_of_their_segments_
     assert (one.start_offset, one.end_offset) == (0, 3)
 
 
-def test_a_clock_that_jumps_deletes_by_the_records_times_and_nothing_early(directory):
+def test_clock_jump_expires_records_by_their_timestamps_only(directory):
     config = {"internal.segment.bytes": 300, "retention.ms": 1_000, "file.delete.delay.ms": 0}
     one = opened(directory, config=config)
     for at in range(6):

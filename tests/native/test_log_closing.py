@@ -32,7 +32,7 @@ def opened(directory, name="t"):
 
 @pytest.mark.parametrize("end", ["close", "release"])
 @pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
-def test_calls_in_other_threads_end_when_a_log_is_closed(tmp_path, use, end):
+def test_closing_a_log_ends_calls_in_other_threads(tmp_path, use, end):
     directory = log.LogDir(tmp_path, 2)
     failures = []
 

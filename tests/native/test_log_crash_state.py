@@ -22,7 +22,7 @@ def path(tmp_path, memory):
 
 
 @pytest.mark.parametrize("more", [0, 50])
-def test_a_file_that_is_shorter_than_was_told_is_checked_and_ends_where_it_does(path, memory, more):
+def test_file_shorter_than_its_crash_state_is_checked(path, memory, more):
     """The disk lost data that it had reported as written, and no file time reveals it."""
     killed(path, memory, "one = filled(directory, 20); one.flush()")
     file, = (path / "t-0").glob("*.log")
@@ -48,7 +48,7 @@ def test_a_file_that_is_shorter_than_was_told_is_checked_and_ends_where_it_does(
 
 @pytest.mark.parametrize("known", [
     {"recovery_point": -5}, {"recovery_point": (1 << 63) - 1}, {"log_start_offset": (1 << 63) - 1}])
-def test_offsets_that_no_log_has_in_a_checkpoint_are_as_good_as_none(path, memory, known):
+def test_impossible_offsets_in_a_checkpoint_are_ignored(path, memory, known):
     directory = started(path, memory)
     one = recovered(directory)
     one.become_leader(0)

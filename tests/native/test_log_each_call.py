@@ -170,7 +170,7 @@ def may_be_silent(name, path):
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_whatever_fails_once_is_told_and_nothing_acknowledged_is_lost(tmp_path, calls, part):
+def test_every_failed_call_is_reported_and_no_acknowledged_record_is_lost(tmp_path, calls, part):
     silent = []
     for at in range(part, len(calls), 8):  # Half of the calls: most are in pairs.
         path = tmp_path / str(at)

@@ -112,7 +112,7 @@ def one(request, tmp_path, random_source):
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["segments", "dense", "sparse"])
-def test_a_read_is_as_many_whole_batches_as_have_room(one, config):
+def test_read_returns_as_many_whole_batches_as_fit(one, config):
     found = one(config)
     end = found.log.end_offset
     for watermark in (found.rows[len(found.rows) // 3][0], found.rows[-1][0], end):
@@ -174,7 +174,7 @@ def test_every_epoch_ends_where_the_next_one_begins(one, start):
 
 
 @pytest.mark.parametrize("config", CONFIGS[:2], ids=["segments", "dense"])
-def test_the_size_is_that_of_its_segments_and_a_cut_leaves_what_is_below(one, config):
+def test_size_is_the_sum_of_segments_and_truncation_keeps_lower_offsets(one, config):
     found = one(config)
     stored = [sum(len(row[4]) for row in found.rows if found.segment_of(row[0]) == base)
               for base in found.bases]

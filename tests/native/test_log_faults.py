@@ -105,7 +105,7 @@ def ran(tmp_path, script, *arguments, **environment):
 
 
 @pytest.mark.parametrize("logs", [1, 40])
-def test_a_failed_flush_takes_the_directory_offline_for_good(tmp_path, logs):
+def test_failed_flush_takes_the_directory_offline_permanently(tmp_path, logs):
     assert ran(tmp_path, FAILING, logs) == ("ok\n", "")
 
 
@@ -136,14 +136,14 @@ MANY = """
     ("5.7.19", EXT4, False), ("4.18.0-553.el8", XFS, False), ("5.15.0-91-generic", EXT4, False),
     ("5.17.0", EXT4, True), ("6.1.0-13-amd64", XFS, True), ("10.2", BTRFS, True),
     ("6.1.0", OVERLAY, False), ("6.1.0", FUSE, False), ("6.1.0", NFS, False), ("odd", EXT4, False)])
-def test_one_sync_for_many_logs_is_trusted_only_where_it_tells_of_errors(tmp_path, release, magic,
+def test_group_sync_is_used_only_where_it_reports_errors(tmp_path, release, magic,
                                                                          trusts):
     # syncfs returns no error here, as untrusted kernels and file systems may do; fdatasync does.
     told = ran(tmp_path, MANY, RELEASE=release, MAGIC=magic, SPARED="syncfs")
     assert told == (("done False {1}\n" if trusts else "fdatasync True {0}\n"), "")
 
 
-def test_one_sync_for_many_logs_that_fails_alone_takes_the_directory_offline(tmp_path):
+def test_failed_group_sync_takes_the_directory_offline(tmp_path):
     told = ran(tmp_path, MANY, RELEASE="6.1.0", MAGIC=EXT4, SPARED="fdatasync")
     assert told == ("syncfs False {0}\n", "")
 
@@ -202,7 +202,7 @@ def test_a_full_disk_appends_nothing_and_leaves_the_rest_readable(small_disk):
     assert again.end_offset == end + 1
 
 
-def test_a_read_only_directory_is_refused(tmp_path):
+def test_read_only_directory_is_rejected(tmp_path):
     if os.geteuid() == 0:
         pytest.skip("root may write everywhere")
     tmp_path.chmod(0o500)
@@ -211,7 +211,7 @@ def test_a_read_only_directory_is_refused(tmp_path):
     tmp_path.chmod(0o700)
 
 
-def test_a_full_disk_that_was_put_in_its_place_refuses_appends_until_it_is_taken_away(tmp_path):
+def test_simulated_full_disk_rejects_appends_until_it_is_removed(tmp_path):
     directory = log.LogDir(tmp_path, 2)
     one = opened(directory)
     one.append(make(3), NOW)
@@ -223,7 +223,7 @@ def test_a_full_disk_that_was_put_in_its_place_refuses_appends_until_it_is_taken
     assert one.append(make(2), NOW) == (3, 4)
 
 
-def test_a_disk_that_does_not_sync_takes_its_directory_offline_and_no_other(tmp_path):
+def test_disk_that_fails_to_sync_takes_only_its_directory_offline(tmp_path):
     failing, sound = log.LogDir(tmp_path / "a", 2), log.LogDir(tmp_path / "b", 2)
     failing.set_disk(log.DISK_NO_SYNC)
     for directory in (failing, sound):
@@ -247,7 +247,7 @@ BY_TABLE = ("open|openat|read|pread|write|pwrite|writev|pwritev|ftruncate|trunca
             "linkat|copy_file_range")
 
 
-def test_logs_reach_the_disk_by_its_table_only():
+def test_logs_call_the_disk_only_through_its_table():
     folder = Path(__file__).resolve().parents[2] / "csrc"
     call = re.compile(rf"(?<![\w>.])({BY_TABLE})\(")
     files = [*folder.glob("log/log_*.c"), *folder.glob("log/segment*.c"),
@@ -260,7 +260,7 @@ def test_logs_reach_the_disk_by_its_table_only():
 
 
 @pytest.mark.parametrize("what", ["append", "flush", "read", "roll", "open", "delete", "truncate"])
-def test_whatever_meets_a_broken_disk_takes_its_directory_offline(tmp_path, what):
+def test_any_operation_on_a_failed_disk_takes_its_directory_offline(tmp_path, what):
     directory = log.LogDir(tmp_path, 2)
     one = opened(directory, config={"internal.segment.bytes": 2_000})
     one.append(make(1, size=1_500), NOW)
@@ -283,7 +283,7 @@ def test_whatever_meets_a_broken_disk_takes_its_directory_offline(tmp_path, what
         opened(directory, "v")
 
 
-def test_a_cut_that_finds_no_room_ends_the_log_where_its_data_ends(tmp_path):
+def test_truncation_without_space_ends_the_log_at_its_data(tmp_path):
     directory = log.LogDir(tmp_path, 2)
     one = opened(directory, config={"internal.segment.bytes": 2_000})
     for _ in range(4):
@@ -305,7 +305,7 @@ def test_a_cut_that_finds_no_room_ends_the_log_where_its_data_ends(tmp_path):
     assert one.read(1)
 
 
-def test_a_follower_takes_no_offsets_that_a_log_cannot_go_on_from(tmp_path):
+def test_follower_rejects_offsets_that_no_log_can_follow(tmp_path):
     one = opened(log.LogDir(tmp_path, 2), leader=False)
     one.become_follower(0)
     one.append_as_follower(bytearray(make(1)), NOW)

@@ -11,7 +11,7 @@ def directory(tmp_path):
     return log.LogDir(tmp_path, 2)
 
 
-def test_a_follower_appends_batches_as_they_are(directory, tmp_path):
+def test_follower_appends_batches_unchanged(directory, tmp_path):
     leader = opened(directory)
     for i in range(20):
         leader.append(make(1 + i % 3), NOW)
@@ -32,7 +32,7 @@ def test_a_follower_appends_batches_as_they_are(directory, tmp_path):
         follower.append_as_follower(damaged, NOW)
 
 
-def test_a_follower_leaves_a_batch_that_is_cut_short_for_the_next_fetch(directory):
+def test_follower_ignores_an_incomplete_batch_until_the_next_fetch(directory):
     leader, follower = opened(directory), opened(directory, "f", leader=False)
     for _ in range(3):
         leader.append(make(2), NOW)
@@ -48,7 +48,7 @@ def test_a_follower_leaves_a_batch_that_is_cut_short_for_the_next_fetch(director
     assert follower.read(0) == data
 
 
-def test_a_cut_batch_leaves_a_copy_that_begins_later_as_it_was(directory):
+def test_incomplete_batch_does_not_change_a_copy_with_a_later_start(directory):
     leader = opened(directory)
     leader.append(make(4), NOW)
     data = leader.read(0)
@@ -61,7 +61,7 @@ def test_a_cut_batch_leaves_a_copy_that_begins_later_as_it_was(directory):
     assert (copy.start_offset, copy.end_offset) == (2, 4)
 
 
-def test_an_epoch_that_wrote_nothing_goes_where_the_log_is_truncated_to_its_end(directory):
+def test_truncation_to_the_end_removes_an_epoch_without_records(directory):
     one = opened(directory)
     one.append(make(5), NOW)
     one.become_leader(3)
@@ -76,7 +76,7 @@ def test_an_epoch_that_wrote_nothing_goes_where_the_log_is_truncated_to_its_end(
     assert again.last_epoch == 0
 
 
-def test_a_log_at_rest_loses_such_an_epoch_too(directory):
+def test_idle_log_removes_an_epoch_without_records(directory):
     one = opened(directory)
     one.append(make(5), NOW)
     one.become_leader(3)
@@ -90,7 +90,7 @@ def test_a_log_at_rest_loses_such_an_epoch_too(directory):
     assert again.last_epoch == 0
 
 
-def test_a_log_that_restarts_begins_with_nothing_where_its_leader_begins(directory, tmp_path):
+def test_restarted_log_is_empty_at_the_leaders_log_start(directory, tmp_path):
     config = {"internal.segment.bytes": 1_000}
     one = opened(directory, config=config)
     for i in range(30):
@@ -113,7 +113,7 @@ def test_a_log_that_restarts_begins_with_nothing_where_its_leader_begins(directo
     assert (again.start_offset, again.end_offset, again.last_epoch) == (100, 102, 3)
 
 
-def test_a_log_restarts_below_where_it_was_too(directory):
+def test_log_can_restart_below_its_start(directory):
     one = opened(directory)
     one.append(make(9), NOW)
     one.become_follower(1)
@@ -123,7 +123,7 @@ def test_a_log_restarts_below_where_it_was_too(directory):
         one.restart_at(2**63 - 1)
 
 
-def test_only_a_follower_of_the_named_epoch_is_cut(directory):
+def test_only_a_follower_of_the_given_epoch_is_truncated(directory):
     one = opened(directory)
     one.append(make(9), NOW)
     for late in (lambda: one.truncate(4, 0), lambda: one.restart_at(4, 0)):
@@ -139,7 +139,7 @@ def test_only_a_follower_of_the_named_epoch_is_cut(directory):
     assert one.end_offset == 50
 
 
-def test_a_log_that_restarts_amid_a_batch_takes_it_whole(directory):
+def test_log_restarted_inside_a_batch_stores_it_completely(directory):
     one = opened(directory)
     one.append(make(2), NOW)
     one.become_follower(1)
@@ -151,7 +151,7 @@ def test_a_log_that_restarts_amid_a_batch_takes_it_whole(directory):
     assert one.read(23) == made
 
 
-def test_an_epoch_that_wrote_nothing_gives_way_to_a_record_of_an_older_one(directory):
+def test_epoch_without_records_is_replaced_by_a_record_of_an_older_one(directory):
     # It led for a moment; the next leader has a record of the previous epoch that it lacks.
     one = opened(directory, leader=False)
     one.become_follower(1)

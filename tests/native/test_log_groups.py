@@ -20,7 +20,7 @@ def play(folder, sanitizer, scene, seed):
 
 
 @pytest.mark.timeout(300)
-def test_batches_appended_together_leave_the_files_that_one_by_one_leave(tmp_path):
+def test_group_append_and_single_appends_write_the_same_files(tmp_path):
     for seed in SEEDS:
         folder = tmp_path / str(seed)
         play(folder, "address,undefined", "alike", seed)
@@ -32,11 +32,11 @@ def test_batches_appended_together_leave_the_files_that_one_by_one_leave(tmp_pat
 
 
 @pytest.mark.timeout(300)
-def test_batches_of_one_producer_that_go_on_from_each_other_are_one_write(tmp_path):
+def test_consecutive_batches_of_one_producer_are_one_write(tmp_path):
     play(tmp_path / "data", "address,undefined", "writes", 1)
 
 
 @BOTH
 @pytest.mark.timeout(300)
-def test_groups_of_several_threads_are_whole_and_in_order_for_a_reader(tmp_path, sanitizer):
+def test_readers_see_group_appends_of_several_threads_in_order(tmp_path, sanitizer):
     play(tmp_path / "data", sanitizer, "threads", 1)

@@ -144,7 +144,7 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_any_history_reads_back_as_the_model_says(tmp_path, seed):
+def test_random_history_matches_the_model(tmp_path, seed):
     model = Model(random.Random(seed), tmp_path)
     for turn in range(120):
         model.step()

@@ -27,7 +27,7 @@ def refused(one, *args, **kwargs):
     return caught.value.code
 
 
-def test_the_last_five_batches_are_answered_with_their_first_offset(one):
+def test_duplicates_of_the_last_five_batches_return_their_first_offset(one):
     for sequence in range(0, 14, 2):
         assert send(one, sequence, 2) == (sequence, sequence + 1)
     for sequence in range(4, 14, 2):
@@ -43,7 +43,7 @@ def test_the_same_sequence_with_another_payload_is_not_stored(one):
     assert one.size_bytes == size
 
 
-def test_a_gap_and_a_part_of_a_known_batch_are_out_of_order(one):
+def test_gap_and_part_of_a_known_batch_are_out_of_order(one):
     send(one, 0, 3)
     assert refused(one, 4) == 45
     assert refused(one, 0, 2) == 45
@@ -59,7 +59,7 @@ def test_a_new_epoch_begins_at_zero_and_fences_the_old_one(one):
     assert send(one, 1, epoch=4) == (4, 4)
 
 
-def test_an_unknown_producer_may_begin_anywhere(one):
+def test_unknown_producer_can_start_at_any_sequence(one):
     assert send(one, 4711) == (0, 0)
     assert send(one, 4712) == (1, 1)
     assert refused(one, 4714) == 45
@@ -81,7 +81,7 @@ def test_producers_do_not_disturb_each_other(one):
     assert one.end_offset == 6000
 
 
-def test_idle_producers_are_forgotten_after_their_time(tmp_path):
+def test_idle_producers_expire(tmp_path):
     one = opened(log.LogDir(tmp_path, 1), config={"producer.id.expiration.ms": 1000})
     send(one, 0)
     one.expire_producers(NOW + 500)
@@ -90,7 +90,7 @@ def test_idle_producers_are_forgotten_after_their_time(tmp_path):
     assert send(one, 5) == (1, 1)
 
 
-def test_a_producer_without_an_epoch_goes_on_with_any_sequence(one):
+def test_producer_without_an_epoch_can_continue_with_any_sequence(one):
     send(one, 0, epoch=-1)
     assert send(one, 5, epoch=-1) == (1, 1)
     assert send(one, 5, epoch=-1) == (1, 1)
@@ -98,7 +98,7 @@ def test_a_producer_without_an_epoch_goes_on_with_any_sequence(one):
     assert refused(one, 9, epoch=0) == 45
 
 
-def test_state_is_there_after_a_clean_stop_and_an_epoch_stays_fenced(tmp_path):
+def test_producer_state_survives_a_clean_stop_and_epochs_stay_fenced(tmp_path):
     directory = log.LogDir(tmp_path, 1)
     one = opened(directory)
     send(one, INT_MAX, 2, epoch=3)
@@ -111,7 +111,7 @@ def test_state_is_there_after_a_clean_stop_and_an_epoch_stays_fenced(tmp_path):
 
 @pytest.mark.parametrize("count", range(1, 9))
 @pytest.mark.parametrize("recovered", [False, True])
-def test_every_batch_that_may_be_sent_again_is_found_after_a_restart(tmp_path, count, recovered):
+def test_every_possible_duplicate_is_recognised_after_a_restart(tmp_path, count, recovered):
     directory = log.LogDir(tmp_path, 1)
     one = opened(directory)
     for sequence in range(0, 10, 2):
@@ -133,7 +133,7 @@ def test_every_batch_that_may_be_sent_again_is_found_after_a_restart(tmp_path, c
     assert [send(again, sequence) for sequence in kept] == [(10 + at, 10 + at) for at in kept]
 
 
-def test_aborted_transactions_are_told_however_many_there_are(one, tmp_path):
+def test_any_number_of_aborted_transactions_is_returned(one, tmp_path):
     send(one, 0, 3000)
     rows = [(7, at, at + 1, at + 2) for at in range(0, 3000, 2)]
     (tmp_path / "t-0" / f"{0:020}.txnindex").write_bytes(

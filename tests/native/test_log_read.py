@@ -47,7 +47,7 @@ def directory(tmp_path):
     made.set_disk(log.DISK_SYSTEM)
 
 
-def test_a_reader_goes_on_at_its_offset_after_a_truncation_during_its_last_read(directory):
+def test_reader_continues_at_its_offset_after_a_truncation_during_a_read(directory):
     one, disk = opened(directory), PausedDisk(directory)
     for _ in range(10):
         one.append(make(1, size=100), NOW)
@@ -66,7 +66,7 @@ def test_a_reader_goes_on_at_its_offset_after_a_truncation_during_its_last_read(
     assert all(batch.crc_ok(data[position:]) for position, _ in batch.walk(data))
 
 
-def test_a_reader_misses_nothing_after_a_compaction_during_its_last_read(directory):
+def test_reader_misses_nothing_after_a_compaction_during_a_read(directory):
     one, disk = compacted(directory, {**CONFIG, "segment.bytes": 20_000}), PausedDisk(directory)
     for number in range(100):
         append(one, [(b"k%d" % (number if number > 90 else number % 5), b"v" * 100)])
@@ -82,7 +82,7 @@ def test_a_reader_misses_nothing_after_a_compaction_during_its_last_read(directo
     assert again.base_offset <= wanted <= again.base_offset + again.last_offset_delta
 
 
-def test_a_header_that_is_damaged_between_two_looks_at_it_says_no_time(directory, tmp_path):
+def test_header_damaged_between_two_reads_gives_no_time(directory, tmp_path):
     one, disk = opened(directory), PausedDisk(directory)
     for _ in range(3):
         one.append(make(1, size=100), NOW)

@@ -53,7 +53,7 @@ def test_the_high_watermark_is_the_smallest_end_of_the_isr(directory):
     assert one.high_watermark == 10
 
 
-def test_it_waits_for_who_is_on_the_way_into_the_isr(directory):
+def test_high_watermark_waits_for_a_replica_joining_the_isr(directory):
     one = led(directory, in_sync_count=2)
     one.set_replicas(0, SELF, [replica(2), replica(3, False, True)], 2)
     one.append(make(10), NOW)
@@ -63,7 +63,7 @@ def test_it_waits_for_who_is_on_the_way_into_the_isr(directory):
     assert one.high_watermark == 6
 
 
-def test_it_never_goes_back(directory):
+def test_high_watermark_never_decreases(directory):
     one = led(directory, in_sync_count=2)
     one.set_replicas(0, SELF, [replica(2)], 2)
     one.append(make(10), NOW)
@@ -74,7 +74,7 @@ def test_it_never_goes_back(directory):
     assert one.high_watermark == 10
 
 
-def test_it_stays_while_fewer_are_in_sync_than_the_topic_asks_for(directory):
+def test_high_watermark_stays_below_min_insync_replicas(directory):
     one = led(directory, {"min.insync.replicas": 2}, in_sync_count=2)
     one.set_replicas(0, SELF, [replica(2)], 2)
     one.append(make(10), NOW)
@@ -86,7 +86,7 @@ def test_it_stays_while_fewer_are_in_sync_than_the_topic_asks_for(directory):
     assert one.high_watermark == 20
 
 
-def test_a_topic_asks_for_no_more_than_it_has(directory):
+def test_min_insync_replicas_is_limited_to_the_replica_count(directory):
     one = led(directory, {"min.insync.replicas": 3}, in_sync_count=2)
     one.set_replicas(0, SELF, [replica(2)], 2)
     one.append(make(10), NOW)
@@ -94,7 +94,7 @@ def test_a_topic_asks_for_no_more_than_it_has(directory):
     assert one.high_watermark == 10
 
 
-def test_alone_in_the_isr_appends_move_it(directory):
+def test_single_in_sync_replica_advances_the_high_watermark_by_appends(directory):
     one = led(directory, in_sync_count=2)
     one.append(make(5), NOW)
     one.set_replicas(0, SELF, [replica(2, False)], 1, ineligible={2})
@@ -103,7 +103,7 @@ def test_alone_in_the_isr_appends_move_it(directory):
     assert one.high_watermark == 10
 
 
-def test_before_the_replicas_are_named_it_stays(directory):
+def test_high_watermark_stays_until_the_replicas_are_known(directory):
     one = led(directory, in_sync_count=1)
     one.append(make(5), NOW)
     assert one.high_watermark == 0
@@ -111,7 +111,7 @@ def test_before_the_replicas_are_named_it_stays(directory):
     assert one.high_watermark == 5
 
 
-def test_a_busy_leader_waits_for_a_follower_that_is_about_to_join(directory):
+def test_busy_leader_waits_for_a_follower_about_to_join(directory):
     one = led(directory, in_sync_count=1)
     one.set_replicas(0, SELF, [replica(2, False)], 1)
     one.append(make(10), NOW)
@@ -131,7 +131,7 @@ def test_a_busy_leader_waits_for_a_follower_that_is_about_to_join(directory):
     assert one.high_watermark == 30
 
 
-def test_nobody_waits_for_a_follower_that_was_silent_for_longer_than_the_lag(directory):
+def test_high_watermark_does_not_wait_for_a_silent_follower(directory):
     one = led(directory, {"replica.lag.time.max.ms": 10000}, in_sync_count=1)
     one.set_replicas(0, SELF, [replica(2, False)], 1)
     fetch(one, 2, 0, now_ns() - 11 * SECOND)
@@ -142,7 +142,7 @@ def test_nobody_waits_for_a_follower_that_was_silent_for_longer_than_the_lag(dir
     assert one.high_watermark == 10
 
 
-def test_nobody_waits_for_a_follower_that_may_not_join(directory):
+def test_high_watermark_does_not_wait_for_a_follower_that_cannot_join(directory):
     one = led(directory, in_sync_count=1)
     one.set_replicas(0, SELF, [replica(2, False)], 1, ineligible={2})
     assert not fetch(one, 2, 0)
@@ -152,7 +152,7 @@ def test_nobody_waits_for_a_follower_that_may_not_join(directory):
     assert fetch(one, 2, 10)
 
 
-def test_a_follower_may_join_once_for_each_naming(directory):
+def test_follower_joins_once_per_metadata_update(directory):
     one = led(directory, in_sync_count=1)
     one.set_replicas(0, SELF, [replica(2, False)], 1)
     one.append(make(10), NOW)
@@ -165,7 +165,7 @@ def test_a_follower_may_join_once_for_each_naming(directory):
     assert fetch(one, 2, 10)
 
 
-def test_nobody_joins_below_what_the_leader_began_with(directory):
+def test_follower_below_the_leaders_first_high_watermark_cannot_join(directory):
     one = led(directory, in_sync_count=2)
     one.set_replicas(0, SELF, [replica(2)], 2)
     one.append(make(10), NOW)
@@ -180,7 +180,7 @@ def test_nobody_joins_below_what_the_leader_began_with(directory):
     assert fetch(one, 3, 10)
 
 
-def test_a_broker_that_began_anew_is_not_taken_for_the_one_before(directory):
+def test_restarted_broker_is_not_confused_with_its_previous_run(directory):
     one = led(directory, in_sync_count=2)
     one.set_replicas(0, SELF, [replica(2, epoch=7)], 2)
     one.append(make(10), NOW)
@@ -195,7 +195,7 @@ def test_a_broker_that_began_anew_is_not_taken_for_the_one_before(directory):
     assert fetch(one, 2, 10, epoch=8)
 
 
-def test_what_a_broker_fetched_since_it_began_anew_outlives_the_news_of_that(directory):
+def test_fetches_of_a_restarted_broker_survive_the_metadata_update(directory):
     one = led(directory, in_sync_count=1)
     one.set_replicas(0, SELF, [replica(2, False, epoch=7)], 1)
     one.append(make(10), NOW)
@@ -206,7 +206,7 @@ def test_what_a_broker_fetched_since_it_began_anew_outlives_the_news_of_that(dir
     assert one.followers()[0][:3] == (2, -1, -1)
 
 
-def test_positions_outlive_a_change_of_the_isr_and_end_with_the_epoch(directory):
+def test_positions_survive_an_isr_change_and_end_with_the_epoch(directory):
     one = led(directory, in_sync_count=2)
     one.set_replicas(0, SELF, [replica(2), replica(3, False)], 2)
     one.append(make(10), NOW)
@@ -230,7 +230,7 @@ def test_an_older_partition_epoch_changes_nothing(directory):
     assert one.set_replicas(5, SELF, [replica(2), replica(3)], 3)
 
 
-def test_who_is_no_replica_and_what_is_no_leader_are_refused(directory):
+def test_unknown_replicas_and_non_leaders_are_rejected(directory):
     one = led(directory, in_sync_count=2)
     one.set_replicas(0, SELF, [replica(2)], 2)
     with pytest.raises(log.LogError) as refused:
@@ -246,7 +246,7 @@ def test_who_is_no_replica_and_what_is_no_leader_are_refused(directory):
         one.set_replicas(1, SELF, [replica(2)], 2)
 
 
-def test_what_is_not_on_this_disk_does_not_count_where_replicas_flush(directory):
+def test_unflushed_records_do_not_count_with_flush_before_fetch(directory):
     one = led(directory, {"replica.flush.before.fetch.enable": True}, in_sync_count=2)
     one.set_replicas(0, SELF, [replica(2)], 2)
     directory.set_disk(log.DISK_SYSTEM)

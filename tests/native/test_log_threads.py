@@ -13,7 +13,7 @@ from tests.native.programs import LOG, SANITIZED, built
     [("thread", [(3, 300), (40, 60)]), ("address,undefined", [(3, 600), (40, 100)])],
 )
 @pytest.mark.timeout(300)
-def test_appends_reads_waits_and_flushes_at_once_are_clean(tmp_path, sanitizer, logs_and_batches):
+def test_concurrent_appends_reads_waits_and_flushes(tmp_path, sanitizer, logs_and_batches):
     program = built("log_threads", sanitizer, LOG)
     for logs, batches in logs_and_batches:
         data = tmp_path / f"data-{logs}"

@@ -53,7 +53,7 @@ def check(one):
 
 @pytest.mark.parametrize("seed", [1, 4711, 815, 77])
 @pytest.mark.parametrize("stamped", ["CreateTime", "LogAppendTime"])
-def test_a_time_gives_the_first_record_at_or_after_it(tmp_path, seed, stamped):
+def test_lookup_by_time_returns_the_first_record_at_or_after_it(tmp_path, seed, stamped):
     directory = log.LogDir(tmp_path, 2)
     config = {**SMALL, "message.timestamp.type": stamped}
     one = opened(directory, config=config)

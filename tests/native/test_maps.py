@@ -89,7 +89,7 @@ SIZES = ["0", "4096", "5000", "size // 2", "size - 1"]
 
 @pytest.mark.parametrize("extension", ["index", "timeindex"])
 @pytest.mark.parametrize("size", SIZES)
-def test_an_index_that_is_cut_under_its_readers_is_made_anew(tmp_path, extension, size):
+def test_index_truncated_under_its_readers_is_rebuilt(tmp_path, extension, size):
     survived("""
         one = dense(directory)
         one.flush()
@@ -111,7 +111,7 @@ def test_an_index_that_is_cut_under_its_readers_is_made_anew(tmp_path, extension
 
 @pytest.mark.parametrize("extension", ["index", "timeindex"])
 @pytest.mark.parametrize("end", ["moves.seal(one, NOW); one.flush()", "one.close(NOW)"])
-def test_an_index_that_is_cut_while_its_segment_is_written_is_whole_in_the_end(tmp_path, extension,
+def test_index_truncated_during_appends_is_completed(tmp_path, extension,
                                                                                end):
     survived("""
         config = dict(DENSE, **{"internal.segment.bytes": 1 << 30})
@@ -148,7 +148,7 @@ def unreadable(folder, monkeypatch, what):
 
 
 @pytest.mark.parametrize("extension", ["index", "timeindex"])
-def test_an_index_that_the_disk_cannot_read_takes_its_directory_offline(tmp_path, extension):
+def test_unreadable_index_takes_its_directory_offline(tmp_path, extension):
     survived("""
         from _pytest.monkeypatch import MonkeyPatch
         library, disk, fail = unreadable(folder, MonkeyPatch(), f"read .{sys.argv[2]}")
@@ -172,7 +172,7 @@ def test_an_index_that_the_disk_cannot_read_takes_its_directory_offline(tmp_path
     """, tmp_path, extension)
 
 
-def test_a_table_of_crash_states_that_is_cut_costs_a_check_and_nothing_else(path, memory):
+def test_truncated_crash_state_table_only_causes_a_check(path, memory):
     killed(path, memory, """
     one = filled(directory, 20)
     table, = [file for file in os.listdir(memory) if file.startswith("pylog-")]
@@ -189,14 +189,14 @@ def test_a_table_of_crash_states_that_is_cut_costs_a_check_and_nothing_else(path
     assert one.end_offset == 60 and walked(directory) == (one.size_bytes, 0)
 
 
-def test_tables_of_directories_that_were_let_go_take_no_room_from_others(path, memory):
+def test_tables_of_released_directories_use_no_space_of_others(path, memory):
     for _ in range(100):
         started(path, memory)
     directory = started(path, memory)
     assert list(memory.glob("pylog-*")), directory.failure
 
 
-def test_a_believed_log_that_the_disk_cannot_read_is_an_error_of_its_directory(
+def test_unreadable_trusted_log_is_an_error_of_its_directory(
         path, memory, tmp_path, monkeypatch):
     killed(path, memory, "one = filled(directory, 500)")
     _library, disk, fail = unreadable(tmp_path, monkeypatch, "read .log")
@@ -225,7 +225,7 @@ FOREIGN = """
 """
 
 
-def test_faults_of_maps_that_are_not_the_logs_go_where_they_went_before(tmp_path):
+def test_faults_in_foreign_maps_reach_the_previous_handler(tmp_path):
     # The sanitizers have their own handlers.
     plain = {"ASAN_OPTIONS": "detect_leaks=0:handle_sigbus=0", "TSAN_OPTIONS": "handle_sigbus=0"}
     done = ran(FOREIGN, tmp_path / "a", **plain)
@@ -258,7 +258,7 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("mapped", [True, False])
-def test_entries_that_somebody_damaged_hide_no_record_and_are_mended(tmp_path, wrong, mapped):
+def test_damaged_entries_hide_no_record_and_are_repaired(tmp_path, wrong, mapped):
     directory = log.LogDir(tmp_path, 2)
     one = dense(directory, 900)
     moves.seal(one, NOW)
@@ -279,7 +279,7 @@ def test_entries_that_somebody_damaged_hide_no_record_and_are_mended(tmp_path, w
     assert damages.figures(directory)["damages_kept"] == 0
 
 
-def test_a_reader_of_a_damaged_log_makes_no_index_anew_for_ever(tmp_path):
+def test_reader_of_a_damaged_log_does_not_rebuild_its_index_repeatedly(tmp_path):
     directory = log.LogDir(tmp_path, 2)
     one = dense(directory, 900)
     moves.seal(one, NOW)
@@ -320,7 +320,7 @@ def test_the_indexes_of_every_segment_are_on_disk_after_a_roll_and_after_a_clean
     assert struct.unpack(">qi", (tmp_path / f"e-0/{0:020}.timeindex").read_bytes()) == (NOW, 0)
 
 
-def test_a_log_that_is_opened_after_a_clean_stop_goes_on_with_those_indexes(tmp_path):
+def test_log_continues_with_its_indexes_after_a_clean_stop(tmp_path):
     directory = log.LogDir(tmp_path, 2)
     one = filled(directory, 3)
     one.settle(NOW)

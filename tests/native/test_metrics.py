@@ -14,7 +14,7 @@ def directory(tmp_path):
     return log.LogDir(tmp_path, 2)
 
 
-def test_a_log_tells_where_it_is_and_what_was_appended(directory):
+def test_log_metrics_report_offsets_and_appends(directory):
     one = opened(directory)
     first, second = make(3), make(2)
     one.append(first, NOW)
@@ -30,7 +30,7 @@ def test_a_log_tells_where_it_is_and_what_was_appended(directory):
         "offline": 0}
 
 
-def test_an_append_that_fails_counts_as_one_that_failed(directory):
+def test_failed_append_is_counted_as_failed(directory):
     one = opened(directory, leader=False)
     with pytest.raises(log.LogError):
         one.append(make(), NOW)
@@ -38,14 +38,14 @@ def test_an_append_that_fails_counts_as_one_that_failed(directory):
     assert (row["produce_requests"], row["produce_failures"], row["records_in"]) == (1, 1, 0)
 
 
-def test_a_closed_log_has_figures_of_nothing(directory):
+def test_closed_log_has_empty_metrics(directory):
     one = opened(directory)
     one.append(make(), NOW)
     one.close()
     assert set(Figures([one]).row(0).values()) == {0}
 
 
-def test_figures_add_up_over_stretches(directory):
+def test_metrics_are_summed_over_log_instances(directory):
     logs = [opened(directory, partition=index) for index in range(5)]
     for index, one in enumerate(logs):
         one.append(make(index + 1), NOW)
@@ -91,13 +91,13 @@ def test_the_time_of_a_record_of_another_segment_or_below_the_start_is_found(dir
     assert _times([one] * 3, [0, 3, 4])[1] == [NOW + 2, NOW + 3, NOW + 4]
 
 
-def test_times_stop_when_their_budget_is_spent(directory):
+def test_time_lookups_stop_at_their_budget(directory):
     one = opened(directory)
     one.append(make(), NOW)
     assert _times([one, one], [0, 0], budget_ns=0) == (0, [0, 0])
 
 
-def test_a_reader_is_still_hinted_after_a_time_was_looked_up(directory):
+def test_reader_keeps_its_hint_after_a_time_lookup(directory):
     one = opened(directory)
     for _ in range(20):
         one.append(make(), NOW)
@@ -123,7 +123,7 @@ def test_samples_are_written_with_the_labels_of_their_rows(directory):
         'age{topic="t",partition="0"} 1.005']
 
 
-def test_a_text_of_megabytes_is_whole():
+def test_text_of_megabytes_is_complete():
     text = Exposition()
     labels = [b'topic="%0200d"' % index for index in range(20_000)]
     text.integers(b"name", Rows(labels), array("q", range(20_000)))
@@ -132,7 +132,7 @@ def test_a_text_of_megabytes_is_whole():
     assert lines[12_345] == b'name{topic="%0200d"} 12345' % 12_345
 
 
-def test_rows_and_figures_of_other_lengths_are_a_bug(directory):
+def test_rows_and_values_of_different_lengths_are_a_bug(directory):
     with pytest.raises(AssertionError):
         Exposition().integers(b"name", Rows([b"a"]), array("q", []))
     assert len(FIGURES) == len(set(FIGURES))

@@ -51,7 +51,7 @@ def _expected(leaves, repeats):
 
 
 @pytest.mark.parametrize("repeats", [KEEP, ONCE, TWICE])
-def test_the_pieces_of_a_request_hold_each_element_of_it_once(repeats):
+def test_chunks_of_a_request_contain_each_element_once(repeats):
     for key, version in ASKED:
         if elements.of(key).repeats == KEEP != repeats:
             continue  # Elements without a key have no duplicates.
@@ -78,7 +78,7 @@ def test_the_pieces_of_a_request_hold_each_element_of_it_once(repeats):
                 assert found == whole, (key, version, size)
 
 
-def test_what_stands_around_the_elements_comes_with_each_piece():
+def test_enclosing_fields_are_part_of_each_chunk():
     request = messages.ListOffsetsRequest(replica_id=-1, isolation_level=1, timeout_ms=77, topics=[
         messages.ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=[
             messages.ListOffsetsRequest.ListOffsetsPartition(partition_index=i, timestamp=-1)
@@ -94,7 +94,7 @@ def test_what_stands_around_the_elements_comes_with_each_piece():
                     [("b", [4])]]
 
 
-def test_a_repeat_is_known_however_its_length_is_written():
+def test_duplicate_is_recognised_with_any_length_encoding():
     plain = codec.program("DescribeGroupsRequest", 5).encode(
         messages.DescribeGroupsRequest(groups=["x", "x"]))
     assert plain[:5] == b"\x03\x02x\x02x"
@@ -105,14 +105,14 @@ def test_a_repeat_is_known_however_its_length_is_written():
     assert pieces.next(10).groups == ["x"] and pieces.next(10) is None
 
 
-def test_more_elements_than_are_allowed_are_refused_before_one_is_made():
+def test_too_many_elements_are_rejected_before_decoding():
     request = messages.DescribeGroupsRequest(groups=["x"] * 11)
     _, pieces = _pieces(15, 5, request, ONCE, elements_max=10)
     with pytest.raises(ProtocolError, match="more elements than one request may have"):
         pieces.survey()
 
 
-def test_elements_that_are_long_themselves_are_refused():
+def test_oversized_elements_are_rejected():
     request = messages.DescribeConfigsRequest(resources=[
         messages.DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=2, resource_name="t", configuration_keys=["k"] * 11)])
@@ -122,7 +122,7 @@ def test_elements_that_are_long_themselves_are_refused():
         pieces.next(1)
 
 
-def test_a_request_cut_anywhere_is_refused_by_the_survey():
+def test_truncated_request_is_rejected_by_the_survey():
     for key, version in ASKED:
         rng = random.Random(f"cut {key} {version}")
         message = random_message(rng, tables.name_of("request", key), version)
@@ -135,7 +135,7 @@ def test_a_request_cut_anywhere_is_refused_by_the_survey():
                 pieces.survey()
 
 
-def test_repeats_are_found_among_many():
+def test_duplicates_are_found_among_many():
     names = [f"group-{number}" for number in range(20_000)]
     request = messages.DescribeGroupsRequest(groups=names + names[::-1])
     _, pieces = _pieces(15, 5, request, ONCE)
@@ -146,7 +146,7 @@ def test_repeats_are_found_among_many():
     assert found == names
 
 
-def test_a_key_that_is_too_long_is_refused_before_a_piece_is_made():
+def test_too_long_key_is_rejected_before_decoding():
     request = messages.DeleteTopicsRequest(timeout_ms=1, topics=[
         messages.DeleteTopicsRequest.DeleteTopicState(name=name)
         for name in ("first", "x" * 32_767)])
@@ -161,7 +161,7 @@ def test_a_key_that_is_too_long_is_refused_before_a_piece_is_made():
         Pieces(program, longer, path, ONCE, 10, PLENTY, PLENTY).survey()
 
 
-def test_repeats_alone_are_no_piece():
+def test_only_duplicates_are_no_chunk():
     request = messages.MetadataRequest(topics=[
         messages.MetadataRequest.MetadataRequestTopic(name=name) for name in ["a"] * 600 + ["b"]])
     _, pieces = _pieces(3, 0, request, ONCE)
@@ -172,7 +172,7 @@ def test_repeats_alone_are_no_piece():
     assert [name for names in told for name in names] == ["a", "b"] and all(told)
 
 
-def test_an_empty_array_is_one_piece():
+def test_empty_array_is_one_chunk():
     _, pieces = _pieces(3, 0, messages.MetadataRequest(topics=[]), ONCE)
     assert pieces.survey()
     assert pieces.next(100).topics == [] and pieces.next(100) is None

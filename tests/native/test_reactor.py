@@ -37,7 +37,7 @@ def eventually(holds, wait_s: float = 30.0) -> None:
         time.sleep(0.01)
 
 
-def test_each_outcome_of_serve_is_answered(server):
+def test_each_result_of_serve_gets_its_response(server):
     with server.connect() as c:
         assert c.ask(PRODUCE, "A", 7, b"body") == b"A\0\0\0\x07body"
         assert c.ask(PRODUCE, "W", 5) == b"woken"
@@ -47,7 +47,7 @@ def test_each_outcome_of_serve_is_answered(server):
         assert struct.unpack("<I", c.ask(PRODUCE, "J", 5, b"\1\2\3")) == (74 + 5 + 6,)
 
 
-def test_a_job_that_outlives_its_requests_deadline_is_waited_for(server):
+def test_reactor_waits_for_a_job_beyond_the_requests_deadline(server):
     with server.connect() as c:
         assert struct.unpack("<I", c.ask(FETCH, "K", 30, b"\1")) == (75 + 30 + 1,)
 
@@ -77,7 +77,7 @@ def test_control_requests_carry_addresses_and_the_principal(server):
         assert c.ask(METADATA, "l").decode() == f"{where} 42"
 
 
-def test_control_may_answer_nothing_and_may_hang_up_after_its_answer(server):
+def test_control_plane_can_skip_the_response_and_close_after_it(server):
     with server.connect() as c:
         c.post(METADATA, 1, "n")
         assert c.ask(METADATA, "e", 1) == b"e\0\0\0\1"
@@ -88,7 +88,7 @@ def test_control_may_answer_nothing_and_may_hang_up_after_its_answer(server):
         assert c.closed()
 
 
-def test_answers_come_in_the_order_of_their_requests(server):
+def test_responses_have_the_order_of_their_requests(server):
     with server.connect() as c:
         c.send(b"".join(request(PRODUCE, i, "W", 30 - i) for i in range(30)))
         assert [c.take(i) for i in range(30)] == [b"woken"] * 30
@@ -99,7 +99,7 @@ def test_answers_come_in_the_order_of_their_requests(server):
             c.take(i)
 
 
-def test_requests_that_are_queued_are_answered_in_the_order_of_all(server):
+def test_queued_requests_are_answered_in_order(server):
     with server.connect() as c, server.connect() as gone:
         gone.send(b"".join(request(PRODUCE, i, "QW"[i % 2], 50) for i in range(10)))
         gone.close()
@@ -108,14 +108,14 @@ def test_requests_that_are_queued_are_answered_in_the_order_of_all(server):
         assert [a for i, a in enumerate(answers) if i % 5 in (0, 1, 3)] == [b"appended"] * 120
 
 
-def test_200_pipelined_requests_get_200_answers_in_order(server):
+def test_200_pipelined_requests_get_200_responses_in_order(server):
     with server.connect() as c:
         c.send(b"".join(request(METADATA, i, "e", i) for i in range(200)))
         for i in range(200):
             assert c.take(i) == b"e" + struct.pack(">I", i)
 
 
-def test_produces_wait_side_by_side_and_others_one_by_one(server):
+def test_produces_wait_in_parallel_and_others_in_sequence(server):
     with server.connect() as c:
         begin_s = time.monotonic()
         c.send(b"".join(request(PRODUCE, i, "W", 1000) for i in range(10)))
@@ -129,7 +129,7 @@ def test_produces_wait_side_by_side_and_others_one_by_one(server):
         assert time.monotonic() - begin_s > 0.19
 
 
-def test_a_silent_request_makes_way_for_the_next(server):
+def test_request_without_a_response_does_not_block_the_next(server):
     with server.connect() as c:
         c.send(b"".join(request(PRODUCE, i, "S") for i in range(100)) + request(PRODUCE, 5, "A", 1))
         assert c.take(5) == b"A\0\0\0\1"
@@ -143,7 +143,7 @@ def test_a_request_that_arrives_byte_by_byte_is_served(server):
 
 
 @pytest.mark.parametrize("length", [1000, 65_000, 70_000, 300_000, 1 << 20, 9_000_000])
-def test_bodies_of_any_size_arrive_whole(server, length):
+def test_bodies_of_any_size_arrive_completely(server, length):
     body = FILE[:length] * (1 + length // len(FILE))
     with server.connect() as c:
         for _ in range(3):
@@ -153,7 +153,7 @@ def test_bodies_of_any_size_arrive_whole(server, length):
         assert len(sums) == 4
 
 
-def test_a_large_body_arrives_whole_in_small_pieces(server):
+def test_large_body_in_small_chunks_arrives_completely(server):
     body = FILE[:1000] * 400
     with server.connect() as c:
         for _ in range(3):
@@ -164,7 +164,7 @@ def test_a_large_body_arrives_whole_in_small_pieces(server):
             assert c.ask(PRODUCE, "A", 0, b"small") == b"A\0\0\0\0small"
 
 
-def test_a_client_that_leaves_amid_a_large_body_is_let_go(server):
+def test_client_that_disconnects_during_a_large_body_is_released(server):
     with server.connect() as c:
         c.send(request(PRODUCE, 1, "A", 0, FILE[:1000] * 400)[:300_000])
     eventually(lambda: server.stats()["connections"] == 1, 10)  # Before the frame times out.
@@ -190,7 +190,7 @@ def test_silent_requests_before_the_end_of_input_still_count(server):
 
 @pytest.mark.parametrize("letter", ["H", "J", "D", "W", "X", "M"])
 @pytest.mark.parametrize("reset", [False, True])
-def test_a_client_that_leaves_while_its_request_waits_is_let_go(server, letter, reset):
+def test_client_that_disconnects_while_its_request_waits_is_released(server, letter, reset):
     if letter == "H" and not reset:
         key = FETCH  # no client would wait for its response; a Produce ends by its own deadline
     else:
@@ -205,7 +205,7 @@ def test_a_client_that_leaves_while_its_request_waits_is_let_go(server, letter, 
     eventually(lambda: server.stats()["requests_in_flight"] == 1)
 
 
-def test_an_end_of_input_lets_a_produce_be_answered(server):
+def test_produce_is_answered_after_end_of_input(server):
     with server.connect() as c:
         c.post(PRODUCE, 1, "W", 50)
         c.socket.shutdown(socket.SHUT_WR)
@@ -221,7 +221,7 @@ def test_a_watched_connection_is_reported_when_it_ends(server):
         eventually(lambda: int(other.ask(METADATA, "c")) == before + 1)
 
 
-def test_an_illegal_request_ends_the_connection_after_the_answers_before_it(server):
+def test_invalid_request_closes_the_connection_after_earlier_responses(server):
     with server.connect() as c:
         c.send(request(PRODUCE, 1, "W", 50) + request(PRODUCE, 2, "C"))
         assert c.take(1) == b"woken"
@@ -238,7 +238,7 @@ def test_api_versions_of_an_unknown_version_is_passed_on(server):
         assert c.take(5) == b"ewhat"
 
 
-def test_declared_lengths_take_no_memory():
+def test_declared_lengths_allocate_no_memory():
     with ReactorServer("") as server:
         server.stats()
         before = server.resident_bytes()
@@ -253,7 +253,7 @@ def test_declared_lengths_take_no_memory():
             c.close()
 
 
-def test_input_buffers_stay_below_their_limit_and_everyone_gets_on():
+def test_input_buffers_stay_below_their_limit_and_all_clients_progress():
     body = FILE[:600_000]
 
     def send_and_take(server):
@@ -279,7 +279,7 @@ def test_input_buffers_stay_below_their_limit_and_everyone_gets_on():
         assert server.stats()["input_waits"] > 0
 
 
-def test_stalled_frames_make_room_when_others_need_it():
+def test_stalled_frames_are_closed_when_others_need_space():
     body = FILE[:2_000_000]
     with ReactorServer(input_bytes=8_000_000, threads=1) as server:
         stalled = [server.connect() for _ in range(8)]
@@ -296,7 +296,7 @@ def test_stalled_frames_make_room_when_others_need_it():
             c.close()
 
 
-def test_a_reader_that_takes_nothing_holds_one_answer_and_no_more():
+def test_client_that_never_reads_holds_one_response():
     with ReactorServer(send_buffer=100_000) as server:
         with server.connect() as c:
             c.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 20_000)
@@ -307,7 +307,7 @@ def test_a_reader_that_takes_nothing_holds_one_answer_and_no_more():
                 assert len(c.take(i)) == 100_005
 
 
-def test_one_client_with_large_answers_leaves_the_others_their_turn():
+def test_client_with_large_responses_does_not_starve_others():
     with ReactorServer(threads=1) as server:
         with server.connect() as big, server.connect() as small:
             big.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
@@ -336,7 +336,7 @@ def is_stopped(pid: int) -> bool:
     return set(states) == {"T"}
 
 
-def test_a_long_answer_goes_on_after_what_others_have_asked_meanwhile():
+def test_long_response_continues_after_requests_of_other_clients():
     with ReactorServer(threads=1) as server, server.connect() as big, server.connect() as small:
         for c in (big, small):
             c.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
@@ -372,7 +372,7 @@ def test_connections_beyond_the_limit_for_an_address_are_closed():
             c.close()
 
 
-def test_connections_beyond_the_limit_wait_for_one_to_end():
+def test_connections_beyond_the_limit_wait_until_another_closes():
     with ReactorServer(connections=3) as server:
         held = [server.connect() for _ in range(3)]
         for c in held:
@@ -400,7 +400,7 @@ def test_without_descriptors_new_connections_wait_and_old_ones_are_served():
 
 
 @pytest.mark.slow
-def test_a_frame_that_does_not_arrive_ends_its_connection_in_30_s():
+def test_incomplete_frame_closes_its_connection_after_30_s():
     with ReactorServer() as server, server.connect() as c, server.connect() as late:
         begin_s = time.monotonic()
         c.send(struct.pack(">i", 1000))
@@ -413,7 +413,7 @@ def test_a_frame_that_does_not_arrive_ends_its_connection_in_30_s():
         assert server.stats()["frames_late"] == 1
 
 
-def test_a_client_that_never_reads_is_one_request_at_a_time(server):
+def test_client_that_never_reads_has_one_request_in_progress(server):
     with server.connect() as c:
         c.socket.setblocking(False)
         with contextlib.suppress(BlockingIOError):
@@ -426,7 +426,7 @@ def test_a_client_that_never_reads_is_one_request_at_a_time(server):
     eventually(lambda: server.stats()["connections"] == 1)
 
 
-def test_an_idle_connection_is_closed_and_one_at_work_is_not():
+def test_idle_connection_is_closed_and_busy_one_is_not():
     with ReactorServer(idle_ms=1500) as server:
         with server.connect() as idle, server.connect() as waiting, server.connect() as busy:
             waiting.post(FETCH, 1, "D", 2500)
@@ -439,7 +439,7 @@ def test_an_idle_connection_is_closed_and_one_at_work_is_not():
         assert server.stats()["connections_idle"] == 1
 
 
-def test_requests_wait_while_the_control_plane_has_enough():
+def test_requests_wait_while_the_control_queue_is_full():
     with ReactorServer(queued=3, control_pause_ms=50) as server:
         clients = [server.connect() for _ in range(20)]
         for i, c in enumerate(clients):
@@ -450,20 +450,20 @@ def test_requests_wait_while_the_control_plane_has_enough():
         assert server.stats()["queue_waits"] > 0
 
 
-def test_a_second_listener_on_the_same_port_is_refused(server):
+def test_second_listener_on_the_same_port_is_rejected(server):
     taken = ReactorServer(port=str(server.port))
     assert taken.port < 0
     taken.process.communicate()
     assert taken.process.returncode == 1
 
 
-def test_ipv6_clients_are_served_and_named():
+def test_ipv6_clients_are_served_with_their_address():
     with ReactorServer(port=":0") as server, socket.create_connection(("::1", server.port)) as s:
         s.sendall(request(METADATA, 1, "l"))
         assert re.match(rb"::1 \d+ ::1 \d+ 7 0", s.recv(1000)[8:])
 
 
-def test_stop_answers_what_is_in_flight_and_closes():
+def test_stop_answers_requests_in_flight_and_closes():
     with ReactorServer(drain_ms=10_000) as server:
         with server.connect() as fetch, server.connect() as produce, server.connect() as idle:
             idle.ask(PRODUCE, "A")
@@ -481,7 +481,7 @@ def test_stop_answers_what_is_in_flight_and_closes():
             server.stop()
 
 
-def test_stop_leaves_what_is_not_answered_in_time():
+def test_stop_drops_requests_that_are_not_answered_in_time():
     with ReactorServer(drain_ms=100) as server:
         with server.connect() as hung, server.connect() as job, server.connect() as control:
             hung.post(PRODUCE, 1, "H")
@@ -495,7 +495,7 @@ def test_stop_leaves_what_is_not_answered_in_time():
                 hung.receive()
 
 
-def test_a_throttled_connection_is_answered_at_once_and_then_left_alone(server):
+def test_throttled_connection_is_answered_at_once_and_then_muted(server):
     for key, letter in ((PRODUCE, "T"), (FETCH, "T"), (METADATA, "t")):
         with server.connect() as c, server.connect() as other:
             start_s = time.monotonic()
@@ -509,7 +509,7 @@ def test_a_throttled_connection_is_answered_at_once_and_then_left_alone(server):
             assert time.monotonic() - start_s >= 1.49
 
 
-def test_a_silent_request_throttles_what_follows(server):
+def test_request_without_a_response_throttles_later_requests(server):
     with server.connect() as c:
         start_s = time.monotonic()
         c.send(request(PRODUCE, 1, "U", 300) + request(PRODUCE, 2, "A", 5))
@@ -530,7 +530,7 @@ def test_nothing_is_read_from_a_muted_connection(server):
         assert taken < 1 << 20, taken
 
 
-def test_answers_of_requests_in_flight_leave_while_the_connection_is_muted(server):
+def test_responses_in_flight_are_sent_on_a_muted_connection(server):
     with server.connect() as c:
         c.send(request(PRODUCE, 1, "W", 50) + request(PRODUCE, 2, "T", 10_000)
                + request(PRODUCE, 3, "A", 1))
@@ -541,7 +541,7 @@ def test_answers_of_requests_in_flight_leave_while_the_connection_is_muted(serve
         assert c.quiet(0.2)
 
 
-def test_a_muted_client_that_resets_is_let_go(server):
+def test_muted_client_that_resets_is_released(server):
     with server.connect() as c:
         c.send(request(PRODUCE, 1, "T", 60_000))
         c.take(1)
@@ -550,7 +550,7 @@ def test_a_muted_client_that_resets_is_let_go(server):
     eventually(lambda: server.stats()["connections"] < connections)
 
 
-def test_the_control_plane_is_asked_once_about_each_client():
+def test_control_plane_is_queried_once_per_client():
     with ReactorServer(quotas=1) as server:
         with server.connect() as c, server.connect() as other:
             for number in range(5):

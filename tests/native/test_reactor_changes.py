@@ -50,7 +50,7 @@ def test_added_threads_take_connections_of_the_same_port():
             c.close()
 
 
-def test_two_connections_that_come_one_after_the_other_go_to_different_threads():
+def test_consecutive_connections_go_to_different_threads():
     with ReactorServer(threads=2) as server:
         opened, served_by = [], []
         for _ in range(24):
@@ -62,7 +62,7 @@ def test_two_connections_that_come_one_after_the_other_go_to_different_threads()
             c.close()
 
 
-def test_connections_of_a_thread_too_many_end_after_their_answers():
+def test_connections_of_a_removed_thread_close_after_their_responses():
     with ReactorServer(threads=2) as server:
         opened = [server.connect() for _ in range(8)]
         for i, c in enumerate(opened):
@@ -83,7 +83,7 @@ def test_connections_of_a_thread_too_many_end_after_their_answers():
             assert c.ask(METADATA, "e", 3) == b"e\0\0\0\3"
 
 
-def test_threads_may_come_and_go_under_load():
+def test_threads_are_added_and_removed_under_load():
     with ReactorServer(threads=2) as server:
         stop = threading.Event()
 
@@ -109,7 +109,7 @@ def test_threads_may_come_and_go_under_load():
             assert c.ask(METADATA, "e", 3) == b"e\0\0\0\3"
 
 
-def test_a_listener_that_ends_takes_its_connections_with_it():
+def test_closed_listener_closes_its_connections():
     with ReactorServer() as server:
         with server.connect() as c:
             assert c.ask(METADATA, "e", 1) == b"e\0\0\0\1"
@@ -121,7 +121,7 @@ def test_a_listener_that_ends_takes_its_connections_with_it():
         assert refused(server)
 
 
-def test_limits_of_an_address_change_at_once():
+def test_limits_of_an_address_change_immediately():
     with ReactorServer() as server:
         with server.connect() as c, server.connect() as d:
             c.ask(METADATA, "e", 1)

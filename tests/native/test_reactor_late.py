@@ -12,7 +12,7 @@ FRAME_S = 30
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_a_frame_that_stops_amid_its_bytes_ends_its_connection_after_30_s():
+def test_frame_that_stops_inside_its_bytes_closes_its_connection_after_30_s():
     """The timeout does not depend on the received amount: a large buffer shrinks in between."""
     beginnings = [struct.pack(">i", 1000), struct.pack(">i", 1000) + b"x" * 900,
                   struct.pack(">i", 1 << 20) + b"x" * 10,

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(300)  # the first test builds
 
 
 @pytest.mark.parametrize("program, scene", SCENES, ids=[scene for _, scene in SCENES])
-def test_a_part_alone(program, scene):
+def test_single_part(program, scene):
     made = built(program, "address", tuple(f"*/{part}.c" for part in PARTS[program]),
                  *(f"-Wl,--wrap={name}" for name in PLAYED[program]))
     play(made, scene)

@@ -25,6 +25,6 @@ pytestmark = pytest.mark.timeout(600)  # the first test builds
 
 
 @pytest.mark.parametrize("program, scene", SCENES, ids=[scene for _, scene in SCENES])
-def test_a_reactor_that_is_played(program, scene):
+def test_simulated_reactor(program, scene):
     wrapped = (*PLAYED, *MORE.get(program, ()))
     play(built(program, "address", PARTS, *(f"-Wl,--wrap={name}" for name in wrapped)), scene)

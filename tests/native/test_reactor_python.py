@@ -53,7 +53,7 @@ def taken(reactors: Reactors, count: int = 1, wait_s: float = 5.0) -> list:
     return events
 
 
-def test_queued_answers_go_out_when_they_are_flushed(reactors, connection):
+def test_queued_responses_are_sent_by_flush(reactors, connection):
     for number in (5, 2**31 - 1):
         connection.send(raw.frame(raw.header(raw.METADATA, 9)))
         [event] = taken(reactors)
@@ -64,7 +64,7 @@ def test_queued_answers_go_out_when_they_are_flushed(reactors, connection):
     reactors.flush_replies()
 
 
-def test_a_request_comes_with_all_that_is_known_of_it(reactors, connection):
+def test_request_event_contains_all_its_fields(reactors, connection):
     connection.send(raw.frame(raw.header(raw.METADATA, 9, 77, client_id=b"me") + b"body"))
     [event] = taken(reactors)
     assert 0 <= reactors.now_ns() - event.began_ns < 60 * 10**9
@@ -89,7 +89,7 @@ def test_a_request_comes_with_all_that_is_known_of_it(reactors, connection):
     assert connection.receive() == b"bye" and connection.closed()
 
 
-def test_a_topic_without_grant_is_a_miss_that_python_decides(reactors, connection):
+def test_topic_without_a_grant_is_a_miss_decided_in_python(reactors, connection):
     connection.send(raw.frame(raw.header(raw.PRODUCE, 9, 4)
                               + raw.produce_body(9, "t", [(0, raw.batch())])))
     [miss] = taken(reactors)
@@ -106,7 +106,7 @@ def test_a_topic_without_grant_is_a_miss_that_python_decides(reactors, connectio
 
 
 @pytest.mark.parametrize("key, version", [(raw.PRODUCE, 9), (raw.FETCH, 12)])
-def test_a_grant_that_is_void_before_its_request_goes_on_is_asked_for_again(
+def test_grant_voided_before_its_request_continues_is_queried_again(
         reactors, connection, key, version):
     # A partition became available, or ACLs changed, between the verdict and the second check.
     body = (raw.produce_body(version, "t", [(0, raw.batch())]) if key == raw.PRODUCE
@@ -127,7 +127,7 @@ def test_a_grant_that_is_void_before_its_request_goes_on_is_asked_for_again(
     assert b"\x02t\x02\0\0\0\0\0\x06" in connection.receive()
 
 
-def test_answers_nobody_waits_for_are_ignored(reactors, connection):
+def test_responses_to_unknown_requests_are_ignored(reactors, connection):
     connection.send(raw.frame(raw.header(raw.METADATA, 0)))
     [event] = taken(reactors)
     token = event.token
@@ -143,7 +143,7 @@ def test_answers_nobody_waits_for_are_ignored(reactors, connection):
     assert connection.quiet(0.1)
 
 
-def test_a_connection_of_interest_is_reported_closed(reactors, connection):
+def test_watched_connection_is_reported_closed(reactors, connection):
     connection.send(raw.frame(raw.header(raw.METADATA, 0)))
     [event] = taken(reactors)
     reactors.set_interest(event.connection)
@@ -157,7 +157,7 @@ def test_a_connection_of_interest_is_reported_closed(reactors, connection):
     assert type(closed) is Closed and closed.connection == event.connection
 
 
-def test_python_may_close_a_connection(reactors, connection):
+def test_python_can_close_a_connection(reactors, connection):
     connection.send(raw.frame(raw.header(raw.METADATA, 0)))
     [event] = taken(reactors)
     reactors.close_connection(event.connection)
@@ -165,7 +165,7 @@ def test_python_may_close_a_connection(reactors, connection):
     reactors.reply(event.token, raw.frame(b"too late"))
 
 
-def test_poll_never_waits_and_gives_so_many_events_at_once(reactors):
+def test_poll_never_blocks_and_limits_the_number_of_events(reactors):
     assert reactors.poll() == []
     port = reactors.listen(0, "127.0.0.1", 0, 1500)
     wave = [socket.create_connection(("127.0.0.1", port)) for _ in range(400)]
@@ -231,7 +231,7 @@ def test_the_number_of_unfreed_bytes_returns_to_zero(key):
     reactors.stop(1000)
 
 
-def test_a_port_in_use_or_a_strange_host_is_an_os_error(reactors):
+def test_used_port_and_foreign_host_raise_os_error(reactors):
     port = reactors.listen(0, "127.0.0.1", 0, 10)
     for host, number in [("127.0.0.1", port), ("", port), ("no.such.host.invalid", 0),
                          ("192.0.2.1", 0)]:
@@ -272,7 +272,7 @@ def test_statistics_count_what_happened(reactors, connection):
     reactors.reply(event.token, None)
 
 
-def test_reactors_that_never_started_go_quietly():
+def test_reactors_that_never_started_are_freed():
     idle = made()
     port = idle.listen(0, "127.0.0.1", 0, 10)
     stream = socket.create_connection(("127.0.0.1", port))
@@ -285,11 +285,11 @@ def test_reactors_that_never_started_go_quietly():
 
 
 @pytest.mark.parametrize("threads", [0, -1, THREADS_MAX + 1])
-def test_a_number_of_threads_that_cannot_be_is_refused(threads):
+def test_invalid_number_of_threads_is_rejected(threads):
     with pytest.raises(ValueError, match="network_threads"):
         made(threads)
 
 
-def test_an_api_key_that_cannot_be_is_refused():
+def test_invalid_api_key_is_rejected():
     with pytest.raises(ValueError, match="api key 4711"):
         made(api_versions=[(4711, 0, 1, 0)])

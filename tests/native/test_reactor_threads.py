@@ -49,7 +49,7 @@ def client(server: ReactorServer, seed: int, end_s: float, failures: list) -> No
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 @pytest.mark.timeout(120)
-def test_many_clients_with_every_kind_of_request_leave_nothing_behind(sanitizer, random_source):
+def test_many_clients_with_every_kind_of_request_leak_nothing(sanitizer, random_source):
     failures = []
     seed = random_source.randrange(1 << 30)
     with ReactorServer(sanitizer, threads=3, queued=4, quotas=1) as server:
@@ -66,7 +66,7 @@ def test_many_clients_with_every_kind_of_request_leave_nothing_behind(sanitizer,
 
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
-def test_the_small_parts_agree_with_naive_models(sanitizer, random_source):
+def test_small_parts_match_simple_models(sanitizer, random_source):
     seed = str(random_source.randrange(1 << 30))
     ran = subprocess.run([str(built(sanitizer, "reactor_units")), seed], capture_output=True,
                          text=True, timeout=60, env=SANITIZED)

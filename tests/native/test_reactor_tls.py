@@ -11,5 +11,5 @@ pytestmark = pytest.mark.timeout(300)  # the first test builds
 
 
 @pytest.mark.parametrize("scene", names("reactor_tls"))
-def test_tls_alone(scene):
+def test_tls_without_a_reactor(scene):
     play(built("reactor_tls", "address", PARTS, LINKED), scene)

@@ -42,7 +42,7 @@ def whole(one):
     return out
 
 
-def test_everything_is_there_after_an_unclean_stop(directory):
+def test_all_records_survive_an_unclean_stop(directory):
     one = filled(directory, config=SMALL)
     before = whole(one)
     one.release()
@@ -54,7 +54,7 @@ def test_everything_is_there_after_an_unclean_stop(directory):
 
 
 @pytest.mark.parametrize("cut", [1, 30, 61, 100, 200, 233])
-def test_a_torn_tail_is_cut_after_the_last_good_batch(directory, tmp_path, cut):
+def test_torn_tail_is_truncated_after_the_last_good_batch(directory, tmp_path, cut):
     one = filled(directory, 10)
     length = one.size_bytes // 10
     one.release()
@@ -68,7 +68,7 @@ def test_a_torn_tail_is_cut_after_the_last_good_batch(directory, tmp_path, cut):
 
 
 @pytest.mark.parametrize("zeros", [1, 60, 61, 5000, 1 << 20])
-def test_zeros_behind_the_last_batch_are_not_records(directory, tmp_path, zeros):
+def test_zeros_after_the_last_batch_are_not_records(directory, tmp_path, zeros):
     filled(directory, 10).release()
     file = last_file(tmp_path)
     os.truncate(file, file.stat().st_size + zeros)
@@ -91,7 +91,7 @@ def test_damage_above_the_recovery_point_ends_the_log_there(directory, tmp_path)
     assert again.append(make(1), NOW)[0] == third[1].base_offset
 
 
-def test_damage_below_the_recovery_point_is_not_cut(directory, tmp_path):
+def test_damage_below_the_recovery_point_is_not_truncated(directory, tmp_path):
     one = filled(directory, 60, SMALL)
     one.flush()
     point = one.recovery_point
@@ -200,7 +200,7 @@ def go_back(file):
     file.write_bytes(b"".join(struct.pack(">qi", *entry) for entry in entries))
 
 
-def test_times_that_go_back_in_the_index_of_a_sealed_segment_are_found_by_a_recovery(
+def test_decreasing_times_in_a_sealed_index_are_found_by_recovery(
         directory, tmp_path):
     one = filled(directory, 40, SMALL)
     one.settle(NOW)
@@ -211,7 +211,7 @@ def test_times_that_go_back_in_the_index_of_a_sealed_segment_are_found_by_a_reco
     assert found == list(range(0, 80, 2))
 
 
-def test_times_that_go_back_in_the_index_of_the_last_segment_are_found_by_the_first_append(
+def test_decreasing_times_in_the_active_index_are_found_by_the_first_append(
         directory, tmp_path):
     config = {"index.interval.bytes": 300}
     one = filled(directory, 12, config)
@@ -239,7 +239,7 @@ def test_producer_state_survives_an_unclean_stop(directory):
 
 
 @pytest.mark.parametrize("start", ["clean", "unclean", "rolled"])
-def test_all_five_batches_in_flight_are_known_after_a_restart(directory, start):
+def test_all_five_batches_in_flight_are_recognised_after_a_restart(directory, start):
     one = filled(directory, 61 if start == "rolled" else 60, SMALL, producer_id=9, producer_epoch=1)
     end = one.end_offset
     saved = {"recovery_point": end}
@@ -262,7 +262,7 @@ def test_all_five_batches_in_flight_are_known_after_a_restart(directory, start):
 
 
 @pytest.mark.parametrize("text", ["", "version: 0\ntopic", "\0" * 43, "version: 0\ntopic_id: AAEC"])
-def test_a_torn_partition_metadata_is_written_anew(directory, tmp_path, text):
+def test_torn_partition_metadata_is_rewritten(directory, tmp_path, text):
     filled(directory, 1).release()
     file = tmp_path / "t-0" / "partition.metadata"
     before = file.read_text()
@@ -288,7 +288,7 @@ def test_producer_state_is_replayed_when_snapshots_are_damaged(directory, tmp_pa
     )
 
 
-def test_snapshots_have_kafkas_form(directory, tmp_path):
+def test_snapshots_have_kafkas_format(directory, tmp_path):
     one = opened(directory)
     one.append(make(3, producer_id=9, producer_epoch=2, base_sequence=0), NOW)
     one.close(NOW)
@@ -318,7 +318,7 @@ def test_the_epoch_file_is_rebuilt_from_the_batches(directory, tmp_path, text):
     assert again.end_for_epoch(3) == (2, 20)
 
 
-def test_a_recovery_that_is_killed_and_repeated_gives_the_same(directory, tmp_path):
+def test_killed_and_repeated_recovery_has_the_same_result(directory, tmp_path):
     one = filled(directory, 60, SMALL)
     one.release()
     file = last_file(tmp_path)
@@ -333,14 +333,14 @@ def test_a_recovery_that_is_killed_and_repeated_gives_the_same(directory, tmp_pa
     assert (second.end_offset, whole(second)) == (end, data)
 
 
-def test_a_checkpoint_above_what_is_left_does_not_hand_out_an_offset_twice(directory, tmp_path):
+def test_checkpoint_above_the_end_does_not_reuse_an_offset(directory, tmp_path):
     filled(directory, 10).release()
     again = opened(directory, log_start_offset=50, high_watermark=60, recovery_point=60)
     assert again.start_offset == again.end_offset == 50
     assert again.append(make(1), NOW) == (50, 50)
 
 
-def test_left_over_files_of_a_crash_are_cleared(directory, tmp_path):
+def test_leftover_files_of_a_crash_are_removed(directory, tmp_path):
     filled(directory, 10).release()
     left = [
         tmp_path / "t-0" / name
@@ -377,7 +377,7 @@ KILLED = """
 """
 
 
-def test_a_kill_in_a_loop_loses_no_answered_append(tmp_path):
+def test_repeated_kills_lose_no_acknowledged_append(tmp_path):
     answered = -1
     for turn in range(6):
         child = subprocess.Popen(
@@ -445,7 +445,7 @@ def judge(before, offset, data, log_is_whole):
         assert first.base_offset <= offset <= first.base_offset + first.last_offset_delta
 
 
-def test_the_judge_of_reads_sees_another_batch_and_another_place(directory):
+def test_read_checker_detects_a_wrong_batch_and_position(directory):
     one = filled(directory, 4)
     before, data = bodies(whole(one)), bytearray(one.read(2, 1))
     judge(before, 3, data, True)
@@ -485,7 +485,7 @@ def closed_with(directory, chance):
 
 @pytest.mark.parametrize("kinds", ["derived", "any"])
 @pytest.mark.parametrize("seed", range(15))
-def test_no_damage_of_any_file_brings_more_than_an_error(tmp_path, seed, kinds):
+def test_damage_of_any_file_causes_only_errors(tmp_path, seed, kinds):
     chance = random.Random(seed)
     directory = log.LogDir(tmp_path, 2)
     saved, before = closed_with(directory, chance)

@@ -12,7 +12,7 @@ FRAME = bytes(12)
 
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
-def test_many_answers_and_threads_that_end_them(sanitizer):
+def test_many_responses_and_threads_that_expire_them(sanitizer):
     program = built("repeats_units", sanitizer, ("serve/repeats.c",))
     ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=60, env=SANITIZED)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")
@@ -34,7 +34,7 @@ def table():
     return Repeats()
 
 
-def test_only_what_is_offered_is_in_the_table_and_until_it_ends(table):
+def test_table_contains_only_offered_responses_until_they_expire(table):
     one, other = Repeat(table), Repeat(table)
     assert not one.is_offered and one.end() == one.last_ms(0) == -1
     _answered(one)
@@ -49,7 +49,7 @@ def test_only_what_is_offered_is_in_the_table_and_until_it_ends(table):
     assert len(table) == 1, "an answer that comes after the end"
 
 
-def test_an_answer_that_was_on_its_way_when_rights_changed_is_not_given_again(table):
+def test_response_in_flight_during_an_acl_change_is_not_cached(table):
     before = Repeat(table)
     before.offer(1000)
     table.void()
@@ -61,7 +61,7 @@ def test_an_answer_that_was_on_its_way_when_rights_changed_is_not_given_again(ta
     assert len(table) == 1
 
 
-def test_what_nobody_holds_any_more_is_gone_from_the_table(table):
+def test_released_entries_disappear_from_the_table(table):
     one = Repeat(table)
     one.offer(1000)
     context = _answered(one)
@@ -70,7 +70,7 @@ def test_what_nobody_holds_any_more_is_gone_from_the_table(table):
     assert len(table) == 0
 
 
-def test_a_body_that_was_not_kept_or_is_too_long_is_not_in_the_table(table):
+def test_missing_or_too_long_body_is_not_cached(table):
     one = Repeat(table)
     one.offer(1000)
     context = _answered(one, None)
@@ -80,7 +80,7 @@ def test_a_body_that_was_not_kept_or_is_too_long_is_not_in_the_table(table):
     assert len(table) == 0
 
 
-def test_a_table_outlives_whoever_made_it(table):
+def test_table_survives_its_creator(table):
     one = Repeat(Repeats())
     one.offer(1000)
     _answered(one)

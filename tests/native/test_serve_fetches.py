@@ -30,5 +30,5 @@ def test_fetches(tmp_path, scene):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("scene", ["bytes", "waits", "moved_meanwhile", "waits_for_replicas",
                                    "rights", "voided", "many_aborted"])
-def test_workers_answer_wide_fetches_as_reactors_do(tmp_path, scene):
+def test_workers_answer_wide_fetches_like_reactors(tmp_path, scene):
     play_watched("serve_fetches", SERVE, tmp_path / "data", scene, "apart", played=PLAYED)

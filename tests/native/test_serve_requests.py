@@ -27,7 +27,7 @@ SCENES = {
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 @pytest.mark.timeout(300)
-def test_requests_that_wait(tmp_path, sanitizer, scene):
+def test_waiting_requests(tmp_path, sanitizer, scene):
     program = built("serve_requests", sanitizer, SERVE)
     ran = subprocess.run([str(program), str(tmp_path / "data"), scene],
                          capture_output=True, text=True, timeout=120, env=SANITIZED)

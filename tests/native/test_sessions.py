@@ -8,7 +8,7 @@ from tests.native.reactor_process import SANITIZED, built
 
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
-def test_sessions_end_by_age_and_stay_within_their_limits(sanitizer, random_source):
+def test_sessions_expire_and_respect_their_limits(sanitizer, random_source):
     seed = str(random_source.randrange(1 << 30))
     ran = subprocess.run([str(built(sanitizer, "sessions_units")), seed], capture_output=True,
                          text=True, timeout=60, env=SANITIZED)

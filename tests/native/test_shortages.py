@@ -78,7 +78,7 @@ def short(tmp_path):
 
 @pytest.mark.parametrize("code", SHORT, ids=lambda code: errno.errorcode[code])
 @pytest.mark.parametrize("what", ["append", "flush", "roll", "open", "truncate"])
-def test_a_shortage_is_refused_and_the_directory_goes_on(short, what, code):
+def test_shortage_is_rejected_and_the_directory_stays_online(short, what, code):
     directory, disk = short
     one = opened(directory, config={"internal.segment.bytes": 2_000})
     one.append(make(1, size=1_500), NOW)
@@ -102,7 +102,7 @@ def test_a_shortage_is_refused_and_the_directory_goes_on(short, what, code):
 
 
 @pytest.mark.parametrize("code", SHORT, ids=lambda code: errno.errorcode[code])
-def test_a_sync_that_failed_is_no_shortage_whatever_its_reason(short, code):
+def test_failed_sync_is_never_a_shortage(short, code):
     directory, disk = short
     one = opened(directory)
     one.append(make(1), NOW)
@@ -112,7 +112,7 @@ def test_a_sync_that_failed_is_no_shortage_whatever_its_reason(short, code):
     assert directory.offline and directory.failure[0] == code
 
 
-def test_a_flush_that_somebody_waits_for_is_tried_again_when_the_shortage_is_over(short):
+def test_awaited_flush_is_retried_after_the_shortage(short):
     directory, disk = short
     one = opened(directory, config={"flush.messages": 1})
     disk.error, disk.wanted = errno.EMFILE, lambda path: path == "."
@@ -151,7 +151,7 @@ def test_retention_keeps_the_state_of_producers_without_a_snapshot(short, flushe
     again.release()
 
 
-def test_a_snapshot_that_cannot_be_opened_now_is_kept(short, tmp_path):
+def test_temporarily_unreadable_snapshot_is_kept(short, tmp_path):
     directory, disk = short
     one = opened(directory, config={"internal.segment.bytes": 2_000})
     for sequence in range(4):
@@ -168,7 +168,7 @@ def test_a_snapshot_that_cannot_be_opened_now_is_kept(short, tmp_path):
     assert again.end_offset == 4 and offsets(again.read(3)) == [3]
 
 
-def test_files_of_a_deleted_log_go_once_descriptors_are_there_again(short, tmp_path):
+def test_files_of_a_deleted_log_are_removed_when_descriptors_are_available(short, tmp_path):
     directory, disk = short
     one = opened(directory, config={"file.delete.delay.ms": 0})
     one.append(make(1), NOW)
@@ -180,7 +180,7 @@ def test_files_of_a_deleted_log_go_once_descriptors_are_there_again(short, tmp_p
     _until(lambda: not list(tmp_path.glob("t-0.*-delete")))
 
 
-def test_files_at_rest_make_room_for_every_file_that_is_opened(short):
+def test_idle_files_are_closed_for_every_opened_file(short):
     directory, disk = short
     logs = [opened(directory, "t", partition) for partition in range(3)]
     for one in logs:
@@ -193,7 +193,7 @@ def test_files_at_rest_make_room_for_every_file_that_is_opened(short):
     assert disk.refused and directory.stats()["open_files"] < before == 3
 
 
-def test_indexes_that_cannot_be_opened_wait_in_memory_for_the_next_flush(short, tmp_path):
+def test_index_entries_wait_in_memory_until_the_file_can_be_opened(short, tmp_path):
     directory, disk = short
     one = opened(directory, config={"internal.segment.bytes": 6_000, "index.interval.bytes": 0})
     one.append(make(1, size=1_500), NOW)
@@ -210,7 +210,7 @@ def test_indexes_that_cannot_be_opened_wait_in_memory_for_the_next_flush(short, 
     assert [offsets(one.read(at))[0] for at in range(12)] == list(range(12))
 
 
-def test_indexes_without_room_are_written_by_a_later_flush_than_their_segment(short, tmp_path):
+def test_indexes_without_space_are_written_by_a_later_flush(short, tmp_path):
     directory, disk = short
     one = opened(directory, config={"internal.segment.bytes": 6_000, "index.interval.bytes": 0})
     one.append(make(1, size=1_500), NOW)
@@ -238,7 +238,7 @@ def follower_at(data, offset):
 
 
 @pytest.mark.parametrize("alone", [1, 2])
-def test_a_copy_that_could_not_begin_before_its_start_may_become_leader(short, alone):
+def test_copy_whose_earlier_start_was_rejected_can_become_leader(short, alone):
     directory, disk = short
     one = opened(directory, leader=False, log_start_offset=1_000)
     disk.error, disk.wanted, disk.writes = errno.ENOSPC, lambda path: False, True
@@ -253,7 +253,7 @@ def test_a_copy_that_could_not_begin_before_its_start_may_become_leader(short, a
     assert offsets(one.read(one.start_offset)) == [990]
 
 
-def test_a_gap_that_no_segment_spans_outlives_a_shortage_behind_it(short):
+def test_gap_between_segments_survives_a_later_shortage(short):
     directory, disk = short
     one = opened(directory, leader=False)
     one.append_as_follower(follower_at(make(1), 0), NOW)
@@ -268,7 +268,7 @@ def test_a_gap_that_no_segment_spans_outlives_a_shortage_behind_it(short):
     assert offsets(one.read(first)) == [first] and one.end_offset == first + 1
 
 
-def test_a_log_that_both_lanes_of_flushes_put_off_waits_once(short):
+def test_log_postponed_by_both_flush_lanes_waits_once(short):
     directory, disk = short
     logs = [opened(directory, "t", partition, config={
         "flush.messages": 1, "internal.segment.bytes": 2_000}) for partition in range(3)]
@@ -283,7 +283,7 @@ def test_a_log_that_both_lanes_of_flushes_put_off_waits_once(short):
     _until(lambda: all(one.flushed_offset == 20 for one in logs))
 
 
-def test_a_segment_that_retention_takes_during_its_flush_fails_nothing(short):
+def test_retention_of_a_segment_during_its_flush_is_no_error(short):
     directory, disk = short
     one = opened(directory, config={"internal.segment.bytes": 2_000, "index.interval.bytes": 0})
     disk.error, disk.wanted = errno.EMFILE, lambda path: path.endswith("index")
@@ -310,7 +310,7 @@ def _flushed(one):
     return True
 
 
-def test_a_rename_that_is_refused_leaves_the_log_its_name(short, tmp_path):
+def test_rejected_rename_keeps_the_logs_name(short, tmp_path):
     directory, disk = short
     one = opened(directory)
     one.append(make(1), NOW)
@@ -327,7 +327,7 @@ def test_a_rename_that_is_refused_leaves_the_log_its_name(short, tmp_path):
     assert (tmp_path / "u-0").exists() and offsets(one.read(1)) == [1]
 
 
-def test_epochs_that_cannot_be_read_now_are_neither_told_nor_lost(short):
+def test_temporarily_unreadable_epochs_are_neither_returned_nor_lost(short):
     directory, disk = short
     one = opened(directory)
     for epoch in (1, 3):
@@ -346,7 +346,7 @@ def test_epochs_that_cannot_be_read_now_are_neither_told_nor_lost(short):
     assert again.epoch_of(0) == 1
 
 
-def test_aborted_transactions_that_cannot_be_read_now_are_not_told_as_none(short):
+def test_temporarily_unreadable_aborted_transactions_are_an_error(short):
     directory, disk = short
     one = opened(directory, config={"internal.segment.bytes": 2_000}, leader=False)
     one.become_follower(0)
@@ -375,7 +375,7 @@ def test_a_truncation_that_cannot_be_synced_takes_the_directory_offline(short, c
 
 
 @pytest.mark.parametrize("what", ["time", "read"])
-def test_a_look_into_an_index_that_cannot_be_opened_now_is_refused(short, what):
+def test_lookup_in_a_temporarily_unreadable_index_is_rejected(short, what):
     directory, disk = short
     one = opened(directory, config={"internal.segment.bytes": 6_000, "index.interval.bytes": 0})
     for number in range(8):
@@ -391,7 +391,7 @@ def test_a_look_into_an_index_that_cannot_be_opened_now_is_refused(short, what):
     assert calls[what]() == 1
 
 
-def test_a_log_that_is_refused_its_flush_leaves_the_others_theirs(short):
+def test_failed_flush_of_one_log_does_not_affect_the_others(short):
     directory, disk = short
     logs = [opened(directory, "t", partition) for partition in range(3)]
     for one in logs:
@@ -422,7 +422,7 @@ def sealed(directory, batches=40, **config):
     return state
 
 
-def test_an_index_that_cannot_be_opened_now_is_not_taken_for_a_missing_one(short, tmp_path):
+def test_temporarily_unreadable_index_is_not_treated_as_missing(short, tmp_path):
     directory, disk = short
     state = sealed(directory)
     index = tmp_path / "t-0" / f"{0:020}.index"
@@ -437,7 +437,7 @@ def test_an_index_that_cannot_be_opened_now_is_not_taken_for_a_missing_one(short
     assert (index.read_bytes(), index.stat().st_ino) == (before, inode)
 
 
-def test_an_index_is_made_anew_also_when_a_shortage_ended_the_first_try(short, tmp_path):
+def test_index_is_rebuilt_after_a_shortage_in_the_first_attempt(short, tmp_path):
     directory, disk = short
     state = sealed(directory)
     index = tmp_path / "t-0" / f"{0:020}.index"
@@ -456,7 +456,7 @@ def test_an_index_is_made_anew_also_when_a_shortage_ended_the_first_try(short, t
     assert index.stat().st_size > 0
 
 
-def test_retention_never_sees_the_early_timestamps_of_an_index_that_is_being_made_anew(
+def test_retention_ignores_timestamps_of_an_index_being_rebuilt(
         short, tmp_path):
     directory, disk = short
     state = sealed(directory, batches=700)
@@ -475,7 +475,7 @@ def test_retention_never_sees_the_early_timestamps_of_an_index_that_is_being_mad
     assert len(seen) > 4 and set(seen) == {NOW + 699}
 
 
-def test_logs_that_nobody_waits_for_are_flushed_when_too_many_files_are_open(tmp_path):
+def test_unawaited_logs_are_flushed_when_too_many_files_are_open(tmp_path):
     """Otherwise acknowledged but unflushed logs would hold their descriptors until none are left.
     """
     directory = log.LogDir(tmp_path, 1, open_files_max=4)

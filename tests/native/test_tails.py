@@ -17,14 +17,14 @@ SCENES = {
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 @pytest.mark.timeout(300)
-def test_readers_of_a_tail(tmp_path, sanitizer, scene):
+def test_tailing_readers(tmp_path, sanitizer, scene):
     program = built("serve_tails", sanitizer, SERVE)
     ran = subprocess.run([str(program), str(tmp_path / "data"), scene],
                          capture_output=True, text=True, timeout=120, env=SANITIZED)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")
 
 
-def test_short_answers_wait_only_where_many_of_them_take_too_much_time():
+def test_short_responses_wait_only_under_a_flood():
     program = built("gather_units", "address,undefined", ("serve/gather.c",))
     ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=60,
                          env=SANITIZED)

@@ -5,7 +5,7 @@ import pytest
 from pylog._native.throttle import NONE, Throttle
 
 
-def test_nothing_is_over_without_a_limit():
+def test_no_rate_is_exceeded_without_a_limit():
     throttle = Throttle(11, 1000)
     throttle.count(1 << 40, 0)
     assert not throttle.is_over(0)
@@ -15,7 +15,7 @@ def test_nothing_is_over_without_a_limit():
     assert not throttle.is_over(0)
 
 
-def test_the_rate_is_over_the_time_since_the_oldest_sample_and_one_window_at_least():
+def test_rate_covers_the_time_since_the_oldest_sample_and_at_least_one_window():
     throttle = Throttle(3, 1000)
     assert throttle.rate(0) == 0
     throttle.count(500, 0)
@@ -25,7 +25,7 @@ def test_the_rate_is_over_the_time_since_the_oldest_sample_and_one_window_at_lea
     assert throttle.rate(2000) == 600
 
 
-def test_samples_that_are_older_than_all_windows_are_forgotten():
+def test_samples_older_than_all_windows_expire():
     throttle = Throttle(3, 1000)
     for second in range(5):
         throttle.count(100, second * 1000)
@@ -36,7 +36,7 @@ def test_samples_that_are_older_than_all_windows_are_forgotten():
     assert throttle.rate(100_000) == 9
 
 
-def test_it_is_over_until_the_rate_has_fallen_to_the_limit():
+def test_rate_is_exceeded_until_it_falls_to_the_limit():
     throttle = Throttle(11, 1000)
     throttle.set(100)
     throttle.count(400, 0)
@@ -48,6 +48,6 @@ def test_it_is_over_until_the_rate_has_fallen_to_the_limit():
 @pytest.mark.parametrize("make", [
     lambda: Throttle(0, 1), lambda: Throttle(1, 0), lambda: Throttle(1, 1).set(-1),
     lambda: Throttle(1, 1).count(-1, 0)])
-def test_what_makes_no_sense_is_refused(make):
+def test_invalid_settings_are_rejected(make):
     with pytest.raises(ValueError):
         make()

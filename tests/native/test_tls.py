@@ -120,7 +120,7 @@ def server():
         yield running
 
 
-def test_requests_and_answers_of_any_size_pass(server, random_source):
+def test_requests_and_responses_of_any_size(server, random_source):
     with server.connect() as connection:
         assert connection.version() == "TLSv1.3"
         assert connection.cipher()[0] == "TLS_AES_128_GCM_SHA256"
@@ -131,7 +131,7 @@ def test_requests_and_answers_of_any_size_pass(server, random_source):
     assert server.stat("handshakes_failed") == 0
 
 
-def test_a_request_in_records_of_one_byte_passes(server):
+def test_request_in_records_of_one_byte(server):
     with server.connect() as connection:
         for byte in raw.frame(raw.header(raw.METADATA, 9, 6) + b"body"):
             connection.send(bytes([byte]))
@@ -168,7 +168,7 @@ def test_sessions_are_resumed_by_ticket(server, version):
     assert server.stat("handshakes_resumed") == 1
 
 
-def test_new_connections_get_a_new_certificate_and_none_is_cut(server):
+def test_new_connections_get_a_new_certificate_and_old_ones_stay(server):
     old, session = server.connect(), None
     with old:
         first = old.getpeercert(True)
@@ -183,7 +183,7 @@ def test_new_connections_get_a_new_certificate_and_none_is_cut(server):
         assert server.ask(old, b"old") == b"old"
 
 
-def test_a_certificate_that_cannot_be_used_changes_nothing(server):
+def test_unusable_certificate_changes_nothing(server):
     other = CA.issue()
     for wrong, why in (
             ({"key": other.key}, "does not belong"),
@@ -212,13 +212,13 @@ def test_an_encrypted_key_is_opened_with_its_password():
     (b"TLS_AES_256_GCM_SHA384", "TLSv1.3", "TLS_AES_256_GCM_SHA384"),
     (b"TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "TLSv1.2", "ECDHE-ECDSA-AES256-GCM-SHA384"),
     (b"ECDHE-ECDSA-AES128-GCM-SHA256", "TLSv1.2", "ECDHE-ECDSA-AES128-GCM-SHA256")])
-def test_cipher_suites_go_by_either_name(ciphers, version, cipher):
+def test_cipher_suites_accept_both_naming_schemes(ciphers, version, cipher):
     with Server(ciphers=ciphers) as server:
         with server.connect() as connection:
             assert (connection.version(), connection.cipher()[0]) == (version, cipher)
 
 
-def test_old_protocols_are_refused(server):
+def test_old_protocols_are_rejected(server):
     context = trusting(CA)
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.minimum_version = ssl.TLSVersion.TLSv1
@@ -228,7 +228,7 @@ def test_old_protocols_are_refused(server):
     assert "unsupported protocol" in server.next_event().reason
 
 
-def test_the_name_that_a_client_asks_for_makes_no_difference(server):
+def test_server_name_of_the_client_does_not_matter(server):
     context = trusting(CA)
     context.check_hostname = False
     for name in ("nobody.example", "localhost", None):
@@ -243,7 +243,7 @@ def asked_for(client_auth: str, **more) -> dict:
     return {"client_auth": client_auth, "trusted": CA.pem, **more}
 
 
-def test_a_clients_certificate_names_it_before_its_first_request(tmp_path):
+def test_client_certificate_sets_the_principal_before_the_first_request(tmp_path):
     with Server(**asked_for("required")) as server:
         with server.connect(trusting(CA, CA.issue("alice", ()), tmp_path)) as connection:
             request = raw.frame(raw.header(raw.METADATA, 9, 1) + b"who am I?")
@@ -258,7 +258,7 @@ def test_a_clients_certificate_names_it_before_its_first_request(tmp_path):
             assert (asked.principal, asked.take_body()) == (12, b"who am I?")
 
 
-def test_a_client_without_certificate_passes_only_where_none_is_required():
+def test_client_without_certificate_is_accepted_only_if_none_is_required():
     with Server(**asked_for("requested")) as server, server.connect() as connection:
         assert server.ask(connection, b"x") == b"x"
     with Server(**asked_for("required")) as server, server.connect() as connection:
@@ -269,7 +269,7 @@ def test_a_client_without_certificate_passes_only_where_none_is_required():
 @pytest.mark.parametrize("issuer, days, reason", [
     (OTHER_CA, 5, "unable to get local issuer certificate: CN=mallory"),
     (CA, -1, "certificate has expired, on DAY: CN=mallory")])
-def test_a_certificate_that_is_not_good_is_refused_and_the_log_says_why(
+def test_invalid_certificate_is_rejected_and_the_reason_is_logged(
         tmp_path, issuer, days, reason):
     for client_auth in ("requested", "required"):
         with Server(**asked_for(client_auth)) as server:
@@ -283,7 +283,7 @@ def test_a_certificate_that_is_not_good_is_refused_and_the_log_says_why(
             assert event.peer.startswith("127.0.0.1:")
 
 
-def test_a_revoked_certificate_is_refused(tmp_path):
+def test_revoked_certificate_is_rejected(tmp_path):
     good, bad = CA.issue("good", ()), CA.issue("bad", ())
     with Server(**asked_for("required", revoked=CA.revoke([bad]))) as server:
         with server.connect(trusting(CA, good, tmp_path)) as connection:
@@ -295,7 +295,7 @@ def test_a_revoked_certificate_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("names, passes", [(1, True), (4000, False)])
-def test_a_certificate_of_more_than_64_kib_is_refused(tmp_path, names, passes):
+def test_certificate_of_more_than_64_kib_is_rejected(tmp_path, names, passes):
     own = CA.issue("alice", [f"name-{number}.example.com" for number in range(names)])
     with Server(**asked_for("required")) as server:
         try:
@@ -307,7 +307,7 @@ def test_a_certificate_of_more_than_64_kib_is_refused(tmp_path, names, passes):
         assert isinstance(event, Connected) if passes else event.reason == "excessive message size"
 
 
-def test_a_resumed_session_has_the_name_of_its_certificate(tmp_path):
+def test_resumed_session_keeps_the_principal_of_its_certificate(tmp_path):
     with Server(**asked_for("required")) as server:
         context = trusting(CA, CA.issue("alice", ()), tmp_path)
         with server.connect(context) as connection:
@@ -341,7 +341,7 @@ def test_names_are_written_as_java_writes_them(tmp_path):
 # ---- invalid and broken TLS
 
 
-def test_plain_text_on_a_tls_port_is_named(server):
+def test_plain_text_on_a_tls_port_is_reported(server):
     for request, reason in ((raw.frame(raw.header(raw.API_VERSIONS, 3)), "plain text"),
                             (b"GET / HTTP/1.1\r\n\r\n", "HTTP on a TLS port")):
         with socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S) as connection:
@@ -350,7 +350,7 @@ def test_plain_text_on_a_tls_port_is_named(server):
         assert reason in server.next_event().reason
 
 
-def test_tls_on_a_plain_text_port_is_named(server):
+def test_tls_on_a_plain_text_port_is_reported(server):
     with socket.create_connection(("127.0.0.1", server.plain_port), timeout=WAIT_S) as connection:
         with pytest.raises(OSError):
             trusting(CA).wrap_socket(connection, server_hostname="localhost")
@@ -358,7 +358,7 @@ def test_tls_on_a_plain_text_port_is_named(server):
     assert (event.reason, event.listener) == ("TLS on a plain-text port", 5)
 
 
-def test_a_client_that_does_not_trust_us_is_named(server):
+def test_client_that_does_not_trust_the_broker_is_reported(server):
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         context = trusting(OTHER_CA)
         context.maximum_version = version
@@ -367,7 +367,7 @@ def test_a_client_that_does_not_trust_us_is_named(server):
         assert "unknown ca" in server.next_event().reason
 
 
-def test_a_peer_that_leaves_without_a_word_is_not_reported(server):
+def test_peer_that_closes_silently_is_not_reported(server):
     for _ in range(3):
         socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S).close()
     end_s = time.monotonic() + WAIT_S
@@ -389,7 +389,7 @@ def test_failures_are_reported_a_few_at_a_time(server):
 
 
 @pytest.mark.parametrize("when", ["before", "in", "after"])
-def test_hostile_bytes_end_their_connection_and_no_other(server, random_source, when):
+def test_hostile_bytes_close_only_their_connection(server, random_source, when):
     hello = hello_of(trusting(CA))
     with server.connect() as good:
         for _ in range(60):
@@ -440,7 +440,7 @@ def test_an_endless_handshake_has_a_limit(server):
     assert server.next_event().reason
 
 
-def test_renegotiation_is_refused(server):
+def test_renegotiation_is_rejected(server):
     # With TLS 1.2, the last version that has renegotiation; s_client starts it with the letter R.
     with subprocess.Popen(
             ["openssl", "s_client", "-connect", f"127.0.0.1:{server.port}", "-tls1_2"],
@@ -464,7 +464,7 @@ def test_no_compression_is_agreed_on_and_old_versions_are_not_offered(server):
 # The groups of cipher suites that testssl.sh checks, by OpenSSL's names.
 @pytest.mark.parametrize("weak", ["eNULL", "aNULL", "EXPORT", "LOW", "RC4", "3DES", "IDEA", "SEED",
                                   "MD5", "PSK", "SRP", "kRSA"])
-def test_weak_cipher_suites_are_refused(server, weak):
+def test_weak_cipher_suites_are_rejected(server, weak):
     done = subprocess.run(
         ["openssl", "s_client", "-connect", f"127.0.0.1:{server.port}", "-tls1_2", "-cipher",
          f"{weak}:@SECLEVEL=0"], input=b"Q\n", capture_output=True, timeout=WAIT_S)
@@ -483,14 +483,14 @@ def test_strong_cipher_suites_have_forward_secrecy_and_authenticated_encryption(
         assert b"GCM" in done.stdout or b"CHACHA20" in done.stdout
 
 
-def test_the_library_is_known():
+def test_library_version_is_reported():
     assert library().startswith("OpenSSL 3.")
 
 
 # ---- stores
 
 
-def test_pkcs12_files_hold_a_certificate_with_its_key_or_whom_to_trust():
+def test_pkcs12_files_contain_a_key_pair_or_trusted_certificates():
     key, chain, trusted = open_pkcs12(OWN.pkcs12("secret"), b"secret")
     assert trusted is None
     with Server(chain=chain, key=key) as server, server.connect() as connection:
@@ -505,7 +505,7 @@ def test_pkcs12_files_hold_a_certificate_with_its_key_or_whom_to_trust():
 
 
 @pytest.mark.memory
-def test_an_idle_connection_takes_little_memory(server):
+def test_idle_connection_uses_little_memory(server):
     with server.connect(), server.connect():
         before = resident_bytes()
     count, context, held = 200, trusting(CA), []
