@@ -1,5 +1,4 @@
-"""What each API needs to be allowed, and the responses to what is denied.
+"""The permissions that each API needs, and the responses to denied requests.
 
-Owns: nothing.
-For: the table of handlers in `api`.
+Owns: nothing. For: the table of handlers in `api`.
 """

@@ -1,7 +1,7 @@
-"""Answers to who may not ask: whole ones, and the rows of a larger answer for what is refused.
+"""Responses to denied requests: complete ones, and rows for the denied parts of a response.
 
 Owns: nothing.
-Invariants: (1) an answer says what was asked for and the error, nothing that is known of it.
+Invariants: a response contains only names from the request and the error, no stored information.
 Source: the getErrorResponse of Kafka 4.3's requests.
 """
 
@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from pylog.protocol import api, messages, tables
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from pylog.protocol.errors import Error
 
 NONE_COMMITTED = -1
-IDS_SINCE = 10         # OffsetFetch's.
-ERROR_SINCE = 2        # Its error for the group, before there were several.
-ELECTION_ERROR_SINCE = 1     # ElectLeaders' for the whole request.
+IDS_SINCE = 10  # of OffsetFetch
+ERROR_SINCE = 2  # of OffsetFetch, before it supported several groups
+ELECTION_ERROR_SINCE = 1  # of ElectLeaders, for the whole request
 NO_ID = bytes(16)
 
 
 def empty(api_key: int) -> Message:
-    """An answer without rows."""
+    """Return a response without rows."""
     return getattr(messages, tables.name_of("response", api_key))()
 
 
 def whole(context: RequestContext, request: Message, error: Error) -> Message:
-    """The refusal of a whole request."""
+    """Return the response that denies a whole request."""
     made = _WHOLE.get(context.api_key)
     if made is not None:
         answer = made(request, error)
@@ -49,7 +49,9 @@ def whole(context: RequestContext, request: Message, error: Error) -> Message:
 
 
 def _of_each(field: str, asked: str, row: Callable) -> Callable:
-    """field: the array of the answer; row(new, element, error) for each of the array `asked`."""
+    """field: the array of the response; row(new, element, error) for each element of the array
+    `asked`.
+    """
     def made(request: Message, error: Error) -> Message:
         name = type(request).__name__.removesuffix("Request") + "Response"
         new = getattr(messages, name)
@@ -78,7 +80,7 @@ def _elected(request: Message, error: Error) -> Message:
 
 
 def _share_states(request: Message, error: Error) -> Message:
-    """Of the five APIs that keep what is known of share partitions."""
+    """Return the response of the five APIs that store share partition state."""
     stem = type(request).__name__.removesuffix("Request")
     new = getattr(messages, f"{stem}Response")
     # ReadShareGroupStateSummary has rows of ReadStateSummaryResult.
@@ -148,7 +150,7 @@ def coordinator(key: str, error: Error) -> Any:
 
 
 def topic_of_metadata(row: Any, by_id: bool) -> Any:
-    """A topic that may not be seen: one named by its id is as unknown as any other."""
+    """Return the row of a hidden topic: if it was named by id, the id is reported as unknown."""
     new = messages.MetadataResponse.MetadataResponseTopic
     if by_id:
         return new(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=row.topic_id)
@@ -156,7 +158,9 @@ def topic_of_metadata(row: Any, by_id: bool) -> Any:
 
 
 def partitions_of_transaction(topics: Any, refused: dict[str, Error]) -> Message:
-    """AddPartitionsToTxn before version 4 when some topics are refused: none is added."""
+    """Return the response of AddPartitionsToTxn before version 4 if some topics are denied: none is
+    added.
+    """
     new = messages.AddPartitionsToTxnResponse
     return new(results_by_topic_v3_and_below=[
         new.AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=[
@@ -176,7 +180,7 @@ def _markers(request: Message, error: Error) -> Message:
 
 
 def offsets_of_group(context: RequestContext, request: Message) -> Message:
-    """OffsetFetch of a group that may not be seen, in the versions with one group."""
+    """Return the OffsetFetch response for a hidden group, in the versions with one group."""
     error = ErrorCode.GROUP_AUTHORIZATION_FAILED
     if context.api_version >= ERROR_SINCE:
         return messages.OffsetFetchResponse(error_code=error)
@@ -191,7 +195,7 @@ def group_of_offsets(group: Any) -> Any:
 
 
 def fetched_offsets(context: RequestContext, row: Any) -> Any:
-    """A topic of OffsetFetch that may not be seen."""
+    """Return the OffsetFetch row of a hidden topic."""
     error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     several = hasattr(row, "topic_id")
     return _fetched(messages.OffsetFetchResponse, row, error,

@@ -1,7 +1,8 @@
-"""Answers of handlers, changed before they leave: a row more, or less, whatever way they come.
+"""Edits of handlers' responses before they are sent: added or removed rows, for every kind of
+result.
 
 Owns: nothing.
-Invariants: (1) an answer in parts is changed part by part, and stays one.
+Invariants: a response in parts is edited part by part, and stays in parts.
 Source: none.
 """
 
@@ -11,7 +12,7 @@ import types
 
 from pylog.coordinator.runtime.deferred_reply import Pending
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -22,7 +23,7 @@ _AWAITED = frozenset((types.CoroutineType, Pending))
 
 
 def edited(result: Any, edit: Callable[[Message], None]) -> Result:
-    """A handler's result, each message of it changed by edit()."""
+    """Return a handler's result with edit() applied to each message."""
     if type(result) is types.GeneratorType:
         return _edited_parts(result, edit)
     if type(result) is types.AsyncGeneratorType:
@@ -52,7 +53,7 @@ async def _later_edited_parts(parts: Any, edit: Callable) -> Any:
 
 
 def with_rows(result: Any, field: str, rows: list) -> Result:
-    """A handler's result with more rows in an array of the answer."""
+    """Return a handler's result with more rows in an array of the response."""
     if type(result) is types.GeneratorType:
         return _parts_with_rows(result, field, rows)
     if type(result) is types.AsyncGeneratorType:

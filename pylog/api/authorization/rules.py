@@ -1,10 +1,10 @@
-"""What each API asks the authorizer for, in one table, and how it refuses.
+"""The authorization of each API, in one table, and its denial.
 
-Owns: the table of rights.
-Invariants: (1) an API that is not in the table is for those who may act on the cluster; (2) a
-  handler never sees what the client may not use, and answers no row of it; (3) whoever may not see
-  a thing is answered the same whether it is there or not.
-Source: KafkaApis and ControllerApis of Kafka 4.3, by their answers.
+Owns: the table of permissions.
+Invariants: APIs outside the table require CLUSTER_ACTION; a handler never receives the denied parts
+  of a request, and returns no rows for them; the response about a hidden object does not depend on
+  its existence.
+Source: KafkaApis and ControllerApis of Kafka 4.3, by their responses.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pylog.security.authorizer import (
     WRITE,
 )
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -52,13 +52,13 @@ NO_ID = bytes(16)
 ERRORS = {TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED, GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
           CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
           TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
-# Resources of the settings APIs, as what is asked for.
+# Resource types of the config APIs.
 RESOURCE_TOPIC, RESOURCE_GROUP = 2, 32
 KEY_GROUP, KEY_TRANSACTION = 0, 1
-BATCHED_SINCE = 4     # FindCoordinator's.
-IDS_SINCE = 12        # Metadata's, in requests.
-GROUPS_SINCE = 8      # OffsetFetch's.
-CONFIGS_SINCE = 5     # CreateTopics'.
+BATCHED_SINCE = 4  # of FindCoordinator
+IDS_SINCE = 12  # of Metadata requests
+GROUPS_SINCE = 8  # of OffsetFetch
+CONFIGS_SINCE = 5  # of CreateTopics
 
 Whole = namedtuple("Whole", ("operation", "kind", "field"), defaults=(CLUSTER, None))
 Whole.__doc__ = "A right that the whole request needs, on the cluster or what a field names."
@@ -96,14 +96,14 @@ RULES: dict[int, Whole | Each] = {
     api.DESCRIBE_PRODUCERS: Each(READ, TOPIC, "topics", "name", "topics", _ROWS.producers),
     api.LIST_CONFIG_RESOURCES: Whole(DESCRIBE_CONFIGS),
 }
-# Everybody may, or what may be depends on who owns a token: api.tokens decides.
+# Always allowed, or allowed depending on a token's owner: see api.security.delegation_tokens.
 FREE = frozenset((
     api.API_VERSIONS, api.SASL_HANDSHAKE, api.SASL_AUTHENTICATE, api.CREATE_DELEGATION_TOKEN,
     api.RENEW_DELEGATION_TOKEN, api.EXPIRE_DELEGATION_TOKEN, api.DESCRIBE_DELEGATION_TOKEN))
 
 
 class Rights:
-    """The rights of the clients of one broker. metadata: has the image in force."""
+    """The permissions of one broker's clients. metadata: has the current image."""
 
     def __init__(self, access: Access, metadata: MetadataService, settings: Settings):
         self._access = access
@@ -139,13 +139,13 @@ class Rights:
         }
 
     def around(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
-        """The handlers behind their rights."""
+        """Wrap the handlers in their permission checks."""
         return {key: handle if key in FREE else self._guarded(key, handle)
                 for key, handle in handlers.items()}
 
     def _guarded(self, key: int, handle: Handler) -> Handler:
         special = self._special.get(key)
-        # Keeps (1).
+        # Unknown APIs require CLUSTER_ACTION.
         rule = RULES.get(key, Whole(CLUSTER_ACTION))
 
         def guarded(context: RequestContext, request: Message) -> Result:
@@ -190,7 +190,7 @@ class Rights:
                 rows.append(rule.row(element, ERRORS[rule.kind]))
         if not rows:
             return handle(context, request)
-        # Keeps (2).
+        # The handler receives only the permitted elements.
         setattr(request, rule.asked, allowed)
         return with_rows(handle(context, request) if allowed else
                           denied_responses.empty(context.api_key), rule.answered, rows)
@@ -198,7 +198,7 @@ class Rights:
     # ---- topics ---------------------------------------------------------------------------------
 
     def _topic_name(self, row: Any) -> str | None:
-        """The name of a topic that a row names, None for an id that nothing has."""
+        """Return the name of a row's topic, None for an unknown id."""
         id_ = bytes(getattr(row, "topic_id", NO_ID))
         if id_ == NO_ID:
             return row.name
@@ -243,10 +243,10 @@ class Rights:
     def _topics_of_metadata(self, handle: Handler, context: RequestContext,
                             request: Message) -> Result:
         if request.topics is None or context.api_version == 0 and not request.topics:
-            return handle(context, request)      # It leaves out what may not be seen.
+            return handle(context, request)  # The handler omits hidden topics.
         if context.api_version < IDS_SINCE and any(
                 bytes(row.topic_id) != NO_ID for row in request.topics):
-            return handle(context, request)      # It refuses that, whatever the id.
+            return handle(context, request)  # The handler rejects that for any id.
         allowed, rows = [], []
         creates = self._settings["auto.create.topics.enable"] and (
             context.api_version < BATCHED_SINCE or request.allow_auto_topic_creation)
@@ -258,11 +258,11 @@ class Rights:
                     or self._may_create(context, name)):
                 allowed.append(row)
             else:
-                # Keeps (3).
+                # Hidden and missing topics have the same row.
                 rows.append(denied_responses.topic_of_metadata(row, by_id))
         if not rows:
             return handle(context, request)
-        # Empty, yet no list: nothing, not everything, in any version.
+        # An empty tuple instead of a list means no topics, not all topics, in any version.
         request.topics = allowed or ()
         return with_rows(handle(context, request), "topics", rows)
 
@@ -340,7 +340,7 @@ class Rights:
                 rows.append(_ROWS.deleted_topic(name, NO_ID))
         for row in request.topics:
             name = self._topic_name(row)
-            # Keeps (3): a name and an id are refused together, whatever they are.
+            # If both a name and an id are given, the row is denied regardless of their values.
             is_both = row.name is not None and bytes(row.topic_id) != NO_ID
             if name is None or is_both or self._may_delete(context, name):
                 topics.append(row)
@@ -354,7 +354,7 @@ class Rights:
         return with_rows(handle(context, request), "responses", rows)
 
     def _may_delete(self, context: RequestContext, name: str) -> bool:
-        """Also what is not there, for who may know that."""
+        """Return True also for a missing topic if the client may describe it."""
         operation = DELETE if name in self._metadata.image.topics else DESCRIBE
         return self._may(context, operation, TOPIC, name)
 
@@ -470,7 +470,7 @@ class Rights:
 
     def _offsets_of_topics(self, handle: Handler, context: RequestContext, request: Message,
                            error: Any, row_of: Callable) -> Result:
-        """error: of all topics, None: each needs READ."""
+        """error: for all topics, None: each topic needs READ."""
         allowed, rows = [], []
         for row in request.topics:
             name = self._topic_name(row)
@@ -489,7 +489,7 @@ class Rights:
     def _add_partitions(self, handle: Handler, context: RequestContext,
                         request: Message) -> Result:
         if context.api_version >= BATCHED_SINCE:
-            # Brokers ask for each other so.
+            # Brokers use these versions for verification.
             return self._whole(Whole(CLUSTER_ACTION), handle, context, request)
         id_, topics = (request.v3_and_below_transactional_id, request.v3_and_below_topics)
         if not self._may(context, WRITE, TRANSACTIONAL_ID, id_):
@@ -498,7 +498,7 @@ class Rights:
                                       ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
         refused = {topic.name: ErrorCode.TOPIC_AUTHORIZATION_FAILED for topic in topics
                    if not self._may(context, WRITE, TOPIC, topic.name)}
-        # All of them or none, as for partitions that do not exist.
+        # All of them or none, as for unknown partitions.
         return denied_responses.partitions_of_transaction(topics, refused) if refused else \
             handle(context, request)
 
@@ -561,7 +561,7 @@ class Rights:
         return self._offsets_of_groups(handle, context, request)
 
     def _fetchable(self, context: RequestContext, holder: Any) -> list:
-        """Takes what may not be seen out of a group's topics. Returns the rows that say so."""
+        """Remove hidden topics from a group's topics. Returns their rows for the response."""
         allowed, rows = [], []
         for row in holder.topics or ():
             name = self._topic_name(row)
@@ -595,7 +595,7 @@ class Rights:
         return with_rows(result, "groups", refused) if refused else result
 
     def _show(self, context: RequestContext, holder: Any) -> None:
-        """Leaves out the topics that may not be seen."""
+        """Remove hidden topics from the response."""
         holder.topics = [row for row in holder.topics if self._is_visible(context, row)]
 
     def _is_visible(self, context: RequestContext, row: Any) -> bool:
@@ -604,7 +604,7 @@ class Rights:
 
 
 def _topics(group: Any) -> set[str]:
-    """The topics that a described consumer group shows."""
+    """Return the topics in the description of a consumer group."""
     return {name for member in group.members for name in (
         *member.subscribed_topic_names,
         *(row.topic_name for held in (member.assignment, member.target_assignment)

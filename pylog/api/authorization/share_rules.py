@@ -1,8 +1,8 @@
-"""What the APIs of share groups ask the authorizer for.
+"""The authorization of the share group APIs.
 
 Owns: nothing.
-Invariants: (1) as api.rights.
-Source: KafkaApis of Kafka 4.3, by its answers.
+Invariants: as in api.authorization.rules.
+Source: KafkaApis of Kafka 4.3, by its responses.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from pylog.security.authorizer import DELETE, DESCRIBE, GROUP, READ, TOPIC
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
@@ -26,7 +26,8 @@ HIDDEN_TEXT = "The group has topics that the client may not describe."
 
 
 class ShareRights:
-    """On the requests of clients; other rights are rows of api.rights' table."""
+    """Checks clients' requests; other permissions are rows of the table in api.authorization.rules.
+    """
 
     def __init__(self, access: Access):
         self._access = access
@@ -43,13 +44,13 @@ class ShareRights:
         }
 
     def _of_member(self, handle: Handler, context: RequestContext, request: Message) -> Result:
-        """READ on the group; on topics it is the handler's affair."""
+        """Require READ on the group; the handler checks the topics."""
         if self._access.may(context, READ, GROUP, request.group_id or ""):
             return handle(context, request)
         return denied_responses.whole(context, request, ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
     def _heartbeat(self, handle: Handler, context: RequestContext, request: Message) -> Result:
-        """READ on the group, DESCRIBE on all topics that are subscribed to."""
+        """Require READ on the group, DESCRIBE on all subscribed topics."""
         if not self._access.may(context, READ, GROUP, request.group_id):
             return denied_responses.whole(context, request, ErrorCode.GROUP_AUTHORIZATION_FAILED)
         for name in dict.fromkeys(request.subscribed_topic_names or ()):
@@ -60,7 +61,7 @@ class ShareRights:
 
     def _describe(self, handle: Handler, context: RequestContext,
                   request: Message) -> Iterator[Message | None]:
-        """DESCRIBE on each group, and on the topics that its members have."""
+        """Require DESCRIBE on each group, and on its members' topics."""
         new = messages.ShareGroupDescribeResponse
         refused = [group_id for group_id in request.group_ids
                    if not self._access.may(context, DESCRIBE, GROUP, group_id)]
@@ -87,7 +88,9 @@ class ShareRights:
 
     def _describe_offsets(self, handle: Handler, context: RequestContext,
                           request: Message) -> Result:
-        """DESCRIBE on each group and topic. Of all topics, those without it are left out."""
+        """Require DESCRIBE on each group and topic. In requests for all topics, hidden ones are
+        omitted.
+        """
         new = messages.DescribeShareGroupOffsetsResponse
         refused = [new.DescribeShareGroupOffsetsResponseGroup(
             group_id=group.group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
@@ -113,7 +116,7 @@ class ShareRights:
 
     def _alter_offsets(self, handle: Handler, context: RequestContext,
                        request: Message) -> Result:
-        """READ on the group and on each topic."""
+        """Require READ on the group and on each topic."""
         new = messages.AlterShareGroupOffsetsResponse
         error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return self._change_offsets(
@@ -126,7 +129,7 @@ class ShareRights:
 
     def _delete_offsets(self, handle: Handler, context: RequestContext,
                         request: Message) -> Result:
-        """DELETE on the group, READ on each topic."""
+        """Require DELETE on the group, READ on each topic."""
         error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return self._change_offsets(
             DELETE, handle, context, request,
@@ -150,7 +153,7 @@ class ShareRights:
 
 
 def _hidden(new: Any, topic: Any) -> Any:
-    """A topic that the client may not describe."""
+    """Return the row of a topic that the client may not describe."""
     error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     return new.DescribeShareGroupOffsetsResponseTopic(
         topic_name=topic.topic_name, partitions=[

@@ -1,8 +1,8 @@
-"""What the APIs of Streams groups ask the authorizer for.
+"""The authorization of the Streams group APIs.
 
 Owns: nothing.
-Invariants: (1) as api.rights.
-Source: KafkaApis of Kafka 4.3, by its answers.
+Invariants: as in api.authorization.rules.
+Source: KafkaApis of Kafka 4.3, by its responses.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from pylog.security.authorizer import DESCRIBE, GROUP, READ, TOPIC
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -26,7 +26,7 @@ HIDDEN_TEXT = "The described group uses topics that the client is not authorized
 
 
 class StreamsRights:
-    """On the requests of clients. CREATE of internal topics is the handler's affair."""
+    """Checks clients' requests. The handler checks CREATE for internal topics."""
 
     def __init__(self, access: Access):
         self._access = access
@@ -38,7 +38,7 @@ class StreamsRights:
         }
 
     def _heartbeat(self, handle: Handler, context: RequestContext, request: Message) -> Result:
-        """READ on the group, DESCRIBE on all topics of the topology."""
+        """Require READ on the group, DESCRIBE on all topics of the topology."""
         # Imported here: few brokers have Streams groups.
         from pylog.api.groups.streams import topology_fault
         from pylog.coordinator.groups.streams import topology as streams_topology
@@ -53,7 +53,7 @@ class StreamsRights:
         return handle(context, request)
 
     def _describe(self, handle: Handler, context: RequestContext, request: Message) -> Result:
-        """DESCRIBE on each group, and on the topics of its topology."""
+        """Require DESCRIBE on each group, and on the topics of its topology."""
         new = messages.StreamsGroupDescribeResponse
         refused = [group_id for group_id in request.group_ids
                    if not self._access.may(context, DESCRIBE, GROUP, group_id)]

@@ -1,5 +1,4 @@
 """Requests on topics, settings, quotas and the cluster itself.
 
-Owns: nothing.
-For: the tables of handlers in `api`.
+Owns: nothing. For: the tables of handlers in `api`.
 """

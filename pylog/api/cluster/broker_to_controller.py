@@ -1,10 +1,11 @@
-"""What brokers and tools ask the active controller on its own listener: BrokerRegistration (62),
-BrokerHeartbeat (63), UnregisterBroker (64), AlterPartition (56), AllocateProducerIds (67),
-AssignReplicasToDirs (73); and the other families' requests, answered there.
+"""Requests of brokers and tools to the active controller on its own listener: BrokerRegistration
+(62), BrokerHeartbeat (63), UnregisterBroker (64), AlterPartition (56), AllocateProducerIds (67),
+AssignReplicasToDirs (73); and other families' requests that controllers serve.
 
 Owns: nothing.
-Invariants: (1) a node that is not the active controller says so in the answer's own form.
-Source: KIP-631, KIP-497, KIP-858, KIP-730, KIP-919; answers as Kafka 4.3's.
+Invariants: a node that is not the active controller responds with NOT_CONTROLLER in the API's own
+  format.
+Source: KIP-631, KIP-497, KIP-858, KIP-730, KIP-919; responses as in Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pylog._native.log import LogError
 from pylog.metadata.log.metadata_log import NOT_CONTROLLER, NotController
 from pylog.protocol import api, messages
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class HereOrNowhere:
-    """The active controller as handlers see it; NotController while it is another node."""
+    """The active controller for handlers; raises NotController while another node is active."""
 
     def __init__(self, metadata: MetadataService):
         self._metadata = metadata
@@ -39,7 +40,7 @@ class HereOrNowhere:
 
 
 class ControllerApi:
-    """The requests of brokers. watch: has the end of a connection reported."""
+    """The requests of brokers. watch: requests a notification when a connection closes."""
 
     def __init__(self, controller: Any, watch: Callable[[int], None]):
         self._controller = controller
@@ -62,19 +63,19 @@ class ControllerApi:
         return handle
 
     def heartbeat(self, context: RequestContext, request: Message) -> Result:
-        """Whether the broker is fenced, and may stop (KIP-631)."""
+        """Return the broker's fencing state and if it may stop (KIP-631)."""
         if context.connection and self._watched.get(request.broker_id) != context.connection:
             self._watched[request.broker_id] = context.connection
             self._watch(context.connection)
         return self._controller.heartbeat(request, context.connection)
 
     def alter_partition(self, context: RequestContext, request: Message) -> Result:
-        """The ISRs that a leader asks for (KIP-497, KIP-903)."""
+        """Decide the ISR changes that a leader requests (KIP-497, KIP-903)."""
         return self._controller.alter_partition(request, context.api_version)
 
 
 def guarded(handlers: dict[int, Handler]) -> dict[int, Handler]:
-    """The handlers, which answer NOT_CONTROLLER where they raised it. Keeps (1)."""
+    """Wrap the handlers: NotController becomes the response NOT_CONTROLLER."""
     return {key: _guarded(key, handle) for key, handle in handlers.items()}
 
 
@@ -104,7 +105,7 @@ def _refusal(key: int, request: Message, error: LogError) -> Message:
 
 
 def _whole(response: str) -> Callable[[Message], Message]:
-    """An answer that has one error for all of its request."""
+    """Return a function that creates a response with one error for the whole request."""
     def refusal(request: Message) -> Message:
         return getattr(messages, response)(error_code=NOT_CONTROLLER)
     return refusal

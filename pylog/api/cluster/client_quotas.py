@@ -1,10 +1,10 @@
 """Client quotas over the wire: DescribeClientQuotas (48), AlterClientQuotas (49).
 
-Owns: the thread that asks the resolver.
-Invariants: (1) one result per entity of the request; (2) when a result says that a quota was
-  changed, its record is on disk and the next request of a client is counted by it; (3) a resolver
-  that does not answer holds up one request for RESOLVE_SECONDS, no other thread's work, no stop.
-Source: KIP-546; answers as Kafka 4.3's.
+Owns: the thread that runs the resolver.
+Invariants: one result per entity of the request; a successful result is sent after the record is on
+  disk, and the quota applies to the next request of a client; a resolver that does not respond
+  delays one request by RESOLVE_SECONDS, but no other thread and no shutdown.
+Source: KIP-546; responses as in Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pylog.protocol import api, messages
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -36,7 +36,7 @@ EXACT, DEFAULT, SPECIFIED = range(3)
 KINDS = (quotas.USER, quotas.CLIENT_ID, quotas.IP)
 HOST_CHARACTERS_MAX = 253
 PART_ENTITIES = 500
-RESOLVE_SECONDS = 5.0    # For all names of a request.
+RESOLVE_SECONDS = 5.0  # for all names of a request
 
 
 class QuotasApi:
@@ -54,9 +54,10 @@ class QuotasApi:
 
     def describe_client_quotas(
             self, context: RequestContext, request: Message) -> Iterator[Message | None]:
-        """Yields the quotas of the entities that a filter matches (KIP-546).
+        """Yield the quotas of the entities that a filter matches (KIP-546).
 
-        INVALID_REQUEST: a filter that contradicts itself; UNSUPPORTED_VERSION: an unknown type.
+        Errors: INVALID_REQUEST for a contradictory filter; UNSUPPORTED_VERSION for an unknown match
+        type.
         """
         response = messages.DescribeClientQuotasResponse
         try:
@@ -76,9 +77,9 @@ class QuotasApi:
                 for entity, values in part if _matches(entity, wanted, request.strict)])
 
     async def alter_client_quotas(self, context: RequestContext, request: Message) -> Message:
-        """Sets and removes quotas, one result per entity; hosts' addresses are looked up first.
+        """Set and remove quotas, one result per entity; hosts' addresses are looked up first.
 
-        INVALID_REQUEST: an entity or a value that cannot be; KIP-546, KIP-612.
+        Errors: INVALID_REQUEST for an invalid entity or value; KIP-546, KIP-612.
         """
         hosts = await _hosts(request.entries)
         results = await self._controller.alter_client_quotas(request, hosts)
@@ -92,7 +93,7 @@ class QuotasApi:
 
 
 def _filter(components) -> dict:
-    """Entity type -> (match type, name); raises Refusal."""
+    """Return entity type -> (match type, name). Raises Refusal."""
     wanted = {}
     for component in components:
         kind, match = component.entity_type, component.match
@@ -118,7 +119,7 @@ def _filter(components) -> dict:
 
 
 def _matches(entity, wanted: dict, strict: bool) -> bool:
-    # As Kafka: strictly nothing is what no entity is.
+    # As in Kafka: a strict filter without components matches no entity.
     if strict and (not wanted or len(entity) != len(wanted)):
         return False
     parts = dict(entity)
@@ -127,7 +128,9 @@ def _matches(entity, wanted: dict, strict: bool) -> bool:
 
 
 async def _hosts(entries, seconds: float = RESOLVE_SECONDS) -> dict:
-    """Name -> address, of ip entities that have one; a resolver may take its time."""
+    """Return name -> address of ip entities; names that are not resolved within `seconds` are
+    missing.
+    """
     names = {part.entity_name for entry in entries for part in entry.entity
              if part.entity_type == quotas.IP and part.entity_name
              and len(part.entity_name) <= HOST_CHARACTERS_MAX}
@@ -139,13 +142,13 @@ async def _hosts(entries, seconds: float = RESOLVE_SECONDS) -> dict:
                 if address is not None:
                     found[name] = address
     except TimeoutError:
-        # Keeps (3): the names that are left are refused as others without an address.
+        # The remaining names are rejected as unresolvable.
         pass
     return found
 
 
 def _literal(name: str) -> str | None:
-    """The address that a name is by itself: nobody is asked, nobody is waited for."""
+    """Return the address if the name is a literal address, without a resolver query."""
     return _address(name, socket.AI_NUMERICHOST)
 
 
@@ -157,15 +160,14 @@ def _address(name: str, flags: int = 0) -> str | None:
 
 
 class _Resolver:
-    """Asks on a thread of its own, which is a daemon: a process ends without its answer. Keeps (3).
-    """
+    """Resolves names on a daemon thread: the process can exit while a query is pending."""
 
     def __init__(self):
         self._asked: SimpleQueue[tuple[str, Future[str | None]]] = SimpleQueue()
         self._thread = None
 
     def ask(self, name: str) -> Future:
-        """The future of a name's address, None when it has none. On the event loop."""
+        """Return a future of a name's address, None if it has none. Call it on the event loop."""
         if self._thread is None:
             self._thread = supervisor.thread("resolver", self._answer, threading.Event())
             self._thread.start()
@@ -176,7 +178,7 @@ class _Resolver:
     def _answer(self) -> None:
         while True:
             name, answer = self._asked.get()
-            # Whoever asked may have given up.
+            # The caller may have given up.
             if answer.set_running_or_notify_cancel():
                 answer.set_result(_address(name))
 
@@ -185,7 +187,7 @@ _resolver = _Resolver()
 
 
 def resolve_later(limits: quotas.ClientQuotas) -> None:
-    """Look up the hosts of quotas on the resolver's thread; their limits hold once it answers."""
+    """Look up the hosts of quotas on the resolver's thread; their limits apply when it responds."""
     for name in limits.unresolved():
         answer = asyncio.wrap_future(_resolver.ask(name))
         answer.add_done_callback(partial(_take_host, limits, name))

@@ -1,11 +1,10 @@
-"""DescribeCluster (60): the brokers; UnregisterBroker (64): one that is gone for good;
+"""DescribeCluster (60): the brokers; UnregisterBroker (64): removes a broker permanently;
 DescribeTopicPartitions (75): the paged view of topics.
 
 Owns: nothing.
-Invariants: (1) without advertised.listeners a client gets the listener's host, and on a listener
-  for every interface the address that it connected to;
-  (2) a page holds at most max.request.partition.size.limit partitions; (3) names are sorted,
-  and entries made, a few at a time.
+Invariants: without advertised.listeners a client gets the listener's host or, if the listener is
+  bound to every interface, the address that it connected to; a page has at most
+  max.request.partition.size.limit partitions; names are sorted, and entries created, in chunks.
 Source: KIP-700, KIP-919 (endpoint types), KIP-966 (DescribeTopicPartitions), KIP-1073 (fenced
   brokers).
 """
@@ -21,7 +20,7 @@ from pylog.metadata.image.image import NO_LEADER, is_internal
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -35,13 +34,13 @@ ENDPOINT_BROKERS = 1
 ENDPOINT_CONTROLLERS = 2
 NOT_ASKED = -2**31
 PART_NAMES = 1000
-# What a principal without restrictions may do with the cluster and with a topic (KIP-430).
+# Operations of a principal without restrictions on the cluster and on a topic (KIP-430).
 CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 
 
 class Addresses:
-    """Where clients reach the brokers. listener_name: the name of a listener by its number."""
+    """Addresses of the brokers for clients. listener_name: the name of a listener by its number."""
 
     def __init__(self, metadata: MetadataService, settings: Settings, node_id: int,
                  listener_name: Callable[[int], str]):
@@ -51,12 +50,12 @@ class Addresses:
         self._listener_name = listener_name
 
     def of(self, context: RequestContext) -> Iterator[tuple[int, str, int, str | None, bool]]:
-        """Yields (node id, host, port, rack, fenced) of each broker, for the client's listener."""
+        """Yield (node id, host, port, rack, fenced) of each broker, for the client's listener."""
         are_advertised = bool(self._settings.advertised_listeners)
         listener = self._listener_name(context.listener)
         for registered in self._metadata.image.brokers.values():
             if registered.id == self._node_id and not are_advertised:
-                # Keeps (1). A client that verifies a TLS certificate needs the name in it.
+                # A client that verifies a TLS certificate needs the host name in it.
                 yield (registered.id, self._host_of(listener) or context.local_host,
                        context.local_port, registered.rack, registered.fenced)
                 continue
@@ -73,7 +72,7 @@ class Addresses:
 
 
 class ClusterApi:
-    """Descriptions from the image in force. controller: decides on brokers."""
+    """Descriptions from the current image. controller: decides on brokers."""
 
     def __init__(self, addresses: Addresses, metadata: MetadataService, settings: Settings,
                  node_id: int, controller: ActiveController):
@@ -91,17 +90,19 @@ class ClusterApi:
         }
 
     async def unregister_broker(self, context: RequestContext, request: Message) -> Message:
-        """Forgets a broker; one that runs registers anew (KIP-631).
+        """Unregister a broker; a running one registers again (KIP-631).
 
-        BROKER_ID_NOT_REGISTERED; INVALID_REQUEST for the only broker, which is its own controller.
+        Errors: BROKER_ID_NOT_REGISTERED; INVALID_REQUEST for the only broker, which is its own
+        controller.
         """
         return await self._controller.unregister(request)
 
     def describe_cluster(self, context: RequestContext, request: Message) -> Message:
-        """The cluster's id, its brokers and, asked for, what the client may do (KIP-700).
+        """Return the cluster's id, its brokers and, on request, the client's permitted operations
+        (KIP-700).
 
-        Fenced brokers where they are asked for (KIP-1073). MISMATCHED_ENDPOINT_TYPE: controllers'
-        endpoints (KIP-919); UNSUPPORTED_ENDPOINT_TYPE: any other.
+        Includes fenced brokers on request (KIP-1073). Errors: MISMATCHED_ENDPOINT_TYPE for
+        controllers' endpoints (KIP-919); UNSUPPORTED_ENDPOINT_TYPE for other types.
         """
         response = messages.DescribeClusterResponse
         fault = None
@@ -124,11 +125,11 @@ class ClusterApi:
 
     def describe_topic_partitions(
             self, context: RequestContext, request: Message) -> Iterator[Message | None]:
-        """Yields one page of topics by name, from the cursor on, and the next cursor (KIP-966).
+        """Yield one page of topics by name, from the cursor on, and the next cursor (KIP-966).
 
-        response_partition_limit: partitions of a page, max.request.partition.size.limit at most.
-        INVALID_REQUEST: a negative partition in the cursor. Topics: UNKNOWN_TOPIC_OR_PARTITION,
-        INVALID_TOPIC_EXCEPTION.
+        response_partition_limit: partitions of a page, at most max.request.partition.size.limit.
+        Errors: INVALID_REQUEST for a negative partition in the cursor. Topics:
+        UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION.
         """
         image = self._metadata.image
         limit = max(1, min(request.response_partition_limit,
@@ -171,7 +172,7 @@ class ClusterApi:
 
 
 def _sorted(request, image, start: str):
-    """Yields the names from `start` on, those asked for or all, as sorted runs. Keeps (3)."""
+    """Yield the requested names from `start` on, or all, as sorted runs in chunks."""
     names = (topic.name for topic in request.topics) if request.topics else iter(image.topics)
     while run := list(itertools.islice(names, PART_NAMES)):
         yield sorted([name for name in run if name >= start])
@@ -214,8 +215,8 @@ def _topic(image, topic, first, room):
 
 
 def offline_replicas(image, state) -> tuple:
-    """The replicas of a partition whose broker is not serving, or that lie on a disk that failed:
-    where nobody leads, an in-sync one on an active broker would lead otherwise.
+    """Return the replicas of a partition whose broker is inactive, or that are on a failed disk: if
+    there is no leader, every in-sync replica on an active broker must have a failed disk.
     """
     if state.leader == NO_LEADER:
         return tuple(id_ for id_ in state.replicas

@@ -2,10 +2,10 @@
 ListConfigResources (74).
 
 Owns: nothing.
-Invariants: (1) one result per resource of the request, in its order; (2) when a result says that a
-  setting was changed, its record is on disk and it is in force; with a controller elsewhere, it is
-  in force a moment later.
-Source: KIP-133, KIP-226, KIP-339, KIP-569, KIP-1142; answers as Kafka 4.3's.
+Invariants: one result per resource of the request, in its order; a successful result is sent after
+  the record is on disk and the setting is in force; with a remote controller, it takes effect a
+  moment later.
+Source: KIP-133, KIP-226, KIP-339, KIP-569, KIP-1142; responses as in Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pylog.protocol import api, messages
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
@@ -41,8 +41,8 @@ PART_RESOURCES = 1000
 class ConfigsApi:
     """Settings of topics, brokers, groups and subscriptions.
 
-    registered: returns once this broker's listeners, as they are now, are in force in the image.
-    forward: passes a request on to the active controller; None: `controller` is it.
+    registered: returns when this broker's current listeners are in the image. forward: forwards a
+    request to the active controller; None: `controller` is it.
     """
 
     def __init__(self, controller: ActiveController, metadata: MetadataService, settings: Settings,
@@ -64,10 +64,11 @@ class ConfigsApi:
         }
 
     def describe_configs(self, context: RequestContext, request: Message) -> Message:
-        """Each resource's settings: value, source and, on request, synonyms and documentation.
+        """Return each resource's settings: value, source and, on request, synonyms and
+        documentation.
 
-        INVALID_REQUEST for all when a resource type is unknown, and for a broker that is not this
-        one; UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION. KIP-226, KIP-569.
+        Errors: INVALID_REQUEST for all if a resource type is unknown, and for another broker;
+        UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION. KIP-226, KIP-569.
         """
         new = messages.DescribeConfigsResponse
         unknown = any(resource.resource_type not in RESOURCES for resource in request.resources)
@@ -87,7 +88,7 @@ class ConfigsApi:
         return new(results=results)
 
     def _entries(self, resource) -> list:
-        """The settings of a resource; raises Refusal."""
+        """Return the settings of a resource. Raises Refusal."""
         kind, name, wanted = (resource.resource_type, resource.resource_name,
                               resource.configuration_keys)
         settings, own = self._settings, self._metadata.image.configs.get(
@@ -123,9 +124,10 @@ class ConfigsApi:
                           f"received {name}")
 
     async def incremental_alter_configs(self, context: RequestContext, request: Message) -> Message:
-        """Sets, deletes, appends to, subtracts from settings; loggers' levels too (KIP-339).
+        """Set, delete, append to or subtract from settings, and set log levels (KIP-339).
 
-        All of a resource or nothing: INVALID_REQUEST, INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION.
+        Applies all changes of a resource or none. Errors: INVALID_REQUEST, INVALID_CONFIG,
+        UNKNOWN_TOPIC_OR_PARTITION.
         """
         results = await self._alter(context, request, incremental=True)
         results = [loggers.alter(self._node_id, resource, request.validate_only)
@@ -134,15 +136,15 @@ class ConfigsApi:
         return _altered(messages.IncrementalAlterConfigsResponse, request, results)
 
     async def alter_configs(self, context: RequestContext, request: Message) -> Message:
-        """Replaces each resource's settings by those of the request (KIP-133).
+        """Replace each resource's settings by those of the request (KIP-133).
 
-        All of a resource or nothing; errors as incremental_alter_configs.
+        Applies all changes of a resource or none; errors as for incremental_alter_configs.
         """
         results = await self._alter(context, request, incremental=False)
         return _altered(messages.AlterConfigsResponse, request, results)
 
     async def _alter(self, context: RequestContext, request: Message, incremental: bool) -> list:
-        """configs.Altered of each resource, None for a logger."""
+        """Return configs.Altered of each resource, None for a logger."""
         if self._forward is not None:
             return await self._passed_on(context, request, incremental)
         results = await self._controller.alter_configs(request, incremental)
@@ -153,8 +155,9 @@ class ConfigsApi:
 
     async def _passed_on(self, context: RequestContext, request: Message,
                          incremental: bool) -> list:
-        """As _alter(): the controller decides what this broker, which alone knows its files and
-        loggers, does not refuse."""
+        """Like _alter(), with a remote controller: this broker validates the settings that depend
+        on its own files and loggers, then the controller decides.
+        """
         assert self._forward is not None, context.api_key
         resources, image = request.resources, self._metadata.image
         own = incremental * [configs.RESOURCE_LOGGER]
@@ -170,7 +173,7 @@ class ConfigsApi:
                 for resource, fault in zip(resources, refused, strict=True)]
 
     async def _decided(self, context: RequestContext, request: Message) -> dict:
-        """(type, name) -> configs.Altered, of each resource of a request."""
+        """Return (type, name) -> configs.Altered, of each resource of a request."""
         assert self._forward is not None, context.api_key
         try:
             answer = await self._forward(context, request)
@@ -183,9 +186,10 @@ class ConfigsApi:
 
     def list_config_resources(
             self, context: RequestContext, request: Message) -> Iterator[Message | None]:
-        """Yields the resources that have settings, of the types asked for (KIP-1142).
+        """Yield the resources that have settings, of the requested types (KIP-1142).
 
-        Version 0 asks for client metrics subscriptions alone. UNSUPPORTED_VERSION: an unknown type.
+        Version 0 returns only client metrics subscriptions. Errors: UNSUPPORTED_VERSION for an
+        unknown type.
         """
         response = messages.ListConfigResourcesResponse
         if context.api_version == 0:

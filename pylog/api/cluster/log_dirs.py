@@ -1,8 +1,8 @@
 """Log directories: DescribeLogDirs (35), AlterReplicaLogDirs (34).
 
 Owns: nothing.
-Invariants: (1) a directory that failed is shown as offline, without its partitions.
-Source: KIP-113, KIP-827 (space), KIP-1066 (cordoned ones); answers as Kafka 4.3's.
+Invariants: a failed directory is reported as offline, without its partitions.
+Source: KIP-113, KIP-827 (space), KIP-1066 (cordoned ones); responses as in Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pylog.metadata.image.image import is_internal
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
@@ -43,9 +43,10 @@ class LogDirsApi:
 
     async def describe_log_dirs(
             self, context: RequestContext, request: Message) -> AsyncIterator[Message | None]:
-        """Yields the log directories with their partitions' sizes, and space, in bytes (KIP-827).
+        """Yield the log directories with their partitions' sizes, and space, in bytes (KIP-827).
 
-        KAFKA_STORAGE_ERROR for a directory that is offline. Moving replicas come as future ones.
+        Errors: KAFKA_STORAGE_ERROR for an offline directory. Moving replicas are reported as future
+        ones.
         """
         response = messages.DescribeLogDirsResponse
         wanted: dict[str, set[int]] | None = None if request.topics is None else {}
@@ -60,7 +61,7 @@ class LogDirsApi:
         for number, (path, offline, logs) in enumerate(self._logs.describe()):
             space = None if offline else await loop.run_in_executor(None, _space, path)
             if space is None:
-                # Keeps (1).
+                # A failed directory has no partitions.
                 yield response(results=[response.DescribeLogDirsResult(
                     error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path, topics=[])])
                 continue
@@ -72,10 +73,10 @@ class LogDirsApi:
                     is_cordoned=self._logs.disks.is_cordoned(number))])
 
     async def alter_replica_log_dirs(self, context: RequestContext, request: Message) -> Message:
-        """Begins to move replicas to other log directories of this broker (KIP-113).
+        """Start moving replicas to other log directories of this broker (KIP-113).
 
-        LOG_DIR_NOT_FOUND, INVALID_REPLICA_ASSIGNMENT (cordoned), KAFKA_STORAGE_ERROR (offline, or a
-        coordinator's partition), UNKNOWN_TOPIC_OR_PARTITION, REPLICA_NOT_AVAILABLE.
+        Errors: LOG_DIR_NOT_FOUND, INVALID_REPLICA_ASSIGNMENT (cordoned), KAFKA_STORAGE_ERROR
+        (offline, or a coordinator's partition), UNKNOWN_TOPIC_OR_PARTITION, REPLICA_NOT_AVAILABLE.
         """
         response = messages.AlterReplicaLogDirsResponse
         paths = {path: (number, offline)
@@ -107,7 +108,7 @@ class LogDirsApi:
         if self._logs.get(name, index) is None:
             return ErrorCode.REPLICA_NOT_AVAILABLE
         if is_internal(name) and self._logs.place(name, index) != number:
-            # Its coordinator appends to the log that it found when its term began.
+            # Its coordinator keeps appending to the log that was open when its term began.
             return ErrorCode.KAFKA_STORAGE_ERROR
         try:
             await asyncio.get_running_loop().run_in_executor(
@@ -118,7 +119,7 @@ class LogDirsApi:
 
 
 def _rows(logs, moves, wanted):
-    """Yields (topic, a partition's row or None for one that is not wanted), by topic."""
+    """Yield (topic, a partition's row or None if it is not requested), by topic."""
     new = messages.DescribeLogDirsResponse.DescribeLogDirsPartition
     moved: dict[str, list] = {}
     for move in moves:
@@ -146,7 +147,7 @@ def _is_wanted(wanted, name: str, index: int) -> bool:
 
 
 def _by_topic(rows):
-    """Yields [topic], of PART_PARTITIONS rows each; one at least."""
+    """Yield [topic], with PART_PARTITIONS rows each; at least one."""
     response = messages.DescribeLogDirsResponse
     rows = iter(rows)
     part = list(itertools.islice(rows, PART_PARTITIONS))
@@ -160,7 +161,7 @@ def _by_topic(rows):
 
 
 def _space(path: str):
-    """(total bytes, bytes that we may use) of a file system, None when it cannot tell."""
+    """Return (total bytes, usable bytes) of a file system, None if they are unavailable."""
     try:
         found = os.statvfs(path)
     except OSError:

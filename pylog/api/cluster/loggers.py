@@ -1,8 +1,7 @@
-"""Levels of the broker's own loggers, seen and set while it runs: resources of type BROKER_LOGGER.
+"""Levels of the broker's own loggers, read and set at run time: resources of type BROKER_LOGGER.
 
 Owns: the levels of the loggers below `pylog`, and of the root.
-Invariants: (1) the levels are Kafka's words; (2) a change lasts until the broker
-  stops, and no longer.
+Invariants: levels have Kafka's names; a change lasts until the broker stops.
 Source: KIP-412, KIP-1075.
 """
 
@@ -27,13 +26,13 @@ LEVELS = {"TRACE": 5, "DEBUG": logging.DEBUG, "INFO": logging.INFO, "WARN": logg
 
 
 def entries(wanted=None) -> list[Entry]:
-    """Every logger with the level that is in force for it."""
+    """Return every logger with its effective level."""
     return [Entry(name, _level(logger), False, LOGGER, False, [], UNKNOWN, "")
             for name, logger in sorted(_loggers().items()) if not wanted or name in wanted]
 
 
 def alter(node_id: int, resource, validate_only: bool) -> Altered:
-    """Sets levels as an incremental change of settings asks; all of them or none."""
+    """Set levels by an incremental change of settings; all of them or none."""
     try:
         _check(node_id, resource)
     except Refusal as refusal:

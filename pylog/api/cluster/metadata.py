@@ -1,9 +1,9 @@
-"""Metadata (3): brokers, topics and partitions as a client asks for them, with auto-creation.
+"""Metadata (3): brokers, topics and partitions, with auto-creation.
 
 Owns: nothing.
-Invariants: (1) one entry per topic asked for, in the request's order; (2) one request creates at
-  most AUTO_CREATE_TOPICS_MAX topics, the client asks again for the rest; (3) an answer is made in
-  parts of about PART_PARTITIONS partitions, all of them from one image.
+Invariants: one entry per requested topic, in the request's order; one request creates at most
+  AUTO_CREATE_TOPICS_MAX topics, and the client requests the rest again; a response is created in
+  parts of about PART_PARTITIONS partitions, all from one image.
 Source: KIP-4, KIP-516 (topic ids), KIP-430 (authorized operations), KIP-1102 (top-level error).
 """
 
@@ -18,7 +18,7 @@ from pylog.metadata.image.image import NO_LEADER, is_internal
 from pylog.protocol import api, codec, messages
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
     from pylog.api.handler import Handler, Message, Parts
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from pylog.metadata.service import MetadataService
     from pylog.security.access import Access
 
-IDS_SINCE = 12   # Version 10 answers topic ids, version 12 takes them.
+IDS_SINCE = 12  # Version 10 returns topic ids, version 12 accepts them.
 AUTO_CREATE_TOPICS_MAX = 1000
 AUTO_CREATE_TIMEOUT_MS = 30_000
-# Entries kept, encoded, for the next request: a partition's costs about 30 bytes.
+# Encoded entries cached for the next request: about 30 bytes per partition.
 ENTRIES_MAX = 20_000
 ENTRY_PARTITIONS_MAX = 100
 PART_PARTITIONS = 1000
 OPERATIONS_SINCE = 8
 NO_ID = bytes(16)
-# As pylog.security.authorizer has them, which few brokers need.
+# From pylog.security.authorizer, which few brokers import.
 DESCRIBE, TOPIC = 8, 2
 
 
 class MetadataApi:
-    """Metadata. metadata: has the image in force."""
+    """Metadata. metadata: has the current image."""
 
     def __init__(self, addresses: Addresses, metadata: MetadataService, controller:
                  ActiveController, quotas: ClientQuotas, settings: Settings, node_id: int,
@@ -60,11 +60,11 @@ class MetadataApi:
         return {api.METADATA: self.metadata}
 
     def metadata(self, context: RequestContext, request: Message) -> Message | Parts:
-        """The brokers, and the topics asked for with their partitions, in parts.
+        """Return the brokers, and the requested topics with their partitions, in parts.
 
-        Creates missing topics first where auto.create.topics.enable and the request allow it.
-        Topics: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION; partitions:
-        LEADER_NOT_AVAILABLE. INVALID_REQUEST: ids before version 12. KIP-4, KIP-516.
+        Creates missing topics first if auto.create.topics.enable and the request allow it. Errors
+        of topics: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION; of
+        partitions: LEADER_NOT_AVAILABLE. INVALID_REQUEST for ids before version 12. KIP-4, KIP-516.
         """
         if context.api_version < IDS_SINCE and any(
                 topic.name is None or topic.topic_id != NO_ID for topic in request.topics or ()):
@@ -77,9 +77,11 @@ class MetadataApi:
         return self._looked_up(context, request)
 
     def _is_led_by(self, brokers, context, request) -> bool:
-        """Whether one of these leads something that is asked for; of all topics, without a look.
+        """Return True if one of these brokers leads a requested partition; for all topics, return
+        False without a check.
 
-        What comes behind a request on its connection, a Fetch say, would wait with it."""
+        The next request on the connection, for example a Fetch, would wait too.
+        """
         if not brokers or _wants_all(context, request):
             return bool(brokers)
         image = self._metadata.image
@@ -89,7 +91,7 @@ class MetadataApi:
                    for topic in topics if topic is not None for state in topic.partitions)
 
     async def _once_settled(self, departures, context, request):
-        """A leader may just have died: who follows it is known in a moment."""
+        """Wait briefly for a new leader: a leader may just have failed."""
         await departures.settled()
         parts = self._looked_up(context, request)
         if type(parts) is types.AsyncGeneratorType:
@@ -112,7 +114,8 @@ class MetadataApi:
                    if name is not None and id_ == NO_ID and name not in image.topics]
         if missing and self._may_create(context, request):
             return self._after_creation(context, request, wanted, missing)
-        # What is unknown may be created by another request at any time, and by settings.
+        # An unknown topic may be created at any time, by another request or by a change of
+        # settings.
         context.cacheable = not missing
         return self._parts(context, request, (
             self._found(image, context, request, name, id_, {}) for name, id_ in wanted))
@@ -125,7 +128,8 @@ class MetadataApi:
             yield part
 
     def _parts(self, context, request, found):
-        """found: (topic, None), or (None, the entry that says why there is none). Keeps (3)."""
+        """found: (topic, None), or (None, the entry with the error). All parts come from one image.
+        """
         image = self._metadata.image
         rows, room = [], PART_PARTITIONS
         for topic, fault in found:
@@ -155,7 +159,9 @@ class MetadataApi:
         return response
 
     def _found(self, image, context, request, name, id_, refused):
-        """(topic, None) of what the request names (1), or (None, the entry that says why not)."""
+        """Return (topic, None) for each requested topic in order, or (None, the entry with the
+        error).
+        """
         if id_ != NO_ID or name is None:
             topic = image.topics_by_id.get(id_)
             return (topic, None) if topic is not None \
@@ -173,20 +179,19 @@ class MetadataApi:
         return None, entry
 
     def _operations(self, context, name: str) -> int:
-        """What the client may do with a topic, as bits (KIP-430)."""
+        """Return the client's permitted operations on a topic, as bits (KIP-430)."""
         return cluster.TOPIC_OPERATIONS if self._access is None \
             else self._access.operations(context, TOPIC, name)
 
     def _known(self, image, topic, context, request):
-        """A topic's entry with all of its partitions, encoded unless it is a large one's."""
+        """Return a topic's entry with all of its partitions, encoded unless the topic is large."""
         version = context.api_version
         asks = _asks_operations(context, request)
         if asks and self._access is not None:
             return self._new(image, topic, context, request, 0, len(topic.partitions))
         key = topic.id, version, asks
         known = _entries.get(key)
-        # Topics and the dictionary of brokers are never changed in place: the same objects, the
-        # same entry.
+        # Topics and the dictionary of brokers are never changed in place: same objects, same entry.
         if known is not None and known[0] is topic and known[1] is image.brokers:
             return known[2]
         entry = self._new(image, topic, context, request, 0, len(topic.partitions))
@@ -198,7 +203,7 @@ class MetadataApi:
         return entry
 
     def _new(self, image, topic, context, request, first: int, end: int):
-        """A topic's entry with the partitions from `first` to `end`."""
+        """Return a topic's entry with the partitions from `first` to `end`."""
         entry = messages.MetadataResponse.MetadataResponseTopic(
             name=topic.name, topic_id=topic.id, is_internal=is_internal(topic.name),
             partitions=_partitions(image, topic, first, end))
@@ -214,12 +219,12 @@ class MetadataApi:
                 if not fenced or departures is not None and departures.is_listed(id_)]
 
     def _may_create(self, context, request) -> bool:
-        # Before version 4 a request could not say no.
+        # Before version 4 a request could not disable creation.
         return bool(self._settings["auto.create.topics.enable"]) and (
             context.api_version < 4 or request.allow_auto_topic_creation)
 
     async def _create(self, context, names) -> dict:
-        """Creates what may be created, with the broker's defaults. Returns the errors by name."""
+        """Create permitted topics with the broker's defaults. Returns the errors by name."""
         request = messages.CreateTopicsRequest(timeout_ms=AUTO_CREATE_TIMEOUT_MS)
         new = messages.CreateTopicsRequest.CreatableTopic
         request.topics = [
@@ -229,18 +234,18 @@ class MetadataApi:
         ][:max(0, _creatable(self._settings) - context.created_count)]
         if not request.topics:
             return {}
-        # Keeps (2), where a request is handled in pieces too.
+        # Count over all parts of a request, to keep the limit.
         context.created_count += len(request.topics)
         results = await self._controller.create_topics(
             request, mutations=self._quotas.mutations(context.principal, context.client_id, True))
-        # Another request may have been faster. What the client's quota does not allow yet is
-        # unknown until it asks again.
+        # Another request may have created it first. A topic that the client's quota delays is
+        # unknown until the client requests it again.
         done = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         return {result.name: result.error for result in results if result.error not in done}
 
 
 def _wants_all(context, request) -> bool:
-    # Version 0 had no null: there an empty list asks for everything.
+    # Version 0 had no null: there an empty list means all topics.
     return request.topics is None or context.api_version == 0 and not request.topics
 
 

@@ -1,10 +1,10 @@
-"""The metadata log for those who follow it: Fetch (1), FetchSnapshot (59) of `__cluster_metadata`.
+"""The metadata log for observers: Fetch (1), FetchSnapshot (59) of `__cluster_metadata`.
 
-Owns: what is known of the observers, for DescribeQuorum.
-Invariants: (1) nothing beyond the high watermark is sent; (2) who is behind the log's start is sent
-  to the newest snapshot, who has records of another history to where it parts; (3) an observer
-  that asked and has everything is answered when there is more, or when its time is over; (4)
-  observers that are not heard are forgotten, and there are OBSERVERS_MAX at most.
+Owns: the state of the observers, for DescribeQuorum.
+Invariants: nothing above the high watermark is sent; an observer behind the log's start is directed
+  to the newest snapshot, an observer with diverging records to the point of divergence; the fetch
+  of an up-to-date observer waits for new records or for its timeout; silent observers are removed,
+  and there are at most OBSERVERS_MAX.
 Source: KIP-595, KIP-630, KIP-1166 (the observer's high watermark); Kafka's KafkaRaftClient.
 """
 
@@ -20,7 +20,7 @@ from pylog.metadata.log.metadata_log import NotController
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 WITH_IDS = 13            # Versions of Fetch that name topics by their ids.
 FETCH_WITH_ENDPOINTS, SNAPSHOT_WITH_ENDPOINTS = 16, 1
-BYTES_MAX = 8 << 20      # of one answer
+BYTES_MAX = 8 << 20  # of one response
 WAIT_MS_MAX = 60_000
 OBSERVERS_MAX = 1000
 OBSERVER_MS_MAX = 300_000
@@ -41,13 +41,13 @@ Observer.__doc__ = "Who follows the metadata log, as of its last fetch; wall clo
 
 
 class Observers:
-    """The observers, by id and directory. Keeps (4)."""
+    """The observers, by id and directory. Removes silent ones."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, bytes], Observer] = {}
 
     def heard(self, id_: int, directory_id: bytes, offset: int, end: int, now_ms: int) -> None:
-        """An observer fetched from `offset` while the log ended at `end`."""
+        """Record that an observer fetched from `offset` while the log ended at `end`."""
         if id_ < 0:
             return
         before = self._known.pop((id_, directory_id), None)
@@ -57,7 +57,7 @@ class Observers:
             del self._known[next(iter(self._known))]
 
     def now(self, now_ms: int) -> list[Observer]:
-        """Those that were heard lately, by id."""
+        """Return the observers with a recent fetch, by id."""
         for key, observer in list(self._known.items()):
             if now_ms - observer.fetched_ms > OBSERVER_MS_MAX:
                 del self._known[key]
@@ -65,7 +65,7 @@ class Observers:
 
 
 class MetadataLogApi:
-    """metadata: has the active controller, if it is here. now_ms: the wall clock."""
+    """metadata: has the active controller, if it is on this node. now_ms: the wall clock."""
 
     def __init__(self, metadata: MetadataService, observers: Observers, node_id: int,
                  now_ms: Callable[[], int]):
@@ -78,11 +78,11 @@ class MetadataLogApi:
         return {api.FETCH: self.fetch, api.FETCH_SNAPSHOT: self.fetch_snapshot}
 
     async def fetch(self, context: RequestContext, request: Message) -> Message:
-        """Records of the metadata log from an offset on, or where to begin instead.
+        """Return records of the metadata log from an offset on, or the offset to restart from.
 
-        INCONSISTENT_CLUSTER_ID, INVALID_REQUEST for the whole. For the partition:
+        Errors for the whole response: INCONSISTENT_CLUSTER_ID, INVALID_REQUEST. For the partition:
         NOT_LEADER_OR_FOLLOWER without the active controller, FENCED_LEADER_EPOCH and
-        UNKNOWN_LEADER_EPOCH with the right one, INVALID_REQUEST.
+        UNKNOWN_LEADER_EPOCH with the right epoch, INVALID_REQUEST.
         """
         response = messages.FetchResponse
         fault = self._fault(request, context.api_version)
@@ -125,7 +125,7 @@ class MetadataLogApi:
                 self._now_ms())
 
     async def _read(self, context, request, asked) -> Message:
-        """The partition's row of a FetchResponse."""
+        """Return the partition's row of a FetchResponse."""
         try:
             controller = self._controller()
             fault = _epoch_fault(asked.current_leader_epoch, controller.epoch)
@@ -140,7 +140,7 @@ class MetadataLogApi:
             told = asked.high_watermark
             end = self._metadata.tail.newest.offset + 1
             if asked.fetch_offset >= end and not told < end:
-                # Keeps (3).
+                # An up-to-date observer waits for new records.
                 await controller.committed_beyond(
                     asked.fetch_offset, min(request.max_wait_ms, WAIT_MS_MAX) / 1000)
                 self._controller()
@@ -152,15 +152,16 @@ class MetadataLogApi:
                     else ErrorCode.of(error.code)))
 
     def _controller(self):
-        """The active controller. Raises NotController."""
+        """Return the active controller. Raises NotController."""
         controller = self._metadata.controller
         if controller is None or not controller.is_active:
             raise NotController()
         return controller
 
     def _elsewhere(self, controller, asked) -> Message | None:
-        """The answer to who cannot go on where it is; None for others. Raises NotController for who
-        has more of this epoch, where that can be. Keeps (2)."""
+        """Return the response to an observer that cannot continue at its offset, None for others.
+        Raises NotController if an observer has more records of this epoch than possible.
+        """
         metadata_log, offset, epoch = controller.log, asked.fetch_offset, asked.last_fetched_epoch
         if metadata_log.start_offset == 0 and offset == 0:
             return None
@@ -177,10 +178,10 @@ class MetadataLogApi:
         if known == epoch and offset <= end:
             return None
         if known == controller.epoch and not metadata_log.is_whole:
-            # An append of its own whose outcome it has not heard, and others have.
+            # Its own append, whose result it has not received yet, but the observer has.
             raise NotController()
         if known < 0:
-            # An epoch that is none of this log's: its newest one may be common.
+            # An epoch that does not exist in this log: the newest one may be common.
             newest = self._metadata.tail.newest
             known, end = newest.epoch, newest.offset + 1
         return self._row(controller, ErrorCode.NONE, diverging_epoch=response.EpochEndOffset(
@@ -189,7 +190,7 @@ class MetadataLogApi:
     async def _records(self, controller, asked, bytes_max: int) -> Message:
         end, data = self._metadata.tail.newest.offset + 1, b""
         if asked.fetch_offset < end:
-            # Keeps (1).
+            # Read only below the high watermark.
             data = await in_thread(
                 controller.log.stretch, asked.fetch_offset, end,
                 max(1, min(bytes_max, asked.partition_max_bytes)))
@@ -205,10 +206,10 @@ class MetadataLogApi:
                 leader_id=self._node_id, leader_epoch=controller.epoch), **fields})
 
     async def fetch_snapshot(self, context: RequestContext, request: Message) -> Message:
-        """Bytes of the newest snapshot.
+        """Return bytes of the newest snapshot.
 
-        INCONSISTENT_CLUSTER_ID, INVALID_REQUEST for the whole; SNAPSHOT_NOT_FOUND,
-        POSITION_OUT_OF_RANGE and the errors of fetch() for the partition.
+        Errors for the whole response: INCONSISTENT_CLUSTER_ID, INVALID_REQUEST; for the partition:
+        SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE and the errors of fetch().
         """
         response = messages.FetchSnapshotResponse
         if not self._is_own(request.cluster_id):
@@ -233,7 +234,7 @@ class MetadataLogApi:
             response.TopicSnapshot(name=topic.name, partitions=[row])])
 
     async def _read_snapshot(self, row, asked, bytes_max: int) -> int:
-        """Fills the row. Returns the error code."""
+        """Fill the row. Returns the error code."""
         try:
             controller = self._controller()
         except NotController:
@@ -260,7 +261,7 @@ class MetadataLogApi:
 
 
 def _epoch_fault(asked: int, epoch: int) -> int:
-    """The fault of a request under an epoch; -1 is none."""
+    """Return the error of a request for an epoch; -1 matches any."""
     if asked < 0 or asked == epoch:
         return ErrorCode.NONE
     return ErrorCode.FENCED_LEADER_EPOCH if asked < epoch else ErrorCode.UNKNOWN_LEADER_EPOCH

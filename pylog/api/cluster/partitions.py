@@ -1,10 +1,9 @@
-"""Partitions of topics that exist: CreatePartitions (37), ElectLeaders (43),
+"""Partitions of existing topics: CreatePartitions (37), ElectLeaders (43),
 AlterPartitionReassignments (45), ListPartitionReassignments (46).
 
 Owns: nothing.
-Invariants: (1) when a result says that partitions were made or moved, their records are on
-  disk and the logs follow.
-Source: KIP-195, KIP-460, KIP-455, KIP-860; answers as Kafka 4.3's.
+Invariants: a successful result is sent after the records are on disk and the logs are updated.
+Source: KIP-195, KIP-460, KIP-455, KIP-860; responses as in Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pylog.metadata.controller.partitions.partitions import Outcome
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
     from pylog.api.handler import Handler, Message
@@ -27,7 +26,7 @@ STRICT_QUOTA_VERSION = 3   # KIP-599
 
 
 class PartitionsApi:
-    """What changes the partitions of topics, decided by `controller`."""
+    """Changes of topics' partitions, decided by `controller`."""
 
     def __init__(self, controller: ActiveController, metadata: MetadataService, quotas:
                  ClientQuotas):
@@ -44,9 +43,9 @@ class PartitionsApi:
         }
 
     async def create_partitions(self, context: RequestContext, request: Message) -> Message:
-        """Raises topics' partition counts; one result per topic (KIP-195).
+        """Increase topics' partition counts; one result per topic (KIP-195).
 
-        timeout_ms <= 0: REQUEST_TIMED_OUT, and nothing is begun. INVALID_PARTITIONS,
+        Errors: REQUEST_TIMED_OUT without any change if timeout_ms <= 0; INVALID_PARTITIONS,
         INVALID_REPLICA_ASSIGNMENT, UNKNOWN_TOPIC_OR_PARTITION, THROTTLING_QUOTA_EXCEEDED from
         version 3 (KIP-599).
         """
@@ -65,11 +64,11 @@ class PartitionsApi:
             for name, outcome in results])
 
     async def elect_leaders(self, context: RequestContext, request: Message) -> Message:
-        """Elects leaders of the partitions asked for, or of all (KIP-460).
+        """Elect leaders of the requested partitions, or of all (KIP-460).
 
-        timeout_ms <= 0: REQUEST_TIMED_OUT. INVALID_REQUEST: an unknown election type. Per partition
-        ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE,
-        UNKNOWN_TOPIC_OR_PARTITION.
+        Errors: REQUEST_TIMED_OUT if timeout_ms <= 0; INVALID_REQUEST for an unknown election type.
+        Per partition ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
+        ELIGIBLE_LEADERS_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION.
         """
         response = messages.ElectLeadersResponse
         election = request.election_type
@@ -77,7 +76,7 @@ class PartitionsApi:
             (entry.topic, entry.partitions) for entry in request.topic_partitions]
         if request.timeout_ms <= 0 and topics:
             results = _timed_out(topics)
-            # Version 0 has no error of the whole.
+            # Version 0 has no top-level error.
             fault = ErrorCode.REQUEST_TIMED_OUT if context.api_version else ErrorCode.NONE
         elif topics != [] and election not in (PREFERRED, UNCLEAN):
             fault, text = ErrorCode.INVALID_REQUEST, f"Unknown election type {election}"
@@ -95,9 +94,9 @@ class PartitionsApi:
 
     async def alter_partition_reassignments(
             self, context: RequestContext, request: Message) -> Message:
-        """Begins moves of partitions to other brokers; null replicas cancel one (KIP-455).
+        """Start moving partitions to other brokers; null replicas cancel a move (KIP-455).
 
-        timeout_ms <= 0: REQUEST_TIMED_OUT. Per partition INVALID_REPLICA_ASSIGNMENT,
+        Errors: REQUEST_TIMED_OUT if timeout_ms <= 0. Per partition INVALID_REPLICA_ASSIGNMENT,
         NO_REASSIGNMENT_IN_PROGRESS, UNKNOWN_TOPIC_OR_PARTITION.
         """
         response = messages.AlterPartitionReassignmentsResponse
@@ -121,7 +120,7 @@ class PartitionsApi:
                 for name, outcomes in results])
 
     def list_partition_reassignments(self, context: RequestContext, request: Message) -> Message:
-        """The partitions asked for, or all, whose replicas are being moved (KIP-455)."""
+        """Return the requested partitions with a reassignment in progress, or all (KIP-455)."""
         response = messages.ListPartitionReassignmentsResponse
         topics = None if request.topics is None else [
             (topic.name, topic.partition_indexes) for topic in request.topics]
@@ -136,6 +135,8 @@ class PartitionsApi:
 
 
 def _timed_out(topics) -> list:
-    """What had no time to be done is not begun. topics: (name, partition indexes) pairs."""
+    """Return results for a request without time: nothing is started. topics: (name, partition
+    indexes) pairs.
+    """
     outcome = Outcome(ErrorCode.REQUEST_TIMED_OUT)
     return [(name, [(index, outcome) for index in indexes]) for name, indexes in topics]

@@ -1,8 +1,9 @@
 """The metadata quorum: DescribeQuorum (55), UpdateFeatures (57), RemoveRaftVoter (81).
 
 Owns: nothing.
-Invariants: (1) this node is the leader and never behind; the other voters are as their etcds are.
-Source: KIP-595, KIP-642, KIP-836, KIP-853 (quorum); KIP-584 (features); answers as Kafka 4.3's.
+Invariants: this node is the leader and never behind; the other voters' state is that of their
+  etcds.
+Source: KIP-595, KIP-642, KIP-836, KIP-853 (quorum); KIP-584 (features); responses as in Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pylog.protocol import api, messages
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -35,7 +36,7 @@ RESULTS_UNTIL = 1       # Later versions have one error for all features.
 
 
 class QuorumApi:
-    """The metadata quorum. now_ms: the wall clock. observers: None, there are none."""
+    """The metadata quorum. now_ms: the wall clock. observers: None if there are none."""
 
     def __init__(self, controller: ActiveController, metadata: MetadataService, settings: Settings,
                  node_id: int, now_ms: Callable[[], int], observers: Observers | None = None):
@@ -54,9 +55,10 @@ class QuorumApi:
         }
 
     async def describe_quorum(self, context: RequestContext, request: Message) -> Message:
-        """The leader, voters and offsets of the metadata log; nodes from version 2 (KIP-853).
+        """Return the leader, voters and offsets of the metadata log; nodes from version 2
+        (KIP-853).
 
-        NOT_CONTROLLER; UNKNOWN_TOPIC_OR_PARTITION for any other log.
+        Errors: NOT_CONTROLLER; UNKNOWN_TOPIC_OR_PARTITION for any other log.
         """
         response = messages.DescribeQuorumResponse
         asked = [(topic.topic_name, [entry.partition_index for entry in topic.partitions])
@@ -71,7 +73,7 @@ class QuorumApi:
                     for index in indexes])
                 for name, indexes in asked], nodes=[])
         voters = await self._asked_voters()
-        # Another may lead since they were asked.
+        # Another node may have become leader during the query.
         if not self._controller.is_active:
             return response(error_code=ErrorCode.NOT_CONTROLLER, error_message="", topics=[],
                             nodes=[])
@@ -91,14 +93,14 @@ class QuorumApi:
             nodes=self._nodes(context, voters) if context.api_version >= 2 else [])
 
     async def _asked_voters(self) -> list[Voter]:
-        """None where this node is the only one, or keeps the log where voters have no ids."""
+        """Return None if this node is the only one, or if the quorum's voters have no ids."""
         voters = self._metadata.voters
         if voters is None or not self._controller.is_active:
             return []
         return await voters.asked(self._metadata.image.offset + 1)
 
     def _states(self, voters: list[Voter], end_offset: int, now_ms: int) -> list:
-        """Keeps (1)."""
+        """Return the leader's state, which is never behind, and the voters' states."""
         state = messages.DescribeQuorumResponse.ReplicaState
         heard_ms = {voter.id: voter.heard_ms for voter in voters}
         return [state(
@@ -106,14 +108,13 @@ class QuorumApi:
             last_fetch_timestamp=heard_ms.get(self._node_id, now_ms),
             last_caught_up_timestamp=now_ms),
             *(state(
-                # It may have more already than is in force here.
+                # The voter may have more records than are in force here.
                 replica_id=voter.id, log_end_offset=min(voter.end_offset, end_offset),
                 last_fetch_timestamp=voter.heard_ms, last_caught_up_timestamp=voter.caught_up_ms)
               for voter in voters if voter.id != self._node_id)]
 
     def _nodes(self, context, voters: list[Voter]) -> list:
-        # The controller answers on the listener that the client dialled: it may have none of its
-        # own.
+        # The controller responds on the listener that the client used: it may have no separate one.
         response = messages.DescribeQuorumResponse
         names = self._settings["controller.listener.names"]
         known = voters_of(self._settings["controller.quorum.voters"])
@@ -125,10 +126,10 @@ class QuorumApi:
             for node_id, (host, port) in places.items()]
 
     async def remove_raft_voter(self, context: RequestContext, request: Message) -> Message:
-        """Removes the etcd member of a controller that is lost (KIP-853).
+        """Remove the etcd member of a lost controller (KIP-853).
 
-        NOT_CONTROLLER; INCONSISTENT_CLUSTER_ID; VOTER_NOT_FOUND; UNSUPPORTED_VERSION where brokerd
-        runs no etcd; INVALID_REQUEST while too few members answer.
+        Errors: NOT_CONTROLLER; INCONSISTENT_CLUSTER_ID; VOTER_NOT_FOUND; UNSUPPORTED_VERSION if
+        brokerd runs no etcd; INVALID_REQUEST while too few members respond.
         """
         response = messages.RemoveRaftVoterResponse
         seats = self._metadata.seats
@@ -151,9 +152,10 @@ class QuorumApi:
         return response(error_code=ErrorCode.NONE, error_message=f"member {member} was removed")
 
     async def update_features(self, context: RequestContext, request: Message) -> Message:
-        """Changes finalized feature levels, all or none (KIP-584).
+        """Change finalized feature levels, all or none (KIP-584).
 
-        INVALID_UPDATE_VERSION and the other refusals of metadata.features, with a message.
+        Errors: INVALID_UPDATE_VERSION and the other errors of metadata.controller.features, with a
+        message.
         """
         response = messages.UpdateFeaturesResponse
         try:

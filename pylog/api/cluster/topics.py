@@ -1,10 +1,10 @@
 """CreateTopics (19) and DeleteTopics (20).
 
 Owns: nothing.
-Invariants: (1) one result per topic of the request; what had no time to be done is not begun;
-  (2) when a result says that a topic was made or removed, its record is on disk and its
-  partitions are open or gone.
-Source: KIP-4, KIP-516 (ids), KIP-525 (settings in the answer); error codes as Kafka 4.3's.
+Invariants: one result per topic of the request; a change that would exceed the timeout is not
+  started; a successful result is sent after the record is on disk and the topic's partitions are
+  opened or closed.
+Source: KIP-4, KIP-516 (ids), KIP-525 (settings in the response); error codes as in Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pylog.config.values import format_value
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
     from pylog.api.handler import Handler, Message
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from pylog.metadata.controller.active_controller import ActiveController
 
 NO_ID = bytes(16)
-# Since when a used up quota refuses instead of only delaying what follows (KIP-599).
+# From this version on, an exceeded quota rejects the request instead of throttling the client
+# (KIP-599).
 CREATE_STRICT_QUOTA_VERSION = 6
 DELETE_STRICT_QUOTA_VERSION = 5
 
@@ -43,11 +44,11 @@ class TopicsApi:
         return {api.CREATE_TOPICS: self.create_topics, api.DELETE_TOPICS: self.delete_topics}
 
     async def create_topics(self, context: RequestContext, request: Message) -> Message:
-        """One result per topic: its id and settings, or why it was refused (KIP-4).
+        """Create topics and return each topic's id and settings, or its error (KIP-4).
 
-        timeout_ms <= 0: REQUEST_TIMED_OUT, and nothing is begun. What the controller refuses, e.g.
-        TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR; THROTTLING_QUOTA_EXCEEDED from version 6
-        (KIP-599). Settings in the answer from version 5 (KIP-525).
+        Errors: REQUEST_TIMED_OUT without any change if timeout_ms <= 0; the controller's errors,
+        e.g. TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR; THROTTLING_QUOTA_EXCEEDED from
+        version 6 (KIP-599). Settings are returned from version 5 (KIP-525).
         """
         new = messages.CreateTopicsResponse.CreatableTopicResult
         if request.timeout_ms <= 0:
@@ -75,7 +76,7 @@ class TopicsApi:
         return messages.CreateTopicsResponse(topics=entries)
 
     def _configs(self, own: dict) -> list:
-        """All settings of a new topic as text, each with where it comes from."""
+        """Return all settings of a new topic as text, each with its source."""
         new = messages.CreateTopicsResponse.CreatableTopicConfigs
         entries = dict(self._inherited())
         for name, text in own.items():
@@ -83,7 +84,7 @@ class TopicsApi:
         return list(entries.values())
 
     def _inherited(self) -> dict:
-        """The entries of a topic without settings of its own; answers share them."""
+        """Return the entries of a topic without overrides; responses share them."""
         settings = self._settings
         defaults = settings.topic_defaults()
         known, found = _inherited_of.get(settings, (None, None))
@@ -99,9 +100,9 @@ class TopicsApi:
         return found
 
     async def delete_topics(self, context: RequestContext, request: Message) -> Message:
-        """One result per topic, named by name or, from version 6, by id (KIP-516).
+        """Delete topics by name or, from version 6, by id (KIP-516); one result per topic.
 
-        timeout_ms <= 0: REQUEST_TIMED_OUT, and nothing is begun. UNKNOWN_TOPIC_OR_PARTITION,
+        Errors: REQUEST_TIMED_OUT without any change if timeout_ms <= 0; UNKNOWN_TOPIC_OR_PARTITION,
         UNKNOWN_TOPIC_ID, TOPIC_DELETION_DISABLED (INVALID_REQUEST before version 3),
         THROTTLING_QUOTA_EXCEEDED from version 5 (KIP-599).
         """
@@ -141,7 +142,7 @@ _inherited_of: WeakKeyDictionary[Settings, tuple] = WeakKeyDictionary()
 
 
 def _known_error(context, error: int) -> int:
-    # TOPIC_DELETION_DISABLED came with version 3.
+    # TOPIC_DELETION_DISABLED exists since version 3.
     if error == ErrorCode.TOPIC_DELETION_DISABLED and context.api_version < 3:
         return ErrorCode.INVALID_REQUEST
     return error

@@ -1,9 +1,9 @@
-"""DeleteRecords (21): the log of a partition begins later.
+"""DeleteRecords (21): moves the log start offset of a partition.
 
 Owns: nothing.
-Invariants: (1) the low watermark in an answer is the log's start, and the start does not
-  come back after a crash; (2) records of a topic that is only compacted stay.
-Source: KIP-107; error codes as Kafka 4.3's.
+Invariants: the low watermark in a response is the log start offset, which is never lower after a
+  crash; records of a topic with cleanup.policy=compact only are not deleted.
+Source: KIP-107; error codes as in Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pylog.metadata.image.image import is_internal
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
     from pylog.api.handler import Handler, Message
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pylog.log.manager import LogManager
     from pylog.metadata.service import MetadataService
 
-HIGH_WATERMARK = -1     # As an offset: everything up to there.
+HIGH_WATERMARK = -1  # As an offset: everything up to the high watermark.
 NO_WATERMARK = -1
 ANY_EPOCH = -1
 
@@ -43,14 +43,14 @@ class RecordsApi:
         return {api.DELETE_RECORDS: self.delete_records}
 
     async def delete_records(self, context: RequestContext, request: Message) -> Message:
-        """Moves the start of partitions' logs up to an offset; answers low watermarks (KIP-107).
+        """Move the log start offset of partitions to an offset; return low watermarks (KIP-107).
 
-        offset -1: the high watermark. Where a partition is named twice the last one counts.
+        offset -1: the high watermark. If a partition is named twice, the last one counts. Errors:
         OFFSET_OUT_OF_RANGE, POLICY_VIOLATION (compacted only), INVALID_TOPIC_EXCEPTION (internal),
-        KAFKA_STORAGE_ERROR, else as Leaders.log().
+        KAFKA_STORAGE_ERROR, and those of Leaders.log().
         """
         response = messages.DeleteRecordsResponse
-        # One that is named twice counts once, the last time.
+        # For a repeated partition, the last entry counts.
         wanted: dict[str, dict[int, int]] = {}
         for topic in request.topics:
             for partition in topic.partitions:
@@ -67,7 +67,7 @@ class RecordsApi:
         return response(topics=topics)
 
     async def _delete(self, loop, name: str, index: int, offset: int):
-        """(low watermark, error)."""
+        """Return (low watermark, error)."""
         if self._metadata.image.partition(name, index) is None:
             return NO_WATERMARK, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if is_internal(name):
@@ -77,18 +77,18 @@ class RecordsApi:
             return NO_WATERMARK, error
         policy = self._settings.topic_config(
             self._metadata.image.topic_config(name))["cleanup.policy"]
-        # Keeps (2).
+        # Records of a topic that is only compacted are not deleted.
         if "compact" in policy and "delete" not in policy:
             return NO_WATERMARK, ErrorCode.POLICY_VIOLATION
         offset = partition_log.high_watermark if offset == HIGH_WATERMARK else offset
         if not 0 <= offset <= partition_log.high_watermark:
             return NO_WATERMARK, ErrorCode.OFFSET_OUT_OF_RANGE
         try:
-            # Segments are renamed away: on a thread that may wait for the disk.
+            # Segments are renamed: on a thread that may wait for the disk.
             return await loop.run_in_executor(
                 None, self._logs.move_start, name, index, offset), ErrorCode.NONE
         except LogError as fault:
             return NO_WATERMARK, fault.code
         except KeyError:
-            # The topic was deleted meanwhile.
+            # The topic was deleted in the meantime.
             return NO_WATERMARK, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,8 +1,9 @@
-"""ListOffsets (2) and OffsetForLeaderEpoch (23): where a partition's offsets begin, end and turn.
+"""ListOffsets (2) and OffsetForLeaderEpoch (23): start, end and epoch offsets of partitions.
 
 Owns: nothing.
-Invariants: (1) a client never learns of an offset at or above the high watermark, nor, at
-  read_committed, above the last stable offset; (2) what may read from disk runs on a worker thread.
+Invariants: a client never receives an offset at or above the high watermark, nor, at
+  read_committed, above the last stable offset; operations that may read from disk run on a worker
+  thread.
 Source: KIP-79, KIP-98, KIP-101, KIP-207, KIP-320, KIP-405, KIP-734, KIP-1005, KIP-1023.
 """
 
@@ -14,7 +15,7 @@ from pylog._native.log import LogError
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
     from pylog._native.log import Log
@@ -28,7 +29,7 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
-# The version of ListOffsets from which a special timestamp may be used.
+# The first version of ListOffsets with each special timestamp.
 SPECIAL_SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9,
                  EARLIEST_PENDING_UPLOAD: 11}
 READ_COMMITTED = 1
@@ -46,9 +47,9 @@ class Leaders:
         self._node_id = node_id
 
     def log(self, topic_name: str, index: int, client_epoch: int) -> tuple[Log | None, int]:
-        """(the partition's log, NONE) when this broker leads it, else (None, the error to answer).
+        """Return (the partition's log, NONE) if this broker leads it, else (None, the error).
 
-        client_epoch: the leader epoch that the client knows, -1 for any (KIP-320). Errors:
+        client_epoch: the client's leader epoch, -1 for any (KIP-320). Errors:
         UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
         NOT_LEADER_OR_FOLLOWER.
         """
@@ -67,7 +68,7 @@ class Leaders:
         if partition_log is None:
             return None, ErrorCode.KAFKA_STORAGE_ERROR
         if not partition_log.is_leader:
-            # It led before the broker was started anew, and may have been replaced since.
+            # It was the leader before the broker restarted, and may have been replaced since.
             return None, ErrorCode.NOT_LEADER_OR_FOLLOWER
         if partition_log.failed:
             return None, ErrorCode.KAFKA_STORAGE_ERROR
@@ -87,11 +88,12 @@ class OffsetsApi:
         }
 
     async def list_offsets(self, context: RequestContext, request: Message) -> Message:
-        """The offset of each partition at a timestamp in ms, or at a special one (LATEST, ...).
+        """Return the offset of each partition at a timestamp in ms, or at a special one (LATEST,
+        ...).
 
-        A partition that is named twice: INVALID_REQUEST, once. A special timestamp newer than the
-        version: UNSUPPORTED_VERSION. Else as Leaders.log(). Offset, timestamp and epoch are -1
-        where no record is that young. KIP-79, KIP-734.
+        Errors: INVALID_REQUEST, once, for a repeated partition; UNSUPPORTED_VERSION for a special
+        timestamp of a later version; else those of Leaders.log(). Offset, timestamp and epoch are
+        -1 if no record is that new. KIP-79, KIP-734.
         """
         seen: dict[tuple[str, int], int] = {}
         for topic in request.topics:
@@ -102,7 +104,7 @@ class OffsetsApi:
         for topic in request.topics:
             partitions = []
             for partition in topic.partitions:
-                # One that is named more than once is refused, once.
+                # A repeated partition is rejected, once.
                 times = seen.pop((topic.name, partition.partition_index), 0)
                 if times:
                     partitions.append(await self._offset(
@@ -134,7 +136,7 @@ class OffsetsApi:
             offset, timestamp = partition_log.start_offset, UNKNOWN
             epoch = partition_log.epoch_of(offset)
         elif asked in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-            # There is no remote tier: nothing is there, and nothing waits to go there.
+            # There is no remote tier: it is empty, and nothing waits for upload.
             offset = timestamp = epoch = UNKNOWN
         else:
             found, error = await _look_up(partition_log, asked)
@@ -142,7 +144,7 @@ class OffsetsApi:
                 return new(partition_index=index, error_code=error)
             if lags and found is not None and found[0] >= bound:
                 return new(partition_index=index, error_code=lags)
-            # Keeps (1).
+            # Return no offset at or above the bound.
             offset, timestamp, epoch = found if found is not None and found[0] < bound \
                 else (UNKNOWN, UNKNOWN, UNKNOWN)
         if context.api_version < EPOCH_SINCE:
@@ -150,9 +152,9 @@ class OffsetsApi:
         return new(partition_index=index, offset=offset, timestamp=timestamp, leader_epoch=epoch)
 
     def offset_for_leader_epoch(self, context: RequestContext, request: Message) -> Message:
-        """Where the largest epoch up to the one asked for ends, per partition (KIP-320).
+        """Return the end of the largest epoch up to the requested one, per partition (KIP-320).
 
-        Epoch and end offset are -1 where nothing is known, or with an error as Leaders.log().
+        Epoch and end offset are -1 if there is no such epoch, or with an error of Leaders.log().
         """
         response = messages.OffsetForLeaderEpochResponse
         topics = []
@@ -172,8 +174,9 @@ class OffsetsApi:
 
 
 def _lags(context, request, partition_log) -> int:
-    """The error of a consumer's question whose answer may be below what the leader before gave:
-    until the high watermark has reached what this leader began with (KIP-207). Else NONE."""
+    """Return an error while the offset could be lower than an earlier leader's response: until the
+    high watermark has reached the start of this leader's epoch (KIP-207). Else NONE.
+    """
     if request.replica_id >= 0 or partition_log.high_watermark_is_current:
         return ErrorCode.NONE
     return ErrorCode.OFFSET_NOT_AVAILABLE if context.api_version >= LAG_NAMED_SINCE \
@@ -181,7 +184,7 @@ def _lags(context, request, partition_log) -> int:
 
 
 async def _look_up(partition_log, asked):
-    """((offset, timestamp, leader epoch) or None, error) of a search that may block (2)."""
+    """Return ((offset, timestamp, leader epoch) or None, error) of a search that may block."""
     loop = asyncio.get_running_loop()
     try:
         if asked == MAX_TIMESTAMP:

@@ -1,8 +1,7 @@
-"""Producers: their identities, InitProducerId (22), and what the logs know of them,
-DescribeProducers (61).
+"""Producers: their ids, InitProducerId (22), and their state in the logs, DescribeProducers (61).
 
 Owns: nothing.
-Invariants: (1) an id is handed out once, also over restarts: blocks come from the metadata log.
+Invariants: an id is assigned only once, also across restarts: blocks come from the metadata log.
 Source: KIP-98, KIP-360, KIP-664.
 """
 
@@ -19,7 +18,7 @@ from pylog.protocol import api, messages
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
@@ -37,8 +36,9 @@ PART_BYTES = 1000 * SNAPSHOT_ENTRY.size
 
 
 class ProducersApi:
-    """InitProducerId and DescribeProducers. transactions: has those of transactional ids. now_ms:
-    the wall clock, by which producers expire."""
+    """InitProducerId and DescribeProducers. transactions: handles transactional ids. now_ms: the
+    wall clock, by which producers expire.
+    """
 
     def __init__(self, controller: ActiveController, metadata: MetadataService, logs: LogManager,
                  transactions: TransactionsApi, now_ms: Callable[[], int]):
@@ -55,11 +55,11 @@ class ProducersApi:
         }
 
     async def init_producer_id(self, context: RequestContext, request: Message) -> Message:
-        """A new producer id with epoch 0; an idempotent producer that names its old id gets a new
-        one as well (KIP-360).
+        """Return a new producer id with epoch 0; an idempotent producer that names its old id gets
+        a new one as well (KIP-360).
 
-        INVALID_REQUEST: an id without an epoch, or the reverse. KAFKA_STORAGE_ERROR: no block of
-        ids could be written. Of transactional ids: see api.transactions.
+        Errors: INVALID_REQUEST for an id without an epoch, or the reverse; KAFKA_STORAGE_ERROR if
+        no block of ids could be written. For transactional ids see api.data.transactions.
         """
         if (request.producer_id == NONE) != (request.producer_epoch == NONE):
             return messages.InitProducerIdResponse(
@@ -80,9 +80,9 @@ class ProducersApi:
 
     async def describe_producers(
             self, context: RequestContext, request: Message) -> AsyncIterator[Message | None]:
-        """Yields what each partition's log knows of its producers, some of one at a time (KIP-664).
+        """Yield the producers in each partition's log, in parts (KIP-664).
 
-        INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
+        Errors: INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
         KAFKA_STORAGE_ERROR.
         """
         response = messages.DescribeProducersResponse
@@ -100,13 +100,13 @@ class ProducersApi:
                             active_producers=_producers(states[first:first + PART_BYTES]))])])
 
     async def _described(self, loop, name: str, index: int):
-        """(row without producers, its producers as in a .snapshot file)."""
+        """Return (row without producers, its producers in the format of a .snapshot file)."""
         row = messages.DescribeProducersResponse.PartitionResponse(partition_index=index)
         row.error_code, row.error_message, states = await self._looked_up(loop, name, index)
         return row, memoryview(states)
 
     async def _looked_up(self, loop, name: str, index: int):
-        """(error, text, the states)."""
+        """Return (error, message, the states)."""
         fault = topic_name_fault(name)
         if fault is not None:
             return ErrorCode.INVALID_TOPIC_EXCEPTION, fault, b""

@@ -1,9 +1,8 @@
-"""Records for members of share groups, and what became of them: ShareFetch (78), ShareAcknowledge
-(79).
+"""Fetches of share group members, and acknowledgements: ShareFetch (78), ShareAcknowledge (79).
 
 Owns: nothing.
-Invariants: (1) an acknowledgement is answered when it is durable; (2) a request whose session is
-  not the one it names changes nothing; (3) of topics that a client may not read it gets nothing.
+Invariants: the response to an acknowledgement is sent when it is durable; a request with a
+  different session epoch changes nothing; a client gets no records of topics that it may not read.
 Source: KIP-932, KIP-1222 (renewal), KIP-1206 (how records are acquired).
 """
 
@@ -19,7 +18,7 @@ from pylog.share.in_flight import Wanted
 from pylog.share.manager import WAIT_MS_MAX, Fetch, Row
 from pylog.share.sessions import FINAL, INITIAL
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
@@ -37,13 +36,14 @@ if TYPE_CHECKING:
     from pylog.share.share_partition import Acknowledgements
 
 RENEWS_SINCE = 2
-EXACT = 1       # ShareAcquireMode: record_limit.
+EXACT = 1  # ShareAcquireMode: record_limit
 _MOVED = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH))
 
 
 class ShareFetchApi:
-    """may_read: (context, topic's name) -> whether the client may; None: everybody may. watch: asks
-    to be told of a connection's end."""
+    """may_read: (context, topic's name) -> True if the client may read it; None allows everything.
+    watch: requests a notification when a connection closes.
+    """
 
     def __init__(self, partitions: SharePartitions, shares: ShareCoordinator,
                  addresses: Addresses, metadata: MetadataService, settings: Settings,
@@ -65,12 +65,14 @@ class ShareFetchApi:
         }
 
     async def fetch(self, context: RequestContext, request: Message) -> Message:
-        """Acknowledges what the member names, then acquires records for it, and waits for some.
+        """Apply the request's acknowledgements, then acquire records for the member, waiting for
+        some.
 
-        INVALID_REQUEST, SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH,
-        SHARE_SESSION_LIMIT_REACHED, UNSUPPORTED_VERSION: no share groups here. Per partition:
+        Errors: INVALID_REQUEST, SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH,
+        SHARE_SESSION_LIMIT_REACHED, UNSUPPORTED_VERSION (no share groups here). Per partition:
         UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
-        TOPIC_AUTHORIZATION_FAILED, COORDINATOR_NOT_AVAILABLE; for acknowledgements as 79.
+        TOPIC_AUTHORIZATION_FAILED, COORDINATOR_NOT_AVAILABLE; for acknowledgements those of
+        acknowledge().
         """
         new = messages.ShareFetchResponse
         error = self._fault(request) or _renewal_fault(context, request)
@@ -80,7 +82,7 @@ class ShareFetchApi:
         rows = _acknowledgements(request)
         session, error = self._session(context, request, bool(rows))
         if error == ErrorCode.SHARE_SESSION_LIMIT_REACHED:
-            # So that clients do not ask again and again.
+            # Otherwise clients would retry in a busy loop.
             await asyncio.sleep(min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000)
         if session is None:
             return new(error_code=error)
@@ -94,11 +96,11 @@ class ShareFetchApi:
         return self._answer(context, group_id, session, fetched, acknowledged)
 
     async def acknowledge(self, context: RequestContext, request: Message) -> Message:
-        """What became of acquired records: accepted, released, rejected, still worked on.
+        """Acknowledge acquired records: accepted, released, rejected, or renewed.
 
-        INVALID_REQUEST, SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH. Per partition:
-        INVALID_RECORD_STATE: not this member's; INVALID_REQUEST: ranges or types that cannot be;
-        UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER.
+        Errors: INVALID_REQUEST, SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH. Per
+        partition: INVALID_RECORD_STATE (not acquired by this member), INVALID_REQUEST (invalid
+        ranges or types), UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER.
         """
         new = messages.ShareAcknowledgeResponse
         error: Error | None = self._fault(request)
@@ -138,7 +140,9 @@ class ShareFetchApi:
 
     def _session(self, context: RequestContext, request: Message,
                  acknowledges: bool) -> tuple[Session | None, Error]:
-        """(the session of a ShareFetch, NONE), or (None, the error to answer). Keeps (2)."""
+        """Return (the session of a ShareFetch, NONE), or (None, the error). With a different
+        session epoch nothing changes.
+        """
         sessions, epoch = self._partitions.sessions, request.share_session_epoch
         group_id, member_id = request.group_id, request.member_id
         places = [(bytes(topic.topic_id), cell.partition_index) for topic in request.topics
@@ -155,7 +159,7 @@ class ShareFetchApi:
         session, error = sessions.find(group_id, member_id, epoch)
         if session is not None and epoch != FINAL:
             if not sessions.add(session, places):
-                # The client begins another one, when there is room.
+                # The client starts another session, if there is room.
                 self._partitions.end_session(group_id, member_id)
                 return None, ErrorCode.SHARE_SESSION_LIMIT_REACHED
             sessions.forget(session, ((bytes(topic.topic_id), index)
@@ -168,7 +172,7 @@ class ShareFetchApi:
     async def _acknowledged(self, context: RequestContext, group_id: str, member_id: str,
                             rows: dict[Place, Acknowledgements], request: Message,
                             renews: bool) -> dict[Place, tuple[Error, str | None]]:
-        """Partition -> (NONE, None) or (error, why)."""
+        """Return partition -> (NONE, None) or (error, message)."""
         kind_max = RENEW if context.api_version >= RENEWS_SINCE else RENEW - 1
         found: dict[Place, tuple[Error, str | None]] = {}
         asked = []
@@ -190,7 +194,9 @@ class ShareFetchApi:
         return found
 
     def _place_fault(self, context: RequestContext, place: Place) -> Error:
-        """Keeps (3)."""
+        """Return the error of a topic that does not exist or that the client may not read, else
+        NONE.
+        """
         topic = self._metadata.image.topics_by_id.get(place[0])
         if topic is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
@@ -227,7 +233,8 @@ class ShareFetchApi:
             places[turn:] + places[:turn]))
         size = sum(len(row.acquired.records) for row in found.values())
         if size:
-            # What is acquired is sent: its time runs. The client is left alone after that.
+            # Send acquired records now, because their lock timeout runs; throttle the client
+            # afterwards.
             context.throttle_ms = max(context.throttle_ms, self._quotas.charge_fetch(
                 context.principal, client_id, size))
         return found
@@ -263,7 +270,7 @@ class ShareFetchApi:
     # ---- leaders elsewhere ----------------------------------------------------------------------
 
     def _leader(self, new: Any, place: Place, error: Error, moved: set[int]) -> Any:
-        """Where a partition is led, when it is not here; else nothing."""
+        """Return the leader of a partition that is led by another broker, else empty fields."""
         topic = self._metadata.image.topics_by_id.get(place[0])
         if error not in _MOVED or topic is None or place[1] >= len(topic.partitions):
             return new.LeaderIdAndEpoch()
@@ -282,7 +289,7 @@ def _renews(context: RequestContext, request: Message) -> bool:
 
 
 def _renewal_fault(context: RequestContext, request: Message) -> Error | None:
-    """A fetch that renews asks for no records."""
+    """Return the error of a fetch with renewals that also requests records."""
     if _renews(context, request) and (request.max_bytes or request.min_bytes
                                       or request.max_records or request.max_wait_ms):
         return ErrorCode.INVALID_REQUEST
@@ -297,7 +304,7 @@ def _acknowledgements(request: Message) -> dict[Place, Acknowledgements]:
 
 
 def _are_batches(rows: Iterable[tuple[int, int, Any]], kind_max: int, renews: bool) -> bool:
-    """Whether acknowledgements ascend, and have types that are allowed."""
+    """Return True if the acknowledged ranges ascend and their types are allowed."""
     before = -1
     for first, last, types in rows:
         if first > last or first < before or not types \

@@ -1,8 +1,8 @@
-"""What brokers ask the share coordinator: InitializeShareGroupState (83), ReadShareGroupState (84),
-WriteShareGroupState (85), DeleteShareGroupState (86), ReadShareGroupStateSummary (87).
+"""Requests of brokers to the share coordinator: InitializeShareGroupState (83), ReadShareGroupState
+(84), WriteShareGroupState (85), DeleteShareGroupState (86), ReadShareGroupStateSummary (87).
 
 Owns: nothing.
-Invariants: (1) what is answered is durable.
+Invariants: a response is sent after its state is durable.
 Source: KIP-932.
 """
 
@@ -16,7 +16,7 @@ from pylog.coordinator.share.shard import ShareStates
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -42,16 +42,18 @@ class ShareStatesApi:
         }
 
     async def initialize(self, context: RequestContext, request: Message) -> Message:
-        """Begins the state of share partitions anew. FENCED_STATE_EPOCH, INVALID_REQUEST,
-        UNKNOWN_TOPIC_OR_PARTITION, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
+        """Reset the state of share partitions. Errors: FENCED_STATE_EPOCH, INVALID_REQUEST,
+        UNKNOWN_TOPIC_OR_PARTITION, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
+        """
         new = messages.InitializeShareGroupStateResponse
         return await self._each(
             request, new, new.InitializeStateResult, ShareStates.initialize,
             lambda cell: (cell.state_epoch, cell.start_offset))
 
     async def write(self, context: RequestContext, request: Message) -> Message:
-        """Later states of offsets. FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH, INVALID_REQUEST: not
-        initialized, else as 83."""
+        """Store newer states of offsets. Errors: FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH,
+        INVALID_REQUEST (not initialized), else as for initialize().
+        """
         new = messages.WriteShareGroupStateResponse
         return await self._each(
             request, new, new.WriteStateResult, ShareStates.write,
@@ -61,13 +63,15 @@ class ShareStatesApi:
                                  row.delivery_count) for row in cell.state_batches]))
 
     async def delete(self, context: RequestContext, request: Message) -> Message:
-        """Forgets states, also those that there are not. As 83."""
+        """Delete states, also missing ones. Errors as for initialize()."""
         new = messages.DeleteShareGroupStateResponse
         return await self._each(request, new, new.DeleteStateResult, ShareStates.delete,
                                 lambda cell: ())
 
     async def read(self, context: RequestContext, request: Message) -> Message:
-        """States, for the leader of an epoch: an older one is fenced. As 85."""
+        """Return states for the leader of an epoch; an older epoch is fenced. Errors as for
+        write().
+        """
         new = messages.ReadShareGroupStateResponse
 
         def shape(row: Any, state: Any) -> None:
@@ -81,7 +85,9 @@ class ShareStatesApi:
                                 lambda cell: (cell.leader_epoch,), shape)
 
     async def summary(self, context: RequestContext, request: Message) -> Message:
-        """Where share partitions are; -1 of those that are not initialized. As 83."""
+        """Return the start offsets of share partitions; -1 if they are not initialized. Errors as
+        for initialize().
+        """
         new = messages.ReadShareGroupStateSummaryResponse
 
         def shape(row: Any, state: Any) -> None:
@@ -98,7 +104,8 @@ class ShareStatesApi:
     async def _each(self, request: Message, new: Any, result: Any, step: Callable[..., Any],
                     arguments: Callable[[Any], tuple[Any, ...]],
                     shape: Callable[[Any, Any], None] | None = None) -> Message:
-        """One step for each partition. shape: (row, state), of steps that give a state too."""
+        """Run one step for each partition. shape: (row, state), for steps that also return a state.
+        """
         if not request.group_id or any(not topic.partitions for topic in request.topics):
             return new()
         cells = [(bytes(topic.topic_id), cell) for topic in request.topics

@@ -3,9 +3,8 @@ AddOffsetsToTxn (25), EndTxn (26), WriteTxnMarkers (27), TxnOffsetCommit (28), D
 (65), ListTransactions (66).
 
 Owns: nothing.
-Invariants: (1) an answer leaves after what it tells of is durable; (2) of the partitions of one
-  request all become part of a transaction, or none; (3) clients that do not know PRODUCER_FENCED
-  get INVALID_PRODUCER_EPOCH.
+Invariants: a response is sent after its changes are durable; either all partitions of a request are
+  added to a transaction, or none; clients without PRODUCER_FENCED get INVALID_PRODUCER_EPOCH.
 Source: KIP-98, KIP-447, KIP-588 (PRODUCER_FENCED), KIP-664, KIP-890, KIP-994 (duration filter),
   KIP-1152 (pattern filter).
 """
@@ -24,7 +23,7 @@ from pylog.coordinator.transactions.verification import OFFSETS_KINDS, kind_of
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from typing import Any
@@ -38,17 +37,18 @@ if TYPE_CHECKING:
     from pylog.metadata.service import MetadataService
     from pylog.protocol.errors import Error
 
-BATCHED_SINCE = 4       # AddPartitionsToTxn of brokers, for several transactions.
+BATCHED_SINCE = 4       # AddPartitionsToTxn of brokers, for several transactions
 FENCED_SINCE = 2        # PRODUCER_FENCED in 24, 25 and 26,
-INIT_FENCED_SINCE = 4   # and in InitProducerId.
-END_BUMP_SINCE = 5      # EndTxn of clients that know transactions of version 2.
-LOADING_SINCE = 2       # COORDINATOR_LOAD_IN_PROGRESS in TxnOffsetCommit.
+INIT_FENCED_SINCE = 4   # and in InitProducerId
+END_BUMP_SINCE = 5      # EndTxn of clients with transactions of version 2
+LOADING_SINCE = 2       # COORDINATOR_LOAD_IN_PROGRESS in TxnOffsetCommit
 PART_ROWS = 500
 
 
 class TransactionsApi:
     """Transactions, on the coordinator `transactions`; groups: for their offsets. now_ms: the wall
-    clock."""
+    clock.
+    """
 
     def __init__(self, transactions: TransactionCoordinator, verification: Verification,
                  markers: Markers, groups: GroupCoordinator, metadata: MetadataService,
@@ -72,12 +72,12 @@ class TransactionsApi:
         }
 
     def init_producer_id(self, context: RequestContext, request: Message) -> Message | Pending:
-        """The producer id and epoch of a transactional id; earlier producers are fenced.
+        """Return the producer id and epoch of a transactional id; earlier producers are fenced.
 
-        INVALID_REQUEST: an empty id; INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED,
+        Errors: INVALID_REQUEST for an empty id; INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED,
         CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS;
-        TRANSACTIONAL_ID_AUTHORIZATION_FAILED: two phases, unless they are enabled;
-        UNSUPPORTED_VERSION: to keep a prepared transaction, as in Kafka 4.3.
+        TRANSACTIONAL_ID_AUTHORIZATION_FAILED for two-phase commit unless it is enabled;
+        UNSUPPORTED_VERSION for keeping a prepared transaction, as in Kafka 4.3.
         """
         def answer(error: int) -> Message:
             return messages.InitProducerIdResponse(
@@ -100,11 +100,11 @@ class TransactionsApi:
     def add_partitions_to_txn(
             self, context: RequestContext,
             request: Message) -> Pending | Coroutine[Any, Any, Message]:
-        """Makes partitions part of a transaction or, of brokers, looks whether they are (KIP-890).
+        """Add partitions to a transaction or, for brokers, verify that they are in it (KIP-890).
 
-        Per partition: UNKNOWN_TOPIC_OR_PARTITION, with OPERATION_NOT_ATTEMPTED for the others;
-        INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_REQUEST,
-        TRANSACTION_ABORTABLE (not in the transaction), NOT_COORDINATOR,
+        Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, with OPERATION_NOT_ATTEMPTED for the
+        others; INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
+        INVALID_REQUEST, TRANSACTION_ABORTABLE (not in the transaction), NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS.
         """
         if context.api_version >= BATCHED_SINCE:
@@ -118,7 +118,7 @@ class TransactionsApi:
         return answer
 
     async def _added_for_brokers(self, context: RequestContext, request: Message) -> Message:
-        """Of several transactions, one after the other."""
+        """Handle several transactions, one after the other."""
         response = messages.AddPartitionsToTxnResponse
         asked = {row.transactional_id: row for row in request.transactions}
         return response(results_by_transaction=[
@@ -130,7 +130,7 @@ class TransactionsApi:
 
     def _added(self, context, id_: str, producer_id: int, epoch: int, topics,
                verify_only: bool) -> Pending:
-        """Answers with the rows of one transaction. Keeps (2)."""
+        """Respond with the rows of one transaction. Adds all partitions or none."""
         image = self._metadata.image
         partitions = list(dict.fromkeys(
             (topic.name, index) for topic in topics for index in topic.partitions))
@@ -159,7 +159,9 @@ class TransactionsApi:
         return rows
 
     async def add_offsets_to_txn(self, context: RequestContext, request: Message) -> Message:
-        """Makes the partition with a group's offsets part of the transaction. As 24."""
+        """Add the partition with a group's offsets to the transaction. Errors as for
+        add_partitions_to_txn().
+        """
         new = messages.AddOffsetsToTxnResponse
         if not request.transactional_id:
             return new(error_code=ErrorCode.INVALID_REQUEST)
@@ -170,14 +172,15 @@ class TransactionsApi:
                 [(internal_topics.OFFSETS, self._groups.partition_of(request.group_id))], 0)
         return new(error_code=_fenced(error, context, FENCED_SINCE))
 
-    # ---- the end --------------------------------------------------------------------------------
+    # ---- end ------------------------------------------------------------------------------------
 
     def end_txn(self, context: RequestContext, request: Message) -> Message | Pending:
-        """Commits or aborts: the answer is the decision, markers follow. From version 5 on the
-        producer's next epoch comes with it (KIP-890).
+        """Commit or abort: the response is the decision, markers follow. From version 5 on it
+        contains the producer's next epoch (KIP-890).
 
-        INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS: it
-        is being ended; INVALID_TXN_STATE, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
+        Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED,
+        CONCURRENT_TRANSACTIONS (already ending), INVALID_TXN_STATE, NOT_COORDINATOR,
+        COORDINATOR_LOAD_IN_PROGRESS.
         """
         def answer(error: int) -> Message:
             return messages.EndTxnResponse(error_code=error, producer_id=-1, producer_epoch=-1)
@@ -195,10 +198,10 @@ class TransactionsApi:
             2 if context.api_version >= END_BUMP_SINCE else 0)
 
     async def write_txn_markers(self, context: RequestContext, request: Message) -> Message:
-        """Ends transactions in partitions that this broker leads; answers when they are durable.
+        """End transactions in partitions that this broker leads; respond when they are durable.
 
-        Per partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, INVALID_PRODUCER_EPOCH,
-        TRANSACTION_COORDINATOR_FENCED, KAFKA_STORAGE_ERROR.
+        Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
+        INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, KAFKA_STORAGE_ERROR.
         """
         response = messages.WriteTxnMarkersResponse
         rows: dict[int, dict] = {}
@@ -220,12 +223,14 @@ class TransactionsApi:
     # ---- offsets --------------------------------------------------------------------------------
 
     async def txn_offset_commit(self, context: RequestContext, request: Message) -> Message:
-        """Commits offsets that count when the transaction commits; an error code per partition.
+        """Commit offsets that take effect when the transaction commits; an error code per
+        partition.
 
-        UNKNOWN_TOPIC_OR_PARTITION, OFFSET_METADATA_TOO_LARGE; for all of them INVALID_GROUP_ID,
-        INVALID_TXN_STATE (from version 4 on TRANSACTION_ABORTABLE), INVALID_PRODUCER_EPOCH,
-        INVALID_PRODUCER_ID_MAPPING, CONCURRENT_TRANSACTIONS, ILLEGAL_GENERATION,
-        UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
+        Errors: UNKNOWN_TOPIC_OR_PARTITION, OFFSET_METADATA_TOO_LARGE; for all of them
+        INVALID_GROUP_ID, INVALID_TXN_STATE (from version 4 on TRANSACTION_ABORTABLE),
+        INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, CONCURRENT_TRANSACTIONS,
+        ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, NOT_COORDINATOR,
+        COORDINATOR_LOAD_IN_PROGRESS.
         """
         new = messages.TxnOffsetCommitResponse
         image = self._metadata.image
@@ -252,7 +257,7 @@ class TransactionsApi:
         return new(topics=topics)
 
     async def _offsets_committed(self, context, request, entries: list) -> list:
-        """The error of each entry."""
+        """Return the error of each entry."""
         if not request.group_id:
             return [ErrorCode.INVALID_GROUP_ID] * len(entries)
         index = self._groups.partition_of(request.group_id)
@@ -270,8 +275,8 @@ class TransactionsApi:
             if request.producer_epoch < known[0]:
                 return ErrorCode.INVALID_PRODUCER_EPOCH
             is_open = known[2] >= 0 and known[0] == request.producer_epoch
-            # A marker came meanwhile, as of a coordinator that took over and writes it once more:
-            # a client that tries again has the coordinator asked anew.
+            # A marker arrived in the meantime, for example from a new coordinator that writes it
+            # again: a retry of the client is verified again.
             return ErrorCode.NONE if is_open or known[3] == marker \
                 else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
@@ -280,7 +285,9 @@ class TransactionsApi:
             commit)
 
     async def _verified(self, context, request, index: int) -> tuple:
-        """(offset of the producer's newest marker, why it may not write): see log.h."""
+        """Return (offset of the producer's newest marker, the error if it may not write): see
+        log.h.
+        """
         known, error = self._groups.producer_at(index, request.producer_id)
         if error != ErrorCode.NONE:
             return -1, error
@@ -297,13 +304,13 @@ class TransactionsApi:
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return known[3], error
 
-    # ---- what there is --------------------------------------------------------------------------
+    # ---- describe and list ----------------------------------------------------------------------
 
     def describe_transactions(
             self, context: RequestContext, request: Message) -> Iterator[Message | None]:
-        """Yields state, producer and partitions of transactional ids, some at a time (KIP-664).
+        """Yield state, producer and partitions of transactional ids, in parts (KIP-664).
 
-        Per id: TRANSACTIONAL_ID_NOT_FOUND, INVALID_REQUEST (empty), NOT_COORDINATOR,
+        Errors per id: TRANSACTIONAL_ID_NOT_FOUND, INVALID_REQUEST (empty), NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS.
         """
         new = messages.DescribeTransactionsResponse
@@ -334,16 +341,16 @@ class TransactionsApi:
 
     def list_transactions(
             self, context: RequestContext, request: Message) -> Iterator[Message | None]:
-        """Yields the transactional ids coordinated here that pass all filters, some at a time.
+        """Yield the transactional ids coordinated here that match all filters, in parts.
 
-        COORDINATOR_LOAD_IN_PROGRESS while any partition loads; INVALID_REGULAR_EXPRESSION.
+        Errors: COORDINATOR_LOAD_IN_PROGRESS while any partition loads; INVALID_REGULAR_EXPRESSION.
         """
         new = messages.ListTransactionsResponse
         ready, loading = self._transactions.shards()
         if loading:
             yield new(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             return
-        # Imported here: it is asked for now and then.
+        # Imported here because it is rarely used.
         from pylog.api.groups.patterns import Pattern
 
         try:
@@ -386,14 +393,14 @@ def _find(machine: Transactions, id_: str):
 
 
 def _fenced(error: int, context: RequestContext, since: int) -> int:
-    """Keeps (3)."""
+    """Replace PRODUCER_FENCED for clients that do not support it."""
     if error == ErrorCode.PRODUCER_FENCED and context.api_version < since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error
 
 
 def _grouped(found: dict) -> list:
-    """[(topic, [(partition, error)])], as they come."""
+    """Return [(topic, [(partition, error)])], in order of appearance."""
     topics: dict[str, list] = {}
     for (topic, index), error in found.items():
         topics.setdefault(topic, []).append((index, error))
@@ -401,7 +408,7 @@ def _grouped(found: dict) -> list:
 
 
 def _by_topic(found: dict) -> list:
-    """The rows of AddPartitionsToTxn."""
+    """Return the rows of AddPartitionsToTxn."""
     new = messages.AddPartitionsToTxnResponse
     return [new.AddPartitionsToTxnTopicResult(name=name, results_by_partition=[
         new.AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=error)

@@ -2,7 +2,7 @@
 DescribeGroups (15), ListGroups (16), DeleteGroups (42).
 
 Owns: nothing.
-Invariants: (1) a handler returns the answer, or a Pending that is always answered.
+Invariants: a handler returns the response, or a Pending that always completes.
 Source: KIP-699 (batched FindCoordinator), KIP-222, KIP-345, KIP-518, KIP-1043.
 """
 
@@ -19,7 +19,7 @@ from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from typing import Any
@@ -37,13 +37,14 @@ BATCHED_SINCE = 4
 SHARE_SINCE = 6
 MEMBERS_SINCE = 3
 NULL_PROTOCOL_SINCE = 7
-PROTOCOL_SINCE = 5    # SyncGroup's, KIP-559.
+PROTOCOL_SINCE = 5  # of SyncGroup, KIP-559
 NOWHERE = -1, "", -1
 
 
 class GroupsApi:
-    """Classic groups, on the coordinator `groups`; where coordinators are, those of `transactions`
-    and `sharing` too, which has the states of share groups."""
+    """Classic groups, on the coordinator `groups`. FindCoordinator also uses `transactions` and
+    `sharing`, which has the share group state.
+    """
 
     def __init__(self, groups: GroupCoordinator, transactions: TransactionCoordinator,
                  sharing: Callable[[], Sharing], addresses: Addresses):
@@ -65,10 +66,10 @@ class GroupsApi:
         }
 
     async def find_coordinator(self, context: RequestContext, request: Message) -> Message:
-        """Which broker coordinates a key or, from version 4, several (KIP-699).
+        """Return the broker that coordinates a key or, from version 4, several keys (KIP-699).
 
-        Creates the internal topic on first use. COORDINATOR_NOT_AVAILABLE: it has no leader;
-        INVALID_REQUEST: an unknown key type, or a key that is no share partition's.
+        Creates the internal topic on first use. Errors: COORDINATOR_NOT_AVAILABLE if it has no
+        leader; INVALID_REQUEST for an unknown key type, or an invalid share partition key.
         """
         version = context.api_version
         coordinators: dict[int, Any] = {
@@ -90,11 +91,12 @@ class GroupsApi:
             for key in request.coordinator_keys])
 
     def join_group(self, context: RequestContext, request: Message) -> Message | Pending:
-        """The member's id, generation and protocol, once every member has joined or is late.
+        """Return the member's id, generation and protocol when all members have joined or timed
+        out.
 
-        INVALID_GROUP_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
-        MEMBER_ID_REQUIRED (KIP-394), UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID (KIP-345),
-        INCONSISTENT_GROUP_PROTOCOL, INVALID_SESSION_TIMEOUT, GROUP_MAX_SIZE_REACHED.
+        Errors: INVALID_GROUP_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, MEMBER_ID_REQUIRED
+        (KIP-394), UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID (KIP-345), INCONSISTENT_GROUP_PROTOCOL,
+        INVALID_SESSION_TIMEOUT, GROUP_MAX_SIZE_REACHED.
         """
         def refusal(error):
             return messages.JoinGroupResponse(
@@ -109,9 +111,9 @@ class GroupsApi:
             context.client_id or "", f"/{context.peer_host}", pending)
 
     def sync_group(self, context: RequestContext, request: Message) -> Message | Pending:
-        """The member's assignment, once the leader's has come and is written.
+        """Return the member's assignment when the leader has sent it and it is written.
 
-        INCONSISTENT_GROUP_PROTOCOL also for a null protocol from version 5 on (KIP-559);
+        Errors: INCONSISTENT_GROUP_PROTOCOL also for a null protocol from version 5 on (KIP-559);
         ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, REBALANCE_IN_PROGRESS.
         """
         def refusal(error):
@@ -126,22 +128,22 @@ class GroupsApi:
         return self._groups.run(request.group_id, pending, Groups.sync, request, pending)
 
     def heartbeat(self, context: RequestContext, request: Message) -> Message:
-        """Extends a member's session by its session.timeout.ms.
+        """Extend a member's session by its session.timeout.ms.
 
-        NONE also while the coordinator loads. REBALANCE_IN_PROGRESS: join again;
-        ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, NOT_COORDINATOR.
+        Returns NONE also while the coordinator loads. Errors: REBALANCE_IN_PROGRESS (the member
+        must rejoin), ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, NOT_COORDINATOR.
         """
         if not request.group_id:
             return messages.HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         found, error = self._groups.look(request.group_id, Groups.heartbeat, request)
         if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            error = ErrorCode.NONE   # A member must not take a restart for the end of its session.
+            error = ErrorCode.NONE  # A coordinator restart must not end the member's session.
         return messages.HeartbeatResponse(error_code=error if found is None else found)
 
     def leave_group(self, context: RequestContext, request: Message) -> Message | Pending:
-        """Removes a member, or from version 3 several, with an error code each (KIP-345).
+        """Remove a member, or from version 3 several, with an error code each (KIP-345).
 
-        UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID per member; NOT_COORDINATOR and
+        Errors: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID per member; NOT_COORDINATOR and
         COORDINATOR_LOAD_IN_PROGRESS for all.
         """
         new = messages.LeaveGroupResponse
@@ -168,9 +170,9 @@ class GroupsApi:
 
     def describe_groups(
             self, context: RequestContext, request: Message) -> Iterator[Message | None]:
-        """Yields the groups with state, protocol and members, some members at a time.
+        """Yield the groups with state, protocol and members, in parts.
 
-        A group that does not exist is Dead; GROUP_ID_NOT_FOUND from version 6 (KIP-1043).
+        A missing group is Dead; GROUP_ID_NOT_FOUND from version 6 (KIP-1043). Errors:
         NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS per group.
         """
         version = context.api_version
@@ -185,9 +187,9 @@ class GroupsApi:
                         request.include_authorized_operations)
 
     def list_groups(self, context: RequestContext, request: Message) -> Iterator[Message | None]:
-        """Yields this coordinator's groups of the states (KIP-518) and types asked for.
+        """Yield this coordinator's groups of the requested states (KIP-518) and types.
 
-        COORDINATOR_LOAD_IN_PROGRESS for all while any partition loads.
+        Errors: COORDINATOR_LOAD_IN_PROGRESS for all while any partition loads.
         """
         ready, loading = self._groups.shards()
         new = messages.ListGroupsResponse
@@ -205,10 +207,10 @@ class GroupsApi:
 
     def delete_groups(
             self, context: RequestContext, request: Message) -> Coroutine[Any, Any, Message]:
-        """Deletes groups without members; answers once their tombstones are written (KIP-229), of
-        share groups also those of their share partitions' states.
+        """Delete groups without members, and the state of share groups' partitions; respond when
+        their tombstones are written (KIP-229).
 
-        NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS
+        Errors: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS
         per group.
         """
         new = messages.DeleteGroupsResponse
@@ -223,7 +225,7 @@ class GroupsApi:
 
 
 def _found(leader_of: Callable[[str], int], key: str, error: Error, places) -> dict:
-    """The row of one key. places: broker id -> its id and address."""
+    """Return the row of one key. places: broker id -> its id and address."""
     place = places.get(leader_of(key), NOWHERE) if error == ErrorCode.NONE else NOWHERE
     if place is NOWHERE and error == ErrorCode.NONE:
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -233,13 +235,13 @@ def _found(leader_of: Callable[[str], int], key: str, error: Error, places) -> d
 
 
 def _named(answer):
-    """An answer for versions that cannot say that there is no protocol."""
+    """Convert a response for versions in which the protocol cannot be null."""
     answer.protocol_name = answer.protocol_name or ""
     return answer
 
 
 async def _deleted(rows):
-    """The answer, once every group's tombstones are durable."""
+    """Return the response when every group's tombstones are durable."""
     for pending, row in rows:
         row.error_code = await pending
     return messages.DeleteGroupsResponse(results=[row for _, row in rows])

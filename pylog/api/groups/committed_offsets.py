@@ -1,8 +1,8 @@
 """Committed offsets on the wire: OffsetCommit (8), OffsetFetch (9), OffsetDelete (47).
 
 Owns: nothing.
-Invariants: (1) the answer to a commit leaves after its records are durable; (2) topics and
-  partitions are answered as they were asked for; of a commit, topics with partitions only.
+Invariants: the response to a commit is sent after its records are durable; topics and partitions
+  are returned in the request's order; for a commit, only topics with partitions.
 Source: KIP-211, KIP-447 (require_stable), KIP-496, KIP-709 (several groups), KIP-848; topic ids:
   KIP-516.
 """
@@ -14,7 +14,7 @@ from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
     from pylog.api.handler import Handler, Message, Result
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 IDS_SINCE = 10
 GROUPS_SINCE = 8
-MEMBERS_SINCE = 9      # KIP-848.
+MEMBERS_SINCE = 9  # KIP-848
 NOBODY = None, -1
 PART_PARTITIONS = 500
 NONE_COMMITTED = -1
@@ -46,11 +46,11 @@ class CommittedOffsetsApi:
         }
 
     def offset_commit(self, context: RequestContext, request: Message) -> Message | Pending:
-        """Commits offsets; answers once they are written, an error code per partition.
+        """Commit offsets; respond when they are written, with an error code per partition.
 
-        UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID (version 10, by id), OFFSET_METADATA_TOO_LARGE;
-        for all of them ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
-        REBALANCE_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
+        Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID (version 10, by id),
+        OFFSET_METADATA_TOO_LARGE; for all of them ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID,
+        FENCED_INSTANCE_ID, REBALANCE_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
         """
         new = messages.OffsetCommitResponse
         image = self._metadata.image
@@ -96,10 +96,10 @@ class CommittedOffsetsApi:
         return self._groups.run(request.group_id, Pending(refusal), commit)
 
     def offset_fetch(self, context: RequestContext, request: Message) -> Result:
-        """Committed offsets of a group or, from version 8, several (KIP-709); -1 for none.
+        """Return committed offsets of a group or, from version 8, several (KIP-709); -1 for none.
 
-        In parts where all that a group has committed is much. UNKNOWN_TOPIC_ID per partition
-        (version 10); NOT_COORDINATOR and COORDINATOR_LOAD_IN_PROGRESS per group.
+        Returns many offsets of a group in parts. Errors: UNKNOWN_TOPIC_ID per partition (version
+        10); NOT_COORDINATOR and COORDINATOR_LOAD_IN_PROGRESS per group.
         """
         if context.api_version < GROUPS_SINCE:
             found = self._found(request.group_id, None if request.topics is None else [
@@ -137,7 +137,7 @@ class CommittedOffsetsApi:
             if bytes(topic.topic_id) in names], stable, who)
 
     def _group(self, context, group, found):
-        """One group's part of an answer."""
+        """Return one group's part of a response."""
         new = messages.OffsetFetchResponse
         if isinstance(found, int):
             return new.OffsetFetchResponseGroup(group_id=group.group_id, error_code=found)
@@ -148,7 +148,7 @@ class CommittedOffsetsApi:
             if by_id:
                 topic = self._metadata.image.topics.get(name)
                 if topic is None:
-                    continue   # It was deleted, and an id can name it no more.
+                    continue  # It was deleted, and an id cannot name it any more.
                 topic_id = topic.id
             topics.append(new.OffsetFetchResponseTopics(
                 name=name, topic_id=topic_id, partitions=[
@@ -163,8 +163,8 @@ class CommittedOffsetsApi:
         return new.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
     def _found(self, group_id: str, topics, stable: bool, who=NOBODY):
-        """What offsets.fetch gives, or an error code; a Pending of it while commits are on their
-        way to disk. who: (member id, member epoch) of who asks.
+        """Return the result of offsets.fetch, or an error code; a Pending of it while commits are
+        being flushed. who: (member id, member epoch) of the caller.
         """
         pending = Pending(lambda code: code)
         if who != NOBODY:
@@ -179,10 +179,11 @@ class CommittedOffsetsApi:
         return pending.message if pending.is_answered else pending
 
     def offset_delete(self, context: RequestContext, request: Message) -> Message | Pending:
-        """Removes committed offsets of unsubscribed topics; answers once written (KIP-496).
+        """Remove committed offsets of unsubscribed topics; respond when written (KIP-496).
 
-        GROUP_SUBSCRIBED_TO_TOPIC and UNKNOWN_TOPIC_OR_PARTITION per partition; INVALID_GROUP_ID,
-        GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS for all.
+        Errors: GROUP_SUBSCRIBED_TO_TOPIC and UNKNOWN_TOPIC_OR_PARTITION per partition;
+        INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, NOT_COORDINATOR,
+        COORDINATOR_LOAD_IN_PROGRESS for all.
         """
         new = messages.OffsetDeleteResponse
         if not request.group_id:
@@ -223,12 +224,12 @@ def _parts(found):
 
 
 def _of_one(context, request, found):
-    """The answer in versions that ask for one group."""
+    """Return the response in versions with one group."""
     new = messages.OffsetFetchResponse
     error: int = ErrorCode.NONE
     if isinstance(found, int):
         error = found
-        # Version 1 has no place for the error but the partitions.
+        # Version 1 has an error field only in partitions.
         found = [] if context.api_version >= 2 else [
             (topic.name, [(index, None) for index in topic.partition_indexes])
             for topic in request.topics]
@@ -253,7 +254,7 @@ def _partition(new, index, entry, error=ErrorCode.NONE):
 
 
 def _shaped(found, shape):
-    """shape(found), or a coroutine of it."""
+    """Return shape(found), or a coroutine of it."""
     if not isinstance(found, Pending):
         return shape(found)
 

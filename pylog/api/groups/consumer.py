@@ -1,9 +1,9 @@
 """Groups of KIP-848 on the wire: ConsumerGroupHeartbeat (68), ConsumerGroupDescribe (69).
 
 Owns: nothing.
-Invariants: (1) without group.version 1, or with the protocol switched off, each request is
-  UNSUPPORTED_VERSION; (2) expressions match what the member that brings them may describe.
-Source: KIP-848; KIP-1071 has its own requests.
+Invariants: without group.version 1, or with the protocol disabled, each request fails with
+  UNSUPPORTED_VERSION; a member's expressions match only topics that it may describe.
+Source: KIP-848; KIP-1071 has separate requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from pylog.security.authorizer import DESCRIBE, TOPIC
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -34,15 +34,16 @@ FEATURE = "group.version"
 
 
 class ConsumerGroupsApi:
-    """Groups of the new protocol, on the coordinator `groups`. access: None, everything is
-    allowed. repeats: answers that need not be asked for again; None: each is."""
+    """Groups of the new protocol, on the coordinator `groups`. access: None allows everything.
+    repeats: cache of heartbeat responses; None: no cache.
+    """
 
     def __init__(self, groups: GroupCoordinator, metadata: MetadataService, settings: Settings,
                  access: Access | None, repeats: Repeats | None = None):
         self._groups = groups
         self._metadata = metadata
         self._access = access
-        # An audit is told of each request.
+        # With an audit log, every request must reach the handler.
         self._repeats = None if access is not None and access.is_audited else repeats
         self._is_on = CONSUMER in settings["group.coordinator.rebalance.protocols"]
 
@@ -57,11 +58,11 @@ class ConsumerGroupsApi:
 
     def consumer_group_heartbeat(self, context: RequestContext,
                                  request: Message) -> Message | Pending:
-        """The member's epoch and, when it has changed or is asked for, its assignment.
+        """Return the member's epoch and, when it has changed or is requested, its assignment.
 
-        INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION, GROUP_MAX_SIZE_REACHED,
-        GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID,
-        UNRELEASED_INSTANCE_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
+        Errors: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION,
+        GROUP_MAX_SIZE_REACHED, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH,
+        FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
         """
         if not self._is_served():
             return consumer_groups.refusal(ErrorCode.UNSUPPORTED_VERSION)
@@ -78,10 +79,10 @@ class ConsumerGroupsApi:
 
     def consumer_group_describe(self, context: RequestContext,
                                 request: Message) -> Iterator[Message | None]:
-        """Yields the groups with epochs and members, some members at a time.
+        """Yield the groups with epochs and members, in parts.
 
-        GROUP_ID_NOT_FOUND, INVALID_GROUP_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS per
-        group.
+        Errors: GROUP_ID_NOT_FOUND, INVALID_GROUP_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS
+        per group.
         """
         served = self._is_served()
 

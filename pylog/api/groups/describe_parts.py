@@ -1,7 +1,7 @@
-"""Answers that describe groups of any kind: in parts, and with what may be done with each.
+"""Descriptions of groups of any kind: in parts, and with permitted operations.
 
 Owns: nothing.
-Invariants: (1) a part has PART_ROWS groups and members, and the members of one group more.
+Invariants: a part has at most PART_ROWS groups and members, plus the members of one group.
 Source: KIP-430 (authorized operations).
 """
 
@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pylog.api.handler import Message
 
 PART_ROWS = 500
-# What a principal without restrictions may do with a group (KIP-430).
+# Operations of a principal without restrictions on a group (KIP-430).
 GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8, 10, 11))
 
 
 def in_parts(response: Callable[..., Message], groups: Iterable[Message],
              wants_operations: bool) -> Iterator[Message]:
-    """Yields responses with some of the groups each, at least one."""
+    """Yield responses with some of the groups each, at least one."""
     rows: list[Message] = []
     room = PART_ROWS
     for row in groups:

@@ -1,9 +1,9 @@
-"""Regular expressions of clients, matched in a time that no expression and no text can stretch.
+"""Clients' regular expressions, matched in bounded time for any expression and text.
 
 Owns: nothing.
-Invariants: (1) a match takes at most STEPS_MAX steps for each character of the text, whatever the
-  expression is: it goes through all ways at once, and never back; (2) an expression whose ways
-  would be more is refused, as is what cannot be matched so (references back, looking around).
+Invariants: a match takes at most STEPS_MAX steps for each character of the text, because it follows
+  all alternatives in parallel without backtracking; an expression with more alternatives is
+  rejected, and so are back references and lookaround, which need backtracking.
 Source: K. Thompson, Regular expression search algorithm, 1968; KIP-1152 (RE2's expressions).
 """
 
@@ -14,7 +14,7 @@ import re
 from re import _constants as constants  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CHARACTERS_MAX = 1000
 STEPS_MAX = 512
-KNOWN_MAX = 4096      # Steps that are remembered.
+KNOWN_MAX = 4096  # cached steps
 END = 0
 _REPEATS = frozenset((constants.MAX_REPEAT, constants.MIN_REPEAT))
 _AT_START = frozenset((constants.AT_BEGINNING, constants.AT_BEGINNING_STRING))
@@ -39,14 +39,14 @@ _CATEGORIES: dict[Any, Test] = {
 
 
 class Pattern:
-    """An expression that whole texts are matched with. Raises re.error."""
+    """An expression that is matched with complete texts. Raises re.error."""
 
     def __init__(self, text: str):
         if len(text) > CHARACTERS_MAX:
             raise re.error("the expression is too long")
-        self._tests: list[tuple[Test, int] | None] = [None]     # What leads on from a state.
-        self._free: list[list[int]] = [[]]                      # States that it is at as well.
-        self._only: dict[int, object] = {}                      # At the start or the end only.
+        self._tests: list[tuple[Test, int] | None] = [None]  # transition out of a state
+        self._free: list[list[int]] = [[]]  # states reachable without a character
+        self._only: dict[int, object] = {}  # only at the start or the end
         self._left = STEPS_MAX
         try:
             tree = parser.parse(text)
@@ -60,7 +60,7 @@ class Pattern:
         self._known: dict[tuple[frozenset[int], str], frozenset[int]] = {}
 
     def matches(self, text: str) -> bool:
-        """Whether the whole text is one of the expression's."""
+        """Return True if the expression matches the complete text."""
         states = self._first
         for character in text:
             states = self._known.get((states, character)) or self._step(states, character)
@@ -82,7 +82,9 @@ class Pattern:
         return reached
 
     def _reached(self, states: Iterable[int], *where: object) -> frozenset[int]:
-        """The states and those that they are at as well. where: the place in the text."""
+        """Return the states and those reachable without a character. where: the position in the
+        text.
+        """
         found: set[int] = set()
         left = list(states)
         while left:
@@ -97,7 +99,7 @@ class Pattern:
     # ---- from the expression to states ----------------------------------------------------------
 
     def _charge(self) -> None:
-        """Keeps (2)."""
+        """Raise re.error if the expression has too many states."""
         if self._left == 0:
             raise re.error("the expression is too large")
         self._left -= 1
@@ -109,7 +111,7 @@ class Pattern:
         return len(self._free) - 1
 
     def _sequence(self, parts: Any, then: int) -> int:
-        """The state that begins what leads to `then`."""
+        """Return the first state of a sequence that leads to `then`."""
         for kind, value in reversed(list(parts)):
             then = self._part(kind, value, then)
         return then
@@ -147,7 +149,7 @@ class Pattern:
 
 
 def _test(kind: Any, value: Any) -> Test:
-    """Whether a character is one that a part of an expression means. Raises re.error."""
+    """Return a test for the characters that a part of an expression matches. Raises re.error."""
     if kind is constants.ANY:
         return lambda character: character != "\n"
     if kind is constants.LITERAL:

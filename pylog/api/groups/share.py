@@ -1,7 +1,7 @@
 """Share groups on the wire: ShareGroupHeartbeat (76), ShareGroupDescribe (77).
 
 Owns: nothing.
-Invariants: (1) a heartbeat is answered after its records are durable.
+Invariants: the response to a heartbeat is sent after its records are durable.
 Source: KIP-932.
 """
 
@@ -14,7 +14,7 @@ from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -35,7 +35,7 @@ def is_member_id(member_id: str | None) -> bool:
 
 
 class ShareGroupsApi:
-    """Share groups, on the coordinator `groups`; states: their share partitions'."""
+    """Share groups, on the coordinator `groups`; states: of their share partitions."""
 
     def __init__(self, groups: GroupCoordinator, shares: ShareCoordinator, states: GroupStates,
                  group_settings: GroupSettings, metadata: MetadataService):
@@ -52,12 +52,13 @@ class ShareGroupsApi:
         }
 
     def heartbeat(self, context: RequestContext, request: Message) -> Message | Pending:
-        """Makes a client a member (epoch 0), lets it stay one, or leave (epoch -1); answers its
-        epoch and, when that has changed, its assignment.
+        """Add a member (epoch 0), extend its session, or remove it (epoch -1); return its epoch
+        and, when it has changed, its assignment.
 
-        INVALID_REQUEST, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH: join again;
-        GROUP_MAX_SIZE_REACHED, MESSAGE_TOO_LARGE: of too many topics; UNSUPPORTED_VERSION: the
-        cluster has no share groups; NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
+        Errors: INVALID_REQUEST, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH (the
+        member must rejoin), GROUP_MAX_SIZE_REACHED, MESSAGE_TOO_LARGE (too many topics),
+        UNSUPPORTED_VERSION (the cluster has no share groups), NOT_COORDINATOR,
+        COORDINATOR_LOAD_IN_PROGRESS.
         """
         def refusal(error: Error, text: str | None = None) -> Message:
             return messages.ShareGroupHeartbeatResponse(error_code=error, error_message=text)
@@ -76,9 +77,9 @@ class ShareGroupsApi:
             self._settings.obeyed(request.group_id), self._states)
 
     def describe(self, context: RequestContext, request: Message) -> Iterator[Message | None]:
-        """Yields groups with their members and assignments.
+        """Yield groups with their members and assignments.
 
-        Per group: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NOT_COORDINATOR,
+        Errors per group: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS, UNSUPPORTED_VERSION.
         """
         return in_parts(messages.ShareGroupDescribeResponse,

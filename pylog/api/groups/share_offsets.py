@@ -1,10 +1,10 @@
-"""Where share groups are: DescribeShareGroupOffsets (90), AlterShareGroupOffsets (91),
+"""Share group offsets: DescribeShareGroupOffsets (90), AlterShareGroupOffsets (91),
 DeleteShareGroupOffsets (92).
 
 Owns: nothing.
-Invariants: (1) what is answered NONE is durable; (2) a share partition that has no state is told as
-  one that is nowhere, not as an error.
-Source: KIP-932, KIP-1226 (lag); Kafka 4.3, by its answers.
+Invariants: a NONE result is sent after the change is durable; a share partition without state has
+  offset -1, not an error.
+Source: KIP-932, KIP-1226 (lag); Kafka 4.3, by its responses.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pylog.coordinator.share.partition_state import NO_OFFSET, NOT_COUNTED, Shar
 from pylog.protocol import api, messages
 from pylog.protocol.errors import Error, ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from typing import Any
 
@@ -32,7 +32,7 @@ LAG_MAX = 2**63 - 1
 
 
 class ShareOffsetsApi:
-    """On the coordinator `groups` and the parts of `sharing`."""
+    """Uses the coordinator `groups` and the parts of `sharing`."""
 
     def __init__(self, groups: GroupCoordinator, sharing: Sharing, metadata: MetadataService):
         self._groups = groups
@@ -49,11 +49,11 @@ class ShareOffsetsApi:
     # ---- describe -------------------------------------------------------------------------------
 
     async def describe(self, context: RequestContext, request: Message) -> Message:
-        """The start offset of share partitions and how many records lie before their ends.
+        """Return the start offset and the lag of share partitions.
 
-        Per group: UNSUPPORTED_VERSION: no share groups here; of all its topics NOT_COORDINATOR,
-        COORDINATOR_LOAD_IN_PROGRESS. Per partition: why its end is not known. -1 where there is no
-        state. Keeps (2).
+        Errors per group: UNSUPPORTED_VERSION (no share groups here); for all its topics
+        NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; per partition, the reason if the end offset
+        is unavailable. Partitions without state have -1.
         """
         return messages.DescribeShareGroupOffsetsResponse(
             groups=[await self._described(group) for group in request.groups])
@@ -101,7 +101,7 @@ class ShareOffsetsApi:
         return rows
 
     async def _summary(self, key: ShareKey) -> Any:
-        """What is known of a share partition, or None."""
+        """Return the state of a share partition, or None."""
         if not key.group_id or key.partition < 0:
             return None
         (error, _), row = await self._sharing.persister.summary(key)
@@ -110,12 +110,12 @@ class ShareOffsetsApi:
     # ---- alter ----------------------------------------------------------------------------------
 
     async def alter(self, context: RequestContext, request: Message) -> Message:
-        """Has share partitions begin at an offset, of a group without members, which is made if
-        there is none. Keeps (1).
+        """Set the start offset of share partitions, for a group without members, which is created
+        if it does not exist. Responds when the change is durable.
 
-        INVALID_GROUP_ID, GROUP_ID_NOT_FOUND: of another kind; NON_EMPTY_GROUP, UNSUPPORTED_VERSION,
-        NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS. Per partition: UNKNOWN_TOPIC_OR_PARTITION,
-        and what the share coordinator says.
+        Errors: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND (another type of group), NON_EMPTY_GROUP,
+        UNSUPPORTED_VERSION, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS. Per partition:
+        UNKNOWN_TOPIC_OR_PARTITION, and the share coordinator's errors.
         """
         new = messages.AlterShareGroupOffsetsResponse
         error = self._fault(request)
@@ -149,11 +149,12 @@ class ShareOffsetsApi:
     # ---- delete ---------------------------------------------------------------------------------
 
     async def delete(self, context: RequestContext, request: Message) -> Message:
-        """Forgets where a group without members is in topics. Keeps (1).
+        """Delete the offsets of topics, for a group without members. Responds when the change is
+        durable.
 
-        INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNSUPPORTED_VERSION, NOT_COORDINATOR,
-        COORDINATOR_LOAD_IN_PROGRESS. Per topic: UNKNOWN_TOPIC_OR_PARTITION: no such topic, or
-        nothing is kept of it; and what the share coordinator says.
+        Errors: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNSUPPORTED_VERSION,
+        NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS. Per topic: UNKNOWN_TOPIC_OR_PARTITION (no
+        such topic, or it has no state), and the share coordinator's errors.
         """
         new = messages.DeleteShareGroupOffsetsResponse
         error = self._fault(request)
@@ -182,13 +183,13 @@ def _is_counted(state: Any) -> bool:
 
 
 def _partition(index: int, state: Any, end: int | Error | None) -> Any:
-    """end: where the partition ends, or why that is not known; None: it was not asked for."""
+    """end: the partition's end offset, or the error when reading it; None: it was not read."""
     new = messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition
     if isinstance(end, Error):
         return new(partition_index=index, error_code=end, error_message=end.message)
     if state is None:
         return new(partition_index=index, start_offset=NO_OFFSET)
-    # An administrator may have moved it to any number.
+    # An administrator may have set it to any offset.
     lag = NO_LAG if end is None \
         else min(end - state.start_offset - state.delivery_complete_count, LAG_MAX)
     return new(partition_index=index, start_offset=state.start_offset,

@@ -1,9 +1,9 @@
 """Streams groups on the wire: StreamsGroupHeartbeat (88), StreamsGroupDescribe (89).
 
 Owns: nothing.
-Invariants: (1) without streams.version 1, or with the protocol switched off, each request is
-  UNSUPPORTED_VERSION; (2) a heartbeat is answered after its records are durable, and does not wait
-  for internal topics.
+Invariants: without streams.version 1, or with the protocol disabled, each request fails with
+  UNSUPPORTED_VERSION; the response to a heartbeat is sent after its records are durable, and does
+  not wait for internal topics.
 Source: KIP-1071.
 """
 
@@ -27,7 +27,7 @@ from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from pylog.security.authorizer import CLUSTER, CLUSTER_NAME, CREATE, TOPIC
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -45,7 +45,7 @@ FEATURE = "streams.version"
 
 
 def topology_fault(topology: Message) -> str | None:
-    """Why no group may have a topology with such topics, or None."""
+    """Return the error of a topology with invalid topics, or None."""
     names = streams_topology.topics_of(topology)
     internal = [name for name in names if is_internal(name)]
     if internal:
@@ -56,7 +56,7 @@ def topology_fault(topology: Message) -> str | None:
 
 
 class StreamsGroupsApi:
-    """Streams groups, on the coordinator `groups`. access: None, everything is allowed."""
+    """Streams groups, on the coordinator `groups`. access: None allows everything."""
 
     def __init__(self, groups: GroupCoordinator, metadata: MetadataService,
                  topics: InternalTopics, quotas: ClientQuotas, settings: Settings,
@@ -78,12 +78,12 @@ class StreamsGroupsApi:
         return self._is_on and self._metadata.image.features.get(FEATURE, 0) > 0
 
     def heartbeat(self, context: RequestContext, request: Message) -> Message | Pending:
-        """The member's epoch, what there is to say of the group and, when they have changed, its
-        tasks. Internal topics that are missing are created, if the client may.
+        """Return the member's epoch, the group's status and, when they have changed, its tasks.
+        Creates missing internal topics, if the client may.
 
-        INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY, GROUP_MAX_SIZE_REACHED, GROUP_ID_NOT_FOUND,
-        UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, MESSAGE_TOO_LARGE, NOT_COORDINATOR,
-        COORDINATOR_LOAD_IN_PROGRESS, UNSUPPORTED_VERSION.
+        Errors: INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY, GROUP_MAX_SIZE_REACHED,
+        GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, MESSAGE_TOO_LARGE,
+        NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, UNSUPPORTED_VERSION.
         """
         if not self._is_served():
             return streams_groups.refusal(ErrorCode.UNSUPPORTED_VERSION)[0]
@@ -104,7 +104,7 @@ class StreamsGroupsApi:
 
     def _create(self, context: RequestContext, answer: Message,
                 missing: tuple[streams_topology.Missing, ...]) -> None:
-        """Asks for internal topics; the answer says what is in the way."""
+        """Request internal topics; the response contains the reason if they cannot be created."""
         refused = [topic.name for topic in missing if not self._may_create(context, topic.name)]
         if refused:
             told = f"Unauthorized to CREATE on topics {', '.join(refused)}."
@@ -122,9 +122,9 @@ class StreamsGroupsApi:
             or access.may(context, CREATE, TOPIC, name)
 
     def describe(self, context: RequestContext, request: Message) -> Iterator[Message | None]:
-        """Yields the groups with epochs, topology and members, some members at a time.
+        """Yield the groups with epochs, topology and members, in parts.
 
-        GROUP_ID_NOT_FOUND, INVALID_GROUP_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+        Errors: GROUP_ID_NOT_FOUND, INVALID_GROUP_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
         UNSUPPORTED_VERSION per group.
         """
         served = self._is_served()

@@ -1,8 +1,8 @@
-"""The internal topics of Streams groups on their way into being.
+"""Creation of internal topics of Streams groups.
 
-Owns: requests for topics that are under way, and why the last ones failed.
-Invariants: (1) a topic is asked for once at a time, and not again before its last failure is too
-  old; (2) at most FAULTS_MAX failures are kept, the oldest go first.
+Owns: pending requests for topics, and the errors of the last ones.
+Invariants: a topic is requested once at a time, and not again until its last error has expired; at
+  most FAULTS_MAX errors are stored, the oldest are dropped.
 Source: KIP-1071; Kafka's AutoTopicCreationManager.
 """
 
@@ -15,7 +15,7 @@ from pylog import supervisor
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
@@ -30,17 +30,19 @@ log = logging.getLogger("pylog.coordinator")
 
 
 class InternalTopics:
-    """controller: whatever can create_topics(). now_ms: a clock."""
+    """controller: any object with create_topics(). now_ms: a clock."""
 
     def __init__(self, controller: Any, now_ms: Callable[[], int]):
         self._controller = controller
         self._now_ms = now_ms
         self._under_way: dict[str, asyncio.Task[None]] = {}
-        self._faults: dict[str, tuple[str, int]] = {}       # Why, and until when that counts.
+        self._faults: dict[str, tuple[str, int]] = {}  # the error, and its expiry
 
     def create(self, topics: Iterable[Missing], pause_ms: int, mutations: Any) -> str:
-        """Asks for topics; returns at once, with why the last attempt failed or "". pause_ms: how
-        long a failure counts; mutations: as for controller.create_topics. Keeps (1)."""
+        """Request topics without waiting. Returns the last attempt's error or "". pause_ms:
+        lifetime of an error, during which the topic is not requested again; mutations: as for
+        controller.create_topics.
+        """
         faults = self._known(topics)
         wanted = [topic for topic in topics
                   if topic.name not in faults and topic.name not in self._under_way]
@@ -74,7 +76,7 @@ class InternalTopics:
                 del self._under_way[topic.name]
 
     def _failed(self, name: str, fault: str, pause_ms: int) -> None:
-        """Keeps (2)."""
+        """Store an error; drop the oldest ones above FAULTS_MAX."""
         log.warning("an internal topic could not be created", extra={
             "topic": name, "reason": fault})
         self._faults.pop(name, None)

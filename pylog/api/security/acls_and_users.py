@@ -1,11 +1,10 @@
-"""Credentials and access rules: DescribeAcls (29) to DeleteAcls (31),
-DescribeUserScramCredentials (50), AlterUserScramCredentials (51), and SASL where it is not asked
-for (17, 36).
+"""Credentials and ACLs: DescribeAcls (29) to DeleteAcls (31), DescribeUserScramCredentials (50),
+AlterUserScramCredentials (51), and SASL requests on listeners without SASL (17, 36).
 
 Owns: nothing.
-Invariants: (1) one result per user, rule or filter of the request; (2) when a result says that
-  something was changed, its record is on disk and in force.
-Source: KIP-140, KIP-290, KIP-554; answers as Kafka 4.3's.
+Invariants: one result per user, ACL or filter of the request; a successful result is sent after the
+  record is on disk and in force.
+Source: KIP-140, KIP-290, KIP-554; responses as in Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pylog.protocol import api, messages
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -34,9 +33,9 @@ NO_AUTHORIZER = ("No Authorizer is configured. Set authorizer.class.name="
 
 
 class SecurityApi:
-    """Credentials and access rules, decided by `controller`. metadata: has the image in force.
-    enforced: whether an authorizer goes by the rules. authentication: of a request's listener, None
-    without SASL."""
+    """Credentials and ACLs, decided by `controller`. metadata: has the current image. enforced:
+    True if an authorizer uses the ACLs. authentication: of a request's listener, None without SASL.
+    """
 
     def __init__(self, controller: ActiveController, metadata: MetadataService, enforced: bool,
                  authentication: Callable[[RequestContext], AuthenticationApi | None]):
@@ -57,7 +56,7 @@ class SecurityApi:
         }
 
     def sasl_handshake(self, context: RequestContext, request: Message) -> Message:
-        """See api.authentication. ILLEGAL_SASL_STATE on a listener without SASL."""
+        """See api.security.sasl. Error ILLEGAL_SASL_STATE on a listener without SASL."""
         found = self._authentication(context)
         if found is not None:
             return found.sasl_handshake(context, request)
@@ -65,7 +64,7 @@ class SecurityApi:
             error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
 
     def sasl_authenticate(self, context: RequestContext, request: Message) -> Result:
-        """See api.authentication. ILLEGAL_SASL_STATE on a listener without SASL."""
+        """See api.security.sasl. Error ILLEGAL_SASL_STATE on a listener without SASL."""
         found = self._authentication(context)
         if found is not None:
             return found.sasl_authenticate(context, request)
@@ -73,12 +72,13 @@ class SecurityApi:
             error_code=ErrorCode.ILLEGAL_SASL_STATE,
             error_message="SaslAuthenticate request received after successful authentication")
 
-    # ---- access rules ---------------------------------------------------------------------------
+    # ---- ACLs -----------------------------------------------------------------------------------
 
     def describe_acls(self, context: RequestContext, request: Message) -> Iterator[Message | None]:
-        """Yields the rules that a filter means, by resource.
+        """Yield the ACLs that a filter matches, by resource.
 
-        SECURITY_DISABLED without an authorizer; INVALID_REQUEST: a filter of another version.
+        Errors: SECURITY_DISABLED without an authorizer; INVALID_REQUEST for a filter of another
+        version.
         """
         from pylog.metadata.controller import acls
 
@@ -106,8 +106,9 @@ class SecurityApi:
                     part, lambda rule: rule[:3])])
 
     async def create_acls(self, context: RequestContext, request: Message) -> Message:
-        """Adds rules. SECURITY_DISABLED without an authorizer; INVALID_REQUEST for a rule that
-        cannot be."""
+        """Add ACLs. Errors: SECURITY_DISABLED without an authorizer; INVALID_REQUEST for an invalid
+        ACL.
+        """
         from pylog.security.authorizer import Rule
 
         new = messages.CreateAclsResponse
@@ -122,7 +123,7 @@ class SecurityApi:
                             for error, text in results])
 
     async def delete_acls(self, context: RequestContext, request: Message) -> Message:
-        """Removes the rules that filters mean, and names them. Errors as describe_acls."""
+        """Remove the ACLs that filters match, and return them. Errors as for describe_acls."""
         from pylog.metadata.controller import acls
 
         new = messages.DeleteAclsResponse
@@ -150,9 +151,9 @@ class SecurityApi:
 
     def describe_user_scram_credentials(
             self, context: RequestContext, request: Message) -> Message:
-        """The mechanisms and iterations of users, of all who have credentials by default.
+        """Return the mechanisms and iterations of users, by default of all users with credentials.
 
-        RESOURCE_NOT_FOUND per user, DUPLICATE_RESOURCE for one that is named twice (KIP-554).
+        Errors: RESOURCE_NOT_FOUND per user, DUPLICATE_RESOURCE for a repeated user (KIP-554).
         """
         response = messages.DescribeUserScramCredentialsResponse
         kept: dict[str, list] = {}
@@ -182,9 +183,9 @@ class SecurityApi:
 
     async def alter_user_scram_credentials(
             self, context: RequestContext, request: Message) -> Message:
-        """Sets and removes credentials, one result per user (KIP-554).
+        """Set and remove credentials, one result per user (KIP-554).
 
-        UNACCEPTABLE_CREDENTIAL, UNSUPPORTED_SASL_MECHANISM, RESOURCE_NOT_FOUND,
+        Errors: UNACCEPTABLE_CREDENTIAL, UNSUPPORTED_SASL_MECHANISM, RESOURCE_NOT_FOUND,
         DUPLICATE_RESOURCE.
         """
         results = await self._controller.alter_scram_credentials(

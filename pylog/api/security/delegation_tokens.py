@@ -1,8 +1,9 @@
 """Delegation tokens: Create (38), Renew (39), Expire (40), Describe (41).
 
 Owns: nothing.
-Invariants: (1) whoever logged in by a token, and whoever nobody knows, gets none; (2) a token is
-  shown to its owner and its renewers, and to who may describe it or its owner's tokens.
+Invariants: a client that logged in with a token, or that is not authenticated, gets no token; a
+  token is visible to its owner, its renewers, and principals that may describe it or its owner's
+  tokens.
 Source: KIP-48, KIP-373 (tokens for others); Kafka 4.3's KafkaApis and ControllerApis.
 """
 
@@ -17,7 +18,7 @@ from pylog.peer.errors import PeerError
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Any
@@ -40,8 +41,9 @@ Asker.__doc__ = "Who asks, and by which security protocol; None for what brokers
 
 
 class DelegationTokensApi:
-    """asker: of a request. access: None, everything is allowed. now_ms: the wall clock. forward:
-    passes a request on to the active controller; None: `controller` is it."""
+    """asker: returns the requester. access: None allows everything. now_ms: the wall clock.
+    forward: forwards a request to the active controller; None: `controller` is it.
+    """
 
     def __init__(self, controller: ActiveController, metadata: MetadataService, settings: Settings,
                  asker: Callable[[RequestContext], Asker], access: Access | None,
@@ -69,12 +71,13 @@ class DelegationTokensApi:
                              self._settings["delegation.token.expiry.time.ms"])
 
     async def create(self, context: RequestContext, request: Message) -> Message:
-        """A new token of who asks, or of an owner that they may make tokens for.
+        """Create a token for the requester, or for an owner for whom the requester may create
+        tokens.
 
-        DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+        Errors: DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, DELEGATION_TOKEN_AUTHORIZATION_FAILED,
         DELEGATION_TOKEN_AUTH_DISABLED, INVALID_PRINCIPAL_TYPE.
         """
-        # Imported here, as below: few brokers have tokens.
+        # Imported here, as below, because few brokers have tokens.
         from pylog.metadata.controller import delegation_tokens as tokens
         from pylog.security.authorizer import CREATE_TOKENS, USER_RESOURCE
         from pylog.security.identities import Principal
@@ -101,15 +104,16 @@ class DelegationTokensApi:
         return made(decided.error, owner, who, decided.record, limits)
 
     async def renew(self, context: RequestContext, request: Message) -> Message:
-        """A token counts for longer. As create, DELEGATION_TOKEN_NOT_FOUND,
-        DELEGATION_TOKEN_EXPIRED, DELEGATION_TOKEN_OWNER_MISMATCH."""
+        """Extend a token's lifetime. Errors: as for create(), DELEGATION_TOKEN_NOT_FOUND,
+        DELEGATION_TOKEN_EXPIRED, DELEGATION_TOKEN_OWNER_MISMATCH.
+        """
         from pylog.metadata.controller import delegation_tokens as tokens
 
         return await self._changed(messages.RenewDelegationTokenResponse, tokens.renew, context,
                                    request, request.renew_period_ms)
 
     async def expire(self, context: RequestContext, request: Message) -> Message:
-        """A token counts for less long, or no more. Errors as renew."""
+        """Shorten a token's lifetime, or end it now. Errors as for renew()."""
         from pylog.metadata.controller import delegation_tokens as tokens
 
         return await self._changed(messages.ExpireDelegationTokenResponse, tokens.expire, context,
@@ -142,7 +146,7 @@ class DelegationTokensApi:
             return response(error_code=ErrorCode.REQUEST_TIMED_OUT)
 
     def describe(self, context: RequestContext, request: Message) -> Message:
-        """The tokens of some owners or renewers, of all by default. Keeps (2)."""
+        """Return the visible tokens of some owners or renewers, by default of all."""
         from pylog.metadata.controller import delegation_tokens as tokens
 
         response = messages.DescribeDelegationTokenResponse
@@ -173,7 +177,7 @@ class DelegationTokensApi:
 
 
 def _is_known(asker: Asker) -> bool:
-    """Keeps (1)."""
+    """Return True if the requester is authenticated, and not by a token."""
     if asker.protocol is None:
         return True
     if asker.protocol == "SSL":

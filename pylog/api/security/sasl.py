@@ -1,9 +1,9 @@
 """SASL over the wire: SaslHandshake (17), SaslAuthenticate (36), and tokens without a header.
 
-Owns: the logins that are under way, and which mechanism a connection logged in by.
-Invariants: (1) a connection is somebody's only after a login that is complete; a failed one ends
-  it; (2) whoever logs in again stays the same, by the same mechanism.
-Source: KIP-43, KIP-152, KIP-368 (logging in again); answers as Kafka 4.3's.
+Owns: the logins in progress, and each connection's mechanism.
+Invariants: a connection has a principal only after a complete login; a failed login ends the
+  connection; re-authentication must use the same principal and mechanism.
+Source: KIP-43, KIP-152, KIP-368 (re-authentication); responses as in Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode, ProtocolError
 from pylog.security.errors import AuthenticationFailed
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 REAUTHENTICATION_NS_MIN = 1_000_000_000
 SESSION_MS_MAX = 2**31 - 1
-LINES_MAX = 10              # Failed logins that are logged,
-LINES_NS = 10_000_000_000   # in so long.
+LINES_MAX = 10  # maximum number of logged failed logins
+LINES_NS = 10_000_000_000  # in this interval
 
 log = logging.getLogger("pylog.security")
 
 
 class _Caller:
-    """What is known of a connection on a listener with SASL."""
+    """The state of a connection on a listener with SASL."""
 
     __slots__ = ("authenticated_ns", "is_busy", "listener", "login", "mechanism",
                  "principal", "stepping")
@@ -46,12 +46,12 @@ class _Caller:
         self.principal: Principal | None = None
         self.mechanism = ""
         self.authenticated_ns = 0
-        self.is_busy = False     # A step is under way elsewhere,
-        self.stepping: asyncio.Task | None = None     # which nobody else holds on to.
+        self.is_busy = False  # a step runs on another thread,
+        self.stepping: asyncio.Task | None = None  # and nothing else refers to its task
 
 
 class AuthenticationApi:
-    """The logins. now_ms: the wall clock."""
+    """Handles logins. now_ms: the wall clock."""
 
     def __init__(self, mechanisms: Mechanisms, identities: Identities, reactors: Reactors,
                  settings: Settings, listener_name: Callable[[int], str],
@@ -66,16 +66,16 @@ class AuthenticationApi:
         self._failures, self._lines_since_ns = 0, 0
 
     def forget(self, connection: int) -> None:
-        """It has ended."""
+        """Remove a closed connection."""
         self._callers.pop(connection, None)
 
     # ---- requests -------------------------------------------------------------------------------
 
     def sasl_handshake(self, context: RequestContext, request: Message) -> Message:
-        """Begins a login, or one more of a connection that has logged in (KIP-368).
+        """Start a login, or a re-authentication (KIP-368).
 
-        UNSUPPORTED_SASL_MECHANISM with those that are offered; ILLEGAL_SASL_STATE
-        amid a login, and within a second of the one before.
+        Errors: UNSUPPORTED_SASL_MECHANISM with the supported ones; ILLEGAL_SASL_STATE during a
+        login, and within a second after the previous one.
         """
         caller = self._caller(context)
         if not self._may_begin(caller):
@@ -92,9 +92,10 @@ class AuthenticationApi:
 
     def sasl_authenticate(
             self, context: RequestContext, request: Message) -> Message | Coroutine:
-        """One message of a login. SASL_AUTHENTICATION_FAILED, after a while, ends the connection.
+        """Handle one message of a login. SASL_AUTHENTICATION_FAILED is sent after a delay, and ends
+        the connection.
 
-        ILLEGAL_SASL_STATE where nothing was begun.
+        Errors: ILLEGAL_SASL_STATE if no login was started.
         """
         new = messages.SaslAuthenticateResponse
         caller = self._caller(context)
@@ -115,7 +116,7 @@ class AuthenticationApi:
 
     async def _authenticated_elsewhere(self, context: RequestContext, caller: _Caller,
                                        login: Login, token: bytes) -> Message:
-        """The same of a login whose steps block."""
+        """Handle a message of a login whose steps block."""
         try:
             answer, session_ms = await self._step_elsewhere(context, caller, login, token)
         except AuthenticationFailed as failed:
@@ -130,7 +131,7 @@ class AuthenticationApi:
             error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=failed.text)
 
     def raw_token(self, context: RequestContext, token: bytes) -> None:
-        """The same for a client whose handshake had version 0: tokens go without a header."""
+        """Handle a message without a header, for a client whose handshake had version 0."""
         caller = self._caller(context)
         if caller.login is None:
             raise ProtocolError("a token without a login")
@@ -165,7 +166,7 @@ class AuthenticationApi:
     def _answer_raw(self, context: RequestContext, answer: bytes) -> None:
         self._reactors.reply(context.token, len(answer).to_bytes(4, "big") + answer)
 
-    # ---- a login --------------------------------------------------------------------------------
+    # ---- login ----------------------------------------------------------------------------------
 
     def _caller(self, context: RequestContext) -> _Caller:
         caller = self._callers.get(context.connection)
@@ -183,7 +184,7 @@ class AuthenticationApi:
 
     def _step(self, context: RequestContext, caller: _Caller,
               token: bytes) -> tuple[bytes, int]:
-        """(the answer to the token, the session's length in ms, 0 without a limit)."""
+        """Return (the response token, the session's length in ms, 0 for no limit)."""
         login = caller.login
         assert login is not None
         try:
@@ -195,8 +196,8 @@ class AuthenticationApi:
 
     async def _step_elsewhere(self, context: RequestContext, caller: _Caller, login: Login,
                               token: bytes) -> tuple[bytes, int]:
-        """As _step(), in a thread."""
-        # What comes meanwhile finds no login to go on with.
+        """Like _step(), on a thread."""
+        # Messages that arrive during this find no login to continue.
         caller.login, caller.is_busy = None, True
         try:
             answer = await asyncio.to_thread(login.step, token)
@@ -211,7 +212,7 @@ class AuthenticationApi:
 
     def _stepped(self, context: RequestContext, caller: _Caller, login: Login,
                  answer: bytes) -> tuple[bytes, int]:
-        """As _step(), after the login's own."""
+        """Finish _step(), after the login's own step."""
         if not login.is_complete:
             caller.login = login
             return answer, 0
@@ -223,13 +224,13 @@ class AuthenticationApi:
         caller.principal, caller.mechanism = login.principal, login.mechanism
         caller.login, caller.authenticated_ns = None, self._reactors.now_ns()
         session_ms = self._session_ms(caller, login)
-        # Keeps (1): what the client sends after the answer is its principal's.
+        # Requests after the response belong to this principal.
         number = self._identities.enter(context.connection, login.principal, context.peer_host)
         self._reactors.set_principal(context.connection, number, session_ms)
         return answer, session_ms
 
     def _check_same(self, caller: _Caller, login: Login) -> None:
-        # Keeps (2).
+        # Re-authentication must not change the principal.
         before = caller.principal
         if before is None:
             return
