@@ -13,6 +13,7 @@ OpenSSL alone, in place of the system's (release/openssl.py).
 
 import compileall
 import os
+import re
 import shlex
 import subprocess
 import sysconfig
@@ -148,7 +149,7 @@ class build_ext(_build_ext):
         if not (same and _is_newer(archive, objects)):
             archive.unlink(missing_ok=True)
             archive.parent.mkdir(parents=True, exist_ok=True)
-            _run([*shlex.split(os.environ.get("AR", "ar")), "rcs", str(archive),
+            _run([*shlex.split(os.environ.get("AR", "ar")), "qcs", str(archive),
                   *map(str, objects)])
             listed.write_text(names)
         return archive
@@ -191,14 +192,22 @@ def _is_same(how: Path, command: list[str]) -> bool:
 
 
 def _forget_stale(source: Path) -> None:
-    """Removes a translation that is older than a .pxd it was made with: of those that stand in
-    `from pylog._native cimport csrc` Cython 3.3 does not know."""
+    """Remove a translation that is older than a .pxd that it uses, directly or through another.
+
+    Cython 3.3 misses those of `from pylog._native cimport csrc`.
+    """
     made = source.with_suffix(".c")
-    words = {word for line in source.read_text().splitlines() if "cimport" in line
-             for word in line.replace(",", " ").split()}
-    declared = [path for path in source.parent.glob("*.pxd") if path.stem in words]
+    used, unread = set(), [source, source.with_suffix(".pxd")]
+    while unread:
+        path = unread.pop()
+        if path in used or not path.exists():
+            continue
+        used.add(path)
+        words = {word for line in path.read_text().splitlines() if "cimport" in line
+                 for word in re.findall(r"\w+", line)}
+        unread += [other for other in source.parent.glob("*.pxd") if other.stem in words]
     if made.exists() and any(path.stat().st_mtime_ns > made.stat().st_mtime_ns
-                             for path in declared):
+                             for path in used - {source}):
         made.unlink()
 
 

@@ -68,7 +68,7 @@ CROWDED = {
     "pylog/security",
 }
 # Folders of csrc/; `columns` is what only a client needs.
-C_ORDER = (("format",), ("thread",), ("log", "columns"), ("serve",), ("net",), ("replica",))
+C_ORDER = (("format",), ("os",), ("log", "columns"), ("serve",), ("net",), ("replica",))
 C_RANKS = {name: rank for rank, names in enumerate(C_ORDER) for name in names}
 _C_INCLUDE = re.compile(r'^#include "([^"]+)"')
 _CYTHON_IMPORT = re.compile(

@@ -5,7 +5,7 @@ import pytest
 from tests import locks
 
 HEAD = """
-#include "thread/lock.h"
+#include "os/lock.h"
 struct box { struct lock lock; int inside GUARDED_BY(lock); struct lock_role role;
              int own GUARDED_BY(role); struct lock later ACQUIRED_AFTER(lock); };
 static int look(struct box *b) REQUIRES(b->lock);

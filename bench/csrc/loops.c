@@ -5,7 +5,7 @@
  *
  * each: one pwrite and one response per request. group: one write for all requests of a loop
  * iteration, then one send per connection. short: like group, with the short scheduler slices
- * that reactors request (csrc/thread/slices.h): beside a client on its own processor it wakes
+ * that reactors request (csrc/os/time_slice.h): beside a client on its own processor it wakes
  * sooner, for fewer requests. Prints its port and serves until its input ends. */
 #include <fcntl.h>
 #include <stdbool.h>

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "format/assertion.h"
-#include "thread/lock.h"
+#include "os/lock.h"
 
 enum {
     BUILDER_FULL = 1,          /* the record would exceed bytes_max: close the batch first */

@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "thread/lock.h"
+#include "os/lock.h"
 
 struct log_range;
 struct segment;

@@ -20,8 +20,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "thread/lock.h"
-#include "thread/mapped.h"
+#include "os/lock.h"
+#include "os/mapped.h"
 
 #ifndef STATX_MNT_ID_UNIQUE
 #define STATX_MNT_ID_UNIQUE 0x00004000U

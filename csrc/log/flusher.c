@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "log/log_state.h"
-#include "thread/stack.h"
+#include "os/stack.h"
 
 /* Measured on ext4 with other load, p50 of a group of 4 KiB writes: 6 files one after another
  * 6-20 ms, with write-back started on all of them and four threads 0.4 ms; 24 files 48-80 ms and

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "thread/lock.h"
+#include "os/lock.h"
 
 struct log;
 struct log_dir;

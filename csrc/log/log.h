@@ -16,10 +16,10 @@
 #include <stdint.h>
 
 #include "format/batch.h"
-#include "thread/disk.h"
-#include "thread/iopool.h"
-#include "thread/mailbox.h"
-#include "thread/meter.h"
+#include "os/disk.h"
+#include "os/io_pool.h"
+#include "os/mailbox.h"
+#include "os/meter.h"
 
 struct log;
 struct log_dir;

@@ -12,13 +12,13 @@
 #include <stddef.h>
 
 #include "log/cold.h"
+#include "log/crash_state.h"
 #include "log/epochs.h"
 #include "log/flusher.h"
 #include "log/log.h"
 #include "log/producers.h"
 #include "log/segment.h"
-#include "log/crash_state.h"
-#include "thread/lock.h"
+#include "os/lock.h"
 
 enum {
     LOG_DIR_OPEN_MAX = 4096,

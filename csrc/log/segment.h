@@ -17,10 +17,10 @@
 #include <stdint.h>
 
 #include "format/batch.h"
-#include "thread/iopool.h"
 #include "log/log.h"
-#include "thread/lock.h"
-#include "thread/mapped.h"
+#include "os/io_pool.h"
+#include "os/lock.h"
+#include "os/mapped.h"
 
 struct log_dir;
 struct crash_state_slot;

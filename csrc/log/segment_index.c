@@ -12,7 +12,7 @@
 
 #include "log/index.h"
 #include "log/log_state.h"
-#include "thread/mapped.h"
+#include "os/mapped.h"
 
 enum {
     SEGMENT_TAIL_FIRST = 16,

@@ -1,7 +1,7 @@
 /* Functions for the control plane: each sends a message to the reactor that owns the connection
  * or request. */
 #include "net/reactor_state.h"
-#include "thread/stack.h"
+#include "os/stack.h"
 
 #include <assert.h>
 #include <errno.h>

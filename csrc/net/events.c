@@ -7,7 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "thread/lock.h"
+#include "os/lock.h"
 
 struct events {
     struct lock lock;

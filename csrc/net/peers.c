@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "thread/lock.h"
+#include "os/lock.h"
 
 enum { PEERS_BUCKETS = 1024 };
 

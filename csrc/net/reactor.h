@@ -19,9 +19,9 @@
 
 #include "net/events.h"
 #include "net/frames.h"
+#include "os/roles.h"
 #include "serve/repeats.h"
 #include "serve/serve.h"
-#include "thread/roles.h"
 
 enum { REACTOR_THREADS_MAX = 64, REACTOR_MESSAGES_MAX = 65536 };
 

@@ -8,16 +8,16 @@
 #include <stdatomic.h>
 
 #include "net/input.h"
-#include "thread/lock.h"
-#include "thread/mailbox.h"
-#include "thread/meter.h"
 #include "net/peers.h"
 #include "net/reactor.h"
 #include "net/slab.h"
 #include "net/transport.h"
+#include "os/lock.h"
+#include "os/mailbox.h"
+#include "os/meter.h"
+#include "os/time_slice.h"
+#include "os/timers.h"
 #include "serve/api_keys.h"
-#include "thread/slices.h"
-#include "thread/timers.h"
 
 enum { REQUESTS_PER_CONNECTION_MAX = 16 };
 enum {

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "format/assertion.h"
-#include "thread/lock.h"
+#include "os/lock.h"
 
 enum {
     CERTIFICATES_BYTES_MAX = 64 << 10, /* for a client's chain */

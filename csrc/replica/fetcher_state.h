@@ -8,13 +8,13 @@
 #include "log/log.h"
 #include "net/slab.h"
 #include "net/transport.h"
+#include "os/lock.h"
+#include "os/mailbox.h"
+#include "os/meter.h"
+#include "os/timers.h"
 #include "replica/answer.h"
 #include "replica/fetchers.h"
 #include "serve/reply.h"
-#include "thread/lock.h"
-#include "thread/mailbox.h"
-#include "thread/meter.h"
-#include "thread/timers.h"
 
 enum fetcher_message { /* MESSAGE_WAKE: a flush. In others, data is the object concerned */
                        MESSAGE_FOLLOW = MESSAGE_FIRST_FREE,

@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "format/hash.h"
+#include "os/stack.h"
 #include "replica/fetcher_state.h"
-#include "thread/stack.h"
 
 enum { NOTICES_MAX = 2 }; /* messages are preallocated, so the mailbox needs no room */
 

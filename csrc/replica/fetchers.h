@@ -21,7 +21,7 @@
 #include <stdint.h>
 
 #include "log/log.h"
-#include "thread/roles.h"
+#include "os/roles.h"
 
 enum { FETCHERS_THREADS_MAX = 64, FETCHERS_CLIENT_ID_BYTES_MAX = 64 };
 

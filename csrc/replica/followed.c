@@ -7,8 +7,8 @@
 
 #include <stdlib.h>
 
+#include "os/rate_limit.h"
 #include "serve/error_codes.h"
-#include "thread/throttle.h"
 
 void followed_release(struct followed *p) {
     uint32_t before = atomic_fetch_sub(&p->references, 1);

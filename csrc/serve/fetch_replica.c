@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "format/assertion.h"
+#include "os/rate_limit.h"
 #include "serve/nodes.h"
-#include "thread/throttle.h"
 
 enum { READERS_MAX = 16 }; /* replicas considered for KIP-392 */
 

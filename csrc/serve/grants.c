@@ -14,9 +14,9 @@
 
 #include "format/assertion.h"
 #include "format/hash.h"
+#include "os/shared_lock.h"
 #include "serve/error_codes.h"
 #include "serve/nodes.h"
-#include "thread/shared_lock.h"
 
 /* RIGHTS_FIRST and RIGHT_SLOTS_MAX must be powers of two. */
 enum { RIGHT_PROBES = 8, RIGHTS_FIRST = 2, RIGHT_SLOTS_MAX = 16384, BUCKETS_FIRST = 64 };

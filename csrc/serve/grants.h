@@ -9,8 +9,8 @@
 
 #include "format/assertion.h"
 #include "log/log.h"
+#include "os/roles.h"
 #include "serve/error_codes.h"
-#include "thread/roles.h"
 
 enum grant_right {
     GRANT_READ = 1,

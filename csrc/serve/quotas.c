@@ -16,7 +16,7 @@
 #include <time.h>
 
 #include "format/hash.h"
-#include "thread/shared_lock.h"
+#include "os/shared_lock.h"
 
 enum { BUCKETS_FIRST = 64, SAMPLES_FIRST = 4, SWEEP_COUNT_MIN = 1024, NS_PER_S = 1000000000 };
 

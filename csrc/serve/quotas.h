@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "thread/roles.h"
+#include "os/roles.h"
 
 enum quota_kind { QUOTA_PRODUCE = 0, QUOTA_FETCH = 1, QUOTA_REQUEST = 2, QUOTA_KINDS = 3 };
 enum {

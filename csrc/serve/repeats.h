@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "thread/roles.h"
+#include "os/roles.h"
 
 enum {
     REPEAT_BYTES_MAX = 4096,     /* per entry: client id, body and response */

@@ -12,8 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "thread/iopool.h"
-#include "thread/mailbox.h"
+#include "os/io_pool.h"
+#include "os/mailbox.h"
 #include "serve/quotas.h"
 #include "serve/reply.h"
 

@@ -16,8 +16,8 @@
 
 #include "format/assertion.h"
 #include "log/keymap.h"
+#include "os/lock.h"
 #include "serve/error_codes.h"
-#include "thread/lock.h"
 
 enum {
     SESSION_BUCKETS = 1024,

@@ -227,7 +227,7 @@ cdef extern from "columns/avro.h" nogil:
                         int64_t row, int64_t stop, int *error)
 
 # ---- lock.h
-cdef extern from "thread/lock.h" nogil:
+cdef extern from "os/lock.h" nogil:
     struct lock:
         pass
 
@@ -238,7 +238,7 @@ cdef extern from "thread/lock.h" nogil:
     void lock_release(lock *l)
 
 # ---- mailbox.h
-cdef extern from "thread/mailbox.h" nogil:
+cdef extern from "os/mailbox.h" nogil:
     enum: MESSAGE_WAKE, MESSAGE_IO_DONE, MESSAGE_FIRST_FREE
     struct message:
         uint32_t kind
@@ -254,8 +254,8 @@ cdef extern from "thread/mailbox.h" nogil:
     bint mailbox_arm(mailbox *m)
     void mailbox_disarm(mailbox *m)
 
-# ---- iopool.h
-cdef extern from "thread/iopool.h" nogil:
+# ---- io_pool.h
+cdef extern from "os/io_pool.h" nogil:
     enum: IOPOOL_THREADS_MAX
     struct iopool
     struct iojob:
@@ -274,7 +274,7 @@ cdef extern from "log/index.h" nogil:
     uint32_t index_count_offsets(const uint8_t *entries, uint32_t count, int64_t relative)
 
 # ---- meter.h
-cdef extern from "thread/meter.h" nogil:
+cdef extern from "os/meter.h" nogil:
     enum: METER_BUCKETS, METER_NS_FIRST, METER_BYTES_FIRST, METER_ERRORS, METER_KINDS
     struct meter_figures:
         uint64_t sum
@@ -283,8 +283,8 @@ cdef extern from "thread/meter.h" nogil:
         meter_figures *histograms
         uint64_t *errors
 
-# ---- exposition.h
-cdef extern from "serve/exposition.h" nogil:
+# ---- prometheus_text.h
+cdef extern from "os/prometheus_text.h" nogil:
     struct exposition:
         char *bytes
         size_t len
@@ -515,8 +515,8 @@ cdef extern from "serve/grants.h" nogil:
     void grants_void(grants *g)
     uint64_t grants_holder(grants *g, uint32_t principal)
 
-# ---- throttle.h
-cdef extern from "thread/throttle.h" nogil:
+# ---- rate_limit.h
+cdef extern from "os/rate_limit.h" nogil:
     int64_t THROTTLE_NONE
     struct throttle
     throttle *throttle_new(uint32_t samples, int64_t window_ms)

@@ -4,7 +4,7 @@ Owns: one native waiter per slot, and the mailbox for their messages.
 Invariants: a slot waits for one offset of one log at a time; a waiting slot has a reference on its
   log, which may be closed during the wait; a slot has at most one message in flight, so that the
   mailbox never overflows.
-Source: csrc/log/log.h (log_wait), csrc/thread/mailbox.h.
+Source: csrc/log/log.h (log_wait), csrc/os/mailbox.h.
 """
 
 import cython

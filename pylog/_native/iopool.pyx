@@ -1,8 +1,8 @@
 """Worker threads for blocking work: flushes, preallocation, rolls, cold reads, large batches.
 
 Owns: the io pool's threads and their scratch memory.
-Invariants: csrc/thread/iopool.h's.
-Source: csrc/thread/iopool.h.
+Invariants: csrc/os/io_pool.h's.
+Source: csrc/os/io_pool.h.
 """
 
 cimport cython

@@ -3,7 +3,7 @@
 Owns: the text's buffer; a reference to each log while it is read.
 Invariants: work that grows with the number of partitions runs without the GIL; reading counters
   blocks no thread.
-Source: csrc/thread/meter.h, csrc/serve/exposition.h, csrc/log/log.h (figures).
+Source: csrc/os/meter.h, csrc/os/prometheus_text.h, csrc/log/log.h (figures).
 """
 
 from array import array

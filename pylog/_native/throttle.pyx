@@ -2,7 +2,7 @@
 
 Owns: the native throttle.
 Invariants: it outlives the reactors and fetchers that use it, which hold references on it.
-Source: csrc/thread/throttle.h.
+Source: csrc/os/rate_limit.h.
 """
 
 import cython

@@ -31,7 +31,7 @@
 #include <linux/falloc.h>
 #include <unistd.h>
 
-#include "thread/disk.h"
+#include "os/disk.h"
 
 enum { WRITE = 1, TRUNCATE, ALLOCATE, SYNC_BEGIN, SYNC_END, CREATE, RENAME, UNLINK, MKDIR, MAP };
 struct event {

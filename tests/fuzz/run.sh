@@ -16,7 +16,7 @@ mkdir -p "$out/objects"
 for source in csrc/*/*.c; do
     # shellcheck disable=SC2086
     ${CLANG:-clang} $flags -fsanitize=fuzzer-no-link,address,undefined -c "$source" \
-        -o "$out/objects/$(basename "$source" .c).o"
+        -o "$out/objects/$(echo "$source" | tr / _).o"
 done
 ar rcs "$out/libcore.a" "$out"/objects/*.o
 targets=${*:-$(cd tests/fuzz && ls fuzz_*.c | sed 's/^fuzz_//; s/\.c$//')}

@@ -46,7 +46,7 @@ PARTS = {
          "tests/native/test_metrics.py", "tests/wire/test_*.py"),
         ("tests/native/test_*.py", "tests/durability/test_*.py", "tests/client/**/test_*.py")),
     "csrc-net": Part(
-        ("csrc/net/*.c", "csrc/thread/*.c"),
+        ("csrc/net/*.c", "csrc/os/*.c"),
         ("tests/native/test_reactor*.py", "tests/native/test_metrics.py",
          "tests/native/test_shortages.py", "tests/wire/test_framing.py",
          "tests/wire/test_limits.py"),

@@ -12,7 +12,7 @@ from tests.mutants import c_sites
 
 CELLS = 1 << 17
 # These files exist only in copies of the tree.
-C_HEADER = "/".join(("csrc", "thread", "reach.h"))
+C_HEADER = "/".join(("csrc", "os", "reach.h"))
 PYTHON_MODULE = "/".join(("pylog", "reach.py"))
 FILE_VARIABLE = "PYLOG_REACH"
 # Weak and hidden: one copy in every extension and program, whatever sources they contain.

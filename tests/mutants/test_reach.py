@@ -85,8 +85,8 @@ TESTS = """
 def test_probed_program_behaves_the_same_and_records_its_statements(tmp_path):
     text, lines = probes.probed("x.c", C_SOURCE, 5)
     (tmp_path / "x.c").write_text(text)
-    (tmp_path / "thread").mkdir()
-    (tmp_path / "thread/reach.h").write_text(probes.C_TEXT)
+    (tmp_path / "os").mkdir()
+    (tmp_path / "os/reach.h").write_text(probes.C_TEXT)
     (tmp_path / "cells").write_bytes(bytes(probes.CELLS))
     subprocess.run(["gcc", "-Wall", "-Werror", "-I.", "x.c", "-o", "x"], cwd=tmp_path, check=True)
     done = subprocess.run(["./x"], cwd=tmp_path, check=True, capture_output=True, text=True,
@@ -121,7 +121,7 @@ def test_cells_are_reported_as_ranges():
 def tree(tmp_path, monkeypatch):
     root = tmp_path / "tree"
     given = {"setup.py": SETUP, "tests/test_small.py": TESTS, "pylog/__init__.py": "",
-             "csrc/thread/small.c": "int twice(int n) {\n    return 2 * n;\n}\n",
+             "csrc/os/small.c": "int twice(int n) {\n    return 2 * n;\n}\n",
              "csrc/small.c": "int more(int n) {\n    return n + 1;\n}\n",
              "small_package/small.py": SOURCE, "small_package/__init__.py": "",
              ".gitignore": "build/\n*.so\n"}

@@ -154,7 +154,7 @@ class Tree:
         [archive] = self.at.glob(ARCHIVE)
         archive.unlink()
         names = archive.with_suffix(".list").read_text().split("\n")
-        complaint = self._ran(["ar", "rcs", str(archive), *names])
+        complaint = self._ran(["ar", "qcs", str(archive), *names])
         assert not complaint, complaint
         commands = [command for how in self.at.glob("build/temp.*/**/*.linked")
                     if source in self._sources[_product(command := _words(how))]]

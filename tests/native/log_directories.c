@@ -1,7 +1,7 @@
 /* A log directory: its small files, faults, free space, and delayed removals. Usage:
  * log_directories DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "log_played.h"
-#include "thread/mailbox.h"
+#include "os/mailbox.h"
 
 static struct log_dir *dir;
 static struct iopool *pool;

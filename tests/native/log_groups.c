@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "log_scenes.h"
-#include "thread/disk.h"
+#include "os/disk.h"
 
 enum {
     GROUP_MAX = 12,

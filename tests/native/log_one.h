@@ -3,7 +3,7 @@
 #define PYLOG_LOG_ONE_H
 
 #include "log_played.h"
-#include "thread/mailbox.h"
+#include "os/mailbox.h"
 
 enum { NOW = 100000, SMALL = 61 + 7 + 10 /* bytes of a batch with a value of 10 */ };
 

@@ -10,9 +10,9 @@
 #include "net/peers.h"
 #include "played_memory.h"
 #include "scene_names.h"
-#include "thread/iopool.h"
-#include "thread/mailbox.h"
-#include "thread/timers.h"
+#include "os/io_pool.h"
+#include "os/mailbox.h"
+#include "os/timers.h"
 
 /* ---- mailboxes */
 

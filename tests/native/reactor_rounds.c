@@ -2,7 +2,7 @@
  * messages; and its counters. */
 #include "reactor_played.h"
 
-#include "thread/meter.h"
+#include "os/meter.h"
 
 SCENE(it_sleeps_until_the_next_timer_and_a_second_at_most) {
     begin();

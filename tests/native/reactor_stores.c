@@ -14,7 +14,7 @@
 #include "net/slab.h"
 #include "played_memory.h"
 #include "scene_names.h"
-#include "thread/disk.h"
+#include "os/disk.h"
 
 /* ---- slabs, buffers, addresses */
 

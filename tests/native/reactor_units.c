@@ -8,11 +8,11 @@
 
 #include "net/events.h"
 #include "net/input.h"
-#include "thread/iopool.h"
-#include "thread/mailbox.h"
+#include "os/io_pool.h"
+#include "os/mailbox.h"
 #include "net/peers.h"
 #include "net/slab.h"
-#include "thread/timers.h"
+#include "os/timers.h"
 #include "scenes.h"
 
 static uint32_t state;

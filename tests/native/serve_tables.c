@@ -4,7 +4,7 @@
 
 #include "log/segment.h"
 #include "serve/copies.h"
-#include "serve/exposition.h"
+#include "os/prometheus_text.h"
 #include "serve/grants.h"
 #include "serve/misses.h"
 #include "serve/nodes.h"

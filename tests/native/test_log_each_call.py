@@ -15,7 +15,7 @@ from tests.native.test_log import NOW, TOPIC_ID, checkpoint_of
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 INT, SIZE, LONG, PATH = ctypes.c_int, ctypes.c_size_t, ctypes.c_long, ctypes.c_char_p
-# In the order of csrc/thread/disk.h: what each returns, and what it is given.
+# In the order of csrc/os/disk.h: what each returns, and what it is given.
 BYTES = ctypes.c_void_p
 CALLS = {
     "openat": (INT, INT, PATH, INT, ctypes.c_uint), "pread": (LONG, INT, BYTES, SIZE, LONG),

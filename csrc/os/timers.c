@@ -1,6 +1,6 @@
 /* A binary heap with the root at 1. Each timer stores its position, so cancelling needs no
  * search. */
-#include "thread/timers.h"
+#include "os/timers.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* The system's disk, and three fault-injecting disks for tests. */
-#include "thread/disk.h"
+#include "os/disk.h"
 
 #include <assert.h>
 #include <errno.h>

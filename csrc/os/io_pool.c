@@ -1,12 +1,12 @@
 /* The I/O pool: a bounded list of embedded jobs, and threads that run them in order. */
-#include "thread/iopool.h"
+#include "os/io_pool.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "thread/lock.h"
-#include "thread/slices.h"
-#include "thread/stack.h"
+#include "os/lock.h"
+#include "os/stack.h"
+#include "os/time_slice.h"
 
 struct worker {
     struct iopool *pool;

@@ -23,8 +23,8 @@
  *
  * Needs Linux 6.12; has no effect on earlier kernels or without permission.
  * Threads: any, each for itself. */
-#ifndef PYLOG_SLICES_H
-#define PYLOG_SLICES_H
+#ifndef PYLOG_TIME_SLICE_H
+#define PYLOG_TIME_SLICE_H
 
 #include <stdint.h>
 

@@ -2,7 +2,7 @@
 #ifndef PYLOG_SHARED_LOCK_H
 #define PYLOG_SHARED_LOCK_H
 
-#include "thread/lock.h"
+#include "os/lock.h"
 
 /* For a function that releases the lock, whether held by a reader or the writer. */
 #define RELEASE_GENERIC(...) LOCK_ATTRIBUTE(release_generic_capability(__VA_ARGS__))

@@ -4,13 +4,13 @@
  * `armed` means that the reader sleeps or is about to. A post that finds it set clears it and
  * writes the eventfd, so a burst costs one system call. Arming and posting use the same lock, so
  * no wake-up is lost. */
-#include "thread/mailbox.h"
+#include "os/mailbox.h"
 
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "thread/lock.h"
+#include "os/lock.h"
 
 struct mailbox {
     struct lock lock;

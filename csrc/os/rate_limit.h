@@ -2,8 +2,8 @@
  * (KIP-73, KIP-113). It reports when the limit is exceeded; senders do the waiting.
  *
  * Threads: any. Without a limit, a check costs one atomic read. */
-#ifndef PYLOG_THROTTLE_H
-#define PYLOG_THROTTLE_H
+#ifndef PYLOG_RATE_LIMIT_H
+#define PYLOG_RATE_LIMIT_H
 
 #include <stdbool.h>
 #include <stdint.h>

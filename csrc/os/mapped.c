@@ -1,7 +1,7 @@
 /* Each module that links this file has its own handler. They form a chain: each handles faults
  * in its own maps and passes on the others. Signals are per process, hence the only globals of
  * csrc/. */
-#include "thread/mapped.h"
+#include "os/mapped.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "thread/lock.h"
+#include "os/lock.h"
 
 _Thread_local struct mapped_read *mapped_reading __attribute__((tls_model("initial-exec")));
 atomic_bool mapped_handles;

@@ -1,5 +1,5 @@
 /* Sets the calling thread's time slice with sched_setattr. */
-#include "thread/slices.h"
+#include "os/time_slice.h"
 
 #include <sched.h>
 #include <sys/syscall.h>

@@ -1,13 +1,13 @@
 /* Worker threads for calls that may block: cold reads, large decompressions, preallocation,
  * flushes, unlinks. The queue is bounded. Jobs are embedded in their owners' structures, so
  * queueing does not allocate. */
-#ifndef PYLOG_IOPOOL_H
-#define PYLOG_IOPOOL_H
+#ifndef PYLOG_IO_POOL_H
+#define PYLOG_IO_POOL_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "thread/mailbox.h"
+#include "os/mailbox.h"
 
 enum { IOPOOL_THREADS_MAX = 256 };
 
@@ -20,7 +20,7 @@ struct iojob {
     struct mailbox *mailbox;          /* NULL: no message is sent, and run frees the job */
     uint64_t token;                   /* token of the MESSAGE_IO_DONE, whose data is the job */
     struct message_link done;         /* space for that message, so posting it cannot fail */
-    bool patient; /* runs last, on at most half of the workers, with long slices (slices.h) */
+    bool patient; /* runs last, on at most half of the workers, with long slices (time_slice.h) */
 };
 
 /* `scratch_new/free`: a context per worker, passed to run (an inflater and buffers); may be

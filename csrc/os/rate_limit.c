@@ -1,12 +1,12 @@
 /* A ring of samples, one window each; samples older than the ring's length do not count. The
  * rate covers the time since the oldest sample began, but at least one window. */
-#include "thread/throttle.h"
+#include "os/rate_limit.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "format/assertion.h"
-#include "thread/lock.h"
+#include "os/lock.h"
 
 struct sample {
     int64_t began_ms, bytes; /* began_ms -1: empty */

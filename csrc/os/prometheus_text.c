@@ -1,6 +1,6 @@
 /* Writes decimal digits by hand: a scrape of 10,000 partitions has 50,000 samples, and printf
  * would take most of its time. */
-#include "serve/exposition.h"
+#include "os/prometheus_text.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
  *
  * A row is a set of labels that several samples share, formatted once:
  * `topic="a",partition="0"`. _native/metrics calls these functions without the GIL. */
-#ifndef PYLOG_EXPOSITION_H
-#define PYLOG_EXPOSITION_H
+#ifndef PYLOG_PROMETHEUS_TEXT_H
+#define PYLOG_PROMETHEUS_TEXT_H
 
 #include <stdbool.h>
 #include <stddef.h>

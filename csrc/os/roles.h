@@ -4,7 +4,7 @@
 #ifndef PYLOG_ROLES_H
 #define PYLOG_ROLES_H
 
-#include "thread/lock.h"
+#include "os/lock.h"
 
 /* Only a name for the analysis: never defined. */
 extern struct lock_role control_plane;
