@@ -68,8 +68,23 @@ CROWDED = {
     "pylog/security",
 }
 # Folders of csrc/; `columns` is what only a client needs.
-C_ORDER = (("format",), ("os",), ("log", "columns"), ("serve",), ("net",), ("replica",))
+C_ORDER = (("format",), ("os",), ("segment", "columns"), ("log",), ("log_manager",),
+           ("compaction",), ("serve",), ("net",), ("replica",))
 C_RANKS = {name: rank for rank, names in enumerate(C_ORDER) for name in names}
+# (file, header) of includes that break (2) for csrc/. The list only gets shorter.
+C_MISPLACED: set[tuple[str, str]] = {
+    ("csrc/log/log_internal.h", "log_manager/flusher.h"),
+    ("csrc/log_manager/recovery.c", "compaction/pass_internal.h"),
+    ("csrc/log_manager/swap.c", "compaction/pass_internal.h"),
+    ("csrc/segment/cold_reads.c", "log/log.h"),
+    ("csrc/segment/cold_reads.c", "log/log_internal.h"),
+    ("csrc/segment/log_dir.c", "log/log_internal.h"),
+    ("csrc/segment/producer_state.c", "log/log.h"),
+    ("csrc/segment/segment.c", "log/log_internal.h"),
+    ("csrc/segment/segment.h", "log/log.h"),
+    ("csrc/segment/segment_index.c", "log/log_internal.h"),
+    ("csrc/segment/segment_scan.c", "log/log_internal.h"),
+}
 _C_INCLUDE = re.compile(r'^#include "([^"]+)"')
 _CYTHON_IMPORT = re.compile(
     r"^\s*(?:from\s+(?P<source>[.\w]+)\s+c?import\s+(?P<names>.+)|c?import\s+(?P<plain>[.\w, ]+))")
@@ -168,7 +183,9 @@ def out_of_tree_order(path: PurePath, text: str):
 
 
 def c_upward(path: PurePath, text: str):
-    """Yield (line, message) of each include of a folder that is not below the file's folder."""
+    """Yield (line, header, message) of each include of a folder that is not below the file's
+    folder, those of C_MISPLACED too.
+    """
     own = path.parts[1]
     for line, include in enumerate(text.split("\n"), 1):
         match = _C_INCLUDE.match(include)
@@ -176,9 +193,9 @@ def c_upward(path: PurePath, text: str):
             continue
         folder, _, name = match[1].rpartition("/")
         if own not in C_RANKS or folder not in C_RANKS:
-            yield line, f"{match[1]} has no rank in tests/layers.py"
+            yield line, match[1], f"{match[1]} has no rank in tests/layers.py"
         elif folder != own and C_RANKS[folder] >= C_RANKS[own]:
-            yield line, f"{own} includes {match[1]}, which is not below it"
+            yield line, match[1], f"{own} includes {match[1]}, which is not below it"
 
 
 def _of_python(text: str):

@@ -60,7 +60,7 @@ def test_folders_import_those_below_them():
     ("csrc/log/x.c", '#include "log.h"\n', "log.h has no rank"),
 ])
 def test_an_include_that_points_up_or_nowhere_is_found(path, text, message):
-    (line, found), = layers.c_upward(PurePath(path), text)
+    (line, _, found), = layers.c_upward(PurePath(path), text)
     assert line == 1 and found.startswith(message)
 
 
@@ -116,3 +116,10 @@ def test_a_folder_with_too_many_modules_is_found():
     paths = [PurePath(f"pylog/log/m{n}.py") for n in range(20)]
     assert list(layers.crowded([*paths, PurePath("pylog/log/__init__.py")])) == []
     assert list(layers.crowded([*paths, PurePath("pylog/log/x.pyx")])) == [("pylog/log", 21)]
+
+
+def test_includes_of_c_that_point_upward_are_listed_and_no_others():
+    found = {(name, header) for name in tidy.tracked(tidy.ROOT)
+             if name.startswith("csrc/") and name.endswith((".c", ".h"))
+             for _, header, _ in layers.c_upward(PurePath(name), (tidy.ROOT / name).read_text())}
+    assert found == layers.C_MISPLACED

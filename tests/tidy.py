@@ -236,7 +236,8 @@ def _c_source(path: PurePath, text: str):
     if path.parts[0] == "csrc":
         if "Python.h" in text:
             yield 1, "csrc/ knows no Python"
-        yield from layers.c_upward(path, text)
+        yield from ((line, message) for line, header, message in layers.c_upward(path, text)
+                    if (str(path), header) not in layers.C_MISPLACED)
 
 
 def _c_functions(lines: list[str]):

@@ -493,7 +493,7 @@ int log_truncate(struct log *log, int64_t offset, int32_t leader_epoch);
  * Otherwise as above; no checkpoint may contain another start. */
 int log_restart_at(struct log *log, int64_t offset, int32_t leader_epoch);
 void log_expire_producers(struct log *log, int64_t now_ms);
-/* Returns the producers' state in the .snapshot format (see producers.h), malloc'd; NULL on
+/* Returns the producers' state in the .snapshot format (see producer_state.h), malloc'd; NULL on
  * failure. */
 uint8_t *log_copy_producers(struct log *log, int64_t now_ms, size_t *bytes);
 int64_t log_recovery_point(const struct log *log);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "log/log_state.h"
+#include "log/log_internal.h"
 
 /* ---- room ---- */
 

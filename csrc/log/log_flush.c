@@ -6,7 +6,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "log/log_state.h"
+#include "log/log_internal.h"
 
 enum { LOG_FLUSH_SEGMENTS = 64 };
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "log/log_state.h"
+#include "log/log_internal.h"
 
 enum {
     LOG_LOOKUP_ATTEMPTS = 16

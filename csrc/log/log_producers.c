@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "log/log_state.h"
+#include "log/log_internal.h"
 
 enum { LOG_RECALL_BYTES = 4 << 20, LOG_RECALL_SEGMENTS = 8 };
 

@@ -12,7 +12,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "log/log_state.h"
+#include "log/log_internal.h"
 
 enum { LOG_READ_SWAPS_MAX = 16, LOG_READ_INDEXES_MAX = 2 };
 

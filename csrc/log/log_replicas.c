@@ -9,7 +9,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "log/log_state.h"
+#include "log/log_internal.h"
 
 enum { NS_PER_MS = 1000000 };
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "format/hash.h"
-#include "log/segment.h"
+#include "segment/segment.h"
 
 void copies_init(struct copies *c) { memset(c, 0, sizeof *c); }
 

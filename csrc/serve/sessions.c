@@ -14,8 +14,8 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "compaction/offset_map.h"
 #include "format/assertion.h"
-#include "log/keymap.h"
 #include "os/lock.h"
 #include "serve/error_codes.h"
 

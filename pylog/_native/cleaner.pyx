@@ -1,8 +1,8 @@
 """Compaction passes over one log, and the key map that they share.
 
 Owns: the map's memory; during a pass, references on the log's segments.
-Invariants: csrc/log/log_clean.h's. The GIL is released around every step.
-Source: csrc/log/log_clean.h.
+Invariants: csrc/compaction/pass.h's. The GIL is released around every step.
+Source: csrc/compaction/pass.h.
 """
 
 cimport cython

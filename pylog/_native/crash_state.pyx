@@ -3,7 +3,7 @@
 Owns: nothing; the LogDir owns its table.
 Invariants: only one process at a time records state for a directory; it discards the state before
   another process may use the directory.
-Source: csrc/log/crash_state.h.
+Source: csrc/segment/restart_checkpoint.h.
 """
 
 import os

@@ -269,8 +269,8 @@ cdef extern from "os/io_pool.h" nogil:
     void iopool_free(iopool *pool)
     void iopool_stats(const iopool *pool, uint64_t *waiting, uint64_t *done)
 
-# ---- index.h
-cdef extern from "log/index.h" nogil:
+# ---- index_search.h
+cdef extern from "segment/index_search.h" nogil:
     uint32_t index_count_offsets(const uint8_t *entries, uint32_t count, int64_t relative)
 
 # ---- meter.h
@@ -483,8 +483,8 @@ cdef extern from "log/log.h" nogil:
     uint32_t log_segments(log_t *log, int64_t *triples, uint32_t max)
     void log_recovery_report(const log_t *log, int64_t *bytes_cut, uint32_t *segments_scanned)
 
-# ---- producers.h
-cdef extern from "log/producers.h" nogil:
+# ---- producer_state.h
+cdef extern from "segment/producer_state.h" nogil:
     enum: PRODUCERS_HEAD_BYTES
 
 # ---- scratch.h
@@ -776,15 +776,15 @@ cdef extern from "net/reactor.h" nogil:
     const char *reactors_stat_name(int i)
     uint64_t reactors_stat(reactors *rs, int i)
 
-# ---- keymap.h, log_clean.h
-cdef extern from "log/keymap.h" nogil:
+# ---- offset_map.h, pass.h
+cdef extern from "compaction/offset_map.h" nogil:
     enum: KEYMAP_SLOT_BYTES
     struct keymap:
         uint64_t capacity, count
     bint keymap_init(keymap *m, size_t bytes, double load_factor)
     void keymap_free(keymap *m)
     void keymap_clear(keymap *m)
-cdef extern from "log/log_clean.h" nogil:
+cdef extern from "compaction/pass.h" nogil:
     struct log_clean_rules:
         int64_t now_ms, delete_retention_ms, min_compaction_lag_ms, first_dirty, inflated_bytes_max
         int32_t segment_bytes

@@ -1,7 +1,7 @@
 """Search over the bytes of a segment's offset index.
 
 Owns: nothing.
-Invariants: csrc/log/index.h's.
+Invariants: csrc/segment/index_search.h's.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t

@@ -24,7 +24,8 @@ IDENTITY = "meta.properties"
 RESERVE_BYTES_MAX, RESERVE_PART = 1 << 30, 50
 QUIET_LOOKS = 5
 PROBE, PROBE_BYTES = ".writable", 64 * 1024
-# In memory that survives a broker crash, but not a power failure: see csrc/log/crash_state.h.
+# In memory that survives a broker crash, but not a power failure: see
+# csrc/segment/restart_checkpoint.h.
 MEMORY = "/dev/shm"
 
 log = logging.getLogger("pylog.log")

@@ -2,7 +2,7 @@
 a virtual clock.
 
 The state machine and the marker checks are real; partitions are lists that follow the rules of
-csrc/log/producers.c and log_append.c. Messages are lost, delayed, reordered and duplicated; the
+csrc/segment/producer_state.c and log_append.c. Messages are lost, delayed, reordered and duplicated; the
 coordinator restarts and loses unflushed records; producers crash and return with the same
 transactional id. FAULTS must be found by the checks.
 """

@@ -303,8 +303,8 @@ def test_read_only_directory_is_offline_from_the_start(ram, tmp_path):
         subprocess.run(["umount", "-l", bad], check=True)
 
 
-FLUSHERS = 4  # flusher threads of one directory: csrc/log/flusher.h
-GROUP = 32  # logs flushed by one syncfs: csrc/log/flusher.c
+FLUSHERS = 4  # flusher threads of one directory: csrc/log_manager/flusher.h
+GROUP = 32  # logs flushed by one syncfs: csrc/log_manager/flusher.c
 
 
 def _held(record, topic):

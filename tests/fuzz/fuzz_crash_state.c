@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "log/crash_state.h"
+#include "segment/restart_checkpoint.h"
 #include "scratch.h"
 
 enum { FUZZ_SLOTS = 100 };

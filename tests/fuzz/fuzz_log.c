@@ -14,8 +14,8 @@
 #include "format/bytes.h"
 #include "format/crc32c.h"
 #include "log/log.h"
-#include "log/log_clean.h"
-#include "log/producers.h"
+#include "compaction/pass.h"
+#include "segment/producer_state.h"
 #include "scratch.h"
 
 enum {

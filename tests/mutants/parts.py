@@ -35,7 +35,7 @@ OTHERS = ("tests/peer/test_*.py", "tests/replication/test_*.py", "tests/server/t
           "tests/cluster/test_*.py", "tests/broker/test_*.py", "tests/test_cli.py")
 PARTS = {
     "csrc-log": Part(
-        ("csrc/log/*.c",),
+        ("csrc/segment/*.c", "csrc/log/*.c", "csrc/log_manager/*.c", "csrc/compaction/*.c"),
         _LOG_TESTS, ("tests/wire/test_*.py", "tests/client/consumer/test_consumer.py")),
     "csrc-serve": Part(
         ("csrc/serve/*.c", "csrc/format/batch.c", "csrc/format/recode.c"),

@@ -1,6 +1,6 @@
 /* Records that compaction retains in one batch, and the transactions that it treats as aborted.
  * Usage: log_clean_batches DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
-#include "log/clean.h"
+#include "compaction/batch_filter.h"
 #include "log_played.h"
 
 enum { TIME = 1000, RETENTION = 500, BASE = 50 };

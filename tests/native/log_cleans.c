@@ -1,6 +1,6 @@
 /* Compaction, call by call: retained records, statistics, and the state after a failed call.
  * Usage: log_cleans DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
-#include "log/log_clean.h"
+#include "compaction/pass.h"
 #include "log_one.h"
 
 enum { CONTENT_BYTES = 4096, DAY = 86400000 };

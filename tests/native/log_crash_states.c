@@ -3,7 +3,7 @@
  * Exits with 0, or with 1 and a line on stderr. */
 #include <dirent.h>
 
-#include "log/crash_state.h"
+#include "segment/restart_checkpoint.h"
 #include "log_played.h"
 
 static const char *where;

@@ -2,7 +2,7 @@
 #ifndef PYLOG_LOG_INDEX_SCENES_H
 #define PYLOG_LOG_INDEX_SCENES_H
 
-#include "log/index.h"
+#include "segment/index_search.h"
 #include "log_played.h"
 
 enum { VALUE = 10, BATCH = 61 + 7 + VALUE, INTERVAL = 2 * BATCH };

@@ -14,7 +14,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "log/log_state.h"
+#include "log/log_internal.h"
 #include "log_scenes.h"
 
 enum played_call {

@@ -2,9 +2,9 @@
  * 0, or with 1 and a line on stderr. Linked with -Wl,--wrap=malloc,--wrap=realloc. */
 #include <errno.h>
 
-#include "log/epochs.h"
+#include "segment/leader_epochs.h"
 #include "log/log.h"
-#include "log/producers.h"
+#include "segment/producer_state.h"
 #include "scenes.h"
 
 static bool starved;

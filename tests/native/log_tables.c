@@ -1,7 +1,7 @@
 /* Tables that need no log: leader epochs, producers, keys, names and error codes. Usage:
  * log_tables DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
-#include "log/index.h"
-#include "log/keymap.h"
+#include "segment/index_search.h"
+#include "compaction/offset_map.h"
 #include "log_played.h"
 
 /* ---- leader epochs ---- */

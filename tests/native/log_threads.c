@@ -10,7 +10,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "log/log_clean.h"
+#include "compaction/pass.h"
 #include "log_scenes.h"
 
 enum { LOGS_MAX = 64, APPENDERS = 3, READERS = 3, WAITERS = 3 };

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.native.plain import ENVIRONMENT
 
 ROOT = Path(__file__).resolve().parents[2]
-LOG = ("format/*.c", "os/*.c", "log/*.c")
+LOG = ("format/*.c", "os/*.c", "segment/*.c", "log/*.c", "log_manager/*.c", "compaction/*.c")
 SERVE = (*LOG, "serve/*.c")
 # Functions that log_played.h replaces besides the disk.
 PLAYED = "-Wl," + ",".join("--wrap=" + name for name in (

@@ -2,7 +2,7 @@
  * serve_acknowledgements DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include <unistd.h>
 
-#include "log/log_state.h"
+#include "log/log_internal.h"
 #include "serve_produce_scenes.h"
 #include "watched.h"
 

@@ -2,7 +2,7 @@
  * shared by readers. Usage: serve_tables SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include <errno.h>
 
-#include "log/segment.h"
+#include "segment/segment.h"
 #include "serve/copies.h"
 #include "os/prometheus_text.h"
 #include "serve/grants.h"

@@ -25,5 +25,5 @@ def test_gathering():
 
 
 def test_sessions(random_source):
-    parts = ("serve/sessions.c", "log/keymap.c")
+    parts = ("serve/sessions.c", "compaction/offset_map.c")
     check_ok(built("sessions_units", "", parts), random_source.randrange(1 << 30))

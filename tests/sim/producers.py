@@ -2,7 +2,7 @@
 
 Owns: the producers of one log.
 Invariants: the state depends on the log's records only.
-Source: csrc/log/producers.c, csrc/log/log_append.c.
+Source: csrc/segment/producer_state.c, csrc/log/log_append.c.
 """
 
 from collections import namedtuple

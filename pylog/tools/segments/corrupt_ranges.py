@@ -4,7 +4,8 @@ Owns: nothing; the file is only read.
 Invariants: the bytes outside the corrupt ranges are whole batches with valid CRCs and increasing
   offsets; a file is read, not mapped: truncation during the scan shortens the data, and an
   unreadable disk block raises OSError.
-Source: csrc/log/log_damage.c does the same for a broker's reads, without the CRCs of whole batches.
+Source: csrc/segment/segment_scan.c does the same for a broker's reads, without the CRCs of whole
+  batches.
 """
 
 from __future__ import annotations

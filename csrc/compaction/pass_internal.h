@@ -1,0 +1,78 @@
+/* Shared by the parts of a cleaning pass: compaction/pass.c and log_manager/swap.c. */
+#ifndef PYLOG_PASS_INTERNAL_H
+#define PYLOG_PASS_INTERNAL_H
+
+#include "compaction/batch_filter.h"
+#include "compaction/pass.h"
+#include "log/log_internal.h"
+
+struct clean_last { /* a producer's last batch; offset -1: the marker that began its epoch */
+    int64_t producer_id, last_offset;
+    int16_t epoch;
+};
+
+struct clean_window {
+    uint8_t *bytes;
+    size_t room, len;
+    int64_t position;
+};
+
+struct clean_output { /* the new segment */
+    struct segment *segment;
+    uint8_t *bytes; /* not written yet */
+    size_t len, room;
+    int64_t written;
+    int fd;
+    bool changed; /* it differs from its only source, or has several */
+};
+
+struct log_clean {
+    struct log *log;
+    struct keymap *map;
+    struct log_clean_rules rules;
+    struct log_clean_figures figures;
+    struct segment **sources; /* all segments at the start of the pass, retained */
+    uint32_t source_count, clean_count;
+    uint32_t at; /* of the current source */
+    uint32_t group, group_end;
+    int64_t position; /* in the current source */
+    int64_t stable;
+    int64_t decided; /* decisions rely on markers and producers' batches below it */
+    uint64_t truncations;
+    int64_t next_offset; /* the batch at `position` begins at or above it */
+    int64_t damaged;     /* invalid bytes at `position` */
+    bool pinned, mapped, followed;
+    bool beside_damage, beside_before; /* the next batch stays; its value at the group's start */
+    bool dropped;                      /* the previous batch, with this header, lost all records */
+    uint8_t dropped_header[BATCH_HEADER_BYTES];
+    struct log_clean_figures figures_before; /* this and the next: when the group began */
+    struct clean_transactions open_before;
+    struct clean_last *last;
+    uint32_t last_count;
+    struct clean_window window;
+    struct clean_output output;
+    struct clean_transactions open, aborted;
+    struct clean_work work;
+};
+
+void clean_output_discard(struct log_clean *c);
+
+/* compaction/source.c: the current source. Return 0 or a log_error. */
+int clean_source_open(struct log_clean *c, struct segment *s);
+void clean_source_close(struct log_clean *c, struct segment *s);
+enum clean_next { CLEAN_NEXT_END, CLEAN_NEXT_BATCH, CLEAN_NEXT_DAMAGE };
+/* Reads the batch at `position`, whole and with a valid checksum, or the number of damaged bytes
+ * there. Returns a clean_next, or an error. */
+int clean_source_next(struct log_clean *c, struct segment *s, const uint8_t **p,
+                      struct batch_header *h);
+
+/* log_manager/swap.c: replaces adjacent segments by `fresh` (its file is on disk as `.log.cleaned`).
+ * Without bytes it only removes them. Takes the reference if `fresh` has bytes and the result is
+ * 0. LOG_E_WOULD_BLOCK: the sources have changed. */
+int log_swap(struct log *log, struct segment **sources, uint32_t count, struct segment *fresh,
+             uint64_t truncations);
+/* Before a directory is listed: completes the swaps that a crash interrupted, and removes
+ * unfinished ones. Returns 0 or -errno. `fd`: of the partition's directory. */
+int log_swap_finish(int fd, const struct disk *disk);
+
+#endif

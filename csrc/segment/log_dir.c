@@ -1,0 +1,541 @@
+/* Log directories: failures are permanent, segments share a limited number of descriptors,
+ * removals are delayed. */
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "log/log_internal.h"
+
+enum { LOG_REMOVAL_PAUSE_MS = 1000 }; /* before retrying a removal after a shortage */
+
+int16_t log_error_code(int error) {
+    static const int16_t codes[] = {
+        [LOG_E_IO - LOG_E_NOT_REPLICA] = 56,
+        [LOG_E_OFFLINE - LOG_E_NOT_REPLICA] = 56,
+        [LOG_E_RANGE - LOG_E_NOT_REPLICA] = 1,
+        [LOG_E_SEQUENCE - LOG_E_NOT_REPLICA] = 45,
+        [LOG_E_EPOCH - LOG_E_NOT_REPLICA] = 47,
+        [LOG_E_DUPLICATE - LOG_E_NOT_REPLICA] = 46,
+        [LOG_E_NOT_LEADER - LOG_E_NOT_REPLICA] = 6,
+        [LOG_E_DELETED - LOG_E_NOT_REPLICA] = 3,
+        [LOG_E_FULL - LOG_E_NOT_REPLICA] = 56,
+        [LOG_E_MEMORY - LOG_E_NOT_REPLICA] = 56, /* clients retry it, unlike -1 */
+        [LOG_E_CORRUPT - LOG_E_NOT_REPLICA] = 2,
+        [LOG_E_TXN_STATE - LOG_E_NOT_REPLICA] = 48,
+        [LOG_E_WOULD_BLOCK - LOG_E_NOT_REPLICA] = 56,
+        [0] = 75,
+    };
+    if (error >= 0) return 0;
+    if (error > LOG_E_IO || error < LOG_E_NOT_REPLICA) return batch_error_code(error);
+    return codes[error - LOG_E_NOT_REPLICA];
+}
+
+int64_t log_dir_now_ms(clockid_t clock) {
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+int64_t log_dir_now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+void log_dir_fail(struct log_dir *dir, int error, const char *call) {
+    int none = 0;
+    assert(error >= 0); /* an errno, not -errno */
+    if (!atomic_compare_exchange_strong(&dir->failure, &none, error == 0 ? EIO : error)) return;
+    atomic_store(&dir->failed_call, call);
+    crash_state_void(dir->crash_state);
+    atomic_store(&dir->offline, true);
+    /* The flusher wakes every waiter, because the caller may hold a log's locks. */
+    flusher_wake(dir);
+}
+
+int log_dir_error(struct log_dir *dir, int error, const char *call) {
+    if (!disk_is_short(error)) {
+        log_dir_fail(dir, error, call);
+        return LOG_E_IO;
+    }
+    atomic_store(&dir->short_error, error);
+    atomic_fetch_add(&dir->shortages, 1);
+    bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+    return full ? LOG_E_FULL : LOG_E_MEMORY;
+}
+
+static const char *log_dir_shortage_text(int error) {
+    switch (error) {
+    case ENOSPC: return "No space is left on the broker's disk.";
+    case EDQUOT: return "The broker's disk quota is used up.";
+    case EFBIG: return "A log file has reached the broker's file size limit.";
+    case EMFILE:
+    case ENFILE: return "The broker has no free file descriptor.";
+    default: return "The broker is short of memory.";
+    }
+}
+
+void log_storage_cause(const struct log *log, int error, bool below_reserve,
+                       char text[LOG_CAUSE_BYTES]) {
+    struct log_dir *dir = log->home->dir;
+    const char *call = NULL;
+    int failure = log_dir_failure(dir, &call);
+    if (failure == 0 && log_offline(log)) {
+        snprintf(text, LOG_CAUSE_BYTES,
+                 "Another program deleted the partition's files on the broker.");
+    } else if (below_reserve) {
+        snprintf(text, LOG_CAUSE_BYTES,
+                 "The broker's disk has %lld bytes free. Produce requests need more than %lld "
+                 "(log.dir.free.bytes.min).",
+                 (long long)atomic_load(&dir->free_bytes),
+                 (long long)atomic_load(&dir->reserve_bytes));
+    } else if (error == LOG_E_FULL || error == LOG_E_MEMORY) {
+        int shortage = atomic_load(&dir->short_error);
+        snprintf(text, LOG_CAUSE_BYTES, "%s", log_dir_shortage_text(shortage));
+    } else if (failure != 0 && call != NULL) {
+        snprintf(text, LOG_CAUSE_BYTES, "The broker's log directory is offline: %s (errno %d).",
+                 call, failure);
+    } else {
+        snprintf(text, LOG_CAUSE_BYTES, "The broker's log directory is offline.");
+    }
+}
+
+bool log_dir_give_up(struct log_dir *dir, int error) {
+    return log_dir_error(dir, error, "checkpoint") == LOG_E_IO;
+}
+
+bool log_dir_offline(const struct log_dir *dir) {
+    return atomic_load_explicit(&dir->offline, memory_order_acquire);
+}
+
+uint64_t log_dir_lost_logs(const struct log_dir *dir) { return atomic_load(&dir->lost_logs); }
+
+int log_dir_failure(const struct log_dir *dir, const char **call) {
+    int error = atomic_load(&dir->failure);
+    if (call != NULL) *call = error != 0 ? atomic_load(&dir->failed_call) : NULL;
+    return error;
+}
+
+const char *log_dir_syncfs_silent(const struct log_dir *dir) { return dir->syncfs_silent; }
+
+void log_dir_remember(struct log_dir *dir, const char *where) {
+    assert(dir->crash_state == NULL);
+    lock_acquire(&dir->logs_lock);
+    assert(dir->logs == NULL);
+    lock_release(&dir->logs_lock);
+    dir->crash_state = crash_state_new(dir->fd, where);
+}
+
+void log_dir_forget(struct log_dir *dir) { crash_state_forget(dir->crash_state); }
+
+static bool log_dir_is_present(const struct log_dir *dir) {
+    struct stat opened, named;
+    /* Other errors do not prove that the directory is gone. */
+    if (fstat(dir->fd, &opened) != 0) return true;
+    if (opened.st_nlink == 0) return false;
+    if (stat(dir->path, &named) != 0) return errno != ENOENT && errno != ENOTDIR;
+    return named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
+}
+
+bool log_dir_check_present(struct log_dir *dir) {
+    if (log_dir_offline(dir)) return false;
+    if (log_dir_is_present(dir)) return true;
+    log_dir_fail(dir, ENOENT, LOG_DIR_GONE);
+    return false;
+}
+
+/* Returns the open segments with unflushed bytes, pinned. */
+static struct segment **log_dir_dirty_segments(struct log_dir *dir, uint32_t *count) {
+    *count = 0;
+    lock_acquire(&dir->files_lock);
+    struct segment **found =
+        dir->open_count > 0 ? malloc(dir->open_count * sizeof *found) : NULL;
+    struct segment *s = dir->clock;
+    for (uint32_t i = 0; found != NULL && i < dir->open_count; i++, s = s->clock_next) {
+        if (!atomic_load(&s->dirty) || !segment_try_retain(s)) continue;
+        atomic_fetch_add(&s->pins, 1);
+        found[(*count)++] = s;
+    }
+    lock_release(&dir->files_lock);
+    return found;
+}
+
+/* Without acks=all, appended bytes may not be flushed soon, and an append to an unlinked file
+ * reports no error. Calls the file system without a lock: it may be slow. */
+static void log_dir_check_segments(struct log_dir *dir) {
+    uint32_t count;
+    struct segment **dirty = log_dir_dirty_segments(dir, &count);
+    for (uint32_t i = 0; i < count; i++) {
+        if (segment_is_unlinked(dirty[i])) segment_home_lose(dirty[i]->home);
+        segment_unpin(dirty[i]);
+        segment_release(dirty[i]);
+    }
+    free(dirty);
+}
+
+void log_dir_set_disk(struct log_dir *dir, const struct disk *disk) {
+    atomic_store(&dir->disk, disk);
+}
+
+void log_dir_set_reserve(struct log_dir *dir, int64_t bytes) {
+    atomic_store(&dir->reserve_bytes, bytes);
+}
+
+bool log_dir_look_at_space(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes) {
+    struct statvfs space;
+    if (fstatvfs(dir->fd, &space) != 0) return false;
+    *free_bytes = (int64_t)(space.f_bavail * space.f_frsize);
+    *total_bytes = (int64_t)(space.f_blocks * space.f_frsize);
+    atomic_store(&dir->free_bytes, *free_bytes);
+    int64_t room = *free_bytes - atomic_load(&dir->reserve_bytes) -
+                   atomic_load(&dir->under_way_bytes);
+    atomic_store(&dir->room_bytes, room);
+    /* Other programs may use the same disk: measure again long before the space is used up. */
+    atomic_store(&dir->room_look_bytes, room - room / 4);
+    bool is_short = room < atomic_load(&dir->refused_bytes);
+    if (!is_short) atomic_store(&dir->refused_bytes, 0);
+    /* Run delayed removals now. */
+    if (is_short && !atomic_exchange(&dir->short_of_space, true)) flusher_wake(dir);
+    if (!is_short) atomic_store(&dir->short_of_space, false);
+    return true;
+}
+
+bool log_dir_may_allocate(const struct log_dir *dir, int64_t bytes) {
+    return atomic_load(&dir->reserve_bytes) == 0 || atomic_load(&dir->room_bytes) >= bytes;
+}
+
+bool log_take_room(struct log *log, int64_t bytes) {
+    struct log_dir *dir = log->home->dir;
+    assert(bytes >= 0);
+    int64_t free_bytes, total_bytes;
+    /* Do not measure again for requests at least as large as a rejected one. */
+    if (log_dir_short_of_space(dir) && bytes >= atomic_load(&dir->refused_bytes)) return false;
+    if (atomic_load_explicit(&dir->reserve_bytes, memory_order_relaxed) > 0 &&
+        atomic_fetch_sub(&dir->room_bytes, bytes) - bytes < atomic_load(&dir->room_look_bytes)) {
+        log_dir_look_at_space(dir, &free_bytes, &total_bytes);
+        if (atomic_load(&dir->room_bytes) < bytes) {
+            int64_t least = atomic_load(&dir->refused_bytes);
+            if (least == 0 || bytes < least) atomic_store(&dir->refused_bytes, bytes);
+            atomic_store(&dir->short_of_space, true);
+            flusher_wake(dir);
+            return false;
+        }
+        atomic_fetch_sub(&dir->room_bytes, bytes);
+    }
+    atomic_fetch_add(&dir->under_way_bytes, bytes);
+    return true;
+}
+
+void log_give_room(struct log *log, int64_t bytes) {
+    int64_t before = atomic_fetch_sub(&log->home->dir->under_way_bytes, bytes);
+    assert(before >= bytes); /* log_take_room came first. */
+    (void)before;
+}
+
+bool log_dir_tend(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes) {
+    cold_sweep(&dir->cold, false);
+    if (log_dir_check_present(dir)) log_dir_check_segments(dir);
+    return log_dir_look_at_space(dir, free_bytes, total_bytes);
+}
+
+bool log_dir_short_of_space(const struct log_dir *dir) {
+    return atomic_load_explicit(&dir->short_of_space, memory_order_relaxed);
+}
+
+int log_dir_open_locked(struct log_dir *dir, const char *path, int flags) {
+    int fd = log_dir_disk(dir)->openat(dir->fd, path, flags | O_CLOEXEC, 0644);
+    if (fd >= 0 || (errno != EMFILE && errno != ENFILE) || dir->open_count == 0) return fd;
+    assert(dir->clock != NULL);
+    /* Other parts of the process use the descriptors: close unused segments. */
+    segment_evict(dir, SEGMENTS_EVICTED_WHEN_SHORT, SEGMENTS_LOOKED_AT_WHEN_SHORT);
+    return log_dir_disk(dir)->openat(dir->fd, path, flags | O_CLOEXEC, 0644);
+}
+
+int log_dir_open(struct log_dir *dir, const char *path, int flags) {
+    int fd = log_dir_disk(dir)->openat(dir->fd, path, flags | O_CLOEXEC, 0644);
+    if (fd >= 0 || (errno != EMFILE && errno != ENFILE)) return fd;
+    lock_acquire(&dir->files_lock);
+    fd = log_dir_open_locked(dir, path, flags);
+    int error = errno;
+    lock_release(&dir->files_lock);
+    errno = error;
+    return fd;
+}
+
+int log_dir_rename(struct log_dir *dir, const char *from, const char *to) {
+    return log_dir_disk(dir)->renameat(dir->fd, from, dir->fd, to) == 0 ? 0 : -errno;
+}
+
+int log_dir_unlink(struct log_dir *dir, const char *path) {
+    return log_dir_disk(dir)->unlinkat(dir->fd, path, 0) == 0 ? 0 : -errno;
+}
+
+int log_dir_sync(struct log_dir *dir, const char *name) {
+    int fd = log_dir_open(dir, name == NULL ? "." : name, O_RDONLY | O_DIRECTORY);
+    if (fd < 0) return -errno;
+    int result = log_dir_disk(dir)->fsync(fd) == 0 ? 0 : -errno;
+    close(fd);
+    /* For any error: the names may be lost. */
+    if (result != 0) log_dir_fail(dir, -result, "fsync");
+    return result == 0 ? 0 : LOG_E_IO;
+}
+
+int log_dir_syncfs(struct log_dir *dir) {
+    log_dir_check_present(dir);
+    lock_acquire(&dir->syncfs_lock);
+    int result = log_dir_failure(dir, NULL) != 0 ? LOG_E_OFFLINE : 0;
+    if (result == 0 && log_dir_disk(dir)->syncfs(dir->fd) != 0) {
+        log_dir_fail(dir, errno, "syncfs");
+        result = LOG_E_IO;
+    }
+    lock_release(&dir->syncfs_lock);
+    return result;
+}
+
+int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, uint8_t **out,
+                      size_t *len) {
+    int fd = log_dir_open(dir, path, O_RDONLY);
+    if (fd < 0) return -errno;
+    struct stat st;
+    int result = fstat(fd, &st) != 0 ? -errno : (size_t)st.st_size > bytes_max ? LOG_E_CORRUPT : 0;
+    uint8_t *bytes = result == 0 ? malloc((size_t)st.st_size + 1) : NULL;
+    if (result == 0 && bytes == NULL) result = -ENOMEM;
+    size_t have = 0;
+    while (result == 0 && have < (size_t)st.st_size) {
+        ssize_t n =
+            log_dir_disk(dir)->pread(fd, bytes + have, (size_t)st.st_size - have, (off_t)have);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0)
+            result = n < 0 ? -errno : -EIO;
+        else
+            have += (size_t)n;
+    }
+    close(fd);
+    if (result != 0) {
+        free(bytes);
+        return result;
+    }
+    assert(have <= bytes_max);
+    *out = bytes;
+    *len = have;
+    return 0;
+}
+
+int log_dir_write_file(struct log_dir *dir, const char *path, const void *bytes, size_t len,
+                       bool sync) {
+    char temporary[SEGMENT_PATH_BYTES + 8];
+    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    int fd = log_dir_open(dir, temporary, O_WRONLY | O_CREAT | O_TRUNC);
+    if (fd < 0) return -errno;
+    ssize_t n = log_dir_disk(dir)->pwrite(fd, bytes, len, 0);
+    int result = n == (ssize_t)len ? 0 : n < 0 ? -errno : -ENOSPC;
+    if (result == 0 && sync && log_dir_disk(dir)->fsync(fd) != 0) result = -errno;
+    close(fd);
+    if (result == 0) result = log_dir_rename(dir, temporary, path);
+    if (result != 0) log_dir_unlink(dir, temporary);
+    return result;
+}
+
+/* ---- removals ---- */
+
+/* Returns 0 or -errno. */
+static int log_dir_unlink_tree(struct log_dir *dir, const char *path) {
+    int fd = log_dir_open(dir, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+    DIR *entries = fd < 0 ? NULL : fdopendir(fd);
+    struct dirent *entry;
+    if (entries == NULL) {
+        int error = errno;
+        if (fd >= 0) close(fd);
+        return -error;
+    }
+    while ((entry = readdir(entries)) != NULL)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            log_dir_disk(dir)->unlinkat(fd, entry->d_name, 0);
+    closedir(entries);
+    return log_dir_disk(dir)->unlinkat(dir->fd, path, AT_REMOVEDIR) == 0 ? 0 : -errno;
+}
+
+void log_dir_job_begin(struct log_dir *dir) {
+    lock_acquire(&dir->flush_lock);
+    dir->jobs++;
+    lock_release(&dir->flush_lock);
+}
+
+void log_dir_job_end(struct log_dir *dir) {
+    lock_acquire(&dir->flush_lock);
+    assert(dir->jobs > 0);
+    dir->jobs--;
+    lock_condition_broadcast(&dir->flush_quiet);
+    lock_release(&dir->flush_lock);
+}
+
+static void log_dir_remove(struct log_dir *dir, const char *path, int64_t delay_ms, bool again);
+
+static int log_dir_removal_run(struct iojob *job, void *scratch) {
+    struct log_dir_removal *r =
+        (struct log_dir_removal *)((char *)job - offsetof(struct log_dir_removal, job));
+    struct log_dir *dir = r->dir;
+    (void)scratch;
+    int result = log_dir_unlink(dir, r->path);
+    if (result == -EISDIR) result = log_dir_unlink_tree(dir, r->path);
+    lock_acquire(&dir->flush_lock);
+    bool closing = dir->flusher.closing;
+    lock_release(&dir->flush_lock);
+    /* Retry: removing it may end the shortage. */
+    if (log_is_short(result) && !closing)
+        log_dir_remove(dir, r->path, LOG_REMOVAL_PAUSE_MS, true);
+    int64_t free_bytes, total_bytes;
+    if (log_dir_short_of_space(dir)) log_dir_look_at_space(dir, &free_bytes, &total_bytes);
+    free(r);
+    log_dir_job_end(dir);
+    return 0;
+}
+
+static void log_dir_remove(struct log_dir *dir, const char *path, int64_t delay_ms, bool again) {
+    size_t bytes = strlen(path) + 1;
+    struct log_dir_removal *r = calloc(1, sizeof *r + bytes);
+    if (r == NULL) return; /* the next start removes it, by its suffix */
+    memcpy(r->path, path, bytes);
+    r->dir = dir;
+    r->again = again;
+    r->job.run = log_dir_removal_run;
+    int64_t now = log_dir_now_ms(CLOCK_MONOTONIC);
+    r->due_ms = __builtin_add_overflow(now, delay_ms, &r->due_ms) ? INT64_MAX : now + delay_ms;
+    lock_acquire(&dir->flush_lock);
+    assert(r->due_ms >= now || delay_ms < 0);
+    struct log_dir_removal **at = &dir->removals;
+    while (*at != NULL && (*at)->due_ms <= r->due_ms) at = &(*at)->next;
+    r->next = *at;
+    *at = r;
+    lock_condition_broadcast(&dir->flusher.more);
+    lock_release(&dir->flush_lock);
+}
+
+void log_dir_remove_later(struct log_dir *dir, const char *path, int64_t delay_ms) {
+    log_dir_remove(dir, path, delay_ms, false);
+}
+
+/* Removes directories whose deletion was interrupted by a shutdown. */
+static void log_dir_sweep(struct log_dir *dir) {
+    int fd = dup(dir->fd);
+    DIR *entries = fd < 0 ? NULL : fdopendir(fd);
+    struct dirent *entry;
+    if (entries == NULL) {
+        if (fd >= 0) close(fd);
+        return;
+    }
+    rewinddir(entries);
+    while ((entry = readdir(entries)) != NULL) {
+        size_t n = strlen(entry->d_name), suffix = LOG_DELETE_SUFFIX_BYTES;
+        const char *end = entry->d_name + n - suffix;
+        if (n > suffix && *end == '.' && strspn(end + 1, "0123456789abcdef") == 32 &&
+            strcmp(end + 33, "-delete") == 0)
+            log_dir_remove_later(dir, entry->d_name, 0);
+    }
+    closedir(entries);
+}
+
+static int log_dir_prepare(struct log_dir *dir, const char *path) {
+    if (mkdir(path, 0755) != 0 && errno != EEXIST) return errno;
+    dir->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir->fd < 0) return errno;
+    if (faccessat(dir->fd, ".", W_OK | X_OK, AT_EACCESS) != 0) return errno;
+    dir->syncfs_silent = disk_syncfs_silent(dir->fd);
+    dir->path = strdup(path);
+    return dir->path == NULL ? ENOMEM : 0;
+}
+
+struct log_dir *log_dir_new(const char *path, struct iopool *pool, int *error) {
+    struct log_dir *dir = calloc(1, sizeof *dir);
+    *error = ENOMEM;
+    if (dir == NULL) return NULL;
+    dir->fd = -1;
+    dir->pool = pool;
+    atomic_init(&dir->disk, disk_of(DISK_SYSTEM));
+    lock_init(&dir->logs_lock);
+    lock_init(&dir->files_lock);
+    lock_init(&dir->flush_lock);
+    lock_init(&dir->syncfs_lock);
+    lock_init(&dir->damages_lock);
+    lock_condition_init(&dir->flush_quiet);
+    cold_init(&dir->cold);
+    log_dir_set_open_files(dir, LOG_DIR_OPEN_MAX);
+    *error = log_dir_prepare(dir, path);
+    if (*error == 0) *error = flusher_start(dir);
+    if (*error != 0) {
+        log_dir_free(dir);
+        return NULL;
+    }
+    log_dir_sweep(dir);
+    return dir;
+}
+
+void log_dir_set_open_files(struct log_dir *dir, uint32_t open_max) {
+    lock_acquire(&dir->files_lock);
+    dir->open_max = open_max < 1 ? 1 : open_max;
+    if (dir->open_count > dir->open_max)
+        segment_evict(dir, dir->open_count - dir->open_max, UINT32_MAX);
+    segment_look_at_count(dir);
+    lock_release(&dir->files_lock);
+}
+
+void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out) {
+    lock_acquire(&dir->files_lock);
+    out->open_files = dir->open_count;
+    lock_release(&dir->files_lock);
+    out->flush_groups = atomic_load(&dir->flusher.groups);
+    out->flush_files = atomic_load(&dir->flusher.files);
+    out->rolls = meter_read(&dir->rolls);
+    out->segments_deleted = meter_read(&dir->segments_deleted);
+    out->shortages = meter_read(&dir->shortages);
+    out->short_error = (uint64_t)atomic_load(&dir->short_error);
+    out->recovered_bytes = meter_read(&dir->recovered_bytes);
+    out->trusted_bytes = meter_read(&dir->trusted_bytes);
+    out->damages_cut = meter_read(&dir->damage_counts[LOG_DAMAGE_CUT]) +
+                       meter_read(&dir->damage_counts[LOG_DAMAGE_DROPPED]);
+    out->damages_kept = meter_read(&dir->damage_counts[LOG_DAMAGE_KEPT]);
+    out->bytes_cut = meter_read(&dir->damage_bytes[LOG_DAMAGE_CUT]) +
+                     meter_read(&dir->damage_bytes[LOG_DAMAGE_DROPPED]);
+}
+
+void log_dir_free(struct log_dir *dir) {
+    if (dir == NULL) return;
+    if (dir->flusher.thread_count > 0) flusher_stop(dir);
+    lock_acquire(&dir->logs_lock);
+    assert(dir->logs == NULL && "logs are released before their directory");
+    lock_release(&dir->logs_lock);
+    assert(dir->flusher.thread_count == 0 || dir->flusher.closing);
+    cold_clear(&dir->cold);
+    lock_acquire(&dir->flush_lock);
+    while (dir->jobs > 0) lock_condition_wait(&dir->flush_quiet, &dir->flush_lock);
+    while (dir->removals != NULL) {
+        struct log_dir_removal *r = dir->removals;
+        dir->removals = r->next;
+        dir->jobs++;
+        lock_release(&dir->flush_lock);
+        log_dir_removal_run(&r->job, NULL); /* already deleted for all users */
+        lock_acquire(&dir->flush_lock);
+    }
+    lock_release(&dir->flush_lock);
+    crash_state_free(dir->crash_state);
+    if (dir->fd >= 0) close(dir->fd);
+    lock_condition_destroy(&dir->flush_quiet);
+    lock_acquire(&dir->damages_lock);
+    free(dir->damages);
+    lock_release(&dir->damages_lock);
+    lock_destroy(&dir->logs_lock);
+    lock_destroy(&dir->files_lock);
+    lock_destroy(&dir->flush_lock);
+    lock_destroy(&dir->syncfs_lock);
+    lock_destroy(&dir->damages_lock);
+    free(dir->path);
+    free(dir);
+}

@@ -1,0 +1,425 @@
+/* The file: a header (magic, identity of the log directory, whether the records are valid, the
+ * directory's path), then slots. A running process locks its file, so that others can detect
+ * abandoned ones. The file is named after the directory's device and inode, created under
+ * another name and renamed when it is complete. The old file is read, never mapped, so that
+ * truncating it does no harm. The new one is mapped and grows only into allocated space, because
+ * a store must not hit a full tmpfs. */
+#include "segment/restart_checkpoint.h"
+
+#include <dirent.h>
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "os/lock.h"
+#include "os/mapped.h"
+
+#ifndef STATX_MNT_ID_UNIQUE
+#define STATX_MNT_ID_UNIQUE 0x00004000U
+#endif
+#ifndef F2FS_SUPER_MAGIC
+#define F2FS_SUPER_MAGIC 0xF2F52010
+#endif
+#ifndef XFS_SUPER_MAGIC
+#define XFS_SUPER_MAGIC 0x58465342
+#endif
+
+enum {
+    CRASH_STATE_NAME_BYTES = 96,
+    CRASH_STATE_PATH_BYTES = 1024,
+    CRASH_STATE_CHUNK_MIN = 64,
+    CRASH_STATE_CHUNK_MAX = 4096
+};
+static const uint64_t CRASH_STATE_MAGIC = 0x31746977676f6c70; /* "plogwit1" */
+
+_Static_assert(sizeof(struct crash_state_slot) == CRASH_STATE_SLOT_BYTES, "one cache line");
+_Static_assert(offsetof(struct crash_state_slot, flushed) ==
+                   offsetof(struct crash_state_found, flushed),
+               "a slot is read as an entry");
+
+struct crash_state_header {
+    uint64_t magic, device, inode, mount;
+    _Atomic uint64_t counts;
+    char path[CRASH_STATE_PATH_BYTES]; /* of the directory; empty if too long */
+};
+
+/* A record of an earlier process, in an array sorted by inode. `slot`: its copy in the new file,
+ * until it is taken. */
+struct crash_state_entry {
+    struct crash_state_found found;
+    struct crash_state_slot *slot;
+};
+
+struct crash_state {
+    struct lock lock;
+    int fd, where;
+    bool forgotten;
+    char name[CRASH_STATE_NAME_BYTES];
+    struct crash_state_header header; /* the expected content */
+    struct mapped_kept *kept;
+    uint8_t *map; /* addresses for CRASH_STATE_SLOTS_MAX, of which `room` are backed */
+    uint32_t room GUARDED_BY(lock), used GUARDED_BY(lock);
+    struct crash_state_slot **given_back GUARDED_BY(lock);
+    uint32_t given_back_count GUARDED_BY(lock), given_back_room GUARDED_BY(lock);
+    struct crash_state_entry *entries;
+    uint32_t entry_count;
+};
+
+static const size_t CRASH_STATE_MAP_BYTES =
+    CRASH_STATE_HEADER_BYTES + (size_t)CRASH_STATE_SLOTS_MAX * CRASH_STATE_SLOT_BYTES;
+
+/* ---- the directory, and the file's name ---- */
+
+/* Accepts local file systems whose pages survive a process and whose ctimes show every change. */
+static bool crash_state_file_system_fits(int dir_fd) {
+    struct statfs fs;
+    if (fstatfs(dir_fd, &fs) != 0) return false;
+    switch ((uint64_t)fs.f_type) {
+    case EXT4_SUPER_MAGIC:
+    case XFS_SUPER_MAGIC:
+    case BTRFS_SUPER_MAGIC:
+    case F2FS_SUPER_MAGIC:
+    case TMPFS_MAGIC: return true;
+    default: return false;
+    }
+}
+
+/* The kernel's stx_mnt_id, which musl does not declare. */
+static uint64_t crash_state_mount(const struct statx *st) {
+    uint64_t id;
+    memcpy(&id, (const char *)st + offsetof(struct statx, stx_dev_minor) + sizeof st->stx_dev_minor,
+           sizeof id);
+    return id;
+}
+
+static bool crash_state_identify(int dir_fd, struct crash_state_header *header) {
+    struct statx st;
+    struct stat plain;
+    if (statx(dir_fd, "", AT_EMPTY_PATH, STATX_INO | STATX_MNT_ID_UNIQUE, &st) != 0 ||
+        !(st.stx_mask & STATX_MNT_ID_UNIQUE) || fstat(dir_fd, &plain) != 0)
+        return false;
+    char link[64];
+    *header = (struct crash_state_header){
+        CRASH_STATE_MAGIC, plain.st_dev, plain.st_ino, crash_state_mount(&st), 1, ""};
+    snprintf(link, sizeof link, "/proc/self/fd/%d", dir_fd);
+    ssize_t n = readlink(link, header->path, sizeof header->path);
+    header->path[n > 0 && n < (ssize_t)sizeof header->path ? n : 0] = 0;
+    return true;
+}
+
+static int crash_state_where(const char *where) {
+    struct statfs fs;
+    int fd = open(where, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0 && (fstatfs(fd, &fs) != 0 || fs.f_type != TMPFS_MAGIC)) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+/* ---- reading an earlier process's file ---- */
+
+static int crash_state_compare(const void *a, const void *b) {
+    const struct crash_state_found *x = &((const struct crash_state_entry *)a)->found,
+                                   *y = &((const struct crash_state_entry *)b)->found;
+    if (x->inode != y->inode) return x->inode < y->inode ? -1 : 1;
+    return x->time_ns > y->time_ns ? -1 : x->time_ns < y->time_ns;
+}
+
+/* Keeps the newest entry of each file. */
+static void crash_state_sort(struct crash_state *w) {
+    uint32_t kept = 0;
+    if (w->entry_count > 1)
+        qsort(w->entries, w->entry_count, sizeof *w->entries, crash_state_compare);
+    for (uint32_t i = 0; i < w->entry_count; i++)
+        if (kept == 0 || w->entries[kept - 1].found.inode != w->entries[i].found.inode)
+            w->entries[kept++] = w->entries[i];
+    w->entry_count = kept;
+}
+
+static void crash_state_parse(struct crash_state *w, const uint8_t *bytes, size_t len) {
+    struct crash_state_header header;
+    memcpy(&header, bytes, sizeof header);
+    if (header.magic != w->header.magic || header.device != w->header.device ||
+        header.inode != w->header.inode || header.mount != w->header.mount || header.counts != 1)
+        return;
+    size_t count = (len - CRASH_STATE_HEADER_BYTES) / CRASH_STATE_SLOT_BYTES;
+    w->entries = count == 0 ? NULL : calloc(count, sizeof *w->entries);
+    int64_t now_ns = crash_state_now_ns();
+    for (size_t i = 0; i < count && w->entries != NULL; i++) {
+        struct crash_state_found *found = &w->entries[w->entry_count].found;
+        memcpy(found, bytes + CRASH_STATE_HEADER_BYTES + i * CRASH_STATE_SLOT_BYTES, sizeof *found);
+        /* A timestamp in the future comes from another clock and cannot be compared with ctimes. */
+        if (found->inode != 0 && found->base_offset >= 0 && found->bytes >= 0 &&
+            found->time_ns <= now_ns)
+            w->entry_count++;
+    }
+    crash_state_sort(w);
+}
+
+/* Returns a descriptor of a file that only this user can have written, or -1. */
+static int crash_state_open_own(int where, const char *name, size_t *len) {
+    struct stat st;
+    int fd = openat(where, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return -1;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() ||
+        (st.st_mode & 077) != 0 || st.st_nlink != 1 || st.st_size < CRASH_STATE_HEADER_BYTES ||
+        (size_t)st.st_size > CRASH_STATE_MAP_BYTES) {
+        close(fd);
+        return -1;
+    }
+    *len = (size_t)st.st_size;
+    return fd;
+}
+
+static void crash_state_read(struct crash_state *w) {
+    size_t len, have = 0;
+    int fd = crash_state_open_own(w->where, w->name, &len);
+    if (fd < 0) return;
+    uint8_t *bytes = malloc(len);
+    ssize_t n = 1;
+    while (bytes != NULL && have < len && n > 0) {
+        n = pread(fd, bytes + have, len - have, (off_t)have);
+        if (n > 0) have += (size_t)n;
+    }
+    if (bytes != NULL && have == len) crash_state_parse(w, bytes, len);
+    free(bytes);
+    close(fd);
+}
+
+/* Returns true if no process uses the file and its directory no longer exists. */
+static bool crash_state_is_left(int fd) {
+    struct crash_state_header header;
+    struct stat st;
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 ||
+        pread(fd, &header, sizeof header, 0) != (ssize_t)sizeof header ||
+        header.magic != CRASH_STATE_MAGIC || memchr(header.path, 0, sizeof header.path) == NULL ||
+        header.path[0] != '/')
+        return false;
+    if (stat(header.path, &st) != 0) return errno == ENOENT;
+    return st.st_dev != header.device || st.st_ino != header.inode;
+}
+
+/* Removes files of killed brokers whose directories are gone: they would stay until the next
+ * reboot. */
+static void crash_state_sweep(struct crash_state *w) {
+    char prefix[32];
+    int copy = dup(w->where);
+    DIR *entries = copy < 0 ? NULL : fdopendir(copy);
+    struct dirent *entry;
+    size_t len;
+    if (entries == NULL) {
+        if (copy >= 0) close(copy);
+        return;
+    }
+    snprintf(prefix, sizeof prefix, "pylog-%u-", (unsigned)geteuid());
+    rewinddir(entries);
+    while ((entry = readdir(entries)) != NULL) {
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0) continue;
+        int fd = crash_state_open_own(w->where, entry->d_name, &len);
+        if (fd < 0) continue;
+        if (crash_state_is_left(fd)) unlinkat(w->where, entry->d_name, 0);
+        close(fd);
+    }
+    closedir(entries);
+}
+
+/* ---- this process's file ---- */
+
+static struct crash_state_slot *crash_state_slot_at(struct crash_state *w, uint32_t i) {
+    return (struct crash_state_slot *)(w->map + CRASH_STATE_HEADER_BYTES) + i;
+}
+
+/* Backs bytes `from` to `to` with allocated space, so that no store hits a full tmpfs. */
+static bool crash_state_back(struct crash_state *w, size_t from, size_t to) {
+    return posix_fallocate(w->fd, (off_t)from, (off_t)(to - from)) == 0 &&
+           mmap(w->map + from, to - from, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, w->fd,
+                (off_t)from) != MAP_FAILED;
+}
+
+/* Makes space for at least one more slot; chunks are pages. */
+static bool crash_state_grow(struct crash_state *w, uint32_t wanted) REQUIRES(w->lock) {
+    uint32_t more = w->room < CRASH_STATE_CHUNK_MIN   ? CRASH_STATE_CHUNK_MIN
+                    : w->room > CRASH_STATE_CHUNK_MAX ? CRASH_STATE_CHUNK_MAX
+                                                      : w->room;
+    if (more < wanted)
+        more = (wanted + CRASH_STATE_CHUNK_MIN - 1) / CRASH_STATE_CHUNK_MIN * CRASH_STATE_CHUNK_MIN;
+    if (more > CRASH_STATE_SLOTS_MAX - w->room) return false;
+    size_t from = CRASH_STATE_HEADER_BYTES + (size_t)w->room * CRASH_STATE_SLOT_BYTES;
+    if (!crash_state_back(w, from, from + (size_t)more * CRASH_STATE_SLOT_BYTES)) return false;
+    w->room += more;
+    assert(w->room <= CRASH_STATE_SLOTS_MAX);
+    return true;
+}
+
+/* Creates the file under another name, copies the earlier records into it and renames it: a kill
+ * at any time leaves the old file or the new one. */
+static bool crash_state_make(struct crash_state *w) REQUIRES(w->lock) {
+    char fresh[CRASH_STATE_NAME_BYTES + 8];
+    snprintf(fresh, sizeof fresh, "%s.new", w->name);
+    unlinkat(w->where, fresh, 0);
+    w->fd = openat(w->where, fresh, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (w->fd < 0) return false;
+    flock(w->fd, LOCK_EX | LOCK_NB);
+    void *map = mmap(NULL, CRASH_STATE_MAP_BYTES, PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    w->map = map == MAP_FAILED ? NULL : map;
+    /* If another program truncates the file, records are lost, but the broker continues. */
+    w->kept = w->map != NULL ? mapped_keep(w->map, CRASH_STATE_MAP_BYTES) : NULL;
+    bool made = w->kept != NULL && crash_state_back(w, 0, CRASH_STATE_HEADER_BYTES) &&
+                (w->entry_count == 0 || crash_state_grow(w, w->entry_count));
+    if (made) {
+        memcpy(w->map, &w->header, sizeof w->header);
+        for (uint32_t i = 0; i < w->entry_count; i++) {
+            w->entries[i].slot = crash_state_slot_at(w, w->used++);
+            memcpy((void *)w->entries[i].slot, &w->entries[i].found, sizeof w->entries[i].found);
+        }
+        made = renameat(w->where, fresh, w->where, w->name) == 0;
+    }
+    if (!made) unlinkat(w->where, fresh, 0);
+    return made;
+}
+
+/* The last user is gone, so no lock is needed. */
+static void crash_state_drop(struct crash_state *w) NO_THREAD_SAFETY_ANALYSIS {
+    if (w->kept != NULL) mapped_let_go(w->kept);
+    if (w->map != NULL) munmap(w->map, CRASH_STATE_MAP_BYTES);
+    if (w->fd >= 0) close(w->fd);
+    close(w->where);
+    lock_destroy(&w->lock);
+    free(w->entries);
+    free(w->given_back);
+    free(w);
+}
+
+struct crash_state *crash_state_new(int dir_fd, const char *where) {
+    struct crash_state *w = calloc(1, sizeof *w);
+    if (w == NULL) return NULL;
+    if (!crash_state_file_system_fits(dir_fd) || !crash_state_identify(dir_fd, &w->header) ||
+        (w->where = crash_state_where(where)) < 0) {
+        free(w);
+        return NULL;
+    }
+    w->fd = -1;
+    lock_init(&w->lock);
+    snprintf(w->name, sizeof w->name, "pylog-%u-%llx-%llx", (unsigned)geteuid(),
+             (unsigned long long)w->header.device, (unsigned long long)w->header.inode);
+    crash_state_sweep(w);
+    crash_state_read(w);
+    lock_acquire(&w->lock);
+    bool made = crash_state_make(w);
+    lock_release(&w->lock);
+    if (made) return w;
+    /* The next start must not find a file that cannot be kept up to date. */
+    unlinkat(w->where, w->name, 0);
+    crash_state_drop(w);
+    return NULL;
+}
+
+void crash_state_forget(struct crash_state *w) {
+    if (w == NULL || w->forgotten) return;
+    w->forgotten = true;
+    unlinkat(w->where, w->name, 0);
+}
+
+void crash_state_free(struct crash_state *w) {
+    if (w == NULL) return;
+    crash_state_forget(w);
+    crash_state_drop(w);
+}
+
+void crash_state_void(struct crash_state *w) {
+    if (w != NULL) atomic_store(&((struct crash_state_header *)w->map)->counts, 0);
+}
+
+/* ---- entries ---- */
+
+static struct crash_state_entry *crash_state_entry_of(struct crash_state *w,
+                                                      const struct stat *file) {
+    if (file->st_dev != w->header.device) return NULL;
+    uint32_t low = 0, high = w->entry_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (w->entries[middle].found.inode < file->st_ino)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < w->entry_count && w->entries[low].found.inode == file->st_ino ? &w->entries[low]
+                                                                               : NULL;
+}
+
+bool crash_state_find(struct crash_state *w, const struct stat *file,
+                      struct crash_state_found *out) {
+    if (w == NULL) return false;
+    lock_acquire(&w->lock);
+    const struct crash_state_entry *entry = crash_state_entry_of(w, file);
+    if (entry != NULL) *out = entry->found;
+    lock_release(&w->lock);
+    return entry != NULL;
+}
+
+uint32_t crash_state_found_count(struct crash_state *w) { return w == NULL ? 0 : w->entry_count; }
+
+struct crash_state_slot *crash_state_take(struct crash_state *w, const struct stat *file) {
+    struct crash_state_slot *slot = NULL;
+    if (w == NULL || file->st_dev != w->header.device) return NULL;
+    lock_acquire(&w->lock);
+    struct crash_state_entry *entry = crash_state_entry_of(w, file);
+    if (entry != NULL && entry->slot != NULL) {
+        slot = entry->slot;
+        entry->slot = NULL;
+    } else if (w->given_back_count > 0) {
+        slot = w->given_back[--w->given_back_count];
+    } else if (w->used < w->room || crash_state_grow(w, 1)) {
+        assert(w->used < w->room);
+        slot = crash_state_slot_at(w, w->used++);
+    }
+    lock_release(&w->lock);
+    return slot;
+}
+
+void crash_state_give_back(struct crash_state *w, struct crash_state_slot *slot) {
+    if (slot == NULL) return;
+    crash_state_clear(slot);
+    lock_acquire(&w->lock);
+    if (w->given_back_count == w->given_back_room) {
+        uint32_t room = w->given_back_room == 0 ? 16 : w->given_back_room * 2;
+        struct crash_state_slot **more = realloc(w->given_back, room * sizeof *more);
+        if (more != NULL) {
+            w->given_back = more;
+            w->given_back_room = room;
+        }
+    }
+    /* Without memory to record it, the slot stays unused until the next start. */
+    assert(w->given_back_count <= w->given_back_room);
+    if (w->given_back_count < w->given_back_room) w->given_back[w->given_back_count++] = slot;
+    lock_release(&w->lock);
+}
+
+void crash_state_record(struct crash_state_slot *slot, const struct stat *file, int64_t base_offset,
+                        int64_t bytes, int64_t flushed) {
+    assert(base_offset >= 0);
+    assert(bytes >= 0);
+    assert(flushed >= 0);
+    crash_state_clear(slot);
+    atomic_store(&slot->base_offset, base_offset);
+    atomic_store(&slot->bytes, bytes);
+    atomic_store(&slot->time_ns, crash_state_ctime_ns(file));
+    atomic_store(&slot->flushed, flushed);
+    atomic_store(&slot->inode, file->st_ino);
+}
+
+void crash_state_touched(struct crash_state_slot *slot) {
+    int64_t now_ns = crash_state_now_ns(), before = atomic_load(&slot->time_ns);
+    while (before < now_ns && !atomic_compare_exchange_weak(&slot->time_ns, &before, now_ns)) {}
+}

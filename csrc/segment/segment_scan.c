@@ -1,0 +1,303 @@
+/* Damage: recorded for reports, and mapped as holes for readers to skip.
+ *
+ * A hole is found when a header does not parse. Then the headers of the whole segment are walked
+ * once; where they become invalid, the bytes are searched for the next batch whose offset fits
+ * and whose CRC is correct. */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "format/bytes.h"
+#include "log/log_internal.h"
+
+enum { DAMAGE_WINDOW_BYTES = 1 << 20, DAMAGE_HOLES_MAX = 1 << 16 };
+
+/* ---- reports ---- */
+
+static void log_damage_add(struct segment_home *home, struct log_damage damage) {
+    struct log_dir *dir = home->dir;
+    assert(damage.kind < LOG_DAMAGE_KINDS);
+    assert(damage.position >= 0);
+    assert(damage.bytes >= 0);
+    lock_acquire(&dir->files_lock);
+    snprintf(damage.partition, sizeof damage.partition, "%s", home->name);
+    lock_release(&dir->files_lock);
+    meter_add_shared(&dir->damage_counts[damage.kind], 1);
+    meter_add_shared(&dir->damage_bytes[damage.kind], (uint64_t)damage.bytes);
+    lock_acquire(&dir->damages_lock);
+    if (dir->damages == NULL) dir->damages = malloc(LOG_DAMAGES_MAX * sizeof *dir->damages);
+    if (dir->damages != NULL && dir->damage_count < LOG_DAMAGES_MAX)
+        dir->damages[dir->damage_count++] = damage;
+    lock_release(&dir->damages_lock);
+}
+
+void log_damage_note(struct segment *s, enum log_damage_kind kind, enum log_damage_why why,
+                     int64_t offset, int64_t position, int64_t bytes) {
+    log_damage_add(s->home, (struct log_damage){.segment = s->base_offset,
+                                                .offset = offset,
+                                                .position = position,
+                                                .bytes = bytes,
+                                                .kind = kind,
+                                                .why = why});
+}
+
+void log_damage_note_epochs(struct segment_home *home, int64_t bytes) {
+    log_damage_add(home, (struct log_damage){
+                             .bytes = bytes, .kind = LOG_DAMAGE_EPOCHS, .why = LOG_WHY_TEXT});
+}
+
+uint32_t log_dir_take_damages(struct log_dir *dir, struct log_damage *out, uint32_t max) {
+    lock_acquire(&dir->damages_lock);
+    assert(dir->damage_count <= LOG_DAMAGES_MAX);
+    uint32_t count = dir->damage_count < max ? dir->damage_count : max;
+    if (count > 0) {
+        memcpy(out, dir->damages, count * sizeof *out);
+        dir->damage_count -= count;
+        memmove(dir->damages, dir->damages + count, dir->damage_count * sizeof *out);
+    }
+    lock_release(&dir->damages_lock);
+    return count;
+}
+
+void log_dir_stop_recovery(struct log_dir *dir) { atomic_store(&dir->recovery_stopped, true); }
+
+enum log_damage_why log_damage_look(struct segment *s, int64_t position, int64_t end,
+                                    int64_t next) {
+    uint8_t head[BATCH_HEADER_BYTES] = {0};
+    struct batch_header h;
+    int64_t left = end - position;
+    assert(left >= 0);
+    size_t len = left < BATCH_HEADER_BYTES ? (size_t)left : BATCH_HEADER_BYTES;
+    if (segment_read(s, position, head, len) != 0) return LOG_WHY_SHORT;
+    size_t zeros = 0;
+    while (zeros < len && head[zeros] == 0) zeros++;
+    /* A log's first batch also begins with eight zeros, but its length is not zero. */
+    if (zeros == len) return LOG_WHY_ZEROS;
+    int parsed = batch_parse(head, len, &h);
+    if (parsed == BATCH_E_SHORT) return LOG_WHY_SHORT;
+    if (parsed != 0) return LOG_WHY_HEADER;
+    if ((int64_t)batch_bytes(&h) > left) return LOG_WHY_SHORT;
+    return h.base_offset < next || h.last_offset_delta < 0 ? LOG_WHY_ORDER : LOG_WHY_CRC;
+}
+
+/* ---- the search for holes ---- */
+
+struct damage_search {
+    struct segment *segment;
+    int64_t end, told; /* `told`: holes below were already recorded */
+    uint8_t *window, *batch;
+    size_t batch_room;
+    struct segment_holes *holes;
+};
+
+bool segment_batch_fits(int64_t base_offset, const struct batch_header *h, int64_t next) {
+    return h->base_offset >= next && h->last_offset_delta >= 0 && h->record_count >= 0 &&
+           h->base_offset - base_offset <= INT32_MAX &&
+           batch_last_offset(h) - base_offset <= INT32_MAX;
+}
+
+/* Returns 1 if a whole batch with a correct CRC is at `position`. */
+static int damage_check(struct damage_search *d, int64_t position, const struct batch_header *h) {
+    size_t len = batch_bytes(h);
+    if ((int64_t)len > d->end - position) return 0;
+    if (len > d->batch_room) {
+        uint8_t *bytes = realloc(d->batch, len);
+        if (bytes == NULL) return LOG_E_MEMORY;
+        d->batch = bytes;
+        d->batch_room = len;
+    }
+    int result = segment_read(d->segment, position, d->batch, len);
+    if (result != 0) return result == LOG_E_CORRUPT ? 0 : result;
+    return batch_check_crc(d->batch, h) == 0;
+}
+
+/* Finds the first valid batch above `position`, with offsets from `next` on. Returns 1, 0 (none)
+ * or an error. */
+static int damage_find_good(struct damage_search *d, int64_t position, int64_t next, int64_t *found,
+                            int64_t *offset) {
+    while (++position + BATCH_HEADER_BYTES <= d->end) {
+        int64_t left = d->end - position;
+        size_t len = left < DAMAGE_WINDOW_BYTES ? (size_t)left : DAMAGE_WINDOW_BYTES;
+        ssize_t n =
+            log_dir_disk(d->segment->home->dir)->pread(d->segment->fd, d->window, len, position);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < BATCH_HEADER_BYTES) return n < 0 ? LOG_E_IO : 0;
+        size_t last = (size_t)n - BATCH_HEADER_BYTES;
+        for (size_t at = 0; at <= last; at++) {
+            const uint8_t *magic = memchr(d->window + at + BATCH_MAGIC_AT, 2, last - at + 1);
+            struct batch_header h;
+            if (magic == NULL) break;
+            at = (size_t)(magic - d->window) - BATCH_MAGIC_AT;
+            if (batch_parse(d->window + at, (size_t)n - at, &h) != 0 ||
+                !segment_batch_fits(d->segment->base_offset, &h, next))
+                continue;
+            int good = damage_check(d, position + (int64_t)at, &h);
+            if (good < 0) return good;
+            if (good == 0) continue;
+            assert(at <= last);
+            *found = position + (int64_t)at;
+            *offset = h.base_offset;
+            return 1;
+        }
+        position += (int64_t)last;
+    }
+    return 0;
+}
+
+static int damage_add(struct damage_search *d, const struct segment_hole *hole) {
+    uint32_t count = d->holes->count;
+    assert(hole->end > hole->position);
+    assert(count == 0 || hole->position >= d->holes->at[count - 1].end);
+    if (count == DAMAGE_HOLES_MAX) return LOG_E_CORRUPT;
+    if ((count & (count - 1)) == 0) {
+        size_t room = count == 0 ? 1 : count * 2u;
+        struct segment_holes *more = realloc(d->holes, sizeof *more + room * sizeof *hole);
+        if (more == NULL) return LOG_E_MEMORY;
+        d->holes = more;
+    }
+    d->holes->at[d->holes->count++] = *hole;
+    return 0;
+}
+
+/* Walks the headers. Where they end before the file does, a hole begins; or one batch earlier,
+ * if the length of that batch was wrong. */
+static int damage_map(struct damage_search *d) {
+    struct segment *s = d->segment;
+    struct batch_header h, before = {0};
+    struct segment_scan scan;
+    int64_t next = s->base_offset, before_at = -1, before_next = next;
+    segment_scan_begin(&scan, s, 0, d->end, false);
+    scan.strict = true;
+    for (;;) {
+        int result = segment_scan_peek(&scan, &h);
+        if (result == 0) return 0;
+        if (result == 1 && segment_batch_fits(s->base_offset, &h, next)) {
+            before = h;
+            before_at = scan.position;
+            before_next = next;
+            next = batch_last_offset(&h) + 1;
+            segment_scan_skip(&scan, &h);
+            continue;
+        }
+        if (result != 1 && result != LOG_E_CORRUPT) return result;
+        struct segment_hole hole = {scan.position, d->end, scan.position + 1, next, -1};
+        int good = before_at < 0 ? 1 : damage_check(d, before_at, &before);
+        /* No CRC covers a base offset. If this batch fits after the batch before `before`, then
+         * the offset of `before` is the wrong one. */
+        if (good == 1 && result == 1 && before_at >= 0 &&
+            segment_batch_fits(s->base_offset, &h, before_next)) {
+            good = damage_check(d, scan.position, &h);
+            if (good >= 0) good = !good;
+        }
+        if (good < 0) return good;
+        if (good == 0) {
+            hole.position = before_at;
+            hole.offset = before_next;
+        }
+        good = damage_find_good(d, hole.position, hole.offset, &hole.end, &hole.next_offset);
+        if (good < 0) return good;
+        result = damage_add(d, &hole);
+        if (result != 0) return result;
+        if (hole.position >= d->told)
+            log_damage_note(s, LOG_DAMAGE_KEPT,
+                            log_damage_look(s, hole.position, d->end, hole.offset), hole.offset,
+                            hole.position, hole.end - hole.position);
+        if (hole.next_offset < 0) return 0;
+        segment_scan_begin(&scan, s, hole.end, d->end, false);
+        scan.strict = true;
+        before_at = -1;
+        next = hole.next_offset;
+    }
+}
+
+static bool damage_leads_to(struct segment *s, int64_t position, struct segment_hole *out)
+    REQUIRES(s->index_lock) {
+    const struct segment_holes *holes = atomic_load(&s->holes);
+    const struct segment_hole *led = NULL;
+    for (uint32_t i = 0; holes != NULL && i < holes->count; i++) {
+        const struct segment_hole *hole = &holes->at[i];
+        if (hole->position > position) break;
+        if (position < hole->end || position < hole->reach) led = hole;
+    }
+    if (led != NULL) *out = *led;
+    return led != NULL;
+}
+
+static bool damage_known(struct segment *s, int64_t position, struct segment_hole *out)
+    REQUIRES(s->index_lock) {
+    const struct segment_holes *holes = atomic_load(&s->holes);
+    for (uint32_t i = 0; holes != NULL && i < holes->count; i++)
+        if (holes->at[i].end > position) {
+            *out = holes->at[i];
+            return true;
+        }
+    return false;
+}
+
+int segment_hole_at(struct segment *s, int64_t position, bool nowait, struct segment_hole *out) {
+    lock_acquire(&s->index_lock);
+    const struct segment_holes *known = atomic_load(&s->holes);
+    int64_t told = s->reported_holes;
+    bool mapped = known != NULL && known->mapped > position;
+    bool found = mapped && damage_leads_to(s, position, out);
+    lock_release(&s->index_lock);
+    if (mapped) return found;
+    if (nowait) return -EAGAIN;
+    struct damage_search d = {.segment = s, .end = atomic_load(&s->bytes), .told = told};
+    int result = LOG_E_MEMORY;
+    d.window = malloc(DAMAGE_WINDOW_BYTES);
+    d.holes = calloc(1, sizeof *d.holes);
+    if (d.window != NULL && d.holes != NULL) {
+        d.holes->mapped = d.end;
+        result = damage_map(&d);
+    }
+    free(d.window);
+    free(d.batch);
+    if (result != 0) {
+        free(d.holes);
+        return result;
+    }
+    lock_acquire(&s->index_lock);
+    /* The segment was truncated during the search. Discard the result: segment_holes_forget()
+     * could not. */
+    if (atomic_load(&s->bytes) < d.end) {
+        lock_release(&s->index_lock);
+        free(d.holes);
+        return 0;
+    }
+    if (d.holes->count > 0) atomic_store(&s->damaged, true);
+    if (s->reported_holes < d.end) s->reported_holes = d.end;
+    free(atomic_exchange(&s->holes, d.holes));
+    found = damage_leads_to(s, position, out);
+    lock_release(&s->index_lock);
+    return found;
+}
+
+bool segment_hole_behind(struct segment *s, int64_t position, struct segment_hole *out) {
+    if (atomic_load_explicit(&s->holes, memory_order_acquire) == NULL) return false;
+    lock_acquire(&s->index_lock);
+    bool found = damage_known(s, position, out);
+    lock_release(&s->index_lock);
+    return found;
+}
+
+void segment_report_batch(struct segment *s, const struct batch_header *h, int64_t position,
+                          enum log_damage_why why) {
+    lock_acquire(&s->index_lock);
+    bool again = position < s->reported_batches;
+    if (!again) s->reported_batches = position + 1;
+    lock_release(&s->index_lock);
+    atomic_store(&s->damaged, true);
+    if (!again)
+        log_damage_note(s, LOG_DAMAGE_KEPT, why, h->base_offset, position, (int64_t)batch_bytes(h));
+}
+
+void segment_holes_forget(struct segment *s) {
+    lock_acquire(&s->index_lock);
+    s->reported_holes = s->reported_batches = 0;
+    free(atomic_exchange(&s->holes, NULL));
+    lock_release(&s->index_lock);
+}
