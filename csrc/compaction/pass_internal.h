@@ -66,9 +66,9 @@ enum clean_next { CLEAN_NEXT_END, CLEAN_NEXT_BATCH, CLEAN_NEXT_DAMAGE };
 int clean_source_next(struct log_clean *c, struct segment *s, const uint8_t **p,
                       struct batch_header *h);
 
-/* log_manager/swap.c: replaces adjacent segments by `fresh` (its file is on disk as `.log.cleaned`).
- * Without bytes it only removes them. Takes the reference if `fresh` has bytes and the result is
- * 0. LOG_E_WOULD_BLOCK: the sources have changed. */
+/* log_manager/swap.c: replaces adjacent segments by `fresh` (its file is on disk as
+ * `.log.cleaned`). Without bytes it only removes them. Takes the reference if `fresh` has bytes
+ * and the result is 0. LOG_E_WOULD_BLOCK: the sources have changed. */
 int log_swap(struct log *log, struct segment **sources, uint32_t count, struct segment *fresh,
              uint64_t truncations);
 /* Before a directory is listed: completes the swaps that a crash interrupted, and removes

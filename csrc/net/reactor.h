@@ -1,9 +1,9 @@
 /* Reactors: threads that accept, read, parse, serve and send, each with its own epoll,
  * connections and mailbox.
  *
- * Reactors serve Produce and Fetch (serve.h), and heartbeats with a cached response (repeats.h).
- * All other requests, and misses of serve, go to the control plane as events. It replies through
- * the functions below, from any of its threads. Only reactors_stop blocks.
+ * Reactors serve Produce and Fetch (serve.h), and heartbeats with a cached response
+ * (heartbeat_cache.h). All other requests, and misses of serve, go to the control plane as events.
+ * It replies through the functions below, from any of its threads. Only reactors_stop blocks.
  *
  * Invariants:
  * - Thread ownership: a connection, its requests and its buffers belong to one reactor's thread.
@@ -20,8 +20,8 @@
 #include "net/events.h"
 #include "net/frames.h"
 #include "os/roles.h"
-#include "serve/repeats.h"
 #include "serve/serve.h"
+#include "tables/heartbeat_cache.h"
 
 enum { REACTOR_THREADS_MAX = 64, REACTOR_MESSAGES_MAX = 65536 };
 

@@ -11,13 +11,13 @@
 #include "net/peers.h"
 #include "net/reactor.h"
 #include "net/slab.h"
-#include "net/transport.h"
 #include "os/lock.h"
 #include "os/mailbox.h"
 #include "os/meter.h"
 #include "os/time_slice.h"
 #include "os/timers.h"
 #include "serve/api_keys.h"
+#include "transport/transport.h"
 
 enum { REQUESTS_PER_CONNECTION_MAX = 16 };
 enum {

@@ -7,7 +7,6 @@
 #include "format/assertion.h"
 #include "log/log.h"
 #include "net/slab.h"
-#include "net/transport.h"
 #include "os/lock.h"
 #include "os/mailbox.h"
 #include "os/meter.h"
@@ -15,6 +14,7 @@
 #include "replica/answer.h"
 #include "replica/fetchers.h"
 #include "serve/reply.h"
+#include "transport/transport.h"
 
 enum fetcher_message { /* MESSAGE_WAKE: a flush. In others, data is the object concerned */
                        MESSAGE_FOLLOW = MESSAGE_FIRST_FREE,

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "os/rate_limit.h"
-#include "serve/error_codes.h"
+#include "tables/error_codes.h"
 
 void followed_release(struct followed *p) {
     uint32_t before = atomic_fetch_sub(&p->references, 1);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 
-#include "serve/error_codes.h"
+#include "tables/error_codes.h"
 
 enum { SIZE_BYTES = 4, ANSWER_BYTES_MIN = 4 };
 

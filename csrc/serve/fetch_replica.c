@@ -6,7 +6,7 @@
 
 #include "format/assertion.h"
 #include "os/rate_limit.h"
-#include "serve/nodes.h"
+#include "tables/broker_endpoints.h"
 
 enum { READERS_MAX = 16 }; /* replicas considered for KIP-392 */
 

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "format/assertion.h"
-#include "serve/nodes.h"
 #include "serve/wire.h"
+#include "tables/broker_endpoints.h"
 
 enum { CURRENT_LEADER_BYTES = 4 + 4 + 1, NODE_BYTES = 4 + 4 + 1, ENDPOINTS_TAG = 0 };
 

@@ -14,8 +14,8 @@
 
 #include "os/io_pool.h"
 #include "os/mailbox.h"
-#include "serve/quotas.h"
 #include "serve/reply.h"
+#include "tables/quotas.h"
 
 struct grants;   /* grants.h: topics, partitions and rights, installed by the control plane */
 struct sessions; /* sessions.h: fetch sessions (KIP-227) */

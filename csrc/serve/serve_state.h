@@ -6,12 +6,12 @@
 #include "format/scratch.h"
 #include "serve/api_keys.h"
 #include "serve/copies.h"
-#include "serve/error_codes.h"
 #include "serve/gather.h"
-#include "serve/grants.h"
 #include "serve/misses.h"
 #include "serve/serve.h"
 #include "serve/sessions.h"
+#include "tables/error_codes.h"
+#include "tables/grants.h"
 
 enum {
     NS_PER_MS = 1000000,

@@ -17,7 +17,7 @@
 #include "compaction/offset_map.h"
 #include "format/assertion.h"
 #include "os/lock.h"
-#include "serve/error_codes.h"
+#include "tables/error_codes.h"
 
 enum {
     SESSION_BUCKETS = 1024,

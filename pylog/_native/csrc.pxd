@@ -493,7 +493,7 @@ cdef extern from "format/scratch.h" nogil:
     void scratch_free(void *scratch)
 
 # ---- grants.h
-cdef extern from "serve/grants.h" nogil:
+cdef extern from "tables/grants.h" nogil:
     enum: GRANT_READ, GRANT_WRITE, GRANT_FOLLOW
     struct topic:
         int16_t absent_error
@@ -526,8 +526,8 @@ cdef extern from "os/rate_limit.h" nogil:
     void throttle_count(throttle *t, int64_t count, int64_t now_ms)
     double throttle_rate(throttle *t, int64_t now_ms)
 
-# ---- repeats.h
-cdef extern from "serve/repeats.h" nogil:
+# ---- heartbeat_cache.h
+cdef extern from "tables/heartbeat_cache.h" nogil:
     struct repeat_key:
         const uint8_t *client_id
         const uint8_t *body
@@ -550,7 +550,7 @@ cdef extern from "serve/repeats.h" nogil:
     uint32_t repeats_count(repeats *rs)
 
 # ---- quotas.h
-cdef extern from "serve/quotas.h" nogil:
+cdef extern from "tables/quotas.h" nogil:
     enum quota_kind:
         QUOTA_PRODUCE, QUOTA_FETCH, QUOTA_REQUEST
     enum: QUOTA_KINDS
@@ -619,8 +619,8 @@ cdef extern from "net/events.h" nogil:
     int events_fd(const events *e)
     event *events_take(events *e, uint32_t count_max)
 
-# ---- nodes.h
-cdef extern from "serve/nodes.h" nogil:
+# ---- broker_endpoints.h
+cdef extern from "tables/broker_endpoints.h" nogil:
     struct node:
         int32_t listener, id, port
         const char *host
@@ -659,7 +659,7 @@ cdef extern from "serve/serve.h" nogil:
     void serve_shared_stats(serve_shared *shared, uint64_t *sessions)
 
 # ---- transport.h
-cdef extern from "net/transport.h" nogil:
+cdef extern from "transport/transport.h" nogil:
     enum: TRANSPORT_TEXT_BYTES
     enum transport_shake:
         TRANSPORT_FAILED, TRANSPORT_WAITS, TRANSPORT_SAFE
@@ -685,8 +685,8 @@ cdef extern from "net/transport.h" nogil:
         void (*retain)(transport_maker *m)
         void (*release)(transport_maker *m)
 
-# ---- tls.h
-cdef extern from "net/tls.h" nogil:
+# ---- tls_context.h
+cdef extern from "transport/tls_context.h" nogil:
     enum: TLS_WHY_BYTES
     enum tls_client_auth:
         TLS_CLIENT_NONE

@@ -3,7 +3,7 @@
 Owns: the native grants table and, through it, references on topics and their logs.
 Invariants: topics in the table are in the metadata image; rights carry a generation, and void()
   revokes all of them at once.
-Source: csrc/serve/grants.h.
+Source: csrc/tables/grants.h.
 """
 
 import cython

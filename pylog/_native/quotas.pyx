@@ -2,7 +2,7 @@
 
 Owns: the native tables of clients and of the rates that their requests count against.
 Invariants: void() makes every client unknown; a rate keeps its samples if its limit changes.
-Source: csrc/serve/quotas.h; KIP-13, KIP-124, KIP-219.
+Source: csrc/tables/quotas.h; KIP-13, KIP-124, KIP-219.
 """
 
 import cython

@@ -3,7 +3,7 @@
 Owns: the native table and its entries.
 Invariants: only responses that are currently offered are in the table; the table outlives its
   entries and the reactors, which hold references on it.
-Source: csrc/serve/repeats.h.
+Source: csrc/tables/heartbeat_cache.h.
 """
 
 import os

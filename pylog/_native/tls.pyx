@@ -3,7 +3,7 @@
 Owns: the newest OpenSSL context of a listener; the context and sessions of a client.
 Invariants: an invalid context changes nothing; connections keep their initial context; only this
   module needs OpenSSL, so that a broker without TLS does not load it.
-Source: csrc/net/tls.h.
+Source: csrc/transport/tls_context.h.
 """
 
 import cython

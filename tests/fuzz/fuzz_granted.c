@@ -13,7 +13,7 @@
 
 #include "format/bytes.h"
 #include "format/crc32c.h"
-#include "serve/grants.h"
+#include "tables/grants.h"
 #include "log/log.h"
 #include "serve/serve.h"
 #include "scratch.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "format/bytes.h"
-#include "serve/grants.h"
+#include "tables/grants.h"
 #include "serve/serve.h"
 
 static void require(int holds) {

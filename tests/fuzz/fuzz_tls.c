@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "net/tls.h"
+#include "transport/tls_context.h"
 
 static const char certificate[] =
     "-----BEGIN CERTIFICATE-----\n"

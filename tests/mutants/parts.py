@@ -38,7 +38,7 @@ PARTS = {
         ("csrc/segment/*.c", "csrc/log/*.c", "csrc/log_manager/*.c", "csrc/compaction/*.c"),
         _LOG_TESTS, ("tests/wire/test_*.py", "tests/client/consumer/test_consumer.py")),
     "csrc-serve": Part(
-        ("csrc/serve/*.c", "csrc/format/batch.c", "csrc/format/recode.c"),
+        ("csrc/tables/*.c", "csrc/serve/*.c", "csrc/format/batch.c", "csrc/format/recode.c"),
         ("tests/native/test_sessions.py", "tests/native/test_intake.py",
          "tests/native/test_batch.py", "tests/native/test_batch_bounds.py",
          "tests/native/test_tails.py", "tests/native/test_serve_*.py",
@@ -46,7 +46,7 @@ PARTS = {
          "tests/native/test_metrics.py", "tests/wire/test_*.py"),
         ("tests/native/test_*.py", "tests/durability/test_*.py", "tests/client/**/test_*.py")),
     "csrc-net": Part(
-        ("csrc/net/*.c", "csrc/os/*.c"),
+        ("csrc/net/*.c", "csrc/transport/*.c", "csrc/os/*.c"),
         ("tests/native/test_reactor*.py", "tests/native/test_metrics.py",
          "tests/native/test_shortages.py", "tests/wire/test_framing.py",
          "tests/wire/test_limits.py"),

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "log_scenes.h"
-#include "net/transport.h"
+#include "transport/transport.h"
 #include "replica/fetchers.h"
 
 enum { NOW = 1000, PARTITIONS = 6, THREADS = 2, HEAD_BYTES = 17, FRAME_BYTES_MAX = 1 << 16 };

@@ -1,6 +1,6 @@
 /* ACLs of many principals on one topic. Exits with 0, or with 1 and a line on stderr. */
-#include "serve/grants.h"
-#include "serve/nodes.h"
+#include "tables/grants.h"
+#include "tables/broker_endpoints.h"
 #include "scenes.h"
 
 enum { MANY = 4096, FAR_TOO_MANY = 200000, FIRST = 7 };

@@ -2,7 +2,7 @@
  * with 1 and a line on stderr. */
 #include <time.h>
 
-#include "serve/quotas.h"
+#include "tables/quotas.h"
 #include "watched.h"
 
 enum { SAMPLES = 3, WINDOW_MS = 1000, LIMIT = 1000, SWEEP_AT = 1024, BUCKETS = 64 };

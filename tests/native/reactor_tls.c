@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "net/tls.h"
+#include "transport/tls_context.h"
 #include "scene_names.h"
 
 enum { RECORD = 16 << 10 };

@@ -1,6 +1,6 @@
 /* Cached responses: many of them, their limit, and concurrent lookups. Exits with 0, or with 1
  * and a line on stderr. */
-#include "serve/repeats.h"
+#include "tables/heartbeat_cache.h"
 
 #include <pthread.h>
 

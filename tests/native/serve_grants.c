@@ -1,7 +1,7 @@
 /* Topics in the table of grants: lookups by name and by id, replacement, removal, and grants
  * that do not fit. Usage: serve_grants SCENE. Exits with 0, or with 1 and a line on stderr. */
-#include "serve/grants.h"
-#include "serve/nodes.h"
+#include "tables/grants.h"
+#include "tables/broker_endpoints.h"
 #include "watched.h"
 
 enum { MANY = 300, BUCKETS = 64, PARTITIONS = 3 };

@@ -5,7 +5,7 @@
 
 #include "serve/fetch_state.h"
 #include "serve/leaders.h"
-#include "serve/nodes.h"
+#include "tables/broker_endpoints.h"
 #include "serve_scenes.h"
 
 static inline void add_bytes(struct body *m, const void *bytes, size_t n) {

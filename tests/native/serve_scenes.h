@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/grants.h"
+#include "tables/grants.h"
 #include "format/scratch.h"
 #include "log_scenes.h"
 #include "serve/serve.h"

@@ -5,9 +5,9 @@
 #include "segment/segment.h"
 #include "serve/copies.h"
 #include "os/prometheus_text.h"
-#include "serve/grants.h"
+#include "tables/grants.h"
 #include "serve/misses.h"
-#include "serve/nodes.h"
+#include "tables/broker_endpoints.h"
 #include "serve/reply.h"
 #include "watched.h"
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.native.programs import SANITIZED, SERVE, built
 
-PARTS = (*SERVE, "net/slab.c", "net/transport_plain.c", "replica/*.c")
+PARTS = (*SERVE, "net/slab.c", "transport/plain_transport.c", "replica/*.c")
 ROUNDS = 300
 
 

@@ -47,11 +47,11 @@ def test_collected_table_releases_logs_before_their_directories(tmp_path):
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_grants_of_thousands_of_principals_on_one_topic(sanitizer):
-    program = built("grants_units", sanitizer, ("serve/grants.c",))
+    program = built("grants_units", sanitizer, ("tables/grants.c",))
     ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=60, env=SANITIZED)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")
 
 
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_topics(scene):
-    play_watched("serve_grants", ("serve/grants.c", "serve/nodes.c"), scene)
+    play_watched("serve_grants", ("tables/grants.c", "tables/broker_endpoints.c"), scene)

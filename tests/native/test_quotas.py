@@ -24,4 +24,4 @@ SCENES = {
 
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_quotas(scene):
-    play_watched("quotas_units", ("serve/quotas.c",), scene)
+    play_watched("quotas_units", ("tables/quotas.c",), scene)

@@ -5,7 +5,8 @@ import pytest
 from tests.native.programs import built
 from tests.native.scenes import names, play
 
-PARTS = ("net/tls.c", "net/tls_name.c", "net/transport_tls.c", "net/transport_plain.c")
+PARTS = ("transport/tls_context.c", "transport/certificate_name.c", "transport/tls_transport.c",
+         "transport/plain_transport.c")
 LINKED = "-Wl,--wrap=send,--wrap=recv,--no-as-needed,-lssl,-lcrypto"
 pytestmark = pytest.mark.timeout(300)  # the first test builds
 

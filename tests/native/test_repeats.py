@@ -13,7 +13,7 @@ FRAME = bytes(12)
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_many_responses_and_threads_that_expire_them(sanitizer):
-    program = built("repeats_units", sanitizer, ("serve/repeats.c",))
+    program = built("repeats_units", sanitizer, ("tables/heartbeat_cache.c",))
     ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=60, env=SANITIZED)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")
 

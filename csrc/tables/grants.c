@@ -7,7 +7,7 @@
  *
  * Not khash or uthash: each entry is in two chains. khash would need two tables besides the
  * entries, and uthash two 56-byte handles per entry. */
-#include "serve/grants.h"
+#include "tables/grants.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +15,8 @@
 #include "format/assertion.h"
 #include "format/hash.h"
 #include "os/shared_lock.h"
-#include "serve/error_codes.h"
-#include "serve/nodes.h"
+#include "tables/broker_endpoints.h"
+#include "tables/error_codes.h"
 
 /* RIGHTS_FIRST and RIGHT_SLOTS_MAX must be powers of two. */
 enum { RIGHT_PROBES = 8, RIGHTS_FIRST = 2, RIGHT_SLOTS_MAX = 16384, BUCKETS_FIRST = 64 };

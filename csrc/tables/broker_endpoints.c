@@ -1,5 +1,5 @@
 /* Rows, followed by their strings in the same allocation. */
-#include "serve/nodes.h"
+#include "tables/broker_endpoints.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "net/tls.h"
+#include "transport/tls_context.h"
 
 struct text {
     char *to;

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #include "format/assertion.h"
-#include "net/tls.h"
+#include "transport/tls_context.h"
 
 enum {
     RECORD_BYTES = SSL3_RT_MAX_PLAIN_LENGTH,

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "net/tls.h"
+#include "transport/tls_context.h"
 
 static bool refuse(char *why, const char *what) {
     unsigned long error = ERR_peek_last_error();

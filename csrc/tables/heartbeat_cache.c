@@ -1,6 +1,6 @@
 /* One chained hash table under one lock, which is held for a lookup and for copying a response.
  * Each entry carries a generation: incrementing the current one invalidates all entries. */
-#include "serve/repeats.h"
+#include "tables/heartbeat_cache.h"
 
 #include <stdlib.h>
 #include <string.h>

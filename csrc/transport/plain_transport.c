@@ -1,5 +1,5 @@
 /* Plain-text transport: one system call per operation. */
-#include "net/transport.h"
+#include "transport/transport.h"
 
 #include <sys/sendfile.h>
 #include <sys/socket.h>

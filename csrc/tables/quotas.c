@@ -8,7 +8,7 @@
  *
  * Not khash or uthash: they would only save the growing, some 30 lines. Most of the code sweeps
  * idle entries while other threads hold references on entries. */
-#include "serve/quotas.h"
+#include "tables/quotas.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* The brokers' endpoints by listener: an immutable table that is replaced as a whole. */
-#ifndef PYLOG_NODES_H
-#define PYLOG_NODES_H
+#ifndef PYLOG_BROKER_ENDPOINTS_H
+#define PYLOG_BROKER_ENDPOINTS_H
 
 #include <stdatomic.h>
 #include <stdint.h>

@@ -10,7 +10,7 @@
 #include "format/assertion.h"
 #include "log/log.h"
 #include "os/roles.h"
-#include "serve/error_codes.h"
+#include "tables/error_codes.h"
 
 enum grant_right {
     GRANT_READ = 1,

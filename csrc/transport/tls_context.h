@@ -7,10 +7,10 @@
  *
  * Invariants: no renegotiation, no compression, no early data. Tickets are valid for one context
  * only: after a change of certificates, clients must present their certificate again. */
-#ifndef PYLOG_TLS_H
-#define PYLOG_TLS_H
+#ifndef PYLOG_TLS_CONTEXT_H
+#define PYLOG_TLS_CONTEXT_H
 
-#include "net/transport.h"
+#include "transport/transport.h"
 
 enum tls_client_auth { TLS_CLIENT_NONE, TLS_CLIENT_REQUESTED, TLS_CLIENT_REQUIRED };
 struct tls_settings {
@@ -41,7 +41,7 @@ void tls_server_use(struct tls_server *server, struct tls *tls);
 struct transport_maker *tls_server_maker(struct tls_server *server);
 void tls_server_release(struct tls_server *server);
 
-/* ---- transport_tls.c */
+/* ---- tls_transport.c */
 struct ssl_st;
 struct bio_method_st;
 /* Starts TLS as a server on t->fd. Returns false if out of memory. */
@@ -54,17 +54,17 @@ int transport_tls_verified(int good, struct x509_store_ctx_st *checked);
 /* Returns the BIO with which OpenSSL accesses the socket, or NULL if out of memory. */
 struct bio_method_st *transport_tls_socket(void);
 
-/* ---- tls.c, for transport_tls.c */
+/* ---- tls_context.c, for tls_transport.c */
 struct ssl_st *tls_open(struct tls *tls);
 const struct bio_method_st *tls_socket(const struct tls *tls);
 
-/* ---- tls_name.c */
+/* ---- certificate_name.c */
 struct X509_name_st;
 /* Writes a name in the format of Java's X500Principal (RFC 2253). Returns false if it is longer
  * than `room` or not text. */
 bool tls_name(const struct X509_name_st *name, char *to, size_t room);
 
-/* ---- tls_store.c: PKCS12 files as PEM texts */
+/* ---- pkcs12.c: PKCS12 files as PEM texts */
 struct tls_store {
     char *key, *chain, *trusted; /* malloc'ed; NULL: none. chain: the key's own certificate first */
 };

@@ -8,8 +8,8 @@
  *
  * Invariants: ended is final: after a call that ends or invalidates a response has returned, no
  * thread sends that response; memory is bounded: all entries take at most REPEATS_BYTES_MAX. */
-#ifndef PYLOG_REPEATS_H
-#define PYLOG_REPEATS_H
+#ifndef PYLOG_HEARTBEAT_CACHE_H
+#define PYLOG_HEARTBEAT_CACHE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* OpenSSL contexts from PEM texts: parsed, checked against each other, and never changed
  * afterwards. */
-#include "net/tls.h"
+#include "transport/tls_context.h"
 
 #include <openssl/err.h>
 #include <openssl/pem.h>
