@@ -292,7 +292,7 @@ def segments(data_dir: Path, topic: str) -> list[Path]:
 @contextmanager
 def cold_reader(source: str | int, topic: str, partitions: int, seconds: float, figures: dict,
                 files: list[Path]):
-    """Run csrc/segment/cold_reads.c during the block, against the broker on port `source` or the "bare"
+    """Run csrc/cold.c during the block, against the broker on port `source` or the "bare"
     server, for `seconds`. Sets figures["mb_s"] afterwards.
     """
     command = [load_client("cold"), str(source), topic, str(partitions), str(seconds),

@@ -8,7 +8,9 @@ import re
 from pathlib import PurePath
 
 # Folder -> minimum number of assert() and assert_slow() per thousand lines of its .c files.
-PER_THOUSAND = {"csrc/log": 15, "csrc/net": 15, "csrc/serve": 15, "csrc/replica": 15}
+PER_THOUSAND = {"csrc/segment": 15, "csrc/log": 15, "csrc/log_manager": 15, "csrc/compaction": 15,
+                "csrc/tables": 15, "csrc/transport": 15, "csrc/serve": 15, "csrc/net": 15,
+                "csrc/replica": 15}
 _ASSERT = re.compile(r"\bassert(?:_slow)?\(")
 
 

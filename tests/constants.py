@@ -14,22 +14,13 @@ from pathlib import PurePath
 COINCIDENCES = {
     "pylog/_native/encode.pxd:PIECES_MAX": "pieces of an encoder, not of a connection's output",
     "pylog/config/client_quotas.py:NS_PER_MS": "a unit, which cannot change",
-    "pylog/coordinator/groups/assignors/partitions.py:ROUNDS_MAX":
-        "rounds of an assignor, not of missing grants",
-    "pylog/coordinator/groups/state/rebalance_history.py:BYTES_MAX":
-        "bytes of a file, not of copied responses",
     "pylog/coordinator/runtime/snapshot_writer.py:THREADS":
         "threads that save shards, not flushers",
     "pylog/log/topic_branches.py:ATTEMPTS":
         "of linking segments, not of reading aborted transactions",
-    "pylog/log/topic_branches.py:NAME_BYTES_MAX": "NAME_MAX of Linux",
     "pylog/log/log_directories.py:PROBE_BYTES": "of a disk probe, not of a segment's index",
-    "pylog/log/replica_moves.py:NAME_BYTES_MAX": "NAME_MAX of Linux",
     "pylog/peer/dial.py:SIZE_BYTES": "the frame length of Kafka's protocol; its import from the "
                                      "reactor would load that into every tool",
-    "pylog/tools/segments/corrupt_ranges.py:WINDOW_BYTES":
-        "of a search in a file, not of the cleaner",
-    "pylog/tools/cluster/verify.py:BYTES_MAX": "of a fetch, not of copied responses",
 }
 # Files whose numbers a test compares with those of C.
 COMPARED = {"pylog/protocol/api.py": "tests/native/test_api_keys.py"}

@@ -1,4 +1,4 @@
-"""The minimum range size for sendfile in a Fetch response: REPLY_COPY_BYTES_MAX in reply.h.
+"""The minimum range size for sendfile in a Fetch response: REPLY_COPY_BYTES_MAX in response.h.
 
 Measures the sender's CPU for responses of one and of several ranges, copied or sent from the file,
 by bench/csrc/reply.c. On a 2-core EPYC, loopback, a single sendfile equals a copy at 32 KiB to 64

@@ -2,7 +2,7 @@
  *
  * Edge-triggered and registered once: events are stored in `readable` and `blocked`, so pausing
  * and continuing need no system call. */
-#include "net/reactor_state.h"
+#include "net/reactor_internal.h"
 
 #include <string.h>
 #include <netinet/in.h>

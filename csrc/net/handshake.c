@@ -3,7 +3,7 @@
  * A step may take a millisecond of CPU time. Each round therefore has a time limit for
  * handshakes. The rest wait for the next round, after other connections have run. */
 #include "format/assertion.h"
-#include "net/reactor_state.h"
+#include "net/reactor_internal.h"
 
 void handshake_report(struct reactor *r, const struct connection *c, const char *why) {
     struct event *e = NULL;

@@ -4,7 +4,7 @@
  * the port. The option is set afterwards, and the other reactors' sockets join. A connection is
  * assigned to the reactor with the fewest connections: the kernel's choice by hash leaves some
  * reactors idle while there are few connections. */
-#include "net/reactor_state.h"
+#include "net/reactor_internal.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* Sends responses: memory of all due responses in one call, file ranges with sendfile, limited
  * to OUTPUT_TURN_BYTES per turn. */
-#include "net/reactor_state.h"
+#include "net/reactor_internal.h"
 
 #include <errno.h>
 

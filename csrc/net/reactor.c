@@ -1,5 +1,5 @@
 /* The event loop of a reactor thread: wait in epoll, then process messages, sockets and timers. */
-#include "net/reactor_state.h"
+#include "net/reactor_internal.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -28,7 +28,7 @@ enum { REACTOR_THREADS_MAX = 64, REACTOR_MESSAGES_MAX = 65536 };
 /* Flags for all connections of a listener. */
 enum listener_flag {
     LISTENER_GUARDED = 1, /* until it has a principal, a connection may only authenticate
-                             (guard.c) */
+                             (auth_gate.c) */
     LISTENER_CONTROL = 2, /* the control plane answers all requests, Produce and Fetch too */
     LISTENER_ASKS = 8     /* new connections wait until the control plane has set their
                              principal: EVENT_CONNECTED */

@@ -10,7 +10,7 @@
  * While buffers are short, frames start in tiny buffers, so that small requests succeed beside
  * stalled large ones. Of the frames that wait for more room, the one with the fewest bytes
  * missing may exceed the limit. Stalled ones are closed, the slowest first. */
-#include "net/reactor_state.h"
+#include "net/reactor_internal.h"
 
 #include <errno.h>
 #include <string.h>

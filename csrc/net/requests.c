@@ -3,7 +3,7 @@
  * A request goes frame -> slot -> serve or control plane -> ANSWERED -> sent -> freed. Keeps the
  * response order and prevents overtaking (reactor.h): slots are in the order of their frames,
  * and only an appended (or answered) Produce lets another Produce start after it. */
-#include "net/reactor_state.h"
+#include "net/reactor_internal.h"
 
 #include <stddef.h>
 #include <stdlib.h>

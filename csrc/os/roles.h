@@ -1,6 +1,6 @@
 /* Which thread may call a function, for Clang's analysis only: a call to an ON_CONTROL_PLANE
  * function compiles (make tidy) only in a function with the same attribute. State of one reactor
- * has its own role (reactor_state.h). */
+ * has its own role (reactor_internal.h). */
 #ifndef PYLOG_ROLES_H
 #define PYLOG_ROLES_H
 

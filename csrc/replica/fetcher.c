@@ -1,7 +1,7 @@
 /* The event loop of a fetcher thread: wait in epoll, process messages, sockets and timers, then
  * send the next request to each leader. Each round is bounded by a number of messages and by
  * FETCHER_TURN_BYTES per connection. The rest waits for the next round. */
-#include "replica/fetcher_state.h"
+#include "replica/fetcher_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -3,8 +3,8 @@
  * pool, answer with references to the log files.
  *
  * Walk: fetch_start -> fetch_parse (fetch_request.c) -> open_context (session) -> look_up ->
- * evaluate -> (wait | warm) -> answer (fetch_answer.c). */
-#include "serve/fetch_state.h"
+ * evaluate -> (wait | warm) -> answer (fetch_response.c). */
+#include "serve/fetch_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Parses the body of a Fetch request, v4-18, into the request's own set of partitions. */
-#include "serve/fetch_state.h"
+#include "serve/fetch_internal.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Responses to consumers at the end of a log: when to send them, and which copies they share
  * with other consumers that read the same records. */
-#include "serve/fetch_state.h"
+#include "serve/fetch_internal.h"
 
 #include "format/assertion.h"
 

@@ -7,7 +7,7 @@
  * All topics are looked up before the first append. A miss parks the whole request. It is looked
  * up again when the control plane has decided, so nothing is ever appended twice. The body stays
  * in place until the batches are appended, because they are stamped there. */
-#include "serve/produce_state.h"
+#include "serve/produce_internal.h"
 
 #include <stddef.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* The last steps of a Produce: append, then wait for the requested acknowledgement. */
-#include "serve/produce_state.h"
+#include "serve/produce_internal.h"
 
 #include "format/assertion.h"
 

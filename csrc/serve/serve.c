@@ -1,5 +1,5 @@
 /* Dispatches the two data-plane requests and holds their shared state. */
-#include "serve/serve_state.h"
+#include "serve/serve_context.h"
 
 #include <stdlib.h>
 #include <string.h>

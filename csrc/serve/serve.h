@@ -14,11 +14,11 @@
 
 #include "os/io_pool.h"
 #include "os/mailbox.h"
-#include "serve/reply.h"
+#include "serve/response.h"
 #include "tables/quotas.h"
 
 struct grants;   /* grants.h: topics, partitions and rights, installed by the control plane */
-struct sessions; /* sessions.h: fetch sessions (KIP-227) */
+struct sessions; /* fetch_sessions.h: fetch sessions (KIP-227) */
 
 enum serve_status {
     SERVE_ANSWER = 0, /* reply is complete */

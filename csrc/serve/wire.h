@@ -4,7 +4,7 @@
 #define PYLOG_WIRE_H
 
 #include "format/bytes.h"
-#include "serve/reply.h"
+#include "serve/response.h"
 
 enum { WIRE_TAGGED_FIELDS_MAX = 1000 };
 

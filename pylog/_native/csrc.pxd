@@ -809,8 +809,8 @@ cdef extern from "compaction/pass.h" nogil:
     void reactors_set_slow(reactors *rs, int64_t slow_ms)
     int64_t reactors_now_ns()
 
-# ---- fetchers.h
-cdef extern from "replica/fetchers.h" nogil:
+# ---- fetcher_pool.h
+cdef extern from "replica/fetcher_pool.h" nogil:
     enum: FETCHERS_THREADS_MAX, FETCHERS_REFUSED, FETCHERS_DIVERGED, FETCHERS_OUT_OF_RANGE
     enum: FETCHERS_FAILED, FETCHERS_LOST
     enum: FOLLOWED_FETCHING, FOLLOWED_BACKING_OFF, FOLLOWED_WAITING, FOLLOWED_LEFT
@@ -851,6 +851,6 @@ cdef extern from "replica/fetchers.h" nogil:
         uint64_t requests, answers, bytes_in, batches_bytes, refusals, connections_lost
     void fetchers_figures_take(const fetchers *fs, fetchers_figures *out)
 
-# ---- answer.h
-cdef extern from "replica/answer.h" nogil:
+# ---- fetch_response.h
+cdef extern from "replica/fetch_response.h" nogil:
     enum: ANSWER_VERSION_MIN, ANSWER_VERSION_MAX

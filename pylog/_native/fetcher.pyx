@@ -3,7 +3,7 @@
 Owns: the fetcher threads and the connections attached to them.
 Invariants: the threads never touch Python; a log's directory outlives every thread that appends to
   the log; nothing is appended after stop().
-Source: csrc/replica/fetchers.h.
+Source: csrc/replica/fetcher_pool.h.
 """
 
 import os
@@ -80,7 +80,7 @@ cdef class Fetchers:
     """The fetcher threads of one broker. Times are in milliseconds.
 
     flush_first: fetch offsets advance only after a flush. throttle: counts fetched bytes. See
-    csrc/replica/fetchers.h.
+    csrc/replica/fetcher_pool.h.
     """
 
     def __cinit__(self, *, int threads, int32_t replica_id, wait_ms_max, bytes_min, bytes_max,

@@ -3,7 +3,7 @@
 Owns: the identities of connections, the access checks, the logins in progress.
 Invariants: after access rules or credentials change, no earlier grant remains in force; no state of
   a closed connection remains.
-Source: csrc/net/guard.c, for the requests that unauthenticated clients may send.
+Source: csrc/net/auth_gate.c, for the requests that unauthenticated clients may send.
 """
 
 from __future__ import annotations

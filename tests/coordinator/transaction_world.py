@@ -2,9 +2,9 @@
 a virtual clock.
 
 The state machine and the marker checks are real; partitions are lists that follow the rules of
-csrc/segment/producer_state.c and log_append.c. Messages are lost, delayed, reordered and duplicated; the
-coordinator restarts and loses unflushed records; producers crash and return with the same
-transactional id. FAULTS must be found by the checks.
+csrc/segment/producer_state.c and log_append.c. Messages are lost, delayed, reordered and
+duplicated; the coordinator restarts and loses unflushed records; producers crash and return with
+the same transactional id. FAULTS must be found by the checks.
 """
 
 import heapq

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "format/hash.h"
-#include "replica/answer.h"
+#include "replica/fetch_response.h"
 
 static void require(int holds) {
     if (!holds) { abort(); }

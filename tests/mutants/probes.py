@@ -132,7 +132,7 @@ def _c(text: str, first: int) -> tuple[str, list[tuple[int, int]]]:
             lines[-1] = (lines[-1][0], max(lines[-1][0], min(lines[-1][1], line - 1)))
         end = next((high for low, high in c_sites.functions(code) if low <= at <= high), at)
         lines.append((line, text.count("\n", 0, end) + 1))
-    return f'#include "thread/reach.h"\n{"".join(made)}{text[before:]}', lines
+    return f'#include "os/reach.h"\n{"".join(made)}{text[before:]}', lines
 
 
 def _statements(code: str, low: int, high: int) -> list[int]:

@@ -13,7 +13,7 @@
 
 #include "log_scenes.h"
 #include "transport/transport.h"
-#include "replica/fetchers.h"
+#include "replica/fetcher_pool.h"
 
 enum { NOW = 1000, PARTITIONS = 6, THREADS = 2, HEAD_BYTES = 17, FRAME_BYTES_MAX = 1 << 16 };
 

@@ -1,6 +1,6 @@
 /* The delay of short responses that wait for more, with a simulated clock. Exits with 0, or with
  * 1 and a line on stderr. */
-#include "serve/gather.h"
+#include "serve/fetch_batching.h"
 #include "scenes.h"
 
 enum { BYTES = 10000, MS_MAX = 5 };

@@ -11,7 +11,7 @@ from tests.native.plain import ENVIRONMENT
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG = ("format/*.c", "os/*.c", "segment/*.c", "log/*.c", "log_manager/*.c", "compaction/*.c")
-SERVE = (*LOG, "serve/*.c")
+SERVE = (*LOG, "tables/*.c", "serve/*.c")
 # Functions that log_played.h replaces besides the disk.
 PLAYED = "-Wl," + ",".join("--wrap=" + name for name in (
     "malloc", "calloc", "realloc", "strdup", "mincore", "fstatvfs"))
@@ -41,6 +41,7 @@ def built(name: str, sanitizer: str, parts: tuple[str, ...], *more: str) -> Path
     program = Path(BUILT.name) / f"{name}-{sanitizer}"
     sources = [ROOT / f"tests/native/{name}.c",
                *(path for part in parts for path in sorted(ROOT.glob(f"csrc/{part}")))]
+    assert all(any(ROOT.glob(f"csrc/{part}")) for part in parts), parts
     extra = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
     linked = [flag for flag in more if flag.startswith("-Wl,")]
     command = (*os.environ.get("CC", "gcc").split(), *FLAGS, *extra,

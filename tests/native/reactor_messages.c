@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "net/events.h"
-#include "net/peers.h"
+#include "net/ip_connections.h"
 #include "played_memory.h"
 #include "scene_names.h"
 #include "os/io_pool.h"

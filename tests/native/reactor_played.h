@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "format/bytes.h"
-#include "net/reactor_state.h"
+#include "net/reactor_internal.h"
 #include "played_memory.h"
 #include "reactor_requests.h"
 #include "scene_names.h"

@@ -10,13 +10,13 @@ from tests.native import programs
 from tests.native.programs import SANITIZED
 from tests.wire import raw
 
-PARTS = ["input", "events", "peers", "quotas", "slab", "timers", "mailbox", "slices"]
+PARTS = ["input", "events", "ip_connections", "quotas", "slab", "timers", "mailbox", "time_slice"]
 SOURCES = {
-    "reactor_units": [*PARTS, "iopool"],
-    "sessions_units": ["sessions", "keymap"],
-    "reactor_server": [*PARTS, "reactor", "handshake", "control", "listener", "connection",
-                       "guard", "requests", "receive", "output", "transport_plain", "frames",
-                       "repeats", "reply", "iopool", "timing"],
+    "reactor_units": [*PARTS, "io_pool"],
+    "sessions_units": ["fetch_sessions", "offset_map"],
+    "reactor_server": [*PARTS, "reactor", "handshake", "reactor_pool", "listener", "connection",
+                       "auth_gate", "requests", "receive", "output", "plain_transport", "frames",
+                       "heartbeat_cache", "response", "io_pool", "request_timing"],
 }
 
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "net/input.h"
-#include "net/peers.h"
+#include "net/ip_connections.h"
 #include "net/slab.h"
 #include "played_memory.h"
 #include "scene_names.h"

@@ -10,7 +10,7 @@
 #include "net/input.h"
 #include "os/io_pool.h"
 #include "os/mailbox.h"
-#include "net/peers.h"
+#include "net/ip_connections.h"
 #include "net/slab.h"
 #include "os/timers.h"
 #include "scenes.h"

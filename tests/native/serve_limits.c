@@ -1,6 +1,6 @@
 /* Fetch and Produce at their limits through the real serve: quotas, many partitions, no memory.
  * Usage: serve_limits DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
-#include "serve/produce_state.h"
+#include "serve/produce_internal.h"
 #include "serve_messages.h"
 #include "watched.h"
 

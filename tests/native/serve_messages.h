@@ -3,8 +3,8 @@
 #ifndef PYLOG_SERVE_MESSAGES_H
 #define PYLOG_SERVE_MESSAGES_H
 
-#include "serve/fetch_state.h"
-#include "serve/leaders.h"
+#include "serve/fetch_internal.h"
+#include "serve/leader_hints.h"
 #include "tables/broker_endpoints.h"
 #include "serve_scenes.h"
 

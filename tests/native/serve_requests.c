@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "serve/misses.h"
-#include "serve/sessions.h"
+#include "serve/grant_requests.h"
+#include "serve/fetch_sessions.h"
 #include "serve_scenes.h"
 
 /* ---- a disk whose syncs can be blocked ---- */

@@ -3,12 +3,12 @@
 #include <errno.h>
 
 #include "segment/segment.h"
-#include "serve/copies.h"
+#include "serve/shared_reads.h"
 #include "os/prometheus_text.h"
 #include "tables/grants.h"
-#include "serve/misses.h"
+#include "serve/grant_requests.h"
 #include "tables/broker_endpoints.h"
-#include "serve/reply.h"
+#include "serve/response.h"
 #include "watched.h"
 
 /* ---- ranges of a simulated file ---- */

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "format/hash.h"
-#include "serve/sessions.h"
+#include "serve/fetch_sessions.h"
 #include "scenes.h"
 
 enum { OK = 0, NOT_FOUND = 70, BAD_EPOCH = 71, OTHER_KIND = 106, PRINCIPAL = 7, SLOTS = 3 };

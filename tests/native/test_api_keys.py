@@ -11,14 +11,14 @@ from pylog._native.reactor import NATIVE_VERSIONS, Reactors
 from pylog.protocol import api
 from pylog.protocol.errors import ErrorCode
 
-SERVE = Path(__file__).resolve().parents[2] / "csrc/serve"
+CSRC = Path(__file__).resolve().parents[2] / "csrc"
 LIMITS = {"request_bytes_max": 1 << 20, "idle_ms_max": -1, "queued_requests_max": 500,
           "fetch_bytes_max": 1 << 20, "sessions_max": 10}
 
 
 def numbers(header: str, prefix: str) -> dict[str, int]:
     """Return name -> number of a header's enumerators that begin with `prefix`."""
-    found = re.findall(rf"\b{prefix}(\w+) = (\d+)", (SERVE / header).read_text())
+    found = re.findall(rf"\b{prefix}(\w+) = (\d+)", (CSRC / header).read_text())
     assert found, header
     return {name: int(number) for name, number in found}
 
@@ -35,11 +35,11 @@ def test_reactors_reject_versions_that_native_code_does_not_serve(advertised):
 
 
 def test_api_keys_match_the_protocol():
-    named = numbers("api_keys.h", "API_")
+    named = numbers("serve/api_keys.h", "API_")
     assert named.pop("VERSIONS") == api.API_VERSIONS
     assert named == {name: getattr(api, name) for name in named}
 
 
 def test_error_codes_match_the_protocol():
-    named = numbers("error_codes.h", "ERROR_")
+    named = numbers("tables/error_codes.h", "ERROR_")
     assert named == {name: int(getattr(ErrorCode, name)) for name in named}

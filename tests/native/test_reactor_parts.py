@@ -6,8 +6,8 @@ from tests.native.programs import built
 from tests.native.scenes import names, play
 
 PARTS = {
-    "reactor_messages": ("events", "iopool", "mailbox", "peers", "slices", "timers"),
-    "reactor_stores": ("disk", "input", "peers", "slab"),
+    "reactor_messages": ("events", "io_pool", "mailbox", "ip_connections", "time_slice", "timers"),
+    "reactor_stores": ("disk", "input", "ip_connections", "slab"),
 }
 PLAYED = {
     "reactor_messages": ("calloc", "eventfd", "malloc", "pthread_create", "realloc"),

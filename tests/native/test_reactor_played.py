@@ -9,9 +9,10 @@ from tests.native.programs import built
 from tests.native.scenes import names, play
 
 PARTS = tuple(f"*/{name}.c" for name in (
-    "connection", "control", "events", "frames", "guard", "handshake", "input", "listener",
-    "mailbox", "output", "peers", "quotas", "reactor", "receive", "repeats", "reply", "requests",
-    "slab", "slices", "timers", "timing", "transport_plain"))
+    "auth_gate", "connection", "events", "frames", "handshake", "heartbeat_cache", "input",
+    "ip_connections", "listener", "mailbox", "output", "plain_transport", "quotas", "reactor",
+    "reactor_pool", "receive", "request_timing", "requests", "response", "slab", "time_slice",
+    "timers"))
 PLAYED = ("accept4", "calloc", "clock_gettime", "epoll_ctl", "epoll_wait", "getsockname", "malloc",
           "realloc", "recv", "sched_yield", "send", "sendfile", "sendmsg", "timerfd_settime")
 PROGRAMS = ("reactor_answers", "reactor_buffers", "reactor_deadlines", "reactor_doors",

@@ -22,7 +22,7 @@ from tests.wire import raw
 VERSIONS = [(0, 3, 13, 9), (1, 4, 18, 12), (3, 0, 13, 9), (18, 0, 4, 3)]
 LIMITS = {"request_bytes_max": 1 << 20, "idle_ms_max": -1, "queued_requests_max": 500,
           "fetch_bytes_max": 1 << 20, "sessions_max": 10}
-MISSES_ROUNDS_MAX = 16   # serve/misses.h
+MISSES_ROUNDS_MAX = 16   # serve/grant_requests.h
 
 
 def made(network_threads: int = 2, api_versions=VERSIONS, **limits) -> Reactors:

@@ -21,9 +21,9 @@ def test_tails(tmp_path, scene):
 
 
 def test_gathering():
-    check_ok(built("gather_units", "", ("serve/gather.c",)))
+    check_ok(built("gather_units", "", ("serve/fetch_batching.c",)))
 
 
 def test_sessions(random_source):
-    parts = ("serve/sessions.c", "compaction/offset_map.c")
+    parts = ("serve/fetch_sessions.c", "compaction/offset_map.c")
     check_ok(built("sessions_units", "", parts), random_source.randrange(1 << 30))

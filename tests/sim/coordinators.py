@@ -2,7 +2,7 @@
 
 Owns: the calls that wait for model logs.
 Invariants: only logs are models; every decision is made by pylog's code.
-Source: pylog.broker; csrc/log/flusher (FlushWaits).
+Source: pylog.broker; csrc/log_manager/flusher (FlushWaits).
 """
 
 import asyncio

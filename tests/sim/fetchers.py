@@ -1,10 +1,10 @@
 """Models of the native fetchers and of the leader's side of replica fetches.
 
 Owns: the pending requests to leaders.
-Invariants: states, notices and pauses match csrc/replica/followed.c; single request: each
+Invariants: states, notices and pauses match csrc/replica/fetch_partition.c; single request: each
   connection has at most one pending request; leader's side: responses match csrc/serve/fetch.c;
   registration: nothing is fetched on the basis of an image older than this run's registration.
-Source: csrc/replica, csrc/serve/fetch.c, csrc/serve/fetch_replica.c.
+Source: csrc/replica, csrc/serve/fetch.c, csrc/serve/fetch_replicas.c.
 """
 
 import asyncio

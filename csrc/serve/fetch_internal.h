@@ -1,0 +1,152 @@
+/* Declarations shared by fetch.c, fetch_request.c, fetch_response.c, fetch_replicas.c and
+ * fetch_tail.c. */
+#ifndef PYLOG_FETCH_INTERNAL_H
+#define PYLOG_FETCH_INTERNAL_H
+
+#include <stdlib.h>
+
+#include "format/bytes.h"
+#include "serve/leader_hints.h"
+#include "serve/serve_context.h"
+
+/* State of one partition during one request. */
+struct fetch_read {
+    struct topic *topic; /* one reference, or NULL; valid while `changes` equals grants_changes() */
+    struct log *log;     /* borrowed through topic */
+    uint32_t changes;
+    int16_t grant_error; /* the control plane's last verdict for this request */
+    int16_t error;
+    int16_t follow_error;    /* why the leader rejects the follower's fetch */
+    int32_t preferred;       /* preferred read replica; -1: this broker */
+    int32_t diverging_epoch; /* -1: none */
+    int64_t diverging_end;
+    struct log_range range;
+    struct log_aborted_list aborted; /* of the range, for read_committed; owned */
+    struct copy *copy; /* one reference to a copy of the range, or NULL */
+    struct log_waiter waiter;
+    bool had_data; /* the response contained records of this partition */
+    bool throttled; /* counts against the leader's replication throttle */
+    bool behind;    /* the fetching follower is not in the ISR */
+    bool answer;   /* included in this response */
+};
+
+/* Result of a worker's step of a wide fetch. */
+enum fetch_outcome {
+    FETCH_FAILED = 0, /* memory ran out */
+    FETCH_MISSES,
+    FETCH_WAITS,  /* waiters are linked */
+    FETCH_READY,  /* can be answered */
+    FETCH_BUILT,  /* the response is complete */
+    FETCH_RELEASED
+};
+
+struct fetch {
+    struct iojob job;        /* first, so that the job can be cast to the fetch */
+    struct fetch_set own;    /* of this request; moves into a new session */
+    struct fetch_set *set;   /* own, or the session's */
+    struct fetch_read *reads; /* one per partition of the set; NULL before the lookup */
+    struct serve *serve;     /* of the request's reactor, for the io job */
+    struct session *session; /* busy while this request exists; NULL without a session */
+    struct misses misses;
+    struct serve_joins *joins; /* for followers that caught up: the reactor's or wide's list */
+    struct wide *wide;         /* set for more than limits.wide_partitions, or NULL */
+    struct cursor forgotten;
+    uint32_t voids; /* grants_voids() when the topics were looked up */
+    uint32_t counted; /* partitions of this request counted in shared->fetches_waiting */
+    int64_t replica_epoch;
+    char *rack; /* owned; set if the consumer may be redirected, or NULL */
+    struct leaders leaders; /* leaders named in the response */
+    int32_t wait_ms, bytes_min, bytes_max, replica_id, session_id, session_epoch;
+    int16_t version, error;
+    bool flexible, by_id, read_committed, full, waiting, job_running, blocked;
+    bool lacks_worker; /* the io pool is full: resubmit the job */
+    bool followed;     /* the follower's offsets have been recorded */
+    bool throttled;    /* some partition counts against the throttle */
+    bool high_is_news; /* the follower's consumers wait for the new high watermark */
+    bool too_little; /* the range found on disk is too small to answer */
+    bool at_end; /* every range reaches the end offset: more data only arrives over time */
+    int64_t taken; /* total bytes of the ranges */
+};
+
+/* A fetch of so many partitions that processing them would block the reactor for too long. A
+ * worker processes them; the reactor reads this struct only between jobs. */
+struct wide {
+    struct serve_request *request;
+    struct reply reply; /* moved to the request when complete */
+    struct serve_joins joins;
+    size_t answer_bytes; /* bytes charged to the fetch quota */
+    enum fetch_outcome outcome;
+    bool granted;     /* the control plane has decided on the missing topics */
+    bool last_chance; /* answer with the data available now */
+    /* Only the reactor uses these while the job runs. */
+    bool again;     /* an end offset has advanced */
+    bool timed_out; /* the next job is the last chance */
+};
+
+/* Followers set a replica id. */
+static inline bool fetch_is_follower(const struct fetch *f) { return f->replica_id >= 0; }
+/* Returns true for a consumer's response that is short and reaches the end of its logs: it can
+ * be delayed. */
+static inline bool fetch_is_short(const struct fetch *f) {
+    return f->at_end && f->taken > 0 && f->taken < GATHER_BYTES && !fetch_is_follower(f);
+}
+/* Drops a range that is not sent. A range with a copy must be released on the reactor that owns
+ * the copy. */
+static inline void fetch_release(struct fetch_read *read) {
+    log_range_release(&read->range);
+    if (read->copy != NULL) copy_release(read->copy);
+    read->copy = NULL;
+    free(read->aborted.at);
+    read->aborted = (struct log_aborted_list){0};
+}
+/* fetch_request.c */
+/* Returns false if the request is invalid or memory ran out. */
+bool fetch_parse(struct serve *s, struct fetch *f, const struct serve_request *r);
+/* Removes the forgotten partitions of a session's request from `apply`, once the session is
+ * known. NULL: only skips them. */
+bool fetch_parse_forgotten(struct fetch *f, struct cursor *c, struct fetch_set *apply);
+
+/* fetch_tail.c */
+/* Returns true if the response is delayed until r->deadline_ms; nothing else wakes the request. */
+bool fetch_gathers(struct serve *s, struct serve_request *r, struct fetch *f);
+/* Sends ranges that several consumers read from memory. */
+void fetch_take_copies(struct serve *s, struct fetch *f);
+void fetch_release_copies(struct fetch *f);
+
+/* Checks epochs in Kafka's order and sets DivergingEpoch in p->read. Returns 0 or an error code. */
+int16_t fetch_check_epochs(const struct fetch *f, struct fetch_part *p);
+
+/* fetch_replicas.c */
+/* Records a follower's offsets, once per request, on its reactor. */
+void fetch_follow(struct serve *s, struct fetch *f);
+/* Returns true if out-of-sync followers must wait before they fetch more of throttled
+ * partitions. */
+bool fetch_is_over(const struct serve *s);
+/* Counts the response's bytes of a throttled partition. */
+void fetch_count_throttled(const struct serve *s, const struct fetch_part *p);
+/* Returns the replica in the consumer's rack to read from, or -1 (KIP-392). */
+int32_t fetch_preferred(struct serve *s, const struct serve_request *r, const struct fetch *f,
+                        const struct fetch_part *p);
+
+/* Returns true if the partition was rejected before reading its log: topic or partition unknown,
+ * or not authorized. */
+static inline bool fetch_is_unknown(const struct fetch_part *p) {
+    return p->read->grant_error != 0 && p->read->grant_error != ERROR_NOT_LEADER_OR_FOLLOWER &&
+           p->read->grant_error != ERROR_KAFKA_STORAGE_ERROR;
+}
+
+void fetch_free(struct serve *s, struct serve_request *r);
+/* Returns the response size including its size field, without aborted transactions. */
+size_t fetch_answer_bytes(struct fetch *f);
+/* Writes the response from the partitions' ranges. Runs on any thread. */
+void fetch_build(struct serve *s, const struct serve_request *r, struct fetch *f, struct reply *a);
+/* The client exceeds its quota: the response contains only the throttle time. An existing
+ * session stays unchanged; a new session is discarded. */
+enum serve_status fetch_answer_throttled(struct serve *s, struct serve_request *r,
+                                         struct fetch *f);
+/* Frees the state of a request whose response is complete. */
+enum serve_status fetch_done(struct serve *s, struct serve_request *r, struct fetch *f);
+/* Builds the response from the partitions' ranges and frees the request's state. */
+enum serve_status fetch_answer(struct serve *s, struct serve_request *r, struct fetch *f);
+
+#endif
