@@ -8,6 +8,7 @@
 #ifndef PYLOG_LOG_INTERNAL_H
 #define PYLOG_LOG_INTERNAL_H
 
+#include <dirent.h>
 #include <stdatomic.h>
 #include <stddef.h>
 
@@ -495,6 +496,9 @@ struct log_offsets {
 struct log_listing {
     struct log_offsets segments, snapshots;
 };
+/* Reads the next entry of a directory, NULL at its end. Returns 0 or -errno: an error must not
+ * count as the end, because the remaining segments would be missing. */
+int log_next_entry(DIR *entries, struct dirent **entry);
 /* Lists a partition's directory. `finish`: also complete interrupted swaps, at start-up, before
  * the files are used. Returns 0 or -errno. */
 int log_list(struct log *log, bool finish, struct log_listing *listing);
@@ -505,8 +509,9 @@ void log_list_free(struct log_listing *listing);
  * Removes snapshots above `end` durably, because a later start would use them. */
 int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, int64_t end)
     LOG_APPENDING(log);
-/* Restores what a snapshot does not contain, from the batches just below it. */
-void log_recall_producers(struct log *log, int64_t snapshot) LOG_APPENDING(log);
+/* Restores what a snapshot does not contain, from the batches just below it. Returns 0 or
+ * LOG_E_MEMORY. */
+int log_recall_producers(struct log *log, int64_t snapshot) LOG_APPENDING(log);
 int log_restore_producers(struct log *log, int64_t end, int64_t now_ms)
     LOG_APPENDING(log); /* newest valid snapshot, then replay */
 

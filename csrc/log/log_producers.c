@@ -46,41 +46,49 @@ int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, 
     return found;
 }
 
-/* Adds a segment's batches below `snapshot` to `older`, at most the last `bytes` of them. */
-static void log_recall_segment(struct segment *s, int64_t snapshot, int64_t bytes,
-                               struct producers *older) {
+/* Adds a segment's batches below `snapshot` to `older`, at most the last `bytes` of them. Returns
+ * 0 or a shortage: -errno or a log_error. */
+static int log_recall_segment(struct segment *s, int64_t snapshot, int64_t bytes,
+                              struct producers *older) {
     struct segment_scan scan;
     struct batch_header h;
     int64_t end, first, begin = 0;
-    if (segment_pin(s, false) != 0) return;
+    int result = segment_pin(s, false);
+    if (result != 0) return log_is_short(result) ? result : 0;
     if (log_locate(s, snapshot, atomic_load(&s->bytes), false, &end, &first) >= 0 &&
         (end <= bytes || segment_index_border(s, end - bytes, false, &begin) == 0)) {
         segment_scan_begin(&scan, s, begin, end, false);
         while (segment_scan_peek(&scan, &h) == 1) {
             if (h.producer_id >= 0 && !(h.attributes & BATCH_CONTROL) &&
-                producers_update(older, &h, 0) != 0)
+                producers_update(older, &h, 0) != 0) {
+                result = LOG_E_MEMORY;
                 break;
+            }
             segment_scan_skip(&scan, &h);
         }
     }
     segment_unpin(s);
+    return result;
 }
 
-/* These batches include those that clients may have in flight. */
-void log_recall_producers(struct log *log, int64_t snapshot) {
+/* These batches include those that clients may have in flight: without them, a batch that is sent
+ * again would be appended again. */
+int log_recall_producers(struct log *log, int64_t snapshot) {
     struct producers older = {0};
     int32_t last = snapshot > 0 ? log_find_segment(log, snapshot - 1) : -1, i = last;
     int64_t bytes = LOG_RECALL_BYTES;
-    if (last < 0 || log->append.producers.count == 0) return;
+    int result = 0;
+    if (last < 0 || log->append.producers.count == 0) return 0;
     while (i > 0 && last - i < LOG_RECALL_SEGMENTS &&
            bytes > atomic_load(&log->view.segments[i]->bytes))
         bytes -= atomic_load(&log->view.segments[i--]->bytes);
-    for (; i <= last; i++) {
-        log_recall_segment(log->view.segments[i], snapshot, bytes, &older);
+    for (; i <= last && result == 0; i++) {
+        result = log_recall_segment(log->view.segments[i], snapshot, bytes, &older);
         bytes = LOG_RECALL_BYTES;
     }
-    producers_recall(&log->append.producers, &older);
+    if (result == 0) producers_recall(&log->append.producers, &older);
     producers_free(&older);
+    return result == 0 ? 0 : log_storage_error(log, result, "open");
 }
 
 int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
@@ -112,8 +120,7 @@ int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
             result = 0; /* Interior damage: later batches of this segment are not replayed. */
     }
     assert(from <= end);
-    if (result == 0) log_recall_producers(log, from);
-    return result;
+    return result == 0 ? log_recall_producers(log, from) : result;
 }
 
 bool log_producer_of(struct log *log, int64_t producer_id, int64_t now_ms,

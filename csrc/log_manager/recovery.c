@@ -54,6 +54,12 @@ const char *log_file_extension(const char *name, int64_t *offset) {
     return name[20] == '.' ? name + 21 : NULL;
 }
 
+int log_next_entry(DIR *entries, struct dirent **entry) {
+    errno = 0;
+    *entry = readdir(entries);
+    return *entry == NULL ? -errno : 0;
+}
+
 int log_list(struct log *log, bool finish, struct log_listing *listing) {
     struct log_dir *dir = log->home->dir;
     char path[SEGMENT_PATH_BYTES];
@@ -67,8 +73,8 @@ int log_list(struct log *log, bool finish, struct log_listing *listing) {
         if (fd >= 0) close(fd);
         return result;
     }
-    struct dirent *entry;
-    while (result == 0 && (entry = readdir(entries)) != NULL) {
+    struct dirent *entry = NULL;
+    while (result == 0 && (result = log_next_entry(entries, &entry)) == 0 && entry != NULL) {
         const char *name = entry->d_name, *dot = strrchr(name, '.');
         int64_t offset;
         const char *extension = strlen(name) > 21 ? log_file_extension(name, &offset) : NULL;
@@ -403,7 +409,8 @@ int log_recover(struct log *log, const struct log_checkpoint *given, int64_t now
             result = log_restore_producers(log, end, now_ms);
         else
             log->append.snapshot_offset = known.snapshot;
-        if (result == 0 && known.snapshot <= end) log_recall_producers(log, known.snapshot);
+        if (result == 0 && known.snapshot <= end)
+            result = log_recall_producers(log, known.snapshot);
     }
     log->append.epochs_loaded = true;
     log->append.producers_loaded = result == 0;

@@ -187,11 +187,15 @@ static int each_file(const struct swap_place *in, on_file *act, void *context) {
         if (copy >= 0) close(copy);
         return result;
     }
-    struct dirent *entry;
+    struct dirent *entry = NULL;
     int64_t base;
-    while (result >= 0 && (entry = readdir(entries)) != NULL)
+    while (result >= 0) {
+        int listed = log_next_entry(entries, &entry);
+        if (listed != 0) result = listed;
+        if (entry == NULL) break;
         if (log_file_extension(entry->d_name, &base) != NULL)
             result = act(in, entry->d_name, base, context);
+    }
     closedir(entries);
     return result;
 }

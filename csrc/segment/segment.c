@@ -363,7 +363,8 @@ void segment_trim_sealed(struct segment *s) {
 
 bool segment_is_shared(const struct segment *s) {
     struct stat st;
-    return fstat(s->fd, &st) == 0 && st.st_nlink > 1;
+    /* If unknown, do not write: the branch would lose records. */
+    return fstat(s->fd, &st) != 0 || st.st_nlink > 1;
 }
 
 bool segment_is_unlinked(struct segment *s) {

@@ -343,11 +343,43 @@ static void give_up(void) {
     CHECK(open_with(config, at_point(0)) == LOG_E_IO && log_dir_failure(dir, NULL) == EIO);
 }
 
+static int listed_max = -1; /* entries that readdir returns before EIO; -1: all */
+
+struct dirent *__real_readdir(DIR *entries);
+struct dirent *__wrap_readdir(DIR *entries);
+struct dirent *__wrap_readdir(DIR *entries) {
+    if (listed_max > 0) listed_max--;
+    if (listed_max != 0) return __real_readdir(entries);
+    errno = EIO;
+    return NULL;
+}
+
+/* Segments that cannot be listed must not count as absent. */
+static void list_in_part(void) {
+    make_and_leave(25, true);
+    for (int count = 0; count < 6; count++) {
+        listed_max = count;
+        CHECK(open_with(config, at_point(0)) == LOG_E_IO);
+        listed_max = -1;
+        CHECK(log_dir_failure(dir, NULL) == EIO);
+        atomic_store(&dir->failure, 0);
+        atomic_store(&dir->offline, false);
+    }
+    CHECK(open_with(config, at_point(25)) == 0 && log_end_offset(one) == 25);
+    let_go();
+    /* No segment is left, although records were on disk. */
+    for (int base = 0; base < 25; base += 10)
+        CHECK(unlinkat(dir->fd, file_of(base, "log"), 0) == 0);
+    CHECK(open_with(config, at_point(25)) == LOG_E_CORRUPT && !log_dir_offline(dir));
+    CHECK(open_with(config, at_point(0)) == 0 && log_end_offset(one) == 0);
+    let_go();
+}
+
 int main(int argc, char **argv) {
     static const struct scene scenes[] = {
         {"files", list_files},   {"believe", believe_what_was_flushed}, {"end", cut_the_end},
         {"rest", drop_what_follows_a_cut}, {"gaps", end_at_gaps},       {"gap", end_at_gap},
         {"below", end_below_the_start}, {"epochs", derive_epochs},
-        {"producers", derive_producers}, {"faults", give_up}};
+        {"producers", derive_producers}, {"faults", give_up}, {"part", list_in_part}};
     return play_scenes(argc, argv, scenes, sizeof scenes / sizeof *scenes, true);
 }

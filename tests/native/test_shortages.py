@@ -151,6 +151,25 @@ def test_retention_keeps_the_state_of_producers_without_a_snapshot(short, flushe
     again.release()
 
 
+def test_batches_in_flight_are_not_forgotten_because_descriptors_are_short(short):
+    directory, disk = short
+    config = {"internal.segment.bytes": 2_000}
+    one = opened(directory, config=config)
+    sent = [make(1, size=1_500, producer_id=7, producer_epoch=0, base_sequence=sequence)
+            for sequence in range(4)]
+    for batch_ in sent:
+        one.append(batch_, NOW)
+    one.close(NOW)
+    checkpoint = checkpoint_of(opened(directory, config=config, recovery_point=4))
+    again = opened(directory, config=config, **checkpoint)
+    disk.error, disk.wanted = errno.EMFILE, lambda path: f"{0:020}.log" in path
+    with pytest.raises(log.Shortage):
+        again.append(sent[0], NOW)
+    disk.error = 0
+    assert again.append(sent[0], NOW) == (0, 0)  # A duplicate.
+    assert again.end_offset == 4
+
+
 def test_temporarily_unreadable_snapshot_is_kept(short, tmp_path):
     directory, disk = short
     one = opened(directory, config={"internal.segment.bytes": 2_000})

@@ -109,11 +109,13 @@ def is_gone(text: str) -> bool:
 
 
 def _started(pid: int) -> int:
-    """Return the start time of a process in ticks since boot, -1 without that process."""
+    """Return the start time of a process in ticks since boot, -1 without that process. Raises
+    OSError: a shortage of descriptors does not prove that the process has ended.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The second field may contain spaces and parentheses; field 22 is the start time.
             fields = file.read().rpartition(b")")[2].split()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return -1
     return -1 if fields[0] in (b"Z", b"X") else int(fields[19])

@@ -1,6 +1,7 @@
 """Two processes with the same node.id, on a quorum in memory and with a virtual clock."""
 
 import asyncio
+import errno
 import json
 import subprocess
 import sys
@@ -97,6 +98,19 @@ def test_a_process_that_is_proven_dead_is_replaced_at_once(monkeypatch):
             first._lease = 0
             await first.keep()
     in_world(monkeypatch, scenario)
+
+
+def test_a_shortage_of_descriptors_does_not_prove_that_a_process_ended(monkeypatch):
+    text = json.dumps(process_identity() | {"pid": 1 << 30, "started": 1})
+    assert is_gone(text)
+
+    def refused(path, *arguments, **settings):
+        if path == f"/proc/{1 << 30}/stat":
+            raise OSError(errno.EMFILE, "planted")
+        return open(path, *arguments, **settings)
+
+    monkeypatch.setattr(controller_lock, "open", refused, raising=False)
+    assert not is_gone(text)
 
 
 def test_a_lease_that_ended_is_put_again(monkeypatch):
