@@ -28,31 +28,36 @@ class AvroError(ValueError):
     def __init__(self, error: int, row: int) -> None: ...
 
 class Program:
-    """How values of one schema are read."""
+    """Decodes values of one schema."""
 
     def __init__(self, fields: Iterable[tuple[int, int, int, int, Sequence[str]]]) -> None:
-        """fields, as they were written: (kind, null branch 0 or 1 of a union or NO_UNION, column
-        or -1 for none, size of a fixed, symbols of an enum)."""
+        """fields in the writer's order: (kind, null branch 0 or 1 of a union or NO_UNION, column or
+        -1 for none, size of a fixed, symbols of an enum).
+        """
 
 class Decoder:
-    """Columns of `rows` rows, filled from front to end. A null row is null in all of them; a
-    column that no field writes holds zeros, and nulls where rows are null; one of bytes or of an
-    enum has to be written by every program."""
+    """Columns of `rows` rows, filled from front to end. A null row is null in all of them; a column
+    without a field holds zeros, and nulls for null rows; every program must write each column of
+    bytes or enums.
+    """
 
     rows: int
-    row: int  # the next one
+    row: int  # the next row
     def __init__(self, columns: Iterable[tuple[int, int]], rows: int) -> None:
         """columns: (kind, size of a fixed)."""
 
     def schema_id(self, values: Column) -> int | None:
-        """Of the next row that is not null; None when there is none. Raises AvroError."""
+        """Return the schema id of the next non-null row, None if there is none. Raises AvroError.
+        """
 
     def decode(self, values: Column, program: Program | None, schema_id: int) -> int:
-        """Takes the rows from `row` on that are null or of this schema, without the GIL; the row
-        to go on with. program None: only null ones. Raises AvroError; the decoder is of no use
-        then."""
+        """Decode the rows from `row` on that are null or have this schema, without the GIL; return
+        the next row. program None: only null rows. Raises AvroError; the decoder must not be used
+        afterwards.
+        """
 
     def finish(
         self,
     ) -> list[tuple[ColumnBuffer | None, ColumnBuffer | None, ColumnBuffer, int]]:
-        """Per column (validity or None, offsets or None, values, null count); once."""
+        """Return (validity or None, offsets or None, values, null count) per column; call it once.
+        """

@@ -14,24 +14,26 @@ class RowError(ValueError):
     def __init__(self, error: int, row: int) -> None: ...
 
 def murmur2(key: Buffer) -> int:
-    """Java's default partitioner: the hash made positive, to be taken modulo."""
+    """Java's default partitioner: the non-negative hash, to be taken modulo the number of
+    partitions.
+    """
 
 def crc32(key: Buffer) -> int:
     """librdkafka's `consistent`."""
 
 class Pool:
-    """Memory of batches that are gone, for those to come; what passes bytes_max is freed."""
+    """Memory of finished batches, reused for new ones; memory above bytes_max is freed."""
 
     def __init__(self, bytes_max: int) -> None: ...
     @property
     def nbytes(self) -> int:
-        """What it holds at the moment."""
+        """Return the bytes that it currently holds."""
 
 class Batch:
     """One closed batch, ready to send; buffer protocol (format "B", read-only).
 
-    The producer fields lie in the header and may be stamped anew (a retry under a new epoch,
-    KIP-360); the checksum follows.
+    The producer fields are in the header and may be changed (a retry with a new epoch, KIP-360);
+    the checksum is updated.
     """
 
     partition: int
@@ -41,18 +43,19 @@ class Batch:
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def seal(self) -> None:
-        """Makes the checksum, without the GIL when that takes long; looking at the bytes does so
-        too."""
+        """Compute the checksum, without the GIL if it takes long; reading the bytes also computes
+        it.
+        """
 
     def stamp(
         self, producer_id: int, epoch: int, base_sequence: int, transactional: bool = False
     ) -> None: ...
 
 def seal(batches: list[Batch]) -> None:
-    """Each one's checksum, all without the GIL when that takes long."""
+    """Compute each batch's checksum, all without the GIL if it takes long."""
 
 class BatchBuilder:
-    """The open batch of one partition. Not for two threads at once."""
+    """The open batch of one partition. Not thread-safe."""
 
     def __init__(
         self, bytes_max: int, partition: int = 0, pool: Pool | None = None
@@ -61,7 +64,7 @@ class BatchBuilder:
     def count(self) -> int: ...
     @property
     def nbytes(self) -> int:
-        """Of the plain batch, header included."""
+        """Return the size of the uncompressed batch, header included."""
 
     def append(
         self,
@@ -70,15 +73,17 @@ class BatchBuilder:
         timestamp: int,
         headers: Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None] | None = None,
     ) -> int:
-        """The record's index in the batch, or -1 when it would pass bytes_max: close() first.
+        """Return the record's index in the batch, or -1 if it would exceed bytes_max: close()
+        first.
 
-        The first record of a batch always fits. Raises TypeError, ValueError over 1 GiB."""
+        The first record of a batch always fits. Raises TypeError, ValueError over 1 GiB.
+        """
 
     def close(self, codec: int = 0, level: int | None = None) -> Batch:
-        """The batch so far; the builder is empty again. Raises ValueError without records."""
+        """Return the batch; the builder is then empty. Raises ValueError without records."""
 
 class Column:
-    """A binary or string column as Arrow lays it out, borrowed. width: of its offsets, 4 or 8."""
+    """A borrowed binary or string column in Arrow's layout. width: of its offsets, 4 or 8."""
 
     def __init__(
         self,
@@ -91,7 +96,7 @@ class Column:
     ) -> None: ...
 
 class BatchWriter:
-    """Scatters rows of columns into one open batch per partition, in order, without the GIL."""
+    """Distributes rows of columns to one open batch per partition, in order, without the GIL."""
 
     def __init__(
         self,
@@ -104,8 +109,9 @@ class BatchWriter:
         record_bytes_max: int = ...,
         pool: Pool | None = None,
     ) -> None:
-        """sticky: the partitions among which null keys rotate, batch by batch; all by default.
-        record_bytes_max: of key, value and headers together."""
+        """sticky: the partitions for null keys, in turn, batch by batch; all by default.
+        record_bytes_max: of key, value and headers together.
+        """
 
     @property
     def closed_bytes(self) -> int: ...
@@ -123,13 +129,14 @@ class BatchWriter:
         headers: tuple[Buffer, Column, Column] | None = None,
         closed_bytes_max: int = ...,
     ) -> int:
-        """Rows [start, stop); the row to go on with: less than stop once closed batches pass
-        closed_bytes_max. timestamps: int64 ms; now: for all rows otherwise. partitions: int32,
-        -1 leaves it to the key. headers: int32 list offsets, keys, values. Raises RowError; the
-        rows before that one are taken."""
+        """Append rows [start, stop) and return the next row: less than stop when closed batches
+        exceed closed_bytes_max. timestamps: int64 ms; now: for all rows otherwise. partitions:
+        int32, -1 selects by key. headers: int32 list offsets, keys, values. Raises RowError;
+        earlier rows are appended.
+        """
 
     def take(self) -> list[Batch]:
-        """The batches closed so far, in order per partition."""
+        """Return the batches closed so far, in order per partition."""
 
     def flush(self) -> None:
-        """Closes what is open."""
+        """Close all open batches."""

@@ -1,6 +1,6 @@
 """Contract of the read kernels: fetched bytes in, columns or Record objects out.
 
-The way of a consumer, per partition of a Fetch answer:
+Use by a consumer, per partition of a Fetch response:
 
     fetched = Fetched(answer.records, source=3, next_offset=position,
                       aborted=[(a.producer_id, a.first_offset) for a in answer.aborted],
@@ -9,8 +9,8 @@ The way of a consumer, per partition of a Fetch answer:
     found = records(fetched, "topic", 0, 500)         # Record objects
     position = fetched.next_offset                    # also past control and aborted batches
 
-`read` and `records` may be called again until `fetched.exhausted`. `reader.finish()` takes what was
-read and leaves the reader empty for more. pylog.client.arrow makes pyarrow and NumPy out of it.
+`read` and `records` may be called again until `fetched.exhausted`. `reader.finish()`
+returns the rows and empties the reader. pylog.client.arrow converts them to pyarrow and NumPy.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ CREATE_TIME: int
 LOG_APPEND_TIME: int
 
 class RecordsError(ValueError):
-    """Fetched bytes that are no good records: a broken batch, CRC, codec or structure.
+    """Invalid records: a damaged batch, CRC, codec or structure.
 
-    error: the negative batch_error. code: Kafka's error code (2 CORRUPT_MESSAGE ...).
-    offset: the first offset that could not be read; seeking past it goes on. Raised only when
-    nothing was read before it in the same call: what is good comes first.
+    error: the negative batch_error. code: Kafka's error code (2 CORRUPT_MESSAGE ...). offset: the
+    first unreadable offset; seek past it to continue. Raised only if no record was read before it
+    in the same call: valid records are returned first.
     """
 
     error: int
@@ -38,14 +38,15 @@ class RecordsError(ValueError):
 class Fetched:
     """The record bytes of one fetched partition, read once from front to end.
 
-    data stays borrowed as long as this lives. source: the caller's number for the topic-partition,
-    >= 0. next_offset: first offset wanted (batches may begin before it). aborted: in any order.
-    A last batch that is cut short ends the data without an error. Not for two threads at once.
+    data stays borrowed as long as this object exists. source: the caller's number for the
+    topic-partition, >= 0. next_offset: first requested offset (batches may begin before it).
+    aborted: in any order. A truncated batch at the end ends the data without an error. Not
+    thread-safe.
     """
 
     source: int
-    next_offset: int  # where the next fetch begins
-    leader_epoch: int  # of the batch last read, -1: none
+    next_offset: int  # the next fetch offset
+    leader_epoch: int  # of the last batch read, -1: none
     def __init__(
         self,
         data: Buffer,
@@ -63,29 +64,31 @@ class Fetched:
     def bytes_left(self) -> int: ...
     @property
     def is_cut(self) -> bool:
-        """True when no whole batch was in the data though there were bytes: fetch with more."""
+        """Return True if there are bytes, but no complete batch: fetch with a larger limit."""
 
 class ColumnReader:
     """Native columns that grow record by record. The GIL is released while it reads."""
 
     def __init__(self, *, headers: bool = True, bytes_max: int = ...) -> None:
-        """headers: False leaves that column out. bytes_max: of keys, values or headers alone in
-        one finish; at most 2**31 - 1, so that Arrow's 32-bit offsets hold."""
+        """headers: False omits that column. bytes_max: of keys, of values and of headers in one
+        finish; at most 2**31 - 1, the limit of Arrow's 32-bit offsets.
+        """
 
     def read(self, fetched: Fetched, records_max: int) -> int:
-        """Appends up to records_max records; how many. Fewer: exhausted, `full`, or a fault that
-        the next call raises.
+        """Append up to records_max records; return their number. If fewer: exhausted, `full`, or an
+        error that the next call raises.
 
-        Raises RecordsError, MemoryError."""
+        Raises RecordsError, MemoryError.
+        """
 
     @property
     def count(self) -> int: ...
     @property
     def bytes(self) -> int:
-        """Of keys and values so far."""
+        """Return the bytes of keys and values so far."""
     @property
     def full(self) -> bool:
-        """The next record would pass bytes_max: finish() first."""
+        """Return True if the next record would exceed bytes_max: finish() first."""
 
     def finish(self) -> Columns: ...
 
@@ -98,12 +101,12 @@ class ColumnBuffer:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class Columns:
-    """What one finish() took. Buffers as Arrow lays them out, little-endian.
+    """The result of one finish(). Buffers in Arrow's layout, little-endian.
 
     offsets, timestamps: int64[count]. key_/value_: offsets int32[count + 1], data, validity bits
-    (None: no nulls). headers: list offsets int32[count + 1] (None: no record had any), then per
-    header key offsets and data (valid UTF-8), value offsets, data, validity.
-    runs: (source, record count) in order; neighbours differ.
+    (None: no nulls). headers: list offsets int32[count + 1] (None: no record has headers), then per
+    header key offsets and data (valid UTF-8), value offsets, data, validity. runs: (source, record
+    count) in order; neighbours differ.
     """
 
     count: int
@@ -127,10 +130,12 @@ class Columns:
     header_value_null_count: int
     runs: list[tuple[int, int]]
     def spread(self, values: Sequence[int]) -> ColumnBuffer:
-        """int32[count]: values[source] for each record (partition numbers, dictionary codes)."""
+        """Return int32[count]: values[source] for each record (partition numbers, dictionary
+        codes).
+        """
 
 class Record:
-    """One consumed record. key and value may be replaced by what a deserializer makes of them."""
+    """One consumed record. key and value may be replaced by deserialized objects."""
 
     key: Any
     value: Any
@@ -162,7 +167,7 @@ class Record:
     def headers(self) -> list[tuple[str, bytes | None]]: ...
 
 def records(fetched: Fetched, topic: str, partition: int, records_max: int) -> list[Record]:
-    """Up to records_max Records. Raises RecordsError, MemoryError.
+    """Return up to records_max Records. Raises RecordsError, MemoryError.
 
     Deserialize by assigning to record.key and record.value.
     """
@@ -176,8 +181,8 @@ def fixed_width(
     swap: bool,
     start: int = 0,
 ) -> ColumnBuffer:
-    """A binary column whose values are all `width` (1, 2, 4, 8) bytes as one plain array.
+    """Convert a binary column whose values all have `width` (1, 2, 4, 8) bytes to one plain array.
 
     start: the first row of a sliced column. Nulls become zero. swap: the bytes are big-endian.
-    Raises ValueError on another length.
+    Raises ValueError for another length.
     """

@@ -1,1 +1,1 @@
-"""Nothing of this module is seen from Python: codec.Program is its caller."""
+"""This module has no Python interface: codec.Program calls it."""

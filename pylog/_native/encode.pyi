@@ -1,4 +1,4 @@
 class Encoded:
-    """What Program.encoded gives: a struct that is written already."""
+    """The result of Program.encoded: an encoded struct."""
 
     def __len__(self) -> int: ...

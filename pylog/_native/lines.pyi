@@ -7,11 +7,11 @@ from typing_extensions import Buffer
 from pylog._native.columns import ColumnBuffer, Columns
 
 class Lines:
-    """What `split` took, in Arrow's layout: offsets int32[count + 1], data, validity bits.
+    """The result of `split`, in Arrow's layout: offsets int32[count + 1], data, validity bits.
 
-    nbytes: of the input, lines' ends included. key_offsets, key_data: None without a separator.
+    nbytes: of the input, including line ends. key_offsets, key_data: None without a separator.
     value_validity: None unless empty values are null. bad_row: the first line without a separator,
-    -1: none; the lines from there on are not in the columns.
+    -1: none; it and later lines are not in the columns.
     """
 
     count: int
@@ -24,7 +24,7 @@ class Lines:
     value_validity: ColumnBuffer | None
     @property
     def record_bytes(self) -> int:
-        """Of all keys and values."""
+        """Return the bytes of all keys and values."""
 
 def split(
     data: Buffer,
@@ -34,16 +34,21 @@ def split(
     tombstones: bool = False,
     rows_max: int = ...,
 ) -> Lines:
-    """The whole lines at the beginning of data; with `last`, what follows them is one too.
+    """Split the complete lines at the beginning of data; with `last`, the rest is a line too.
 
-    tombstones: empty values are null. Raises ValueError above 2 GiB, MemoryError."""
+    tombstones: empty values are null. Raises ValueError above 2 GiB, MemoryError.
+    """
 
 def raw(columns: Columns, stretches: Sequence[tuple[int, int]], keys: bool = False
         ) -> ColumnBuffer:
-    """The values of rows [start, stop), a line each; with `keys` the key and a tab before each.
+    """Return the values of rows [start, stop), a line each; with `keys` the key and a tab before
+    each.
 
-    Raises IndexError for rows that there are not."""
+    Raises IndexError for rows that do not exist.
+    """
 
 def documents(columns: Columns, stretches: Sequence[tuple[int, int, bytes]]) -> ColumnBuffer:
-    """Rows [start, stop) as a line of JSON each; the third is its beginning, up to the offset:
-    b'{"topic": "t", "partition": 0, "offset": '. Raises IndexError for rows that there are not."""
+    """Return rows [start, stop) as a line of JSON each; the third argument is its beginning, up to
+    the offset: b'{"topic": "t", "partition": 0, "offset": '. Raises IndexError for rows that do not
+    exist.
+    """

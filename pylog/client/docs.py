@@ -26,153 +26,160 @@ from pylog.client.config.settings import (
 
 ROLES = (PRODUCER, CONSUMER, SHARE_CONSUMER, ADMIN)
 _MEANINGS = {
-    "bootstrap.servers": "Brokers to begin with, as `host:port`; the others are found from them.",
-    "client.id": "Named in the broker's quotas, metrics and logs.",
-    "client.rack": "Where the client runs: followers of the same rack may serve it (KIP-392).",
-    "request.timeout.ms": "A request without an answer for so long fails, and is sent again.",
-    "default.api.timeout.ms": "A call without a timeout of its own gives up after this.",
-    "metadata.max.age.ms": "Topics and brokers are asked for again after this.",
+    "bootstrap.servers": "Brokers for the first connection, as `host:port`; the client discovers "
+                         "the others.",
+    "client.id": "The client's name in the broker's quotas, metrics and logs.",
+    "client.rack": "The client's rack: followers in the same rack may serve it (KIP-392).",
+    "request.timeout.ms": "A request without a response within this time fails and is retried.",
+    "default.api.timeout.ms": "Timeout of calls that have no timeout argument.",
+    "metadata.max.age.ms": "Topics and brokers are refreshed after this time.",
     "reconnect.backoff.ms": "The pause before the second attempt to connect; it doubles.",
     "reconnect.backoff.max.ms": "The longest pause between attempts to connect.",
-    "retry.backoff.ms": "The pause before a request is repeated; it doubles.",
-    "retry.backoff.max.ms": "The longest pause before a request is repeated.",
-    "connections.max.idle.ms": "A connection unused for so long is closed; -1 keeps it.",
-    "socket.connection.setup.timeout.ms": "The time for a TCP connection and its login.",
-    "send.buffer.bytes": "SO_SNDBUF; -1 leaves it to the system.",
-    "receive.buffer.bytes": "SO_RCVBUF; -1 leaves it to the system.",
-    "security.protocol": "Whether connections use TLS, and whether the client logs in.",
-    "sasl.mechanism": "How the client logs in.",
+    "retry.backoff.ms": "The pause before a request is retried; it doubles.",
+    "retry.backoff.max.ms": "The longest pause before a request is retried.",
+    "connections.max.idle.ms": "Idle connections are closed after this time; -1 keeps them open.",
+    "socket.connection.setup.timeout.ms": "Timeout of a TCP connection including its login.",
+    "send.buffer.bytes": "SO_SNDBUF; -1 uses the system's default.",
+    "receive.buffer.bytes": "SO_RCVBUF; -1 uses the system's default.",
+    "security.protocol": "Selects plain text or TLS, with or without a login.",
+    "sasl.mechanism": "The login mechanism.",
     "sasl.username": "The user that logs in.",
     "sasl.password": "The user's password; never shown in errors or logs.",
     "pylog.sasl.tokenauth":
-        "The user is a delegation token's id, and the password what proves it (SCRAM).",
-    "sasl.kerberos.keytab": "Whose tickets the client gets by itself; else those of kinit.",
-    "sasl.kerberos.principal": "Who it is in the keytab.",
+        "The user is the id of a delegation token, and the password is its HMAC (SCRAM).",
+    "sasl.kerberos.keytab": "The keytab with which the client gets tickets; empty uses those of "
+                            "kinit.",
+    "sasl.kerberos.principal": "The client's principal in the keytab.",
     "sasl.kerberos.service.name": "The first part of the brokers' principals.",
-    "oauth_cb": "Called with a text, in a thread, for a token of OAUTHBEARER: returns it, or "
-                "(token, its end in seconds since 1970).",
+    "oauth_cb": "Called with a text, in a thread, to get a token for OAUTHBEARER: returns it, or "
+                "(token, expiry in seconds since 1970).",
     "sasl.oauthbearer.token.endpoint.url":
-        "Where tokens are had for the client's credentials, or `file:///path` of one.",
-    "sasl.oauthbearer.client.credentials.client.id": "The client's name there.",
+        "The endpoint that issues tokens for the client's credentials, or `file:///path` of a "
+        "token.",
+    "sasl.oauthbearer.client.credentials.client.id": "The client's name at the token endpoint.",
     "sasl.oauthbearer.client.credentials.client.secret":
-        "Its secret there; never shown in errors or logs.",
-    "sasl.oauthbearer.scope": "The scope that tokens are asked for with.",
+        "The client's secret at the token endpoint; never shown in errors or logs.",
+    "sasl.oauthbearer.scope": "The scope of requested tokens.",
     "sasl.oauthbearer.jwt.retriever.class":
-        "JwtBearerJwtRetriever asks with an assertion about whose token it is to be (RFC 7523); "
-        "the default goes by what else is set.",
+        "JwtBearerJwtRetriever requests tokens with an assertion that names their subject "
+        "(RFC 7523); the default depends on the other settings.",
     "sasl.oauthbearer.assertion.file":
-        "An assertion that somebody else keeps fresh; goes before a key of the client's own.",
+        "A file with an assertion that another program renews; overrides the client's own key.",
     "sasl.oauthbearer.assertion.private.key.file":
-        "A PEM file: signs an assertion each time a token is asked for.",
+        "A PEM file with the key that signs an assertion for each token request.",
     "sasl.oauthbearer.assertion.private.key.passphrase":
-        "What that key is encrypted with; never shown in errors or logs.",
-    "sasl.oauthbearer.assertion.algorithm": "How assertions are signed.",
+        "The passphrase of that key; never shown in errors or logs.",
+    "sasl.oauthbearer.assertion.algorithm": "The signature algorithm of assertions.",
     "sasl.oauthbearer.assertion.template.file":
-        'JSON with more of an assertion: `{"header": {"kid": …}, "payload": {…}}`.',
+        'JSON with additional parts of an assertion: `{"header": {"kid": …}, "payload": {…}}`.',
     "sasl.oauthbearer.assertion.claim.iss":
-        "Who says it; with it, an assertion takes the place of the client's secret.",
-    "sasl.oauthbearer.assertion.claim.sub": "Whom an assertion is about.",
-    "sasl.oauthbearer.assertion.claim.aud": "The issuer that it is for.",
-    "sasl.oauthbearer.assertion.claim.exp.seconds": "For how long it counts.",
-    "sasl.oauthbearer.assertion.claim.nbf.seconds": "How long before now it begins to count.",
-    "sasl.oauthbearer.assertion.claim.jti.include": "It has an id, so that it counts once.",
+        "The issuer in assertions; if set, an assertion replaces the client's secret.",
+    "sasl.oauthbearer.assertion.claim.sub": "The subject in assertions.",
+    "sasl.oauthbearer.assertion.claim.aud": "The audience in assertions: the token issuer.",
+    "sasl.oauthbearer.assertion.claim.exp.seconds": "The lifetime of assertions.",
+    "sasl.oauthbearer.assertion.claim.nbf.seconds":
+        "Assertions are valid from this long before they are created.",
+    "sasl.oauthbearer.assertion.claim.jti.include":
+        "If true, an assertion has an id, so that it can be used only once.",
     "https.ca.location":
         "A PEM file of the authorities that may sign the token endpoint's certificate.",
     "ssl.ca.location": "A PEM file of the authorities that may sign the broker's certificate.",
-    "ssl.keystore.type": "What the key store is; PKCS12 is taken for JKS too, as in Java.",
-    "ssl.keystore.location": "The client's own certificate with its key, a file.",
+    "ssl.keystore.type": "The type of the key store; JKS also accepts PKCS12, as in Java.",
+    "ssl.keystore.location": "A file with the client's certificate and its key.",
     "ssl.keystore.password": "The password of that file; PEM files have none.",
-    "ssl.keystore.key": "The client's key as PEM text, in place of a file.",
-    "ssl.keystore.certificate.chain": "The client's certificate as PEM text, with that key.",
-    "ssl.truststore.type": "What the trust store is; PKCS12 is taken for JKS too, as in Java.",
-    "ssl.truststore.location": "The authorities that may sign the broker's certificate, a file.",
+    "ssl.keystore.key": "The client's key as PEM text, instead of a file.",
+    "ssl.keystore.certificate.chain": "The client's certificate as PEM text, for that key.",
+    "ssl.truststore.type": "The type of the trust store; JKS also accepts PKCS12, as in Java.",
+    "ssl.truststore.location": "A file of the authorities that may sign the broker's certificate.",
     "ssl.truststore.password": "The password of that file; PEM files have none.",
-    "ssl.truststore.certificates": "Those authorities as PEM text, in place of a file.",
-    "ssl.certificate.location": "The client's own certificate, a PEM file.",
-    "ssl.key.location": "The key of the client's certificate, a PEM file.",
-    "ssl.key.password": "What the client's key is encrypted with.",
-    "ssl.endpoint.identification.algorithm": "`https` compares the broker's name with its "
+    "ssl.truststore.certificates": "Those authorities as PEM text, instead of a file.",
+    "ssl.certificate.location": "A PEM file with the client's certificate.",
+    "ssl.key.location": "A PEM file with the key of the client's certificate.",
+    "ssl.key.password": "The password of the client's key.",
+    "ssl.endpoint.identification.algorithm": "`https` verifies the broker's host name against its "
                                              "certificate, empty does not.",
-    "ssl.context": "An `ssl.SSLContext` that takes the place of the settings above.",
-    "statistics.interval.ms": "How often stats_cb is called; 0: never.",
-    "stats_cb": "Called on the client's thread with what `metrics()` returns.",
-    "interceptor.classes": "Objects or classes that see each record before it is sent, or after it "
-                           "was read.",
-    "allow.auto.create.topics": "Whether the broker may create a topic that is subscribed to.",
-    "group.id": "The consumer group; without one, partitions are assigned by hand.",
-    "group.instance.id": "A name that outlives a restart: a static member (KIP-345).",
+    "ssl.context": "An `ssl.SSLContext` that replaces the settings above.",
+    "statistics.interval.ms": "The interval of calls of stats_cb; 0: never.",
+    "stats_cb": "Called on the client's thread with the result of `metrics()`.",
+    "interceptor.classes": "Objects or classes that receive each record before it is sent, or "
+                           "after it is read.",
+    "allow.auto.create.topics": "If true, the broker may create a subscribed topic.",
+    "group.id": "The consumer group; without a group, assign partitions manually.",
+    "group.instance.id": "A name that survives a restart: a static member (KIP-345).",
     "group.protocol": "`consumer`: the group protocol of KIP-848, assigned by the broker.",
     "group.remote.assignor": "The broker's assignor for `group.protocol=consumer`.",
-    "session.timeout.ms": "A member unheard of for so long loses its partitions.",
-    "heartbeat.interval.ms": "How often a member reports to the coordinator.",
-    "max.poll.interval.ms": "A member that does not poll for so long leaves the group.",
-    "max.poll.records": "The most records that one poll returns.",
+    "session.timeout.ms": "A member without a heartbeat for this time loses its partitions.",
+    "heartbeat.interval.ms": "The interval of heartbeats to the coordinator.",
+    "max.poll.interval.ms": "A member that does not poll for this time leaves the group.",
+    "max.poll.records": "The maximum number of records that a poll returns.",
     "partition.assignment.strategy": "Assignors by name, or objects; the first that all members "
-                                     "have is used.",
-    "enable.auto.commit": "Whether positions are committed in the background.",
-    "auto.commit.interval.ms": "How often they are.",
-    "enable.auto.offset.store": "If false, commits without offsets, automatic ones included, hold "
-                                "only what `store_offsets` stored.",
-    "auto.offset.reset": "Where to begin without a committed offset, or with one that is gone; "
-                         "`by_duration:PT1H`: an hour before now (KIP-1106).",
-    "isolation.level": "Whether records of open and aborted transactions are read.",
-    "check.crcs": "Whether each batch's checksum is compared.",
-    "exclude.internal.topics": "Whether a pattern leaves the brokers' own topics out.",
-    "fetch.min.bytes": "A broker waits until it has so much, for at most fetch.max.wait.ms.",
-    "fetch.max.bytes": "The most that one answer holds; a larger first batch comes whole.",
-    "fetch.max.wait.ms": "How long a broker waits for fetch.min.bytes.",
-    "max.partition.fetch.bytes": "The most that one partition has in an answer.",
-    "queued.max.messages.kbytes": "What may be fetched ahead of the program, in KiB.",
-    "key.deserializer": "Makes keys of bytes: an object or a function.",
-    "value.deserializer": "Makes values of bytes: an object or a function.",
-    "share.acknowledgement.mode": "`implicit`: a poll accepts what the one before it gave; "
+                                     "support is used.",
+    "enable.auto.commit": "If true, positions are committed in the background.",
+    "auto.commit.interval.ms": "The interval of these commits.",
+    "enable.auto.offset.store": "If false, commits without offsets, including automatic ones, "
+                                "commit only offsets stored with `store_offsets`.",
+    "auto.offset.reset": "The start offset if there is no committed offset, or if it no longer "
+                         "exists; `by_duration:PT1H`: an hour before now (KIP-1106).",
+    "isolation.level": "`read_committed` skips records of open and aborted transactions.",
+    "check.crcs": "If true, each batch's checksum is verified.",
+    "exclude.internal.topics": "If true, a pattern does not match the brokers' internal topics.",
+    "fetch.min.bytes": "A broker waits until it has this much, for at most fetch.max.wait.ms.",
+    "fetch.max.bytes": "The maximum size of a response; a larger first batch is returned whole.",
+    "fetch.max.wait.ms": "The maximum time that a broker waits for fetch.min.bytes.",
+    "max.partition.fetch.bytes": "The maximum size of one partition in a response.",
+    "queued.max.messages.kbytes": "The maximum size of prefetched records, in KiB.",
+    "key.deserializer": "Converts bytes to keys: an object or a function.",
+    "value.deserializer": "Converts bytes to values: an object or a function.",
+    "share.acknowledgement.mode": "`implicit`: a poll accepts the records of the previous poll; "
                                   "`explicit`: the program acknowledges each record.",
-    "share.acquire.mode": "`record_limit`: never more than max.poll.records in one answer; "
+    "share.acquire.mode": "`record_limit`: at most max.poll.records per response; "
                           "`batch_optimized`: whole batches (KIP-1206).",
-    "key.serializer": "Makes bytes of keys: an object or a function.",
-    "value.serializer": "Makes bytes of values: an object or a function.",
-    "acks": "Which replicas have a record before it counts as sent: none, the leader, all in sync.",
-    "linger.ms": "How long a batch waits for more records.",
-    "batch.size": "A batch of so many bytes is sent at once.",
-    "buffer.memory": "Records that are not sent yet take at most this; then send() blocks.",
-    "max.block.ms": "How long send() and transactions' calls may block.",
-    "max.request.size": "The largest record, and the largest request.",
+    "key.serializer": "Converts keys to bytes: an object or a function.",
+    "value.serializer": "Converts values to bytes: an object or a function.",
+    "acks": "The replicas that must have a record before it is acknowledged: none, the leader, all "
+            "in-sync replicas.",
+    "linger.ms": "The time that a batch waits for more records.",
+    "batch.size": "A batch of this many bytes is sent at once.",
+    "buffer.memory": "The maximum size of unsent records; above it send() blocks.",
+    "max.block.ms": "The maximum time that send() and transactional calls block.",
+    "max.request.size": "The maximum size of a record, and of a request.",
     "compression.type": "The codec of batches.",
-    "compression.gzip.level": "-1: zlib's own default.",
+    "compression.gzip.level": "-1: zlib's default.",
     "compression.lz4.level": "9 and above compress better and slower.",
     "compression.zstd.level": "Negative levels are faster.",
-    "retries": "How often a batch is sent again, within delivery.timeout.ms.",
-    "delivery.timeout.ms": "A record that is not acknowledged by then has failed.",
-    "max.in.flight.requests.per.connection": "Requests on their way to one broker.",
-    "enable.idempotence": "Whether a batch that is sent twice is stored once, in order.",
-    "transactional.id": "Names the producer across restarts, and lets it use transactions.",
+    "retries": "The maximum number of retries of a batch, within delivery.timeout.ms.",
+    "delivery.timeout.ms": "A record that is not acknowledged within this time fails.",
+    "max.in.flight.requests.per.connection": "The maximum number of unanswered requests to one "
+                                             "broker.",
+    "enable.idempotence": "If true, retries cause no duplicates and keep the order.",
+    "transactional.id": "Identifies the producer across restarts, and enables transactions.",
     "transaction.timeout.ms": "The coordinator aborts a transaction that is open for longer.",
     "partitioner.class": "Chooses partitions: an object, a function or a name.",
-    "partitioner.ignore.keys": "Whether records with a key are spread like those without.",
-    "partitioner.adaptive.partitioning.enable": "Whether slow brokers get less.",
-    "partitioner.availability.timeout.ms": "A partition whose broker takes nothing for so long is "
-                                           "avoided; 0: never.",
+    "partitioner.ignore.keys": "If true, records with a key are distributed like those without.",
+    "partitioner.adaptive.partitioning.enable": "If true, slow brokers get fewer records.",
+    "partitioner.availability.timeout.ms": "A partition whose broker accepts no batch for this "
+                                           "time is avoided; 0: never.",
 }
 _PAGE = """\
 # Settings of the client
 
 Generated from `pylog/client/config/settings.py` by `make docs`; do not edit.
 
-`Producer({{"linger.ms": 20}})` and `Producer(linger_ms=20)` are the same. Names are Kafka's. A name
-that is unknown is refused with the nearest known one, and type checkers refuse it before. For a
-dict, `pylog.client.options` has the types `ProducerConfig`, `ConsumerConfig`,
+`Producer({{"linger.ms": 20}})` and `Producer(linger_ms=20)` are the same. Names are Kafka's. An
+unknown name raises an error that suggests the most similar name, and type checkers report it
+earlier. For a dict, `pylog.client.options` has the types `ProducerConfig`, `ConsumerConfig`,
 `ShareConsumerConfig` and `AdminConfig` (names with dots); import them under `if TYPE_CHECKING:`.
 
 ## Files of other clients
 
-A `.properties` file of Kafka's own clients works as it is (`pylog -c client.properties`, or read
-into a dict), `sasl.jaas.config` with PlainLoginModule, ScramLoginModule, OAuthBearerLoginModule or
-Krb5LoginModule, key and trust stores, Kafka's serializers and assignors by their Java names
-included. Of librdkafka these names are understood:
+A `.properties` file of Kafka's own clients works unchanged (`pylog -c client.properties`, or read
+into a dict). This includes `sasl.jaas.config` with PlainLoginModule, ScramLoginModule,
+OAuthBearerLoginModule or Krb5LoginModule, key and trust stores, and Kafka's serializers and
+assignors by their Java names. These names of librdkafka are accepted too:
 
 {aliases}
 
-Accepted, and without effect here: {idle}.
+Accepted without effect: {idle}.
 """
 _OPTIONS = '''\
 """Types of the client's settings, for type checkers. Generated by `make docs`; do not edit."""

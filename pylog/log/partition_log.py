@@ -26,16 +26,16 @@ BROKER_SETTINGS = ("consume.flushed.records.only", "producer.id.expiration.ms",
 Checkpoint = namedtuple("Checkpoint", (
     "recovery_point", "log_start_offset", "high_watermark", "log_end_offset", "last_epoch",
     "segments"))
-Checkpoint.__doc__ = """What a partition log looked like at a clean stop or at its last flush.
+Checkpoint.__doc__ = """The state of a partition log at a clean stop or at its last flush.
 
-segments: as Log.segments gives them. After a mere flush log_end_offset and last_epoch are -1 and
-segments is empty.
+segments: result of Log.segments. After a flush without a stop, log_end_offset and last_epoch are -1
+and segments is empty.
 """
 
 Role = namedtuple("Role", (
     "leads", "leader_epoch", "in_sync_count", "replicated", "is_eligible"), defaults=(False, True))
 Role.__doc__ = """A node's role in a partition. in_sync_count: size of the ISR, its own replica
-included. replicated: there are other replicas, which Log.set_replicas names. is_eligible: the
+included. replicated: there are other replicas, set with Log.set_replicas. is_eligible: the
 controller may elect it: it is in the ISR, or an eligible leader replica."""
 
 NOTHING_KNOWN = Checkpoint(0, -1, -1, -1, -1, b"")

@@ -33,7 +33,7 @@ READ_BYTES = 1 << 20
 log = logging.getLogger("pylog.log.branches")
 
 Cut = namedtuple("Cut", ("offset", "time_ms"), defaults=(None, None))
-Cut.__doc__ = "Where a branch ends: before an offset, before a time, or nowhere (both None)."
+Cut.__doc__ = "The end of a branch: an offset, a time, or the source's end (both None)."
 
 Part = namedtuple("Part", ("place", "path", "checkpoint"))
 Part.__doc__ = "One prepared partition. place: number of its log directory."

@@ -33,10 +33,10 @@ Identity.__doc__ = "cluster_id: 22 characters; directories: path -> 16-byte id."
 
 Membership = namedtuple("Membership", ("cluster_id", "node_id", "voters", "epoch", "change"),
                         defaults=("",))
-Membership.__doc__ = """What a directory knows of the cluster that it belongs to.
+Membership.__doc__ = """The cluster membership stored in a directory.
 
-voters: controller.quorum.voters. epoch: of the newest controller it has heard of. change: DETACHING
-or FOUNDING with what an operator has permitted, or "".
+voters: controller.quorum.voters. epoch: of the newest known controller. change: DETACHING
+or FOUNDING with the change that an operator has permitted, or "".
 """
 # Followed by the new cluster's id, until every directory has it.
 DETACHING = "detach:"

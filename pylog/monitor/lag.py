@@ -43,7 +43,7 @@ RATE_SECONDS_MIN = 0.5  # its minimum
 
 Sample = namedtuple("Sample", ("seconds", "generation", "keys", "numbers"))
 Sample.__doc__ = """A group at a moment. keys: [(topic, partition)]; numbers: for each of them the
-committed offset, the high watermark and the cold reads.
+committed offset, the high watermark and the number of cold reads.
 """
 
 

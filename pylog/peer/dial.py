@@ -33,7 +33,7 @@ ANSWER_BYTES_MAX = 1 << 20  # of a login response
 
 Dialled = namedtuple("Dialled", ("socket", "tls", "login_ms"), defaults=(None, 0))
 Dialled.__doc__ = """A connection. tls: a native TlsSession over the socket, None in plain text.
-login_ms: for how long its login is good, 0 for ever."""
+login_ms: lifetime of its login, 0 for no limit."""
 
 
 def dial(host: str, port: int, now_ns: Callable[[], int], credentials: Credentials | None = None,

@@ -29,9 +29,9 @@ EVERY = 1 << 20  # Of partitions, if the handler processes a few at a time.
 
 Elements = namedtuple(
     "Elements", ("asked", "answered", "repeats", "piece", "whole_max", "short_bytes_max"))
-Elements.__doc__ = """asked, answered: paths as [(array, key fields)]. repeats: KEEP where the last
-counts; ONCE where Kafka answers each or has a set; TWICE where Kafka refuses them. A body above
-short_bytes_max is read in pieces."""
+Elements.__doc__ = """asked, answered: paths as [(array, key fields)]. repeats: KEEP if the last
+counts; ONCE if Kafka answers each or has a set; TWICE if Kafka rejects them. A body above
+short_bytes_max is parsed in parts."""
 
 
 def _paths(text: str) -> tuple:

@@ -27,10 +27,10 @@ REFUSED_NS = 1_000_000_000  # pause after a rejection
 ANY_EPOCH = -1
 
 Follower = namedtuple("Follower", ("broker_id", "broker_epoch", "end_offset", "caught_up_ns"))
-Follower.__doc__ = "What the leader's log knows of a replica; caught_up_ns: CLOCK_MONOTONIC."
+Follower.__doc__ = "A replica's state in the leader's log; caught_up_ns: CLOCK_MONOTONIC."
 
 Log = namedtuple("Log", ("end_offset", "high_watermark", "epoch_start"))
-Log.__doc__ = "The leader's own; epoch_start: the end offset at its election."
+Log.__doc__ = "The leader's log; epoch_start: the end offset at its election."
 
 Proposal = namedtuple("Proposal", ("leader_epoch", "partition_epoch", "isr"))
 Proposal.__doc__ = "isr: ((broker id, broker epoch), ...)."

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from pylog.metadata.image.image import Topic
 
 Commands = namedtuple("Commands", ("stop", "drop", "open", "lead", "follow"))
-Commands.__doc__ = """Partition indexes, each list in rising order.
+Commands.__doc__ = """Partition indexes, each list in ascending order.
 
-stop: fetched from their leader until now. drop: no longer this node's. open: this node's from now
-on. lead: led from now on, or led with other replicas. follow: to be fetched from their leader.
+stop: no longer fetched from their leader. drop: no longer assigned to this node. open: newly
+assigned to it. lead: led from now on, or with changed replicas. follow: fetched from their leader.
 """
 Registered = namedtuple("Registered", ("host", "port", "broker_epoch"))
 Registered.__doc__ = "A broker that others fetch from."

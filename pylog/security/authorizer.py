@@ -48,10 +48,10 @@ _IMPLIED = {
 
 Rule = namedtuple("Rule", ("resource_type", "pattern_type", "resource_name", "principal", "host",
                            "operation", "permission"))
-Rule.__doc__ = "One access rule, in Kafka's numbers and words; principal: `User:name`."
+Rule.__doc__ = "One ACL, with Kafka's codes and names; principal: `User:name`."
 
 Decision = namedtuple("Decision", ("allowed", "rule", "reason"))
-Decision.__doc__ = "rule: the one that decided, or None; reason: what decided without one."
+Decision.__doc__ = "rule: the deciding ACL, or None; reason: of a decision without one."
 
 
 class Authorizer(abc.ABC):

@@ -24,7 +24,7 @@ EXTENSION = "tokenauth"
 KEPT = 4096
 
 Found = namedtuple("Found", ("credential", "owner", "expires_ms"))
-Found.__doc__ = "What a login by a token needs."
+Found.__doc__ = "Data for a login with a token."
 
 
 @functools.lru_cache(65536)

@@ -35,7 +35,7 @@ UNSECURED = "unsecuredLogin"  # Prefix of the options of unsigned tokens.
 UNSECURED_S = 3600
 
 Issued = namedtuple("Issued", ("token", "expires_s"))
-Issued.__doc__ = "A token, and when it ends in seconds since 1970, 0 when nobody says."
+Issued.__doc__ = "A token, and its expiry in seconds since 1970, 0 if unknown."
 
 ASSERTED = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 GRANTED = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -43,8 +43,8 @@ GRANTED = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 Endpoint = namedtuple(
     "Endpoint", ("url", "client_id", "secret", "scope", "tls", "proof", "is_grant"),
     defaults=(None, None, None, False))
-Endpoint.__doc__ = """Where tokens are had. tls: for https, None for the machine's trust. proof:
-makes an assertion, in place of the secret. is_grant: that says whose token it is to be."""
+Endpoint.__doc__ = """A token endpoint. tls: for https, None for the machine's trusted CAs. proof:
+creates an assertion instead of the secret. is_grant: the assertion names the token's subject."""
 
 
 class Source:

@@ -31,8 +31,8 @@ RETRIEVERS = ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "JwtBearer
 _, CREDENTIALS, GRANT, FILE = RETRIEVERS
 
 Retrieval = namedtuple("Retrieval", ("name", "get"))
-Retrieval.__doc__ = """name: whose tokens. get: a new one; blocks, and raises
-AuthenticationFailed."""
+Retrieval.__doc__ = """name: the client that gets the tokens. get: returns a new token; blocks, and
+raises AuthenticationFailed."""
 
 
 def of(get: Callable[[str], Any], options: dict[str, str], clock: Callable[[], float],

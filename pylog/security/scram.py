@@ -44,7 +44,7 @@ _FINAL = re.compile(
 _ESCAPED = re.compile(r"=(?:2C|3D)")
 
 Credential = namedtuple("Credential", ("salt", "stored_key", "server_key", "iterations"))
-Credential.__doc__ = "What is kept of a password."
+Credential.__doc__ = "The stored credential of a password."
 
 
 def credential(mechanism: int, salt: bytes, salted_password: bytes,

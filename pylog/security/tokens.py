@@ -28,11 +28,11 @@ ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 TIME_MAX = 253402300800  # the year 10000
 
 Token = namedtuple("Token", ("name", "expires_ms"))
-Token.__doc__ = "Whose it is, and when it ends, in ms since 1970."
+Token.__doc__ = "The principal of a token, and its expiry in ms since 1970."
 
 Rules = namedtuple("Rules", ("issuer", "audience", "scope", "scope_claim", "name_claim", "skew_s"))
-Rules.__doc__ = """What tokens must say. issuer: None for any. audience: one of these, empty for
-any. scope: all of these."""
+Rules.__doc__ = """Required claims of tokens. issuer: None for any. audience: one of these, empty
+for any. scope: all of these."""
 
 
 class Tokens:

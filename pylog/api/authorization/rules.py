@@ -61,10 +61,10 @@ GROUPS_SINCE = 8  # of OffsetFetch
 CONFIGS_SINCE = 5  # of CreateTopics
 
 Whole = namedtuple("Whole", ("operation", "kind", "field"), defaults=(CLUSTER, None))
-Whole.__doc__ = "A right that the whole request needs, on the cluster or what a field names."
+Whole.__doc__ = "A permission for the whole request, on the cluster or the resource in a field."
 Each = namedtuple("Each", ("operation", "kind", "asked", "field", "answered", "row"))
-Each.__doc__ = """A right for each element of the array `asked`, named by `field` ("": it is a name
-itself); row(element, error): what is answered in the array `answered` for one without it."""
+Each.__doc__ = """A permission for each element of the array `asked`, named in `field` ("": the
+element itself); row(element, error): the row in the array `answered` for a denied element."""
 
 _ROWS = denied_responses.ROWS
 RULES: dict[int, Whole | Each] = {

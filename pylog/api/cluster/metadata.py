@@ -78,7 +78,7 @@ class MetadataApi:
 
     def _is_led_by(self, brokers, context, request) -> bool:
         """Return True if one of these brokers leads a requested partition; for all topics, return
-        False without a check.
+        True without a check.
 
         The next request on the connection, for example a Fetch, would wait too.
         """

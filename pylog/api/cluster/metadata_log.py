@@ -37,7 +37,7 @@ OBSERVER_MS_MAX = 300_000
 
 Observer = namedtuple("Observer", (
     "id", "directory_id", "end_offset", "fetched_ms", "caught_up_ms"))
-Observer.__doc__ = "Who follows the metadata log, as of its last fetch; wall clock."
+Observer.__doc__ = "An observer of the metadata log, as of its last fetch; wall clock."
 
 
 class Observers:

@@ -37,7 +37,7 @@ REQUESTER_SINCE = 3
 ANONYMOUS = "ANONYMOUS"
 
 Asker = namedtuple("Asker", ("principal", "protocol"))
-Asker.__doc__ = "Who asks, and by which security protocol; None for what brokers pass on."
+Asker.__doc__ = "The requester and its security protocol; None for requests that brokers forward."
 
 
 class DelegationTokensApi:

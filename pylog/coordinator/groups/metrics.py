@@ -17,8 +17,8 @@ STEP = 200  # Groups per step,
 STEP_OFFSETS = 2000  # and committed offsets per step.
 
 Row = namedtuple("Row", ("id", "state", "generation", "members", "offsets"))
-Row.__doc__ = """One group. members: how many. offsets: {(topic, partition): group.Offset}, a
-copy.
+Row.__doc__ = """One group. members: their number. offsets: a copy, {(topic, partition):
+group.Offset}.
 """
 
 

@@ -21,13 +21,13 @@ NAME_CHARACTERS_MAX = 32_767
 RULES_PER_STEP = 16
 
 Created = namedtuple("Created", ("error", "message"), defaults=(ErrorCode.NONE, None))
-Created.__doc__ = "What became of one rule of a request."
+Created.__doc__ = "The result for one ACL of a request."
 Deleted = namedtuple("Deleted", ("rules", "error", "message"), defaults=(ErrorCode.NONE, None))
-Deleted.__doc__ = "What became of one filter: the rules that went."
+Deleted.__doc__ = "The result for one filter: the deleted ACLs."
 
 Filter = namedtuple("Filter", ("resource_type", "resource_name", "pattern_type", "principal",
                                "host", "operation", "permission"))
-Filter.__doc__ = "What DescribeAcls and DeleteAcls look for; None and ANY: whatever it is."
+Filter.__doc__ = "A filter of DescribeAcls and DeleteAcls; None and ANY match everything."
 
 
 def create(image: Image, rules, random):

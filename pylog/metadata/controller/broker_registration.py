@@ -27,7 +27,7 @@ CORDONING = 30  # the first metadata.version with cordoned directories in regist
 FENCE, UNFENCE = 1, -1
 
 State = namedtuple("State", ("is_fenced", "is_stopping", "may_stop"))
-State.__doc__ = "What a heartbeat is answered: is the broker fenced, and may its process end?"
+State.__doc__ = "The response to a heartbeat: is the broker fenced, and may its process end?"
 
 
 def check_epoch(image: Image, broker_id: int, broker_epoch: int) -> None:

@@ -23,7 +23,7 @@ FRACTION_MAX = 1e-6
 
 Altered = namedtuple("Altered", ("entity", "error", "message"),
                      defaults=(ErrorCode.NONE, None))
-Altered.__doc__ = "What became of one entity of a request; see pylog.config.client_quotas.entity."
+Altered.__doc__ = "The result for one entity of a request; see pylog.config.client_quotas.entity."
 
 
 def alter(image: Image, entries, hosts):

@@ -33,7 +33,7 @@ NODE_DIGITS_MAX = 10
 log = logging.getLogger("pylog.metadata")
 
 Altered = namedtuple("Altered", ("error", "message"), defaults=(ErrorCode.NONE, None))
-Altered.__doc__ = "What became of one resource of a request."
+Altered.__doc__ = "The result for one resource of a request."
 
 
 def alter(image: Image, resources, settings, node_id: int, incremental: bool):

@@ -18,9 +18,9 @@ from pylog.security.identities import USER
 REMOVED_MAX = 1000  # per decision; later decisions remove the rest
 
 Limits = namedtuple("Limits", ("secret", "life_ms", "renewal_ms"))
-Limits.__doc__ = "secret: None where tokens are off."
+Limits.__doc__ = "secret: None if tokens are disabled."
 Decided = namedtuple("Decided", ("record", "error", "message"), defaults=(ErrorCode.NONE, None))
-Decided.__doc__ = "record: the token as it is then, None when there is none."
+Decided.__doc__ = "record: the resulting token, None if there is none."
 
 
 def of(image: Image) -> list:

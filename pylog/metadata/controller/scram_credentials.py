@@ -15,7 +15,7 @@ from pylog.protocol.errors import ErrorCode
 from pylog.security import scram
 
 Altered = namedtuple("Altered", ("user", "error", "message"), defaults=(ErrorCode.NONE, None))
-Altered.__doc__ = "What became of one user of a request."
+Altered.__doc__ = "The result for one user of a request."
 
 
 def alter(image: Image, deletions, upsertions):

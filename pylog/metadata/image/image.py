@@ -44,16 +44,16 @@ Broker = namedtuple("Broker", (
     "in_controlled_shutdown", "directories", "cordoned"), defaults=(None,))
 Broker.__doc__ = """A registered broker; `epoch` is the offset of its registration.
 
-cordoned: ids of directories that get no new replicas; None: it never said.
+cordoned: ids of directories that get no new replicas; None: not reported yet.
 """
 
 
 Delta = namedtuple("Delta", (
     "before", "after", "topic_ids", "configs", "client_quotas", "security"))
-Delta.__doc__ = """What a stretch of records changed: two images, and where to look for differences.
+Delta.__doc__ = """The changes of a range of records: two images, and the keys that may differ.
 
-topic_ids: of topics that came, went or have other partitions. configs: (resource type, name).
-client_quotas: whether any of them changed. security: keys of Image.security.
+topic_ids: of topics that were created, deleted or have changed partitions. configs: (resource type,
+name). client_quotas: True if any of them changed. security: keys of Image.security.
 """
 
 

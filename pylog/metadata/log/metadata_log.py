@@ -16,7 +16,7 @@ from pylog.metadata.image.record_versions import NEWEST_VERSION
 NOT_CONTROLLER = 41  # Kafka's error code
 
 MetadataBatch = namedtuple("MetadataBatch", ("last_offset", "epoch", "records"))
-MetadataBatch.__doc__ = "Records that were appended together; `records` are decoded messages."
+MetadataBatch.__doc__ = "Records of one append; `records` are decoded messages."
 
 
 class Conflict(LogError):

@@ -43,7 +43,7 @@ SHORTAGE_S = 1.0
 log = logging.getLogger("pylog.metadata")
 
 Heard = namedtuple("Heard", ("node_id", "epoch", "at_s"))
-Heard.__doc__ = """When a sign of life last came from a controller's host, by the loop's clock.
+Heard.__doc__ = """The time of the last response from a controller's host, by the loop's clock.
 
 epoch: of its term.
 """

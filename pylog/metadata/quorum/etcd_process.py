@@ -41,7 +41,7 @@ PR_SET_PDEATHSIG = 1
 log = logging.getLogger("pylog.etcd")
 
 Host = namedtuple("Host", ("node_id", "host", "client_port", "peer_port"))
-Host.__doc__ = "One of the machines that run a member."
+Host.__doc__ = "A machine that runs an etcd member."
 
 
 class Member:

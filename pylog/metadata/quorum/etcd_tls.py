@@ -21,7 +21,7 @@ SETTING = "quorum.etcd.security.protocol"
 log = logging.getLogger("pylog.etcd")
 
 Files = namedtuple("Files", ("own", "key", "trusted"))
-Files.__doc__ = "Paths of PEM files: the certificate with its chain, its key, whom to trust."
+Files.__doc__ = "Paths of PEM files: the certificate with its chain, its key, the trusted CAs."
 
 
 def is_secured(settings) -> bool:

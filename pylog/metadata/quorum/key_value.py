@@ -18,27 +18,27 @@ SORTED_DIGITS = 20
 Is = namedtuple("Is", ("key", "value"))
 Is.__doc__ = "The condition that a key has this value."
 Absent = namedtuple("Absent", ("key",))
-Absent.__doc__ = "The condition that there is no such key."
+Absent.__doc__ = "The condition that the key does not exist."
 Put = namedtuple("Put", ("key", "value", "lease"), defaults=(0,))
-Put.__doc__ = "The change that sets a key; it goes with its lease."
+Put.__doc__ = "The change that sets a key; it is deleted with its lease."
 Delete = namedtuple("Delete", ("key",))
-Delete.__doc__ = "The change that removes a key which may be there."
+Delete.__doc__ = "The change that removes a key, if it exists."
 Get = namedtuple("Get", ("key",))
-Get.__doc__ = "A look at one key: a list of one Row, or none."
+Get.__doc__ = "A read of one key: a list of one Row, or an empty one."
 List = namedtuple("List", ("folder", "first", "count_max"))
-List.__doc__ = "A look at a folder: Rows of names from `first` on in order, without a gap."
+List.__doc__ = "A read of a folder: Rows of names from `first` on in order, without a gap."
 
 Row = namedtuple("Row", ("key", "value"))
 Answered = namedtuple("Answered", ("succeeded", "rows"))
-Answered.__doc__ = "Of a transaction. rows: of the looks where the conditions did not hold."
+Answered.__doc__ = "The result of a transaction. rows: of the reads, if a condition did not hold."
 
 MemberState = namedtuple("MemberState", (
     "address", "answers", "leads", "version", "stored_bytes", "reason", "seconds"),
     defaults=(0.0,))
-MemberState.__doc__ = """One of the machines that keep the keys, as this node reaches it.
+MemberState.__doc__ = """The status of a machine that stores the keys, as seen by this node.
 
-answers: whether it can be used. stored_bytes: on its disk, -1 where it does not say. reason: what
-is wrong, "" when nothing is. seconds: what it took to know that.
+answers: True if it responds. stored_bytes: on its disk, -1 if unknown. reason: the error, "" if
+there is none. seconds: duration of the check.
 """
 
 

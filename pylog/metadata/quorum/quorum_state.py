@@ -55,7 +55,7 @@ Holder = namedtuple("Holder", ("node_id", "epoch", "host", "port"))
 Holder.__doc__ = "The active controller, and the address of its controller listener."
 
 Term = namedtuple("Term", ("epoch", "text", "end", "lease", "holder"))
-Term.__doc__ = "A time in office. text: the epoch's key as it is then; end: of the log at first."
+Term.__doc__ = "A controller's term. text: the epoch's key during it; end: of the log at its start."
 
 View = namedtuple("View", ("epoch", "end", "holder"))
 View.__doc__ = "epoch: the newest, 0 before the first; end: of the log; holder: a Holder or None."

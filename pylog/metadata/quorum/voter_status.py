@@ -14,7 +14,7 @@ from pylog.eventloop.threads import in_thread
 from pylog.metadata.quorum.key_value import KeysError, Unreachable
 
 Voter = namedtuple("Voter", ("id", "end_offset", "heard_ms", "caught_up_ms"), defaults=(-1, -1, -1))
-Voter.__doc__ = "A controller as it was heard last; wall clock, -1 where it never was."
+Voter.__doc__ = "A controller's last known state; wall clock, -1 if it never responded."
 
 
 class Voters:

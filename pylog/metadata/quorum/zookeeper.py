@@ -55,7 +55,7 @@ LOST = (exceptions.ConnectionLoss, exceptions.SessionExpiredError, KazooTimeoutE
         exceptions.ConnectionClosedError, exceptions.OperationTimeoutError)
 
 Fact = namedtuple("Fact", ("value", "version"))
-Fact.__doc__ = "What a key has."
+Fact.__doc__ = "The value of a key, and its version."
 
 
 class ZooKeeper(Keys):

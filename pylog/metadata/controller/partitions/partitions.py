@@ -14,7 +14,7 @@ from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
 Outcome = namedtuple("Outcome", ("error", "message"), defaults=(ErrorCode.NONE, None))
-Outcome.__doc__ = "What became of one part of a request."
+Outcome.__doc__ = "The result for one part of a request."
 
 
 def create_partitions(image: Image, topics, random, mutations=None):

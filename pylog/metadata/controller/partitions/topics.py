@@ -47,7 +47,7 @@ _RESERVED_IDS = frozenset(number.to_bytes(16, "big") for number in range(100))
 TopicResult = namedtuple(
     "TopicResult", ("name", "error", "message", "topic_id", "partition_count", "replication_factor",
                     "configs"), defaults=(None, bytes(16), -1, -1, None))
-TopicResult.__doc__ = """What became of one topic of a request; `configs` are its own settings."""
+TopicResult.__doc__ = """The result for one topic of a request; `configs` are its overrides."""
 
 ProducerIds = namedtuple("ProducerIds", ("first", "count"))
 
