@@ -12,6 +12,8 @@ from tests.spark.topics import filled, sent, values
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 FORMATS = ["kafka", "pylog"]
+TRIGGERS = {"available now": {"availableNow": True},
+            "processing time": {"processingTime": "0 seconds"}}
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +92,11 @@ def test_both_formats_give_the_same_rows(spark, topics):
     assert rows("kafka") == rows("pylog")
 
 
+@pytest.mark.parametrize("trigger", list(TRIGGERS))
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_truncated_log_is_data_loss_unless_that_is_allowed(spark, target, tmp_path, kind):
-    topic = f"lost-{kind}"
+def test_a_truncated_log_is_data_loss_unless_that_is_allowed(
+        spark, target, tmp_path, kind, trigger):
+    topic = f"lost-{kind}-{trigger}".replace(" ", "-")
     filled(target.bootstrap, topic, Content(1), 1000, partitions=1)
 
     def run(**given):
@@ -100,8 +104,14 @@ def test_a_truncated_log_is_data_loss_unless_that_is_allowed(spark, target, tmp_
                        **given).load().select("offset")
         query = (frame.writeStream.format("parquet").option("path", f"{tmp_path}/out")
                  .option("checkpointLocation", f"{tmp_path}/state")
-                 .trigger(availableNow=True).start())
-        query.awaitTermination()
+                 .trigger(**TRIGGERS[trigger]).start())
+        try:
+            if trigger == "available now":
+                query.awaitTermination()
+            else:
+                query.processAllAvailable()
+        finally:
+            query.stop()
 
     run()
     sent(target.bootstrap, topic, [(b"later", None, 0)] * 10)
