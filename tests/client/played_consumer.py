@@ -64,8 +64,8 @@ class Member:
     async def take(self, partitions):
         self.world.asked.append(("take", partitions))
 
-    async def leave(self):
-        self.world.asked.append("leave")
+    async def end(self):
+        self.world.asked.append("end")
 
     async def stop(self):
         self.world.asked.append("stop")

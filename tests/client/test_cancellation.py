@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from pylog.client import Producer, ShareConsumer, TopicPartition, aio
-from pylog.client.errors import KafkaError
+from pylog.client.errors import GroupIdNotFoundError, KafkaError
 from tests.client.network.test_cut_short import cancelled_at_each_await
 from tests.client.reading import new_topic, read_topic
 
@@ -256,5 +256,29 @@ def test_a_cancelled_end_of_a_share_consumer_still_releases_its_records(
     async def main():
         for turns in (1, 2, 4, 8, 30):
             await check(turns)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("kind", "more"), [
+    (aio.Consumer, {"group_protocol": "classic"}), (aio.Consumer, {"group_protocol": "consumer"}),
+    (aio.ShareConsumer, {})], ids=["classic", "consumer", "share"])
+def test_client_that_closes_while_it_joins_leaves_no_member_behind(target, topic, kind, more):
+    async def members(turns: int) -> int:
+        group = name()
+        async with kind(bootstrap_servers=target.bootstrap, group_id=group, **more) as consumer:
+            await consumer.subscribe([topic])
+            await cancel_after(turns, consumer.poll(WAIT_S))
+        async with aio.Admin(bootstrap_servers=target.bootstrap) as admin:
+            describe = (admin.describe_share_groups if kind is aio.ShareConsumer
+                        else admin.describe_consumer_groups)
+            try:
+                return len((await describe([group]))[group].members)
+            except GroupIdNotFoundError:
+                return 0  # No member joined.
+
+    async def main():
+        for turns in range(20, 420, 20):
+            assert await members(turns) == 0, turns
 
     asyncio.run(main())

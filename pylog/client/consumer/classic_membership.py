@@ -138,6 +138,14 @@ class Membership:
                 self.failure = None
             raise failure
 
+    async def leave(self, reason: str = "") -> None:
+        raise AssertionError("each protocol has its own")
+
+    async def end(self) -> None:
+        """Stop the heartbeats and leave the group. A heartbeat after leaving would join again."""
+        await self.stop()
+        await self.leave()
+
     async def stop(self) -> None:
         task, self.task = self.task, None
         if task is not None:
@@ -367,7 +375,7 @@ class ClassicMembership(Membership):
         if failure.code in _DROPPED and self.stable:
             self._forget_member(failure.code == ErrorCode.UNKNOWN_MEMBER_ID)
 
-    async def leave(self, reason: str = "the consumer is being closed") -> None:
+    async def leave(self, reason: str = "") -> None:
         """Leave the group. A static member stays until its session times out."""
         if not self.member_id or self.instance_id is not None:
             return
@@ -377,8 +385,9 @@ class ClassicMembership(Membership):
             version = connection.version(request)
             if version < _LEAVE_MEMBERS_VERSION:
                 return request(group_id=self.group, member_id=self.member_id), version
-            return request(group_id=self.group, members=[request.MemberIdentity(
-                member_id=self.member_id, reason=reason)]), version
+            member = request.MemberIdentity(
+                member_id=self.member_id, reason=reason or "the consumer is being closed")
+            return request(group_id=self.group, members=[member]), version
 
         try:
             await ask_coordinator(self.cluster, self.group, build, timeout_s=JOIN_SLACK_S)

@@ -42,12 +42,19 @@ class ConsumerMembership(Membership):
         self.told_topics: frozenset[str] | None = None
         self.told_owned: list[TopicPartition] | None = None
         self.unknown_ids = False
+        # The coordinator may have added this member, but has not responded yet.
+        self.join_sent = False
 
     @property
     def attention(self) -> bool:
         return (self.task is None or self.lost or self.failure is not None
                 or self.told is not None
                 or self.wanted is not None and not self.unknown_ids)
+
+    @property
+    def is_known(self) -> bool:
+        """Return True if the coordinator has this member, or may have it."""
+        return self.generation > JOINING or self.join_sent
 
     def subscription_changed(self) -> None:
         self.kick.set()
@@ -132,6 +139,7 @@ class ConsumerMembership(Membership):
 
     def _forget(self) -> None:
         self.generation = JOINING
+        self.join_sent = False
         self.in_full = True
         self.wanted = None
         self.lost = bool(self.owned())
@@ -160,7 +168,11 @@ class ConsumerMembership(Membership):
 
     async def _beat_with(self, request: Any, topics: frozenset[str]) -> Any:
         """Send a heartbeat of either kind of group, apply the response and return it."""
-        answer = await ask_coordinator(self.cluster, self.group, lambda _: (request, None))
+        def build(_: Any) -> tuple[Any, None]:
+            self.join_sent = self.join_sent or self.generation == JOINING
+            return request, None
+
+        answer = await ask_coordinator(self.cluster, self.group, build)
         if answer.error_code:
             failure = refused(self.cluster, self.group, answer.error_code)
             if answer.error_message:
@@ -193,7 +205,7 @@ class ConsumerMembership(Membership):
 
     async def leave(self, reason: str = "") -> None:
         """Leave the group. A static member announces that it will return."""
-        if self.generation <= JOINING:
+        if not self.is_known:
             return
         epoch = LEAVING if self.instance_id is None else LEAVING_STATIC
         request = messages.ConsumerGroupHeartbeatRequest(
@@ -208,6 +220,7 @@ class ConsumerMembership(Membership):
         except KafkaError:
             pass  # The session timeout has the same effect.
         self.generation = JOINING
+        self.join_sent = False
 
 
 def _new_id() -> str:

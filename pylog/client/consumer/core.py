@@ -341,10 +341,7 @@ class Consuming(Committing):
             self.cluster.keep_topics(())
             self.fetcher.poke()
             if membership is not None:
-                try:
-                    await membership.leave()
-                finally:
-                    await membership.stop()
+                await membership.end()
         if membership is not None:
             membership.raise_told()
 
@@ -504,7 +501,7 @@ class Consuming(Committing):
                 with self._at_rest():
                     if self.membership is not None:
                         await self.membership.take(self.membership.owned())
-                        await self.membership.leave()
+                        await self.membership.end()
                     else:
                         await self.commit_before_revoke()
         except TimeoutError:
@@ -533,7 +530,7 @@ class Consuming(Committing):
         try:
             async with asyncio.timeout(LEAVE_LATE_S):
                 if self.membership is not None:
-                    await self.membership.leave()
+                    await self.membership.end()
         except TimeoutError:
             pass
 

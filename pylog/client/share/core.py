@@ -151,7 +151,7 @@ class Sharing:
         try:
             async with asyncio.timeout(self.settings.seconds("default.api.timeout.ms")):
                 await asyncio.gather(*(session.flush(final=True) for session in sessions))
-                await membership.leave()
+                await membership.end()
         except TimeoutError:
             self.cluster.notices.warn(
                 "leave", "share group %s: left without an answer: records stay acquired until "

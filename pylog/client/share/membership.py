@@ -7,7 +7,7 @@ Source: KIP-932.
 
 from __future__ import annotations
 
-from pylog.client.consumer.consumer_membership import JOINING, LEAVING, ConsumerMembership
+from pylog.client.consumer.consumer_membership import LEAVING, ConsumerMembership
 from pylog.protocol import messages
 
 
@@ -25,7 +25,7 @@ class ShareMembership(ConsumerMembership):
         await self._beat_with(request, topics)
 
     async def leave(self, reason: str = "") -> None:
-        if self.generation <= JOINING:
+        if not self.is_known:
             return
         request = messages.ShareGroupHeartbeatRequest(
             group_id=self.group, member_id=self.member_id, member_epoch=LEAVING)

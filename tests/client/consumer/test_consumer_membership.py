@@ -403,3 +403,28 @@ def test_a_member_that_leaves_says_whether_it_comes_back(world, share, instance,
     assert one.timeouts == [5.0] and one.one.generation == 0
     if not share:
         assert request.instance_id == instance
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_member_that_ends_before_its_first_heartbeat_is_answered_leaves(world, share):
+    one = world(share=share)
+    original, held = one.ask, []
+
+    async def ask(cluster, group, build, timeout_s=None):
+        answered = await original(cluster, group, build, timeout_s)
+        if not held:
+            held.append(True)
+            await asyncio.sleep(60)
+        return answered
+
+    async def steps():
+        one.one.start_beating()
+        await asyncio.sleep(1)
+        await one.one.end()
+        await asyncio.sleep(60)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(consumer_membership, "ask_coordinator", ask)
+        run(one, steps())
+    assert [request.member_epoch for _, request in one.requests] == [0, -1]
+    assert one.one.task is None and not one.one.is_known

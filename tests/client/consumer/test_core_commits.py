@@ -383,7 +383,7 @@ def test_the_end_waits_for_commits_leaves_the_group_and_takes_no_more(play):
         core.commit_in_background(core.commit_request({ONE: 5}))
         await core.close(10.0)
         assert member.owned() == [ONE] and closed == ["fetcher", 1] and core.closed
-        assert world.asked == [("commit", member.identity, {ONE: AT_5}), ("take", [ONE]), "leave",
+        assert world.asked == [("commit", member.identity, {ONE: AT_5}), ("take", [ONE]), "end",
                                "stop", "close"]
         assert world.clock.now_s == 1000 and world.notices
         await core.close(10.0)
@@ -413,7 +413,7 @@ def test_the_end_comes_in_time_and_lets_go_of_all(play):
         async def never():
             await asyncio.sleep(1000)
 
-        member.leave = never
+        member.end = never
         await core.close(2.0)
         assert world.clock.now_s == 1002 and core.closed
         assert world.asked == [("take", []), "stop", "close"]

@@ -62,7 +62,7 @@ def test_who_unsubscribes_leaves_and_keeps_nothing(play):
         core.cluster.wants_all_topics = True
         await core.unsubscribe()
         assert task.cancelled() and core._attending is None and core.membership is None
-        assert world.asked == [("take", [ONE]), "leave", "stop"] and world.pokes == 1
+        assert world.asked == [("take", [ONE]), "end"] and world.pokes == 1
         assert not core.subscription.states and not core.cluster.wants_all_topics
         await core.assign([TWO])
         await core.unsubscribe()

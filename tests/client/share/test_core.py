@@ -34,8 +34,8 @@ class Membership:
             raise self.failures.pop(0)
         self.attention = False
 
-    async def leave(self):
-        self.steps.append("leave")
+    async def end(self):
+        self.steps.append("end")
 
     async def stop(self):
         self.steps.append("stop")
@@ -404,7 +404,7 @@ def test_who_unsubscribes_ends_its_sessions_before_it_leaves(clock, run):
         session.task = asyncio.create_task(asyncio.sleep(60))
         await core.unsubscribe()
         assert session.flushed == [True] and session.task.cancelled()
-        assert membership.steps == ["leave", "stop"] and core.membership is None
+        assert membership.steps == ["end", "stop"] and core.membership is None
         assert not (core.sessions or core.in_hand or core._ready or core.subscription.topics)
         assert clock.now_s == 1000.0
         await core.unsubscribe()
@@ -444,7 +444,7 @@ def test_cancelled_end_continues_and_the_next_close_waits_for_it(clock, run, cal
         await asyncio.wait([task])
         assert task.cancelled() and session.has_ended and clock.now_s == 1000.0
         await core.close(5.0)
-        assert membership.steps == ["leave", "stop"] and core.cluster.closed
+        assert membership.steps == ["end", "stop"] and core.cluster.closed
         assert clock.now_s == 1002.0
 
     run(steps())
