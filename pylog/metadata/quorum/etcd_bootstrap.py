@@ -8,7 +8,8 @@ same cluster: a node joins only the cluster whose id it stores or is configured 
 proven absence: a member is removed only after a majority was without a connection to it for
   `absent_s` without interruption, and its peer address did not answer during that time.
 quorum kept: one replacement at a time, and a majority of members answers before and after each
-  change.
+  change. A change is sent only while this node holds the lock, and a change with unknown outcome
+  keeps the lock until its lease ends.
 proven identity: only the node with a member's data changes its address, and only if no process
   answers at the old address.
 no early vote: a node without data starts a new cluster only with a majority that has no data, and
@@ -21,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections import namedtuple
 
 from pylog.eventloop.threads import in_thread
@@ -30,14 +32,16 @@ from pylog.metadata.quorum.etcd import Etcd
 from pylog.metadata.quorum.etcd_probe import (
     ABSENT, MEMBERS, OTHER, RETURNING, WAITING, Listener, PortInUse, bind_address,
 )
-from pylog.metadata.quorum.key_value import Absent, KeysError, Put, Unknown, Unreachable
+from pylog.metadata.quorum.key_value import Absent, Is, KeysError, Put, Unknown, Unreachable
 
 CALL_S = 2.0
 POLL_S = 0.2
 ADDRESS_POLL_S = 1.0
 OWN_PROBES_MAX = 5  # Unanswered probes, before the process at this address counts as another one.
 PORT_WAIT_S = 10.0  # The etcd of a killed brokerd needs time to exit.
-LOCK_S = 30
+LOCK_S = 15  # Longer than etcd works on a change (7 s) after the call for it began.
+# etcd rejects changes of members with this text until all have been connected for 5 s.
+UNHEALTHY = "unhealthy cluster"
 LOCK = "replacing"  # lock key below the prefix, for changing the member list
 NEW, EXISTING = "new", "existing"
 
@@ -53,6 +57,12 @@ keys. absent_s: for "proven absence". wait_s: until the start fails.
 
 class NotYet(Exception):
     """The node must wait; the message gives the reason."""
+
+
+class Locked(NotYet):
+    """Another node changes the member list, or an earlier change with unknown outcome may still be
+    applied.
+    """
 
 
 class Joining:
@@ -166,8 +176,9 @@ class Joining:
                         and etcd_probe.probe(host, port, self._context).kind != ABSENT:
                     raise NotYet(f"a process still answers at {old}: stop it, and do not start "
                                  "the copied directory on two machines")
-            with member_lock(client, self._policy.prefix, members, member_name(self._own.node_id)):
-                client.change("cluster/member/update", {"ID": found["ID"], "peerURLs": [url]})
+            with member_lock(client, self._policy.prefix, members,
+                             member_name(self._own.node_id)) as lock:
+                lock.change("cluster/member/update", {"ID": found["ID"], "peerURLs": [url]})
             log.warning("the etcd member of this node has a new address",
                         extra={"member": hexadecimal(own.member_id), "address": url,
                                "before": ",".join(found["peerURLs"])})
@@ -280,7 +291,7 @@ class Joining:
             return NEW if found.get("name") else EXISTING
         if found is not None:
             self._check_absent(client, members, found, is_own, now_s)
-        with member_lock(client, self._policy.prefix, members, name):
+        with member_lock(client, self._policy.prefix, members, name) as lock:
             healthy = healthy_count(members, found, self._connect)
             if found is not None:
                 check_majority(len(members), healthy)
@@ -290,8 +301,8 @@ class Joining:
                 log.warning("the etcd member of this node has lost its data and is replaced",
                             extra={"member": hexadecimal(found["ID"]),
                                    "address": _address(self._own)})
-                client.change("cluster/member/remove", {"ID": found["ID"]})
-            client.change("cluster/member/add", {"peerURLs": [url]})
+                lock.change("cluster/member/remove", {"ID": found["ID"]})
+            lock.change("cluster/member/add", {"peerURLs": [url]})
         return EXISTING
 
     def _connect(self, addresses: list) -> Etcd:
@@ -390,17 +401,51 @@ def member_lock(client: Etcd, prefix: str, members: list, name: str):
     before the lock was taken.
     """
     if any(not row.get("name") for row in members):
-        raise NotYet("another member is being replaced")
-    lease = client.grant(LOCK_S)
-    key = prefix + LOCK
-    if not client.transact([Absent(key)], [Put(key, name.encode(), lease)]).succeeded:
-        raise NotYet("another member is being replaced")
+        raise Locked("another member is being replaced")
+    lock = MemberLock(client, prefix + LOCK, f"{name} {secrets.token_hex(8)}".encode(),
+                      client.grant(LOCK_S))
+    if not client.transact([Absent(lock.key)], [Put(lock.key, lock.text, lock.lease)]).succeeded:
+        raise Locked("another member is being replaced")
     try:
         if _seats(client.read("cluster/member/list", {}).get("members", [])) != _seats(members):
             raise NotYet("another node has changed the member list")
-        yield
-    finally:
-        client.change("lease/revoke", {"ID": lease})
+        yield lock
+    except Unknown:
+        raise  # etcd may still apply the change: the lock must last longer.
+    except BaseException:
+        lock.release()
+        raise
+    lock.release()
+
+
+class MemberLock:
+    """The lock of one holder. text: the key's value, different for each holder."""
+
+    def __init__(self, client: Etcd, key: str, text: bytes, lease: int):
+        self._client = client
+        self.key, self.text, self.lease = key, text, lease
+
+    def change(self, method: str, body: dict) -> None:
+        """Change the member list if this holder still has the lock. Raises NotYet, KeysError,
+        Unknown, Unreachable.
+
+        etcd has no conditions for changes of members, so the lease is renewed right before: it
+        lasts longer than etcd works on a request.
+        """
+        if self._client.keep_alive(self.lease) <= 0 \
+                or not self._client.transact([Is(self.key, self.text)], []).succeeded:
+            raise Locked("this node has lost the lock for changes of the member list")
+        try:
+            self._client.change(method, body)
+        except Unknown as error:
+            if UNHEALTHY in str(error):
+                raise Unreachable(str(error)) from None  # Nothing was changed.
+            raise
+
+    def release(self) -> None:
+        """Release the lock. If that fails, it ends with its lease."""
+        with contextlib.suppress(KeysError, Unknown, Unreachable):
+            self._client.change("lease/revoke", {"ID": self.lease})
 
 
 def _seats(members: list) -> set:

@@ -10,7 +10,7 @@ Source: KIP-853 (RemoveRaftVoter); etcd's runtime reconfiguration.
 from __future__ import annotations
 
 from pylog.metadata.quorum.etcd_bootstrap import (
-    NotYet, check_majority, healthy_count, hexadecimal, member_lock, member_name,
+    Locked, NotYet, check_majority, healthy_count, hexadecimal, member_lock, member_name,
 )
 from pylog.metadata.quorum.key_value import KeysError, Unknown, Unreachable
 from pylog.protocol.api_error import Refusal
@@ -42,6 +42,8 @@ class Seats:
                                 if other != node_id])
         try:
             return self._remove(client, node_id)
+        except Locked as error:
+            raise Refusal(ErrorCode.REQUEST_TIMED_OUT, str(error)) from None
         except NotYet as error:
             raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from None
         except (KeysError, Unknown, Unreachable) as error:
@@ -58,9 +60,9 @@ class Seats:
             raise Refusal(ErrorCode.VOTER_NOT_FOUND,
                           f"controller {node_id} has no etcd member that has run: start brokerd "
                           "on its machine, with empty directories, to add one")
-        with member_lock(client, self._prefix, members, member_name(node_id)):
+        with member_lock(client, self._prefix, members, member_name(node_id)) as lock:
             healthy = healthy_count(members, found, self._connect)
             check_majority(len(members), healthy)
             check_majority(len(members) - 1, healthy)
-            client.change("cluster/member/remove", {"ID": found["ID"]})
+            lock.change("cluster/member/remove", {"ID": found["ID"]})
         return hexadecimal(found["ID"])

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pylog.client.network.cluster import Cluster
 
 SILENT_MS_MIN = 5000
-RETRY_S, PAUSE_S = 15.0, 1.0
+# Longer than the lock lasts that an attempt with unknown outcome leaves.
+RETRY_S, PAUSE_S = 20.0, 1.0
 RETRIABLE = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER)
 
 

@@ -3,6 +3,7 @@ simulated.
 """
 
 import asyncio
+import contextlib
 import shutil
 import threading
 import time
@@ -18,7 +19,7 @@ from pylog.metadata.quorum.etcd_probe import (
     ABSENT, MEMBERS, OTHER, PROBE_S, RETURNING, WAITING, Listener, Seen, probe,
 )
 from pylog.metadata.quorum.etcd_process import Host
-from pylog.metadata.quorum.key_value import Unreachable
+from pylog.metadata.quorum.key_value import Unknown, Unreachable
 from pylog.testing.ports import free_port
 from tests.clusters import until
 from tests.etcds import Etcds
@@ -43,7 +44,15 @@ def named(etcds) -> None:
     client.close()
 
 
-def joining(etcds, node_id, cluster_id=None, absent_s=1.0, wait_s=30.0, bind=None) -> Joining:
+def is_named(client) -> bool:
+    """Return True if the member serves clients and its quorum has the cluster's id."""
+    try:
+        return client.get("/pylog/cluster.id").value == CLUSTER.encode()
+    except (Unknown, Unreachable):
+        return False
+
+
+def joining(etcds, node_id, cluster_id=None, absent_s=1.0, wait_s=60.0, bind=None) -> Joining:
     return Joining(node_id, etcds.hosts, Policy(lambda: cluster_id, "/pylog/", absent_s, wait_s),
                    bind=bind)
 
@@ -189,7 +198,7 @@ def test_a_member_that_lost_its_data_is_replaced_once_it_is_proven_gone(etcds):
     etcds.start_member(2, "existing")
     etcds.kill(1)  # The third member by itself would have no majority.
     client = Etcd([etcds.addresses[1]], timeout_s=20)
-    assert client.get("/pylog/cluster.id").value == CLUSTER.encode()
+    until(lambda: is_named(client))
     client.close()
 
 
@@ -231,7 +240,7 @@ def test_a_member_with_a_new_address_rejoins_with_its_data(etcds):
     assert ids(etcds) == before
     etcds.kill(1)  # The third member by itself would have no majority.
     client = Etcd([etcds.addresses[1]], timeout_s=20)
-    assert client.get("/pylog/cluster.id").value == CLUSTER.encode()
+    until(lambda: is_named(client))
     urls = {row["name"]: row["peerURLs"]
             for row in client.read("cluster/member/list", {})["members"]}
     assert urls["node-2"] == [f"http://127.0.0.1:{etcds.hosts[1].peer_port}"]
@@ -335,6 +344,51 @@ def test_a_member_list_that_changed_before_the_lock_is_decided_on_again(etcds):
     assert not locked_with(before)
     # The lock of the rejected change is free again.
     assert locked_with(client.read("cluster/member/list", {})["members"])
+    client.close()
+
+
+@pytest.mark.parametrize("successor", [False, True])
+def test_the_member_list_is_not_changed_after_the_lock_is_lost(etcds, successor):
+    etcds.start()
+    before = ids(etcds)
+    client = Etcd(etcds.addresses, timeout_s=10)
+    members = client.read("cluster/member/list", {})["members"]
+    with pytest.raises(NotYet, match="has lost the lock"):
+        with etcd_bootstrap.member_lock(client, "/pylog/", members, "node-9") as lock:
+            client.change("lease/revoke", {"ID": lock.lease})
+            if successor:
+                again = etcd_bootstrap.member_lock(client, "/pylog/", members, "node-9")
+                again.__enter__()
+            lock.change("cluster/member/remove", {"ID": members[0]["ID"]})
+    assert ids(etcds) == before
+    if successor:
+        # It still has the lock.
+        with pytest.raises(NotYet, match="another member is being replaced"):
+            with etcd_bootstrap.member_lock(client, "/pylog/", members, "node-9"):
+                pass
+        again.__exit__(None, None, None)
+    client.close()
+
+
+@pytest.mark.parametrize(("answer", "error", "is_kept"), [
+    ("timed out", Unknown, True), ("etcdserver: unhealthy cluster", Unreachable, False)])
+def test_a_change_with_unknown_outcome_keeps_the_lock(etcds, monkeypatch, answer, error, is_kept):
+    etcds.start()
+    client = Etcd(etcds.addresses, timeout_s=10)
+    members = client.read("cluster/member/list", {})["members"]
+
+    def change(method, body, change=client.change):
+        if method.startswith("cluster/"):
+            raise Unknown(answer)
+        return change(method, body)
+    monkeypatch.setattr(client, "change", change)
+    with pytest.raises(error):
+        with etcd_bootstrap.member_lock(client, "/pylog/", members, "node-9") as lock:
+            lock.change("cluster/member/remove", {"ID": members[0]["ID"]})
+    with pytest.raises(NotYet, match="another member is being replaced") if is_kept \
+            else contextlib.nullcontext():
+        with etcd_bootstrap.member_lock(client, "/pylog/", members, "node-8"):
+            pass
     client.close()
 
 
