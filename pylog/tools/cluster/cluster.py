@@ -171,11 +171,14 @@ async def _overview(asked: Cluster) -> dict[str, Any]:
              "partitions": len(row["partitions"]), "bytes": sum(row["partitions"].values()),
              "usable_bytes": row["usable_bytes"], "total_bytes": row["total_bytes"],
              "error": row["error"]} for row in listed]
+    # Log directories list every topic, metadata only those that this user may describe.
+    hidden = {part.topic for row in listed for part in row["partitions"]} - metadata.topics.keys()
     quorum, quorum_error = await health.quorum(asked)
     offline = [part for part in parts if part.leader < 0]
     behind = [part for part in parts if len(part.isr) < len(part.replicas)]
     return {"cluster_id": metadata.cluster_id, "controller": metadata.controller,
             "topics": len(metadata.topics), "partitions": len(parts),
+            "hidden_topics": len(hidden),
             "offline_partitions": len(offline), "under_replicated_partitions": len(behind),
             "offline": _names(offline), "under_replicated": _names(behind),
             "internal_factors": {

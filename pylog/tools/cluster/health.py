@@ -83,6 +83,9 @@ async def check(cluster: Cluster, found: Mapping[str, Any], metrics: str | None,
         *_certificates(cluster, brokers), *clock_troubles(clocks)]
     without = [str(broker) for broker in brokers if broker not in clocks]
     unchecked = list(controllers.unchecked)
+    if found["hidden_topics"]:
+        unchecked.append(f"the partitions of {counted(found['hidden_topics'], 'topic')} that this "
+                         "user may not describe")
     if without and len(brokers) > 1:
         unchecked.append(f"the clocks of brokers {', '.join(without)}: no metrics endpoint "
                          "(metrics.listener) reports them")

@@ -5,6 +5,8 @@ import pytest
 from pylog.client.network.cluster_metadata import Metadata, Node, PartitionInfo, TopicInfo
 from pylog.monitor.overview import quorum_troubles
 from pylog.protocol import messages
+from pylog.security.access import STANDARD
+from pylog.testing import Broker
 from pylog.tools.cli.session import ToolError
 from pylog.tools.cluster.health import members_of
 from pylog.tools.cluster.placement import planned
@@ -23,6 +25,18 @@ def test_a_sound_cluster_is_well_and_so_are_its_partitions(target):
         f"{topic}-0 is well: led by broker 1, its only replica.\n")
     told = run("cluster", "explain", f"{topic}-0", "--json", broker=target).json
     assert told["in_sync_min"] == 1 and told["lags"] == {"1": 0}
+
+
+def test_a_topic_that_the_user_may_not_describe_is_reported_as_not_checked():
+    with Broker(settings={"authorizer.class.name": STANDARD, "super.users": "User:root",
+                          "allow.everyone.if.no.acl.found": "true"}) as broker:
+        topic_of(broker)
+        assert "may not describe" not in run("cluster", "status", broker=broker).out
+        run("acl", "add", "--deny", "User:ANONYMOUS", "--operation", "describe", "--topic",
+            topic_of(broker), broker=broker)
+        assert ("not checked: the partitions of 1 topic that this user may not describe"
+                in run("cluster", "status", broker=broker).out)
+        assert run("cluster", "--json", broker=broker).json["hidden_topics"] == 1
 
 
 def test_what_does_not_exist_is_not_explained(target):
