@@ -214,8 +214,9 @@ int log_failed(const struct log *log);
 /* Returns true if the log serves no requests: its directory failed, or another program removed
  * its files. It stays offline until it is opened again. */
 bool log_offline(const struct log *log);
-/* Returns true if acks=all must wait for LOG_WAIT_FLUSHED: the setting requires it and no other
- * in-sync replica has the records. */
+/* Returns true if acks=all must wait for LOG_WAIT_FLUSHED: acks_all_flush requires it while no
+ * other replica is in sync, flush_before_fetch otherwise. Then the high watermark usually waits
+ * for the flush too, but not for records that were appended before the log had other replicas. */
 bool log_flush_before_ack(const struct log *log);
 /* Reserves space for a client's append of `bytes`; release it with log_give_room. Returns false
  * if the append would use the reserve (log_dir_set_reserve). */

@@ -35,8 +35,8 @@ int log_failed(const struct log *log) {
 }
 
 bool log_flush_before_ack(const struct log *log) {
-    return atomic_load(&log->role.in_sync_count) == 1 &&
-           atomic_load(&log->role.flush_before_ack);
+    return atomic_load(atomic_load(&log->role.in_sync_count) == 1 ? &log->role.flush_before_ack
+                                                                  : &log->role.flush_before_fetch);
 }
 
 bool log_lacks_replicas(const struct log *log, bool maximal) {

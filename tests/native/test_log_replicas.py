@@ -1,11 +1,13 @@
 """A leader's high watermark, advanced by its followers' fetches and by metadata."""
 
 import random
+import select
 import time
 
 import pytest
 
 from pylog._native import batch, log
+from pylog._native.flushes import FlushWaits
 
 NOW = 1_700_000_000_000
 SECOND = 1_000_000_000
@@ -256,6 +258,23 @@ def test_unflushed_records_do_not_count_with_flush_before_fetch(directory):
     assert one.high_watermark in (flushed, 10)
     one.flush()
     assert one.high_watermark == 10
+
+
+def test_acks_all_waits_for_the_leaders_flush_after_the_first_follower_joined(directory):
+    one = led(directory, {"replica.flush.before.fetch.enable": True,
+                          "log.flush.acks.all.enable": True})
+    one.set_replicas(0, SELF, [], 1)
+    one.append(make(10), NOW)
+    assert (one.high_watermark, one.flushed_offset) == (10, 0)  # The only replica.
+    one.set_replicas(1, SELF, [replica(2, False)], 1)
+    assert fetch(one, 2, 10)
+    one.set_replicas(2, SELF, [replica(2)], 2)
+    waits = FlushWaits(1)
+    end_s = time.monotonic() + 60
+    while not waits.wait_acknowledged(0, one, 9):
+        assert select.select([waits], [], [], end_s - time.monotonic())[0]
+        assert waits.take() == [0]
+    assert one.flushed_offset == 10
 
 
 @pytest.fixture
