@@ -43,20 +43,14 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "coordinator": ("runtime", "transactions", "share", "groups/assignors", "groups/state",
                     "groups/consumer", "groups/streams", "groups/share", "groups"),
     "api": ("handler", "versions", "security", "cluster", "groups", "data", "authorization", "."),
-    "client": ("options", "errors", "arguments", "callbacks", "types", "serialization", "arrow",
-               "config", "blocking", "background_loop", "network", "telemetry", "consumer",
-               "producer", "share", "admin", "aio", "spark", "docs", "."),
+    "client": ("options", "errors", "arguments", "callbacks", "types", "columns", "serialization",
+               "blocking", "config", "background_loop", "shutdown", "network", "telemetry",
+               "consumer", "producer", "share", "admin", "aio", "spark", "docs", "."),
     "tools": ("cli", "records", "segments", "topics", "groups", "cluster", "security", "host",
               "app", "."),
 }
 # (file, module) of imports against this order. The list only gets shorter.
 MISPLACED: set[tuple[str, str]] = {
-    ("pylog/client/config/settings.py", "pylog.client.network.oauth_tokens"),
-    ("pylog/client/consumer/aio_consumer.py", "pylog.client.producer"),
-    ("pylog/client/consumer/consumer.py", "pylog.client.producer"),
-    ("pylog/client/serialization/avro_columns.py", "pylog.client.arrow"),
-    ("pylog/tools/cluster/health.py", "pylog.tools.host"),
-    ("pylog/tools/cluster/health.py", "pylog.tools.host.finding"),
     ("pylog/tools/records/internal_topics.py", "pylog.tools.segments.segment_file"),
     ("pylog/tools/records/record_format.py", "pylog.tools.segments.segment_file"),
 }

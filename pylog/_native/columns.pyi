@@ -10,7 +10,8 @@ Use by a consumer, per partition of a Fetch response:
     position = fetched.next_offset                    # also past control and aborted batches
 
 `read` and `records` may be called again until `fetched.exhausted`. `reader.finish()`
-returns the rows and empties the reader. pylog.client.arrow converts them to pyarrow and NumPy.
+returns the rows and empties the reader. pylog.client.columns.arrow converts them to pyarrow and
+NumPy.
 """
 
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ from pylog.log.errors import StartError
 from pylog.monitor.admission import Admission
 from pylog.monitor.server import is_loopback
 from pylog.testing.certificates import Authority, write
-from pylog.tools.host.cluster_checks import _metrics
+from pylog.tools.cluster.cluster_checks import _metrics
 from tests.brokers import Brokerd
 from tests.monitor import scrape
 

@@ -31,7 +31,7 @@ from pylog.client.errors import (
 )
 from pylog.client.network.cluster import Cluster
 from pylog.client.network.cluster_metadata import Node, TopicInfo
-from pylog.client.producer import shutdown
+from pylog.client import shutdown
 from pylog.client.types import TopicPartition
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode

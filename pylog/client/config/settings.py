@@ -200,7 +200,7 @@ class Settings:
                 raise ConfigError("SASL needs sasl.username and sasl.password")
             return
         # Imported lazily, with its dependencies: only clients with tokens need it.
-        from pylog.client.network.oauth_tokens import TokenSource
+        from pylog.client.config.oauth_tokens import TokenSource
 
         self.tokens = TokenSource(self)
 

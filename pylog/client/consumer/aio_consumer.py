@@ -24,7 +24,7 @@ from pylog.client.consumer.core import Consuming
 from pylog.client.consumer.rebalance_listener import listener_of, weakly
 from pylog.client.errors import ClosedError, ConcurrentUseError, IllegalStateError
 from pylog.client.network.metrics import Metrics
-from pylog.client.producer import shutdown
+from pylog.client import shutdown
 from pylog.client.types import (
     EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition,
 )
@@ -107,7 +107,7 @@ class Consumer:
                          columns: Iterable[str] = ALL_COLUMNS,
                          max_bytes: int = COLUMN_BYTES_MAX) -> Any:
         """Return a pyarrow.RecordBatch; it has no rows after `timeout` seconds without a record."""
-        from pylog.client import arrow
+        from pylog.client.columns import arrow
 
         names, known = arrow.ordered(columns), self._core.subscription.known
         found = await self._columns(timeout, max_records, "headers" in names, max_bytes,
@@ -121,7 +121,7 @@ class Consumer:
         """Return NumPy arrays by column name; {} after `timeout` seconds without a record. Raises
         RecordDeserializationError if a record's length differs from the dtype's.
         """
-        from pylog.client import arrow
+        from pylog.client.columns import arrow
 
         names, known = arrow.ordered(columns), self._core.subscription.known
         found: dict[str, Any] | None = await self._columns(

@@ -15,7 +15,7 @@ from typing import Any
 
 from pylog._native.columns import Columns, Record
 from pylog.client.consumer.core import Consuming
-from pylog.client.producer import shutdown
+from pylog.client import shutdown
 from pylog.client.background_loop import Bell, Desk, Driver, SingleUser
 from pylog.client.errors import ClosedError, ConcurrentUseError
 from pylog.client.consumer.rebalance_listener import listener_of, weakly
@@ -109,7 +109,7 @@ class Consumer:
         Columns: topic (dictionary), partition, offset, timestamp (ms), key, value, headers, or
         those in `columns`. max_bytes limits the values, and the keys. Raises KafkaError.
         """
-        from pylog.client import arrow
+        from pylog.client.columns import arrow
 
         names, known = arrow.ordered(columns), self._core.subscription.known
         found = self._columns(timeout, max_records, "headers" in names, max_bytes,
@@ -126,7 +126,7 @@ class Consumer:
         Otherwise they are `value_offsets` and `value_data` as in Arrow. Raises KafkaError,
         ValueError, and RecordDeserializationError if a record's length differs from the dtype's.
         """
-        from pylog.client import arrow
+        from pylog.client.columns import arrow
 
         names, known = arrow.ordered(columns), self._core.subscription.known
         found: dict[str, Any] | None = self._columns(
@@ -381,7 +381,7 @@ def empty_batch(names: list[str]) -> Any:
     """Return a batch without rows."""
     import pyarrow as pa
 
-    from pylog.client import arrow
+    from pylog.client.columns import arrow
 
     shape = arrow.schema(names)
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in shape], schema=shape)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pylog.client.arguments import several, whole
-from pylog.client.arrow import COLUMNS, ordered, schema
+from pylog.client.columns.arrow import COLUMNS, ordered, schema
 from pylog.client.background_loop import Driver
 from pylog.client.consumer.consumer import Consumer
 from pylog.client.errors import (

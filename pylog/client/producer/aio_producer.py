@@ -16,7 +16,7 @@ from pylog.client import blocking
 from pylog.client.config.settings import PRODUCER, Settings
 from pylog.client.errors import LostRecords
 from pylog.client.network.metrics import Metrics
-from pylog.client.producer import shutdown
+from pylog.client import shutdown
 from pylog.client.producer.core import Producing
 from pylog.client.producer.delivery import Delivery, RecordMetadata, TableDelivery
 from pylog.client.producer.transaction_context import AioTransaction, core_of

@@ -20,7 +20,7 @@ from pylog.client.config.durations import rounded
 from pylog.client.config.settings import PRODUCER, Settings
 from pylog.client.errors import BufferFullError, KafkaTimeoutError, LostRecords
 from pylog.client.network.metrics import Metrics
-from pylog.client.producer import shutdown
+from pylog.client import shutdown
 from pylog.client.producer.core import Producing
 from pylog.client.producer.delivery import Delivery, TableDelivery
 from pylog.client.producer.transaction_context import Transaction, core_of

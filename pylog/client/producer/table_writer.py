@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pylog._native.builder import MURMUR2, Batch, BatchWriter, Column
-from pylog.client.arrow import native_column
+from pylog.client.columns.arrow import native_column
 from pylog.client.errors import ConfigError, error
 from pylog.client.producer.core import Producing
 from pylog.client.producer.delivery import Pending, TableDelivery

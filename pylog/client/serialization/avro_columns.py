@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from pylog._native import avro as native
-from pylog.client.arrow import buffer, native_column
+from pylog.client.columns.arrow import buffer, native_column
 from pylog.client.errors import SerializationError
 
 _KINDS = {"null": native.NULL_KIND, "boolean": native.BOOLEAN, "int": native.INT,

@@ -13,7 +13,7 @@ from typing import Any
 from pylog._native.columns import Record
 from pylog.client.config.settings import SHARE_CONSUMER, Settings
 from pylog.client.errors import ConcurrentUseError, IllegalStateError, KafkaError
-from pylog.client.producer import shutdown
+from pylog.client import shutdown
 from pylog.client.share.acknowledgements import Acknowledge
 from pylog.client.share.core import Sharing
 from pylog.client.share.record_reader import COLUMNS, ShareRecords

@@ -16,7 +16,7 @@ from typing import Any
 
 from pylog.protocol.counts import counted
 from pylog._native.columns import ColumnReader, Fetched, Record, RecordsError, records
-from pylog.client import arrow
+from pylog.client.columns import arrow
 from pylog.client.arguments import several
 from pylog.client.share.acknowledgements import Acknowledge
 from pylog.client.errors import IllegalStateError, RecordDeserializationError, error

@@ -13,7 +13,7 @@ from typing import Any
 
 from pylog._native.columns import Record
 from pylog.client.share.acknowledgements import Acknowledge
-from pylog.client.producer import shutdown
+from pylog.client import shutdown
 from pylog.client.background_loop import Desk, Driver, SingleUser
 from pylog.client.errors import KafkaError
 from pylog.client.types import TopicPartition

@@ -15,7 +15,7 @@ from typing import Any
 
 from pylog._native import batch
 from pylog._native.columns import ColumnReader, Fetched, RecordsError
-from pylog.client import arrow
+from pylog.client.columns import arrow
 from pylog.client.errors import error
 from pylog.client.spark.decoding import Decoder
 from pylog.client.spark.ranges import Piece, RangeReader, Stretch, lost

@@ -154,7 +154,7 @@ class _Numbers:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        from pylog.client.serialization.fixed import numbers
+        from pylog.client.columns.fixed_width import numbers
 
         try:
             made = pa.array(numbers(raw, self._code), self._kind)

@@ -26,8 +26,8 @@ from pylog.protocol.counts import counted
 from pylog.protocol.reasons import reason_of
 from pylog.security import stores
 from pylog.tools.cli import cluster_queries, config_resources, metrics_endpoint as endpoint
-from pylog.tools.host import cluster_checks
-from pylog.tools.host.finding import WARN
+from pylog.tools.cluster import cluster_checks
+from pylog.tools.cli.finding import WARN
 from pylog.tools.cli.output import size, span
 from pylog.tools.cli.session import ToolError
 

@@ -34,7 +34,7 @@ from pylog.protocol.counts import counted
 from pylog.protocol import records
 from pylog.security.access import authorizer_of
 from pylog.security.sasl import Mechanisms
-from pylog.tools.host.finding import FAIL, OK, WARN, Finding
+from pylog.tools.cli.finding import FAIL, OK, WARN, Finding
 
 METADATA = "__cluster_metadata-0"
 PARTITION = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d+")

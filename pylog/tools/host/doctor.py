@@ -17,9 +17,9 @@ from pylog.protocol.counts import counted
 from pylog.tools.cli.command import Tool
 from pylog.tools.cli.output import BAD, DULL, GOOD, WARN
 from pylog.tools.cli.session import Session, ToolError
-from pylog.tools.host import cluster_checks
+from pylog.tools.cluster import cluster_checks
 from pylog.tools.host import host_checks as machine
-from pylog.tools.host.finding import FAIL, Finding
+from pylog.tools.cli.finding import FAIL, Finding
 
 MARKS = {"ok": ("ok  ", GOOD), "warn": ("warn", WARN), "fail": ("FAIL", BAD),
          "skip": ("skip", DULL)}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pylog._native.tls import library
 from pylog.tools.cli.output import size, span
-from pylog.tools.host.finding import FAIL, OK, SKIP, WARN, Finding
+from pylog.tools.cli.finding import FAIL, OK, SKIP, WARN, Finding
 
 FILES_WANTED = 65_536
 FILES_MIN = 4_096

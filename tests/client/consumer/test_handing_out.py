@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pylog.client import ShareConsumer, TopicPartition, aio, arrow, errors
+from pylog.client import ShareConsumer, TopicPartition, aio, errors
+from pylog.client.columns import arrow
 from tests.client.share.test_share_consumer import new_group, take
 from tests.client.support import BASE_MS, collect, new_name, new_topic, put, reader, rows
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pylog.client.arrow import as_bytes
+from pylog.client.columns.arrow import as_bytes
 from pylog.client.producer.table_writer import found_columns, native_headers, native_timestamps
 
 NOW = 1_700_000_000_000

@@ -11,7 +11,7 @@ from pylog import cli
 from pylog.testing import Broker
 from pylog.testing.ports import free_port
 from pylog.tools.cluster import health
-from pylog.tools.host import cluster_checks
+from pylog.tools.cluster import cluster_checks
 from tests.brokers import Brokerd
 from tests.clusters import Cluster, until
 from tests.tools.support import run

@@ -11,7 +11,8 @@ from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 from pylog.testing import Broker
 from pylog.testing.certificates import write
-from pylog.tools.host import cluster_checks, host_checks
+from pylog.tools.host import host_checks
+from pylog.tools.cluster import cluster_checks
 from pylog.testing.ports import free_port
 from tests.brokers import Brokerd
 from tests.tools.support import run

@@ -28,7 +28,7 @@ from pylog.protocol.reasons import reason_of
 from pylog.security import stores
 from pylog.tools.cli import cluster_queries, metrics_endpoint as endpoint
 from pylog.tools.cluster import replica_state as replicas
-from pylog.tools.host.finding import FAIL, OK, SKIP, WARN, Finding
+from pylog.tools.cli.finding import FAIL, OK, SKIP, WARN, Finding
 from pylog.tools.cli.output import size, span
 
 ANSWER_WARN_S = 0.25

@@ -18,19 +18,15 @@ from typing import Any
 
 from pylog.protocol.counts import counted
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pylog.client.producer.core import Producing
-
-_watched: weakref.WeakSet[Producing] = weakref.WeakSet()
+_watched: weakref.WeakSet[Any] = weakref.WeakSet()
 _closing: set[asyncio.Task[None]] = set()
 DROPPED_CLOSE_S = 30.0
 log = logging.getLogger("pylog.client")
 
 
-def watch(producing: Producing) -> None:
-    """Register a producer for the checks after a fork and at exit."""
-    _watched.add(producing)
+def watch(core: Any) -> None:
+    """Register a producer for the checks after a fork and at exit. core: a Producing."""
+    _watched.add(core)
 
 
 def dropped(owner: object, core: Any) -> None:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from pylog._native.batch import build
 from pylog._native.columns import ColumnReader, Fetched
 
-from pylog.client.arrow import COLUMNS, numpy_batch, record_batch, schema
-from pylog.client.serialization.fixed import numbers
+from pylog.client.columns.arrow import COLUMNS, numpy_batch, record_batch, schema
+from pylog.client.columns.fixed_width import numbers
 
 pa = pytest.importorskip("pyarrow")
 NOW = 1_700_000_000_000

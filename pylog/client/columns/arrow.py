@@ -232,7 +232,7 @@ def _numpy_binary(out: dict[str, Any], name: str, columns: Columns, dtype: Any,
                   count: int) -> None:
     import numpy as np
 
-    from pylog.client.serialization.fixed import array_of
+    from pylog.client.columns.fixed_width import array_of
 
     offsets = getattr(columns, f"{name}_offsets")
     data = getattr(columns, f"{name}_data")
