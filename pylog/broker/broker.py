@@ -31,7 +31,7 @@ from pylog.log.errors import StartError
 from pylog.log.manager import LogManager
 from pylog.metadata import meta_properties
 from pylog.metadata.image.image import is_internal
-from pylog.metadata.service import metadata_of
+from pylog.metadata.node import metadata_of
 from pylog.server.metadata_publisher import Publisher
 from pylog.server.network import Network
 from pylog.server.request_queue import RequestQueue

@@ -22,7 +22,7 @@ from pylog.log.errors import StartError
 from pylog.metadata import meta_properties
 from pylog.metadata.broker_service import MemberMetadata
 from pylog.metadata.controller.active_controller import ActiveController
-from pylog.metadata.controller.partitions.topics import id_text, random_id
+from pylog.metadata.image.uuids import id_text, random_id
 from pylog.metadata.image import snapshot
 from pylog.metadata.image.image import Image, MetadataError
 from pylog.metadata.image.loader import Tail

@@ -18,7 +18,7 @@ from collections import namedtuple
 from pylog.log.checkpoint_files import free_name, sync_directory, write_whole
 from pylog.log.errors import StartError
 from pylog.log.startup_scan import METADATA_PARTITION
-from pylog.metadata.controller.partitions.topics import id_from_text, id_text, random_id
+from pylog.metadata.image.uuids import id_from_text, id_text, random_id
 
 FILE = "meta.properties"
 MEMBERSHIP = "cluster.properties"

@@ -12,7 +12,6 @@ import logging
 import random
 
 from pylog._native.log import LogError
-from pylog.config import clusters
 from pylog.log import checkpoint_files as files
 from pylog.log.errors import StartError
 from pylog.log.partition_log import Role
@@ -26,8 +25,6 @@ from pylog.metadata.log.local_log import LocalLog, limits_of
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
-    from typing import Any
-
     from pylog.metadata.quorum.etcd_removal import Seats
     from pylog.metadata.quorum.voter_status import Voters
 
@@ -317,22 +314,6 @@ class MetadataService:
         refused = self._settings.set_dynamic(*usable)
         if refused is not None:
             log.error("dynamic settings cannot be used", extra={"reason": refused})
-
-
-def metadata_of(settings, logs, node_id: int, now_ms, seconds, first) -> "Any":
-    """Return the metadata service for the location of the controllers. seconds: a monotonic clock.
-    first: initial records of a new cluster.
-    """
-    if not settings.is_member:
-        return MetadataService(settings, logs, node_id, now_ms)
-    # Imported here: a broker that is its own controller does not need it.
-    if clusters.has_quorum(settings):
-        from pylog.metadata.controller_service import ControllerMember
-
-        return ControllerMember(settings, logs, node_id, now_ms, seconds=seconds, first=first)
-    from pylog.metadata.broker_service import MemberMetadata
-
-    return MemberMetadata(settings, logs, node_id, now_ms)
 
 
 def local_roles(topic, node_id: int, replicates: bool = False, may_lead: bool = True) -> list:

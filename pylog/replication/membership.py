@@ -17,7 +17,7 @@ from pylog import supervisor
 from pylog.config import clusters
 from pylog.log import replica_moves
 from pylog.log.errors import StartError
-from pylog.metadata.controller.partitions.topics import random_id
+from pylog.metadata.image.uuids import random_id
 from pylog.peer.dial import dial
 from pylog.protocol.errors import ErrorCode
 from pylog.replication.assignments import Assignments

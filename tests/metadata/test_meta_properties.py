@@ -5,7 +5,7 @@ import pytest
 
 from pylog.log.errors import StartError
 from pylog.metadata import meta_properties as identity
-from pylog.metadata.controller.partitions import topics
+from pylog.metadata.image import uuids
 
 
 def made(tmp_path, *names):
@@ -41,10 +41,10 @@ def test_a_directory_added_later_joins_the_cluster(tmp_path):
 
 def test_what_kafka_formatted_is_read(tmp_path):
     paths = made(tmp_path, "a")
-    directory = topics.random_id(random.Random(5))
+    directory = uuids.random_id(random.Random(5))
     (tmp_path / "a" / "meta.properties").write_text(
         "#\n#Sat Nov 21 05:00:00 UTC 2026\ncluster.id=MkU3OEVBNTcwNTJENDM2Qk\n"
-        f"directory.id={topics.id_text(directory)}\nnode.id=1\nversion=1\n")
+        f"directory.id={uuids.id_text(directory)}\nnode.id=1\nversion=1\n")
     found = load(paths)
     assert found.cluster_id == "MkU3OEVBNTcwNTJENDM2Qk"
     assert found.directories == {paths[0]: directory}

@@ -13,7 +13,7 @@ import functools
 import random
 from collections import namedtuple
 
-from pylog.metadata.controller.partitions.topics import id_text, random_id
+from pylog.metadata.image.uuids import id_text, random_id
 from pylog.peer.errors import PeerError
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode

@@ -6,7 +6,6 @@ Invariants: the records of a decision apply to the image that it was made from; 
 Source: KIP-4 (topics), KIP-516 (topic ids), KIP-599; error codes as seen on Kafka 4.3.
 """
 
-import base64
 import re
 from collections import namedtuple
 
@@ -20,6 +19,7 @@ from pylog.metadata.controller.partitions import (
 )
 from pylog.metadata.image.image import NO_LEADER, RESOURCE_TOPIC, Image
 from pylog.metadata.image.record_versions import NEWEST_VERSION, OLDEST_VERSION
+from pylog.metadata.image.uuids import random_id
 from pylog.protocol import messages
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
@@ -41,9 +41,6 @@ DIRECTORY_UNASSIGNED = (1).to_bytes(16, "big")
 NO_TOPIC = "This server does not host this topic-partition."
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
-# Ids that Kafka reserves, such as the zero id and the metadata topic's (KIP-516).
-_RESERVED_IDS = frozenset(number.to_bytes(16, "big") for number in range(100))
-
 TopicResult = namedtuple(
     "TopicResult", ("name", "error", "message", "topic_id", "partition_count", "replication_factor",
                     "configs"), defaults=(None, bytes(16), -1, -1, None))
@@ -65,31 +62,6 @@ def topic_name_fault(name: str) -> str | None:
         return (f"Topic name is invalid: '{name}' contains one or more characters other than "
                 "ASCII alphanumerics, '.', '_' and '-'")
     return None
-
-
-def random_id(random) -> bytes:
-    """Return a new 16-byte id like Kafka's: a UUID whose base64 form does not start with '-'."""
-    while True:
-        raw = bytearray(random.randbytes(16))
-        raw[6] = raw[6] & 0x0F | 0x40
-        raw[8] = raw[8] & 0x3F | 0x80
-        # 62 is '-' in URL-safe base64, and a leading '-' would look like an option on a command
-        # line.
-        if raw[0] >> 2 != 62 and bytes(raw) not in _RESERVED_IDS:
-            return bytes(raw)
-
-
-def id_text(id_: bytes) -> str:
-    """Return Kafka's text form of a 16-byte id: URL-safe base64 without padding, 22 characters."""
-    return base64.urlsafe_b64encode(id_).decode("ascii").rstrip("=")
-
-
-def id_from_text(text: str) -> bytes:
-    """Return the 16 bytes of an id's text form. Raises ValueError if it is invalid."""
-    raw = base64.b64decode(text.strip() + "==", altchars=b"-_", validate=True)
-    if len(raw) != 16:
-        raise ValueError(f"{text!r} is not an id of 16 bytes")
-    return raw
 
 
 # ---- topics -------------------------------------------------------------------------------------

@@ -312,20 +312,3 @@ def test_producer_ids_are_given_out_to_the_last_block():
     assert (block.first, block.count) == (last, 1000)
     with pytest.raises(OverflowError):
         controller.allocate_producer_ids(after(image, records), 1)
-
-
-def test_ids_are_random_uuids_that_no_command_line_takes_for_an_option():
-    class Source(random.Random):
-        def randbytes(self, n):
-            found = super().randbytes(n)
-            return b"\xf8" + found[1:] if self.random() < 0.9 else found
-
-    source = Source(3)
-    for _ in range(50):
-        made = controller.random_id(source)
-        assert made[6] >> 4 == 4 and made[8] >> 6 == 2
-        assert not controller.id_text(made).startswith("-")
-        assert controller.id_from_text(controller.id_text(made)) == made
-    for text in ("", "AAAA", "A" * 23, "A" * 24):
-        with pytest.raises(ValueError):
-            controller.id_from_text(text)

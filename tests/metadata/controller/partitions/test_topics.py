@@ -141,12 +141,6 @@ def test_a_request_makes_so_many_partitions_and_no_more(monkeypatch, topics, is_
     assert {result.error == E.POLICY_VIOLATION for result in results} == {is_refused}
 
 
-@pytest.mark.parametrize("text", ["", "A", "!" * 22, "A" * 21 + "!", "A" * 24, "A" * 20])
-def test_what_is_no_id_is_no_text_of_one(text):
-    with pytest.raises(ValueError):
-        controller.id_from_text(text)
-
-
 def test_a_new_replica_lies_in_the_one_directory_of_its_broker_or_where_that_chooses():
     image = cluster(2)
     image = apply(image, [messages.BrokerRegistrationChangeRecord(
@@ -200,21 +194,6 @@ def test_replicas_are_spread_over_the_active_brokers():
     leaders = [state.leader for state in image.topics["t"].partitions]
     assert sorted(leaders) == [1, 1, 2, 2, 3, 3]
     assert all(len(set(state.replicas)) == 2 for state in image.topics["t"].partitions)
-
-
-def test_topic_ids_are_random_and_never_reserved():
-    class Zeros:
-        """Generates reserved ids and ids with dashes first."""
-
-        def __init__(self):
-            self.left = [bytes([0xF8]) + bytes(15), bytes([0xFB]) + bytes(15)]
-
-        def randbytes(self, count):
-            return self.left.pop() if self.left else random.Random(1).randbytes(count)
-
-    id_ = controller.random_id(Zeros())
-    assert not controller.id_text(id_).startswith("-")
-    assert controller.id_from_text(controller.id_text(id_)) == id_
 
 
 def delete(image, *topics, settings=None):
