@@ -25,6 +25,7 @@ from pathlib import Path
 
 from bench.brokers import CHECKOUT, PylogBroker
 from bench.client.readers import PARTITIONS, READERS
+from bench.client.records import BATCH_BYTES, values
 from bench.client.writers import WRITERS
 from bench.machine import machine_line
 from pylog._native import batch
@@ -33,27 +34,11 @@ from pylog.client.network.cluster import Cluster
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
-BATCH_BYTES = 131_072
 BATCHES_DISTINCT = 24
 IN_FLIGHT = 5
 TOPIC_BYTES = 1_000_000_000
 READER_WAIT_S = 120
-COUNTRIES = ("de", "fr", "us", "jp")
 BASE = "confluent-kafka"
-WORDS = ("alpha ", "beta ", "gamma ", "delta ")
-
-
-def values(count: int, size: int, rng: random.Random) -> list[bytes]:
-    """Return lines like a web shop's log; they compress to about a third."""
-    made = []
-    for _ in range(count):
-        text = (f'{{"user":{rng.randrange(10**6)},"item":"{rng.getrandbits(32):08x}",'
-                f'"price":{rng.random() * 500:.2f},"country":"{rng.choice(COUNTRIES)}",'
-                f'"ts":{1_700_000_000_000 + rng.randrange(10**9)},"note":"')
-        while len(text) < size - 2:
-            text += rng.choice((*WORDS, f"{rng.getrandbits(24):x} "))
-        made.append((text[:size - 2] + '"}').encode())
-    return made
 
 
 async def fill(bootstrap: str, topic: str, size: int, codec: str, count: int) -> int:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 
+from bench.client.records import BATCH_BYTES, values
 from bench.loads import CONSUMED
 from bench.programs import rdkafka_performance
 
@@ -183,7 +184,6 @@ def aiokafka(bootstrap: str, topic: str, clock: Clock) -> None:
 
 
 def floor(bootstrap: str, topic: str, clock: Clock) -> None:
-    from bench.client.__main__ import BATCH_BYTES, values
     from bench.client.floor import read
 
     _, size, codec = topic.split("-")

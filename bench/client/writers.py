@@ -13,6 +13,8 @@ import random
 import sys
 import time
 
+from bench.client.records import values
+
 DISTINCT = 20_000
 TABLE_ROWS = 200_000
 LINGER_MS = 5
@@ -147,8 +149,6 @@ WRITERS = {"floor": floor, "pylog arrow": pylog_arrow, "pylog records": pylog_re
 
 
 def main(name: str, bootstrap: str, topic: str, codec: str, size: str, seconds: str) -> None:
-    from bench.client.__main__ import values
-
     made = values(DISTINCT, int(size), random.Random(int(size)))
     clock = WRITERS[name](bootstrap, topic, codec, made, float(seconds))
     print(clock.line(), flush=True)

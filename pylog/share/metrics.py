@@ -7,12 +7,11 @@ Source: Kafka's ShareGroupMetrics and SharePartitionMetrics, for the metrics.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pylog.share.dead_letters import DeadLetters
+from pylog.share.sessions import Sessions
 from pylog.share.acknowledgement_types import ACCEPT, GAP, REJECT, RELEASE, RENEW
-
-if TYPE_CHECKING:
-    from pylog.share.manager import SharePartitions
 
 GROUPS_MAX = 1000
 PARTITIONS_MAX = 10_000
@@ -54,15 +53,17 @@ class Figures:
             found = self._groups.setdefault(group_id, GroupFigures())
         return found
 
-    def samples(self, partitions: "SharePartitions",
+    def samples(self, partitions: Sequence[Any], sessions: Sessions, letters: DeadLetters,
                 topic_name: Callable[[bytes], str]) -> list[tuple[str, list[Sample]]]:
-        """Return [(family, [(label values, number)])], the format of Collector.sources."""
+        """Return [(family, [(label values, number)])], the format of Collector.sources.
+
+        partitions: each SharePartition of this broker.
+        """
         groups = list(self._groups.items())
-        letters = partitions.letters
         return [
-            ("pylog_share_sessions", [((), len(partitions.sessions))]),
-            ("pylog_share_session_partitions", [((), partitions.sessions.place_count)]),
-            ("pylog_share_partitions", [((), len(partitions.every()))]),
+            ("pylog_share_sessions", [((), len(sessions))]),
+            ("pylog_share_session_partitions", [((), sessions.place_count)]),
+            ("pylog_share_partitions", [((), len(partitions))]),
             ("pylog_share_acquired_records", [((name,), row.acquired) for name, row in groups]),
             ("pylog_share_out_bytes", [((name,), row.out_bytes) for name, row in groups]),
             ("pylog_share_acknowledged_records", [
@@ -78,11 +79,11 @@ def _each(counts: dict[str, int]) -> list[Sample]:
     return [((name,), count) for name, count in list(counts.items())[:GROUPS_MAX]]
 
 
-def _in_flight(partitions: "SharePartitions", topic_name: Callable[[bytes], str]) -> Any:
+def _in_flight(partitions: Sequence[Any], topic_name: Callable[[bytes], str]) -> Any:
     records: list[Sample] = []
     ranges: list[Sample] = []
     archiving: list[Sample] = []
-    for partition in partitions.every()[:PARTITIONS_MAX]:
+    for partition in partitions[:PARTITIONS_MAX]:
         in_flight = partition.in_flight
         if in_flight is not None:
             key = partition.key

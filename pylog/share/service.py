@@ -45,8 +45,10 @@ class Sharing:
     def samples(self) -> list[tuple[str, list[Sample]]]:
         """Return the metrics. Callable on any thread."""
         topics = self._node.image.topics_by_id
-        return self._figures.samples(self.partitions, lambda id_: (
-            topics[id_].name if id_ in topics else id_.hex()))
+        partitions = self.partitions
+        return self._figures.samples(
+            partitions.every(), partitions.sessions, partitions.letters,
+            lambda id_: topics[id_].name if id_ in topics else id_.hex())
 
     def topic_changed(self, topic: Topic) -> None:
         """Apply a new version of the topic: new, or with other partitions or leaders."""

@@ -12,7 +12,6 @@ import time
 from functools import partial
 
 from pylog.client import blocking
-from pylog.client.config.settings import Settings
 from pylog.client.errors import AuthenticationError, ConfigError
 from pylog.config.errors import ConfigError as Refused
 from pylog.security import issued, outgoing, retrieval
@@ -22,14 +21,16 @@ TYPE_CHECKING = False  # Importing typing costs 6 ms of startup.
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
+    from typing import Any
 
 
 class TokenSource:
     """The token source that a client's settings define."""
 
-    def __init__(self, settings: Settings):
+    def __init__(self, setting: Callable[[str], Any]):
+        """setting: returns the value of a setting. Raises ConfigError."""
         # The client backs off by itself before it reconnects.
-        self._source = issued.Source(_way(settings), time.time, 0, 0)
+        self._source = issued.Source(_way(setting), time.time, 0, 0)
 
     async def token(self) -> str:
         """Return a valid token. Raises AuthenticationError."""
@@ -43,19 +44,19 @@ class TokenSource:
         return found
 
 
-def _way(settings: Settings) -> Callable[[], issued.Issued]:
+def _way(setting: Callable[[str], Any]) -> Callable[[], issued.Issued]:
     """Return a function that fetches a new token. Raises ConfigError."""
-    callback = settings["oauth_cb"]
+    callback = setting("oauth_cb")
     if callback is not None:
         return partial(_called, callback)
     try:
-        return retrieval.of(settings.__getitem__, {}, time.time, _towards_issuer(settings)).get
+        return retrieval.of(
+            setting, {}, time.time, _towards_issuer(setting("https.ca.location"))).get
     except Refused as failure:
         raise ConfigError(str(failure)) from None
 
 
-def _towards_issuer(settings: Settings) -> ssl.SSLContext | None:
-    path = settings["https.ca.location"]
+def _towards_issuer(path: str | None) -> ssl.SSLContext | None:
     return outgoing.towards_issuer({"ssl.truststore.location": path, "ssl.truststore.type": "PEM"}
                                    if path else {})
 

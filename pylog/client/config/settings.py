@@ -202,7 +202,7 @@ class Settings:
         # Imported lazily, with its dependencies: only clients with tokens need it.
         from pylog.client.config.oauth_tokens import TokenSource
 
-        self.tokens = TokenSource(self)
+        self.tokens = TokenSource(self.__getitem__)
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]

@@ -29,7 +29,6 @@ from pylog.client.network.metrics import Metrics, Traffic, age_s, report
 from pylog.client.network.log_once import Notices
 from pylog.client.network.cluster_metadata import Metadata, PartitionInfo, taken_in, with_leader
 from pylog.client.config.settings import CONSUMER, Settings, servers
-from pylog.client.network.connect_errors import how_far
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
@@ -526,7 +525,7 @@ class Cluster:
             if isinstance(ended, KafkaError):
                 raise
             opening = self.traffic.opening
-            why = last or (how_far(opening) if opening is not None else "")
+            why = last or (opening.how_far() if opening is not None else "")
             raise KafkaTimeoutError(f"not done within {rounded(timeout_s)}"
                                     f"{f': {why}' if why else ''}") from last
 

@@ -16,27 +16,29 @@ from pylog.security import outgoing
 if TYPE_CHECKING:
     import ssl
 
-    from pylog.client.network.connection import Connection
+    from pylog.client.config.settings import Settings
 
 
-def how_far(connection: Connection) -> str:
-    """Describe how far the connection got before the timeout."""
-    where = f"{connection.host}:{connection.port}: "
-    if not connection.connected:
+def how_far(host: str, port: int, connected: bool, secure: bool, shook_hands: bool) -> str:
+    """Describe how far a connection got before the timeout. shook_hands: with TLS, if secure."""
+    where = f"{host}:{port}: "
+    if not connected:
         return where + "no connection"
-    if connection.secure and connection.transport is None:
+    if secure and not shook_hands:
         return where + "connected, but it does not speak TLS"
-    without = "" if connection.secure else ", without TLS"
+    without = "" if secure else ", without TLS"
     return f"{where}connected, but it does not answer: is it a broker's port{without}?"
 
 
-async def distrusted(connection: Connection, failure: ssl.SSLError) -> AuthenticationError:
+async def distrusted(host: str, port: int, settings: Settings,
+                     failure: ssl.SSLError) -> AuthenticationError:
     """Return the error of a TLS failure. Fetches an expired certificate again to show its date."""
-    return AuthenticationError(f"{connection.host}:{connection.port}: " + await outgoing.distrusted(
-        failure, connection.host, connection.port, lambda: login.own_chain(connection.settings)))
+    return AuthenticationError(f"{host}:{port}: " + await outgoing.distrusted(
+        failure, host, port, lambda: login.own_chain(settings)))
 
 
-def refused(connection: Connection, failure: ssl.SSLError) -> AuthenticationError:
+def refused(host: str, port: int, settings: Settings,
+            failure: ssl.SSLError) -> AuthenticationError:
     """Return the error of a TLS failure without fetching the broker's certificate."""
-    text = outgoing.refused(failure, lambda: login.own_chain(connection.settings))
-    return AuthenticationError(f"{connection.host}:{connection.port}: {text}")
+    text = outgoing.refused(failure, lambda: login.own_chain(settings))
+    return AuthenticationError(f"{host}:{port}: {text}")

@@ -197,9 +197,9 @@ class Connection(asyncio.BufferedProtocol):
                 await login.log_in(made)
         except TimeoutError:
             made.fail(KafkaConnectionError(
-                f"{connect_errors.how_far(made)} within {rounded(wait_s)}"))
+                f"{made.how_far()} within {rounded(wait_s)}"))
         except ssl.SSLError as failure:
-            made.fail(await connect_errors.distrusted(made, failure))
+            made.fail(await connect_errors.distrusted(host, port, settings, failure))
         except OSError as failure:
             if isinstance(failure, KafkaError):
                 made.fail(failure)
@@ -437,7 +437,12 @@ class Connection(asyncio.BufferedProtocol):
         # Later responses on this connection would wait behind this one.
         self.fail(KafkaConnectionError(
             f"{self.host}:{self.port}: the broker does not answer" if self.answered
-            else connect_errors.how_far(self)))
+            else self.how_far()))
+
+    def how_far(self) -> str:
+        """Describe how far the connection got before a timeout."""
+        return connect_errors.how_far(
+            self.host, self.port, self.connected, self.secure, self.transport is not None)
 
     # Called by asyncio.
 
@@ -454,7 +459,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, reason: Exception | None) -> None:
         if isinstance(reason, ssl.SSLError):
             # With TLS 1.3, the broker verifies our certificate after the handshake.
-            self.fail(connect_errors.refused(self, reason))
+            self.fail(connect_errors.refused(self.host, self.port, self.settings, reason))
         text = f": {reason}" if reason else " by the broker"
         if not self.answered:
             text += "" if self.secure else \

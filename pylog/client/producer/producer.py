@@ -24,6 +24,7 @@ from pylog.client import shutdown
 from pylog.client.producer.core import Producing
 from pylog.client.producer.delivery import Delivery, TableDelivery
 from pylog.client.producer.transaction_context import Transaction, core_of
+from pylog.client.producer.transaction_manager import Prepared
 from pylog.client.types import TopicPartition
 
 TYPE_CHECKING = False
@@ -207,3 +208,14 @@ class Producer(Intake):
                 raise KafkaTimeoutError(f"not done within {rounded(timeout)}") from failure
 
         self._driver.run(bounded())
+
+
+def prepared(producer: Producer) -> Prepared:
+    """Deliver the open transaction's records and leave it open, even if the producer closes.
+
+    Raises the error of a failed record.
+
+    Source: KIP-939.
+    """
+    found: Prepared = producer._driver.run(producer._core.prepare_transaction())
+    return found

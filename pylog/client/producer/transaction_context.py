@@ -4,7 +4,7 @@ Owns: for each transaction, whether its consumer lost partitions.
 Invariants: a transaction whose consumer lost a partition is aborted: the next owner reads the same
   records; after an abort, the consumer resumes at its committed offsets, or where it started; if
   the outcome is unknown, the consumer's positions do not change.
-Source: KIP-447; KIP-939 (prepared()); Kafka Streams for the steps after an abort.
+Source: KIP-447; Kafka Streams for the steps after an abort.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from typing import Any
 
 from pylog.client.errors import ConfigError, IllegalStateError, KafkaError, RebalanceNeededError
 from pylog.client.producer.core import Producing
-from pylog.client.producer.transaction_manager import UNINITIALIZED, Prepared
+from pylog.client.producer.transaction_manager import UNINITIALIZED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pylog.client.consumer.core import Consuming
-    from pylog.client.producer.producer import Producer
 
 
 def core_of(consumer: Any, kind: type) -> Consuming:
@@ -29,15 +28,6 @@ def core_of(consumer: Any, kind: type) -> Consuming:
         raise TypeError(f"this producer works with a {package}.Consumer, not {consumer!r}")
     core: Consuming = consumer._core  # type: ignore[attr-defined]
     return core
-
-
-def prepared(producer: Producer) -> Prepared:
-    """Deliver the open transaction's records and leave it open, even if the producer closes.
-
-    Raises the error of a failed record.
-    """
-    found: Prepared = producer._driver.run(producer._core.prepare_transaction())
-    return found
 
 
 class _Step:

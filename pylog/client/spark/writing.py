@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 
 from pylog.client.errors import ConfigError, KafkaError
 from pylog.client.producer.producer import Producer
-from pylog.client.producer.transaction_context import prepared
+from pylog.client.producer.producer import prepared
 from pylog.client.producer.transaction_manager import Prepared
 from pylog.client.spark.encoding import Encoders, check_types
 from pylog.client.spark.epoch_decision import Decision, Task, is_decided

@@ -1,4 +1,4 @@
-"""Escape text from a cluster for a terminal: names, values and messages are untrusted.
+"""Show bytes and text from a cluster on a terminal: names, values and messages are untrusted.
 
 Owns: nothing.
 Invariants: control characters, direction marks and lone surrogates become JSON escapes, so that
@@ -29,3 +29,17 @@ def escaped(text: str, allowed: str = "") -> str:
 def one_line(message: object) -> str:
     """Return an error message as one escaped line."""
     return escaped(" ".join(str(message).split()))
+
+
+def text_of(data: bytes | None) -> str | None:
+    """Return bytes as text if they are UTF-8, else as 0x and hexadecimal digits.
+
+    A text that begins with 0x is also returned as digits, so that the result can be parsed back.
+    """
+    if data is None:
+        return None
+    try:
+        text = bytes(data).decode()
+    except UnicodeDecodeError:
+        return "0x" + bytes(data).hex()
+    return "0x" + bytes(data).hex() if text.startswith("0x") else text

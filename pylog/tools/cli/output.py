@@ -18,10 +18,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 from pylog.tools.cli.escapes import escaped
-from pylog.tools.cli.totals import AtLeast
 
 GOOD, BAD, DULL, WARN = "green", "bold red", "dim", "yellow"
 _NUMBERS = (int, float)
+
+
+class AtLeast(int):
+    """A sum without its unknown terms: `>=400` in text, 400 in JSON."""
+
+    def __str__(self) -> str:
+        return f">={int(self)}"
 
 
 def with_buffer(stream: TextIO | None) -> TextIO:

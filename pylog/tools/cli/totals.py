@@ -12,16 +12,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pylog.protocol.counts import counted
+from pylog.tools.cli.output import AtLeast
 from pylog.tools.cli.session import ToolError
 
 NAMED_MAX = 10
-
-
-class AtLeast(int):
-    """A sum without its unknown terms: `>=400` in text, 400 in JSON."""
-
-    def __str__(self) -> str:
-        return f">={int(self)}"
 
 
 def total(values: Iterable[int | None]) -> int | None:

@@ -72,7 +72,7 @@ def tree(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [tree(one) for one in value]
     if isinstance(value, (bytes, bytearray, memoryview)):
-        from pylog.tools.segments.segment_file import text_of
+        from pylog.tools.cli.escapes import text_of
 
         return text_of(bytes(value))
     return value

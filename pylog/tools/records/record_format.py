@@ -12,12 +12,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from pylog.tools.cli.escapes import escaped
+from pylog.tools.cli.escapes import escaped, text_of
 from pylog.tools.cli.output import Printer
 from pylog.tools.cli.session import ToolError
 from pylog.tools.cli.time_arguments import shown
 from pylog.tools.records import internal_topics, template
-from pylog.tools.segments.segment_file import text_of
 
 FORMATS = ("raw", "json", "avro", "table")
 KEY_COLUMNS, VALUE_COLUMNS = 24, 60

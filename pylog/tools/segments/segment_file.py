@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pylog._native import batch as native
+from pylog.tools.cli.escapes import text_of
 from pylog.tools.cli.session import ToolError
 from pylog.tools.segments import corrupt_ranges
 
@@ -319,17 +320,3 @@ def _has_data(view: corrupt_ranges.FileBytes, position: int) -> bool:
 
 def _why(error: native.BatchError) -> str:
     return WHY.get(error.error, str(error))
-
-
-def text_of(data: bytes | None) -> str | None:
-    """Return bytes as text if they are UTF-8, else as 0x and hexadecimal digits.
-
-    A text that begins with 0x is also returned as digits, so that the result can be parsed back.
-    """
-    if data is None:
-        return None
-    try:
-        text = bytes(data).decode()
-    except UnicodeDecodeError:
-        return "0x" + bytes(data).hex()
-    return "0x" + bytes(data).hex() if text.startswith("0x") else text

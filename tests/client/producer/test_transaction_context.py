@@ -10,7 +10,7 @@ from pylog.client.config.settings import PRODUCER, Settings
 from pylog.client.consumer.consumer import Consumer
 from pylog.client.errors import ConfigError, IllegalStateError, RebalanceNeededError
 from pylog.client.producer.producer import Producer
-from pylog.client.producer.transaction_context import prepared
+from pylog.client.producer.producer import prepared
 from pylog.client.producer.transaction_manager import Transactions
 from pylog.client.types import TopicPartition
 from tests.brokers import Brokerd
