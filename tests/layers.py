@@ -1,8 +1,9 @@
-"""The permitted imports: ranks of packages and folders, and a parser of imports.
+"""The permitted imports and module names: ranks of packages and folders, cycles, endings.
 
 Owns: nothing.
 Invariants: a module imports only modules of a lower rank, or of its own package; the same holds for
-  the folders at the top of the tree, and for the folders inside a package.
+  the folders at the top of the tree, and for the folders inside a package; no files import each
+  other in a cycle; no two modules in a folder have names that differ only in their endings.
 Source: docs/ARCHITECTURE.md, The file map.
 """
 
@@ -49,11 +50,6 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "tools": ("cli", "records", "segments", "topics", "groups", "cluster", "security", "host",
               "app", "."),
 }
-# (file, module) of imports against this order. The list only gets shorter.
-MISPLACED: set[tuple[str, str]] = {
-    ("pylog/tools/records/internal_topics.py", "pylog.tools.segments.segment_file"),
-    ("pylog/tools/records/record_format.py", "pylog.tools.segments.segment_file"),
-}
 # More modules make a folder hard to read.
 FOLDER_MODULES = 20
 # Folders with more. The list only gets shorter.
@@ -61,6 +57,11 @@ CROWDED = {
     "pylog/_native",
     "pylog/security",
 }
+# Folders whose files are checked for cycles and for names.
+CHECKED = ("pylog", "bench")
+# Endings that do not tell two modules of a folder apart.
+ENDINGS = ("ment", "ing", "ion", "ed", "er", "s")
+STEM_CHARACTERS_MIN = 3
 # Folders of csrc/; `columns` is what only a client needs.
 C_ORDER = (("format",), ("os",), ("segment", "columns"), ("log",), ("log_manager",),
            ("compaction", "tables", "transport"), ("serve",), ("net",), ("replica",))
@@ -128,7 +129,7 @@ def upward(path: PurePath, text: str):
 
 
 def inside(path: PurePath, text: str):
-    """Yield (line, file, module) of each import against a package's order, also exceptions."""
+    """Yield (line, file, module) of each import against the order inside a package."""
     package = part_of(path)
     ranks = {place: rank for rank, place in enumerate(INSIDE.get(package, ()))}
     own = path.parts[path.parts.index("pylog") + 2:]
@@ -163,6 +164,75 @@ def crowded(paths):
     for folder, count in sorted(Counter(folder for folder, _ in modules).items()):
         if count > FOLDER_MODULES:
             yield folder, count
+
+
+def cycles(texts: dict[PurePath, str]) -> set[frozenset[str]]:
+    """Return the import cycles among files of CHECKED, as sets of paths.
+
+    texts: path -> content. An import inside a function or for type checkers counts too.
+    """
+    modules = {}
+    for path in texts:
+        if path.parts[0] in CHECKED and path.suffix in {".py", ".pyx"}:
+            name = ".".join(path.with_suffix("").parts)
+            modules[name.removesuffix(".__init__")] = path
+    edges = {path: _imported_files(path, texts[path], modules) for path in modules.values()}
+    return {frozenset(map(str, group)) for group in _components(edges) if len(group) > 1}
+
+
+def _imported_files(path: PurePath, text: str, modules: dict[str, PurePath]) -> set[PurePath]:
+    found = set()
+    for _, source, names in sources(path, text):
+        for name in names:
+            module = modules.get(f"{source}.{name}") or modules.get(source)
+            if module is not None and module != path:
+                found.add(module)
+    return found
+
+
+def _components(edges: dict[PurePath, set[PurePath]]) -> list[list[PurePath]]:
+    """Return the strongly connected components of a graph (Tarjan)."""
+    numbers: dict[PurePath, int] = {}
+    lowest: dict[PurePath, int] = {}
+    stack: list[PurePath] = []
+    components = []
+
+    def visit(node: PurePath) -> None:
+        numbers[node] = lowest[node] = len(numbers)
+        stack.append(node)
+        for other in sorted(edges[node]):
+            if other not in numbers:
+                visit(other)
+                lowest[node] = min(lowest[node], lowest[other])
+            elif other in stack:
+                lowest[node] = min(lowest[node], numbers[other])
+        if lowest[node] == numbers[node]:
+            at = stack.index(node)
+            components.append(stack[at:])
+            del stack[at:]
+
+    for node in sorted(edges):
+        if node not in numbers:
+            visit(node)
+    return components
+
+
+def twins(paths):
+    """Yield (folder, modules) of modules in one folder whose names differ only in their endings."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for path in paths:
+        if path.parts[0] in CHECKED and path.suffix in {".py", ".pyx"}:
+            found.setdefault((str(path.parent), _stem(path.stem)), set()).add(path.stem)
+    for (folder, _), modules in sorted(found.items()):
+        if len(modules) > 1:
+            yield folder, sorted(modules)
+
+
+def _stem(name: str) -> str:
+    for ending in ENDINGS:
+        if name.endswith(ending) and len(name) - len(ending) >= STEM_CHARACTERS_MIN:
+            return _stem(name.removesuffix(ending))
+    return name
 
 
 def out_of_tree_order(path: PurePath, text: str):

@@ -100,13 +100,6 @@ def test_an_import_of_a_lower_folder_of_the_package_passes(ranked, path, text):
     assert found_inside(path, text) == []
 
 
-def test_each_exception_to_the_order_inside_packages_is_needed():
-    found = {(file, module) for name in tidy.tracked(tidy.ROOT)
-             if name.startswith("pylog/") and PurePath(name).suffix in {".py", ".pyx"}
-             for _, file, module in layers.inside(PurePath(name), (tidy.ROOT / name).read_text())}
-    assert found == layers.MISPLACED
-
-
 def test_each_exception_to_the_size_of_folders_is_needed():
     paths = [PurePath(name) for name in tidy.tracked(tidy.ROOT)]
     assert {folder for folder, _ in layers.crowded(paths)} == layers.CROWDED
@@ -123,3 +116,48 @@ def test_includes_of_c_that_point_upward_are_listed_and_no_others():
              if name.startswith("csrc/") and name.endswith((".c", ".h"))
              for _, header, _ in layers.c_upward(PurePath(name), (tidy.ROOT / name).read_text())}
     assert found == layers.C_MISPLACED
+
+
+def cycles(**texts):
+    """Return the cycles among modules of pylog/log, by stem."""
+    found = layers.cycles({PurePath(f"pylog/log/{name}.py"): text for name, text in texts.items()})
+    return sorted(sorted(PurePath(path).stem for path in group) for group in found)
+
+
+def test_import_cycle_is_found():
+    assert cycles(a="from pylog.log import b\n", b="from . import c\n",
+                  c="from pylog.log.a import x\n",
+                  d="from pylog.log import a\n") == [["a", "b", "c"]]
+
+
+def test_import_for_type_checkers_or_inside_a_function_closes_a_cycle():
+    assert cycles(
+        a="if TYPE_CHECKING:\n    from pylog.log.b import B\n",
+        b="def f():\n    import pylog.log.a\n") == [["a", "b"]]
+
+
+def test_imports_without_a_cycle_pass():
+    assert cycles(a="from pylog.log import b, c\n", b="from pylog.log.c import x\n",
+                  c="import asyncio\nfrom pylog.api import topics\n") == []
+
+
+def test_package_that_imports_its_module_is_a_cycle_only_if_the_module_imports_it():
+    assert cycles(__init__="from pylog.log.a import x\n", a="from pylog.log import b\n", b="") == []
+    assert cycles(__init__="from pylog.log.a import x\n", a="from pylog.log import x\n") \
+        == [["__init__", "a"]]
+
+
+@pytest.mark.parametrize("modules", [
+    ("consumer", "consuming"), ("observer", "observed"), ("transaction", "transactions"),
+    ("assignment", "assigned")])
+def test_modules_whose_names_differ_only_in_their_endings_are_found(modules):
+    paths = [PurePath(f"pylog/log/{name}.py") for name in modules]
+    assert list(layers.twins(paths)) == [("pylog/log", sorted(modules))]
+
+
+def test_modules_with_different_names_pass():
+    paths = [PurePath(path) for path in (
+        "pylog/log/transaction.py", "pylog/log/transaction_service.py",
+        "pylog/api/transactions.py", "pylog/log/batch.pyi", "pylog/log/batch.pyx",
+        "pylog/log/keys.py", "pylog/log/key_value.py")]
+    assert list(layers.twins(paths)) == []

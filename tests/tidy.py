@@ -72,6 +72,10 @@ def check(root: Path = ROOT):
                 yield name, line, message
     yield from ((folder, 1, f"{count} modules, at most {layers.FOLDER_MODULES}")
                 for folder, count in layers.crowded(texts) if folder not in layers.CROWDED)
+    yield from ((group[0], 1, f"import cycle: {', '.join(group)}")
+                for group in sorted(map(sorted, layers.cycles(texts))))
+    yield from ((folder, 1, f"{' and '.join(modules)} differ only in their endings")
+                for folder, modules in layers.twins(texts))
     yield from asserts.too_few(texts)
     yield from constants.repeated(texts)
 
@@ -105,8 +109,7 @@ def check_text(path: PurePath, text: str):
     if path.parts[0] == "pylog":
         yield from layers.upward(path, text)
         yield from ((line, f"{file} imports {module}, which is not below it")
-                    for line, file, module in layers.inside(path, text)
-                    if (file, module) not in layers.MISPLACED)
+                    for line, file, module in layers.inside(path, text))
         if path.suffix != ".pxd":
             yield from _head(path, text)
 
