@@ -58,7 +58,7 @@ config providers: `sasl.password=${env:KAFKA_PASSWORD}`,
 """
 _SECTIONS = (
     ("Topics and records", 7, """\
-`produce` reads one record per line. `--format` selects other input: `raw` (a file is one value),
+`produce` reads one record per line. `--format` selects other input: `raw` (a file is one record),
 `json`, `avro` (with `--registry`), and `records`, which is the output of `consume --json`, so that
 you can copy records unchanged. `produce` succeeds only if every record is acknowledged. It creates
 a topic only with `--create`, so that a mistyped name is an error.
@@ -76,8 +76,8 @@ and replays. Both topics share the existing segment files and receive new record
 Lag is shown in records and in time. The time is the age of the first record that is not committed;
 the command fetches that record to read its timestamp.
 
-- `reset-offsets` shows what it would change. `--execute` applies the change, but only if the group
-  has no members. The command reports each offset that it had to move to stay inside the log.
+- `reset-offsets` shows the changes. `--execute` applies them, but only if the group has no members.
+  The command reports each offset that it had to move to stay inside the log.
 - `delete-offsets` deletes the offsets of a topic that no member reads.
 - `explain` finds out why a group lags: no members, rebalances, throttling, an open transaction (and
   its owner), a slow member and its rate, a hot partition, cold reads, or too few consumers. It
@@ -90,7 +90,7 @@ the command fetches that record to read its timestamp.
   in its first log directory (`group-rebalances.jsonl`), so it survives restarts. A broker that
   takes over the group starts with an empty history."""),
     ("Offsets, settings, cluster", 18, """\
-- `configs` changes the settings of topics, brokers (`default` stands for all of them), groups and
+- `configs` changes the settings of topics, brokers (`default` means all brokers), groups and
   loggers. One command applies all of its changes or none.
 - `quotas set --user alice producer_byte_rate=1048576` limits users, client ids and addresses.
 - `registry` lists the subjects and schemas of a schema registry (`--registry` or `PYLOG_REGISTRY`),
@@ -108,7 +108,7 @@ at which valid batches continue. Both commands only read. Preallocated space and
 at the end of a log do not count as damage.
 
 `log repair` needs a stopped broker, and refuses to run while a broker holds the directory. It shows
-what it would do; `--execute` does it:
+its repairs; `--execute` applies them:
 
 - It cuts torn tails.
 - It rebuilds missing or wrong indexes, producer snapshots and epoch files.

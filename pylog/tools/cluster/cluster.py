@@ -80,7 +80,7 @@ def status(session: Session, metrics: str | None, token: str | None) -> None:
 @click.argument("name", metavar="TOPIC-P", type=TOPIC)
 @click.pass_obj
 def explain(session: Session, name: str) -> None:
-    """Explain why a partition is offline, under-replicated or slow, and what to do."""
+    """Explain why a partition is offline, under-replicated or slow, and how to fix it."""
     topic, _, number = name.rpartition("-")
     if not topic or not number.isdigit():
         raise click.UsageError(f"{name!r}: expected a topic, a dash and a partition: orders-0")

@@ -130,7 +130,7 @@ def move(session: Session, pattern: str, to: str, **how: bool) -> None:
 def drain(session: Session, broker: int, **how: bool) -> None:
     """Move every partition away from BROKER, so that you can remove it.
 
-    Replicas on other brokers stay, even if such a broker is down.
+    Replicas on other brokers stay, even if their broker is down.
     """
     _carry_out(session, "*", lambda metadata: set(metadata.nodes) - {broker}, same, broker,
                retains_absent=True, **how)

@@ -172,18 +172,19 @@ def _check_visible(named: list[tuple[str, str]]) -> None:
     """Raise ToolError if a path is in a temporary directory, which the unit cannot see."""
     hidden = [f"{what} {path}" for what, path in named if path.startswith(TEMPORARY)]
     if hidden:
-        raise ToolError(f"{', '.join(hidden)}: the unit has temporary directories of its own, "
-                        f"which are empty (PrivateTmp): move it, below /etc or {STATE} say")
+        raise ToolError(f"{', '.join(hidden)}: the unit has separate, empty temporary "
+                        f"directories (PrivateTmp): move it, for example below /etc or {STATE}")
 
 
 def _notes(at_home: list[str], written: list[str], user: str | None) -> list[str]:
     found = []
     if at_home:
-        found.append(f"{', '.join(at_home)}: for that the unit sees homes (ProtectHome=read-only), "
-                     f"and its user has to be let in; what is below /etc or {STATE} needs neither")
+        found.append(f"{', '.join(at_home)}: the unit can therefore read home directories "
+                     "(ProtectHome=read-only), and its user needs permission to read them. Files "
+                     f"below /etc or {STATE} need neither.")
     if written and user is None:
-        found.append(f"{', '.join(written)}: the user that systemd makes (DynamicUser) cannot "
-                     "write there: name one with --user, and make it the owner")
+        found.append(f"{', '.join(written)}: the user that systemd creates (DynamicUser) "
+                     "cannot write there. Choose a user with --user, and make it the owner.")
     return found
 
 

@@ -105,7 +105,7 @@ def list_rules(session: Session, principal: str | None, **given: Any) -> None:
 @acl.command()
 @_resources
 @_rules("ALL")
-@click.option("--dry-run", is_flag=True, help="Only say what would be added.")
+@click.option("--dry-run", is_flag=True, help="Only print the ACLs that would be added.")
 @click.pass_obj
 def add(session: Session, allowed: tuple[str, ...], denied: tuple[str, ...],
         operations: tuple[str, ...], producer: bool, consumer: bool, prefixed: bool,
@@ -248,7 +248,7 @@ def export_rules(session: Session, file: Any) -> None:
 @click.argument("file", type=click.File("r"))
 @click.option("--only", is_flag=True, help="Remove the rules that the file has not.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--dry-run", is_flag=True, help="Only say what would change.")
+@click.option("--dry-run", is_flag=True, help="Only print the changes.")
 @click.pass_obj
 def import_rules(session: Session, file: Any, only: bool, yes: bool, dry_run: bool) -> None:
     """Add the access rules of a file that `export` wrote."""

@@ -105,7 +105,7 @@ def test_data_in_a_home_is_in_sight_and_that_is_said(properties):
     assert lines(text, "ProtectHome") == ["read-only"]
     assert lines(text, "ReadWritePaths") == ["/home/x/data"]
     note, = notes
-    assert note.startswith("log.dirs /home/x/data: for that the unit sees homes")
+    assert note.startswith("log.dirs /home/x/data: ") and "ProtectHome=read-only" in note
 
 
 def test_a_directory_that_a_user_of_systemds_cannot_own_is_told(properties):
