@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 _LOG = logging.getLogger("pylog.client")
@@ -28,6 +28,20 @@ def call(what: str, function: Callable[..., Any], *given: Any) -> None:
             pass  # No loop runs here.
     except BaseException:  # CancelledError too.
         _LOG.exception("%s failed", what)
+
+
+def intercepted(interceptors: Iterable[Any], records: Any) -> Any:
+    """Return a poll's records after each interceptor's on_consume.
+
+    Raises its exception, and TypeError if it returns None: the poll would seem empty, and its
+    records would be committed.
+    """
+    for interceptor in interceptors:
+        records = interceptor.on_consume(records)
+        if records is None:
+            raise TypeError(f"{type(interceptor).__qualname__}.on_consume returned None: return "
+                            "the records")
+    return records
 
 
 def _raise(failure: BaseException) -> None:

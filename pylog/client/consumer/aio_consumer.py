@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 from pylog._native.columns import Columns, Record
+from pylog.client.callbacks import intercepted
 from pylog.client.config.settings import CONSUMER, Settings
 from pylog.client.consumer.consumer import (
     ALL_COLUMNS, CLOSE_S, COLUMN_BYTES_MAX, COLUMN_RECORDS_MAX, Make, empty_batch,
@@ -88,9 +89,7 @@ class Consumer:
         return found
 
     def _intercepted(self, found: list[Record]) -> tuple[list[Record], None]:
-        for interceptor in self._interceptors:
-            found = interceptor.on_consume(found)
-        return found, None
+        return intercepted(self._interceptors, found), None
 
     async def poll_columns(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
                            headers: bool = True, max_bytes: int = COLUMN_BYTES_MAX

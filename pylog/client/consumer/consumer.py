@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any
 
 from pylog._native.columns import Columns, Record
+from pylog.client.callbacks import intercepted
 from pylog.client.consumer.core import Consuming
 from pylog.client import shutdown
 from pylog.client.background_loop import Bell, Desk, Driver, SingleUser
@@ -97,9 +98,7 @@ class Consumer:
         return found
 
     def _intercepted(self, found: list[Record]) -> tuple[list[Record], None]:
-        for interceptor in self._interceptors:
-            found = interceptor.on_consume(found)
-        return found, None
+        return intercepted(self._interceptors, found), None
 
     def poll_arrow(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
                    columns: Iterable[str] = ALL_COLUMNS,

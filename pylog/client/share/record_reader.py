@@ -18,6 +18,7 @@ from pylog.protocol.counts import counted
 from pylog._native.columns import ColumnReader, Fetched, Record, RecordsError, records
 from pylog.client.columns import arrow
 from pylog.client.arguments import several
+from pylog.client.callbacks import intercepted
 from pylog.client.share.acknowledgements import Acknowledge
 from pylog.client.errors import IllegalStateError, RecordDeserializationError, error
 from pylog.client.types import TopicPartition
@@ -54,8 +55,8 @@ class ShareRecords:
                 offsets = {record.offset for record in mine}
                 self._took(item, offsets, broken)
                 out += self._deserialized(item.tp, mine)
-            for interceptor in self._interceptors if out else ():
-                out = interceptor.on_consume(out)
+            if out:
+                out = intercepted(self._interceptors, out)
             self.tell()
             return self._good(out)
 

@@ -307,6 +307,18 @@ def test_interceptors_see_records_and_commits(broker, filled):
     assert seen.committed[0][TopicPartition(filled, 0)].offset == 9
 
 
+def test_an_interceptor_that_returns_nothing_loses_no_records(broker, filled):
+    class Forgetful:
+        def on_consume(self, records):
+            return None
+
+    with reader(broker, filled, interceptor_classes=[Forgetful()]) as consumer:
+        with pytest.raises(TypeError, match="Forgetful.on_consume returned None"):
+            while True:
+                consumer.poll(1.0, 3)
+        assert consumer.position(TopicPartition(filled, 0)) == 0
+
+
 def test_a_refused_value_stays_until_the_application_seeks_past_it(broker):
     topic = new_topic(broker)
     put(broker, topic, [(None, value, BASE_MS, []) for value in (b"1", b"2", b"x", b"4")])
