@@ -19,6 +19,7 @@ from pylog._native.log import LogDeleted, LogError, StorageError
 from pylog.log import checkpoint_files as files
 
 CHECKPOINT = "cleaner-offset-checkpoint"
+WORK = "cleaner checkpoints"  # in supervisor.failures()
 STEP_BYTES = 4 << 20
 MAP_BYTES_MIN = 64 << 10
 # Maximum time until a throttled thread checks the limit again.
@@ -274,11 +275,24 @@ class Cleaner:
 
     def _load(self) -> dict[tuple[str, int], int]:
         found: dict[tuple[str, int], int] = {}
-        for _, path in self._disks.usable():
-            for key, offset in _clean_below(path).items():
+        for number, path in self._disks.usable():
+            for key, offset in self._clean_below(number, path).items():
                 # A moved partition may be in the files of both directories.
                 found[key] = max(offset, found.get(key, 0))
         return found
+
+    def _clean_below(self, number: int, path: str) -> dict:
+        """Return the rows of a directory's checkpoint. If it cannot be read, report it and return
+        none: then its logs are compacted from their start, which is always correct.
+        """
+        path = os.path.join(path, CHECKPOINT)
+        try:
+            return files.read_offsets(path)
+        except OSError as error:
+            self._disks.fail(number, error)
+            supervisor.report(WORK, "The cleaner's checkpoint cannot be read. The logs of this "
+                              "directory are compacted from their start.", path=path)
+            return {}
 
     def _store(self, place: int) -> bool:
         here = {(other.topic, other.partition) for other in self._candidates()
@@ -306,10 +320,3 @@ def _unlink(path: str) -> None:
         log.error("the cleaner's checkpoint could not be removed",
                   extra={"reason": error.strerror})
 
-
-def _clean_below(path: str) -> dict:
-    """Return the rows of a directory's checkpoint, empty if it cannot be read."""
-    try:
-        return files.read_offsets(os.path.join(path, CHECKPOINT))
-    except OSError:
-        return {}

@@ -1,10 +1,12 @@
 """The cleaner's decisions, without logs: next log, memory, pace."""
 
+import errno
 import threading
 from types import SimpleNamespace
 
 import pytest
 
+from pylog import supervisor
 from pylog._native.log import LogError, StorageError
 from pylog.log import cleaner
 from pylog.log.cleaner import Candidate, Choice, Cleaner
@@ -198,6 +200,16 @@ def test_of_two_directories_that_know_a_partition_the_later_offset_counts(monkey
         cleaner.files.make_directory(path)
         cleaner.files.write_offsets(f"{path}/{cleaner.CHECKPOINT}", rows)
     assert world.one._load() == {("t", 0): 9, ("u", 1): 1}
+
+
+def test_unreadable_checkpoint_is_reported_and_counted(monkeypatch, tmp_path, caplog):
+    world = World(monkeypatch, tmp_path)
+    (tmp_path / cleaner.CHECKPOINT).mkdir()
+    before = supervisor.failures().get(cleaner.WORK, 0)
+    assert world.one._load() == {}
+    assert world.failed_disks == [(0, errno.EISDIR)]
+    assert supervisor.failures()[cleaner.WORK] == before + 1
+    assert caplog.records[-1].path == str(tmp_path / cleaner.CHECKPOINT)
 
 
 def test_what_was_cleaned_is_written_for_the_directory_and_counted(world, tmp_path):

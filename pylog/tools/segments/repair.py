@@ -302,7 +302,16 @@ def _derive(folder: Path) -> None:
 
 
 def _start_of(folder: Path) -> int:
-    from pylog.log.checkpoint_files import LOG_START, read_offsets
+    """Return the partition's log start in Kafka's file, -1 without a row.
+
+    Leaves a damaged file to the next start of brokerd, which renames and reports it: this command
+    changes nothing that it has not printed. state.lmdb has the log start too.
+    """
+    from pylog.log.checkpoint_files import LOG_START, DamagedError, parse_offsets
 
     topic, _, partition = folder.name.rpartition("-")
-    return int(read_offsets(str(folder.parent / LOG_START)).get((topic, int(partition)), -1))
+    try:
+        rows = parse_offsets(str(folder.parent / LOG_START))
+    except DamagedError:
+        return -1
+    return int(rows.get((topic, int(partition)), -1))

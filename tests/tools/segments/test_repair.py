@@ -175,6 +175,18 @@ def test_damage_in_the_middle_stays_until_it_is_to_be_taken_out(tmp_path, damage
     assert next(iter(batch.walk(one.read(gone))))[1].base_offset == gone + 2
 
 
+def test_damaged_log_start_checkpoint_is_left_to_brokerd(tmp_path):
+    folder = partition(tmp_path)
+    checkpoint = tmp_path / "log-start-offset-checkpoint"
+    checkpoint.write_text("rubbish")
+    assert repair._start_of(folder) == -1
+    checkpoint.write_text("0\n1\nt 0 7\n")
+    assert repair._start_of(folder) == 7
+    checkpoint.unlink()
+    assert repair._start_of(folder) == -1
+    assert not list(tmp_path.glob("*.damaged"))
+
+
 def test_a_tail_that_is_cut_off_is_kept_beside_the_log(tmp_path):
     folder = partition(tmp_path)
     last = sorted(folder.glob("*.log"))[-1]
