@@ -120,6 +120,12 @@ def main(argv: list[str]) -> int:
     from pylog.tools.cli.output import with_buffer
 
     session = Session()
+    # A closed stream is None. Opening it also keeps its descriptor from becoming a socket's.
+    sys.stdin = sys.stdin or open(os.devnull)
+    if sys.stdout is None:
+        return _fail("standard output is closed: use > /dev/null to discard the output",
+                     EXIT_FAILED)
+    sys.stderr = sys.stderr or open(os.devnull, "w")
     sys.stdout = with_buffer(sys.stdout)
     try:
         ended = root().main(args=argv, prog_name="pylog", standalone_mode=False, obj=session)

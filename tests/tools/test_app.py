@@ -4,6 +4,7 @@ import asyncio
 import io
 import os
 import pty
+import shlex
 import subprocess
 import sys
 import time
@@ -238,6 +239,32 @@ def hear_interrupts() -> None:
     """Tests started with `&` ignore SIGINT, and so would their child processes."""
     import signal
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("words, code, out", [
+    ("topics list >&-", app.EXIT_FAILED, ""),
+    ("topics list 2>&-", 0, "TOPIC"),
+    ("topics nope >&- 2>&-", app.EXIT_FAILED, ""),
+    ("produce {topic} <&-", 0, "0 records"),
+    ("topics delete {topic} <&-", app.EXIT_USAGE, "")])
+def test_closed_standard_streams_are_handled(brokerd, words, code, out):
+    command = " ".join([shlex.join(PYLOG), words.format(topic=topic_of(brokerd)), "-b",
+                        brokerd.bootstrap])
+    ended = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (code, False), ended
+    assert out in ended.stdout
+
+
+def test_records_that_have_no_standard_output_are_not_committed(brokerd):
+    topic, group = topic_of(brokerd, 1), unique("g")
+    run("groups", "reset-offsets", group, "-t", topic, "--to-earliest", "--execute", broker=brokerd)
+    subprocess.run([*PYLOG, "produce", topic, "-b", brokerd.bootstrap], input="one\n", text=True,
+                   timeout=60, check=True, stdout=subprocess.DEVNULL)
+    ended = subprocess.run(
+        f"{shlex.join(PYLOG)} consume {topic} -g {group} -b {brokerd.bootstrap} >&-", shell=True,
+        capture_output=True, text=True, timeout=60)
+    assert ended.returncode == app.EXIT_FAILED and "standard output is closed" in ended.stderr
+    assert run("groups", "describe", group, "--json", broker=brokerd).json[0]["lag_records"] == 1
 
 
 def test_ctrl_c_is_quiet(brokerd):

@@ -30,13 +30,11 @@ class AtLeast(int):
         return f">={int(self)}"
 
 
-def with_buffer(stream: TextIO | None) -> TextIO:
+def with_buffer(stream: TextIO) -> TextIO:
     """Return the stream, or with PYTHONUNBUFFERED a buffered one over the same descriptor.
 
     A raw file can write only a part of its argument, and Python's text streams ignore that.
     """
-    if stream is None:
-        return open(os.devnull, "w")
     if not isinstance(getattr(stream, "buffer", None), io.RawIOBase):
         return stream
     return open(stream.fileno(), "w", encoding=stream.encoding, errors=stream.errors,
