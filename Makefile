@@ -102,6 +102,7 @@ docs: build
 	$(PY) -m pylog.monitor.document docs/metrics.md
 	$(PY) -m pylog.tools.docs docs/tools.md
 	$(PY) -m pylog.client.docs docs/client-settings.md
+	$(PY) -m release.messages docs/messages.md
 
 bench: build $(VENV)/.tested
 	$(PY) -m pytest bench $(ARGS)

@@ -89,7 +89,7 @@ def _serve(command: str, argv: list[str]) -> int:
         log.warning(warning)
     open_to_all = settings.open_listeners()
     if open_to_all:
-        log.warning("listeners beyond this machine ask nobody who they are: %s",
+        log.warning("listeners are reachable from other machines without authentication: %s",
                     ", ".join(open_to_all))
     if _replicates(settings) and not settings["replica.flush.before.fetch.enable"]:
         log.warning("replica.flush.before.fetch.enable=false: acks=all means in the page cache of "

@@ -61,7 +61,7 @@ bool tls_store_open(const void *data, size_t bytes, const char *password, struct
     BIO *bio = bytes > INT_MAX ? NULL : BIO_new_mem_buf(data, (int)bytes);
     PKCS12 *file = bio == NULL ? NULL : d2i_PKCS12_bio(bio, NULL);
     BIO_free(bio);
-    if (file == NULL) return refuse(why, "it is no PKCS12 file");
+    if (file == NULL) return refuse(why, "it is not a PKCS12 file");
     EVP_PKEY *key = NULL;
     X509 *own = NULL;
     STACK_OF(X509) *others = NULL;

@@ -127,7 +127,7 @@ static bool use_key(SSL_CTX *to, const struct tls_settings *settings, char *why)
 static bool use_own(SSL_CTX *to, const struct tls_settings *settings, char *why) {
     if (settings->connects && settings->chain == NULL && settings->key == NULL) return true;
     if (settings->chain == NULL || settings->key == NULL)
-        return refuse(why, "there is no certificate with its key");
+        return refuse(why, "there is no certificate that matches the private key");
     int count;
     if (!each_certificate(settings->chain, take_own, to, &count))
         return refuse(why, "the certificate chain cannot be used");
@@ -153,8 +153,8 @@ static bool use_revoked(SSL_CTX *to, const char *pem, char *why) {
         count++;
     }
     BIO_free(text);
-    if (!good) return refuse(why, "the list of revoked certificates cannot be read");
-    if (count == 0) return refuse(why, "there is no list of revoked certificates in the file");
+    if (!good) return refuse(why, "the certificate revocation list cannot be read");
+    if (count == 0) return refuse(why, "the file has no certificate revocation list");
     X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK);
     return true;
 }
@@ -168,7 +168,7 @@ static bool use_trust(SSL_CTX *to, const struct tls_settings *settings, char *wh
         return refuse(why, "the trusted certificates cannot be used");
     if (settings->trusted == NULL && settings->connects)
         count = SSL_CTX_set_default_verify_paths(to);
-    if (count == 0) return refuse(why, "there are no trusted certificates to check others by");
+    if (count == 0) return refuse(why, "the trust store has no certificates");
     /* As in Java, any trusted certificate ends a chain. */
     X509_STORE_set_flags(SSL_CTX_get_cert_store(to), X509_V_FLAG_PARTIAL_CHAIN);
     if (settings->revoked != NULL && !use_revoked(to, settings->revoked, why)) return false;
@@ -234,7 +234,7 @@ static bool use_ciphers(SSL_CTX *to, const struct tls_settings *settings, char *
         if (lists.others[0] == 0) low = TLS1_3_VERSION;
         if (lists.suites[0] == 0) high = TLS1_2_VERSION;
         if (low > high)
-            return refuse(why, "none of the cipher suites is of a protocol that is enabled");
+            return refuse(why, "no cipher suite belongs to an enabled protocol");
         const char *others = lists.others[0] == 0 ? "DEFAULT" : lists.others;
         if (SSL_CTX_set_cipher_list(to, others) != 1)
             return refuse(why, "the cipher suites cannot be used");

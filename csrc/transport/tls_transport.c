@@ -425,7 +425,7 @@ static enum transport_shake shaken(struct transport *t, struct transport_report 
     if (has_expired(certificate))
         s->why = refusal_of(s, certificate, X509_V_ERR_CERT_HAS_EXPIRED);
     else if (!tls_name(X509_get_subject_name(certificate), out->text, sizeof out->text))
-        s->why = "the name in the certificate is too long, or no text";
+        s->why = "the name in the certificate is too long or not text";
     t->handshaking = s->failed = s->why != NULL;
     return s->failed ? TRANSPORT_FAILED : TRANSPORT_SAFE;
 }

@@ -188,17 +188,17 @@ cdef class Decoder:
         cdef int32_t place
         cdef size_t i
         if program.column_max >= <int64_t>self.count:
-            raise ValueError("the program names a column that there is not")
+            raise ValueError("the program names a column that does not exist")
         for i in range(program.count):
             place = program.fields[i].column
             if place >= 0:
                 written[place] = 1
                 if not holds(&self.columns[place], &program.fields[i]):
-                    raise ValueError("the program writes what a column cannot hold")
+                    raise ValueError("the program writes a value that its column cannot hold")
         for i in range(self.count):
             # Offset columns are valid only if every row is written.
             if self.columns[i].kind in (csrc.AVRO_BYTES, csrc.AVRO_ENUM) and not written[i]:
-                raise ValueError("the program leaves a column of bytes out")
+                raise ValueError("the program omits a column of bytes")
         return 0
 
     cdef int check(self, Column values) except -1:

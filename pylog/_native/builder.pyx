@@ -32,7 +32,7 @@ class RowError(ValueError):
     def __init__(self, error: int, row: int) -> None:
         texts = {
             csrc.BUILDER_E_SIZE: "is larger than a record may be",
-            csrc.BUILDER_E_PARTITION: "names a partition that the topic has not",
+            csrc.BUILDER_E_PARTITION: "names a partition that the topic does not have",
             csrc.BUILDER_E_COLUMN: "has offsets outside its column, or a header without key",
         }
         super().__init__(f"row {row} {texts.get(error, f'fails with {error}')}")
@@ -60,7 +60,7 @@ cdef int raise_error(int rc) except -1:
     if rc == csrc.BUILDER_E_MEMORY:
         raise MemoryError
     if rc == csrc.BUILDER_E_CODEC:
-        raise ValueError("there is no such codec, or it refuses the level")
+        raise ValueError("the codec does not exist, or rejects the level")
     raise ValueError("a record or batch would be larger than 1 GiB")
 
 

@@ -366,7 +366,7 @@ def fixed_width(
     with nogil:
         same = csrc.columns_fixed(at, values, valid, start, count, width, swap, out.data)
     if not same:
-        raise ValueError(f"a value has another length than {width} bytes")
+        raise ValueError(f"a value is not {width} bytes long")
     return out
 
 

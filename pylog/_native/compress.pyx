@@ -22,9 +22,9 @@ ZSTD = csrc.CODEC_ZSTD
 
 _TEXTS = {
     csrc.COMPRESS_E_CORRUPT: "the bytes are not of this codec, or are cut short",
-    csrc.COMPRESS_E_LIMIT: "the output would pass its cap",
+    csrc.COMPRESS_E_LIMIT: "the output would exceed its limit",
     csrc.COMPRESS_E_CODEC: "there is no such codec",
-    csrc.COMPRESS_E_MEMORY: "out of memory or a level that the codec refuses",
+    csrc.COMPRESS_E_MEMORY: "out of memory, or a level that the codec rejects",
 }
 
 

@@ -12,9 +12,10 @@ from pylog._native.log_dir cimport LogDir
 
 # In the order of log_damage_kind and log_damage_why.
 KINDS = ("cut", "dropped", "kept", "epochs")
-REASONS = ("a batch that is cut short", "zeros", "bytes that are no batch",
-           "a batch with a wrong CRC", "offsets that fall", "offsets missing behind it",
-           "it follows a cut", "records that cannot be inflated", "not the text of a checkpoint")
+REASONS = ("a batch that is cut short", "zeros", "bytes that are not a batch",
+           "a batch with a wrong CRC", "offsets that decrease", "offsets are missing after it",
+           "it follows truncated data", "records that cannot be decompressed", "not the text of a "
+                                                                               "checkpoint")
 
 Damage = namedtuple("Damage", (
     "partition", "segment", "offset", "position", "bytes", "kind", "reason"))

@@ -343,7 +343,7 @@ cdef str path_of(Failure *failure):
 
 cdef raise_read(str title, Reader *r):
     cdef dict words = {
-        E_SHORT: "the bytes end inside it", E_VARINT: "a varint of more than 32 bits",
+        E_SHORT: "the bytes end within it", E_VARINT: "a varint of more than 32 bits",
         E_LENGTH: "an impossible length", E_NULL: "null is not allowed",
         E_COUNT: "more elements declared than bytes are left",
         E_TAGS: f"more than {TAGS_MAX} tagged fields",

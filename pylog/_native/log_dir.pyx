@@ -36,7 +36,7 @@ KINDS = {
     csrc.LOG_E_DELETED: (LogDeleted, "the log is deleted"),
     csrc.LOG_E_FULL: (Shortage, "no space is left"),
     csrc.LOG_E_MEMORY: (Shortage, "memory or descriptors are short"),
-    csrc.LOG_E_CORRUPT: (CorruptLog, "the log's files do not hold what they should"),
+    csrc.LOG_E_CORRUPT: (CorruptLog, "the log's files are corrupt"),
     csrc.LOG_E_TXN_STATE: (LogError, "the transaction is in another state"),
     csrc.LOG_E_NOT_REPLICA: (LogError, "no such replica is known here"),
 }

@@ -431,7 +431,7 @@ class Broker:
             # Its message tells the user what to do. A traceback would hide that.
             log.critical("brokerd stops: %s", failure)
         else:
-            log.critical("brokerd stops: the metadata cannot be followed any more",
+            log.critical("brokerd stops: the metadata can no longer be followed",
                          exc_info=failure)
         self.broken.set()
 

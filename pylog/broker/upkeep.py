@@ -83,7 +83,7 @@ class Upkeep:
                     self._serve_topic(name)
                 except Exception:
                     supervisor.report(
-                        "recovered partitions", "a recovered topic is not served", topic=name)
+                        "recovered partitions", "a recovered topic cannot be served", topic=name)
                 self._grants.remove(name)  # The next request installs the grant again.
             if not left:
                 return

@@ -31,7 +31,7 @@ def whole(name: str, given: Any) -> int:
     try:
         return operator.index(given)
     except TypeError:
-        raise TypeError(f"{name} is a whole number, not {given!r}") from None
+        raise TypeError(f"{name} must be a whole number, not {given!r}") from None
 
 
 def checks_iterables(kind: type[T]) -> type[T]:

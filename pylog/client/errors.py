@@ -161,7 +161,7 @@ class RecordDeserializationError(SerializationError, ValueError):
 
     @classmethod
     def at(cls, partition: Any, offset: int, reason: object,
-           remedy: str = "seek past it to go on") -> RecordDeserializationError:
+           remedy: str = "seek past it to continue") -> RecordDeserializationError:
         """Return the error for a record of a TopicPartition."""
         made = cls(f"{partition}, offset {offset}: {reason}; {remedy}")
         made.partition, made.offset = partition, offset

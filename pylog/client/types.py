@@ -30,7 +30,7 @@ class TopicPartition(NamedTuple):
                 and isinstance(given[0], str) and hasattr(given[1], "__index__"):
             return cls(given[0], operator.index(given[1]))
         hint = f", such as TopicPartition({given!r}, 0)" if isinstance(given, str) else ""
-        raise TypeError(f"{given!r} is no partition: expected TopicPartition(topic, partition)"
+        raise TypeError(f"{given!r} is not a partition: expected TopicPartition(topic, partition)"
                         f"{hint}")
 
 
@@ -52,7 +52,7 @@ class OffsetAndMetadata(NamedTuple):
             return made._replace(leader_epoch=operator.index(made.leader_epoch))
         if hasattr(given, "__index__"):
             return cls(operator.index(given))
-        raise TypeError(f"{given!r} is no offset: expected a whole number or OffsetAndMetadata")
+        raise TypeError(f"{given!r} is not an offset: expected a whole number or OffsetAndMetadata")
 
 
 class OffsetAndTimestamp(NamedTuple):

@@ -71,7 +71,8 @@ INTERNAL = frozenset((
 
 # Settings of Kafka's plug-ins. They are in no ConfigDef table, but common in server.properties.
 PLUGIN = {
-    "allow.everyone.if.no.acl.found": "With an authorizer: what no ACL names is open to all.",
+    "allow.everyone.if.no.acl.found": "With an authorizer: resources without an ACL are open to "
+                                      "all.",
     "super.users": "With an authorizer: principals that may do everything.",
 }
 PLUGIN_PREFIXES = ("listener.name.", "rlmm.config.", "rsm.config.", "config.providers.")
@@ -85,7 +86,7 @@ REMOVED = {
     "delegation.token.master.key": "delegation.token.secret.key",
     "host.name": "listeners",
     "inter.broker.protocol.version": "the metadata.version feature",
-    "log.message.format.version": "nothing: batches have one format",
+    "log.message.format.version": "remove it: batches have one format",
     "log.message.timestamp.difference.max.ms": "log.message.timestamp.before.max.ms",
     "offsets.topic.min.isr": "min.insync.replicas of that topic",
     "password.encoder.cipher.algorithm": "nothing: AES-256-GCM",
@@ -152,15 +153,15 @@ TOPIC_OWN = (
     ("remote.log.copy.disable", "boolean", False, "", "medium", "", "inert",
      "A tiered topic copies no more segments to the tier."),
     ("remote.log.delete.on.disable", "boolean", False, "", "medium", "", "inert",
-     "Tiered segments go when tiering is switched off."),
+     "Deletes tiered segments when tiering is switched off."),
     ("remote.storage.enable", "boolean", False, "", "medium", "", "live",
-     "Tiered storage for this topic; pylog refuses true."),
+     "Tiered storage for this topic; pylog rejects true."),
     ("retention.ms", "long", 604800000, "-1..", "medium", "", "live",
-     "Age at which segments go; -1 is no limit."),
+     "Age at which segments are deleted; -1 means no limit."),
     ("segment.jitter.ms", "long", 0, "0..", "medium", "", "live",
      "Spread of the age at which segments are closed."),
     ("segment.ms", "long", 604800000, "1..", "medium", "", "live",
-     "Age at which a segment is closed and a new one begun."),
+     "Age at which a segment is closed and a new one is started."),
 )
 
 # Dynamic settings without a row in Kafka's tables: DescribeConfigs lists them if they are set, and

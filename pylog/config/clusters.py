@@ -27,13 +27,13 @@ def derived(text: str, given: dict, is_here) -> dict[str, str]:
     """
     hosts = [host.strip() for host in text.split(",")]
     if not all(hosts) or any(hosts.count(host) > 1 for host in hosts):
-        raise ConfigError(f"--cluster {text}: expected different hosts between commas")
+        raise ConfigError(f"--cluster {text}: expected different hosts, separated by commas")
     if any(" " in host or "/" in host or host.count(":") == 1 for host in hosts):
         raise ConfigError(f"--cluster {text}: expected names or addresses without ports; "
-                          "controller.quorum.voters and listeners take others")
+                          "to use other ports, set controller.quorum.voters and listeners")
     if len(hosts) == 2:
-        raise ConfigError("--cluster: two hosts are no majority when one of them dies; name three, "
-                          "of which the third may be a small one, or one")
+        raise ConfigError("--cluster: with two hosts, the cluster stops when one fails; name "
+                          "three (the third can be a small one), or one")
     number = _number(hosts, given, is_here)
     voting = hosts[:VOTERS]
     voters = ",".join(f"{index}@{_shown(host)}:{CONTROLLER_PORT}"
@@ -92,8 +92,8 @@ def _number(hosts: list, given: dict, is_here) -> int:
                           "at the end, on every machine")
     if len(here) > 1:
         names = ", ".join(hosts[number - 1] for number in here)
-        raise ConfigError(f"--cluster: {names} are all this machine: say which one this broker is "
-                          "by --override node.id=NUMBER")
+        raise ConfigError(f"--cluster: {names} are all this machine: choose this broker's entry "
+                          f"with --override node.id=NUMBER")
     return here[0]
 
 

@@ -34,16 +34,18 @@ OWN = (
     ("errors.deadletterqueue.topic.name", "string", "", "", "medium", "", "live",
      "Topic that a share group's rejected and undeliverable records go to; empty: none."),
     ("share.auto.offset.reset", "string", "latest", "", "medium", "", "live",
-     "Where a share group begins: latest, earliest or by_duration:PnDTnHnMn.nS."),
+     "Where a share group starts: latest, earliest or by_duration:PnDTnHnMn.nS."),
     ("share.isolation.level", "string", "read_uncommitted", "read_committed|read_uncommitted",
      "medium", "", "live", "Whether records of open and aborted transactions are delivered."),
     ("share.renew.acknowledge.enable", "boolean", True, "", "medium", "", "live",
-     "Consumers of a share group may renew their hold on a record."),
+     "Consumers of a share group may renew the lock of a record."),
 )
 SUBSCRIPTION = (
-    ("interval.ms", "int", 300000, "", "medium", "", "inert", "Pause between a client's pushes."),
-    ("match", "list", (), "", "medium", "", "inert", "Clients that are meant, name=pattern each."),
-    ("metrics", "list", (), "", "medium", "", "inert", "Prefixes of the metrics that are wanted."),
+    ("interval.ms", "int", 300000, "", "medium", "", "inert",
+     "Interval between a client's pushes."),
+    ("match", "list", (), "", "medium", "", "inert",
+     "Clients to which this applies, as name=pattern each."),
+    ("metrics", "list", (), "", "medium", "", "inert", "Prefixes of the requested metrics."),
 )
 # Broker settings that bound a group setting: low, high; "" if there is no bound.
 BOUNDS = {

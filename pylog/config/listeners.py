@@ -79,7 +79,7 @@ def parse(key: str, entries: tuple, protocols: dict[str, str]) -> tuple[Listener
     names = [listener.name for listener in found]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"{key}: the listener name {name} appears twice, and each may once")
+            raise ConfigError(f"{key}: the listener name {name} appears twice")
     return tuple(found)
 
 
@@ -90,7 +90,7 @@ def check_ports(key: str, listeners: tuple) -> None:
         other = seen.setdefault((listener.port, ":" in listener.host), listener)
         if other is not listener and listener.port:
             raise ConfigError(f"{key}: {other!r} and {listener!r} share a port: give each "
-                              "one of its own, or 0 for a free one")
+                              f"listener its own port, or 0 for a free one")
 
 
 def _parse_one(key: str, entry: str, protocols: dict[str, str]) -> Listener:

@@ -111,11 +111,11 @@ def _check_connections(settings) -> None:
 
 def _check_directories(settings) -> None:
     if not settings.log_dirs:
-        raise ConfigError("log.dirs: at least one directory is needed; left out, it is "
+        raise ConfigError("log.dirs: at least one directory is needed; the default is "
                           + format_value(catalogue.broker("log.dir").default))
     for path in settings.log_dirs:
         if settings.log_dirs.count(path) > 1:
-            raise ConfigError(f"log.dirs: {path} appears twice, and each directory may once")
+            raise ConfigError(f"log.dirs: {path} appears twice")
     cordoned = settings["cordoned.log.dirs"]
     if ALL_DIRECTORIES in cordoned:
         if len(cordoned) > 1:
@@ -169,22 +169,22 @@ def _check_controllers(settings, count: int) -> None:
     """Check one of several controllers: they need a majority and must be reachable."""
     for entry in settings["quorum.zookeeper.connect"]:
         if _ENDPOINT.fullmatch(entry) is None:
-            raise ConfigError(f"quorum.zookeeper.connect: {entry} is not host:port; what keys "
-                              "begin with is quorum.zookeeper.prefix")
+            raise ConfigError(f"quorum.zookeeper.connect: {entry} is not host:port; set the "
+                              f"prefix of the keys with quorum.zookeeper.prefix")
     if settings["quorum.etcd.endpoints"] and settings["quorum.zookeeper.connect"]:
         raise ConfigError("quorum.etcd.endpoints, quorum.zookeeper.connect: a cluster has one "
-                          "quorum: name one of the two")
+                          "quorum; set only one of the two")
     login = settings["quorum.zookeeper.digest"]
     if login and _LOGIN.fullmatch(login) is None:
         raise ConfigError("quorum.zookeeper.digest: expected user:password")
     if count == 2 and not clusters.has_outer_quorum(settings):
-        raise ConfigError("controller.quorum.voters: two are no majority when one of them dies; "
-                          "name three, or one")
+        raise ConfigError("controller.quorum.voters: with two controllers, the cluster stops when "
+                          "one fails; name three, or one")
     if count > 1 and not clusters.has_outer_quorum(settings):
         clusters.check_etcd_ports(settings)
     if not settings.controller_listeners:
-        raise ConfigError("controller.listener.names: one of several controllers needs a listener "
-                          "of such a name in listeners, which the others reach it by")
+        raise ConfigError("controller.listener.names: with several controllers, each needs a "
+                          "listener of such a name in listeners, so that the others can reach it")
 
 
 def _check_between(settings) -> None:

@@ -63,8 +63,8 @@ class Sealer:
             found = self._opened_by(secret, name, kept)
             if found is not None:
                 return found
-        raise ConfigError(f"{name} is sealed, and {SECRET} does not open it" if self._secrets else
-                          f"{name} is sealed, and {SECRET} is not set")
+        why = "does not decrypt it" if self._secrets else "is not set"
+        raise ConfigError(f"{name} is encrypted, and {SECRET} {why}")
 
     def is_current(self, name: str, kept: str) -> bool:
         """Return True if the stored form needs no new encryption. Raises ConfigError."""

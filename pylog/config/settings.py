@@ -325,8 +325,8 @@ class Settings:
             self._values["node.id"] = old
             self._origins["node.id"] = self.origin("broker.id")
         if old >= 0 and self["node.id"] != old:
-            raise ConfigError(f"broker.id {old} and node.id {self['node.id']} differ: "
-                              "set one, or both alike")
+            raise ConfigError(f"broker.id {old} and node.id {self['node.id']} differ: set one, or "
+                              f"both to the same value")
         self._values["broker.id"] = self["node.id"]
         self._origins.setdefault("broker.id", self.origin("node.id"))
 
@@ -334,7 +334,7 @@ class Settings:
         roles = self["process.roles"]
         if not roles or not set(roles) <= {"broker", "controller"}:
             raise ConfigError(f"process.roles={values.format_value(roles)}: expected broker, "
-                              "controller, both, or left out")
+                              f"controller or both, or remove the setting")
 
     def _read_listeners(self) -> None:
         self.listeners, self.advertised_listeners, self.controller_listeners = \
@@ -351,7 +351,7 @@ class Settings:
         listeners.check_ports("listeners", every)
         bound = tuple(entry for entry in every if entry.name not in controllers)
         if not bound and "broker" in self["process.roles"]:
-            raise ConfigError("listeners: at least one must serve clients, and so not be one of "
+            raise ConfigError("listeners: at least one must serve clients, so it must not be in "
                               "controller.listener.names")
         if bound and "broker" not in self["process.roles"]:
             raise ConfigError("The listeners config must only contain KRaft controller listeners "
@@ -368,11 +368,11 @@ class Settings:
         for entry in advertised:
             if entry.name not in names:
                 raise ConfigError(
-                    f"advertised.listeners: {entry!r}: no listener of that name; {there}")
+                    f"advertised.listeners: {entry!r}: no listener has that name; {there}")
             if entry.is_wildcard or not entry.port:
                 raise ConfigError(
-                    f"advertised.listeners: {entry!r} is no address to connect to: give a host's "
-                    "name or address, and a port above 0")
+                    f"advertised.listeners: {entry!r} is not an address that clients can connect "
+                    f"to: expected a host name or address, and a port above 0")
 
     def _check_between(self, names: list[str], protocols: dict[str, str]) -> None:
         name = self["inter.broker.listener.name"]
@@ -382,7 +382,7 @@ class Settings:
         # itself.
         there = names if "broker" in self["process.roles"] else list(protocols)
         if name.upper() not in there:
-            raise ConfigError(f"inter.broker.listener.name={name}: no listener of that name; "
+            raise ConfigError(f"inter.broker.listener.name={name}: no listener has that name; "
                               f"there are: {', '.join(there)}")
 
     def _check_together(self) -> None:

@@ -41,7 +41,7 @@ class FairSlots:
     async def enter(self, size: int) -> None:
         if self._bytes + size > self._bytes_max:
             # Limits the memory.
-            raise TooBusy(f"more than {self._bytes_max} bytes of long requests in hand")
+            raise TooBusy(f"more than {self._bytes_max} bytes of long requests in progress")
         self._bytes += size
         assert 0 <= self._bytes <= self._bytes_max, (self._bytes, size)
         try:

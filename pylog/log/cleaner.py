@@ -110,7 +110,7 @@ class Cleaner:
             self._clean(choice)
         except (cleaner.Interrupted, LogDeleted):
             # Its segments changed during the pass. A later pass cleans it.
-            log.info("a pass was given up", extra={"topic": key[0], "partition": key[1]})
+            log.info("a cleaning pass was cancelled", extra={"topic": key[0], "partition": key[1]})
         except Exception as error:
             self._note_failure(choice.candidate, key, error)
         finally:
@@ -134,7 +134,7 @@ class Cleaner:
         if is_short:
             log.warning("a log is compacted later", extra=details)
         else:
-            log.error("a log cannot be compacted and is left alone", extra=details,
+            log.error("a log cannot be compacted; skipping it until the next start", extra=details,
                       exc_info=None if isinstance(error, LogError) else error)
 
     def catch_up(self) -> None:

@@ -67,7 +67,7 @@ class Directories:
                 crash_state.remember(native, MEMORY)
                 why = flushes.syncs_each(native)
                 if why is not None:
-                    log.info("each log is synced by itself, syncfs may hide errors", extra={
+                    log.info("syncfs may not report errors: each log is synced separately", extra={
                         "directory": path, "reason": why})
             except OSError as error:
                 reason = error.strerror or str(error)
@@ -270,8 +270,8 @@ def _is_writable(folder: str) -> bool:
 def _open_files_max(directories: int) -> int:
     """Return the maximum number of open segments per directory."""
     if limits.descriptors() // 2 < limits.SEGMENT_FILES_LOW:
-        log.warning("few files may be open: segments are opened again and again, and connections "
-                    "may be refused; raise the limit (ulimit -n)",
+        log.warning("the limit of open files is low: segments are reopened often and connections "
+                    "may be refused; raise it with ulimit -n",
                     extra={"limit": limits.descriptors()})
     return limits.segment_files(directories)
 

@@ -409,7 +409,7 @@ class LogManager:
             try:
                 topic_branches.publish(name, branch)
             except OSError as error:
-                log.error("a branch could not be published: the next start does", extra={
+                log.error("a branch could not be published; the next start publishes it", extra={
                     "topic": name, "reason": error.strerror or str(error)})
                 return
         for index, role in enumerate(roles):

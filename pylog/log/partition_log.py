@@ -55,7 +55,7 @@ def usable(overrides: dict) -> dict:
             validate_topic_config(name, text)
             valid[name] = text
         except ConfigError as error:
-            log.warning("a topic setting is ignored", extra={"reason": str(error)})
+            log.warning("an invalid topic setting is ignored", extra={"reason": str(error)})
     return valid
 
 

@@ -137,9 +137,9 @@ def report(directories, paths) -> None:
             if damage.kind == "epochs":
                 _report_epochs(os.path.join(path, damage.partition, EPOCHS))
                 continue
-            what = {"cut": "the end of a log was cut off: it held no whole batch",
-                    "dropped": "a segment was dropped: it followed a cut",
-                    "kept": "a log is damaged: readers pass over this"}[damage.kind]
+            what = {"cut": "the end of a log was truncated: it held no complete batch",
+                    "dropped": "a segment was deleted because the segment before it was truncated",
+                    "kept": "a log is damaged; readers skip the damaged range"}[damage.kind]
             topic, _, partition = damage.partition.rpartition("-")
             # A kill leaves a torn tail. Damage of flushed data is more serious.
             write = log.warning if damage.kind == "cut" else log.error

@@ -281,7 +281,7 @@ def finish(move: Move, now_ms: int) -> None:
     details = {"topic": move.topic, "partition": move.partition,
                "directory": move.target.log_dir.path}
     if move.damaged_bytes:
-        log.warning("a damaged replica was moved, its damage as it is",
+        log.warning("a damaged replica was moved with its damaged range",
                     extra={**details, "damaged_bytes": move.damaged_bytes})
     else:
         log.info("a replica was moved", extra=details)

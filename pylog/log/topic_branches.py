@@ -86,7 +86,8 @@ def _prepare_one(source: Log, path: str, name: str, index: int, topic_id: bytes,
         if _link(source, os.path.join(root, f"{source.topic}-{source.partition}"), path, end):
             break
     else:
-        raise OSError(f"the segments of {source.topic}-{source.partition} change all the time")
+        raise OSError(f"the segments of {source.topic}-{source.partition} changed during every "
+                      f"attempt")
     # An empty branch has no segment that could be on disk.
     partition_log = Log.open(
         source.log_dir, name, index, topic_id, config, now_ms=now_ms,

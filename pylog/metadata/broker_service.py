@@ -137,7 +137,7 @@ class MemberMetadata(MetadataService):
                 if not answer.error_code and answer.cluster_id:
                     return answer.cluster_id
             except PeerError as error:
-                log.info("a controller does not answer", extra={"reason": str(error)})
+                log.info("a controller does not respond", extra={"reason": str(error)})
             self.controllers.failed(asked.id)
             await asyncio.sleep(ASK_AGAIN_S)
 

@@ -283,7 +283,8 @@ class ControllerMember(MemberMetadata):
                 f"it, and the copy in {self._logs.paths[0]} is not proven to be the same log: "
                 "restore the keys from a backup")
         if found == DIVERGED:
-            log.error("the metadata log here is not the cluster's: it is read again", extra={
+            log.error("the local metadata log does not belong to the cluster; reading it again "
+                      "from the controller", extra={
                 "directory": self._logs.paths[0], "end": self._log.end_offset, "quorum_end": end})
         await in_thread(self._log.start_over, found == DIVERGED)
         self.tail = Tail(Image())
@@ -321,7 +322,7 @@ class ControllerMember(MemberMetadata):
         image = self.tail.newest
         self._log.save_own_snapshot(snapshot.records_of(image), image.offset, image.epoch)
         if self._log.found_quorum(self.cluster_id):
-            log.info("the cluster goes on from this node's metadata", extra={
+            log.info("the cluster continues from this node's metadata", extra={
                 "offset": image.offset})
 
     def stand(self) -> asyncio.Task:
@@ -378,7 +379,7 @@ class ControllerMember(MemberMetadata):
     async def begin_anew(self) -> None:
         """Replace the tail's image with the snapshot that the copy begins with."""
         self.tail.replace(await in_thread(lambda: next(self._log.read_committed(0))))
-        log.info("a snapshot of the metadata was taken over", extra={
+        log.info("a metadata snapshot was loaded", extra={
             "end": self._log.snapshot_end})
 
     def learned(self, holder: Holder) -> None:

@@ -135,7 +135,7 @@ def check_alone(paths) -> None:
         path = next(path for path in paths if membership_of(path) is not None)
         raise StartError(
             f"{path} belongs to cluster {found.cluster_id} with the controllers {found.voters} "
-            f"(epoch {found.epoch}), and this start names no other node: start it with the "
+            f"(epoch {found.epoch}), but this start configures no other node: start it with the "
             "cluster's settings (--cluster, or process.roles and controller.quorum.voters). To "
             "leave that cluster and run alone under a new cluster id, run: brokerd detach")
 
@@ -223,8 +223,8 @@ def detach(paths, random) -> str:
     """
     found = membership_in(paths)
     if found is None:
-        raise StartError(f"{', '.join(paths)} belongs to no cluster of several nodes: it runs "
-                         "alone as it is")
+        raise StartError(f"{', '.join(paths)} belongs to no cluster of several nodes: it already "
+                         f"runs alone")
     new = found.change.removeprefix(DETACHING) if found.change.startswith(DETACHING) \
         else id_text(random_id(random))
     members = _change_membership(paths, found._replace(change=DETACHING + new))

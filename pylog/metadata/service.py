@@ -130,7 +130,7 @@ class MetadataService:
         self._last_stop = frozenset(), {}
         if image.offset == -1 and logs.holds_partitions():
             raise StartError(
-                f"{logs.paths[0]} holds partitions but its metadata log is empty or gone")
+                f"{logs.paths[0]} holds partitions but its metadata log is empty or missing")
         try:
             logs.open_partitions(
                 [(topic.name, topic.id, self.local_roles(topic),
@@ -159,8 +159,8 @@ class MetadataService:
         """Apply the settings of the newest image that a start needs before it serves requests."""
         if not self._settings["authorizer.class.name"] and any(
                 kind == ACCESS_RULE for kind, _ in self.tail.newest.security):
-            log.warning("there are access rules, and no authorizer.class.name that goes by them: "
-                        "everything is open to everybody")
+            log.warning("access rules exist but authorizer.class.name is not set: every client "
+                        "may do everything")
         self.take_broker_configs(self.tail.newest)
 
     def _stored_image(self, store: Store) -> Image:
@@ -169,7 +169,7 @@ class MetadataService:
         self._stored_offset = image.offset
         if self._log.holds(image.offset, image.epoch):
             return image
-        log.warning("the stored image is not of this metadata log: the log is read in full")
+        log.warning("the stored image belongs to another metadata log; reading the log in full")
         return Image()
 
     def refresh_certificates(self) -> None:
@@ -254,7 +254,8 @@ class MetadataService:
                     self.store.save(self.image if is_in_force else None, entries, mark=marks)
                     clean = True
         except (LogError, StoreError, OSError) as error:
-            log.error("the stop is not clean", extra={"reason": str(error)})
+            log.error("the shutdown is not clean; the next start runs recovery",
+                      extra={"reason": str(error)})
         try:
             self.store.close(clean)
         except OSError as error:

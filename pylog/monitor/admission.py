@@ -45,7 +45,7 @@ class Admission:
     def check(self) -> None:
         """Load the certificate. Raises StartError if the certificate or the token is unusable."""
         if self._token == "":
-            raise StartError(f"{TOKEN} is empty: leave it out, or give one")
+            raise StartError(f"{TOKEN} is empty: remove it, or set a token")
         if not self._keystore:
             return
         try:

@@ -17,11 +17,13 @@ FAST = 2.0  # relative to the mean rate
 def reasons(view: dict) -> list:
     """Return [{reason, text, ...numbers}], at least one, for a view of GroupLags.explain."""
     if not view["partitions"]:
-        return [_reason("nothing_committed", "It has committed nothing, so nobody knows where it "
-                        "is.", members=len(view["members"]))]
+        return [_reason("nothing_committed",
+                        "It has committed nothing, so its position is unknown.",
+                        members=len(view["members"]))]
     lagging = [part for part in view["partitions"] if part["lag_records"] > 0]
     if not lagging:
-        return [_reason("no_lag", "It does not lag: all that was committed is all there is.")]
+        return [_reason("no_lag",
+                        "It does not lag: it has committed up to the end of its partitions.")]
     found = []
     for look in (_members, _rebalances, _throttling, _transactions, _slow_member, _hot_partition,
                  _cold, _pace):
@@ -38,7 +40,7 @@ def _reason(code: str, text: str, **numbers) -> dict:
 def _members(view, lagging):
     if view["members"]:
         return None
-    return _reason("no_members", f"Nobody is in the group ({view['state']}), and "
+    return _reason("no_members", f"The group has no members ({view['state']}), and "
                    f"{counted(view['lag_records'], 'record is', 'records are')} not committed.",
                    state=view["state"])
 
@@ -46,8 +48,9 @@ def _members(view, lagging):
 def _rebalances(view, lagging):
     count, seconds = view["rebalances"]["count"], view["rebalances"]["seconds"]
     if view["members"] and view["state"] in ("PreparingRebalance", "CompletingRebalance"):
-        return _reason("rebalancing", f"It is rebalancing now ({view['state']}): nobody consumes "
-                       "until its members have joined.", rebalances=count, seconds=seconds)
+        return _reason("rebalancing",
+                       f"It is rebalancing now ({view['state']}): consumption stops until its "
+                       f"members have joined.", rebalances=count, seconds=seconds)
     if count < REBALANCES_MANY:
         return None
     last = f" The last time: {sentence(view['history'][0])}." if view.get("history") else ""
@@ -61,7 +64,7 @@ def _throttling(view, lagging):
     if not throttled:
         return None
     worst = max(throttled, key=throttled.__getitem__)
-    return _reason("throttled", f"Quotas held its clients back, {worst} by {throttled[worst]} ms.",
+    return _reason("throttled", f"Quotas throttled its clients, {worst} by {throttled[worst]} ms.",
                    clients=throttled)
 
 
@@ -138,7 +141,7 @@ def _cold(view, lagging):
     reads = sum(part["cold_reads"] or 0 for part in lagging)
     if not reads:
         return None
-    return _reason("cold_reads", "It reads what has left the page cache: "
+    return _reason("cold_reads", "It reads data that is no longer in the page cache: "
                    f"{counted(reads, 'read')} went to the disk in {view['rate_seconds']:.0f} s.",
                    cold_reads=reads)
 
@@ -149,7 +152,8 @@ def _pace(view, lagging):
     produced = sum(part["produce_rate"] or 0.0 for part in view["partitions"])
     numbers = {"consume_rate": round(consumed, 3), "produce_rate": round(produced, 3)}
     if all(part["consume_rate"] is None for part in lagging):
-        return _reason("unknown_pace", "Its pace is not known yet: ask again in a few seconds.")
+        return _reason("unknown_pace",
+                       "Its rate is not known yet: run this again in a few seconds.")
     if consumed == 0 and view["members"]:
         return _reason("stopped", f"Its members have committed nothing in "
                        f"{view['rate_seconds']:.0f} s, while {produced:.0f} records/s came.",

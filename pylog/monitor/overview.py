@@ -100,7 +100,8 @@ def troubles(found: dict[str, Any]) -> list[str]:
     """Return the problems that need an operator, as sentences, the worst first."""
     told = []
     if found["controller"] is None:
-        told.append("there is no active controller: nothing can be created, changed or elected")
+        told.append("there is no active controller: metadata cannot change and no leader can be "
+                    "elected")
     told += quorum_troubles(found["quorum"] or ())
     told += [counted(found[kind]["count"], f"partition {KINDS_OF_ONE[kind]}",
                      f"partitions {KINDS[kind]}") for kind in WORRYING if found[kind]["count"]]
@@ -116,9 +117,10 @@ def quorum_troubles(members: Sequence[dict[str, Any]]) -> list[str]:
     told = [f"{row['address']} of the quorum cannot be used: {row['reason']}" for row in bad]
     spare = (len(members) - 1) // 2 - len(bad)
     if bad and spare < 0:
-        told.append("the quorum has no majority: nothing can be created, changed or elected")
+        told.append("the quorum has no majority: metadata cannot change and no leader can be "
+                    "elected")
     elif bad and spare == 0:
-        told.append("one member of the quorum less, and nothing can be changed or elected")
+        told.append("if one more member fails, metadata cannot change and no leader can be elected")
     return told
 
 
@@ -127,7 +129,7 @@ def quorum_troubles(members: Sequence[dict[str, Any]]) -> list[str]:
 def html(found: dict[str, Any]) -> str:
     """Return the page as HTML, with all names escaped."""
     said = "".join(f'<p class="bad">{escape(line)}</p>' for line in found["troubles"]) \
-        or "<p>All is well.</p>"
+        or "<p>No problems found.</p>"
     controller = "none" if found["controller"] is None else found["controller"]
     parts = [
         f"<h1>cluster {escape(found['cluster_id'])}</h1>", said,

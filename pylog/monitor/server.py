@@ -123,8 +123,8 @@ class Monitor:
                 f"cannot listen on metrics.listener {self._listener}: {reason}") from error
         self.address = host or "0.0.0.0", self._socket.getsockname()[1]
         if not self._admission.asks and not is_loopback(host):
-            log.warning("the metrics endpoint beyond this machine asks nobody who it is: set "
-                        "metrics.token", extra={"address": self._listener})
+            log.warning("the metrics endpoint is reachable from other machines without "
+                        "authentication; set metrics.token", extra={"address": self._listener})
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the threads. loop: the event loop that owns the broker's state."""
@@ -229,7 +229,7 @@ class Monitor:
             name = unquote(path.removeprefix("/explain/group/"))
             view = self.groups.explain(name)
             if view is None:
-                return 404, JSON, _json({"error": f"no group {name} here"})
+                return 404, JSON, _json({"error": f"this broker does not coordinate group {name}"})
             return 200, JSON, _json(view)
         if path == "/cluster":
             with self._scraping:

@@ -34,7 +34,8 @@ class Password:
         self._mechanism = mechanism
         self.name, self._password = options.get("username", ""), options.get("password", "")
         if not self.name or not self._password:
-            raise ConfigError("a node that logs in to others needs a username and a password in it")
+            raise ConfigError("a node needs a username and a password in it to log in to other "
+                              "nodes")
 
     def tokens(self, _host: str) -> Generator[bytes, bytes, None]:
         """Yield like proofs.tokens; the host does not matter."""
@@ -59,7 +60,7 @@ class Ticket:
             raise ConfigError("serviceName is missing in it, and sasl.kerberos.service.name is not "
                               "set")
         if self._keytab and not self._principal:
-            raise ConfigError("principal is missing in it: whose tickets the keyTab is for")
+            raise ConfigError("principal is missing in it: set the principal of the keyTab")
         if self._keytab and not os.access(self._keytab, os.R_OK):
             raise ConfigError(f"keyTab {self._keytab} cannot be read")
         self.name = self._principal or "the ticket cache"

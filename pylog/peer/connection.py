@@ -201,7 +201,7 @@ class Peer(asyncio.Protocol):
                 return await self._sent(frame, number)
         except TimeoutError:
             # Keeps later responses from being mismatched.
-            self._fail(f"no answer within {timeout_s} s")
+            self._fail(f"no response within {timeout_s} s")
             assert self.failure is not None
             raise self.failure from None
 
@@ -267,7 +267,7 @@ class Peer(asyncio.Protocol):
             _, body = codec.decode_response_header(key, version, answer)
             return codec.decode_response(key, version, answer, body)
         except ProtocolError as error:
-            self._fail(f"an answer cannot be read: {error}")
+            self._fail(f"a response cannot be parsed: {error}")
             assert self.failure is not None
             raise self.failure from error
 
@@ -301,7 +301,7 @@ class Peer(asyncio.Protocol):
         while len(received) - position >= SIZE_BYTES and self.failure is None:
             size = int.from_bytes(received[position:position + SIZE_BYTES], "big", signed=True)
             if not SIZE_BYTES <= size <= FRAME_BYTES_MAX:
-                self._fail(f"an answer claims {size} bytes")
+                self._fail(f"a response declares {size} bytes")
                 return
             end = position + SIZE_BYTES + size
             if len(received) < end:
@@ -314,7 +314,8 @@ class Peer(asyncio.Protocol):
         """Complete the oldest request. Keeps responses in request order."""
         number = int.from_bytes(answer[:4], "big", signed=True)
         if not self._under_way or self._under_way[0][0] != number:
-            self._fail(f"an answer has the correlation id {number}, which is not the oldest")
+            self._fail(f"a response has correlation id {number}, which is not that of the oldest "
+                       f"request")
             return
         _, waiter = self._under_way.popleft()
         self._room.release()

@@ -130,7 +130,7 @@ class Credentials:
                 raise PeerError(f"the login of {account.name}: {failed}") from None
             answer = yield messages.SaslAuthenticateRequest(auth_bytes=token), AUTHENTICATE_VERSION
             if answer.error_code:
-                raise PeerError(f"it refuses the login of {account.name}: "
+                raise PeerError(f"it rejected the login of {account.name}: "
                                 f"{answer.error_message or 'the credentials were not accepted'}")
 
     def _next(self, account: Account, steps: Generator[bytes, Any, None],
@@ -139,7 +139,7 @@ class Credentials:
             return steps.send(answer)
         # Fail immediately instead of adding one more waiting thread.
         if not self._asking.acquire(blocking=False):
-            raise AuthenticationFailed("others wait for the same answer")
+            raise AuthenticationFailed("another request for the same token is already waiting")
         try:
             return steps.send(answer)
         finally:

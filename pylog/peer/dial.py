@@ -118,7 +118,7 @@ class _Line:
         self._send_all(codec.request_frame(key, version, number, CLIENT_ID, message))
         size = int.from_bytes(self._exactly(SIZE_BYTES), "big", signed=True)
         if not SIZE_BYTES <= size <= ANSWER_BYTES_MAX:
-            raise PeerError(f"an answer claims {size} bytes")
+            raise PeerError(f"a response declares {size} bytes")
         answer = self._exactly(size)
         _, body = codec.decode_response_header(key, version, answer)
         return codec.decode_response(key, version, answer, body)

@@ -83,7 +83,7 @@ class Assignments:
                 except Exception:
                     # Without a retry, nothing would be sent until another topic changes.
                     supervisor.report("directory assignments",
-                                      "the controller could not be told of log directories")
+                                      "the log directories could not be reported to the controller")
                     is_told = False
                 if not is_told:
                     # Pause after a failed request.
@@ -96,7 +96,7 @@ class Assignments:
         try:
             answer = await self._channel.call(self._request(asked))
         except PeerError as error:
-            log.warning("the controller does not hear of log directories", extra={
+            log.warning("cannot report log directories to the controller; retrying", extra={
                 "reason": str(error)})
             return False
         if answer.error_code:

@@ -174,7 +174,7 @@ class ControllerChannel:
                 pause_s = RETRY_S
             except Exception as error:
                 if isinstance(error, PeerError):
-                    self._report("no controller answers", str(error))
+                    self._report("cannot reach the active controller; retrying", str(error))
                 else:
                     # Never stop sending: the broker would stay fenced until an operator intervenes.
                     supervisor.report("broker heartbeats", "a heartbeat failed")
@@ -195,7 +195,7 @@ class ControllerChannel:
                 raise PeerError("NOT_CONTROLLER")
             self.lifecycle.registered(answer.error_code, answer.broker_epoch)
             if answer.error_code:
-                self._report("the controller does not register this broker",
+                self._report("the controller did not register this broker",
                              ErrorCode.of(answer.error_code).name)
             else:
                 log.info("registered", extra={"epoch": answer.broker_epoch})
@@ -266,7 +266,7 @@ class ControllerChannel:
                                return_when=asyncio.FIRST_COMPLETED)
         gone.cancel()
         if not task.done():
-            log.warning("the controller did not let this broker go: it stops all the same")
+            log.warning("the controller did not confirm the controlled shutdown; stopping anyway")
             task.cancel()
 
     async def _until_gone(self, needed: int) -> None:

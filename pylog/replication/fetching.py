@@ -233,7 +233,7 @@ class ReplicaFetchers:
             await work
         except Exception:
             part.failed()
-            supervisor.report("replica fetcher", "a replica cannot follow: it is tried again",
+            supervisor.report("replica fetcher", "a replica cannot follow its leader; retrying",
                               topic=part.name, partition=part.partition, leader=part.leader_id)
             await self._resume_later(token)
 
@@ -370,11 +370,11 @@ class ReplicaFetchers:
 
     def _refused(self, part: Partition, notice: fetcher.Notice) -> None:
         if notice.code < 0:
-            log.error("what a leader sent cannot be appended", extra={
+            log.error("records from a leader cannot be appended", extra={
                 "topic": part.name, "partition": part.partition, "leader": part.leader_id,
                 "error": notice.code})
         elif notice.code not in PASSING:
-            log.warning("a leader refuses a follower", extra={
+            log.warning("a leader rejected a fetch", extra={
                 "topic": part.name, "partition": part.partition, "leader": part.leader_id,
                 "error": ErrorCode.of(notice.code).name})
 
@@ -400,7 +400,7 @@ class ReplicaFetchers:
             "epoch": notice.epoch, "leader_end": notice.end_offset, "end": log_end,
             "truncated_to": goal})
         if goal < part.log.high_watermark:
-            log.warning("a truncation takes records that were committed: an unclean election",
+            log.warning("committed records are truncated because of an unclean election",
                         extra={"topic": part.name, "partition": part.partition,
                                "high_watermark": part.log.high_watermark, "truncated_to": goal})
         await self._apply(notice.token, part, truncation.Cut(goal, None))
@@ -409,7 +409,7 @@ class ReplicaFetchers:
         try:
             start, end = await self._ends_of(part)
         except PeerError as error:
-            log.warning("a leader does not say where it begins and ends", extra={
+            log.warning("a leader does not report its log's start and end offsets", extra={
                 "topic": part.name, "partition": part.partition, "reason": str(error)})
             await asyncio.sleep(RETRY_S)
             self._resume(token)

@@ -77,7 +77,8 @@ class Forwarding:
             request_principal=_encoded(principal),
             client_host_address=ipaddress.ip_address(context.peer_host).packed))
         if answer.error_code or answer.response_data is None:
-            raise PeerError(f"the controller refused: {ErrorCode.of(answer.error_code).name}")
+            raise PeerError(f"the controller rejected the request: "
+                            f"{ErrorCode.of(answer.error_code).name}")
         # Returned unchanged.
         return len(answer.response_data).to_bytes(4, "big") + answer.response_data
 

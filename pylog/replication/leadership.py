@@ -130,7 +130,7 @@ class Leadership:
                             or not self._has_disk(isr, id_)])
         except LogError as error:
             # The log was closed or is no longer led; the cause is logged elsewhere.
-            log.info("a log does not take its replicas", extra={
+            log.info("a log rejected its new replica set", extra={
                 "topic": led.name, "reason": str(error)})
 
     # ---- progress of followers ------------------------------------------------------------------
@@ -160,7 +160,7 @@ class Leadership:
             followers, ends = _followers(led.log), _ends(led)
         except LogError as error:
             # The log was closed. Continue with the other partitions.
-            log.info("a log does not tell its followers", extra={
+            log.info("cannot read the followers' state of a log", extra={
                 "topic": led.name, "partition": key[1], "reason": str(error)})
             return
         self._propose(key, led, led.isr.tick(
@@ -174,7 +174,7 @@ class Leadership:
             self.shrinks += 1
         elif len(proposal.isr) > len(led.isr.committed):
             self.expands += 1
-        log.info("in-sync replicas are proposed", extra={
+        log.info("proposing new in-sync replicas", extra={
             "topic": led.name, "partition": key[1],
             "isr": ",".join(str(id_) for id_, _ in proposal.isr)})
         self._tell(led)
@@ -200,7 +200,7 @@ class Leadership:
                     # Without a retry, these partitions would propose nothing more, because they
                     # wait for an outcome.
                     supervisor.report(
-                        "in-sync replicas", "in-sync replicas could not be asked for")
+                        "in-sync replicas", "new in-sync replicas could not be proposed")
                     self._again(asked)
                     is_decided = False
                 if is_decided:
@@ -217,12 +217,13 @@ class Leadership:
         try:
             answer = await self._channel.call(self._request(asked))
         except PeerError as error:
-            log.warning("no answer on in-sync replicas", extra={"reason": str(error)})
+            log.warning("no response from the controller to new in-sync replicas",
+                        extra={"reason": str(error)})
             self._again(asked)
             return False
         if answer.error_code:
             self.failures += 1
-            log.warning("in-sync replicas are refused", extra={
+            log.warning("the controller rejected new in-sync replicas", extra={
                 "reason": ErrorCode.of(answer.error_code).name})
             if answer.error_code == ErrorCode.STALE_BROKER_EPOCH:
                 self._channel.beat()
@@ -267,7 +268,7 @@ class Leadership:
             return True
         if error:
             self.failures += 1
-            log.info("in-sync replicas are refused", extra={
+            log.info("the controller rejected new in-sync replicas", extra={
                 "topic": led.name, "partition": key[1], "reason": ErrorCode.of(error).name})
         self._tell(led)
         return False

@@ -106,7 +106,7 @@ class Membership:
             except Exception:
                 # Keep checking: lagging replicas would never leave an ISR otherwise.
                 supervisor.report(
-                    "in-sync replicas", "in-sync replicas could not be looked at")
+                    "in-sync replicas", "in-sync replicas could not be checked")
 
     def _registered(self, broker_epoch: int) -> None:
         self._metadata.stir()
@@ -131,7 +131,7 @@ class Membership:
             refusal = self.lifecycle.refusal
             reason = ErrorCode.of(refusal).name if refusal else "it was not unfenced"
             raise StartError(
-                f"the cluster did not take this broker in within {wait_s:.0f} s: {reason}") \
+                f"the cluster did not accept this broker within {wait_s:.0f} s: {reason}") \
                 from None
 
     async def register_again(self, addresses: list) -> None:

@@ -87,11 +87,11 @@ def _signed(header: dict, claims: dict, get: Callable[[str], Any]) -> str:
         # The library's error text may contain parts of the key.
         hint = "or its passphrase is wrong" if passphrase else "or needs a passphrase"
         raise AuthenticationFailed(
-            f"the private key in {path} is none for {algorithm}, {hint}") from None
+            f"the private key in {path} does not fit {algorithm}, {hint}") from None
     try:
         return jws.serialize_compact(
             header, json.dumps(claims), key,
             registry=jws.JWSRegistry(algorithms=[algorithm], strict_check_header=False))
     except (ValueError, TypeError, errors.JoseError) as error:
         raise AuthenticationFailed(
-            f"the private key in {path} signs no assertion: {type(error).__name__}") from None
+            f"the private key in {path} cannot sign an assertion: {type(error).__name__}") from None

@@ -133,10 +133,10 @@ class AuditFile(Outlet):
                 self._append(f"{line}\n".encode(errors="backslashreplace"))
             except OSError as error:
                 # For example a full disk. The next lines are tried again.
-                log.error("the audit log is not written", extra={
+                log.error("the audit log cannot be written", extra={
                     "file": self._file.name, "line": line, "reason": error.strerror})
             except Exception:
-                supervisor.report("audit", "the audit log is not written", line=line)
+                supervisor.report("audit", "the audit log cannot be written", line=line)
             self._went += len(line)
         self._file.close()
 

@@ -56,7 +56,7 @@ class Contained(Authorizer):
     def _decided(self, decide: Callable[..., Any], *asked: object) -> Decision:
         if self.is_behind:
             # The rules that it decides by are outdated.
-            return Decision(False, None, "the authorizer could not take the access rules")
+            return Decision(False, None, "the authorizer did not accept the access rules")
         began_ns = self._now_ns()
         try:
             decision = decide(*asked)
@@ -66,11 +66,11 @@ class Contained(Authorizer):
             return Decision(False, None, f"the authorizer failed: {type(error).__name__}")
         taken_ns = self._now_ns() - began_ns
         if taken_ns >= SLOW_NS:
-            self._tell("the authorizer is slow, and nobody is served meanwhile",
+            self._tell("the authorizer is slow and blocks all requests",
                        ms=taken_ns // 1_000_000)
         if not _is_decision(decision):
-            self._tell("the authorizer's answer is no Decision", answer=type(decision).__name__)
-            return Decision(False, None, "the authorizer's answer is no Decision")
+            self._tell("the authorizer did not return a Decision", answer=type(decision).__name__)
+            return Decision(False, None, "the authorizer did not return a Decision")
         return decision
 
     def take(self, security: dict, changed: frozenset | None = None) -> bool | None:
@@ -79,7 +79,7 @@ class Contained(Authorizer):
             differs = self._held.take(security, None if was_behind else changed)
         except Exception as error:
             self.is_behind = True
-            self._tell("the authorizer could not take the access rules, and allows nothing",
+            self._tell("the authorizer did not accept the access rules; every request is denied",
                        error=error)
             return None
         self.is_behind = False

@@ -18,5 +18,5 @@ def keep_out() -> None:
     """Disable core dumps for the rest of the process. Logs a warning if the system refuses."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
-        log.warning("a core dump would hold keys and passwords",
+        log.warning("core dumps cannot be disabled; one would contain keys and passwords",
                     extra={"reason": os.strerror(ctypes.get_errno())})

@@ -70,7 +70,7 @@ class Source:
     def token(self) -> str:
         """Return a valid token. Blocks. Raises AuthenticationFailed."""
         if not self._asking.acquire(timeout=TIMEOUT_S):
-            raise AuthenticationFailed("the issuer of tokens does not answer")
+            raise AuthenticationFailed("the token endpoint does not respond")
         try:
             # Another thread may have fetched a token while this one waited for the lock.
             return self.current or self._new()
@@ -115,11 +115,11 @@ def ask(endpoint: Endpoint, clock: Callable[[], float]) -> Issued:
         ends_s = min([*ends, end_of(token) or inf])
     except urllib.error.HTTPError as failure:
         raise AuthenticationFailed(
-            f"{endpoint.url} gives no token: {failure.code} {_reason(failure)}") from None
+            f"{endpoint.url} returned no token: {failure.code} {_reason(failure)}") from None
     except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError,
             RecursionError) as failure:
         raise AuthenticationFailed(
-            f"{endpoint.url} gives no token: {type(failure).__name__}: {failure}") from None
+            f"{endpoint.url} returned no token: {type(failure).__name__}: {failure}") from None
     return Issued(token, ends_s if ends_s < inf else 0.0)
 
 

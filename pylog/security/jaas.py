@@ -23,8 +23,8 @@ def options(text: str) -> dict[str, str]:
     while rest:
         if len(rest) < 3 or rest[1] != "=":
             # The error omits rest[0]: it may be the part of an unquoted password after a space.
-            raise ConfigError(f'sasl.jaas.config: expected key="value" or ; behind {last}, and one '
-                              "login module in all")
+            raise ConfigError(f'sasl.jaas.config: expected key="value" or ; after {last}, and '
+                              "exactly one login module")
         last = rest[0]
         found[last] = rest[2]
         del rest[:3]

@@ -29,7 +29,7 @@ class _Reader:
 
     def take(self, count: int) -> bytes:
         if not 0 <= count <= len(self.data) - self.at:
-            raise JksError("the key store is cut off")
+            raise JksError("the key store is truncated")
         self.at += count
         return self.data[self.at - count:self.at]
 
@@ -56,7 +56,7 @@ def read(data: bytes, password: str | None, key_password: str | None):
     body = data[:-DIGEST_BYTES]
     reader = _Reader(body)
     if reader.number(">I") != MAGIC:
-        raise JksError("it is no Java key store")
+        raise JksError("it is not a Java key store")
     version = reader.number(">I")
     if version not in VERSIONS:
         raise JksError(f"version {version} of Java key stores is unknown")
@@ -98,7 +98,7 @@ def _unlock(locked: bytes, password: str) -> bytes:
     """
     at = locked.find(PROTECTOR)
     if not 0 <= at < 16:
-        raise JksError("the key is encrypted in a way that Java key stores do not have")
+        raise JksError("the key uses an encryption that Java key stores do not use")
     sealed = _Reader(locked[at + len(PROTECTOR):])
     if sealed.take(1) != b"\x04":
         raise JksError("the key is damaged")

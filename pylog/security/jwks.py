@@ -78,7 +78,7 @@ class Keys:
                 # RFC 7517: skip keys that are not supported.
                 reasons.append(f"{type(error).__name__}: {error}")
         if not found:
-            why = ", ".join(reasons) or "it lists none that sign tokens"
+            why = ", ".join(reasons) or "it has no signing keys"
             raise ConfigError(f"no keys from {self._url}: {why}")
         keys = {key.kid: key for key in found}
         if len(found) == 1:
@@ -126,14 +126,15 @@ class Keys:
             except RuntimeError as error:
                 # The system cannot start a thread now. The next call tries again.
                 self._loading.release()
-                log.warning("the keys of tokens were not loaded again",
+                log.warning("the token signing keys could not be reloaded",
                             extra={"reason": str(error)})
 
     def _loaded(self) -> None:
         try:
             self.load()
         except ConfigError as error:
-            log.warning("the keys of tokens were not loaded again", extra={"reason": str(error)})
+            log.warning("the token signing keys could not be reloaded",
+                        extra={"reason": str(error)})
         except Exception:
             supervisor.report("token keys")
         finally:

@@ -105,12 +105,12 @@ class Exchange:
     def _chosen(self, message: bytes) -> bytes:
         # The authorization id follows the layer and is ignored.
         if len(message) < LAYER_BYTES or message[:1] != NO_LAYER[:1]:
-            raise AuthenticationFailed(reason="the client asks for a security layer")
+            raise AuthenticationFailed(reason="the client requires a security layer")
         principal = str(self._context.initiator_name)
         name = self._short_name(principal)
         if not name:
-            raise AuthenticationFailed(reason="no rule of sasl.kerberos.principal.to.local.rules "
-                                       f"is for {principal}")
+            raise AuthenticationFailed(
+                reason=f"no rule of sasl.kerberos.principal.to.local.rules matches {principal}")
         self.name, self.is_complete = name, True
         return b""
 
@@ -135,11 +135,11 @@ def tokens(service: str, host: str, principal: str | None,
             if token:
                 answer = yield token
             elif not context.complete:
-                raise AuthenticationFailed("Kerberos: the broker's answer leads nowhere")
+                raise AuthenticationFailed("Kerberos: the broker's response cannot be used")
         # RFC 4752: an empty message requests the server's list of layers.
         layers = context.unwrap((yield b"")).message
         if len(layers) != LAYER_BYTES or not layers[0] & NO_LAYER[0]:
-            raise AuthenticationFailed("the broker insists on a security layer of Kerberos")
+            raise AuthenticationFailed("the broker requires a Kerberos security layer")
         yield bytes(context.wrap(NO_LAYER, False).message)
     except gssapi.exceptions.GSSError as error:
         raise AuthenticationFailed(f"Kerberos: {_reason(error)}") from None
@@ -217,7 +217,7 @@ def _rule(text: str):
         return (int(found["count"] or -1), found["format"], like, old, new,
                 0 if found["all"] else 1, found["case"])
     except (ValueError, re.error):
-        raise ConfigError(f"sasl.kerberos.principal.to.local.rules: {text} is no rule") from None
+        raise ConfigError(f"sasl.kerberos.principal.to.local.rules: {text} is not a rule") from None
 
 
 def _applied(rule: tuple, realm: str, parts: list[str]) -> str | None:

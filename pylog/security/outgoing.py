@@ -132,9 +132,9 @@ def _explained_text(reason: str) -> str:
     text = reason.replace("_", " ").lower()
     if any(words in text for words in ("wrong version number", "record layer failure",
                                        "plain text on a tls port")):
-        return "the other side does not speak TLS on this port: is security.protocol right?"
+        return "the peer does not speak TLS on this port; check security.protocol"
     if "certificate required" in text or "handshake failure" in text:
-        return "the broker wants a client's certificate: set ssl.keystore.location"
+        return "the broker requires a client certificate: set ssl.keystore.location"
     if "unknown ca" in text or "bad certificate" in text or "certificate unknown" in text:
         return "the broker does not trust the client's certificate"
     if "certificate expired" in text:
@@ -142,7 +142,8 @@ def _explained_text(reason: str) -> str:
     if "certificate revoked" in text:
         return "the client's certificate was revoked"
     if "closed the connection" in text or "connection reset" in text:
-        return "the other side ended the connection in the TLS handshake: does it speak TLS here?"
+        return ("the peer closed the connection during the TLS handshake; "
+                "check that this port speaks TLS")
     if any(words in text for words in (*_ISSUERS, "mismatch", "certificate has expired")):
         return _distrusted(reason)
     return f"TLS failed: {text}"
@@ -155,4 +156,4 @@ def _distrusted(message: str) -> str:
     if any(words in message for words in _ISSUERS):
         return ("the broker's certificate is from an authority that is not trusted: "
                 f"{message} (ssl.truststore.location)")
-    return f"the broker's certificate is not good: {message}"
+    return f"the broker's certificate is not valid: {message}"

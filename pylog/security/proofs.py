@@ -72,7 +72,7 @@ def _scram(hash_name: str, name: str, password: str,
     if not given.get("r", "").startswith(nonce):
         raise AuthenticationFailed("the broker's nonce does not continue ours")
     if not 0 < iterations <= ITERATIONS_MAX:
-        raise AuthenticationFailed(f"the broker asks for {iterations} iterations")
+        raise AuthenticationFailed(f"the broker requires {iterations} iterations")
     salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)
     final = f"c=biws,r={given['r']}"
     signed = f"{first},{server_first},{final}".encode()
@@ -83,7 +83,7 @@ def _scram(hash_name: str, name: str, password: str,
     expected = hmac.digest(hmac.digest(salted, b"Server Key", hash_name), signed, hash_name)
     # The server must prove that it has the password.
     if not hmac.compare_digest(_verifier(verdict), expected):
-        raise AuthenticationFailed("the broker does not know the password either")
+        raise AuthenticationFailed("the broker could not prove that it knows the password")
 
 
 def _verifier(verdict: bytes) -> bytes:

@@ -43,9 +43,9 @@ def of(get: Callable[[str], Any], options: dict[str, str], clock: Callable[[], f
     """
     url, kind = get(ENDPOINT), (get(RETRIEVER) or RETRIEVERS[0]).rpartition(".")[2]
     if kind not in RETRIEVERS:
-        raise ConfigError(f"{RETRIEVER}={kind}: known are {', '.join(RETRIEVERS)}")
+        raise ConfigError(f"{RETRIEVER}={kind}: expected one of {', '.join(RETRIEVERS)}")
     if url is None:
-        raise ConfigError(f"{ENDPOINT} is not set, where tokens are had")
+        raise ConfigError(f"{ENDPOINT} is not set: it is the URL that issues tokens")
     scheme = urlsplit(url).scheme
     if scheme == "file" and kind in (RETRIEVERS[0], FILE):
         path = unquote(urlsplit(url).path)

@@ -126,8 +126,8 @@ class Mechanisms:
         unknown = [name for name in names if name not in SERVED]
         if unknown or not names:
             raise ConfigError(
-                f"sasl.enabled.mechanisms={','.join(names)} of listener {listener}: served are "
-                f"{', '.join(SERVED)}")
+                f"sasl.enabled.mechanisms={','.join(names)} of listener {listener}: expected some "
+                f"of {', '.join(SERVED)}")
         return names
 
     def session_ms_max(self, listener: str, mechanism: str) -> int:
@@ -158,7 +158,8 @@ class Mechanisms:
     def _known_passwords(self, listener: str) -> dict[str, str]:
         text = self._settings.of_listener(listener, "sasl.jaas.config", PLAIN)
         if text is None:
-            raise ConfigError(f"listener {listener} offers PLAIN, whose users stand in listener."
+            raise ConfigError(f"listener {listener} offers PLAIN, whose users are configured in "
+                              f"listener."
                               f"name.{listener.lower()}.plain.sasl.jaas.config: it is not set")
         if text not in self._passwords:
             self._passwords.clear()
@@ -189,7 +190,8 @@ class Mechanisms:
         rules = self._settings.of_listener(
             listener, "sasl.kerberos.principal.to.local.rules", kerberos.MECHANISM)
         if text is None:
-            raise ConfigError(f"listener {listener} offers GSSAPI, whose keytab stands in listener."
+            raise ConfigError(f"listener {listener} offers GSSAPI, whose keytab is configured in "
+                              f"listener."
                               f"name.{listener.lower()}.gssapi.sasl.jaas.config: it is not set")
         found = self._acceptors.get((text, rules))
         if found is None:
@@ -227,8 +229,8 @@ class Mechanisms:
             return None
         if url is None:
             raise ConfigError(
-                f"listener {listener} offers OAUTHBEARER: {KEYS_URL} is not set, where the keys "
-                f"are that sign tokens; {UNSECURED}=true takes tokens of anybody, for tests")
+                f"listener {listener} offers OAUTHBEARER: {KEYS_URL} is not set: it is the URL of "
+                f"the signing keys. For tests, {UNSECURED}=true accepts every token")
         if is_open:
             raise ConfigError(f"listener {listener}: {UNSECURED}=true and {KEYS_URL} exclude each "
                               "other")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
 SALT_BYTES = 26
 NONCE_BYTES = 24
-REPEATED = ("Authentication failed: the client's nonce stands twice in its last message, against "
+REPEATED = ("Authentication failed: the client's nonce is repeated in its last message, against "
             "RFC 5802, as with librdkafka before 2.6.1")
 # Kafka's codes of the mechanisms (KIP-554), and the hash function of each.
 SHA_256, SHA_512 = 1, 2

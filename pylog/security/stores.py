@@ -143,7 +143,7 @@ def _stamp_of(path: str) -> tuple:
 def _kind(get: Get, name: str) -> str:
     kind = str(get(name)).upper()
     if kind not in TYPES:
-        raise ConfigError(f"{name}={kind}: known are {', '.join(TYPES)}")
+        raise ConfigError(f"{name}={kind}: expected one of {', '.join(TYPES)}")
     return kind
 
 
@@ -194,7 +194,7 @@ def _store(location: str, data: bytes, password: str | None, key_password: str |
         return (None if key is None else _of_der("PRIVATE KEY", [key]),
                 _of_der("CERTIFICATE", chain), _of_der("CERTIFICATE", others))
     if _BLOCK.search(data[:FILE_BYTES_MAX].decode("latin-1")):
-        raise ConfigError(f"{location}: it is PEM text, and its type is not set to {PEM}")
+        raise ConfigError(f"{location}: it is PEM text, but its type is not set to {PEM}")
     # Imported here because it loads OpenSSL.
     from pylog._native.tls import TlsError, open_pkcs12
 

@@ -134,5 +134,5 @@ def _versions(names: tuple) -> tuple[str, str]:
     places = sorted(known.index(name) for name in set(names))
     if places[-1] - places[0] + 1 != len(places):
         raise ConfigError("ssl.enabled.protocols: "
-                          f"{', '.join(names)} leave one out between them")
+                          f"{', '.join(names)} must not leave a gap")
     return known[places[0]], known[places[-1]]

@@ -56,12 +56,12 @@ class Tokens:
         header = _decoded(text.partition(".")[0], "header")
         key = self._keys.find(header.get("kid"))
         if key is None:
-            raise TokenRefused("no published key has its kid")
+            raise TokenRefused("no published key matches its kid")
         try:
             content = jws.deserialize_compact(text, key, algorithms=ALGORITHMS)
         except Exception as error:
             # The library can raise anything for malformed input.
-            raise TokenRefused(f"its signature is not good: {type(error).__name__}") from None
+            raise TokenRefused(f"its signature is not valid: {type(error).__name__}") from None
         return _claims(content.payload)
 
 
@@ -69,9 +69,9 @@ def _unsigned(text: str) -> dict[str, Any]:
     """Return the claims of an unsigned token. Raises TokenRefused if it is signed."""
     parts = text.split(".")
     if len(parts) != 3 or parts[2]:
-        raise TokenRefused("it is signed, and only unsigned ones count here")
+        raise TokenRefused("it is signed, but this listener accepts only unsigned tokens")
     if _decoded(parts[0], "header").get("alg") != "none":
-        raise TokenRefused("it has no signature, and an algorithm for one")
+        raise TokenRefused("it names an algorithm but has no signature")
     return _claims(_bytes(parts[1], "claims"))
 
 
@@ -79,7 +79,7 @@ def _bytes(part: str, what: str) -> bytes:
     try:
         return base64.b64decode(part + "=" * (-len(part) % 4), b"-_", validate=True)
     except ValueError:
-        raise TokenRefused(f"its {what} cannot be read") from None
+        raise TokenRefused(f"its {what} cannot be parsed") from None
 
 
 def _decoded(part: str, what: str) -> dict[str, Any]:
@@ -94,9 +94,9 @@ def _object(data: bytes, what: str) -> dict[str, Any]:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
-        raise TokenRefused(f"its {what} cannot be read") from None
+        raise TokenRefused(f"its {what} cannot be parsed") from None
     if not isinstance(found, dict):
-        raise TokenRefused(f"its {what} cannot be read")
+        raise TokenRefused(f"its {what} cannot be parsed")
     return found
 
 
@@ -109,7 +109,7 @@ def judged(claims: dict[str, Any], rules: Rules, now_s: float) -> Token:
     if now_s - rules.skew_s >= expires_s or issued_s > expires_s:
         raise TokenRefused("it has expired")
     if (_time(claims, "nbf") or 0) > now_s + rules.skew_s:
-        raise TokenRefused("it does not count yet")
+        raise TokenRefused("it is not valid yet")
     if rules.issuer is not None and claims.get("iss") != rules.issuer:
         raise TokenRefused("it is from another issuer")
     if rules.audience and not set(rules.audience) & _texts(claims.get("aud")):
@@ -130,7 +130,7 @@ def _time(claims: dict[str, Any], name: str) -> float | None:
     # A bool is an int; NaN and infinity are floats.
     if isinstance(value, bool) or not isinstance(value, (int, float)) \
             or not 0 <= value < TIME_MAX:
-        raise TokenRefused(f"its {name} is no time")
+        raise TokenRefused(f"its {name} is not a time")
     return value
 
 

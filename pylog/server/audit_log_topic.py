@@ -74,7 +74,7 @@ class AuditTopic(Outlet):
                     self._empty.clear()
                     await self._empty.wait()
         except TimeoutError:
-            log.error("lines of the audit log are not in its topic", extra={
+            log.error("lines of the audit log could not be written to its topic", extra={
                 "topic": self.name, "lines": len(self._waiting)})
         self._writing.cancel()
         await asyncio.gather(self._writing, return_exceptions=True)
@@ -117,7 +117,7 @@ class AuditTopic(Outlet):
         """Log a failure, once until the next success."""
         if not self._is_told:
             self._is_told = True
-            log.warning("the audit log's topic is not written: tried again", extra={
+            log.warning("cannot write the audit log's topic; retrying", extra={
                 "topic": self.name, "reason": reason})
 
     def _next(self, most: int) -> list[bytes]:

@@ -56,7 +56,7 @@ class EventProcessor:
                 services.connection_closed(event)
         except Exception:
             # A bug. The other events of the poll must still be processed.
-            log.exception("an event was not served", extra={"event": type(event).__name__})
+            log.exception("an event could not be handled", extra={"event": type(event).__name__})
             if isinstance(event, UnknownClient | Connected):
                 # The connection waits for this response.
                 services.reactors.close_connection(event.connection)

@@ -93,7 +93,7 @@ class Publisher:
                 await effect(delta)
             except Exception:
                 # The other effects must still run.
-                supervisor.report("metadata publisher", "an effect of metadata failed",
+                supervisor.report("metadata publisher", "a metadata change could not be applied",
                                   effect=effect.__name__, offset=delta.after.offset)
 
     async def _apply_broker_settings(self, delta: Delta) -> None:
@@ -197,4 +197,4 @@ def _each(topics, effect) -> None:
             effect(topic)
         except Exception:
             supervisor.report(
-                "metadata publisher", "an effect of metadata failed", topic=topic.name)
+                "metadata publisher", "a metadata change could not be applied", topic=topic.name)

@@ -213,7 +213,7 @@ class Network:
         try:
             self.reactors.resize(wanted)
         except OSError as error:
-            log.error("no more network threads", extra={"reason": error.strerror})
+            log.error("cannot start more network threads", extra={"reason": error.strerror})
         if self.reactors.threads > before:
             for number, (listener, port) in self._open.items():
                 try:
@@ -249,8 +249,8 @@ class Network:
         stats = self.reactors.stats()
         crowded = stats["connections_crowded"], stats["connections_evicted"]
         if crowded != self._crowded and not 0 <= now_ms - self._reported_ms < REPORT_MS:
-            log.warning("descriptors are short: connections are refused, or closed for others; "
-                        "raise the limit (ulimit -n)", extra={
+            log.warning("too few file descriptors: new connections are refused or idle ones "
+                        "closed; raise the limit with ulimit -n", extra={
                             "refused": crowded[0] - self._crowded[0],
                             "closed": crowded[1] - self._crowded[1],
                             "limit": limits.descriptors()})
@@ -263,7 +263,7 @@ def _addresses(host: str) -> list[bytes]:
         found = {str(entry[4][0]).partition("%")[0]
                  for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError as error:
-        log.error("max.connections.per.ip.overrides: no address",
+        log.error("max.connections.per.ip.overrides: the host has no address",
                   extra={"host": host, "reason": error.strerror})
         return []
     packed = [ipaddress.ip_address(address).packed for address in found]
@@ -279,7 +279,7 @@ def _reactors(settings, grants, io_pool, quotas, throttle, repeats) -> Reactors:
     if queued <= 0:
         queued = limits.input_bytes()
         if queued < longest:
-            log.warning("little memory: longer requests are refused", extra={
+            log.warning("little memory: large requests are rejected", extra={
                 "bytes": queued // 2, "memory": limits.memory_bytes()})
             longest = min(longest, queued // 2)
     return Reactors(

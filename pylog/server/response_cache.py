@@ -149,6 +149,6 @@ class ResponseCache:
             self._frames.add(shared.image, key, frame)
         for other in shared.waiting:
             if frame is None:
-                self._sender.refuse(other, "the same request before it was refused")
+                self._sender.refuse(other, "an earlier identical request was rejected")
             else:
                 self._sender.send_frame(other, frame)

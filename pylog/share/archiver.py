@@ -91,6 +91,6 @@ class Archiving:
         try:
             return await partition.archive(self._letters)
         except Exception as error:
-            log.exception("dead letters could not be written", extra={
+            log.exception("cannot write dead letters", extra={
                 "share_partition": partition.key.text})
             return repr(error)

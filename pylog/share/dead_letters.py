@@ -135,10 +135,10 @@ class DeadLetters:
             await self._create(name)
             topic = self._node.image.topics.get(name)
             if topic is None:
-                raise DeadLetterError(f"{name} was only just created")
+                raise DeadLetterError(f"{name} was just created; retrying")
         own = self._node.image.topic_config(name)
         if not self._node.settings.topic_config(own)[ENABLED]:
-            raise DeadLetterError(f"{name} has not {ENABLED}=true")
+            raise DeadLetterError(f"{name} does not have {ENABLED}=true")
         return topic
 
     async def _create(self, name: str) -> None:

@@ -65,12 +65,12 @@ class GroupStates:
                  for topic, indexes in asked.places.items()})
         except Exception:
             # The group requests it again after its retry interval.
-            log.exception("share partitions were not initialized", extra={
+            log.exception("share partitions could not be initialized", extra={
                 "group": asked.group_id})
             return
         for (topic, index), error in errors.items():
             if error != ErrorCode.NONE:
-                log.warning("a share partition was not initialized", extra={
+                log.warning("a share partition could not be initialized", extra={
                     "group": asked.group_id, "topic_id": topic.hex(), "partition": index,
                     "error": error.name})
 

@@ -74,7 +74,7 @@ class InFlight:
         for row in kept:
             if row.first < next_offset or row.last < row.first or row.deliveries < 0 or \
                     row.state not in (AVAILABLE, ACKNOWLEDGED, ARCHIVING, ARCHIVED):
-                raise ValueError(f"{row} behind offset {next_offset}")
+                raise ValueError(f"{row} is below offset {next_offset}")
             if row.first > next_offset:
                 # Acquired but never acknowledged before the state was lost.
                 self._ranges.append(Range(next_offset, row.first - 1, AVAILABLE, 0))

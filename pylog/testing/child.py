@@ -83,7 +83,7 @@ class ChildHost:
     def _gone(self) -> BrokerFailed:
         with open(self.output, errors="replace") as output:
             tail = output.read()[-2000:]
-        return BrokerFailed(f"the broker's process {self._process.pid} has ended\n{tail}")
+        return BrokerFailed(f"the broker's process {self._process.pid} has exited\n{tail}")
 
     def stop(self) -> None:
         """Stop the broker cleanly."""

@@ -37,7 +37,7 @@ class Cluster:
     def __init__(self, count: int = 3, *, settings: dict[str, Any] | None = None,
                  processes: bool = False, log_dirs: int = 1):
         if count < 1:
-            raise BrokerFailed(f"{count} brokers are no cluster")
+            raise BrokerFailed(f"a cluster needs more than {count} broker")
         self._count = count
         self._processes = processes
         self._network = _free_network()
@@ -250,7 +250,8 @@ class Cluster:
         self.wait_until(is_so, seconds, f"the replicas of {topic} are not in sync")
 
     @staticmethod
-    def wait_until(condition: Any, seconds: float = WAIT_S, words: str = "it is not so") -> None:
+    def wait_until(condition: Any, seconds: float = WAIT_S,
+                   words: str = "the condition is not met") -> None:
         """Wait until `condition()` is true. Raises BrokerFailed after `seconds`."""
         for _ in range(max(1, round(seconds / POLL_S))):
             if condition():

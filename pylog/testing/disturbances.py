@@ -110,7 +110,7 @@ def api_key(name: str) -> int:
     for known, key in vars(api).items():
         if isinstance(key, int) and known.isupper() and known.replace("_", "").lower() == wanted:
             return key
-    raise BrokerFailed(f"{name!r} is no API that the broker serves")
+    raise BrokerFailed(f"{name!r} is not an API of the broker")
 
 
 def _shut_down(known_port: int, own_port: int) -> int:

@@ -113,5 +113,5 @@ def _error_code(error: str | int) -> int:
     """Return the numeric error code. Raises BrokerFailed for an unknown name."""
     found = getattr(ErrorCode, error, None) if isinstance(error, str) else error
     if not isinstance(found, int):
-        raise BrokerFailed(f"{error!r} is no error of Kafka")
+        raise BrokerFailed(f"{error!r} is not a Kafka error")
     return int(found)

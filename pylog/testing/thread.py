@@ -59,7 +59,7 @@ class ThreadHost:
         except concurrent.futures.TimeoutError:
             raise BrokerFailed(f"{name} took more than {CALL_WAIT_S} s") from None
         except concurrent.futures.CancelledError:
-            raise BrokerFailed("the broker was stopped meanwhile") from None
+            raise BrokerFailed("the broker was stopped during the call") from None
 
     def pause(self) -> None:
         """Block the event loop until resume(); return once it is blocked."""

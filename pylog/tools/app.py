@@ -175,7 +175,7 @@ def _failed(error: Exception, session: Session) -> int:
         return _fail(f"{where}{error.strerror or error}", EXIT_FAILED)
     if isinstance(error, ImportError) and not str(error.name or "pylog").startswith("pylog"):
         package = str(error.name).partition(".")[0]
-        return _fail(f"this needs {package}: pip install {package}", EXIT_FAILED)
+        return _fail(f"this command needs {package}: pip install {package}", EXIT_FAILED)
     if os.environ.get("PYLOG_TRACEBACK"):
         raise error
     return _fail(f"internal error: {type(error).__name__}: {error} (PYLOG_TRACEBACK=1 shows where)",

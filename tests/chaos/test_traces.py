@@ -80,7 +80,7 @@ def test_pylog_producer_warning_names_the_broker(tmp_path, caplog):
     with kept(tmp_path / "told") as traces:
         for who in ("own", "own-moved"):
             Notices(f"producer {who}").warn("refused", REFUSAL, 2, "moved", 1, "out of order")
-        Notices("producer own").warn("retried", "records for moved-1 are sent again: not now")
+        Notices("producer own").warn("retried", "retrying records for moved-1: not now")
         while len(traces.refusals("own-moved")) < 1:
             os.sched_yield()
         assert [refusal[1:] for refusal in traces.refusals("own")] == [(2, "out of order")]

@@ -27,9 +27,10 @@ _RECEIVED = re.compile(r"Received (\w+)Response \(.*CorrId (\d+),")
 # After these errors a producer continues with a new epoch.
 _REFUSED = re.compile(r".*/(\d+): ProduceRequest failed: (.*sequence number|.*producer.*): "
                       r".*\bPermanent\b", re.IGNORECASE)
-_OWN_REFUSED = re.compile(r"(?P<at>[\d.]+)\|producer (?P<name>.*?): broker (?P<broker>\d+) refused "
-                          r"records for \S+-\d+, which are sent again under a new epoch and may be "
-                          r"there twice: (?P<error>.*)")
+_OWN_REFUSED = re.compile(r"(?P<at>[\d.]+)\|producer (?P<name>.*?): broker (?P<broker>\d+) "
+                          r"rejected records for \S+-\d+; they are sent again with a new epoch "
+                          r"and may be "
+                          r"duplicated: (?P<error>.*)")
 _CLIENTS = logging.getLogger("pylog.client")
 # Logged a thousand times a second by a broker handle that is still referenced.
 NOISE = "|TERMINATE|"

@@ -36,8 +36,8 @@ def test_what_is_no_bytes_is_told_with_what_to_do(brokerd, producer, given, word
 
 
 @pytest.mark.parametrize("given, words", [
-    ({"partition": "0"}, "a partition is a whole number, not '0'"),
-    ({"timestamp": "now"}, "a timestamp in ms is a whole number, not 'now'"),
+    ({"partition": "0"}, "a partition must be a whole number, not '0'"),
+    ({"timestamp": "now"}, "a timestamp in ms must be a whole number, not 'now'"),
 ])
 def test_what_is_no_number_is_told(brokerd, producer, given, words):
     with pytest.raises(TypeError, match=words):
@@ -45,7 +45,7 @@ def test_what_is_no_number_is_told(brokerd, producer, given, words):
 
 
 def test_what_is_no_topic_is_told(producer):
-    with pytest.raises(TypeError, match="a topic's name is a str, not 5"):
+    with pytest.raises(TypeError, match="a topic name must be a str, not 5"):
         producer.send(5, b"v")
 
 
@@ -55,7 +55,7 @@ def test_what_is_no_partition_is_told(brokerd):
             consumer.assign(["orders"])
         with pytest.raises(TypeError, match="subscribe takes topics"):
             consumer.assign("orders")
-        with pytest.raises(TypeError, match="is no partition"):
+        with pytest.raises(TypeError, match="is not a partition"):
             consumer.seek(("orders", "0"), 1)
         assert TopicPartition.of(["orders", 1]) == ("orders", 1)
 
@@ -154,12 +154,13 @@ def test_offsets_that_are_no_whole_number_are_rejected(brokerd, offset):
         consumer.assign([part])
         with pytest.raises(TypeError, match="whole number"):
             consumer.seek(part, offset)
-        with pytest.raises(TypeError, match="whole number|no offset"):
+        with pytest.raises(TypeError, match="whole number|not an offset"):
             consumer.commit({part: offset})
 
 
 @pytest.mark.parametrize("protocol, words", [
-    ("PLAINTEXT", "connected, but it does not answer: is it a broker's port, without TLS?"),
+    ("PLAINTEXT",
+     "connected, but it does not respond; check that it is a broker's port, without TLS"),
     ("SSL", "connected, but it does not speak TLS"),
 ])
 def test_a_port_that_says_nothing_is_told_from_one_that_is_not_there(protocol, words):
@@ -177,7 +178,7 @@ def test_a_login_at_a_port_that_takes_none_is_told(brokerd):
         with Admin(bootstrap_servers=brokerd.bootstrap, security_protocol="SASL_PLAINTEXT",
                    sasl_username="u", sasl_password="p") as admin:
             admin.describe_cluster()
-    assert str(failure.value) == (f"{brokerd.bootstrap}: this port takes no login: "
+    assert str(failure.value) == (f"{brokerd.bootstrap}: this port does not support SASL: "
                                   "set security.protocol=PLAINTEXT")
 
 

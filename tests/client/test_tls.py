@@ -77,10 +77,10 @@ def test_a_failure_names_its_cause(broker, mutual, tmp_path):
     settings = broker.client_settings()
     assert "not trusted" in refusal(
         {**settings, "ssl.truststore.certificates": OTHER.pem.decode()})
-    assert "does it speak TLS on this port?" in refusal({"bootstrap.servers": broker.bootstrap})
+    assert "check whether this port uses TLS" in refusal({"bootstrap.servers": broker.bootstrap})
     with Broker() as plain:
-        assert "does it speak TLS" in refusal({**settings, "bootstrap.servers": plain.bootstrap})
-    assert "wants a client's certificate" in refusal(mutual.client_settings())
+        assert "this port speaks TLS" in refusal({**settings, "bootstrap.servers": plain.bootstrap})
+    assert "requires a client certificate" in refusal(mutual.client_settings())
     stranger = OTHER.issue("mallory", ())
     assert "does not trust the client's certificate" in refusal({
         **mutual.client_settings(), "ssl.keystore.type": "PEM",

@@ -108,7 +108,7 @@ def test_topics_and_partitions(controllers):
     async def scenario(both):
         await joined(both)
         await both.ask(creation("a", [[1, 2, 3], [2, 3, 4]], [("retention.ms", "1000")]), CREATE)
-        await both.ask(creation("a", [[1]]), CREATE, "there already")
+        await both.ask(creation("a", [[1]]), CREATE, "already exists")
         for label, replicas in (("twice", [[1, 1]]), ("unknown", [[1, 9]]), ("empty", [[]]),
                                 ("uneven", [[1, 2], [3]])):
             await both.ask(creation("bad", replicas), CREATE, label)

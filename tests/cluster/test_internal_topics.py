@@ -96,4 +96,4 @@ def test_status_names_an_internal_topic_with_too_few_replicas(cluster):
         in told and "pylog cluster grow __transaction_state -r 3" in told, told
     run("cluster", "grow", TOPICS[1], "-r", 3, "--wait", "--yes", broker=cluster)
     until(lambda: factors(cluster[1])[TOPICS[1]] == {3}, WAIT_S)
-    assert "is well" in run("cluster", "status", broker=cluster).out
+    assert "is healthy" in run("cluster", "status", broker=cluster).out

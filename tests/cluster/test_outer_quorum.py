@@ -33,7 +33,7 @@ def test_the_second_controller_with_a_node_id_refuses_to_start(tmp_path):
         first = controller(tmp_path / "first", etcds.addresses[0], free_port())
         second = controller(tmp_path / "second", etcds.addresses[0], free_port())
         with first:
-            with pytest.raises(BrokerDied, match="another process acts as node.id=1 in this"):
+            with pytest.raises(BrokerDied, match="another process uses node.id=1 in this"):
                 second.start(60)
             before = epoch_of(first)
             first.kill()

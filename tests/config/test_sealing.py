@@ -21,7 +21,7 @@ def test_a_sealed_text_opens_by_its_secret_and_hides_the_text():
 
 def test_a_sealed_text_opens_as_the_setting_it_was_sealed_as_only():
     sealer = Sealer("a secret", None)
-    with pytest.raises(ConfigError, match="does not open it"):
+    with pytest.raises(ConfigError, match="does not decrypt it"):
         sealer.opened("listener.name.ssl.ssl.key.password", sealer.sealed(NAME, "x"))
 
 

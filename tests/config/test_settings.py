@@ -56,9 +56,10 @@ def test_a_removed_key_is_refused_with_what_took_its_place():
     ("listeners", "OTHER://h:1", "listener.security.protocol.map"),
     ("listeners", "PLAINTEXT://:1,PLAINTEXT://:2", "twice"),
     ("listeners", "", "must not be empty"),
-    ("advertised.listeners", "PLAINTEXT://0.0.0.0:9092", "no address to connect to"),
-    ("advertised.listeners", "PLAINTEXT://h:0", "no address to connect to"),
-    ("inter.broker.listener.name", "INSIDE", "no listener of that name"),
+    ("advertised.listeners", "PLAINTEXT://0.0.0.0:9092",
+     "not an address that clients can connect to"),
+    ("advertised.listeners", "PLAINTEXT://h:0", "not an address that clients can connect to"),
+    ("inter.broker.listener.name", "INSIDE", "no listener has that name"),
     ("process.roles", "controller", "must only contain KRaft controller listeners"),
         ("process.roles", "broker", "controller.quorum.voters"),
     ("log.dirs", "/a,/a/", "twice"),
@@ -243,5 +244,5 @@ def test_a_controller_without_a_broker_names_the_brokers_listener_as_kafkas_may(
              "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,IN:SASL_SSL"}
     settings = Settings(texts)
     assert settings.between_brokers == "IN" and settings.protocol_of("IN") == "SASL_SSL"
-    with pytest.raises(ConfigError, match="=in: no listener of that name; there are: CONTROLLER$"):
+    with pytest.raises(ConfigError, match="=in: no listener has that name; there are: CONTROLLER$"):
         Settings({**texts, "listener.security.protocol.map": "CONTROLLER:PLAINTEXT"})

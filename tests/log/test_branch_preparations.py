@@ -129,7 +129,7 @@ def test_segments_that_change_meanwhile_are_linked_again_from_nothing(world):
 
 def test_segments_that_change_all_the_time_make_no_branch(world):
     world.linked = [False]
-    with pytest.raises(OSError, match="the segments of s-0 change all the time"):
+    with pytest.raises(OSError, match="the segments of s-0 changed during every attempt"):
         world.prepare()
     assert world.steps.count("link 20") == ATTEMPTS == 16 and world.left() == []
 

@@ -139,8 +139,9 @@ def test_what_was_checked_is_told_in_whole_mebibytes(monkeypatch):
 
 
 @pytest.mark.parametrize(("kind", "level", "text"), [
-    ("cut", "WARNING", "the end of a log was cut off"), ("dropped", "ERROR", "it followed a cut"),
-    ("kept", "ERROR", "readers pass over this")])
+    ("cut", "WARNING", "the end of a log was truncated"),
+    ("dropped", "ERROR", "the segment before it was truncated"),
+    ("kept", "ERROR", "readers skip the damaged range")])
 def test_damage_is_told_with_its_place(monkeypatch, caplog, kind, level, text):
     monkeypatch.setattr(recovery.damages, "take", lambda directory: directory)
     damage = Damage(kind, "a-b-3", 20, 25, 100, 7, "crc")

@@ -219,7 +219,7 @@ def test_a_log_has_its_topics_settings_and_some_of_the_brokers():
 def test_settings_that_are_unknown_or_wrong_here_are_left_out(caplog):
     assert partition_log.usable({"retention.ms": "5", "of.a.later.version": "1",
                                  "segment.bytes": "many"}) == {"retention.ms": "5"}
-    assert caplog.text.count("a topic setting is ignored") == 2
+    assert caplog.text.count("an invalid topic setting is ignored") == 2
 
 
 def test_a_log_that_cannot_be_deleted_is_told(caplog):

@@ -277,7 +277,7 @@ def test_the_first_controller_brings_its_records_before_it_says_anything_else(mo
     assert [call[0] for call in world.heard] == ["save_own_snapshot", "found_quorum", "catch_up"]
     assert world.heard[0][2:] == (-1, world.member.tail.newest.epoch)
     assert world.heard[1] == ("found_quorum", CLUSTER)
-    assert "the cluster goes on from this node's metadata" in caplog.text
+    assert "the cluster continues from this node's metadata" in caplog.text
 
 
 def test_who_found_that_another_was_quicker_does_not_say_that_it_goes_on_from_here(

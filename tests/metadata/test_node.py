@@ -463,5 +463,5 @@ def test_access_rules_without_an_authorizer_are_told_of(tmp_path, caplog):
         node.service.controller._epoch, node.image.offset + 1)
     node.stop()
     node = Node(tmp_path)
-    assert "open to everybody" in caplog.text
+    assert "every client may do everything" in caplog.text
     node.stop()

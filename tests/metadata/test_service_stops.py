@@ -145,7 +145,8 @@ def test_a_mark_that_was_not_written_is_not_kept(world):
 def test_a_stop_that_fails_is_told_and_closes_the_store_as_unclean(world, caplog, name, error):
     world.fails = {name: error}
     assert world.stop()[-1] == ("close", False)
-    assert [line.message for line in caplog.records] == ["the stop is not clean"]
+    assert [line.message for line in caplog.records] == [
+        "the shutdown is not clean; the next start runs recovery"]
     assert world.service.store is None
 
 
@@ -183,7 +184,7 @@ def test_a_stored_image_counts_when_the_log_is_its_own(world, caplog, offset):
     world.store.load_image = lambda: Image(offset=offset, epoch=2)
     found = world.service._stored_image(world.store)
     assert found.offset == (5 if offset == 5 else -1) and world.service._stored_offset == offset
-    assert ("the log is read in full" in caplog.text) == (offset != 5)
+    assert ("reading the log in full" in caplog.text) == (offset != 5)
 
 
 # Starts.
@@ -235,7 +236,7 @@ def test_access_rules_that_nobody_goes_by_are_told_of(world, caplog, kind, autho
         {"authorizer.class.name": authorizer})
     world.image.security[kind, "x"] = object()
     world.service._take_newest()
-    assert ("everything is open to everybody" in caplog.text) == told
+    assert ("every client may do everything" in caplog.text) == told
 
 
 # Dynamic settings.
@@ -270,7 +271,7 @@ def test_a_setting_that_another_secret_sealed_is_told_of_with_that(world, caplog
     world.image.configs[RESOURCE_BROKER, "1"] = {name: Sealer("first", None).sealed(name, "x")}
     world.service.take_broker_configs(world.image)
     assert [(line.setting, line.reason) for line in caplog.records] == [
-        (name, f"{name} is sealed, and password.encoder.secret is not set")]
+        (name, f"{name} is encrypted, and password.encoder.secret is not set")]
 
 
 # Registration.

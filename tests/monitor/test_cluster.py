@@ -108,7 +108,7 @@ def test_the_page_names_what_needs_somebody():
                 (1, "active", 1, 2), (2, "active", 1, 2), (3, "fenced", 0, 1)]
     assert found["troubles"] == [
         "e2:1 of the quorum cannot be used: <gone>",
-        "the quorum has no majority: nothing can be created, changed or elected",
+        "the quorum has no majority: metadata cannot change and no leader can be elected",
         "1 partition has no leader", "1 partition refuses acks=all",
         "1 partition is under-replicated",
         "broker 3 is fenced: it has replicas of 1 partition"]
@@ -133,4 +133,4 @@ def test_the_page_for_people_shows_names_as_text():
 def test_a_sound_cluster_is_well_on_its_page():
     found = view(image((1, [1, 2], [1, 2])), controller=SimpleNamespace(is_active=True))
     assert found["troubles"] == [] and found["quorum"] is None and found["controller"] == 1
-    assert "All is well." in overview.html(found)
+    assert "No problems found." in overview.html(found)

@@ -1,4 +1,4 @@
-/* Batches appended as a group, batches from a leader, and bytes that are no batches. Usage:
+/* Batches appended as a group, batches from a leader, and bytes that are not batches. Usage:
  * log_followers DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include "log_one.h"
 
@@ -242,7 +242,7 @@ static void begin_within(void) {
     let_go();
 }
 
-/* ---- bytes that are no batches ---- */
+/* ---- bytes that are not batches ---- */
 
 static void take_damage(void) {
     size_t taken;

@@ -536,9 +536,10 @@ SCENE(settings_that_cannot_be_are_refused_by_what_is_wrong) {
     make_identity(&broker, "broker", "DNS:broker", 86400);
     make_identity(&alice, "alice", "DNS:alice", 86400);
     struct tls_settings good = settings_of(&broker, &alice), bad = good;
-    bad.key = NULL, refuse(bad, "there is no certificate with its key");
-    bad = good, bad.chain = NULL, refuse(bad, "there is no certificate with its key");
-    bad.connects = true, refuse(bad, "there is no certificate with its key");
+    bad.key = NULL, refuse(bad, "there is no certificate that matches the private key");
+    bad = good, bad.chain = NULL, refuse(bad,
+                                         "there is no certificate that matches the private key");
+    bad.connects = true, refuse(bad, "there is no certificate that matches the private key");
     bad = good, bad.chain = "", refuse(bad, "there is no certificate in the chain");
     bad = good, bad.chain = broker.key, refuse(bad, "there is no certificate in the chain");
     bad = good, bad.key = alice.key, refuse(bad, "the private key does not belong");

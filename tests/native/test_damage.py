@@ -198,7 +198,7 @@ def test_file_with_an_impossible_offset_as_name_is_ignored(directory, tmp_path):
 CUTS = {
     "a batch that is cut short": lambda file: os.truncate(file, file.stat().st_size - 7),
     "zeros": lambda file: os.truncate(file, file.stat().st_size + 5_000),
-    "bytes that are no batch": lambda file: file.write_bytes(file.read_bytes() + b"\x05" * 99),
+    "bytes that are not a batch": lambda file: file.write_bytes(file.read_bytes() + b"\x05" * 99),
     "a batch with a wrong CRC": lambda file: spoil(file, -1, 70, b"\xa5\x5a\xff"),
 }
 

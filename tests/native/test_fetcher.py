@@ -426,7 +426,7 @@ def lies(data):
     yield "rubbish", b"\xff" * 200
     yield "a negative length", lengthened(data, -5)
     yield "a length below a header", lengthened(data, 20)
-    yield "no whole batch", data[:50]
+    yield "no complete batch", data[:50]
     yield "a batch that never ends", lengthened(data, 2**31 - 1)
     yield "a later epoch", data[:12] + struct.pack(">i", 9) + data[16:]
     yield "an old format", data[:16] + b"\1" + data[17:]

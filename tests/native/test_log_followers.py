@@ -1,4 +1,4 @@
-"""Batches appended as a group, batches from a leader, and bytes that are no batches."""
+"""Batches appended as a group, batches from a leader, and bytes that are not a batches."""
 
 import pytest
 

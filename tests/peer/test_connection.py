@@ -87,7 +87,7 @@ def test_bytes_are_sent_and_returned_as_they_are():
 
 def test_an_answer_that_does_not_come_ends_the_connection():
     async def use(peer):
-        with pytest.raises(PeerError, match="no answer within"):
+        with pytest.raises(PeerError, match="no response within"):
             await peer.call(HEARTBEAT, 1, 0.01)
         with pytest.raises(PeerError):
             await peer.call(HEARTBEAT, 1)

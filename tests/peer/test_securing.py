@@ -88,7 +88,7 @@ def test_a_node_shows_its_certificate(way, tmp_path):
     ({}, {"own": OTHER_CA.issue()}, "not trusted"),
     ({}, {"own": CA.issue("elsewhere", ["elsewhere"])}, "for another name"),
     ({}, {"own": CA.issue(days=-1)}, "expired, on 20[0-9-]{8}"),
-    ({}, {}, "does not speak TLS|ended the connection"),
+    ({}, {}, "does not speak TLS|closed the connection"),
 ], ids=["authority", "name", "expired", "plain text"])
 def test_who_is_not_the_other_node_is_left_with_the_reason(way, mine, node, words, tmp_path):
     with pytest.raises(PeerError, match=f"127.0.0.1:[0-9]+: .*({words})"):
@@ -152,7 +152,7 @@ def test_a_name_that_is_not_to_be_checked_may_be_any(way, tmp_path):
 
 @WAYS
 @pytest.mark.parametrize("mine,words", [
-    ({"account": 'username="node" password="other"'}, "refuses the login of node: .*Invalid"),
+    ({"account": 'username="node" password="other"'}, "rejected the login of node: .*Invalid"),
     ({"sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256",
       "listener.name.in.scram-sha-256.sasl.jaas.config":
           'x.Module required username="node" password="s3cret";'},

@@ -59,11 +59,11 @@ def test_a_sound_decision_is_what_the_authorizer_says(held, contained):
 
 @pytest.mark.parametrize("answer,reason", [
     (RuntimeError("s3cret"), "the authorizer failed: RuntimeError"),
-    (True, "the authorizer's answer is no Decision"),
-    (None, "the authorizer's answer is no Decision"),
-    (Decision("no", None, ""), "the authorizer's answer is no Decision"),
-    (Decision(True, "a rule", ""), "the authorizer's answer is no Decision"),
-    (Decision(True, None, None), "the authorizer's answer is no Decision"),
+    (True, "the authorizer did not return a Decision"),
+    (None, "the authorizer did not return a Decision"),
+    (Decision("no", None, ""), "the authorizer did not return a Decision"),
+    (Decision(True, "a rule", ""), "the authorizer did not return a Decision"),
+    (Decision(True, None, None), "the authorizer did not return a Decision"),
 ], ids=["raises", "a bool", "nothing", "allowed is no bool", "no rule", "no reason"])
 def test_what_is_no_decision_refuses_and_is_not_remembered(held, contained, answer, reason):
     held.answer = answer

@@ -103,17 +103,17 @@ def test_a_token_that_ends_before_the_issuer_says_is_used_for_as_long_as_it_coun
 
 def test_a_refusal_names_the_issuer_and_its_reason_and_no_secret():
     with served(Issuer(), {"me": "s3cret"}) as server:
-        with pytest.raises(AuthenticationFailed, match="/token gives no token: 401 invalid_client"
-                           ) as caught:
+        with pytest.raises(AuthenticationFailed,
+                           match="/token returned no token: 401 invalid_client") as caught:
             issued.ask(issued.Endpoint(f"{server.url}/token", "me", "0ther"), lambda: 5.0)
     assert "0ther" not in str(caught.value)
-    with pytest.raises(AuthenticationFailed, match="gives no token: URLError: .*refused"):
+    with pytest.raises(AuthenticationFailed, match="returned no token: URLError: .*refused"):
         issued.ask(issued.Endpoint(f"{server.url}/token", "me", "0ther"), lambda: 5.0)
 
 
 @pytest.mark.parametrize("data", NO_ANSWERS.values(), ids=NO_ANSWERS.keys())
 def test_what_is_no_answer_is_a_refusal_too(data):
-    with answered(data) as url, pytest.raises(AuthenticationFailed, match="gives no token"):
+    with answered(data) as url, pytest.raises(AuthenticationFailed, match="returned no token"):
         issued.ask(issued.Endpoint(url, "me", "s3cret"), lambda: 5.0)
 
 

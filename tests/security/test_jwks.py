@@ -79,7 +79,7 @@ def test_keys_are_loaded_again_in_turn_and_kept_while_the_issuer_is_away(clock, 
         soon(lambda: keys.find("first") is None)
     clock.s += 61
     assert keys.find("second") is not None
-    soon(lambda: "not loaded again" in caplog.text)
+    soon(lambda: "not be reloaded" in caplog.text)
     assert keys.find("second") is not None
 
 

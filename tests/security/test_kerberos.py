@@ -37,7 +37,7 @@ def test_a_principal_is_made_short_by_the_first_rule_that_is_for_it(principal, r
                                   "RULE:[1:$1](*)", "RULE:[1:$1]/X", "RULE:[1:$1]s/(a)/$2/",
                                   r"RULE:[1:$1]s/a/\d/"])
 def test_what_is_no_rule_is_refused(text):
-    with pytest.raises(ConfigError, match="is no rule"):
+    with pytest.raises(ConfigError, match="is not a rule"):
         short("a@R", text)
 
 

@@ -85,7 +85,7 @@ def test_an_issuer_that_does_not_take_the_assertion_says_why_and_nothing_of_it(s
     path.write_bytes(jwk.RSAKey.generate_key(2048).as_pem(private=True))
     found = of({"token.endpoint.url": f"{server.url}/token", "assertion.claim.iss": "me",
                 "assertion.private.key.file": str(path)})
-    with pytest.raises(AuthenticationFailed, match="/token gives no token: 401 invalid_client"
+    with pytest.raises(AuthenticationFailed, match="/token returned no token: 401 invalid_client"
                        ) as caught:
         found.get()
     assert server.asked[-1]["client_assertion"][0] not in str(caught.value)
@@ -116,7 +116,7 @@ def test_a_token_in_a_file_is_named_after_it(tmp_path, kind):
     ({"token.endpoint.url": "http://h", "jwt.retriever.class": "FileJwtRetriever"},
      "expected file:///path$"),
     ({"token.endpoint.url": "http://h", "jwt.retriever.class": "com.example.Own"},
-     "=Own: known are DefaultJwtRetriever, ClientCred"),
+     "=Own: expected one of DefaultJwtRetriever, ClientCred"),
     ({"token.endpoint.url": "http://h"}, "client.id and .*client.secret are not set, nor"),
     ({"token.endpoint.url": "http://h", "client.credentials.client.id": "me",
       "assertion.private.key.file": "/x"},

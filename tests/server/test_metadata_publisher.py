@@ -147,7 +147,7 @@ def test_an_effect_that_fails_is_told_and_the_others_follow(caplog):
     asyncio.run(broker.follow(*topic_records(), messages.ConfigRecord(
         resource_type=RESOURCE_BROKER, resource_name="", name="num.partitions", value="5")))
     assert broker.settings["num.partitions"] == 5
-    assert "an effect of metadata failed" in caplog.text
+    assert "a metadata change could not be applied" in caplog.text
 
 
 def test_a_topic_whose_effect_fails_takes_no_other_topics_with_it():

@@ -346,10 +346,11 @@ def _without_eligible(settings):
 _bootstrap = controller.bootstrap_cluster
 # Errors that pylog logs because of injected faults.
 EXPECTED = frozenset((
-    "metadata could not be appended", "a silent broker is not fenced",
-    "a broker that is gone is not fenced", "leaders are not balanced", "no unclean elections",
-    "the metadata log cannot be written: tried again", "a snapshot could not be written",
-    "what a leader sent cannot be appended", "a replica cannot follow",
+    "metadata could not be appended", "a broker without heartbeats could not be fenced",
+    "a stopped broker could not be fenced", "the preferred leaders could not be elected",
+    "unclean elections failed",
+    "the metadata log cannot be written; retrying", "a snapshot could not be written",
+    "records from a leader cannot be appended", "a replica cannot follow",
     "a replica cannot be truncated", "the coordinator could not write",
     "cannot create an internal topic: its coordinators are not available until it exists"))
 # A coordinator that cannot load because of its disk and one with wrong records log the same error.

@@ -23,7 +23,7 @@ def test_a_batch_that_was_decided_is_not_written_again_and_the_next_one_is():
 
 @pytest.mark.parametrize("batch", [0, 5, 8, 100])
 def test_a_checkpoint_that_is_elsewhere_than_the_sink_is_refused(batch):
-    with pytest.raises(ConfigError, match="not the checkpoint") as refused:
+    with pytest.raises(ConfigError, match="used with another checkpoint") as refused:
         is_decided(Decision(6, "q", PARTS), "orders", "q", batch)
     assert f"at batch {batch}" in str(refused.value) and "decided batch 6" in str(refused.value)
 

@@ -383,7 +383,7 @@ def test_a_task_outside_of_a_micro_batch_is_told():
 
 
 @pytest.mark.parametrize("given, word", [
-    ({"exactlyOnceId": " "}, "exactlyOnceId: a name"), ({"topic": ""}, "option topic"),
+    ({"exactlyOnceId": " "}, "exactlyOnceId: expected a name"), ({"topic": ""}, "option topic"),
     ({"kafka.transactional.id": "mine"}, "kafka.transactional.id")])
 def test_options_that_cannot_be_exactly_once_are_one_line(given, word):
     options = {"kafka.bootstrap.servers": "localhost:1", "topic": "t", "exactlyOnceId": "s",

@@ -98,7 +98,7 @@ def test_a_commit_answered_with_an_error_is_not_stored(broker):
 def test_an_error_for_another_request_is_refused(broker):
     with pytest.raises(BrokerFailed, match="only Produce, Fetch and OffsetCommit"):
         broker.faults.answer_error(1, "Metadata")
-    with pytest.raises(BrokerFailed, match="'TOO_LATE' is no error"):
+    with pytest.raises(BrokerFailed, match="'TOO_LATE' is not a Kafka error"):
         broker.faults.answer_error("TOO_LATE", "Produce")
 
 
@@ -188,7 +188,7 @@ def test_a_refused_fsync_is_never_acknowledged_and_stays_until_a_restart(broker)
 
 
 def test_a_fault_of_an_unknown_api_is_refused(broker):
-    with pytest.raises(BrokerFailed, match="'Teleport' is no API"):
+    with pytest.raises(BrokerFailed, match="'Teleport' is not an API"):
         broker.faults.delay(1, "Teleport")
 
 

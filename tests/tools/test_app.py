@@ -49,9 +49,9 @@ def test_every_command_has_help_and_tells_of_json():
     (["topics", "list", "-X", "request.timeout.mss=1"], "did you mean 'request.timeout.ms'?"),
     (["topics", "list", "-b", "nonsense"], "'nonsense' is not host:port"),
     (["topics", "list", "-b", "a..b:9092"], "a..b:9092: that is no host's name"),
-    (["offsets", "any", "--at", "yesterday"], "'yesterday' is no time"),
+    (["offsets", "any", "--at", "yesterday"], "'yesterday' is not a time"),
     (["log", "verify", "absent"], "Path 'absent' does not exist"),
-    (["topics", "delete", "any"], "--yes is needed"),
+    (["topics", "delete", "any"], "--yes is required"),
 ])
 def test_a_mistake_is_one_line_and_a_code(words, told, monkeypatch):
     monkeypatch.setenv("PYLOG_BOOTSTRAP", "127.0.0.1:1")
@@ -98,7 +98,7 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("TERM", "xterm")
     (tmp_path / "00000000000000000000.log").write_bytes(b"")
     assert cli.pylog(["log", "verify", str(tmp_path)]) == app.EXIT_FAILED
-    assert sys.stderr.getvalue() == "pylog: this needs rich: pip install rich\n"
+    assert sys.stderr.getvalue() == "pylog: this command needs rich: pip install rich\n"
 
 
 def test_help_comes_within_a_quarter_of_a_second_of_processor_time():
@@ -142,7 +142,7 @@ def test_client_settings_come_from_a_file_and_the_line_overrules(brokerd, tmp_pa
 
 
 @pytest.mark.parametrize("line, told", [
-    ("acksx=all", "no setting of the admin"), ("retry.backoff.ms=soon", "not a whole number"),
+    ("acksx=all", "not a setting of the admin"), ("retry.backoff.ms=soon", "not a whole number"),
     ("metadata.max.age=soon", "metadata.max.age"), ("ssl.ca.location=${env:NOWHERE}", "NOWHERE"),
     ("sasl.jaas.config=org.apache.Unheard required;", "Unheard is not served")])
 def test_a_wrong_setting_of_a_file_is_told_with_its_line(tmp_path, monkeypatch, line, told):
@@ -198,7 +198,7 @@ def test_topics_are_told_by_patterns(brokerd):
         run("topics", "create", f"{stem}-{end}", "-p", "1", broker=brokerd)
     rows = run("topics", "partitions", f"{stem}-?", f"{stem}-a", "--json", broker=brokerd).json
     assert [row["topic"] for row in rows] == [f"{stem}-a", f"{stem}-b"]
-    assert "no topic is called 'x[*'" in run("topics", "describe", "x[*", broker=brokerd,
+    assert "there is no topic 'x[*'" in run("topics", "describe", "x[*", broker=brokerd,
                                              fails=True).err
     told = run("topics", "delete", f"{stem}-*", "--yes", broker=brokerd).out
     assert told == f"{stem}-a deleted\n{stem}-b deleted\n"

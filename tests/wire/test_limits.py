@@ -165,5 +165,5 @@ def test_more_partitions_than_the_process_may_have_files_are_written_and_read(tm
                 assert row["error_code"] == 0, row
             for partition in range(count):
                 assert b"%d" % partition in fetch(connection, topic, partition=partition)["records"]
-        assert "few files may be open" in broker.tail(1 << 20)
+        assert "the limit of open files is low" in broker.tail(1 << 20)
         assert broker.alarms() == []

@@ -472,7 +472,7 @@ def _final(result: Any) -> bool:
 
 
 def _unanswered(name: Any) -> KafkaError:
-    return error(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer does not tell of it",
+    return error(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's response does not include it",
                  str(name))
 
 

@@ -53,12 +53,12 @@ class Groups:
         connection = await self.cluster.connection(node)
         version = connection.version(messages.ListGroupsRequest)
         if states and version < _LIST_STATES_VERSION:
-            raise UnsupportedByBrokerError(f"broker {node} lists no groups by state")
+            raise UnsupportedByBrokerError(f"broker {node} cannot list groups by state")
         request = messages.ListGroupsRequest(states_filter=states)
         if version >= _LIST_TYPES_VERSION:
             request.types_filter = types
         elif types and "classic" not in map(str.lower, types):  # Its only type.
-            raise UnsupportedByBrokerError(f"broker {node} lists no groups by type")
+            raise UnsupportedByBrokerError(f"broker {node} cannot list groups by type")
         answer = await connection.send(request, version=version)
         raise_for(answer.error_code)
         return [GroupListing(row.group_id, row.protocol_type, row.group_state, row.group_type)
@@ -128,7 +128,7 @@ class Groups:
         def build(connection: Any) -> tuple[Any, int]:
             version = connection.version(request)
             if version < _MEMBERS_VERSION:
-                raise UnsupportedByBrokerError("the broker lets members leave by themselves only")
+                raise UnsupportedByBrokerError("the broker cannot remove members on request")
             return request(group_id=group, members=members), version
 
         async def attempt() -> None:

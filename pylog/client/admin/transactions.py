@@ -44,7 +44,8 @@ class TransactionAdministration:
             connection = await self.cluster.connection(node)
             version = connection.version(messages.ListTransactionsRequest)
             if duration_ms != -1 and version < _DURATIONS_VERSION:
-                raise UnsupportedByBrokerError(f"broker {node} lists no transactions by duration")
+                raise UnsupportedByBrokerError(f"broker {node} cannot list transactions by "
+                                               f"duration")
             answer = await connection.send(request, version=version)
             raise_for(answer.error_code)
             return [TransactionListing(row.transactional_id, row.producer_id,

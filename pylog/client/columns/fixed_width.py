@@ -22,7 +22,7 @@ def array_of(offsets: Any, data: Any, validity: Any, count: int, dtype: Any, sta
 
     dtype = np.dtype(dtype)
     if dtype.kind not in "iufb" or dtype.itemsize not in (1, 2, 4, 8):
-        raise ValueError(f"no fixed-width number: {dtype}")
+        raise ValueError(f"not a fixed-width number type: {dtype}")
     native = dtype.newbyteorder("=")
     out: Any = fixed_width(
         offsets, data, validity, count, dtype.itemsize, dtype != native, start)

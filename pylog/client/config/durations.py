@@ -18,7 +18,7 @@ def milliseconds(text: str) -> int:
     """Return the milliseconds of `P3D`, `PT1H30M`, `PT0.5S`. Raises ValueError."""
     found = _TEXT.fullmatch(text.strip())
     if found is None or not any(found.groups()) or text.upper().endswith("T"):
-        raise ValueError(f"{text!r} is no duration; PT1H is an hour, P7D a week")
+        raise ValueError(f"{text!r} is not a duration; PT1H is an hour, P7D a week")
     days, hours, minutes, seconds, rest = found.groups()
     whole = ((int(days or 0) * 24 + int(hours or 0)) * 60 + int(minutes or 0)) * 60
     return (whole + int(seconds or 0)) * 1000 + int(f"{rest or 0:0<3}"[:3])

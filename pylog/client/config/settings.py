@@ -174,7 +174,7 @@ class Settings:
         self.tls: tuple[Any, Any] | None = None  # TLS context, and the files' state at that time.
         self.tokens: Any = None  # A TokenSource, if tokens are used.
         if given is not None and not isinstance(given, Mapping):
-            raise ConfigError(f"settings are a mapping, or keywords: not {given!r:.100}")
+            raise ConfigError(f"settings must be a mapping or keywords, not {given!r:.100}")
         words = {_dotted(name): value for name, value in more.items()}
         twice = words.keys() & (given or {}).keys()
         if twice:
@@ -219,7 +219,7 @@ class Settings:
         hint = f"; did you mean {near!r}?" if near else ""
         if name in ROWS:
             hint = f": it is one of the {' and '.join(ROWS[name].roles)}"
-        raise ConfigError(f"{name!r} is no setting of the {self.role}{hint}")
+        raise ConfigError(f"{name!r} is not a setting of the {self.role}{hint}")
 
 
 def servers(listed: list[str]) -> list[tuple[str, int]]:

@@ -339,7 +339,7 @@ class ClassicMembership(Membership):
             if not self.stable:
                 continue
             if self.is_late:
-                await self.leave("max.poll.interval.ms went by without a poll")
+                await self.leave("no poll within max.poll.interval.ms")
                 self._forget_member(self.instance_id is None)
                 continue
             try:

@@ -224,7 +224,7 @@ class Committing:
             if self.membership is not None:
                 self.membership.commit_refused(refused)
             made: KafkaError = CommitFailedError(
-                f"{refused}: the group has gone on without this member")
+                f"{refused}: the group rebalanced without this member")
         elif refused.code == ErrorCode.REBALANCE_IN_PROGRESS:
             made = RebalanceNeededError(f"{refused}: poll, then commit again")
         else:
@@ -345,7 +345,7 @@ def _after(given: Any) -> dict[TopicPartition, OffsetAndMetadata]:
         found = {TopicPartition.of(tp): OffsetAndMetadata.of(value)
                  for tp, value in given.items()}
         if any(value.offset < 0 for value in found.values()):
-            raise ValueError("an offset is not negative")
+            raise ValueError("an offset must not be negative")
         return found
     records = [given] if isinstance(given, Record) else list(given)
     made: dict[TopicPartition, OffsetAndMetadata] = {}

@@ -267,8 +267,9 @@ class Consuming(Committing):
                 or failure.code != ErrorCode.OFFSET_OUT_OF_RANGE or policy == "none"):
             self.loop.call_soon_threadsafe(self.fetcher.poke)
             raise failure
-        self.cluster.notices.warn(("reset", state.tp), "%s: %s; reading goes on by "
-                                  "auto.offset.reset=%s", state.tp, failure, policy)
+        self.cluster.notices.warn(("reset", state.tp),
+                                  "%s: %s; reading continues by auto.offset.reset=%s",
+                                  state.tp, failure, policy)
         state.forget_position(policy)
         self.dirty = True
         self._notify()
@@ -357,7 +358,7 @@ class Consuming(Committing):
     async def seek(self, tp: TopicPartition, offset: int) -> None:
         offset = whole("an offset", offset)
         if offset < 0:
-            raise ValueError("an offset is not negative")
+            raise ValueError("an offset must not be negative")
         self.subscription.state(tp).move_to(offset)
         self.fetcher.poke()
 

@@ -164,5 +164,5 @@ class FetchCollector:
 
 
 def _corrupt(item: CompletedFetch, broken: RecordsError) -> KafkaError:
-    return error(broken.code, f"{broken}; seek past offset {broken.offset} to go on",
+    return error(broken.code, f"{broken}; seek past offset {broken.offset} to continue",
                  str(item.state.tp))

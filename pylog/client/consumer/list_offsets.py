@@ -189,6 +189,6 @@ async def validate(cluster: Cluster, states: list[PartitionState],
 
 def _truncated(tp: TopicPartition, stood: int, end: int) -> LogTruncationError:
     made = LogTruncationError(f"{tp}: the log was cut at {end}, before the position {stood}, and "
-                              "auto.offset.reset is none: seek to go on")
+                              "auto.offset.reset is none: seek to continue")
     made.partition, made.offset = tp, end
     return made

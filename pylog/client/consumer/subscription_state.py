@@ -149,7 +149,7 @@ class Subscription:
         if bool(names) == (pattern is not None):
             raise ValueError("subscribe takes topics or a pattern")
         if not all(isinstance(name, str) and name for name in names):
-            raise ValueError("a topic is a string that is not empty")
+            raise ValueError("a topic must be a non-empty string")
         self.topics = frozenset(names)
         self.pattern = re.compile(pattern) if isinstance(pattern, str) else pattern
         self.listener = listener

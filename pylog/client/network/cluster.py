@@ -383,7 +383,7 @@ class Cluster:
 
     def _fell_silent(self, connection: Connection) -> None:
         self.notices.warn(("silent", connection.host, connection.port),
-                          "%s:%d has not answered for %g s", connection.host, connection.port,
+                          "%s:%d has not responded for %g s", connection.host, connection.port,
                           SILENCE_S)
         self.request_refresh()
 

@@ -27,7 +27,7 @@ def how_far(host: str, port: int, connected: bool, secure: bool, shook_hands: bo
     if secure and not shook_hands:
         return where + "connected, but it does not speak TLS"
     without = "" if secure else ", without TLS"
-    return f"{where}connected, but it does not answer: is it a broker's port{without}?"
+    return f"{where}connected, but it does not respond; check that it is a broker's port{without}"
 
 
 async def distrusted(host: str, port: int, settings: Settings,

@@ -410,7 +410,7 @@ class Connection(asyncio.BufferedProtocol):
             self._login = None
             self.fail(failure if isinstance(failure, KafkaError) else KafkaConnectionError(
                 f"{self.host}:{self.port}: " + (
-                    "the broker answers no login" if isinstance(failure, TimeoutError)
+                    "the broker does not support SASL" if isinstance(failure, TimeoutError)
                     else f"no login: {type(failure).__name__}: {failure}")))
 
     def _silent(self, request: _Request, left_s: float, wait_s: float) -> None:
@@ -432,11 +432,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not request.future.done():
             request.future.set_exception(KafkaTimeoutError(
-                f"{self.host}:{self.port}: no answer to {_named(request.api_key)} in "
+                f"{self.host}:{self.port}: no response to {_named(request.api_key)} within "
                 f"{wait_s:g} s"))
         # Later responses on this connection would wait behind this one.
         self.fail(KafkaConnectionError(
-            f"{self.host}:{self.port}: the broker does not answer" if self.answered
+            f"{self.host}:{self.port}: the broker does not respond" if self.answered
             else self.how_far()))
 
     def how_far(self) -> str:
@@ -463,10 +463,10 @@ class Connection(asyncio.BufferedProtocol):
         text = f": {reason}" if reason else " by the broker"
         if not self.answered:
             text += "" if self.secure else \
-                " before it said anything: does it speak TLS on this port?"
+                " before it sent a response; check whether this port uses TLS"
         elif not self.served and not self.settings["security.protocol"].startswith("SASL"):
             login_too = "SASL_SSL" if self.secure else "SASL_PLAINTEXT"
-            text += f" at the first request: does it want security.protocol={login_too}?"
+            text += f" at the first request; it may require security.protocol={login_too}"
         self.fail(KafkaConnectionError(f"{self.host}:{self.port}: disconnected{text}"))
 
     def eof_received(self) -> bool:
@@ -553,7 +553,8 @@ class Connection(asyncio.BufferedProtocol):
         buffer.
         """
         if not self._under_way:
-            self.fail(KafkaConnectionError(f"{self.host}:{self.port}: an answer to nothing"))
+            self.fail(KafkaConnectionError(
+                f"{self.host}:{self.port}: a response without a request"))
             return
         self.answered = True
         self.is_silent = False

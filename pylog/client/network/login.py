@@ -82,7 +82,8 @@ async def log_in(connection: Any) -> None:
                                   version=proofs.HANDSHAKE_VERSION)
     if hello.error_code == ErrorCode.ILLEGAL_SASL_STATE:
         plain = "SSL" if connection.secure else "PLAINTEXT"
-        raise _refused(connection, f"this port takes no login: set security.protocol={plain}")
+        raise _refused(connection,
+                       f"this port does not support SASL: set security.protocol={plain}")
     if hello.error_code:
         raise _refused(connection, f"the broker does not offer {mechanism}, only "
                        f"{', '.join(hello.mechanisms)}")

@@ -213,7 +213,7 @@ class Producing:
         route = self.routes.get(topic) or self._route(topic)
         if route is None:
             if not isinstance(topic, str):
-                raise TypeError(f"a topic's name is a str, not {topic!r}")
+                raise TypeError(f"a topic name must be a str, not {topic!r}")
             return "metadata"
         if partition is None:
             partition = self._choose(route, topic, key, size)
@@ -426,7 +426,7 @@ def acks_of(settings: Settings) -> tuple[int, bool]:
     fits = (acks == -1 and settings["retries"] > 0 and
             settings["max.in.flight.requests.per.connection"] <= IDEMPOTENT_IN_FLIGHT_MAX)
     if asked and not fits:
-        raise ConfigError("idempotence needs acks=all, retries above 0 and "
+        raise ConfigError("enable.idempotence=true needs acks=all, retries above 0 and "
                           "max.in.flight.requests.per.connection of at most 5")
     if settings["delivery.timeout.ms"] < settings["linger.ms"] + settings["request.timeout.ms"]:
         if "delivery.timeout.ms" in settings.given:
@@ -449,7 +449,7 @@ def _serializer(given: Any) -> Callable[[str, Any], Any] | None:
         return found
     if callable(given):
         return lambda _, data: given(data)
-    raise ConfigError(f"no serializer: {given!r}")
+    raise ConfigError(f"not a serializer: {given!r}")
 
 
 def _instance(given: Any) -> Any:

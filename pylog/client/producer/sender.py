@@ -43,8 +43,8 @@ IN_FLIGHT_PER_PARTITION_MAX = 5  # Batches that a broker remembers per idempoten
 KNOWN_S = 1.0  # Brokers keep a producer's state for producer.id.expiration.ms: 1 day by default.
 TOPIC_ID_VERSION = 13
 REQUEST_OVERHEAD_BYTES = 512
-REFUSAL = ("broker %d refused records for %s-%d, which are sent again under a new epoch and may be "
-           "there twice: %s")
+REFUSAL = ("broker %d rejected records for %s-%d; they are sent again with a new epoch and may be "
+           "duplicated: %s")
 _NEW_EPOCH = {int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), int(ErrorCode.UNKNOWN_PRODUCER_ID),
               int(ErrorCode.INVALID_PRODUCER_EPOCH)}
 
@@ -250,7 +250,7 @@ class Sender:
         for pending in pendings:
             queue = pending.queue
             taken = queue.ready.popleft()
-            assert taken is pending, "another batch stands first"
+            assert taken is pending, "another batch comes first"
             queue.in_flight.append(pending)
             pending.attempts += 1
             topics.setdefault(pending.topic, []).append(_PARTITION(
@@ -311,7 +311,7 @@ class Sender:
             row = rows.get((pending.topic, pending.partition))
             if row is None:
                 self._failed(node_id, pending,
-                             error(ErrorCode.NETWORK_EXCEPTION, "no answer for it"))
+                             error(ErrorCode.NETWORK_EXCEPTION, "no response for it"))
             elif row.error_code in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 self._acknowledged(pending, row.base_offset, row.log_append_time_ms)
             else:
@@ -353,7 +353,7 @@ class Sender:
         self.counts.retries += pending.count
         pending.last_failure = failure
         self.cluster.notices.warn_if_it_stays(
-            ("retried", pending.topic), "records for %s-%d are sent again: %s", pending.topic,
+            ("retried", pending.topic), "retrying records for %s-%d: %s", pending.topic,
             pending.partition, failure)
         pauses.failures = pending.attempts - 1
         pending.retry_at_s = time.monotonic() + pauses.next()

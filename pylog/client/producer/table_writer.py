@@ -158,7 +158,7 @@ def chunks(data: Any, roles: dict[str, Any]) -> Iterator[Any]:
     elif hasattr(data, "__arrow_c_stream__"):
         yield from pa.RecordBatchReader.from_stream(data)
     else:
-        raise TypeError(f"no Arrow data: {type(data).__name__}")
+        raise TypeError(f"not Arrow data: {type(data).__name__}")
 
 
 def found_columns(batch: Any, roles: dict[str, Any]) -> dict[str, Any]:

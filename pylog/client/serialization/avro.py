@@ -62,7 +62,7 @@ class Avro(Format):
         import fastavro
 
         if self._schema is None:
-            raise SerializationError("no schema to write with")
+            raise SerializationError("no schema is configured for writing")
         head = self._heads.get(topic) or self._head(topic)
         out = io.BytesIO()
         out.write(head)
@@ -70,7 +70,8 @@ class Avro(Format):
             fastavro.schemaless_writer(out, self._schema, value)
         except (TypeError, ValueError, KeyError, AttributeError, IndexError,
                 OverflowError) as failure:
-            raise SerializationError(f"{topic}: no value of the schema: {failure}") from failure
+            raise SerializationError(
+                f"{topic}: the value does not fit the schema: {failure}") from failure
         return out.getvalue()
 
     def _head(self, topic: str) -> bytes:
@@ -90,7 +91,7 @@ class Avro(Format):
         try:
             return fastavro.schemaless_reader(stream, written, self._reader or self._schema)
         except Exception as failure:  # fastavro raises arbitrary exceptions for damaged data.
-            raise SerializationError(f"no value of its schema: {failure!r}") from failure
+            raise SerializationError(f"the value does not fit its schema: {failure!r}") from failure
 
     def writer_schema(self, number: int) -> Any:
         """Return the parsed schema of an id."""

@@ -151,5 +151,5 @@ def _array(kind: Any, count: int, validity: Any, offsets: Any, values: Any, null
         try:
             array.validate(full=True)  # Validates the text of all values at once.
         except pa.ArrowInvalid as failure:
-            raise SerializationError(f"a text that is no UTF-8: {failure}") from failure
+            raise SerializationError(f"a text that is not UTF-8: {failure}") from failure
     return array

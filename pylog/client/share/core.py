@@ -235,7 +235,7 @@ class Sharing:
             unsaid = sum(hand.unsaid for hand in self.in_hand.values())
             if unsaid:
                 raise IllegalStateError(
-                    f"{counted(unsaid, 'record')} of earlier polls not acknowledged")
+                    f"{counted(unsaid, 'record')} of earlier polls not yet acknowledged")
         self._queue(default)
 
     def _queue(self, default: Acknowledge | None) -> None:
@@ -291,8 +291,8 @@ class Sharing:
             raise IllegalStateError("acknowledging needs share.acknowledgement.mode=explicit")
         hand = self.in_hand.get(tp)
         if hand is None or not hand.acknowledge(offset, kind):
-            raise IllegalStateError(f"{tp} at {offset} is not in hand: no poll gave it, or it is "
-                                    "acknowledged already")
+            raise IllegalStateError(f"{tp} at {offset} is not acquired: no poll returned it, or "
+                                    f"it was already acknowledged")
 
     async def commit(self, timeout_s: float | None) -> dict[TopicPartition, KafkaError | None]:
         """Send acknowledgements; in implicit mode all acquired records are accepted."""

@@ -221,8 +221,8 @@ class ShareRecords:
                 TopicPartition(record.topic, record.partition), ()):
             if first <= record.offset <= last:
                 return count
-        raise IllegalStateError(f"{record.topic}-{record.partition} at {record.offset} is not of "
-                                "the last poll")
+        raise IllegalStateError(f"{record.topic}-{record.partition} at {record.offset} is not "
+                                f"from the last poll")
 
     def acknowledge(self, given: Any, kind: Acknowledge) -> None:
         """Acknowledge one record, several, or a batch with topic, partition and offset."""

@@ -133,7 +133,7 @@ class ShareSession:
         version = connection.version(request)
         renews = any(batch.kind == Acknowledge.RENEW for rows in taken.values() for batch in rows)
         if renews and version < RENEW_VERSION:
-            raise UnsupportedByBrokerError("the broker cannot renew records in hand (KIP-1222)")
+            raise UnsupportedByBrokerError("the broker cannot renew acquired records (KIP-1222)")
         topics: dict[bytes, Any] = {}
         for tp, batches in taken.items():
             row = self._topic(topics, request.AcknowledgeTopic, tp)

@@ -91,8 +91,8 @@ class Decoder:
             self._decode(raw.slice(row, 1))
         except SerializationError as wrong:
             raise SerializationError(
-                f"{place(row)}: the {self.side} cannot be decoded: {wrong}. mode=permissive makes "
-                f"it null and adds the column {corrupt(self.side)}") from wrong
+                f"{place(row)}: the {self.side} cannot be decoded: {wrong}. mode=permissive "
+                f"returns null and adds the column {corrupt(self.side)}") from wrong
         raise SerializationError(f"{place(row)}: the {self.side} cannot be decoded")
 
     def _first_wrong(self, raw: Any) -> int:
@@ -199,8 +199,8 @@ def _in_json(side: str, name: str, kind: Any) -> Any:
     if pa.types.is_date(kind):
         return pa.timestamp("s")
     if pa.types.is_map(kind) or pa.types.is_binary(kind) or pa.types.is_time(kind):
-        raise ConfigError(f"{side}: {name}: {kind} is not read from JSON here; take the {side} as "
-                          "a string and Spark's from_json")
+        raise ConfigError(f"{side}: {name}: {kind} cannot be read from JSON; read the {side} as a "
+                          f"string and use Spark's from_json")
     return kind
 
 
@@ -228,7 +228,7 @@ class _Records:
         try:
             return pa.array(values, self._kind)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as wrong:
-            raise SerializationError(f"no value of its schema: {wrong}") from wrong
+            raise SerializationError(f"the value does not fit its schema: {wrong}") from wrong
 
     def _natively(self, raw: Any) -> Any:
         """Decode flat records natively. Returns None if any is not flat or invalid; then the

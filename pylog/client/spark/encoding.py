@@ -30,10 +30,10 @@ def check_types(formats: Formats, schema: Any) -> None:
                                   "or cast it to binary or string")
         elif form.name == JSON:
             if not isinstance(kind, types.StructType):
-                raise ConfigError(f"{side}Format json takes a struct, not {kind.simpleString()}")
+                raise ConfigError(f"{side}Format json needs a struct, not {kind.simpleString()}")
             _no_binaries(side, kind)
         elif form.name in NUMBERS and kind != column_type(formats, side):
-            raise ConfigError(f"{side}Format {form.name} takes "
+            raise ConfigError(f"{side}Format {form.name} needs "
                               f"{column_type(formats, side).simpleString()}, "
                               f"not {kind.simpleString()}")
 
@@ -42,8 +42,8 @@ def _no_binaries(side: str, kind: Any) -> None:
     from pyspark.sql import types
 
     if isinstance(kind, (types.BinaryType, types.MapType)):
-        raise ConfigError(f"{side}Format json: {kind.simpleString()} is not written here; use "
-                          "Spark's to_json")
+        raise ConfigError(f"{side}Format json cannot write {kind.simpleString()}; use Spark's "
+                          f"to_json")
     if isinstance(kind, types.StructType):
         for field in kind:
             _no_binaries(side, field.dataType)

@@ -78,18 +78,19 @@ def is_decided(last: Decision, sink: str, query: str, batch: int) -> bool:
     """
     if last.batch >= 0 and last.query not in ("", query):
         raise ConfigError(
-            f"exactlyOnceId {sink!r} belongs to the query {last.query}, and this checkpoint to "
-            f"{query}: one id for each checkpoint")
+            f"exactlyOnceId {sink!r} belongs to the query {last.query}, but this checkpoint to "
+            f"{query}: use one id for each checkpoint")
     if batch == last.batch:
         return True
     if batch == last.batch + 1:
         return False
     if last.batch < 0:
         raise ConfigError(
-            f"the checkpoint is at batch {batch}, and exactlyOnceId {sink!r} knows of none: its "
+            f"the checkpoint is at batch {batch}, but exactlyOnceId {sink!r} has no recorded "
+            f"batch: its "
             f"offset has expired (offsets.retention.minutes), or the query was not exactly once "
             f"before. Commit {batch} as the offset of group {sink!r} if batch {batch} has not been "
             f"written, {batch + 1} if it has")
     raise ConfigError(
-        f"the checkpoint is at batch {batch}, and exactlyOnceId {sink!r} has decided batch "
-        f"{last.batch}: this is not the checkpoint that it was used with")
+        f"the checkpoint is at batch {batch}, but exactlyOnceId {sink!r} has already decided "
+        f"batch {last.batch}: it was used with another checkpoint")

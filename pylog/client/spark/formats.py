@@ -60,7 +60,7 @@ class Formats:
         from pylog.client.serialization.registry import SchemaRegistry
 
         if not self.registry_url:
-            raise ConfigError(f"{URL} is missing: Avro's schemas are in it")
+            raise ConfigError(f"{URL} is missing: it is needed to read Avro schemas")
         user, _, password = self.registry_login.partition(":")
         return SchemaRegistry(self.registry_url, auth=(user, password) if user else None)
 
@@ -109,13 +109,14 @@ def _registered(made: Formats, side: str, topics: list[str]) -> str:
     from pylog.client.serialization.avro import topic_name
 
     if not topics:
-        raise ConfigError(f"{side}Schema is needed where topics are not named")
+        raise ConfigError(f"{side}Schema is needed unless the topics are named")
     registry = made.registry()
     texts = {}
     for topic in topics:
         found = registry.version(topic_name(topic, side == "key", ""))[1]
         if found.references:
-            raise ConfigError(f"{side}Schema is needed: that of {topic} refers to others")
+            raise ConfigError(f"{side}Schema is needed: the schema of {topic} refers to other "
+                              f"schemas")
         texts[topic] = found.text
     if len({json.dumps(json.loads(text), sort_keys=True) for text in texts.values()}) > 1:
         raise ConfigError(f"{side}Schema is needed: {', '.join(sorted(texts))} have different ones")
@@ -151,7 +152,8 @@ def _struct_of(side: str, text: str) -> Any:
     try:
         return StructType.fromJson(json.loads(text))
     except (ValueError, KeyError, TypeError) as broken:
-        raise ConfigError(f"{side}Schema: a DDL or a StructType's JSON, not {text!r:.60}"
+        raise ConfigError(f"{side}Schema: expected a DDL or the JSON of a StructType, not "
+                          f"{text!r:.60}"
                           ) from broken
 
 
@@ -205,7 +207,7 @@ def columns(made: Formats, own: Any) -> Any:
                 raise ConfigError(f"expandValue: {', '.join(sorted(taken))} is a column already")
             fields += [(inner.name, inner.dataType) for inner in kind]
         else:
-            raise ConfigError("expandValue: values are no records")
+            raise ConfigError("expandValue: values are not records")
     if made.permissive:
         fields += [(corrupt(side), BinaryType()) for side in SIDES if made.of(side).name != BINARY]
     if any(isinstance(kind, str) for _, kind in fields):
@@ -235,7 +237,8 @@ def checked(made: Formats, schema: Any, own: Any) -> Any:
     names = schema.fieldNames()
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ConfigError(f"{', '.join(twice)}: a column twice; expandValue adds the value's own")
+        raise ConfigError(f"{', '.join(twice)}: duplicate columns; expandValue adds the columns "
+                          f"of the value")
     types = {field.name: field.dataType for field in own}
     if made.expand:
         del types["value"]
@@ -245,7 +248,7 @@ def checked(made: Formats, schema: Any, own: Any) -> Any:
     for side in SIDES:
         whole = side == "key" or not made.expand
         if corrupt(side) in names and (side not in names if whole else set(names) <= set(types)):
-            raise ConfigError(f"{corrupt(side)}: what the {side} is decoded to is needed too")
+            raise ConfigError(f"{corrupt(side)}: the decoded {side} is needed too")
     avro = avro_type("value", made.value.schema) if made.value.name == AVRO else None
     for field in schema:
         if field.name in types:

@@ -134,11 +134,11 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         raise ConfigError(f"no such option: {', '.join(sorted(unknown))}")
     settings = _settings(given, {"buffer.memory": 64 << 20})
     if "transactional.id" in settings:
-        raise ConfigError("kafka.transactional.id is not supported: a streaming query takes "
-                          "exactlyOnceId, and names its transactions itself")
+        raise ConfigError("kafka.transactional.id is not supported: use exactlyOnceId; a "
+                          "streaming query chooses its own transactional ids")
     sink = given.get("exactlyonceid", "").strip()
     if "exactlyonceid" in given and not sink:
-        raise ConfigError("exactlyOnceId: a name that no other query has")
+        raise ConfigError("exactlyOnceId: expected a name that no other query uses")
     return WriteOptions(settings, given.get("topic", "").strip(), formats(given), sink)
 
 

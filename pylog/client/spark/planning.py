@@ -105,8 +105,8 @@ class Planner:
             return self._at_times(bound, partitions)
         if set(bound.given) != set(partitions):
             raise ConfigError(
-                "offsets are needed for exactly the partitions read: given for "
-                f"{_listed(bound.given)}, read are {_listed(partitions)}")
+                "offsets are needed for exactly the partitions read: they are given for "
+                f"{_listed(bound.given)}, but {_listed(partitions)} are read")
         earliest = self.earliest([tp for tp, at in bound.given.items() if at == EARLIEST])
         latest = self.latest([tp for tp, at in bound.given.items() if at == LATEST])
         return {**bound.given, **earliest, **latest}
@@ -114,15 +114,15 @@ class Planner:
     def _at_times(self, bound: Bound, partitions: list[TopicPartition]) -> Offsets:
         times = dict.fromkeys(partitions, bound.time_ms) if bound.time_ms >= 0 else bound.given
         if set(times) != set(partitions):
-            raise ConfigError(f"times are needed for exactly the partitions read: given for "
-                              f"{_listed(times)}, read are {_listed(partitions)}")
+            raise ConfigError(f"times are needed for exactly the partitions read: they are given "
+                              f"for {_listed(times)}, but {_listed(partitions)} are read")
         found = self.consumer.offsets_for_times(times)
         later = [partition for partition, at in found.items() if at is None]
         if (later and bound is self.options.starting and self.options.none_at_time == "error"
                 and bound.given):
             raise ConfigError(
-                f"no record of {later[0]} is as young as {times[later[0]]}; "
-                "startingOffsetsByTimestampStrategy=latest begins at the end then")
+                f"{later[0]} has no record at or after {times[later[0]]}; "
+                f"startingOffsetsByTimestampStrategy=latest then starts at the end")
         ends = self.latest(later)
         return {partition: ends[partition] if at is None else at.offset
                 for partition, at in found.items()}

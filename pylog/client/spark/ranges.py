@@ -126,8 +126,8 @@ class RangeReader:
             return row.log_start_offset
         if time.monotonic() - last_s > self._patience_s:
             raise KafkaTimeoutError(
-                f"{self.stretch.topic}-{self.stretch.partition}: nothing at offset {position} "
-                f"after {self._patience_s} s; {self.stretch.end} was to be reached")
+                f"{self.stretch.topic}-{self.stretch.partition}: no records at offset {position} "
+                f"after {self._patience_s} s; expected records up to {self.stretch.end}")
         return position
 
     def _bytes_from(self, position: int) -> int:

@@ -81,8 +81,8 @@ class PylogSource(DataSource):
                               "its records with `pylog topics` or Admin.delete_records before")
         options = write_options(self.options)
         if options.exactly_once_id:
-            raise ConfigError("exactlyOnceId is for writeStream: a batch that is written twice has "
-                              "nothing that says so")
+            raise ConfigError("exactlyOnceId is for writeStream: duplicates of a batch written "
+                              "twice cannot be detected")
         return BatchWriter(options.settings, options.topic, options.formats, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:

@@ -91,8 +91,8 @@ class Committer:
         except KafkaError as failure:
             if failure.code == ErrorCode.OFFSET_METADATA_TOO_LARGE:
                 raise ConfigError(
-                    f"batch {decision.batch} has {len(decision.parts)} tasks, more than "
-                    f"offset.metadata.max.bytes lets a decision name: coalesce() it") from failure
+                    f"batch {decision.batch} has {len(decision.parts)} tasks, which do not fit "
+                    f"into offset.metadata.max.bytes: coalesce() it") from failure
             raise
         own.begin_end(True)
         await own.end(True)  # This is the decision.
@@ -111,9 +111,9 @@ class Committer:
         for part, failure in zip(decision.parts, ended):
             if isinstance(failure, FatalError) or _is_over(failure):
                 raise error(ErrorCode.INVALID_TXN_STATE, (
-                    f"batch {decision.batch} was decided, but {part.transactional_id} had been "
-                    f"aborted by then: its records are lost. kafka.transaction.timeout.ms has to "
-                    f"be longer than a driver is away ({failure})")) from failure
+                    f"batch {decision.batch} was decided, but {part.transactional_id} had already "
+                    f"been aborted: its records are lost. Set kafka.transaction.timeout.ms longer "
+                    f"than a restart of the driver ({failure})")) from failure
             if failure is not None:
                 raise failure
 
@@ -146,8 +146,8 @@ class Committer:
             if (row.state, row.producer_id, row.producer_epoch) != (_ONGOING, *part[1:]):
                 raise error(ErrorCode.INVALID_TXN_STATE, (
                     f"batch {decision.batch} is not committed: {part.transactional_id} is "
-                    f"{row.state} (epoch {row.producer_epoch}, written at {part.epoch}). Has the "
-                    f"batch taken longer than kafka.transaction.timeout.ms?"))
+                    f"{row.state} (epoch {row.producer_epoch}, written at {part.epoch}). Check "
+                    f"whether the batch took longer than kafka.transaction.timeout.ms"))
 
     async def _end_strays(self, admin: Admin, named: set[str]) -> None:
         """Abort transactions of killed or rejected task attempts, except decided parts.

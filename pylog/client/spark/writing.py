@@ -67,8 +67,8 @@ class _Writing:
             raise ConfigError("the option topic or a column named topic is needed")
         unknown = set(names) - {*_COLUMNS, "topic"}
         if unknown:
-            raise ConfigError(f"columns without a meaning: {', '.join(sorted(unknown))}; "
-                              f"there are topic, {', '.join(_COLUMNS)}")
+            raise ConfigError(f"unknown columns: {', '.join(sorted(unknown))}; expected topic, "
+                              f"{', '.join(_COLUMNS)}")
         self.settings = settings
         self.topic = topic
         self.formats = formats
@@ -159,7 +159,7 @@ class ExactlyOnceWriter(_Writing, DataSourceStreamArrowWriter):
     def __init__(self, settings: dict[str, Any], topic: str, formats: Formats, schema: Any,
                  sink: str):
         if not topic:
-            raise ConfigError("exactlyOnceId needs the option topic: there the batch is noted")
+            raise ConfigError("exactlyOnceId needs the option topic, where it records the batch")
         super().__init__({"transaction.timeout.ms": TRANSACTION_TIMEOUT_MS, **settings}, topic,
                          formats, schema)
         self.sink = sink

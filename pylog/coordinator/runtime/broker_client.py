@@ -145,7 +145,7 @@ class Brokers:
         except PeerError as error:
             if broker_id not in self._unheard:
                 self._unheard.add(broker_id)
-                log.warning("a broker does not answer: tried again", extra={
+                log.warning("a broker does not respond; retrying", extra={
                     "broker": broker_id, "reason": str(error)})
             raise
         self._unheard.discard(broker_id)

@@ -46,7 +46,7 @@ class MissingOffsets(Exception):
     """The log is missing a record between offsets `first` and `last`."""
 
     def __init__(self, first: int, last: int):
-        super().__init__(f"some offset from {first} to {last} has no record")
+        super().__init__(f"an offset from {first} to {last} has no record")
 
 
 Record = tuple[bytes, bytes | None]
@@ -177,7 +177,7 @@ class Journal:
         if self.failed:
             return
         if self.log.failed:
-            self.fail("what was written is not on disk")
+            self.fail("the write was not flushed")
         else:
             self._await_flush()
 
@@ -204,7 +204,7 @@ class Journal:
                 token.answer(message)
             except Exception:
                 # A reply that cannot be sent does not block the others.
-                log.exception("a reply could not be given")
+                log.exception("a response could not be sent")
 
     def fail(self, reason: object) -> None:
         """Fail the journal: an append or flush failed, or the partition is lost."""
@@ -264,7 +264,7 @@ def refuse(tokens: Iterable[Token], error: Error) -> None:
         try:
             token.refuse(error)
         except Exception:
-            log.exception("a request could not be refused")
+            log.exception("an error response could not be sent")
 
 
 def _is_bug(error: Exception) -> bool:

@@ -249,7 +249,7 @@ class CoordinatorRuntime(Generic[M]):
             # A partition that cannot be read does not affect the others.
             if shard.serves(epoch):
                 shard.unreadable()
-                log.error("a coordinator's partition could not be loaded", extra={
+                log.error("a coordinator partition cannot be loaded", extra={
                     "topic": self.topic.spec.name, "partition": shard.index,
                     "reason": str(error) or type(error).__name__})
             return
@@ -505,7 +505,8 @@ class CoordinatorRuntime(Generic[M]):
                 await self._expire_shard(shard)
             except Exception:
                 # A failure in one shard does not affect the others.
-                supervisor.report("coordinator expiry", "a partition could not be expired",
+                supervisor.report("coordinator expiry",
+                                  "expired entries of a partition could not be removed",
                                   topic=self.topic.spec.name, partition=shard.index)
 
     async def _expire_shard(self, shard: Shard[M]) -> None:

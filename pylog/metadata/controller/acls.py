@@ -119,7 +119,8 @@ def check_filter(wanted: Filter) -> None:
             or wanted.pattern_type > authorizer.PREFIXED \
             or wanted.operation > authorizer.TWO_PHASE_COMMIT \
             or wanted.permission > authorizer.ALLOW:
-        raise Refusal(ErrorCode.INVALID_REQUEST, "The filter names what this version lacks")
+        raise Refusal(ErrorCode.INVALID_REQUEST,
+                      "The filter uses a feature that this version does not support")
 
 
 def matches(wanted: Filter, rule: Rule) -> bool:

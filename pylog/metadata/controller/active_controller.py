@@ -87,7 +87,7 @@ class ActiveController(Members):
         """
         self._heartbeats.local_id = self._node_id
         if first and self._image.offset != -1:
-            log.warning("the cluster is there already: first credentials are not taken")
+            log.warning("the cluster already exists; the initial credentials are ignored")
         self._commit_now(self._registration(endpoints, directories, cordoned, first))
 
     def leave_offline_now(self, offline) -> None:
@@ -254,7 +254,8 @@ class ActiveController(Members):
             try:
                 offset = await self._commit(records)
             except LogError as error:
-                log.error("partitions keep a leader without a disk", extra={"reason": str(error)})
+                log.error("partitions keep a leader whose log directory is offline",
+                          extra={"reason": str(error)})
                 return False
         await self._tail.wait(offset)
         return True

@@ -231,16 +231,17 @@ class Members(Decider):
         while True:
             wake_at = self._known().next_end_ns(self._image, _now_ns()) / 1e9
             await asyncio.sleep(max(0.01, min(wake_at, balance_at, unclean_at) - now()))
-            if not await self._watched("a silent broker is not fenced", self._fence_silent):
+            if not await self._watched("a broker without heartbeats could not be fenced",
+                                       self._fence_silent):
                 # It is due immediately; the pause only limits retries.
                 await asyncio.sleep(RETRY_S)
             if now() >= balance_at:
                 balance_at = now() + balance_s
                 if settings["auto.leader.rebalance.enable"]:
-                    await self._watched("leaders are not balanced", self._balance)
+                    await self._watched("the preferred leaders could not be elected", self._balance)
             if now() >= unclean_at:
                 unclean_at = now() + unclean_s
-                await self._watched("no unclean elections", self._elect_unclean)
+                await self._watched("unclean elections failed", self._elect_unclean)
 
     async def _watched(self, failure: str, step) -> bool:
         """Run one step; return False if it failed. A failed step is due again, and the others go
@@ -305,8 +306,9 @@ class Members(Decider):
             if self._image.brokers.get(broker_id) is broker and \
                     not self._known().is_connected(broker_id):
                 self._known().end(broker_id)
-                await self._watched("a broker that is gone is not fenced", lambda: self._fence(
-                    broker_id, "it has no connection and its listener refuses"))
+                await self._watched("a stopped broker could not be fenced", lambda: self._fence(
+                    broker_id, "it has no connection and its listener refuses connections "
+                               "connections"))
 
 
 def _now_ns() -> int:

@@ -140,7 +140,7 @@ def sealed_anew(image: Image, settings) -> list:
                     records.append(_of_node(node, name, sealer.sealed(
                         name, sealer.opened(name, kept))))
             except ConfigError as error:
-                log.error("a dynamic setting cannot be sealed", extra={
+                log.error("a dynamic setting cannot be encrypted", extra={
                     "setting": name, "broker": node, "reason": str(error)})
     return records
 

@@ -251,7 +251,7 @@ def _topic(fold: _Fold, record) -> None:
         raise MetadataError(f"topic {record.name!r} is created twice")
     topic = Topic(record.name, bytes(record.topic_id), ())
     if topic.id in fold.topics_by_id:
-        raise MetadataError(f"topic id {topic.id.hex()} is given out twice")
+        raise MetadataError(f"topic id {topic.id.hex()} is assigned twice")
     fold.own("topics")[topic.name] = topic
     fold.own("topics_by_id")[topic.id] = topic
     fold.topic_ids.add(topic.id)
@@ -336,7 +336,7 @@ def _cordoned(record) -> tuple | None:
 
 def _unregister_broker(fold: _Fold, record) -> None:
     if fold.own("brokers").pop(record.broker_id, None) is None:
-        raise MetadataError(f"broker {record.broker_id} leaves but was never registered")
+        raise MetadataError(f"broker {record.broker_id} is unregistered but was never registered")
 
 
 def _broker_change(fold: _Fold, record) -> None:
@@ -380,7 +380,7 @@ def _feature(fold: _Fold, record) -> None:
 
 def _producer_ids(fold: _Fold, record) -> None:
     if record.next_producer_id < fold.next_producer_id:
-        raise MetadataError(f"producer ids go back from {fold.next_producer_id} to "
+        raise MetadataError(f"producer ids decrease from {fold.next_producer_id} to "
                             f"{record.next_producer_id}")
     fold.next_producer_id = record.next_producer_id
 

@@ -181,7 +181,7 @@ class Store:
                 [sys.executable, "-c", _PROBE, self._path, str(MAP_BYTES_MAX)], check=False,
                 stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_SECONDS_MAX)
         except subprocess.TimeoutExpired as error:
-            raise StoreError(f"it was not looked through in {PROBE_SECONDS_MAX} s") from error
+            raise StoreError(f"it was not checked within {PROBE_SECONDS_MAX} s") from error
         if ended.returncode == 0:
             return
         lines = ended.stderr.decode("utf-8", "replace").strip().splitlines()
@@ -337,7 +337,7 @@ def _checked(value: bytes | None) -> bytes | None:
     if value is None or len(value) < _CRC.size:
         return None
     if _CRC.unpack_from(value)[0] != crc32c(value[_CRC.size:]):
-        log.warning("an entry of state.lmdb is damaged and is left out")
+        log.warning("a damaged entry of state.lmdb is skipped")
         return None
     return value[_CRC.size:]
 

@@ -107,7 +107,7 @@ class Observer:
         """Log each new reason once. Errors of an election, and its end, are not logged."""
         text = f"{type(error).__name__}: {error}"
         if text != self._reported and not (isinstance(error, Refused) and error.code in MOVED):
-            log.warning("a controller does not send the metadata log", extra={
+            log.warning("cannot fetch the metadata log from a controller; retrying", extra={
                 "controller": asked.id, "reason": str(error)})
             self._reported = text
 
@@ -122,7 +122,7 @@ class Observer:
                 raise Refused(answer.error_code)
             row = answer.responses[0].partitions[0] if answer.responses else None
             if row is None or row.partition_index != 0:
-                raise PeerError("an answer names another partition")
+                raise PeerError("the response is for another partition")
             progress = await self._take(peer, row, answer.node_endpoints)
             if progress:
                 self._pause_s, self._reported = 0.0, None
@@ -211,7 +211,7 @@ class Observer:
             part = await self._snapshot_part(peer, version, wanted, len(data))
             if part.position != len(data) or not 0 <= part.size <= SNAPSHOT_BYTES_MAX \
                     or not part.unaligned_records and len(data) < part.size:
-                raise PeerError(f"a snapshot of {part.size} bytes goes on at {part.position}, "
+                raise PeerError(f"a snapshot of {part.size} bytes continues at {part.position}, "
                                 f"not at {len(data)}")
             data += part.unaligned_records
             if len(data) >= part.size:
@@ -219,7 +219,7 @@ class Observer:
         await in_thread(self._log.take_snapshot, data, wanted.end_offset, wanted.epoch)
         batch = await in_thread(lambda: next(self._log.read_committed(0)))
         self._tail.replace(batch)
-        log.info("a snapshot of the metadata was taken over", extra={
+        log.info("a metadata snapshot was loaded", extra={
             "end": wanted.end_offset, "bytes": len(data)})
 
     async def _snapshot_part(self, peer: Peer, version: int, wanted, position: int):

@@ -143,7 +143,8 @@ class LocalLog(MetadataLog):
             # Includes BatchError and ProtocolError.
             if self._log.start_offset > 0:
                 raise
-            log.warning("a snapshot cannot be read: the log is", extra={"snapshot": path})
+            log.warning("a snapshot cannot be read; reading the log instead",
+                        extra={"snapshot": path})
             return None
 
     # ---- reads for observers --------------------------------------------------------------------

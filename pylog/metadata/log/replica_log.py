@@ -70,8 +70,8 @@ class ObservedLog(LocalLog):
         if mine >= 0:
             to = min(my_end, to)
         if to < self.committed:
-            raise MetadataError(f"it ends epoch {epoch} at {end_offset}, and what is below "
-                                f"{self.committed} is committed")
+            raise MetadataError(f"it ends epoch {epoch} at {end_offset}, below the committed "
+                                f"offset {self.committed}")
         self._log.truncate(max(to, self._log.start_offset))
 
     def take_snapshot(self, data, end_offset: int, epoch: int) -> None:

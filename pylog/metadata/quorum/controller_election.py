@@ -86,18 +86,18 @@ class Office:
             except KeysLost as error:
                 await self._wait_for_keys(str(error))
             except QuorumLost as error:
-                log.warning("the quorum does not answer", extra={"reason": str(error)})
+                log.warning("the quorum does not respond", extra={"reason": str(error)})
                 await asyncio.sleep(RETRY_S)
             except (LogError, OSError) as error:
                 # If the directory failed permanently, its failure handling ends the broker.
-                log.error("the metadata log cannot be written: tried again", extra={
+                log.error("the metadata log cannot be written; retrying", extra={
                     "reason": str(error)})
                 await asyncio.sleep(SHORTAGE_S)
 
     async def _wait_for_keys(self, reason: str) -> None:
         """Pause while an operator restores the keys. Logs each loss once."""
         if not self._quorum.lost_keys:
-            log.critical("the quorum has lost the cluster's keys: nothing can be decided until "
+            log.critical("the quorum has lost the cluster's keys; metadata cannot change until "
                          "they are restored from a backup", extra={"reason": reason})
         self._quorum.lost_keys = reason
         await asyncio.sleep(POLL_S)
@@ -144,7 +144,7 @@ class Office:
                         "watch of the controller", partial(self._until_gone, view.holder)))
                     guarded = view.holder
                 elif guarding is not None and guarding.done():
-                    log.info("the controller is gone", extra={
+                    log.info("the controller has stopped", extra={
                         "controller": view.holder.node_id})
                     return view
                 await _until(self._stirred, loop.time() + POLL_S)

@@ -37,7 +37,7 @@ class Presence:
 
     async def claim(self, until_s: float) -> None:
         """Return once this process may act for the node. until_s: deadline by the loop's clock if
-        the quorum does not answer. Raises StartError, QuorumLost.
+        the quorum does not respond. Raises StartError, QuorumLost.
         """
         loop = asyncio.get_running_loop()
         refused_at_s: float | None = None
@@ -84,8 +84,8 @@ class Presence:
         except (ValueError, KeyError, TypeError):
             place = "an unknown address"
         return StartError(
-            f"another process acts as node.id={self._node_id} in this cluster, with its controller "
-            f"listener at {place}: stop it, or give this node an id of its own")
+            f"another process uses node.id={self._node_id} in this cluster, with its controller "
+            f"listener at {place}: stop it, or give this node another id")
 
 
 def process_identity() -> dict:

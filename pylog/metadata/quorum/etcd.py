@@ -142,7 +142,7 @@ class Etcd(Keys):
         if status != http.client.OK:
             text = _text(answer)
             if NO_SPACE in text:
-                log.critical("etcd is full and takes nothing more: compact and defragment it, "
+                log.critical("etcd is full and rejects writes: compact and defragment it, "
                              "then disarm its alarm (etcdctl alarm disarm)")
                 raise Full(text)
             raise KeysError(text)

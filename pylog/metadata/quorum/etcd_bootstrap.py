@@ -382,8 +382,8 @@ class Joining:
         of = f" of cluster {cluster_id or self._policy.cluster_id() or '(unknown id)'}"
         return (f"this node has no etcd data, and etcd member {hexadecimal(identity)}{of} at "
                 f"{','.join(found.get('peerURLs', ()))} is not proven gone: {why}. If this is the "
-                "wrong machine or another cluster, use other addresses. If that member is lost "
-                f"for good, run: pylog cluster replace {number} --force")
+                "wrong machine or another cluster, use other addresses. If that member is "
+                f"permanently lost, run: pylog cluster replace {number} --force")
 
     def _url(self, host) -> str:
         return f"{'http' if self._context is None else 'https'}://{_address(host)}"

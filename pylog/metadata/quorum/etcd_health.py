@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ACTIVE_PEERS = re.compile(
     r'^etcd_network_active_peers\{.*Remote="([0-9a-f]+)".*\} (\d+)', re.MULTILINE)
 
-NO_LEADER = "it knows no leader: it is cut off from the others"
+NO_LEADER = "it has no leader: it cannot reach the other members"
 
 
 def state_of(address: str, connect: Callable[[], http.client.HTTPConnection],

@@ -130,7 +130,7 @@ class Member:
             except Exception as error:
                 # Handle every error: a cluster that loses one etcd after another fails.
                 code, last = getattr(error, "errno", None), str(error) or type(error).__name__
-            log.error("etcd ended and is started again", extra={"exit": code, "reason": last})
+            log.error("etcd exited; restarting it", extra={"exit": code, "reason": last})
             pause_s = PAUSE_S if loop.time() - began_s > LONG_S else min(2 * pause_s, PAUSE_MAX_S)
             await asyncio.sleep(pause_s)
 

@@ -56,7 +56,8 @@ def write_files(settings) -> Files | None:
         raise ConfigError(f"the etcd of a cluster whose controllers use TLS needs {prefix}ssl."
                           f"keystore.* and {prefix}ssl.truststore.*: or set {SETTING}=PLAINTEXT")
     if own.key_password is not None:
-        raise ConfigError(f"etcd reads no key with a password: {prefix}ssl.keystore.* has one; a "
+        raise ConfigError(f"etcd cannot read an encrypted private key: {prefix}ssl.keystore.* has "
+                          f"one; a "
                           f"PKCS12 file may have one of its own")
     directory = os.path.join(settings.log_dirs[0], DIRECTORY)
     os.makedirs(directory, mode=0o700, exist_ok=True)

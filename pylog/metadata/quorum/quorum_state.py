@@ -211,7 +211,8 @@ class Quorum:
         try:
             self.keys.transact([Is(key, text.encode())], [Delete(key)])
         except (KeysError, Unknown, Unreachable) as error:
-            log.info("the node's key stays until its lease ends", extra={"reason": str(error)})
+            log.info("the node's key could not be deleted; it expires with its lease",
+                     extra={"reason": str(error)})
 
     # ---- the controller -------------------------------------------------------------------------
 
@@ -293,7 +294,8 @@ class Quorum:
         try:
             self.keys.transact([self._in_term(term)], [Delete(self._key("at/controller"))])
         except (KeysError, Unknown, Unreachable) as error:
-            log.info("the quorum was not told of the resignation", extra={"reason": str(error)})
+            log.info("the resignation could not be written to the quorum",
+                     extra={"reason": str(error)})
 
     # ---- the log --------------------------------------------------------------------------------
 
@@ -367,7 +369,7 @@ class Quorum:
             if done.succeeded:
                 return
             if done.rows[0] and done.rows[0][0].value == term.text:
-                raise Unknown("an attempt of before came first")
+                raise Unknown("an earlier attempt was applied first")
             raise Conflict("a newer epoch has begun")
 
         self._tried(attempt)
@@ -404,7 +406,7 @@ class Quorum:
             for number in range(count):
                 row = self.keys.get(self._chunk(end, number))
                 if row is None:
-                    raise Unknown("the snapshot was replaced meanwhile")
+                    raise Unknown("the snapshot was replaced in the meantime")
                 data += row.value
             return end, epoch, data
 

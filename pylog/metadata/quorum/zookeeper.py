@@ -95,7 +95,7 @@ class ZooKeeper(Keys):
         try:
             text = self._said(address)
             if "Mode: " not in text:
-                reason = text.strip() or "it serves nobody: too few of the others are there"
+                reason = text.strip() or "it does not serve requests: it has no majority"
         except OSError as error:
             reason = str(error) or type(error).__name__
         facts = dict(line.partition(": ")[::2] for line in text.splitlines())
@@ -192,7 +192,7 @@ class ZooKeeper(Keys):
                 self._remember(conditions, changes, facts)
                 return True
             facts, is_seen = self._seen(keys), True
-        raise Unknown("others change the same keys all the time")
+        raise Unknown("other clients keep changing the same keys")
 
     def _seen(self, keys) -> dict:
         self._await_connection()
@@ -259,7 +259,7 @@ class ZooKeeper(Keys):
             return False
         if not self._multi([*_operations(conditions, (), facts),
                             *(("delete", path) for path in paths)], ()):
-            raise Unknown("others change the same keys")
+            raise Unknown("other clients change the same keys")
         return True
 
     def _paths_below(self, root: str, limit: tuple) -> list:

@@ -104,7 +104,7 @@ async def matching(cluster: Cluster, names: Iterable[str]) -> list[str]:
         meant = [one for one in fnmatch.filter(known, name)
                  if name.startswith("_") or not one.startswith("__")]
         if not meant:
-            raise ToolError(f"no topic is called {name!r}")
+            raise ToolError(f"there is no topic {name!r}")
         found.update(dict.fromkeys(meant))
     return list(found)
 

@@ -170,7 +170,7 @@ def text_of(file: Any, chars_max: int = -1) -> str:
     try:
         return str(file.read(chars_max))
     except UnicodeDecodeError:
-        raise ToolError(f"{file.name}: no UTF-8 text") from None
+        raise ToolError(f"{file.name}: not UTF-8 text") from None
 
 
 def confirmed(question: str, yes: bool) -> None:
@@ -181,5 +181,6 @@ def confirmed(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question.rstrip('?')}: --yes is needed where nobody can be asked")
+        raise click.UsageError(f"{question.rstrip('?')}: --yes is required when input is not a "
+                               f"terminal")
     click.confirm(escaped(question), abort=True, err=True)

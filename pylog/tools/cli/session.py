@@ -197,7 +197,8 @@ class Session:
             async with asyncio.timeout(self.timeout_s):
                 await cluster.refresh()
         except NoBrokersError as error:
-            raise ToolError(f"{error}; -b HOST:PORT or PYLOG_BOOTSTRAP says where it is") from None
+            raise ToolError(
+                f"{error}; -b HOST:PORT or PYLOG_BOOTSTRAP sets the broker's address") from None
         except TimeoutError as error:
             if isinstance(error, KafkaTimeoutError):
                 raise

@@ -38,7 +38,8 @@ def moment(text: str, now_ms: int) -> int:
         return round(found.timestamp() * 1000)
     except (ValueError, OverflowError):
         raise click.BadParameter(
-            f"{text!r} is no time: 2026-11-01T10:00, -10m, -1h30m, now, or seconds since 1970"
+            f"{text!r} is not a time: expected 2026-11-01T10:00, -10m, -1h30m, now, or seconds "
+            f"since 1970"
         ) from None
 
 

@@ -65,7 +65,7 @@ def status(session: Session, metrics: str | None, token: str | None) -> None:
         session.out.document({"cluster_id": found["cluster_id"], "troubles": told,
                               "unchecked": checked.unchecked, "quorum_members": checked.members})
     else:
-        for line in told or [f"cluster {found['cluster_id']} is well: "
+        for line in told or [f"cluster {found['cluster_id']} is healthy: "
                              f"{counted(len(found['brokers']), 'broker')}, "
                              f"{counted(found['partitions'], 'partition')}, every replica in sync"
                              f"{health.reached(checked)}"]:
@@ -123,11 +123,11 @@ def compare(session: Session, names: tuple[str, ...]) -> None:
 def _troubles(found: dict[str, Any]) -> list[str]:
     """Return the problems as sentences, the most severe first."""
     gone = [row for row in found["brokers"] if row["status"] != "ok"]
-    told = [f"broker {row['broker']} does not answer: {row['status']}" for row in gone]
-    told += [f"broker {number} is not there: it has replicas of {counted(count, 'partition')}"
+    told = [f"broker {row['broker']} does not respond: {row['status']}" for row in gone]
+    told += [f"broker {number} is not running: it has replicas of {counted(count, 'partition')}"
              if count else
-             f"broker {number} is not there; it has no replicas (pylog cluster forget {number}, "
-             "when it is gone for good)" for number, count in found["missing_brokers"].items()]
+             f"broker {number} is not running; it has no replicas (if it will not return: pylog "
+             f"cluster forget {number})" for number, count in found["missing_brokers"].items()]
     for key, is_so, are_so in (("offline", "has no leader", "have no leader"),
                                ("under_replicated", "is under-replicated", "are under-replicated")):
         names = found[key]
@@ -139,7 +139,8 @@ def _troubles(found: dict[str, Any]) -> list[str]:
     if quorum is None:
         told.append(f"the controllers' quorum cannot be checked: {found['quorum_error']}")
     elif quorum["leader"] < 0:
-        told.append("there is no active controller: nothing can be created, changed or elected")
+        told.append("there is no active controller: metadata cannot change and no leader can be "
+                    "elected")
     told += [f"log directory {row['path']} of broker {row['broker']}: {row['error']}"
              for row in found["log_dirs"] if row["error"]]
     told += [f"the log directories of broker {broker} cannot be checked: {reason}"

@@ -83,7 +83,8 @@ async def _broker(cluster: Any, node: Any, is_remote: bool) -> list[Finding]:
     except KafkaError as error:
         address = infos[0][4][0]
         return [*found, Finding("listener", name, FAIL, f"{address}: {error}",
-                                f"{ADVERTISE}; is the broker up, and no firewall between?")]
+                                f"{ADVERTISE}; check that the broker runs and that no firewall "
+                                f"blocks it")]
     taken = time.perf_counter() - begun
     if connection.secure:
         shown = connection.transport.get_extra_info("ssl_object").getpeercert(True)
@@ -93,7 +94,7 @@ async def _broker(cluster: Any, node: Any, is_remote: bool) -> list[Finding]:
         found += await _settings(connection, node, name, taken)
     except KafkaError as error:
         found.append(Finding("listener", name, WARN, f"connected, then: {error}",
-                             "look at the broker's log"))
+                             "check the broker's log"))
     finally:
         connection.close()
     return found
@@ -107,7 +108,7 @@ def certificate(name: str, ends: str, today: datetime.date) -> Finding:
     late = days < CERTIFICATE_DAYS_WARN
     return Finding("certificate", name, WARN if late else OK,
                    f"good until {ends}, {days} days from now",
-                   "put a new one where ssl.keystore.location is: it is taken without a restart"
+                   "replace the file at ssl.keystore.location; brokerd loads it without a restart"
                    if late else "")
 
 
@@ -122,14 +123,14 @@ async def _settings(connection: Connection, node: Any, name: str, taken: float) 
     result = answer.results[0]
     if result.error_code == ErrorCode.INVALID_REQUEST:
         # A broker does not report the settings of another broker.
-        return [Finding("listener", name, FAIL, "another broker answers there: "
+        return [Finding("listener", name, FAIL, "another broker responds there: "
                         f"{result.error_message or result.error_code}", ADVERTISE)]
     slow = taken > ANSWER_WARN_S
     reached = Finding("listener", name, WARN if slow else OK, f"reached in {span(taken)}",
-                      "look at DNS and the network's latency" if slow else "")
+                      "check DNS and the network's latency" if slow else "")
     if result.error_code:
         return [reached, Finding("settings", name, SKIP, cluster_queries.said(
-            result.error_code, result.error_message, "they are not told"))]
+            result.error_code, result.error_message, "they are not reported"))]
     return [reached,
             _lets_in(name, {row.name: row.value or "" for row in result.configs}),
             *_metrics(name, {row.name: row for row in result.configs}),
@@ -160,8 +161,9 @@ def _metrics(name: str, rows: dict[str, Any]) -> list[Finding]:
     if _is_loopback(host) or token is not None and token.config_source != DEFAULT:
         return [Finding("metrics endpoint", name, OK, "asks for a token" if token is not None and
                         token.config_source != DEFAULT else "on loopback only")]
-    return [Finding("metrics endpoint", name, WARN, f"{listener.value}: whoever reaches it is "
-                    "told everything", "set metrics.token, or bind it to loopback")]
+    return [Finding("metrics endpoint", name, WARN,
+                    f"{listener.value}: every client that can reach it can read all metrics",
+                    "set metrics.token, or bind it to loopback")]
 
 
 def _lets_in(name: str, values: dict[str, str]) -> Finding:
@@ -178,37 +180,40 @@ def _lets_in(name: str, values: dict[str, str]) -> Finding:
              if not entry.is_loopback and entry.protocol == "PLAINTEXT"]
     if not found:
         return Finding("open listeners", name, OK, "none")
-    return Finding("open listeners", name, WARN, f"{', '.join(found)}: whoever reaches it is let "
-                   "in unasked", "bind it to loopback or to a network of trusted hosts, or give "
+    return Finding("open listeners", name, WARN,
+                   f"{', '.join(found)}: every client that can reach it may connect without "
+                   f"authentication", "bind it to loopback or to a network of trusted hosts, or "
+                                      "give "
                    "it SSL or SASL")
 
 
 def _controller(metadata: Any) -> Finding:
     if metadata.controller in metadata.nodes:
         return Finding("controller", "", OK, f"broker {metadata.controller}")
-    return Finding("controller", "", FAIL, "there is none: nothing can be created or changed",
-                   "look at the controllers' logs: is there a majority?")
+    return Finding("controller", "", FAIL, "there is none: metadata cannot change",
+                   "check the controllers' logs for a missing majority")
 
 
 def _quorum(members: list[dict[str, Any]] | None) -> list[Finding]:
     """Check the quorum members."""
     if members is None:
-        return [Finding("quorum", "", SKIP, "no controller with a metrics endpoint tells of one")]
+        return [Finding("quorum", "", SKIP, "no controller with a metrics endpoint reports one")]
     return [Finding("quorum", row["address"], OK, "it leads" if row["leads"] else "it follows")
             if row["answers"] else Finding(
                 "quorum", row["address"], FAIL, row["reason"],
-                "start it and look at its log; with a majority gone nothing can be changed")
+                "start it and check its log; without a majority, metadata cannot change")
             for row in members]
 
 
 async def _missing(cluster: Any, metadata: Any) -> list[Finding]:
     """Report brokers that are offline."""
     absent = await cluster_queries.absent_brokers(cluster, metadata)
-    return [Finding("broker", str(node), FAIL, f"it is not there, and has replicas of {count} "
-                    "partitions", "start it, or give its replicas to others: pylog cluster drain "
-                    f"{node}") if count else
-            Finding("broker", str(node), WARN, "it is not there; it has no replicas",
-                    f"start it, or, when it is gone for good, pylog cluster forget {node}")
+    return [Finding("broker", str(node), FAIL,
+                    f"it is not running, and has replicas of {count} partitions",
+                    "start it, or move its replicas to other brokers: "
+                    f"pylog cluster drain {node}") if count else
+            Finding("broker", str(node), WARN, "it is not running; it has no replicas",
+                    f"start it, or if it will not return: pylog cluster forget {node}")
             for node, count in absent.items()]
 
 
@@ -226,7 +231,7 @@ async def _explained(cluster: Any, metadata: Any) -> list[Finding]:
             continue
         state, *why = replicas.sentences(facts)
         found.append(Finding("partition", facts.name, WARN if has_leader else FAIL, state,
-                             " ".join(why) or "look at the log of its leader"))
+                             " ".join(why) or "check the log of its leader"))
     return found
 
 
@@ -239,7 +244,8 @@ def _partitions(metadata: Any) -> list[Finding]:
     rows = (
         ("offline", offline, FAIL, "start the brokers that have them: pylog topics partitions "
          "--offline"),
-        ("under-replicated", under, WARN, "start or relieve the brokers that lag: pylog topics "
+        ("under-replicated", under, WARN,
+         "start the brokers that lag, or reduce their load: pylog topics "
          "partitions --under-replicated"),
         ("led by another replica", elsewhere, WARN, "elect preferred leaders: the load is "
          "uneven until then"),
@@ -265,7 +271,7 @@ async def _log_dirs(cluster: Any) -> tuple[list[Finding], list[str]]:
         subject = f"broker {row['broker']} {row['path']}"
         if row["error"]:
             found.append(Finding("log directory", subject, FAIL, row["error"],
-                                 "look at the disk and the broker's log, then restart it"))
+                                 "check the disk and the broker's log, then restart it"))
             continue
         if os.path.isdir(row["path"]) and await _is_here(cluster, row["broker"]):
             local.append(row["path"])

@@ -40,7 +40,8 @@ def elect(session: Session, names: tuple[str, ...], unclean: bool, yes: bool) ->
     if unclean:
         if not names:
             raise click.UsageError("--unclean needs the names of topics")
-        confirmed(f"Lose records of {', '.join(names)}, if need be?", yes)
+        confirmed(f"Elect out-of-sync leaders of {', '.join(names)}? Records that they lack are "
+                  f"lost", yes)
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         metadata = await inquiry.all_topics(admin.cluster)
@@ -56,7 +57,7 @@ def elect(session: Session, names: tuple[str, ...], unclean: bool, yes: bool) ->
                 for part, failure in sorted(ended.items()) if not _is_so(failure)]
 
     rows = session.administer(work)
-    session.out.rows(rows, ELECTED, empty="every leader is the one it shall be")
+    session.out.rows(rows, ELECTED, empty="every preferred leader is already the leader")
     failed = [row for row in rows if row["error"]]
     if failed:
         raise ToolError(f"{len(failed)} of {len(rows)} elections failed, the first: "

@@ -146,8 +146,8 @@ def members_of(row: Any) -> list[dict[str, Any]]:
     for voter in row.current_voters:
         silent_ms = now_ms - voter.last_fetch_timestamp
         never = voter.last_fetch_timestamp < 0
-        reason = f"controller {row.leader_id} has not heard it yet" if never else \
-            f"controller {row.leader_id} heard it last {span(silent_ms / 1000)} ago" \
+        reason = f"controller {row.leader_id} has not received a fetch from it yet" if never else \
+            f"controller {row.leader_id} received its last fetch {span(silent_ms / 1000)} ago" \
             if silent_ms > SILENT_MS_MAX else ""
         found.append({"address": f"controller {voter.replica_id}", "answers": not reason,
                       "reason": reason, "heard_ms": voter.last_fetch_timestamp})
@@ -163,7 +163,8 @@ def _heard(first: Mapping[str, Any], later: Mapping[str, Any] | None) -> list[di
     heard_ms = {row["address"]: row["heard_ms"] for row in first["members"]}
     return [row if row["heard_ms"] > heard_ms.get(row["address"], -1) or not row["answers"] else
             {**row, "answers": False,
-             "reason": f"controller {later['leader']} has not heard it during this check"}
+             "reason": f"controller {later['leader']} has not received a fetch from it during "
+                       f"this check"}
             for row in later["members"]]
 
 

@@ -58,7 +58,7 @@ def planned(metadata: Metadata, parts: Iterable[PartitionInfo], allowed: set[int
         if count > len(allowed | (staying & set(part.replicas))):
             there = "is" if len(allowed) == 1 else "are"
             raise ToolError(
-                f"{part.topic}-{part.partition} is to have {counted(count, 'replica')}, and there "
+                f"{part.topic}-{part.partition} needs {counted(count, 'replica')}, but there "
                 f"{there} only {counted(len(allowed), 'broker')} for them")
         found[TopicPartition(part.topic, part.partition)] = _replaced(
             metadata, part, allowed, staying, loads, count)
@@ -167,7 +167,7 @@ def _numbers(to: str) -> set[int]:
     try:
         return {int(number) for number in to.split(",")}
     except ValueError:
-        raise click.UsageError(f"--to {to!r}: expected broker ids between commas") from None
+        raise click.UsageError(f"--to {to!r}: expected broker ids separated by commas") from None
 
 
 def _carry_out(session: Session, pattern: str, allowed_of: Any, count_of: Any,
@@ -201,7 +201,7 @@ def carry_out(session: Session, look: Callable[[Admin], Awaitable[tuple[Metadata
     rows = [{"topic": part.topic, "partition": part.partition,
              "from": list(metadata.topics[part.topic].partitions[part.partition].replicas),
              "to": replicas} for part, replicas in plan.items()]
-    session.out.rows(rows, MOVES, empty="everything is where it shall be")
+    session.out.rows(rows, MOVES, empty="every replica is already in place")
     if dry_run or not plan:
         return
     confirmed(f"Move {counted(len(plan), 'partition')}?", yes)

@@ -33,7 +33,7 @@ UNDER_WAY = {"topic": "TOPIC", "partition": "PARTITION", "replicas": "REPLICAS",
 @click.pass_obj
 def moves(session: Session, pattern: str) -> None:
     """List the moves in progress, of TOPIC (a name or a pattern) or of all topics."""
-    session.out.rows(_under_way(session, pattern), UNDER_WAY, empty="nothing is on the move")
+    session.out.rows(_under_way(session, pattern), UNDER_WAY, empty="no replica is moving")
 
 
 def _under_way(session: Session, pattern: str) -> list[dict[str, Any]]:
@@ -50,10 +50,10 @@ def _under_way(session: Session, pattern: str) -> list[dict[str, Any]]:
 def cancel(session: Session, pattern: str, yes: bool) -> None:
     """Cancel moves: the replicas stay on their original brokers."""
     rows = _under_way(session, pattern)
-    session.out.rows(rows, UNDER_WAY, empty="nothing is on the move")
+    session.out.rows(rows, UNDER_WAY, empty="no replica is moving")
     if not rows:
         return
-    confirmed(f"Call off {len(rows)} moves?", yes)
+    confirmed(f"Cancel {len(rows)} moves?", yes)
     session.administer(lambda admin: admin.alter_partition_reassignments(
         {TopicPartition(row["topic"], row["partition"]): None for row in rows},
         session.timeout_s))

@@ -54,8 +54,8 @@ def replace(session: Session, node: int, force: bool, yes: bool) -> None:
                             "not prove that it is gone: if it is, use --force")
         newest_ms = max(voter.last_fetch_timestamp for voter in voters)
         if newest_ms - found.last_fetch_timestamp < SILENT_MS_MIN:
-            raise ToolError(f"controller {node} still answers: stop it first, or remove it all "
-                            "the same with --force")
+            raise ToolError(f"controller {node} still responds: stop it first, or remove it "
+                            f"anyway with --force")
 
     async def remove(asked: Cluster) -> str:
         is_retry = False

@@ -53,19 +53,20 @@ class Facts(NamedTuple):
 def sentences(facts: Facts) -> list[str]:
     """Return sentences: the partition's state first, then the causes, then what to do."""
     if facts.leader < 0:
-        return [f"{facts.name} is offline: it has no leader, nothing can be written or read.",
+        return [f"{facts.name} is offline: it has no leader, so produce and fetch fail.",
                 *_why_no_leader(facts)]
     missing = [replica for replica in facts.replicas if replica not in facts.isr]
     silent = [replica for replica in facts.replicas
               if replica in facts.unreachable and replica not in missing]
     found = []
     if silent and not missing:
-        found.append(f"{facts.name} counts as led by broker {facts.leader} with all "
+        found.append(f"{facts.name} is led, according to the metadata, by broker {facts.leader} "
+                     f"with all "
                      f"{counted(len(facts.replicas), 'replica')} in sync, but not every broker "
                      "answers.")
     elif not missing:
         count = len(facts.replicas)
-        found.append(f"{facts.name} is well: led by broker {facts.leader}, "
+        found.append(f"{facts.name} is healthy: led by broker {facts.leader}, "
                      + (f"all {count} replicas in sync." if count > 1 else "its only replica."))
     else:
         found.append(f"{facts.name} is under-replicated: led by broker {facts.leader}, "
@@ -73,8 +74,8 @@ def sentences(facts: Facts) -> list[str]:
         found += [_why_not_in_sync(facts, replica) for replica in missing]
     found += [_does_not_answer(facts, replica) for replica in silent]
     if facts.leader in facts.unreachable:
-        found.append("Nothing can be written or read until the controller elects another leader, "
-                     "when the broker's session has expired.")
+        found.append("Produce and fetch fail until the controller elects another leader, after "
+                     "the broker's session has expired.")
     if facts.adding or facts.removing:
         found.append(f"It is being moved: {_moved(facts)}.")
     if facts.in_sync_min is not None and len(facts.isr) < min(
@@ -96,19 +97,20 @@ def _why_no_leader(facts: Facts) -> list[str]:
             return [f"{_brokers(gone, 'has', 'have')} every acknowledged record and "
                     f"{'is' if len(gone) == 1 else 'are'} not there: start "
                     f"{'it' if len(gone) == 1 else 'any one of them'}."]
-        return [f"{_brokers(may_lead)} there but does not serve it: look for a failed log "
-                "directory in its log." if len(may_lead) == 1 else
-                f"{_brokers(may_lead)} there but do not serve it: look for failed log directories."]
+        return [f"{_brokers(may_lead)} running but does not serve it: check its log for an "
+                f"offline log directory." if len(may_lead) == 1 else
+                f"{_brokers(may_lead)} running but do not serve it: check for offline log "
+                f"directories."]
     known = [broker for broker in facts.last_known or () if broker in facts.alive]
     also = f" Broker {known[0]} led it last." if known else ""
     return ["No replica is known to have every acknowledged record. Start the brokers that have "
-            f"replicas ({', '.join(map(str, facts.replicas))}); an unclean election gives up what "
-            f"the new leader lacks.{also}"]
+            f"replicas ({', '.join(map(str, facts.replicas))}); an unclean election loses the "
+            f"records that the new leader lacks.{also}"]
 
 
 def _why_not_in_sync(facts: Facts, replica: int) -> str:
     if replica not in facts.alive:
-        return f"Broker {replica} is not there, or was fenced: start it, or see its log."
+        return f"Broker {replica} is not running, or was fenced: start it, or check its log."
     if replica in facts.unreachable:
         # Its replicas count as offline too, until its session expires.
         return _does_not_answer(facts, replica)
@@ -116,22 +118,22 @@ def _why_not_in_sync(facts: Facts, replica: int) -> str:
         return f"Broker {replica} cannot use the log directory of this replica."
     lag = facts.lags.get(replica)
     if lag is None:
-        return f"Broker {replica} does not say how far it is."
+        return f"Broker {replica} does not report its position."
     if lag == 0:
         return f"Broker {replica} has caught up and is about to be in sync."
     behind = f"Broker {replica} is {counted(lag, 'record')} behind"
     gain = facts.gains.get(replica)
     if gain is None:
-        return f"{behind}: it catches up, or its disk or link is slow."
+        return f"{behind}: it is catching up, or its disk or network is slow."
     if gain < 1:
-        return (f"{behind} and comes no nearer: its disk or link is slow, a throttle holds it "
-                "back, or its log says what is wrong.")
+        return (f"{behind} and does not catch up: its disk or network is slow, it is throttled, "
+                f"or its log shows an error.")
     return f"{behind} and gains {gain:.0f} a second: in sync in about {lag / gain:.0f} s."
 
 
 def _does_not_answer(facts: Facts, replica: int) -> str:
-    return (f"Broker {replica} does not answer ({facts.unreachable[replica]}): start it, or look "
-            "at its log.")
+    return (f"Broker {replica} does not respond ({facts.unreachable[replica]}): start it, or "
+            f"check its log.")
 
 
 def _moved(facts: Facts) -> str:

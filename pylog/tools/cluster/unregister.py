@@ -31,13 +31,14 @@ def forget(session: Session, broker: int, yes: bool) -> None:
         metadata = await cluster_queries.all_topics(asked)
         absent = await cluster_queries.absent_brokers(asked, metadata)
         if broker in metadata.nodes:
-            raise ToolError(f"broker {broker} is there: pylog cluster drain {broker}, then stop it")
+            raise ToolError(f"broker {broker} is running: run pylog cluster drain {broker}, then "
+                            f"stop it")
         if broker not in absent:
             raise ToolError(f"there is no broker {broker}")
         if absent[broker]:
             raise ToolError(
                 f"broker {broker} has replicas of {counted(absent[broker], 'partition')}: pylog "
-                f"cluster drain {broker} gives them to others")
+                f"cluster drain {broker} moves them to other brokers")
 
     async def work(asked: Cluster) -> None:
         answer = await asked.send_any(messages.UnregisterBrokerRequest(broker_id=broker))
@@ -46,6 +47,6 @@ def forget(session: Session, broker: int, yes: bool) -> None:
                                                  f"broker {broker}"))
 
     session.run(look)  # Refuse to unregister a broker that is online or has replicas.
-    confirmed(f"Forget broker {broker}?", yes)
+    confirmed(f"Unregister broker {broker}?", yes)
     session.run(work)
-    session.out.line(f"broker {broker} is forgotten")
+    session.out.line(f"broker {broker} is unregistered")

@@ -94,7 +94,7 @@ async def _first_difference(cluster: Cluster, info: PartitionInfo, node: int, st
         async for mine in leader:
             theirs = await anext(other, None)
             if theirs is None:
-                return count, f"broker {node} has nothing from offset {mine.base} on"
+                return count, f"broker {node} has no records from offset {mine.base}"
             if theirs != mine:
                 return count, (f"broker {node} differs from broker {info.leader} at offset "
                                f"{min(mine.base, theirs.base)}")
@@ -125,7 +125,8 @@ async def _batches(cluster: Cluster, info: PartitionInfo, node: int, start: int,
                 offset = past
             position += size
         if position == 0:
-            raise Unreadable(f"broker {node} sends nothing from offset {offset} on, of {end}")
+            raise Unreadable(f"broker {node} returns no records from offset {offset}; its log "
+                             f"ends at {end}")
 
 
 async def _fetched(cluster: Cluster, info: PartitionInfo, node: int, offset: int) -> Any:

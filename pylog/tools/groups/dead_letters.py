@@ -79,7 +79,7 @@ async def fault_of(admin: Admin, topic: str) -> str | None:
     entry = (await admin.describe_configs([resource]))[resource].get(ALLOWS)
     # A broker reports the setting only if it is set.
     return None if entry is not None and entry.value == "true" else \
-        f"{topic} has not {ALLOWS}=true"
+        f"{topic} does not have {ALLOWS}=true"
 
 
 def letter_of(record: Any, group: str) -> Letter | None:
@@ -208,11 +208,11 @@ def redrive(session: Session, group: str, topic: str | None, to: str | None, aga
     if session.out.as_json:
         session.out.document({"executed": not dry_run, "letters": rows})
     else:
-        session.out.table(rows, REDRIVEN, empty=f"{group} has no dead letters that are new")
+        session.out.table(rows, REDRIVEN, empty=f"{group} has no new dead letters")
     lost = sum(1 for row in rows if row["outcome"] == "lost")
     if lost:
-        raise ToolError(f"{counted(lost, 'record is', 'records are')} in no letter and no longer "
-                        "in the topic")
+        raise ToolError(f"{counted(lost, 'record is', 'records are')} in no dead letter and no "
+                        f"longer in the topic")
 
 
 class Redrive:
@@ -224,7 +224,7 @@ class Redrive:
         self._to = to
 
     def preview(self, starts: dict[TopicPartition, int]) -> list[dict[str, Any]]:
-        return [self._row(letter, "would go back" if letter.has_copy else
+        return [self._row(letter, "would return" if letter.has_copy else
                           "would be read from its topic") for letter in
                 self._reader.letters(starts)]
 
@@ -274,7 +274,7 @@ class Redrive:
         if topic is None:
             topic, partition = letter.part
         producer.send(topic, record.value, key=record.key, partition=partition, headers=headers)
-        return self._row(letter, "went back")
+        return self._row(letter, "returned")
 
     def _row(self, letter: Letter, outcome: str) -> dict[str, Any]:
         return {"letter": letter.place, "source": letter.source,

@@ -50,7 +50,7 @@ def explain(session: Session, name: str, seconds: float, metrics: str | None,
         found = None if sample else await from_endpoint(
             admin, name, described.coordinator, metrics, token)
         if found is None and metrics:
-            raise ToolError(f"{metrics} does not tell of group {name}")
+            raise ToolError(f"{metrics} does not report group {name}")
         # The endpoint omits partitions without a replica on the coordinator.
         if found is not None and _knows_pace(found) and not found.get("missing_partitions"):
             found["missing_partitions"] = []  # An older broker does not report members.

@@ -211,7 +211,7 @@ def reset_offsets(session: Session, name: str, topics: tuple[str, ...], way: str
     """Show the offsets that a reset would commit; commit them with --execute."""
     ways = [one for one in (way, to_offset, shift_by, to_time) if one is not None]
     if len(ways) != 1:
-        raise click.UsageError("say one of --to-earliest, --to-latest, --to-offset, --shift-by, "
+        raise click.UsageError("name one of --to-earliest, --to-latest, --to-offset, --shift-by, "
                                "--to-time")
     time_ms = moment(to_time, session.now_ms()) if to_time is not None else None
 
@@ -236,8 +236,8 @@ def reset_offsets(session: Session, name: str, topics: tuple[str, ...], way: str
     session.out.table(rows, CLAMPED if clamped else RESET)
     for row in clamped:
         session.out.line(_clamp_text(row))
-    session.out.line(f"{name} goes on there" if execute
-                     else "nothing was changed: --execute does it")
+    session.out.line(f"{name} continues there" if execute
+                     else "nothing was changed; add --execute to apply it")
 
 
 async def _refuse_members(admin: Admin, name: str) -> None:
@@ -249,7 +249,7 @@ async def _refuse_members(admin: Admin, name: str) -> None:
     if described.members:
         who = ", ".join(sorted({member.client_id for member in described.members})[:3])
         raise ToolError(f"group {name} has {counted(len(described.members), 'member')} ({who}): "
-                        "stop the group first, its commits would undo it")
+                        "stop the group first, its commits would overwrite the change")
 
 
 async def _chosen(admin: Admin, name: str, topics: tuple[str, ...],

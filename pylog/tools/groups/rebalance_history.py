@@ -44,7 +44,7 @@ def history(session: Session, name: str, limit: int, is_long: bool, metrics: str
             admin, name, described.coordinator, metrics, token)
         if found is None or "history" not in found:
             raise ToolError(
-                f"broker {described.coordinator} does not tell of group {name}: set its "
+                f"broker {described.coordinator} does not report group {name}: set its "
                 "metrics.listener, or name the endpoint with --metrics HOST:PORT")
         return found["history"][:limit]
 
@@ -55,13 +55,13 @@ def history(session: Session, name: str, limit: int, is_long: bool, metrics: str
         return
     shown = [{**row, "time": _time(row["time_ms"]), "why": sentence(row)} for row in rows]
     if not is_long:
-        out.table(shown, ROWS, empty=f"no rebalance of {name} is known")
+        out.table(shown, ROWS, empty=f"no rebalance of {name} is recorded")
         return
     for row in shown:
         out.title(f"{row['time']}  {row['took_ms']} ms, generation {row['generation']}, "
                   f"{counted(row['members'], 'member')}")
         out.table([{key: cause.get(key) for key in CAUSES} for cause in row["causes"]], CAUSES)
-        out.table(row["stopped"], STOPPED, empty="nobody stopped working")
+        out.table(row["stopped"], STOPPED, empty="no member stopped consuming")
         out.line()
 
 

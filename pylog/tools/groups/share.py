@@ -75,7 +75,7 @@ def describe(session: Session, names: tuple[str, ...]) -> None:
         out.line(f"  dead letters  {row['dead_letter_topic'] or 'none are written'}"
                  + (f", cannot be written: {fault}" if fault else ""))
         out.line()
-        out.table(row["partitions"], PARTS, empty="it has begun nowhere")
+        out.table(row["partitions"], PARTS, empty="it has not started yet")
 
 
 async def _described(admin: Admin, name: str) -> dict[str, Any]:

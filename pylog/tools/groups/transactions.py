@@ -100,7 +100,7 @@ def abort(session: Session, partition: str, producer_id: int, force: bool, yes: 
                 await admin.abort_transaction(
                     place, producer_id, row.producer_epoch, row.coordinator_epoch)
                 return
-        raise ToolError(f"producer {producer_id} has nothing open in {partition}")
+        raise ToolError(f"producer {producer_id} has no open transaction in {partition}")
 
     session.administer(work)
 
@@ -111,7 +111,7 @@ def abort(session: Session, partition: str, producer_id: int, force: bool, yes: 
 @click.pass_obj
 def forcibly_terminate(session: Session, id_: str, yes: bool) -> None:
     """Abort the open transaction of a transactional id, and fence its producer."""
-    confirmed(f"abort what {id_} has open, and fence its producer?", yes)  # Require confirmation.
+    confirmed(f"abort the open transaction of {id_}, and fence its producer?", yes)
 
     async def work(admin: Admin) -> None:
         await admin.describe_transactions([id_])  # InitProducerId would create it.

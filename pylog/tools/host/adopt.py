@@ -130,7 +130,7 @@ def _tls_of(settings: Settings, listener: Listener) -> Iterator[Finding]:
     try:
         tls.use(TlsServer(), settings, listener)
     except ConfigError as error:
-        yield Finding("listener", listener.name, FAIL, str(error), "nobody could connect to it")
+        yield Finding("listener", listener.name, FAIL, str(error), "no client could connect to it")
 
 
 def _logins_of(settings: Settings, listener: str) -> Iterator[Finding]:
@@ -145,7 +145,7 @@ def _logins_of(settings: Settings, listener: str) -> Iterator[Finding]:
             mechanisms.check_login(listener, mechanism)
         except ConfigError as error:
             yield Finding("listener", listener, FAIL, str(error),
-                          f"nobody could log in by {mechanism}")
+                          f"no client could log in with {mechanism}")
 
 
 def _directories(settings: Settings) -> Iterator[Finding]:
@@ -252,7 +252,7 @@ def _metadata(settings: Settings) -> tuple[Image | None, list[Finding]]:
     if rules and not settings["authorizer.class.name"]:
         found.append(Finding(
             "metadata", "", WARN, f"ACLs ({rules}) without an authorizer.class.name",
-            "everything is open to everybody, as in Kafka"))
+            "every client may do everything, as in Kafka"))
     for kind, count in sorted(kinds.items()):
         # A record that only removes such an entry is harmless.
         if not is_known(kind) and not kind.startswith("Remove"):
@@ -269,7 +269,7 @@ def _metadata(settings: Settings) -> tuple[Image | None, list[Finding]]:
     if others:
         found.append(Finding(
             "metadata", "", WARN, f"brokers {', '.join(map(str, others))} are registered too",
-            "once brokerd runs: pylog cluster forget, for those that are gone"))
+            "once brokerd runs: pylog cluster forget, for brokers that will not return"))
     return image, found
 
 
@@ -305,12 +305,12 @@ def _topics(image: Image, settings: Settings) -> list[Finding]:
     found = [
         *_some("replicas", elsewhere, FAIL, "are led by other brokers, and would be offline",
                "move them here first: kafka-reassign-partitions.sh"),
-        *_some("partitions", missing, FAIL, "have no directory and would begin empty",
+        *_some("partitions", missing, FAIL, "have no directory and would start empty",
                "name all of Kafka's directories in log.dirs"),
         *_some("partitions", others, FAIL, "have a directory of another topic of that name",
-               "brokerd would set it aside and begin empty"),
+               "brokerd would rename it and start empty"),
         *_some("partitions", old, FAIL, "begin with records older than Kafka 0.11's format",
-               "let them expire or copy the topic; Kafka 4 does not read them either"),
+               "let them expire, or copy the topic; Kafka 4 cannot read them either"),
         *_some("topics", tiered, FAIL, "have tiered storage, which brokerd lacks", ""),
         *_some("partitions", list(places), WARN, "belong to no topic",
                "brokerd renames their directories to *-stray"),
@@ -321,8 +321,8 @@ def _topics(image: Image, settings: Settings) -> list[Finding]:
         if ADD_PARTITIONS_TO_TXN not in SERVED:
             found.append(Finding(
                 "topics", internal_topics.TRANSACTIONS, WARN, "transactions are not served yet",
-                "end them in Kafka first: one that is open holds read_committed consumers back"))
-    return found or [Finding("partitions", "", OK, "all are here")]
+                "end them in Kafka first: an open transaction blocks read_committed consumers"))
+    return found or [Finding("partitions", "", OK, "all of them are in log.dirs")]
 
 
 def _some(check: str, names: list[str], status: str, what: str, advice: str) -> list[Finding]:
@@ -361,7 +361,7 @@ def rendered(found: list[Finding], as_json: bool) -> str:
         if finding.advice:
             lines.append(f"       {finding.advice}")
     lines.append("brokerd opens these directories as they are; Kafka opens them again later"
-                 if is_adoptable(found) else "brokerd cannot take these directories over yet")
+                 if is_adoptable(found) else "brokerd cannot use these directories yet")
     return "\n".join(lines)
 
 

@@ -107,7 +107,7 @@ def memory() -> list[Finding]:
         found.append(Finding(
             "swappiness", "", WARN if high else OK,
             f"vm.swappiness={swappiness}, {size(swap)} of swap",
-            "sysctl vm.swappiness=1: the page cache is what a broker reads from" if high else ""))
+            "sysctl vm.swappiness=1: a broker reads from the page cache" if high else ""))
     pages = _text("/sys/kernel/mm/transparent_hugepage/enabled")
     if pages is None:
         found.append(Finding("huge pages", "", SKIP, "not shown by this kernel"))
@@ -116,14 +116,14 @@ def memory() -> list[Finding]:
         always = chosen == "always"
         found.append(Finding(
             "huge pages", "", WARN if always else OK, f"transparent_hugepage={chosen}",
-            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled: compaction of memory "
-            "stalls what waits for a page" if always else ""))
+            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled: memory compaction stalls "
+            "threads that wait for a page" if always else ""))
     free, total = _meminfo("MemAvailable"), _meminfo("MemTotal")
     if free is not None and total:
         low = free < 0.05 * total
         found.append(Finding("memory", "", WARN if low else OK,
                              f"{size(free)} of {size(total)} available",
-                             "give the machine more, or the broker less company" if low else ""))
+                             "give the machine more CPUs, or stop other programs" if low else ""))
     return found
 
 
@@ -147,12 +147,12 @@ def clock() -> list[Finding]:
         return [Finding("clock", "", SKIP, "the kernel does not report it (adjtimex)")]
     error_us, status = words[3], words[5] & 0xFFFFFFFF
     if status & _UNSYNCHRONISED or state == _ERROR_STATE:
-        return [Finding("clock", "", WARN, "no time service keeps it",
-                        "run chrony or systemd-timesyncd: retention and time queries go by it")]
+        return [Finding("clock", "", WARN, "no time service synchronizes it",
+                        "run chrony or systemd-timesyncd: retention and time queries depend on it")]
     late = error_us > CLOCK_ERROR_US_MAX
     return [Finding("clock", "", WARN if late else OK,
-                    f"kept in step, off by {span(error_us / 1e6)} at most",
-                    "look at the time service" if late else "")]
+                    f"synchronized, off by {span(error_us / 1e6)} at most",
+                    "check the time service" if late else "")]
 
 
 def disk(path: str) -> list[Finding]:
@@ -168,7 +168,7 @@ def disk(path: str) -> list[Finding]:
         share = space.f_favail / space.f_files
         low = share < INODES_SHARE_WARN
         found.append(Finding("inodes", path, WARN if low else OK, f"{share:.0%} free",
-                             "a segment takes four; larger segments take fewer" if low else ""))
+                             "a segment needs four; larger segments need fewer" if low else ""))
     found.append(_flush(path))
     return found
 
@@ -197,9 +197,9 @@ def _file_system(path: str, kind: str, options: list[str]) -> Finding:
                        "use a local disk: a flush is as slow and as safe as the network")
     if kind in MEMORY_FS:
         return Finding("file system", path, WARN, f"{kind}, in memory",
-                       "use a disk: everything is gone when the machine stops")
+                       "use a disk: all data is lost when the machine stops")
     if kind not in PROVEN:
-        return Finding("file system", path, OK, f"{kind} (ext4 and xfs are better known)")
+        return Finding("file system", path, OK, f"{kind} (ext4 and xfs are better tested)")
     atime = "noatime" in options or "relatime" in options
     return Finding("file system", path, OK if atime else WARN, kind + ("" if atime else ", atime"),
                    "" if atime else "mount it with noatime: each read writes an inode")
@@ -228,7 +228,7 @@ def _flush(path: str) -> Finding:
             os.fdatasync(descriptor)
             taken.append(time.perf_counter() - begun)
     except OSError as error:
-        return Finding("flush", path, FAIL, error.strerror or str(error), "look at dmesg")
+        return Finding("flush", path, FAIL, error.strerror or str(error), "check dmesg")
     finally:
         os.close(descriptor)
     taken.sort()

@@ -63,8 +63,9 @@ def consume(session: Session, topics: tuple[str, ...], kind: str, keys: bool, he
     """Print records of topics (names or patterns with * and ? as in a shell)."""
     if asked["group"] and (asked["start"] not in (None, "beginning", "end")
                            or asked["partitions"] or asked["until"]):
-        raise click.UsageError("a group has its own partitions and offsets: with --group, --from "
-                               "is beginning or end, for where it has none")
+        raise click.UsageError("a group has its own partitions and offsets; with --group, --from "
+                               "can only be beginning or end, and applies to partitions without a "
+                               "committed offset")
     parts = session.run(lambda cluster: _parts(cluster, topics, asked["partitions"]))
     shape = Shape(session.out, kind, keys, headers, registry)
     if asked["follow"] or asked["group"]:
@@ -89,7 +90,7 @@ async def _parts(cluster: Any, topics: tuple[str, ...], numbers: str | None
     if numbers is None:
         return parts
     if not re.fullmatch(r"\d+(,\d+)*", numbers):
-        raise click.BadParameter(f"{numbers!r}: expected numbers by commas")
+        raise click.BadParameter(f"{numbers!r}: expected numbers separated by commas")
     wanted = {int(number) for number in numbers.split(",")}
     found = [part for part in parts if part.partition in wanted]
     missing = wanted - {part.partition for part in found}
@@ -221,8 +222,8 @@ class Reader:
         own = sorted(waiting & set(self.consumer.assignment()))
         if own:
             raise ToolError(
-                f"no records for {self.session.timeout_s:g} s of {', '.join(map(str, own))}, which "
-                "did not reach the end: pylog cluster explain says if it has a leader")
+                f"no records for {self.session.timeout_s:g} s of {', '.join(map(str, own))}, "
+                f"which did not reach the end; check its leader with pylog cluster explain")
 
     def _stretches(self, columns: Any, sources: list[TopicPartition],
                    waiting: set[TopicPartition]) -> list[tuple[int, int, TopicPartition]]:

@@ -86,7 +86,7 @@ def produce(session: Session, topic: str, files: tuple[BinaryIO, ...], create: b
             compression: str | None, acks: str | None, **asked: Any) -> None:
     """Send records from files or from standard input."""
     if partitions is not None and not create:
-        raise ToolError("--partitions is for a topic that --create makes")
+        raise ToolError("--partitions needs --create")
     target = Target(session, topic, *session.administer(
         lambda admin: _ready(admin, topic, create, partitions)))
     if asked["partition"] is not None:
@@ -133,7 +133,7 @@ class Target:
             try:
                 self.check(partition)
             except ToolError as error:
-                raise ToolError(f"{error}; --by-key places records by their keys") from None
+                raise ToolError(f"{error}; add --by-key to choose partitions by key") from None
         self.session.administer(lambda admin: admin.create_partitions(
             {self.topic: partition + 1}))
         self.count = partition + 1
@@ -146,7 +146,7 @@ async def _ready(admin: Admin, topic: str, create: bool, partitions: int | None
         return len((await cluster_queries.topics(admin.cluster, [topic]))[0].partitions), False
     except cluster_queries.UnknownName as error:
         if not create:
-            raise ToolError(f"{error}; --create makes it") from None
+            raise ToolError(f"{error}; add --create to create it") from None
     await admin.create_topics([topic if partitions is None else NewTopic(topic, partitions)])
     return len((await admin.cluster.topic(topic)).partitions), partitions is None
 

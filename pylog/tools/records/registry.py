@@ -138,7 +138,8 @@ def _schema(file: Any, kind: str | None, references: tuple[str, ...]) -> Schema:
         try:
             json.loads(text)
         except ValueError as error:
-            raise ToolError(f"{file.name}: no JSON, which a schema of {of} is: {error}") from None
+            raise ToolError(
+                f"{file.name}: not JSON, but a schema of type {of} must be: {error}") from None
     found = []
     for one in references:
         name, _, where = one.rpartition("=")
@@ -176,7 +177,7 @@ def check(session: Session, subject: str, file: Any, kind: str | None,
         {"subject": subject, "compatible": fits, "level": level, "reasons": reasons},
         f"{subject} ({level}): " + ("compatible" if fits else "not compatible"))
     if not fits:
-        raise ToolError(f"{subject} would not take it: " + ("; ".join(reasons) or level))
+        raise ToolError(f"{subject} would reject it: " + ("; ".join(reasons) or level))
 
 
 @registry.command()
@@ -207,7 +208,7 @@ def delete(session: Session, subject: str, version: int | None, permanent: bool,
     if not permanent:
         _subject(asked, subject)
     what = f"{subject}, " + (f"version {version}" if version else "every version")
-    confirmed(f"Delete {what}{' for good' if permanent else ''}?", yes)  # Require confirmation.
+    confirmed(f"Delete {what}{' permanently' if permanent else ''}?", yes)  # Require confirmation.
     gone = asked.delete(subject, version, permanent=permanent)
     session.out.result({"subject": subject, "versions": gone, "permanent": permanent},
                        f"{subject}: deleted {', '.join(map(str, gone))}")

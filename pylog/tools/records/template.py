@@ -66,7 +66,7 @@ def _part(found: re.Match[str]) -> Part:
         return _plain(_ESCAPES.get(escape, found[0].encode()))
     if letter not in LETTERS:
         known = ", ".join(f"%{one} {meaning}" for one, (meaning, _) in LETTERS.items())
-        raise click.BadParameter(f"%{letter} means nothing; there are {known}")
+        raise click.BadParameter(f"%{letter} is not a field; expected one of {known}")
     return LETTERS[letter][1]
 
 

@@ -29,9 +29,9 @@ COLUMNS = {"permission": "PERMISSION", "principal": "PRINCIPAL", "operation": "O
 CLUSTER_NAME = "kafka-cluster"
 FILE_BYTES_MAX = 64 << 20
 FILTERS_ONLY = ("UNKNOWN", "ANY", "MATCH")
-UNDECIDED = ("no rule allows it. A super user may all the same, and everybody where no rule names "
-             "the resource and allow.everyone.if.no.acl.found is set: brokers do not tell these "
-             "settings, --properties reads them")
+UNDECIDED = ("no rule allows it. Super users may do it anyway, and so may every client if no rule "
+             "names the resource and allow.everyone.if.no.acl.found is set. Brokers do not report "
+             "these settings; read them with --properties")
 
 
 def _resources(command: Any) -> Any:
@@ -114,8 +114,9 @@ def add(session: Session, allowed: tuple[str, ...], denied: tuple[str, ...],
     who = [("ALLOW", name) for name in allowed] + [("DENY", name) for name in denied]
     wanted = _wanted(_named(given), operations, producer, consumer, "ALL")
     if not who or not wanted:
-        raise click.UsageError("nothing to add: --allow or --deny says who, --topic, --group, "
-                               "--transactional-id, --user or --cluster on what")
+        raise click.UsageError("nothing to add: name a principal (--allow or --deny) and a "
+                               "resource (--topic, --group, --transactional-id, --user or "
+                               "--cluster)")
     for kind, _, operation in wanted:
         _check_possible(kind, operation)
     rules = [AclBinding(kind, name, "PREFIXED" if prefixed and kind != "CLUSTER" else "LITERAL",
@@ -136,7 +137,7 @@ def _wanted(named: list[tuple[str, str]], operations: tuple[str, ...], producer:
         sets["TOPIC"] = sets.get("TOPIC", set()) | {"READ", "DESCRIBE"}
         sets["GROUP"] = {"READ"}
     if sets and operations:
-        raise click.UsageError("--producer and --consumer say which operations")
+        raise click.UsageError("--producer and --consumer already set the operations")
     plain = {name.upper() for name in operations} or {every}
     return [(kind, name, operation) for kind, name in named
             for operation in sorted(sets.get(kind, set()) if sets else plain)]
@@ -150,7 +151,7 @@ def _check_possible(kind: str, operation: str) -> None:
     possible = authorizer.OPERATIONS[number_of(RESOURCE_TYPES, kind)]
     if number_of(OPERATIONS, operation) not in (authorizer.ALL, *possible):
         words = ", ".join(word_of(OPERATIONS, number) for number in (authorizer.ALL, *possible))
-        raise click.UsageError(f"{operation} on a {kind} is never asked for: {words} are")
+        raise click.UsageError(f"{operation} does not apply to a {kind}; expected one of {words}")
 
 
 def _add(session: Session, rules: list[AclBinding], dry_run: bool) -> None:
@@ -185,8 +186,8 @@ def remove(session: Session, allowed: tuple[str, ...], denied: tuple[str, ...],
     who = [("ALLOW", name) for name in allowed] + [("DENY", name) for name in denied] \
         + ([("ANY", principal)] if principal is not None else [])
     if not named and not who:
-        raise click.UsageError("which rules? name a resource, or somebody by --allow, --deny or "
-                               "--principal")
+        raise click.UsageError("which rules? name a resource, or a principal with --allow, --deny "
+                               "or --principal")
     wanted: list[tuple[str, str | None, str]] = [
         *_wanted(named, operations, producer, consumer, "ANY")]
     if not named and not producer and not consumer:
@@ -287,7 +288,7 @@ def _rule(number: int, row: Any) -> AclBinding:
             raise ValueError(f"rule {number}: {name} is no text: {json.dumps(value)}")
         words = [word for word in WORDS.get(name, ()) if word not in FILTERS_ONLY]
         if words and value.upper() not in words:
-            raise ValueError(f"rule {number}: {name} {value!r} is none of {', '.join(words)}")
+            raise ValueError(f"rule {number}: {name} {value!r} is not one of {', '.join(words)}")
     return AclBinding(**row)
 
 
@@ -320,7 +321,7 @@ def explain(session: Session, principal: str, operation: str, host: str, propert
     if decision.rule is not None:
         by = _shown(decision.rule)
         if not (allowed or is_told):
-            by += "; a super user may all the same"
+            by += "; super users may do it anyway"
     elif not is_told:
         allowed, by = None, UNDECIDED
     session.out.result(
@@ -340,11 +341,11 @@ def _settings(properties: str) -> Any:
         raise ToolError(str(error)) from None
     name = settings["authorizer.class.name"]
     if not name:
-        raise ToolError(f"{properties}: without authorizer.class.name everybody who gets in may do "
-                        "everything")
+        raise ToolError(f"{properties}: without authorizer.class.name every connected client may "
+                        f"do everything")
     if name != STANDARD:
-        raise ToolError(f"{properties}: authorizer.class.name={name}: these rules are not what "
-                        f"brokers with it go by, only those with {STANDARD}")
+        raise ToolError(f"{properties}: authorizer.class.name={name}: brokers with it do not use "
+                        f"these rules; only those with {STANDARD} do")
     return settings
 
 

@@ -75,7 +75,7 @@ def renew(session: Session, hours: float | None) -> None:
     proof, period_ms = _proof(), -1 if hours is None else int(hours * 3_600_000)
     end_ms = session.administer(lambda admin: admin.renew_delegation_token(proof, period_ms))
     session.out.result({"expires_ms": end_ms},
-                       f"it counts for {span((end_ms - session.now_ms()) / 1000)} from now on")
+                       f"it is valid for {span((end_ms - session.now_ms()) / 1000)} from now on")
 
 
 @tokens.command()
@@ -84,7 +84,7 @@ def expire(session: Session) -> None:
     """Expire a token at once; reads its password from standard input."""
     proof = _proof()
     session.administer(lambda admin: admin.expire_delegation_token(proof))
-    session.out.result({"ended": True}, "it is over")
+    session.out.result({"ended": True}, "it has expired")
 
 
 def _proof() -> bytes:
@@ -96,7 +96,7 @@ def _proof() -> bytes:
     except ValueError:
         found = b""
     if not found:
-        raise ToolError("that is no token's password")
+        raise ToolError("this is not the password of a token")
     return found
 
 

@@ -73,7 +73,7 @@ def _password(file: Any) -> str:
         try:
             found = source.readline().rstrip("\n")
         except UnicodeDecodeError:
-            raise ToolError(f"{source.name}: no UTF-8 text") from None
+            raise ToolError(f"{source.name}: not UTF-8 text") from None
     if not found:
         raise ToolError("the password is empty")
     return found

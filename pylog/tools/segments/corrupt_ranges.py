@@ -129,13 +129,13 @@ def _good(data: FileBytes, size: int, position: int, offset: int, base: int):
     try:
         found = native.header(head)
     except native.BatchError:
-        return None, "bytes that are no batch"
+        return None, "bytes that are not a batch"
     end = position + native.LOG_OVERHEAD + found.batch_length
     if end > size:
         return None, "a batch that is cut short"
     if found.base_offset < offset or found.last_offset_delta < 0 \
             or found.base_offset + found.last_offset_delta - base > OFFSETS_MAX:
-        return None, "offsets that fall"
+        return None, "offsets that decrease"
     if not native.crc_ok(data[position:end]):
         return None, "a batch with a wrong CRC"
     return found, ""

@@ -104,7 +104,7 @@ def locked(directories: list[Path]) -> Iterator[None]:
             try:
                 held.append(_locked(str(directory / LOCK)))
             except StartError:
-                raise ToolError(f"{directory}: a broker uses it, stop it first") from None
+                raise ToolError(f"{directory}: a broker uses it; stop it first") from None
         yield
     finally:
         for descriptor in held:
@@ -127,7 +127,7 @@ def _moves(roots: list[Path], folders: list[Path], has_all: bool) -> list[Step]:
         for path in sorted(root.iterdir()):
             found = FUTURE.fullmatch(path.name)
             if found and found[1] in names:
-                steps.append(Step(COPY, path, "a move that was not finished"))
+                steps.append(Step(COPY, path, "an unfinished move"))
             elif found and DIRECTORY.fullmatch(found[1]):
                 steps.append(Step(MOVE, path, "the only copy") if has_all else Step(
                     UNPROVEN, path, "the original may be in another log directory"))
@@ -137,7 +137,7 @@ def _moves(roots: list[Path], folders: list[Path], has_all: bool) -> list[Step]:
 
 def _partition(folder: Path, quarantine: bool) -> list[Step]:
     segments = {int(path.stem): path for path in folder.iterdir() if SEGMENT.fullmatch(path.name)}
-    steps = [Step(LEFTOVER, path, "of a step that was done or given up")
+    steps = [Step(LEFTOVER, path, "of a finished or cancelled step")
              for path in sorted(folder.iterdir()) if LEFT.fullmatch(path.name)]
     for path in sorted(folder.glob("*.log.swap")):
         base = int(path.name.partition(".")[0])

@@ -24,11 +24,11 @@ FAULTS_MAX = 20  # Per segment: a damaged one can have millions.
 STEP_BYTES = 4 << 20  # Bytes between two updates of the progress bar.
 CUT_SHORT = "is cut short"
 WHY = {
-    -1: CUT_SHORT, -2: "has a length that cannot be", -3: "has an unknown magic",
-    -4: "has magic 0 or 1, which Kafka 4 does not read", -5: "has another CRC than it says",
-    -6: "has another number of records than it says", -7: "has a record of broken structure",
-    -10: "has an unknown codec", -11: "has compressed bytes that do not inflate",
-    -12: "inflates to more than the cap", -18: "has no records",
+    -1: CUT_SHORT, -2: "has an impossible length", -3: "has an unknown magic",
+    -4: "has magic 0 or 1, which Kafka 4 does not read", -5: "has a wrong CRC",
+    -6: "has a wrong record count", -7: "has a record of broken structure",
+    -10: "has an unknown codec", -11: "has compressed bytes that cannot be decompressed",
+    -12: "decompresses to more than the limit", -18: "has no records",
 }
 
 
@@ -179,7 +179,7 @@ class Segment:
                     self._check_tail(found, position, due, why, next_base is not None)
                     break
                 found.fault(f"position {position}, offset {due}: {why}; {end - position} bytes, "
-                            f"then good batches go on, at offset {offset}")
+                            f"then valid batches continue at offset {offset}")
                 position, due = end, offset
                 continue
             self._check_batch(found, position, head, is_deep)
@@ -244,7 +244,7 @@ class Segment:
         if end > self.size:
             return None, CUT_SHORT
         if head.base_offset < due or head.last_offset_delta < 0:
-            return (head, "") if head.base_offset >= 0 else (None, "has an offset that cannot be")
+            return (head, "") if head.base_offset >= 0 else (None, "has an impossible offset")
         # A wrong length causes a CRC mismatch and an invalid next header.
         if not self._crc_ok(position, head) and not corrupt_ranges.leads_on(
                 self.view, end, head.base_offset + head.last_offset_delta + 1, self.base_offset):
@@ -260,11 +260,12 @@ class Segment:
         if why == "zeros" and not _has_data(self.view, position):
             found.remarks.append(f"{rest} bytes allocated ahead")
         elif why == "zeros":
-            found.fault(f"position {position}, offset {due}: zeros with data behind them")
+            found.fault(f"position {position}, offset {due}: zeros followed by data")
         elif why != CUT_SHORT:
             found.fault(f"position {position}, offset {due}: {why}")
         elif is_sealed:
-            found.fault(f"position {position}, offset {due}: {rest} bytes that are no whole batch")
+            found.fault(f"position {position}, offset {due}: {rest} bytes that are not a complete "
+                        f"batch")
         else:
             found.remarks.append(f"{rest} bytes of a batch cut short at the end")
 
@@ -276,7 +277,7 @@ class Segment:
             found.max_timestamp = max(found.max_timestamp, head.max_timestamp)
         step = {".index": 8, ".timeindex": 12}[suffix]
         if self.path.with_suffix(suffix).stat().st_size % step:
-            found.fault(f"its size is no multiple of {step}")
+            found.fault(f"its size is not a multiple of {step}")
         elif suffix == ".index":
             self._check_offsets(found, starts)
         else:
@@ -301,7 +302,7 @@ class Segment:
             if timestamp < previous[0] or relative < previous[1]:
                 found.fault(f"time index entry {timestamp}: does not rise")
             elif timestamp > found.max_timestamp and not found.faults:
-                found.fault(f"time index entry {timestamp}: no record is that late")
+                found.fault(f"time index entry {timestamp}: no record has such a late timestamp")
             previous = timestamp, relative
 
 

@@ -203,14 +203,14 @@ def repair(session: Session, paths: tuple[str, ...], execute: bool, quarantine: 
              "file": str(Path(step.path.parent.name) / step.path.name)} for step in wanted.steps]
     session.out.rows(rows, STEPS, empty="nothing to repair")
     if wanted.left:
-        raise ToolError(f"{len(wanted.left)} places are damaged in the middle: readers pass over "
-                        "them, and --quarantine takes them out")
+        raise ToolError(f"{len(wanted.left)} damaged ranges before the end: readers skip them, "
+                        f"and --quarantine removes them")
     if wanted.unproven:
         copies = counted(len(wanted.unproven), "copy has", "copies have")
         raise ToolError(f"{copies} no original in these directories: give all log directories of "
                         "the broker, with --all-directories")
     if wanted.steps and not execute:
-        raise ToolError(f"{len(wanted.steps)} steps to do: --execute does them")
+        raise ToolError(f"{len(wanted.steps)} steps to do; add --execute to apply them")
 
 
 COMMANDS = {"log": log}

@@ -108,7 +108,7 @@ def _alter(session: Session, kind: str, name: str, changes: dict[str, str | None
     session.out.result(
         {"kind": kind, "name": name, "configs": shown, "dry_run": dry_run},
         f"{kind} {name}: " + ", ".join(
-            f"{key} {would}taken back to its default" if value is None
+            f"{key} {would}reset to its default" if value is None
             else f"{key}={value} {would}set" for key, value in shown.items()))
 
 

@@ -60,7 +60,7 @@ def _named(asked: dict[str, Any]) -> Entity:
         if name is not None or is_default:
             found[kind] = name
     if "ip" in found and len(found) > 1:
-        raise click.UsageError("--ip stands by itself")
+        raise click.UsageError("--ip cannot be combined with other entities")
     return found
 
 

@@ -234,7 +234,7 @@ def test_the_tool_makes_a_token_that_our_client_logs_in_by(ports, monkeypatch):
     assert made["token_id"] not in [
         row["token_id"] for row in run("tokens", "list", "--json", *login).json]
     monkeypatch.setattr("sys.stdin", io.StringIO("no proof\n"))
-    assert "no token's password" in run("tokens", "renew", *login, fails=True).err
+    assert "not the password of a token" in run("tokens", "renew", *login, fails=True).err
 
 
 @pytest.mark.kafka

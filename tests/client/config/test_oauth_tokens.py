@@ -107,7 +107,7 @@ def test_an_issuer_is_trusted_by_a_setting_of_its_own(tmp_path):
     ({}, "token.endpoint.url is not set"),
     ({"token.endpoint.url": "http://h", "client.id": "me"}, "client.secret is not set, nor"),
     ({"token.endpoint.url": "http://h", "assertion.claim.iss": "me"}, "private.key.file nor"),
-    ({"token.endpoint.url": "http://h", "grant.type": "password"}, "known are Default"),
+    ({"token.endpoint.url": "http://h", "grant.type": "password"}, "expected one of Default"),
     ({"token.endpoint.url": "http://h", "assertion.algorithm": "none"}, "allowed are RS256, ES"),
 ])
 def test_settings_that_no_token_could_be_had_with_are_refused_at_once(given, words):

@@ -42,7 +42,7 @@ def test_a_wrong_value_is_refused(name, value):
 
 @pytest.mark.parametrize("given", ["orders", ["localhost:9092"]])
 def test_settings_that_are_no_mapping_are_refused(given):
-    with pytest.raises(ConfigError, match="a mapping, or keywords"):
+    with pytest.raises(ConfigError, match="a mapping or keywords"):
         Settings("consumer", given, bootstrap_servers="localhost:9092")
 
 

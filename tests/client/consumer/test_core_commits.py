@@ -276,7 +276,7 @@ def test_a_member_that_the_group_has_dropped_is_told_and_its_commit_fails(play, 
         for member in (None, world.joined()):
             world.core.membership = member
             world.refusals = [error(code)]
-            with pytest.raises(CommitFailedError, match="has gone on without") as raised:
+            with pytest.raises(CommitFailedError, match="rebalanced without") as raised:
                 await world.core.commit({ONE: 5})
             assert raised.value.__cause__.code == code
         assert [failure.code for failure in member.failures] == [code]
@@ -594,8 +594,8 @@ def test_records_store_the_offset_behind_the_last_one_of_each_partition(play):
 
 @pytest.mark.parametrize("offsets, failure, match", [
     ({ONE: 6, OTHER: 6}, IllegalStateError, "u-0 is not assigned"),
-    ({ONE: -1}, ValueError, "not negative"), ({ONE: "6"}, TypeError, "is no offset"),
-    ({"t": 6}, TypeError, "is no partition"), ([6], TypeError, "cannot be stored"),
+    ({ONE: -1}, ValueError, "not be negative"), ({ONE: "6"}, TypeError, "is not an offset"),
+    ({"t": 6}, TypeError, "is not a partition"), ([6], TypeError, "cannot be stored"),
 ])
 def test_offsets_that_cannot_be_stored_raise_and_store_nothing(play, offsets, failure, match):
     async def steps(world):

@@ -87,7 +87,7 @@ def test_a_seek_goes_to_an_offset_that_is_not_negative_and_fetches_there(play):
         [one] = world.standing(p0=5)
         await world.core.seek(ONE, 0)
         assert one.position == 0 and world.pokes == 1
-        with pytest.raises(ValueError, match="not negative"):
+        with pytest.raises(ValueError, match="not be negative"):
             await world.core.seek(ONE, -1)
         with pytest.raises(IllegalStateError, match="t-1 is not assigned"):
             await world.core.seek(TWO, 0)

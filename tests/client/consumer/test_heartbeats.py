@@ -128,7 +128,7 @@ def test_who_does_not_poll_leaves_and_joins_with_the_next_poll(play_member):
         await asyncio.sleep(3)
         [leave] = world.asked("leave")
         assert [(row.member_id, row.reason) for row in leave.members] == [
-            ("m", "max.poll.interval.ms went by without a poll")]
+            ("m", "no poll within max.poll.interval.ms")]
         assert one.lost and one.needs_join and (one.member_id, one.generation) == ("", -1)
         await asyncio.sleep(30)
         assert len(world.requests) == 5

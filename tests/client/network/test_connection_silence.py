@@ -83,7 +83,8 @@ def test_a_port_that_never_said_anything_may_be_no_brokers(played):
         one.send(ASK(topics=[]), timeout_s=1)
         second = one.send(ASK(topics=[]), timeout_s=60)
         assert str(await failure_of(second)) == (
-            "h:9: connected, but it does not answer: is it a broker's port, without TLS?")
+            "h:9: connected, but it does not respond; "
+            "check that it is a broker's port, without TLS")
 
     played(steps)
 
@@ -140,8 +141,8 @@ def test_what_is_not_answered_in_time_ends_the_connection(played, wait_s, told):
         late = await failure_of(first)
         assert clock.now_s - 1000 == (wait_s or 5.0) and sorted({*heard}) == told
         assert isinstance(late, KafkaTimeoutError)
-        assert f"h:9: no answer to METADATA in {wait_s or 5.0:g} s" == str(late)
-        assert "the broker does not answer" in str(await failure_of(second))
+        assert f"h:9: no response to METADATA within {wait_s or 5.0:g} s" == str(late)
+        assert "the broker does not respond" in str(await failure_of(second))
         assert not one.usable and one.transport.aborted == 1 and one.traffic.closed == 1
         assert one.request_count == 0
         await asyncio.sleep(100)
@@ -190,11 +191,11 @@ def test_what_ends_a_connection_is_told_to_all_once_and_refuses_what_comes(playe
 
 
 @pytest.mark.parametrize("protocol, answered, served, expected", [
-    ("PLAINTEXT", False, False, " before it said anything: does it speak TLS on this port?"),
+    ("PLAINTEXT", False, False, " before it sent a response; check whether this port uses TLS"),
     ("SSL", False, False, ""),
     ("PLAINTEXT", True, False,
-     " at the first request: does it want security.protocol=SASL_PLAINTEXT?"),
-    ("SSL", True, False, " at the first request: does it want security.protocol=SASL_SSL?"),
+     " at the first request; it may require security.protocol=SASL_PLAINTEXT"),
+    ("SSL", True, False, " at the first request; it may require security.protocol=SASL_SSL"),
     ("SASL_PLAINTEXT", True, False, ""), ("PLAINTEXT", True, True, "")])
 def test_a_broker_that_hangs_up_at_once_may_speak_tls_or_want_a_login(
         played, protocol, answered, served, expected):
@@ -234,7 +235,7 @@ def test_a_certificate_that_is_refused_after_the_handshake_is_no_lost_connection
     (struct.pack(">i", 3), "a frame of 3 bytes"), (struct.pack(">i", -1), "a frame of -1 bytes"),
     (struct.pack(">i", (1 << 30) + 1), "a frame of 1073741825 bytes"), (b"HTTP/1.1", "speaks HTTP"),
     (b"\x15\x03\x03\0", "speaks TLS: set security.protocol"),
-    (struct.pack(">ii", 4, 1), "an answer to nothing")])
+    (struct.pack(">ii", 4, 1), "a response without a request")])
 def test_what_no_broker_says_ends_the_connection_with_what_it_is(played, data, words):
     async def steps(one, clock):
         receive(one, data)
@@ -353,7 +354,7 @@ def test_what_waits_for_a_login_fails_with_the_connection(played):
 
 @pytest.mark.parametrize("outcome, words", [
     ("done", None), (AuthenticationError("refused"), "refused"),
-    ("never", "the broker answers no login")])
+    ("never", "the broker does not support SASL")])
 def test_before_a_session_ends_there_is_another_login(played, monkeypatch, outcome, words):
     logins = []
 

@@ -85,7 +85,7 @@ def test_a_record_waits_in_its_partitions_batch(produce):
     ({"key": 5}, SerializationError, "the key is of type int"),
     ({"headers": [("n", 5)]}, SerializationError, r"headers are \(name, bytes\) pairs"),
     ({"partition": -1}, ValueError, "t has no partition -1"),
-    ({"topic": 5}, TypeError, "a topic's name is a str, not 5"),
+    ({"topic": 5}, TypeError, "a topic name must be a str, not 5"),
     ({"timestamp": 5, "value": b"x" * 101}, KafkaError, "101 bytes is over max.request.size"),
     ({"key": b"k", "value": b"x" * 100}, KafkaError, "101 bytes is over max.request.size"),
     ({"headers": [("n", b"")], "value": b"x" * 81}, KafkaError, "a record of 101 bytes")])
@@ -99,8 +99,8 @@ def test_what_cannot_be_sent_is_refused_and_nothing_waits(produce, given, kind, 
 
 
 @pytest.mark.parametrize("given, words", [
-    ({"partition": "0"}, "a partition is a whole number, not '0'"),
-    ({"timestamp": "now"}, "a timestamp in ms is a whole number, not 'now'")])
+    ({"partition": "0"}, "a partition must be a whole number, not '0'"),
+    ({"timestamp": "now"}, "a timestamp in ms must be a whole number, not 'now'")])
 def test_partitions_and_timestamps_that_are_no_whole_number_are_rejected(produce, given, words):
     async def steps(core, clock):
         row = {"partition": 0, "timestamp": 5, **given}
@@ -311,7 +311,7 @@ def test_serializers_see_what_is_not_null_and_failures_name_the_topic(produce):
 
 
 def test_what_is_no_serializer_is_refused():
-    with pytest.raises(ConfigError, match="no serializer: 5"):
+    with pytest.raises(ConfigError, match="not a serializer: 5"):
         Producing(settings(key_serializer=5))
 
 
@@ -354,9 +354,9 @@ def test_a_producer_is_idempotent_where_its_settings_allow_it(given, expected):
 
 
 @pytest.mark.parametrize("given, words", [
-    ({"enable_idempotence": True, "acks": "1"}, "idempotence needs acks=all"),
-    ({"enable_idempotence": True, "retries": 0}, "idempotence needs acks=all"),
-    ({"transactional_id": "x", "acks": "0"}, "idempotence needs acks=all"),
+    ({"enable_idempotence": True, "acks": "1"}, "enable.idempotence=true needs acks=all"),
+    ({"enable_idempotence": True, "retries": 0}, "enable.idempotence=true needs acks=all"),
+    ({"transactional_id": "x", "acks": "0"}, "enable.idempotence=true needs acks=all"),
     ({"transactional_id": "x", "enable_idempotence": False}, "needs enable.idempotence"),
     ({"delivery_timeout_ms": 1009, "linger_ms": 10, "request_timeout_ms": 1000},
      "delivery.timeout.ms must be at least")])

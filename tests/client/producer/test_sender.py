@@ -225,8 +225,8 @@ def test_who_refused_a_producer_so_that_it_begins_a_new_epoch_is_said_each_time(
 
     play()
     assert caplog.messages == [
-        "producer test: broker 1 refused records for t-0, which are sent again under a new epoch "
-        "and may be there twice: t-0: Nothing is known about the producer id any more."] * 3
+        "producer test: broker 1 rejected records for t-0; they are sent again with a new epoch "
+        "and may be duplicated: t-0: Nothing is known about the producer id any more."] * 3
 
 
 @played
@@ -323,7 +323,7 @@ async def test_a_partition_that_goes_on_failing_is_told_and_that_it_is_over(worl
     await world.wait(3)
     world.answer(2, offset=6)
     await until(lambda: after.done)
-    assert told == [(("retried", "t"), "records for t-0 are sent again: lost"),
+    assert told == [(("retried", "t"), "retrying records for t-0: lost"),
                     (("retried", "t"), "records for t are delivered")]
 
 

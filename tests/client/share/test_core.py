@@ -310,9 +310,9 @@ def test_an_explicit_consumer_has_to_say_of_each_record(clock, run):
         core.acknowledge(ONE, 1, ACCEPT)
         await core.poll(0)
         assert core.at(1).said == [(ONE, [Batch(0, 0, RELEASE), Batch(1, 1, ACCEPT)])]
-        with pytest.raises(IllegalStateError, match=r"t-0 at 1 is not in hand"):
+        with pytest.raises(IllegalStateError, match=r"t-0 at 1 is not acquired"):
             core.acknowledge(ONE, 1, ACCEPT)
-        with pytest.raises(IllegalStateError, match=r"t-1 at 1 is not in hand"):
+        with pytest.raises(IllegalStateError, match=r"t-1 at 1 is not acquired"):
             core.acknowledge(TWO, 1, ACCEPT)
 
     run(steps())

@@ -142,7 +142,7 @@ def test_each_record_is_accepted_released_or_rejected(broker, topic, member):
         assert consumer.delivery_count(again[0]) == 2
         consumer.acknowledge(again)
         assert consumer.poll(0.3) == []
-        with pytest.raises(errors.IllegalStateError, match="not in hand"):
+        with pytest.raises(errors.IllegalStateError, match="not acquired"):
             consumer.acknowledge(again)
 
 

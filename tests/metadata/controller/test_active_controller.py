@@ -286,7 +286,7 @@ def test_first_credentials_of_a_cluster_that_is_there_are_not_taken(caplog):
         made.register(ENDPOINTS, [DIRECTORY], first=first)
         assert (("first" in tail.newest.configs.get((4, ""), {})) == (not is_there))
         assert tail.newest.broker_is_active(1) and tail.newest.brokers[1].cordoned is None
-    assert len([row for row in caplog.records if "credentials are not taken" in row.getMessage()]
+    assert len([row for row in caplog.records if "credentials are ignored" in row.getMessage()]
                ) == 1
 
 

@@ -87,7 +87,7 @@ def test_a_stop_that_is_no_clean_one_leaves_no_checksum(tmp_path, monkeypatch, c
             patch.setattr(type(node.logs.disks), "write_clean_marks", refuse)
         node.stop()
     assert not (tmp_path / SUM).exists()
-    assert any("the stop is not clean" in row.getMessage() for row in caplog.records)
+    assert any("the shutdown is not clean" in row.getMessage() for row in caplog.records)
     node = Node(tmp_path)
     assert node.image.partition("a", 0).leader_epoch == 1
     node.stop()

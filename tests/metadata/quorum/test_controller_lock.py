@@ -48,7 +48,7 @@ def test_the_second_process_of_a_node_refuses_to_start(monkeypatch):
         first, second = world.process(), world.process()
         await first.claim(60)
         keeping = asyncio.ensure_future(first.keep())
-        with pytest.raises(StartError, match="another process acts as node.id=2 .* at h2:9093"):
+        with pytest.raises(StartError, match="another process uses node.id=2 .* at h2:9093"):
             await second.claim(1000)
         assert world.key == first._text and not keeping.done()
         keeping.cancel()

@@ -82,7 +82,7 @@ def test_one_that_ran_for_long_is_started_again_at_once(monkeypatch, tmp_path):
 @pytest.mark.parametrize("failure", [OSError(12, "no memory"), ValueError("no memory")])
 def test_one_that_cannot_be_started_is_tried_again(monkeypatch, tmp_path, caplog, failure):
     assert started(monkeypatch, tmp_path, failure) == [0, 0.2]
-    row, = [row for row in caplog.records if row.getMessage() == "etcd ended and is started again"]
+    row, = [row for row in caplog.records if row.getMessage() == "etcd exited; restarting it"]
     assert row.exit == getattr(failure, "errno", None) and "no memory" in row.reason
 
 

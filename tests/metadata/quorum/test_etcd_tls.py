@@ -62,7 +62,7 @@ def test_etcd_gets_files_that_only_its_user_reads_and_asks_everybody_for_a_certi
 
 @pytest.mark.parametrize("more,words", [
     ({"own": OWN.chain + OWN.locked_key("x"),
-      "listener_name_controller_ssl_key_password": "x"}, "no key with a password"),
+      "listener_name_controller_ssl_key_password": "x"}, "an encrypted private key"),
     ({"listener_name_controller_ssl_truststore_location": ""}, "needs listener.name.controller.ssl")
 ])
 def test_what_etcd_cannot_use_is_refused_at_the_start(tmp_path, more, words):

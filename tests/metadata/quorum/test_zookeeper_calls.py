@@ -105,7 +105,7 @@ def test_a_drop_whose_condition_does_not_hold_asks_for_nothing(keys_of, conditio
 def test_a_drop_that_others_came_between_is_not_called_made(keys_of, reason):
     """Also a condition that does not hold: it held when it was checked."""
     kazoo = Kazoo(NODES, [[RolledBackError(), reason, RuntimeInconsistency()]])
-    with pytest.raises(Unknown, match="others change the same keys"):
+    with pytest.raises(Unknown, match="other clients change the same keys"):
         keys_of(kazoo).drop([Is("/x", b"1")], "/c/", f"{3:020d}")
 
 
@@ -145,7 +145,7 @@ SAID = "Zookeeper version: 3.9.2-abc, built on 2024\nLatency: 0\nMode: {}\nNode 
     ("Mode: standalone\n", (True, False, "", -1, "")),
     ("This ZooKeeper instance is not currently serving requests\n",
      (False, False, "", -1, "This ZooKeeper instance is not currently serving requests")),
-    ("", (False, False, "", -1, "it serves nobody: too few of the others are there")),
+    ("", (False, False, "", -1, "it does not serve requests: it has no majority")),
     (OSError(111, "refused"), (False, False, "", -1, "[Errno 111] refused")),
     (TimeoutError(), (False, False, "", -1, "TimeoutError"))])
 def test_a_server_says_of_itself_how_it_is(keys_of, monkeypatch, said, state):

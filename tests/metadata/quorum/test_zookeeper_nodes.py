@@ -123,7 +123,7 @@ def test_others_that_change_the_same_keys_all_the_time_end_it_with_no_verdict(tw
 
     other.transact([], [Put("/a/x", b"1")])
     keys.kazoo.meanwhile = again
-    with pytest.raises(Unknown, match="others change the same keys all the time"):
+    with pytest.raises(Unknown, match="other clients keep changing the same keys"):
         keys.transact([Is("/a/x", b"1")], [Put("/a/x", b"2")])
     assert len(tries) == zookeeper.ATTEMPTS_MAX == len(keys.kazoo.committed)
 

@@ -19,10 +19,10 @@ from tests.wire.talk import append
 def test_a_sound_cluster_is_well_and_so_are_its_partitions(target):
     topic = topic_of(target, partitions=1)
     append(target.port, topic, records(3))
-    assert "is well: 1 broker," in run("cluster", "status", broker=target).out
+    assert "is healthy: 1 broker," in run("cluster", "status", broker=target).out
     assert run("cluster", "status", "--json", broker=target).json["troubles"] == []
     assert run("cluster", "explain", f"{topic}-0", broker=target).out == (
-        f"{topic}-0 is well: led by broker 1, its only replica.\n")
+        f"{topic}-0 is healthy: led by broker 1, its only replica.\n")
     told = run("cluster", "explain", f"{topic}-0", "--json", broker=target).json
     assert told["in_sync_min"] == 1 and told["lags"] == {"1": 0}
 
@@ -75,16 +75,20 @@ def voters(**fetched_ms):
 @pytest.mark.parametrize("row,said", [
     (voters(n1=90_000, n2=90_000, n3=85_000), []),
     (voters(n1=90_000, n2=90_000, n3=48_000), [
-        "controller 3 of the quorum cannot be used: controller 1 heard it last 42.0 s ago",
-        "one member of the quorum less, and nothing can be changed or elected"]),
+        "controller 3 of the quorum cannot be used: "
+        "controller 1 received its last fetch 42.0 s ago",
+        "if one more member fails, metadata cannot change and no leader can be elected"]),
     (voters(n1=90_000, n2=-1, n3=-1), [
-        "controller 2 of the quorum cannot be used: controller 1 has not heard it yet",
-        "controller 3 of the quorum cannot be used: controller 1 has not heard it yet",
-        "the quorum has no majority: nothing can be created, changed or elected"]),
+        "controller 2 of the quorum cannot be used: controller 1 has not received a fetch from it "
+        "yet",
+        "controller 3 of the quorum cannot be used: controller 1 has not received a fetch from it "
+        "yet",
+        "the quorum has no majority: metadata cannot change and no leader can be elected"]),
     (voters(n1=40_000, n2=40_000, n3=40_000), [
-        *[f"controller {number} of the quorum cannot be used: controller 1 heard it last 50.0 s ago"
+        *[f"controller {number} of the quorum cannot be used: "
+          "controller 1 received its last fetch 50.0 s ago"
           for number in (1, 2, 3)],
-        "the quorum has no majority: nothing can be created, changed or elected"]),
+        "the quorum has no majority: metadata cannot change and no leader can be elected"]),
     (voters(), [])])
 def test_silent_voters_of_the_quorum_are_reported(row, said):
     assert quorum_troubles(members_of(row)) == said
@@ -96,23 +100,23 @@ def facts(**changed):
 
 
 @pytest.mark.parametrize("changed,words", [
-    ({}, ["is well: led by broker 1, all 3 replicas"]),
+    ({}, ["is healthy: led by broker 1, all 3 replicas"]),
     ({"isr": (1, 2), "alive": frozenset((1, 2))},
-     ["under-replicated", "broker 3 is not in sync", "Broker 3 is not there"]),
+     ["under-replicated", "broker 3 is not in sync", "Broker 3 is not running"]),
     ({"isr": (1, 2), "lags": {3: 500}}, ["Broker 3 is 500 records behind"]),
     ({"isr": (1, 2), "lags": {3: 500}, "gains": {3: 250.0}},
      ["500 records behind and gains 250 a second: in sync in about 2 s"]),
-    ({"isr": (1, 2), "lags": {3: 500}, "gains": {3: -4.0}}, ["comes no nearer"]),
+    ({"isr": (1, 2), "lags": {3: 500}, "gains": {3: -4.0}}, ["does not catch up"]),
     ({"isr": (1, 2), "adding": (3,), "removing": (1,)},
      ["broker 3 gets a replica, broker 1 gives theirs up then"]),
     ({"isr": (1, 2), "lags": {3: 0}}, ["about to be in sync"]),
-    ({"isr": (1, 2), "lags": {}}, ["does not say how far"]),
+    ({"isr": (1, 2), "lags": {}}, ["does not report its position"]),
     ({"isr": (1, 2), "offline": (3,)}, ["cannot use the log directory"]),
     ({"isr": (1, 2), "offline": (3,), "unreachable": {3: "refused"}},
-     ["under-replicated", "Broker 3 does not answer (refused): start it"]),
-    ({"unreachable": {3: "refused"}}, ["not every broker answers", "Broker 3 does not answer"]),
+     ["under-replicated", "Broker 3 does not respond (refused): start it"]),
+    ({"unreachable": {3: "refused"}}, ["not every broker answers", "Broker 3 does not respond"]),
     ({"unreachable": {1: "refused"}},
-     ["Broker 1 does not answer", "until the controller elects another leader"]),
+     ["Broker 1 does not respond", "until the controller elects another leader"]),
     ({"leader": -1, "isr": (2,), "unreachable": {2: "refused"}},
      ["broker 2 has every acknowledged record and is not there"]),
     ({"isr": (1,)}, ["brokers 2, 3 are not in sync", "acks=all are refused: 1 in sync"]),
@@ -120,7 +124,7 @@ def facts(**changed):
     ({"leader": -1, "isr": (), "eligible": (2, 3), "alive": frozenset((1,))},
      ["is offline", "brokers 2, 3 have every acknowledged record", "start any one of them"]),
     ({"leader": -1, "isr": (2,), "alive": frozenset((1,))}, ["broker 2 has every", "start it"]),
-    ({"leader": -1, "isr": (2,)}, ["broker 2 is there but does not serve it"]),
+    ({"leader": -1, "isr": (2,)}, ["broker 2 is running but does not serve it"]),
     ({"leader": -1, "isr": (), "eligible": (), "last_known": (3,)},
      ["No replica is known", "Broker 3 led it last"]),
 ])
@@ -161,7 +165,7 @@ def test_a_broker_that_is_down_keeps_its_replicas_when_partitions_grow_or_anothe
     assert planned(metadata, parts, {1, 2, 4}, lambda count: max(count, 2), {3}) == {
         ("t", 1): [3, 4]}
     assert planned(metadata, parts, {1, 4}, retained={3}) == {("t", 2): [3, 4]}
-    with pytest.raises(ToolError, match="is to have 5 replicas"):
+    with pytest.raises(ToolError, match="needs 5 replicas"):
         planned(metadata, parts, {1, 2, 4}, lambda count: 5, {3})
 
 

@@ -54,9 +54,9 @@ def test_replicas_go_where_a_file_says_and_come_back(cluster, tmp_path):
     until(lambda: described(cluster, topic)["replicas"] == wanted)
     patiently("cluster", "reassign", undo, "--wait", "--yes", broker=cluster)
     until(lambda: described(cluster, topic)["replicas"] == before)
-    assert "is where it shall be" in run("cluster", "reassign", undo, broker=cluster).out
-    assert "nothing is on the move" in run("cluster", "moves", broker=cluster).out
-    assert "nothing is on the move" in run("cluster", "cancel", broker=cluster).out
+    assert "is already in place" in run("cluster", "reassign", undo, broker=cluster).out
+    assert "no replica is moving" in run("cluster", "moves", broker=cluster).out
+    assert "no replica is moving" in run("cluster", "cancel", broker=cluster).out
 
 
 def test_a_move_that_cannot_end_is_listed_and_called_off(cluster, tmp_path):
@@ -115,7 +115,7 @@ def test_the_preferred_replica_leads_again(cluster):
     assert [(row["topic"], row["leader"], row["error"]) for row in rows] in (
         [(topic, first, None)], [])     # None: the controller has balanced the leaders itself.
     until(lambda: cluster.leader(topic) == first)
-    assert "the one it shall be" in run("cluster", "elect", topic, broker=cluster[first]).out
+    assert "is already the leader" in run("cluster", "elect", topic, broker=cluster[first]).out
     assert "needs the names" in run("cluster", "elect", "--unclean", broker=cluster[first],
                                     fails=True).err
 

@@ -29,21 +29,22 @@ def test_a_broker_that_is_gone_is_forgotten_once_it_has_no_replicas(cluster):
     assert "broker 3 has replicas of" in refused and "pylog cluster drain 3" in refused
     run("topics", "delete", "everywhere", "elsewhere", "--yes", broker=cluster)
     until(lambda: missing(cluster) == {"3": 0})
-    assert "broker 3 is not there; it has no replicas" in run(
+    assert "broker 3 is not running; it has no replicas" in run(
         "cluster", "status", broker=cluster, fails=True).out
     found = run("doctor", "--json", broker=cluster).json["findings"]
     assert [(row["status"], row["advice"]) for row in found if row["check"] == "broker"] == [
-        ("warn", "start it, or, when it is gone for good, pylog cluster forget 3")]
-    assert "everything is where it shall be" in run(
+        ("warn", "start it, or if it will not return: pylog cluster forget 3")]
+    assert "every replica is already in place" in run(
         "cluster", "drain", "3", "--yes", broker=cluster).out
-    assert run("cluster", "forget", "3", "--yes", broker=cluster).out == "broker 3 is forgotten\n"
+    assert run("cluster", "forget", "3", "--yes",
+               broker=cluster).out == "broker 3 is unregistered\n"
     until(lambda: missing(cluster) == {})
     assert "there is no broker 3" in run(
         "cluster", "forget", "3", "--yes", broker=cluster, fails=True).err
 
 
 def test_a_broker_that_is_there_is_not_forgotten(brokerd):
-    assert "broker 1 is there" in run(
+    assert "broker 1 is running" in run(
         "cluster", "forget", "1", "--yes", broker=brokerd, fails=True).err
     assert "there is no broker 77" in run(
         "cluster", "forget", "77", "--yes", broker=brokerd, fails=True).err

@@ -76,7 +76,7 @@ def test_offsets_are_changed_only_with_execute(target):
     assert committed(target, group) == {1: 10}
     run(*reset, "-t", topic, "--to-time", "-1m30s", "--execute", broker=target)
     assert committed(target, group) == {0: 0, 1: 0}
-    assert "say one of" in run(*reset, broker=target, fails=True).err
+    assert "name one of" in run(*reset, broker=target, fails=True).err
     assert "has no partition 7" in run(*reset, "-t", f"{topic}:7", "--to-latest", broker=target,
                                        fails=True).err
 
@@ -158,7 +158,7 @@ def test_a_group_that_nobody_is_in_is_explained(target):
     assert view["sentence"].startswith(f"{group} is 20 records (")
     assert view["source"].startswith("two samples")
     told = run("groups", "explain", group, "-s", 1, "--sample", broker=target).out
-    assert told.startswith(view["sentence"].partition(" (")[0]) and "Nobody is in the group" in told
+    assert told.startswith(view["sentence"].partition(" (")[0]) and "group has no members" in told
 
 
 def test_a_member_that_stands_still_is_explained(target):
@@ -184,7 +184,7 @@ def test_the_metrics_endpoint_is_asked_where_there_is_one(brokerd):
         broker=brokerd)
     view = explained(brokerd, group, "-m", found[1])
     assert view["reasons"][0]["reason"] == "no_members" and view["lag_records"] == 20
-    assert "does not tell" in run("groups", "explain", group, "-m", "127.0.0.1:1", broker=brokerd,
+    assert "does not report" in run("groups", "explain", group, "-m", "127.0.0.1:1", broker=brokerd,
                                   fails=True).err
 
 

@@ -64,7 +64,7 @@ def test_a_topic_that_takes_no_letters_is_named_where_one_looks_for_them(broker)
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         admin.create_topics([NewTopic(made.name, 1, 1)])
     for command in (look, describe):
-        assert f"{made.name} has not errors.deadletterqueue.group.enable=true" in run(
+        assert f"{made.name} does not have errors.deadletterqueue.group.enable=true" in run(
             *command, broker=broker).out
     run("configs", "set", "topic", made.name, "errors.deadletterqueue.group.enable=true",
         broker=broker)
@@ -88,7 +88,7 @@ def test_letters_are_shown_with_their_record_and_why(broker, dead):
 
 def test_records_go_back_once_and_only_when_that_is_wanted(broker, dead):
     told = run("share", "redrive", dead.group, "--dry-run", "--json", broker=broker).json
-    assert [row["outcome"] for row in told["letters"]] == ["would go back"] * 3
+    assert [row["outcome"] for row in told["letters"]] == ["would return"] * 3
     assert "--yes" in run("share", "redrive", dead.group, broker=broker, fails=True).err
     for _ in range(2):
         run("share", "redrive", dead.group, "-y", broker=broker)
@@ -122,7 +122,7 @@ def test_a_letter_without_a_copy_goes_back_from_where_its_record_is_unless_that_
     assert values(broker, other, 2) == [row[1] for row in rows(2)]
     run("topics", "delete-records", dead.topic, "--before", "1", "-y", broker=broker)
     ended = run("share", "redrive", dead.group, "-y", "--again", broker=broker, fails=True)
-    assert "1 record is in no letter" in ended.err
+    assert "1 record is in no dead letter" in ended.err
     assert values(broker, dead.topic, 2) == [rows(2)[1][1]] * 2
 
 

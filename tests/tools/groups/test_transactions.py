@@ -67,7 +67,7 @@ def test_a_transaction_that_its_coordinator_tracks_is_not_aborted_in_one_partiti
     # A partition that is not part of the transaction has nothing to abort.
     nothing = run("txn", "abort", f"{topic}-1", "--producer-id", str(number), "--yes",
                   broker=target, fails=True)
-    assert f"producer {number} has nothing open in {topic}-1" in nothing.err
+    assert f"producer {number} has no open transaction in {topic}-1" in nothing.err
     producer.commit_transaction(WAIT_S)
     assert [row["value"] for row in run(
         "consume", topic, "--read-committed", "--json", broker=target).lines] == ["v"]

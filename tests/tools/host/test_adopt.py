@@ -109,7 +109,7 @@ def test_a_directory_in_use_is_refused(tmp_path):
 
 def test_partitions_whose_directory_is_missing_are_told(stopped):
     os.rename(stopped / "a-1", stopped / "elsewhere")
-    assert "would begin empty" in failures(looked(stopped))[0]
+    assert "would start empty" in failures(looked(stopped))[0]
 
 
 def test_directories_without_a_topic_are_told(stopped):

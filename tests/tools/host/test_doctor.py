@@ -144,7 +144,7 @@ def test_the_meaning_of_an_acknowledgement_is_reported(tmp_path, settings, statu
 
 
 @pytest.mark.parametrize(("code", "statuses", "words"), [
-    (ErrorCode.INVALID_REQUEST, ["fail"], "another broker answers there"),
+    (ErrorCode.INVALID_REQUEST, ["fail"], "another broker responds there"),
     (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ["ok", "skip"], "CLUSTER_AUTHORIZATION_FAILED")])
 def test_a_broker_that_does_not_tell_its_settings_is_no_other_broker(code, statuses, words):
     new = messages.DescribeConfigsResponse

@@ -186,7 +186,7 @@ def test_what_cannot_be_sent_is_told_of(brokerd, text, words, told):
 
 def test_a_topic_is_made_only_when_that_was_said(brokerd):
     topic = unique("made")
-    assert "--create makes it" in send(brokerd, topic, "a\n", fails=True).err
+    assert "add --create to create it" in send(brokerd, topic, "a\n", fails=True).err
     send(brokerd, topic, "a\n", "--create")
     assert run("consume", topic, broker=brokerd).out == "a\n"
 
@@ -201,7 +201,7 @@ def test_only_who_asks_for_a_topic_that_is_not_there_is_told_to_make_it(monkeypa
     monkeypatch.setattr(cluster_queries, "topics", topics)
     with pytest.raises(ToolError) as caught:
         asyncio.run(produce._ready(SimpleNamespace(cluster=None), "t", False, None))
-    assert ("--create makes it" in str(caught.value)) == hinted
+    assert ("add --create to create it" in str(caught.value)) == hinted
 
 
 def test_a_rate_is_kept(brokerd):

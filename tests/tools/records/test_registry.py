@@ -65,7 +65,7 @@ def test_a_check_says_whether_and_why_not(tool, file):
     told = tool("check", "s", file('"bad"'), "--json", "--type", "avro", fails=True)
     assert told.code == 1 and told.json == {
         "subject": "s", "compatible": False, "level": "BACKWARD", "reasons": ["it is bad"]}
-    assert told.err == "pylog: s would not take it: it is bad\n"
+    assert told.err == "pylog: s would reject it: it is bad\n"
 
 
 def test_what_has_to_stay_compatible_is_set_for_all_and_for_one(tool, file):
@@ -108,7 +108,8 @@ def test_what_cannot_be_done_is_told_of(tool, file, words, told):
 
 
 def test_a_file_that_is_no_schema_is_not_sent(tool, file, registry):
-    assert "no JSON, which a schema of AVRO is" in tool("register", "s", file("{"), fails=True).err
+    error = tool("register", "s", file("{"), fails=True).err
+    assert "not JSON, but a schema of type AVRO must be" in error
     assert not registry.asked
 
 

@@ -44,12 +44,13 @@ def test_what_a_producer_and_a_consumer_need_is_one_command_each(broker):
 
 
 @pytest.mark.parametrize("on,operation,words", [
-    (("--topic", "t"), "cluster_action", "CLUSTER_ACTION on a TOPIC is never asked for: ALL, READ"),
+    (("--topic", "t"), "cluster_action",
+     "CLUSTER_ACTION does not apply to a TOPIC; expected one of ALL, READ"),
     (("--transactional-id", "x"), "READ",
-     "on a TRANSACTIONAL_ID is never asked for: ALL, WRITE, DESCRIBE, TWO_PHASE_COMMIT are"),
-    (("--user", "User:b"), "ALTER", ": ALL, CREATE_TOKENS, DESCRIBE_TOKENS are"),
-    (("--topic", "t", "--cluster"), "IDEMPOTENT_WRITE", "on a TOPIC"),
-    (("--group", "g"), "ANY", "ANY on a GROUP"),
+     "does not apply to a TRANSACTIONAL_ID; expected one of ALL, WRITE, DESCRIBE, TWO_PHA"),
+    (("--user", "User:b"), "ALTER", "expected one of ALL, CREATE_TOKENS, DESCRIBE_TOKENS"),
+    (("--topic", "t", "--cluster"), "IDEMPOTENT_WRITE", "to a TOPIC"),
+    (("--group", "g"), "ANY", "ANY does not apply to a GROUP"),
 ])
 def test_a_rule_on_what_is_never_asked_for_is_refused_with_what_is(broker, on, operation, words):
     ended = run("acl", "add", "--allow", "User:a", "--operation", operation, *on, broker=broker,
@@ -66,7 +67,7 @@ def test_the_rule_that_decides_is_named(broker):
     assert allowed["allowed"] and allowed["rule"]["pattern_type"] == "PREFIXED"
     denied = explained(broker, "User:a", "read", "--topic", f"{prefix}-secret")
     assert not denied["allowed"] and denied["rule"]["permission"] == "DENY"
-    assert denied["by"].endswith("from *; a super user may all the same")
+    assert denied["by"].endswith("from *; super users may do it anyway")
 
 
 def test_what_only_the_brokers_settings_decide_is_not_called_denied(broker):
@@ -74,7 +75,7 @@ def test_what_only_the_brokers_settings_decide_is_not_called_denied(broker):
     assert (found["allowed"], found["rule"]) == (None, None)
     said = run("acl", "explain", "--principal", "User:root", "--operation", "alter", "--cluster",
                broker=broker).out
-    assert said.startswith("by the rules denied: no rule allows it. A super user may all the same")
+    assert said.startswith("by the rules denied: no rule allows it. Super users may do it anyway")
 
 
 @pytest.mark.parametrize("who,more,allowed,by", [
@@ -89,8 +90,8 @@ def test_with_the_brokers_settings_super_users_count(broker, tmp_path, who, more
 
 
 @pytest.mark.parametrize("text,words", [
-    ("", "without authorizer.class.name everybody who gets in may do everything"),
-    ("authorizer.class.name=a:B", "these rules are not what brokers with it go by"),
+    ("", "without authorizer.class.name every connected client may do everything"),
+    ("authorizer.class.name=a:B", "do not use these rules"),
     ("no.such.setting=1", "unknown setting")])
 def test_settings_under_which_rules_decide_nothing_are_refused(broker, tmp_path, text, words):
     (tmp_path / "p").write_text(text)
@@ -178,9 +179,9 @@ RULE = {"resource_type": "TOPIC", "resource_name": "t", "pattern_type": "LITERAL
     (json.dumps([RULE | {"topic": "t"}]), "rule 1 has no field topic"),
     (json.dumps([RULE | {"host": None}]), "rule 1: host is no text: null"),
     (json.dumps([RULE | {"operation": "fly"}]),
-     "rule 1: operation 'fly' is none of ALL, READ, WRITE"),
+     "rule 1: operation 'fly' is not one of ALL, READ, WRITE"),
     (json.dumps([RULE | {"pattern_type": "ANY"}]),
-     "rule 1: pattern_type 'ANY' is none of LITERAL, PREFIXED")])
+     "rule 1: pattern_type 'ANY' is not one of LITERAL, PREFIXED")])
 def test_a_file_that_has_no_rules_is_named_with_what_is_wrong_in_it(
         broker, tmp_path, content, words):
     (tmp_path / "rules.json").write_text(content)
@@ -210,4 +211,4 @@ def test_the_admin_client_has_kafkas_calls(broker):
 def test_a_file_of_rules_that_is_no_text_is_named(broker, tmp_path):
     (tmp_path / "rules.json").write_bytes(b"[\xff]")
     ended = run("acl", "import", tmp_path / "rules.json", broker=broker, fails=True)
-    assert ended.err.endswith("rules.json: no UTF-8 text\n")
+    assert ended.err.endswith("rules.json: not UTF-8 text\n")

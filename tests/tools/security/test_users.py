@@ -69,7 +69,7 @@ def test_a_password_file_that_is_no_text_is_named(broker, tmp_path):
     file = tmp_path / "password"
     file.write_bytes(b"caf\xe9\n")
     ended = run("users", "set", unique("user"), "--password-file", file, broker=broker, fails=True)
-    assert ended.err == f"pylog: {file}: no UTF-8 text\n" and ended.code == 1
+    assert ended.err == f"pylog: {file}: not UTF-8 text\n" and ended.code == 1
 
 
 def test_what_cannot_be_is_said_in_a_line(broker, typed):

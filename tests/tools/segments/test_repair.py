@@ -137,7 +137,7 @@ def test_it_says_what_it_would_do_and_does_it_when_told(tmp_path, damage):
     expected = damage(folder, sorted(folder.glob("*.log")))
     before = contents(folder)
     ended = run("log", "repair", tmp_path, fails=True)
-    assert "--execute does them" in ended.err and ended.code == 1
+    assert "add --execute to apply them" in ended.err and ended.code == 1
     assert contents(folder) == before
     run("log", "repair", tmp_path, "--execute")
     assert not (tmp_path / ".kafka_cleanshutdown").exists()

@@ -38,10 +38,10 @@ def test_a_sound_segment_is_ok(tmp_path):
 
 
 @pytest.mark.parametrize(("damage", "words"), [
-    (lambda data: data[:70] + b"\xff" + data[71:], "has another CRC than it says"),
+    (lambda data: data[:70] + b"\xff" + data[71:], "has a wrong CRC"),
     (lambda data: batch_at(3) + batch_at(0), "comes after offset 5"),
     (lambda data: data[:16] + b"\x07" + data[17:], "unknown magic"),
-    (lambda data: data + bytes(100) + data, "zeros with data behind them"),
+    (lambda data: data + bytes(100) + data, "zeros followed by data"),
 ])
 def test_damage_is_found_and_the_code_says_so(tmp_path, damage, words):
     path = written(tmp_path / "t-0", damage(batch_at(0)))
@@ -81,7 +81,7 @@ def test_where_good_batches_go_on_behind_damage_is_told(tmp_path):
     broken = bytearray(batch_at(0) + batch_at(3) + batch_at(6))
     broken[len(batch_at(0)) + 16] = 9
     ended = run("log", "verify", written(tmp_path / "t-0", bytes(broken)), fails=True)
-    assert "good batches go on, at offset 6" in ended.err
+    assert "valid batches continue at offset 6" in ended.err
 
 
 def test_every_damage_of_a_segment_is_told(tmp_path):
@@ -93,8 +93,8 @@ def test_every_damage_of_a_segment_is_told(tmp_path):
     row, = ended.json
     assert (row["batches"], row["records"]) == (7, 21)
     assert row["faults"] == [
-        f"position {at * length}, offset {3 * at}: zeros; {length} bytes, then good batches go on, "
-        f"at offset {3 * at + 3}" for at in (2, 6)]
+        f"position {at * length}, offset {3 * at}: zeros; {length} bytes, "
+        f"then valid batches continue at offset {3 * at + 3}" for at in (2, 6)]
 
 
 def test_a_length_that_leads_past_good_batches_hides_none(tmp_path):
@@ -127,7 +127,7 @@ def test_damage_in_a_running_brokers_directory_is_found_with_its_place(brokerd):
             # Other tests check the whole directory.
             file.seek(2 * length + 62)
             file.write(before)
-    assert f"position {2 * length}, offset 2: has another CRC" in ended.err
+    assert f"position {2 * length}, offset 2: has a wrong CRC" in ended.err
 
 
 def test_what_a_running_broker_leaves_is_no_damage(tmp_path):
@@ -140,7 +140,7 @@ def test_what_a_running_broker_leaves_is_no_damage(tmp_path):
 def test_a_cut_inside_the_log_and_an_overlap_are_damage(tmp_path):
     path = written(tmp_path / "t-0", batch_at(0), batch_at(3)[:70])
     written(path, batch_at(6), name="00000000000000000006.log")
-    assert "no whole batch" in run("log", "verify", path, fails=True).err
+    assert "not a complete batch" in run("log", "verify", path, fails=True).err
     path = written(tmp_path / "u-0", batch_at(0), batch_at(3))
     written(path, batch_at(5), name="00000000000000000005.log")
     assert "is in the next segment" in run("log", "verify", path, fails=True).err

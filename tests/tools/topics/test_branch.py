@@ -100,7 +100,7 @@ def test_what_cannot_be_is_told_in_a_line(broker):
     assert "already exists" in run("topics", "branch", source, source, broker=broker,
                                    fails=True).err
     run("topics", "branch", source, unique("copy"), "--dry-run", broker=broker)
-    assert "is no time" in run("topics", "branch", source, "y", "--at", "noon", broker=broker,
+    assert "is not a time" in run("topics", "branch", source, "y", "--at", "noon", broker=broker,
                                fails=True).err
 
 

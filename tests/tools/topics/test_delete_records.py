@@ -36,7 +36,7 @@ def test_records_before_an_offset_are_deleted(target):
     assert shown["executed"] is False and shown["partitions"] == [
         {"topic": topic, "partition": 1, "start_offset": 0, "new_start_offset": 7,
          "end_offset": 10, "records": 7}]
-    assert "--yes is needed" in run(*asked, broker=target, fails=True).err
+    assert "--yes is required" in run(*asked, broker=target, fails=True).err
     assert starts(target, topic) == [0, 0]
     assert "7 records deleted" in run(*asked, "--yes", broker=target).out
     assert starts(target, topic) == [0, 7]

@@ -60,6 +60,6 @@ def test_what_is_no_quota_is_refused(target):
     assert "there is no quota" in refused("--ip", "10.0.0.1", "producer_byte_rate=1")
     assert "expected a number" in refused("--user", "u", "producer_byte_rate=fast")
     assert "whose?" in refused("producer_byte_rate=1")
-    assert "stands by itself" in refused("--ip", "10.0.0.1", "--user", "u",
+    assert "cannot be combined" in refused("--ip", "10.0.0.1", "--user", "u",
                                          "connection_creation_rate=1")
     assert "exclude each other" in refused("--user", "u", "--user-defaults", "request_percentage=1")

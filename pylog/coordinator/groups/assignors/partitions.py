@@ -280,7 +280,7 @@ def checked(assigned: Mapping[str, Mapping[bytes, Iterable[int]]], members: list
     taken: set[tuple[bytes, int]] = set()
     known = {member.id: member for member in members}
     if not known.keys() >= assigned.keys():
-        raise ValueError("an assignor named somebody who is no member")
+        raise ValueError("the assignor returned an unknown member")
     for id_, mine in assigned.items():
         for topic, partitions in mine.items():
             if topic not in known[id_].topics:

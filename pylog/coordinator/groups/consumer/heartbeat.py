@@ -115,18 +115,21 @@ def _check(groups: Any, request: Any, version: int) -> None:
             raise Refusal(ErrorCode.INVALID_REQUEST, f"the {what} is empty")
     if epoch == 0:
         if request.rebalance_timeout_ms == NO_TIMEOUT:
-            raise Refusal(ErrorCode.INVALID_REQUEST, "who joins names a rebalance time-out")
+            raise Refusal(ErrorCode.INVALID_REQUEST,
+                          "a joining member must set a rebalance timeout")
         if request.topic_partitions is None or request.topic_partitions:
-            raise Refusal(ErrorCode.INVALID_REQUEST, "who joins owns no partitions, and says so")
+            raise Refusal(ErrorCode.INVALID_REQUEST,
+                          "a joining member must send an empty list of owned partitions")
         if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-            raise Refusal(ErrorCode.INVALID_REQUEST, "who joins names topics or an expression")
+            raise Refusal(ErrorCode.INVALID_REQUEST,
+                          "a joining member must set topics or a regular expression")
     elif epoch == LEAVE_STATIC and request.instance_id is None:
-        raise Refusal(ErrorCode.INVALID_REQUEST, "only an instance leaves for a while")
+        raise Refusal(ErrorCode.INVALID_REQUEST, "only static members can leave temporarily")
     elif epoch < LEAVE_STATIC:
-        raise Refusal(ErrorCode.INVALID_REQUEST, "there is no such member epoch")
+        raise Refusal(ErrorCode.INVALID_REQUEST, "the member epoch is invalid")
     assignor = request.server_assignor
     if assignor is not None and assignor not in groups.limits.consumer.assignors:
-        raise Refusal(ErrorCode.UNSUPPORTED_ASSIGNOR, "the assignors here are "
+        raise Refusal(ErrorCode.UNSUPPORTED_ASSIGNOR, "available assignors: "
                       + ", ".join(groups.limits.consumer.assignors))
     _check_size(request)
     if request.group_id in groups.deleting:
@@ -156,7 +159,7 @@ def _beat(groups: Any, request: Any, client: Client) -> Any:
         if not joins:
             _check_epoch(before, request.member_epoch, owned)
     if before.state not in (MEMBER_STABLE, UNREVOKED, UNRELEASED) and (owned is None or owned):
-        raise Refusal(ErrorCode.FENCED_MEMBER_EPOCH, "nobody knows the member's state")
+        raise Refusal(ErrorCode.FENCED_MEMBER_EPOCH, "the member's state is unknown")
     member = _as_requested(before, request, client)
     target_assignment.check_expression(group, before, member)
 
@@ -303,15 +306,16 @@ def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str, joi
     current = group.statics.get(instance_id)
     if not joins:
         if current is None:
-            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"nobody is instance {instance_id}")
+            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"no member has instance id {instance_id}")
         if current != member_id:
-            raise Refusal(ErrorCode.FENCED_INSTANCE_ID, "another member is the instance now")
+            raise Refusal(ErrorCode.FENCED_INSTANCE_ID,
+                          "the instance id now belongs to another member")
         return group.members[current], None
     if current is None:
         return member_of(group, member_id, True), None
     replaced = group.members[current]
     if not classic and replaced.classic is None and replaced.epoch != LEAVE_STATIC:
-        raise Refusal(ErrorCode.UNRELEASED_INSTANCE_ID, f"{current} is the instance still")
+        raise Refusal(ErrorCode.UNRELEASED_INSTANCE_ID, f"{current} still owns the instance id")
     member = replaced.copy(member_id)
     member.epoch = member.previous_epoch = 0
     return member, replaced

@@ -31,14 +31,14 @@ def upgraded(groups: Any, classic: Group) -> ConsumerGroup:
     if not limits.may_upgrade:
         reason = "the migration policy does not allow it"
     elif classic.protocol_type != CONSUMER:
-        reason = "its members are no consumers"
+        reason = "its members are not consumers"
     elif len(classic.members) > limits.members_max:
         reason = "it has too many members"
     if reason is None:
         try:
             return _upgraded(groups, classic)
         except ProtocolError as error:
-            reason = f"its members' own bytes cannot be read: {error}"
+            reason = f"its members' metadata cannot be parsed: {error}"
     raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND,
                   f"the classic group {classic.id} cannot become a consumer group: {reason}")
 
@@ -51,7 +51,7 @@ def _upgraded(groups: Any, classic: Group) -> ConsumerGroup:
     for old in classic.members.values():
         given = consumer_protocol.assignment(old.assignment)
         if given.user_data:
-            raise ProtocolError("an assignor of the clients keeps data in the assignment")
+            raise ProtocolError("a client-side assignor stores data in the assignment")
         said = consumer_protocol.subscription(old.metadata(classic.protocol) or old.protocols[0][1])
         member = ConsumerMember(old.id)
         member.instance_id, member.rack_id = old.instance_id, getattr(said, "rack_id", None)
@@ -63,7 +63,7 @@ def _upgraded(groups: Any, classic: Group) -> ConsumerGroup:
         for topic_id, partitions in target.items():
             others = given_out.setdefault(topic_id, set())
             if not others.isdisjoint(partitions):
-                raise ProtocolError("two members were given one partition")
+                raise ProtocolError("two members have the same partition")
             others |= partitions
         member.assigned = {topic_id: dict.fromkeys(partitions, classic.generation)
                            for topic_id, partitions in target.items()}

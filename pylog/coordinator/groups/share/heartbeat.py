@@ -111,7 +111,7 @@ def _check_size(request: Any) -> None:
     texts = request.member_id, request.rack_id or "", *(request.subscribed_topic_names or ())
     if sum(len(text) + 2 for text in texts) > BYTES_MAX:
         raise Refused(ErrorCode.MESSAGE_TOO_LARGE,
-                      f"A member may say {BYTES_MAX} bytes of itself.")
+                      f"A member's metadata is limited to {BYTES_MAX} bytes.")
 
 
 def _found(machine: GroupStore, request: Any, obeyed: Obeyed) -> tuple[ShareGroup, ShareMember]:

@@ -22,7 +22,7 @@ def version_of(data: bytes) -> int:
     """Parse a versioned message. Raises ProtocolError."""
     version = int.from_bytes(data[:2], "big", signed=True)
     if len(data) < 2 or version < 0:
-        raise ProtocolError("there is no version in a member's own bytes")
+        raise ProtocolError("a member's metadata has no version")
     return min(version, VERSION_MAX)
 
 

@@ -63,7 +63,7 @@ class History:
                 await asyncio.to_thread(self._write, b"".join(lines))
             except OSError as error:
                 self._dropped += len(lines)
-                log.warning("the history of rebalances is not written", extra={
+                log.warning("cannot write the rebalance history", extra={
                     "file": self._path, "reason": error.strerror})
 
     def _write(self, data: bytes) -> None:

@@ -153,19 +153,23 @@ def sentence(entry: dict[str, Any]) -> str:
         if "member_id" in first else ""
     others = len(entry["causes"]) + entry["causes_left_out"] - 1
     more = f" and {others} more" if others else ""
-    said = f", who said: {first['reason']}" if "reason" in first else ""
+    said = f"with reason: {first['reason']}" if "reason" in first else ""
     stopped = max((row["stopped_ms"] for row in entry["stopped"]), default=0)
-    idle = f"a member had no work for up to {stopped} ms" if stopped else "nobody stopped working"
+    idle = "no member stopped consuming"
+    if stopped:
+        idle = f"members stopped consuming for up to {stopped} ms"
     return f"{who}{WORDS[first['cause']]}{more}{said}; {idle}"
 
 
 WORDS = {
-    JOINED: "joined", LEFT: "left", REJOINED: "joined again", REPLACED: "came back as an instance",
-    EXPIRED: "was not heard of within its session", NOT_REJOINED: "did not join again in time",
-    NOT_SYNCED: "did not ask for its assignment in time",
-    NOT_REVOKED: "did not give up its partitions in time",
-    SUBSCRIBED: "subscribes to something else", TOPICS: "its topics changed",
-    LOADED: "it has a new coordinator, which found it amid a rebalance",
-    TOO_MANY: "it has more members than group.max.size", DOWNGRADED: "it is a classic group again",
+    JOINED: "joined", LEFT: "left", REJOINED: "joined again",
+    REPLACED: "rejoined as a static member",
+    EXPIRED: "sent no heartbeat within its session timeout", NOT_REJOINED: "did not rejoin in time",
+    NOT_SYNCED: "did not send SyncGroup in time",
+    NOT_REVOKED: "did not revoke its partitions in time",
+    SUBSCRIBED: "changed its subscription", TOPICS: "its topics changed",
+    LOADED: "its coordinator changed during a rebalance",
+    TOO_MANY: "it has more members than group.max.size", DOWNGRADED: "it was downgraded to a "
+                                                                     "classic group",
     SETTINGS: "its settings changed",
 }

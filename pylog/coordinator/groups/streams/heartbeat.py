@@ -117,17 +117,17 @@ def _check_shape(request: Any) -> None:
     owned = request.active_tasks, request.standby_tasks, request.warmup_tasks
     if request.member_epoch == 0:
         if request.rebalance_timeout_ms == NO_TIMEOUT:
-            raise invalid("who joins names a rebalance time-out")
+            raise invalid("a joining member must set a rebalance timeout")
         if any(owned):
-            raise invalid("who joins owns no tasks")
+            raise invalid("a joining member must not own tasks")
         if request.topology is None:
-            raise invalid("who joins names its topology")
+            raise invalid("a joining member must send its topology")
     elif request.member_epoch < LEAVE:
-        raise invalid("there is no such member epoch")
+        raise invalid("the member epoch is invalid")
     elif request.topology is not None:
-        raise invalid("only who joins names its topology")
+        raise invalid("only a joining member may send its topology")
     if any(rows is None for rows in owned) and any(rows is not None for rows in owned):
-        raise invalid("who names tasks of one kind names those of all")
+        raise invalid("active, standby and warmup tasks must be sent together")
 
 
 def _check_topology(message: Any) -> None:
@@ -255,7 +255,7 @@ def _member_of(groups: Any, group: StreamsGroup, request: Any, joins: bool,
         raise Refusal(ErrorCode.FENCED_MEMBER_EPOCH,
                       f"the member is in epoch {member.epoch}, not {epoch}: join again")
     if member.state == UNKNOWN and (owned is None or any(owned)):
-        raise Refusal(ErrorCode.FENCED_MEMBER_EPOCH, "nobody knows the member's state")
+        raise Refusal(ErrorCode.FENCED_MEMBER_EPOCH, "the member's state is unknown")
     return member
 
 

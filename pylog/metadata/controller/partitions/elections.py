@@ -68,7 +68,7 @@ def _elected(rules, name, index, election):
             raise Refusal(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
                           "The preferred leader was not available.")
         raise Refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-                      "no replica is active and has its disk")
+                      "no replica is active with an online log directory")
     return record
 
 

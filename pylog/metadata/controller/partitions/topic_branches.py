@@ -72,17 +72,18 @@ def _source(image: Image, topic, options: dict):
     if not name:
         raise Refusal(ErrorCode.INVALID_CONFIG, f"{SOURCE} must name a topic")
     if is_internal(name):
-        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"'{name}' is the broker's own")
+        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"'{name}' is an internal topic")
     if len(image.brokers) > 1:
         raise Refusal(ErrorCode.INVALID_REQUEST,
-                      "a branch is links on one broker's disk: a cluster makes none")
+                      "branches are hard links on one broker's disk; clusters cannot create them")
     source = image.topics.get(name)
     if source is None:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                       f"there is no topic '{name}' to make a branch of")
     count, factor = len(source.partitions), len(source.partitions[0].replicas)
     if topic.assignments:
-        raise Refusal(ErrorCode.INVALID_REQUEST, "a branch's partitions are where its source's are")
+        raise Refusal(ErrorCode.INVALID_REQUEST,
+                      "a branch's partitions are placed like its source's")
     if topic.num_partitions not in (-1, count):
         raise Refusal(ErrorCode.INVALID_PARTITIONS,
                       f"'{name}' has {counted(count, 'partition')}, and so has a branch of it")

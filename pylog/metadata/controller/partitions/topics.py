@@ -438,7 +438,7 @@ def allocate_producer_ids(image: Image, broker_id: int):
     """Allocate a block of producer ids to a broker. Returns (records, ProducerIds)."""
     first = image.next_producer_id
     if first > PRODUCER_ID_MAX - PRODUCER_IDS_PER_BLOCK:
-        raise OverflowError("all producer ids are spent")
+        raise OverflowError("all producer ids are used up")
     record = messages.ProducerIdsRecord(
         broker_id=broker_id, broker_epoch=image.brokers[broker_id].epoch,
         next_producer_id=first + PRODUCER_IDS_PER_BLOCK)

@@ -171,10 +171,10 @@ def test_an_empty_classic_group_becomes_a_consumer_group_whatever_the_policy():
 
 @pytest.mark.parametrize(("limits", "fields", "assigned", "reason"), [
     ({"upgrade": False}, {}, (), "the migration policy does not allow it"),
-    ({}, {"protocol_type": "connect"}, (), "its members are no consumers"),
+    ({}, {"protocol_type": "connect"}, (), "its members are not consumers"),
     ({"members_max": 0}, {}, (), "it has too many members"),
-    ({}, {"metadata": b"\0"}, (), "its members' own bytes cannot be read"),
-    ({}, {"metadata": b"\xff\xff"}, (), "its members' own bytes cannot be read")])
+    ({}, {"metadata": b"\0"}, (), "its members' metadata cannot be parsed"),
+    ({}, {"metadata": b"\xff\xff"}, (), "its members' metadata cannot be parsed")])
 def test_what_cannot_become_a_consumer_group_says_why_and_stays(limits, fields, assigned, reason):
     mixed = Mixed(**limits)
     old = mixed.join_classic(**fields).member_id
@@ -204,7 +204,7 @@ def test_a_group_whose_assignor_keeps_data_in_the_assignment_stays_classic(mixed
     mixed.sync(old, generation, [(old, assignment(("t", [0]), user_data=b"x"))])
     answer = mixed.join("new")
     assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    assert "keeps data in the assignment" in answer.error_message
+    assert "stores data in the assignment" in answer.error_message
 
 
 def test_a_group_whose_leader_gave_one_partition_twice_stays_classic(mixed):
@@ -219,7 +219,7 @@ def test_a_group_whose_leader_gave_one_partition_twice_stays_classic(mixed):
     mixed.sent.clear()
     answer = mixed.join("new")
     assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    assert "two members were given one partition" in answer.error_message
+    assert "two members have the same partition" in answer.error_message
 
 
 def test_a_second_protocol_that_cannot_be_read_harms_nobody(mixed):

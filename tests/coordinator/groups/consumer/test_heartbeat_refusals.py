@@ -43,17 +43,20 @@ def machine():
     ({"group_id": ""}, INVALID, "the group id is empty"),
     ({"instance_id": ""}, INVALID, "the instance id is empty"),
     ({"rack_id": ""}, INVALID, "the rack id is empty"),
-    ({"rebalance_timeout_ms": -1}, INVALID, "who joins names a rebalance time-out"),
-    ({"topic_partitions": None}, INVALID, "who joins owns no partitions, and says so"),
-    ({"topic_partitions": rows(T, 0)}, INVALID, "who joins owns no partitions, and says so"),
-    ({"subscribed_topic_names": None}, INVALID, "who joins names topics or an expression"),
+    ({"rebalance_timeout_ms": -1}, INVALID, "a joining member must set a rebalance timeout"),
+    ({"topic_partitions": None}, INVALID,
+     "a joining member must send an empty list of owned partitions"),
+    ({"topic_partitions": rows(T, 0)}, INVALID,
+     "a joining member must send an empty list of owned partitions"),
+    ({"subscribed_topic_names": None}, INVALID,
+     "a joining member must set topics or a regular expression"),
     ({"subscribed_topic_names": None, "subscribed_topic_regex": "t"}, 0, None),
     ({"subscribed_topic_names": []}, 0, None),
-    ({"member_epoch": -2}, INVALID, "only an instance leaves for a while"),
-    ({"member_epoch": -3}, INVALID, "there is no such member epoch"),
-    ({"member_epoch": -3, "instance_id": "i"}, INVALID, "there is no such member epoch"),
+    ({"member_epoch": -2}, INVALID, "only static members can leave temporarily"),
+    ({"member_epoch": -3}, INVALID, "the member epoch is invalid"),
+    ({"member_epoch": -3, "instance_id": "i"}, INVALID, "the member epoch is invalid"),
     ({"server_assignor": "other"}, ErrorCode.UNSUPPORTED_ASSIGNOR,
-     "the assignors here are uniform, range"),
+     "available assignors: uniform, range"),
     ({"server_assignor": "range"}, 0, None), ({}, 0, None)])
 def test_what_no_group_accepts_makes_none(machine, fields, code, text):
     answer = ask(machine, **fields)
@@ -138,7 +141,7 @@ def test_an_instance_is_one_member_until_it_leaves_for_a_while(machine):
     ask(machine, instance_id="i")
     refused = ask(machine, member_id="o", instance_id="i")
     assert refused.error_code == ErrorCode.UNRELEASED_INSTANCE_ID
-    assert refused.error_message == "m is the instance still"
+    assert refused.error_message == "m still owns the instance id"
     assert ask(machine, instance_id="i", member_epoch=-2).member_epoch == -2
     assert ask(machine, member_id="o", instance_id="i").error_code == 0
     assert set(machine.group.members) == {"o"}
@@ -217,4 +220,4 @@ def test_who_is_in_a_state_that_nobody_knows_joins_again_unless_it_owns_nothing(
     answer = ask(machine, member_epoch=2, topic_partitions=None if owned is None
                  else rows(T, *owned) if owned else [])
     assert answer.error_code == code
-    assert answer.error_message == ("nobody knows the member's state" if code else None)
+    assert answer.error_message == ("the member's state is unknown" if code else None)

@@ -234,7 +234,7 @@ def test_a_topic_that_grows_is_a_cause_without_a_member():
     machine.beat("a", 2)
     [told] = machine.told
     assert causes(told) == [("topics_changed", None)]
-    assert rebalance_tracker.sentence(told) == "its topics changed; nobody stopped working"
+    assert rebalance_tracker.sentence(told) == "its topics changed; no member stopped consuming"
 
 
 def test_who_does_not_revoke_or_leaves_is_named():

@@ -88,7 +88,7 @@ def test_who_is_in_a_state_that_nobody_knows_joins_again_unless_it_owns_nothing(
     fields = {**fields, "warmup_tasks": []} if fields else {}
     answer = machine.beat("a", epoch_of(machine), **fields)
     assert answer.error_code == code
-    assert answer.error_message == ("nobody knows the member's state" if code else None)
+    assert answer.error_message == ("the member's state is unknown" if code else None)
 
 
 def test_a_group_whose_topology_is_lost_has_its_members_join_again(machine):

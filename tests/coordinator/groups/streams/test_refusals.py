@@ -33,12 +33,13 @@ def taken(machine) -> int:
 
 @pytest.mark.parametrize(("fields", "code", "text"), [
     ({"instance_id": "i"}, INVALID, "Static membership"), ({"rack_id": ""}, INVALID, "rack id"),
-    ({"rebalance_timeout_ms": -1}, INVALID, "rebalance time-out"),
-    ({"rebalance_timeout_ms": 0}, 0, None), ({"active_tasks": rows({"0": {0}})}, INVALID, "owns"),
-    ({"standby_tasks": rows({"0": {0}})}, INVALID, "owns"),
+    ({"rebalance_timeout_ms": -1}, INVALID, "rebalance timeout"),
+    ({"rebalance_timeout_ms": 0}, 0, None),
+    ({"active_tasks": rows({"0": {0}})}, INVALID, "must not own tasks"),
+    ({"standby_tasks": rows({"0": {0}})}, INVALID, "must not own tasks"),
     ({"warmup_tasks": rows({"0": {0}})}, INVALID, "Warmup"), ({"task_offsets": []}, INVALID, "O"),
     ({"task_end_offsets": []}, INVALID, "Offsets of tasks"),
-    ({"active_tasks": None}, INVALID, "tasks of one kind"),
+    ({"active_tasks": None}, INVALID, "must be sent together"),
     ({"active_tasks": None, "standby_tasks": None, "warmup_tasks": None}, 0, None), ({}, 0, None)])
 def test_a_join_that_no_group_takes_makes_none(machine, fields, code, text):
     answer = machine.join("a", **fields)
@@ -61,7 +62,7 @@ def test_who_joins_names_a_topology_and_nobody_else(machine):
     machine.join("a")
     answer = machine.beat("a", epoch_of(machine), topology=word_count())
     assert (answer.error_code, answer.error_message) == (
-        INVALID, "only who joins names its topology")
+        INVALID, "only a joining member may send its topology")
 
 
 def test_a_topology_of_an_epoch_below_zero_is_none(machine):
