@@ -22,7 +22,7 @@ from tests.chaos.faults import FAULTS
 from tests.chaos.history import tally
 from tests.chaos.machines import of_pylog
 from tests.chaos.soak import Soak
-from tests.chaos.traces import kept
+from tests.chaos.traces import captured
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 MACHINES, CONTROLLER = (1, 2, 3), 9
@@ -74,13 +74,13 @@ def run(root: Path, seed: int, options, faults: list[str]) -> list[str]:
         of_pylog(root, network, MACHINES, settings)
     found = []
     try:
-        with kept(root / "librdkafka.log") as traces, machines:
+        with captured(root / "librdkafka.log") as traces, machines:
             soak = Soak(machines, seed, lambda line: print(line, flush=True), options.rolling,
                         options.kafka, traces)
             with _ended_by_signals(soak):
                 found += soak.roll(options.seconds) if options.rolling else \
                     soak.run(options.seconds, faults)
-            print(soak.told(), flush=True)
+            print(soak.summary(), flush=True)
             print(f"VERDICT {_counted(found)}; {len(found)} problems in all", flush=True)
             if options.kafka:
                 print(f"KAFKA'S OWN {_counted(soak.theirs)}", flush=True)

@@ -33,7 +33,7 @@ class Maker(Client):
 
     def _life(self, admin, name: str) -> Topic:
         began_s = time.monotonic()
-        created = self._asked(f"the creation of {name}", lambda: admin.create_topics(
+        created = self._is_acknowledged(f"the creation of {name}", lambda: admin.create_topics(
             [NewTopic(name, 2, self._replicas)], timeout=WAIT_S))
         # A hung broker may execute the creation after it wakes, when the topic is already deleted.
         # Therefore only topics whose creation was requested once are judged.
@@ -41,11 +41,11 @@ class Maker(Client):
         if self.chance.random() < 0.1:
             return Topic(name, created, False, False)
         self.stopping.wait(self.chance.uniform(0, 3))
-        deleted = self._asked(f"the deletion of {name}", lambda: admin.delete_topics(
+        deleted = self._is_acknowledged(f"the deletion of {name}", lambda: admin.delete_topics(
             [name], timeout=WAIT_S))
         return Topic(name, created, True, once and created and deleted)
 
-    def _asked(self, what: str, call) -> bool:
+    def _is_acknowledged(self, what: str, call) -> bool:
         """Return True if the request was acknowledged."""
         self.asks(what)
         try:

@@ -25,11 +25,11 @@ from tests.chaos.history import (
     Final,
     Finding,
     History,
-    Place,
+    Partition,
     Sent,
     Value,
 )
-from tests.chaos.reigns import SEQUENCES, Append, Reign
+from tests.chaos.reigns import SEQUENCES, Append, Leadership
 from tests.chaos.traces import Refusal
 
 OURS, THEIRS, UNKNOWN = "ours", "Kafka's", "unknown"
@@ -48,12 +48,13 @@ class Causes:
     refusals: the known errors of a producer.
     """
 
-    def __init__(self, history: History, finals: dict[Place, Final], theirs: Collection[int],
-                 reigns: dict[Place, list[Reign]], appends: Callable[[Place], list[Append]],
+    def __init__(self, history: History, finals: dict[Partition, Final], theirs: Collection[int],
+                 reigns: dict[Partition, list[Leadership]],
+                 appends: Callable[[Partition], list[Append]],
                  refusals: Callable[[str], list[Refusal]]):
         self._finals, self._theirs, self._reigns = finals, frozenset(theirs), reigns
         self._read, self._refusals = appends, refusals
-        self._appends: dict[Place, list[Append]] = {}
+        self._appends: dict[Partition, list[Append]] = {}
         self._sent: dict[str, list[Sent]] = {}
         self._sent_s: dict[Value, float] = {}
         self._told_s: dict[Value, float] = {}
@@ -175,11 +176,11 @@ class Causes:
             side = OURS
         return Cause(side, f"{reason}; by {', '.join(map(str, known)) or 'nobody known'}")
 
-    def _coordinator(self, topic: str, key: str) -> set[Place]:
+    def _coordinator(self, topic: str, key: str) -> set[Partition]:
         count = sum(place.topic == topic for place in self._reigns)
-        return {Place(topic, partition_of(key, count))} if count else set()
+        return {Partition(topic, partition_of(key, count))} if count else set()
 
-    def _reigning(self, place, from_s: float, to_s: float | None) -> list[Reign]:
+    def _reigning(self, place, from_s: float, to_s: float | None) -> list[Leadership]:
         """Return the leaders of an interval and the leader before it, which may not know its
         successor.
 
@@ -197,7 +198,7 @@ class Causes:
     def _led(self, place, epoch: int) -> int:
         return next(iter(self._leaders(place, epoch, epoch)), -1)
 
-    def _appends_of(self, place: Place) -> list[Append]:
+    def _appends_of(self, place: Partition) -> list[Append]:
         if place not in self._appends:
             self._appends[place] = self._read(place)
         return self._appends[place]
@@ -208,7 +209,7 @@ class Causes:
         found = appends[at] if at >= 0 else None
         return found if found is not None and found.last >= offset else None
 
-    def _contradiction(self, place: Place, append: Append) -> str:
+    def _contradiction(self, place: Partition, append: Append) -> str:
         """Return why the append may not follow its producer's previous batch, or "" if it may."""
         if append.producer < 0:
             return ""

@@ -23,7 +23,7 @@ class Value(NamedTuple):
     number: int
 
 
-class Place(NamedTuple):
+class Partition(NamedTuple):
     """A partition."""
 
     topic: str
@@ -44,7 +44,7 @@ class Sent(NamedTuple):
     """A sent record. transaction: its name, or None."""
 
     value: Value
-    place: Place
+    place: Partition
     transaction: str | None = None
 
 
@@ -67,7 +67,7 @@ class Read(NamedTuple):
 
     reader: str
     session: int
-    place: Place
+    place: Partition
     offset: int
     value: Value
     committed_only: bool = False
@@ -77,16 +77,16 @@ class Committed(NamedTuple):
     """A group's committed offset, acknowledged at `answered`."""
 
     group: str
-    place: Place
+    place: Partition
     offset: int
     answered: float
 
 
-class Told(NamedTuple):
+class ObservedPosition(NamedTuple):
     """A group's offset in a response to a request sent at `asked`."""
 
     group: str
-    place: Place
+    place: Partition
     offset: int
     asked: float
 
@@ -95,8 +95,8 @@ class Copied(NamedTuple):
     """All records of a partition up to an offset, copied once to another partition in transactions.
     """
 
-    source: Place
-    goal: Place
+    source: Partition
+    goal: Partition
     offset: int
 
 
@@ -117,7 +117,7 @@ class Case(NamedTuple):
     """
 
     text: str
-    place: Place | None = None
+    place: Partition | None = None
     value: Value | None = None
     offset: int = -1
     earlier: int = -1
@@ -193,12 +193,12 @@ def tally(found: list[str]) -> dict[str, int]:
     return counts
 
 
-def problems(history: History, finals: dict[Place, Final], topics=frozenset()) -> list[str]:
+def problems(history: History, finals: dict[Partition, Final], topics=frozenset()) -> list[str]:
     """Return findings() as sentences."""
     return [str(finding) for finding in findings(history, finals, topics)]
 
 
-def findings(history: History, finals: dict[Place, Final], topics=frozenset()) -> list[Finding]:
+def findings(history: History, finals: dict[Partition, Final], topics=frozenset()) -> list[Finding]:
     """Return all violations.
 
     finals: partitions that could not be read are missing and not judged. topics: names of the
@@ -234,7 +234,7 @@ def _some(what: str, found: list[Case]):
         yield Finding(what, found)
 
 
-def _case(value: Value, place: Place, offset, of: str = "", more: str = "",
+def _case(value: Value, place: Partition, offset, of: str = "", more: str = "",
           earlier: int = -1) -> Case:
     """Return a case about a record. of, more: text before and after its description."""
     return Case(f"{of}{value.writer}/{value.number} in {place.topic}-{place.partition} at {offset}"
@@ -355,7 +355,7 @@ def _stale(history):
     for commit in history.of(Committed):
         commits[commit.group, commit.place].append(commit)
     found = []
-    for told in history.of(Told):
+    for told in history.of(ObservedPosition):
         floor = max((commit.offset for commit in commits[told.group, told.place]
                      if commit.answered < told.asked), default=-1)
         if told.offset < floor:

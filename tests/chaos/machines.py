@@ -18,7 +18,7 @@ from pathlib import Path
 from bench.network import Network, address
 from tests.brokers import ALARMS, READY, Brokerd
 from tests.chaos.causes import Causes
-from tests.chaos.history import Final, History, Place
+from tests.chaos.history import Final, History, Partition
 from tests.chaos.power import Disk
 from tests.chaos.traces import Refusal
 from tests.durability.disk import environment, shim
@@ -160,7 +160,7 @@ class Machines:
                 machine.go_on()
             machine.kill()
 
-    def causes(self, history: History, finals: dict[Place, Final],
+    def causes(self, history: History, finals: dict[Partition, Final],
                refusals: Callable[[str], list[Refusal]]) -> Causes | None:
         """Return a judge of causes in a mixed cluster, or None if all brokers are pylog's.
 

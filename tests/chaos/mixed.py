@@ -17,9 +17,9 @@ from bench.network import Network, address
 from bench.process import die_with_parent
 from tests.brokers import Brokerd
 from tests.chaos.causes import Causes
-from tests.chaos.history import Final, History, Place
+from tests.chaos.history import Final, History, Partition
 from tests.chaos.machines import CLIENT_PORT, CONTROLLER_PORT, Machine, Machines, of_pylog
-from tests.chaos.reigns import Append, appends_of, reigns_of
+from tests.chaos.reigns import Append, appends_of, leaderships_of
 from tests.chaos.traces import Refusal
 
 CONTROLLER, THEIRS, OURS = 9, (1, 2), 3
@@ -133,11 +133,11 @@ class _Mixed(Machines):
         super().__exit__(*exception)
         self._controller.kill()
 
-    def causes(self, history: History, finals: dict[Place, Final],
+    def causes(self, history: History, finals: dict[Partition, Final],
                refusals: Callable[[str], list[Refusal]]) -> Causes:
-        reigns = reigns_of(self._controller.data_dir)
+        reigns = leaderships_of(self._controller.data_dir)
 
-        def appends(place: Place) -> list[Append]:
+        def appends(place: Partition) -> list[Append]:
             return appends_of(self.of[reigns[place][-1].leader].data_dir, place)
 
         return Causes(history, finals, THEIRS, reigns, appends, refusals)

@@ -81,7 +81,7 @@ def _unspared(folder: Path) -> list[Path]:
 def lay_out(data: Path, records: Path, generator: random.Random | None) -> None:
     """Replace the contents of `data` by those after a power loss."""
     ids = itertools.count(1)
-    events = list(_found(records / BEFORE, data, ids))
+    events = list(_creation_events(records / BEFORE, data, ids))
     names = {event.path: event.inode for event in events if event.type in (CREATE, MKDIR)}
     for record in sorted(records.glob("[0-9]*")):
         events += joined(read_record(record), names, ids)
@@ -93,7 +93,7 @@ def lay_out(data: Path, records: Path, generator: random.Random | None) -> None:
         shutil.move(path, data / path.name)
 
 
-def _found(folder: Path, data: Path, ids):
+def _creation_events(folder: Path, data: Path, ids):
     """Return synced events that would create a folder's contents in `data`."""
     for path in sorted(folder.rglob("*")):
         kind = MKDIR if path.is_dir() else CREATE

@@ -10,7 +10,7 @@ import time
 import confluent_kafka
 
 from pylog.client import Consumer, KafkaError, TopicPartition
-from tests.chaos.history import Committed, History, Place, Read, Told
+from tests.chaos.history import Committed, History, Partition, Read, ObservedPosition
 from tests.chaos.writers import Client, value_of
 
 POLL_S = 0.3
@@ -52,7 +52,7 @@ class Reader(Client):
             while not self.stopping.is_set():
                 for record in polled(consumer):
                     self.history.add(Read(
-                        self.name, 0, Place(record.topic, record.partition), record.offset,
+                        self.name, 0, Partition(record.topic, record.partition), record.offset,
                         value_of(record.value), self._committed_only))
                     self.went_on()
 
@@ -75,7 +75,7 @@ class Member(Client):
             "max.poll.interval.ms": 60_000}
 
     def saw(self, topic: str, partition: int, offset: int, value: bytes) -> None:
-        self.history.add(Read(self.name, self._session, Place(topic, partition), offset,
+        self.history.add(Read(self.name, self._session, Partition(topic, partition), offset,
                               value_of(value), True))
 
     def moved(self) -> None:
@@ -88,12 +88,13 @@ class Member(Client):
         """Record acknowledged offsets. offsets: (topic, partition) -> offset."""
         now_s = time.monotonic()
         for (topic, partition), offset in offsets.items():
-            self.history.add(Committed(self.group, Place(topic, partition), offset, now_s))
+            self.history.add(Committed(self.group, Partition(topic, partition), offset, now_s))
         self.went_on()
 
-    def told(self, offsets: dict, asked_s: float) -> None:
+    def record_positions(self, offsets: dict, asked_s: float) -> None:
         for (topic, partition), offset in offsets.items():
-            self.history.add(Told(self.group, Place(topic, partition), offset, asked_s))
+            self.history.add(ObservedPosition(
+                self.group, Partition(topic, partition), offset, asked_s))
 
 
 class OwnMember(Member):
@@ -130,7 +131,7 @@ class OwnMember(Member):
         except KafkaError as error:
             self.refused("a look at positions", error)
             return
-        self.told({tuple(part): entry.offset for part, entry in found.items()
+        self.record_positions({tuple(part): entry.offset for part, entry in found.items()
                    if entry is not None}, asked_s)
 
 

@@ -12,15 +12,15 @@ from typing import NamedTuple
 from pylog._native import batch
 from pylog.metadata.image import image as images
 from pylog.metadata.image.snapshot import decoded
-from tests.chaos.history import Place
+from tests.chaos.history import Partition
 
-METADATA = Place("__cluster_metadata", 0)
+METADATA = Partition("__cluster_metadata", 0)
 KINDS = {"TopicRecord", "PartitionRecord", "PartitionChangeRecord", "RemoveTopicRecord"}
 SEQUENCES = 1 << 31
 LENGTH_AT, LENGTH_END = 8, 12  # Byte positions in a batch header.
 
 
-class Reign(NamedTuple):
+class Leadership(NamedTuple):
     """A leader epoch. leader: -1 if none. began_s: wall clock."""
 
     epoch: int
@@ -41,7 +41,7 @@ class Append(NamedTuple):
     is_control: bool
 
 
-def batches_of(data: Path, place: Place) -> Iterator[tuple[batch.Header, bytes]]:
+def batches_of(data: Path, place: Partition) -> Iterator[tuple[batch.Header, bytes]]:
     """Yield the batches of one replica, up to its preallocated space."""
     for path in sorted((data / f"{place.topic}-{place.partition}").glob("*.log")):
         whole, at = path.read_bytes(), 0
@@ -54,10 +54,10 @@ def batches_of(data: Path, place: Place) -> Iterator[tuple[batch.Header, bytes]]
             at = end
 
 
-def reigns_of(data: Path) -> dict[Place, list[Reign]]:
+def leaderships_of(data: Path) -> dict[Partition, list[Leadership]]:
     """Return the leaderships of each existing partition. data: the controller's directory."""
     image = images.Image()
-    found: dict[Place, list[Reign]] = {}
+    found: dict[Partition, list[Leadership]] = {}
     for header, bytes_ in batches_of(data, METADATA):
         last = header.base_offset + header.last_offset_delta
         for record in decoded(bytes_, header):
@@ -74,12 +74,12 @@ def _follow(found: dict, topic, now_s: float) -> None:
     for index, state in enumerate(topic.partitions if topic is not None else ()):
         if state is None:
             continue
-        reigns = found.setdefault(Place(topic.name, index), [])
+        reigns = found.setdefault(Partition(topic.name, index), [])
         if not reigns or reigns[-1].epoch != state.leader_epoch:
-            reigns.append(Reign(state.leader_epoch, state.leader, now_s))
+            reigns.append(Leadership(state.leader_epoch, state.leader, now_s))
 
 
-def appends_of(data: Path, place: Place) -> list[Append]:
+def appends_of(data: Path, place: Partition) -> list[Append]:
     """Return the appends of a partition. data: directory of a broker with a replica."""
     return [Append(
         header.base_offset, header.base_offset + header.last_offset_delta, header.leader_epoch,

@@ -18,10 +18,10 @@ import confluent_kafka
 from pylog.client import Admin, KafkaError, NewTopic
 from tests.chaos.admins import Maker, Mover
 from tests.chaos.faults import FAULTS
-from tests.chaos.history import Final, Finding, History, Place, findings
+from tests.chaos.history import Final, Finding, History, Partition, findings
 from tests.chaos.machines import Machines
 from tests.chaos.readers import LibrdkafkaMember, Member, OwnMember, Reader
-from tests.chaos.traces import Kept, Trace
+from tests.chaos.traces import CapturedLog, Trace
 from tests.chaos.transactors import Copier, LibrdkafkaTransactor, OwnTransactor
 from tests.chaos.watch import Crew, Role
 from tests.chaos.writers import LibrdkafkaSender, OwnSender, Sender, value_of
@@ -52,7 +52,7 @@ class Soak:
     """
 
     def __init__(self, machines: Machines, seed: int, say=print, strict: bool = False,
-                 lenient: bool = False, traces: Kept | None = None):
+                 lenient: bool = False, traces: CapturedLog | None = None):
         self.machines = machines
         self._strict, self._lenient, self._traces = strict, lenient, traces
         self.history = History()
@@ -73,7 +73,7 @@ class Soak:
                 turns.extend(self._chance.sample(faults, len(faults)))
             self._turn(turns.pop())
 
-        return self._judged(seconds, turn)
+        return self._run_with_verdict(seconds, turn)
 
     def roll(self, seconds: float) -> list[str]:
         """Restart the machines one after the other for the given time and return the problems."""
@@ -82,9 +82,9 @@ class Soak:
                                                len(self.machines.of)):
                 self._restart(machine)
 
-        return self._judged(seconds, turn)
+        return self._run_with_verdict(seconds, turn)
 
-    def _judged(self, seconds: float, turn) -> list[str]:
+    def _run_with_verdict(self, seconds: float, turn) -> list[str]:
         is_well = self._tried("the start", self._start)
         end_s = time.monotonic() + seconds
         while is_well and time.monotonic() < end_s and not self.is_interrupted:
@@ -156,7 +156,7 @@ class Soak:
             ours = found
         return [*refused, *hung, *map(str, ours), *self._found]
 
-    def _split(self, found: list[Finding], finals: dict[Place, Final]) -> list[Finding]:
+    def _split(self, found: list[Finding], finals: dict[Partition, Final]) -> list[Finding]:
         """Return findings without those attributed to Kafka, which are logged."""
         refusals = self._traces.refusals if self._traces else lambda name: []
         causes = self.machines.causes(self.history, finals, refusals)
@@ -254,7 +254,7 @@ class Soak:
         end_s = time.monotonic() + RECOVERY_S
         while True:
             self._revived()
-            if self._crew.look():
+            if self._crew.replace_hung():
                 # A replacement gets as much time as the client it replaces.
                 end_s = time.monotonic() + RECOVERY_S
             stuck = self._crew.waiting() or self._out_of_sync()
@@ -277,7 +277,7 @@ class Soak:
                 for part in topic.partitions.values()
                 if set(part.isr) != set(part.replicas)] + [f"{move}" for move in moves]
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return a summary of the amount of data that was judged."""
         kinds = {}
         for event in self.history.events:
@@ -291,17 +291,17 @@ class Soak:
             self._admin.list_topics(timeout=RECOVERY_S)))
         return names if is_known else None
 
-    def _finals(self) -> dict[Place, Final]:
+    def _finals(self) -> dict[Partition, Final]:
         """Return the final state of all partitions that can be read to their ends."""
-        finals: dict[Place, Final] = {}
+        finals: dict[Partition, Final] = {}
         end_s = time.monotonic() + END_S
-        for place in (Place(topic, partition) for topic, count in TOPICS.items()
+        for place in (Partition(topic, partition) for topic, count in TOPICS.items()
                       for partition in range(count)):
             if time.monotonic() > end_s:
                 self._found.append(f"not read in {END_S} s: {place.topic}-{place.partition}")
                 continue
 
-            def read(place: Place = place) -> None:
+            def read(place: Partition = place) -> None:
                 records, visible = (read_whole(self.machines.bootstrap, place, isolation)
                                     for isolation in ("read_uncommitted", "read_committed"))
                 finals[place] = Final(records, set(visible), self._digests(place, end_s))
@@ -309,7 +309,7 @@ class Soak:
             self._tried(f"reading {place.topic}-{place.partition}", read)
         return finals
 
-    def _digests(self, place: Place, end_s: float) -> dict[int, str]:
+    def _digests(self, place: Partition, end_s: float) -> dict[int, str]:
         while True:
             found = {number: digest for number, machine in self.machines.of.items()
                      if (digest := digest_of(machine.data_dir, place)) is not None}
@@ -318,7 +318,7 @@ class Soak:
             time.sleep(0.5)
 
 
-def read_whole(bootstrap: str, place: Place, isolation: str) -> dict:
+def read_whole(bootstrap: str, place: Partition, isolation: str) -> dict:
     """Read a partition with librdkafka from beginning to end and return offset -> value.
 
     Raises Stuck if no record arrives for READ_S.
@@ -346,7 +346,7 @@ def read_whole(bootstrap: str, place: Place, isolation: str) -> dict:
         consumer.close()
 
 
-def digest_of(data: Path, place: Place) -> str | None:
+def digest_of(data: Path, place: Partition) -> str | None:
     """Return the digest of one replica's records on disk, or None if it does not exist.
 
     Preallocated space is excluded.

@@ -11,14 +11,14 @@ from tests.chaos.history import (
     Final,
     Finding,
     History,
-    Place,
+    Partition,
     Sent,
     Value,
 )
-from tests.chaos.reigns import Append, Reign
+from tests.chaos.reigns import Append, Leadership
 from tests.chaos.traces import Refusal
 
-A, B = Place("orders", 0), Place("orders", 1)
+A, B = Partition("orders", 0), Partition("orders", 1)
 ONE = Value("one", 1)
 PRODUCER = 7
 
@@ -30,12 +30,12 @@ class World:
         self.now_s = 0.0
         self.history = History(lambda: self.now_s)
         self.finals = {A: Final({}, set())}
-        self.reigns = {A: [Reign(epoch, leader, 10.0 * epoch)
+        self.reigns = {A: [Leadership(epoch, leader, 10.0 * epoch)
                            for epoch, leader in enumerate(leaders)]}
         self.appends: list[Append] = []
         self.refusals: list[Refusal] = []
 
-    def told(self, at_s: float, event) -> None:
+    def record(self, at_s: float, event) -> None:
         self.now_s = at_s
         self.history.add(event)
 
@@ -100,9 +100,9 @@ def begun_anew(*leaders: int, other: int = 1) -> tuple[World, int, int]:
     other: the leader of another partition.
     """
     world = World(*leaders)
-    world.reigns[B] = [Reign(0, other, 0.0)]
-    world.told(11.0, Sent(ONE, A))
-    world.told(29.0, Acknowledged(ONE, 1))
+    world.reigns[B] = [Leadership(0, other, 0.0)]
+    world.record(11.0, Sent(ONE, A))
+    world.record(29.0, Acknowledged(ONE, 1))
     return world, world.append(1, 0), world.append(2, 0, producer_epoch=1)
 
 
@@ -134,8 +134,8 @@ def test_refusal_at_another_time_is_ignored(at_s):
     ((3, -1, 1), OURS)])
 def test_lost_record_without_offset_is_attributed_to_current_and_previous_leader(leaders, side):
     world = World(*leaders)
-    world.told(11.0, Sent(ONE, A))
-    world.told(12.0, Acknowledged(ONE, -1))
+    world.record(11.0, Sent(ONE, A))
+    world.record(12.0, Acknowledged(ONE, -1))
     assert world.side_of_lost(-1) == side
 
 
@@ -143,8 +143,8 @@ def test_lost_record_without_offset_is_attributed_to_current_and_previous_leader
     ((1, 1, 2, 3), THEIRS), ((1, 1, 3, 1), UNKNOWN), ((3, 3, 3, 1), OURS)])
 def test_replaced_record_is_attributed_to_all_leaders_in_between(leaders, side):
     world = World(*leaders)
-    world.told(11.0, Sent(ONE, A))
-    world.told(12.0, Acknowledged(ONE, 0))
+    world.record(11.0, Sent(ONE, A))
+    world.record(12.0, Acknowledged(ONE, 0))
     world.append(2, 0)
     assert world.side_of_lost(0) == side
 
@@ -163,17 +163,17 @@ def test_only_differing_replica_is_wrong(digests, side):
 def test_torn_transaction_is_attributed_to_coordinators_and_leaders(
         coordinators, leader, side):
     world = World(leader)
-    world.reigns[Place("__transaction_state", 0)] = [
-        Reign(epoch, number, 10.0 * epoch)
+    world.reigns[Partition("__transaction_state", 0)] = [
+        Leadership(epoch, number, 10.0 * epoch)
         for epoch, number in enumerate(coordinators)]
-    world.told(5.0, Sent(ONE, A, "copier.2-17"))
-    world.told(15.0, Ended("copier.2-17", True))
+    world.record(5.0, Sent(ONE, A, "copier.2-17"))
+    world.record(15.0, Ended("copier.2-17", True))
     assert world.side("aborted transactions that are visible", name="copier.2-17") == side
 
 
 def test_group_offset_is_attributed_to_group_coordinators():
     world = World(3)
-    world.reigns[Place("__consumer_offsets", 0)] = [Reign(0, 2, 0.0)]
+    world.reigns[Partition("__consumer_offsets", 0)] = [Leadership(0, 2, 0.0)]
     assert world.side("positions of groups that went back", name="group") == THEIRS
     assert world.side("committed by a group that never read it", name="group", place=A) == UNKNOWN
 

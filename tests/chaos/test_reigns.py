@@ -3,15 +3,23 @@
 from pylog._native import batch
 from pylog.metadata.image.snapshot import encoded
 from pylog.protocol import messages
-from tests.chaos.history import Place
-from tests.chaos.reigns import METADATA, SEQUENCES, Append, Reign, appends_of, batches_of, reigns_of
+from tests.chaos.history import Partition
+from tests.chaos.reigns import (
+    METADATA,
+    SEQUENCES,
+    Append,
+    Leadership,
+    appends_of,
+    batches_of,
+    leaderships_of,
+)
 
 TOPIC, GONE = bytes(15) + b"\1", bytes(15) + b"\2"
-A = Place("orders", 0)
+A = Partition("orders", 0)
 ROOM = bytes(4096)
 
 
-def segment(data, place: Place, number: int, *parts: bytes) -> None:
+def segment(data, place: Partition, number: int, *parts: bytes) -> None:
     folder = data / f"{place.topic}-{place.partition}"
     folder.mkdir(exist_ok=True)
     (folder / f"{number:020}.log").write_bytes(b"".join(parts))
@@ -38,7 +46,7 @@ def test_leaderships_begin_at_leader_change_records(tmp_path):
         of_partition(TOPIC, leader=1, leader_epoch=0)))
     segment(tmp_path, METADATA, 3, of_records(2000, 3, change(isr=[1])),
             of_records(3000, 4, change(isr=[1, 2])), of_records(4000, 5, change(leader=2, isr=[2])))
-    assert reigns_of(tmp_path) == {A: [Reign(0, 1, 1.0), Reign(1, 2, 4.0)]}
+    assert leaderships_of(tmp_path) == {A: [Leadership(0, 1, 1.0), Leadership(1, 2, 4.0)]}
 
 
 def test_deleted_topic_does_not_affect_other_topics(tmp_path):
@@ -47,7 +55,7 @@ def test_deleted_topic_does_not_affect_other_topics(tmp_path):
         of_partition(TOPIC, leader=1, leader_epoch=0),
         messages.TopicRecord(name="made", topic_id=GONE),
         of_partition(GONE, leader=2, leader_epoch=0), messages.RemoveTopicRecord(topic_id=GONE)))
-    assert reigns_of(tmp_path)[A] == [Reign(0, 1, 1.0)]
+    assert leaderships_of(tmp_path)[A] == [Leadership(0, 1, 1.0)]
 
 
 def test_batches_are_read_up_to_preallocated_space(tmp_path):
@@ -63,4 +71,4 @@ def test_batches_are_read_up_to_preallocated_space(tmp_path):
 
 def test_missing_partition_has_no_appends(tmp_path):
     assert list(batches_of(tmp_path, A)) == []
-    assert reigns_of(tmp_path) == {}
+    assert leaderships_of(tmp_path) == {}

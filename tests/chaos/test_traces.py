@@ -7,7 +7,7 @@ import pytest
 
 from pylog.client.network.log_once import Notices
 from pylog.client.producer.sender import REFUSAL
-from tests.chaos.traces import Refusal, kept, refusals_of, trace_of
+from tests.chaos.traces import Refusal, captured, refusals_of, trace_of
 
 SENT = ("%7|{at}.5|SEND|{name}#consumer-4| [thrd:{broker}]: {broker}: "
         "Sent {what}Request (v9, 186 bytes @ 0, CorrId {id})\n")
@@ -77,7 +77,7 @@ def test_fatal_producer_error_names_the_broker():
 
 
 def test_pylog_producer_warning_names_the_broker(tmp_path, caplog):
-    with kept(tmp_path / "told") as traces:
+    with captured(tmp_path / "told") as traces:
         for who in ("own", "own-moved"):
             Notices(f"producer {who}").warn("refused", REFUSAL, 2, "moved", 1, "out of order")
         Notices("producer own").warn("retried", "retrying records for moved-1: not now")
@@ -91,7 +91,7 @@ def test_pylog_producer_warning_names_the_broker(tmp_path, caplog):
 def test_last_request_and_response_are_reported():
     told = trace_of([
         line(SENT, 900, 7), line(RECEIVED, 910, 7), line(COMMIT, 911), line(SENT, 990, 8, "Fetch")],
-        "group/0", NOW_S).told()
+        "group/0", NOW_S).summary()
     assert told == (
         "2 requests sent, all answered or cut off; last sent OffsetCommit to broker:9092/1 100 s "
         "ago, last received OffsetCommit 90 s ago; its last commit: broker:9092/1: OffsetCommit "
@@ -100,7 +100,7 @@ def test_last_request_and_response_are_reported():
 
 
 def test_library_output_is_captured(tmp_path, capfd):
-    with kept(tmp_path / "told") as traces:
+    with captured(tmp_path / "told") as traces:
         noise = line(SENT, 899, 6).replace("SEND", "TERMINATE")
         os.write(2, f"{noise}{line(SENT, 900, 7)}".encode())
         print("of Python's own", file=sys.stderr)

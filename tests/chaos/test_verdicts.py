@@ -4,7 +4,7 @@ import pytest
 
 from tests.chaos import soak as soaks
 from tests.chaos.faults import FAULTS, fault
-from tests.chaos.history import Acknowledged, Place, Sent, Value, Writer
+from tests.chaos.history import Acknowledged, Partition, Sent, Value, Writer
 from tests.chaos.machines import Machines
 from tests.chaos.soak import Soak, Stuck
 
@@ -53,7 +53,7 @@ class Played(Soak):
         self.history.writers["one"] = Writer()
         for topic in ("orders", "moved"):
             value = Value("one", len(topic))
-            self.history.add(Sent(value, Place(topic, 0)))
+            self.history.add(Sent(value, Partition(topic, 0)))
             self.history.add(Acknowledged(value, 7))
 
     def _recovered(self, what: str) -> None:
@@ -68,12 +68,12 @@ class Played(Soak):
     def _existing(self) -> set[str]:
         return set()
 
-    def read(self, bootstrap: str, place: Place, isolation: str) -> dict:
+    def read(self, bootstrap: str, place: Partition, isolation: str) -> dict:
         if self.unreadable and place.topic == "orders":
             raise Stuck("nothing came")
         return {}
 
-    def _digests(self, place: Place, end_s: float) -> dict:
+    def _digests(self, place: Partition, end_s: float) -> dict:
         return {}
 
 

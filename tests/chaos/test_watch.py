@@ -89,7 +89,7 @@ def world():
 
 def test_clients_with_progress_are_not_replaced(world):
     world.hang(seconds=500)
-    assert world.crew.look() == 0
+    assert world.crew.replace_hung() == 0
     assert world.crew.waiting() == []
     assert world.end() == ([], [])
 
@@ -98,7 +98,7 @@ def test_hung_member_is_reported_with_its_last_requests(world):
     world.made["group/1"].asks("a synchronous commit of moved-1 at 7")
     world.answered("group/1")
     world.hang("group/1")
-    assert world.crew.look() == 1
+    assert world.crew.replace_hung() == 1
     told, = world.said
     for part in ("group/1 hangs for 100 s", "a synchronous commit of moved-1 at 7",
                  "while group/0, sender went on", "7 requests sent, all answered or cut off",
@@ -108,7 +108,7 @@ def test_hung_member_is_reported_with_its_last_requests(world):
 
 def test_hung_client_is_replaced(world):
     world.hang("group/1")
-    world.crew.look()
+    world.crew.replace_hung()
     assert world.names() == ["group/0", "group/1.1", "sender"]
     assert world.made["group/1.1"].is_started
     hung = world.made["group/1"]
@@ -128,23 +128,23 @@ def test_hung_member_is_found_although_its_group_makes_progress(world):
 
 def test_client_is_not_hung_before_the_timeout(world):
     world.hang("group/1", seconds=HUNG_S - 1)
-    assert world.crew.look() == 0
+    assert world.crew.replace_hung() == 0
     # The end of a fault restarts every client's timeout.
     world.crew.mark()
     world.hang("group/1", seconds=HUNG_S - 1)
-    assert world.crew.look() == 0
+    assert world.crew.replace_hung() == 0
 
 
 def test_no_client_is_hung_if_none_makes_progress(world):
     world.hang("group/0", "group/1", "sender", seconds=HUNG_S * 3)
-    assert world.crew.look() == 0
+    assert world.crew.replace_hung() == 0
     assert world.crew.waiting() == ["group/0", "group/1", "sender"]
 
 
 def test_hang_is_the_clients_fault_if_all_was_answered_and_replacement_works(world):
     world.answered("group/1")
     world.hang("group/1")
-    world.crew.look()
+    world.crew.replace_hung()
     world.hang(seconds=5)
     failures, own = world.end()
     assert failures == []
@@ -154,7 +154,7 @@ def test_hang_is_the_clients_fault_if_all_was_answered_and_replacement_works(wor
 def test_hang_is_a_problem_if_the_replacement_makes_no_progress(world):
     world.answered("group/1")
     world.hang("group/1")
-    world.crew.look()
+    world.crew.replace_hung()
     world.hang("group/1.1", seconds=5)
     failures, own = world.end()
     assert "group/1 hangs" in failures[0]
@@ -164,7 +164,7 @@ def test_hang_is_a_problem_if_the_replacement_makes_no_progress(world):
 def test_hang_is_a_problem_if_a_request_was_not_answered(world):
     world.not_answered("group/1")
     world.hang("group/1")
-    world.crew.look()
+    world.crew.replace_hung()
     world.hang(seconds=5)
     failures, own = world.end()
     assert "NOT ANSWERED: OffsetCommit for 60 s by broker 2" in failures[0]
@@ -173,7 +173,7 @@ def test_hang_is_a_problem_if_a_request_was_not_answered(world):
 
 def test_hang_is_a_problem_without_a_trace(world):
     world.hang("group/1")
-    world.crew.look()
+    world.crew.replace_hung()
     world.hang(seconds=5)
     assert "what it was answered is not known" in world.end()[0][0]
 
@@ -182,14 +182,14 @@ def test_hang_is_a_problem_if_no_client_of_its_kind_works(world):
     for name in ("group/0", "group/1"):
         world.answered(name)
     world.hang("group/0", "group/1")
-    assert world.crew.look() == 2
+    assert world.crew.replace_hung() == 2
     assert len(world.end()[0]) == 2
 
 
 def test_failed_client_is_reported_and_replaced(world):
     world.made["sender"].asks("record 9")
     world.made["sender"].failure = ValueError("broken")
-    assert world.crew.look() == 1
+    assert world.crew.replace_hung() == 1
     assert world.names() == ["group/0", "group/1", "sender.1"]
     assert world.end() == (["sender ended as it asked for record 9: ValueError('broken')"], [])
 
@@ -199,7 +199,7 @@ def test_replacements_are_limited(world):
         for client in world.crew.clients:
             if client.kind == "sender":
                 client.failure = ValueError("broken")
-        world.crew.look()
+        world.crew.replace_hung()
     assert f"sender.{REPLACED_MAX}" in world.names()
 
 

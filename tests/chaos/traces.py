@@ -60,7 +60,7 @@ class Trace:
         return [f"{name} for {self.now_s - at_s:.0f} s by {key[1]}"
                 for key, (name, at_s) in self.open.items() if self.now_s - at_s > PATIENCE_S]
 
-    def told(self) -> str:
+    def summary(self) -> str:
         missing = self.unanswered()
         answered = f"NOT ANSWERED: {', '.join(missing)}" if missing else "all answered or cut off"
         commit = f"; its last commit: {self.last_commit}" if self.last_commit else ""
@@ -115,7 +115,7 @@ def refusals_of(lines: Iterable[str], name: str) -> list[Refusal]:
     return found
 
 
-class Kept:
+class CapturedLog:
     """The captured log lines of all clients, in a file."""
 
     def __init__(self, path: Path):
@@ -133,7 +133,7 @@ class Kept:
 
 
 @contextmanager
-def kept(path: Path):
+def captured(path: Path):
     """Redirect libraries' stderr, except NOISE, and the warnings of pylog's clients to a file.
 
     Python's own output to stderr is unchanged.
@@ -150,7 +150,7 @@ def kept(path: Path):
             warnings.setFormatter(logging.Formatter("%(created)f|%(message)s"))
             _CLIENTS.addHandler(warnings)
             try:
-                yield Kept(path)
+                yield CapturedLog(path)
             finally:
                 _CLIENTS.removeHandler(warnings)
                 sys.stderr = python

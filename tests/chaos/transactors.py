@@ -11,8 +11,8 @@ from contextlib import suppress
 import confluent_kafka
 
 from pylog.client import Consumer, KafkaError, Producer, TopicPartition
-from tests.chaos.history import Copied, Ended, Place, Sent, Value, Writer, copy_of
-from tests.chaos.writers import Client, told, value_of
+from tests.chaos.history import Copied, Ended, Partition, Sent, Value, Writer, copy_of
+from tests.chaos.writers import Client, encoded_value, value_of
 
 TRANSACTION_MS = 60_000
 POLL_S = 0.3
@@ -65,7 +65,7 @@ class Transactor(Client):
         """Return a producer with this client's transactional id."""
         raise AssertionError("each client has its own")
 
-    def sent(self, producer, value: Value, place: Place) -> None:
+    def sent(self, producer, value: Value, place: Partition) -> None:
         raise AssertionError("each client has its own")
 
     def closed(self, producer) -> None:
@@ -76,7 +76,7 @@ class Transactor(Client):
         self._count += 1
         producer.begin_transaction()
         for _ in range(self.chance.randint(1, self.records_max)):
-            place = Place(self._topic, self._number % self._partitions)
+            place = Partition(self._topic, self._number % self._partitions)
             value = Value(self.name, self._number)
             self._number += 1
             self.history.add(Sent(value, place, name))
@@ -115,7 +115,7 @@ class OwnTransactor(Transactor):
         return own_transactional(self.settings)
 
     def sent(self, producer, value, place) -> None:
-        producer.send(place.topic, told(value), partition=place.partition)
+        producer.send(place.topic, encoded_value(value), partition=place.partition)
 
     def closed(self, producer) -> None:
         producer.close(0)
@@ -131,7 +131,7 @@ class LibrdkafkaTransactor(Transactor):
         return producer
 
     def sent(self, producer, value, place) -> None:
-        producer.produce(place.topic, told(value), partition=place.partition)
+        producer.produce(place.topic, encoded_value(value), partition=place.partition)
 
     def committed(self, producer) -> None:
         """Commit. A commit that timed out must be retried, not aborted."""
@@ -206,8 +206,8 @@ class Copier(Client):
             self.history.writers.setdefault(copy_of(writer), Writer())
             value = Value(copy_of(writer), number)
             # A record whose transaction was aborted is copied again in another one.
-            self.history.add(Sent(value, Place(self._goal, record.partition), name))
-            producer.send(self._goal, told(value), partition=record.partition)
+            self.history.add(Sent(value, Partition(self._goal, record.partition), name))
+            producer.send(self._goal, encoded_value(value), partition=record.partition)
         ends = {TopicPartition(record.topic, record.partition): record.offset + 1
                 for record in records}
         self.asks(f"the positions and the end of {name}")
@@ -242,7 +242,8 @@ class Copier(Client):
     def _tell(self, consumer) -> None:
         for part, entry in consumer.committed(consumer.assignment(), TRANSACTION_MS / 1000).items():
             if entry is not None and entry.offset >= 0:
-                self.history.add(Copied(Place(*part), Place(self._goal, part[1]), entry.offset))
+                self.history.add(Copied(
+                    Partition(*part), Partition(self._goal, part[1]), entry.offset))
 
 
 def own_transactional(settings: dict) -> Producer:

@@ -71,7 +71,7 @@ class Crew:
         return [client.name for client in self.clients
                 if client.progress <= self._before.get(client, 0)]
 
-    def look(self) -> int:
+    def replace_hung(self) -> int:
         """Report and replace clients that ended or hang. Return their number."""
         found = 0
         for role, client in self._of.items():
@@ -82,7 +82,7 @@ class Crew:
                 self._replace(role)
                 found += 1
             elif others := self._hangs(client):
-                sentence, is_own = self._judged(client, others)
+                sentence, is_own = self._described(client, others)
                 successor = self._replace(role)
                 if is_own:
                     self._excused.append((sentence, successor))
@@ -112,7 +112,7 @@ class Crew:
         successor.start()
         return successor
 
-    def _judged(self, hung: Client, others: list[Client]) -> tuple[str, bool]:
+    def _described(self, hung: Client, others: list[Client]) -> tuple[str, bool]:
         """Return a description, and True if it seems to be the client's own fault. Keeps the
         client's fault.
         """
@@ -120,7 +120,7 @@ class Crew:
         went_on = ", ".join(other.name for other in others[:SHOWN_MAX]) or "nobody"
         sentence = (f"{hung.name} hangs for {self._clock() - hung.went_on_s:.0f} s and asked for "
                     f"{hung.asked} ({_at(hung)}) while {went_on} went on; "
-                    + (trace.told() if trace else "what it was answered is not known"))
+                    + (trace.summary() if trace else "what it was answered is not known"))
         self._say(f"HUNG {sentence}")
         return sentence, bool(trace and not trace.unanswered()
                               and others and others[0].kind == hung.kind)
@@ -158,7 +158,7 @@ class Crew:
                 self.problems.append(_ended(client))
                 continue
             others = sorted(ended, key=lambda other, kind=client.kind: other.kind != kind)
-            sentence, is_own = self._judged(client, others)
+            sentence, is_own = self._described(client, others)
             if is_own and not successor.is_alive() and successor.failure is None:
                 self._own.append(sentence)
             else:

@@ -12,7 +12,7 @@ from contextlib import suppress
 import confluent_kafka
 
 from pylog.client import Producer
-from tests.chaos.history import Acknowledged, History, Place, Sent, Value, Writer
+from tests.chaos.history import Acknowledged, History, Partition, Sent, Value, Writer
 
 DELIVERY_MS = 300_000
 IN_FLIGHT_MAX = 100
@@ -20,7 +20,7 @@ PAYLOAD = "." * 60
 TRACED = {"debug": "cgrp,protocol,broker"}
 
 
-def told(value: Value) -> bytes:
+def encoded_value(value: Value) -> bytes:
     return f"{value.writer} {value.number} {PAYLOAD}".encode()
 
 
@@ -118,7 +118,7 @@ class Sender(Client):
         number = 0
         while not self.stopping.is_set():
             if self._in_flight.acquire(timeout=0.1):
-                place = Place(self._topic, number % self._partitions)
+                place = Partition(self._topic, number % self._partitions)
                 value = Value(self.name, number)
                 self.history.add(Sent(value, place))
                 self.asks(f"record {number} into {place.topic}-{place.partition}")
@@ -144,7 +144,7 @@ class OwnSender(Sender):
         with Producer({"delivery.timeout.ms": DELIVERY_MS, "client.id": self.name,
                        **self.settings}) as producer:
             for value, place in self.values():
-                producer.send(place.topic, told(value), partition=place.partition) \
+                producer.send(place.topic, encoded_value(value), partition=place.partition) \
                     .add_done_callback(lambda done, value=value: self._done(value, done))
 
     def _done(self, value, delivery) -> None:
@@ -162,7 +162,7 @@ class LibrdkafkaSender(Sender):
         producer = self._begun()
         for value, place in self.values():
             try:
-                producer.produce(place.topic, told(value), partition=place.partition,
+                producer.produce(place.topic, encoded_value(value), partition=place.partition,
                                  on_delivery=lambda error, sent, value=value:
                                      self.failed(value, error) if error
                                      else self.acknowledged(value, _offset(sent)))

@@ -90,7 +90,7 @@ class Side:
     async def records(self) -> list:
         """Return the new records in comparable form."""
         found = []
-        while stretch := await self._stretch():
+        while stretch := await self._committed_bytes():
             for position, header in batch.walk(stretch):
                 decoded = snapshot.decoded(stretch[position:], header)
                 self._next = header.base_offset + header.last_offset_delta + 1
@@ -100,7 +100,7 @@ class Side:
         return [(type(record).__name__, self.shown(record)) for record in found
                 if type(record).__name__ not in THEIR_OWN]
 
-    async def _stretch(self) -> bytes:
+    async def _committed_bytes(self) -> bytes:
         """Return the committed bytes after the previous ones."""
         new = messages.FetchRequest
         while True:
@@ -426,7 +426,7 @@ def rules(*changes: dict):
     return lambda _: new(creations=[new.AclCreation(**{**RULE, **change}) for change in changes])
 
 
-def rules_gone(*changes: dict):
+def rule_deletions(*changes: dict):
     """Return a request to delete by variations of FILTER."""
     new = messages.DeleteAclsRequest
     return lambda _: new(filters=[new.DeleteAclsFilter(**{**FILTER, **change})

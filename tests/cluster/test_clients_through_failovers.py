@@ -33,11 +33,11 @@ def steady(request, cluster, tmp_path):
             pytest.skip(str(missing))
         with found:
             found.topic = topic
-            goes_on(cluster, found)
+            wait_for_progress(cluster, found)
             yield found
 
 
-def goes_on(cluster, steady) -> None:
+def wait_for_progress(cluster, steady) -> None:
     """Wait until new records are acknowledged and the group has read them."""
     before = max(steady.acknowledged, default=-1)
     until(lambda: steady.acknowledged and max(steady.acknowledged) > before + 50, WAIT_S,
@@ -70,7 +70,7 @@ def test_client_continues_when_leaders_are_killed(cluster, steady):
     for _ in range(2):
         leader = described(cluster, steady.topic)[0][0]
         cluster.brokers[leader].kill()
-        goes_on(cluster, steady)
+        wait_for_progress(cluster, steady)
         cluster.start_broker(leader)
         all_in_sync(cluster, steady.topic)
     check(cluster, steady)
@@ -79,7 +79,7 @@ def test_client_continues_when_leaders_are_killed(cluster, steady):
 def test_client_continues_during_a_rolling_restart(cluster, steady):
     for number, broker in cluster.brokers.items():
         broker.stop()
-        goes_on(cluster, steady)
+        wait_for_progress(cluster, steady)
         cluster.start_broker(number)
         all_in_sync(cluster, steady.topic)
     check(cluster, steady)

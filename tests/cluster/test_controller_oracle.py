@@ -8,7 +8,7 @@ from tests.cluster import oracle
 from tests.cluster.oracle import (
     all_configs, configs, creation, credentials, deletion, directories, directory, election,
     features, growth, heartbeat, isr_change, producer_ids, quotas, reassignment, reassignments,
-    registration, rules, rules_described, rules_gone, unregistration,
+    registration, rules, rules_described, rule_deletions, unregistration,
 )
 
 # Slow because of Kafka: on a busy machine, sessions and reassignments time out in its controller,
@@ -322,9 +322,9 @@ def test_access_rules(controllers):
                        {"resource_type_filter": 4}, {"resource_name_filter": "t-1",
                                                      "pattern_type_filter": 2},
                        {"principal_filter": "a"}):
-            await both.ask(rules_gone(change), ACLS, f"{change}")
-        await both.ask(rules_gone({"operation": 3}, {"operation": 3}), ACLS, "the same twice")
-        await both.ask(rules_gone({}), ACLS, "all")
+            await both.ask(rule_deletions(change), ACLS, f"{change}")
+        await both.ask(rule_deletions({"operation": 3}, {"operation": 3}), ACLS, "the same twice")
+        await both.ask(rule_deletions({}), ACLS, "all")
         await both.ask(rules_described(), ACLS, "none is left")
 
     oracle.compared(controllers, scenario)
@@ -541,7 +541,7 @@ class Walk:
         if self._source.random() < 0.6:
             await self._both.ask(rules(change), ACLS)
         else:
-            await self._both.ask(rules_gone({"operation": change["operation"]}), ACLS)
+            await self._both.ask(rule_deletions({"operation": change["operation"]}), ACLS)
 
     async def _configure(self) -> None:
         if found := self._partition():

@@ -31,7 +31,7 @@ def twin_of(broker, root, **settings) -> Brokerd:
                           "listeners": f"PLAINTEXT://127.0.0.1:{free_port()},{controller}"})
 
 
-def ends(node) -> str:
+def error_of_start(node) -> str:
     """Start a node that must exit with an error; return its output."""
     with pytest.raises(BrokerDied):
         node.start(END_S)
@@ -50,7 +50,7 @@ def test_a_second_empty_node_with_the_same_addresses_does_not_replace_a_living_o
     assert len(before) == 3
     cluster_id = run("cluster", "--json", broker=cluster.brokers[1]).json["cluster_id"]
     for number in (1, 2, 3):
-        said = ends(twin_of(cluster.brokers[number], tmp_path / f"twin-{number}"))
+        said = error_of_start(twin_of(cluster.brokers[number], tmp_path / f"twin-{number}"))
         assert f"127.0.0.{number}:" in said and f"of cluster {cluster_id} at" in said, said
         assert f"etcd member {before[f'node-{number}']}" in said, said
         assert f"pylog cluster replace {number} --force" in said, said
@@ -75,7 +75,7 @@ def test_a_node_configured_for_another_cluster_does_not_replace_a_member(cluster
     shutil.rmtree(cluster.brokers[2].data_dir)
     other = "A" * 22
     cluster.brokers[2].overrides["quorum.cluster.id"] = other
-    said = ends(cluster.brokers[2])
+    said = error_of_start(cluster.brokers[2])
     assert f"this node belongs to cluster {other}, and cluster " in said, said
     assert members_of(cluster) == before
 
@@ -105,7 +105,7 @@ def test_operator_replaces_a_member_that_is_not_proven_dead(cluster, tmp_path):
     until(lambda: not cluster.brokers[2].alive(), 60, cluster.tails())
     assert "was removed from its cluster" in cluster.brokers[2].tail(6000)
     assert before.items() - members_of(cluster).items() == {("node-2", before["node-2"])}
-    said = ends(cluster.brokers[2])
+    said = error_of_start(cluster.brokers[2])
     assert "was removed from its cluster" in said, said
     cluster.brokers[2].data_dir.rename(tmp_path / "aside")
     cluster.start_broker(2)

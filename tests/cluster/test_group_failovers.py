@@ -124,13 +124,13 @@ class Application:
         self.told, self.owned = set(), set()
 
     def join(self):
-        self.heard(dict(topology=topology(subtopology("0", [self.group.topic])),
+        self.heartbeat(dict(topology=topology(subtopology("0", [self.group.topic])),
                         rebalance_timeout_ms=LONG_MS, process_id=self.name))
 
     def beat(self):
-        self.heard({})
+        self.heartbeat({})
 
-    def heard(self, more):
+    def heartbeat(self, more):
         """Send a heartbeat with all running tasks."""
         owned = {"0": {index for _, index in self.owned}} if self.owned else {}
         answer = self.group.ask(api.STREAMS_GROUP_HEARTBEAT, 0,

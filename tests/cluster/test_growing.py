@@ -44,7 +44,7 @@ class Writer(threading.Thread):
                 producer.send(self._topic, value, partition=0).result(60)
                 self.acknowledged.append(value)
 
-    def goes_on(self) -> None:
+    def wait_for_progress(self) -> None:
         before = len(self.acknowledged)
         until(lambda: len(self.acknowledged) > before + 20 or not self.is_alive(), 60)
         assert self.is_alive()
@@ -61,7 +61,7 @@ def detach(broker) -> None:
     assert cli.brokerd(["detach", "--override", f"log.dirs={broker.data_dir}"]) == 0
 
 
-def alone(cluster) -> Brokerd:
+def as_single_node(cluster) -> Brokerd:
     """Return the first machine's broker as a single node, with the same directories and port."""
     first = cluster.brokers[1]
     single = Brokerd(first.root, {"node.id": 1, **SETTINGS})
@@ -152,22 +152,22 @@ def replicas_of(broker, topic) -> set:
 @pytest.mark.timeout(180)
 def test_a_single_node_grows_into_three_machines_and_shrinks_back_with_its_data(tmp_path):
     cluster = Cluster(tmp_path, settings=SETTINGS)
-    single = alone(cluster)
+    single = as_single_node(cluster)
     try:
         with single:
             filled(single)
             writer = Writer(cluster.bootstrap, "orders")
-            writer.goes_on()
+            writer.wait_for_progress()
             single.stop()
             cluster.start()
             first = cluster.brokers[1]
-            writer.goes_on()
+            writer.wait_for_progress()
             run("cluster", "grow", "--wait", "--yes", broker=first)
             until(lambda: all(replicas_of(first, topic) == {(3, 3)}
                               for topic in ("orders", "paid", *INTERNAL)), 30, cluster.tails())
-            writer.goes_on()
+            writer.wait_for_progress()
             first.kill()
-            writer.goes_on()
+            writer.wait_for_progress()
             check_all(cluster.brokers[2], writer.end())
             cluster.start_broker(1)
             until(lambda: replicas_of(first, "orders") == {(3, 3)}, 30, cluster.tails())
@@ -197,12 +197,12 @@ def test_detached_machine_keeps_its_in_sync_partitions(tmp_path):
             until(lambda: len(admin.describe_cluster().nodes) == 3)
             admin.create_topics([NewTopic("orders", 1, 3)])
         writer = Writer(cluster.bootstrap, "orders")
-        writer.goes_on()
+        writer.wait_for_progress()
         acknowledged = writer.end()
         for broker in cluster.brokers.values():
             broker.kill()
-        detach(alone(cluster))
-        with alone(cluster) as single:
+        detach(as_single_node(cluster))
+        with as_single_node(cluster) as single:
             assert values(single, "orders") == acknowledged
             with Producer({"bootstrap.servers": single.bootstrap, "acks": "all"}) as producer:
                 producer.send("orders", b"more", partition=0).result(20)

@@ -24,7 +24,7 @@ def topics_of(broker) -> set:
     return {row["topic"] for row in run("topics", "list", "--json", broker=broker).json}
 
 
-def alone(broker) -> Brokerd:
+def as_single_node(broker) -> Brokerd:
     """Return the node's directories, started without the cluster's settings."""
     single = Brokerd(broker.root, {"node.id": broker.overrides["node.id"]})
     single.port = broker.port
@@ -35,7 +35,7 @@ def test_node_started_without_its_cluster_settings_refuses_to_run(cluster):
     create(cluster.brokers[1], "before", 3)
     cluster.brokers[1].kill()
     with pytest.raises(BrokerDied, match="belongs to cluster .*brokerd detach"):
-        alone(cluster.brokers[1]).start()
+        as_single_node(cluster.brokers[1]).start()
     cluster.start_broker(1)
     until(lambda: topics_of(cluster.brokers[1]) == {"before"}, words=cluster.tails())
 
@@ -47,7 +47,7 @@ def test_member_with_reordered_directories_refuses_to_run_as_single_node(cluster
     member.overrides["log.dirs"] = f"{first},{second}"
     cluster.start_broker(1)
     member.stop()
-    single = alone(member)
+    single = as_single_node(member)
     empty = str(tmp_path / "empty")
     for order in (f"{second},{first}", f"{empty},{second}"):
         single.overrides["log.dirs"] = order
@@ -87,7 +87,7 @@ def test_start_without_a_quorum_marks_every_directory_of_an_older_node(
     member.spawn()
     until(mark.exists, words=cluster.tails())
     member.kill()
-    single = alone(member)
+    single = as_single_node(member)
     single.overrides["log.dirs"] = str(second)
     with pytest.raises(BrokerDied, match="belongs to cluster .*brokerd detach"):
         single.start()
@@ -101,7 +101,7 @@ def test_node_with_diverged_metadata_log_reloads_it_from_the_cluster(cluster):
     mark = first.data_dir / meta_properties.MEMBERSHIP
     kept = mark.read_bytes()
     mark.unlink()
-    with alone(first) as single:
+    with as_single_node(first) as single:
         for number in range(20):
             create(single, f"alone-{number}", 1)
     mark.write_bytes(kept)

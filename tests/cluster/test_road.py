@@ -6,7 +6,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from pylog.testing.ports import free_port
 from tests.brokers import ALARMS, Kafka
-from tests.chaos.history import Final, History, Place, problems
+from tests.chaos.history import Final, History, Partition, problems
 from tests.chaos.readers import LibrdkafkaMember, OwnMember, Reader
 from tests.chaos.soak import read_whole
 from tests.chaos.transactors import LibrdkafkaTransactor, OwnTransactor
@@ -37,12 +37,12 @@ def consumed(bootstrap, count) -> list:
     consumer.subscribe(["orders"])
     found: list = []
 
-    def look():
+    def is_done():
         message = consumer.poll(0.2)
         if message is not None and message.error() is None:
             found.append(message.value())
         return len(found) >= count
-    until(look, 60)
+    until(is_done, 60)
     consumer.commit(asynchronous=False)
     consumer.close()
     return found
@@ -141,15 +141,15 @@ class Load:
     def _clients(self) -> list:
         return [*self._writers, *self._readers]
 
-    def goes_on(self) -> None:
+    def wait_for_progress(self) -> None:
         """Wait until each client has made progress."""
         before = {client: client.progress for client in self._clients}
 
-        def look():
+        def is_done():
             for client in self._clients:
                 assert client.failure is None, (client.name, client.failure)
             return all(client.progress > before[client] + 5 for client in before)
-        until(look, 120, f"{[(one.name, one.progress - before[one]) for one in before]}")
+        until(is_done, 120, f"{[(one.name, one.progress - before[one]) for one in before]}")
 
     def end(self) -> list:
         """Stop and return the failed sends."""
@@ -172,21 +172,21 @@ def test_everything_moves_back_to_kafka_while_clients_continue(tmp_path):
         for name, count in TOPICS.items():
             support.create(kafka, name, [[KAFKA]] * count)
         load = Load(",".join(broker.bootstrap for broker in (kafka, ours[1])))
-        load.goes_on()
+        load.wait_for_progress()
         for goal in ("1,2,3", str(KAFKA)):
             # Internal topics with groups and transactions move too.
             run("cluster", "move", "*", "--to", goal, "--wait", "--yes", broker=kafka)
-            load.goes_on()
+            load.wait_for_progress()
         for broker in ours.values():
             assert broker.stop() == 0
             # A coordinator that lost its partition during a write logs that.
             assert not [line for line in broker.alarms() if any(mark in line for mark in ALARMS)]
-        load.goes_on()
+        load.wait_for_progress()
         assert load.end() == []
         finals = {}
         for name, count in TOPICS.items():
             for partition in range(count):
-                place = Place(name, partition)
+                place = Partition(name, partition)
                 finals[place] = Final(
                     read_whole(kafka.bootstrap, place, "read_uncommitted"),
                     set(read_whole(kafka.bootstrap, place, "read_committed")), {})

@@ -117,7 +117,7 @@ def id_of(cluster, topic: str) -> bytes:
     return base64.urlsafe_b64decode(text.partition("topic_id: ")[2].strip() + "==")
 
 
-async def asked(cluster, account: str, listener: str, request, version: int):
+async def request_as(cluster, account: str, listener: str, request, version: int):
     """Send the first node a request from a node that authenticates as a user."""
     given = {name: str(value) for name, value in cluster.brokers[1].overrides.items()}
     own = cluster.root / "asking"
@@ -158,7 +158,7 @@ def test_only_nodes_fetch_as_replicas_and_call_the_controller(cluster):
                 topics=[messages.WriteTxnMarkersRequest.WritableTxnMarkerTopic(
                     name="guarded", partition_indexes=[0])])]), 1)}
     for name, (listener, request, version) in calls.items():
-        refused, taken = (_code(asyncio.run(asked(cluster, user, listener, request, version)))
+        refused, taken = (_code(asyncio.run(request_as(cluster, user, listener, request, version)))
                           for user in ("mallory", "node"))
         wanted = NO_TOPIC_RIGHT if name == "as a replica" else NO_CLUSTER_RIGHT
         assert refused == wanted and taken != wanted, (name, refused, taken)

@@ -95,7 +95,7 @@ class Writer(threading.Thread):
                     self.acknowledged.append(number)
                 number += 1
 
-    def goes_on(self, cluster) -> None:
+    def wait_for_progress(self, cluster) -> None:
         """Wait until new records are acknowledged."""
         before = len(self.acknowledged)
         until(lambda: len(self.acknowledged) > before + 20, 60, cluster.tails())
@@ -132,11 +132,11 @@ def created(cluster, topic, partitions=2) -> str:
     asked = next(broker for broker in cluster.brokers.values() if broker.alive())
     with Admin({"bootstrap.servers": asked.bootstrap}) as admin:
         until(lambda: topic in admin.list_topics())
-    in_sync_again(cluster, topic)
+    wait_in_sync(cluster, topic)
     return topic
 
 
-def in_sync_again(cluster, topic) -> None:
+def wait_in_sync(cluster, topic) -> None:
     """Wait until every replica of a topic is in its ISR."""
     end = time.monotonic() + 60
     while any(len(isr) < 3 for _, isr in described(cluster, topic).values()):
@@ -158,7 +158,7 @@ def everything(cluster, topic, partitions, **settings) -> list:
 
 def check(cluster, topic, acknowledged) -> None:
     """Check that no record is lost or duplicated and that replicas are identical byte by byte."""
-    in_sync_again(cluster, topic)
+    wait_in_sync(cluster, topic)
     partitions = described(cluster, topic)
     found = everything(cluster, topic, partitions)
     lost = set(acknowledged) - set(found)
@@ -173,17 +173,17 @@ def check(cluster, topic, acknowledged) -> None:
 
 def test_acknowledged_records_survive_a_killed_leader_and_controller(cluster, topic):
     writer = Writer(cluster.bootstrap, topic)
-    writer.goes_on(cluster)
+    writer.wait_for_progress(cluster)
     leader = described(cluster, topic)[0][0]
     cluster.brokers[leader].kill()
     until(lambda: described(cluster, topic)[0][0] not in (-1, leader))
-    writer.goes_on(cluster)
+    writer.wait_for_progress(cluster)
     cluster.start_broker(leader)
-    in_sync_again(cluster, topic)
+    wait_in_sync(cluster, topic)
     decides = controller_of(cluster)
     cluster.brokers[decides].kill()
     until(lambda: controller_of(cluster) not in (-1, decides))
-    writer.goes_on(cluster)
+    writer.wait_for_progress(cluster)
     cluster.start_broker(decides)
     acknowledged = writer.end()
     assert not writer.refused, writer.refused
@@ -192,12 +192,12 @@ def test_acknowledged_records_survive_a_killed_leader_and_controller(cluster, to
 
 def test_restart_of_a_machine_fails_no_request(cluster, topic):
     writer = Writer(cluster.bootstrap, topic)
-    writer.goes_on(cluster)
+    writer.wait_for_progress(cluster)
     leader = described(cluster, topic)[0][0]
     assert cluster.brokers[leader].stop() == 0
-    writer.goes_on(cluster)
+    writer.wait_for_progress(cluster)
     cluster.start_broker(leader)
-    in_sync_again(cluster, topic)
+    wait_in_sync(cluster, topic)
     acknowledged = writer.end()
     assert not writer.refused, writer.refused
     check(cluster, topic, acknowledged)
@@ -224,7 +224,7 @@ def test_groups_and_transactions_survive_coordinator_failover(cluster, topic):
         read = _read(consumer, len(sent), cluster)
         consumer.commit()
         for internal in ("__transaction_state", "__consumer_offsets"):
-            in_sync_again(cluster, internal)
+            wait_in_sync(cluster, internal)
             victim = coordinator_of(cluster, internal)
             producer.begin_transaction()
             open_ = [next(numbers) for _ in range(4)]
@@ -237,7 +237,7 @@ def test_groups_and_transactions_survive_coordinator_failover(cluster, topic):
             read += _read(consumer, len(sent) - len(read), cluster)
             consumer.commit()
             cluster.start_broker(victim)
-            in_sync_again(cluster, topic)
+            wait_in_sync(cluster, topic)
         assert sorted(read) == sorted(sent)
         # The last marker may follow the counted records.
         parts = [TopicPartition(topic, 0), TopicPartition(topic, 1)]

@@ -43,10 +43,10 @@ class Three:
         """Run a tool until its output matches the pattern, and return the output. Keeps retries."""
         found = []
 
-        def look():
+        def is_done():
             found[:] = [self.ask(name, *arguments)]
             return re.search(pattern, found[0], re.MULTILINE)
-        until(look, WAIT_S, f"no {pattern!r} from {name}")
+        until(is_done, WAIT_S, f"no {pattern!r} from {name}")
         return found[0]
 
     def topic(self, assignment: str = "1:2:3", *more) -> str:
@@ -366,7 +366,7 @@ def dump_log(three: Three) -> str:
 def metadata_shell(three: Three) -> str:
     topic = three.topic("2:3:1")
     for number in three.cluster.brokers:
-        def look(of=number) -> bool:
+        def is_done(of=number) -> bool:
             with tempfile.TemporaryDirectory() as folder:
                 newest = max(_copy(three, of, folder).glob("*.checkpoint"), default=None)
                 if newest is None:
@@ -375,7 +375,7 @@ def metadata_shell(three: Three) -> str:
                 return topic in three.tools.run(*shell, "ls", "/image/topics/byName") and \
                     bool(re.search(r"replicas=\[2, 3, 1\]", three.tools.run(
                         *shell, "cat", f"/image/topics/byName/{topic}/0")))
-        until(look, WAIT_S, f"{topic} in no snapshot of {number}")
+        until(is_done, WAIT_S, f"{topic} in no snapshot of {number}")
     return "topics and their replicas in a snapshot of each of the three"
 
 

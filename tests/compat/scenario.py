@@ -77,7 +77,7 @@ def _committed(broker, topic: str) -> int:
     return rows[0]["partitions"][0]["committed_offset"] if rows else -1
 
 
-def _answer(command: list[str], client: Client, log: Path,
+def _result(command: list[str], client: Client, log: Path,
             environment: dict[str, str] | None = None) -> tuple[bool, str]:
     """Return the result from the last line that the program prints."""
     try:
@@ -133,7 +133,7 @@ def _secured(command: list[str], client: Client, scenario: str, secured: Secured
     """Run an authentication scenario: a first record creates its topic and is read back."""
     topic = _ready(scenario, secured.broker)
     way, flow = (scenario, "create") if scenario in WAYS else ("scram-512", scenario)
-    return _answer([*command, secured.bootstrap(way), flow, topic], client, log,
+    return _result([*command, secured.bootstrap(way), flow, topic], client, log,
                    secured.environment(way))
 
 
@@ -148,7 +148,7 @@ def run_scenario(command: list[str], client: Client, scenario: str, broker, logs
     if scenario in DEADLY:
         return Result(client, scenario, *_deadly(command, scenario, broker, log))
     topic = _ready(scenario, broker)
-    ok, note = _answer([*command, broker.bootstrap, scenario, topic], client, log)
+    ok, note = _result([*command, broker.bootstrap, scenario, topic], client, log)
     if ok and scenario == "resume" and (offset := _committed(broker, topic)) != 30:
         return Result(client, scenario, False, f"the group's offset is {offset}, not 30")
     return Result(client, scenario, ok, note)

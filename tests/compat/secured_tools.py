@@ -14,7 +14,7 @@ CLASSES = {
 }
 
 
-def _seen(pattern: str, told: str) -> re.Match:
+def _match(pattern: str, told: str) -> re.Match:
     found = re.search(pattern, told, re.MULTILINE)
     assert found, f"no {pattern!r} in: {told[:300]}"
     return found
@@ -30,14 +30,15 @@ def acls(tools, topic: str) -> str:
     ask("--add", "--deny-principal", principal, "--deny-host", "10.0.0.1", "--operation", "Read",
         "--topic", f"{topic}-", "--resource-pattern-type", "prefixed")
     told = ask("--list", *of)
-    _seen(rf"resourceType=TOPIC, name={topic}, patternType=LITERAL", told)
+    _match(rf"resourceType=TOPIC, name={topic}, patternType=LITERAL", told)
     for operation in ("READ", "DESCRIBE"):
-        _seen(rf"principal={principal}, host=\*, operation={operation}, permissionType=ALLOW", told)
+        _match(rf"principal={principal}, host=\*, operation={operation}, permissionType=ALLOW",
+               told)
     told = ask("--list", "--principal", principal)
-    _seen(rf"resourceType=GROUP, name={topic}-group, patternType=LITERAL", told)
+    _match(rf"resourceType=GROUP, name={topic}-group, patternType=LITERAL", told)
     told = ask("--list", "--topic", f"{topic}-more", "--resource-pattern-type", "match")
-    _seen(rf"name={topic}-, patternType=PREFIXED", told)
-    _seen(r"host=10\.0\.0\.1, operation=READ, permissionType=DENY", told)
+    _match(rf"name={topic}-, patternType=PREFIXED", told)
+    _match(r"host=10\.0\.0\.1, operation=READ, permissionType=DENY", told)
     ask("--remove", "--force", "--allow-principal", principal, "--operation", "Describe", *of)
     told = ask("--list", *of)
     assert "operation=DESCRIBE" not in told and "operation=READ" in told, told[:300]
@@ -55,7 +56,7 @@ def users(tools, topic: str) -> str:
     ask("--alter", "--add-config", "SCRAM-SHA-256=[iterations=8192,password=first],"
                                    "SCRAM-SHA-512=[password=second]")
     told = ask("--describe")
-    _seen(f"SCRAM credential configs for user-principal '{topic}' are "
+    _match(f"SCRAM credential configs for user-principal '{topic}' are "
           "SCRAM-SHA-256=iterations=8192, SCRAM-SHA-512=iterations=4096", told)
     ask("--alter", "--delete-config", "SCRAM-SHA-256")
     told = ask("--describe")
@@ -72,11 +73,11 @@ def tokens(tools, topic: str) -> str:
         return tools.ask("kafka-delegation-tokens", *arguments, **options)
 
     told = ask("--create", "--max-life-time-period", -1, "--renewer-principal", "User:bob")
-    row = _seen(r"^(\S+)\s+(\S+==|\S+)\s+User:alice\s+", told)
+    row = _match(r"^(\S+)\s+(\S+==|\S+)\s+User:alice\s+", told)
     identity, secret = row[1], row[2]
     assert identity in ask("--describe", "--owner-principal", "User:alice")
-    _seen("Completed renew operation", ask("--renew", "--renew-time-period", -1, "--hmac", secret))
-    _seen("Completed expire operation", ask("--expire", "--expiry-time-period", -1,
+    _match("Completed renew operation", ask("--renew", "--renew-time-period", -1, "--hmac", secret))
+    _match("Completed expire operation", ask("--expire", "--expiry-time-period", -1,
                                             "--hmac", secret))
     assert identity not in ask("--describe", "--owner-principal", "User:alice")
     return "create, describe, renew, expire"
@@ -87,7 +88,7 @@ def topics(tools, topic: str) -> str:
     ask = "kafka-topics, --command-config"
     assert topic in tools.ask(ask, "--list").splitlines()
     tools.ask(ask, "--create", "--topic", f"{topic}-made", "--partitions", 2)
-    _seen("PartitionCount: 2", tools.ask(ask, "--describe", "--topic", f"{topic}-made"))
+    _match("PartitionCount: 2", tools.ask(ask, "--describe", "--topic", f"{topic}-made"))
     tools.ask(ask, "--delete", "--topic", f"{topic}-made")
     return "TLS and SCRAM; create, list, describe, delete"
 

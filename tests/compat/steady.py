@@ -105,14 +105,14 @@ def _produce(bootstrap: str, topic: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True,
                          "linger.ms": 0, "log_level": 0})
 
-    def told(error, message) -> None:
+    def on_delivery(error, message) -> None:
         number = message.value().decode()
         print(f"acknowledged {number}" if error is None else f"failed {number} {error}",
               flush=True)
 
     number = 0
     while True:
-        producer.produce(topic, str(number).encode(), on_delivery=told)
+        producer.produce(topic, str(number).encode(), on_delivery=on_delivery)
         producer.poll(0)
         number += 1
         time.sleep(PAUSE_S)

@@ -79,25 +79,26 @@ def streams_groups(tools, topic: str) -> str:
     group = f"{topic}-streams"
     of_group = ("--group", group)
 
-    def told(*arguments, fails=False) -> str:
+    def run_tool(*arguments, fails=False) -> str:
         return tools.ask("kafka-streams-groups", *arguments, fails=fails)
 
     with StreamsMember(int(tools.bootstrap.rpartition(":")[2]), group, topic) as member:
         member.commit(1)
-        assert group in told("--list").splitlines()
-        assert re.search(rf"^{group}\s+Stable", told("--list", "--state"), re.MULTILINE)
-        offsets = told("--describe", *of_group, "--verbose")
+        assert group in run_tool("--list").splitlines()
+        assert re.search(rf"^{group}\s+Stable", run_tool("--list", "--state"), re.MULTILINE)
+        offsets = run_tool("--describe", *of_group, "--verbose")
         assert re.search(rf"^{group}\s+{topic}\s+0\s+1\s", offsets, re.MULTILINE), offsets
-        members = told("--describe", *of_group, "--members", "--verbose")
+        members = run_tool("--describe", *of_group, "--members", "--verbose")
         assert re.search(rf"\s{MEMBER}\s.*\sACTIVE: 0:\[0\];", members), members
-        state = told("--describe", *of_group, "--state", "--verbose")
+        state = run_tool("--describe", *of_group, "--state", "--verbose")
         assert re.search(rf"^{group}\s.*\sStable\s+\d+\s+\d+\s+1\s*$", state, re.MULTILINE), state
     # The tool resets only committed offsets: here, of the topic's only partition.
-    moved = told("--reset-offsets", *of_group, "--input-topic", topic, "--to-latest", "--execute")
+    moved = run_tool(
+        "--reset-offsets", *of_group, "--input-topic", topic, "--to-latest", "--execute")
     assert re.search(rf"^{group}\s+{topic}\s+0\s+30\s*$", moved, re.MULTILINE), moved
-    told("--delete-offsets", *of_group, "--input-topic", f"{topic}:0")
-    told("--delete", *of_group)
-    assert group not in told("--list").splitlines()
+    run_tool("--delete-offsets", *of_group, "--input-topic", f"{topic}:0")
+    run_tool("--delete", *of_group)
+    assert group not in run_tool("--list").splitlines()
     return "list, describe (offsets, members, state), reset-offsets, delete-offsets, delete"
 
 

@@ -25,10 +25,10 @@ def test_a_killed_member_leaves_no_process_behind(tmp_path):
         child = int(next(iter(one.keys)))
         one.kill()
     assert one.process.returncode == -9
-    wait_for("the child to be gone", lambda: _gone(child), 10)
+    wait_for("the child to be gone", lambda: _has_exited(child), 10)
 
 
-def _gone(pid: int) -> bool:
+def _has_exited(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] == "Z"

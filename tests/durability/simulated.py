@@ -78,10 +78,10 @@ class SimulatedDisk:
         self.armed = NOTHING
         self._record = self.root.with_suffix(".record")
         self._lib.shim_begin(str(self.root).encode(), str(self._record).encode())
-        self._before = [*self._found(), Event(0, 0, 0, 0, 0, SYNC_BEGIN, WHOLE, "", b""),
+        self._before = [*self._creation_events(), Event(0, 0, 0, 0, 0, SYNC_BEGIN, WHOLE, "", b""),
                         Event(0, 0, 0, 0, 0, SYNC_END, WHOLE, "", b"")]
 
-    def _found(self):
+    def _creation_events(self):
         """Return events that would create the existing files."""
         for path in sorted(self.root.rglob("*")):
             id_ = self._lib.shim_id(path.stat().st_ino)

@@ -22,7 +22,7 @@ def test_idempotent_librdkafka_producer_survives_kills_without_loss_or_duplicate
         delivered: dict[int, int] = {}
         failed = []
 
-        def told(error, message):
+        def on_delivery(error, message):
             if error is not None:
                 failed.append(error)
             else:
@@ -37,7 +37,7 @@ def test_idempotent_librdkafka_producer_survives_kills_without_loss_or_duplicate
             end_s = time.monotonic() + random_source.uniform(0.3, 0.8)
             while time.monotonic() < end_s:
                 producer.produce(topic, struct.pack(">q", number) + bytes(200), partition=0,
-                                 on_delivery=told)
+                                 on_delivery=on_delivery)
                 number += 1
                 producer.poll(0)
                 if number % 50 == 0:

@@ -40,7 +40,7 @@ class Disks:
     def fail(self, kind: str, path=None, code=errno.EIO):
         self.faults.write_text(f"{kind} {path or f'{self.bad}/'} {code}\n")
 
-    def places(self, topic: str, count: int) -> dict[str, list[int]]:
+    def partitions_of(self, topic: str, count: int) -> dict[str, list[int]]:
         found = {"good": [], "bad": []}
         for index in range(count):
             found["bad" if (self.bad / f"{topic}-{index}").exists() else "good"].append(index)
@@ -115,7 +115,7 @@ def _clean(disks, topic, index):
     name = "compacted"
     create_topic(disks.broker.port, name, 2, cleanup_policy="compact", segment_bytes=1 << 20,
                  min_cleanable_dirty_ratio="0.01")
-    index, = disks.places(name, 2)["bad"]
+    index, = disks.partitions_of(name, 2)["bad"]
     disks.fail("open", disks.bad / f"{name}-{index}" / f"{0:020}.log.cleaned")
     for _ in range(4):
         disks.produced(name, index, 400_000)
@@ -133,7 +133,7 @@ def _delete(disks, topic, index):
 def test_disk_fault_takes_only_its_partitions_offline(disks, fault):
     topic = unique("spread")
     create_topic(disks.broker.port, topic, 4, segment_bytes=1 << 20)
-    places = disks.places(topic, 4)
+    places = disks.partitions_of(topic, 4)
     assert len(places["good"]) == len(places["bad"]) == 2
     for index in range(4):
         assert disks.produced(topic, index) == 0
@@ -152,7 +152,7 @@ def test_disk_fault_takes_only_its_partitions_offline(disks, fault):
     assert told == {str(disks.good): 0, str(disks.bad): STORAGE_ERROR}
     later = unique("later")
     create_topic(disks.broker.port, later, 3)
-    assert len(disks.places(later, 3)["good"]) == 3
+    assert len(disks.partitions_of(later, 3)["good"]) == 3
     assert f'msg="a log directory is offline" directory={disks.bad}' in disks.broker.tail(20_000)
     disks.faults.unlink()
     assert disks.errors(topic, places["bad"][0])[0] == STORAGE_ERROR, "it is offline until a start"
@@ -170,7 +170,7 @@ def test_groups_on_the_other_disk_continue(disks):
     with Connection(port, wait_s=20) as connection:
         ask(connection, 10, 3, key="0", key_type=0)
     names = [str(number) for number in range(40)]
-    places = disks.places("__consumer_offsets", 50)
+    places = disks.partitions_of("__consumer_offsets", 50)
     home = {name: partition_of(name, 50) for name in names}
     assert {"good", "bad"} == {where for where, parts in places.items()
                                if set(parts) & set(home.values())}
@@ -193,7 +193,7 @@ def test_groups_on_the_other_disk_continue(disks):
 def test_restarts_with_a_failed_disk_serve_the_others(disks):
     topic = unique("spread")
     create_topic(disks.broker.port, topic, 4)
-    places = disks.places(topic, 4)
+    places = disks.partitions_of(topic, 4)
     for index in range(4):
         assert disks.produced(topic, index) == 0
     disks.fail("any")
@@ -239,7 +239,7 @@ def _rename_directory(disks):
 def test_directory_deleted_during_writes_goes_offline(disks, remove, acks):
     topic = unique("spread")
     create_topic(disks.broker.port, topic, 4)
-    places = disks.places(topic, 4)
+    places = disks.partitions_of(topic, 4)
     for index in range(4):
         assert disks.produced(topic, index) == 0
     remove(disks)
@@ -261,7 +261,7 @@ def test_directory_deleted_during_writes_goes_offline(disks, remove, acks):
 def test_broker_without_its_first_directory_exits_with_a_reason(disks, path):
     topic = unique("spread")
     create_topic(disks.broker.port, topic, 4)
-    index = disks.places(topic, 4)["good"][0]
+    index = disks.partitions_of(topic, 4)["good"][0]
     disks.fail("sync", disks.good if path == "good" else disks.good.parent)
     for at in range(4) if path == "both" else [index]:
         try:
@@ -319,11 +319,11 @@ def test_failed_group_sync_acknowledges_no_partition(ram, preload):
         first, topic = unique("first"), unique("group")
         create_topic(one.broker.port, first, 2 * FLUSHERS)
         create_topic(one.broker.port, topic, 3 * GROUP)
-        bad = one.places(topic, 3 * GROUP)["bad"]
+        bad = one.partitions_of(topic, 3 * GROUP)["bad"]
         assert len(bad) >= GROUP
         # While all threads are held, the waiting logs form one group.
         one.faults.write_text(f"hold /{first}- 1\nsyncfs {one.bad} {errno.EIO}\n")
-        for index in one.places(first, 2 * FLUSHERS)["bad"]:
+        for index in one.partitions_of(first, 2 * FLUSHERS)["bad"]:
             connection = stack.enter_context(Connection(one.broker.port))
             body = raw.produce_body(8, first, [(index, batch())])
             connection.send(raw.frame(raw.header(raw.PRODUCE, 8) + body))
@@ -353,8 +353,8 @@ def test_metric_counts_the_failed_disk_and_its_partitions(ram, preload):
         topic = unique("spread")
         create_topic(one.broker.port, topic, 4)
         one.fail("any")
-        assert one.produced(topic, one.places(topic, 4)["bad"][0]) == STORAGE_ERROR
-        one.wait_offline(topic, one.places(topic, 4)["bad"])
+        assert one.produced(topic, one.partitions_of(topic, 4)["bad"][0]) == STORAGE_ERROR
+        one.wait_offline(topic, one.partitions_of(topic, 4)["bad"])
         address = re.search(r'msg="metrics endpoint" address=(\S+)', one.broker.tail(20_000))[1]
         with urllib.request.urlopen(f"http://{address}/metrics") as answer:
             lines = answer.read().decode().splitlines()
@@ -367,7 +367,7 @@ def test_metric_counts_the_failed_disk_and_its_partitions(ram, preload):
 def test_disk_failure_during_a_move_takes_only_its_partitions_offline(disks, failing):
     topic = unique("moving")
     create_topic(disks.broker.port, topic, 2)
-    places = disks.places(topic, 2)
+    places = disks.partitions_of(topic, 2)
     index, = places["good" if failing == "goal" else "bad"]
     for _ in range(40):
         assert disks.produced(topic, index, 900_000) == 0

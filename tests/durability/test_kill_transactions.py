@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.brokers import Brokerd
-from tests.chaos.history import Final, History, Place, problems
+from tests.chaos.history import Final, History, Partition, problems
 from tests.chaos.readers import OwnMember, Reader
 from tests.chaos.soak import READERS, read_whole
 from tests.chaos.transactors import Copier, LibrdkafkaTransactor, OwnTransactor
@@ -48,7 +48,7 @@ def _went_on(clients: list) -> None:
         time.sleep(0.02)
 
 
-def _final(bootstrap: str, place: Place) -> Final:
+def _final(bootstrap: str, place: Partition) -> Final:
     return Final(read_whole(bootstrap, place, "read_uncommitted"),
                  set(read_whole(bootstrap, place, "read_committed")))
 
@@ -73,6 +73,6 @@ def test_acknowledged_transactions_survive_kill_9(ram, random_source, kills):
         for client in sorted(clients, key=lambda one: isinstance(one, READERS)):
             client.end(WAIT_S)
         finals = {place: _final(broker.bootstrap, place) for place in (
-            Place(topic, number) for topic, count in TOPICS.items() for number in range(count))}
+            Partition(topic, number) for topic, count in TOPICS.items() for number in range(count))}
         assert problems(history, finals, TOPICS) == []
         assert broker.alarms() == []

@@ -17,7 +17,7 @@ import pytest
 
 from pylog._native import batch, crash_state, damages, log
 from tests.native.test_log import NOW, TOPIC_ID, make, opened
-from tests.native.test_recovery import SMALL, whole
+from tests.native.test_recovery import SMALL, read_all
 
 MEMORY = Path("/dev/shm")
 SLOTS_AT = 4096
@@ -100,7 +100,7 @@ def state(one, folder):
     return (one.start_offset, one.end_offset, one.last_stable_offset, one.last_epoch,
             [one.end_for_epoch(epoch) for epoch in range(-1, 9)], one.producers(NOW), indexes,
             times, one.offset_of_max_time(), one.segments(), one.aborted_between(0, 1 << 40),
-            whole(one))
+            read_all(one))
 
 
 def both(path, memory, tmp_path):
@@ -503,7 +503,7 @@ def test_invalid_table_only_causes_a_check(path, memory, seed):
     file.chmod(0o600)
     again = started(path, memory)
     one = recovered(again)
-    assert one.end_offset == 2 and len(whole(one)) == one.size_bytes
+    assert one.end_offset == 2 and len(read_all(one)) == one.size_bytes
     one.become_leader(1)
     assert one.append(make(1), NOW) == (2, 2)
 

@@ -7,7 +7,7 @@ import pytest
 
 from pylog._native import batch, damages, log
 from tests.native.test_damage import files, filled
-from tests.native.test_damage_upkeep import DAMAGES, SMALL, again, closed, numbered, spoil
+from tests.native.test_damage_upkeep import DAMAGES, SMALL, reopened, closed, numbered, spoil
 from tests.native.test_log import NOW, make, opened
 
 
@@ -51,7 +51,7 @@ def test_reader_after_a_wrong_length_gets_bytes_that_begin_with_a_batch(
     count = sum(1 for _ in batch.walk(file.read_bytes()))
     position, broken = spoil(file, number % count, *DAMAGES["long"])
     assert file.stat().st_size - position < 4000 < 2 * file.stat().st_size
-    one = again(directory, saved, SMALL)
+    one = reopened(directory, saved, SMALL)
     data = bytes(one.read(broken.base_offset, 1))
     # The reader's hint is the end according to the wrong length, inside another batch.
     at = broken.base_offset + broken.last_offset_delta + 1

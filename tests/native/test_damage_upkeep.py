@@ -85,7 +85,7 @@ def closed(one):
     return saved
 
 
-def again(directory, saved, config=COMPACT):
+def reopened(directory, saved, config=COMPACT):
     one = log.Log.open(directory, "t", 0, TOPIC_ID, config, now_ms=NOW, **saved)
     one.become_leader(0)
     return one
@@ -97,7 +97,7 @@ def test_compaction_keeps_readable_records_and_damage(
         directory, tmp_path, how, place):
     saved = closed(keyed(directory))
     spoil(files(tmp_path)[place[0]], place[1], *DAMAGES[how])
-    one = again(directory, saved)
+    one = reopened(directory, saved)
     survey(one)  # A read across the damage detects it; bytes before it may look like a batch.
     gone, rows = survey(one)
     active = int(files(tmp_path)[-1].stem)
@@ -118,7 +118,7 @@ def test_compaction_keeps_readable_records_and_damage(
     rows = survey(one)[1]
     point = one.end_offset
     one.close(NOW)
-    one = again(directory, {"recovery_point": point})
+    one = reopened(directory, {"recovery_point": point})
     assert survey(one) == (gone, rows)
 
 
@@ -131,7 +131,7 @@ def test_damage_in_clean_segments_is_kept_by_the_next_pass(directory, tmp_path, 
     assert len(files(tmp_path)) > 3
     # Of the earlier batches only an empty one remains.
     spoil(next(file for file in files(tmp_path) if file.stat().st_size > 500), 5, *DAMAGES[how])
-    one = again(directory, saved)
+    one = reopened(directory, saved)
     gone, rows = survey(one)
     append(one, [(b"k%d" % number, b"newer") for number in range(41)])
     fill(one)
@@ -151,13 +151,13 @@ def test_interrupted_swap_of_a_damaged_segment_replaces_no_other(
     saved = closed(keyed(directory))
     damaged = files(tmp_path)[1]
     spoil(damaged, -1, *DAMAGES[how])
-    one = again(directory, saved)
+    one = reopened(directory, saved)
     cleaned(one)
     expected = survey(one)
     point = one.end_offset
     one.close(NOW)
     os.rename(damaged, damaged.with_suffix(".log.swap"))
-    one = again(directory, {"recovery_point": point})
+    one = reopened(directory, {"recovery_point": point})
     assert survey(one) == expected
 
 
@@ -167,7 +167,7 @@ def test_record_with_a_wrong_offset_supersedes_nothing(directory, tmp_path, by):
     base = int(files(tmp_path)[1].stem) + 4
     _, header = spoil(files(tmp_path)[1], 2, 0, struct.pack(">q", base + by))
     assert header.base_offset == base
-    one = again(directory, saved)
+    one = reopened(directory, saved)
     rows = {offset: row for offset, row in survey(one)[1].items() if not base <= offset < base + 2}
     try:
         cleaned(one)
@@ -194,7 +194,7 @@ def numbered(directory, config=SMALL):
 def test_truncation_inside_a_hole_removes_the_hole(directory, tmp_path, how):
     saved = closed(numbered(directory))
     _, header = spoil(files(tmp_path)[1], 2, *DAMAGES[how])
-    one = again(directory, saved, SMALL)
+    one = reopened(directory, saved, SMALL)
     gone, rows = survey(one)
     one.truncate(header.base_offset + 1)
     assert one.end_offset == header.base_offset
@@ -202,13 +202,13 @@ def test_truncation_inside_a_hole_removes_the_hole(directory, tmp_path, how):
                                 if offset < header.base_offset})
     assert one.append(make(1), NOW)[0] == header.base_offset
     one.close(NOW)
-    assert again(directory, {}, SMALL).end_offset == header.base_offset + 1
+    assert reopened(directory, {}, SMALL).end_offset == header.base_offset + 1
 
 
 def test_truncation_after_a_hole_keeps_it(directory, tmp_path):
     saved = closed(numbered(directory))
     _, header = spoil(files(tmp_path)[1], 2, *DAMAGES["zeros"])
-    one = again(directory, saved, SMALL)
+    one = reopened(directory, saved, SMALL)
     one.truncate(header.base_offset + 4)
     gone, rows = survey(one)
     assert gone == [header.base_offset, header.base_offset + 1]
@@ -219,7 +219,7 @@ def test_truncation_after_a_hole_keeps_it(directory, tmp_path):
 def test_times_after_damage_are_found(directory, tmp_path, how):
     saved = closed(numbered(directory))
     _, header = spoil(files(tmp_path)[1], 2, *DAMAGES[how])
-    one = again(directory, saved, SMALL)
+    one = reopened(directory, saved, SMALL)
     number = header.base_offset // 2
     assert one.offset_for_time(NOW + 10 * (number - 1))[0] == header.base_offset - 2
     assert one.offset_for_time(NOW + 10 * number)[0] == header.base_offset + 2
@@ -233,7 +233,7 @@ def test_latest_time_belongs_to_a_readable_record(directory, tmp_path, how, star
     _, header = spoil(files(tmp_path)[-1], -1, *DAMAGES[how])
     if start == "unclean":
         saved = {"recovery_point": saved["recovery_point"]}
-    one = again(directory, saved, SMALL)
+    one = reopened(directory, saved, SMALL)
     assert header.base_offset == 118
     assert one.offset_of_max_time()[:2] == (117, NOW + 10 * 58 + 1)
 
@@ -253,7 +253,7 @@ def test_retention_uses_the_next_segment_if_no_record_has_a_time(directory, tmp_
     files(tmp_path)[0].write_bytes(bytes(files(tmp_path)[0].stat().st_size))
     for index in (tmp_path / "t-0").glob("*index"):
         index.unlink()
-    one = again(directory, {"recovery_point": saved["recovery_point"]}, config)
+    one = reopened(directory, {"recovery_point": saved["recovery_point"]}, config)
     assert one.upkeep(NOW + 1000) == 0
     assert one.upkeep(NOW + 100_000) == count
     assert one.start_offset == one.end_offset == 120
@@ -264,7 +264,7 @@ def test_retention_removes_damaged_segments(directory, tmp_path, config):
     saved = closed(numbered(directory, {**SMALL, **config, "file.delete.delay.ms": 0}))
     spoil(files(tmp_path)[0], 2, *DAMAGES["zeros"])
     second = int(files(tmp_path)[1].stem)
-    one = again(directory, saved, {**SMALL, **config})
+    one = reopened(directory, saved, {**SMALL, **config})
     survey(one)
     assert one.upkeep(NOW + 100_000) > 0
     assert one.start_offset >= second and survey(one)[0] == []
@@ -273,7 +273,7 @@ def test_retention_removes_damaged_segments(directory, tmp_path, config):
 def test_deleted_records_may_end_in_a_hole(directory, tmp_path):
     saved = closed(numbered(directory))
     _, header = spoil(files(tmp_path)[1], 2, *DAMAGES["zeros"])
-    one = again(directory, saved, SMALL)
+    one = reopened(directory, saved, SMALL)
     one.move_start(header.base_offset + 1)
     assert one.start_offset == header.base_offset + 1
     assert survey(one)[0] == [header.base_offset + 1]
@@ -284,7 +284,7 @@ def test_deleted_records_may_end_in_a_hole(directory, tmp_path):
 def test_reader_recovers_after_a_wrong_length(directory, tmp_path):
     saved = closed(numbered(directory))
     _, header = spoil(files(tmp_path)[1], 2, *DAMAGES["long"])
-    one = again(directory, saved, SMALL)
+    one = reopened(directory, saved, SMALL)
     assert len(one.read(header.base_offset, 1))
     gone, rows = survey(one)
     assert set(gone) <= {header.base_offset, header.base_offset + 1}
@@ -295,7 +295,7 @@ def test_reader_recovers_after_a_wrong_length(directory, tmp_path):
 def test_log_with_a_missing_file_is_not_handed_over(directory, tmp_path):
     saved = closed(numbered(directory))
     files(tmp_path)[1].unlink()
-    one = again(directory, saved, SMALL)
+    one = reopened(directory, saved, SMALL)
     (tmp_path / "other").mkdir()
     to = log.Log.open(log.LogDir(tmp_path / "other", 2), "t", 0, TOPIC_ID, SMALL, now_ms=NOW)
     with pytest.raises(log.LogError):
@@ -308,7 +308,7 @@ def test_only_the_batch_with_a_wrong_offset_is_missing(directory, tmp_path):
     _, header = spoil(files(tmp_path)[1], 2, 0, struct.pack(">q", 1_000_000))
     for index in (tmp_path / "t-0").glob("*index"):
         index.unlink()
-    one = again(directory, {"recovery_point": saved["recovery_point"]}, SMALL)
+    one = reopened(directory, {"recovery_point": saved["recovery_point"]}, SMALL)
     gone, rows = survey(one)
     assert gone == [header.base_offset, header.base_offset + 1]
     assert sorted(rows) == [offset for offset in range(120) if offset not in gone]
@@ -324,7 +324,7 @@ def test_truncation_to_first_batch_after_a_hole_leaves_no_empty_segment(
     file.write_bytes(b"\x05" * 100 + file.read_bytes())
     for index in (tmp_path / "t-0").glob("*index"):
         index.unlink()
-    one = again(directory, {"recovery_point": saved["recovery_point"]}, SMALL)
+    one = reopened(directory, {"recovery_point": saved["recovery_point"]}, SMALL)
     one.truncate(base + 1)
     assert one.end_offset == base
     for _ in range(40):

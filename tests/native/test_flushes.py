@@ -16,7 +16,7 @@ def directory(tmp_path):
     return log.LogDir(tmp_path, 2)
 
 
-def told(waits):
+def notified(waits):
     assert select.select([waits], [], [], 60)[0], "nobody woke the slot"
     return waits.take()
 
@@ -25,7 +25,7 @@ def test_slot_is_notified_when_its_offset_is_on_disk(directory):
     one, waits = opened(directory), FlushWaits(2)
     _, last = one.append(make(3), NOW)
     if not waits.wait(1, one, last):
-        assert told(waits) == [1]
+        assert notified(waits) == [1]
     assert one.flushed_offset == last + 1
     assert waits.wait(1, one, last)
     assert waits.take() == []
@@ -51,7 +51,7 @@ def test_notified_slot_can_wait_for_another_log_immediately(directory):
         one = logs[number % 3]
         _, last = one.append(make(1), NOW)
         if not waits.wait(0, one, last):
-            assert told(waits) == [0]
+            assert notified(waits) == [0]
         assert one.flushed_offset > last
 
 
@@ -59,7 +59,7 @@ def test_slot_is_notified_of_a_deleted_log(directory):
     one, waits = opened(directory), FlushWaits(1)
     assert not waits.wait(0, one, 10)
     one.delete()
-    assert told(waits) == [0]
+    assert notified(waits) == [0]
 
 
 def test_dropped_waits_keep_no_log(directory):
@@ -81,7 +81,7 @@ def test_log_is_flushed_after_flush_messages(directory):
         for _ in range(20):
             _, last = other.append(make(1), NOW)
             if not waits.wait(0, other, last):
-                assert told(waits) == [0]
+                assert notified(waits) == [0]
 
     for already in (0, 6):
         one.append(make(3), NOW)
@@ -100,7 +100,7 @@ def test_slot_is_notified_of_a_closed_log_and_releases_it(directory):
     for slot in range(2):
         assert not waits.wait(slot, one, 10)
     one.release()
-    assert sorted(told(waits)) == [0, 1]
+    assert sorted(notified(waits)) == [0, 1]
     with pytest.raises(log.LogDeleted):
         waits.wait(0, one, 10)
 

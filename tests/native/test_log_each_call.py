@@ -94,7 +94,7 @@ class Life:
         self.start = self.log.start_offset + 4
         assert self.log.move_start(self.start, NOW) == self.start
 
-    def look(self):
+    def collect(self):
         assert self.log.offset_for_time(NOW + 1)[0] >= self.start
         at = self.start
         while at < self.log.end_offset:
@@ -116,10 +116,10 @@ class Life:
             yield from [self.append] * 5
             yield self.flush
             yield self.append
-        yield from (self.look, self.truncate, self.append, self.truncate_more,
-                    self.append, self.flush, self.look, self.move_start,
-                    self.append, self.stop_and_start, self.append, self.look, self.flush,
-                    self.crash, self.look, self.append, self.flush)
+        yield from (self.collect, self.truncate, self.append, self.truncate_more,
+                    self.append, self.flush, self.collect, self.move_start,
+                    self.append, self.stop_and_start, self.append, self.collect, self.flush,
+                    self.crash, self.collect, self.append, self.flush)
 
 
 def lived(path, disk):

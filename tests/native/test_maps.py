@@ -18,7 +18,7 @@ from pylog._native import batch, damages, log, moves
 from tests.durability.disk import shim
 from tests.native.test_crash_state import killed, recovered, remembered, started, walked
 from tests.native.test_log import NOW, checkpoint_of, make, offsets, opened
-from tests.native.test_recovery import SMALL, filled, whole
+from tests.native.test_recovery import SMALL, filled, read_all
 
 ROOT = Path(__file__).resolve().parents[2]
 # An index entry for almost every batch, more than fit into a page of either index.
@@ -331,9 +331,9 @@ def test_log_continues_with_its_indexes_after_a_clean_stop(tmp_path):
         again.append(make(2, now=NOW + 10 * i), NOW)
     again.close(NOW)
     other = filled(log.LogDir(tmp_path / "other", 2), 60)
-    expected = whole(other)
+    expected = read_all(other)
     other.close(NOW)
-    assert whole(opened(directory)) == expected
+    assert read_all(opened(directory)) == expected
     for name in ("index", "timeindex"):
         times = [(tmp_path / at / f"t-0/{0:020}.{name}").read_bytes() for at in (".", "other")]
         assert set(times[1][i:i + 12] for i in range(0, len(times[1]), 12)) <= set(

@@ -44,7 +44,7 @@ def connection(reactors):
         yield opened
 
 
-def taken(reactors: Reactors, count: int = 1, wait_s: float = 5.0) -> list:
+def polled(reactors: Reactors, count: int = 1, wait_s: float = 5.0) -> list:
     events, end_s = [], time.monotonic() + wait_s
     while len(events) < count:
         assert select.select([reactors], [], [], end_s - time.monotonic())[0], events
@@ -56,7 +56,7 @@ def taken(reactors: Reactors, count: int = 1, wait_s: float = 5.0) -> list:
 def test_queued_responses_are_sent_by_flush(reactors, connection):
     for number in (5, 2**31 - 1):
         connection.send(raw.frame(raw.header(raw.METADATA, 9)))
-        [event] = taken(reactors)
+        [event] = polled(reactors)
         reactors.queue_reply(event.token, raw.frame(b"....answer"), number)
         reactors.flush_replies()
         assert connection.receive() == number.to_bytes(4, "big") + b"answer"
@@ -66,7 +66,7 @@ def test_queued_responses_are_sent_by_flush(reactors, connection):
 
 def test_request_event_contains_all_its_fields(reactors, connection):
     connection.send(raw.frame(raw.header(raw.METADATA, 9, 77, client_id=b"me") + b"body"))
-    [event] = taken(reactors)
+    [event] = polled(reactors)
     assert 0 <= reactors.now_ns() - event.began_ns < 60 * 10**9
     assert (event.listener, event.api_key, event.api_version, event.correlation_id,
             event.client_id, event.take_body(), event.principal) == (3, 3, 9, 77, "me", b"body", 0)
@@ -79,12 +79,12 @@ def test_request_event_contains_all_its_fields(reactors, connection):
     reactors.reply(event.token, raw.frame(b"the answer"))
     assert connection.receive() == b"the answer"
     connection.send(raw.frame(raw.header(raw.METADATA, 0, -1, client_id=None)))
-    [event] = taken(reactors)
+    [event] = polled(reactors)
     assert (event.connection, event.correlation_id, event.client_id, event.take_body(),
             event.principal) == (number, -1, None, b"", 5)
     reactors.reply(event.token, None)
     connection.send(raw.frame(raw.header(raw.METADATA, 0)))
-    [event] = taken(reactors)
+    [event] = polled(reactors)
     reactors.reply(event.token, raw.frame(b"bye"), close=True)
     assert connection.receive() == b"bye" and connection.closed()
 
@@ -92,14 +92,14 @@ def test_request_event_contains_all_its_fields(reactors, connection):
 def test_topic_without_a_grant_is_a_miss_decided_in_python(reactors, connection):
     connection.send(raw.frame(raw.header(raw.PRODUCE, 9, 4)
                               + raw.produce_body(9, "t", [(0, raw.batch())])))
-    [miss] = taken(reactors)
+    [miss] = polled(reactors)
     assert (type(miss), miss.principal, miss.topics) == (Miss, 0, [(b"t", None)])
     reactors.resume(miss.token, [29])
     answer = connection.receive()
     assert struct.unpack_from(">i", answer) == (4,) and b"\x02t\x02\0\0\0\0\0\x1d" in answer
     connection.send(raw.frame(raw.header(raw.FETCH, 13, 5)
                               + raw.fetch_body(13, [(b"i" * 16, [(0, 0, 100, -1)])])))
-    [event] = taken(reactors)
+    [event] = polled(reactors)
     assert event.topics == [(None, b"i" * 16)]
     reactors.resume(event.token, [100])
     assert struct.unpack_from(">i", connection.receive()) == (5,)
@@ -113,23 +113,23 @@ def test_grant_voided_before_its_request_continues_is_queried_again(
             else raw.fetch_body(version, [("t", [(0, 0, 100, -1)])]))
     connection.send(raw.frame(raw.header(key, version, 4) + body))
     for _ in range(2):
-        [event] = taken(reactors)
+        [event] = polled(reactors)
         assert event.topics == [(b"t", None)]
         reactors.resume(event.token, [0])
-    [event] = taken(reactors)
+    [event] = polled(reactors)
     reactors.resume(event.token, [29])
     assert b"\x02t\x02\0\0\0\0\0\x1d" in connection.receive()
     # Not forever: then it is an error that clients retry.
     connection.send(raw.frame(raw.header(key, version, 4) + body))
     for _ in range(1 + MISSES_ROUNDS_MAX):
-        [event] = taken(reactors)
+        [event] = polled(reactors)
         reactors.resume(event.token, [0])
     assert b"\x02t\x02\0\0\0\0\0\x06" in connection.receive()
 
 
 def test_responses_to_unknown_requests_are_ignored(reactors, connection):
     connection.send(raw.frame(raw.header(raw.METADATA, 0)))
-    [event] = taken(reactors)
+    [event] = polled(reactors)
     token = event.token
     reactors.resume(token, [0])
     reactors.reply(token, raw.frame(b"first"))
@@ -145,21 +145,21 @@ def test_responses_to_unknown_requests_are_ignored(reactors, connection):
 
 def test_watched_connection_is_reported_closed(reactors, connection):
     connection.send(raw.frame(raw.header(raw.METADATA, 0)))
-    [event] = taken(reactors)
+    [event] = polled(reactors)
     reactors.set_interest(event.connection)
     reactors.reply(event.token, raw.frame(b"answer"))
     connection.receive()
     connection.close()
-    [closed] = taken(reactors)
+    [closed] = polled(reactors)
     assert type(closed) is Closed and closed.connection == event.connection
     reactors.set_interest(event.connection)
-    [closed] = taken(reactors)
+    [closed] = polled(reactors)
     assert type(closed) is Closed and closed.connection == event.connection
 
 
 def test_python_can_close_a_connection(reactors, connection):
     connection.send(raw.frame(raw.header(raw.METADATA, 0)))
-    [event] = taken(reactors)
+    [event] = polled(reactors)
     reactors.close_connection(event.connection)
     assert connection.closed()
     reactors.reply(event.token, raw.frame(b"too late"))
@@ -171,7 +171,7 @@ def test_poll_never_blocks_and_limits_the_number_of_events(reactors):
     wave = [socket.create_connection(("127.0.0.1", port)) for _ in range(400)]
     for stream in wave:
         stream.sendall(raw.frame(raw.header(raw.METADATA, 0)))
-    events = taken(reactors, 400)
+    events = polled(reactors, 400)
     assert len({event.token for event in events}) == 400 <= POLL_EVENTS_MAX
     for event in events:
         reactors.reply(event.token, raw.frame(b"x"))
@@ -209,7 +209,7 @@ def test_requests_of_closed_connections_count_until_python_has_dropped_them():
         assert not select.select([reactors], [], [], 0.3)[0]
         # No other event wakes the reactor.
         kept.clear()
-        taken(reactors, wait_s=60)
+        polled(reactors, wait_s=60)
     reactors.stop(1000)
 
 
@@ -222,7 +222,7 @@ def test_the_number_of_unfreed_bytes_returns_to_zero(key):
             9, "t" * 249, [(0, raw.batch())])
         for number in range(500):
             one.send(raw.frame(raw.header(key, 9, number) + body))
-            [event] = taken(reactors, wait_s=60)
+            [event] = polled(reactors, wait_s=60)
             if key == raw.METADATA:
                 reactors.reply(event.token, raw.frame(number.to_bytes(4, "big")))
             else:
@@ -250,7 +250,7 @@ def test_every_interface_and_every_address_of_a_name_share_one_port(reactors):
 
 def test_listeners_close_while_connections_stay(reactors, connection):
     connection.send(raw.frame(raw.header(raw.METADATA, 0)))
-    [event] = taken(reactors)
+    [event] = polled(reactors)
     reactors.reply(event.token, raw.frame(b"x"))
     connection.receive()
     port = connection.socket.getpeername()[1]
@@ -260,12 +260,12 @@ def test_listeners_close_while_connections_stay(reactors, connection):
         while time.monotonic() < end_s:
             socket.create_connection(("127.0.0.1", port)).close()
     connection.send(raw.frame(raw.header(raw.METADATA, 0)))
-    assert type(taken(reactors)[0]) is RequestContext
+    assert type(polled(reactors)[0]) is RequestContext
 
 
 def test_statistics_count_what_happened(reactors, connection):
     connection.send(raw.frame(raw.header(raw.METADATA, 0)))
-    [event] = taken(reactors)
+    [event] = polled(reactors)
     stats = reactors.stats()
     assert stats["connections"] == stats["requests_control"] == stats["requests_in_flight"] == 1
     assert stats["fetch_sessions"] == 0 < stats["bytes_in"]

@@ -33,7 +33,7 @@ def last_file(tmp_path, extension="log"):
     return sorted((tmp_path / "t-0").glob(f"*.{extension}"))[-1]
 
 
-def whole(one):
+def read_all(one):
     out, at = b"", one.start_offset
     while data := one.read(at):
         out += data
@@ -44,10 +44,10 @@ def whole(one):
 
 def test_all_records_survive_an_unclean_stop(directory):
     one = filled(directory, config=SMALL)
-    before = whole(one)
+    before = read_all(one)
     one.release()
     again = opened(directory, config=SMALL)
-    assert whole(again) == before
+    assert read_all(again) == before
     assert again.end_offset == again.high_watermark == 120
     assert again.recovery_report()[0] == 0
     assert again.append(make(1), NOW) == (120, 120)
@@ -324,13 +324,13 @@ def test_killed_and_repeated_recovery_has_the_same_result(directory, tmp_path):
     file = last_file(tmp_path)
     os.truncate(file, file.stat().st_size - 10)
     first = opened(directory, config=SMALL, leader=False)
-    end, data = first.end_offset, whole(first)
+    end, data = first.end_offset, read_all(first)
     first.release()
     for extension in ("index", "timeindex", "snapshot"):
         for file in list((tmp_path / "t-0").glob(f"*.{extension}"))[::2]:
             file.unlink()
     second = opened(directory, config=SMALL, leader=False)
-    assert (second.end_offset, whole(second)) == (end, data)
+    assert (second.end_offset, read_all(second)) == (end, data)
 
 
 def test_checkpoint_above_the_end_does_not_reuse_an_offset(directory, tmp_path):
@@ -396,7 +396,7 @@ def test_repeated_kills_lose_no_acknowledged_append(tmp_path):
         child.wait()
     directory = log.LogDir(tmp_path, 2)
     one = log.Log.open(directory, "t", 0, TOPIC_ID, {"internal.segment.bytes": 300_000}, now_ms=NOW)
-    seen = [h.base_offset for _, h in batch.walk(whole(one))]
+    seen = [h.base_offset for _, h in batch.walk(read_all(one))]
     assert seen == list(range(one.end_offset))
     assert one.end_offset > answered > 100
     value = batch.records(one.read(answered, 1))[0][3]
@@ -447,7 +447,7 @@ def judge(before, offset, data, log_is_whole):
 
 def test_read_checker_detects_a_wrong_batch_and_position(directory):
     one = filled(directory, 4)
-    before, data = bodies(whole(one)), bytearray(one.read(2, 1))
+    before, data = bodies(read_all(one)), bytearray(one.read(2, 1))
     judge(before, 3, data, True)
     for offset in (1, 4):
         with pytest.raises(AssertionError):
@@ -477,7 +477,7 @@ def closed_with(directory, chance):
     one.become_leader(1)
     one.append(make(1), NOW)
     one.settle(NOW)
-    saved, before = checkpoint_of(one), bodies(whole(one))
+    saved, before = checkpoint_of(one), bodies(read_all(one))
     one.close(NOW)
     return (saved, before) if chance.random() < 0.4 else (
         {"recovery_point": chance.choice([0, 60, 121])}, before)
@@ -503,7 +503,7 @@ def test_damage_of_any_file_causes_only_errors(tmp_path, seed, kinds):
     try:
         again = opened(directory, config=SMALL, **saved)
         if whole_log:
-            assert again.end_offset == 121 and bodies(whole(again)) == before
+            assert again.end_offset == 121 and bodies(read_all(again)) == before
         if whole_log and "clean" not in saved:
             # Indexes are checked. Batches have two records, 1 ms apart, and are 10 ms apart.
             times = [NOW + 10 * (offset // 2) + offset % 2 for offset in range(120)]
@@ -529,7 +529,7 @@ def test_damage_of_any_file_causes_only_errors(tmp_path, seed, kinds):
         if whole_log:
             # The batch containing the truncation offset was removed with it.
             assert again.start_offset == 50 and 99 <= again.end_offset <= 100
-            assert set(bodies(whole(again))) == set(range(50, again.end_offset, 2))
+            assert set(bodies(read_all(again))) == set(range(50, again.end_offset, 2))
         again.close(NOW)
     except log.LogError:
         assert not whole_log

@@ -102,7 +102,7 @@ def trusting(authority: Authority, own=None, tmp_path: Path | None = None) -> ss
     return context
 
 
-def ends(connection: socket.socket) -> bool:
+def is_closed_by_peer(connection: socket.socket) -> bool:
     """Return True if the peer closes, cleanly or not."""
     try:
         while connection.recv(1 << 16):
@@ -263,7 +263,7 @@ def test_client_without_certificate_is_accepted_only_if_none_is_required():
     with Server(**asked_for("requested")) as server, server.connect() as connection:
         assert server.ask(connection, b"x") == b"x"
     with Server(**asked_for("required")) as server, server.connect() as connection:
-        assert ends(connection)
+        assert is_closed_by_peer(connection)
         assert "peer did not return a certificate" in server.next_event().reason
 
 
@@ -277,7 +277,7 @@ def test_invalid_certificate_is_rejected_and_the_reason_is_logged(
             own = issuer.issue("mallory", (), days=days)
             day = x509.load_pem_x509_certificate(own.chain).not_valid_after_utc.date()
             with server.connect(trusting(CA, own, tmp_path)) as connection:
-                assert ends(connection)
+                assert is_closed_by_peer(connection)
             event = server.next_event()
             assert (type(event), event.reason, event.listener) == (
                 Unsafe, reason.replace("DAY", str(day)), 4)
@@ -291,7 +291,7 @@ def test_revoked_certificate_is_rejected(tmp_path):
             connection.send(b"\0")
             assert server.next_event().certificate == "CN=good"
         with server.connect(trusting(CA, bad, tmp_path)) as connection:
-            assert ends(connection)
+            assert is_closed_by_peer(connection)
         assert server.next_event().reason == "certificate revoked: CN=bad"
 
 
@@ -301,7 +301,7 @@ def test_certificate_of_more_than_64_kib_is_rejected(tmp_path, names, passes):
     with Server(**asked_for("required")) as server:
         try:
             with server.connect(trusting(CA, own, tmp_path)) as connection:
-                assert passes or ends(connection)
+                assert passes or is_closed_by_peer(connection)
         except OSError:  # the broker may have closed before the client finished
             assert not passes
         event = server.next_event()
@@ -347,7 +347,7 @@ def test_plain_text_on_a_tls_port_is_reported(server):
                             (b"GET / HTTP/1.1\r\n\r\n", "HTTP on a TLS port")):
         with socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S) as connection:
             connection.sendall(request)
-            assert ends(connection)
+            assert is_closed_by_peer(connection)
         assert reason in server.next_event().reason
 
 
@@ -383,7 +383,7 @@ def test_failures_are_reported_a_few_at_a_time(server):
     for _ in range(40):
         with socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S) as connection:
             connection.sendall(b"\0" * 64)
-            assert ends(connection)
+            assert is_closed_by_peer(connection)
     assert server.stat("handshakes_failed") == 40
     server.serve(0.1)
     assert 0 < len(server.events) < 40
@@ -406,7 +406,7 @@ def test_hostile_bytes_close_only_their_connection(server, random_source, when):
                 try:
                     plain.sendall(noise)
                     plain.shutdown(socket.SHUT_WR)
-                    ends(plain)
+                    is_closed_by_peer(plain)
                 except OSError as error:
                     # It is already closed.
                     assert isinstance(error, ConnectionError) or error.errno == errno.ENOTCONN
@@ -437,7 +437,7 @@ def test_an_endless_handshake_has_a_limit(server):
                 sent += connection.send(record)
         except OSError:
             pass
-        assert sent < 1 << 20 or ends(connection)
+        assert sent < 1 << 20 or is_closed_by_peer(connection)
     assert server.next_event().reason
 
 

@@ -63,7 +63,7 @@ class FlushWaits:
 
 def producer_of(log, producer_id: int, now_ms: int = 0) -> tuple:
     """Model of pylog._native.producers.producer_of()."""
-    return log.written_by.of(producer_id).told()
+    return log.written_by.of(producer_id).last_batches()
 
 
 def verify_producer(log, producer_id: int, epoch: int, holder: int) -> None:

@@ -46,7 +46,7 @@ class Followed:
     def figures(self) -> tuple:
         return 0, 0, 0
 
-    def place(self) -> tuple:
+    def fetch_position(self) -> tuple:
         log = self.log
         return log.end_offset, log.epoch_of(log.end_offset - 1) if log.end_offset else -1
 
@@ -118,7 +118,7 @@ class Fetchers:
     def resume(self, followed) -> None:
         if followed.state != "waiting":
             return
-        if followed.place() != followed.stopped_at and followed.stop_count <= STOPS_MAX:
+        if followed.fetch_position() != followed.stopped_at and followed.stop_count <= STOPS_MAX:
             self._fetch(followed)
         else:
             self._back_off(followed)
@@ -174,8 +174,8 @@ class Fetchers:
         assert self._broker_epoch <= in_force, (self._broker_epoch, in_force)  # Registration.
         link.asked, link.number = asked, link.number + 1
         link.end.write(FetchAsk(link.number, self._replica_id, self._broker_epoch, [Ask(
-            followed.topic_id, followed.partition, followed.leader_epoch, *followed.place())
-            for followed in asked], self._wait_s))
+            followed.topic_id, followed.partition, followed.leader_epoch,
+            *followed.fetch_position()) for followed in asked], self._wait_s))
 
     def _flush(self, link, asked) -> None:
         link.flushing = False
@@ -222,7 +222,7 @@ class Fetchers:
             self.post(Notice(REFUSED, followed.token, code))
 
     def _stop(self, followed, notice) -> None:
-        followed.state, followed.stopped_at = "waiting", followed.place()
+        followed.state, followed.stopped_at = "waiting", followed.fetch_position()
         now_s = self._loop.time()
         if now_s - followed.stopped_s > STOPS_S:
             followed.stopped_s, followed.stop_count = now_s, 0

@@ -25,7 +25,7 @@ from tests.sim.nodes import Node
 from tests.sim.world import World
 
 
-def high_watermark_by_the_committed_isr(patch):
+def high_watermark_uses_the_committed_isr(patch):
     patch.setattr(leader_isr.Isr, "maximal", property(lambda self: frozenset(self.committed)))
     patch.setattr(ModelLog, "_counts", lambda self, other, now_ns: other.maximal)
 
@@ -58,7 +58,7 @@ def truncated_to_its_own_end(patch):
                   log_end: min(own_end, log_end) if own_epoch >= 0 else min(leader_end, log_end))
 
 
-def divergence_is_not_looked_for(patch):
+def divergence_is_not_checked(patch):
     check = fetchers.check_epochs
     patch.setattr(fetchers, "check_epochs", lambda log, ask: (
         (check(log, ask)[0], None) if ask.offset <= log.end_offset else check(log, ask)))
@@ -72,7 +72,7 @@ def any_replica_is_elected(patch):
     patch.setattr(PartitionChange, "_is_complete", lambda self, broker_id: True)
 
 
-def the_silent_are_not_fenced(patch):
+def silent_brokers_are_not_fenced(patch):
     patch.setattr(Heartbeats, "silent", lambda self, image, now_ns: [])
 
 
@@ -101,7 +101,7 @@ def stale_proposals_are_accepted(patch):
     patch.setattr(alter_partition, "_fault", lenient)
 
 
-def an_unknown_append_is_taken_for_none(patch):
+def append_with_unknown_outcome_counts_as_failed(patch):
     def hasty(self, attempt):
         try:
             return attempt()
@@ -132,7 +132,7 @@ def an_old_controller_appends(patch):
     patch.setattr(Quorum, "append", append)
 
 
-def the_copy_comes_before_the_quorum(patch):
+def local_copy_is_written_before_the_quorum(patch):
     def append(self, new, epoch, expected_end):
         from pylog._native import batch
         data = batch.build([(None, value, 0, ()) for value in self.values_of(new)],
@@ -155,13 +155,13 @@ def torn_batches_are_kept(patch):
     patch.setattr(Files, "lose", lambda self, end: self.cut(max(end, self.flushed)))
 
 
-def failed_disks_are_not_told(patch):
+def failed_disks_are_not_reported(patch):
     told = membership.heartbeat
     patch.setattr(membership, "heartbeat", lambda wanted, *, node_id, offline_directories: told(
         wanted, node_id=node_id, offline_directories=()))
 
 
-def a_replica_without_room_is_given_up(patch):
+def replica_without_space_is_given_up(patch):
     refuse = fetchers.Fetchers._refuse
 
     def give_up(self, followed, code):
@@ -178,7 +178,7 @@ def snapshots_forget_producer_ids(patch):
         if type(record) is not messages.ProducerIdsRecord])
 
 
-def sessions_go_by_the_wall_clock(patch):
+def sessions_use_the_wall_clock(patch):
     patch.setattr(members, "_now_ns", lambda: OWNER.get().now_ms() * 1_000_000)
 
 
@@ -191,7 +191,7 @@ def markers_are_sent_once(patch):
     patch.setattr(transaction_service, "SETTLED", frozenset(range(-1, 200)))
 
 
-def what_is_so_is_proposed_again(patch):
+def unchanged_isr_is_proposed_again(patch):
     patch.setattr(leadership, "_is_at_rest", lambda led: False)
     patch.setattr(leader_isr.Isr, "recovered", lambda self, now_ns: (
         self._propose(set(self.committed), None) if self._may_propose(now_ns) else None))

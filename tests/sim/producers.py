@@ -25,7 +25,7 @@ class Producer:
         self.next_sequence = 0
         self.verified_epoch = NONE
 
-    def told(self) -> tuple:
+    def last_batches(self) -> tuple:
         return self.epoch, self.coordinator_epoch, self.first_open, self.marker
 
 

@@ -60,7 +60,7 @@ class Ledger:
         self.transactions: dict[int, Transaction] = {}
         self.floors: dict[str, int] = {}  # Group -> highest acknowledged offset.
 
-    def told(self, group: str, floor: int, position: int) -> None:
+    def check_position(self, group: str, floor: int, position: int) -> None:
         """Check an offset requested when the highest acknowledged one was `floor`."""
         if position < floor:
             raise Wrong(f"{group} is at {position} after {floor}")
@@ -151,7 +151,8 @@ class Coordinated(Client):
         # As in Kafka, a coordinator that does not know its successor yet may return an older
         # offset.
         if topic.partitions[partition_of(group, len(topic.partitions))].leader == self._asked:
-            self.world.ledger.told(group, floor, answer.topics[0].partitions[0].committed_offset)
+            self.world.ledger.check_position(
+                group, floor, answer.topics[0].partitions[0].committed_offset)
 
 
 class Committer(Coordinated):

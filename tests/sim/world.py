@@ -124,7 +124,7 @@ class World:
         """Return True if a producer with acks=all may be acknowledged."""
         return log.high_watermark > offset
 
-    def asked(self, node, message) -> None:
+    def record_request(self, node, message) -> None:
         """Record a request to a controller."""
         name = type(message).__name__
         self.counts[name] = self.counts.get(name, 0) + 1
