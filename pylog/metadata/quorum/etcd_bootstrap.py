@@ -12,6 +12,8 @@ quorum kept: one replacement at a time, and a majority of members answers before
   keeps the lock until its lease ends.
 proven identity: only the node with a member's data changes its address, and only if no process
   answers at the old address.
+one process per data: an etcd with data starts only once no process has answered for `absent_s` at
+  another address that the other members have for it.
 no early vote: a node without data starts a new cluster only with a majority that has no data, and
   only if no other controller is known to have data, or may have it because it does not answer.
 Source: etcd's runtime reconfiguration; etcd_network_active_peers of etcd's metrics.
@@ -83,15 +85,57 @@ class Joining:
 
     # ---- before every start ---------------------------------------------------------------------
 
-    async def check_address(self) -> None:
-        """Check, for an etcd with data, that it can listen and that no other process has this
-        node's address. Raises StartError.
+    async def check_address(self, directory: str) -> None:
+        """Check, for an etcd with data, that it can listen, that no other process has this node's
+        address, and that no process runs with a copy of the data. directory: etcd's, with the
+        member's data. Raises StartError.
         """
         async def check() -> None:
             async with Listener(self._bind, self._own.peer_port, self._files,
                                 has_data=True) as listener:
                 await self._check_own(listener)
+                await self._check_copies(await in_thread(_member_in, directory))
         await self._with_ports(check)
+
+    async def _check_copies(self, member_id: int | None) -> None:
+        """Return once no process has answered for `absent_s` at the address that the other members
+        have for this member: "one process per data". Raises StartError.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._policy.wait_s
+        absent_s: float | None = None
+        is_reported = False
+        while (url := await self._published(member_id)) is not None:
+            seen = await in_thread(etcd_probe.probe, *_split(url), self._context)
+            if not is_reported:
+                is_reported = True
+                log.warning("etcd of this node waits: the other members have another address for "
+                            "its data", extra={"address": url})
+            if seen.kind != ABSENT:
+                absent_s = None
+                if loop.time() >= until_s:
+                    raise StartError(
+                        f"etcd of node {self._own.node_id} on {_address(self._own)} has the data "
+                        f"of a member at {url}, where a process answers. Stop that process if this "
+                        "node has moved here. If these directories are a copy, start with empty "
+                        "ones, and a node.id of its own")
+            elif absent_s is None:
+                absent_s = loop.time()
+            if absent_s is not None and loop.time() - absent_s >= self._policy.absent_s:
+                return
+            await asyncio.sleep(POLL_S)
+
+    async def _published(self, member_id: int | None) -> str | None:
+        """Return the address that the other members have for this member, None if it is this
+        node's or if no member answers.
+        """
+        for view in await asyncio.gather(*[in_thread(self._seen, host) for host in self._others]):
+            for row in view.members:
+                urls = row.get("peerURLs") or []
+                if str(row.get("id")) == str(member_id) and urls \
+                        and self._url(self._own) not in urls:
+                    return urls[0]
+        return None
 
     async def _with_ports(self, work):
         """Return the result of work() once both ports are free. Raises StartError."""
@@ -387,6 +431,14 @@ class Joining:
 
     def _url(self, host) -> str:
         return f"{'http' if self._context is None else 'https'}://{_address(host)}"
+
+
+def _member_in(directory: str) -> int | None:
+    """Return the id of the member whose data is in the directory, None if it is unreadable."""
+    try:
+        return etcd_wal.identity(directory).member_id
+    except etcd_wal.WalError:
+        return None
 
 
 def _majority(count: int) -> int:

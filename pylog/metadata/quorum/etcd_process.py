@@ -9,7 +9,6 @@ Source: etcd's flags; etcd's tuning guide (heartbeats of a LAN).
 
 import asyncio
 import ctypes
-import functools
 import json
 import logging
 import os
@@ -90,8 +89,7 @@ class Member:
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         loop = asyncio.get_running_loop()
         if self._has_data:
-            self._moving = loop.create_task(supervisor.restarting(
-                "etcd", functools.partial(self._joining.publish_address, self._directory)))
+            self._moving = loop.create_task(supervisor.restarting("etcd", self._publish_address))
         self._task = loop.create_task(self._keep())
 
     async def stop(self) -> None:
@@ -111,6 +109,12 @@ class Member:
         except TimeoutError:
             process.kill()
             await process.wait()
+
+    async def _publish_address(self) -> None:
+        """Set this member's address, once no other process can run with a copy of its data."""
+        await self.settled.wait()
+        if self.failure is None:
+            await self._joining.publish_address(self._directory)
 
     async def _keep(self) -> None:
         """Run etcd, and restart it with a backoff."""
@@ -140,7 +144,7 @@ class Member:
         """
         state = NEW
         if self._has_data:
-            await self._joining.check_address()
+            await self._joining.check_address(self._directory)
         else:
             state = await self._joining.state()
         self.settled.set()

@@ -130,7 +130,7 @@ def test_a_node_with_data_that_starts_does_not_count_for_a_new_cluster(etcds, mo
     monkeypatch.setattr(returning, "_seen", probe_late)
 
     async def work():
-        start = asyncio.ensure_future(returning.check_address())
+        start = asyncio.ensure_future(returning.check_address(str(etcds.root)))
         try:
             with pytest.raises(StartError, match="node 2 at .* has data and has not started"):
                 await joining(etcds, 1, wait_s=2).state()
@@ -150,7 +150,7 @@ def test_two_empty_nodes_do_not_begin_a_cluster_while_the_third_starts_with_data
     monkeypatch.setattr(returning, "_seen", probe_late)
 
     async def work():
-        start = asyncio.ensure_future(returning.check_address())
+        start = asyncio.ensure_future(returning.check_address(str(etcds.root)))
         await asyncio.sleep(0.5)
         try:
             ended = await asyncio.gather(*[joining(etcds, number, wait_s=2).state()
@@ -260,6 +260,18 @@ def test_a_member_that_answers_keeps_its_address(etcds, caplog):
             for url in row["peerURLs"]]
     assert f"http://127.0.0.1:{etcds.hosts[1].peer_port}" not in urls
     client.close()
+
+
+def test_a_copy_of_the_data_of_a_member_that_answers_does_not_start(etcds, tmp_path):
+    etcds.start()
+    first = etcds.hosts[1]
+    copy = str(shutil.copytree(etcds.move(2), tmp_path / "copy"))
+    with pytest.raises(StartError, match=f"has the data of a member at http://127.0.0.1:"
+                                         f"{first.peer_port}, where a process answers"):
+        asyncio.run(joining(etcds, 2, wait_s=2).check_address(copy))
+    etcds.kill(2)
+    # The member has moved here: its old address is silent.
+    asyncio.run(joining(etcds, 2).check_address(copy))
 
 
 def test_a_directory_names_its_member_and_cluster(etcds):
@@ -399,7 +411,7 @@ def test_a_port_that_another_process_uses_ends_the_start(etcds, monkeypatch):
     async def work():
         server = await asyncio.start_server(lambda *_: None, "127.0.0.1", port)
         try:
-            await joining(etcds, 1).check_address()
+            await joining(etcds, 1).check_address(str(etcds.root))
         finally:
             server.close()
     with pytest.raises(StartError, match=f"on 127.0.0.1:{port}: address already in use. Stop the "):
@@ -417,14 +429,15 @@ def test_a_node_whose_event_loop_is_busy_is_not_taken_for_another_process(etcds,
                 loop.call_soon_threadsafe(time.sleep, stalls.pop())
             return probe(host.host, host.peer_port)
         monkeypatch.setattr(node, "_seen", probe_while_busy)
-        await node.check_address()
+        await node.check_address(str(etcds.root))
     asyncio.run(work())
     assert not stalls
 
 
 def test_an_address_of_another_machine_ends_the_start(etcds):
     with pytest.raises(StartError, match="must name an address of this machine"):
-        asyncio.run(joining(etcds, 1, bind="192.0.2.1").check_address())
+        asyncio.run(joining(etcds, 1, bind="192.0.2.1").check_address(
+            str(etcds.root)))
 
 
 def absence(monkeypatch, view, quorum_error=None, is_own=True) -> float | None:
