@@ -50,7 +50,7 @@ async def look(cluster: Any, bootstrap: str) -> tuple[list[Finding], list[str]]:
     is_remote = not all(_is_loopback(host) for host, _ in servers(bootstrap.split(",")))
     for rows in await asyncio.gather(*[_broker(cluster, node, is_remote) for node in nodes]):
         found += rows
-    found += [_controller(metadata), *_quorum(await endpoint.quorum(cluster))]
+    found += [await _controller(cluster, metadata), *_quorum(await endpoint.quorum(cluster))]
     found += [*await _missing(cluster, metadata), *_partitions(metadata),
               *await _explained(cluster, metadata)]
     dirs, local = await _log_dirs(cluster)
@@ -187,7 +187,12 @@ def _lets_in(name: str, values: dict[str, str]) -> Finding:
                    "it SSL or SASL")
 
 
-def _controller(metadata: Any) -> Finding:
+async def _controller(cluster: Any, metadata: Any) -> Finding:
+    silence = await replicas.controller_silence(cluster)
+    if silence:
+        return Finding("controller", "", FAIL, f"it does not answer: {silence}. The state of the "
+                       "partitions may be outdated", "connect to another broker, or look at the "
+                       "controllers' logs: is there a majority?")
     if metadata.controller in metadata.nodes:
         return Finding("controller", "", OK, f"broker {metadata.controller}")
     return Finding("controller", "", FAIL, "there is none: metadata cannot change",

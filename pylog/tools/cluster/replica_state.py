@@ -15,10 +15,12 @@ from pylog.client.network.cluster import Cluster
 from pylog.client.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 from pylog.protocol.counts import counted
 from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
 from pylog.tools.cli import cluster_queries, config_resources as resources
 from pylog.tools.cli.session import ToolError
 
 SAMPLE_S = 1.0
+_SILENT = {int(ErrorCode.REQUEST_TIMED_OUT), int(ErrorCode.NOT_CONTROLLER)}
 
 
 class Facts(NamedTuple):
@@ -26,7 +28,8 @@ class Facts(NamedTuple):
     broker did not respond. gains: broker -> records per second that it catches up. alive: brokers
     that the cluster lists. unreachable: of these, broker -> reason. eligible, last_known: replicas
     that may become leader though they are not in sync, None if the cluster does not report them.
-    adding, removing: replicas of a move in progress.
+    adding, removing: replicas of a move in progress. unconfirmed: why the active controller did not
+    respond; the rest may then be outdated.
     """
 
     topic: str
@@ -44,6 +47,7 @@ class Facts(NamedTuple):
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     unreachable: dict[int, str] = {}
+    unconfirmed: str = ""
 
     @property
     def name(self) -> str:
@@ -64,6 +68,9 @@ def sentences(facts: Facts) -> list[str]:
                      f"with all "
                      f"{counted(len(facts.replicas), 'replica')} in sync, but not every broker "
                      "answers.")
+    elif not missing and facts.unconfirmed:
+        found.append(f"{facts.name} counts as led by broker {facts.leader} with all "
+                     f"{counted(len(facts.replicas), 'replica')} in sync, but that may be outdated.")
     elif not missing:
         count = len(facts.replicas)
         found.append(f"{facts.name} is healthy: led by broker {facts.leader}, "
@@ -73,6 +80,9 @@ def sentences(facts: Facts) -> list[str]:
                      f"{_brokers(missing)} not in sync.")
         found += [_why_not_in_sync(facts, replica) for replica in missing]
     found += [_does_not_answer(facts, replica) for replica in silent]
+    if facts.unconfirmed:
+        found.append(f"The active controller does not answer ({facts.unconfirmed}): connect to "
+                     "another broker, or look at the controllers' logs.")
     if facts.leader in facts.unreachable:
         found.append("Produce and fetch fail until the controller elects another leader, after "
                      "the broker's session has expired.")
@@ -158,7 +168,7 @@ async def facts_of(cluster: Cluster, topic: str, partition: int) -> Facts:
     info = (await cluster_queries.topics(cluster, [topic]))[0].partitions.get(partition)
     if info is None:
         raise ToolError(f"topic {topic} has no partition {partition}")
-    row, (lags, unreachable), in_sync_min, (adding, removing) = await asyncio.gather(
+    row, (lags, unreachable), in_sync_min, moving = await asyncio.gather(
         _described(cluster, topic, partition), _lags(cluster, topic, partition),
         _in_sync_min(cluster, topic), _moving(cluster, topic, partition))
     behind = [replica for replica in info.replicas if replica not in info.isr and lags.get(replica)]
@@ -167,7 +177,7 @@ async def facts_of(cluster: Cluster, topic: str, partition: int) -> Facts:
         topic, partition, info.leader, info.replicas, info.isr, frozenset(cluster.metadata.nodes),
         info.offline_replicas, None if row is None else _numbers(row.eligible_leader_replicas),
         None if row is None else _numbers(row.last_known_elr), in_sync_min, lags, gains,
-        adding, removing, unreachable)
+        *moving[:2], unreachable, moving[2])
 
 
 def _numbers(found: Any) -> tuple[int, ...]:
@@ -216,19 +226,41 @@ async def _gains(cluster: Cluster, topic: str, partition: int, before: dict[int,
 
 
 async def _moving(cluster: Cluster, topic: str, partition: int
-                  ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return (replicas being added, replicas being removed) by a move in progress."""
+                  ) -> tuple[tuple[int, ...], tuple[int, ...], str]:
+    """Return (replicas being added, replicas being removed) by a move in progress, and why the
+    active controller did not respond.
+    """
     new = messages.ListPartitionReassignmentsRequest
     try:
         answer = await cluster.send_any(new(topics=[new.ListPartitionReassignmentsTopics(
             name=topic, partition_indexes=[partition])]))
+    except (KafkaConnectionError, KafkaTimeoutError) as error:
+        return (), (), str(error)
     except KafkaError:
-        return (), ()
+        return (), (), ""
     for found in answer.topics:
         for row in found.partitions:
             if row.partition_index == partition:
-                return _numbers(row.adding_replicas), _numbers(row.removing_replicas)
-    return (), ()
+                return _numbers(row.adding_replicas), _numbers(row.removing_replicas), ""
+    return (), (), _silence(answer)
+
+
+async def controller_silence(cluster: Cluster) -> str:
+    """Return why the active controller does not respond through a broker, "" if it does.
+
+    A broker without a controller reports its last metadata, which may be outdated.
+    """
+    try:
+        return _silence(await cluster.send_any(
+            messages.ListPartitionReassignmentsRequest(topics=[])))
+    except (KafkaConnectionError, KafkaTimeoutError) as error:
+        return str(error)
+    except KafkaError:
+        return ""  # This cluster does not serve the request.
+
+
+def _silence(answer: Any) -> str:
+    return cluster_queries.error_name(answer.error_code) if answer.error_code in _SILENT else ""
 
 
 async def _in_sync_min(cluster: Cluster, topic: str) -> int | None:

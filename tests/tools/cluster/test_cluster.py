@@ -1,12 +1,16 @@
 """Cluster commands: on ours and with --against kafka; simulated metadata for several brokers."""
 
+import time
+
 import pytest
 
+from pylog.client import Admin, NewTopic
 from pylog.client.network.cluster_metadata import Metadata, Node, PartitionInfo, TopicInfo
 from pylog.monitor.overview import quorum_troubles
 from pylog.protocol import messages
 from pylog.security.access import STANDARD
 from pylog.testing import Broker
+from pylog.testing.cluster import Cluster
 from pylog.tools.cli.session import ToolError
 from pylog.tools.cluster.health import members_of
 from pylog.tools.cluster.placement import planned
@@ -37,6 +41,21 @@ def test_a_topic_that_the_user_may_not_describe_is_reported_as_not_checked():
         assert ("not checked: the partitions of 1 topic that this user may not describe"
                 in run("cluster", "status", broker=broker).out)
         assert run("cluster", "--json", broker=broker).json["hidden_topics"] == 1
+
+
+def test_an_isolated_broker_does_not_report_a_healthy_state():
+    with Cluster(3) as cluster:
+        with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            admin.create_topics([NewTopic("orders", 1, 3)])
+        end_s = time.monotonic() + 30
+        while "orders" not in run("topics", "list", broker=cluster[3]).out:
+            assert time.monotonic() < end_s
+        cluster.isolate(3)
+        explained = run("cluster", "explain", "orders-0", "--timeout", "3", broker=cluster[3])
+        assert "is well" not in explained.out and "may be outdated" in explained.out
+        checked = run("doctor", "--json", "--timeout", "3", broker=cluster[3], fails=True).json
+        found, = [row for row in checked["findings"] if row["check"] == "controller"]
+        assert found["status"] == "fail" and "does not answer" in found["detail"]
 
 
 def test_what_does_not_exist_is_not_explained(target):
@@ -114,6 +133,9 @@ def facts(**changed):
     ({"isr": (1, 2), "offline": (3,)}, ["cannot use the log directory"]),
     ({"isr": (1, 2), "offline": (3,), "unreachable": {3: "refused"}},
      ["under-replicated", "Broker 3 does not respond (refused): start it"]),
+    ({"unconfirmed": "no answer"},
+     ["counts as led by broker 1 with all 3 replicas in sync, but that may be outdated",
+      "The active controller does not answer (no answer)"]),
     ({"unreachable": {3: "refused"}}, ["not every broker answers", "Broker 3 does not respond"]),
     ({"unreachable": {1: "refused"}},
      ["Broker 1 does not respond", "until the controller elects another leader"]),
