@@ -70,7 +70,8 @@ def sentences(facts: Facts) -> list[str]:
                      "answers.")
     elif not missing and facts.unconfirmed:
         found.append(f"{facts.name} counts as led by broker {facts.leader} with all "
-                     f"{counted(len(facts.replicas), 'replica')} in sync, but that may be outdated.")
+                     f"{counted(len(facts.replicas), 'replica')} in sync, but that may be "
+                     "outdated.")
     elif not missing:
         count = len(facts.replicas)
         found.append(f"{facts.name} is healthy: led by broker {facts.leader}, "
