@@ -1,6 +1,6 @@
-"""Manages all partition logs of this node: opens them at startup, maintains and closes them.
+"""Manages all partition logs of this node: opens them at startup, creates, moves and closes them.
 
-Owns: every Log, the checkpoint files; log_directories owns the log directories.
+Owns: every Log, with topic_logs, offline_logs and upkeep; log_directories owns the directories.
 Invariants: a partition of a failed directory is offline, and is not created in another one; a
   partition has one Log; a checkpoint never promises more than is on disk; startup trusts a
   directory without recovery only if its clean-shutdown marker is the one in state.lmdb, because
@@ -10,25 +10,19 @@ Source: Kafka's log directory layout; KIP-858 (several directories).
 
 import logging
 import os
-import threading
 from itertools import chain
 
 from pylog._native.log import Log, LogError, Shortage
-from pylog.log import (
-    partition_log as partitions,
-)
-from pylog.log import (
-    recovery,
-    recovery_hints,
-    startup_scan,
-    topic_branches,
-)
+from pylog.log import partition_log as partitions
+from pylog.log import recovery, recovery_hints, startup_scan, topic_branches
 from pylog.log.checkpoint_writer import Checkpointer
-from pylog.log.cleaner import Candidate, Cleaner
-from pylog.log.log_directories import Directories, remove_tree
+from pylog.log.cleaner import Cleaner
+from pylog.log.log_directories import Directories
+from pylog.log.offline_logs import OfflineLogs, Postponed
+from pylog.log.partition_plan import PartitionPlan
 from pylog.log.replica_moves import RATE, Move, Moves, directory_name, finish
-
-CHECKPOINT_MS = 60_000
+from pylog.log.topic_logs import TopicEntry, TopicLogs
+from pylog.log.upkeep import Upkeep
 
 log = logging.getLogger("pylog.log")
 
@@ -44,28 +38,18 @@ class LogManager:
         self.stopped: frozenset[int] = frozenset()
         self._settings = settings
         self._now_ms = now_ms
-        self._offline = set()  # (name, index) of partitions that this node cannot serve
-        self._without_files = set()  # those of them whose directory works
-        self._lost = []  # those that take_failed() has not returned yet
-        self._lost_logs = {}  # directory number -> LogDir.lost_logs at the last take_failed()
-        self._unopened = {}  # (name, index) -> arguments of partitions to open later
-        self._topics = {}  # name -> (topic id, [Log or None]: modified in place, overrides)
-        self._place_of = {}  # Log -> directory number, if it is not 0
-        self._default_config = None
+        self._topics = TopicLogs(settings)
+        self._offline = OfflineLogs(self.disks, self._topics)
         self._hints = recovery_hints.Hints(self.disks)
-        self.checkpointer = Checkpointer(self.disks, self._hints, self._placed)
-        self._upkeep_lock = threading.Lock()
-        self._closing = False
-        # Due times of retention, checkpoints and producer expiry, in ms.
-        self._due: list[int] = []
-        self._timed = set()  # Logs with their own flush.ms: checked by every upkeep
-        self._left_over = []  # paths of partitions deleted before this start
+        self.checkpointer = Checkpointer(
+            self.disks, self._hints, self._topics.with_directories)
         self.moves = Moves(now_ms, lambda: settings.value(RATE))
         self._recovery = None  # recovery.Recovery, after an unclean shutdown
-        self._lists_lock = threading.Lock()  # protects changes of _topics entries
         self._moved = []  # source Logs of moves, which may still have readers
         self._branches = {}  # topic id -> result of prepare_branch(), until create()
-        self.cleaner = Cleaner(settings, now_ms, self.disks, self._compacted)
+        self.cleaner = Cleaner(settings, now_ms, self.disks, self._topics.compacted)
+        self._upkeep = Upkeep(settings, self.disks, self._hints, self._topics, self.cleaner,
+                              self.checkpointer, lambda: self.recovering)
 
     # ---- start and stop -------------------------------------------------------------------------
 
@@ -91,44 +75,52 @@ class LogManager:
         and no log file is read. Raises StartError.
         """
         self._store = self.checkpointer.store = store
-        now_ms = self._now_ms()
-        self._due = [now_ms + self._settings["log.initial.task.delay.ms"], now_ms + CHECKPOINT_MS,
-                     now_ms + self._settings["producer.id.expiration.check.interval.ms"]]
-        where, self._left_over = startup_scan.find(
+        self._upkeep.begin(self._now_ms())
+        where, left_over = startup_scan.find(
             self.disks, {name: id_ for name, id_, _, _ in topics}, clean)
-        self._left_over += topic_branches.take_left_over(
+        left_over += topic_branches.take_left_over(
             self.disks, {id_: name for name, id_, _, _ in topics}, where)
-        plan, anew = [], []
-        for name, topic_id, roles, overrides in topics:
-            logs = [None] * len(roles)
-            self._topics[name] = (topic_id, logs, overrides)
-            config = self._config(overrides)
-            for index, role in enumerate(roles):
-                if role is not None:
-                    place = where.pop(f"{name}-{index}", None)
-                    checkpoint = checkpoints.pop((topic_id, index), None)
-                    if place is None and len(self.disks.usable()) < len(self.paths):
-                        # The partition may be in a failed directory: do not create it in another
-                        # one.
-                        self._lose(name, index)
-                        continue
-                    if place is None and checkpoint is not None and checkpoint.recovery_point:
-                        if partitions.must_have_files(checkpoint, role, config):
-                            self._lose_files(name, index, "its directory is missing")
-                            continue
-                        checkpoint = partitions.without_files(checkpoint)
-                        anew.append(((topic_id, index), checkpoint))
-                    plan.append((logs, name, topic_id, index, role, config, place, checkpoint))
+        plans, without_files = self._plan(topics, checkpoints, where)
         self.checkpointer.gone += checkpoints
-        if anew:
-            store.save(None, anew)
+        if without_files:
+            store.save(None, without_files)
         hinted = {number: self._hints.take(number, {
-            (entry[1], entry[3]) for entry in plan if entry[6] == number})
+            (plan.name, plan.partition) for plan in plans if plan.directory == number})
             for number, _ in self.disks.usable()}
-        self._set_aside(where)
+        self._upkeep.left_over = left_over + self._set_aside(where)
         self.disks.listings.clear()
         self.disks.look_at_space()
-        self._open_all(plan, clean, hinted)
+        self._open_all(plans, clean, hinted)
+
+    def _plan(self, topics, checkpoints: dict, where: dict) -> tuple:
+        """List the topics, and return how to open their partitions: [PartitionPlan], and
+        [(key, Checkpoint)] of those whose files are missing.
+
+        topics: see open_partitions(). Removes what is used from `checkpoints` and from `where`
+        (directory name -> directory number).
+        """
+        plans, without_files = [], []
+        for name, topic_id, roles, overrides in topics:
+            self._topics.entries[name] = TopicEntry(topic_id, [None] * len(roles), overrides)
+            config = self._topics.config(overrides)
+            for index, role in enumerate(roles):
+                if role is None:
+                    continue
+                directory = where.pop(f"{name}-{index}", None)
+                checkpoint = checkpoints.pop((topic_id, index), None)
+                if directory is None and len(self.disks.usable()) < len(self.paths):
+                    # The partition may be in a failed directory: do not create it in another one.
+                    self._offline.lose(name, index)
+                    continue
+                if directory is None and checkpoint is not None and checkpoint.recovery_point:
+                    if partitions.must_have_files(checkpoint, role, config):
+                        self._offline.lose_files(name, index, "its directory is missing")
+                        continue
+                    checkpoint = partitions.without_files(checkpoint)
+                    without_files.append(((topic_id, index), checkpoint))
+                plans.append(PartitionPlan(
+                    name, topic_id, index, role, config, directory, checkpoint))
+        return plans, without_files
 
     def move(self, name: str, index: int, place: int) -> None:
         """Start moving a partition to log directory number `place`. Raises LogError.
@@ -141,9 +133,9 @@ class LogManager:
         self.moves.cancel(name, index)
         if self.place(name, index) == place:
             return
-        topic_id, _, overrides = self._topics[name]
+        topic_id, _, overrides = self._topics.entries[name]
         target = Log.open(
-            self.directories[place], name, index, topic_id, self._config(overrides),
+            self.directories[place], name, index, topic_id, self._topics.config(overrides),
             now_ms=self._now_ms(), log_start_offset=partition_log.start_offset,
             directory=directory_name(name, index, "future"))
         self.moves.begin(Move(name, index, place, partition_log, target))
@@ -152,7 +144,7 @@ class LogManager:
         """Complete moves, and open partitions that could not be opened before. Return their topics.
         Blocks.
         """
-        changed = self._open_late()
+        changed = self._open_postponed()
         while self._moved:
             try:
                 self._moved.pop().delete(self._now_ms())
@@ -170,15 +162,15 @@ class LogManager:
             self.write_checkpoints()
         self._hints.write_start(move.place, (name, index), move.source, partition_log)
         finish(move, self._now_ms())
-        before = self._place_of.get(move.source, 0)
+        before = self._topics.directory_of(move.source)
         self.disks.loads[before] -= 1
         self.disks.loads[move.place] += 1
-        self._place_of[partition_log] = move.place
-        self._timed.discard(move.source)
-        self._list(name, index, partition_log, None)
-        # After _list(), so that a checkpoint being written does not add the row again.
+        self._topics.directories[partition_log] = move.place
+        self._topics.timed.discard(move.source)
+        self._topics.publish(name, index, partition_log, None)
+        # After publish(), so that a checkpoint being written does not add the row again.
         self._hints.forget([(before, (name, index))])
-        self._place_of.pop(move.source, None)
+        self._topics.directories.pop(move.source, None)
         self._moved.append(move.source)
         return True
 
@@ -186,58 +178,49 @@ class LogManager:
         """Write a checkpoint, so that recovery after a crash starts behind the copy's damaged bytes
         and does not truncate the copy there.
         """
-        with self._upkeep_lock:
-            if not self.recovering:
-                self.checkpointer.write(self._store)
+        self._upkeep.write_checkpoints()
 
     def leave_moved(self) -> None:
         """Stop serving from the source logs of moves. Requests that wait there are retried."""
         for partition_log in self._moved:
             partition_log.become_follower(partition_log.leader_epoch)
 
-    def _open_all(self, plan, clean: frozenset, hinted: dict) -> None:
-        begin_ms, all_clean = self._now_ms(), len(clean) == len(self.paths)
+    def _open_all(self, plans: list, clean: frozenset, hinted: dict) -> None:
+        """Open the planned partitions, those of unclean directories on recovery threads. hinted:
+        directory number -> {(name, index): Checkpoint} from its text files.
+        """
+        begin_ms, directory_count = self._now_ms(), len(self.paths)
 
-        def is_clean(entry):
-            return all_clean if entry[6] is None else entry[6] in clean
-
-        def open_one(entry):
-            _, name, topic_id, index, role, config, place, checkpoint = entry
-            trusted = is_clean(entry) and checkpoint is not None and (
-                checkpoint.log_end_offset >= 0) and (place is not None or not checkpoint.segments)
-            if not trusted:
-                checkpoint = partitions.after_crash(
-                    checkpoint, hinted.get(place, {}).get((name, index)))
-            if place is None:
-                place = self.disks.least_loaded()
-            if not self._open(place, name, topic_id, index, role, config, checkpoint, trusted) \
+        def open_one(plan: PartitionPlan) -> None:
+            trusted = plan.is_trusted(clean, directory_count)
+            if trusted and plan.checkpoint is not None:
+                checkpoint = plan.checkpoint
+            else:
+                checkpoint = partitions.after_crash(plan.checkpoint, hinted.get(
+                    plan.directory, {}).get((plan.name, plan.partition)))
+            directory = self.disks.least_loaded() if plan.directory is None else plan.directory
+            if not self._open(directory, plan.name, plan.topic_id, plan.partition, plan.role,
+                              plan.config, checkpoint, trusted) \
                     and checkpoint is not partitions.NOTHING_KNOWN:
-                self._hints.set_unread(place, (name, index), checkpoint)
+                self._hints.set_unread(directory, (plan.name, plan.partition), checkpoint)
 
         unclean = []
-        for entry in plan:
-            unclean.append(entry) if not is_clean(entry) else open_one(entry)
+        for plan in plans:
+            if plan.is_clean(clean, directory_count):
+                open_one(plan)
+            else:
+                unclean.append(plan)
         if unclean:
             self._recovery = recovery.Recovery(
-                [(entry[1], entry[6] or 0, entry) for entry in unclean],
+                [(plan.name, plan.directory or 0, plan) for plan in unclean],
                 [native for native in self.directories if native is not None],
                 self._settings["num.recovery.threads.per.data.dir"], open_one)
             self._recovery.begin()
             recovery.report(self.directories, self.paths)
-        if plan:
+        if plans:
             log.info("partitions opened", extra={
-                "count": len(plan) - self.recovering, "left": self.recovering,
-                "clean": len(plan) - len(unclean), "ms": self._now_ms() - begin_ms})
-
-    def _list(self, name: str, index: int, partition_log, config) -> None:
-        """Make an opened Log available, with the topic's current settings."""
-        with self._lists_lock:
-            _, logs, overrides = self._topics[name]
-            newest = self._config(overrides)
-            if newest is not config:
-                partition_log.set_config(newest)
-            self._watch(partition_log, newest)
-            logs[index] = partition_log
+                "count": len(plans) - self.recovering, "left": self.recovering,
+                "clean": len(plans) - len(unclean), "ms": self._now_ms() - begin_ms})
 
     @property
     def recovering(self) -> int:
@@ -252,12 +235,12 @@ class LogManager:
         """Flush all logs. Return [((topic id, partition), Checkpoint)] of the directories in
         `stopped`.
         """
-        self._closing = True
+        self._upkeep.closing = True
         # If recovery was incomplete, some logs are unverified: write no clean-shutdown marker.
         known = self._recovery is None or self._recovery.stop()
         self.cleaner.stop()
         self.moves.stop()
-        with self._upkeep_lock:
+        with self._upkeep.lock:
             failed = set()
             for number, _ in self.disks.usable():
                 try:
@@ -278,8 +261,8 @@ class LogManager:
         directories to `failed`.
         """
         entries, now_ms = [], self._now_ms()
-        for name, topic_id, index, partition_log in self._all():
-            place = self._place_of.get(partition_log, 0)
+        for name, topic_id, index, partition_log in self._topics.all():
+            place = self._topics.directory_of(partition_log)
             if self.disks.online(place) and partition_log.offline:
                 # The next start must not trust an older checkpoint of a clean stop.
                 entries.append((place, ((topic_id, index), partitions.flushed(partition_log))))
@@ -296,18 +279,14 @@ class LogManager:
 
     def close(self) -> None:
         """Release the logs and the directories."""
-        for logs in (self._topics, self._place_of, self._timed):
-            logs.clear()
+        self._topics.clear()
         self.disks.close()
 
     # ---- partitions -----------------------------------------------------------------------------
 
     def get(self, name: str, index: int):
         """Return a partition's Log, or None if this node has none."""
-        entry = self._topics.get(name)
-        if entry is None or not 0 <= index < len(entry[1]):
-            return None
-        return entry[1][index]
+        return self._topics.get(name, index)
 
     def prepare_branch(self, name: str, topic_id: bytes, source: str, cut, overrides: dict) -> None:
         """Prepare the new topic `name` with this id as a branch of `source`; create() publishes it.
@@ -315,8 +294,8 @@ class LogManager:
         """
         parts = topic_branches.prepare(
             [(partition_log, self.place(source, index))
-             for index, partition_log in enumerate(self._topics[source][1])],
-            name, topic_id, cut, self._config(overrides), self._now_ms())
+             for index, partition_log in enumerate(self._topics.entries[source].logs)],
+            name, topic_id, cut, self._topics.config(overrides), self._now_ms())
         # Before the topic exists: without a checkpoint, recovery would read the branch from its
         # start and might truncate it.
         try:
@@ -341,58 +320,19 @@ class LogManager:
 
     def lacks_files(self, name: str, index: int) -> bool:
         """Return True if the partition is offline although its directory works."""
-        return (name, index) in self._without_files
+        return self._offline.lacks_files(name, index)
 
     def any_offline(self, name: str) -> bool:
-        return any(topic == name for topic, _ in list(self._offline))
+        return self._offline.has_topic(name)
 
     @property
     def offline(self) -> list:
         """Return (name, index) of offline partitions, as of the last take_failed()."""
-        return list(self._offline)
+        return self._offline.all()
 
     def take_failed(self) -> list:
-        """Return (name, index) of partitions that went offline since the last call: their
-        directories failed, or another program removed their files.
-        """
-        failed, lost = set(self.disks.newly_failed()), self._directories_with_losses()
-        for name, _, index, partition_log in self._all() if failed or lost else ():
-            place = self._place_of.get(partition_log, 0)
-            if place in failed:
-                self._timed.discard(partition_log)
-                self._lose(name, index)
-            elif place in lost and self.disks.online(place) and partition_log.offline \
-                    and not self.is_offline(name, index):
-                self._timed.discard(partition_log)
-                self._lose_files(name, index, "another program removed its files")
-        found, self._lost = self._lost, []
-        return found
-
-    def _directories_with_losses(self) -> set:
-        """Return the numbers of directories whose logs lost files since the last call."""
-        counts = {number: self.directories[number].lost_logs for number, _ in self.disks.usable()}
-        before, self._lost_logs = self._lost_logs, counts
-        return {number for number, count in counts.items() if count != before.get(number, 0)}
-
-    def _lose(self, name: str, index: int) -> None:
-        self._offline.add((name, index))
-        self._lost.append((name, index))
-
-    def _lose_files(self, name: str, index: int, reason: str) -> None:
-        """Take a partition offline that has records but no files. It must not become an empty
-        leader.
-        """
-        log.error("a partition is offline; restore its files and restart, or delete the topic, or "
-                  "set unclean.leader.election.enable on the topic and restart to continue "
-                  "without these records", extra={
-                      "topic": name, "partition": index, "reason": reason})
-        self._without_files.add((name, index))
-        self._lose(name, index)
-
-    def _find(self, name: str, index: int) -> None:
-        """The partition is offline no more: it was deleted or opened."""
-        self._offline.discard((name, index))
-        self._without_files.discard((name, index))
+        """Return (name, index) of partitions that went offline since the last call."""
+        return self._offline.take_failed()
 
     def create(self, name: str, topic_id: bytes, roles: list, overrides: dict) -> None:
         """Open the partitions of a new topic, or publish those of prepare_branch().
@@ -400,10 +340,10 @@ class LogManager:
         roles: a partitions.Role per partition, None if this node has no replica. A partition that
         cannot be opened stays offline until the next start.
         """
-        config = self._config(overrides)
+        config = self._topics.config(overrides)
         branch = self._branches.pop(topic_id, None)
         # First, so that the topic can be deleted even if its logs cannot be opened.
-        self._topics[name] = topic_id, [None] * len(roles), overrides
+        self._topics.entries[name] = TopicEntry(topic_id, [None] * len(roles), overrides)
         if branch is not None:
             self._hints.write_branch(name, branch)
             try:
@@ -425,13 +365,12 @@ class LogManager:
         self._wait_ready(name)
         # Complete running moves and opens before the name is released.
         with self.moves.lock:
-            for index in range(len(self._topics[name][1])):
+            for index in range(len(self._topics.entries[name].logs)):
                 self.moves.cancel(name, index)
-            topic_id, logs, _ = self._topics.pop(name)
+            topic_id, logs, _ = self._topics.entries.pop(name)
         self.cleaner.forget(name)
         for index in range(len(logs)):
-            self._find(name, index)
-            self._unopened.pop((name, index), None)
+            self._offline.forget(name, index)
         self._delete(name, topic_id, [
             (index, partition_log) for index, partition_log in enumerate(logs)
             if partition_log is not None], lambda held: self._hints.forget_topic(name, held))
@@ -441,15 +380,15 @@ class LogManager:
         held = []
         for index, partition_log in doomed:
             self.checkpointer.forget((topic_id, index))
-            self._timed.discard(partition_log)
-            place = self._place_of.get(partition_log, 0)
+            self._topics.timed.discard(partition_log)
+            place = self._topics.directory_of(partition_log)
             self.disks.loads[place] -= 1
             held.append((place, index))
             partitions.delete(partition_log, self._now_ms())
         forget(held)
         for _, partition_log in doomed:
             # Not earlier: a concurrent checkpoint would assign the log to directory 0.
-            self._place_of.pop(partition_log, None)
+            self._topics.directories.pop(partition_log, None)
 
     def _wait_ready(self, name: str) -> None:
         if self._recovery is not None:
@@ -457,29 +396,20 @@ class LogManager:
 
     def configure(self, name: str, overrides: dict) -> None:
         """Apply changed topic settings."""
-        with self._lists_lock:
-            topic_id, logs, _ = self._topics[name]
-            self._topics[name] = (topic_id, logs, overrides)
-            config = self._config(overrides)
-            for partition_log in logs:
-                if partition_log is not None:
-                    partition_log.set_config(config)
-                    self._watch(partition_log, config)
+        self._topics.configure(name, overrides)
 
     def reconfigure(self) -> None:
         """Apply changed broker settings to every topic."""
-        self._default_config = None
-        for name, (_, _, overrides) in list(self._topics.items()):
-            self.configure(name, overrides)
+        self._topics.reconfigure()
 
     def assume(self, name: str, roles: list, added=()) -> None:
         """Apply roles to a topic's logs, and open new partitions; roles as in create(). added:
         indexes of existing partitions that now have a replica on this node.
         """
         self._wait_ready(name)
-        topic_id, logs, overrides = self._topics[name]
-        config, known = self._config(overrides), len(logs)
-        with self._lists_lock:
+        topic_id, logs, overrides = self._topics.entries[name]
+        config, known = self._topics.config(overrides), len(logs)
+        with self._topics.lock:
             logs += [None] * (len(roles) - known)
         for index, role in enumerate(roles):
             # An older partition without a Log could not be opened: it stays offline.
@@ -493,24 +423,23 @@ class LogManager:
     def drop(self, name: str, indexes) -> None:
         """Delete partitions that no longer have a replica on this node. Their topic remains."""
         self._wait_ready(name)
-        topic_id, logs, _ = self._topics[name]
-        with self.moves.lock, self._lists_lock:
+        topic_id, logs, _ = self._topics.entries[name]
+        with self.moves.lock, self._topics.lock:
             dropped = [(index, logs[index]) for index in indexes if logs[index] is not None]
             for index in indexes:
                 self.moves.cancel(name, index)
-                self._find(name, index)
-                self._unopened.pop((name, index), None)
+                self._offline.forget(name, index)
                 logs[index] = None
         self._delete(name, topic_id, dropped, lambda held: self._hints.forget(
             [(place, (name, index)) for place, index in held]))
 
     def by_topic(self) -> list:
         """Return [(topic, its Logs or None)], unordered. Callable from any thread."""
-        return [(name, entry[1]) for name, entry in list(self._topics.items())]
+        return self._topics.by_topic()
 
     def place(self, name: str, index: int) -> int:
         """Return the number of the log directory that holds the partition."""
-        return self._place_of.get(self.get(name, index), 0)
+        return self._topics.directory_of(self.get(name, index))
 
     def move_start(self, name: str, index: int, offset: int) -> int:
         """Delete a partition's records below `offset`. Return the new start offset. Raises
@@ -518,14 +447,14 @@ class LogManager:
         """
         # A move that completes concurrently would restore the records.
         with self.moves.lock:
-            partition_log = self._topics[name][1][index]
+            partition_log = self._topics.entries[name].logs[index]
             start = partition_log.move_start(offset, self._now_ms())
             with self._hints.lock:
                 # After the deletion, the row would apply to the next topic with this name.
                 if self.get(name, index) is not partition_log:
                     raise KeyError(name)
                 # The records must not reappear after a crash.
-                place = self._place_of.get(partition_log, 0)
+                place = self._topics.directory_of(partition_log)
                 self._hints.write_start(place, (name, index), partition_log)
             return start
 
@@ -534,9 +463,9 @@ class LogManager:
         rows: list[tuple[str, bool, list]] = [
             (path, not self.disks.online(number), [])
             for number, path in enumerate(self.paths)]
-        for name, _, index, partition_log in self._all():
+        for number, name, _, index, partition_log in self._topics.with_directories():
             if not self.lacks_files(name, index):
-                rows[self._place_of.get(partition_log, 0)][2].append((name, index, partition_log))
+                rows[number][2].append((name, index, partition_log))
         return rows
 
     def _open(self, place: int, name: str, topic_id: bytes, index: int, role, config, checkpoint,
@@ -556,127 +485,51 @@ class LogManager:
             log.error("a partition is offline", extra={
                 "topic": name, "partition": index, "reason": str(error)})
             if not self.disks.online(place):
-                self._lose(name, index)
+                self._offline.lose(name, index)
             elif isinstance(error, (Shortage, OSError)) or (
                     checkpoint is partitions.NOTHING_KNOWN and not trusted):
                 # The shortage may end, or the name may become free: try again later.
-                self._unopened[name, index] = place, role, checkpoint, trusted
+                self._offline.postponed[name, index] = Postponed(place, role, checkpoint, trusted)
             else:
                 # Another replica must lead.
-                self._without_files.add((name, index))
-                self._lose(name, index)
+                self._offline.lose(name, index, has_directory=True)
             return False
         if place:
-            self._place_of[partition_log] = place
+            self._topics.directories[partition_log] = place
         partitions.assume(partition_log, role)
-        self._list(name, index, partition_log, config)
+        self._topics.publish(name, index, partition_log, config)
         return True
 
-    def _open_late(self) -> list:
+    def _open_postponed(self) -> list:
         """Open partitions whose first attempt failed for a shortage. Return their topics."""
         changed = []
-        for (name, index), how in list(self._unopened.items()):
-            place, role, checkpoint, trusted = how
-            if self.directories[place].short_of_space:
+        for (name, index), how in list(self._offline.postponed.items()):
+            if self.directories[how.directory].short_of_space:
                 continue
             # With the lock held, the topic cannot be deleted.
             with self.moves.lock:
-                if name not in self._topics or self._unopened.get((name, index)) is not how:
+                if name not in self._topics.entries \
+                        or self._offline.postponed.get((name, index)) is not how:
                     continue
-                topic_id, _, overrides = self._topics[name]
-                del self._unopened[name, index]
-                self.disks.loads[place] -= 1
-                if self._open(place, name, topic_id, index, role, self._config(overrides),
-                              checkpoint, trusted):
-                    self._hints.set_read(place, (name, index))
+                topic_id, _, overrides = self._topics.entries[name]
+                del self._offline.postponed[name, index]
+                self.disks.loads[how.directory] -= 1
+                if self._open(how.directory, name, topic_id, index, how.role,
+                              self._topics.config(overrides), how.checkpoint, how.trusted):
+                    self._hints.set_read(how.directory, (name, index))
                     changed.append(name)
         return changed
 
-    def _watch(self, partition_log, config) -> None:
-        if config["flush.ms"] < partitions.NEVER:
-            self._timed.add(partition_log)
-        else:
-            self._timed.discard(partition_log)
-
-    def _config(self, overrides: dict):
-        """Return the native settings of a topic. Topics without overrides share one object."""
-        if overrides:
-            return partitions.native_config(
-                self._settings.topic_config(partitions.usable(overrides)), self._settings)
-        if self._default_config is None:
-            self._default_config = partitions.native_config(
-                self._settings.topic_config({}), self._settings)
-        return self._default_config
-
-    def _compacted(self):
-        """Yield the candidates of the cleaner."""
-        default = "compact" in self._settings.topic_defaults()["cleanup.policy"]
-        for name, (_, logs, overrides) in list(self._topics.items()):
-            own = overrides.get("cleanup.policy")
-            if default if own is None else "compact" in own:
-                config = self._config(overrides)
-                for index, partition_log in enumerate(logs):
-                    if partition_log is not None:
-                        place = self._place_of.get(partition_log, 0)
-                        yield Candidate(name, index, place, partition_log, config)
-
-    def _set_aside(self, where: dict) -> None:
-        """Rename partition directories without a topic in the image. They are not deleted."""
+    def _set_aside(self, where: dict) -> list:
+        """Rename partition directories without a topic in the image. They are not deleted. Return
+        the paths of deleted partitions.
+        """
         for name, number in where.items():
             self.disks.set_aside(number, name)
-        for number, listing in enumerate(self.disks.listings):
-            self._left_over += [os.path.join(self.paths[number], name) for name in listing
-                                if name.endswith("-delete")]
-
-    def _all(self):
-        """Yield (name, topic id, partition, Log) of each open partition."""
-        for name, (topic_id, logs, _) in list(self._topics.items()):
-            for index, partition_log in enumerate(logs):
-                if partition_log is not None:
-                    yield name, topic_id, index, partition_log
-
-    def _placed(self):
-        """Yield (directory number, name, topic id, partition, Log) of each open partition."""
-        for entry in self._all():
-            yield self._place_of.get(entry[3], 0), *entry
-
-    # ---- upkeep ---------------------------------------------------------------------------------
+        return [os.path.join(self.paths[number], name)
+                for number, listing in enumerate(self.disks.listings) for name in listing
+                if name.endswith("-delete")]
 
     def upkeep(self, now_ms: int) -> None:
         """Run due retention, rolls, flushes and checkpoints. Call about once per second. Blocks."""
-        with self._upkeep_lock:
-            if self._closing or not self._due:
-                return
-            while self._left_over and not self._closing:
-                remove_tree(self._left_over.pop())
-            interval_ms = self._settings["log.retention.check.interval.ms"]
-            every = self._is_due(0, now_ms, max(
-                interval_ms, self._settings["log.initial.task.delay.ms"]))
-            if every:
-                self._due[0] = now_ms + interval_ms
-            self.cleaner.tend()
-            self.disks.look_at_space()
-            recovery.report(self.directories, self.paths)
-            self._hints.tend()
-            partitions.tend((entry[3] for entry in self._all()) if every else [
-                *self._timed, *self._short_of_space()], now_ms, lambda: self._closing)
-            expiry_interval_ms = self._settings["producer.id.expiration.check.interval.ms"]
-            if self._is_due(2, now_ms, expiry_interval_ms):
-                self._due[2] = now_ms + expiry_interval_ms
-                partitions.expire_producers(
-                    (entry[3] for entry in self._all()), now_ms, lambda: self._closing)
-            # Checkpoint files must contain all partitions, so wait for the end of recovery.
-            if self._is_due(1, now_ms, CHECKPOINT_MS) and not self.recovering:
-                self._due[1] = now_ms + CHECKPOINT_MS
-                self.checkpointer.write(self._store)
-
-    def _short_of_space(self) -> list:
-        """Return logs on nearly full disks, where retention runs at once."""
-        if not any(self.directories[number].short_of_space for number, _ in self.disks.usable()):
-            return []
-        return [partition_log for *_, partition_log in self._all()
-                if partition_log.log_dir.short_of_space and partition_log not in self._timed]
-
-    def _is_due(self, which: int, now_ms: int, interval_ms: int) -> bool:
-        # If the clock was set back, a due time beyond the interval counts as due now.
-        return not self._due[which] - interval_ms <= now_ms < self._due[which]
+        self._upkeep.run(now_ms)

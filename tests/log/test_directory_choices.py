@@ -2,15 +2,12 @@
 
 import errno
 import os
-import threading
-from types import SimpleNamespace
 
 import pytest
 
 from pylog.log import checkpoint_files as checkpoints
 from pylog.log import log_directories, partition_log
 from pylog.log.log_directories import Directories
-from pylog.log.manager import CHECKPOINT_MS, LogManager
 from pylog.log.partition_log import NOTHING_KNOWN, Checkpoint, Role
 
 GIB = 1 << 30
@@ -246,74 +243,6 @@ def test_few_descriptors_are_told(monkeypatch, caplog, descriptors, told):
     monkeypatch.setattr(log_directories.limits, "SEGMENT_FILES_LOW", 1024)
     log_directories._open_files_max(1)
     assert bool(caplog.records) == bool(told)
-
-
-# Periodic work of a manager.
-
-@pytest.mark.parametrize(("now_ms", "due"), [
-    (999, True), (1000, False), (1500, False), (1999, False), (2000, True), (2001, True)])
-def test_work_is_due_at_its_time_and_when_the_clock_was_set_back_by_more_than_a_round(now_ms, due):
-    one = LogManager.__new__(LogManager)
-    one._due = [0, 2000]
-    assert one._is_due(1, now_ms, 1000) == due
-
-
-def manager(**settings):
-    """A manager with one log in each of two directories; upkeep is recorded."""
-    one, done = LogManager.__new__(LogManager), []
-    one.__dict__.update(
-        _upkeep_lock=threading.Lock(), _closing=False, _left_over=[],
-        _settings={"log.retention.check.interval.ms": 300_000,
-                   "log.initial.task.delay.ms": 30_000,
-                   "producer.id.expiration.check.interval.ms": 600_000, **settings},
-        _timed=set(), _recovery=None, _store="store", _hints=SimpleNamespace(tend=lambda: None),
-        cleaner=SimpleNamespace(tend=lambda: done.append("cleaner")), paths=[], _topics={},
-        checkpointer=SimpleNamespace(write=lambda store: done.append(("checkpoint", store))),
-        disks=SimpleNamespace(look_at_space=lambda: None, usable=lambda: [], natives=[]))
-    return one, done
-
-
-def test_retention_and_checkpoints_have_each_their_own_round(monkeypatch):
-    """log.initial.task.delay.ms, log.retention.check.interval.ms; checkpoints every minute, the
-    default of Kafka's log.flush.offset.checkpoint.interval.ms.
-    """
-    one, done = manager()
-    looked = []
-    monkeypatch.setattr(partition_log, "tend", lambda logs, now_ms, closing: looked.append(
-        (now_ms, not isinstance(logs, list))))
-    one._due = [30_000, CHECKPOINT_MS, 10**9]
-    for now_ms in (29_999, 30_000, 59_999, 60_000, 120_000, 329_999, 330_000):
-        one.upkeep(now_ms)
-    assert CHECKPOINT_MS == 60_000
-    assert [now_ms for now_ms, all_logs in looked if all_logs] == [30_000, 330_000]
-    assert [one for one in done if one != "cleaner"] == [("checkpoint", "store")] * 3
-    assert done.count("cleaner") == 7
-
-
-@pytest.mark.parametrize(("closing", "due"), [(True, [0, 0, 0]), (False, [])])
-def test_a_manager_that_is_not_open_looks_after_nothing(closing, due):
-    one, done = manager()
-    one._closing, one._due = closing, due
-    one.upkeep(10**9)
-    assert not done
-
-
-@pytest.mark.parametrize(("flush_ms", "timed"), [(2**63 - 1, False), (2**63 - 2, True), (0, True)])
-def test_only_logs_that_flush_by_time_are_looked_at_by_every_upkeep(flush_ms, timed):
-    one, _ = manager()
-    for _ in range(2):
-        one._watch("log", {"flush.ms": flush_ms})
-        assert ("log" in one._timed) == timed
-        one._timed = {"log"}
-    one._watch("log", {"flush.ms": flush_ms})
-    assert ("log" in one._timed) == timed
-
-
-@pytest.mark.parametrize(("index", "found"), [(-1, None), (0, "a"), (1, None), (2, "c"), (3, None)])
-def test_a_partition_is_found_by_an_index_that_there_is(index, found):
-    one, _ = manager()
-    one._topics = {"t": (b"", ["a", None, "c"], {})}
-    assert one.get("t", index) == found and one.get("u", index) is None
 
 
 # Checkpoints and roles.

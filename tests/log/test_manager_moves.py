@@ -73,15 +73,15 @@ def test_a_finished_move_is_where_all_look_for_it(world):
     assert world.logs.disks.loads == [0, 2, 1]
     # Settings changed during the copy are applied.
     assert move.target.steps[-1][0] == "set_config" and move.target.steps[-1][1]["flush.ms"] == 6
-    assert move.target in world.logs._timed and move.source not in world.logs._timed
-    assert move.source not in world.logs._place_of
+    assert move.target in world.logs._topics.timed and move.source not in world.logs._topics.timed
+    assert move.source not in world.logs._topics.directories
 
 
 def test_a_partition_can_move_on_from_a_directory_that_is_not_the_first(world):
     move = ready(world, index=1, place=0)
     assert world.logs.finish_moves() == ["t"]
     assert world.logs.place("t", 1) == 0 and world.logs.disks.loads == [2, 0, 1]
-    assert move.source not in world.logs._place_of
+    assert move.source not in world.logs._topics.directories
 
 
 def test_requests_leave_the_source_and_its_files_go_with_the_next_look(world):
@@ -138,7 +138,7 @@ def test_a_copy_with_damage_is_finished_after_a_checkpoint_and_one_without_at_on
 def test_a_move_whose_topic_was_made_again_is_given_up(world):
     move = ready(world)
     new = object()
-    world.logs._topics["t"][1][0] = new
+    world.logs._topics.entries["t"].logs[0] = new
     assert world.logs.finish_moves() == []
     assert world.logs.get("t", 0) is new and move.target.steps == [("delete", NOW)]
     assert move.source.steps == [] and world.logs.disks.loads == [1, 1, 1]

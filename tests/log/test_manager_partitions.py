@@ -133,8 +133,9 @@ def test_a_deleted_topic_leaves_nothing_behind(two):
     two.logs.delete("t")
     assert first.steps[-1] == third.steps[-1] == ("delete", NOW)
     assert two.logs.get("t", 0) is None and not two.logs.moves.all() and forgotten == ["t"]
-    assert two.logs.disks.loads == [1, 1] and two.logs._place_of == {two.logs.get("u", 1): 1}
-    assert two.logs._timed == {two.logs.get("u", 0), two.logs.get("u", 1)}
+    assert two.logs.disks.loads == [1, 1]
+    assert two.logs._topics.directories == {two.logs.get("u", 1): 1}
+    assert two.logs._topics.timed == {two.logs.get("u", 0), two.logs.get("u", 1)}
 
 
 def test_a_deleted_topics_checkpoints_go_from_store_and_files(two):
@@ -156,7 +157,7 @@ def test_a_partition_that_was_offline_is_not_when_its_topic_is_made_again(two):
     two.logs.create("t", topic_id(1), [LEADS, LEADS], {"flush.ms": "5"})
     two.disks[1].offline = True
     assert two.logs.take_failed() == [("t", 1)] and two.logs.take_failed() == []
-    assert two.logs._timed == {two.logs.get("t", 0)} and two.logs.any_offline("t")
+    assert two.logs._topics.timed == {two.logs.get("t", 0)} and two.logs.any_offline("t")
     two.logs.delete("t")
     assert not two.logs.any_offline("t") and two.logs.offline == []
 
@@ -196,7 +197,7 @@ def test_a_dropped_partition_goes_and_its_topic_stays(two):
     two.logs.drop("t", [1, 2])
     assert [two.logs.get("t", index) for index in range(3)] == [left, None, None]
     assert gone.steps[-1] == ("delete", NOW) and not two.logs.moves.all()
-    assert two.logs.disks.loads == [1, 0] and two.logs._timed == {left}
+    assert two.logs.disks.loads == [1, 0] and two.logs._topics.timed == {left}
     two.logs.upkeep(NOW)
     assert [two.rows(checkpoints.RECOVERY_POINT, place) for place in (0, 1)] == [{("t", 0): 5}, {}]
     two.logs.write_checkpoints()
@@ -246,9 +247,9 @@ def test_settings_of_a_topic_reach_its_logs_and_who_flushes_by_time(world):
     assert one.steps == [] and one.config is other.config
     world.logs.configure("t", {"flush.ms": "5"})
     assert one.steps[-1][1]["flush.ms"] == 5 and other.steps == []
-    assert world.logs._timed == {one}
+    assert world.logs._topics.timed == {one}
     world.logs.configure("t", {})
-    assert one.steps[-1][1] == other.config and world.logs._timed == set()
+    assert one.steps[-1][1] == other.config and world.logs._topics.timed == set()
 
 
 def test_settings_of_the_broker_reach_the_logs_of_all_topics_below_their_own(world):
@@ -260,7 +261,7 @@ def test_settings_of_the_broker_reach_the_logs_of_all_topics_below_their_own(wor
     world.logs.reconfigure()
     assert [world.logs.get(name, 0).steps[-1][1]["segment.bytes"] for name in "tu"] == [
         2_000_000, 3_000_000]
-    assert world.logs._timed == {world.logs.get("t", 0), world.logs.get("u", 0)}
+    assert world.logs._topics.timed == {world.logs.get("t", 0), world.logs.get("u", 0)}
 
 
 def test_a_log_that_opens_while_its_settings_change_has_the_new_ones(world, monkeypatch):
@@ -273,7 +274,7 @@ def test_a_log_that_opens_while_its_settings_change_has_the_new_ones(world, monk
     monkeypatch.setattr(partition_log, "open_log", open_log)
     world.logs.create("t", topic_id(1), [LEADS], {})
     one = world.logs.get("t", 0)
-    assert [step[1]["flush.ms"] for step in one.steps] == [5] and world.logs._timed == {one}
+    assert [step[1]["flush.ms"] for step in one.steps] == [5] and world.logs._topics.timed == {one}
 
 
 @pytest.mark.parametrize(("default", "compacted"), [
@@ -286,7 +287,7 @@ def test_the_cleaner_is_offered_the_logs_whose_policy_says_so(
             ("own", {"cleanup.policy": "compact"}), ("plain", {}),
             ("not", {"cleanup.policy": "delete"}), ("both", {"cleanup.policy": "compact,delete"}))):
         world.logs.create(name, topic_id(number), [LEADS, LEADS, None], overrides)
-    found = list(world.logs._compacted())
+    found = list(world.logs._topics.compacted())
     assert sorted({one.topic for one in found}) == sorted(compacted)
     assert [(one.partition, one.place) for one in found if one.topic == "own"] == [(0, 0), (1, 1)]
     assert all(one.log is world.logs.get(one.topic, one.partition) for one in found)

@@ -6,8 +6,8 @@ import pytest
 
 from pylog._native.log import Shortage
 from pylog.log import checkpoint_files as checkpoints
-from pylog.log.manager import CHECKPOINT_MS
 from pylog.log.partition_log import NOTHING_KNOWN, Checkpoint, Role
+from pylog.log.upkeep import CHECKPOINT_MS
 from tests.log.played import AT_REST, KNOWN, LEADS, NOW, World, failure, topic_id
 
 FOLLOWS = Role(False, 3, 1, True, False)
@@ -164,7 +164,7 @@ def test_partitions_of_no_topic_are_set_aside_and_deleted_ones_removed_later(wor
 def test_a_manager_that_closes_removes_nothing_more(world):
     world.made_before(0, f"old-0.{'ab' * 16}-delete")
     world.start()
-    world.logs._closing = True
+    world.logs._upkeep.closing = True
     world.logs.upkeep(NOW)
     assert os.listdir(world.paths[0])
 
@@ -270,7 +270,7 @@ def test_a_log_without_files_goes_offline_and_its_directory_stops_cleanly(two):
     assert two.logs.stopped == {0, 1}
     assert entries[topic_id(), 1].log_end_offset == -1 and not entries[topic_id(), 1].segments
     assert entries[topic_id(), 0].log_end_offset == 9
-    assert two.logs._topics["t"][1][1].steps == []
+    assert two.logs._topics.entries["t"].logs[1].steps == []
 
 
 def test_a_failed_directory_is_left_out_of_a_stop(two):
@@ -324,7 +324,7 @@ def test_amid_recovery_no_checkpoint_is_written(world):
 def test_what_works_in_the_background_ends_before_the_logs_are_brought_to_rest(world):
     world.start(("t", [LEADS]))
     order = []
-    world.logs.cleaner.stop = lambda: order.append(("cleaner", world.logs._closing))
+    world.logs.cleaner.stop = lambda: order.append(("cleaner", world.logs._upkeep.closing))
     world.logs.moves.stop = lambda: order.append("moves")
     world.disks[0].settle = lambda: order.append("settle")
     world.logs.close_partitions()
@@ -339,4 +339,4 @@ def test_a_manager_that_is_closed_has_no_log_and_no_directory(world, monkeypatch
     world.logs.close()
     assert world.logs.get("t", 0) is None and world.logs.by_topic() == []
     assert forgotten == [native] and world.logs.directories == []
-    assert not world.logs._timed
+    assert not world.logs._topics.timed

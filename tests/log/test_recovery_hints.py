@@ -398,11 +398,11 @@ def test_a_deletion_of_records_beside_that_of_their_topic_leaves_no_row(tmp_path
         def move_start(self, offset, now_ms):
             start = one.move_start(offset, now_ms)
             is_asked.append(True)
-            node.logs._topics["a"][1][0] = one
+            node.logs._topics.entries["a"].logs[0] = one
             node.logs.delete("a")
             return start
 
-    node.logs._topics["a"][1][0] = Slow()
+    node.logs._topics.entries["a"].logs[0] = Slow()
     with pytest.raises(KeyError):
         node.logs.move_start("a", 0, 10)
     node.logs.upkeep(node.now_ms())

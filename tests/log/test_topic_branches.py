@@ -223,7 +223,7 @@ def test_a_kill_in_the_preparation_or_removal_of_a_branch_leaves_nothing_for_goo
     if removed == "the mark":
         (stray / "branch").touch()
         (stray / f"{0:020d}.log").touch()
-        monkeypatch.setattr("pylog.log.manager.remove_tree",
+        monkeypatch.setattr("pylog.log.upkeep.remove_tree",
                             lambda path: os.unlink(os.path.join(path, "branch")))
     node.crash()
     again = Node(tmp_path)

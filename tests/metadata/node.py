@@ -70,7 +70,7 @@ class Node:
 
     def crash(self):
         """Release everything as a kill would: nothing is flushed, nothing is marked."""
-        for _, _, _, one in self.logs._all():
+        for _, _, _, one in self.logs._topics.all():
             one.release()
         self.service._log._log.release()
         self.service.store.close()

@@ -70,10 +70,11 @@ class Following:
         return {
             "image": image,
             "logs": {(topic_id, name, index): _role(one)
-                     for name, topic_id, index, one in logs._all()},
-            "settings": {name: logs._config(overrides)
-                         for name, (_, _, overrides) in logs._topics.items()},
-            "timed": {(name, index) for name, _, index, one in logs._all() if one in logs._timed},
+                     for name, topic_id, index, one in logs._topics.all()},
+            "settings": {name: logs._topics.config(overrides)
+                         for name, (_, _, overrides) in logs._topics.entries.items()},
+            "timed": {(name, index) for name, _, index, one in logs._topics.all()
+                      if one in logs._topics.timed},
             "dynamic": (self.settings.dynamic_own, self.settings.dynamic_cluster),
             "quotas": self.quotas._quotas,
             "grants": {name: (topic_id, [one is not None for one in own])
@@ -84,7 +85,7 @@ class Following:
         """Check the invariants of the state."""
         logs = self.logs
         for name, (topic_id, own) in self.grants.topics.items():
-            assert topic_id == logs._topics[name][0], name
+            assert topic_id == logs._topics.entries[name].topic_id, name
             assert own == [logs.get(name, index) for index in range(
                 len(self.service.image.topics[name].partitions))], name
         for topic in self.service.image.topics.values():
@@ -92,7 +93,7 @@ class Following:
                 role = (state.leader == 1, state.leader_epoch)
                 assert _role(logs.get(topic.name, index)) == (
                     *role, len(state.isr) if role[0] else None), (topic.name, index)
-        here = [logs.place(name, index) for name, _, index, _ in logs._all()]
+        here = [logs.place(name, index) for name, _, index, _ in logs._topics.all()]
         assert logs.disks.loads == [here.count(number) for number in range(len(logs.paths))]
 
 
@@ -113,7 +114,7 @@ class LivedNode(Node):
 
     def ends(self):
         return {(topic_id, index): (one.start_offset, one.end_offset)
-                for _, topic_id, index, one in self.logs._all()}
+                for _, topic_id, index, one in self.logs._topics.all()}
 
 
 class Replaying(Following):
@@ -132,7 +133,7 @@ class Replaying(Following):
             MetadataService(settings, logs, node_id, Node.now_ms), logs, settings, node_id)
 
     def close(self):
-        for _, _, _, one in self.logs._all():
+        for _, _, _, one in self.logs._topics.all():
             one.release()
         self.store.close()
         self.logs.close()
