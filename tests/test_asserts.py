@@ -23,6 +23,6 @@ def test_a_folder_at_its_bound_passes():
     assert found(8) == []
 
 
-def test_what_is_checked_when_compiling_is_no_assert():
+def test_compile_time_checks_do_not_count_as_assertions():
     texts = {PurePath("csrc/log/x.c"): "static_assert(A == B);\n" * 100}
     assert len(list(asserts.too_few(texts))) == 1

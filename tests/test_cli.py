@@ -60,7 +60,7 @@ def test_an_error_is_one_line_on_stderr_and_a_code(args, code, words, capsys):
     assert err.startswith("brokerd: ") and words in err and err.count("\n") == 1
 
 
-def test_the_ready_line_tells_address_node_directory_and_time(with_broker, capsys, tmp_path):
+def test_ready_line_contains_address_node_directory_and_time(with_broker, capsys, tmp_path):
     def serve(settings, ready, first):
         ready([("PLAINTEXT", "127.0.0.1", 40001), ("SECOND", "::1", 40002)])
         return 0
@@ -74,7 +74,7 @@ def test_the_ready_line_tells_address_node_directory_and_time(with_broker, capsy
 
 @pytest.mark.parametrize(("value", "field", "warns"), [
     ("true", "acks.all=flushed-by-isr", False), ("false", "acks.all=page-cache-of-isr", True)])
-def test_a_cluster_node_states_what_an_acknowledgement_means(
+def test_cluster_node_prints_its_acknowledgement_guarantee(
         with_broker, capsys, tmp_path, value, field, warns):
     def serve(settings, ready, first):
         ready([("PLAINTEXT", "127.0.0.1", 40001)])
@@ -103,7 +103,7 @@ def test_a_closed_stdout_does_not_stop_a_broker(with_broker, monkeypatch):
     assert cli.brokerd([]) == 0
 
 
-def test_a_broker_that_cannot_start_says_why_in_one_line(with_broker, capsys):
+def test_failed_start_prints_the_reason_in_one_line(with_broker, capsys):
     def fail(settings, ready, first):
         raise StartError("127.0.0.1:9092 is in use")
 
@@ -147,7 +147,7 @@ def test_an_unknown_option_names_the_way_to_give_settings(words, capsys):
     assert "--override listeners=PLAINTEXT://:9093" in capsys.readouterr().err
 
 
-def test_the_installed_commands_tell_version_help_and_settings():
+def test_installed_commands_print_version_help_and_settings():
     assert re.fullmatch(rf"brokerd {VERSION} \(OpenSSL 3\..*\)\n", run("--version").stdout)
     assert "--override" in run("--help").stdout
     explained = run("config", "explain", "num.network.threads").stdout
@@ -156,7 +156,7 @@ def test_the_installed_commands_tell_version_help_and_settings():
     assert any(line.startswith("log.segment.bytes=1073741824  [default]") for line in listed)
 
 
-def test_the_tool_tells_its_version_and_the_settings(capsys):
+def test_tool_prints_its_version_and_the_settings(capsys):
     assert cli.pylog(["version"]) == 0
     assert re.fullmatch(rf"pylog {VERSION}\n", capsys.readouterr().out)
     assert cli.pylog(["config", "explain", "log.dir"]) == 0
@@ -193,7 +193,7 @@ def running(tmp_path_factory):
     (lambda broker, path: {"listeners": "PLAINTEXT://127.0.0.1:0",
                            "log.dirs": "/dev/null"}, "/dev/null"),
 ])
-def test_a_start_that_cannot_be_says_why_in_one_line(running, tmp_path, overrides, words):
+def test_impossible_start_prints_the_reason_in_one_line(running, tmp_path, overrides, words):
     args = [text for key, value in overrides(running, tmp_path).items()
             for text in ("--override", f"{key}={value}")]
     ended = run(*args)
@@ -210,6 +210,6 @@ def test_a_signal_stops_a_broker_cleanly(tmp_path, number):
     assert broker.alarms() == []
 
 
-def test_port_zero_takes_a_free_port_and_tells_it(running):
+def test_port_zero_chooses_and_prints_a_free_port(running):
     assert running.port > 0
     assert f"address=127.0.0.1:{running.port} " in running.output.read_text()

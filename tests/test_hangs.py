@@ -32,7 +32,7 @@ DEAF = """
     ("time.sleep(60)", "pass"),
     ("assert False", "time.sleep(60)"),
 ], ids=["in the test", "at the end of one that failed"])
-def test_a_test_that_hears_no_signal_ends_and_is_named(pytester, monkeypatch, inside, at_end):
+def test_test_that_ignores_signals_is_ended_and_named(pytester, monkeypatch, inside, at_end):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makeini("[pytest]\ntimeout = 0.5")
     pytester.makeconftest(PATIENT)

@@ -98,7 +98,7 @@ def wrong_in(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_that_a_page_prints_are_there(page):
+def test_commands_printed_on_a_page_exist(page):
     assert wrong_in((ROOT / page).read_text()) == []
 
 

@@ -26,12 +26,12 @@ def dead_links(text: str, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
-def test_files_that_a_page_names_are_there(path):
+def test_files_named_by_a_page_exist(path):
     text = path.read_text()
     assert missing(text) + dead_links(text, path.parent) == []
 
 
-def test_files_that_code_names_are_there():
+def test_files_named_by_code_exist():
     found = {name: gone for name in tidy.tracked(ROOT)
              if Path(name).suffix in tidy.SOURCES and not Path(name).stem.startswith("test_")
              and (gone := missing((ROOT / name).read_text()))}

@@ -141,7 +141,7 @@ def test_threads_have_the_name_that_the_system_shows():
     assert seen == {"a": "long-lived", "b": "once", "c": "pool"}
 
 
-def test_every_thread_of_a_broker_has_a_name_of_its_own(tmp_path):
+def test_every_thread_of_a_broker_has_a_distinct_name(tmp_path):
     with Brokerd(tmp_path, {"metrics.listener": f"127.0.0.1:{free_port()}"}) as broker:
         create_topic(broker.port, "t")
         tasks = Path(f"/proc/{broker.pid}/task")

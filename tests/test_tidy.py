@@ -47,7 +47,7 @@ def test_a_broken_rule_is_found(path, text, words):
     ("pylog/log/x.py", HEAD + "loop.create_task(supervisor.restarting('x', f))\n"),
     ("pylog/client/x.py", HEAD + "asyncio.create_task(g())\n"),
 ])
-def test_what_keeps_the_rules_passes(path, text):
+def test_code_that_follows_the_rules_passes(path, text):
     assert said(path, text) == ""
 
 

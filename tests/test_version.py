@@ -15,7 +15,7 @@ def test_version_of_a_build_names_its_stamped_commit(monkeypatch):
     assert version.version() == f"{pylog.__version__}, commit 1a2b3c4d5e6f"
 
 
-def test_version_outside_a_checkout_says_that_the_commit_is_unknown(monkeypatch, tmp_path):
+def test_version_outside_a_checkout_shows_an_unknown_commit(monkeypatch, tmp_path):
     monkeypatch.setattr(version, "__file__", str(tmp_path / "pylog" / "version.py"))
     assert version.version() == f"{pylog.__version__}, commit unknown"
 

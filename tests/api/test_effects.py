@@ -98,7 +98,7 @@ def test_new_partitions_take_records_and_old_grants_do_not_hide_them(brokerd):
         assert fetch(connection, "grows", partition=3)["high_watermark"] == 1
 
 
-def test_everything_changed_is_there_after_a_restart(tmp_path):
+def test_all_changes_survive_a_restart(tmp_path):
     broker = Brokerd(tmp_path).start()
     create_topic(broker.port, "kept")
     alter(broker.port, TOPIC, "kept", retention_ms="4711000")

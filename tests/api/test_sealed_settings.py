@@ -47,7 +47,7 @@ def broker(tmp_path):
     return made
 
 
-def test_by_a_new_secret_beside_the_old_it_is_sealed_anew(broker):
+def test_value_is_resealed_with_a_new_secret_if_the_old_one_is_given(broker):
     broker.overrides.update({"password.encoder.secret": "second",
                              "password.encoder.old.secret": "first"})
     with broker:
@@ -58,7 +58,7 @@ def test_by_a_new_secret_beside_the_old_it_is_sealed_anew(broker):
     assert not holds(broker, PASSWORD)
 
 
-def test_by_another_secret_it_is_not_in_force_and_the_log_says_so(broker):
+def test_value_with_an_unknown_secret_is_not_in_force_and_logged(broker):
     broker.overrides["password.encoder.secret"] = "another"
     with broker:
         assert source_of(broker.port) == DEFAULT

@@ -179,7 +179,7 @@ def allow(port: int, *rights) -> None:
 
 
 @pytest.mark.parametrize("rights", [(), tuple(RIGHTS)], ids=["none", "all of her own"])
-def test_no_answer_tells_what_is_there_from_what_is_not(ports, rights):
+def test_responses_do_not_reveal_the_existence_of_hidden_objects(ports, rights):
     allow(ports[0], *rights)
     before = state(ports[0])
     found = told_apart(ports)
@@ -189,7 +189,7 @@ def test_no_answer_tells_what_is_there_from_what_is_not(ports, rights):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("right", RIGHTS)
-def test_no_answer_tells_it_to_who_has_one_right_elsewhere(ports, right):
+def test_responses_do_not_reveal_existence_to_principals_with_other_permissions(ports, right):
     allow(ports[0], right)
     found = told_apart(ports)
     assert not found, "\n".join(map(str, found))

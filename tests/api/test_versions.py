@@ -16,7 +16,7 @@ def ask(version, **fields):
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_what_is_served_is_advertised_with_its_versions(version):
+def test_served_apis_are_advertised_with_their_versions(version):
     answer = ask(version, client_software_name="test", client_software_version="1.0")
     ranges = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
     assert answer.error_code == 0 and ranges == api.advertised()
@@ -27,7 +27,7 @@ def test_every_handler_is_served_and_every_served_api_has_one():
     assert set(Broker().handlers()) | {api.PRODUCE, api.FETCH} == set(api.SERVED)
 
 
-def test_features_are_told_with_the_epoch_of_the_image():
+def test_features_are_returned_with_the_images_epoch():
     answer = ask(4, client_software_name="test", client_software_version="1.0")
     assert [(f.name, f.max_version_level) for f in answer.finalized_features] \
         == [("group.version", 1), ("metadata.version", 30), ("share.version", 1),
@@ -38,7 +38,7 @@ def test_features_are_told_with_the_epoch_of_the_image():
             ("share.version", 0, 1), ("streams.version", 0, 1)]
 
 
-def test_old_clients_are_told_no_lowest_level_of_0():
+def test_old_clients_get_no_minimum_level_of_0():
     answer = ask(3, client_software_name="test", client_software_version="1.0")
     assert [(f.name, f.min_version) for f in answer.supported_features] \
         == [("metadata.version", 7), ("transaction.version", 1), ("group.version", 1),

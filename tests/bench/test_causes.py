@@ -66,7 +66,7 @@ def test_a_record_is_followed_from_its_receipt_back_to_its_send():
     (SENDER, "the reactor waits, the sender runs"),
     (55, "the reactor waits, the kernel's kworker runs"),
     (0, "the reactor waits for an idle processor")])
-def test_who_runs_while_a_thread_is_awake_is_the_cause(pid, words):
+def test_running_thread_is_the_cause_while_another_waits_for_the_processor(pid, words):
     spans = _way([*SENT, _switch(30, 0, pid), _switch(5000, pid, REACTOR), *FOUND],
                  SENT_US, FOUND_US)
     assert causes.cause(spans, NAMES, OURS) == words
@@ -94,13 +94,13 @@ def test_a_disk_that_is_waited_for_is_the_cause():
     assert causes.cause(spans, NAMES, OURS) == "the reactor is blocked in pwrite64"
 
 
-def test_what_a_thread_does_by_itself_is_the_cause():
+def test_own_work_of_a_thread_is_the_cause():
     spans = _way([*SENT, _switch(120, 0, REACTOR), *FOUND], SENT_US, FOUND_US)
     assert ("runs", REACTOR, 4920) in _shape(spans)
     assert causes.cause(spans, NAMES, OURS) == "the reactor runs in its own code"
 
 
-def test_a_timer_or_a_device_is_told_from_a_thread():
+def test_timer_or_device_wakeup_is_distinguished_from_a_threads():
     spans = _way([*SENT, _waking(900, 0, RECEIVER), _switch(905, 0, RECEIVER)], 100, 910)
     assert causes.cause(spans, NAMES, OURS) == "the receiver sleeps until an interrupt"
 
@@ -112,7 +112,7 @@ def test_a_switch_that_the_trace_lacks_is_seen_by_the_next_event():
     assert causes.cause(spans, NAMES, OURS) == "the reactor waits, another process runs"
 
 
-def test_what_the_trace_lacks_is_not_guessed():
+def test_missing_trace_events_are_not_guessed():
     assert _shape(_way([_switch(500, 0, RECEIVER)], 100, 510)) == [
         ("runs", RECEIVER, 10), ("lost", RECEIVER, 400)]
     assert _shape(_way(SENT, 100, 510)) == [("lost", RECEIVER, 410)]
@@ -130,7 +130,7 @@ def test_a_time_is_read_to_the_microsecond():
     assert causes.microseconds("7.5") == 7_500_000
 
 
-def test_what_other_processes_take_is_told_from_what_is_ours():
+def test_time_of_other_processes_is_distinguished_from_ours():
     for pid, others_us in ((OTHER, 4890), (SENDER, 0), (0, 0)):
         spans = _way([*SENT, _switch(30, 0, pid), _switch(5000, pid, REACTOR), *FOUND],
                      SENT_US, FOUND_US)

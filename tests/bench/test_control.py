@@ -29,7 +29,7 @@ def broker(tmp_path):
         running.kill()
 
 
-def test_a_storm_of_metadata_requests_stalls_nobody(broker, monkeypatch):
+def test_metadata_storm_delays_no_producer(broker, monkeypatch):
     """Checks only that every request is answered and nothing waits for seconds: the machine is
     shared.
     """

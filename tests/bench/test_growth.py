@@ -115,7 +115,7 @@ def test_requests_go_round_the_partitions_of_all_topics(side):
 WORK = Work(requests=2.0, outside_us=18.0, held_us=2.0)
 
 
-def test_one_reactor_of_the_model_waits_for_nobody():
+def test_single_reactor_in_the_model_never_waits():
     assert rate(WORK, 1, 1) == rate(WORK, 1, 64) == pytest.approx(2 / 20 * 1e6)
 
 

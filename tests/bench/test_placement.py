@@ -20,7 +20,7 @@ def test_one_processor_has_no_apart():
     assert "apart" not in placement.placements([2])
 
 
-def test_what_is_started_while_pinned_runs_where_the_clients_do():
+def test_processes_started_while_pinned_run_on_the_clients_processors():
     before = os.sched_getaffinity(0)
     one = placement.placements()["same"]
     with placement.pinned(one):

@@ -36,7 +36,7 @@ def _children_cpu_seconds() -> float:
 
 
 @pytest.mark.parametrize("kind", ["recv", "sendfile", "answer", "tls-recv", "tls-send"])
-def test_a_floor_is_in_seconds_per_gb_or_million_of_what_its_process_used(kind, tmp_path,
+def test_floor_is_the_process_time_per_gb_or_million_units(kind, tmp_path,
                                                                          monkeypatch):
     """Compare the loop's CPU time with the kernel's: at most all of it, and most of it."""
     monkeypatch.setenv("PYLOG_CACHE", str(tmp_path))

@@ -27,7 +27,7 @@ def _records_of(batch: bytes) -> list:
 
 @pytest.mark.parametrize("wanted", CODECS)
 @pytest.mark.parametrize("sent", [raw.NONE, raw.LZ4, raw.ZSTD])
-def test_a_topic_with_a_codec_of_its_own_stores_batches_in_it(brokerd, wanted, sent):
+def test_topic_with_a_codec_stores_batches_with_it(brokerd, wanted, sent):
     name = talk.unique("recoded")
     talk.create_topic(brokerd.port, name, compression_type=wanted)
     rows = [raw.record(b"k%d" % i, b"v" * 500, offset_delta=i) for i in range(20)]
@@ -96,7 +96,7 @@ def test_pipelined_produce_requests_are_appended_and_answered_in_order(brokerd):
     assert offsets == list(range(50))
 
 
-def test_a_deleted_topic_is_unknown_to_who_used_it_and_its_name_is_free(brokerd):
+def test_deleted_topic_is_unknown_to_clients_and_its_name_is_free(brokerd):
     name = talk.unique("again")
     first = talk.create_topic(brokerd.port, name)
     with Connection(brokerd.port) as connection:

@@ -90,7 +90,7 @@ def test_other_tasks_run_while_records_are_polled(broker):
     asyncio.run(work())
 
 
-def test_a_consumer_that_was_not_started_says_so(broker):
+def test_unstarted_consumer_raises(broker):
     with pytest.raises(errors.IllegalStateError, match="async with"):
         asyncio.run(consumer(broker).poll(0))
 

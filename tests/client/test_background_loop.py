@@ -32,7 +32,7 @@ def test_work_is_done_on_the_drivers_thread_which_no_process_waits_for(driver):
     assert driver.submit(here()).result(30) is driver.thread
 
 
-def test_what_work_raises_is_raised_where_it_is_waited_for(driver):
+def test_exception_is_raised_at_the_waiting_caller(driver):
     async def fails():
         raise ValueError("planted")
 
@@ -40,7 +40,7 @@ def test_what_work_raises_is_raised_where_it_is_waited_for(driver):
         driver.run(fails())
 
 
-def test_what_is_posted_is_called_in_order_on_the_drivers_thread(driver):
+def test_posted_calls_run_in_order_on_the_drivers_thread(driver):
     heard, done = [], threading.Event()
     driver.post(heard.append, 1)
     driver.post(lambda *given: heard.append((*given, threading.current_thread())), 2, 3)
@@ -60,7 +60,7 @@ def test_the_loop_never_waits_for_itself(driver):
     work.close()
 
 
-def test_a_forked_child_is_told_so_and_its_work_is_not_left_open(driver, monkeypatch):
+def test_forked_child_raises_and_its_coroutine_is_closed(driver, monkeypatch):
     monkeypatch.setattr(driver, "process", os.getpid() + 1)
     work = here()
     with pytest.raises(ForkedError):
@@ -121,7 +121,7 @@ def test_a_callback_runs_on_the_thread_that_waits_and_may_call_again(driver):
     assert threads == [threading.current_thread()] * 2
 
 
-def test_what_a_callback_raises_is_raised_on_the_loop(driver):
+def test_callback_exception_is_raised_on_the_loop(driver):
     desk = Desk(driver)
 
     def callback():
@@ -135,7 +135,7 @@ def test_what_a_callback_raises_is_raised_on_the_loop(driver):
     assert desk.run(work()) == "went on"
 
 
-def test_the_answer_to_who_has_gone_is_nobodys(driver):
+def test_result_for_a_cancelled_caller_is_dropped(driver):
     desk, complaints = Desk(driver), []
     driver.loop.set_exception_handler(lambda loop, context: complaints.append(context))
     calling = []

@@ -25,7 +25,7 @@ def test_a_call_runs_on_a_daemon_thread_with_the_callers_context():
 @pytest.mark.parametrize(("raised", "expected"), [
     (OSError("planted"), OSError), (SystemExit("planted"), RuntimeError),
     (KeyboardInterrupt("planted"), RuntimeError)])
-def test_what_it_raises_is_raised_and_an_exit_does_not_end_the_loop(raised, expected):
+def test_exceptions_are_raised_and_an_exit_does_not_end_the_loop(raised, expected):
     def function():
         raise raised
 

@@ -16,7 +16,7 @@ def raising(failure):
 
 @pytest.mark.parametrize("failure", [ValueError("planted"), asyncio.CancelledError("planted"),
                                      GeneratorExit("planted")])
-def test_what_a_callback_raises_is_logged(failure, caplog):
+def test_callback_exception_is_logged(failure, caplog):
     async def main():
         call("a callback", raising(failure), 1)
         await asyncio.sleep(0)

@@ -6,11 +6,11 @@ from pylog.client.config.settings import TABLE
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_written_reference_is_what_the_table_gives():
+def test_reference_agrees_with_the_table():
     assert (ROOT / "docs/client-settings.md").read_text() == client_docs.page(), "run `make docs`"
 
 
-def test_the_types_for_checkers_are_what_the_tables_give():
+def test_option_types_agree_with_the_tables():
     here = ROOT / "pylog/client"
     assert (here / "options.pyi").read_text() == client_docs.options_stub(), "run `make docs`"
     assert (here / "admin/blocking.pyi").read_text() == client_docs.admin_stub(), "run `make docs`"

@@ -25,7 +25,7 @@ def test_names_are_those_of_kafka():
     assert issubclass(errors.TopicAuthorizationFailedError, errors.AuthorizationError)
 
 
-def test_fenced_clients_are_told_to_give_up():
+def test_fenced_clients_raise_a_fatal_error():
     assert errors.ProducerFencedError.fatal
     assert errors.FencedInstanceIdError.fatal
     assert not errors.OffsetOutOfRangeError.fatal
@@ -35,7 +35,7 @@ def test_an_unknown_code_is_an_unknown_error():
     assert isinstance(errors.error(31999), errors.UnknownServerError)
 
 
-def test_a_message_carries_what_was_asked_for():
+def test_message_contains_the_requested_object():
     assert str(errors.error(3, context="t-0")).startswith("t-0: ")
     with pytest.raises(errors.UnknownTopicOrPartitionError, match="own words"):
         errors.raise_for(3, "own words")

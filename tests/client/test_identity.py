@@ -137,7 +137,7 @@ def test_an_epoch_that_is_used_up_is_followed_by_a_new_id(clock, epoch, after):
     assert (one.producer_id, one.epoch) == after
 
 
-def test_what_is_refused_for_good_fails_the_producer(clock):
+def test_permanent_rejection_fails_the_producer(clock):
     world = World(clock, transactional=False)
     world.script = [INIT(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))]
     world.run(lambda: world.one._guarded(world.one._obtain))
@@ -145,7 +145,7 @@ def test_what_is_refused_for_good_fails_the_producer(clock):
     assert world.notices == 1
 
 
-def test_what_may_pass_is_asked_again_after_a_pause_and_fails_nobody(clock):
+def test_retriable_error_is_retried_after_a_pause_without_failing(clock):
     world = World(clock, transactional=False)
 
     async def late():
@@ -155,7 +155,7 @@ def test_what_may_pass_is_asked_again_after_a_pause_and_fails_nobody(clock):
     assert not world.failures and world.notices == 1 and clock.now_s == 1000.1
 
 
-def test_a_closed_producer_asks_no_more(clock):
+def test_closed_producer_sends_no_more_requests(clock):
     world = World(clock, transactional=False)
     world.one.close()
 
@@ -170,7 +170,7 @@ def test_a_closed_producer_asks_no_more(clock):
 
 # Begin.
 
-def test_who_begins_names_itself_and_fences_what_was_before(clock):
+def test_initialization_fences_the_previous_producer(clock):
     world = World(clock, transaction_timeout_ms=1234)
     one = world.one
     world.script = [INIT(producer_id=7, producer_epoch=3)]
@@ -223,7 +223,7 @@ def test_a_partition_is_added_once_before_anything_is_sent_for_it(world):
             request.v3_and_below_producer_epoch) == ("x", 7, 3)
 
 
-def test_brokers_that_add_partitions_are_not_asked_to_and_the_end_is_told_them(clock):
+def test_partitions_added_by_brokers_are_not_requested_and_sent_with_the_end(clock):
     world = World(clock, version=2)
     one = world.begun()
     assert one.admits("t", 0) and not world.requests
@@ -257,7 +257,7 @@ def test_without_an_id_nothing_is_sent(world):
 
 # End.
 
-def test_a_transaction_that_nobody_heard_of_ends_without_a_request(world):
+def test_empty_transaction_ends_without_a_request(world):
     one = world.begun()
     one.begin_end(True)
     assert one.state == COMMITTING
@@ -266,7 +266,7 @@ def test_a_transaction_that_nobody_heard_of_ends_without_a_request(world):
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_the_end_says_who_ends_what_and_how(world, commits):
+def test_end_request_contains_producer_and_result(world, commits):
     one = world.begun()
     one._touched = True
     world.script = [END()]
@@ -293,7 +293,7 @@ def test_an_abort_after_a_failure_has_a_new_epoch_begin(clock):
         assert one.state == READY and one.failure is None
 
 
-def test_what_failed_cannot_be_committed_and_can_be_aborted(world):
+def test_failed_transaction_can_only_be_aborted(world):
     one = world.begun()
     failure = KafkaError("lost")
     world.run(lambda: one.note_failure(failure))
@@ -305,7 +305,7 @@ def test_what_failed_cannot_be_committed_and_can_be_aborted(world):
     assert one.state == ABORTING
 
 
-def test_a_failure_while_it_ends_keeps_the_commit_from_being_asked_for(world):
+def test_failure_during_the_end_prevents_the_commit(world):
     one = world.begun()
     one._touched = True
     one.begin_end(True)
@@ -372,7 +372,7 @@ def test_offsets_go_with_the_transaction_to_the_groups_coordinator(clock, versio
     assert one._touched
 
 
-def test_a_group_that_is_only_named_commits_as_nobody(world):
+def test_group_given_by_name_commits_without_a_member(world):
     one = world.begun()
     world.script = [ADDED_OFFSETS(), committed()]
     world.run(lambda: one.send_offsets({ONE: 5}, "g"))
@@ -401,7 +401,7 @@ def test_offsets_outside_a_transaction_are_refused(world):
 @pytest.mark.parametrize(("code", "forgets"), [
     (ErrorCode.NOT_COORDINATOR, True), (ErrorCode.COORDINATOR_NOT_AVAILABLE, True),
     (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, False), (ErrorCode.CONCURRENT_TRANSACTIONS, False)])
-def test_a_coordinator_that_is_not_there_yet_is_asked_again(world, code, forgets):
+def test_unavailable_coordinator_is_retried(world, code, forgets):
     world.script = [INIT(error_code=int(code)), INIT(producer_id=7, producer_epoch=3)]
     world.run(world.one.init)
     assert len(world.requests) == 2 and world.one.producer_id == 7
@@ -409,7 +409,7 @@ def test_a_coordinator_that_is_not_there_yet_is_asked_again(world, code, forgets
     assert 1000.08 <= world.clock.now_s <= 1000.12
 
 
-def test_a_coordinator_that_cannot_be_reached_is_looked_up_anew(world):
+def test_unreachable_coordinator_is_looked_up_again(world):
     world.script = [KafkaConnectionError("gone"), INIT(producer_id=7, producer_epoch=3)]
     world.run(world.one.init)
     assert world.forgotten == [(TRANSACTION, "x")] and len(world.looked_up) == 2

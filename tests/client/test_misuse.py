@@ -27,7 +27,7 @@ def producer(brokerd):
                                                          "the key is of type float"),
     ({"value": b"v", "headers": 7}, "headers are"),
 ])
-def test_what_is_no_bytes_is_told_with_what_to_do(brokerd, producer, given, words):
+def test_non_bytes_value_is_reported_with_a_solution(brokerd, producer, given, words):
     topic = new_topic(brokerd)
     for _ in range(2):  # Before the topic is known, and after.
         with pytest.raises(SerializationError, match=words):
@@ -39,17 +39,17 @@ def test_what_is_no_bytes_is_told_with_what_to_do(brokerd, producer, given, word
     ({"partition": "0"}, "a partition must be a whole number, not '0'"),
     ({"timestamp": "now"}, "a timestamp in ms must be a whole number, not 'now'"),
 ])
-def test_what_is_no_number_is_told(brokerd, producer, given, words):
+def test_non_numeric_value_is_reported(brokerd, producer, given, words):
     with pytest.raises(TypeError, match=words):
         producer.send(new_topic(brokerd), b"v", **given)
 
 
-def test_what_is_no_topic_is_told(producer):
+def test_invalid_topic_is_reported(producer):
     with pytest.raises(TypeError, match="a topic name must be a str, not 5"):
         producer.send(5, b"v")
 
 
-def test_what_is_no_partition_is_told(brokerd):
+def test_invalid_partition_is_reported(brokerd):
     with Consumer(bootstrap_servers=brokerd.bootstrap) as consumer:
         with pytest.raises(TypeError, match=r"such as TopicPartition\('orders', 0\)"):
             consumer.assign(["orders"])
@@ -163,7 +163,7 @@ def test_offsets_that_are_no_whole_number_are_rejected(brokerd, offset):
      "connected, but it does not respond; check that it is a broker's port, without TLS"),
     ("SSL", "connected, but it does not speak TLS"),
 ])
-def test_a_port_that_says_nothing_is_told_from_one_that_is_not_there(protocol, words):
+def test_silent_port_is_distinguished_from_a_closed_one(protocol, words):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with Admin(bootstrap_servers=f"127.0.0.1:{port}", security_protocol=protocol,
@@ -173,7 +173,7 @@ def test_a_port_that_says_nothing_is_told_from_one_that_is_not_there(protocol, w
     assert str(failure.value) == f"not done within 2.5 s: 127.0.0.1:{port}: {words}"
 
 
-def test_a_login_at_a_port_that_takes_none_is_told(brokerd):
+def test_login_at_a_port_without_sasl_is_reported(brokerd):
     with pytest.raises(AuthenticationError) as failure:
         with Admin(bootstrap_servers=brokerd.bootstrap, security_protocol="SASL_PLAINTEXT",
                    sasl_username="u", sasl_password="p") as admin:
@@ -184,5 +184,5 @@ def test_a_login_at_a_port_that_takes_none_is_told(brokerd):
 
 @pytest.mark.parametrize("seconds, text", [
     (2.4999987, "2.5 s"), (30, "30 s"), (1234.04, "1234 s"), (0.0500001, "0.05 s")])
-def test_times_are_told_in_round_figures(seconds, text):
+def test_times_are_shown_rounded(seconds, text):
     assert rounded(seconds) == text

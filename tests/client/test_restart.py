@@ -68,7 +68,7 @@ def test_calls_wait_for_the_broker_and_give_up_in_time(broker):
         assert consumer.end_offsets([TopicPartition(topic, 0)]) == {(topic, 0): 0}
 
 
-def test_a_deleted_topic_made_anew_is_read_from_its_beginning(broker):
+def test_recreated_topic_is_read_from_its_beginning(broker):
     topic = new_topic(broker)
     put(broker, topic, rows(30))
     with quick(broker, metadata_max_age_ms=200, allow_auto_create_topics=False) as consumer, \

@@ -31,7 +31,7 @@ def in_child(function) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_a_forked_child_is_told_at_once_and_the_parent_goes_on(target):
+def test_forked_child_raises_at_once_and_the_parent_continues(target):
     topic = new_topic(target.bootstrap, 1)
     with Producer(bootstrap_servers=target.bootstrap) as producer, \
             Consumer(bootstrap_servers=target.bootstrap) as consumer:
@@ -69,7 +69,7 @@ def test_a_forked_child_does_not_read_its_parents_records(target):
         assert [record.offset for record in consumer.poll(5)] == [3, 4, 5]
 
 
-def test_flush_counts_what_was_lost_and_raises_when_asked(target):
+def test_flush_counts_lost_records_and_raises_on_request(target):
     with Producer(bootstrap_servers=target.bootstrap, max_request_size=1 << 20,
                   enable_idempotence=False) as producer:
         topic = new_topic(target.bootstrap, 1, **{"max.message.bytes": "1000"})
@@ -141,7 +141,7 @@ def test_a_dropped_consumer_leaves_its_group(target, protocol):
         assert found[0].value == b"value"
 
 
-def test_a_dropped_producer_delivers_what_it_sent_and_closes_its_connections(target):
+def test_dropped_producer_delivers_its_records_and_closes_connections(target):
     topic = new_topic(target.bootstrap, 1)
     before = descriptors()
 
@@ -333,7 +333,7 @@ producer.send(sys.argv[2], b"last", on_delivery=lambda found, failure: print(fou
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_close_at_exit_delivers_what_waits(named, warm):
+def test_close_at_exit_delivers_pending_records(named, warm):
     program = AT_EXIT
     if not warm:  # The handler opens the first connection to the leader.
         program = program.replace("producer.send(", "atexit.register(lambda: producer.send(")[:-1]

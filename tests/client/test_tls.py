@@ -49,7 +49,7 @@ def test_records_of_any_size_go_to_and_fro(broker):
 
 
 @pytest.mark.parametrize("trust", ["pem file", "pkcs12", "librdkafka's name"])
-def test_whom_to_trust_comes_from_files_too(broker, tmp_path, trust):
+def test_trusted_authorities_come_from_files_too(broker, tmp_path, trust):
     settings = {name: value for name, value in broker.client_settings().items()
                 if "truststore" not in name}
     pem = write(tmp_path, "ca.pem", broker.authority.pem)
@@ -92,7 +92,7 @@ def test_a_failure_names_its_cause(broker, mutual, tmp_path):
 
 
 @pytest.mark.parametrize("own", ["inline", "librdkafka's names"])
-def test_a_certificate_of_the_client_that_has_expired_is_told_with_its_day(mutual, tmp_path, own):
+def test_expired_client_certificate_is_reported_with_its_date(mutual, tmp_path, own):
     late = mutual.authority.issue("late", (), days=-2)
     day = x509.load_pem_x509_certificate(late.chain).not_valid_after_utc.date()
     given = {"ssl.keystore.type": "PEM", "ssl.keystore.key": late.key.decode(),
@@ -103,7 +103,7 @@ def test_a_certificate_of_the_client_that_has_expired_is_told_with_its_day(mutua
         f"the client's certificate has expired, on {day}")
 
 
-def test_a_certificate_of_another_name_or_day_is_told_with_both(tmp_path):
+def test_certificate_with_a_wrong_name_or_date_is_reported_with_both(tmp_path):
     authority = Authority()
     for made, words in ((authority.issue(hosts=["other.example"]), "for another name"),
                         (authority.issue(days=-2), "expired, on 20")):

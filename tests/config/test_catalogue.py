@@ -22,7 +22,7 @@ def test_every_default_is_within_its_own_limits_and_survives_its_text():
             assert values.parse(setting, text) == setting.default, setting.name
 
 
-def test_every_row_says_what_the_setting_does_in_one_short_line():
+def test_every_row_describes_its_setting_in_one_short_line():
     for name in catalogue.broker_names():
         doc = catalogue.broker(name).doc
         assert doc.endswith(".") and "\n" not in doc and 10 < len(doc) < 110, (name, doc)

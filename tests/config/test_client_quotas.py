@@ -74,7 +74,7 @@ def test_a_first_burst_may_use_all_windows_but_the_current_one():
     assert quotas.charge(0, b"c", PRODUCE, 10_010, 0) == 10_020
 
 
-def test_whoever_waits_as_told_is_within_the_limit_again():
+def test_client_that_waits_its_throttle_time_is_within_the_limit_again():
     quotas = _one()
     now_ms, sent = 0, 0
     for _ in range(200):
@@ -103,7 +103,7 @@ def test_a_fetch_over_the_limit_counts_nothing():
     assert quotas.charge(0, b"c", FETCH, 1_000, 0) == 0
 
 
-def test_what_was_sent_in_any_case_counts_above_the_limit_too():
+def test_unthrottled_usage_counts_above_the_limit_too():
     quotas = _one(kind=FETCH)
     assert quotas.charge(0, b"c", FETCH, 9_000, 0, True) == 0
     waits = [quotas.charge(0, b"c", FETCH, 2_000, 0, True) for _ in range(2)]
@@ -124,7 +124,7 @@ def test_a_fetch_takes_no_more_than_the_windows_hold():
     assert _one(samples=1, kind=FETCH).fetch_max(0, b"c", 1 << 30) == 0
 
 
-def test_limits_that_are_no_numbers_hold_nobody_up():
+def test_non_numeric_limits_do_not_throttle():
     for rate in (math.inf, math.nan):
         assert _one(rate=rate).charge(0, b"c", PRODUCE, 1e12, 0) == 0
 
@@ -175,7 +175,7 @@ def test_clients_of_one_entity_share_its_rate_and_others_do_not():
     assert quotas.count() == (3, 2)
 
 
-def test_a_change_makes_clients_unknown_and_keeps_what_they_used():
+def test_change_resets_clients_but_keeps_their_usage():
     quotas = _one()
     assert quotas.charge(0, b"c", PRODUCE, 15_000, 0) == 5_000
     quotas.void(True)
@@ -236,7 +236,7 @@ def test_mutations_may_burst_once_over_all_windows_and_then_go_at_their_rate():
     assert again.charge(1) and again.throttle_ms() == 0
 
 
-def test_the_permissive_quota_lets_all_pass_and_tells_to_wait():
+def test_permissive_quota_accepts_and_returns_a_throttle_time():
     clock, quotas = _mutating()
     account = quotas.mutations(0, "c", False)
     assert account.charge(22) and account.throttle_ms() == 0
@@ -244,7 +244,7 @@ def test_the_permissive_quota_lets_all_pass_and_tells_to_wait():
     assert quotas.mutations(0, "c", False).charge(2)
 
 
-def test_the_bucket_holds_what_the_windows_hold():
+def test_bucket_size_equals_the_windows_total():
     clock, quotas = _mutating(1.0, controller_quota_window_num=3,
                               controller_quota_window_size_seconds=2)
     clock.now_ms += 1_000_000

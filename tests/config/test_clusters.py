@@ -9,7 +9,7 @@ def derived(text, here="", **given):
                             lambda host: host in here.split())
 
 
-def test_machines_told_the_same_hosts_agree_on_the_voters():
+def test_machines_with_the_same_hosts_agree_on_the_voters():
     found = [derived("a,b,c", here) for here in ("a", "b", "c")]
     assert {texts["controller.quorum.voters"] for texts in found} == {
         "1@a:9093,2@b:9093,3@c:9093"}
@@ -38,12 +38,12 @@ def test_addresses_are_bound_and_names_are_not():
     ("a:1,b,c", "a", "without ports"), ("a,b,c", "", "none of a, b, c is this machine"),
     ("a,b,c", "a c", "a, c are all this machine"),
 ])
-def test_what_does_not_say_who_is_who_is_refused(text, here, words):
+def test_ambiguous_node_identity_is_rejected(text, here, words):
     with pytest.raises(ConfigError, match=words):
         derived(text, here)
 
 
-def test_what_is_set_by_name_takes_precedence(tmp_path):
+def test_explicit_setting_takes_precedence(tmp_path):
     settings = Settings.load(None, ["node.id=2", "min.insync.replicas=1"], lambda given: derived(
         "a,b,c", **{name.replace(".", "_"): value for name, value in given.items()}))
     assert settings["node.id"] == 2 and settings["min.insync.replicas"] == 1
@@ -92,12 +92,12 @@ def test_a_listener_has_its_protocol_here_and_elsewhere():
     assert Settings(SEVERAL).protocol_of("CONTROLLER") == "PLAINTEXT"
 
 
-def test_who_dials_nobody_may_have_any_protocol():
+def test_node_without_outgoing_connections_may_use_any_protocol():
     Settings({"listener.security.protocol.map": "IN:SASL_SSL", "listeners": "IN://:0",
               "inter.broker.listener.name": "IN"})
 
 
-def test_machines_that_are_told_a_secured_protocol_secure_all_their_listeners():
+def test_machines_with_a_secured_protocol_secure_all_listeners():
     found = derived("a,b,c", "b", security_inter_broker_protocol="sasl_ssl",
                     sasl_mechanism_inter_broker_protocol="SCRAM-SHA-512")
     assert found["listeners"] == "SASL_SSL://:9092,CONTROLLER://:9093"

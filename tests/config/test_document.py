@@ -5,7 +5,7 @@ from pylog.config.document import document
 WRITTEN = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 
 
-def test_the_written_document_is_what_the_tables_give():
+def test_document_agrees_with_the_tables():
     assert WRITTEN.read_text() == document(), "run `make docs`"
 
 

@@ -25,7 +25,7 @@ def names_read() -> set[str]:
     return found
 
 
-def test_a_live_setting_is_read_and_one_that_is_read_is_live():
+def test_live_settings_are_exactly_those_read():
     read = names_read()
     wrong = []
     for name in catalogue.topic_names():

@@ -50,19 +50,19 @@ TOPIC = [(name, value) for name in catalogue.topic_names()
 GROUP = [(name, value) for name in groups.names() for value in wrong_values(groups.group(name))]
 
 
-def test_a_wrong_broker_setting_is_told_with_its_value_and_what_is_allowed():
+def test_invalid_broker_setting_is_reported_with_value_and_range():
     for name, value in BROKER:
         check(refusal(lambda name=name, value=value: Settings({name: value})), name,
               value)
 
 
-def test_a_wrong_topic_setting_is_told_with_its_value_and_what_is_allowed():
+def test_invalid_topic_setting_is_reported_with_value_and_range():
     for name, value in TOPIC:
         check(refusal(lambda name=name, value=value: validate_topic_config(name, value)), name,
               value)
 
 
-def test_a_wrong_group_setting_is_told_with_its_value_and_what_is_allowed():
+def test_invalid_group_setting_is_reported_with_value_and_range():
     for name, value in GROUP:
         check(refusal(lambda name=name, value=value: groups.validate_group_configs(
             {name: value}, Settings())), name, value)
@@ -87,7 +87,7 @@ def test_most_settings_have_wrong_values():
     ("cordoned.log.dirs=/x", "/x"),
     ("log.dir=\\u12", "four hexadecimal digits"),
 ])
-def test_a_refusal_of_a_file_says_where(tmp_path, line, words):
+def test_error_in_a_file_names_its_place(tmp_path, line, words):
     path = tmp_path / "server.properties"
     path.write_text(f"# ours\n\n{line}\n")
     text = refusal(lambda: Settings.load(str(path)))
@@ -95,7 +95,7 @@ def test_a_refusal_of_a_file_says_where(tmp_path, line, words):
     assert f"{path}:3" in text
 
 
-def test_settings_that_contradict_each_other_are_told_with_the_places_of_both(tmp_path):
+def test_contradictory_settings_are_reported_with_both_places(tmp_path):
     path = tmp_path / "server.properties"
     path.write_text("broker.id=1\nlog.dirs=/a\nnode.id=2\n")
     text = refusal(lambda: Settings.load(str(path)))
@@ -104,5 +104,5 @@ def test_settings_that_contradict_each_other_are_told_with_the_places_of_both(tm
     assert text.endswith(f"(--override, {path}:3)")
 
 
-def test_what_nobody_set_has_no_place():
+def test_default_value_has_no_place():
     assert "(" not in refusal(lambda: Settings({"log.retention.ms": "0"})).replace("(-1)", "")

@@ -41,7 +41,7 @@ def test_connections_and_segments_leave_descriptors_for_the_rest(monkeypatch, li
     assert count + files + min(limits.OTHER_FILES, limit // 4) <= limit and end < limit
 
 
-def test_who_may_have_many_descriptors_may_write_to_many_partitions(monkeypatch):
+def test_descriptor_limit_determines_the_number_of_written_partitions(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (20_000, 20_000))
     assert limits.segment_files(1) == 8_000
     assert limits.connections(1)[0] > 10_000

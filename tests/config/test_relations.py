@@ -21,7 +21,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "text", "words"), REFUSED)
-def test_what_locks_out_or_stops_something_is_refused_at_the_start_and_later(name, text, words):
+def test_settings_that_lock_out_or_stop_are_rejected_at_start_and_at_run_time(name, text, words):
     with pytest.raises(ConfigError, match=words):
         Settings({name: text})
     for per_broker in (True, False):
@@ -90,7 +90,7 @@ def test_limits_of_one_listener_are_bounded_as_the_brokers(name, text):
 @pytest.mark.parametrize("name", ["listener.name.plaintext.ssl.keystore.type",
                                   "listener.name.plaintext.log.roll.ms",
                                   "listener.name.plaintext.some.plugins", "listeners"])
-def test_what_concerns_one_broker_is_refused_for_all(name):
+def test_per_broker_settings_are_rejected_for_all_brokers(name):
     with pytest.raises(ConfigError, match=rf"default cluster level.*: \[{name}\]"):
         Settings().check_dynamic({name: "7"}, False)
 
@@ -105,7 +105,7 @@ def test_pools_of_threads_at_most_halve_or_double():
         settings.check_dynamic({"remote.log.reader.threads": "21"}, True)
 
 
-def test_what_stays_local_is_no_more_than_what_is_retained_when_it_changes():
+def test_local_retention_must_not_exceed_total_retention():
     for texts in ({"log.local.retention.ms": "604800001"}, {"log.local.retention.ms": "-1"},
                   {"log.retention.bytes": "5", "log.local.retention.bytes": "6"},
                   {"log.retention.ms": "5", "log.local.retention.ms": "6"}):
@@ -114,7 +114,7 @@ def test_what_stays_local_is_no_more_than_what_is_retained_when_it_changes():
     Settings().check_dynamic({"log.retention.ms": "-1", "log.local.retention.ms": "-1"}, True)
 
 
-def test_the_node_id_is_told_as_broker_id_too():
+def test_node_id_is_reported_as_broker_id_too():
     for texts in ({"node.id": "7"}, {"broker.id": "7"}):
         settings = Settings(texts)
         assert (settings["broker.id"], settings.texts["broker.id"]) == (7, "7")

@@ -26,7 +26,7 @@ def test_a_sealed_text_opens_as_the_setting_it_was_sealed_as_only():
 
 
 @pytest.mark.parametrize("secret", [None, "another secret"])
-def test_without_its_secret_it_stays_shut_and_nothing_of_it_is_told(secret):
+def test_sealed_value_stays_closed_and_hidden_without_its_secret(secret):
     kept = Sealer("a secret", None).sealed(NAME, "the password")
     with pytest.raises(ConfigError) as told:
         Sealer(secret, None).opened(NAME, kept)
@@ -44,7 +44,7 @@ def test_a_spoiled_one_is_refused(spoil):
         sealer.opened(NAME, spoil(sealer.sealed(NAME, "the password")))
 
 
-def test_what_anybody_may_see_and_what_no_secret_seals_stays_as_it_is():
+def test_public_and_unsealable_values_stay_unchanged():
     assert Sealer("s", None).sealed("log.retention.ms", "1000") == "1000"
     assert Sealer(None, None).sealed(NAME, "x") == "x"
     assert sealing.is_sealed(Sealer("s", None).sealed("a.plug.ins.own", "x"))
@@ -52,7 +52,7 @@ def test_what_anybody_may_see_and_what_no_secret_seals_stays_as_it_is():
         "listener.name.x.scram-sha-512.sasl.jaas.config", "x"))
 
 
-def test_by_the_old_secret_it_opens_and_is_to_be_sealed_anew():
+def test_old_secret_opens_a_value_that_must_be_resealed():
     kept = Sealer("old", None).sealed(NAME, "x")
     sealer = Sealer("new", "old")
     assert sealer.opened(NAME, kept) == "x" and not sealer.is_current(NAME, kept)
@@ -74,7 +74,7 @@ def test_a_process_derives_one_key_for_all_that_it_seals(monkeypatch):
     assert len(made) == 1
 
 
-def test_the_secret_may_stand_in_a_file(tmp_path):
+def test_secret_may_be_in_a_file(tmp_path):
     path = tmp_path / "secret"
     path.write_text("from the file\n")
     found = Settings.load(None, [f"{sealing.SECRET_FILE}={path}"])

@@ -33,7 +33,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_valid_name(tmp_path):
         Settings.load(str(path))
 
 
-def test_a_removed_key_is_refused_with_what_took_its_place():
+def test_removed_setting_is_rejected_with_its_replacement():
     with pytest.raises(ConfigError, match=r"zookeeper\.connect was removed.*process\.roles"):
         Settings({"zookeeper.connect": "localhost:2181"})
 
@@ -65,7 +65,7 @@ def test_a_removed_key_is_refused_with_what_took_its_place():
     ("log.dirs", "/a,/a/", "twice"),
     ("remote.log.storage.system.enable", "true", "tiered"),
 ])
-def test_a_wrong_value_is_refused_with_what_is_allowed(name, text, words):
+def test_invalid_value_is_rejected_with_the_permitted_ones(name, text, words):
     with pytest.raises(ConfigError, match=words):
         Settings({name: text})
 
@@ -201,7 +201,7 @@ def test_topic_settings_that_contradict_each_other_are_refused():
     assert settings.validate_topic_configs({"retention.bytes": "-1"}) == {"retention.bytes": -1}
 
 
-def test_explain_tells_value_origin_default_unit_and_effect():
+def test_explain_shows_value_origin_default_unit_and_effect():
     text = Settings.load(None, ["num.network.threads=5"]).explain("num.network.threads")
     assert "num.network.threads = 5" in text
     assert "--override" in text
@@ -212,7 +212,7 @@ def test_explain_tells_value_origin_default_unit_and_effect():
         Settings().explain("num.network.thread")
 
 
-def test_explain_knows_the_settings_of_groups_and_what_needs_a_restart():
+def test_explain_shows_group_settings_and_required_restarts():
     settings = Settings({"group.consumer.session.timeout.ms": "50000"})
     told = settings.explain("consumer.session.timeout.ms")
     assert "consumer.session.timeout.ms = 50000" in told

@@ -5,7 +5,7 @@ import asyncio
 from pylog.eventloop.end_of_tick import EndOfTick
 
 
-def test_what_is_left_in_a_turn_is_called_at_its_end_in_its_order():
+def test_callbacks_of_an_iteration_run_at_its_end_in_order():
     tick, called = EndOfTick(), []
     tick.begin()
     tick.defer(lambda: called.append(1))
@@ -18,7 +18,7 @@ def test_what_is_left_in_a_turn_is_called_at_its_end_in_its_order():
     assert called == [1, 2]
 
 
-def test_what_is_left_outside_a_turn_is_the_event_loops():
+def test_callbacks_outside_an_iteration_run_in_the_event_loop():
     async def scenario():
         tick, called = EndOfTick(), []
         tick.defer(lambda: called.append(1))
@@ -28,7 +28,7 @@ def test_what_is_left_outside_a_turn_is_the_event_loops():
     asyncio.run(scenario())
 
 
-def test_what_is_left_while_a_turn_ends_is_called_in_the_next_turn_of_the_loop():
+def test_callbacks_added_at_the_end_run_in_the_next_iteration():
     async def scenario():
         tick, called = EndOfTick(), []
         tick.begin()
@@ -40,7 +40,7 @@ def test_what_is_left_while_a_turn_ends_is_called_in_the_next_turn_of_the_loop()
     asyncio.run(scenario())
 
 
-def test_what_fails_is_told_to_the_event_loop_and_holds_up_nothing_else():
+def test_failing_callback_is_reported_and_the_others_run():
     async def scenario():
         tick, called, told = EndOfTick(), [], []
         asyncio.get_running_loop().set_exception_handler(

@@ -87,7 +87,7 @@ def test_more_bytes_than_may_be_in_hand_are_refused_and_given_back():
     asyncio.run(scenario())
 
 
-def test_whoever_gives_up_waiting_leaves_its_place_to_others():
+def test_cancelled_waiter_frees_its_slot():
     async def scenario():
         slots = FairSlots(Clock(), 1, 1, 100)
         order = []

@@ -177,7 +177,7 @@ def test_decisions_amid_a_long_one_wait_for_it_and_see_it():
     asyncio.run(run())
 
 
-def test_whoever_gives_up_amid_a_long_decision_leaves_nothing_of_it():
+def test_cancelled_long_decision_leaves_no_changes():
     async def run():
         log = MemoryLog()
         controller = await started(log)
@@ -206,7 +206,7 @@ def test_a_short_decision_takes_no_turn_of_the_loop():
         raise AssertionError("it paused")
 
 
-def test_what_refuses_a_decision_reaches_whoever_asked():
+def test_rejected_decision_raises_in_the_caller():
     def steps():
         yield
         raise Refusal(E.INVALID_REQUEST, "no")

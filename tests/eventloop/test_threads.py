@@ -10,7 +10,7 @@ from pylog.eventloop.threads import in_thread
 
 
 @pytest.mark.parametrize("cancellations", [1, 2])
-def test_work_whose_caller_is_cancelled_ends_first_and_its_failure_bothers_nobody(cancellations):
+def test_work_of_a_cancelled_caller_completes_and_its_error_is_ignored(cancellations):
     complaints, ended = [], []
 
     async def scene():

@@ -83,7 +83,7 @@ def world(tmp_path, monkeypatch):
     return World(tmp_path, monkeypatch)
 
 
-def test_a_branch_is_made_of_what_is_sealed_and_on_disk_and_is_itself_before_it_counts(world):
+def test_branch_consists_of_sealed_flushed_segments_and_is_flushed_before_publication(world):
     made, = world.prepare()
     assert world.steps == [
         "seal source", "flush", "link 20", "open 0", "end 20", "abort 7", "seal", "settle",
@@ -121,7 +121,7 @@ def test_a_branch_has_the_start_of_its_source(world, start, moves):
     assert world.steps.count("move_start") == moves and world.made[0].start_offset == start
 
 
-def test_segments_that_change_meanwhile_are_linked_again_from_nothing(world):
+def test_segments_that_change_during_linking_are_linked_again(world):
     world.linked = [False, False, True]
     world.prepare()
     assert world.steps.count("link 20") == 3 and world.steps.count("open 0") == 1

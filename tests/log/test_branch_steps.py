@@ -110,7 +110,7 @@ def test_the_partition_is_not_taken_for_there_when_its_disk_refuses_the_name(roo
 
 @pytest.mark.parametrize(("names", "places"), [
     ({}, {}), ({OTHER: "t"}, {}), ({ID: "t"}, {"t-0": 0})])
-def test_a_branch_without_topic_or_beside_its_partition_is_to_be_removed(root, names, places):
+def test_branch_without_a_topic_or_with_an_existing_partition_must_be_removed(root, names, places):
     before = dict(places)
     assert branches.take_left_over(Disks(root, STRAY), names, places) == [str(root / DELETE)]
     assert os.listdir(root) == [DELETE] and places == before
@@ -118,7 +118,7 @@ def test_a_branch_without_topic_or_beside_its_partition_is_to_be_removed(root, n
 
 @pytest.mark.parametrize(("content", "removed"), [
     ((), True), (("branch",), True), (("branch", "x.log"), True), (("x.log",), False)])
-def test_a_stray_directory_without_the_mark_is_somebody_elses_unless_it_is_empty(
+def test_unmarked_stray_directory_is_foreign_unless_empty(
         root, content, removed):
     os.unlink(root / STRAY / "branch")
     for name in content:
@@ -208,7 +208,7 @@ def test_epochs_and_producers_up_to_the_end_of_the_source_are_copied(source, roo
         assert os.stat(root / "branch-of-it" / name).st_nlink == 1
 
 
-def test_a_segment_that_goes_or_grows_meanwhile_is_seen(source, root):
+def test_segment_deleted_or_grown_during_linking_is_detected(source, root):
     os.unlink(source.folder / f"{10:020d}.log")
     assert link(source, root)[0] is False
     (source.folder / f"{10:020d}.log").write_bytes(bytes(7))
@@ -217,7 +217,7 @@ def test_a_segment_that_goes_or_grows_meanwhile_is_seen(source, root):
     assert link(source, root)[0] is False
 
 
-def test_a_snapshot_of_producers_that_goes_meanwhile_is_seen(source, root, monkeypatch):
+def test_producer_snapshot_deleted_during_linking_is_detected(source, root, monkeypatch):
     (source.folder / f"{20:020d}.snapshot").write_text("old")
     listed = os.listdir(source.folder)
     os.unlink(source.folder / f"{20:020d}.snapshot")
@@ -331,7 +331,7 @@ def test_records_without_a_producer_have_no_sequence():
     assert cut_off(12, numbered)[0].appended[0][0].base_sequence == 0
 
 
-def test_a_batch_that_begins_below_the_start_is_asked_for_at_the_start():
+def test_batch_that_begins_below_the_start_is_read_from_the_start():
     target, asked = cut_off(13, batch_at(10), start=12)
     assert asked[0][0] == 12
     assert [row[0] for row in target.appended[0][1]] == [10, 11, 12]

@@ -131,7 +131,7 @@ def test_where_everything_lies_is_described(two):
     assert [offline for _, offline, _ in two.logs.describe()] == [False, True]
 
 
-def test_a_stop_says_whether_all_partitions_were_ready(monkeypatch):
+def test_stop_reports_whether_all_partitions_were_recovered(monkeypatch):
     monkeypatch.setattr(recovery, "WAIT_S", 0.05)
     ready = Recovery(entries("a", "b"), [], 1, lambda name: None)
     ready.begin()

@@ -17,7 +17,7 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("rows", [[], [("t", 0, 0)], [("a-b", 3, 2**63 - 1), ("a", 10, 7)]])
-def test_what_was_written_is_read_back(path, rows):
+def test_written_checkpoint_is_read_back(path, rows):
     write_offsets(path, rows)
     assert read_offsets(path) == {(topic, index): offset for topic, index, offset in rows}
     assert not os.path.exists(path + ".tmp")
@@ -56,7 +56,7 @@ def test_two_readers_of_a_damaged_checkpoint_both_see_no_rows(path, monkeypatch)
     assert read_offsets(path) == {}
 
 
-def test_a_file_that_is_not_there_says_nothing_and_one_that_cannot_be_read_is_told(path):
+def test_missing_file_is_empty_and_an_unreadable_one_is_logged(path):
     assert read_offsets(path) == {}
     os.mkdir(path)
     with pytest.raises(IsADirectoryError):
@@ -134,7 +134,7 @@ def test_a_directory_above_that_cannot_be_synced_matters_when_its_disk_fails(
         assert tried[:2] == [str(tmp_path), str(tmp_path.parent)]
 
 
-def test_a_directory_that_is_there_is_made_sure_of_all_the_same(tmp_path, monkeypatch):
+def test_existing_directory_is_flushed_too(tmp_path, monkeypatch):
     """An earlier start may have created it, and been killed before its name was flushed."""
     synced = []
     monkeypatch.setattr(checkpoint_files, "sync_directory", synced.append)

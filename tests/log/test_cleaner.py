@@ -89,7 +89,7 @@ def test_a_longest_lag_overrules_the_ratio_and_rolls_the_active_segment(node):
     assert keys_of(node, "late") == [1]
 
 
-def test_what_is_clean_is_remembered_over_a_start_and_forgotten_with_its_topic(tmp_path):
+def test_clean_offset_survives_a_restart_and_is_removed_with_its_topic(tmp_path):
     node = Node(tmp_path, **SETTINGS)
     node.create("kept", "gone", configs=COMPACT)
     for topic in ("kept", "gone"):
@@ -108,7 +108,7 @@ def test_what_is_clean_is_remembered_over_a_start_and_forgotten_with_its_topic(t
     node.stop()
 
 
-def test_a_damaged_log_is_compacted_and_told_of(node, tmp_path, caplog):
+def test_damaged_log_is_compacted_and_logged(node, tmp_path, caplog):
     node.create("broken", configs=COMPACT)
     append(node, "broken", [1, 2] * 40)
     with open(sorted((tmp_path / "broken-0").glob("*.log"))[0], "r+b") as file:
@@ -242,7 +242,7 @@ def test_without_room_a_deleted_topic_leaves_nothing_that_the_next_of_its_name_i
     assert checkpoint_files.read_offsets(tmp_path / CHECKPOINT) == {}
 
 
-def test_what_a_pass_moves_counts_once_for_its_pace(node, monkeypatch):
+def test_bytes_of_a_pass_count_once_for_the_throttle(node, monkeypatch):
     node.create("compacted", configs=COMPACT)
     append(node, "compacted", [1, 2] * 60)
     size, counted = node.logs.get("compacted", 0).size_bytes, []
@@ -257,7 +257,7 @@ def test_what_a_pass_moves_counts_once_for_its_pace(node, monkeypatch):
 
 @pytest.mark.parametrize("first_ms, is_late", [(-1, False), (0, True), (4_999, True),
                                                (5_000, False)])
-def test_what_is_dirty_since_before_the_longest_lag_is_due(node, monkeypatch, first_ms, is_late):
+def test_log_dirty_longer_than_the_maximum_lag_is_due(node, monkeypatch, first_ms, is_late):
     monkeypatch.setattr(cleaner.cleaner, "look", lambda *_, **__: (99, 1, 0, 5, first_ms))
     candidate = cleaner.Candidate(*[None] * len(cleaner.Candidate._fields))._replace(config={
         "min.compaction.lag.ms": 0, "max.compaction.lag.ms": 1000,

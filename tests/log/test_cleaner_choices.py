@@ -145,7 +145,7 @@ def storage_error():
     (MemoryError(), False, True), (MemoryError(), True, True), (storage_error(), False, True),
     (storage_error(), True, False), (LogError(1, ErrorCode.UNKNOWN_SERVER_ERROR, "odd"), False,
      False), (ValueError("ours"), False, False)])
-def test_what_was_short_is_tried_again_and_what_failed_is_left_alone(
+def test_shortage_is_retried_and_a_failed_log_is_skipped(
         world, monkeypatch, error, offline, again):
     world.add("t").log.log_dir.offline = offline
 
@@ -183,7 +183,7 @@ def test_a_pass_that_was_given_up_is_no_failure(world, monkeypatch, error):
     assert world.one.stats()["failures"] == world.one.stats()["at_work"] == 0
 
 
-def test_a_topic_made_again_begins_without_what_was_known_of_its_name(world):
+def test_recreated_topic_starts_without_state_of_the_old_one(world):
     for key in (("t", 0), ("t", 1), ("u", 0)):
         world.one._failed.add(key)
         world.one._short_until[key] = world.now + 5
@@ -212,7 +212,7 @@ def test_unreadable_checkpoint_is_reported_and_counted(monkeypatch, tmp_path, ca
     assert caplog.records[-1].path == str(tmp_path / cleaner.CHECKPOINT)
 
 
-def test_what_was_cleaned_is_written_for_the_directory_and_counted(world, tmp_path):
+def test_cleaned_offset_is_written_per_directory_and_counted(world, tmp_path):
     candidate = world.add("t")
     world.one._clean_until = {("gone", 0): 4}
     done = {"end_offset": 8, "bytes_read": 1, "bytes_written": 2, "records_read": 3,
@@ -228,7 +228,7 @@ def test_what_was_cleaned_is_written_for_the_directory_and_counted(world, tmp_pa
     assert world.one._clean_until["t", 0] == 9 and world.one.stats()["passes"] == 2
 
 
-def test_a_checkpoint_that_cannot_be_written_is_told_to_the_directory(world, tmp_path):
+def test_failed_checkpoint_write_is_reported_to_the_directory(world, tmp_path):
     world.paths = [str(tmp_path / "missing")]
     assert world.one._store(0) is False
     assert world.failed_disks == [(0, 2)]
@@ -247,7 +247,7 @@ def test_a_map_has_no_more_slots_than_its_keys_need(world, load_factor, slots):
 @pytest.mark.parametrize(("records", "threads", "buffer", "slots"), [
     (0, 1, 128 << 20, None), (1_000_000, 1, 128 << 20, 1_111_112), (1_000_000, 1, 4_800_000, 0),
     (1_000_000, 2, 9_600_000, 0), (1_000_000, 0, 4_800_000, 0)])
-def test_a_map_has_room_for_the_dirty_records_or_what_the_threads_share(
+def test_map_size_is_limited_by_dirty_records_and_the_threads_share(
         world, records, threads, buffer, slots):
     world.settings |= {"log.cleaner.threads": threads, "log.cleaner.dedupe.buffer.size": buffer}
     size, load_factor = world.one._map_size(Choice(None, 10, 10 + records, 0, 0))
@@ -352,7 +352,7 @@ def test_work_is_followed_by_work_without_a_pause(world, monkeypatch):
     assert not left and world.waits.waits == [15.0]
 
 
-def test_catching_up_cleans_all_that_is_due_and_waits_for_what_the_threads_are_at(
+def test_catching_up_cleans_all_due_logs_and_waits_for_running_passes(
         world, monkeypatch):
     cleaned = []
 

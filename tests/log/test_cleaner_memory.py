@@ -57,7 +57,7 @@ def test_a_deleted_topic_that_was_never_clean_writes_nothing(world):
     assert os.listdir(world.paths[0]) == []
 
 
-def test_what_an_earlier_start_cleaned_of_a_deleted_topic_is_forgotten_too(world):
+def test_clean_offsets_of_a_deleted_topic_from_an_earlier_start_are_removed(world):
     files.write_offsets(os.path.join(world.paths[0], CHECKPOINT), [("t", 0, 7), ("u", 0, 6)])
     world.add("u")
     world.one.forget("t")
@@ -81,7 +81,7 @@ def test_a_checkpoint_that_cannot_forget_a_topic_goes_itself(world, refused):
     assert world.failed_disks == [(0, errno.ENOSPC), (1, errno.ENOSPC)]
 
 
-def test_a_checkpoint_that_can_neither_be_written_nor_removed_is_told_of(world, refused, caplog):
+def test_checkpoint_that_cannot_be_written_or_removed_is_logged(world, refused, caplog):
     world.one._clean_until, world.one._loaded = {("t", 0): 7}, True
     world.one.forget("t")
     told = [line.message for line in caplog.records]
@@ -106,7 +106,7 @@ def test_checkpoints_are_read_once(world):
     assert len(seen) == 1
 
 
-def test_what_is_clean_is_where_the_next_look_begins(world, monkeypatch):
+def test_next_check_starts_at_the_clean_offset(world, monkeypatch):
     files.write_offsets(os.path.join(world.paths[0], CHECKPOINT), [("t", 0, 7)])
     world.add("t", min_compaction_lag_ms=33)
     world.add("t", partition=1)
@@ -126,7 +126,7 @@ def test_a_partition_that_moved_is_remembered_where_it_is_now(world):
 
 # Reports.
 
-def test_a_pass_is_told_with_how_long_it_took_and_what_it_met(world, monkeypatch, caplog):
+def test_pass_is_logged_with_its_duration_and_findings(world, monkeypatch, caplog):
     candidate = world.add("t", partition=2)
 
     def one_pass(*_, **__):
@@ -146,7 +146,7 @@ def test_a_pass_is_told_with_how_long_it_took_and_what_it_met(world, monkeypatch
     assert not hasattr(line, "damaged_bytes")
 
 
-def test_damage_that_a_pass_met_is_told(world, caplog):
+def test_damage_found_by_a_pass_is_logged(world, caplog):
     with caplog.at_level("INFO"):
         world.one._note(world.add("t"), {**DONE, "bytes_damaged": 77}, 5)
     assert caplog.records[0].damaged_bytes == 77
@@ -155,7 +155,7 @@ def test_damage_that_a_pass_met_is_told(world, caplog):
 @pytest.mark.parametrize(("error", "level", "traced"), [
     (MemoryError(), "WARNING", False), (ValueError("ours"), "ERROR", True),
     (LogError(1, ErrorCode.UNKNOWN_SERVER_ERROR, "odd"), "ERROR", False)])
-def test_a_log_that_is_left_alone_is_an_error_and_one_that_waits_a_warning(
+def test_skipped_log_is_an_error_and_a_waiting_one_a_warning(
         world, caplog, error, level, traced):
     candidate = world.add("t")
     world.one._note_failure(candidate, ("t", 4), error)
@@ -166,7 +166,7 @@ def test_a_log_that_is_left_alone_is_an_error_and_one_that_waits_a_warning(
 
 # Waiting threads.
 
-def test_a_log_is_nobodys_before_those_who_wait_for_it_are_woken(world, monkeypatch):
+def test_log_is_released_before_waiters_are_woken(world, monkeypatch):
     woken = []
     idle = SimpleNamespace(notify_all=lambda: woken.append(len(world.one._at_work)))
     monkeypatch.setattr(world.one, "_idle", idle)
@@ -175,7 +175,7 @@ def test_a_log_is_nobodys_before_those_who_wait_for_it_are_woken(world, monkeypa
     assert world.one.clean_one() and woken == [0]
 
 
-def test_a_stop_tells_its_threads_before_it_waits_for_them(world):
+def test_stop_signals_all_threads_before_it_waits(world):
     joined = []
     world.one._threads = [SimpleNamespace(join=lambda: joined.append(world.waits.stopped))
                           for _ in range(2)]

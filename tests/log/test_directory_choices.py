@@ -168,7 +168,7 @@ def test_a_fiftieth_of_a_disk_is_kept_free_but_no_more_than_a_gibibyte(wanted, t
     assert made.natives[0].reserves == [reserve] and made.natives[1].reserves == []
 
 
-def test_a_nearly_full_disk_is_told_once_and_once_more_when_it_has_room(caplog):
+def test_nearly_full_disk_is_logged_once_and_once_when_it_has_space(caplog):
     made = disks(Native(free=9), free_min=10)
     with caplog.at_level("INFO", logger="pylog.log"):
         for free in (9, 9, 10, 11):
@@ -238,7 +238,7 @@ def test_another_shortage_is_logged_too(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(("descriptors", "told"), [(2 * 1024, None), (2, True)])
-def test_few_descriptors_are_told(monkeypatch, caplog, descriptors, told):
+def test_low_descriptor_limit_is_logged(monkeypatch, caplog, descriptors, told):
     monkeypatch.setattr(log_directories.limits, "descriptors", lambda: descriptors)
     monkeypatch.setattr(log_directories.limits, "SEGMENT_FILES_LOW", 1024)
     log_directories._open_files_max(1)
@@ -296,11 +296,11 @@ def test_a_log_is_given_a_role_that_differs_from_its_own(log, role, expected):
 
 @pytest.mark.parametrize(("transaction", "expected"), [
     (-1, (4, 2, 5, 6, 3, b"s")), (0, (4, 2, 5, -1, -1, b"")), (1, (4, 2, 5, -1, -1, b""))])
-def test_a_log_with_an_open_transaction_is_not_told_to_be_at_rest(transaction, expected):
+def test_log_with_an_open_transaction_is_not_marked_clean(transaction, expected):
     assert partition_log.at_rest(Log(open_transaction=transaction)) == expected
 
 
-def test_kafkas_files_hold_a_row_for_what_is_known(tmp_path):
+def test_kafkas_files_contain_a_row_for_each_known_offset(tmp_path):
     rows = [("t", 0, Checkpoint(0, 0, 0, -1, -1, b"")), ("t", 1, Checkpoint(7, 1, -1, -1, -1, b""))]
     partition_log.write_checkpoint_files(str(tmp_path), rows)
     assert [checkpoints.read_offsets(str(tmp_path / name)) for name in (

@@ -71,7 +71,7 @@ def test_directories_are_made_locked_and_listed(world):
             locked(os.path.join(path, LOCK))
 
 
-def test_what_is_given_back_can_be_taken_again(world):
+def test_closed_directory_can_be_opened_again(world):
     world.disks.open()
     world.heard.clear()
     world.disks.close()
@@ -99,7 +99,7 @@ def test_a_first_directory_that_cannot_be_used_ends_the_start(world):
         world.disks.open()
 
 
-def test_another_directory_that_cannot_be_used_is_offline_and_told_of_once(world, caplog):
+def test_unusable_second_directory_is_offline_and_logged_once(world, caplog):
     world.bad = {world.paths[1]}
     world.disks.open()
     assert [line.directory for line in caplog.records] == [world.paths[1]]
@@ -125,7 +125,7 @@ def test_a_directory_that_another_broker_has_ends_the_start(world):
 
 
 @pytest.mark.parametrize("why", [None, "the kernel is old"])
-def test_a_disk_that_is_synced_log_by_log_is_told_of(world, caplog, why):
+def test_disk_flushed_log_by_log_is_reported(world, caplog, why):
     world.why = why
     with caplog.at_level("INFO"):
         world.disks.open()
@@ -200,7 +200,7 @@ def test_an_only_copy_that_cannot_be_renamed_for_a_shortage_ends_the_start(
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_what_was_set_aside_is_told_of_and_what_could_not_be_is_not(world, caplog, there):
+def test_set_aside_directories_are_logged_but_failed_ones_are_not(world, caplog, there):
     world.disks.open()
     if there:
         os.mkdir(os.path.join(world.paths[0], "a-b-7"))
@@ -211,7 +211,7 @@ def test_what_was_set_aside_is_told_of_and_what_could_not_be_is_not(world, caplo
     assert ("set aside" in caplog.text) == there
 
 
-def test_what_is_removed_may_be_gone_already(tmp_path):
+def test_removed_directory_may_be_missing_already(tmp_path):
     (tmp_path / "a/b").mkdir(parents=True)
     remove_tree(str(tmp_path / "a"))
     remove_tree(str(tmp_path / "a"))
@@ -220,7 +220,7 @@ def test_what_is_removed_may_be_gone_already(tmp_path):
 
 # Space.
 
-def test_room_that_is_back_is_told_of_once(world, caplog):
+def test_regained_space_is_logged_once(world, caplog):
     world.disks.open()
     world.disks._settings = {"log.dir.free.bytes.min": 10}
     for native in world.disks.natives:

@@ -182,7 +182,7 @@ def test_with_one_disk_gone_a_clean_stop_marks_the_others(tmp_path, caplog, back
     node.stop()
 
 
-def test_what_another_stop_left_at_rest_is_not_trusted(tmp_path):
+def test_checkpoint_of_another_clean_stop_is_not_trusted(tmp_path):
     paths = [str(tmp_path / name) for name in ("one", "two")]
     _filled(paths).stop()
     node = Node(",".join(paths))

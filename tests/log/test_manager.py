@@ -23,7 +23,7 @@ def test_partitions_that_do_not_exist_have_no_log(tmp_path):
     node.stop()
 
 
-def test_a_checkpoint_bounds_what_a_start_after_a_crash_reads(tmp_path):
+def test_checkpoint_limits_recovery_after_a_crash(tmp_path):
     node = Node(tmp_path)
     node.create("a")
     for _ in range(5):
@@ -69,7 +69,7 @@ def test_without_lmdb_the_text_checkpoints_bound_recovery(tmp_path):
     node.stop()
 
 
-def test_records_that_kafka_deleted_meanwhile_stay_deleted(tmp_path):
+def test_records_deleted_by_kafka_stay_deleted(tmp_path):
     node = Node(tmp_path)
     node.create("a")
     append(node, "a", records=1)
@@ -85,7 +85,7 @@ def test_records_that_kafka_deleted_meanwhile_stay_deleted(tmp_path):
     node.stop()
 
 
-def test_the_text_checkpoints_of_a_stop_tell_every_partition(tmp_path):
+def test_text_checkpoints_of_a_stop_contain_every_partition(tmp_path):
     node = Node(tmp_path)
     node.create("a", partitions=2)
     append(node, "a", 1)

@@ -42,7 +42,7 @@ def test_a_move_fills_a_log_of_the_same_beginning_and_settings_beside_the_partit
     assert world.logs.get("t", 0) is source and world.logs.place("t", 0) == 0
 
 
-def test_a_move_that_is_asked_for_again_goes_on(world):
+def test_repeated_move_request_continues_the_move(world):
     world.logs.move("t", 0, 2)
     move = world.logs.moves.find("t", 0)
     world.logs.move("t", 0, 2)
@@ -96,7 +96,7 @@ def test_requests_leave_the_source_and_its_files_go_with_the_next_look(world):
     assert move.source.steps == [("delete", NOW)]
 
 
-def test_a_source_that_cannot_be_removed_is_told_and_the_others_go(world, caplog):
+def test_failure_to_remove_a_source_is_logged_and_others_are_removed(world, caplog):
     first, second = ready(world, 0, 1), ready(world, 1, 2)
     world.logs.finish_moves()
     first.source.refuses.add("delete")
@@ -150,7 +150,7 @@ def test_nothing_is_finished_before_it_is_ready(world):
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_the_copy_of_a_log_that_is_cut_begins_anew(world, monkeypatch, refused):
+def test_truncated_log_restarts_its_copy(world, monkeypatch, refused):
     first, cuts = ready(world, place=2), []
 
     def cut(*given):
@@ -168,7 +168,7 @@ def test_the_copy_of_a_log_that_is_cut_begins_anew(world, monkeypatch, refused):
     assert (second.source, second.place, second.ready) == (first.source, 2, False)
 
 
-def test_a_copy_of_another_log_or_of_one_that_is_not_cut_stays(world, monkeypatch):
+def test_copies_of_other_or_untruncated_logs_are_kept(world, monkeypatch):
     move, cuts = ready(world), []
     monkeypatch.setattr(world.logs.checkpointer, "cut", lambda *given: cuts.append(given))
     moves.cut(world.logs, topic_id(), 0, move.source, Cut(None, None), 7)

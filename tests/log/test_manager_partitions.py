@@ -69,7 +69,7 @@ def branched(two, monkeypatch):
     return two
 
 
-def test_a_branch_is_opened_where_its_source_lies_with_what_is_on_disk(branched):
+def test_branch_opens_in_its_sources_directory_with_flushed_data(branched):
     two = branched
     two.logs.prepare_branch("t", topic_id(2), "source", "cut", {})
     assert two.asked == ([(two.logs.get("source", 0), 0), (two.logs.get("source", 1), 1)],
@@ -171,7 +171,7 @@ def test_a_log_that_cannot_be_deleted_goes_from_the_lists_all_the_same(world, ca
 
 
 @pytest.mark.parametrize("call", ["delete", "drop", "assume"])
-def test_what_is_being_recovered_is_waited_for_before_it_changes(world, call):
+def test_change_waits_for_recovery_of_the_partition(world, call):
     world.logs.create("t", topic_id(1), [LEADS], {})
     waited = []
 
@@ -240,7 +240,7 @@ def test_an_older_partition_is_opened_only_when_this_node_gets_a_replica(world, 
 
 # Settings.
 
-def test_settings_of_a_topic_reach_its_logs_and_who_flushes_by_time(world):
+def test_topic_settings_reach_its_logs_and_the_timed_flusher(world):
     world.logs.create("t", topic_id(1), [LEADS, None], {})
     world.logs.create("u", topic_id(2), [LEADS], {})
     one, other = world.logs.get("t", 0), world.logs.get("u", 0)
@@ -279,7 +279,7 @@ def test_a_log_that_opens_while_its_settings_change_has_the_new_ones(world, monk
 
 @pytest.mark.parametrize(("default", "compacted"), [
     ("delete", ["own", "both"]), ("compact", ["own", "both", "plain"])])
-def test_the_cleaner_is_offered_the_logs_whose_policy_says_so(
+def test_cleaner_gets_only_logs_with_a_compact_policy(
         monkeypatch, tmp_path, default, compacted):
     world = World(monkeypatch, tmp_path, disks=2, **{"log.cleanup.policy": default})
     world.start()

@@ -67,7 +67,7 @@ def test_after_a_crash_kafkas_files_count_beside_the_store(world):
 
 
 @pytest.mark.parametrize(("segments", "trusted"), [(b"", True), (b"segments", False)])
-def test_a_log_that_never_had_a_directory_is_trusted_and_one_that_lost_it_is_not(
+def test_new_log_without_a_directory_is_trusted_but_a_lost_one_is_not(
         world, segments, trusted):
     known = AT_REST._replace(recovery_point=0, segments=segments)
     world.start(("t", [LEADS]), checkpoints={(topic_id(), 0): known})
@@ -89,7 +89,7 @@ def test_a_replica_that_may_lead_stays_offline_if_its_directory_is_missing(world
 
 @pytest.mark.parametrize(("role", "overrides"), [
     (FOLLOWS, {}), (LEADS, {"unclean.leader.election.enable": "true"})])
-def test_what_was_on_disk_of_a_missing_directory_is_removed_from_the_store_first(
+def test_flushed_state_of_a_missing_directory_is_removed_first(
         world, role, overrides):
     world.start(("t", [role], overrides), checkpoints={(topic_id(), 0): AT_REST})
     left = NOTHING_KNOWN._replace(log_start_offset=2)
@@ -235,7 +235,7 @@ def test_a_log_whose_disk_fails_at_the_opening_is_offline_and_not_tried_again(wo
 
 # Stop.
 
-def test_a_stop_tells_of_every_log_at_rest(two):
+def test_stop_saves_every_clean_log(two):
     two.made_before(1, "t-1")
     two.start(("t", [LEADS, LEADS, None]))
     entries = two.logs.close_partitions()
@@ -282,7 +282,7 @@ def test_a_failed_directory_is_left_out_of_a_stop(two):
     assert ("settle", NOW) not in two.logs.get("t", 1).steps
 
 
-def test_a_partition_that_was_called_offline_is_not_told_of_when_its_directory_is_back(two):
+def test_offline_partition_is_not_reported_again_when_its_directory_returns(two):
     two.made_before(1, "t-1")
     two.start(("t", [LEADS, LEADS]))
     two.disks[1].offline = True
@@ -321,7 +321,7 @@ def test_amid_recovery_no_checkpoint_is_written(world):
     assert len(world.store.saved) == 1
 
 
-def test_what_works_in_the_background_ends_before_the_logs_are_brought_to_rest(world):
+def test_background_work_ends_before_logs_are_closed(world):
     world.start(("t", [LEADS]))
     order = []
     world.logs.cleaner.stop = lambda: order.append(("cleaner", world.logs._upkeep.closing))

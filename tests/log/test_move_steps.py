@@ -94,7 +94,7 @@ class World:
 
 # Pace.
 
-def test_what_was_copied_is_waited_for_at_the_rate_half_a_second_at_a_time(monkeypatch):
+def test_copied_bytes_are_throttled_in_half_second_waits(monkeypatch):
     world = World(monkeypatch, rate=10 * MIB, sizes=[8 * MIB, 8 * MIB, 1])
     world.begin()
     world.moves._run()
@@ -102,7 +102,7 @@ def test_what_was_copied_is_waited_for_at_the_rate_half_a_second_at_a_time(monke
     assert world.waits[:4] == [0.5, 0.3, 0.5, 0.3]
 
 
-def test_a_rate_that_changes_holds_for_what_is_still_owed(monkeypatch):
+def test_changed_rate_applies_to_the_remaining_wait(monkeypatch):
     world = World(monkeypatch, rate=8 * MIB, sizes=[8 * MIB, 1])
     world.begin()
     wait = world.wait
@@ -207,7 +207,7 @@ def test_a_copy_that_fails_is_removed_and_the_partition_stays_where_it_was(
     assert ("could not be removed" in caplog.text) == (where == "delete too")
 
 
-def test_a_move_that_is_called_off_loses_its_copy_and_one_that_is_not_there_nothing(monkeypatch):
+def test_cancelled_move_deletes_its_copy_and_a_missing_one_has_no_effect(monkeypatch):
     world = World(monkeypatch)
     move = world.begin()
     world.moves.cancel("t", 1)
@@ -217,7 +217,7 @@ def test_a_move_that_is_called_off_loses_its_copy_and_one_that_is_not_there_noth
     assert world.moves.find("t", 0) is None and move.target.steps == [("delete", 77)]
 
 
-def test_a_stop_removes_what_is_not_complete(monkeypatch):
+def test_stop_removes_incomplete_copies(monkeypatch):
     world = World(monkeypatch)
     move = world.begin()
     world.moves.stop()
@@ -234,7 +234,7 @@ def test_a_stop_waits_for_its_thread_before_it_touches_a_copy_and_needs_none(mon
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_only_what_is_ready_is_finished_and_belongs_to_the_caller_then(monkeypatch, finished):
+def test_only_ready_moves_are_finished_and_returned(monkeypatch, finished):
     world = World(monkeypatch)
     move, other = world.begin(), Move("t", 1, 1, Log(), Log())
     world.moves.begin(other)
@@ -247,7 +247,7 @@ def test_only_what_is_ready_is_finished_and_belongs_to_the_caller_then(monkeypat
 @pytest.mark.parametrize("leads", [True, False])
 @pytest.mark.parametrize(("has_left", "offline", "again"), [
     (False, False, True), (True, False, False), (False, True, False), (True, True, False)])
-def test_what_cannot_be_finished_is_tried_again_while_the_source_has_its_name(
+def test_unfinished_move_is_retried_while_the_source_keeps_its_name(
         monkeypatch, leads, has_left, offline, again):
     world = World(monkeypatch)
     move, other = world.begin(leads=leads), Move("t", 1, 1, Log(), Log())
@@ -265,7 +265,7 @@ def test_what_cannot_be_finished_is_tried_again_while_the_source_has_its_name(
 
 
 @pytest.mark.parametrize(("source", "target", "lag"), [(9, 0, 9), (9, 9, 0), (9, 8, 1), (8, 9, 0)])
-def test_the_lag_is_what_the_copy_lacks_and_never_below_none(source, target, lag):
+def test_lag_is_the_missing_part_of_the_copy_and_never_negative(source, target, lag):
     assert Move("t", 0, 1, Log(source), Log(target)).lag == lag
 
 
@@ -289,7 +289,7 @@ def test_the_copy_takes_name_and_leadership_after_the_source_has_left_the_name(h
     assert move.source.steps == [("flush",)] and move.damaged_bytes == 6
 
 
-def test_the_copy_of_a_log_that_follows_follows_whatever_its_fetcher_was_at(hand_over):
+def test_copy_of_a_follower_keeps_following_in_any_fetcher_state(hand_over):
     move, renamed = hand_over
     move.source.is_leader, move.source.end_offset = False, 12
     moves.finish(move, 77)
@@ -315,7 +315,7 @@ def test_a_log_that_follows_and_cannot_leave_its_name_follows_on(monkeypatch, ha
 
 @pytest.mark.parametrize(("start", "steps"), [
     (5, [("move_start", 5, 77)]), (4, []), (3, [])])
-def test_records_that_were_deleted_meanwhile_stay_deleted(hand_over, start, steps):
+def test_records_deleted_during_a_move_stay_deleted(hand_over, start, steps):
     move, _ = hand_over
     move.source.start_offset, move.target.start_offset = start, 4
     move.source.high_watermark = 8
@@ -396,7 +396,7 @@ def test_a_directorys_name_fits_into_a_file_system_and_loses_the_topics_end(leng
     assert re.fullmatch(rf"x{{{left}}}-0\.[0-9a-f]{{32}}-delete", name) and len(name) <= 255
 
 
-def test_each_directory_has_a_name_of_its_own_that_kafka_knows():
+def test_each_moved_directory_has_a_unique_name_that_kafka_accepts():
     one, other = (directory_name("a-b.c", 7, "future") for _ in range(2))
     assert one != other and FUTURE.fullmatch(one)[1] == "a-b.c-7"
     assert FUTURE.fullmatch(directory_name("t", 0, "delete")) is None

@@ -24,7 +24,7 @@ def test_consumers_may_read_from_a_follower_and_from_no_other_log_without_a_lead
     assert log.roles == [("follower", 5, True), ("follower", 5, False)]
 
 
-def test_a_leader_is_told_of_replicas_and_of_nothing_twice():
+def test_leader_is_updated_only_on_replica_changes():
     log = Log()
     assume(log, Role(True, 4, 1, False))
     assume(log, Role(True, 5, 2, True))
@@ -32,7 +32,7 @@ def test_a_leader_is_told_of_replicas_and_of_nothing_twice():
     assert log.roles == [("leader", 5, 2, True), ("leader", 5, 2, False)]
 
 
-def test_replicas_count_with_what_they_flushed_unless_the_setting_is_off():
+def test_replicas_count_flushed_offsets_unless_disabled():
     name = "replica.flush.before.fetch.enable"
     for given, expected in (({}, True), ({name: "false"}, False)):
         settings = Settings(given)

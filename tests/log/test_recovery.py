@@ -37,7 +37,7 @@ def test_a_start_does_not_wait_for_the_slow_ones(monkeypatch):
     assert (one.left, one.take_ready()) == (0, {"slow"})
 
 
-def test_progress_is_told_as_long_as_it_lasts(monkeypatch, caplog, tmp_path):
+def test_progress_is_logged_until_recovery_ends(monkeypatch, caplog, tmp_path):
     monkeypatch.setattr(recovery, "WAIT_S", 0.01)
     monkeypatch.setattr(recovery, "REPORT_S", 0.02)
     caplog.set_level("INFO")
@@ -50,7 +50,7 @@ def test_progress_is_told_as_long_as_it_lasts(monkeypatch, caplog, tmp_path):
     one.wait("slow")
 
 
-def test_what_an_open_raises_reaches_the_start(monkeypatch):
+def test_exception_while_opening_reaches_the_start(monkeypatch):
     monkeypatch.setattr(recovery, "WAIT_S", 3600)
 
     def fail(name):
@@ -124,7 +124,7 @@ def test_a_stop_before_all_are_ready_is_no_clean_one(tmp_path, held):
     again.stop()
 
 
-def test_what_was_cut_is_told(tmp_path, held, caplog):
+def test_truncation_is_logged(tmp_path, held, caplog):
     held.set()
     node = Node(tmp_path)
     node.create("a")

@@ -90,7 +90,7 @@ def test_a_kill_between_a_deletion_and_the_next_topic_of_the_name_changes_nothin
     node.stop()
 
 
-def test_a_clean_start_forgets_what_the_stop_could_not_write(tmp_path, monkeypatch):
+def test_clean_start_ignores_checkpoints_that_the_stop_could_not_write(tmp_path, monkeypatch):
     node = with_a_late_start(tmp_path)
     node.delete("a")
     with monkeypatch.context() as patched:
@@ -133,7 +133,7 @@ def test_rows_of_another_directory_are_of_another_topic(tmp_path):
     node.stop()
 
 
-def test_a_directory_of_an_earlier_topic_does_not_stand_for_one_that_is_offline(tmp_path):
+def test_directory_of_an_earlier_topic_does_not_replace_an_offline_one(tmp_path):
     paths = [tmp_path / name for name in ("one", "two", "three")]
     text = ",".join(map(str, paths))
     node = Node(text)
@@ -191,7 +191,7 @@ def test_a_partition_whose_directory_is_gone_has_no_recovery_point(tmp_path):
     node.stop()
 
 
-def test_the_cleaner_begins_anew_with_a_topic_made_again(tmp_path):
+def test_cleaner_starts_over_for_a_recreated_topic(tmp_path):
     node = Node(tmp_path)
     node.create("a", configs={"cleanup.policy": "compact"})
     node.logs.cleaner.forget("nothing")
@@ -410,7 +410,7 @@ def test_a_deletion_of_records_beside_that_of_their_topic_leaves_no_row(tmp_path
     node.crash()
 
 
-def test_a_log_that_is_opened_late_is_told_of_as_it_is_then(tmp_path, monkeypatch):
+def test_log_opened_late_is_reported_with_its_current_state(tmp_path, monkeypatch):
     node = Node(tmp_path)
     node.create("a")
     append(node, "a", records=20)

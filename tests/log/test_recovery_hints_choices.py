@@ -67,7 +67,7 @@ def world(tmp_path, monkeypatch):
 
 # At a start.
 
-def test_each_file_tells_of_the_partitions_that_lie_there(world):
+def test_each_file_names_the_partitions_of_its_directory(world):
     world.put(RECOVERY_POINT, {A: 5})
     world.put(LOG_START, {B: 3})
     world.put(HIGH_WATERMARK, {A: 9, ("c", 0): 1})
@@ -194,7 +194,7 @@ def test_without_room_a_file_goes_whole_and_without_descriptors_it_stays(world, 
 
 # Added rows.
 
-def test_a_recovery_point_that_is_there_stays_and_a_start_is_replaced(world):
+def test_existing_recovery_point_is_kept_and_a_start_offset_replaced(world):
     world.put(RECOVERY_POINT, {A: 2, GONE: 1})
     world.put(LOG_START, {A: 1, GONE: 1})
     world.hints.write(0, {A: KNOWN, B: KNOWN._replace(recovery_point=8)})
@@ -202,7 +202,7 @@ def test_a_recovery_point_that_is_there_stays_and_a_start_is_replaced(world):
     assert world.rows(LOG_START) == {A: 3, B: 3, GONE: 1}
 
 
-def test_what_is_there_already_is_not_written_again(world):
+def test_unchanged_row_is_not_written_again(world):
     world.put(RECOVERY_POINT, {A: 2, B: 2})
     world.put(LOG_START, {A: 3})
     world.hints.write(0, {A: KNOWN, B: KNOWN._replace(log_start_offset=0)})
@@ -224,7 +224,7 @@ def partition_log(recovery_point, start):
     return SimpleNamespace(recovery_point=recovery_point, start_offset=start, high_watermark=9)
 
 
-def test_a_logs_start_is_written_with_the_recovery_point_of_what_lies_there(world):
+def test_start_offset_is_written_with_the_existing_recovery_point(world):
     world.hints.write_start(0, A, partition_log(5, 3))
     world.hints.write_start(1, A, partition_log(5, 3), copy=partition_log(4, 2))
     assert [world.rows(RECOVERY_POINT, place) for place in (0, 1)] == [{A: 5}, {A: 4}]

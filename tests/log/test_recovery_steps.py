@@ -48,7 +48,7 @@ def test_a_topic_is_ready_with_the_last_of_its_partitions(monkeypatch):
     one.wait("other")
 
 
-def test_nobody_is_served_before_internal_topics_are_ready(monkeypatch):
+def test_requests_wait_until_internal_topics_are_recovered(monkeypatch):
     monkeypatch.setattr(recovery, "WAIT_S", 0)
     done, slow = [], threading.Event()
 
@@ -66,7 +66,7 @@ def test_nobody_is_served_before_internal_topics_are_ready(monkeypatch):
     one.wait("slow")
 
 
-def test_a_stop_opens_nothing_more_and_wakes_who_waits(monkeypatch, stopped):
+def test_stop_opens_no_more_logs_and_wakes_waiters(monkeypatch, stopped):
     monkeypatch.setattr(recovery, "WAIT_S", 0)
     began, opened = threading.Event(), []
     goes_on = threading.Event()
@@ -89,7 +89,7 @@ def test_a_stop_opens_nothing_more_and_wakes_who_waits(monkeypatch, stopped):
     assert one.left == 0 and not any(thread.is_alive() for thread in one._threads)
 
 
-def test_a_stop_itself_wakes_who_waits_for_what_nobody_will_open():
+def test_stop_wakes_waiters_for_logs_that_will_not_open():
     began = threading.Event()
 
     class Changed(threading.Condition):
@@ -108,7 +108,7 @@ def test_a_stop_itself_wakes_who_waits_for_what_nobody_will_open():
     assert not waiting.is_alive()
 
 
-def test_a_stop_after_all_are_ready_says_so():
+def test_stop_after_recovery_reports_completion():
     one = Recovery([("t", 0, None)], [], 1, lambda entry: None)
     one.begin()
     one.wait("t")
@@ -131,7 +131,7 @@ def test_one_log_that_cannot_be_opened_does_not_hold_up_the_others(monkeypatch):
     assert sorted(opened) == [0, 2] and one.left == 0
 
 
-def test_what_was_checked_is_told_in_whole_mebibytes(monkeypatch):
+def test_checked_bytes_are_logged_in_whole_mebibytes(monkeypatch):
     monkeypatch.setattr(recovery.damages, "figures", lambda directory: {
         "recovered_bytes": directory, "trusted_bytes": 5 << 20})
     one = Recovery([], [(1 << 20) - 1, 1 << 20, 2 << 20], 1, None)
@@ -142,7 +142,7 @@ def test_what_was_checked_is_told_in_whole_mebibytes(monkeypatch):
     ("cut", "WARNING", "the end of a log was truncated"),
     ("dropped", "ERROR", "the segment before it was truncated"),
     ("kept", "ERROR", "readers skip the damaged range")])
-def test_damage_is_told_with_its_place(monkeypatch, caplog, kind, level, text):
+def test_damage_is_logged_with_its_position(monkeypatch, caplog, kind, level, text):
     monkeypatch.setattr(recovery.damages, "take", lambda directory: directory)
     damage = Damage(kind, "a-b-3", 20, 25, 100, 7, "crc")
     recovery.report([None, [damage]], ["/a", "/b"])
@@ -179,7 +179,7 @@ def test_a_process_that_ends_does_not_wait_for_recovery(monkeypatch):
         "recovery": True, "recovery-report": True}
 
 
-def test_how_far_recovery_is_is_told_now_and_then_as_long_as_it_lasts(monkeypatch):
+def test_recovery_progress_is_logged_periodically(monkeypatch):
     monkeypatch.setattr(recovery, "REPORT_S", 0)
     monkeypatch.setattr(recovery.damages, "figures", lambda directory: {
         "recovered_bytes": 3 << 20, "trusted_bytes": 7 << 20})

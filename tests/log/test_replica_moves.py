@@ -71,7 +71,7 @@ def test_moves_wait_while_their_rate_is_0_and_go_on_once_it_is_lifted(node):
     moved(node)
 
 
-def test_what_was_copied_is_paid_for_by_pauses_at_the_rate_before_more_is(node):
+def test_copied_bytes_are_throttled_before_the_next_copy(node):
     for number in range(50):
         append(node, "t", number)
     waits = []
@@ -111,7 +111,7 @@ def test_a_moved_partition_has_the_same_records_and_goes_on(node, paths):
     assert node.logs.place("t", 0) == 0 and node.logs.get("t", 0).end_offset == 221
 
 
-def test_the_neighbours_of_a_moved_partition_stay_what_they_were(node):
+def test_moved_partitions_neighbours_are_unchanged(node):
     node.create("wide", partitions=3)
     before = [node.logs.get("wide", index) for index in range(3)]
     node.logs.move("wide", 1, 1 - node.logs.place("wide", 1))
@@ -168,7 +168,7 @@ def names(paths) -> list[str]:
                   if name.startswith("t-"))
 
 
-def test_what_a_move_leaves_to_be_deleted_has_a_name_that_kafka_knows(paths):
+def test_directory_to_delete_after_a_move_has_a_name_that_kafka_accepts(paths):
     """Kafka does not start if there is `t-0.id-delete.id-delete`."""
     node = Node(",".join(map(str, paths)))
     node.create("t")
@@ -231,7 +231,7 @@ def test_the_only_copy_of_a_partition_that_a_start_cannot_name_stops_it(paths, m
     node.stop()
 
 
-def test_of_two_copies_that_power_cuts_left_the_one_that_ends_last_is_taken(paths):
+def test_longest_of_two_copies_after_power_failures_is_used(paths):
     node = Node(",".join(map(str, paths)))
     node.create("t")
     append(node, "t", 1)
@@ -309,7 +309,7 @@ def test_a_damaged_partition_moves_with_all_that_can_be_read(paths, how, place, 
     node.stop()
 
 
-def test_what_a_hole_holds_is_copied_byte_for_byte(node, paths):
+def test_damaged_range_is_copied_byte_for_byte(node, paths):
     for number in range(60):
         append(node, "t", number, size=300)
     log = node.logs.get("t", 0)

@@ -135,7 +135,7 @@ def test_a_copy_of_no_partitions_name_is_marked_for_removal(world):
     assert world.find() == ({}, [os.path.join("one", name.replace("future", "delete"))])
 
 
-def test_of_several_copies_the_one_that_reaches_farthest_is_the_partition(world):
+def test_longest_of_several_copies_becomes_the_partition(world):
     world.put(0, COPY, ONE, size=5)
     world.put(1, NEXT, ONE, size=6)
     gone = COPY.replace("future", "delete")

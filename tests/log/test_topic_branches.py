@@ -120,7 +120,7 @@ def test_both_go_on_by_themselves_over_restarts(node, tmp_path):
 
 @pytest.mark.parametrize("cut", [0, 1, 2, 3, 29, 30, 31, 59, 60, 118, 119, 120, 500])
 @pytest.mark.parametrize("by", [AT_OFFSET, AT_TIME])
-def test_a_branch_ends_before_the_record_asked_for(node, cut, by):
+def test_branch_ends_before_the_requested_record(node, cut, by):
     at = cut if by == AT_OFFSET else TIME + cut
     assert branch(node, "copy", "source", {by: at}).error == ErrorCode.NONE
     end = min(cut, 120)
@@ -247,7 +247,7 @@ def test_directories_that_another_broker_set_aside_are_left_alone(node, tmp_path
     again.stop()
 
 
-def test_damaged_indexes_of_one_are_made_anew_for_it_alone(node, tmp_path):
+def test_damaged_indexes_are_rebuilt_only_for_the_damaged_log(node, tmp_path):
     branch(node, "copy", "source")
     expected = offsets(node, "source")
     for path in (tmp_path / "copy-0").glob("*index"):
@@ -319,7 +319,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("asked", "error"), BAD)
-def test_what_cannot_be_branched_is_refused_with_a_reason(node, tmp_path, asked, error):
+def test_impossible_branch_is_rejected_with_a_reason(node, tmp_path, asked, error):
     before = sorted(os.listdir(tmp_path))
     result = branch(node, **{"name": "copy", "source": "source", **asked})
     assert result.error == error and result.message
@@ -346,7 +346,7 @@ STEPS = ["link", "mkdir", "rename", "unlink", "copyfile"]
 
 @pytest.mark.parametrize("call", STEPS)
 @pytest.mark.parametrize("after", range(3))
-def test_whoever_dies_in_between_leaves_no_branch_or_a_whole_one(
+def test_crash_leaves_no_branch_or_a_complete_one(
         node, tmp_path, monkeypatch, call, after):
     owner = shutil if call == "copyfile" else os
     real, calls = getattr(owner, call), []
@@ -412,6 +412,6 @@ def test_a_branch_of_a_damaged_log_ends_before_its_offset_too(node, tmp_path, ho
     assert survey(one) == (gone, rows)
 
 
-def test_a_partition_of_the_source_that_is_not_open_is_told_by_its_number():
+def test_closed_source_partition_is_named_by_its_number():
     with pytest.raises(OSError, match="partition 0 of the source is not open"):
         topic_branches.prepare([(None, 0)], "b", bytes(16), None, {}, TIME)

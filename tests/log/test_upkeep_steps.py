@@ -32,7 +32,7 @@ def saved(world):
 
 # Checkpoints.
 
-def test_a_checkpoint_is_of_what_was_flushed_just_before(two):
+def test_checkpoint_contains_the_just_flushed_offsets(two):
     flush = two.disks[1].flush
 
     def flush_and_move():
@@ -45,7 +45,7 @@ def test_a_checkpoint_is_of_what_was_flushed_just_before(two):
     assert two.rows(checkpoint_files.RECOVERY_POINT, 1) == {("t", 1): 7}
 
 
-def test_only_what_changed_is_saved_and_without_a_change_nothing_is_written(two):
+def test_only_changes_are_saved_and_nothing_without_changes(two):
     two.logs.write_checkpoints()
     os.unlink(os.path.join(two.paths[0], checkpoint_files.RECOVERY_POINT))
     two.logs.write_checkpoints()
@@ -76,7 +76,7 @@ def test_a_directory_that_failed_is_neither_flushed_nor_written(two):
     assert two.disks[1].steps == [] and two.rows(checkpoint_files.RECOVERY_POINT, 1) == {}
 
 
-def test_what_is_deleted_while_a_checkpoint_is_saved_goes_with_the_next(two):
+def test_partition_deleted_during_a_save_is_removed_by_the_next(two):
     save, checkpointer = two.store.save, two.logs.checkpointer
 
     def save_and_delete(*given):
@@ -137,7 +137,7 @@ CUTS = [(3, None, 3, 3), (9, None, 5, 4), (5, None, 5, 4), (None, 70, 0, 4), (No
 
 @pytest.mark.parametrize(("truncate_to", "restart_at", "point", "watermark"), CUTS)
 @pytest.mark.parametrize("stored", [True, False])
-def test_what_is_promised_of_a_log_is_lowered_and_then_it_is_cut(
+def test_checkpoint_is_lowered_before_a_truncation(
         two, truncate_to, restart_at, point, watermark, stored):
     steps, one = [], two.first
     one.high_watermark = 4
@@ -154,7 +154,7 @@ def test_what_is_promised_of_a_log_is_lowered_and_then_it_is_cut(
         + [("restart_at", restart_at, 7)] * (restart_at is not None)
 
 
-def test_after_a_cut_the_next_checkpoint_promises_again_what_holds(two):
+def test_checkpoint_after_a_truncation_contains_the_new_end(two):
     two.logs.write_checkpoints()
     two.first.truncate = lambda offset, epoch: None
     two.logs.checkpointer.cut(
@@ -180,7 +180,7 @@ def logs(*kinds):
     return made
 
 
-def test_a_log_whose_upkeep_fails_is_told_and_the_others_have_theirs(caplog):
+def test_failed_upkeep_of_a_log_is_logged_and_others_continue(caplog):
     made = logs("offline", "deleted", "broken", "good")
     partition_log.tend(made, NOW, lambda: False)
     assert made[3].steps == [("upkeep", NOW)] and made[0].steps == []
@@ -222,7 +222,7 @@ def test_settings_that_are_unknown_or_wrong_here_are_left_out(caplog):
     assert caplog.text.count("an invalid topic setting is ignored") == 2
 
 
-def test_a_log_that_cannot_be_deleted_is_told(caplog):
+def test_undeletable_log_is_logged(caplog):
     one = Log(None, "t", 4, AT_REST)
     one.refuses.add("delete")
     partition_log.delete(one, NOW)

@@ -42,7 +42,7 @@ def answered(monkeypatch, *calls, prepare=lambda world: None):
 
 @pytest.mark.parametrize("name", REQUESTS)
 @pytest.mark.parametrize("fields", STALE)
-def test_a_broker_that_is_not_registered_so_is_refused_and_that_is_told(
+def test_unregistered_broker_is_rejected_and_logged(
         monkeypatch, caplog, name, fields):
     caplog.set_level(logging.INFO, "pylog.metadata")
     answer, = answered(monkeypatch, lambda made: getattr(made, name)(REQUESTS[name](**fields)))
@@ -131,7 +131,7 @@ def test_an_unregistered_broker_is_gone_and_an_unknown_one_cannot_go(monkeypatch
     assert "3 is not currently registered" in second.error_message
 
 
-def test_what_cannot_be_written_is_answered_so(monkeypatch):
+def test_failed_append_is_answered_with_an_error(monkeypatch):
     def without_disk(world):
         world.failure = StorageError(5, E.KAFKA_STORAGE_ERROR, "planted")
     answers = answered(
@@ -143,7 +143,7 @@ def test_what_cannot_be_written_is_answered_so(monkeypatch):
     assert all(answer.error_code for answer in answers)
 
 
-def test_who_stops_leaves_its_id_to_its_next_process_at_once(monkeypatch):
+def test_stopped_broker_frees_its_id_for_its_next_process_at_once(monkeypatch):
     world = World(monkeypatch)
 
     async def go():
@@ -157,7 +157,7 @@ def test_who_stops_leaves_its_id_to_its_next_process_at_once(monkeypatch):
     world.run(go)
 
 
-def test_who_leads_stops_once_the_others_know_and_says_so_only_by_then(monkeypatch):
+def test_leader_stops_after_others_are_notified(monkeypatch):
     world = World(monkeypatch)
 
     async def go():
@@ -179,7 +179,7 @@ def test_who_leads_stops_once_the_others_know_and_says_so_only_by_then(monkeypat
     world.run(go)
 
 
-def test_a_heartbeat_of_a_connection_that_ended_meanwhile_is_no_sign_of_life(monkeypatch):
+def test_heartbeat_of_a_closed_connection_does_not_extend_the_session(monkeypatch):
     world = World(monkeypatch)
 
     async def go():
@@ -196,7 +196,7 @@ def test_a_heartbeat_of_a_connection_that_ended_meanwhile_is_no_sign_of_life(mon
     world.run(go)
 
 
-def test_who_is_let_in_by_a_heartbeat_whose_connection_then_ends_is_not_fenced_for_silence(
+def test_broker_unfenced_by_a_closing_connection_is_not_fenced_for_silence(
         monkeypatch):
     world = World(monkeypatch)
 

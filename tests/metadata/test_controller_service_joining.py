@@ -127,7 +127,7 @@ def world(monkeypatch):
 
 # Retries.
 
-def test_a_quorum_without_a_majority_is_waited_for_and_told_of_once(world, caplog):
+def test_quorum_without_a_majority_is_awaited_and_logged_once(world, caplog):
     world.quorum.losses = 3
     found, took_s = world.run(world.member._patiently(world.quorum.cluster_id, "id"))
     assert (found, took_s) == ("id", 0.6) and world.quorum.asked == [("cluster_id", "id")] * 4
@@ -182,7 +182,7 @@ def test_a_node_with_data_names_the_cluster_as_its_data_does(world):
 
 # Catching up.
 
-def test_what_is_committed_by_now_is_caught_up_with(world):
+def test_currently_committed_records_are_caught_up(world):
     world.quorum.end = 9
     world.log(9)
     world.run(world.member._reach_the_end())
@@ -251,7 +251,7 @@ def test_a_long_way_is_shortened_by_a_snapshot(world, behind, asks):
     assert world.member.tail is before
 
 
-def test_a_quorum_that_is_lost_on_the_way_is_asked_again(world):
+def test_quorum_lost_during_joining_is_retried(world):
     world.lost_on_the_way = 2
     _, took_s = world.run(world.member._reach_the_end())
     assert took_s == 0.4 and world.heard == [("catch_up", 0)]
@@ -266,7 +266,7 @@ def test_the_active_controller_is_learned_unless_it_is_this_node(world, node_id,
 
 # A former single controller.
 
-def test_the_first_controller_brings_its_records_before_it_says_anything_else(monkeypatch, caplog):
+def test_first_controller_writes_its_records_before_anything_else(monkeypatch, caplog):
     world = World(monkeypatch, FIRST)
     world.quorum.epochs = [0]
     world.quorum.end = 5
@@ -280,7 +280,7 @@ def test_the_first_controller_brings_its_records_before_it_says_anything_else(mo
     assert "the cluster continues from this node's metadata" in caplog.text
 
 
-def test_who_found_that_another_was_quicker_does_not_say_that_it_goes_on_from_here(
+def test_slower_first_controller_does_not_claim_to_continue(
         monkeypatch, caplog):
     world = World(monkeypatch, FIRST)
     world.quorum.epochs = [0]
@@ -291,7 +291,7 @@ def test_who_found_that_another_was_quicker_does_not_say_that_it_goes_on_from_he
     assert caplog.text == "" and world.heard[-1] == ("catch_up", 5)
 
 
-def test_another_waits_for_what_the_first_brings(world):
+def test_other_controllers_wait_for_the_firsts_records(world):
     world.quorum.epochs = [0, 0, 0, 1]
     world.quorum.end = 5
     world.log(5)
@@ -309,7 +309,7 @@ def test_another_brings_its_own_where_the_first_does_not_come(world):
 
 
 @pytest.mark.parametrize(("own", "epoch"), [(0, 0), (5, 1)])
-def test_nothing_is_brought_into_a_log_that_has_begun_nor_by_who_has_nothing(world, own, epoch):
+def test_records_are_written_only_to_an_empty_log_by_a_node_with_data(world, own, epoch):
     world.quorum.epochs, world.quorum.end = [epoch], 5
     world.log(own)
     _, took_s = world.run(world.member._reach_the_end())
@@ -318,7 +318,7 @@ def test_nothing_is_brought_into_a_log_that_has_begun_nor_by_who_has_nothing(wor
 
 # Standby.
 
-def test_what_others_decide_goes_to_the_tail_and_shortens_the_log_when_that_is_due(
+def test_decisions_of_others_reach_the_tail_and_trim_the_log_when_due(
         world, monkeypatch):
     monkeypatch.setattr(controller_service, "together", lambda batches: batches)
     for offset, in_transaction, shortened in ((5, False, 0), (6, True, 0), (6, False, 1)):
@@ -330,7 +330,7 @@ def test_what_others_decide_goes_to_the_tail_and_shortens_the_log_when_that_is_d
             ("shorten", world.member.tail.newest)] * shortened
 
 
-def test_a_snapshot_takes_the_place_of_what_the_tail_has(world):
+def test_snapshot_replaces_the_tails_records(world):
     world.run(world.member.begin_anew())
     assert world.heard == [("replace", "snapshot at 0")]
 
@@ -367,7 +367,7 @@ def test_a_node_decides_from_its_appointment_to_its_dismissal(world, monkeypatch
     assert world.run(world.member.dismiss()) == (None, 0) and len(world.heard) == 3
 
 
-def test_a_node_that_leaves_stands_by_no_more_before_its_quorum_and_its_etcd_go(world):
+def test_leaving_node_ends_its_standby_before_quorum_and_etcd_stop(world):
     async def stop():
         world.heard.append(("stopped", world.quorum.closed))
 
@@ -399,7 +399,7 @@ def test_a_node_that_never_stood_by_can_leave(world):
 
 # Composition.
 
-def test_the_nearest_etcd_is_asked_first(world):
+def test_nearest_etcd_is_tried_first(world):
     assert [host.node_id for host in world.member._nearest_first()] == [2, 1, 3]
     assert {host.host for host in world.member._hosts()} == {"h1", "h2", "h3"}
 

@@ -112,7 +112,7 @@ def test_sound_records_are_taken(tmp_path):
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32))
-def test_records_that_do_not_fit_stop_the_start_and_say_so(tmp_path_factory, seed):
+def test_contradictory_records_stop_the_start_with_a_message(tmp_path_factory, seed):
     outcome(tmp_path_factory.mktemp("damaged"), seed)
 
 
@@ -136,7 +136,7 @@ def test_each_of_these_stops_the_start(tmp_path, spoil):
         Node(tmp_path)
 
 
-def test_settings_that_nobody_knows_are_ignored(tmp_path):
+def test_unknown_settings_are_ignored(tmp_path):
     unknown = [messages.ConfigRecord(resource_type=RESOURCE_TOPIC, resource_name="t1",
                                      name=name, value=value)
                for name, value in (("of.a.later.version", "1"), ("retention.ms", "long"))]

@@ -39,7 +39,7 @@ def test_a_directory_added_later_joins_the_cluster(tmp_path):
     assert both.directories[str(tmp_path / "a")] == first.directories[str(tmp_path / "a")]
 
 
-def test_what_kafka_formatted_is_read(tmp_path):
+def test_directory_formatted_by_kafka_is_read(tmp_path):
     paths = made(tmp_path, "a")
     directory = uuids.random_id(random.Random(5))
     (tmp_path / "a" / "meta.properties").write_text(

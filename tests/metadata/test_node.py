@@ -142,7 +142,7 @@ def test_a_deleted_topic_stays_deleted_and_its_name_is_free(tmp_path):
     node.stop()
 
 
-def test_a_second_broker_on_the_directory_is_told_so(tmp_path):
+def test_second_broker_on_a_directory_is_rejected(tmp_path):
     node = Node(tmp_path)
     with pytest.raises(StartError, match="another broker"):
         Node(tmp_path)
@@ -172,7 +172,7 @@ def test_a_partition_of_no_topic_is_set_aside_not_deleted(tmp_path):
     node.stop()
 
 
-def test_what_deletion_left_behind_goes_with_the_first_upkeep(tmp_path):
+def test_remains_of_a_deletion_are_removed_by_the_first_upkeep(tmp_path):
     node = Node(tmp_path)
     node.create("a")
     node.delete("a")
@@ -455,7 +455,7 @@ def test_a_clean_stop_amid_a_transaction_leaves_its_records_to_be_read(tmp_path)
     node.stop()
 
 
-def test_access_rules_without_an_authorizer_are_told_of(tmp_path, caplog):
+def test_acls_without_an_authorizer_are_logged(tmp_path, caplog):
     node = Node(tmp_path)
     node.create("a")
     node.service._log.append(

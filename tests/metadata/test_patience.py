@@ -99,18 +99,18 @@ def test_a_call_is_tried_for_as_long_as_it_may_be_and_then_the_quorum_is_lost(
     assert quorum.look() == View(0, 0, None) and quorum.is_answering and quorum.failures == 1
 
 
-def test_what_a_member_refuses_is_not_tried_again(quorum, clock):
+def test_request_rejected_by_a_member_is_not_retried(quorum, clock):
     quorum.keys.failures = [KeysError("no")]
     with pytest.raises(QuorumLost, match="no"):
         quorum.look()
     assert clock.pauses == [] and not quorum.is_full
 
 
-def test_a_quorum_that_was_not_asked_yet_is_taken_to_answer_and_to_have_room(quorum):
+def test_untested_quorum_counts_as_available_with_space(quorum):
     assert (quorum.is_answering, quorum.is_full, quorum.failures) == (True, False, 0)
 
 
-def test_whoever_closes_a_quorum_hangs_up(quorum, monkeypatch):
+def test_closing_a_quorum_closes_its_connections(quorum, monkeypatch):
     closed = []
     monkeypatch.setattr(quorum.keys, "close", lambda: closed.append(1))
     quorum.close()
@@ -122,7 +122,7 @@ def test_an_empty_quorum_has_no_epoch_no_end_and_no_holder(quorum):
     assert quorum.known_cluster_id() is None and quorum.load_snapshot(-1) is None
 
 
-def test_a_term_says_which_it_is_and_where_the_log_ends(quorum):
+def test_term_contains_its_epoch_and_the_logs_end(quorum):
     first = in_office(quorum, 4)
     assert (first.epoch, first.end, first.holder) == (1, 0, Holder(4, 1, "host", 9093))
     quorum.append(first, 0, 3, b"abc")
@@ -143,13 +143,13 @@ def test_a_campaign_whose_answers_are_lost_wins_its_one_epoch(quorum, applies, a
 
 
 @pytest.mark.parametrize("epoch", [0, 2])
-def test_who_looked_before_another_epoch_or_after_none_does_not_win(quorum, epoch):
+def test_candidate_with_an_outdated_view_does_not_win(quorum, epoch):
     in_office(quorum)
     with pytest.raises(Conflict, match="epoch 1 has begun"):
         quorum.campaign(2, "host", 9093, TTL_S, View(epoch, 0, None))
 
 
-def test_of_two_who_take_the_same_epoch_at_once_the_second_hears_of_it(quorum, monkeypatch):
+def test_second_of_two_simultaneous_candidates_is_notified(quorum, monkeypatch):
     get = quorum.keys.get
 
     def overtaken(key):
@@ -202,7 +202,7 @@ def test_an_office_that_is_taken_while_its_lease_is_renewed_is_not_had(quorum, c
 
 
 @pytest.mark.parametrize("failure", [Unreachable("away"), Unknown("cut"), KeysError("no")])
-def test_who_resigns_bothers_about_no_failure(quorum, failure):
+def test_resignation_ignores_failures(quorum, failure):
     term = in_office(quorum)
     quorum.keys.failures = [failure]
     quorum.resign(term)
@@ -224,7 +224,7 @@ def test_appends_are_counted_and_timed(quorum, clock):
 @pytest.mark.parametrize(("base", "text"), [
     (1, "the log ends at 0, not at 1"), (0, "the log ends at 3, not at 0"),
     (4, "the log ends at 3, not at 4")])
-def test_who_appends_elsewhere_is_told_where_the_log_ends(quorum, base, text):
+def test_append_at_a_wrong_offset_returns_the_logs_end(quorum, base, text):
     term = in_office(quorum)
     if "at 3" in text:
         quorum.append(term, 0, 3, b"a")
@@ -274,7 +274,7 @@ def test_a_snapshot_is_kept_in_parts_that_a_value_holds(quorum, monkeypatch, siz
     assert quorum.load_snapshot(7) is None
 
 
-def test_a_snapshot_that_is_replaced_while_it_is_loaded_is_loaded_anew(quorum):
+def test_snapshot_replaced_during_loading_is_loaded_again(quorum):
     term = in_office(quorum)
     quorum.save_snapshot(term, 7, 1, b"old")
     quorum.save_snapshot(term, 9, 1, b"new")
@@ -325,7 +325,7 @@ def test_a_quorum_is_founded_once_by_whose_answers_are_lost_too(quorum, monkeypa
     assert quorum.read(7) == []
 
 
-def test_members_are_asked_again_after_a_while(quorum, clock, monkeypatch):
+def test_members_are_queried_again_after_a_while(quorum, clock, monkeypatch):
     asked = []
 
     def state_of(address):
@@ -339,7 +339,7 @@ def test_members_are_asked_again_after_a_while(quorum, clock, monkeypatch):
     assert quorum.members() is not first and len(asked) == 6
 
 
-def test_a_members_state_says_how_long_it_took(quorum, clock, monkeypatch):
+def test_members_status_contains_the_duration(quorum, clock, monkeypatch):
     def state_of(address):
         clock.now += 0.25
         return MemoryKeys.state_of(quorum.keys, address)

@@ -201,7 +201,7 @@ class FullLog(MemoryLog):
         raise OSError(28, "no space is left")
 
 
-def test_of_a_request_that_is_too_long_for_the_disk_a_part_is_done_and_told(monkeypatch):
+def test_request_too_large_for_the_disk_is_partly_executed_and_reported(monkeypatch):
     monkeypatch.setattr(decision_queue, "RECORDS_PER_APPEND_MAX", 4)
 
     async def run():
@@ -230,7 +230,7 @@ def test_a_snapshot_that_finds_no_room_keeps_no_decision_from_its_effect(monkeyp
     asyncio.run(run())
 
 
-def test_what_depends_on_the_brokers_own_state_is_decided_once_that_follows():
+def test_decision_on_the_brokers_own_state_waits_for_that_state():
     """The topic whose disk failed is deleted and re-created before the publisher catches up."""
     async def run():
         controller = await started(MemoryLog())
@@ -317,7 +317,7 @@ def test_records_of_a_decision_that_is_called_off_are_followed_all_the_same():
     asyncio.run(run())
 
 
-def test_a_failed_disk_that_cannot_be_told_of_is_to_be_told_of_again():
+def test_failed_report_of_a_failed_disk_is_repeated():
     async def run():
         log = FullLog()
         controller = await started(log)

@@ -90,7 +90,7 @@ def test_the_mark_has_the_brokers_epoch(world):
     assert ("marked", frozenset((0, 1)), 44) in world.stop()
 
 
-def test_a_start_that_opened_no_partition_leaves_what_it_found(world):
+def test_start_that_opened_no_partition_leaves_files_unchanged(world):
     service, found = world.service, {"key": "before", LocalLog.KEY: "before"}
     service._opened, service._last_stop = False, (frozenset((0,)), found)
     service.previous_epoch, world.image.brokers[US] = 9, SimpleNamespace(epoch=44)
@@ -142,7 +142,7 @@ def test_a_mark_that_was_not_written_is_not_kept(world):
 
 @pytest.mark.parametrize(("name", "error"), [
     ("log closed", failure()), ("save", StoreError("planted")), ("marked", OSError("planted"))])
-def test_a_stop_that_fails_is_told_and_closes_the_store_as_unclean(world, caplog, name, error):
+def test_failed_stop_is_logged_and_closes_the_store_as_unclean(world, caplog, name, error):
     world.fails = {name: error}
     assert world.stop()[-1] == ("close", False)
     assert [line.message for line in caplog.records] == [
@@ -150,7 +150,7 @@ def test_a_stop_that_fails_is_told_and_closes_the_store_as_unclean(world, caplog
     assert world.service.store is None
 
 
-def test_a_store_without_a_checksum_is_told_of(world, caplog):
+def test_store_without_a_checksum_is_logged(world, caplog):
     world.fails = {"close": OSError("planted")}
     world.service.close()
     assert [line.message for line in caplog.records] == ["state.lmdb has no checksum"]
@@ -212,7 +212,7 @@ def test_a_store_that_fails_as_partitions_are_opened_ends_the_start(world):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_who_is_registered_follows_from_there_and_who_cannot_be_does_not_start(world, fails):
+def test_registered_broker_follows_and_a_failed_registration_stops_the_start(world, fails):
     world.service._identity = SimpleNamespace(directories={"/a": "id"})
     if fails:
         world.fails = {"register": failure()}
@@ -230,7 +230,7 @@ def test_who_is_registered_follows_from_there_and_who_cannot_be_does_not_start(w
 @pytest.mark.parametrize(("kind", "authorizer", "told"), [
     (ACCESS_RULE, "", True), (ACCESS_RULE, "org.apache.kafka.metadata.authorizer."
                               "StandardAuthorizer", False), ("other", "", False)])
-def test_access_rules_that_nobody_goes_by_are_told_of(world, caplog, kind, authorizer, told):
+def test_unused_acls_are_logged(world, caplog, kind, authorizer, told):
     world.service._settings = type("Given", (dict,), {
         "set_dynamic": lambda self, *_: None, "usable_dynamic": lambda self, *_: {}})(
         {"authorizer.class.name": authorizer})
@@ -257,7 +257,7 @@ def test_settings_of_this_broker_and_of_all_are_taken_and_those_of_others_not(wo
         ("a dynamic setting cannot be used", "log.cleaner.backoff.ms", "1")]
 
 
-def test_a_setting_that_cannot_be_used_is_told_of_once_with_the_reason(world, caplog):
+def test_unusable_setting_is_logged_once_with_the_reason(world, caplog):
     kept = world.image.configs[RESOURCE_BROKER, "1"] = {"log.retention.ms": "y"}
     for text in ("y", "y", "z", "1", "z"):
         kept["log.retention.ms"] = text
@@ -266,7 +266,7 @@ def test_a_setting_that_cannot_be_used_is_told_of_once_with_the_reason(world, ca
         "Invalid value y", "Invalid value z", "Invalid value z"]
 
 
-def test_a_setting_that_another_secret_sealed_is_told_of_with_that(world, caplog):
+def test_setting_sealed_by_another_secret_is_logged(world, caplog):
     name = "listener.name.in.ssl.key.password"
     world.image.configs[RESOURCE_BROKER, "1"] = {name: Sealer("first", None).sealed(name, "x")}
     world.service.take_broker_configs(world.image)
@@ -279,7 +279,7 @@ def test_a_setting_that_another_secret_sealed_is_told_of_with_that(world, caplog
 @pytest.mark.parametrize(("told", "known", "cordons", "expected"), [
     (["x"], True, True, True), ([], True, True, False), (None, True, True, False),
     (["x", "y"], True, True, False), (None, False, True, True), (None, True, False, True)])
-def test_cordons_are_told_once_the_image_has_them_or_cannot(
+def test_cordons_are_reported_after_the_image_has_or_rejects_them(
         world, monkeypatch, told, known, cordons, expected):
     monkeypatch.setattr(broker_registration, "has_cordons", lambda image: cordons)
     world.service._identity = SimpleNamespace(directories={"/a": "x", "/b": "y"})
@@ -290,7 +290,7 @@ def test_cordons_are_told_once_the_image_has_them_or_cannot(
     assert world.service.cordons_are_told() is expected
 
 
-def test_what_is_advertised_counts_and_else_what_was_bound():
+def test_advertised_addresses_take_precedence_over_bound_ones():
     given = {"listeners": "PLAINTEXT://:0,OTHER://:0",
              "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT"}
     bound = [("PLAINTEXT", "b", 1), ("OTHER", "b", 2)]
@@ -312,7 +312,7 @@ def partition(replicas, leader, isr):
     (partition([2, 1], 2, [2]), True, True, Role(False, 6, 1, True, False)),
     (partition([1, 2], 1, [1]), True, False, Role(False, 6, 1, True)),
     (partition([2, 3], 2, [2]), True, True, None)])
-def test_a_nodes_role_follows_from_the_replicas_the_leader_and_what_is_in_force(
+def test_nodes_role_depends_on_replicas_leader_and_effective_image(
         state, replicates, may_lead, role):
     topic = SimpleNamespace(partitions=[state, partition([3], 3, [3]), state])
     assert local_roles(topic, US, replicates, may_lead) == [role, None, role]

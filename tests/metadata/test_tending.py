@@ -78,7 +78,7 @@ class World(MemoryLog):
         return [broker.id for broker in self.tail.newest.brokers.values() if broker.fenced]
 
 
-def test_who_is_silent_for_a_session_is_fenced_then_and_no_sooner(monkeypatch, caplog):
+def test_silent_broker_is_fenced_exactly_after_its_session(monkeypatch, caplog):
     world = World(monkeypatch)
 
     async def go():
@@ -109,7 +109,7 @@ def test_whose_host_was_silent_before_the_office_began_is_fenced_a_session_after
     world.run(go, heard=(3, 7))
 
 
-def test_who_beats_while_its_verdict_waits_for_a_turn_is_not_fenced(monkeypatch, caplog):
+def test_heartbeat_during_a_pending_verdict_prevents_fencing(monkeypatch, caplog):
     world = World(monkeypatch)
 
     async def go():
@@ -137,7 +137,7 @@ def test_a_broker_of_this_process_is_not_fenced(monkeypatch):
     world.run(go)
 
 
-def test_what_cannot_be_written_is_tried_again_at_a_pace(monkeypatch, caplog):
+def test_failed_append_is_retried_with_a_delay(monkeypatch, caplog):
     world = World(monkeypatch)
 
     async def go():
@@ -154,7 +154,7 @@ def test_what_cannot_be_written_is_tried_again_at_a_pace(monkeypatch, caplog):
             if row.getMessage().startswith("a broker without heartbeats")} == {logging.ERROR}
 
 
-def test_who_is_no_controller_any_more_says_so_without_alarm(monkeypatch, caplog):
+def test_former_controller_stops_without_an_alarm(monkeypatch, caplog):
     caplog.set_level(logging.INFO, "pylog.metadata")
     world = World(monkeypatch)
 
@@ -169,7 +169,7 @@ def test_who_is_no_controller_any_more_says_so_without_alarm(monkeypatch, caplog
             if row.getMessage().startswith("a broker without heartbeats")} == {logging.INFO}
 
 
-def test_nobody_is_fenced_after_the_office(monkeypatch):
+def test_no_broker_is_fenced_after_the_term(monkeypatch):
     world = World(monkeypatch)
 
     async def go():
@@ -181,7 +181,7 @@ def test_nobody_is_fenced_after_the_office(monkeypatch):
     world.run(go)
 
 
-def test_what_a_former_office_looked_after_is_left_to_the_next(monkeypatch):
+def test_work_of_a_former_term_is_left_to_the_next(monkeypatch):
     calls = []
     world = World(monkeypatch, broker_session_timeout_ms="3600000",
                   leader_imbalance_check_interval_seconds="70")
@@ -210,7 +210,7 @@ def test_what_a_former_office_looked_after_is_left_to_the_next(monkeypatch):
                   "auto_leader_rebalance_enable": "false"}, []),
     ("unclean", {"unclean_leader_election_interval_ms": "80000"}, [80, 160])])
 @pytest.mark.parametrize("failure", [None, RuntimeError("planted")])
-def test_leaders_are_looked_after_at_intervals_whatever_happens(
+def test_leaders_are_balanced_periodically_despite_errors(
         monkeypatch, name, settings, times, failure):
     calls = []
     world = World(monkeypatch, broker_session_timeout_ms="3600000", **settings)
@@ -291,7 +291,7 @@ def test_a_broker_that_sends_heartbeats_is_not_fenced_although_its_listener_refu
 
 
 @pytest.mark.parametrize(("closed", "judged"), [(7, [2]), (8, []), (1, [])])
-def test_who_loses_the_connection_of_its_heartbeats_is_judged(monkeypatch, closed, judged):
+def test_broker_whose_heartbeat_connection_closes_is_probed(monkeypatch, closed, judged):
     world = World(monkeypatch)
 
     async def go():
@@ -306,7 +306,7 @@ def test_who_loses_the_connection_of_its_heartbeats_is_judged(monkeypatch, close
     world.run(go)
 
 
-def test_who_is_fenced_already_is_not_judged_and_nobody_is_after_the_office(monkeypatch):
+def test_fenced_brokers_are_not_probed_nor_any_after_the_term(monkeypatch):
     world = World(monkeypatch)
 
     async def go():
@@ -323,7 +323,7 @@ def test_who_is_fenced_already_is_not_judged_and_nobody_is_after_the_office(monk
     world.run(go)
 
 
-def test_who_registers_anew_while_it_is_judged_is_not_fenced(monkeypatch):
+def test_broker_that_reregisters_during_a_probe_is_not_fenced(monkeypatch):
     world = World(monkeypatch)
 
     async def go():
@@ -343,7 +343,7 @@ def test_who_registers_anew_while_it_is_judged_is_not_fenced(monkeypatch):
     world.run(go)
 
 
-def test_who_is_no_controller_answers_heartbeats_so(monkeypatch):
+def test_inactive_controller_rejects_heartbeats(monkeypatch):
     world = World(monkeypatch)
 
     async def go():
@@ -353,7 +353,7 @@ def test_who_is_no_controller_answers_heartbeats_so(monkeypatch):
     world.run(go)
 
 
-def test_a_heartbeat_tells_its_broker_how_it_stands(monkeypatch):
+def test_heartbeat_response_contains_the_brokers_state(monkeypatch):
     world = World(monkeypatch)
 
     async def go():

@@ -32,14 +32,14 @@ def pem(authority, root) -> str:
     ({"authorization": f"bearer  {TOKEN} "}, True), ({"authorization": TOKEN}, False),
     ({"authorization": f"Basic {TOKEN}"}, False), ({"authorization": f"Bearer {TOKEN}x"}, False),
     ({"authorization": "Bearer \xff"}, False)])
-def test_only_who_brings_the_token_is_admitted(headers, admitted):
+def test_only_requests_with_the_token_are_admitted(headers, admitted):
     assert Admission("", TOKEN).admits(headers) is admitted
     assert Admission("", None).admits(headers)
 
 
 @pytest.mark.parametrize(("keystore", "token", "said"), [
     ("/nowhere.pem", None, "No such file"), (__file__, None, "no PEM|PEM"), ("", "", "is empty")])
-def test_what_cannot_be_used_stops_the_start(keystore, token, said):
+def test_unusable_configuration_stops_the_start(keystore, token, said):
     with pytest.raises(StartError, match=said):
         Admission(keystore, token).check()
 
@@ -94,14 +94,14 @@ def test_a_scrape_by_tls_with_the_token_is_answered_and_no_other(broker, authori
 @pytest.mark.parametrize(("host", "is_so"), [
     ("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True), ("", False),
     ("0.0.0.0", False), ("10.0.0.1", False), ("::", False)])
-def test_loopback_is_told_from_what_others_reach(host, is_so):
+def test_loopback_is_distinguished_from_reachable_addresses(host, is_so):
     assert is_loopback(host) is is_so
 
 
 @pytest.mark.parametrize(("listener", "source", "status"), [
     ("0.0.0.0:9644", 5, "warn"), (":9644", 5, "warn"), ("0.0.0.0:9644", 4, "ok"),
     ("127.0.0.1:9644", 5, "ok"), ("[::1]:9644", 5, "ok")])
-def test_the_doctor_names_an_endpoint_that_tells_everybody(listener, source, status):
+def test_doctor_reports_an_open_metrics_endpoint(listener, source, status):
     class Row:
         def __init__(self, value, config_source):
             self.value, self.config_source = value, config_source

@@ -69,7 +69,7 @@ def test_followers_are_as_far_behind_as_where_they_are_behind_most():
     assert found["pylog_replica_partitions_under_min_isr"] == {(): 1}
 
 
-def test_a_controller_tells_of_its_elections_and_of_its_quorum():
+def test_controller_reports_elections_and_quorum():
     quorum = SimpleNamespace(is_answering=True, is_full=True, failures=2, appends=10,
                              append_seconds=0.5, members=members)
     found = samples(SimpleNamespace(image=image(), quorum=quorum, controller=SimpleNamespace(
@@ -95,7 +95,7 @@ def view(seen, **changed):
                           list, lambda: 0).view()
 
 
-def test_the_page_names_what_needs_somebody():
+def test_page_names_problems_that_need_action():
     found = view(image((1, [1, 2], [1, 2]), (2, [1, 2], [2]), (-1, [3], [3])),
                  controllers=SimpleNamespace(active_id=2),
                  quorum=SimpleNamespace(members=members))

@@ -6,7 +6,7 @@ from pylog.monitor.document import document
 WRITTEN = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
 
-def test_the_written_document_is_what_the_table_gives():
+def test_document_agrees_with_the_table():
     assert WRITTEN.read_text() == document(), "run `make docs`"
 
 

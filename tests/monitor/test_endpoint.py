@@ -58,7 +58,7 @@ def made(port: int, group: str, count: int, committed: int, now_ms: int) -> str:
 
 
 @pytest.mark.parametrize("new", [True, False])
-def test_a_scrape_is_what_the_librarys_parser_takes(address, new):
+def test_scrape_is_accepted_by_the_librarys_parser(address, new):
     found = scrape.families(address, new)
     for metric in metrics.TABLE.values():
         # The parser of the older format splits the names of counters itself.
@@ -70,7 +70,7 @@ def test_a_scrape_is_what_the_librarys_parser_takes(address, new):
                 assert sample.labels.keys() - {"le"} == set(metric.labels), sample
 
 
-def test_a_family_that_is_not_in_the_table_is_never_told(address):
+def test_family_outside_the_table_is_never_exported(address):
     assert scrape.families(address).keys() == metrics.TABLE.keys()
 
 
@@ -141,7 +141,7 @@ def test_requests_are_counted_by_api_with_sizes_times_and_errors(brokerd, addres
                         error="UNKNOWN_TOPIC_OR_PARTITION") == errors + 1
 
 
-def test_what_a_fetch_waits_for_records_is_told_as_parked_and_not_as_slow(brokerd, address):
+def test_long_poll_time_counts_as_parked_not_as_slow(brokerd, address):
     name = talk.unique("parked")
     talk.create_topic(brokerd.port, name)
     before = scrape.value(address, "pylog_request_remote_seconds_sum", api="Fetch")
@@ -153,7 +153,8 @@ def test_what_a_fetch_waits_for_records_is_told_as_parked_and_not_as_slow(broker
     assert scrape.value(address, "pylog_requests_slow_total") == slow
 
 
-def test_lag_is_told_in_records_and_in_seconds_since_the_first_uncommitted_one(brokerd, address):
+def test_lag_is_exported_in_records_and_seconds_since_the_first_uncommitted_record(
+        brokerd, address):
     age_ms = 90_000
     group = talk.unique("behind")
     name = made(brokerd.port, group, 10, 4, int(time.time() * 1000) - age_ms)
@@ -167,14 +168,14 @@ def test_lag_is_told_in_records_and_in_seconds_since_the_first_uncommitted_one(b
     assert scrape.value(address, "pylog_group_state", group=group, state="Empty") == 1
 
 
-def test_a_group_whose_name_needs_escapes_is_told_right(brokerd, address):
+def test_group_name_is_escaped_correctly(brokerd, address):
     group = 'a "quoted" \\ group\nof two lines'
     name = made(brokerd.port, group, 3, 1, int(time.time() * 1000))
     assert scrape.value(address, "pylog_group_lag_records", group=group, topic=name) == 2
     assert scrape.explain(address, group)["lag_records"] == 2
 
 
-def test_explain_says_why_a_group_lags(brokerd, address):
+def test_explain_gives_the_reason_for_group_lag(brokerd, address):
     group = talk.unique("why")
     name = made(brokerd.port, group, 8, 3, int(time.time() * 1000) - 5000)
     view = scrape.explain(address, group)
@@ -194,7 +195,7 @@ def limit(port: int, rate: float | None) -> None:
         assert answer["entries"][0]["error_code"] == 0, answer
 
 
-def test_throttled_members_are_told_of(brokerd, address):
+def test_throttled_members_are_reported(brokerd, address):
     group = talk.unique("held")
     name = made(brokerd.port, group, 8, 3, int(time.time() * 1000))
     before = scrape.value(address, "pylog_requests_throttled_total")
@@ -214,7 +215,7 @@ def test_throttled_members_are_told_of(brokerd, address):
     assert "throttled" in [one["reason"] for one in view["reasons"]]
 
 
-def test_groups_that_only_the_disk_remembers_are_told_after_a_restart(tmp_path):
+def test_groups_only_on_disk_are_exported_after_a_restart(tmp_path):
     broker = Brokerd(tmp_path, BROKER_SETTINGS).start()
     try:
         name = made(broker.port, "kept", 9, 2, int(time.time() * 1000))
@@ -267,7 +268,7 @@ def test_heads_that_are_no_requests_and_other_methods_are_refused(brokerd, addre
         assert received.startswith(wanted) and (wanted or not received), sent[:20]
 
 
-def test_clients_that_say_nothing_do_not_keep_scrapes_out(brokerd, address):
+def test_silent_clients_do_not_block_scrapes(brokerd, address):
     host, _, port = address.rpartition(":")
     idle = [socket.create_connection((host, int(port))) for _ in range(5)]
     try:

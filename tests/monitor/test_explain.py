@@ -22,20 +22,20 @@ def first(*parts, **fields):
     return reasons(view(*parts, **fields))[0]
 
 
-def test_a_group_without_lag_is_told_so():
+def test_group_without_lag_is_reported():
     assert first(part())["reason"] == "no_lag"
 
 
-def test_a_group_that_has_committed_nothing_is_told_so():
+def test_group_without_commits_is_reported():
     assert first()["reason"] == "nothing_committed"
 
 
-def test_a_group_that_nobody_is_in_has_nobody_to_consume():
+def test_group_without_members_has_no_consumers():
     found = first(part(lag=10, consume=0.0), members=(), state="Empty")
     assert found["reason"] == "no_members" and "10 records" in found["text"]
 
 
-def test_a_group_that_rebalances_now_or_often_is_told_so():
+def test_group_that_rebalances_now_or_often_is_reported():
     assert first(part(lag=10), state="PreparingRebalance")["reason"] == "rebalancing"
     found = first(part(lag=10), rebalances=7)
     assert found["reason"] == "rebalancing" and found["rebalances"] == 7
@@ -58,7 +58,7 @@ def test_a_member_whose_partitions_hold_the_lag_is_slow():
     assert found["reason"] == "slow_member" and found["member_id"] == "m1"
 
 
-def test_a_slow_member_is_told_with_its_pace_and_that_of_the_others():
+def test_slow_member_is_reported_with_its_rate_and_the_others_rate():
     parts = [part(0, lag=900, consume=5.0), part(1, lag=800, consume=2.0),
              part(2, lag=10, consume=100.0, member="m2"), part(3, consume=60.0, member="m3")]
     found = first(*parts, members=("m1", "m2", "m3"))
@@ -69,14 +69,14 @@ def test_a_slow_member_is_told_with_its_pace_and_that_of_the_others():
     assert found["text"].endswith("are in its partitions (t-0).")
 
 
-def test_a_partition_that_gets_most_of_what_is_produced_is_hot():
+def test_partition_with_most_of_the_records_is_hot():
     parts = [part(0, lag=5000, produce=1000.0, consume=400.0),
              *[part(index, produce=10.0, member="m2") for index in range(1, 6)]]
     found = first(*parts, members=("m1", "m2"))
     assert found["reason"] == "hot_partition" and found["partition"] == "t-0"
 
 
-def test_cold_reads_are_told():
+def test_cold_reads_are_reported():
     codes = [one["reason"] for one in reasons(view(part(lag=5000, cold_reads=40)))]
     assert codes[0] == "cold_reads"
 

@@ -48,7 +48,7 @@ def test_a_new_group_is_noted_at_the_next_look_and_then_seldom():
     assert lags.times("b") == [106.0, 116.0]
 
 
-def test_what_takes_long_is_done_seldom():
+def test_expensive_samples_are_taken_rarely():
     lags = Watched()
     lags.spent = 0.1
     assert lags.sample() > LOOK_SECONDS

@@ -40,7 +40,7 @@ def gssapi(monkeypatch):
     ("GSSAPI", "keyTab=\"/nowhere\" principal=me", {"sasl.kerberos.service.name": "kafka"},
      "/nowhere cannot be read"),
 ])
-def test_what_no_login_could_be_made_with_is_refused(gssapi, mechanism, options, more, words):
+def test_unusable_login_settings_are_rejected(gssapi, mechanism, options, more, words):
     with pytest.raises(ConfigError, match=words):
         made(mechanism, options, **more)
 
@@ -58,12 +58,12 @@ def test_kerberos_needs_its_library(monkeypatch):
     ("clientId=other clientSecret=s", {URL: "http://h", f"{CLIENT}id": "me"}, "me"),
     ("unsecuredLoginStringClaim_sub=node", {}, "node"),
     ("", {URL: "file:///run/a%20token"}, "/run/a token")])
-def test_an_account_of_tokens_is_named_after_who_has_it(options, more, name):
+def test_token_account_is_named_after_its_subject(options, more, name):
     account = made("OAUTHBEARER", options, **more)
     assert account.name == name and account.blocks
 
 
-def test_a_token_of_a_file_is_what_is_shown(tmp_path):
+def test_token_from_a_file_is_sent(tmp_path):
     path = tmp_path / "token"
     account = made("OAUTHBEARER", **{URL: path.as_uri()})
     path.write_text("a.b.c")

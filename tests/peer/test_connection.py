@@ -95,7 +95,7 @@ def test_an_answer_that_does_not_come_ends_the_connection():
     run(silent, use)
 
 
-def test_who_gives_up_leaves_the_others_their_answers():
+def test_cancelled_caller_does_not_affect_other_responses():
     async def use(peer):
         given_up = asyncio.ensure_future(peer.call(HEARTBEAT, 1))
         await asyncio.sleep(0)
@@ -119,7 +119,7 @@ def test_an_answer_that_is_none_ends_the_connection(data):
     run(sending(data), use)
 
 
-def test_the_kernel_tells_how_long_a_host_has_said_nothing_and_asks_it_meanwhile():
+def test_kernel_reports_silence_of_a_host_and_probes_it():
     async def use(peer):
         peer.watch_host()
         probed = peer._transport.get_extra_info("socket")
@@ -135,7 +135,7 @@ def test_the_kernel_tells_how_long_a_host_has_said_nothing_and_asks_it_meanwhile
     run(silent, use)
 
 
-def test_a_closed_connection_fails_whoever_waits():
+def test_closed_connection_fails_all_waiters():
     async def close(reader, writer):
         await frame(reader)
 

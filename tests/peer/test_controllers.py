@@ -13,7 +13,7 @@ def test_voters_are_read_with_their_addresses():
     assert two().voters == {1: Controller(1, "one", 9093), 2: Controller(2, "::2", 9094)}
 
 
-def test_each_voter_is_asked_in_turn_while_none_is_known_to_be_active():
+def test_voters_are_tried_in_turn_while_the_active_one_is_unknown():
     known, asked = two(), []
     for _ in range(4):
         asked.append(known.next().id)
@@ -21,7 +21,7 @@ def test_each_voter_is_asked_in_turn_while_none_is_known_to_be_active():
     assert asked == [1, 2, 1, 2]
 
 
-def test_the_active_one_is_asked_where_it_says_it_is():
+def test_active_controller_is_contacted_at_its_reported_address():
     known = two()
     assert known.learned(2, 5, [(2, "moved", 1)])
     assert known.next() == Controller(2, "moved", 1)
@@ -42,14 +42,14 @@ def test_no_leader_of_the_same_epoch_is_no_news():
     assert known.next().id == 2
 
 
-def test_one_that_does_not_decide_yet_is_asked_again_if_it_leads_the_newest_epoch():
+def test_inactive_leader_of_the_newest_epoch_is_retried():
     known = two()
     known.learned(1, 5)
     known.refused(1)
     assert known.next().id == 1
 
 
-def test_one_that_is_not_known_to_lead_is_left_for_another_when_it_refuses():
+def test_rejecting_controller_not_known_to_lead_is_replaced_by_another():
     known = two()
     known.refused(1)
     assert known.next().id == 2
@@ -64,13 +64,13 @@ def test_a_failed_one_is_left_for_another():
     assert known.next().id == 2
 
 
-def test_an_active_one_that_is_no_voter_here_is_not_asked():
+def test_active_controller_that_is_not_a_voter_is_not_contacted():
     known = two()
     known.learned(9, 5, [(9, "nine", 1)])
     assert known.next().id == 1
 
 
-def test_who_waits_hears_of_another_active_controller():
+def test_waiting_caller_is_notified_of_another_active_controller():
     async def scene():
         known = two()
         known.learned(1, 5)

@@ -90,13 +90,13 @@ def test_a_node_shows_its_certificate(way, tmp_path):
     ({}, {"own": CA.issue(days=-1)}, "expired, on 20[0-9-]{8}"),
     ({}, {}, "does not speak TLS|closed the connection"),
 ], ids=["authority", "name", "expired", "plain text"])
-def test_who_is_not_the_other_node_is_left_with_the_reason(way, mine, node, words, tmp_path):
+def test_wrong_node_is_disconnected_with_the_reason(way, mine, node, words, tmp_path):
     with pytest.raises(PeerError, match=f"127.0.0.1:[0-9]+: .*({words})"):
         run(way, credentials("SSL", tmp_path, **mine), tmp_path, **node)
 
 
 @WAYS
-def test_a_certificate_of_ones_own_that_has_expired_is_told_with_its_day(way, tmp_path):
+def test_own_expired_certificate_is_reported_with_its_date(way, tmp_path):
     wanted = credentials("SASL_SSL", tmp_path, own=CA.issue("late", (), days=-2))
     words = "the client's certificate has expired, on 20[0-9-]{8}"
     with refusing(tmp_path) as node, pytest.raises(
@@ -157,7 +157,7 @@ def test_a_name_that_is_not_to_be_checked_may_be_any(way, tmp_path):
       "listener.name.in.scram-sha-256.sasl.jaas.config":
           'x.Module required username="node" password="s3cret";'},
      "does not offer SCRAM-SHA-256, only PLAIN")])
-def test_a_login_that_is_refused_says_why_and_never_the_password(way, mine, words, tmp_path):
+def test_failed_login_reports_the_reason_without_the_password(way, mine, words, tmp_path):
     with pytest.raises(PeerError, match=words) as caught:
         run(way, credentials("SASL_PLAINTEXT", tmp_path, **mine), tmp_path, lifetime_ms=FOR_EVER)
     assert "other" not in str(caught.value) and "s3cret" not in str(caught.value)
@@ -190,7 +190,7 @@ def test_a_node_logs_in_with_a_token_of_its_issuer(way, tmp_path):
 
 
 @WAYS
-def test_a_token_that_nobody_gives_or_takes_is_told_without_it(way, tmp_path):
+def test_failed_token_login_is_reported_without_the_token(way, tmp_path):
     def refused(text):
         raise TokenRefused("it has expired")
 
@@ -240,7 +240,7 @@ def test_certificates_that_change_are_taken_by_the_next_connection(tmp_path):
     ({"account": 'user_node="s3cret"'}, "in.plain.sasl.jaas.config: .* a username and a password"),
     ({"listener.name.in.ssl.truststore.location": "/nowhere"}, "/nowhere"),
 ])
-def test_settings_that_nobody_could_connect_by_are_refused_at_the_start(texts, words, tmp_path):
+def test_settings_that_prevent_connections_are_rejected_at_the_start(texts, words, tmp_path):
     with pytest.raises(ConfigError, match=words):
         credentials("SASL_SSL", tmp_path, **texts)
 

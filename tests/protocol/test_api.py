@@ -11,12 +11,12 @@ def test_served_versions_exist_and_are_stable():
         assert "broker" in tables.message(tables.name_of("request", key)).listeners
 
 
-def test_old_produce_versions_are_told_and_refused():
+def test_old_produce_versions_are_advertised_and_rejected():
     assert api.advertised()[api.PRODUCE] == (0, 13)
     assert not api.is_served(api.PRODUCE, 2)
     assert api.is_served(api.PRODUCE, 3)
 
 
-def test_what_is_not_served_is_not_advertised():
+def test_unserved_apis_are_not_advertised():
     assert sorted(api.advertised()) == sorted(api.SERVED)
     assert not api.is_served(4, 0)

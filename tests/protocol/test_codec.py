@@ -35,7 +35,7 @@ def metadata_response():
 
 @settings(deadline=None, database=None, max_examples=300)
 @given(pair=st.sampled_from(every_version()), rng=st.randoms(use_true_random=False))
-def test_what_was_written_is_read_back(pair, rng):
+def test_encoded_messages_decode_to_the_same_values(pair, rng):
     name, version = pair
     message = random_message(rng, name, version)
     program = codec.program(name, version)
@@ -230,7 +230,7 @@ def test_a_tagged_field_reads_no_byte_beyond_its_size():
         codec.decode_response(18, 4, body + b"\1\1\4" + bytes(12))
 
 
-def test_what_a_message_may_cost_is_bounded():
+def test_decoding_cost_is_bounded():
     # Tiny structs: two bytes each on the wire, over a hundred in memory.
     count = 1_000_000
     body = struct.pack(">i", count) + b"\0\0" * count + b"\0"

@@ -9,6 +9,6 @@ def test_one_is_in_the_singular(number, said):
     assert counted(number, "partition") == said
 
 
-def test_a_plural_of_its_own_is_taken():
+def test_irregular_plural_is_used():
     assert [counted(number, "batch is whole", "batches are whole") for number in (1, 2)] == [
         "1 batch is whole", "2 batches are whole"]

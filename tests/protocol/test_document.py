@@ -7,5 +7,5 @@ from pylog.protocol.document import document
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 
 
-def test_the_page_is_what_the_tables_generate():
+def test_page_agrees_with_the_tables():
     assert PAGE.read_text() == document(), "run `make docs`"

@@ -20,7 +20,7 @@ public class ErrorTable {
 """
 
 
-def test_codes_names_and_what_is_retriable_are_kafkas(tmp_path):
+def test_codes_names_and_retriability_are_kafkas(tmp_path):
     source = tmp_path / "ErrorTable.java"
     source.write_text(SOURCE)
     try:

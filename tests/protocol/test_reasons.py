@@ -13,5 +13,5 @@ from pylog.protocol.reasons import reason_of
     (OSError("the name has no address"), "the name has no address"),
     (UnicodeEncodeError("idna", "x", 0, 1, "label too long"), "that is no host's name"),
     (ValueError("a certificate"), "a certificate")])
-def test_a_reason_is_what_the_system_says_without_an_address(error, told):
+def test_reason_is_the_systems_message_without_an_address(error, told):
     assert reason_of(error) == told

@@ -47,7 +47,7 @@ def test_each_coordinator_numbers_its_own_records():
     assert records.decode_key("records_group", records.encode_key(first)) == first
 
 
-def test_a_value_is_read_as_its_keys_record_says_whatever_was_read_before():
+def test_value_is_decoded_by_its_keys_type_in_any_order():
     offset = messages.OffsetCommitKey(group="g", topic="t", partition=3)
     group = messages.GroupMetadataKey(group="g")
     rows = [(offset, messages.OffsetCommitValue(offset=7, metadata="m", commit_timestamp=1)),

@@ -89,7 +89,7 @@ def test_every_message_of_kafka_has_a_table_and_no_other_has(schemas):
     assert sorted(schemas) == sorted(tables.names())
 
 
-def test_every_head_says_what_kafka_says(schemas):
+def test_every_header_agrees_with_kafkas_schema(schemas):
     for name, schema in schemas.items():
         table = tables.message(name)
         valid = span(schema["validVersions"], (0, tables.OPEN))
@@ -104,7 +104,7 @@ def test_every_head_says_what_kafka_says(schemas):
         ), name
 
 
-def test_every_field_says_what_kafka_says(schemas):
+def test_every_field_agrees_with_kafkas_schema(schemas):
     for name, schema in schemas.items():
         table = tables.message(name)
         valid = table.versions

@@ -25,7 +25,7 @@ def made_package(folder, gnu):
     return SimpleNamespace(unpacked={"libssl-dev": folder}.__getitem__)
 
 
-def test_archives_ask_for_what_older_systems_have_and_headers_stand_together(tmp_path):
+def test_archives_require_only_older_systems_and_headers_are_complete(tmp_path):
     gnu, made = openssl.said("gcc", "-dumpmachine"), tmp_path / "made"
     (made / "lib").mkdir(parents=True)
     openssl.taken(made_package(tmp_path / "package", gnu), made, gnu)
@@ -36,7 +36,7 @@ def test_archives_ask_for_what_older_systems_have_and_headers_stand_together(tmp
         "ssl.h", "configuration.h"}
 
 
-def test_a_machine_without_debians_tools_is_told_so():
+def test_missing_debian_tools_are_reported():
     with pytest.raises(SystemExit, match="is had from Debian, on Debian: .*no-such-tool"):
         openssl.said("no-such-tool")
 

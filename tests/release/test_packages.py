@@ -45,13 +45,13 @@ def test_trial_names_missing_packages_in_one_line_and_installs_none(run):
 
 
 @pytest.mark.parametrize("as_variable", [False, True])
-def test_trial_installs_packages_if_the_user_asks(run, as_variable):
+def test_trial_installs_packages_on_request(run, as_variable):
     _, calls = (run("trial-needs", INSTALL="1") if as_variable
                 else run("trial-needs", "INSTALL=1"))
     assert "install -y -qq first-package second-package" in calls
 
 
-def test_other_targets_install_what_they_need(run, tmp_path):
+def test_other_targets_install_required_packages(run, tmp_path):
     (tmp_path / "venv").mkdir()
     for stamp in (".built", ".develop"):
         (tmp_path / "venv" / stamp).touch()

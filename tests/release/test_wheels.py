@@ -48,7 +48,7 @@ def test_sparks_jobs_are_packed_but_for_those_that_need_the_checkout(packed):
     assert not jobs & {"trial.py", "soak.py", "comparison.py", "floor.py"}
 
 
-def test_sparks_jobs_say_what_they_take_by_either_name():
+def test_spark_jobs_describe_their_arguments_under_both_names():
     for name in ("spark.load", "pylog.spark.load", "pylog.spark.validate",
                  "pylog.spark.pipeline"):
         done = subprocess.run([sys.executable, "-m", name, "--help"], cwd=REPOSITORY,
@@ -65,7 +65,7 @@ def test_a_target_names_its_machine_and_its_library_in_every_place(tag):
     assert target.is_musl or tag.startswith("manylinux_2_28") == target.zig.endswith("gnu.2.28")
 
 
-def test_every_command_of_the_compiler_says_what_it_is_for(monkeypatch):
+def test_every_compiler_command_names_its_target(monkeypatch):
     monkeypatch.setitem(sys.modules, "ziglang", type(targets)("ziglang"))
     sys.modules["ziglang"].__file__ = "/somewhere/ziglang/__init__.py"
     target = TARGETS["musllinux_1_2_aarch64"]

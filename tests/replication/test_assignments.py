@@ -65,7 +65,7 @@ def told(channel, *topics) -> list:
              for directory in request.directories} for request in channel.asked]
 
 
-def test_replicas_elsewhere_than_the_image_says_are_told_in_one_request():
+def test_replicas_in_other_directories_than_the_image_are_reported_in_one_request():
     assert told(Channel(), topic(ONE, TWO, bytes(16), ONE)) == [{ONE: [2], TWO: [3]}]
 
 
@@ -75,20 +75,20 @@ def test_a_replica_without_files_is_reported_as_lost(monkeypatch):
     assert told(Channel(), topic(ONE, LOST)) == []
 
 
-def test_what_the_image_says_is_not_told():
+def test_directories_matching_the_image_are_not_reported():
     assert told(Channel(), topic(ONE, TWO)) == []
 
 
-def test_what_the_image_says_meanwhile_is_not_told():
+def test_directories_that_match_a_newer_image_are_not_reported():
     assert told(Channel(), topic(TWO), topic(ONE)) == []
 
 
-def test_others_replicas_and_those_without_a_log_are_not_told():
+def test_replicas_of_others_and_without_a_log_are_not_reported():
     assert told(Channel(), topic(TWO, replicas=(9, 3))) == []
     assert told(Channel(), topic(*[ONE, TWO] * 4, TWO)) == []
 
 
-def test_what_failed_is_told_again_after_a_pause(monkeypatch):
+def test_failed_report_is_repeated_after_a_pause(monkeypatch):
     monkeypatch.setattr(assignments, "AGAIN_S", 0.05)
     channel = Channel(PeerError("gone"), ValueError("planted"))
     assert told(channel, topic(TWO)) == [{ONE: [0]}] * 3

@@ -85,7 +85,7 @@ def test_a_request_is_given_up_once_another_controller_is_active():
     asyncio.run(scene())
 
 
-def test_a_controller_that_is_newly_active_hears_from_a_broker_at_once(monkeypatch):
+def test_newly_active_controller_gets_a_heartbeat_at_once(monkeypatch):
     async def scene():
         controllers = Controllers({1: Controller(1, "h", 1), 2: Controller(2, "h", 2)})
         controllers.learned(1, 5)
@@ -98,7 +98,7 @@ def test_a_controller_that_is_newly_active_hears_from_a_broker_at_once(monkeypat
     asyncio.run(scene())
 
 
-def test_heartbeats_go_on_whatever_became_of_one(monkeypatch, caplog):
+def test_heartbeats_continue_after_any_result(monkeypatch, caplog):
     async def scene():
         controllers = Controllers({1: Controller(1, "h", 1)})
         failures = [RuntimeError("nobody expects it"), PeerError("nobody is there")]

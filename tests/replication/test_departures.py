@@ -25,7 +25,7 @@ def made(*active):
     return departures, clock
 
 
-def test_nothing_is_held_back_while_nobody_is_lost():
+def test_nothing_is_delayed_while_no_broker_is_lost():
     departures, _ = made(1, 2, 3)
     assert not departures.suspects and not departures.any
     asyncio.run(asyncio.wait_for(departures.settled(), 5))
@@ -45,7 +45,7 @@ def test_a_lost_connection_to_a_leader_makes_answers_wait_until_the_controller_h
     asyncio.run(scenario())
 
 
-def test_what_one_who_sees_connections_end_has_not_said_yet_is_asked_for():
+def test_broker_is_probed_when_its_connections_end_before_the_verdict():
     departures, _ = made(1, 2, 3)
     departures.look = lambda: departures.lost(2)
     assert departures.suspects
@@ -63,7 +63,7 @@ def test_answers_wait_no_more_when_the_connection_is_back():
     asyncio.run(scenario())
 
 
-def test_answers_wait_for_all_who_are_suspected():
+def test_responses_wait_for_all_suspected_brokers():
     async def scenario():
         departures, _ = made(1, 2, 3)
         departures.lost(2)
@@ -112,14 +112,14 @@ def test_a_broker_that_died_stays_listed_for_a_while():
     assert not departures.is_listed(2) and not departures.any
 
 
-def test_a_broker_that_is_back_is_listed_for_what_it_is():
+def test_returned_broker_is_listed_with_its_state():
     departures, _ = made(1, 2, 3)
     departures.take_brokers(brokers(1, 3, fenced=[2]))
     departures.take_brokers(brokers(1, 2, 3))
     assert not departures.is_listed(2) and not departures.any
 
 
-def test_a_broker_that_said_good_bye_is_not_listed_any_more():
+def test_stopped_broker_is_no_longer_listed():
     departures, _ = made(1, 2, 3)
     departures.take_brokers(brokers(1, 3, leaving=[2]))
     departures.take_brokers(brokers(1, 3, fenced=[2]))

@@ -154,7 +154,7 @@ def test_partitions_of_one_leader_share_a_connection_which_ends_with_the_last(
     run(scenario)
 
 
-def test_a_connection_that_is_lost_is_made_anew(run, dialer, directory):
+def test_lost_connection_is_reopened(run, dialer, directory):
     async def scenario(fetchers):
         first = dialer.expect(1)
         fetchers.follow(follower_of(directory), TOPIC_ID, "f", 0, 1, 4)
@@ -182,7 +182,7 @@ def test_another_leader_and_another_address_are_followed(run, dialer, directory)
     assert dialer.dialed == [1, 3, 33]
 
 
-def test_a_leader_that_is_registered_anew_is_dialled_anew(run, dialer, directory):
+def test_reregistered_leader_is_reconnected(run, dialer, directory):
     """The leader's machine may be gone: otherwise the fetcher would wait for its response."""
     copy = follower_of(directory)
 
@@ -197,7 +197,7 @@ def test_a_leader_that_is_registered_anew_is_dialled_anew(run, dialer, directory
     assert dialer.dialed == [1, 1]
 
 
-def test_a_dial_of_a_leader_that_is_registered_anew_is_given_up(run, dialer, directory):
+def test_connection_attempt_to_a_reregistered_leader_is_abandoned(run, dialer, directory):
     """The leader's machine may be gone and back: otherwise the fetcher would wait for the earlier
     dial.
     """
@@ -215,7 +215,7 @@ def test_a_dial_of_a_leader_that_is_registered_anew_is_given_up(run, dialer, dir
     assert dialer.dialed == [1, 1]
 
 
-def test_the_ends_of_a_leaders_log_are_asked_for_where_it_listens(run, directory, monkeypatch):
+def test_end_offsets_are_requested_at_the_leaders_listener(run, directory, monkeypatch):
     asked = []
 
     async def connect(host, port, **_):
@@ -248,7 +248,7 @@ def test_a_diverging_log_is_truncated_and_goes_on(run, dialer, directory):
     assert copy.end_offset == 2
 
 
-def test_a_log_that_leads_meanwhile_is_not_truncated(run, dialer, directory):
+def test_log_that_became_leader_is_not_truncated(run, dialer, directory):
     copy = follower_of(directory, records=6)
     cuts = []
 

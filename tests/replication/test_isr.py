@@ -41,11 +41,11 @@ def test_a_replica_that_has_caught_up_is_proposed_with_all_epochs():
 @pytest.mark.parametrize("who", [
     follower(3, end_offset=89), follower(2), follower(9), follower(3, epoch=14)],
     ids=["behind", "a member", "no replica", "another epoch"])
-def test_who_may_not_join_is_not_proposed(who):
+def test_ineligible_replica_is_not_proposed(who):
     assert made().join(who, LOG, 0) is None
 
 
-def test_below_the_start_of_the_leaders_epoch_nobody_joins():
+def test_no_replica_joins_below_the_leader_epochs_start():
     assert made().join(follower(3), Log(100, 90, 96), 0) is None
 
 
@@ -60,20 +60,20 @@ def test_a_replica_whose_fetches_name_no_epoch_joins():
     assert isr.join(follower(3, epoch=-1), LOG, 0).isr[-1] == (3, -1)
 
 
-def test_who_lags_too_long_leaves_but_not_the_leader():
+def test_lagging_replica_leaves_the_isr_but_never_the_leader():
     isr = made()
     assert isr.tick([follower(2)], LOG, LAG_NS, LAG_NS) is None
     assert isr.tick([follower(2)], LOG, LAG_NS + 1, LAG_NS) == Proposal(3, 5, ((1, 11),))
     assert isr.maximal == {1, 2}
 
 
-def test_who_never_fetched_counts_from_the_election():
+def test_replica_that_never_fetched_lags_since_the_election():
     isr = made()
     assert isr.tick([], LOG, LAG_NS, LAG_NS) is None
     assert isr.tick([], LOG, LAG_NS + 1, LAG_NS).isr == ((1, 11),)
 
 
-def test_who_has_everything_stays_however_long_ago_it_fetched():
+def test_caught_up_replica_stays_regardless_of_its_last_fetch():
     assert made().tick([follower(2, end_offset=100)], LOG, 9 * LAG_NS, LAG_NS) is None
 
 
@@ -102,7 +102,7 @@ def test_the_image_may_come_before_the_answer():
     ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH,
     ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_REQUEST,
     ErrorCode.NEW_LEADER_ELECTED])
-def test_after_an_answer_that_says_ours_is_old_the_proposed_count_until_the_image_tells(error):
+def test_outdated_epoch_error_keeps_the_proposed_isr_until_the_image_changes(error):
     isr = made()
     proposal = isr.join(follower(3), LOG, 0)
     assert not isr.answered(proposal, error, None, 0)
@@ -115,7 +115,7 @@ def test_after_an_answer_that_says_ours_is_old_the_proposed_count_until_the_imag
 @pytest.mark.parametrize("error", [
     ErrorCode.NOT_CONTROLLER, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.THROTTLING_QUOTA_EXCEEDED, 31_000])
-def test_what_nobody_decided_is_asked_again_as_it_was(error):
+def test_undecided_proposal_is_repeated_unchanged(error):
     isr = made()
     proposal = isr.join(follower(3), LOG, 0)
     assert isr.answered(proposal, error, None, 0)
@@ -140,7 +140,7 @@ def test_an_older_state_of_the_image_changes_nothing():
     assert isr.committed == (1, 2)
 
 
-def test_a_new_election_begins_the_lag_anew():
+def test_new_election_restarts_the_lag():
     isr = made()
     isr.follow(state((1, 2), 6, leader_epoch=4), LAG_NS)
     assert isr.tick([], LOG, 2 * LAG_NS, LAG_NS) is None
@@ -180,7 +180,7 @@ def _decide(isr, truth, random_source, now):
                      now * REFUSED_NS)
 
 
-def test_after_an_unclean_election_the_leader_says_that_its_log_is_whole_before_others_join():
+def test_unclean_leader_reports_recovery_before_others_join():
     isr = Isr(state(isr=(1,))._replace(leader_recovery_state=1), 1, {1: 11, 2: 12}.get, now_ns=0)
     told = isr.recovered(0)
     assert told == Proposal(3, 5, ((1, 11),))
@@ -190,7 +190,7 @@ def test_after_an_unclean_election_the_leader_says_that_its_log_is_whole_before_
     assert isr.join(follower(2), LOG, 0) == Proposal(3, 6, ((1, 11), (2, 12)))
 
 
-def test_that_the_log_is_whole_is_said_again_when_it_was_refused():
+def test_rejected_recovery_report_is_repeated():
     isr = Isr(state(isr=(1,))._replace(leader_recovery_state=1), 1, {1: 11}.get, now_ns=0)
     isr.answered(isr.recovered(0), ErrorCode.INELIGIBLE_REPLICA, None, 0)
     assert isr.tick([], LOG, 1, LAG_NS) is None

@@ -125,7 +125,7 @@ def test_the_joins_of_one_turn_are_one_request():
     assert [row.partition_index for row in request.topics[0].partitions] == [0, 1, 2, 3, 4]
 
 
-def test_the_log_waits_for_a_proposed_member_before_the_controller_hears_of_it():
+def test_log_waits_for_a_proposed_member_before_the_controller_is_asked():
     async def use(leadership, channel, logs, clock):
         leadership.may_join(ID, 0, 2)
         assert not channel.asked
@@ -159,7 +159,7 @@ def test_a_tick_only_glances_at_a_partition_whose_followers_have_everything():
     run(accept, use, isr=(1, 2))
 
 
-def test_who_had_caught_up_before_it_was_unfenced_is_let_in_at_once():
+def test_replica_caught_up_before_unfencing_joins_at_once():
     async def use(leadership, channel, logs, clock):
         leadership.take_brokers(image(fenced=(2,)))
         logs[0].known = {2: (12, Log.end_offset, 0)}
@@ -174,7 +174,7 @@ def test_who_had_caught_up_before_it_was_unfenced_is_let_in_at_once():
     run(accept, use)
 
 
-def test_a_tick_lets_in_who_has_caught_up_unnoticed():
+def test_tick_adds_replicas_that_caught_up_unnoticed():
     async def use(leadership, channel, logs, clock):
         logs[0].known = {2: (12, Log.end_offset, 0)}
         leadership.tick()
@@ -186,7 +186,7 @@ def test_a_tick_lets_in_who_has_caught_up_unnoticed():
 
 @pytest.mark.parametrize(("decide", "asked"), [
     (refuse(ErrorCode.INVALID_UPDATE_VERSION), 1), (refuse(ErrorCode.INELIGIBLE_REPLICA), 1)])
-def test_a_refusal_is_not_asked_again_by_itself(decide, asked):
+def test_rejected_proposal_is_not_repeated_by_itself(decide, asked):
     async def use(leadership, channel, logs, clock):
         leadership.may_join(ID, 0, 2)
         await asyncio.sleep(0.25)
@@ -207,7 +207,7 @@ def test_a_broker_epoch_that_is_stale_is_looked_into_at_once():
 
 @pytest.mark.parametrize("error", [
     ErrorCode.STALE_BROKER_EPOCH, ErrorCode.CLUSTER_AUTHORIZATION_FAILED])
-def test_a_request_that_is_refused_as_a_whole_says_nothing_of_an_earlier_try(error):
+def test_rejected_request_does_not_prove_that_an_earlier_one_failed(error):
     """The response was lost: the follower may be in the ISR, so the log still waits for it."""
     asked = []
 
@@ -228,7 +228,7 @@ def test_a_request_that_is_refused_as_a_whole_says_nothing_of_an_earlier_try(err
     run(decide, use)
 
 
-def test_without_an_answer_the_same_is_asked_again_but_not_in_a_loop():
+def test_unanswered_proposal_is_repeated_without_a_busy_loop():
     failures = []
 
     def decide(request):
@@ -249,7 +249,7 @@ def test_without_an_answer_the_same_is_asked_again_but_not_in_a_loop():
     assert channel.asked[0] == channel.asked[1] == channel.asked[2]
 
 
-def test_what_goes_wrong_with_a_request_costs_no_proposal():
+def test_failed_request_loses_no_proposal():
     failures = []
 
     def decide(request):
@@ -282,7 +282,7 @@ def test_a_log_that_is_closed_keeps_no_other_partition_from_its_turn():
     assert [row.partition_index for row in request.topics[0].partitions] == [1]
 
 
-def test_what_is_led_no_more_is_not_asked_for():
+def test_partitions_no_longer_led_are_not_proposed():
     async def use(leadership, channel, logs, clock):
         leadership.may_join(ID, 0, 2)
         leadership.rest(ID, 0)
@@ -305,7 +305,7 @@ def test_a_fenced_follower_joins_once_it_is_unfenced():
     assert len(run(accept, use).asked) == 1
 
 
-def test_the_state_of_the_image_takes_the_place_of_what_was_proposed():
+def test_image_state_replaces_the_proposed_state():
     async def use(leadership, channel, logs, clock):
         leadership.may_join(ID, 0, 2)
         leadership.lead(topic(1, (1, 2), 1), 0, logs[0])

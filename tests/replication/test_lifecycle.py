@@ -21,13 +21,13 @@ def running(epoch: int = 10) -> Lifecycle:
     return made
 
 
-def test_the_first_thing_said_is_a_registration_with_the_epoch_of_the_last_clean_run():
+def test_first_request_is_a_registration_with_the_last_clean_epoch():
     assert fresh(7).next(-1, False) == Register(bytes(16), 7)
 
 
 @pytest.mark.parametrize(("offset", "ready", "fenced"), [
     (9, True, True), (10, False, True), (10, True, False), (11, True, False)])
-def test_fencing_is_wanted_until_the_own_registration_and_the_logs_are_there(offset, ready, fenced):
+def test_broker_requests_fencing_until_registered_and_recovered(offset, ready, fenced):
     made = fresh()
     made.registered(0, 10)
     assert made.next(offset, ready) == Heartbeat(10, offset, fenced, False)
@@ -52,7 +52,7 @@ def test_a_broker_runs_once_the_controller_has_unfenced_it_and_not_sooner():
     assert made.stage is Stage.RUNNING
 
 
-def test_a_broker_that_was_fenced_asks_for_nothing_but_to_be_let_in_again():
+def test_fenced_broker_requests_only_unfencing():
     made = running()
     made.beaten(made.next(20, True), 0, True, False)
     assert made.next(20, True) == Heartbeat(10, 20, False, False)
@@ -60,7 +60,7 @@ def test_a_broker_that_was_fenced_asks_for_nothing_but_to_be_let_in_again():
 
 @pytest.mark.parametrize("error", [
     ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
-def test_an_epoch_that_is_stale_makes_it_register_anew_as_another_incarnation(error):
+def test_stale_epoch_triggers_registration_as_a_new_incarnation(error):
     made = running()
     made.beaten(made.next(20, True), error, True, False)
     assert made.next(20, True) == Register((1).to_bytes(16, "big"), -1)
@@ -74,13 +74,13 @@ def test_an_answer_of_an_older_epoch_changes_nothing():
 
 
 @pytest.mark.parametrize("error", [ErrorCode.NOT_CONTROLLER, ErrorCode.UNKNOWN_SERVER_ERROR])
-def test_an_error_that_says_nothing_of_this_broker_changes_nothing(error):
+def test_unrelated_error_changes_nothing(error):
     made = running()
     made.beaten(made.next(20, True), error, True, True)
     assert made.stage is Stage.RUNNING
 
 
-def test_a_stop_is_asked_for_until_it_is_granted():
+def test_shutdown_is_requested_until_granted():
     made = running()
     made.stop()
     assert made.next(20, True) == Heartbeat(10, 20, False, True)
@@ -113,7 +113,7 @@ def test_a_stop_whose_epoch_is_stale_is_over():
     assert made.next(20, True) is None
 
 
-def test_what_changed_of_a_broker_is_registered_again_and_it_stays_what_it_is():
+def test_changed_properties_are_registered_without_a_state_change():
     made = running()
     first = made.next(20, True)
     made.amend()
@@ -126,7 +126,7 @@ def test_what_changed_of_a_broker_is_registered_again_and_it_stays_what_it_is():
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_what_changed_while_a_registration_was_under_way_is_registered_too(is_known):
+def test_changes_during_a_registration_are_registered_too(is_known):
     """It was sent with the broker's previous state."""
     made = running() if is_known else fresh()
     if is_known:

@@ -36,7 +36,7 @@ def test_it_is_a_broker_of_the_cluster_for_clients_of_either(kafka, member):
     assert support.brokers(member) == [1, 2]
 
 
-def test_a_topic_that_was_asked_for_here_is_led_where_it_was_assigned(kafka, member, topic):
+def test_topic_created_here_is_led_by_its_assigned_broker(kafka, member, topic):
     support.create(member, topic, [[2], [1]])
     for broker in (member, kafka):
         wanted = [(2, [2]), (1, [1])]
@@ -83,7 +83,7 @@ def test_it_leads_with_a_follower_of_kafkas_in_the_isr(kafka, member, topic):
     assert support.states(member, topic) == wanted
 
 
-def test_its_metrics_tell_of_followers_and_of_what_it_follows(kafka, member, topic):
+def test_metrics_cover_followers_and_followed_partitions(kafka, member, topic):
     def told(name):
         return scrape.value(scrape.address_of(member), f"pylog_replica_{name}")
 

@@ -7,7 +7,7 @@ from pylog.replication.membership import Membership
 from tests.metadata.virtual import run
 
 
-def test_who_is_in_sync_is_looked_at_again_whatever_became_of_one_look(caplog):
+def test_isr_is_checked_again_after_any_result(caplog):
     looks = []
 
     def tick():

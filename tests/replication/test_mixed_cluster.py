@@ -135,7 +135,7 @@ def test_where_our_leader_is_killed_kafkas_leads_and_ours_follows_it_afterwards(
     support.same(theirs, ours, "killed-ours")
 
 
-def test_a_killed_leader_of_ours_drops_what_nobody_else_had(brokers):
+def test_killed_brokerd_leader_truncates_unreplicated_records(brokers):
     theirs, ours = brokers
     led(theirs, ours, "diverged", [OURS, THEIRS])
     support.produce(theirs, "diverged", numbers(0, 100))
@@ -209,7 +209,7 @@ def test_a_group_goes_on_though_its_coordinator_is_killed(brokers):
     consumer.close()
 
 
-def test_transactions_reach_leaders_of_both_whoever_coordinates_them(brokers):
+def test_transactions_reach_leaders_of_both_brokers_with_either_coordinator(brokers):
     theirs, ours = brokers
     topics = {"written-here": [OURS, THEIRS], "written-there": [THEIRS, OURS]}
     for topic, replicas in topics.items():

@@ -53,7 +53,7 @@ def move(cluster, number, topic, deleted) -> None:
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_a_replica_that_moved_goes_on_as_what_it_was(cluster, leads):
+def test_moved_replica_keeps_its_role(cluster, leads):
     topic = f"leads-{leads}"
     cluster.create_topic(topic)
     cluster.wait_in_sync(topic)

@@ -9,7 +9,7 @@ SERVED = {"metadata.version": (7, 30), "transaction.version": (0, 2), "group.ver
           "eligible.leader.replicas.version": (0, 1), "kraft.version": (0, 1)}
 
 
-def test_what_is_served_is_named():
+def test_registration_lists_the_supported_features():
     request = registration(
         SimpleNamespace(incarnation_id=bytes(16), previous_broker_epoch=-1), node_id=1,
         cluster_id="c", endpoints=[], directories=[], rack=None)

@@ -155,7 +155,7 @@ def reassign(broker, path, name: str, replicas: list, *words) -> str:
     return done.stdout
 
 
-def test_kafkas_tool_throttles_what_ours_copies_and_lifts_it(brokers, tmp_path):
+def test_kafkas_tool_throttles_our_replication_and_removes_the_throttle(brokers, tmp_path):
     theirs, ours = brokers
     filled(theirs, "copied-here", THEIRS)
     plan = tmp_path / "plan.json"
@@ -182,7 +182,7 @@ def alter(broker, kind, name: str, values: dict) -> None:
         future.result(support.WAIT_S)
 
 
-def test_ours_sends_what_it_leads_no_faster_than_its_rate(brokers, tmp_path):
+def test_our_leader_replicates_within_its_rate(brokers, tmp_path):
     theirs, ours = brokers
     filled(ours, "copied-there", OURS)
     rate = {"leader.replication.throttled.rate": "1000"}

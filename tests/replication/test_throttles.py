@@ -51,7 +51,7 @@ def test_replicas_of_this_broker_count_that_are_named(throttles, logs):
     assert marked(throttles, logs, leaders="*") == {0: (True, False), 1: (True, False)}
 
 
-def test_what_counts_no_more_is_unmarked_and_what_never_did_is_not_looked_at(throttles, logs):
+def test_partitions_no_longer_throttled_are_unmarked_and_others_unchecked(throttles, logs):
     assert marked(throttles, logs) == {}
     marked(throttles, logs, followers="*")
     assert marked(throttles, logs) == {0: (False, False), 1: (False, False)}

@@ -40,7 +40,7 @@ def opened(text, key, algorithm="RS256"):
     return found.headers(), json.loads(found.payload)
 
 
-def test_an_assertion_says_what_the_settings_say_and_until_when(rsa, key_file):
+def test_assertion_has_the_configured_claims_and_expiry(rsa, key_file):
     header, claims = opened(made(private_key_file=key_file, claim_iss="me", claim_sub="svc",
                                  claim_aud="https://issuer"), rsa)
     assert header == {"alg": "RS256", "typ": "JWT"}
@@ -48,7 +48,7 @@ def test_an_assertion_says_what_the_settings_say_and_until_when(rsa, key_file):
                       "nbf": 1_700_000_000 - 60, "exp": 1_700_000_000 + 300}
 
 
-def test_each_assertion_has_an_id_of_its_own_where_that_is_set(rsa, key_file):
+def test_each_assertion_has_a_unique_id_if_configured(rsa, key_file):
     ids = {opened(made(private_key_file=key_file, claim_jti_include=True), rsa)[1]["jti"]
            for _ in range(3)}
     assert len(ids) == 3
@@ -131,7 +131,7 @@ def test_a_file_that_cannot_be_used_is_named(key_file, tmp_path, setting, what):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"header": 1}', '{"payload": []}', "[" * 100_000])
-def test_a_template_that_is_none_is_told_with_the_form_that_is_expected(key_file, tmp_path, text):
+def test_invalid_template_is_reported_with_the_expected_format(key_file, tmp_path, text):
     path = tmp_path / "template"
     path.write_text(text)
     with pytest.raises(AuthenticationFailed, match=f"in {path}: expected .*header.*payload"):

@@ -25,7 +25,7 @@ def decided(log, name, operation=ALTER, request=api.CREATE_ACLS):
     log.decided(user("u\n"), "h", request, operation, CLUSTER, name, Decision(True, None, "why"))
 
 
-def test_a_decision_is_one_line_whatever_names_are_in_it(tmp_path):
+def test_decision_is_one_line_for_any_names(tmp_path):
     log, file = to_file(tmp_path / "a")
     decided(log, "x\ny\u2028é")
     decided(log, "daily", CLUSTER_ACTION)
@@ -44,7 +44,7 @@ def test_a_line_names_the_request_that_was_tried(tmp_path):
         ("CreateAcls", "Alter"), ("999", "Alter")]
 
 
-def test_what_the_queue_has_no_room_for_is_counted_and_told_by_the_next_line(tmp_path):
+def test_lines_dropped_by_a_full_queue_are_counted_in_the_next_line(tmp_path):
     os.mkfifo(tmp_path / "a")
     # The pipe's reader does not read yet.
     reader = os.open(tmp_path / "a", os.O_RDONLY | os.O_NONBLOCK)
@@ -109,7 +109,7 @@ class Filling:
 
 
 @pytest.mark.parametrize("room", [175, 10**9])
-def test_a_line_that_is_taken_in_parts_is_whole_and_one_that_is_cut_ends(tmp_path, caplog, room):
+def test_partially_written_line_is_completed_and_a_truncated_one_ended(tmp_path, caplog, room):
     log, file = to_file(tmp_path / "a")
     file._file.close()
     file._file = filling = Filling(room, 60)
@@ -135,7 +135,7 @@ class Room(audit.Outlet):
         return self.has_room
 
 
-def test_each_outlet_has_every_line_and_counts_what_it_had_no_room_for():
+def test_each_outlet_gets_every_line_and_counts_dropped_ones():
     full, other = Room(), Room()
     log = audit.AuditLog([full, other], False, lambda: 5)
     for number in range(4):
@@ -147,7 +147,7 @@ def test_each_outlet_has_every_line_and_counts_what_it_had_no_room_for():
     assert (log.dropped, full.dropped, other.dropped) == (2, 2, 0)
 
 
-def test_who_reads_the_audit_logs_own_topic_makes_no_lines_by_that():
+def test_reading_the_audit_topic_creates_no_audit_lines():
     room = Room()
     log = audit.AuditLog([room], True, lambda: 5, "audit")
     for name, operation, allowed in (("audit", READ, True), ("audit", WRITE, True),

@@ -51,7 +51,7 @@ def may(given: StandardAuthorizer, operation=READ, name="t", who="a", host="h") 
     return given.authorize(user(who), host, operation, TOPIC, name).allowed
 
 
-def test_what_no_rule_allows_is_refused():
+def test_operation_without_an_acl_is_denied():
     assert not may(made())
     assert not may(made(rule("other")))
     assert not may(made(rule(principal="User:b")))
@@ -97,7 +97,7 @@ def test_super_users_may_everything():
     assert given.authorize_any(user("a"), "h", WRITE, TOPIC).allowed
 
 
-def test_what_no_rule_names_may_be_open_to_all():
+def test_resource_without_acls_may_be_open_to_all():
     given = made(rule("t", WRITE), allow_everyone_if_no_acl_found="true")
     assert may(given, name="other", who="b") and not may(given, READ, "t", "b")
 
@@ -155,7 +155,7 @@ def _plainly(kept, name: str, host: str) -> bool:
     return bool(meant) and all(row.permission == ALLOW for row in meant)
 
 
-def test_what_is_open_to_all_is_so_again_when_its_last_rule_goes():
+def test_open_resource_is_open_again_when_its_last_acl_is_removed():
     given = made(allow_everyone_if_no_acl_found="true")
     rules = {("AccessControlEntryRecord", (number,)): record(row) for number, row in enumerate(
         [rule(principal="User:b"), rule(principal="User:c"),

@@ -31,7 +31,7 @@ def test_a_good_token_lets_in_under_its_own_name(message):
     assert (login.is_complete, login.name, login.expires_ms) == (True, "alice", 5000)
 
 
-def test_a_token_that_does_not_count_is_told_so_and_the_login_ends_with_the_next_message():
+def test_invalid_token_gets_an_error_and_the_next_message_ends_the_login():
     login = exchange()
     assert login.step(b"n,,\x01auth=Bearer other\x01\x01") == b'{"status":"invalid_token"}'
     assert not login.is_complete
@@ -43,7 +43,7 @@ def test_a_token_that_does_not_count_is_told_so_and_the_login_ends_with_the_next
     assert not login.is_complete
 
 
-def test_nobody_acts_for_another():
+def test_acting_for_another_principal_is_rejected():
     with pytest.raises(AuthenticationFailed, match="different from the token's principal"):
         exchange().step(b"n,a=bob,\x01auth=Bearer good\x01\x01")
 
@@ -54,7 +54,7 @@ def test_nobody_acts_for_another():
     b"n,,\x01auth=Bearer go\xffod\x01\x01", b"n,a=,\x01auth=Bearer good\x01\x01",
     b"n,,\x01other=good\x01\x01", b"n,,\x01auth=Bearer good\x01\x01more",
     b"n,,\x01auth=Bearer " + b"g" * bearer.TOKEN_BYTES_MAX + b"\x01\x01"], ids=repr)
-def test_what_is_no_token_is_refused_without_a_reason(message):
+def test_malformed_token_is_rejected_without_a_reason(message):
     with pytest.raises(AuthenticationFailed) as failed:
         exchange().step(message)
     assert failed.value.text is None

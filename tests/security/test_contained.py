@@ -52,7 +52,7 @@ def contained(held):
     return Contained(held, "acme:Rules", lambda: held.now_ns)
 
 
-def test_a_sound_decision_is_what_the_authorizer_says(held, contained):
+def test_valid_decision_is_returned_unchanged(held, contained):
     assert contained.authorize(*WHAT) is YES and contained.authorize_any(*WHAT[:4]) is YES
     assert contained.take({}, frozenset()) is False and contained.from_image
 
@@ -65,7 +65,7 @@ def test_a_sound_decision_is_what_the_authorizer_says(held, contained):
     (Decision(True, "a rule", ""), "the authorizer did not return a Decision"),
     (Decision(True, None, None), "the authorizer did not return a Decision"),
 ], ids=["raises", "a bool", "nothing", "allowed is no bool", "no rule", "no reason"])
-def test_what_is_no_decision_refuses_and_is_not_remembered(held, contained, answer, reason):
+def test_invalid_decision_denies_and_is_not_cached(held, contained, answer, reason):
     held.answer = answer
     assert contained.authorize(*WHAT) == contained.authorize_any(*WHAT[:4]) \
         == Decision(False, None, reason)
@@ -85,7 +85,7 @@ def test_nothing_is_allowed_until_rules_that_could_not_be_taken_are(held, contai
     assert contained.take({}, frozenset()) is False and held.taken[1:] == [frozenset()]
 
 
-def test_trouble_is_told_once_a_minute_with_how_much_there_was(held, contained, caplog):
+def test_failures_are_logged_once_a_minute_with_their_number(held, contained, caplog):
     caplog.set_level(logging.ERROR, "pylog.authorizer")
     held.answer = RuntimeError("gone")
     for _ in range(3):
@@ -97,7 +97,7 @@ def test_trouble_is_told_once_a_minute_with_how_much_there_was(held, contained, 
     assert caplog.records[0].authorizer == "acme:Rules"
 
 
-def test_a_slow_decision_counts_and_is_told(held, contained, caplog):
+def test_slow_decision_counts_and_is_logged(held, contained, caplog):
     caplog.set_level(logging.ERROR, "pylog.authorizer")
     held.ns = SLOW_NS - 1
     contained.authorize(*WHAT)

@@ -42,7 +42,7 @@ def test_addresses_get_numbers_of_their_own_when_they_matter():
     assert len(set(dict(known.set_by_host(False)).values())) == 1
 
 
-def test_what_is_under_way_when_addresses_begin_to_matter_is_its_principals_still():
+def test_requests_in_progress_keep_their_principal_when_addresses_become_relevant():
     known = Identities()
     one = known.enter(1, user("a"), "h1")
     known.enter(2, user("a"), "h2")
@@ -58,7 +58,7 @@ def test_what_is_under_way_when_addresses_begin_to_matter_is_its_principals_stil
     assert not known._by_number and not known._by_key
 
 
-def test_numbers_in_use_are_passed_over_when_they_begin_anew(monkeypatch):
+def test_used_numbers_are_skipped_after_wraparound(monkeypatch):
     monkeypatch.setattr(identities, "NUMBER_MAX", 3)
     known = Identities()
     assert [known.enter(number, user(str(number)), "h") for number in (1, 2)] == [1, 2]
@@ -71,7 +71,7 @@ def test_names_of_principals_are_read():
     assert [identities.parse(text) for text in ("", "a", ":a", "User:")] == [None] * 4
 
 
-def test_what_a_connection_left_behind_may_do_nothing():
+def test_closed_connections_number_has_no_permissions():
     """A long request continues after its client disconnected: not with the permissions of
     ANONYMOUS.
     """

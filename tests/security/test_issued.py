@@ -54,13 +54,13 @@ def test_a_token_is_used_to_its_end_while_the_issuer_gives_no_other():
     assert source.token() == "t4"
 
 
-def test_a_token_whose_end_nobody_says_is_asked_for_each_time():
+def test_token_without_expiry_is_requested_each_time():
     giver = Giver(lasts_s=0)
     source = giver.source()
     assert [source.token(), source.token()] == ["t1", "t2"]
 
 
-def test_an_issuer_that_gives_none_is_asked_after_growing_pauses():
+def test_failing_issuer_is_retried_with_backoff():
     giver = Giver()
     giver.fails, source = True, giver.source(1, 3)
     asked = []
@@ -94,7 +94,7 @@ def test_an_issuer_gives_a_token_for_the_clients_credentials():
     assert server.asked == [{"grant_type": ["client_credentials"]}]
 
 
-def test_a_token_that_ends_before_the_issuer_says_is_used_for_as_long_as_it_counts():
+def test_token_expiring_before_the_issuers_time_is_used_until_it_expires():
     """The token's expiry is in whole seconds."""
     with served(Issuer(), {"me": "s3cret"}, lasts_s=60) as server:
         found = issued.ask(issued.Endpoint(f"{server.url}/token", "me", "s3cret"), lambda: 1e11)
@@ -112,7 +112,7 @@ def test_a_refusal_names_the_issuer_and_its_reason_and_no_secret():
 
 
 @pytest.mark.parametrize("data", NO_ANSWERS.values(), ids=NO_ANSWERS.keys())
-def test_what_is_no_answer_is_a_refusal_too(data):
+def test_invalid_issuer_response_counts_as_a_failure(data):
     with answered(data) as url, pytest.raises(AuthenticationFailed, match="returned no token"):
         issued.ask(issued.Endpoint(url, "me", "s3cret"), lambda: 5.0)
 
@@ -128,7 +128,7 @@ def test_a_file_is_read_for_each_login(tmp_path):
     assert issued.read(str(path)) == ("a.b.c", 0)
 
 
-def test_an_unsigned_token_says_what_the_login_module_was_given():
+def test_unsigned_token_has_the_login_modules_claims():
     found = issued.unsigned({
         "unsecuredLoginStringClaim_sub": "me", "unsecuredLoginListClaim_scope": "|a|b",
         "unsecuredLoginNumberClaim_n": "1.5", "unsecuredLoginLifetimeSeconds": "60"}, lambda: 500.0)
@@ -140,5 +140,5 @@ def test_an_unsigned_token_says_what_the_login_module_was_given():
 
 
 @pytest.mark.parametrize("token", ["", "a.b", "a.!.c", "a.W10.c", "a.e30.c"])
-def test_a_token_that_says_nothing_of_its_end_has_none(token):
+def test_token_without_an_expiry_claim_does_not_expire(token):
     assert issued.end_of(token) == 0

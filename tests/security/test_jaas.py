@@ -24,7 +24,7 @@ def test_options_are_read(text, options):
     f"{MODULE} required username=a password=top secret;",
     f'{MODULE} required password="top" secret user="a";',
     f'{MODULE} required password "secret";', f'{MODULE} required a="secret"; {MODULE} required;'])
-def test_what_is_no_login_setting_is_refused_without_a_secret(text):
+def test_invalid_login_setting_is_rejected_without_showing_secrets(text):
     with pytest.raises(ConfigError) as refused:
         jaas.options(text)
     assert "secret" not in str(refused.value)

@@ -36,7 +36,7 @@ def soon(condition):
 
 
 @pytest.mark.parametrize("data", NO_ANSWERS.values(), ids=NO_ANSWERS.keys())
-def test_what_is_no_answer_has_no_keys(clock, data):
+def test_invalid_response_has_no_keys(clock, data):
     with answered(data) as url, pytest.raises(ConfigError, match="no keys from"):
         loaded(url, clock)
 
@@ -55,7 +55,7 @@ def test_a_new_key_is_known_soon_after_a_token_names_it(clock):
         assert keys.find(["first"]) is None
 
 
-def test_the_issuer_is_not_asked_for_every_key_that_nobody_has(clock, monkeypatch):
+def test_unknown_keys_do_not_trigger_unlimited_issuer_requests(clock, monkeypatch):
     with served(Issuer()) as server:
         keys = loaded(f"{server.url}/keys", clock)
         begun = []
@@ -98,7 +98,7 @@ def test_a_file_that_changes_is_read_again(tmp_path, clock):
     "", "no json", "[]", '{"keys": []}', '{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}',
     '{"keys": [5]}', '{"keys": [{"kty": "RSA"}]}', "[" * 100_000,
     json.dumps({"keys": [], "more": "x" * jwks.BYTES_MAX})], ids=lambda text: text[:30])
-def test_what_is_no_key_set_stops_the_start_with_a_line(tmp_path, clock, content):
+def test_invalid_key_set_stops_the_start_with_one_line(tmp_path, clock, content):
     path = tmp_path / "keys.json"
     path.write_text(content)
     with pytest.raises(ConfigError, match="no keys from file://"):

@@ -36,7 +36,7 @@ def test_a_principal_is_made_short_by_the_first_rule_that_is_for_it(principal, r
 @pytest.mark.parametrize("text", ["", "default", "RULE:[1:$1", "RULE:[1:$1](", "RULE:[x:$1]",
                                   "RULE:[1:$1](*)", "RULE:[1:$1]/X", "RULE:[1:$1]s/(a)/$2/",
                                   r"RULE:[1:$1]s/a/\d/"])
-def test_what_is_no_rule_is_refused(text):
+def test_invalid_rule_is_rejected(text):
     with pytest.raises(ConfigError, match="is not a rule"):
         short("a@R", text)
 
@@ -91,7 +91,7 @@ def test_a_layer_that_was_not_offered_ends_the_login(exchange, chosen):
     assert not login.is_complete
 
 
-def test_nobody_without_a_rule_is_let_in(exchange):
+def test_principal_without_a_rule_is_rejected(exchange):
     login = exchange(name="alice@ELSEWHERE")
     login.step(b"ticket")
     with pytest.raises(AuthenticationFailed):
@@ -111,7 +111,7 @@ def test_steps_and_bytes_are_bounded(exchange):
 
 @pytest.mark.parametrize(("jaas", "said"), [
     (None, "gssapi.sasl.jaas.config: it is not set"), ("x required a=b;", "gssapi|keyTab")])
-def test_a_listener_that_nobody_could_log_in_to_is_refused(jaas, said):
+def test_listener_without_usable_logins_is_rejected(jaas, said):
     texts = {"listeners": "SASL_PLAINTEXT://:0", "sasl.enabled.mechanisms": "GSSAPI"}
     if jaas is not None:
         texts["listener.name.sasl_plaintext.gssapi.sasl.jaas.config"] = jaas
@@ -119,7 +119,7 @@ def test_a_listener_that_nobody_could_log_in_to_is_refused(jaas, said):
         Mechanisms(Settings(texts), dict, lambda: 0, lambda: 0).check()
 
 
-def test_without_the_library_the_error_names_what_to_install(monkeypatch):
+def test_missing_library_error_names_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "gssapi", None)
     with pytest.raises(ConfigError, match=r"pip install 'pylog-broker\[kerberos\]'"):
         kerberos.library()

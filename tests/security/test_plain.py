@@ -22,17 +22,17 @@ def test_wrong_credentials_of_any_kind_have_one_answer(token):
         plain.Exchange(USERS).step(token)
 
 
-def test_nobody_acts_for_another():
+def test_acting_for_another_user_is_rejected():
     with pytest.raises(AuthenticationFailed, match="different from username"):
         plain.Exchange(USERS).step(b"bob\0alice\0secret")
 
 
 @pytest.mark.parametrize("token", [b"", b"alice", b"a\0b", b"\0a\0b\0c", b"\0" * 1000])
-def test_what_is_not_three_parts_is_refused(token):
+def test_message_without_three_parts_is_rejected(token):
     with pytest.raises(AuthenticationFailed, match="expected 3 tokens"):
         plain.Exchange(USERS).step(token)
 
 
-def test_users_are_the_options_that_say_so():
+def test_users_come_from_the_login_modules_options():
     assert plain.passwords({"username": "a", "password": "b", "user_a": "b", "user_": "c"}) == \
         {"a": "b", "": "c"}

@@ -70,7 +70,7 @@ def test_an_assertion_goes_before_a_secret_as_in_kafka(server, key_file):
     assert whose(found.get()) == "me" and server.asked[-1]["client_id"] == ["other"]
 
 
-def test_the_bearer_grant_asks_for_the_token_of_whom_the_assertion_is_about(server, key_file):
+def test_bearer_grant_requests_a_token_for_the_assertions_subject(server, key_file):
     found = of({"token.endpoint.url": f"{server.url}/token", "jwt.retriever.class": GRANT,
                 "assertion.claim.iss": "me", "assertion.claim.sub": "alice", "scope": "kafka",
                 "assertion.private.key.file": key_file})
@@ -80,7 +80,7 @@ def test_the_bearer_grant_asks_for_the_token_of_whom_the_assertion_is_about(serv
     assert asked == {"grant_type": [BEARER_GRANT], "scope": ["kafka"]}
 
 
-def test_an_issuer_that_does_not_take_the_assertion_says_why_and_nothing_of_it(server, tmp_path):
+def test_rejected_assertion_is_reported_without_its_content(server, tmp_path):
     path = tmp_path / "key.pem"
     path.write_bytes(jwk.RSAKey.generate_key(2048).as_pem(private=True))
     found = of({"token.endpoint.url": f"{server.url}/token", "assertion.claim.iss": "me",
@@ -91,7 +91,7 @@ def test_an_issuer_that_does_not_take_the_assertion_says_why_and_nothing_of_it(s
     assert server.asked[-1]["client_assertion"][0] not in str(caught.value)
 
 
-def test_a_key_that_signs_nothing_is_told_before_the_issuer_is_asked(server, tmp_path):
+def test_unusable_signing_key_is_reported_before_any_request(server, tmp_path):
     before = len(server.asked)
     found = of({"token.endpoint.url": f"{server.url}/token", "assertion.claim.iss": "me",
                 "assertion.private.key.file": str(tmp_path / "gone")})
@@ -127,7 +127,7 @@ def test_a_token_in_a_file_is_named_after_it(tmp_path, kind):
       "client.credentials.client.id": "me", "client.credentials.client.secret": "s3cret"},
      "neither .*private.key.file nor .*assertion.file is set"),
 ])
-def test_settings_that_no_token_could_be_had_with_say_what_is_missing(given, words):
+def test_incomplete_token_settings_name_the_missing_one(given, words):
     with pytest.raises(ConfigError, match=words) as caught:
         of(given)
     assert "s3cret" not in str(caught.value)

@@ -21,7 +21,7 @@ def exchange(number: int = scram.SHA_256, users=None) -> scram.Exchange:
 
 
 @pytest.mark.parametrize("mechanism", scram.MECHANISMS)
-def test_who_knows_the_password_is_let_in(mechanism):
+def test_correct_password_authenticates(mechanism):
     server = exchange(scram.MECHANISMS[mechanism])
     client = ScramClient("alice", "secret", mechanism)
     answer = server.step(client.final(server.step(client.first())))
@@ -52,7 +52,7 @@ def test_a_wrong_password_and_an_unknown_user_fail_at_the_same_step(name):
     assert failed.value.text is None and not server.is_complete
 
 
-def test_an_unknown_user_costs_what_a_wrong_password_costs(monkeypatch):
+def test_unknown_user_costs_as_much_as_a_wrong_password(monkeypatch):
     """Measured in hashes, which dominate the time of a login here."""
     def hashes_of(name: str) -> list:
         done = []
@@ -78,7 +78,7 @@ def test_an_unknown_user_costs_what_a_wrong_password_costs(monkeypatch):
     assert hashes_of("alice") == hashes_of("nobody")
 
 
-def test_an_unknown_user_has_one_salt_however_often_it_asks():
+def test_unknown_user_always_gets_the_same_salt():
     salts = {exchange().step(ScramClient("nobody", "x").first()).split(b",")[1] for _ in range(3)}
     assert len(salts) == 1
     assert salts != {exchange().step(ScramClient("other", "x").first()).split(b",")[1]}
@@ -93,7 +93,7 @@ def test_a_last_message_that_is_not_bound_to_the_first_fails(changed):
         server.step(client.final(first, **changed))
 
 
-def test_a_client_that_repeats_its_nonce_is_told_why_it_fails():
+def test_client_that_repeats_its_nonce_gets_the_reason():
     """librdkafka before 2.6.1, which kcat is often built with."""
     server, client = exchange(), ScramClient("alice", "secret")
     first = server.step(client.first())

@@ -21,5 +21,5 @@ def test_the_day_on_which_a_chain_ends_is_its_first_certificates(days):
 @pytest.mark.parametrize("text", [
     b"", b"-----BEGIN CERTIFICATE-----\nAAA\n-----END CERTIFICATE-----\n",
     b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
-def test_what_is_no_certificate_has_no_day(text):
+def test_invalid_certificate_has_no_expiry(text):
     assert stores.chain_expiry(text) == ""

@@ -13,7 +13,7 @@ from pylog.security.tls import ListenerTls
 from pylog.testing import Broker
 
 
-def test_a_start_says_which_library_encrypts(caplog):
+def test_start_logs_the_tls_library(caplog):
     with caplog.at_level(logging.INFO, "pylog.tls"), Broker(tls=True):
         [told] = [one for one in caplog.records if one.message == "the listener speaks TLS"]
     assert (told.library, told.listener) == (library(), "SSL")
@@ -39,7 +39,7 @@ def test_a_start_that_a_certificate_prevents_names_the_listener_once(texts, word
     ({"ssl.client.auth": "required"}, "none"),
     ({"listener.name.sasl_ssl.ssl.client.auth": "required "}, "required"),
     ({"ssl.client.auth": "required", "listener.name.sasl_ssl.ssl.client.auth": "none"}, "none")])
-def test_a_listener_with_logins_wants_certificates_where_its_own_setting_says_so(texts, wanted):
+def test_listener_with_sasl_requires_client_certificates_only_by_its_own_setting(texts, wanted):
     settings = Settings({"listeners": "SASL_SSL://:9093", **texts})
     assert tls.getter(settings, settings.listeners[0])("ssl.client.auth") == wanted
 

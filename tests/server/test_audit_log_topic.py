@@ -89,7 +89,7 @@ def test_lines_are_records_of_one_partition_in_their_order_also_those_from_befor
     assert world.created == [("audit", PARTITIONS, 1)]
 
 
-def test_lines_that_no_leader_takes_are_tried_again_and_told_of_once(run, caplog):
+def test_lines_without_a_leader_are_retried_and_reported_once(run, caplog):
     async def scenario(world):
         world.errors = [ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION]
         world.topic.start()
@@ -100,7 +100,7 @@ def test_lines_that_no_leader_takes_are_tried_again_and_told_of_once(run, caplog
     assert caplog.text.count("cannot write the audit log's topic") == 1
 
 
-def test_a_leader_that_cannot_be_reached_is_told_of_with_the_reason(run, caplog):
+def test_unreachable_leader_is_reported_with_the_reason(run, caplog):
     async def scenario(world):
         world.errors = [PeerError("h2:9093: it rejected the login of node")] * 2
         world.topic.start()
@@ -148,7 +148,7 @@ def test_lines_that_are_too_large_together_go_one_by_one_and_alone_they_are_coun
     run(scenario)
 
 
-def test_what_there_is_no_room_for_is_refused_at_once(run, monkeypatch):
+def test_lines_without_space_are_rejected_at_once(run, monkeypatch):
     monkeypatch.setattr(audit_log_topic, "LINES_MAX", 2)
 
     async def scenario(world):
@@ -168,7 +168,7 @@ def test_there_is_no_room_for_long_lines_beyond_their_bytes_until_some_are_writt
     run(scenario)
 
 
-def test_a_stop_waits_for_what_waits_and_says_what_it_leaves(run, monkeypatch, caplog):
+def test_stop_waits_for_pending_lines_and_reports_lost_ones(run, monkeypatch, caplog):
     monkeypatch.setattr(audit_log_topic, "END_SECONDS", 60)
 
     async def scenario(world):

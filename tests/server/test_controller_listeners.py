@@ -96,7 +96,7 @@ def test_topics_are_made_through_a_broker_and_at_the_controller(cluster):
     assert {tuple(sorted(row.replica_nodes)) for row in topic.partitions} == {(1, 2)}
 
 
-def test_a_controllers_listener_serves_what_kafkas_does_and_nothing_else(cluster):
+def test_controller_listener_serves_exactly_kafkas_requests(cluster):
     controller, first, _ = cluster
     versions = asked(controller, messages.ApiVersionsRequest(
         client_software_name="t", client_software_version="1"), 3)
@@ -127,7 +127,7 @@ def test_the_metadata_log_is_sent_from_any_offset_of_its_history(cluster):
 
 
 @pytest.mark.parametrize("version, endpoints", [(0, 0), (1, 1)])
-def test_a_snapshot_that_is_not_there_is_told_in_each_version(cluster, version, endpoints):
+def test_missing_snapshot_is_reported_in_each_version(cluster, version, endpoints):
     new = messages.FetchSnapshotRequest
     answer = asked(cluster[0], new(topics=[new.TopicSnapshot(
         name="__cluster_metadata", partitions=[new.PartitionSnapshot(

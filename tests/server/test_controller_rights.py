@@ -94,7 +94,7 @@ def error_of_topic(answer):
 
 
 @pytest.mark.parametrize("key,version,request_", OF_NODES, ids=lambda value: str(value)[:4])
-def test_only_nodes_ask_what_nodes_ask(port, key, version, request_):
+def test_only_nodes_may_send_node_requests(port, key, version, request_):
     with logged_in(port, "alice") as alice:
         assert alice.ask(key, version, request_).error_code == E.CLUSTER_AUTHORIZATION_FAILED
     with logged_in(port, "node") as node:
@@ -114,7 +114,7 @@ def test_administrators_have_their_own_rights_there(port):
         )).error_code == E.CLUSTER_AUTHORIZATION_FAILED
 
 
-def test_what_is_in_an_envelope_is_decided_as_its_principals(port):
+def test_enveloped_request_is_authorized_by_its_principal(port):
     with logged_in(port, "node") as node:
         for user, topic, refused in (
                 ("alice", TOPIC, False), ("alice", "other", True), ("bob", TOPIC, True),
@@ -134,7 +134,7 @@ def test_an_envelope_without_a_readable_principal_is_refused(port):
                 == E.PRINCIPAL_DESERIALIZATION_FAILURE
 
 
-def test_no_envelope_holds_what_only_nodes_ask(port):
+def test_envelope_must_not_contain_node_requests(port):
     with logged_in(port, "node") as node:
         for key, version, request in OF_NODES:
             if key != api.UNREGISTER_BROKER:

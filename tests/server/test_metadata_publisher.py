@@ -137,7 +137,7 @@ def test_a_change_of_the_isr_reaches_the_log_of_a_partition(tmp_path):
     node.stop()
 
 
-def test_an_effect_that_fails_is_told_and_the_others_follow(caplog):
+def test_failed_effect_is_logged_and_later_effects_follow(caplog):
     broker = Broker()
 
     def refuse(*_):
@@ -320,7 +320,7 @@ class History:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_replayed_history_leaves_the_state_of_the_one_that_lived_through_it(seed):
+def test_replayed_history_gives_the_same_state_as_live_updates(seed):
     dice = random.Random(seed)
 
     async def lived():

@@ -268,7 +268,7 @@ def replayed(node, path, dice):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_fresh_broker_replays_the_log_to_the_state_of_the_one_that_lived(tmp_path, seed):
+def test_new_broker_replays_the_log_to_the_same_state(tmp_path, seed):
     dice = random.Random(seed)
     node = LivedNode(tmp_path / "lived")
     live(node, dice)

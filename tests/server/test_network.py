@@ -17,7 +17,7 @@ class _Reactors:
         self.listener_limit = number, most
 
 
-def test_a_change_of_another_setting_asks_no_resolver(monkeypatch):
+def test_unrelated_setting_change_makes_no_resolver_query(monkeypatch):
     asked, reactors = [], _Reactors()
     monkeypatch.setattr(network_of, "_reactors", lambda *_: reactors)
     monkeypatch.setattr(network_of, "_addresses", lambda host: asked.append(host) or [host])

@@ -7,13 +7,13 @@ from pylog.share.acknowledgement_types import ACCEPT, GAP, REJECT, RELEASE, Span
 CASES = 300
 
 
-def test_types_that_stand_one_by_one_become_runs():
+def test_consecutive_equal_types_become_runs():
     types = [ACCEPT, ACCEPT, RELEASE, REJECT, REJECT, REJECT, GAP]
     assert spans([(10, 16, types)]) == [
         Span(10, 16, [(10, 11, ACCEPT), (12, 12, RELEASE), (13, 15, REJECT), (16, 16, GAP)])]
 
 
-def test_rows_that_adjoin_are_one_span_and_one_run_where_they_say_the_same():
+def test_adjacent_rows_with_equal_state_are_one_span_and_one_run():
     rows = [(5, 5, [ACCEPT]), (6, 9, [ACCEPT]), (10, 11, [ACCEPT, REJECT]), (12, 12, [REJECT])]
     assert spans(rows) == [Span(5, 12, [(5, 10, ACCEPT), (11, 12, REJECT)])]
 
@@ -24,7 +24,7 @@ def test_a_gap_between_rows_begins_another_span():
     assert spans([]) == []
 
 
-def test_spans_say_of_each_offset_what_the_rows_say(request):
+def test_spans_agree_with_the_rows_for_each_offset(request):
     seed = request.config.getoption("--seed")
     for number in range(CASES) if seed is None else (seed,):
         rng, rows, said, at = random.Random(number), [], {}, 0

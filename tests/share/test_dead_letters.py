@@ -32,7 +32,7 @@ def letters(count, value=b"v" * 50, copies=True):
             for offset in range(count)]
 
 
-def test_a_letter_says_where_its_record_is_and_why_nobody_gets_it():
+def test_dead_letter_contains_the_records_place_and_the_reason():
     letter = letter_of(KEY, "t", GIVEN_UP, Record(7), False)
     assert letter.key is None and letter.value is None and letter.copied == ()
     assert dict(letter.headers) == {
@@ -115,7 +115,7 @@ def header(record, name):
     return dict(record.headers)["__dlq.errors." + name].decode()
 
 
-def test_what_is_rejected_and_what_is_given_back_too_often_gets_a_letter(broker):
+def test_rejected_and_too_often_released_records_get_a_dead_letter(broker):
     dead = Dead(broker, **{"errors.deadletterqueue.copy.record.enable": "true"})
     dead.make()
     put(broker, dead.topic, rows(2))
@@ -132,7 +132,7 @@ def test_what_is_rejected_and_what_is_given_back_too_often_gets_a_letter(broker)
     assert dict(found[1].headers)["n"] == b"1"
 
 
-def test_letters_wait_until_their_topic_is_there_across_a_kill(broker):
+def test_dead_letters_wait_for_their_topic_across_a_kill(broker):
     dead = Dead(broker)
     put(broker, dead.topic, rows(3))
     dead.give_up(3)
@@ -168,7 +168,7 @@ def test_a_dead_letter_topic_is_created_where_the_cluster_allows_it(tmp_path):
             assert configs["errors.deadletterqueue.group.enable"].value == "true"
 
 
-def test_without_a_dead_letter_topic_any_more_what_waits_is_archived(broker):
+def test_pending_records_are_archived_when_the_dead_letter_topic_is_removed(broker):
     dead = Dead(broker)
     put(broker, dead.topic, rows(3))
     dead.give_up(3)

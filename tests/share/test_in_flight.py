@@ -35,7 +35,7 @@ def acknowledged(in_flight, first, last, kind, member="a", now_ms=0):
     return error
 
 
-def test_what_one_member_has_no_other_one_gets():
+def test_acquired_records_are_not_delivered_to_another_member():
     in_flight = InFlight(LIMITS, 0)
     assert acquired(in_flight, (0, 9)) == [(0, 9, 1)]
     assert in_flight.next_offset() == 10
@@ -45,7 +45,7 @@ def test_what_one_member_has_no_other_one_gets():
     assert (in_flight.start, in_flight.end, in_flight.count) == (10, 10, 0)
 
 
-def test_what_is_given_back_comes_again_with_a_higher_count_until_it_is_archived():
+def test_released_records_return_with_a_higher_count_until_archived():
     in_flight = InFlight(LIMITS, 5)
     for count in (1, 2, 3):
         got = acquired(in_flight, (5, 5))
@@ -63,7 +63,7 @@ def test_a_rejected_record_does_not_come_again():
     assert acquired(in_flight, (0, 4)) == [(0, 1, 2)]
 
 
-def test_the_start_moves_over_what_is_done_and_no_further():
+def test_start_advances_only_over_settled_records():
     in_flight = InFlight(LIMITS, 0)
     acquired(in_flight, (0, 9))
     acknowledged(in_flight, 3, 9, ACCEPT)
@@ -111,7 +111,7 @@ def test_a_write_that_fails_after_the_hold_ran_out_gives_the_records_back():
     assert acquired(in_flight, (0, 9), member="b", now_ms=200) == [(0, 9, 2)]
 
 
-def test_acknowledgements_of_what_is_not_in_flight_are_refused_and_change_nothing():
+def test_acknowledgements_of_records_not_in_flight_are_rejected_without_effect():
     in_flight = InFlight(LIMITS, 10)
     assert acknowledged(in_flight, 10, 11, ACCEPT) == ErrorCode.INVALID_RECORD_STATE
     acquired(in_flight, (10, 19))
@@ -140,7 +140,7 @@ def test_records_that_are_acknowledged_one_by_one_stay_one_range():
     assert [(row.first, row.last) for row in moved] == [(0, 29)]
 
 
-def test_the_first_row_that_is_wrong_says_why():
+def test_error_is_that_of_the_first_invalid_row():
     in_flight = InFlight(LIMITS, 0)
     acquired(in_flight, (0, 9))
     acknowledged(in_flight, 5, 5, ACCEPT)
@@ -176,7 +176,7 @@ def said_at_once(rng):
     return in_flight, rows
 
 
-def test_rows_of_one_request_do_what_each_by_itself_does(request):
+def test_rows_of_one_request_have_the_same_effect_as_separate_requests(request):
     seed = request.config.getoption("--seed")
     for number in range(SCHEDULES) if seed is None else (seed,):
         one, rows = said_at_once(random.Random(number))
@@ -190,7 +190,7 @@ def test_rows_of_one_request_do_what_each_by_itself_does(request):
                 row for found in alone for row in found[2]), f"--seed {number}"
 
 
-def test_no_more_than_the_limit_is_in_flight_but_what_is_free_again_is_acquired():
+def test_in_flight_limit_counts_only_unreleased_records():
     in_flight = InFlight(LIMITS, 0)
     assert acquired(in_flight, (0, 29), (30, 49)) == [(0, 49, 1)]
     assert not in_flight.can_acquire()
@@ -223,7 +223,7 @@ def test_a_record_that_fails_often_comes_alone_at_last():
     assert sizes[:5] == [16, 16, 16, 8, 1]
 
 
-def test_offsets_that_were_lost_amid_what_was_kept_are_delivered_again():
+def test_offsets_lost_between_retained_ones_are_redelivered():
     in_flight = InFlight(LIMITS, 10, [StateBatch(15, 19, ACKNOWLEDGED, 1),
                                       StateBatch(20, 22, AVAILABLE, 1)])
     assert in_flight.next_offset() == 10
@@ -384,7 +384,7 @@ def test_a_rejected_record_is_in_flight_until_its_letter_is_written():
     assert (in_flight.start, in_flight.count) == (5, 0)
 
 
-def test_a_record_that_is_archiving_is_nobodys():
+def test_archiving_record_is_not_owned_by_any_member():
     in_flight = InFlight(LETTERS, 0)
     acquired(in_flight, (0, 1))
     acknowledged(in_flight, 0, 1, REJECT)
@@ -408,7 +408,7 @@ def test_the_last_delivery_that_is_given_back_or_runs_out_makes_a_letter():
         assert in_flight.deliveries_exceeded(moved)
 
 
-def test_a_letter_says_that_a_member_rejected_the_record_also_at_its_last_delivery():
+def test_dead_letter_names_rejection_also_at_the_last_delivery():
     in_flight = InFlight(LETTERS._replace(deliveries_max=2), 0)
     acquired(in_flight, (0, 0))
     acknowledged(in_flight, 0, 0, RELEASE)
@@ -429,7 +429,7 @@ def test_letters_are_written_some_at_a_time():
     assert (in_flight.start, in_flight.is_archiving) == (10, False)
 
 
-def test_what_is_archiving_counts_as_in_flight_so_that_it_is_bounded():
+def test_archiving_records_count_towards_the_in_flight_limit():
     in_flight = InFlight(LETTERS._replace(records_max=4), 0)
     acquired(in_flight, (0, 3))
     acknowledged(in_flight, 0, 3, REJECT)
@@ -438,7 +438,7 @@ def test_what_is_archiving_counts_as_in_flight_so_that_it_is_bounded():
     assert in_flight.can_acquire()
 
 
-def test_what_was_archiving_when_its_leader_was_lost_still_is():
+def test_archiving_continues_after_a_leader_change():
     in_flight = InFlight(LETTERS, 3, [
         StateBatch(3, 5, ARCHIVING, 2), StateBatch(6, 7, ARCHIVING, 3)])
     assert in_flight.is_archiving

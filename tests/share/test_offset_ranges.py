@@ -15,13 +15,13 @@ def test_neighbours_of_equal_state_and_deliveries_are_written_as_one():
         StateBatch(10, 10, ARCHIVED, 2)]
 
 
-def test_what_does_not_adjoin_is_written_apart():
+def test_non_adjacent_ranges_are_written_separately():
     rows = [Range(0, 1, AVAILABLE, 1), Range(3, 4, AVAILABLE, 1)]
     assert states_of(rows) == [StateBatch(0, 1, AVAILABLE, 1), StateBatch(3, 4, AVAILABLE, 1)]
     assert states_of([]) == []
 
 
-def test_what_is_cut_off_a_range_has_its_state_holder_and_batch():
+def test_split_range_keeps_state_owner_and_batch():
     row = Range(10, 19, ACQUIRED, 2, None, "a", 70)
     row.is_rejected = True
     rest = row.cut(14)
@@ -38,7 +38,7 @@ def test_no_part_of_a_range_is_empty(at):
         Range(10, 19, AVAILABLE, 0).cut(at)
 
 
-def test_what_is_being_written_is_not_cut():
+def test_range_being_written_is_not_split():
     row = Range(10, 19, ACKNOWLEDGED, 1)
     row.before = ACQUIRED, "a"
     with pytest.raises(AssertionError):

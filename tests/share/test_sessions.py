@@ -31,7 +31,7 @@ def test_there_is_a_limit_and_a_member_has_one_session():
     assert not sessions.has_group("g")
 
 
-def test_a_row_without_news_is_told_once_and_after_an_error():
+def test_unchanged_row_is_sent_once_and_again_after_an_error():
     session = Sessions(1).begin("g", "m", [T0, T1], 1)
     assert session.is_told(T0, False, 0)
     assert not session.is_told(T0, False, 0)
@@ -54,7 +54,7 @@ def test_all_sessions_together_have_a_limit_of_partitions():
     assert sessions.place_count == 3
 
 
-def test_what_a_session_had_is_free_when_it_ends():
+def test_ended_session_releases_its_partitions():
     sessions = Sessions(10, places_max=2)
     sessions.begin("g", "m", [T0, T1], 1)
     assert sessions.begin("g", "m", [T1, T0], 2) is not None
@@ -63,7 +63,7 @@ def test_what_a_session_had_is_free_when_it_ends():
     assert sessions.begin("g", "n", [T0, T1], 1) is not None
 
 
-def test_a_row_that_is_told_changes_no_count():
+def test_sent_row_does_not_change_the_count():
     sessions = Sessions(1)
     session = sessions.begin("g", "m", [T0, T1], 1)
     assert session.is_told(T0, True, 0)

@@ -86,7 +86,7 @@ class Queue:
 
 
 @pytest.mark.parametrize("what", ["topic", "states"])
-def test_what_was_accepted_before_a_leader_died_does_not_come_again(cluster, what):
+def test_records_accepted_before_a_leader_failure_are_not_redelivered(cluster, what):
     queue = Queue(cluster, what)
     accepted = range(0, RECORDS, 3)
     with queue.member() as consumer:
@@ -112,7 +112,7 @@ def test_a_member_goes_on_with_the_next_leader(cluster):
     assert set(seen).isdisjoint(range(0, RECORDS, 2))
 
 
-def test_dead_letters_are_written_by_whoever_leads_next(cluster):
+def test_next_leader_writes_the_dead_letters(cluster):
     queue = Queue(cluster, "dead")
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         resource = ConfigResource(ResourceType.TOPIC, f"{DEAD}-dead")

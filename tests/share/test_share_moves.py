@@ -43,7 +43,7 @@ def take(consumer, count: int) -> list:
     return found
 
 
-def test_what_comes_after_a_move_is_delivered(tmp_path):
+def test_records_after_a_move_are_delivered(tmp_path):
     with Broker(tmp_path, settings=SETTINGS, log_dirs=2) as broker:
         topic = broker.create_topic("t")
         with Admin(bootstrap_servers=broker.bootstrap) as admin:

@@ -100,7 +100,7 @@ def test_a_record_limit_ends_amid_a_batch_and_the_next_member_gets_it_too(tens):
     assert acquired(partition, 4, exact=True, member="n") == ([(13, 16)], tens[10])
 
 
-def test_aborted_records_are_nobodys_where_committed_ones_are_wanted():
+def test_read_committed_group_does_not_deliver_aborted_records():
     data = {0: plain(0, 5, producer_id=PRODUCER, producer_epoch=0, base_sequence=0,
                      attributes=batch.TRANSACTIONAL),
             5: batch.build([(ABORT_MARKER_KEY, bytes(6), 0, ())], base_offset=5,
@@ -128,7 +128,7 @@ def test_waiting_members_look_again_after_a_read_of_aborted_records_only():
     assert stirred == [partition]
 
 
-def test_records_that_go_while_they_are_read_are_nobodys():
+def test_records_deleted_during_a_read_are_not_acquired():
     # The log's list of aborted transactions was removed with them.
     data = {0: plain(0, 5, producer_id=PRODUCER, producer_epoch=0, base_sequence=0,
                      attributes=batch.TRANSACTIONAL), 6: plain(6, 2)}
@@ -145,7 +145,7 @@ def test_records_that_go_while_they_are_read_are_nobodys():
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("a bug"), asyncio.CancelledError()])
-def test_what_could_not_be_written_in_whatever_way_stays_its_members(tens, failure):
+def test_records_whose_write_failed_stay_with_their_member(tens, failure):
     partition = loaded(Log(tens))
     assert acquired(partition, 10)[0] == [(0, 9)]
 

@@ -63,7 +63,7 @@ def test_a_short_soak_is_good():
     assert re.search(r"soak: good after [1-9]", done.stdout)
 
 
-def test_a_trial_loads_validates_and_reports_on_a_broker_of_its_own(tmp_path):
+def test_trial_loads_validates_and_reports_on_a_new_broker(tmp_path):
     page = tmp_path / "report.html"
     done = run([sys.executable, "-m", "spark.trial", "--records", "20000", "--data", str(tmp_path),
                 "--report", str(page)])
@@ -71,7 +71,7 @@ def test_a_trial_loads_validates_and_reports_on_a_broker_of_its_own(tmp_path):
     assert "pylog loading" in page.read_text() and list(tmp_path.iterdir()) == [page]
 
 
-def test_a_trial_that_follows_its_load_says_how_late_records_were(tmp_path):
+def test_following_trial_reports_record_latency(tmp_path):
     page = tmp_path / "report.html"
     done = run([sys.executable, "-m", "spark.trial", "--rate", "1000", "--duration", "10",
                 "--follow", "--data", str(tmp_path), "--report", str(page)])

@@ -31,7 +31,7 @@ def test_a_file_that_no_batch_names_does_not_count(directory):
     assert committed(str(directory)) == ["/d/part-0"]
 
 
-def test_a_compacted_log_stands_for_the_batches_before_it(directory):
+def test_compacted_log_replaces_earlier_batches(directory):
     noted(directory, "8", "/d/8")
     noted(directory, "9.compact", "/d/7", "/d/8", "/d/9")
     noted(directory, "10", "/d/10")

@@ -166,7 +166,7 @@ def test_rows_name_their_own_topics(spark, target):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_read_committed_leaves_out_what_was_aborted(spark, target, kind):
+def test_read_committed_skips_aborted_records(spark, target, kind):
     topic = f"aborted-{kind}"
     cluster.create_topic({"bootstrap.servers": target.bootstrap}, topic, 1)
     with Producer(bootstrap_servers=target.bootstrap, transactional_id=topic) as producer:

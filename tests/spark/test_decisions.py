@@ -34,12 +34,12 @@ def test_the_checkpoint_of_another_query_is_refused_though_its_number_fits():
             is_decided(Decision(6, "q", PARTS), "orders", "another", batch)
 
 
-def test_a_query_under_way_whose_sink_knows_nothing_is_told_what_to_commit():
+def test_running_query_with_an_empty_sink_requires_a_decision_to_commit():
     with pytest.raises(ConfigError, match="Commit 9 as the offset of group 'orders'.*10 if"):
         is_decided(Decision(), "orders", "q", 9)
 
 
-def test_an_offset_that_somebody_has_committed_by_hand_says_where_to_go_on():
+def test_manually_committed_offset_determines_the_next_batch():
     last = Decision.of(OffsetAndMetadata(9))
     assert last == Decision(8)
     assert not is_decided(last, "orders", "whichever", 9)

@@ -48,7 +48,7 @@ def test_a_read_that_cannot_be_done_fails_with_the_connectors_text(spark, cut, g
     assert text in str(failure.value)
 
 
-def test_what_is_left_is_read_where_loss_is_allowed(spark, cut):
+def test_remaining_records_are_read_if_data_loss_is_allowed(spark, cut):
     assert reader(spark, cut, "kafka", subscribe=TOPIC, failOnDataLoss="false",
                   startingOffsets=at(10), endingOffsets=at(500)).load().count() == 400
 
@@ -69,7 +69,7 @@ def test_a_write_that_cannot_be_done_fails_with_the_connectors_text(
     assert text in str(failure.value)
 
 
-def test_a_stream_fails_when_its_topic_is_gone_or_was_made_anew(spark, target, tmp_path):
+def test_stream_fails_if_its_topic_is_deleted_or_recreated(spark, target, tmp_path):
     filled(target.bootstrap, "anew", Content(1), 100, partitions=1)
 
     def run(**given):

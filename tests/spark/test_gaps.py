@@ -41,7 +41,7 @@ def in_transaction(broker, topic, rows, commit):
     await_markers(broker.bootstrap, topic)
 
 
-def test_compaction_explains_what_it_removed_and_nothing_else(spark, target, tmp_path):
+def test_compaction_explains_only_removed_records(spark, target, tmp_path):
     content, count = Content(5, "150", keys=40), 40_000
     loaded(spark, target, "compacted", tmp_path, {
         "cleanup.policy": "compact", "segment.bytes": str(1 << 20),
@@ -70,7 +70,7 @@ def test_aborted_records_leave_gaps_that_are_explained(spark, target, tmp_path):
     assert found.faults["doubled"] == 40
 
 
-def test_what_a_transaction_committed_twice_is_doubled(spark, target, tmp_path):
+def test_records_committed_twice_are_reported_as_duplicates(spark, target, tmp_path):
     content = Content(5, keys=9)
     loaded(spark, target, "committed", tmp_path, content=content, records=2000,
            transactional=True)

@@ -29,7 +29,7 @@ def judged(spark, broker, topic, directory, *more):
 
 
 @pytest.mark.parametrize("writer, reader", [("pylog", "kafka"), ("kafka", "pylog")])
-def test_what_one_engine_loads_the_other_finds_good(spark, target, tmp_path, writer, reader):
+def test_load_of_either_engine_validates_with_the_other(spark, target, tmp_path, writer, reader):
     outcome = loaded(spark, target, f"by-{writer}", tmp_path, engine=writer)
     assert outcome.counts == {0: 1500, 1: 1500}
     found = judged(spark, target, f"by-{writer}", tmp_path, "--engine", reader)
@@ -37,7 +37,7 @@ def test_what_one_engine_loads_the_other_finds_good(spark, target, tmp_path, wri
     assert found.records == 3000 and found.bytes == outcome.bytes
 
 
-def test_the_manifest_says_where_each_batch_came_to_lie(spark, target, tmp_path):
+def test_manifest_contains_the_offsets_of_each_batch(spark, target, tmp_path):
     outcome = loaded(spark, target, "manifest", tmp_path)
     rows = spark.read.parquet(f"{tmp_path}/batches").collect()
     assert sum(row.batch_records for row in rows) == 3000
@@ -94,7 +94,7 @@ def test_a_paced_load_by_the_stock_connector_keeps_its_rate(spark, target, tmp_p
     assert judged(spark, target, "paced", tmp_path).good
 
 
-def test_expectations_can_be_told_without_a_manifest():
+def test_expectations_can_be_given_without_a_manifest():
     options = validate.arguments().parse_args(
         ["--bootstrap", "h:1", "--topic", "t", "--seed", "9", "--records", "5"])
     assert isinstance(options, argparse.Namespace)

@@ -49,7 +49,7 @@ def test_a_time_for_all_wins_over_offsets_as_in_the_connector():
     ({"failOnDataLoss": "maybe"}, "failondataloss"), ({"startingTimestamp": "-3 moons"}, "moons"),
     ({"kafka.bootstrap.servers": ""}, "bootstrap"),
     ({"kafka.auto.offset.reset": "earliest"}, "startingOffsets")])
-def test_what_is_wrong_is_said_in_one_line_that_names_it(given, word):
+def test_invalid_option_is_reported_in_one_line_with_its_name(given, word):
     with pytest.raises(ConfigError) as refused:
         options(**given)
     assert word in str(refused.value) and "\n" not in str(refused.value)
@@ -73,7 +73,7 @@ def test_a_streaming_query_may_have_a_name():
     assert found.topic == "out" and "queryname" not in found.settings
 
 
-def test_a_trigger_limit_is_shared_by_what_waits_and_kept_exactly():
+def test_trigger_limit_is_divided_among_pending_partitions_exactly():
     starts = {TopicPartition("t", number): 100 for number in range(3)}
     ends = {TopicPartition("t", 0): 1100, TopicPartition("t", 1): 110, TopicPartition("t", 2): 100}
     found = limited(starts, ends, 101)

@@ -94,13 +94,13 @@ def test_no_total_of_a_load_waits_but_the_last_ones():
     ([row("a", 1)], "rows: 1 missing: Row(id='b'"),
     ([row("a", 1), row("b", 2), row("b", 2)], "rows: 1 too many: Row(id='b'"),
     ([row("a", 1), row("b", 3)], "rows: 1 missing: Row(id='b', at_ms=2000")])
-def test_what_is_missing_doubled_or_wrong_is_named(found, line):
+def test_missing_duplicate_or_wrong_rows_are_named(found, line):
     wanted = [row("b", 2), row("a", 1)]
     assert orders.faults("rows", wanted, wanted[::-1]) == []
     assert orders.faults("rows", wanted, found)[0].startswith(line)
 
 
-def test_a_check_names_what_is_missing_and_ends_with_1_or_2_without_a_topic(
+def test_check_names_missing_rows_and_exits_with_1_or_with_2_without_a_topic(
         brokerd, tmp_path, capsys):
     given = ["--bootstrap", brokerd.bootstrap, "--orders", "300"]
     assert orders.main(["load", *given, "--from", "sent", "--products",

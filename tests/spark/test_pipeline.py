@@ -143,7 +143,7 @@ def test_a_raw_topic_becomes_the_rows_and_totals_that_were_computed_apart(spark,
 
 
 @pytest.mark.slow
-def test_a_batch_whose_files_were_not_committed_writes_them_anew(spark, place):
+def test_batch_with_uncommitted_files_writes_them_again(spark, place):
     place.send(0.5)
     finished(lambda: pipeline.follow([place.pipeline(spark).rows()], Journal("")))
     forget(place.rows / committed.LOG)

@@ -20,7 +20,7 @@ def reported(number, run="r1", name="rows", **more):
         "observedMetrics": {"decoded": {"unreadable": 1}, "enriched": {"written": 87}}, **more}
 
 
-def test_a_batch_says_what_was_read_written_and_dropped():
+def test_batch_reports_rows_read_written_and_dropped():
     assert batch_of(reported(7)) == Batch(
         "rows", 7, "r1", read=100, written=87, unreadable=1, doubled=9, late=3, took_ms=400,
         behind=15, state=70)
@@ -30,7 +30,7 @@ def test_a_look_that_found_nothing_is_no_batch():
     assert batch_of(reported(7, durationMs={"latestOffset": 2, "triggerExecution": 2})) is None
 
 
-def test_sources_that_are_no_topics_do_not_say_what_waits():
+def test_non_topic_sources_report_no_backlog():
     for offset in (None, '{"logOffset": 3}', "7"):
         found = batch_of(reported(1, sources=[{"endOffset": offset, "latestOffset": offset}]))
         assert found.behind == 0
@@ -70,7 +70,7 @@ def test_without_a_report_no_file_is_written(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_report_that_cannot_be_written_is_said_before_the_work(tmp_path):
+def test_unwritable_report_fails_before_the_work(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(PlanError, match="cannot write"):
         Journal(str(tmp_path / "file" / "progress.html"))
@@ -92,7 +92,7 @@ def test_a_picture_of_one_batch_or_of_none_is_whole():
         assert ElementTree.fromstring(progress.picture(batches)).tag.endswith("svg")
 
 
-def test_a_page_sums_what_it_shows_and_loads_nothing():
+def test_page_sums_its_batches_and_loads_no_resources():
     batches = [batch_of(reported(number)) for number in range(20)]
     text = progress.page([*batches, batch_of(reported(0, name="totals"))])
     assert "<b>2,000</b><span>records read" in text and "<b>180</b><span>doubles" in text

@@ -22,13 +22,13 @@ def check(content, values, counts=None):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_value_ends_with_the_crc32c_of_what_is_before(shape):
+def test_value_ends_with_the_crc32c_of_its_prefix(shape):
     for value in split(records.made(Content(7, shape), 3, 0, 200)):
         assert crc32c.crc32c(value[:-4]) == int.from_bytes(value[-4:], "little")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_was_made_is_found_good(shape):
+def test_generated_records_are_valid(shape):
     content = Content(11, shape, keys=50, skew=1.2)
     made = records.made(content, 2, 500, 1000)
     found = records.checked(content, {2: 1500}, made.data, made.offsets)
@@ -87,7 +87,7 @@ def test_a_key_that_is_not_the_records_own_is_seen():
     assert np.flatnonzero(~match).tolist() == [3]
 
 
-def test_sizes_have_the_shape_that_was_asked_for():
+def test_sizes_have_the_requested_distribution():
     sequences = np.arange(100_000)
     even = records.sizes(Content(1, "uniform:100:200"), 0, sequences)
     assert even.min() == 100 and even.max() == 200 and abs(even.mean() - 150) < 1

@@ -19,7 +19,7 @@ def fake_java(tmp_path, text):
 @pytest.mark.parametrize("text, found", [
     ('openjdk version "1.8.0_402"', "Java 8"), ('openjdk version "11.0.22"', "Java 11"),
     ("no such thing", "does not name")])
-def test_too_old_a_java_is_said_in_one_line(tmp_path, text, found):
+def test_too_old_java_is_reported_in_one_line(tmp_path, text, found):
     with pytest.raises(SetupError, match=found) as refused:
         session.java_version(fake_java(tmp_path, text))
     assert "Java 17" in str(refused.value) and "\n" not in str(refused.value)
@@ -29,7 +29,7 @@ def test_a_java_new_enough_is_taken(tmp_path):
     assert session.java_version(fake_java(tmp_path, 'openjdk version "21.0.2"')) == 21
 
 
-def test_a_missing_java_is_said_in_one_line(monkeypatch, tmp_path):
+def test_missing_java_is_reported_in_one_line(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(SetupError, match="there is none"):
@@ -56,7 +56,7 @@ def test_an_unreachable_broker_is_one_line_and_exit_code_2(tmp_path, capsys, mon
 
 
 @pytest.mark.parametrize("job", [load, validate])
-def test_what_cannot_be_written_is_said_before_the_work(brokerd, job, tmp_path, capsys):
+def test_unwritable_output_fails_before_the_work(brokerd, job, tmp_path, capsys):
     from spark import cluster
 
     cluster.create_topic({"bootstrap.servers": brokerd.bootstrap}, "unwritten", 1)
@@ -70,7 +70,7 @@ def test_what_cannot_be_written_is_said_before_the_work(brokerd, job, tmp_path, 
     assert "cannot write" in said and "\n" not in said
 
 
-def test_jars_that_cannot_be_fetched_are_said_in_one_line(tmp_path, monkeypatch):
+def test_unavailable_jars_are_reported_in_one_line(tmp_path, monkeypatch):
     maven = tmp_path / "mvn"
     maven.write_text("#!/bin/sh\necho '[ERROR] no route to host -> [Help 1]'\nexit 1\n")
     maven.chmod(0o755)
@@ -80,7 +80,7 @@ def test_jars_that_cannot_be_fetched_are_said_in_one_line(tmp_path, monkeypatch)
         session.connector_jars()
 
 
-def test_a_java_failure_is_told_by_its_cause():
+def test_java_failure_is_reported_with_its_cause():
     from spark.cluster import first_line
 
     text = ("An error occurred while calling o1.count.\n: org.apache.spark.SparkException: Job "
@@ -102,7 +102,7 @@ def test_arguments_without_a_meaning_are_one_line(given, word, tmp_path, capsys)
     assert code == 2 and word in said and "\n" not in said
 
 
-def test_a_validator_without_a_manifest_asks_for_what_it_lacks(capsys):
+def test_validator_without_a_manifest_requires_its_values(capsys):
     assert validate.main(["--bootstrap", "localhost:1", "--topic", "t"]) == 2
     assert "--manifest" in capsys.readouterr().err
 

@@ -101,7 +101,7 @@ def test_avro_is_written_and_read_by_the_registry(spark, target, server):  # noq
     ("STRUCT<a: INT>", {}, "valueFormat"), ("STRING", {"valueformat": "json"}, "struct"),
     ("LONG", {"valueformat": "int"}, "takes int"),
     ("STRUCT<a: MAP<STRING, INT>>", {"valueformat": "json"}, "to_json")])
-def test_what_no_format_can_write_is_refused_in_one_line(spark, kind, given, word):
+def test_unwritable_format_is_rejected_in_one_line(spark, kind, given, word):
     from pyspark.sql.types import StructType
 
     with pytest.raises(ConfigError, match=word) as refused:

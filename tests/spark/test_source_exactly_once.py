@@ -258,7 +258,7 @@ def test_a_driver_that_was_thought_dead_can_decide_nothing_any_more(query):
     assert query.seen() == wanted(0)
 
 
-def test_what_a_failed_batch_has_left_open_is_ended(query, protocol):
+def test_open_transactions_of_a_failed_batch_are_ended(query, protocol):
     answers = [*query.tasks(query.plan(), 0), None]
     query.writer().abort(answers, 0)
     assert query.seen() == []
@@ -293,7 +293,7 @@ def test_a_decision_that_was_not_made_yet_is_called_off_by_the_failure_that_foll
     assert query.seen() == wanted(0)
 
 
-def test_a_part_that_was_ended_meanwhile_is_told_before_anything_is_decided(query):
+def test_part_ended_early_is_reported_before_the_decision(query):
     answers = query.tasks(query.plan(), 0)
     with Admin(bootstrap_servers=query.bootstrap) as admin:
         admin.fence_producers([answers[1].part.transactional_id])
@@ -305,7 +305,7 @@ def test_a_part_that_was_ended_meanwhile_is_told_before_anything_is_decided(quer
     assert query.seen() == wanted(0)
 
 
-def test_parts_that_were_aborted_after_their_batch_was_decided_are_told(query, monkeypatch):
+def test_parts_aborted_after_the_decision_are_reported(query, monkeypatch):
     answers = query.tasks(query.plan(), 0)
     limit = steps_of(monkeypatch)
     limit[0] = 1
@@ -377,7 +377,7 @@ def test_the_programs_that_spark_runs_call_it_as_these_tests_do(target):
     assert query.seen() == ["0-0", "0-1", "1-0", "1-1"]
 
 
-def test_a_task_outside_of_a_micro_batch_is_told():
+def test_task_outside_a_micro_batch_is_rejected():
     with pytest.raises(ConfigError, match="micro-batches"):
         current_task()
 

@@ -56,7 +56,7 @@ def read(made, *filters):
     return rows, left, [part for part in parts if isinstance(part, Split) and part.stretch]
 
 
-def test_a_partition_that_is_not_asked_for_is_not_read(topics, fetched):
+def test_excluded_partition_is_not_read(topics, fetched):
     whole, _, _ = read(source(topics))
     everything = sum(fetched)
     del fetched[:]
@@ -95,7 +95,7 @@ def test_conditions_on_the_topic_are_fulfilled_by_the_plan(topics, one, kept):
     ([D.GreaterThanOrEqual(("offset",), 100), D.LessThan(("offset",), 101)], 100, 101, True),
     ([D.EqualTo(("offset",), 7)], 7, 8, True), ([D.In(("offset",), (5, 6, 4))], 4, 7, True),
     ([D.In(("offset",), (5, 9))], 5, 10, False), ([D.LessThan(("offset",), -3)], 0, 0, True)])
-def test_offsets_bound_what_is_fetched(topics, fetched, filters, low, high, exact):
+def test_offset_filters_limit_fetched_bytes(topics, fetched, filters, low, high, exact):
     rows, left, _ = read(source(topics), *filters)
     assert sorted(row[1:3] for row in rows) == [
         (partition, offset) for partition in range(PARTITIONS) for offset in range(low, high)]
@@ -104,7 +104,7 @@ def test_offsets_bound_what_is_fetched(topics, fetched, filters, low, high, exac
     assert sum(fetched) <= PARTITIONS * (2 << 20) and (sum(fetched) > 0) == (high > low)
 
 
-def test_conditions_that_only_rows_can_tell_are_left_to_spark(topics):
+def test_row_level_conditions_are_left_to_spark(topics):
     kept = [D.Not(D.EqualTo(("offset",), 5)), D.EqualTo(("partition",), None),
             D.In(("partition",), (1, None)), D.EqualTo(("value", "id"), 1),
             D.EqualTo(("key",), b"x"), D.IsNull(("partition",)), D.IsNotNull(("value",)),
@@ -113,7 +113,7 @@ def test_conditions_that_only_rows_can_tell_are_left_to_spark(topics):
     assert left == kept and len(rows) == COUNT
 
 
-def test_times_skip_what_lies_before_the_first_record_as_young(target, fetched):
+def test_time_filters_skip_older_records_at_the_start(target, fetched):
     from pylog.client import Producer
 
     # The records are years old: retention would remove them during the test.
@@ -162,7 +162,7 @@ def frame(spark, target, **given):
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-def test_spark_pushes_what_it_is_told_to(pushing, topics):
+def test_spark_pushes_the_supported_filters(pushing, topics):
     found = frame(pushing, topics, pushFilters="true").where(
         "partition IN (1, 2) AND offset >= 10 AND offset < 30 AND topic = 'filters' "
         "AND timestamp > '2020-01-01'")
@@ -185,6 +185,6 @@ def test_a_frame_that_is_used_twice_is_right_by_default(pushing, topics):
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-def test_spark_says_which_setting_is_missing(spark, topics):
+def test_missing_spark_setting_is_named(spark, topics):
     with pytest.raises(Exception, match="spark.sql.python.filterPushdown.enabled"):
         frame(spark, topics, pushFilters="true").where("partition = 1").count()

@@ -97,7 +97,7 @@ def test_a_bad_value_is_an_error_that_names_its_place(target, topic):
         rows(source(target, topic, valueFormat="int"))
 
 
-def test_permissive_gives_null_and_what_was_there(target, topic):
+def test_permissive_mode_returns_null_and_the_original_value(target, topic):
     filled(target, topic, [b"good", b"\xff\xfe", None, b"fine", b"\xc3("], key=b"\xff")
     made = source(target, topic, valueFormat="string", keyFormat="string", mode="permissive")
     found = rows(made)
@@ -159,7 +159,7 @@ def test_fields_of_a_value_may_be_columns_of_their_own(target, topic):
 @pytest.mark.parametrize("bad", [
     b"[1]", b"5", b'{"id": 1} {"id": 2}', b"{", b'{"id": "text"}', b'{"id": 1.5}', b"\xff",
     b'{"id": 1}{"inner":[{}', b'{"id": 1, "id": 2}', b" "])
-def test_what_is_no_object_of_the_schema_is_told_apart(target, topic, bad):
+def test_json_that_does_not_match_the_schema_is_reported(target, topic, bad):
     good = [b'{"id": %d}' % number for number in range(40)]
     filled(target, topic, [*good, bad, b'{"id": 99}'])
     shape = struct_of(id=T.LongType()).json()
@@ -202,7 +202,7 @@ FLAT = {"type": "record", "name": "Flat", "fields": [
 
 
 @pytest.mark.parametrize("one_by_one", [False, True])
-def test_flat_records_are_decoded_alike_natively_and_one_by_one(target, topic, server, monkeypatch,
+def test_flat_records_decode_the_same_natively_and_one_by_one(target, topic, server, monkeypatch,
                                                                 one_by_one):
     from pylog.client.serialization import avro_columns
 
@@ -233,7 +233,7 @@ def test_a_reader_schema_may_be_given(target, topic, server):
 
 @pytest.mark.parametrize("bad", [b"", b"text", struct.pack(">bi", 0, 77) + b"x",
                                  struct.pack(">bi", 0, 1) + b"\x02"])
-def test_bytes_that_are_no_avro_are_told_apart(target, topic, server, bad):
+def test_invalid_avro_bytes_are_reported(target, topic, server, bad):
     good = Avro(SchemaRegistry(server.url), USER).serialize(topic, ADA)
     filled(target, topic, [good, bad, good])
     given = {"valueFormat": "avro", "schema_registry_url": server.url}

@@ -136,7 +136,7 @@ def test_aborted_transactions_and_markers_are_no_loss(aborted, isolation, names,
 
 
 @pytest.mark.kafka
-def test_what_is_still_open_is_not_read_as_committed(kafka):
+def test_open_transactions_are_not_read_as_committed(kafka):
     topic = new_topic(kafka.bootstrap)
     writer = OtherProducer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic})
     plain = OtherProducer({"bootstrap.servers": kafka.bootstrap})

@@ -105,7 +105,7 @@ def test_the_delay_is_a_time_as_spark_writes_it(text, ms):
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-def test_spark_asks_with_the_limit(spark, target, tmp_path):
+def test_spark_passes_the_trigger_limit(spark, target, tmp_path):
     cluster.create_topic({"bootstrap.servers": target.bootstrap}, "triggers", 1)
     sent(target.bootstrap, "triggers", [(b"x", None, 0)] * 10)
     frame = (spark.readStream.format("pylog").option("subscribe", "triggers")

@@ -229,7 +229,7 @@ def test_the_report_is_one_page_that_loads_nothing():
     assert page.index("1 corrupted") < page.index("corrupted at 0/3") < page.index("<table")
 
 
-def test_a_speed_stands_once_on_the_page():
+def test_throughput_appears_once_on_the_page():
     outcome = Outcome(Plan("t", {}, CONTENT, records=2 * COUNT), {0: COUNT, 1: COUNT}, 0, 4000,
                       2 * COUNT * 100, {}, {})
     page = report.html("t", judged(topic()), outcome, 2.0)
@@ -245,7 +245,7 @@ def test_axes_have_round_numbers():
     assert [chart.duration(value) for value in (9.51, 2000, 3.6e6)] == ["9.51 ms", "2 s", "60 min"]
 
 
-def test_reading_is_told_per_second_too():
+def test_reading_is_reported_per_second_too():
     found = judged(topic())
     assert sum(row[1] for row in found.read_seconds) == found.records
     assert sum(row[1] for row in found.seconds) == found.records

@@ -28,14 +28,14 @@ def test_two_brokers_of_one_process_share_nothing(make_broker):
     assert second.topic("t").records() == [] and len(first.topic("t").records()) == 1
 
 
-def test_what_a_client_produced_can_be_read_without_a_client(broker):
+def test_client_records_can_be_read_without_a_client(broker):
     topic = broker.create_topic("t", partitions=2)
     talk.append(broker.port, "t", raw.batch([raw.record(b"k", b"v")], codec=raw.LZ4), partition=1)
     row, = topic.records()
     assert (row.partition, row.offset, row.key, row.value) == (1, 0, b"k", b"v")
 
 
-def test_what_a_test_appended_reaches_a_client(broker):
+def test_appended_records_reach_a_client(broker):
     broker.create_topic("t").append("one", ("key", "two"))
     with Connection(broker.port) as connection:
         assert talk.fetch(connection, "t")["high_watermark"] == 2
@@ -68,7 +68,7 @@ def test_settings_are_the_brokers_by_kafkas_names(make_broker):
     assert answer["topics"][0]["error_code"] == 3
 
 
-def test_a_broker_that_cannot_start_says_why_and_leaves_nothing_behind(tmp_path):
+def test_failed_start_reports_the_reason_and_leaves_nothing_behind(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         broker = Broker(tmp_path, settings={"listeners": f"PLAINTEXT://127.0.0.1:{port}"})
@@ -78,7 +78,7 @@ def test_a_broker_that_cannot_start_says_why_and_leaves_nothing_behind(tmp_path)
         assert broker.port == port
 
 
-def test_nothing_can_be_asked_of_a_stopped_broker(broker):
+def test_stopped_broker_rejects_every_call(broker):
     broker.stop()
     with pytest.raises(BrokerFailed, match="not running"):
         broker.topics()

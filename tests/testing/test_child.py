@@ -19,7 +19,7 @@ def broker(make_broker):
     return make_broker(process=True)
 
 
-def test_it_runs_in_a_process_of_its_own_and_ends_with_close(broker):
+def test_child_broker_runs_in_a_separate_process_until_close(broker):
     assert broker.pid != os.getpid() and answers(broker.port)
     pid = broker.pid
     broker.close()
@@ -42,7 +42,7 @@ def test_errors_come_over_as_they_are(broker):
         broker.clock.advance(hours=-1)
 
 
-def test_what_was_acknowledged_is_there_after_a_kill(broker):
+def test_acknowledged_records_survive_a_kill(broker):
     broker.create_topic("t")
     talk.append(broker.port, "t", raw.batch([raw.record(None, b"v")]))
     broker.kill()
@@ -51,14 +51,14 @@ def test_what_was_acknowledged_is_there_after_a_kill(broker):
     broker.topic("t").assert_records(["v"])
 
 
-def test_a_child_that_died_is_told_of_with_its_last_words(broker):
+def test_crashed_child_is_reported_with_its_last_output(broker):
     os.kill(broker.pid, signal.SIGKILL)
     with pytest.raises(BrokerFailed, match="has ended"):
         broker.topics()
     broker.kill()
 
 
-def test_a_child_that_cannot_start_says_why(make_broker):
+def test_child_that_cannot_start_reports_the_reason(make_broker):
     with pytest.raises(BrokerFailed, match="cannot listen"):
         make_broker(process=True, settings={"listeners": "PLAINTEXT://192.0.2.1:1"})
 

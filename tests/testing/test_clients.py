@@ -77,7 +77,7 @@ def test_a_consumer_comes_back_after_a_disturbance_of_its_group(broker, producer
         assert b"2" in found and len(group.members()) == 1
 
 
-def test_what_a_consumer_committed_can_be_asked_for(broker, producer):
+def test_committed_offsets_can_be_queried(broker, producer):
     for number in range(10):
         producer.send("t", b"%d" % number, partition=number % 2)
     producer.flush()

@@ -24,7 +24,7 @@ def test_a_clock_does_not_go_back(broker):
         broker.clock.advance(hours=-1)
 
 
-def test_retention_deletes_what_is_too_old_by_then(broker):
+def test_advancing_the_clock_triggers_retention(broker):
     topic = broker.create_topic("t", retention_ms=HOUR_MS)
     topic.append("old")
     broker.clock.advance(minutes=59)
@@ -109,7 +109,7 @@ def test_stamps_of_the_broker_are_by_the_moved_clock(broker):
     assert 0 <= broker.clock.now_ms() - row.timestamp - 60_000 < 60_000
 
 
-def test_what_can_be_compacted_by_then_is(broker):
+def test_advancing_the_clock_makes_records_compactable(broker):
     topic = broker.create_topic("t", cleanup_policy="compact", segment_ms=HOUR_MS,
                                 min_cleanable_dirty_ratio=0.01)
     for value in "123":

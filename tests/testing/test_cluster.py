@@ -82,7 +82,7 @@ def test_a_killed_leader_is_replaced_and_comes_back_into_sync(cluster):
     assert [record.value for record in cluster[leader].topic(topic).records()] == [b"one", b"two"]
 
 
-def test_who_is_paused_leaves_the_isr_and_comes_back(cluster):
+def test_paused_broker_leaves_the_isr_and_returns(cluster):
     topic = cluster.create_topic("paused")
     paused = follower_of(cluster, topic)
     cluster.pause(paused)
@@ -92,7 +92,7 @@ def test_who_is_paused_leaves_the_isr_and_comes_back(cluster):
     cluster.wait_in_sync(topic)
 
 
-def test_a_follower_that_hears_nothing_of_its_leader_leaves_the_isr(cluster):
+def test_follower_cut_off_from_its_leader_leaves_the_isr(cluster):
     topic = cluster.create_topic("deaf")
     # The controller can reach both: the leader stays.
     cut_off(cluster, topic, one_way=True)
@@ -107,7 +107,7 @@ def test_a_link_is_cut_in_both_directions(cluster):
     cluster.wait_in_sync(topic)
 
 
-def test_an_isolated_leader_is_replaced_and_gives_up_what_nobody_acknowledged(cluster):
+def test_isolated_leader_is_replaced_and_discards_unacknowledged_records(cluster):
     topic = cluster.create_topic("isolated", min_insync_replicas=2)
     leader = cluster.leader(topic)
     cluster.isolate(leader)
@@ -132,7 +132,7 @@ def test_a_machine_whose_disks_are_lost_copies_everything_again(cluster):
     until(lambda: [record.value for record in cluster[lost].topic(topic).records()] == [b"one"])
 
 
-def test_faults_name_brokers_that_are_there(cluster):
+def test_faults_require_existing_brokers(cluster):
     with pytest.raises(BrokerFailed, match="no broker 7"):
         cluster.cut(1, 7)
 

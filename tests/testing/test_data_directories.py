@@ -18,7 +18,7 @@ def _left(root, name: str, age_s: float = 7200):
     return path
 
 
-def test_a_directory_is_made_where_it_is_asked_for_if_there_is_room(tmp_path):
+def test_directory_is_created_at_the_given_place_if_there_is_space(tmp_path):
     made = data_directories.make(os.fspath(tmp_path))
     assert os.path.dirname(made) == os.fspath(tmp_path)
     data_directories.remove(made)
@@ -31,13 +31,13 @@ def test_without_that_place_it_is_made_where_temporary_files_are(tmp_path):
     data_directories.remove(made)
 
 
-def test_what_killed_processes_left_behind_is_removed(tmp_path):
+def test_directories_of_killed_processes_are_removed(tmp_path):
     old = _left(tmp_path, f"pylog-{NEVER_A_PROCESS}-a")
     data_directories.make(os.fspath(tmp_path))
     assert not old.exists()
 
 
-def test_what_is_young_in_use_or_somebody_elses_stays(tmp_path):
+def test_new_used_or_foreign_directories_are_kept(tmp_path):
     stays = [_left(tmp_path, f"pylog-{NEVER_A_PROCESS}-young", 60),
              _left(tmp_path, f"pylog-{os.getpid()}-alive"),
              _left(tmp_path, "pylog-notes"), _left(tmp_path, "other")]

@@ -137,7 +137,7 @@ def test_dropped_connections_end_while_they_wait(broker):
     assert _append(broker) == 0
 
 
-def test_drop_connections_tells_how_many(broker):
+def test_drop_connections_returns_their_number(broker):
     with Connection(broker.port) as first, Connection(broker.port) as second:
         for connection in (first, second):
             talk.fetch(connection, "t")
@@ -154,7 +154,7 @@ def test_clear_ends_every_fault_and_clients_find_the_broker_where_it_was(broker)
     assert _append(broker) == 0
 
 
-def test_clients_are_told_the_same_address_whatever_happens_to_the_network(broker):
+def test_advertised_address_stays_the_same_under_network_faults(broker):
     from tests.wire.messages import ask
 
     def told():
@@ -192,7 +192,7 @@ def test_a_fault_of_an_unknown_api_is_refused(broker):
         broker.faults.delay(1, "Teleport")
 
 
-def test_a_broker_with_listeners_of_its_own_has_no_faults_of_the_network(make_broker):
+def test_broker_with_custom_listeners_has_no_network_faults(make_broker):
     broker = make_broker(settings={"listeners": "PLAINTEXT://127.0.0.1:0"})
     with pytest.raises(BrokerFailed, match="leave the setting"):
         broker.faults.delay(1)

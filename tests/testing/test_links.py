@@ -29,7 +29,7 @@ def deaf_rules(address):
     return rules
 
 
-def test_who_dialled_is_deaf_to_a_link_that_is_cut_and_hears_again():
+def test_cut_link_blocks_the_dialling_side_until_healed():
     listener, address = listening()
     with listener, socket.create_connection(address) as client, listener.accept()[0] as server:
         links.apply(deaf_rules(address), "127.201.7.")

@@ -47,7 +47,7 @@ def test_a_broker_that_a_test_bent_is_not_used_again(run_pytest):
     """).assert_outcomes(passed=5)
 
 
-def test_markers_and_the_ini_file_say_how_broker_and_topic_are_to_be(run_pytest, pytester):
+def test_markers_and_ini_file_configure_broker_and_topic(run_pytest, pytester):
     pytester.makeini("""
         [pytest]
         pylog_broker_directory = tmp_path
@@ -71,7 +71,7 @@ def test_markers_and_the_ini_file_say_how_broker_and_topic_are_to_be(run_pytest,
     """, "--strict-markers").assert_outcomes(passed=2)
 
 
-def test_brokers_of_wider_scopes_keep_what_is_on_them(run_pytest):
+def test_brokers_of_wider_scopes_keep_their_data(run_pytest):
     run_pytest("""
         def test_one(module_broker, session_broker):
             module_broker.create_topic("t")
@@ -103,7 +103,7 @@ def test_without_a_fixture_nothing_of_the_broker_is_imported(run_pytest):
     """).assert_outcomes(passed=1)
 
 
-def test_clients_of_the_fixtures_read_what_they_wrote_and_are_closed(run_pytest):
+def test_fixture_clients_read_their_own_records_and_are_closed(run_pytest):
     run_pytest("""
         clients = []
 

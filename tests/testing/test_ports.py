@@ -27,7 +27,7 @@ def test_no_two_processes_get_ports_of_one_block():
     assert not own & {(int(port) - FIRST) // BLOCK for port in told.split()}
 
 
-def test_a_port_that_somebody_has_is_left_out(monkeypatch):
+def test_used_port_is_skipped(monkeypatch):
     from pylog.testing import ports
 
     with socket.create_server(("127.0.0.1", 0)) as taken:

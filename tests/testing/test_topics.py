@@ -30,7 +30,7 @@ def test_null_keys_and_values_are_none(topic):
     assert [(row.key, row.value) for row in topic.records()] == [(b"k", None), (None, b"v")]
 
 
-def test_a_failed_assertion_names_what_is_missing_and_what_is_too_much(topic):
+def test_failed_assertion_lists_missing_and_extra_records(topic):
     topic.append("a", "b", "d")
     assert _message(topic, ["a", "c", "d", "e"]).splitlines() == [
         "topic orders: 3 records, 4 expected (- expected, + found)",
@@ -88,7 +88,7 @@ def test_an_unknown_field_is_refused():
         record(colour="red")
 
 
-def test_an_empty_topic_is_said_to_be_empty(topic):
+def test_empty_topic_is_reported_as_empty(topic):
     topic.assert_empty()
     assert topic.ends() == [(0, 0), (0, 0)]
 
@@ -101,6 +101,6 @@ def test_a_deleted_topic_is_gone_and_cannot_be_deleted_twice(broker, topic):
     assert caught.value.code == 3
 
 
-def test_a_topic_that_cannot_be_made_says_why(broker):
+def test_failed_topic_creation_reports_the_reason(broker):
     with pytest.raises(Refused, match="retention"):
         broker.create_topic("bad", retention_ms="soon")

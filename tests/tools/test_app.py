@@ -30,7 +30,7 @@ def child(*words, **options):
     return subprocess.run([*PYLOG, *words], capture_output=True, text=True, timeout=60, **options)
 
 
-def test_every_command_has_help_and_tells_of_json():
+def test_every_command_has_help_that_mentions_json():
     names = [name for rows in app.COMMANDS.values() for name in rows]
     shown = run("--help").out
     for name in names:
@@ -60,7 +60,7 @@ def test_a_mistake_is_one_line_and_a_code(words, told, monkeypatch):
     assert ended.code in (1, 2)
 
 
-def test_a_broker_that_is_not_there_is_told_of_at_once():
+def test_unreachable_broker_is_reported_at_once():
     begun = time.monotonic()
     ended = run("topics", "list", "-b", "127.0.0.1:1", fails=True)
     assert "could be reached: 127.0.0.1:1: Connection refused; " in ended.err
@@ -124,7 +124,7 @@ def test_help_imports_nothing_of_the_client_and_brokerd_nothing_of_the_tools():
     assert ended.stdout.endswith("[]\n"), ended.stdout + ended.stderr
 
 
-def test_shared_options_may_stand_before_the_command(brokerd):
+def test_shared_options_may_precede_the_command(brokerd):
     topic = topic_of(brokerd)
     found = run("--json", "-b", brokerd.bootstrap, "topics", "list", topic).json
     assert [row["topic"] for row in found] == [topic]
@@ -145,7 +145,7 @@ def test_client_settings_come_from_a_file_and_the_line_overrules(brokerd, tmp_pa
     ("acksx=all", "not a setting of the admin"), ("retry.backoff.ms=soon", "not a whole number"),
     ("metadata.max.age=soon", "metadata.max.age"), ("ssl.ca.location=${env:NOWHERE}", "NOWHERE"),
     ("sasl.jaas.config=org.apache.Unheard required;", "Unheard is not served")])
-def test_a_wrong_setting_of_a_file_is_told_with_its_line(tmp_path, monkeypatch, line, told):
+def test_invalid_setting_in_a_file_is_reported_with_its_line(tmp_path, monkeypatch, line, told):
     monkeypatch.delenv("NOWHERE", raising=False)
     file = tmp_path / "client.properties"
     file.write_text(f"# Whose?\n{line}\n")
@@ -157,7 +157,7 @@ def test_a_wrong_setting_of_a_file_is_told_with_its_line(tmp_path, monkeypatch, 
     assert str(file) not in found or told == "NOWHERE"
 
 
-def test_a_profile_has_a_name_and_its_secrets_stand_elsewhere(brokerd, tmp_path, monkeypatch):
+def test_profile_has_a_name_and_its_secrets_are_stored_separately(brokerd, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("WHERE_IT_IS", brokerd.bootstrap)
     folder = tmp_path / "pylog"
@@ -192,7 +192,7 @@ def test_watching_looks_again_and_outlives_a_failed_look(brokerd, monkeypatch):
     assert run("cluster", "-w", "2", broker=brokerd, fails=True).out.count("LOG DIRECTORY") == 2
 
 
-def test_topics_are_told_by_patterns(brokerd):
+def test_topics_are_selected_by_patterns(brokerd):
     stem = unique("many")
     for end in ("a", "b"):
         run("topics", "create", f"{stem}-{end}", "-p", "1", broker=brokerd)
@@ -318,7 +318,7 @@ def test_completion_without_a_broker_is_silent():
     assert ended.stdout.strip() == "" and ended.stderr == ""
 
 
-def test_the_version_is_told_in_three_ways():
+def test_version_is_available_in_three_ways():
     import pylog
 
     assert run("version").out == run("--version").out == f"pylog {version.version()}\n"
@@ -326,7 +326,7 @@ def test_the_version_is_told_in_three_ways():
         "version": pylog.__version__, "commit": version.commit()}
 
 
-def test_a_broker_that_falls_silent_is_waited_for_as_long_as_was_said():
+def test_unresponsive_broker_is_awaited_for_the_given_timeout():
     looks = []
 
     def answer(key, version, number):

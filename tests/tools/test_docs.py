@@ -7,7 +7,7 @@ from pylog.tools.docs import document
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def test_the_written_document_is_what_the_commands_give():
+def test_document_agrees_with_the_commands():
     tour = (DOCS / "tools-tour.txt").read_text()
     assert (DOCS / "tools.md").read_text() == document(tour), "run `make docs`"
 

@@ -96,7 +96,7 @@ def calls_that_read(broker) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith("syscr:"))
 
 
-def test_what_is_cold_is_brought_in_range_by_range_and_not_copied_piece_by_piece(broker):
+def test_cold_data_is_read_ahead_by_range_without_copies(broker):
     topic, _ = filled(broker)
     before = calls_that_read(broker)
     read(broker.port, topic, 0, 4 * COLD_MIB)
@@ -120,7 +120,7 @@ def slices_ns(broker, name: str) -> list[int]:
     return slices
 
 
-def test_a_worker_that_reads_what_is_cold_gives_way_and_a_reactor_that_waits_goes_first(broker):
+def test_cold_read_workers_have_lower_priority_than_reactors(broker):
     topic, _ = filled(broker)
     usual = max(slices_ns(broker, "io-worker"))
     with Connection(broker.port) as connection:
@@ -144,7 +144,7 @@ def test_a_reactor_is_as_nice_as_the_process_that_it_is_of(tmp_path):
     assert found == {niceness}
 
 
-def test_what_is_read_from_the_disk_is_what_was_written_and_does_not_stay_in_the_page_cache(broker):
+def test_cold_reads_return_written_bytes_and_leave_the_page_cache_unchanged(broker):
     topic, path = filled(broker)
     count = 4 * (COLD_MIB + HOT_MIB)
     taken = read(broker.port, topic, 0, count)
@@ -153,7 +153,7 @@ def test_what_is_read_from_the_disk_is_what_was_written_and_does_not_stay_in_the
     assert int.from_bytes(last_base(taken)) == count - 1
 
 
-def test_what_was_resident_before_a_cold_reader_came_by_stays_so(broker):
+def test_cold_reader_does_not_evict_resident_pages(broker):
     topic, path = filled(broker)
     before = resident(path, COLD_MIB * MIB, (COLD_MIB + HOT_MIB) * MIB)
     assert before == HOT_MIB * MIB
@@ -168,7 +168,7 @@ def test_a_cold_reader_that_goes_away_leaves_nothing_behind(broker):
     assert settled(path, 0, COLD_MIB * MIB) <= 2 * MIB
 
 
-def test_cold_records_arrive_whole_when_the_first_batch_is_longer_than_what_may_be_read(broker):
+def test_oversized_first_batch_is_returned_whole_from_cold_data(broker):
     topic, path = filled(broker)
     with Connection(broker.port) as connection:
         row = fetch(connection, topic, 40, bytes_max=1)

@@ -220,7 +220,7 @@ def _alter_broker(side: Side) -> None:
     alter("all of the broker go", "1", ("log.flush.interval.ms", DELETE, None))
 
 
-def test_broker_settings_and_what_topics_inherit_are_kafkas(kafka, target):
+def test_broker_settings_and_topic_defaults_equal_kafkas(kafka, target):
     compare(kafka, target, _alter_broker)
 
 

@@ -326,7 +326,7 @@ def compare(kafka: dict, brokerd: dict, what: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_without_a_right_everything_is_refused_alike(sides):
+def test_every_request_without_permission_is_rejected_the_same(sides):
     for side in sides:
         side.allow()
     compare(sides[0].answers(), sides[1].answers(), "no right")

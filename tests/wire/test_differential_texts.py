@@ -150,7 +150,7 @@ def _inner(text: str) -> str:
 
 
 @pytest.mark.parametrize("scenario", [_settings, _topics])
-def test_what_kafka_says_of_an_error_is_said(kafka, target, scenario):
+def test_error_messages_contain_kafkas_text(kafka, target, scenario):
     told = []
     for broker in (kafka, target):
         asked = _Asked(broker)
@@ -167,7 +167,7 @@ def test_what_kafka_says_of_an_error_is_said(kafka, target, scenario):
     assert not differences, "\n".join(differences)
 
 
-def test_an_unknown_setting_is_told_with_the_nearest_name(target):
+def test_unknown_setting_is_reported_with_a_similar_name(target):
     asked = _Asked(target)
     for kind, name, key, near in (
             (TOPIC, asked.topic, "segment.byte", "segment.bytes"),

@@ -74,7 +74,7 @@ class Beats:
 
 @pytest.mark.parametrize("distinct", [False, True], ids=["repeats", "distinct"])
 @pytest.mark.parametrize("key", SERVED, ids=lambda key: tables.name_of("request", key)[:-7])
-def test_the_longest_requests_take_little_memory_and_nobody_waits_for_them(broker, key, distinct):
+def test_longest_requests_take_little_memory_and_delay_no_client(broker, key, distinct):
     version = api.SERVED[key][1]
     with Beats(broker.port) as beats:
         row = elements.of(key)

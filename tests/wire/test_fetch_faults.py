@@ -129,7 +129,7 @@ def test_186_a_client_is_no_replica(target, connection, topic, replica_id):
     assert code in codes
 
 
-def test_179_what_is_unknown_is_told_with_the_answer_and_does_not_hasten_it(connection, topic):
+def test_179_unknown_partitions_are_reported_without_hastening_the_response(connection, topic):
     cells = [(topic, [(0, BATCHES, 1000, -1), (9, 0, 1000, -1)]),
              (unique("nowhere"), [(0, 0, 1000, -1)])]
     body = raw.fetch_body(11, cells, wait_ms_max=1000, bytes_min=1)

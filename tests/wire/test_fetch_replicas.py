@@ -23,7 +23,8 @@ def topic(target):
 @pytest.mark.parametrize("version", [13, 14, 15, 16, 17])
 @pytest.mark.parametrize("replica_id", [-1, 1, 77])
 @pytest.mark.parametrize("leader_epoch", [-1, 0])
-def test_only_who_is_no_replica_is_given_records(target, topic, version, replica_id, leader_epoch):
+def test_replica_fetches_require_replica_permission(
+        target, topic, version, replica_id, leader_epoch):
     said = {"replica_state": {"replica_id": replica_id, "replica_epoch": -1}} \
         if version >= 15 else {"replica_id": replica_id}
     with Connection(target.port) as connection:

@@ -72,7 +72,7 @@ def connection(target):
 
 
 @pytest.mark.parametrize("by_id", [False, True], ids=["name", "id"])
-def test_a_session_sees_its_topic_go_and_by_name_the_one_that_is_made_anew(target, connection,
+def test_session_sees_topic_deletion_and_recreation_by_name(target, connection,
                                                                            by_id):
     name = unique("again")
     identity = create_topic(target.port, name)
@@ -93,7 +93,7 @@ def test_a_session_sees_its_topic_go_and_by_name_the_one_that_is_made_anew(targe
         assert b"second" in session.told()[1]
 
 
-def test_a_session_never_asked_between_two_lives_of_its_topic_reads_the_second(target,
+def test_session_unused_between_deletion_and_recreation_reads_the_new_topic(target,
                                                                               connection):
     name = unique("swapped")
     create_topic(target.port, name)
@@ -154,7 +154,7 @@ def _held(pid: int, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("wait_ms", [0, 2**31 - 1], ids=["idle", "waiting"])
-def test_a_deleted_topic_is_closed_whatever_sessions_named_it(tmp_path, wait_ms):
+def test_deleted_topic_is_closed_despite_sessions(tmp_path, wait_ms):
     with Brokerd(tmp_path) as broker, Connection(broker.port) as connection, \
             Connection(broker.port) as waiting:
         create_topic(broker.port, "gone", file_delete_delay_ms=0)

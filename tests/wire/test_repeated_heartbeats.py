@@ -118,7 +118,7 @@ def test_a_right_that_is_taken_away_is_missed_by_the_next_heartbeat(brokerd, mem
     assert member.beat()["error_code"] == GROUP_AUTHORIZATION_FAILED
 
 
-def test_who_has_left_is_unknown_to_its_next_heartbeat(member):
+def test_member_that_left_is_unknown_to_its_next_heartbeat(member):
     epoch = member.epoch
     assert member.beat()["error_code"] == 0
     assert member.beat(member_epoch=-1)["error_code"] == 0

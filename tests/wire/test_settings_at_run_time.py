@@ -74,7 +74,7 @@ def test_io_threads_follow_the_setting(broker):
     eventually(lambda: threads(broker, "io-worker") == 8)
 
 
-def test_a_new_listener_is_served_told_of_and_survives_a_restart(broker):
+def test_new_listener_is_served_advertised_and_survives_a_restart(broker):
     port, own = free_port(), broker.port
     protocols = "PLAINTEXT:PLAINTEXT,SECOND:PLAINTEXT"
     first = f"PLAINTEXT://127.0.0.1:{broker.port}"

@@ -39,7 +39,7 @@ def left(member):
     member.beat(-1)
 
 
-def test_a_group_that_was_deleted_begins_anew_on_the_same_connection(side):
+def test_deleted_group_starts_again_on_the_same_connection(side):
     topic = side.topic("t")
     append_batches(side, topic, 1, 10)
     name = group_of(side, "g")
@@ -88,7 +88,7 @@ def test_a_group_begins_where_it_was_moved_to_as_soon_as_its_last_member_has_gon
     assert rows == [(13, 19, 1)]
 
 
-def test_offsets_of_what_there_is_not_are_answered_and_change_nothing(side):
+def test_offsets_of_missing_partitions_are_answered_without_effect(side):
     topic = side.topic("t")
     name = group_of(side, "g")
     offsets = Offsets(side, name)
@@ -134,7 +134,7 @@ def test_a_group_may_be_moved_anywhere(side, start):
     left(member)
 
 
-def test_an_offset_that_is_asked_for_twice_is_answered_and_the_last_one_counts(side):
+def test_repeated_offset_is_answered_and_the_last_entry_counts(side):
     topic = side.topic("t")
     append_batches(side, topic, 1, 10)
     name = group_of(side, "g")
@@ -150,7 +150,7 @@ def test_an_offset_that_is_asked_for_twice_is_answered_and_the_last_one_counts(s
     assert [cell["start_offset"] for cell in group["topics"][0]["partitions"]] == [4]
 
 
-def test_what_members_get_and_say_is_counted_by_group(side):
+def test_deliveries_and_acknowledgements_are_counted_by_group(side):
     topic = side.topic("t")
     append_batches(side, topic, 2, 10)
     name = group_of(side, "g")

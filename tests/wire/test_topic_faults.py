@@ -203,7 +203,7 @@ def test_84_metadata_of_100000_unknown_names_is_answered_in_bounded_time(target)
         assert target.rss_bytes() - before < 256 << 20
 
 
-def test_86_metadata_creates_a_topic_only_when_asked_and_named_rightly(target):
+def test_86_metadata_creates_a_topic_only_on_request_with_a_valid_name(target):
     name = unique("auto")
     with Connection(target.port) as connection:
         row = ask(connection, raw.METADATA, 9, topics=[{"name": name}],

@@ -140,7 +140,7 @@ def test_branch_is_refused_without_rights_to_read_its_source(ports, topic, alice
     assert branch(alice, topic, name) == REFUSED
 
 
-def test_branch_with_two_sources_needs_rights_on_the_one_that_counts(ports, topic, alice):
+def test_branch_with_two_sources_needs_permission_on_the_effective_one(ports, topic, alice):
     name, readable = unique("branch"), unique("readable")
     allow(ports, rule(name, authorizer.CREATE), rule(readable, authorizer.READ),
           rule(readable, authorizer.DESCRIBE_CONFIGS))
@@ -188,7 +188,7 @@ def test_following_verifying_and_marking_are_for_nodes(ports, topic, alice):
     assert answers() == refused
 
 
-def test_who_may_not_see_a_topic_is_not_told_whether_it_is_there(alice, topic):
+def test_hidden_topic_is_reported_like_a_missing_one(alice, topic):
     absent = unique("absent")
     assert produced(alice, absent) == produced(alice, topic) == REFUSED
     assert fetched(alice, absent) == fetched(alice, topic) == REFUSED
@@ -202,7 +202,7 @@ def test_a_revoked_right_is_gone_for_the_next_request_of_an_open_connection(port
     assert (produced(alice, topic), fetched(alice, topic)) == (REFUSED, REFUSED)
 
 
-def test_a_fetch_that_waits_gets_nothing_of_what_comes_after_the_right_went(ports, topic, alice):
+def test_waiting_fetch_gets_no_records_after_its_permission_is_revoked(ports, topic, alice):
     allow(ports, rule(topic, authorizer.READ))
     answers = []
     waiting = threading.Thread(target=lambda: answers.append(
@@ -228,7 +228,7 @@ def test_rules_for_one_address_are_of_no_use_at_another(ports, topic, alice):
     assert produced(alice, topic) == 0
 
 
-def test_a_session_ends_when_it_was_to_whatever_rules_come_meanwhile():
+def test_session_ends_on_time_despite_acl_changes():
     ports = free_port(), free_port()
     with Broker(settings=settings(ports, **{"connections.max.reauth.ms": "1000"})), \
             Caller(ports[1]) as caller:
@@ -248,7 +248,7 @@ def test_one_users_rights_are_not_anothers(ports, topic, alice):
             == (0, REFUSED, 0)
 
 
-def test_who_creates_topics_by_asking_for_them_needs_the_right(ports, alice):
+def test_auto_creation_requires_the_create_permission(ports, alice):
     new = messages.MetadataRequest
     name = unique("asked-for")
     request = new(topics=[new.MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
@@ -258,7 +258,7 @@ def test_who_creates_topics_by_asking_for_them_needs_the_right(ports, alice):
     assert [row.error_code for row in alice.ask(api.METADATA, 9, request).topics] == [0]
 
 
-def test_the_list_of_topics_has_what_a_client_may_see(ports, topic, alice):
+def test_topic_list_contains_only_visible_topics(ports, topic, alice):
     def seen(version):
         return {row.name for row in alice.ask(api.METADATA, version, messages.MetadataRequest(
             topics=[] if version == 0 else None)).topics}
@@ -273,7 +273,7 @@ def test_the_list_of_topics_has_what_a_client_may_see(ports, topic, alice):
         assert topic not in seen(version)
 
 
-def test_the_audit_log_says_who_did_what_and_by_which_rule(ports, topic, alice, audit):
+def test_audit_log_contains_principal_operation_and_acl(ports, topic, alice, audit):
     allow(ports, rule(topic, authorizer.READ))
     assert produced(alice, topic) == REFUSED
     end_s = time.monotonic() + 10
@@ -298,7 +298,7 @@ def told(caller) -> list[str]:
     return lines
 
 
-def test_the_topic_of_the_audit_log_has_what_its_file_has(ports, topic, alice, audit):
+def test_audit_topic_contains_the_same_lines_as_the_file(ports, topic, alice, audit):
     assert produced(alice, topic) == REFUSED
     end_s = time.monotonic() + 10
     with Caller(ports[0]) as caller:
@@ -311,7 +311,7 @@ def test_the_topic_of_the_audit_log_has_what_its_file_has(ports, topic, alice, a
         time.sleep(0.01)
 
 
-def test_the_audit_log_has_no_refusal_of_what_nobody_tried(ports, topic, alice, audit):
+def test_audit_log_contains_no_denial_of_unrequested_operations(ports, topic, alice, audit):
     hidden = unique("hidden")
     create_topic(ports[0], hidden)
     allow(ports, rule(topic, authorizer.READ))

@@ -37,7 +37,7 @@ async def _shown(broker, *components, strict=False):
             {value.key: value.value for value in entry.values} for entry in answer.entries}
 
 
-def test_what_was_altered_is_described_and_in_force():
+def test_altered_quotas_are_described_and_in_force():
     async def scenario(broker):
         done = await _set(broker, {"user": None, "client-id": "c"}, producer_byte_rate=5.0)
         assert (done.error_code, done.error_message) == (0, None)
@@ -174,7 +174,7 @@ def test_a_topic_that_the_quota_does_not_allow_yet_is_unknown_to_metadata():
     with_broker(scenario)
 
 
-def test_of_a_request_in_pieces_the_longest_wait_is_told():
+def test_chunked_request_returns_its_longest_throttle_time():
     async def scenario(broker):
         await _set(broker, {"client-id": "c"}, controller_mutation_rate=1.0)
         context = RequestContext(

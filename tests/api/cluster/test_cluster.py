@@ -73,7 +73,7 @@ def test_a_walk_by_cursor_sees_every_partition_once():
     with_broker(scenario)
 
 
-def test_unknown_names_and_names_that_cannot_be_are_told():
+def test_unknown_and_invalid_names_are_reported():
     async def scenario(broker):
         answer = await broker.ask(api.DESCRIBE_TOPIC_PARTITIONS, 0, NEW(topics=[
             NEW.TopicRequest(name="no"), NEW.TopicRequest(name="a b")]))

@@ -124,7 +124,7 @@ def test_this_brokers_setting_wins_over_the_clusters_and_both_over_the_files():
     with_broker(scenario, {"log.segment.bytes": "4000000"})
 
 
-def test_a_dynamic_retention_hides_the_files_whatever_its_unit():
+def test_dynamic_retention_overrides_the_file_in_any_unit():
     async def scenario(broker):
         assert broker.settings.topic_defaults()["retention.ms"] == 3_600_000
         await alter(broker, BROKER, "", ("log.retention.ms", SET, "5000"))
@@ -202,7 +202,7 @@ def test_a_group_keeps_its_settings_within_the_brokers_bounds():
     with_broker(scenario)
 
 
-def test_documentation_is_told_when_it_is_asked_for():
+def test_documentation_is_returned_on_request():
     async def scenario(broker):
         await make(broker)
         row = (await describe(broker, TOPIC, "t", include_documentation=True))["retention.ms"]
@@ -259,7 +259,7 @@ def test_with_a_controller_elsewhere_a_brokers_loggers_are_its_own():
         logger.setLevel(before)
 
 
-def test_with_a_controller_elsewhere_a_broker_judges_what_is_its_own_or_everybodys():
+def test_with_a_remote_controller_a_broker_validates_its_own_settings():
     topic, all_brokers = (TOPIC, "t", "flush.ms", "7"), (BROKER, "", "num.io.threads", "9")
     assert by_member(topic, all_brokers, (BROKER, "2", "num.io.threads", "4")) == (
         [(TOPIC, "t"), (BROKER, ""), (BROKER, "2")], [(0, None)] * 3)
@@ -271,7 +271,7 @@ def test_with_a_controller_elsewhere_a_broker_judges_what_is_its_own_or_everybod
     assert mine[0] == everybodys[0] == ErrorCode.INVALID_REQUEST and "double" in mine[1]
 
 
-def test_without_an_active_controller_what_it_would_decide_is_timed_out():
+def test_without_an_active_controller_remote_decisions_time_out():
     _, ((error, text),) = by_member((TOPIC, "t", "flush.ms", "7"), down=True)
     assert (error, text) == (ErrorCode.REQUEST_TIMED_OUT, "nobody is active")
 
@@ -279,7 +279,7 @@ def test_without_an_active_controller_what_it_would_decide_is_timed_out():
 OF_ANOTHER_VERSION = {"message.format.version": "2.8", "segment.bytes": "1000"}
 
 
-def test_what_another_version_has_stored_of_a_topic_is_passed_over():
+def test_topic_settings_of_another_version_are_ignored():
     """Kafka 3 accepted shorter segments, and settings that no longer exist."""
     settings, stored = Settings(), {**OF_ANOTHER_VERSION, "retention.ms": "5"}
     assert settings.topic_config(stored) == settings.topic_config({"retention.ms": "5"})
@@ -290,7 +290,7 @@ def test_what_another_version_has_stored_of_a_topic_is_passed_over():
     assert "message.format.version" not in shown
 
 
-def test_what_another_version_has_stored_of_a_group_is_passed_over():
+def test_group_settings_of_another_version_are_ignored():
     settings, good = Settings(), {"share.session.timeout.ms": "50000"}
     stored = {**good, "share.of.a.later.version": "1", "consumer.session.timeout.ms": "many"}
     assert entries.of_group(settings, stored) == entries.of_group(settings, good)

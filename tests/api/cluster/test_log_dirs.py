@@ -31,7 +31,7 @@ def append(port: int, topic: str, records: bytes, partition: int = 0) -> int:
             time.sleep(0.01)
 
 
-def test_each_directory_tells_its_partitions_and_where_one_is_it_may_stay(tmp_path):
+def test_each_directory_lists_its_partitions_and_a_move_to_itself_is_accepted(tmp_path):
     paths = [tmp_path / "one", tmp_path / "two"]
     broker = Brokerd(tmp_path, {"log.dirs": ",".join(map(str, paths))}).start()
     create_topic(broker.port, "spread", 4)
@@ -74,7 +74,7 @@ def test_each_directory_tells_its_partitions_and_where_one_is_it_may_stay(tmp_pa
     broker.kill()
 
 
-def test_a_partition_tells_who_produces_to_it(brokerd):
+def test_describe_producers_returns_a_partitions_producers(brokerd):
     create_topic(brokerd.port, "produced")
     for sequence in (0, 1):
         append(brokerd.port, "produced", raw.batch(
@@ -88,7 +88,7 @@ def test_a_partition_tells_who_produces_to_it(brokerd):
                         "coordinator_epoch": -1, "current_txn_start_offset": -1}
 
 
-def test_a_cordoned_directory_keeps_what_it_has_and_gets_nothing_new(tmp_path):
+def test_cordoned_directory_keeps_its_partitions_and_gets_no_new_ones(tmp_path):
     paths = [str(tmp_path / name) for name in ("one", "two")]
     with Brokerd(tmp_path, {"log.dirs": ",".join(paths)}) as broker, \
             Connection(broker.port) as connection:

@@ -62,14 +62,14 @@ def test_without_advertised_listeners_clients_get_the_host_of_the_listener(liste
     with_broker(scenario, {"listeners": listener})
 
 
-def test_with_advertised_listeners_the_registered_address_is_told():
+def test_advertised_address_is_returned():
     async def scenario(broker):
         answer = await metadata(broker, 9)
         assert [(b.host, b.port) for b in answer.brokers] == [("registered.example", 9092)]
     with_broker(scenario, {"advertised.listeners": "PLAINTEXT://registered.example:9092"})
 
 
-def test_null_asks_for_all_and_an_empty_list_for_none():
+def test_null_requests_all_topics_and_an_empty_list_none():
     async def scenario(broker):
         await make(broker, "a", "b")
         assert errors(await metadata(broker, 1, every=True)) == [("a", 0), ("b", 0)]
@@ -78,7 +78,7 @@ def test_null_asks_for_all_and_an_empty_list_for_none():
     with_broker(scenario)
 
 
-def test_topics_are_found_by_id_and_unknown_ids_told():
+def test_topics_are_found_by_id_and_unknown_ids_reported():
     async def scenario(broker):
         id_, = await make(broker, "a")
         answer = await metadata(broker, 12, id_, bytes(15) + b"\x42")
@@ -122,7 +122,7 @@ def test_names_that_cannot_be_are_not_created():
     with_broker(scenario, {"auto.create.topics.enable": "true"})
 
 
-def test_a_colliding_name_is_told_as_such():
+def test_colliding_name_is_reported():
     async def scenario(broker):
         await make(broker, "a.b")
         answer = await metadata(broker, 4, "a_b", allow_auto_topic_creation=True)
@@ -130,7 +130,7 @@ def test_a_colliding_name_is_told_as_such():
     with_broker(scenario, {"auto.create.topics.enable": "true"})
 
 
-def test_rights_are_told_only_when_asked_for():
+def test_authorized_operations_are_returned_only_on_request():
     async def scenario(broker):
         await make(broker, "a")
         plain = await metadata(broker, 8, "a")
@@ -143,7 +143,7 @@ def test_rights_are_told_only_when_asked_for():
     with_broker(scenario)
 
 
-def test_a_name_asked_for_twice_is_answered_once():
+def test_repeated_name_is_answered_once():
     async def scenario(broker):
         await make(broker, "a")
         assert errors(await metadata(broker, 9, "a", "a")) == [("a", 0)]
@@ -184,7 +184,7 @@ class Departures:
         await self.decided.wait()
 
 
-def test_who_asks_while_a_leader_may_have_died_is_answered_when_that_is_known():
+def test_metadata_waits_while_a_leader_may_have_failed():
     async def scenario(broker):
         await make(broker, "t")
         departures = broker.departures = Departures()
@@ -198,7 +198,7 @@ def test_who_asks_while_a_leader_may_have_died_is_answered_when_that_is_known():
     with_broker(scenario, {"auto.create.topics.enable": "true"})
 
 
-def test_who_asks_for_all_topics_while_a_leader_may_have_died_waits():
+def test_metadata_of_all_topics_waits_while_a_leader_may_have_failed():
     async def scenario(broker):
         departures = broker.departures = Departures()
         departures.suspects = {2}
@@ -210,7 +210,7 @@ def test_who_asks_for_all_topics_while_a_leader_may_have_died_waits():
     with_broker(scenario)
 
 
-def test_who_asks_for_what_is_led_by_others_than_who_may_have_died_does_not_wait():
+def test_metadata_of_unaffected_topics_does_not_wait():
     """A consumer's Fetch waits behind its Metadata request on the same connection."""
     async def scenario(broker):
         await make(broker, "t")

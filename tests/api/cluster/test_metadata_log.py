@@ -39,22 +39,22 @@ def fetched(offset, last_epoch, epoch=3, is_whole=False):
     return answer.responses[0].partitions[0]
 
 
-def test_who_has_more_of_an_older_epoch_is_told_where_that_ended():
+def test_observer_with_more_of_an_older_epoch_gets_that_epochs_end():
     row = fetched(12, 1)
     assert (row.error_code, row.diverging_epoch.epoch, row.diverging_epoch.end_offset) == (0, 1, 10)
 
 
-def test_who_has_more_of_this_epoch_than_the_controller_has_heard_of_is_told_nothing_of_its_end():
+def test_observer_with_more_than_the_known_end_of_this_epoch_gets_no_end():
     row = fetched(21, 3)
     assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert row.diverging_epoch.epoch == -1
 
 
-def test_who_has_more_than_the_only_controller_is_told_where_it_ends():
+def test_observer_with_more_than_the_only_controller_gets_its_end():
     row = fetched(21, 3, is_whole=True)
     assert (row.error_code, row.diverging_epoch.epoch, row.diverging_epoch.end_offset) == (0, 3, 20)
 
 
-def test_an_epochs_end_is_known_to_who_came_after_it():
+def test_epoch_end_is_available_to_later_observers():
     row = fetched(21, 3, epoch=4)
     assert (row.error_code, row.diverging_epoch.epoch, row.diverging_epoch.end_offset) == (0, 3, 20)

@@ -22,7 +22,7 @@ async def grow(broker, count, name="t", **options):
     return answer.results[0].error_code
 
 
-def test_a_topic_grows_its_logs_follow_and_its_grant_is_asked_for_again():
+def test_topic_growth_updates_logs_and_invalidates_its_grant():
     async def scenario(broker):
         await make(broker)
         assert await grow(broker, 3) == 0
@@ -81,7 +81,7 @@ def test_an_unclean_election_takes_a_replica_that_was_out_of_sync():
     with_broker(scenario)
 
 
-def test_a_replica_without_its_disk_is_elected_by_nobody():
+def test_replica_on_a_failed_disk_is_not_elected():
     async def scenario(broker):
         await make(broker)
         image, lost = change(broker.image, "t", leader=-1), {(1, "t", 0)}

@@ -32,7 +32,7 @@ def test_this_node_is_the_only_voter_and_never_behind():
     with_broker(scenario)
 
 
-def test_the_other_voters_are_told_as_they_were_heard():
+def test_other_voters_are_described_by_their_last_response():
     async def scenario(broker):
         end = broker.image.offset + 1
 
@@ -54,7 +54,7 @@ def test_the_other_voters_are_told_as_they_were_heard():
     with_broker(scenario, VOTERS)
 
 
-def test_a_voter_is_not_told_to_have_more_than_the_leader():
+def test_voters_offset_does_not_exceed_the_leaders():
     async def scenario(broker):
         end = broker.image.offset + 1
 
@@ -66,7 +66,7 @@ def test_a_voter_is_not_told_to_have_more_than_the_leader():
     with_broker(scenario, VOTERS)
 
 
-def test_who_was_replaced_while_it_asked_describes_nothing():
+def test_replaced_controller_returns_no_quorum_description():
     async def scenario(broker):
         async def asked(known):
             broker.controller.resign()

@@ -29,7 +29,7 @@ def test_a_topic_is_created_in_every_version(version):
     with_broker(scenario)
 
 
-def test_the_answer_tells_every_setting_and_where_it_comes_from():
+def test_create_response_contains_every_setting_with_its_source():
     async def scenario(broker):
         answer = await broker.ask(api.CREATE_TOPICS, 7, creation(
             "t", configs={"retention.ms": "5000"}))

@@ -54,7 +54,7 @@ def test_an_empty_partition_begins_and_ends_at_zero(node):
         (0, 0, -1), (0, 0, -1), (0, -1, -1), (0, 0, -1), (0, -1, -1), (0, -1, -1), (0, -1, -1)]
 
 
-def test_a_broker_that_led_before_it_was_started_anew_says_nothing_of_ends(node):
+def test_restarted_former_leader_returns_no_end_offsets(node):
     partition_log = node.logs.get("t", 0)
     partition_log.become_follower(partition_log.leader_epoch + 1)
     assert offsets(node, -1, -2) == [(6, -1, -1), (6, -1, -1)]
@@ -106,13 +106,13 @@ def test_read_committed_ends_at_the_last_stable_offset(node):
     assert offsets(node, BASE + 2) == [(0, 1, BASE + 2)]
 
 
-def test_unknown_topics_and_partitions_are_told(node):
+def test_unknown_topics_and_partitions_are_reported(node):
     assert offsets(node, -1, topic="no") == [(3, -1, -1)]
     assert offsets(node, -1, partition=2) == [(3, -1, -1)]
     assert offsets(node, -1, partition=-1) == [(3, -1, -1)]
 
 
-def test_a_client_with_another_leader_epoch_is_told(tmp_path):
+def test_different_leader_epoch_is_reported(tmp_path):
     node = Node(tmp_path)
     node.create("t")
     node.crash()
@@ -149,7 +149,7 @@ def ends(node, epoch, current=-1, version=4, topic="t", partition=0):
 
 
 @pytest.mark.parametrize("version", range(2, 5))
-def test_the_end_of_each_leader_epoch_is_told(tmp_path, version):
+def test_end_of_each_leader_epoch_is_returned(tmp_path, version):
     node = Node(tmp_path)
     node.create("t")
     append(node, 1, 2)

@@ -7,7 +7,7 @@ NEW = messages.InitProducerIdRequest
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_each_producer_gets_an_id_of_its_own(version):
+def test_each_producer_gets_a_unique_id(version):
     async def scenario(broker):
         answers = [await broker.ask(api.INIT_PRODUCER_ID, version, NEW(transactional_id=None))
                    for _ in range(3)]

@@ -118,7 +118,7 @@ async def _awaited(answer):
     return await answer
 
 
-def test_who_adds_partitions_may_write_to_them_without_another_question():
+def test_partitions_added_by_a_producer_need_no_verification():
     """Uses the permissions that were checked: if they change during the call, they are checked
     again.
     """
@@ -126,10 +126,10 @@ def test_who_adds_partitions_may_write_to_them_without_another_question():
                       [("tx", 7, EPOCH, [("t", 0)], (9, "before"))])
 
 
-def test_a_broker_that_adds_partitions_for_its_client_is_not_the_one_that_writes():
+def test_partitions_added_by_a_broker_do_not_skip_verification():
     assert add(4) == (ErrorCode.NONE, [("tx", 7, EPOCH, [("t", 0)], 2)], [])
 
 
-def test_who_is_refused_to_add_partitions_is_asked_about_still():
+def test_rejected_partitions_are_still_verified():
     assert add(3, ErrorCode.CONCURRENT_TRANSACTIONS)[0::2] == (
         ErrorCode.CONCURRENT_TRANSACTIONS, [])

@@ -55,7 +55,7 @@ def test_offsets_of_the_group_without_a_name_need_a_coordinator():
     assert answer.error_code == NOT_COORDINATOR
 
 
-def test_rows_of_groups_without_a_coordinator_say_so():
+def test_rows_of_groups_without_a_coordinator_have_an_error():
     described = _ask(api.DESCRIBE_GROUPS, 6, messages.DescribeGroupsRequest(groups=["g"]))
     assert described.groups[0].error_code == NOT_COORDINATOR
     deleted = _ask(api.DELETE_GROUPS, 2, messages.DeleteGroupsRequest(groups_names=["g"]))

@@ -13,7 +13,7 @@ ALIKE = (
     "(?:a|)b+", r"\Aab\Z", "a^b", "a$b", "(a?){3}a{3}", "[a-c]{1,2}")
 
 
-def test_an_expression_matches_what_pythons_does():
+def test_expression_matches_the_same_as_pythons():
     draw = random.Random(7)
     texts = ["", *("".join(draw.choices("abc-1 d", k=draw.randrange(1, 8))) for _ in range(400))]
     texts += ["a" * count for count in range(8)] + ["ab", "aab", "abab", "abcd"]
@@ -34,6 +34,6 @@ def test_expressions_that_would_go_back_for_ever_are_matched_at_once():
     "(", "[", "a{2,1}", "*", r"(a)\1", "(?=a)", "(?<!a)b", "(?i)a", "(?i:a)", r"a\b", "(?>a)",
     "a{1000}", "((a{9}){9}){9}", "((){60000}){60000}", "a{99999999999999}", "(" * 499 + ")" * 499,
     "a" * (CHARACTERS_MAX + 1), "(?P<x", "(a)(?(1)b|c)", "a*+", "a" * 600])
-def test_what_cannot_be_matched_so_is_refused(expression):
+def test_expression_that_needs_backtracking_is_rejected(expression):
     with pytest.raises(re.error):
         Pattern(expression)

@@ -90,7 +90,7 @@ def allow(ports, *rules) -> None:
             permission_type=authorizer.ALLOW) for kind, name, operation in rules]))
 
 
-def test_internal_topics_are_created_for_who_may_create_them(ports):
+def test_internal_topics_are_created_with_create_permission(ports):
     group, names = unique("group"), [unique(stem) for stem in ("source", "between", "log")]
     create_topic(ports[0], names[0], 2)
     request = joining(group, *names)
@@ -136,7 +136,7 @@ def test_a_topology_of_hidden_topics_is_not_described(ports):
         assert [member.member_id for member in described(alice, group).members] == ["m"]
 
 
-def test_internal_topics_that_cannot_be_created_are_told(ports):
+def test_failed_internal_topic_creation_is_reported(ports):
     group, names = unique("group"), [unique(stem) for stem in ("source", "between", "log")]
     create_topic(ports[0], names[0], 1)
     request = joining(group, *names)

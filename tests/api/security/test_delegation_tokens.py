@@ -82,7 +82,7 @@ def by_token(port, token, mechanism="SCRAM-SHA-256", extensions=",tokenauth=true
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_a_token_is_made_for_who_asks(ports, version):
+def test_token_is_created_for_the_requester(ports, version):
     with logged_in(ports[1], "alice") as caller:
         made = create(caller, version, renewers=[("User", "bob")], life_ms=60_000)
         assert (made.error_code, made.principal_type, made.principal_name) == (0, "User", "alice")
@@ -121,7 +121,7 @@ def test_a_token_does_not_let_in_without_its_proof_or_as_a_user(ports):
             assert done.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
-def test_on_plain_text_nobody_is_known_well_enough(ports):
+def test_plaintext_clients_get_no_token(ports):
     with Caller(ports[0]) as caller:
         not_allowed = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
         made = create(caller)
@@ -131,7 +131,7 @@ def test_on_plain_text_nobody_is_known_well_enough(ports):
         assert describe(caller).error_code == not_allowed
 
 
-def test_owner_and_renewers_renew_and_end_a_token_and_nobody_else(ports):
+def test_only_owner_and_renewers_renew_and_expire_a_token(ports):
     with logged_in(ports[1], "alice") as alice, logged_in(ports[1], "bob") as bob, \
             logged_in(ports[1], "root") as root:
         made = create(alice, renewers=[("User", "bob")])

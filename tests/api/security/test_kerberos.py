@@ -74,7 +74,7 @@ def test_a_ticket_lets_in(port):
 
 
 @pytest.mark.parametrize("tokens", [(BAD,), (b"ticket", b"w\x02\x00\x00\x00"), (b"ticket", b"")])
-def test_what_is_refused_ends_the_connection_and_says_no_more(port, tokens):
+def test_failed_step_closes_the_connection_without_a_reason(port, tokens):
     with Caller(port) as caller:
         caller.handshake("GSSAPI")
         answer = [caller.token(token) for token in tokens][-1]
@@ -95,7 +95,7 @@ def test_tokens_without_headers_follow_the_oldest_handshake(port):
         assert caller.closed()
 
 
-def test_a_step_that_waits_holds_nobody_up_and_ends_with_its_connection(port):
+def test_blocking_step_delays_no_other_client_and_ends_with_its_connection(port):
     Steps.slow.clear()
     try:
         waiting = Caller(port)

@@ -46,7 +46,7 @@ def caller(ports):
         yield connection
 
 
-def test_who_logs_in_is_served(caller):
+def test_authenticated_client_is_served(caller):
     answer = caller.plain("alice", "alice-secret")
     assert (answer.error_code, answer.session_lifetime_ms) == (0, 0)
     assert caller.metadata().brokers
@@ -61,7 +61,7 @@ def test_credentials_of_the_metadata_let_in(caller, mechanism):
 @pytest.mark.parametrize("login", [
     lambda caller: caller.plain("alice", "wrong"), lambda caller: caller.plain("nobody", "wrong"),
     lambda caller: caller.scram("carol", "wrong"), lambda caller: caller.scram("nobody", "wrong")])
-def test_a_failed_login_is_told_and_ends_the_connection(caller, login):
+def test_failed_login_gets_an_error_and_closes_the_connection(caller, login):
     answer = login(caller)
     assert answer.error_code == FAILED and "wrong" not in answer.error_message
     assert caller.closed()
@@ -75,20 +75,20 @@ def test_a_stranger_reaches_nothing(caller, key, version):
     assert caller.closed(2.0)
 
 
-def test_a_stranger_asks_for_versions_once(caller):
+def test_unauthenticated_client_may_send_api_versions_once(caller):
     request = messages.ApiVersionsRequest(client_software_name="a", client_software_version="1")
     assert caller.ask(api.API_VERSIONS, 3, request).api_keys
     caller.send(raw.frame(raw.header(api.API_VERSIONS, 0)))
     assert caller.closed()
 
 
-def test_a_version_that_is_not_served_may_be_followed_by_one_that_is(caller):
+def test_unsupported_version_may_be_followed_by_a_supported_one(caller):
     caller.send(raw.frame(raw.header(api.API_VERSIONS, 99, flexible=True) + b"\x02a\x021\0"))
     assert caller.receive()[4:6] == struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)
     assert caller.ask(api.API_VERSIONS, 0, messages.ApiVersionsRequest()).api_keys
 
 
-def test_what_is_not_offered_is_refused_with_what_is(caller):
+def test_unsupported_mechanism_is_rejected_with_the_supported_ones(caller):
     answer = caller.handshake("GSSAPI")
     assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
     assert list(answer.mechanisms) == ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -117,7 +117,7 @@ def test_tokens_without_headers_follow_the_oldest_handshake(caller, name):
         assert caller.receive() == b"" and caller.metadata().brokers
 
 
-def test_on_a_listener_that_asks_nobody_there_is_nothing_to_begin(ports):
+def test_sasl_on_a_listener_without_sasl_is_rejected(ports):
     with Caller(ports[0]) as caller:
         assert caller.handshake("PLAIN").error_code == ErrorCode.ILLEGAL_SASL_STATE
         assert caller.token(b"").error_code == ErrorCode.ILLEGAL_SASL_STATE

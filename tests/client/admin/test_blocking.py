@@ -38,7 +38,7 @@ def test_topics_are_made_listed_grown_and_deleted(admin):
         admin.delete_topics([name])
 
 
-def test_what_fails_among_several_tells_of_all(admin):
+def test_partial_failure_raises_with_all_results(admin):
     old, new = new_name("old"), new_name("new")
     admin.create_topics([old])
     with pytest.raises(errors.TopicAlreadyExistsError) as caught:
@@ -74,7 +74,7 @@ def test_settings_are_described_and_changed(broker, admin):
         admin.incremental_alter_configs({resource: {"retention.ms": "long"}})
 
 
-def test_a_broker_tells_its_settings_and_directories(admin):
+def test_broker_describes_its_settings_and_directories(admin):
     cluster = admin.describe_cluster()
     node = cluster.nodes[0]
     broker = ConfigResource(ResourceType.BROKER, str(node.id))
@@ -84,7 +84,7 @@ def test_a_broker_tells_its_settings_and_directories(admin):
     assert cluster.cluster_id and cluster.controller in {one.id for one in cluster.nodes}
 
 
-def test_log_dirs_tell_the_size_of_each_replica(broker, admin):
+def test_log_dirs_include_the_size_of_each_replica(broker, admin):
     topic = new_topic(broker)
     put(broker, topic, rows(100))
     node = admin.describe_cluster().nodes[0].id

@@ -45,7 +45,7 @@ def raised(call):
 
 # Several items in one call.
 
-def test_what_succeeded_is_not_asked_again_and_what_may_pass_is():
+def test_only_retriable_failures_are_retried():
     admin, cluster = admin_of(created(a=0, b=LATER), created(b=LATER), created(b=0))
     assert asyncio.run(admin.create_topics(["a", "b"])) == {"a": b"a" * 16, "b": b"b" * 16}
     assert [[row.name for row in request.topics] for _, request, _ in cluster.asked] == [
@@ -53,7 +53,7 @@ def test_what_succeeded_is_not_asked_again_and_what_may_pass_is():
     assert {node for node, _, _ in cluster.asked} == {CONTROLLER}
 
 
-def test_what_failed_for_good_is_raised_with_all_results_after_the_others_are_done():
+def test_permanent_failure_is_raised_with_all_results_after_the_others_complete():
     admin, cluster = admin_of(created(a=EXISTS, b=LATER, c=0), created(b=0))
     error = raised(admin.create_topics(["a", "b", "c"]))
     assert error.code == EXISTS and len(cluster.asked) == 2
@@ -66,12 +66,12 @@ def test_create_topics_does_not_retry_a_missing_branch_source():
     assert raised(admin.create_topics(["a"])).code == MISSING and len(cluster.asked) == 1
 
 
-def test_what_never_passes_is_raised_at_last():
+def test_persistent_retriable_error_is_raised_at_last():
     admin, cluster = admin_of(*[created(a=LATER)] * TRIES_MAX)
     assert raised(admin.create_topics(["a"])).code == LATER and cluster.answers == []
 
 
-def test_what_came_of_the_others_is_told_when_the_time_is_over():
+def test_timeout_reports_the_results_of_completed_items():
     late = KafkaTimeoutError("late")
     admin, cluster = admin_of(created(a=0, b=LATER), late, *[late] * TRIES_MAX)
     error = raised(admin.create_topics(["a", "b"]))
@@ -81,20 +81,20 @@ def test_what_came_of_the_others_is_told_when_the_time_is_over():
     assert raised(admin.create_topics(["a", "b"])).results == {"a": late, "b": late}
 
 
-def test_what_an_answer_does_not_tell_of_is_no_success():
+def test_items_missing_in_a_response_are_not_successes():
     admin, _ = admin_of(created(a=0))
     error = raised(admin.create_topics(["a", "b"]))
     assert error.code == ErrorCode.UNKNOWN_SERVER_ERROR and error.results["a"] == b"a" * 16
 
 
-def test_of_nothing_nobody_is_asked():
+def test_empty_request_is_not_sent():
     admin, cluster = admin_of()
     assert asyncio.run(admin.create_topics([])) == {} and cluster.tries == 0
 
 
 # Topics.
 
-def test_a_topic_is_asked_for_by_counts_or_by_brokers_and_never_by_both():
+def test_topic_is_created_by_counts_or_by_assignments_but_not_both():
     admin, cluster = admin_of(created(a=0, b=0, c=0))
     asyncio.run(admin.create_topics([
         NewTopic("a", 3, 2, configs={"retention.ms": 5}), NewTopic("b", 3, 2, {0: [1, 2], 1: [2]}),
@@ -108,7 +108,7 @@ def test_a_topic_is_asked_for_by_counts_or_by_brokers_and_never_by_both():
     assert [(row.name, row.value) for row in request.topics[0].configs] == [("retention.ms", "5")]
 
 
-def test_topics_are_made_and_not_only_checked_unless_that_is_asked_for():
+def test_topics_are_created_unless_validate_only():
     admin, cluster = admin_of(created(a=0))
     asyncio.run(admin.create_topics(["a"]))
     assert cluster.asked[0][1].validate_only is False
@@ -133,7 +133,7 @@ def test_that_a_topic_is_not_there_is_the_answer_and_not_waited_for(call, answer
     assert cluster.asked[0][0] == CONTROLLER
 
 
-def test_partitions_are_added_and_not_only_checked_unless_that_is_asked_for():
+def test_partitions_are_added_unless_validate_only():
     for check in (False, True):
         admin, cluster = admin_of(deleted(
             "CreatePartitionsResponse", "CreatePartitionsTopicResult", "results", 0))
@@ -142,7 +142,7 @@ def test_partitions_are_added_and_not_only_checked_unless_that_is_asked_for():
         assert request.validate_only is check and request.topics[0].count == 4
 
 
-def test_internal_topics_are_listed_when_they_are_asked_for():
+def test_internal_topics_are_listed_on_request():
     admin, cluster = admin_of()
     topics = {"b": SimpleNamespace(is_internal=False), "__a": SimpleNamespace(is_internal=True)}
     cluster.metadata.topics = topics
@@ -187,7 +187,7 @@ def test_leaders_are_elected_of_some_partitions_or_of_all(unclean):
      messages.ListPartitionReassignmentsResponse),
     (lambda admin: admin.list_config_resources(), messages.ListConfigResourcesResponse),
     (lambda admin: admin.describe_client_quotas(), messages.DescribeClientQuotasResponse)])
-def test_who_is_not_the_controller_any_more_is_not_the_last_to_be_asked(call, answer):
+def test_former_controller_is_followed_by_the_new_one(call, answer):
     admin, cluster = admin_of(answer(error_code=LATER), answer(error_code=0))
     assert not asyncio.run(call(admin)) and len(cluster.asked) == 2
 
@@ -198,7 +198,7 @@ def test_an_election_that_is_refused_as_a_whole_is_raised():
     assert raised(admin.elect_leaders()).code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-def test_moves_are_asked_for_by_topic_and_called_off_with_none():
+def test_reassignments_are_requested_by_topic_and_cancelled_with_none():
     new = messages.AlterPartitionReassignmentsResponse
 
     def answer(code, **fields):
@@ -243,7 +243,7 @@ def described(*resources, code=0):
         for kind, name in resources])
 
 
-def test_a_brokers_settings_are_asked_of_that_broker_and_others_of_any():
+def test_broker_settings_are_requested_from_that_broker_and_others_from_any():
     default = ConfigResource(ResourceType.BROKER, "")
     admin, cluster = admin_of(described(BROKER), described(TOPIC, default))
     found = asyncio.run(admin.describe_configs([BROKER, TOPIC, default]))
@@ -276,7 +276,7 @@ def test_settings_of_a_topic_that_is_not_there_are_not_waited_for():
     assert raised(admin.describe_configs([TOPIC])).code == MISSING and len(cluster.asked) == 1
 
 
-def test_a_broker_is_looked_up_before_it_is_asked_of_its_own():
+def test_broker_is_looked_up_before_its_settings_are_requested():
     admin, cluster = admin_of(described(BROKER))
     nodes, looks = cluster.metadata.nodes, []
     cluster.metadata.nodes = {}
@@ -347,7 +347,7 @@ def test_quotas_are_set_and_taken_back_and_a_refusal_is_raised():
 
 # Directories.
 
-def test_directories_are_asked_of_every_broker_or_of_those_that_are_named():
+def test_log_dirs_are_requested_from_every_or_the_named_brokers():
     new = messages.DescribeLogDirsResponse
 
     def answer(request):
@@ -369,7 +369,7 @@ def test_directories_are_asked_of_every_broker_or_of_those_that_are_named():
 
 # Cluster.
 
-def test_an_admin_makes_no_topic_by_looking_for_it_and_is_closed_without_having_asked():
+def test_admin_lookups_create_no_topic_and_an_unused_admin_can_be_closed():
     admin = Admin(bootstrap_servers="b:1")
     asyncio.run(admin.close())
     assert admin._made is None

@@ -41,7 +41,7 @@ def listed(*rows, code=0):
         for id_, protocol, kind in rows])
 
 
-def test_groups_are_listed_of_every_broker_and_asked_again_where_that_may_pass():
+def test_groups_are_listed_from_every_broker_with_retries():
     admin, cluster = admin_of(
         listed(("a", "consumer", "classic")),
         listed(code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), listed(("c", "share", "share")),
@@ -74,7 +74,7 @@ def test_a_list_that_a_broker_cannot_filter_is_refused_and_not_given_whole(versi
     assert cluster.asked == []
 
 
-def test_groups_of_a_broker_that_comes_or_goes_meanwhile_are_listed_once():
+def test_groups_of_joining_or_leaving_brokers_are_listed_once():
     admin, cluster = admin_of()
     nodes = dict(cluster.metadata.nodes)
     lists = {1: [("a", "consumer", "classic")], 3: [("b", "consumer", "classic")],
@@ -97,7 +97,7 @@ def test_groups_of_a_broker_that_comes_or_goes_meanwhile_are_listed_once():
     assert [node for node, _, _ in cluster.asked] == [1, 2, 3, 4]
 
 
-def test_what_the_others_list_is_told_when_one_broker_never_does():
+def test_listing_returns_other_brokers_groups_if_one_never_responds():
     admin, cluster = admin_of(listed(("a", "consumer", "classic")), *[
         KafkaConnectionError("down")] * 9)
     cluster.metadata.nodes = {node: None for node in (1, 2)}
@@ -107,7 +107,7 @@ def test_what_the_others_list_is_told_when_one_broker_never_does():
     assert caught.value.results[2] is caught.value
 
 
-def test_who_asks_for_consumers_gets_groups_of_both_their_protocols_alone():
+def test_consumer_filter_returns_groups_of_both_consumer_protocols_only():
     admin, _ = admin_of(listed(
         ("a", "consumer", "Classic"), ("b", "consumer", "Consumer"), ("c", "", ""),
         ("d", "connect", "classic"), ("e", "share", "share"), ("f", "consumer", "Streams")),
@@ -157,18 +157,18 @@ def test_a_group_that_is_none_of_the_newer_kind_is_described_as_a_classic_one(fi
 @pytest.mark.parametrize(("answers", "code", "count"), [
     ([newer(DENIED)], DENIED, 1), ([newer(NO_GROUP), older("Dead")], NO_GROUP, 2),
     ([newer(NO_GROUP), older(code=DENIED)], DENIED, 2)])
-def test_why_a_group_cannot_be_described_is_told(answers, code, count):
+def test_failed_group_description_contains_the_reason(answers, code, count):
     admin, cluster = admin_of(*answers)
     assert raised(admin.describe_consumer_groups(["g"])) == code and len(cluster.asked) == count
 
 
-def test_a_coordinator_that_moved_is_forgotten_and_the_next_one_asked():
+def test_moved_coordinator_is_looked_up_again():
     admin, cluster = admin_of(newer(MOVED), newer())
     asyncio.run(admin.describe_consumer_groups(["g"]))
     assert cluster.forgotten == [(GROUP, "g")] and len(cluster.asked) == 2
 
 
-def test_groups_are_deleted_each_at_its_coordinator_and_all_results_are_told():
+def test_groups_are_deleted_at_their_coordinators_with_all_results():
     new = messages.DeleteGroupsResponse
 
     def answer(request):

@@ -69,7 +69,7 @@ def test_numbers_come_as_plain_arrays():
     assert numbers(sliced, ">i8").tolist() == [2, 3, 4]
 
 
-def test_null_numbers_are_told_apart_from_zero():
+def test_null_numbers_are_distinguished_from_zero():
     rows = [(None, b"\0\0\0\7", NOW, []), (None, None, NOW, [])]
     found = numpy_batch(columns_of((0, rows)), [("t", 0)], value_dtype=">i4")
     assert found["value"].tolist() == [7, 0] and found["value_null"].tolist() == [False, True]

@@ -58,7 +58,7 @@ def test_bearers_login_module_gives_the_clients_credentials():
         f"{prefix}.client.credentials.client.secret": "s", f"{prefix}.scope": "read"}
 
 
-def test_the_class_by_which_java_asks_an_endpoint_is_taken_and_no_other():
+def test_only_javas_endpoint_retriever_class_is_accepted():
     name, package = "sasl.login.callback.handler.class", "org.apache.kafka.common.security"
     handler = f"{package}.oauthbearer.OAuthBearerLoginCallbackHandler"
     assert aliases.translated({name: handler}) == ({}, [])
@@ -68,13 +68,13 @@ def test_the_class_by_which_java_asks_an_endpoint_is_taken_and_no_other():
 
 @pytest.mark.parametrize("text", [
     'com.example.OtherLoginModule required username="u";', "nothing", 'a.PlainLoginModule "'])
-def test_what_is_no_login_module_of_ours_is_refused_without_its_secrets(text):
+def test_unsupported_login_module_is_rejected_without_showing_secrets(text):
     with pytest.raises(ConfigError, match="sasl.jaas.config") as refused:
         aliases.jaas(text)
     assert '"u"' not in str(refused.value)
 
 
-def test_what_is_said_itself_takes_precedence_over_the_login_module():
+def test_explicit_setting_takes_precedence_over_the_login_module():
     found, _ = aliases.translated({
         "sasl.username": "me", "sasl.jaas.config":
         'x.PlainLoginModule required username="other" password="p";'})
@@ -94,7 +94,7 @@ def test_one_setting_by_two_names_is_refused():
         Settings("producer", {**SERVERS, "linger.ms": 1, "queue.buffering.max.ms": 2})
 
 
-def test_a_name_stands_in_one_table_and_leads_to_a_setting():
+def test_each_alias_is_in_one_table_and_maps_to_a_setting():
     tables = [set(ROWS), set(aliases.ALIASES), set(aliases.UNITS), aliases.WITHOUT_EFFECT]
     assert len(set().union(*tables)) == sum(map(len, tables))
     targets = {*aliases.ALIASES.values(), *aliases.MEANT.values(),
@@ -105,7 +105,7 @@ def test_a_name_stands_in_one_table_and_leads_to_a_setting():
 @pytest.mark.parametrize("name, meant", [
     ("ssl.cafile", "ssl.ca.location"), ("sasl_plain_username", "sasl.username"),
     ("queue.buffering.max.m", "linger.ms"), ("auto.ofset.reset", "auto.offset.reset")])
-def test_a_wrong_name_is_answered_with_what_was_meant(name, meant):
+def test_wrong_name_suggests_the_intended_one(name, meant):
     role = "consumer" if "auto" in name else "producer"
     with pytest.raises(ConfigError, match=f"did you mean '{meant}'"):
         Settings(role, {**SERVERS, name: "x"})
@@ -120,7 +120,7 @@ def test_durations_are_those_of_java(text, ms):
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "1h", "P1DT", "-PT1H", "PT1.5H"])
-def test_what_is_no_duration_is_refused(text):
+def test_invalid_duration_is_rejected(text):
     with pytest.raises(ConfigError, match="auto.offset.reset"):
         Settings("consumer", {**SERVERS, "auto.offset.reset": f"by_duration:{text}"})
     with pytest.raises(ConfigError, match="allowed are"):

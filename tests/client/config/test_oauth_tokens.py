@@ -31,7 +31,7 @@ def test_a_callbacks_token_is_used_again_until_it_nears_its_end():
     (lambda _: 1 / 0, "oauth_cb raised ZeroDivisionError"),
     (lambda _: "", "expected a token"), (lambda _: b"x", "not bytes"), (lambda _: (), "not tuple"),
     (lambda _: ("t", None), "not an end of None"), (lambda _: ("t", "soon"), "an end of 'soon'")])
-def test_what_is_no_token_of_a_callback_is_told(callback, words):
+def test_invalid_callback_token_is_reported(callback, words):
     with pytest.raises(AuthenticationError, match=words):
         shown(oauth_cb=callback)
 
@@ -85,7 +85,7 @@ def test_a_signed_assertion_gets_a_token_by_the_names_of_other_clients(tmp_path,
     assert header["kid"] == "k" and claims["exp"] - claims["iat"] == 30
 
 
-def test_an_issuer_is_trusted_by_a_setting_of_its_own(tmp_path):
+def test_issuer_ca_has_a_separate_setting(tmp_path):
     """The machine's trust store does not contain it."""
     authority = Authority()
     own, trusted = tmp_path / "own.pem", tmp_path / "ca.pem"

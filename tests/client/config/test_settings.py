@@ -20,7 +20,7 @@ def test_a_wrong_name_is_refused_with_the_nearest_one():
         Settings("consumer", {**SERVERS, "auto.ofset.reset": "earliest"})
 
 
-def test_a_name_of_another_client_says_whose_it_is():
+def test_alias_error_names_the_other_client():
     with pytest.raises(ConfigError, match="one of the producer"):
         Settings("consumer", {**SERVERS, "linger.ms": 5})
 

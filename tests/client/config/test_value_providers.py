@@ -36,7 +36,7 @@ def test_a_client_takes_the_providers_that_are_declared(monkeypatch):
     ("${file:/nowhere/at/all:x}", "/nowhere/at/all has no x"),
     ("${dir:/etc:../etc/passwd}", "has no ../etc/passwd"), ("${dir:/etc:}", "/etc has no"),
 ])
-def test_what_is_not_there_is_an_error(value, words):
+def test_missing_value_is_an_error(value, words):
     with pytest.raises(ConfigError) as failure:
         providers.resolved({"sasl.password": value}, providers.USUAL)
     assert words in str(failure.value) and "sasl.password" in str(failure.value)

@@ -79,7 +79,7 @@ def test_a_poll_ends_with_the_records_that_come(poll):
     poll(steps, max_poll_records=2)
 
 
-def test_a_poll_commits_what_is_due_and_attends_to_what_is_new_for_so_long_as_it_has(poll):
+def test_poll_commits_due_offsets_and_handles_events_within_its_timeout(poll):
     async def steps(consumer, core, clock):
         core.due, core.attention, core.records = {"t": 5}, True, ["a"]
         core.fetcher.starved = True
@@ -128,7 +128,7 @@ def test_a_poll_that_is_cancelled_has_taken_nothing(poll):
     poll(steps)
 
 
-def test_interceptors_see_what_a_poll_gives_one_after_the_other(poll):
+def test_interceptors_receive_a_polls_records_in_turn(poll):
     async def steps(consumer, core, clock):
         core.records = ["a", "b"]
         consumer._interceptors = [

@@ -62,7 +62,7 @@ def test_each_partition_has_one_reader_that_wants_it(name, counts, subscriptions
 
 @PATIENT
 @given(count=st.integers(0, 40), before=st.integers(1, 8), after=st.integers(1, 8))
-def test_sticky_moves_only_what_it_must(count, before, after):
+def test_sticky_assignment_moves_a_minimum_of_partitions(count, before, after):
     first = fresh(*["a"] * before)
     made = assign_sticky({"a": count}, first)
     grown = {**again(first, made), **{id_: member for id_, member in fresh(*["a"] * after).items()
@@ -140,7 +140,7 @@ def test_sticky_is_balanced_as_far_as_subscriptions_allow(counts, subscriptions,
                     assert len(mine) <= len(made[other]) + 1
 
 
-def test_sticky_gives_what_few_may_read_to_them_first():
+def test_sticky_assignment_serves_restricted_topics_first():
     members = fresh("ab", "a", "ab")
     made = assign_sticky({"a": 2, "b": 4}, members)
     assert made == {"m0": [("b", 0), ("b", 2)], "m1": [("a", 0), ("a", 1)],
@@ -152,7 +152,7 @@ def test_sticky_gives_what_few_may_read_to_them_first():
                     "m2": [("a", 0), ("b", 0)]}
 
 
-def test_what_two_claim_by_one_generation_belongs_to_neither():
+def test_partition_claimed_twice_in_one_generation_belongs_to_no_member():
     members = {"m0": Member(frozenset("a"), (("a", 0), ("a", 2)), 3),
                "m1": Member(frozenset("a"), (("a", 1), ("a", 2)), 3)}
     assert assign_cooperative({"a": 4}, members) == {

@@ -53,7 +53,7 @@ def test_a_member_that_is_given_its_id_joins_again_at_once_with_it(play_member):
 
 @pytest.mark.parametrize("code, keeps_id", [
     (ErrorCode.UNKNOWN_MEMBER_ID, False), (ErrorCode.ILLEGAL_GENERATION, True)])
-def test_a_member_that_the_group_has_dropped_joins_anew(play_member, code, keeps_id):
+def test_removed_member_rejoins(play_member, code, keeps_id):
     async def steps(world, one):
         await one.attend()
         one.subscription_changed()
@@ -69,7 +69,7 @@ def test_a_member_that_the_group_has_dropped_joins_anew(play_member, code, keeps
 @pytest.mark.parametrize("failure", [
     error(ErrorCode.REBALANCE_IN_PROGRESS), error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
     KafkaConnectionError("gone")])
-def test_what_may_pass_has_it_join_again_after_a_pause(play_member, failure):
+def test_retriable_error_triggers_a_rejoin_after_a_pause(play_member, failure):
     async def steps(world, one):
         world.script["sync"] = [failure, failure, synced(ONE)]
         await one.attend()
@@ -79,7 +79,7 @@ def test_what_may_pass_has_it_join_again_after_a_pause(play_member, failure):
     play_member(steps)
 
 
-def test_what_will_not_pass_is_raised_and_the_next_poll_joins_again(play_member):
+def test_permanent_error_is_raised_and_the_next_poll_rejoins(play_member):
     async def steps(world, one):
         world.script["join"] = [joined(code=ErrorCode.GROUP_AUTHORIZATION_FAILED), joined()]
         with pytest.raises(KafkaError) as raised:
@@ -92,7 +92,7 @@ def test_what_will_not_pass_is_raised_and_the_next_poll_joins_again(play_member)
     play_member(steps)
 
 
-def test_a_coordinator_that_is_no_longer_one_is_looked_up_anew(play_member):
+def test_former_coordinator_is_looked_up_again(play_member):
     async def steps(world, one):
         world.script["join"] = [joined(code=ErrorCode.NOT_COORDINATOR), joined()]
         world.script["sync"] = [synced(code=ErrorCode.NOT_COORDINATOR), synced()]
@@ -117,7 +117,7 @@ def test_an_eager_member_gives_all_up_before_it_joins(play_member):
     play_member(steps)
 
 
-def test_a_cooperative_member_keeps_what_it_may_and_joins_again_so_that_others_get_the_rest(
+def test_cooperative_member_keeps_its_partitions_and_rejoins_to_release_the_rest(
         play_member):
     async def steps(world, one):
         assert one.cooperative
@@ -135,7 +135,7 @@ def test_a_cooperative_member_keeps_what_it_may_and_joins_again_so_that_others_g
     play_member(steps, topics=("t", "u"), partition_assignment_strategy="cooperative-sticky")
 
 
-def test_a_cooperative_member_gives_up_what_it_no_longer_wants_before_it_joins(play_member):
+def test_cooperative_member_revokes_unsubscribed_partitions_before_it_joins(play_member):
     async def steps(world, one):
         world.script["sync"] = [synced(ONE, OTHER), synced(ONE)]
         await one.attend()
@@ -167,7 +167,7 @@ def test_partitions_go_even_where_the_listener_fails(play_member):
     play_member(steps)
 
 
-def test_what_a_listener_raises_comes_after_what_the_group_waits_for(play_member):
+def test_listener_exception_is_raised_after_the_rebalance_step(play_member):
     async def steps(world, one):
         async def fails(what, partitions):
             world.calls.append((what, partitions))
@@ -185,7 +185,7 @@ def test_what_a_listener_raises_comes_after_what_the_group_waits_for(play_member
     play_member(steps, partition_assignment_strategy=["cooperative-sticky"])
 
 
-def test_an_eager_member_beats_until_its_application_is_done_with_what_it_has(play_member):
+def test_eager_member_sends_heartbeats_until_its_listener_returns(play_member):
     async def steps(world, one):
         async def later():
             await asyncio.sleep(10)
@@ -205,7 +205,7 @@ def subscription_in(join, name):
     return codec.program("ConsumerProtocolSubscription", 3).decode(row.metadata, 2)
 
 
-def test_a_member_says_what_it_wants_and_what_it_has(play_member):
+def test_member_sends_its_subscription_and_owned_partitions(play_member):
     async def steps(world, one):
         world.script["sync"] = [synced(ONE, TWO, OTHER)]
         await one.attend()
@@ -224,7 +224,7 @@ def test_a_member_says_what_it_wants_and_what_it_has(play_member):
                 partition_assignment_strategy="cooperative-sticky")
 
 
-def test_a_sticky_member_says_what_it_had_though_it_gave_it_up(play_member):
+def test_sticky_member_sends_partitions_that_it_revoked(play_member):
     async def steps(world, one):
         await one.attend()
         for failures in (0, 1):
@@ -242,7 +242,7 @@ def test_a_sticky_member_says_what_it_had_though_it_gave_it_up(play_member):
     play_member(steps, partition_assignment_strategy="sticky,range")
 
 
-def test_what_a_member_lost_is_not_what_it_had(play_member):
+def test_lost_partitions_are_not_sent_as_owned(play_member):
     async def steps(world, one):
         await one.attend()
         one.had, one.lost = [ONE], True
@@ -266,7 +266,7 @@ def member(name, topics=("t",), owned=(), generation=-1, version=3, user_data=No
         member_id=name, metadata=(version.to_bytes(2, "big") + body)[:cut])
 
 
-def test_the_leader_shares_out_what_all_want_and_looks_for_topics_that_it_did_not_know(play_member):
+def test_leader_assigns_all_subscriptions_and_looks_up_unknown_topics(play_member):
     async def steps(world, one):
         world.cluster.interest = {"t"}
         world.script["join"] = [joined(leader="m", members=[
@@ -330,7 +330,7 @@ RANGE = assignors.ASSIGNORS["range"]
     (COOPERATIVE, 2, 5, b"\0\0\0\7", ((("t", 0),), 5)),
     (STICKY, 3, 5, assignors.pack_sticky([TWO], 7), ((("t", 1),), 7)),
     (STICKY, 3, 5, b"odd", ((("t", 0),), 5)), (STICKY, 3, 5, None, ((("t", 0),), 5))])
-def test_a_leader_knows_what_each_member_had_by_all_versions(
+def test_leader_parses_owned_partitions_of_all_versions(
         assignor, version, generation, user_data, expected):
     found = classic_membership._member(
         member("m", ["t"], [ONE], generation, version, user_data), assignor)

@@ -56,7 +56,7 @@ def test_arrow_has_the_records_of_all_partitions(broker):
     assert {row["topic"] for row in found} == {topic}
 
 
-def test_arrow_gives_the_columns_that_are_asked_for(broker, filled):
+def test_arrow_returns_the_requested_columns(broker, filled):
     with reader(broker, filled) as consumer:
         found = consumer.poll_arrow(10.0, max_records=7, columns=["value", "offset"])
     assert found.schema.names == ["offset", "value"] and found.num_rows == 7
@@ -129,7 +129,7 @@ def test_a_paused_partition_gives_nothing_and_loses_nothing(broker):
         assert [one.offset for one in rest] == list(range(5, 60))
 
 
-def test_a_commit_amid_an_iteration_holds_what_came_so_far(broker):
+def test_commit_during_iteration_covers_the_returned_records(broker):
     topic, group = new_topic(broker), new_name("group")
     put(broker, topic, rows(30))
     for begin in (0, 10, 20):
@@ -159,7 +159,7 @@ def test_an_iteration_and_a_poll_go_on_where_the_other_stopped(broker):
         assert collect(consumer, 9)[-1].offset == 29
 
 
-def test_without_an_offset_reading_begins_where_the_setting_says(broker):
+def test_without_an_offset_reading_starts_by_the_reset_setting(broker):
     topic = new_topic(broker)
     put(broker, topic, rows(10))
     part = TopicPartition(topic, 0)
@@ -234,7 +234,7 @@ def test_offsets_are_found_by_time(broker, filled):
         assert consumer.end_offsets([part]) == {part: 500}
 
 
-def test_lag_is_what_was_not_read(broker, filled):
+def test_lag_is_the_number_of_unread_records(broker, filled):
     with reader(broker, filled) as consumer:
         part = TopicPartition(filled, 0)
         assert consumer.lag(part) == {part: 500}
@@ -346,7 +346,7 @@ def test_wakeup_ends_a_waiting_poll(broker):
         assert len(collect(consumer, 1)) == 1
 
 
-def test_a_closed_consumer_says_so(broker, filled):
+def test_closed_consumer_raises(broker, filled):
     consumer = reader(broker, filled)
     consumer.close()
     consumer.close()
@@ -366,7 +366,7 @@ def test_a_poll_without_time_comes_back_at_once(broker, filled):
     raise AssertionError("nothing was ever fetched")
 
 
-def test_what_is_fetched_ahead_is_bounded(broker):
+def test_prefetched_bytes_are_bounded(broker):
     topic = new_topic(broker, 4)
     for partition in range(4):
         put(broker, topic, [(None, bytes(1000), BASE_MS, [])] * 2000, partition)
@@ -410,7 +410,7 @@ def test_records_that_come_later_are_waited_for(broker):
         timer.join()
 
 
-def test_an_unknown_topic_is_told_of(broker):
+def test_unknown_topic_is_reported(broker):
     with reader(broker, allow_auto_create_topics=False) as consumer:
         with pytest.raises(errors.KafkaTimeoutError, match="No such topic"):
             consumer.partitions_for(new_name("nowhere"), timeout=1.0)
@@ -427,7 +427,7 @@ def test_calls_that_do_not_fit_are_refused(broker, filled):
 
 
 @pytest.mark.kafka
-def test_read_committed_leaves_out_what_was_aborted(kafka):
+def test_read_committed_skips_aborted_records(kafka):
     from confluent_kafka import Producer
 
     topic = new_topic(kafka)

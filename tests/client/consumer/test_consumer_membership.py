@@ -108,7 +108,7 @@ def run(one, *steps):
 
 # Content of a heartbeat.
 
-def test_the_first_heartbeat_says_all_and_the_next_nothing(world):
+def test_first_heartbeat_is_complete_and_the_next_is_empty(world):
     one = world(client_rack="r", max_poll_interval_ms=7000, group_remote_assignor="range")
     run(one, one.one._beat_once(), one.one._beat_once())
     (_, first), (_, second) = one.requests
@@ -122,7 +122,7 @@ def test_the_first_heartbeat_says_all_and_the_next_nothing(world):
             second.topic_partitions, second.instance_id) == (None,) * 5
 
 
-def test_a_heartbeat_says_what_has_changed(world):
+def test_heartbeat_contains_only_changes(world):
     one = world(group_instance_id="i")
     run(one, one.one._beat_once())
     one.subscription.add([TWO, ONE, OTHER])
@@ -153,7 +153,7 @@ def test_a_share_members_heartbeat_owns_nothing(world):
     assert third.subscribed_topic_names == ["t", "u"]
 
 
-def test_each_member_makes_an_id_of_its_own_as_kafkas_uuids_are_written(world):
+def test_each_member_generates_an_id_in_kafkas_uuid_format(world):
     ids = {world().one.member_id for _ in range(50)}
     assert len(ids) == 50 and all(len(id_) == 22 and "=" not in id_ for id_ in ids)
 
@@ -165,7 +165,7 @@ def test_the_answer_may_name_the_member(world):
     assert (one.one.member_id, one.one.generation) == ("named", 5)
 
 
-def test_a_heartbeat_that_is_refused_says_why_and_changes_nothing(world):
+def test_rejected_heartbeat_raises_the_reason_and_changes_nothing(world):
     one = world()
     one.one.member_id, one.one.generation = "m", 4
     one.script = [answer(9, ErrorCode.GROUP_MAX_SIZE_REACHED, "full", member_id="other")]
@@ -176,19 +176,19 @@ def test_a_heartbeat_that_is_refused_says_why_and_changes_nothing(world):
 
 # Timing.
 
-def test_heartbeats_come_at_the_interval_that_the_broker_says(world):
+def test_heartbeats_follow_the_brokers_interval(world):
     one = world()
     one.script = [answer(interval_ms=2000), answer(interval_ms=500)]
     assert one.beats(4) == [0, 2, 2.5, 3, 3.5]
 
 
-def test_what_changes_is_told_at_once(world):
+def test_changes_are_sent_at_once(world):
     one = world()
     assert one.beats(6, (1, one.one.subscription_changed),
                      (2, lambda: one.one.commit_refused(None))) == [0, 1, 2]
 
 
-def test_after_a_failure_all_is_said_again_after_a_pause(world):
+def test_complete_heartbeat_is_sent_after_a_failure_and_a_pause(world):
     one = world()
     one.script = [answer(), error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), answer(2)]
     beats = one.beats(6)
@@ -198,7 +198,7 @@ def test_after_a_failure_all_is_said_again_after_a_pause(world):
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH])
-def test_who_was_dropped_has_lost_what_it_owned_and_joins_once_the_application_knows(world, code):
+def test_fenced_member_loses_partitions_and_rejoins_after_the_callback(world, code):
     one = world()
     one.subscription.add([ONE])
     one.script = [answer(3), answer(code=code), answer(9)]
@@ -209,7 +209,7 @@ def test_who_was_dropped_has_lost_what_it_owned_and_joins_once_the_application_k
     assert one.calls[0] == ("lost", [ONE]) and not one.subscription.states
 
 
-def test_who_was_dropped_with_nothing_joins_again_at_once(world):
+def test_fenced_member_without_partitions_rejoins_at_once(world):
     one = world()
     one.script = [answer(3), answer(code=ErrorCode.UNKNOWN_MEMBER_ID), answer(1)]
     beats = one.beats(6)
@@ -219,7 +219,7 @@ def test_who_was_dropped_with_nothing_joins_again_at_once(world):
 
 @pytest.mark.parametrize(("code", "again"), [
     (ErrorCode.GROUP_AUTHORIZATION_FAILED, True), (ErrorCode.FENCED_INSTANCE_ID, False)])
-def test_what_no_repetition_heals_is_the_applications_and_a_fatal_answer_ends_the_beats(
+def test_non_retriable_error_is_raised_and_a_fatal_one_ends_heartbeats(
         world, code, again):
     one = world()
     one.script = [answer(code=code), answer()]
@@ -263,7 +263,7 @@ def test_exactly_the_longest_time_without_a_poll_is_not_late(world):
 
 # Assignments.
 
-def test_partitions_go_before_others_come_and_the_broker_hears_of_it(world):
+def test_partitions_are_revoked_before_assignment_and_acknowledged(world):
     one = world()
     one.subscription.add([ONE, OTHER])
     one.script = [answer(2, given={b"t" * 16: [0, 1]})]
@@ -391,7 +391,7 @@ def test_an_assignment_that_came_amid_another_is_taken_next(world):
 
 @pytest.mark.parametrize(("share", "instance", "epoch"), [
     (False, None, -1), (False, "i", -2), (True, None, -1)])
-def test_a_member_that_leaves_says_whether_it_comes_back(world, share, instance, epoch):
+def test_leaving_member_states_whether_it_returns(world, share, instance, epoch):
     one = world(share=share, **({"group_instance_id": instance} if instance else {}))
     run(one, one.one.leave())
     assert not one.requests, "it never joined"

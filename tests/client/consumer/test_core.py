@@ -13,7 +13,7 @@ async def done() -> None:
     pass
 
 
-def test_what_comes_after_the_last_look_was_done_has_the_poll_look_again():
+def test_event_after_the_last_check_wakes_the_poll():
     """An out-of-range offset is detected on the application's thread while the event loop is
     closing.
     """

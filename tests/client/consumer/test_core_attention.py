@@ -109,7 +109,7 @@ def test_with_records_at_hand_nothing_is_waited_for(play):
     play(steps)
 
 
-def test_what_fails_for_good_is_raised_by_the_poll_that_waits_and_then_over(play):
+def test_permanent_error_is_raised_once_by_the_waiting_poll(play):
     async def steps(world):
         async def locate():
             raise error(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -123,7 +123,7 @@ def test_what_fails_for_good_is_raised_by_the_poll_that_waits_and_then_over(play
     play(steps)
 
 
-def test_what_may_pass_is_tried_again_after_a_pause(play):
+def test_retriable_error_is_retried_after_a_pause(play):
     async def steps(world):
         failures = [KafkaConnectionError("gone"), KafkaConnectionError("gone")]
 
@@ -222,7 +222,7 @@ def test_news_while_a_poll_attends_are_looked_at_in_the_same_poll(play):
 @pytest.mark.parametrize("version, pattern, matched, asks", [
     (0, None, False, True), (1, None, False, False), (1, "^t", False, True),
     (1, "^t", True, False)])
-def test_metadata_is_asked_for_before_joining_where_none_is_there(
+def test_missing_metadata_is_requested_before_joining(
         play, version, pattern, matched, asks):
     async def steps(world):
         core = world.core
@@ -261,7 +261,7 @@ def test_a_group_goes_on_where_it_was_and_the_rest_by_the_rule(play):
     play(steps, group_id="g", isolation_level="read_committed")
 
 
-def test_who_said_where_to_begin_is_not_asked_for_what_is_committed(play):
+def test_seek_replaces_the_lookup_of_committed_offsets(play):
     async def steps(world):
         [one] = world.standing(p0=None)
         one.forget_position("earliest")
@@ -272,7 +272,7 @@ def test_who_said_where_to_begin_is_not_asked_for_what_is_committed(play):
     play(steps, group_id="g")
 
 
-def test_a_seek_while_committed_offsets_are_asked_for_stays(play):
+def test_seek_during_the_lookup_of_committed_offsets_is_kept(play):
     async def steps(world):
         [one] = world.standing(p0=None)
         world.committed = {ONE: 9}
@@ -312,7 +312,7 @@ def test_a_known_position_is_compared_with_a_new_leaders_log(play):
     play(steps)
 
 
-def test_a_member_of_the_newer_protocol_says_who_it_is_once_it_is_one(play):
+def test_member_of_the_new_protocol_reports_its_id_once_it_has_joined(play):
     async def steps(world):
         core = world.core
         core.membership = member = ConsumerMembership(core, "g")
@@ -329,7 +329,7 @@ def test_a_member_of_the_newer_protocol_says_who_it_is_once_it_is_one(play):
     (2, 3, -1, -1, True), (0, 1, -1, -1, True), (3, 3, -1, -1, False), (3, 2, -1, -1, False),
     (-1, 3, -1, -1, False), (2, 3, 3, -1, False), (2, 4, 3, -1, True), (2, 3, -1, 3, False),
     (2, 3, -1, 0, False)])
-def test_a_new_leader_is_asked_once_whether_it_has_what_was_read(
+def test_position_is_validated_once_with_a_new_leader(
         play, record_epoch, epoch, checked, validate, checks):
     async def steps(world):
         core = world.core
@@ -354,7 +354,7 @@ def test_a_partition_that_the_picture_lacks_or_has_no_position_is_not_checked(pl
     play(steps)
 
 
-def test_a_member_hears_of_topics_and_of_new_matches_of_its_pattern(play):
+def test_member_is_notified_of_topics_and_new_pattern_matches(play):
     async def steps(world):
         core = world.core
         core.subscription.subscribe(None, "^t", None)
@@ -386,7 +386,7 @@ def failed(state, failure):
     return item
 
 
-def test_an_offset_out_of_range_is_looked_up_anew_by_the_rule(play):
+def test_out_of_range_offset_is_reset_by_the_setting(play):
     async def steps(world):
         [one] = world.standing(p0=5)
         world.core._failed(failed(one, error(ErrorCode.OFFSET_OUT_OF_RANGE)))
@@ -418,7 +418,7 @@ def test_other_errors_are_the_applications_and_reading_goes_on_afterwards(play, 
     ("assigned", ["assigned"], "assigned"), ("revoked", ["revoked"], "revoked"),
     ("lost", ["lost", "revoked"], "lost"), ("lost", ["revoked"], "revoked"),
     ("lost", ["assigned"], None), ("revoked", ["lost"], None), ("assigned", ["revoked"], None)])
-def test_a_listener_is_called_by_what_happened(play, what, has, called):
+def test_listener_callback_matches_the_event(play, what, has, called):
     async def steps(world):
         calls, core = [], world.core
         core.subscription.listener = listener(calls, *has)

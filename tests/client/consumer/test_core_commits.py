@@ -84,7 +84,7 @@ def test_a_poll_shows_the_group_that_the_application_is_alive(play):
 
 
 @pytest.mark.parametrize("refusal, remembered", [(None, True), (KafkaError("no"), False)])
-def test_an_automatic_commit_holds_what_is_still_assigned_and_counts_if_it_came_in(
+def test_auto_commit_covers_assigned_partitions_and_counts_on_success(
         play, refusal, remembered):
     async def steps(world):
         core = world.core
@@ -99,7 +99,7 @@ def test_an_automatic_commit_holds_what_is_still_assigned_and_counts_if_it_came_
     play(steps, group_id="g")
 
 
-def test_what_was_assigned_anew_is_committed_anew(play):
+def test_reassigned_partitions_are_committed_again(play):
     async def steps(world):
         world.core._auto_committed = {ONE: AT_5}
         await world.core.assign([ONE])
@@ -122,7 +122,7 @@ def test_before_partitions_go_their_offsets_are_committed_for_so_long_at_most(pl
     play(steps, group_id="g")
 
 
-def test_what_the_application_may_be_at_work_on_is_committed_as_it_polls_again(play):
+def test_records_in_processing_are_committed_at_the_next_poll(play):
     async def steps(world):
         core = world.core
         at_work(world)
@@ -137,7 +137,7 @@ def test_what_the_application_may_be_at_work_on_is_committed_as_it_polls_again(p
     play(steps, group_id="g")
 
 
-def test_what_the_poll_under_way_has_taken_is_not_committed_before_partitions_go(play):
+def test_records_of_the_current_poll_are_not_committed_before_revocation(play):
     async def steps(world):
         world.core.polling = True
         at_work(world)
@@ -167,7 +167,7 @@ def test_at_the_end_all_that_was_handed_out_is_committed_at_once(play):
 
 # Explicit commits.
 
-def test_a_commit_holds_the_positions_or_what_is_given(play):
+def test_commit_uses_positions_or_given_offsets(play):
     async def steps(world):
         core = world.core
         one, _ = world.standing(p0=5, p1=None)
@@ -199,7 +199,7 @@ def test_a_consumer_commits_as_the_member_that_it_is(play):
     play(steps, group_id="g")
 
 
-def test_without_a_group_there_is_nobody_to_commit_to(play):
+def test_commit_without_a_group_raises(play):
     async def steps(world):
         core = world.core
         world.standing(p0=5)
@@ -215,7 +215,7 @@ def test_without_a_group_there_is_nobody_to_commit_to(play):
     play(steps)
 
 
-def test_what_may_pass_is_committed_again(play):
+def test_retriable_commit_error_is_retried(play):
     async def steps(world):
         world.standing(p0=5)
         world.refusals = [error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), None]
@@ -236,7 +236,7 @@ def test_a_commit_that_does_not_come_in_is_given_up_in_time(play):
     play(steps, group_id="g")
 
 
-def test_a_second_try_leaves_alone_what_a_later_commit_wrote(play):
+def test_retry_does_not_overwrite_a_later_commit(play):
     async def steps(world):
         core = world.core
         world.refusals = [error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), None, None]
@@ -271,7 +271,7 @@ def test_commits_go_one_after_the_other(play):
 @pytest.mark.parametrize("code", [
     ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID,
     ErrorCode.FENCED_MEMBER_EPOCH])
-def test_a_member_that_the_group_has_dropped_is_told_and_its_commit_fails(play, code):
+def test_removed_member_is_notified_and_its_commit_fails(play, code):
     async def steps(world):
         for member in (None, world.joined()):
             world.core.membership = member
@@ -322,7 +322,7 @@ def test_a_member_whose_epoch_is_old_commits_again_in_its_new_one(play):
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_interceptors_hear_of_what_was_committed_and_only_of_that(play, refused):
+def test_interceptors_receive_only_successful_commits(play, refused):
     async def steps(world):
         heard = []
         world.core.interceptors = [SimpleNamespace(on_commit=heard.append), SimpleNamespace()]
@@ -339,7 +339,7 @@ def test_interceptors_hear_of_what_was_committed_and_only_of_that(play, refused)
     play(steps, group_id="g")
 
 
-def test_committed_offsets_are_given_for_each_partition_that_was_asked_for(play):
+def test_committed_offsets_are_returned_for_each_requested_partition(play):
     async def steps(world):
         world.committed = {ONE: 5}
         assert await world.core.committed([("t", 0), TWO], None) == {
@@ -351,7 +351,7 @@ def test_committed_offsets_are_given_for_each_partition_that_was_asked_for(play)
 
 # Transactions.
 
-def test_a_transaction_commits_what_has_moved_and_an_abort_goes_back(play):
+def test_transaction_commits_moved_positions_and_an_abort_resets_them(play):
     async def steps(world):
         core = world.core
         one, two, _ = world.standing(p0=5, p1=9, p2=None)

@@ -20,7 +20,7 @@ def consumer_part(world, name):
 
 @pytest.mark.parametrize("protocol, kind", [
     ("classic", ClassicMembership), ("consumer", ConsumerMembership)])
-def test_who_subscribes_becomes_a_member_by_the_protocol_that_is_set(play, protocol, kind):
+def test_subscription_creates_a_member_of_the_configured_protocol(play, protocol, kind):
     async def steps(world):
         core = world.core
         await core.subscribe(["t"], None, "listener")
@@ -31,7 +31,7 @@ def test_who_subscribes_becomes_a_member_by_the_protocol_that_is_set(play, proto
     play(steps, group_id="g", group_protocol=protocol)
 
 
-def test_a_pattern_has_all_topics_asked_for_and_matches_those_that_are_known(play):
+def test_pattern_requests_all_topics_and_matches_the_known_ones(play):
     async def steps(world):
         core = world.core
         await core.subscribe(None, "^t", None)
@@ -43,7 +43,7 @@ def test_a_pattern_has_all_topics_asked_for_and_matches_those_that_are_known(pla
     play(steps, group_id="g")
 
 
-def test_who_subscribes_again_stays_the_same_member_and_joins_with_the_new_topics(play):
+def test_new_subscription_keeps_the_member_and_rejoins_with_the_new_topics(play):
     async def steps(world):
         member = world.joined()
         await world.core.subscribe(["t"], None, None)
@@ -52,7 +52,7 @@ def test_who_subscribes_again_stays_the_same_member_and_joins_with_the_new_topic
     play(steps, group_id="g")
 
 
-def test_who_unsubscribes_leaves_and_keeps_nothing(play):
+def test_unsubscribe_leaves_the_group_and_clears_the_assignment(play):
     async def steps(world):
         core = world.core
         world.joined()
@@ -97,7 +97,7 @@ def test_a_seek_goes_to_an_offset_that_is_not_negative_and_fetches_there(play):
 
 
 @pytest.mark.parametrize("named, expected", [([TWO], [None, "latest"]), ([], ["latest"] * 2)])
-def test_a_seek_to_the_end_is_of_what_is_named_or_of_all(play, named, expected):
+def test_seek_to_end_covers_given_or_all_partitions(play, named, expected):
     async def steps(world):
         states = world.standing(p0=5, p1=5)
         await world.core.seek_to(named, "latest")
@@ -106,7 +106,7 @@ def test_a_seek_to_the_end_is_of_what_is_named_or_of_all(play, named, expected):
     play(steps)
 
 
-def test_what_is_paused_is_kept_and_comes_after_it_goes_on(play):
+def test_paused_records_are_kept_and_returned_after_resume(play):
     async def steps(world):
         core = world.core
         one, two = world.standing(p0=5, p1=5)
@@ -147,7 +147,7 @@ def test_a_position_that_does_not_come_is_given_up_in_time(play, given_s, waited
     play(steps, default_api_timeout_ms=7000)
 
 
-def test_a_callback_that_asks_for_a_position_does_not_wait_for_itself(play):
+def test_position_query_in_a_callback_does_not_deadlock(play):
     async def steps(world):
         core = world.core
         world.standing(p0=None)
@@ -159,7 +159,7 @@ def test_a_callback_that_asks_for_a_position_does_not_wait_for_itself(play):
     play(steps)
 
 
-def test_offsets_by_time_are_asked_for_in_the_consumers_isolation(play):
+def test_offsets_for_times_use_the_consumers_isolation_level(play):
     async def steps(world):
         world.ends = {ONE: 8}
         await world.core.list_offsets({("t", 0): 77}, 5.0)
@@ -173,7 +173,7 @@ def test_offsets_by_time_are_asked_for_in_the_consumers_isolation(play):
 
 
 @pytest.mark.parametrize("level, expected", [("read_uncommitted", 7), ("read_committed", 3)])
-def test_the_lag_is_up_to_what_the_consumer_may_read(play, level, expected):
+def test_lag_counts_up_to_the_readable_end(play, level, expected):
     async def steps(world):
         [one] = world.standing(p0=5)
         one.high_watermark, one.last_stable_offset = 12, 8
@@ -185,7 +185,7 @@ def test_the_lag_is_up_to_what_the_consumer_may_read(play, level, expected):
     play(steps, isolation_level=level)
 
 
-def test_a_lag_that_no_fetch_has_shown_is_asked_for(play):
+def test_unknown_lag_is_looked_up(play):
     async def steps(world):
         one, two, three, four = world.standing(p0=5, p1=5, p2=None, p3=0)
         one.high_watermark = three.high_watermark = 9
@@ -201,7 +201,7 @@ def test_a_lag_that_no_fetch_has_shown_is_asked_for(play):
 
 # Reported totals.
 
-def test_the_totals_say_how_far_behind_a_consumer_is(play):
+def test_totals_contain_the_consumers_lag(play):
     async def steps(world):
         lag = "consumer-fetch-manager-metrics"
         assert [consumer_part(world, lag)[name] for name in ("records-lag-max", "records-lag")] \

@@ -141,7 +141,7 @@ def test_lag_and_position_may_be_given_a_time(face):
     assert face.core.heard == [("lag", (A, B), 2), ("position", A, 3)]
 
 
-def test_what_is_assigned_leaves_out_what_is_given_back(face):
+def test_revoked_partitions_are_removed_from_the_assignment(face):
     assert face.made.assignment() == [A] and face.made.paused() == {A}
     assert face.made.subscription() == {"t"} and face.made.positions() == {A: "consumed"}
 
@@ -152,7 +152,7 @@ def test_a_member_has_an_id_in_its_group(face):
     assert face.made.member_id() == "m"
 
 
-def test_a_commit_without_waiting_is_of_the_positions_or_of_what_is_given(face):
+def test_async_commit_uses_positions_or_given_offsets(face):
     face.call("commit_async")
     face.call("commit_async", {}, "callback")
     assert face.core.heard == [("commit_in_background", "committable", None),
@@ -177,19 +177,19 @@ def test_a_poll_waits_for_records_as_long_as_it_may(plain):
     assert plain.core.polling is False
 
 
-def test_what_arrives_ends_the_wait(plain):
+def test_arriving_records_end_the_wait(plain):
     plain.core.records = [[], ["a", "b"]]
     assert plain.call("poll", 3.0, 2) == ["a", "b"]
     assert plain.waits == [3.0] and plain.core.heard == [("take", 2)] * 2
 
 
-def test_a_poll_takes_as_many_as_the_setting_says(plain):
+def test_poll_returns_at_most_the_configured_number(plain):
     plain.core.records = [["a"]]
     plain.call("poll")
     assert plain.core.heard == [("take", 500)]
 
 
-def test_what_is_due_is_committed_before_records_are_taken(plain):
+def test_due_offsets_are_committed_before_records_are_taken(plain):
     plain.core.due = {A: 1}
     plain.call("poll")
     assert plain.core.heard == [("auto_commit", {A: 1}), ("take", 500)]
@@ -201,13 +201,13 @@ def test_a_fetcher_that_starves_is_poked(plain):
     assert plain.core.heard == [("take", 500), ("poke",)]
 
 
-def test_what_a_poll_looks_after_is_part_of_its_time(plain):
+def test_background_work_counts_towards_the_polls_timeout(plain):
     plain.core.attention, plain.core.attends = True, [2.0]
     assert plain.call("poll", 5.0) == []
     assert plain.core.heard[0] == ("attend", 5.0) and plain.waits == [3.0]
 
 
-def test_a_second_look_has_what_is_left_of_the_time_and_never_less_than_none(plain):
+def test_second_round_gets_the_remaining_time_but_not_less_than_zero(plain):
     core, look = plain.core, plain.core._take
 
     def take(most):
@@ -222,7 +222,7 @@ def test_a_second_look_has_what_is_left_of_the_time_and_never_less_than_none(pla
         ("attend", 5.0), ("attend", 3.0)]
 
 
-def test_interceptors_see_what_a_poll_gives_one_after_the_other(plain):
+def test_interceptors_receive_a_polls_records_in_turn(plain):
     plain.core.records = [["a"]]
     plain.made._interceptors = [
         SimpleNamespace(on_consume=lambda found: [*found, "b"]),

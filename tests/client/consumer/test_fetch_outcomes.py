@@ -53,7 +53,7 @@ def test_pauses_begin_short_again_after_an_answer(fetch):
     fetch(steps, retry_backoff_max_ms=60_000)
 
 
-def test_a_refusal_of_the_whole_fetch_is_told_to_the_application(fetch):
+def test_rejection_of_a_whole_fetch_is_raised(fetch):
     async def steps(world):
         [one] = world.assigned(ONE)
         await world.fetching()
@@ -76,7 +76,7 @@ def test_an_answer_that_cannot_be_read_gives_its_buffer_back(fetch):
     fetch(steps)
 
 
-def test_a_mistake_of_ours_is_told_for_every_partition(fetch):
+def test_invalid_request_error_is_reported_for_every_partition(fetch):
     async def steps(world):
         one, two = world.assigned(ONE, OTHER)
         one.paused = True
@@ -136,7 +136,7 @@ def test_records_from_before_the_position_do_not_lead_back(fetch):
     fetch(steps)
 
 
-def test_what_nobody_asked_for_or_was_asked_for_before_a_seek_does_not_count(fetch):
+def test_unrequested_and_outdated_responses_are_ignored(fetch):
     async def steps(world):
         one, two = world.assigned(ONE, TWO)
         await world.fetching()
@@ -151,7 +151,7 @@ def test_what_nobody_asked_for_or_was_asked_for_before_a_seek_does_not_count(fet
 
 @pytest.mark.parametrize("code, refreshes", [
     (ErrorCode.NOT_LEADER_OR_FOLLOWER, 1), (ErrorCode.OFFSET_NOT_AVAILABLE, 0)])
-def test_what_may_pass_is_asked_for_again_after_a_pause(fetch, code, refreshes):
+def test_retriable_fetch_error_is_retried_after_a_pause(fetch, code, refreshes):
     async def steps(world):
         [one] = world.assigned(ONE)
         await world.fetching()
@@ -181,7 +181,7 @@ def test_the_others_are_fetched_while_one_pauses_and_it_joins_them_when_it_is_du
 
 @pytest.mark.parametrize("code", [
     ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CORRUPT_MESSAGE])
-def test_what_concerns_the_application_comes_behind_what_was_fetched_before(fetch, code):
+def test_errors_are_raised_after_earlier_fetched_records(fetch, code):
     async def steps(world):
         one, two = world.assigned(ONE, OTHER)
         await world.fetching()

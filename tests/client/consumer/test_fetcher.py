@@ -11,7 +11,7 @@ from tests.client.played_consumer import ONE, OTHER, TWO, picture
 from tests.client.played_fetches import forgotten, named, records, row
 
 
-def test_a_fetch_says_what_is_wanted_and_how_much(fetch):
+def test_fetch_contains_positions_and_limits(fetch):
     async def steps(world):
         world.assigned(ONE, TWO)
         request = await world.fetching()
@@ -71,7 +71,7 @@ def test_a_partition_is_left_out_while_it_is_not_to_be_read(fetch, change):
     fetch(steps)
 
 
-def test_while_nothing_is_wanted_nothing_is_asked_until_something_is(fetch):
+def test_no_fetch_is_sent_until_a_partition_is_wanted(fetch):
     async def steps(world):
         [one] = world.assigned(ONE)
         one.paused = True
@@ -84,7 +84,7 @@ def test_while_nothing_is_wanted_nothing_is_asked_until_something_is(fetch):
     fetch(steps)
 
 
-def test_a_partition_without_a_leader_has_the_metadata_asked_for(fetch):
+def test_partition_without_a_leader_triggers_a_metadata_request(fetch):
     async def steps(world):
         world.assigned(ONE, OTHER)
         world.metadata = picture(topics=["t"])
@@ -94,7 +94,7 @@ def test_a_partition_without_a_leader_has_the_metadata_asked_for(fetch):
     fetch(steps)
 
 
-def test_each_broker_is_asked_for_what_it_leads(fetch):
+def test_each_broker_is_fetched_for_its_led_partitions(fetch):
     async def steps(world):
         one, two = world.assigned(ONE, TWO)
         two.preferred, two.preferred_until_s = 2, 5000.0
@@ -110,7 +110,7 @@ def test_each_broker_is_asked_for_what_it_leads(fetch):
 
 # Sessions.
 
-def test_in_a_session_only_what_has_changed_is_named(fetch):
+def test_session_fetch_names_only_changes(fetch):
     async def steps(world):
         one, two, _ = world.assigned(ONE, TWO, OTHER)
         await world.fetching()
@@ -132,7 +132,7 @@ def test_in_a_session_only_what_has_changed_is_named(fetch):
     fetch(steps)
 
 
-def test_a_new_leader_epoch_is_told_within_a_session(fetch):
+def test_new_leader_epoch_is_sent_within_a_session(fetch):
     async def steps(world):
         world.assigned(ONE)
         await world.fetching()
@@ -156,7 +156,7 @@ def test_after_its_last_epoch_a_session_goes_on_with_the_first(fetch, epoch, fol
     fetch(steps)
 
 
-def test_a_broker_that_keeps_no_session_is_told_everything_every_time(fetch):
+def test_broker_without_sessions_gets_complete_requests(fetch):
     async def steps(world):
         world.assigned(ONE, TWO)
         await world.fetching()
@@ -173,7 +173,7 @@ def test_a_broker_that_keeps_no_session_is_told_everything_every_time(fetch):
 @pytest.mark.parametrize("code", [
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR])
-def test_a_session_that_is_lost_begins_anew_at_once(fetch, code):
+def test_lost_session_restarts_at_once(fetch, code):
     async def steps(world):
         [one] = world.assigned(ONE)
         await world.fetching()
@@ -201,7 +201,7 @@ def test_an_old_broker_knows_no_sessions(fetch, version, epoch, sent):
     fetch(steps)
 
 
-def test_a_topic_without_an_id_is_asked_for_by_its_name_in_a_session_of_its_own(fetch):
+def test_topic_without_an_id_is_fetched_by_name_in_a_separate_session(fetch):
     async def steps(world):
         world.assigned(ONE)
         await world.fetching()

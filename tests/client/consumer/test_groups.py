@@ -70,7 +70,7 @@ class Told:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_members_share_the_partitions_and_take_over_from_who_leaves(broker, join, protocol):
+def test_members_share_partitions_and_take_over_from_leaving_ones(broker, join, protocol):
     topic, group = new_topic(broker, 4), new_name("g")
     first = join(group, [topic], group_protocol=protocol)
     poll_until([first], lambda: shares(first) == [4], "the first member's partitions")
@@ -208,7 +208,7 @@ def test_callbacks_may_ask_seek_and_commit(broker, join):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_cooperative_members_keep_reading_what_they_keep(broker, join, protocol):
+def test_cooperative_members_continue_to_read_kept_partitions(broker, join, protocol):
     topic, group = new_topic(broker, 4), new_name("g")
     told = Told()
     settings = {"group_protocol": protocol} if protocol == "consumer" else {
@@ -233,7 +233,7 @@ def test_a_pattern_takes_in_topics_that_come_later(broker, join, protocol):
     assert all(name.startswith(stem) for name in member.subscription())
 
 
-def test_a_topic_that_grows_is_shared_out_anew(broker, join):
+def test_grown_topic_is_reassigned(broker, join):
     topic, group = new_topic(broker), new_name("g")
     member = join(group, [topic])
     poll_until([member], lambda: shares(member) == [1], "the partition")
@@ -283,7 +283,7 @@ def test_a_second_member_of_the_same_instance_id_fences_the_first(broker, join):
     assert caught.value.fatal
 
 
-def test_who_does_not_poll_loses_its_partitions(broker, join):
+def test_member_that_does_not_poll_loses_its_partitions(broker, join):
     topic, group = new_topic(broker, 2), new_name("g")
     told = Told()
     slow = join(group, [topic], max_poll_interval_ms=1000, session_timeout_ms=6000,

@@ -53,7 +53,7 @@ def interceptor(fails):
     return SimpleNamespace(on_consume=on_consume)
 
 
-def test_iteration_hands_out_the_records_before_one_that_cannot_be_deserialized(broker):
+def test_iteration_returns_the_records_before_an_undeserializable_one(broker):
     topic = filled(broker, [b"0", b"1", b"x", b"3"])
     part, found = TopicPartition(topic, 0), []
     with reader(broker, topic, value_deserializer=int, group_id=new_name("g")) as consumer:
@@ -68,7 +68,7 @@ def test_iteration_hands_out_the_records_before_one_that_cannot_be_deserialized(
         assert next(iter(consumer)).value == 3
 
 
-def test_async_iteration_hands_out_the_records_before_one_that_cannot_be_deserialized(broker):
+def test_async_iteration_returns_the_records_before_an_undeserializable_one(broker):
     topic = filled(broker, [b"0", b"1", b"x", b"3"])
 
     async def work():

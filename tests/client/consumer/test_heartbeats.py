@@ -10,7 +10,7 @@ from tests.client.played_consumer import ONE
 from tests.client.played_group import BEATEN, synced
 
 
-def test_a_stable_member_beats_and_says_who_it_is(play_member):
+def test_stable_member_sends_heartbeats_with_its_identity(play_member):
     async def steps(world, one):
         world.polling = True
         await one.attend()
@@ -31,7 +31,7 @@ def test_a_stable_member_beats_and_says_who_it_is(play_member):
     (0, False, False, "m"), (ErrorCode.REBALANCE_IN_PROGRESS, True, False, "m"),
     (ErrorCode.UNKNOWN_MEMBER_ID, True, True, ""),
     (ErrorCode.ILLEGAL_GENERATION, True, True, "m")])
-def test_a_heartbeats_answer_says_whether_to_join_again_and_what_is_lost(
+def test_heartbeat_response_triggers_rejoin_or_loss(
         play_member, code, joins, lost, member_id):
     async def steps(world, one):
         await one.attend()
@@ -57,7 +57,7 @@ def test_a_member_that_owned_nothing_loses_nothing(play_member):
 
 
 @pytest.mark.parametrize("change", ["generation", "stable"])
-def test_an_answer_to_a_heartbeat_of_an_earlier_generation_says_nothing(play_member, change):
+def test_heartbeat_response_of_an_earlier_generation_is_ignored(play_member, change):
     async def steps(world, one):
         await one.attend()
         ask = world.ask
@@ -119,7 +119,7 @@ def test_a_refused_commit_shows_that_the_group_went_on(play_member, code, joins)
 
 # Members that do not poll, and members that leave.
 
-def test_who_does_not_poll_leaves_and_joins_with_the_next_poll(play_member):
+def test_member_that_does_not_poll_leaves_and_rejoins_at_the_next_poll(play_member):
     async def steps(world, one):
         await one.attend()
         one.polled_s = world.clock.now_s
@@ -136,7 +136,7 @@ def test_who_does_not_poll_leaves_and_joins_with_the_next_poll(play_member):
     play_member(steps, max_poll_interval_ms=7000)
 
 
-def test_who_is_in_a_poll_is_not_late(play_member):
+def test_member_inside_a_poll_is_not_late(play_member):
     async def steps(world, one):
         await one.attend()
         world.polling = True
@@ -163,7 +163,7 @@ def test_a_static_member_that_does_not_poll_keeps_its_place(play_member):
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_who_leaves_says_so_once_by_the_version_that_the_broker_knows(play_member, version):
+def test_leave_request_is_sent_once_in_the_brokers_version(play_member, version):
     async def steps(world, one):
         await one.leave()
         assert world.requests == []
@@ -182,7 +182,7 @@ def test_who_leaves_says_so_once_by_the_version_that_the_broker_knows(play_membe
     play_member(steps)
 
 
-def test_who_cannot_say_that_it_leaves_has_left_all_the_same(play_member):
+def test_member_leaves_locally_if_the_request_fails(play_member):
     async def steps(world, one):
         await one.attend()
         world.script["leave"] = [KafkaConnectionError("gone")]

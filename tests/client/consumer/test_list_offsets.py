@@ -49,7 +49,7 @@ def test_a_position_behind_the_cut_goes_back_to_it(end, expected):
     assert bool(cut) == (expected < 100)
 
 
-def test_who_resets_nothing_is_told_of_a_cut_until_it_seeks():
+def test_truncation_without_a_reset_policy_is_reported_until_a_seek():
     state = state_at(100)
     for _ in range(2):
         with pytest.raises(LogTruncationError, match="t-0: the log was cut at 70") as told:
@@ -61,7 +61,7 @@ def test_who_resets_nothing_is_told_of_a_cut_until_it_seeks():
     assert (state.position, state.validate) == (70, -1)
 
 
-def test_records_of_the_new_leader_that_were_taken_meanwhile_stay_taken():
+def test_records_of_the_new_leader_taken_during_validation_are_kept():
     state = state_at(100)
 
     def take():
@@ -71,7 +71,7 @@ def test_records_of_the_new_leader_that_were_taken_meanwhile_stay_taken():
     assert state.position == 150
 
 
-def test_a_seek_that_came_meanwhile_stays():
+def test_concurrent_seek_is_kept():
     state = state_at(100)
     asyncio.run(list_offsets.validate(Cluster(70, lambda: state.move_to(95, 0)), [state]))
     assert state.position == 95
@@ -122,7 +122,7 @@ def row(partition, offset=-1, **more):
     return ROW(partition_index=partition, offset=offset, **more)
 
 
-def test_each_leader_is_asked_once_and_what_failed_again():
+def test_each_leader_is_queried_once_and_failures_are_retried():
     cluster = Listing({
         ("t", 0, 5): [row(0, 7, timestamp=6, leader_epoch=2)],
         ("t", 1, 5): [row(1, error_code=6), row(1, 0, timestamp=5, leader_epoch=0)],
@@ -137,14 +137,14 @@ def test_each_leader_is_asked_once_and_what_failed_again():
                              (2, 1, {("t", 1): 5, ("u", 3): 5}), (2, 1, {("t", 1): 5})]
 
 
-def test_an_error_that_stays_is_raised_before_one_that_passes():
+def test_permanent_error_is_raised_before_a_retriable_one():
     cluster = Listing({("t", 0, 5): [row(0, error_code=6)], ("t", 1, 5): [row(1, error_code=29)]})
     with pytest.raises(KafkaError, match="t-1"):
         asyncio.run(list_offsets.list_offsets(cluster, {("t", 0): 5, ("t", 1): 5}))
     assert cluster.tried == 1
 
 
-def test_an_error_tells_what_became_of_each_partition():
+def test_error_contains_the_result_of_each_partition():
     cluster = Listing({("t", 0, 5): [row(0, 7)], ("t", 1, 5): [row(1, error_code=29)],
                        ("t", 2, 5): [row(2, error_code=6)]})
     with pytest.raises(KafkaError, match="t-1") as caught:
@@ -155,7 +155,7 @@ def test_an_error_tells_what_became_of_each_partition():
 
 
 @pytest.mark.parametrize("version, isolation", [(1, 0), (2, 1)])
-def test_a_broker_that_knows_no_isolation_is_not_asked_for_it(version, isolation):
+def test_old_broker_is_not_sent_an_isolation_level(version, isolation):
     cluster = Listing({("t", 0, 5): [row(0, 7)]}, version)
     asyncio.run(list_offsets.list_offsets(cluster, {("t", 0): 5}, 1))
     assert cluster.asked == [(1, isolation, {("t", 0): 5})]

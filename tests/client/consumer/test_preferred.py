@@ -54,7 +54,7 @@ def place(state, now_s, nodes=(LEADER, NEAR)):
     return Fetcher.node_of(None, state, metadata, now_s)
 
 
-def test_a_replica_that_the_leader_names_is_asked_for_as_long_as_metadata_holds(node, state):
+def test_preferred_replica_is_used_while_metadata_is_valid(node, state):
     before_s = time.monotonic()
     frame = answer(node, state, preferred_replica=NEAR)
     after_s = time.monotonic()
@@ -64,12 +64,12 @@ def test_a_replica_that_the_leader_names_is_asked_for_as_long_as_metadata_holds(
     assert place(state, after_s) == LEADER, "the leader is to name it again"
 
 
-def test_a_replica_that_nobody_knows_is_not_asked(node, state):
+def test_unknown_preferred_replica_is_ignored(node, state):
     answer(node, state, preferred_replica=NEAR)
     assert place(state, time.monotonic(), nodes=[LEADER]) == LEADER
 
 
-def test_broker_0_may_be_the_one_that_is_near(node, state):
+def test_broker_0_may_be_the_preferred_replica(node, state):
     answer(node, state, preferred_replica=0)
     assert place(state, time.monotonic(), nodes=[0, LEADER]) == 0
 

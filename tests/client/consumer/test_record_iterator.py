@@ -42,14 +42,14 @@ def world():
     return World()
 
 
-def test_a_position_is_behind_what_was_handed_out_and_at_the_end_behind_all_that_was_read(world):
+def test_position_follows_returned_records_and_reaches_the_read_end(world):
     assert world.at == (3, 10)
     stood = [(record.offset, world.at) for record in world.iteration.rest]
     assert stood == [(3, (4, 10)), (4, (5, 10)), (10, (5, 11)), (6, (8, 11))]
     assert (world.a.record_epoch, world.a.fetch_position) == (2, 8)
 
 
-def test_who_asks_for_a_record_has_handled_the_one_before(world):
+def test_requesting_a_record_means_that_the_previous_one_is_processed(world):
     for handled in ((3, 10), (4, 10), (5, 10), (5, 11)):
         next(world.iteration.rest)
         poll = world.collector.poll
@@ -58,7 +58,7 @@ def test_who_asks_for_a_record_has_handled_the_one_before(world):
     assert world.a.stood(world.collector.poll) == (8, 2)
 
 
-def test_what_was_sought_in_revoked_or_lost_is_handed_out_no_more(world):
+def test_sought_revoked_or_lost_records_are_no_longer_returned(world):
     next(world.iteration.rest)
     world.a.move_to(100)
     assert world.rest() == [10] and world.at == (100, 11)
@@ -69,7 +69,7 @@ def test_what_was_sought_in_revoked_or_lost_is_handed_out_no_more(world):
         assert other.rest() == [3, 4, 6]
 
 
-def test_what_was_not_handed_out_can_be_fetched_again(world):
+def test_unreturned_records_can_be_fetched_again(world):
     next(world.iteration.rest)
     world.iteration.put_back(world.b)
     assert (world.b.fetch_position, world.a.fetch_position) == (10, 8)
@@ -84,7 +84,7 @@ def test_records_of_a_partition_that_is_gone_are_left_out():
     assert list(Iteration(world.collector, world.subscription.states, found).rest) == []
 
 
-def test_what_waits_for_paused_partitions_leaves_the_others_their_room():
+def test_buffered_records_of_paused_partitions_leave_space_for_others():
     subscription = Subscription(True)
     one, two = subscription.assign([A, B])
     queue = FetchBuffer(10, False, True)

@@ -82,7 +82,7 @@ def test_batches_come_one_at_a_time_and_the_rest_may_be_left(filled):
     gc.collect()
 
 
-def test_what_is_written_after_the_call_is_not_read(target):
+def test_scan_does_not_read_later_records(target):
     topic = new_topic(target.bootstrap)
     with Producer(bootstrap_servers=target.bootstrap) as producer:
         producer.send(topic, b"1").result(20)
@@ -146,7 +146,7 @@ def test_rows_behind_an_end_are_cut_off(runs, ends, gap):
         assert (TopicPartition("t", p) in ended) == (last is not None and last >= ends[p] - 1)
 
 
-def test_a_scan_of_a_missing_topic_says_so_and_makes_none(target):
+def test_scan_of_a_missing_topic_raises_and_creates_none(target):
     name = unique("missing")
     with pytest.raises(UnknownTopicOrPartitionError):
         scan(name, bootstrap_servers=target.bootstrap)
@@ -177,7 +177,7 @@ def values_of(batches):
 
 
 @pytest.mark.parametrize("read_before", [0, 1])
-def test_a_scan_goes_on_behind_records_that_are_deleted_meanwhile(growing, caplog, read_before):
+def test_scan_continues_after_records_deleted_during_it(growing, caplog, read_before):
     bootstrap, topic = growing
     reader = small_fetches(bootstrap, topic)
     found = values_of([reader.read_next_batch() for _ in range(read_before)])

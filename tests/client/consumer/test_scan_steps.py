@@ -122,7 +122,7 @@ def late(cause):
     ({}, UnknownTopicOrPartitionError),
     (late(UnknownTopicOrPartitionError("t")), UnknownTopicOrPartitionError),
     (late(None), KafkaTimeoutError), (late(ValueError()), KafkaTimeoutError)])
-def test_a_topic_that_is_not_there_is_told_apart_from_brokers_that_are_not(known, raised):
+def test_missing_topic_is_distinguished_from_unreachable_brokers(known, raised):
     consumer = Consumer(known)
     with pytest.raises(raised) as found:
         stretches(consumer, "t", None, None, None)
@@ -142,7 +142,7 @@ def test_a_scan_reads_each_stretch_from_its_start_to_its_end_and_hangs_up(monkey
     assert ("assign", [A, B]) in consumer.heard
 
 
-def test_what_is_at_its_end_is_paused_while_others_are_not(monkeypatch):
+def test_partition_at_its_end_is_paused_while_others_continue(monkeypatch):
     consumer = Consumer({A: (0, 1), B: (0, 2)}, [rows_of(A, 0, 1), rows_of(A, 2), rows_of(B, 0, 1)])
     assert read(monkeypatch, consumer) == [[(0, 0)], [(1, 0), (1, 1)]]
     assert [call for call in consumer.heard if call[0] == "pause"] == [("pause", A)]
@@ -155,7 +155,7 @@ def test_markers_at_an_end_are_seen_by_the_position(monkeypatch):
     assert consumer.batches == [] and ("pause", A) in consumer.heard
 
 
-def test_nothing_is_asked_where_there_is_nothing_to_read(monkeypatch):
+def test_empty_scan_sends_no_fetch(monkeypatch):
     consumer = Consumer({A: (4, 4)})
     assert read(monkeypatch, consumer) == []
     assert [call[0] for call in consumer.heard] == ["partitions_for", "exit"]
@@ -170,7 +170,7 @@ def test_a_poll_has_the_columns_that_are_wanted_and_those_that_are_needed(monkey
     assert [call[2] for call in consumer.heard if call[0] == "poll"] == [BATCH_RECORDS_MAX]
 
 
-def test_a_scan_commits_nothing_and_makes_no_topic_unless_it_is_told_to(monkeypatch):
+def test_scan_commits_nothing_and_creates_no_topic_by_default(monkeypatch):
     consumer = Consumer({A: (4, 4)})
     read(monkeypatch, consumer)
     assert (consumer.settings["enable.auto.commit"],

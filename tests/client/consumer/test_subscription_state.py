@@ -33,7 +33,7 @@ def test_a_new_state_knows_nothing():
         "stored": None, "stored_done": None, "topic_id": bytes(16)}
 
 
-def test_a_move_voids_what_came_before_and_goes_to_the_leader():
+def test_position_change_invalidates_pending_work_and_uses_the_leader():
     state = PartitionState(A0, 0)
     state.forget_position("earliest")
     assert (state.epoch, state.position, state.reset) == (1, None, "earliest")
@@ -55,7 +55,7 @@ def test_a_move_voids_what_came_before_and_goes_to_the_leader():
 @pytest.mark.parametrize("given, names, pattern", [
     (["a", "b"], {"a", "b"}, None), ("a", {"a"}, None), ("^a.*", set(), "^a.*"),
     (["^a.*"], set(), "^a.*"), (["^a", "b"], {"^a", "b"}, None)])
-def test_topics_and_patterns_are_told_apart(given, names, pattern):
+def test_topics_and_patterns_are_distinguished(given, names, pattern):
     subscription = Subscription(True)
     assert not subscription.by_group
     listener = object()
@@ -71,7 +71,7 @@ def test_topics_and_patterns_are_told_apart(given, names, pattern):
 
 @pytest.mark.parametrize("given, pattern", [
     (None, None), ([], None), (["a"], "b"), ([""], None), (["a", ""], None), (["a", 1], None)])
-def test_what_names_no_topic_is_refused(given, pattern):
+def test_invalid_subscription_is_rejected(given, pattern):
     subscription = Subscription(True)
     with pytest.raises(ValueError):
         subscription.subscribe(given, pattern, None)
@@ -91,7 +91,7 @@ def test_a_pattern_follows_the_topics_that_can_be_used():
     assert internal.match(picture) and internal.topics == {"_x"}
 
 
-def test_what_is_assigned_by_hand_keeps_its_state_and_its_number():
+def test_manual_assignment_keeps_state_and_number_of_existing_partitions():
     subscription = Subscription(True)
     first, second = subscription.assign([A0, B0, A0])
     assert [(one.tp, one.source) for one in (first, second)] == [(A0, 0), (B0, 1)]

@@ -117,7 +117,7 @@ def test_a_topic_and_its_leader_are_waited_for_and_then_known(world):
     ({}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), ({"t": (0, 29)}, 29),
     ({"t": (-1, 0)}, ErrorCode.LEADER_NOT_AVAILABLE),
     ({"t": (7, 0)}, ErrorCode.LEADER_NOT_AVAILABLE)])
-def test_a_partition_without_a_leader_is_an_error_that_says_why(world, topics, code):
+def test_partition_without_a_leader_raises_with_the_reason(world, topics, code):
     world.topics = topics
 
     async def work(cluster):
@@ -128,7 +128,7 @@ def test_a_partition_without_a_leader_is_an_error_that_says_why(world, topics, c
     world.run(work)
 
 
-def test_only_what_may_pass_is_tried_again(world):
+def test_only_retriable_errors_are_retried(world):
     failures = [error(ErrorCode.REQUEST_TIMED_OUT), error(ErrorCode.NOT_LEADER_OR_FOLLOWER)]
 
     async def work(cluster):
@@ -186,7 +186,7 @@ def test_a_broker_has_one_connection_for_each_channel(world):
     world.run(work)
 
 
-def test_who_cannot_be_reached_is_passed_over_and_told_of_at_last(world):
+def test_unreachable_brokers_are_skipped_and_reported_at_last(world):
     async def work(cluster):
         await cluster.refresh()
         boot = await cluster.any_connection()
@@ -232,7 +232,7 @@ def test_a_hanging_bootstrap_server_does_not_keep_the_others_from_being_tried(mo
     world.run(work)
 
 
-def test_many_who_ask_at_the_beginning_share_one_connection(world, monkeypatch):
+def test_concurrent_first_requests_share_one_connection(world, monkeypatch):
     at_once = clusters.Connection.open
 
     async def opened(*given):
@@ -250,7 +250,7 @@ def test_many_who_ask_at_the_beginning_share_one_connection(world, monkeypatch):
     world.run(work)
 
 
-def test_of_open_connections_the_least_busy_that_speaks_is_asked(world):
+def test_least_busy_responsive_connection_is_used(world):
     async def work(cluster):
         await cluster.refresh()
         boot, one, two = (await cluster.any_connection(), await cluster.connection(1),
@@ -266,7 +266,7 @@ def test_of_open_connections_the_least_busy_that_speaks_is_asked(world):
     world.run(work)
 
 
-def test_coordinators_are_found_once_and_anew_when_they_are_forgotten(world):
+def test_coordinators_are_cached_until_invalidated(world):
     answer = messages.FindCoordinatorResponse
     found = {"node": 2, "code": 0}
     world.answers[messages.FindCoordinatorRequest] = lambda request: answer(

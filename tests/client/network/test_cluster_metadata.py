@@ -26,7 +26,7 @@ def test_an_older_epoch_does_not_move_a_leader_back():
     assert taken_in(picture, answer(epoch=6, leader=2), False).leader("t", 0) == 2
 
 
-def test_a_topic_made_anew_begins_with_its_own_epochs():
+def test_recreated_topic_starts_with_its_own_epochs():
     picture = taken_in(Metadata(), answer(epoch=5, leader=1), False)
     anew = taken_in(picture, answer(epoch=0, leader=2, topic_id=b"2" * 16), False)
     assert anew.leader("t", 0) == 2 and anew.ids == {b"2" * 16: "t"}
@@ -44,7 +44,7 @@ def test_a_topic_that_is_gone_is_forgotten():
     assert taken_in(picture, RESPONSE(brokers=[]), True).topics == {}
 
 
-def test_a_passing_error_keeps_what_is_known():
+def test_retriable_error_keeps_known_metadata():
     picture = taken_in(Metadata(), answer(), False)
     assert taken_in(picture, answer(code=5), False).partition_count("t") == 1
 
@@ -62,7 +62,7 @@ def part(index, leader, epoch, **more):
                                               leader_epoch=epoch, **more)
 
 
-def test_a_picture_is_what_the_answer_says():
+def test_metadata_equals_the_response():
     given = RESPONSE(
         cluster_id="c", controller_id=2,
         brokers=[RESPONSE.MetadataResponseBroker(node_id=2, host="h", port=9, rack="r")],
@@ -90,7 +90,7 @@ def test_a_picture_is_what_the_answer_says():
                             controller=later.controller)
 
 
-def test_an_error_is_kept_but_one_that_passes():
+def test_permanent_error_is_stored_but_a_retriable_one_is_not():
     picture = taken_in(Metadata(), answer(), False)
     denied = taken_in(picture, answer(code=29), False)
     assert denied.topics["t"].error_code == 29 and denied.partition_count("t") == 0

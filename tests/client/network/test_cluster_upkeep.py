@@ -60,7 +60,7 @@ def timed(monkeypatch, virtual_time):
 
 # Metadata.
 
-def test_metadata_is_asked_for_anew_when_it_is_old(timed):
+def test_old_metadata_is_refreshed(timed):
     world = timed(**{"metadata.max.age.ms": 10_000})
 
     async def work(cluster):
@@ -107,7 +107,7 @@ def test_a_topic_that_is_not_kept_any_more_is_not_looked_for(timed):
     assert world.asked_s == pytest.approx([0, 1, 2, 12], abs=0.02)
 
 
-def test_metadata_that_is_wanted_is_asked_for_at_once_but_not_time_and_again(timed):
+def test_requested_metadata_is_refreshed_at_once_but_not_in_a_loop(timed):
     world = timed(**{"metadata.max.age.ms": 100_000, "retry.backoff.ms": 200,
                      "retry.backoff.max.ms": 1000})
 
@@ -144,7 +144,7 @@ def test_metadata_that_cannot_be_had_is_tried_for_ever_more_slowly(timed):
 
 @pytest.mark.parametrize(("version", "may_create"), [
     (ALL_TOPICS_VERSION - 1, True), (ALL_TOPICS_VERSION, False)])
-def test_brokers_that_cannot_leave_topics_alone_are_told_to_make_them(timed, version, may_create):
+def test_old_brokers_are_sent_requests_that_allow_topic_creation(timed, version, may_create):
     world = timed()
     world.versions[METADATA] = version
 
@@ -160,7 +160,7 @@ def test_brokers_that_cannot_leave_topics_alone_are_told_to_make_them(timed, ver
     assert some.allow_auto_topic_creation is every.allow_auto_topic_creation is may_create
 
 
-def test_a_failure_that_nobody_foresaw_ends_no_keeping(timed, caplog):
+def test_unexpected_failure_does_not_end_refreshes(timed, caplog):
     world = timed(**{"metadata.max.age.ms": 10_000, "retry.backoff.ms": 1000,
                      "retry.backoff.max.ms": 1000})
 
@@ -176,7 +176,7 @@ def test_a_failure_that_nobody_foresaw_ends_no_keeping(timed, caplog):
     assert "no new metadata: RuntimeError: can't start new thread" in caplog.text
 
 
-def test_what_is_wanted_amid_a_refresh_is_asked_for_by_the_next(timed):
+def test_request_during_a_refresh_triggers_the_next_one(timed):
     world = timed()
 
     async def work(cluster):
@@ -246,7 +246,7 @@ def test_the_only_broker_is_waited_for_also_when_it_is_silent(timed):
     world.run(work)
 
 
-def test_the_leader_of_a_topic_that_was_only_listed_is_asked_for_when_it_has_moved(timed):
+def test_leader_of_a_listed_topic_is_refreshed_when_it_moves(timed):
     world = timed()
     world.topics = {"t": (1, 0)}
 
@@ -265,7 +265,7 @@ def test_the_leader_of_a_topic_that_was_only_listed_is_asked_for_when_it_has_mov
     world.run(work)
 
 
-def test_every_topic_is_there_for_each_of_many_who_ask_at_the_same_time(timed):
+def test_concurrent_topic_requests_are_all_answered(timed):
     world = timed()
     world.topics = {"t": (1, 0), "u": (2, 0)}
 
@@ -333,7 +333,7 @@ def test_one_brokers_pause_holds_up_no_other(timed):
 
 @pytest.mark.parametrize(("code", "wanted"), [
     (ErrorCode.NETWORK_EXCEPTION, True), (ErrorCode.SASL_AUTHENTICATION_FAILED, False)])
-def test_a_broker_that_is_not_there_says_that_the_metadata_may_be_old(
+def test_missing_broker_marks_the_metadata_as_outdated(
         timed, monkeypatch, code, wanted):
     world = timed()
 
@@ -356,7 +356,7 @@ def test_a_broker_that_is_not_there_says_that_the_metadata_may_be_old(
     world.run(work)
 
 
-def test_a_connection_that_falls_silent_has_the_metadata_asked_for(timed):
+def test_silent_connection_triggers_a_metadata_refresh(timed):
     world = timed()
 
     async def work(cluster):
@@ -369,7 +369,7 @@ def test_a_connection_that_falls_silent_has_the_metadata_asked_for(timed):
     world.run(work)
 
 
-def test_a_broker_that_throttles_is_told_of_and_is_no_reason_for_new_metadata(timed, caplog):
+def test_throttling_is_logged_and_triggers_no_metadata_refresh(timed, caplog):
     world = timed()
 
     async def work(cluster):
@@ -440,7 +440,7 @@ def test_a_bootstrap_server_that_is_reached_after_the_end_is_hung_up(timed):
     world.run(work)
 
 
-def test_a_failure_that_nobody_waited_for_is_nobodys_news(timed):
+def test_failure_without_a_waiter_is_ignored(timed):
     async def work(cluster):
         task = asyncio.create_task(cluster.connection(77))
         await asyncio.sleep(0)
@@ -452,7 +452,7 @@ def test_a_failure_that_nobody_waited_for_is_nobodys_news(timed):
 
 # Timeouts.
 
-def test_what_is_not_done_in_time_says_why(timed):
+def test_timeout_contains_the_reason(timed):
     world = timed(**{"default.api.timeout.ms": 3000, "retry.backoff.ms": 1000,
                      "retry.backoff.max.ms": 1000})
 
@@ -470,7 +470,7 @@ def test_what_is_not_done_in_time_says_why(timed):
     world.run(work)
 
 
-def test_what_was_late_within_the_last_try_is_raised_as_it_is(timed):
+def test_timeout_of_the_last_attempt_is_raised_unchanged(timed):
     late = KafkaTimeoutError("within")
 
     async def fails():
@@ -526,7 +526,7 @@ def test_each_version_of_the_question_for_a_coordinator_has_its_own_answer(timed
     world.run(work)
 
 
-def test_connections_to_bootstrap_servers_are_nobodys_by_number(timed):
+def test_bootstrap_connections_belong_to_no_node(timed):
     """A newly discovered broker 0 gets a separate connection."""
     world = timed()
     world.nodes = {0: 1}

@@ -82,7 +82,7 @@ def test_the_version_is_the_highest_that_both_sides_know():
     assert run(good, work) == [(18, 4), (3, 12)]
 
 
-def test_an_old_broker_is_asked_again_in_version_0():
+def test_old_broker_is_queried_again_with_version_0():
     def answer(key, version, number):
         if key == api.API_VERSIONS and version:
             body = codec.encode_response(18, 0, messages.ApiVersionsResponse(
@@ -96,7 +96,7 @@ def test_an_old_broker_is_asked_again_in_version_0():
     assert run(answer, work) == ([(18, 4), (18, 0)], (0, 12))
 
 
-def test_what_only_a_later_version_can_say_is_the_brokers_lack_and_a_wrong_value_is_not():
+def test_missing_version_is_the_brokers_fault_and_a_wrong_value_is_not():
     request = messages.ElectLeadersRequest
 
     async def work(server, connection):

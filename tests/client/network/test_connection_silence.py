@@ -77,7 +77,7 @@ async def failure_of(future):
 
 # Silence.
 
-def test_a_port_that_never_said_anything_may_be_no_brokers(played):
+def test_port_that_never_responded_may_not_be_a_broker(played):
     async def steps(one, clock):
         one.connected = True
         one.send(ASK(topics=[]), timeout_s=1)
@@ -89,7 +89,7 @@ def test_a_port_that_never_said_anything_may_be_no_brokers(played):
     played(steps)
 
 
-def test_a_broker_that_says_nothing_is_told_of_until_it_answers(played):
+def test_silent_broker_is_logged_until_it_responds(played):
     async def steps(one, clock):
         told = []
         one.on_silence = lambda: told.append(clock.now_s - 1000)
@@ -131,7 +131,7 @@ def test_a_broker_that_throttles_is_not_silent_until_it_should_have_answered(pla
 
 
 @pytest.mark.parametrize("wait_s, told", [(None, [2.0, 4.0]), (3.0, [2.0]), (2.0, []), (1.0, [])])
-def test_what_is_not_answered_in_time_ends_the_connection(played, wait_s, told):
+def test_request_timeout_closes_the_connection(played, wait_s, told):
     async def steps(one, clock):
         heard = []
         one.answered = True
@@ -150,7 +150,7 @@ def test_what_is_not_answered_in_time_ends_the_connection(played, wait_s, told):
     played(steps, request_timeout_ms=5000)
 
 
-def test_who_waits_for_other_members_is_no_sign_of_silence(played):
+def test_waiting_for_other_members_does_not_count_as_silence(played):
     async def steps(one, clock):
         future = one.send(messages.JoinGroupRequest(), timeout_s=9.0)
         await asyncio.sleep(8)
@@ -160,7 +160,7 @@ def test_who_waits_for_other_members_is_no_sign_of_silence(played):
     played(steps)
 
 
-def test_a_request_that_nobody_waits_for_any_more_ends_it_all_the_same(played):
+def test_timeout_of_an_abandoned_request_closes_the_connection_too(played):
     async def steps(one, clock):
         one.send(ASK(topics=[])).cancel()
         await asyncio.sleep(6)
@@ -171,7 +171,7 @@ def test_a_request_that_nobody_waits_for_any_more_ends_it_all_the_same(played):
 
 # Close.
 
-def test_what_ends_a_connection_is_told_to_all_once_and_refuses_what_comes(played):
+def test_closing_error_is_raised_for_all_requests_once_and_for_later_ones(played):
     async def steps(one, clock):
         futures = [one.send(ASK(topics=[])) for _ in range(3)]
         futures[1].cancel()
@@ -236,7 +236,7 @@ def test_a_certificate_that_is_refused_after_the_handshake_is_no_lost_connection
     (struct.pack(">i", (1 << 30) + 1), "a frame of 1073741825 bytes"), (b"HTTP/1.1", "speaks HTTP"),
     (b"\x15\x03\x03\0", "speaks TLS: set security.protocol"),
     (struct.pack(">ii", 4, 1), "a response without a request")])
-def test_what_no_broker_says_ends_the_connection_with_what_it_is(played, data, words):
+def test_invalid_response_closes_the_connection_with_its_content(played, data, words):
     async def steps(one, clock):
         receive(one, data)
         assert words in str(one.failure)
@@ -339,7 +339,7 @@ def test_while_it_logs_in_nothing_else_is_sent_and_then_all_in_order(played):
     played(steps)
 
 
-def test_what_waits_for_a_login_fails_with_the_connection(played):
+def test_requests_waiting_for_a_login_fail_with_the_connection(played):
     async def steps(one, clock):
         one.hold()
         future = one.send(ASK(topics=[]))

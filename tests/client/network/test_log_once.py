@@ -21,7 +21,7 @@ def said(caplog):
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-def test_a_cause_is_told_once_a_minute_with_how_often_it_was_there(clock, said):
+def test_cause_is_logged_once_a_minute_with_its_count(clock, said):
     told = Notices("producer p")
     for _ in range(5):
         told.warn("cause", "no connection to %s", "b:9092")
@@ -33,7 +33,7 @@ def test_a_cause_is_told_once_a_minute_with_how_often_it_was_there(clock, said):
         "producer p: no connection to b:9092 (4 times more in the last 65 s)"]
 
 
-def test_causes_are_told_apart_and_their_end_is_told(clock, said):
+def test_causes_are_logged_separately_and_so_is_their_end(clock, said):
     told = Notices("consumer c")
     told.warn("one", "one")
     told.fail("other", "other")
@@ -44,7 +44,7 @@ def test_causes_are_told_apart_and_their_end_is_told(clock, said):
                       "consumer c: one again"]
 
 
-def test_what_is_usual_for_a_moment_is_told_when_it_stays(clock, said):
+def test_temporary_condition_is_logged_only_if_it_persists(clock, said):
     told = Notices("p")
     told.warn_if_it_stays("topic", "topic t is not there")
     clock[0] += 1
@@ -55,7 +55,7 @@ def test_what_is_usual_for_a_moment_is_told_when_it_stays(clock, said):
     assert said() == ["p: topic t is not there"]
 
 
-def test_what_passed_in_time_begins_anew(clock, said):
+def test_recovered_cause_starts_again(clock, said):
     told = Notices("p")
     told.warn_if_it_stays("topic", "topic t is not there")
     told.over("topic", "topic t is there")

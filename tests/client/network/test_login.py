@@ -103,14 +103,14 @@ def test_the_right_password_opens_the_door(secured, certificate, mechanism, tls)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM])
-def test_a_wrong_password_is_refused_at_once_and_not_told(secured, mechanism):
+def test_wrong_password_fails_at_once_and_is_not_shown(secured, mechanism):
     with pytest.raises(errors.AuthenticationError) as caught:
         ask(secured[0], security_protocol="SASL_PLAINTEXT", sasl_mechanism=mechanism,
             sasl_username="plain", sasl_password="wr0ng-one")
     assert caught.value.fatal and "wr0ng-one" not in str(caught.value)
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(secured):
+def test_untrusted_certificate_is_rejected(secured):
     with pytest.raises(errors.AuthenticationError, match="certificate"):
         ask(secured[1], security_protocol="SASL_SSL", sasl_username="plain",
             sasl_password=PASSWORD)

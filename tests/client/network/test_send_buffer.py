@@ -59,7 +59,7 @@ def test_a_socket_whose_other_end_is_gone_is_reported_once():
     asyncio.run(work())
 
 
-def test_what_was_not_sent_is_let_go_when_the_send_buffer_closes():
+def test_unsent_data_is_released_when_the_send_buffer_closes():
     async def work() -> None:
         told: list = []
         sender, receiver = socket.socketpair()

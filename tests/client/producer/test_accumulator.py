@@ -49,7 +49,7 @@ def make(virtual_time):
 
 # Memory.
 
-def test_a_batch_holds_what_its_first_record_needs_and_grows_with_the_next(make):
+def test_batch_reserves_its_first_record_and_grows_with_later_ones(make):
     world = make(batch_bytes=100_000, bytes_max=1 << 20)
     world.put(b"x" * 10)
     assert world.one.bytes_used == FIRST_BYTES
@@ -99,7 +99,7 @@ def test_a_full_batch_is_closed_and_the_record_begins_the_next(make):
     assert world.one.load("t", 0) == 1
 
 
-def test_what_is_complete_gives_its_memory_back_and_tells_who_waits_for_room_once(make):
+def test_completed_batch_frees_memory_and_wakes_waiters_once(make):
     world = make()
     calls, done = [], []
     first, second = world.closed(), world.closed(partition=1)
@@ -135,7 +135,7 @@ def test_an_open_batch_waits_for_its_linger_and_no_longer(make):
 
 
 @pytest.mark.parametrize("hurried", ["a flush", "no room"])
-def test_who_flushes_or_waits_for_room_does_not_wait_for_the_linger(make, hurried):
+def test_flush_and_full_memory_skip_the_linger(make, hurried):
     world = make()
     pending, _ = world.put()
     if hurried == "a flush":
@@ -146,7 +146,7 @@ def test_who_flushes_or_waits_for_room_does_not_wait_for_the_linger(make, hurrie
     assert world.one.close_due(queue, 1000.0) is None and list(queue.ready) == [pending]
 
 
-def test_what_could_be_sent_is_named_with_since_when(make):
+def test_sendable_partitions_are_listed_with_their_waiting_time(make):
     world = make()
     world.closed()
     world.put(partition=1)
@@ -181,7 +181,7 @@ def test_the_sender_sleeps_only_when_it_has_seen_everything(make):
     assert world.wakes == 1 and not world.one.may_sleep(2000.0)
 
 
-def test_what_the_sender_closes_itself_is_no_news_to_it(make):
+def test_batch_closed_by_the_sender_does_not_wake_it(make):
     world = make()
     world.put()
     world.one.may_sleep(2000.0)
@@ -220,7 +220,7 @@ def built(count):
     return builder.close(0, None)
 
 
-def test_a_batch_made_elsewhere_comes_behind_what_is_there(make):
+def test_external_batch_is_queued_after_existing_ones(make):
     world = make(bytes_max=1200)
     first, _ = world.put()
     made = built(2)
@@ -245,7 +245,7 @@ def test_a_retry_comes_at_its_place_among_those_that_wait(make):
         assert list(queue.ready) == batches
 
 
-def test_a_failure_ends_all_but_what_is_under_way(make):
+def test_failure_completes_all_batches_except_those_in_flight(make):
     world, failure = make(), KafkaError("lost")
     under_way, ready = world.closed(2), world.closed(3)
     open_one, _ = world.put()

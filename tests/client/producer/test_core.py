@@ -89,7 +89,7 @@ def test_a_record_waits_in_its_partitions_batch(produce):
     ({"timestamp": 5, "value": b"x" * 101}, KafkaError, "101 bytes is over max.request.size"),
     ({"key": b"k", "value": b"x" * 100}, KafkaError, "101 bytes is over max.request.size"),
     ({"headers": [("n", b"")], "value": b"x" * 81}, KafkaError, "a record of 101 bytes")])
-def test_what_cannot_be_sent_is_refused_and_nothing_waits(produce, given, kind, words):
+def test_unsendable_record_is_rejected_without_waiting(produce, given, kind, words):
     async def steps(core, clock):
         with pytest.raises(kind, match=words):
             put(core, **given)
@@ -134,7 +134,7 @@ def test_a_topic_or_partition_that_is_not_known_has_to_be_waited_for(produce):
     produce(steps)
 
 
-def test_new_metadata_has_the_routes_made_anew(produce):
+def test_new_metadata_rebuilds_the_routes(produce):
     async def steps(core, clock):
         put(core)
         assert core.routes
@@ -145,7 +145,7 @@ def test_new_metadata_has_the_routes_made_anew(produce):
     produce(steps)
 
 
-def test_a_partition_without_a_leader_is_passed_over_where_nobody_named_it(produce):
+def test_partition_without_a_leader_is_avoided_unless_requested(produce):
     async def steps(core, clock):
         seen = []
         core.partitioner = producer_core.partitioner(
@@ -163,7 +163,7 @@ def test_a_partition_without_a_leader_is_passed_over_where_nobody_named_it(produ
     produce(steps)
 
 
-def test_a_key_finds_its_partition_and_what_has_none_stays_together(produce):
+def test_key_determines_the_partition_and_null_keys_stick(produce):
     async def steps(core, clock):
         for _ in range(5):
             put(core, partition=None)
@@ -194,7 +194,7 @@ def test_a_full_buffer_has_to_be_waited_for_until_there_is_room(produce):
     produce(steps, buffer_memory=60_000, batch_size=50_000, max_block_ms=9000)
 
 
-def test_metadata_is_waited_for_and_asked_for_again_where_it_is_too_old(produce):
+def test_metadata_is_awaited_and_refreshed_if_too_old(produce):
     async def steps(core, clock):
         refreshed = []
 
@@ -260,7 +260,8 @@ def test_a_transactional_producer_sends_within_a_transaction_only(produce):
 @pytest.mark.parametrize("failure, more, ends", [
     (FatalError("fenced"), {"transactional_id": "x"}, True), (KafkaError("lost"), {}, True),
     (KafkaError("lost"), {"transactional_id": "x"}, False)])
-def test_a_failure_ends_what_waits_and_a_fatal_one_the_producer(produce, failure, more, ends):
+def test_failure_completes_pending_batches_and_a_fatal_one_the_producer(
+        produce, failure, more, ends):
     async def steps(core, clock):
         one = put(core)
         core._fail(failure)
@@ -270,7 +271,7 @@ def test_a_failure_ends_what_waits_and_a_fatal_one_the_producer(produce, failure
     produce(steps, **more)
 
 
-def test_a_mistake_of_ours_leaves_nobody_waiting(produce):
+def test_internal_error_leaves_no_waiter(produce):
     async def steps(core, clock):
         one = put(core)
 
@@ -287,7 +288,7 @@ def test_a_mistake_of_ours_leaves_nobody_waiting(produce):
 
 # Serializers and interceptors.
 
-def test_serializers_see_what_is_not_null_and_failures_name_the_topic(produce):
+def test_serializers_get_only_non_null_values_and_failures_name_the_topic(produce):
     async def steps(core, clock):
         def made(*given):
             return core.prepared(*given, None, None, None, None)[1:3]
@@ -310,12 +311,12 @@ def test_serializers_see_what_is_not_null_and_failures_name_the_topic(produce):
     produce(steps, key_serializer=lambda data: data.upper().encode(), value_serializer=Values())
 
 
-def test_what_is_no_serializer_is_refused():
+def test_invalid_serializer_is_rejected():
     with pytest.raises(ConfigError, match="not a serializer: 5"):
         Producing(settings(key_serializer=5))
 
 
-def test_interceptors_change_records_in_turn_and_hear_of_the_outcome_first(produce):
+def test_interceptors_change_records_in_order_and_get_outcomes_before_callbacks(produce):
     heard = []
 
     class Changes:
@@ -380,7 +381,7 @@ def test_batches_codec_and_level_are_as_set():
 
 
 @pytest.mark.parametrize("adaptive", [True, False])
-def test_what_brokers_have_waiting_counts_for_the_choice_where_that_is_set(produce, adaptive):
+def test_queue_sizes_affect_partition_choice_if_enabled(produce, adaptive):
     async def steps(core, clock):
         assert isinstance(core.partitioner, Sticky)
         assert (core.partitioner.load is not None) == adaptive
@@ -402,7 +403,7 @@ def test_a_producer_has_an_identity_where_it_needs_one(produce, more, identity, 
     produce(steps, **more)
 
 
-def test_the_totals_say_what_the_buffer_has_left(produce):
+def test_totals_contain_free_buffer_memory(produce):
     async def steps(core, clock):
         own = core.metrics()["producer-metrics"]
         assert own["buffer-available-bytes"] == own["buffer-total-bytes"] == 60_000
@@ -420,7 +421,7 @@ def test_the_totals_say_what_the_buffer_has_left(produce):
 
 # Close.
 
-def test_the_end_waits_for_what_was_sent(produce):
+def test_close_waits_for_sent_records(produce):
     async def steps(core, clock):
         one = put(core)
         asyncio.get_running_loop().call_later(3, delivered, core)
@@ -432,7 +433,7 @@ def test_the_end_waits_for_what_was_sent(produce):
 
 
 @pytest.mark.parametrize("timeout_s", [2.0, 0])
-def test_the_end_comes_in_time_and_what_is_left_has_failed(produce, timeout_s):
+def test_close_ends_on_time_and_fails_remaining_records(produce, timeout_s):
     async def steps(core, clock):
         one = put(core)
         await core.close(timeout_s)
@@ -444,7 +445,7 @@ def test_the_end_comes_in_time_and_what_is_left_has_failed(produce, timeout_s):
     produce(steps)
 
 
-def test_an_abort_fails_what_was_not_sent(produce):
+def test_abort_fails_unsent_records(produce):
     async def steps(core, clock):
         ended = []
         core.transactions.begin_end = lambda committed: ended.append(committed)

@@ -49,7 +49,7 @@ def test_a_batch_is_completed_once():
     assert one.base_offset == 1
 
 
-def test_callbacks_get_the_outcome_and_one_that_fails_is_logged_and_harms_nobody(caplog):
+def test_callbacks_get_the_outcome_and_a_failing_one_is_only_logged(caplog):
     calls = []
 
     def fails(*given):
@@ -69,7 +69,7 @@ def test_callbacks_get_the_outcome_and_one_that_fails_is_logged_and_harms_nobody
     assert calls == [(None, failure)]
 
 
-def test_who_asks_after_the_outcome_is_called_at_once():
+def test_callback_added_after_the_outcome_is_called_at_once():
     one, calls = pending(), []
     one.complete(1)
     one.when_done(lambda: calls.append(1))

@@ -108,7 +108,7 @@ def test_a_record_that_has_room_waits_for_nothing(face):
     assert face.send() is face.core.delivery and face.core.heard == [("check",)]
 
 
-def test_a_record_waits_for_what_it_lacks_within_one_time(face):
+def test_record_waits_for_metadata_and_memory_within_one_timeout(face):
     face.core.puts = ["metadata", "memory", "memory"]
     assert face.send() is face.core.delivery
     assert face.core.heard == [
@@ -133,7 +133,7 @@ def test_a_callback_of_the_loops_own_thread_waits_for_nothing(plain):
 
 # Flush and close.
 
-def test_a_flush_tells_of_lost_records_and_raises_them_where_that_is_asked_for(face):
+def test_flush_returns_lost_records_and_raises_on_request(face):
     assert face.call("flush") == 0 and face.call("flush", 2, check=True) == 0
     face.core.lost = 3
     assert face.call("flush", 5) == 3
@@ -147,7 +147,7 @@ def test_the_partitions_of_a_topic_are_waited_for(face):
     assert face.core.heard == [("wait_for", "metadata", "t", None, 60.0)]
 
 
-def test_what_waits_is_delivered_at_the_end_unless_an_error_ends_the_block(face):
+def test_pending_records_are_delivered_at_block_end_unless_an_error_occurred(face):
     face.call("close")
     face.call("close", 2)
     name = "__aexit__" if isinstance(face, Aio) else "__exit__"
@@ -178,7 +178,7 @@ def test_a_call_of_a_transaction_is_the_cores(face, name, given, asked):
 @pytest.mark.parametrize(("name", "attribute"), [
     ("init_transactions", "init"), ("commit_transaction", "end_transaction"),
     ("abort_transaction", "end_transaction")])
-def test_an_end_that_takes_longer_than_its_time_says_so(plain, name, attribute):
+def test_close_timeout_is_reported(plain, name, attribute):
     async def hangs(*_):
         await asyncio.get_running_loop().create_future()
 
@@ -187,7 +187,7 @@ def test_an_end_that_takes_longer_than_its_time_says_so(plain, name, attribute):
         plain.call(name, 0.001)
 
 
-def test_what_was_late_within_an_end_is_raised_as_it_is(plain):
+def test_timeout_inside_close_is_raised_unchanged(plain):
     late = KafkaTimeoutError("within")
 
     async def fails(*_):

@@ -22,7 +22,7 @@ def test_the_default_hashes_keys_as_java_does():
         assert chosen.choose("t", key, ALL, [3], 10) == wanted
 
 
-def test_null_keys_stick_until_a_batch_is_full_and_pass_over_what_is_not_available():
+def test_null_keys_stick_until_a_batch_is_full_and_skip_unavailable_partitions():
     chosen = Default(100)
     places = [chosen.choose("t", None, ALL, [1, 2], 50) for _ in range(20)]
     assert places == [p for pair in zip(places[::2], places[::2]) for p in pair]
@@ -76,6 +76,6 @@ def test_partitioners_are_named_as_elsewhere(given, kind, code):
 
 
 @pytest.mark.parametrize("bad", ["nobody", 5])
-def test_what_is_no_partitioner_is_refused(bad):
+def test_invalid_partitioner_is_rejected(bad):
     with pytest.raises(ConfigError):
         partitioner(bad, 100)

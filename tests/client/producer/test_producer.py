@@ -137,7 +137,7 @@ def test_batches_over_a_topics_limit_are_split_until_they_fit(bootstrap):
     assert values_of(bootstrap, topic) == {0: wanted * 2}
 
 
-def test_a_callback_may_send_and_one_that_fails_harms_nothing(bootstrap, producer):
+def test_callback_may_send_and_a_failing_one_has_no_effect(bootstrap, producer):
     topic, more = new_topic(bootstrap), []
 
     def again(metadata, error):
@@ -153,7 +153,7 @@ def test_a_record_over_max_request_size_is_refused_at_once(producer):
         producer.send("anything", b"x" * 2_000_000)
 
 
-def test_what_is_no_bytes_needs_a_serializer(bootstrap, producer):
+def test_non_bytes_value_needs_a_serializer(bootstrap, producer):
     topic = new_topic(bootstrap)
     with pytest.raises((errors.SerializationError, TypeError)):
         producer.send(topic, 5)
@@ -165,7 +165,7 @@ def test_what_is_no_bytes_needs_a_serializer(bootstrap, producer):
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_acks_decide_what_is_known_afterwards(bootstrap, acks):
+def test_acks_determine_the_known_metadata(bootstrap, acks):
     topic = new_topic(bootstrap)
     with Producer(bootstrap_servers=bootstrap, acks=acks) as producer:
         offset = producer.send(topic, b"x").result(20).offset
@@ -221,13 +221,13 @@ def test_a_full_buffer_blocks_and_then_raises(bootstrap):
     assert len(values_of(bootstrap, topic)[0]) == 3000
 
 
-def test_a_topic_that_does_not_come_is_told_after_max_block():
+def test_missing_topic_is_reported_after_max_block():
     with Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=300) as producer:
         with pytest.raises(errors.KafkaTimeoutError):
             producer.send("t", b"x")
 
 
-def test_a_transaction_that_nobody_answers_to_is_told_after_max_block():
+def test_unanswered_transaction_is_reported_after_max_block():
     with Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=300,
                   transactional_id="t") as producer:
         with pytest.raises(errors.KafkaTimeoutError, match="not done within 0.3 s: .*127.0.0.1:1"):
@@ -242,7 +242,7 @@ def test_a_closed_producer_sends_nothing(bootstrap):
         producer.send("t", b"x")
 
 
-def test_closing_at_once_fails_what_waits(bootstrap):
+def test_immediate_close_fails_pending_records(bootstrap):
     topic = new_topic(bootstrap)
     producer = Producer(bootstrap_servers=bootstrap, linger_ms=30_000)
     producer.partitions_for(topic)
@@ -403,7 +403,7 @@ def test_tables_that_cannot_be_sent_are_refused(producer, bootstrap):
         producer.send_arrow(pa.table({"value": [b"x" * 1_100_000]}), topic)
 
 
-def test_a_partitioner_of_the_applications_is_asked_for_every_row(bootstrap):
+def test_custom_partitioner_is_called_for_every_row(bootstrap):
     topic = new_topic(bootstrap, 3)
     with Producer(bootstrap_servers=bootstrap,
                   partitioner_class=lambda topic, key, all_, _: int(key) % len(all_)) as producer:

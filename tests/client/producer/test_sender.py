@@ -213,7 +213,7 @@ async def test_a_forgotten_producer_begins_a_new_epoch_at_zero(world):
     assert world.sent(3) == (1, 1, b"\2")
 
 
-def test_who_refused_a_producer_so_that_it_begins_a_new_epoch_is_said_each_time(caplog):
+def test_rejection_that_starts_a_new_epoch_is_logged_each_time(caplog):
     @played
     async def play(world):
         for i in range(3):
@@ -287,7 +287,7 @@ async def test_a_batch_that_is_too_large_is_split_with_its_sequences(world):
 
 @played
 @with_options(delivery_timeout_ms=150, request_timeout_ms=100, linger_ms=0)
-async def test_what_cannot_be_delivered_in_time_fails(world):
+async def test_record_not_delivered_in_time_fails(world):
     world.leader = -1
     pending = world.put(b"x" * 60)
     await asyncio.sleep(0.4)
@@ -296,7 +296,7 @@ async def test_what_cannot_be_delivered_in_time_fails(world):
 
 
 @played
-async def test_what_is_not_delivered_in_time_says_what_its_last_try_failed_with(world):
+async def test_delivery_timeout_contains_the_last_error(world):
     pending = world.put(b"x" * 60)
     await world.wait(1)
     world.leader = -1
@@ -309,7 +309,7 @@ async def test_what_is_not_delivered_in_time_says_what_its_last_try_failed_with(
 
 
 @played
-async def test_a_partition_that_goes_on_failing_is_told_and_that_it_is_over(world):
+async def test_persistent_partition_failure_is_logged_with_its_end(world):
     told = []
     world.notices.warn_if_it_stays = world.notices.over = (
         lambda cause, text, *given: told.append((cause, text % given)))
@@ -376,7 +376,7 @@ async def test_one_request_takes_a_batch_of_each_partition(world):
 
 
 @played
-async def test_memory_is_refused_beyond_its_limit_and_told_when_free(world):
+async def test_memory_is_rejected_above_its_limit_and_waiters_notified(world):
     world.leader, told = -1, []
     pendings = []
     while (pending := world.put(b"x" * 60)) is not None:
@@ -392,7 +392,7 @@ async def test_memory_is_refused_beyond_its_limit_and_told_when_free(world):
 
 
 @played
-async def test_a_producer_that_has_failed_fails_what_waits(world):
+async def test_failed_producer_fails_pending_records(world):
     world.leader = -1
     pending = world.put(b"x" * 60)
     world.sender.fail_all(error(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
@@ -549,7 +549,7 @@ async def test_batches_behind_one_without_an_answer_keep_their_sequences(world):
 
 
 @played
-async def test_batches_behind_one_that_was_not_appended_begin_a_new_epoch(world):
+async def test_batches_after_a_failed_one_start_a_new_epoch(world):
     first, second = world.put(b"a" * 90), world.put(b"b" * 90)
     await world.wait(2)
     world.lose(1)

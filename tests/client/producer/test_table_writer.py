@@ -58,7 +58,7 @@ def test_headers_are_lists_of_each_kind(kind):
     assert found is not None and found[0].dtype == np.int32 and found[0].tolist() == [0, 1, 2]
 
 
-def test_columns_that_are_no_bytes_are_named_with_what_to_do():
+def test_non_binary_columns_are_named_with_a_solution():
     with pytest.raises(TypeError, match="the column for value is fixed_size_list.*serialize it"):
         as_bytes(pa.array([[1, 2]], pa.list_(pa.int32(), 2)), "value")
     with pytest.raises(TypeError, match="the headers column is int64: make it list"):

@@ -73,7 +73,7 @@ def copied(producer, consumer, goal, count, fails_at=()):
 
 
 @pytest.mark.parametrize("reset", ["earliest", "none"])
-def test_what_an_exception_aborts_is_read_and_written_again(bootstrap, topics, reset):
+def test_aborted_records_are_read_and_written_again(bootstrap, topics, reset):
     source, goal = topics
     with producer_of(bootstrap) as producer, consumer_of(
             bootstrap, source if reset == "earliest" else None,
@@ -88,7 +88,7 @@ def test_what_an_exception_aborts_is_read_and_written_again(bootstrap, topics, r
     assert values_of(bootstrap, goal) == ROWS
 
 
-def test_columns_are_committed_with_what_came_of_them(bootstrap, topics):
+def test_columns_are_committed_with_their_results(bootstrap, topics):
     source, goal = topics
     with producer_of(bootstrap) as producer, consumer_of(bootstrap, source) as consumer:
         read = 0
@@ -132,7 +132,7 @@ def test_a_transaction_whose_consumer_lost_a_partition_is_aborted(bootstrap, top
     assert values_of(bootstrap, goal) == [b"next"]
 
 
-def test_a_fenced_producer_aborts_nothing_and_says_so(bootstrap, topics):
+def test_fenced_producer_aborts_nothing_and_raises(bootstrap, topics):
     source, goal = topics
     with producer_of(bootstrap) as producer, consumer_of(bootstrap, source) as consumer:
         records = consumer.poll(timeout=10)

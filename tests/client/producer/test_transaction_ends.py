@@ -63,7 +63,7 @@ async def cut_short(work):
 
 @pytest.mark.parametrize(("committed", "mine", "other"), [
     (True, COMMIT, ABORT), (False, ABORT, COMMIT)])
-def test_only_the_same_call_follows_one_that_was_cut_short(committed, mine, other):
+def test_interrupted_call_may_only_be_followed_by_itself(committed, mine, other):
     async def main():
         one = Ended()
         await cut_short(one.ended(committed))
@@ -115,7 +115,7 @@ def test_an_end_that_the_coordinator_did_not_answer_is_tried_again(committed):
     asyncio.run(main())
 
 
-def test_an_end_that_failed_while_nobody_waited_is_tried_again():
+def test_failed_end_without_a_waiter_is_retried():
     async def main():
         one = Ended()
         await cut_short(one.ended(True))

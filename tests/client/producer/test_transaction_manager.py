@@ -41,7 +41,7 @@ def values_of(bootstrap, topic, isolation="read_committed"):
     return [row[2] for row in read_topic(bootstrap, topic, 1, isolation)[0]]
 
 
-def test_what_is_committed_is_seen_and_what_is_aborted_is_not(bootstrap, protocol):
+def test_committed_records_are_visible_and_aborted_ones_are_not(bootstrap, protocol):
     topic = new_topic(bootstrap)
     with producer_of(bootstrap) as producer:
         producer.init_transactions()

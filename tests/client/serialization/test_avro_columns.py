@@ -80,7 +80,7 @@ def tables(draw):
 
 @settings(max_examples=200, deadline=None)
 @given(tables(), st.integers(0, 3))
-def test_a_flat_column_holds_what_was_written(table, start):
+def test_flat_column_contains_the_written_values(table, start):
     schema, rows = table
     registry = Registry(schema)
     column = pa.array(registry.written(rows), pa.binary()).slice(start)
@@ -141,7 +141,7 @@ def test_rows_of_several_schemas_come_in_one_column():
     (record(("a", {"type": "bytes", "logicalType": "decimal", "precision": 4})),) * 2,
     (record(("a", "int")), {**record(("a", "int")), "name": "Other"}),
 ])
-def test_what_is_more_than_copying_is_left_to_fastavro(written, read):
+def test_complex_schemas_are_left_to_fastavro(written, read):
     registry = Registry(written, read)
     example = {"a": 1}
     if written["fields"][0]["type"] == COLOUR:

@@ -32,7 +32,7 @@ from tests.registries import played
     (Bytes(), b"x", b"x"), (Json(), {"a": [1, None, "ü"]}, '{"a":[1,null,"ü"]}'.encode()),
     (Uuid(), uuid.UUID(int=5), b"00000000-0000-0000-0000-000000000005"),
 ])
-def test_a_format_writes_what_kafkas_own_writes_and_reads_it_back(form, value, data):
+def test_format_is_byte_compatible_with_kafkas_and_reads_back(form, value, data):
     assert form.serialize("t", value) == data
     assert form(data) == form.deserialize(data) == value
 
@@ -41,7 +41,7 @@ def test_a_format_writes_what_kafkas_own_writes_and_reads_it_back(form, value, d
     (Text(), 5, b"\xff"), (Int32(), 2**31, b"\0"), (Int64(), "x", b"\0" * 9),
     (Json(), object(), b"{"), (Uuid(), None, b"x"),
 ])
-def test_what_does_not_fit_a_format_is_a_serialization_error(form, value, data):
+def test_unfitting_value_is_a_serialization_error(form, value, data):
     if value is not None:
         with pytest.raises(SerializationError):
             form.serialize("t", value)
@@ -99,7 +99,7 @@ USER = {"type": "record", "name": "User", "fields": [
     {"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"], "default": None}]}
 
 
-def test_a_schema_is_registered_and_asked_for_once(server, registry):
+def test_schema_is_registered_and_fetched_once(server, registry):
     schema = Schema(json.dumps(USER))
     number = registry.register("a/b", schema)
     assert registry.register("a/b", schema) == number
@@ -112,7 +112,7 @@ def test_a_schema_is_registered_and_asked_for_once(server, registry):
     assert server.headers["Authorization"].startswith("Basic ")
 
 
-def test_refusals_and_outages_are_told_apart(server, registry):
+def test_rejections_and_outages_are_distinguished(server, registry):
     with pytest.raises(RegistryError) as raised:
         registry.schema(99)
     assert (raised.value.status, raised.value.error_code) == (404, 40403)
@@ -141,7 +141,7 @@ def test_versions_levels_and_deletions_are_the_registrys(server, registry):
         registry.level("broken")
 
 
-def test_what_was_deleted_is_registered_again_when_it_is_used_again(server, registry):
+def test_deleted_schema_is_registered_again_on_use(server, registry):
     schema = Schema('"long"')
     registry.register("s", schema)
     registry.register("other", schema)
@@ -243,7 +243,7 @@ def test_an_avro_column_becomes_structs(registry):
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.one_of(st.none(), st.tuples(st.integers(-2**63, 2**63 - 1),
                                                st.one_of(st.none(), st.text(max_size=5))))))
-def test_avro_columns_hold_what_was_written(rows):
+def test_avro_columns_contain_the_written_values(rows):
     known = type("Known", (), {"register": lambda *_: 1,
                                "schema": lambda *_: Schema(json.dumps(USER))})()
     avro = Avro(known, USER)

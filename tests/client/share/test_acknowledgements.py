@@ -13,7 +13,7 @@ def hand(*ranges, gaps=()) -> InHand:
     return made
 
 
-def test_what_nobody_spoke_of_is_acknowledged_by_ranges():
+def test_implicit_acknowledgements_are_sent_as_ranges():
     one = hand((0, 4), (7, 9))
     assert one.take(ACCEPT) == [Batch(0, 4, ACCEPT), Batch(7, 9, ACCEPT)]
     assert one.ranges == [] and one.unsaid == 0
@@ -27,7 +27,7 @@ def test_neighbours_of_a_kind_are_one_batch():
                               Batch(5, 5, ACCEPT)]
 
 
-def test_what_nothing_was_said_of_stays_in_hand():
+def test_unacknowledged_records_stay_in_hand():
     one = hand((0, 5))
     one.acknowledge(2, ACCEPT)
     assert one.unsaid == 5
@@ -53,7 +53,7 @@ def test_a_renewed_record_stays_until_it_is_acknowledged_otherwise():
     assert one.take(None) == [Batch(0, 0, ACCEPT)] and one.ranges == [] and not one.renewed
 
 
-def test_what_comes_again_while_it_is_in_hand_is_in_hand_once_and_nothing_is_said_of_it():
+def test_redelivered_record_is_held_once_without_acknowledgement():
     one = hand((0, 9))
     for offset in range(10):
         one.acknowledge(offset, RENEW)
@@ -93,7 +93,7 @@ def test_any_words_about_any_ranges_come_to_what_a_table_says(random_source):
             offset for offset, kind in said.items() if kind in (None, RENEW)}
 
 
-def test_what_an_iteration_has_not_handed_out_is_not_acknowledged_without_a_word():
+def test_unreturned_records_of_an_iteration_are_not_acknowledged():
     one = hand((0, 5))
     one.later = {2, 3, 5}
     assert one.acknowledge(3, REJECT)

@@ -145,7 +145,7 @@ def test_a_poll_waits_for_as_long_as_it_may_and_gives_nothing_then(clock, run):
     run(steps())
 
 
-def test_a_poll_gives_what_has_arrived_since_at_once(clock, run):
+def test_poll_returns_received_records_at_once(clock, run):
     async def steps():
         core = await Core(clock).begin(ONE)
         core.coming[1] = [acquired(ONE, (0, 4)), acquired(ONE, (7, 7))]
@@ -156,7 +156,7 @@ def test_a_poll_gives_what_has_arrived_since_at_once(clock, run):
     run(steps())
 
 
-def test_what_arrives_is_given_before_its_broker_has_done_all_that_it_was_asked_for(clock, run):
+def test_records_are_returned_before_their_broker_finishes_other_requests(clock, run):
     async def steps():
         core = await Core(clock).begin(ONE)
         asyncio.get_running_loop().call_later(0.25, core.arrived, acquired(ONE, (0, 4)))
@@ -179,7 +179,7 @@ def test_a_poll_without_a_subscription_is_refused(clock, run):
     run(steps())
 
 
-def test_what_went_wrong_is_raised_once(clock, run):
+def test_error_is_raised_once(clock, run):
     async def steps():
         core = await Core(clock).begin(ONE)
         core.fail(KafkaError("first"))
@@ -209,7 +209,7 @@ def test_a_fault_of_a_session_is_raised_and_not_taken_for_a_topic_without_record
     run(steps())
 
 
-def test_a_group_that_cannot_be_joined_yet_is_tried_again_and_one_that_refuses_is_told(clock, run):
+def test_retriable_join_error_is_retried_and_a_rejection_raised(clock, run):
     async def steps():
         core = await Core(clock).begin(ONE)
         core.membership.attention = True
@@ -228,7 +228,7 @@ def test_a_group_that_cannot_be_joined_yet_is_tried_again_and_one_that_refuses_i
 
 # Requests per leader.
 
-def test_each_leader_is_asked_for_its_partitions_and_nobody_twice(clock, run):
+def test_each_leader_is_fetched_once_for_its_partitions(clock, run):
     async def steps():
         core = await Core(clock).begin(ONE, TWO)
         core.leaders[TWO] = 2
@@ -243,7 +243,7 @@ def test_each_leader_is_asked_for_its_partitions_and_nobody_twice(clock, run):
 @pytest.mark.parametrize(("leader", "revoking", "asked", "refreshes"), [
     (-1, False, [[ONE]], 1), (0, False, [[ONE]], 0), (1, True, [[ONE]], 0),
     (1, False, [[ONE, TWO]], 0)])
-def test_a_partition_without_a_leader_or_that_goes_is_not_asked_for(
+def test_partition_without_a_leader_or_revoked_is_not_fetched(
         clock, run, leader, revoking, asked, refreshes):
     async def steps():
         core = await Core(clock).begin(ONE, TWO)
@@ -256,7 +256,7 @@ def test_a_partition_without_a_leader_or_that_goes_is_not_asked_for(
     run(steps())
 
 
-def test_a_broker_whose_records_wait_is_asked_for_no_more_of_them(clock, run):
+def test_broker_with_pending_records_is_not_fetched_again(clock, run):
     async def steps():
         core = await Core(clock).begin(ONE)
         core.arrived(acquired(ONE, (0, 0)))
@@ -273,7 +273,7 @@ def test_a_broker_whose_records_wait_is_asked_for_no_more_of_them(clock, run):
 
 # Acquired records.
 
-def test_a_poll_accepts_what_the_one_before_it_gave(clock, run):
+def test_poll_accepts_the_records_of_the_previous_one(clock, run):
     async def steps():
         core = await Core(clock).begin(ONE)
         core.took(acquired(ONE, (0, 4)), [3])
@@ -287,7 +287,7 @@ def test_a_poll_accepts_what_the_one_before_it_gave(clock, run):
     run(steps())
 
 
-def test_what_another_broker_gives_is_acknowledged_there(clock, run):
+def test_records_of_another_broker_are_acknowledged_there(clock, run):
     async def steps():
         core = await Core(clock).begin(ONE)
         core.took(acquired(ONE, (0, 1)), ())
@@ -300,7 +300,7 @@ def test_what_another_broker_gives_is_acknowledged_there(clock, run):
     run(steps())
 
 
-def test_an_explicit_consumer_has_to_say_of_each_record(clock, run):
+def test_explicit_mode_requires_each_record_to_be_acknowledged(clock, run):
     async def steps():
         core = await Core(clock, share_acknowledgement_mode="explicit").begin(ONE)
         core.took(acquired(ONE, (0, 1)), ())
@@ -330,7 +330,7 @@ def test_an_implicit_consumer_takes_no_words(clock, run):
 
 @pytest.mark.parametrize(("mode", "said"), [
     ("implicit", [(ONE, [Batch(0, 1, ACCEPT)])]), ("explicit", [(ONE, [Batch(1, 1, RELEASE)])])])
-def test_a_commit_sends_what_was_said_and_implies_the_rest(clock, run, mode, said):
+def test_commit_sends_explicit_acknowledgements_and_accepts_the_rest(clock, run, mode, said):
     async def steps():
         core = await Core(clock, share_acknowledgement_mode=mode).begin(ONE)
         core.took(acquired(ONE, (0, 1)), ())
@@ -360,7 +360,7 @@ def test_a_commit_has_its_time_or_that_of_a_call(clock, run, flush_s, timeout_s,
     run(steps())
 
 
-def test_of_outcomes_that_nobody_asks_for_the_oldest_are_forgotten(clock):
+def test_oldest_unread_outcomes_are_dropped(clock):
     core = Core(clock)
     for number in range(10_001):
         core.outcome(Outcome(ONE, [Batch(number, number, 1)], None))
@@ -395,7 +395,7 @@ def test_new_metadata_is_the_memberships_too(clock, run):
     run(steps())
 
 
-def test_who_unsubscribes_ends_its_sessions_before_it_leaves(clock, run):
+def test_unsubscribe_closes_sessions_before_it_leaves(clock, run):
     async def steps():
         core = await Core(clock).begin(ONE)
         core.took(acquired(ONE, (0, 1)), ())

@@ -77,7 +77,7 @@ def face(request):
     ("poll", (), ("poll", 0.0), []), ("commit", (3.0,), ("commit", 3.0), {T: None}),
     ("commit", (), ("commit", None), {T: None}), ("close", (4.0,), ("close", 4.0), None),
     ("close", (), ("close", share_consumer.CLOSE_S), None)])
-def test_a_call_tells_what_became_of_acknowledgements_before_it_returns(
+def test_call_reports_acknowledgement_results_before_it_returns(
         face, name, given, asked, result):
     assert face.call(name, *given) == result
     assert face.core.heard == [asked]
@@ -90,7 +90,7 @@ def test_columns_are_polled_as_records_are(face):
     assert face.core.heard == [("poll", 1.0)] and len(face.told) == 1
 
 
-def test_without_a_callback_outcomes_are_nobodys(face):
+def test_without_a_callback_outcomes_are_dropped(face):
     face.made.set_acknowledgement_commit_callback(None)
     face.call("poll")
     assert not face.core.outcomes

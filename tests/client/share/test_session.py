@@ -139,7 +139,7 @@ def run(world, *steps):
     return world.clock.run(all_steps())
 
 
-def test_epochs_rise_with_each_answer_and_only_what_is_new_is_named(world):
+def test_epochs_rise_with_each_response_and_only_changes_are_sent(world):
     world.script = [fetched(), fetched(), fetched(), fetched()]
     run(world, world.work(ONE), world.work(ONE), world.work(ONE, TWO), world.work(TWO))
     assert world.asked() == [
@@ -154,7 +154,7 @@ def test_after_the_last_epoch_comes_the_first_and_not_that_of_a_new_session(worl
     assert [one.share_session_epoch for one in world.requests] == [2**31 - 2, 2**31 - 1, 1]
 
 
-def test_a_request_says_what_the_settings_say(clock):
+def test_request_contains_the_configured_limits(clock):
     world = World(clock, fetch_max_wait_ms=70, fetch_min_bytes=3, fetch_max_bytes=900,
                   max_poll_records=44, share_acquire_mode="record_limit")
     world.script = [fetched()]
@@ -167,7 +167,7 @@ def test_a_request_says_what_the_settings_say(clock):
 
 @pytest.mark.parametrize(("mode", "version", "exact"), [
     ("record_limit", 1, 0), ("record_limit", 2, 1), ("batch_optimized", 2, 0)])
-def test_an_exact_number_of_records_is_asked_of_brokers_that_know_of_it(
+def test_record_limit_is_sent_to_brokers_that_support_it(
         clock, mode, version, exact):
     """KIP-1206 starts with version 2."""
     world = World(clock, version=version, share_acquire_mode=mode)
@@ -186,7 +186,7 @@ def test_an_answer_has_as_long_as_the_broker_may_wait_and_a_bit(
     assert world.timeouts == [pytest.approx(expected_s)]
 
 
-def test_what_was_acquired_arrives_with_how_often_it_was_delivered(world):
+def test_acquired_records_have_their_delivery_count(world):
     row = FETCH.AcquiredRecords
     world.script = [fetched((TWO, {"records": b"xyz", "acquired_records": [
         row(first_offset=3, last_offset=5, delivery_count=1),
@@ -196,7 +196,7 @@ def test_what_was_acquired_arrives_with_how_often_it_was_delivered(world):
     assert world.came == [Acquired(5, TWO, b"xyz", [(3, 5, 1), (9, 9, 2)])]
 
 
-def test_records_of_a_partition_that_nobody_asked_for_are_left(world):
+def test_records_of_unrequested_partitions_are_ignored(world):
     row = FETCH.AcquiredRecords(first_offset=0, last_offset=0, delivery_count=1)
     world.script = [fetched((OTHER, {"records": b"x", "acquired_records": [row]}))]
     run(world, world.work(ONE))
@@ -219,7 +219,7 @@ def test_acknowledgements_go_with_the_next_fetch_in_the_order_of_offsets(world):
     assert not world.session.pending
 
 
-def test_what_is_only_acknowledged_is_forgotten_with_the_request_after(world):
+def test_acknowledged_only_partition_is_removed_by_the_next_request(world):
     world.script = [fetched(), fetched(), fetched()]
     run(world, world.work(ONE))
     world.session.acknowledge_later(TWO, [Batch(0, 0, ACCEPT)])
@@ -235,7 +235,7 @@ def test_a_partition_is_not_forgotten_in_the_request_that_acknowledges_in_it(wor
     assert world.asked()[1] == (1, [("t", 1)], [])
 
 
-def test_each_partition_is_told_what_became_of_its_own_acknowledgements(world):
+def test_each_partition_gets_its_acknowledgement_result(world):
     world.script = [fetched(), fetched(
         (ONE, {"acknowledge_error_code": int(ErrorCode.INVALID_RECORD_STATE),
                "acknowledge_error_message": "late"}), (OTHER, {}))]
@@ -247,7 +247,7 @@ def test_each_partition_is_told_what_became_of_its_own_acknowledgements(world):
         (ONE, (int(ErrorCode.INVALID_RECORD_STATE), "t-0: late")), (TWO, None), (OTHER, None)]
 
 
-def test_a_renewal_goes_by_a_request_of_its_own_before_more_is_fetched(world):
+def test_renewal_is_sent_separately_before_further_fetches(world):
     world.script = [fetched(), acknowledged((ONE, 0)), fetched()]
     run(world, world.work(ONE))
     world.session.acknowledge_later(ONE, [Batch(0, 0, ACCEPT), Batch(1, 1, RENEW)])
@@ -258,7 +258,7 @@ def test_a_renewal_goes_by_a_request_of_its_own_before_more_is_fetched(world):
     assert not any(cell.acknowledgement_batches for row in third.topics for cell in row.partitions)
 
 
-def test_a_broker_that_cannot_renew_is_not_asked_to_and_its_session_is_lost(clock):
+def test_broker_without_renewal_is_not_sent_one_and_its_session_is_lost(clock):
     """KIP-1222 starts with version 2."""
     world = World(clock, version=1)
     world.script = [fetched()]
@@ -269,7 +269,7 @@ def test_a_broker_that_cannot_renew_is_not_asked_to_and_its_session_is_lost(cloc
     assert len(world.requests) == 1 and world.told == [outcome]
 
 
-def test_a_flush_sends_what_is_pending_and_tells_what_came_of_it(world):
+def test_flush_sends_pending_acknowledgements_and_reports_results(world):
     world.script = [fetched(), acknowledged((ONE, int(ErrorCode.INVALID_RECORD_STATE)))]
     run(world, world.work(ONE))
     for tp in (ONE, TWO):
@@ -285,7 +285,7 @@ def test_a_flush_sends_what_is_pending_and_tells_what_came_of_it(world):
     assert world.session._epoch == 2
 
 
-def test_a_flush_of_nothing_asks_nothing(world):
+def test_empty_flush_sends_no_request(world):
     world.script = [fetched()]
     assert run(world, world.session.flush(), world.work(ONE), world.session.flush())[::2] == [
         [], []]
@@ -311,7 +311,7 @@ def test_nothing_is_fetched_after_the_last_flush(world):
 
 
 @pytest.mark.parametrize("fetches", [True, False])
-def test_acknowledgements_of_a_lost_session_are_not_sent_but_told_as_failed(world, fetches):
+def test_acknowledgements_of_a_lost_session_are_reported_as_failed(world, fetches):
     world.session.acknowledge_later(ONE, [Batch(1, 1, ACCEPT)])
     world.script = [fetched()]
     run(world, world.work(ONE) if fetches else world.session.flush())
@@ -324,7 +324,7 @@ def test_acknowledgements_of_a_lost_session_are_not_sent_but_told_as_failed(worl
 
 @pytest.mark.parametrize("code", [ErrorCode.SHARE_SESSION_NOT_FOUND,
                                   ErrorCode.INVALID_SHARE_SESSION_EPOCH])
-def test_a_session_that_the_broker_has_lost_begins_anew_at_once(world, code):
+def test_session_lost_by_the_broker_restarts_at_once(world, code):
     world.script = [fetched(), fetched(code=int(code)), fetched()]
     run(world, world.work(ONE), world.work(ONE), world.work(ONE))
     assert world.asked()[2] == (0, [("t", 0)], [])
@@ -332,7 +332,7 @@ def test_a_session_that_the_broker_has_lost_begins_anew_at_once(world, code):
 
 
 @pytest.mark.parametrize("failure", [KafkaConnectionError("gone"), ProtocolError("odd")])
-def test_after_a_failure_the_session_pauses_looks_for_leaders_and_begins_anew(world, failure):
+def test_failed_session_pauses_refreshes_leaders_and_restarts(world, failure):
     world.script = [fetched(), failure, fetched()]
     run(world, world.work(ONE))
     world.session.acknowledge_later(ONE, [Batch(1, 1, ACCEPT)])
@@ -348,14 +348,14 @@ def test_after_a_failure_the_session_pauses_looks_for_leaders_and_begins_anew(wo
     assert world.clock.now_s == run_at
 
 
-def test_what_no_repetition_heals_is_the_applications(world):
+def test_non_retriable_error_is_raised(world):
     world.script = [fetched(code=int(ErrorCode.GROUP_AUTHORIZATION_FAILED), message="no")]
     run(world, world.work(ONE))
     assert [str(one) for one in world.failures] == ["broker 5: no"]
     assert world.notices == 1
 
 
-def test_a_refused_flush_loses_the_session_and_what_was_to_be_acknowledged(world):
+def test_rejected_flush_loses_the_session_and_its_acknowledgements(world):
     world.script = [fetched(), acknowledged(code=int(ErrorCode.INVALID_SHARE_SESSION_EPOCH))]
     run(world, world.work(ONE))
     world.session.acknowledge_later(ONE, [Batch(1, 1, ACCEPT)])
@@ -377,7 +377,7 @@ def test_a_leader_that_moved_is_learned_from_the_answer(world, epoch, node_id, l
     assert world.clock.now_s == 1000.0 + PAUSE_S
 
 
-def test_a_partition_that_is_refused_for_good_is_told_and_others_go_on(world):
+def test_permanently_rejected_partition_is_reported_and_others_continue(world):
     row = FETCH.AcquiredRecords(first_offset=0, last_offset=0, delivery_count=1)
     world.script = [fetched((ONE, {"error_code": int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)}),
                             (TWO, {"acquired_records": [row]}))]

@@ -77,7 +77,7 @@ def offsets(records) -> list[int]:
     return [record.offset for record in records]
 
 
-def test_what_a_poll_gave_is_accepted_by_the_next(broker, topic, member):
+def test_polled_records_are_accepted_by_the_next_poll(broker, topic, member):
     put(broker, topic, rows(30))
     with member() as first:
         first.subscribe([topic])
@@ -92,7 +92,7 @@ def test_what_a_poll_gave_is_accepted_by_the_next(broker, topic, member):
         assert offsets(take(second, 1)) == [30]
 
 
-def test_what_was_not_accepted_goes_to_another_at_once_when_its_consumer_is_closed(
+def test_unaccepted_records_go_to_another_member_when_the_consumer_closes(
         broker, topic, member):
     put(broker, topic, rows(10))
     with member() as first:
@@ -107,7 +107,7 @@ def test_what_was_not_accepted_goes_to_another_at_once_when_its_consumer_is_clos
         assert second.poll(0.3) == []
 
 
-def test_a_commit_amid_an_iteration_accepts_what_came_so_far(broker, topic, member):
+def test_commit_during_iteration_accepts_the_returned_records(broker, topic, member):
     put(broker, topic, rows(10))
     with member() as first:
         first.subscribe([topic])
@@ -159,7 +159,7 @@ def test_a_renewed_record_stays_in_hand_and_is_acknowledged_later(broker, topic,
         assert list(consumer.commit().values()) == [None]
 
 
-def test_what_came_of_acknowledgements_is_told(broker, topic, member):
+def test_acknowledgement_results_are_reported(broker, topic, member):
     put(broker, topic, rows(4))
     told = []
     with member() as consumer:
@@ -212,7 +212,7 @@ def test_two_members_share_the_records_of_one_partition(broker, topic, member):
     assert seen[first] and seen[second]
 
 
-def test_a_record_that_a_deserializer_refuses_is_released_and_told_after_the_good_ones(
+def test_undeserializable_record_is_released_and_reported_after_valid_ones(
         broker, topic, member):
     put(broker, topic, rows(3))
 
@@ -229,7 +229,7 @@ def test_a_record_that_a_deserializer_refuses_is_released_and_told_after_the_goo
         assert refused.value.offset == 1
 
 
-def test_who_unsubscribes_gives_back_what_is_in_hand_and_may_subscribe_again(
+def test_unsubscribe_releases_records_and_allows_a_new_subscription(
         broker, topic, member):
     put(broker, topic, rows(3))
     with member() as consumer:

@@ -63,7 +63,8 @@ def test_a_group_that_is_being_deleted_is_not_joined(machine):
 
 @pytest.mark.parametrize("version, instance, error", [
     (3, None, None), (4, None, ID_NEEDED), (4, "i", None)])
-def test_only_who_can_come_back_with_it_is_sent_an_id_first(machine, version, instance, error):
+def test_only_clients_that_can_return_with_an_id_are_sent_one_first(
+        machine, version, instance, error):
     machine.join("a", version=version, instance=instance)
     assert joined(machine, "a") == error
     assert bool(machine.group.pending) == (error is not None)
@@ -89,7 +90,7 @@ def test_an_id_that_was_given_out_is_kept_for_a_session_and_may_be_given_back(ma
     assert machine.group.pending == set() and machine.groups.events["member_expired"] == 0
 
 
-def test_whoever_has_a_protocol_that_the_others_have_not_is_refused(machine):
+def test_member_without_a_common_protocol_is_rejected(machine):
     machine.join("a", protocols=(("one", b""), ("two", b"")))
     for token, fields, error in (
             ("b", {"protocols": (("two", b""),)}, None),
@@ -101,7 +102,7 @@ def test_whoever_has_a_protocol_that_the_others_have_not_is_refused(machine):
     assert len(machine.group.members) == 2
 
 
-def test_a_full_group_takes_who_is_in_it_and_nobody_else(machine):
+def test_full_group_accepts_only_existing_members(machine):
     first, *_ = machine.stable("a", "b", "c")
     machine.join("d")
     assert joined(machine, "d") == FULL and machine.answers["d"].member_id == ""
@@ -116,7 +117,7 @@ def test_a_full_group_takes_who_is_in_it_and_nobody_else(machine):
     assert joined(machine, "and again") is None and joined(machine, "again") == REBALANCING
 
 
-def test_a_follower_that_asks_again_is_told_again_and_a_leader_begins_anew(machine):
+def test_rejoining_follower_gets_the_same_response_and_a_leader_restarts(machine):
     leader, follower = machine.stable("a", "b")
     assert machine.group.leader == leader
     machine.join("follows", follower)
@@ -128,7 +129,7 @@ def test_a_follower_that_asks_again_is_told_again_and_a_leader_begins_anew(machi
     assert machine.group.awaiting == 1
 
 
-def test_while_the_leader_assigns_other_metadata_begins_anew(machine):
+def test_changed_metadata_during_assignment_restarts_the_join(machine):
     machine.join("a")
     machine.run(DELAY_MS)
     assert machine.group.state == COMPLETING
@@ -138,7 +139,7 @@ def test_while_the_leader_assigns_other_metadata_begins_anew(machine):
     assert machine.answers["other"].generation_id == 2
 
 
-def test_what_is_said_at_a_rejoin_counts_from_then_on(machine):
+def test_fields_of_a_rejoin_take_effect(machine):
     member, = machine.stable("a")
     machine.join("again", member, session_ms=5000, rebalance_ms=700,
                  protocols=(("range", b"new"),))
@@ -153,7 +154,7 @@ def test_what_is_said_at_a_rejoin_counts_from_then_on(machine):
 
 
 @pytest.mark.parametrize("rebalance_ms, found", [(-1, SESSION_MS), (0, 0), (7, 7)])
-def test_who_names_no_time_to_join_has_its_sessions(machine, rebalance_ms, found):
+def test_missing_rebalance_timeout_defaults_to_the_session_timeout(machine, rebalance_ms, found):
     machine.join("a", rebalance_ms=rebalance_ms)
     member, = machine.group.members.values()
     assert member.rebalance_ms == found
@@ -187,7 +188,7 @@ def test_the_first_join_phase_is_no_longer_than_the_members_rebalance_time():
     assert machine.group.state == COMPLETING and len(machine.group.members) == 25
 
 
-def test_a_later_join_phase_ends_when_the_last_member_is_there_or_at_its_time(machine):
+def test_later_join_phase_ends_with_the_last_member_or_its_timeout(machine):
     first, second = machine.stable("a", "b")
     machine.join("c")
     machine.join("a again", first)
@@ -198,7 +199,7 @@ def test_a_later_join_phase_ends_when_the_last_member_is_there_or_at_its_time(ma
     assert machine.group.state == COMPLETING and len(machine.group.members) == 3
 
 
-def test_a_join_phase_that_somebody_misses_is_over_at_the_rebalance_time(machine):
+def test_join_phase_with_a_missing_member_ends_at_the_rebalance_timeout(machine):
     first, second = machine.stable("a", "b")
     machine.join("a again", first)
     machine.run(REBALANCE_MS - 1)
@@ -208,7 +209,7 @@ def test_a_join_phase_that_somebody_misses_is_over_at_the_rebalance_time(machine
     assert machine.heartbeat(second, 2) == UNKNOWN
 
 
-def test_who_has_just_joined_is_waited_for_longer_than_its_session(machine):
+def test_newly_joined_member_is_awaited_longer_than_its_session(machine):
     """It does not have its id before the response, and cannot send heartbeats."""
     machine.stable("a")
     machine.join("new", session_ms=50, rebalance_ms=10_000)
@@ -218,7 +219,7 @@ def test_who_has_just_joined_is_waited_for_longer_than_its_session(machine):
     assert machine.answers["new"].error_code == 0 and len(machine.group.members) == 1
 
 
-def test_who_has_joined_again_is_not_missed_while_it_is_owed_the_answer(machine):
+def test_rejoined_member_does_not_expire_while_its_response_is_pending(machine):
     machine.join("slow", session_ms=9000, rebalance_ms=9000)
     machine.join("a")
     machine.run(DELAY_MS).run(DELAY_MS)
@@ -229,7 +230,7 @@ def test_who_has_joined_again_is_not_missed_while_it_is_owed_the_answer(machine)
     assert joined(machine, "again") is None and len(machine.group.members) == 2
 
 
-def test_who_never_fetches_its_first_answer_is_given_up_after_five_minutes(machine):
+def test_member_that_never_fetches_its_first_response_expires_after_five_minutes(machine):
     machine.join("a", session_ms=60_000)
     machine.run(DELAY_MS)
     sync(machine, "s", "client-0", 1)
@@ -243,7 +244,7 @@ def test_who_never_fetches_its_first_answer_is_given_up_after_five_minutes(machi
     assert joined(machine, "new") == UNKNOWN and list(machine.group.members) == ["client-0"]
 
 
-def test_only_a_group_that_has_joined_is_told_to_join_again(machine):
+def test_only_a_joined_group_is_notified_to_rejoin(machine):
     machine.stable("a")
     for rebalances in (2, 2):
         machine.groups.rebalance(machine.group)
@@ -251,7 +252,7 @@ def test_only_a_group_that_has_joined_is_told_to_join_again(machine):
         assert machine.groups.events["rebalance"] == rebalances
 
 
-def test_those_who_did_not_sync_are_removed_at_the_rebalance_time(machine):
+def test_members_without_sync_are_removed_at_the_rebalance_timeout(machine):
     for token in "ab":
         machine.join(token, session_ms=5000)
     machine.run(DELAY_MS).run(DELAY_MS)
@@ -291,7 +292,7 @@ def test_an_assignment_has_a_bound(machine, more, error):
     assert machine.group.state == (COMPLETING if error else STABLE)
 
 
-def test_who_is_given_nothing_has_an_empty_assignment(machine):
+def test_member_without_partitions_has_an_empty_assignment(machine):
     for token in "ab":
         machine.join(token)
     machine.run(DELAY_MS).run(DELAY_MS)
@@ -315,7 +316,7 @@ def test_a_heartbeat_of_another_generation_or_member_is_refused_and_is_no_sign_o
     assert not machine.group.members and machine.groups.events["member_expired"] == 1
 
 
-def test_a_heartbeat_amid_a_rebalance_is_a_sign_of_life_that_asks_for_a_join(machine):
+def test_heartbeat_during_a_rebalance_extends_the_session_and_requires_a_rejoin(machine):
     first, _ = machine.stable("a", "b")
     machine.join("c", rebalance_ms=10_000)
     machine.run(SESSION_MS - 1)
@@ -324,7 +325,7 @@ def test_a_heartbeat_amid_a_rebalance_is_a_sign_of_life_that_asks_for_a_join(mac
     assert first in machine.group.members and len(machine.group.members) == 2
 
 
-def test_each_who_leaves_is_answered_and_the_others_join_again(machine):
+def test_each_leaving_member_gets_a_result_and_others_rejoin(machine):
     first, second = machine.stable("a", "b")
     assert machine.groups.leave("", []) == NO_ID
     assert machine.groups.leave("other", [("a", None), ("b", None)]) == [UNKNOWN, UNKNOWN]
@@ -337,7 +338,7 @@ def test_each_who_leaves_is_answered_and_the_others_join_again(machine):
     assert machine.groups.events["member_left"] == 1
 
 
-def test_who_leaves_while_it_waits_is_told_that_it_is_no_member(machine):
+def test_member_that_leaves_while_waiting_gets_unknown_member(machine):
     first, second = machine.stable("a", "b")
     machine.join("again", second, protocols=(("range", b"other"),))
     machine.groups.leave("g", [(second, None)])
@@ -347,7 +348,7 @@ def test_who_leaves_while_it_waits_is_told_that_it_is_no_member(machine):
     assert machine.group.awaiting == 0 and list(machine.group.members) == [first]
 
 
-def test_who_waits_for_its_assignment_is_told_of_a_rebalance(machine):
+def test_member_waiting_for_its_assignment_is_notified_of_a_rebalance(machine):
     for token in "ab":
         machine.join(token)
     machine.run(DELAY_MS).run(DELAY_MS)
@@ -370,7 +371,7 @@ def test_each_event_is_counted_once(machine):
     assert described.group_state == COMPLETING
 
 
-def test_an_older_client_that_comes_back_as_an_instance_is_told_of_the_old_leader(machine):
+def test_returning_static_member_of_an_old_client_gets_the_old_leader(machine):
     machine.join("a", instance="i")
     machine.run(DELAY_MS)
     machine.sync("s", "i-0", 1, {"i-0": b"x"}, "i")

@@ -15,7 +15,7 @@ def described(machine, members_max=MANY, group_id="g"):
     return list(group_describe.described_consumers(machine.groups, group_id, members_max))
 
 
-def test_members_of_both_protocols_are_told_apart():
+def test_members_of_both_protocols_are_distinguished():
     mixed = Mixed()
     old = mixed.mixed_group()
     group, = described(mixed)
@@ -23,7 +23,7 @@ def test_members_of_both_protocols_are_told_apart():
         "new": CONSUMER_MEMBER, old: CLASSIC_MEMBER}
 
 
-def test_a_member_answers_for_what_it_has_yet_to_revoke():
+def test_member_with_pending_revocations_is_described_with_them():
     machine = Machine()
     machine.join("a")
     machine.join("b")
@@ -50,7 +50,7 @@ def test_a_group_comes_in_parts_of_so_many_members(members_max, expected):
     assert {part.group_id for part in parts} == {"g"}
 
 
-def test_a_group_without_members_is_told_of_once():
+def test_group_without_members_is_described_once():
     machine = Machine()
     machine.join("a")
     machine.beat("a", -1)
@@ -59,7 +59,7 @@ def test_a_group_without_members_is_told_of_once():
     assert (group.group_state, group.members) == ("Empty", [])
 
 
-def test_of_a_group_of_another_kind_it_says_that_there_is_no_such_consumer_group():
+def test_description_of_another_group_type_reports_no_consumer_group():
     mixed = Mixed()
     mixed.classic_group()
     for group_id in ("g", "none"):

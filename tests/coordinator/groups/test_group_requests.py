@@ -48,7 +48,7 @@ def test_a_join_at_the_limit_is_taken(machine, changed):
     assert machine.run(100).answers["a"].error_code == 0
 
 
-def test_a_join_of_somebody_unknown_is_refused_under_the_name_that_it_has(machine):
+def test_join_of_an_unknown_member_is_rejected_with_its_id(machine):
     for group in ("g", "unknown"):
         machine.stable("a") if group == "g" else None
         answer = machine.join(f"in {group}", "stranger", group=group)
@@ -100,7 +100,7 @@ def test_a_sync_that_cannot_be_is_refused(machine):
                 protocol_name="range").error_code == 0
 
 
-def test_a_sync_amid_a_rebalance_says_so(machine):
+def test_sync_during_a_rebalance_reports_it(machine):
     first, second = machine.stable("a", "b")
     machine.join("a again", first, protocols=(("range", b"n"),))
     assert machine.group.state == PREPARING
@@ -119,7 +119,7 @@ def test_assignments_may_have_so_many_bytes_together(machine, more, error):
     assert got.error_code == error
 
 
-def test_a_sync_in_a_stable_group_is_given_what_was_assigned(machine):
+def test_sync_in_a_stable_group_returns_the_assignment(machine):
     first, second = machine.stable("a", "b")
     got = sync(machine, "again", second, 1)
     assert (got.error_code, got.assignment) == (0, second.encode())
@@ -146,7 +146,7 @@ def test_a_heartbeat_of_another_generation_is_no_sign_of_life(machine):
     assert machine.heartbeat(member, 1) == E.UNKNOWN_MEMBER_ID
 
 
-def test_who_leaves_a_group_that_is_not_there_is_told(machine):
+def test_leaving_a_missing_group_is_reported(machine):
     assert machine.groups.leave("", [("a", None)]) == E.INVALID_GROUP_ID
     assert machine.groups.leave("g", [("a", None), ("", "i")]) == [E.UNKNOWN_MEMBER_ID] * 2
     machine.join("a", instance="i")
@@ -155,7 +155,7 @@ def test_who_leaves_a_group_that_is_not_there_is_told(machine):
     assert machine.groups.leave("g", [("i-0", "i")]) == [E.NONE]
 
 
-def test_the_next_of_those_who_joined_leads_when_the_leader_does_not(machine):
+def test_next_joined_member_leads_if_the_leader_does_not_rejoin(machine):
     first, second, third = machine.stable("a", "b", "c")
     assert machine.group.leader == first
     machine.join("b again", second, protocols=(("range", b"n"),))
@@ -273,7 +273,7 @@ def test_a_commit_amid_a_rebalance_is_taken_and_a_sign_of_life(machine):
     assert second in machine.group.members
 
 
-def test_offsets_are_deleted_where_nobody_is_subscribed(machine):
+def test_unsubscribed_offsets_are_deleted(machine):
     assert offsets.delete(machine.groups, "", []) == (E.INVALID_GROUP_ID, {})
     assert offsets.delete(machine.groups, "g", []) == (E.GROUP_ID_NOT_FOUND, {})
     machine.commit(5)

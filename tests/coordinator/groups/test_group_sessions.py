@@ -42,7 +42,7 @@ def test_a_member_that_waited_for_others_longer_than_its_session_has_a_new_one(m
     assert list(machine.group.members) == [second]
 
 
-def test_a_sync_begins_the_session_of_a_follower_anew(machine):
+def test_sync_restarts_a_followers_session(machine):
     machine.join("a", session_ms=1000)
     machine.join("b", session_ms=1000)
     machine.run(100).run(100)
@@ -189,7 +189,7 @@ def test_an_id_that_was_given_out_can_be_given_back_at_once(machine):
     assert machine.join("b late", pending).error_code == 25
 
 
-def test_an_id_that_was_given_out_and_never_used_holds_nobody_up_for_longer_than_a_session(machine):
+def test_unused_member_id_delays_a_group_for_at_most_a_session(machine):
     first, = machine.stable("a")
     pending = machine.join("b", version=4, session_ms=300).member_id
     machine.join("a again", first, rebalance_ms=5000, protocols=(("range", b"n"),))
@@ -199,7 +199,7 @@ def test_an_id_that_was_given_out_and_never_used_holds_nobody_up_for_longer_than
     assert machine.answers["a again"].generation_id == 2
 
 
-def test_what_happens_to_groups_is_counted(machine):
+def test_group_events_are_counted(machine):
     events = machine.groups.events
 
     def counted():
@@ -275,7 +275,7 @@ def test_a_group_that_was_dropped_does_not_come_back_from_where_else_it_is_kept(
     assert value is None and machine_over.find("g") is None
 
 
-def test_a_replayed_tombstone_hides_what_is_kept_elsewhere(machine_over):
+def test_replayed_tombstone_hides_the_stored_group(machine_over):
     key = next(key for key, value in Elsewhere("h").log["h"])
     machine_over.replay(key, None)
     assert machine_over.find("h") is None and machine_over.elsewhere() == [G]

@@ -26,7 +26,7 @@ def test_once_a_group_finds_no_room_for_its_offsets_no_later_one_is_taken():
     assert room.left_out == 2
 
 
-def test_a_member_has_what_it_is_given_and_what_it_gives_back_of_topics_that_are_there():
+def test_members_memory_covers_existing_assigned_and_revoked_partitions():
     member = ConsumerMember("m")
     member.assigned = {KNOWN: {0: 3, 2: 3}, GONE: {0: 3}}
     member.revoking = {KNOWN: {1: 2}}
@@ -98,7 +98,7 @@ def test_the_loop_goes_on_between_a_few_groups_or_offsets(groups, offsets, more)
     assert turns - least == more
 
 
-def test_a_group_that_goes_meanwhile_is_not_taken():
+def test_group_deleted_during_the_iteration_is_skipped():
     one = shard(*[group(f"{number:04}", 0) for number in range(group_metrics.STEP + 1)])
     last = f"{group_metrics.STEP:04}"
     (found, ids, _, _), _ = rows(Room(10**9, 10**9), one,

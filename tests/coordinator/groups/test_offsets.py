@@ -77,14 +77,14 @@ def test_a_group_with_something_in_it_stays_when_a_commit_is_refused(machine):
 
 
 @pytest.mark.parametrize("retention_ms, expires", [(-1, False), (0, True), (9, True)])
-def test_a_commit_may_say_when_it_expires(machine, retention_ms, expires):
+def test_commit_may_contain_an_expiry(machine, retention_ms, expires):
     commit(machine, row(1), retention_ms=retention_ms)
     entry = machine.groups.groups["g"].offsets["t", 0]
     assert entry.commit_ms == machine.clock.wall_ms()
     assert entry.expire_ms == (entry.commit_ms + retention_ms if expires else NO_TIME)
 
 
-def test_what_changed_is_told_once_for_a_topic(machine):
+def test_changes_are_reported_once_per_topic(machine):
     commit(machine, row(1), row(2, partition=1), row(3, "u"), row(4))
     assert machine.groups.changed >= {("g", "t"), ("g", "u")}
     assert committed(machine) == {("t", 0): 4, ("t", 1): 2, ("u", 0): 3}
@@ -110,7 +110,7 @@ def test_a_share_group_takes_no_commit(machine):
     assert not machine.groups.groups
 
 
-def test_who_is_not_in_a_group_with_members_may_not_commit(machine):
+def test_non_member_must_not_commit_to_a_group_with_members(machine):
     member, = machine.stable("a")
     assert commit(machine) == UNKNOWN
     assert commit(machine, member=member) == GENERATION
@@ -121,7 +121,7 @@ def test_who_is_not_in_a_group_with_members_may_not_commit(machine):
     assert commit(machine, member=member, generation=1) == 0
 
 
-def test_older_clients_need_not_say_in_a_transaction_who_they_are(machine):
+def test_old_clients_need_no_member_id_in_transactions(machine):
     member, = machine.stable("a")
     assert commit_open(machine) == [0]
     assert commit_open(machine, member=member) == [GENERATION]
@@ -138,7 +138,7 @@ def test_an_instance_under_an_older_member_id_is_fenced(machine):
     assert commit_open(machine, member=member, instance="i", generation=generation) == [0]
 
 
-def test_whoever_commits_while_others_join_stays_a_member(machine):
+def test_commit_during_a_join_phase_extends_the_session(machine):
     first, = machine.stable("a")
     machine.join("b")
     assert machine.group.state == "PreparingRebalance"
@@ -171,7 +171,7 @@ def test_offsets_of_a_transaction_are_one_batch_that_its_marker_commits(machine)
     assert machine.groups.open_offsets == {} and machine.group.unstable == {}
 
 
-def test_an_aborted_transaction_leaves_what_was_and_no_group_that_it_made(machine):
+def test_aborted_transaction_keeps_earlier_offsets_and_creates_no_group(machine):
     commit_open(machine, row(5))
     transactional_offsets.end(machine.groups, Marker(7, 0, 0, False, 0))
     assert not machine.groups.groups
@@ -183,7 +183,7 @@ def test_an_aborted_transaction_leaves_what_was_and_no_group_that_it_made(machin
     assert committed(machine) == {("t", 0): 1} and not machine.group.unstable
 
 
-def test_of_two_transactions_the_one_that_wrote_last_counts_in_whatever_order_they_end(machine):
+def test_last_write_of_two_transactions_wins_in_any_commit_order(machine):
     for first, second in ((7, 8), (8, 7)):
         commit_open(machine, row(5), producer=7)
         commit_open(machine, row(6), producer=8)
@@ -192,7 +192,7 @@ def test_of_two_transactions_the_one_that_wrote_last_counts_in_whatever_order_th
         assert committed(machine) == {("t", 0): 6}
 
 
-def test_a_plain_commit_outdoes_what_was_open_before_and_not_what_comes_after(machine):
+def test_plain_commit_overrides_earlier_open_ones_but_not_later_ones(machine):
     commit_open(machine, row(5), row(5, partition=1))
     commit(machine, row(6))
     transactional_offsets.end(machine.groups, Marker(7, 0, 0, True, 0))
@@ -224,7 +224,7 @@ def test_a_member_of_a_consumer_group_commits_in_its_epoch(
     assert bool(machine.group.unstable) == (found == 0 and in_transaction)
 
 
-def test_who_is_behind_commits_what_it_has_had_since_the_epoch_that_it_names():
+def test_outdated_member_commits_partitions_owned_since_its_epoch():
     machine = Consumers()
     machine.join("a")
     machine.join("b")
@@ -245,7 +245,7 @@ def test_who_is_behind_commits_what_it_has_had_since_the_epoch_that_it_names():
 @pytest.mark.parametrize("member, epoch, found", [
     (None, -1, 0), (None, 0, UNKNOWN), ("a", 2, 0), ("a", 1, ErrorCode.STALE_MEMBER_EPOCH),
     ("a", 3, ErrorCode.STALE_MEMBER_EPOCH), ("b", 2, UNKNOWN), ("b", -1, UNKNOWN)])
-def test_a_member_sees_what_its_group_committed_in_its_epoch(member, epoch, found):
+def test_member_reads_its_groups_offsets_in_its_epoch(member, epoch, found):
     machine = Consumers()
     machine.join("a")
     assert offsets.fetch_fault(machine.groups, "g", member, epoch) == found
@@ -254,7 +254,7 @@ def test_a_member_sees_what_its_group_committed_in_its_epoch(member, epoch, foun
 
 # ---- fetches ------------------------------------------------------------------------------------
 
-def test_who_wants_stable_offsets_is_told_of_those_that_may_change(machine):
+def test_require_stable_reports_offsets_of_open_transactions(machine):
     commit(machine, row(1), row(2, partition=1))
     wanted = [("t", [0, 1, 2]), ("u", [0])]
 
@@ -299,7 +299,7 @@ def test_a_long_listing_lets_others_run_in_between(machine):
 
 # ---- deletion -----------------------------------------------------------------------------------
 
-def test_to_forget_what_is_not_there_writes_nothing(machine):
+def test_deleting_missing_offsets_writes_nothing(machine):
     commit(machine, row(1))
     machine.settle()
     group = machine.group
@@ -311,7 +311,7 @@ def test_to_forget_what_is_not_there_writes_nothing(machine):
     assert not group.offset_keys, "nothing of the topic stays in memory"
 
 
-def test_what_is_open_only_is_forgotten_with_a_record_too(machine):
+def test_open_transactional_offsets_are_deleted_with_a_record_too(machine):
     commit_open(machine, row(1))
     machine.settle()
     assert offsets.forget(machine.groups, machine.group, "t", 0) is True
@@ -339,7 +339,7 @@ def test_a_topic_that_is_gone_takes_its_offsets_and_no_others(machine):
 
 
 @pytest.mark.parametrize("group, error", [("", 24), ("other", NO_GROUP), ("g", 0)])
-def test_offsets_are_deleted_in_a_group_that_is_there(machine, group, error):
+def test_offsets_of_an_existing_group_are_deleted(machine, group, error):
     commit(machine, row(1), row(2, "u"))
     found = offsets.delete(machine.groups, group, [("t", [0, 5])])
     assert found == (error, {} if error else {"t": 0})
@@ -347,7 +347,7 @@ def test_offsets_are_deleted_in_a_group_that_is_there(machine, group, error):
     assert ("u", 0) in committed(machine)
 
 
-def test_offsets_of_a_group_that_is_no_consumers_are_deleted_when_nobody_is_in_it(machine):
+def test_offsets_of_a_non_consumer_group_are_deleted_when_it_is_empty(machine):
     machine.join("a", kind="connect")
     commit_open(machine, row(1))
     transactional_offsets.end(machine.groups, Marker(7, 0, 0, True, 0))
@@ -366,7 +366,7 @@ def test_offsets_that_members_are_subscribed_to_are_not_deleted(machine):
     assert committed(machine) == {("t", 0): 1}
 
 
-def test_what_cannot_be_read_of_a_subscription_keeps_all_offsets(machine):
+def test_unreadable_subscription_keeps_all_offsets(machine):
     machine.join("a", protocols=(("range", b"\x7f"),))
     machine.run(100)
     assert offsets.subscribed_topics(machine.group) is None
@@ -376,7 +376,7 @@ def test_what_cannot_be_read_of_a_subscription_keeps_all_offsets(machine):
 
 # ---- expiry -------------------------------------------------------------------------------------
 
-def test_an_offset_with_a_time_of_its_own_goes_at_it_and_the_group_with_the_last(machine):
+def test_offset_expires_at_its_own_time_and_the_group_with_the_last_one(machine):
     commit(machine, row(1), retention_ms=50)
     commit(machine, row(2, "u"), retention_ms=60)
     machine.run(49)
@@ -397,7 +397,7 @@ def test_an_offset_that_a_transaction_may_change_does_not_expire(machine):
     assert committed(machine) == {("t", 0): 1}
 
 
-def test_a_group_that_somebody_is_about_to_join_does_not_go(machine):
+def test_group_with_a_pending_member_does_not_expire(machine):
     machine.join("a", version=4)
     group = machine.group
     assert group.pending and offsets.expire(machine.groups, group) == 0

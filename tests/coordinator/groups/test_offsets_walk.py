@@ -106,7 +106,7 @@ def test_of_all_commits_for_a_partition_the_last_counts_whatever_the_order_of_th
 
 
 @pytest.mark.parametrize("name", ["supersede", "forget", "_close"])
-def test_a_change_that_open_transactions_do_not_hear_of_is_found(monkeypatch, name):
+def test_planted_change_unknown_to_open_transactions_is_found(monkeypatch, name):
     monkeypatch.setattr(transactional_offsets, name, lambda *_: False)
     with pytest.raises((AssertionError, KeyError)):
         for seed in range(20):

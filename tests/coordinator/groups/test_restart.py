@@ -53,7 +53,7 @@ STOPS = {"clean": Brokerd.stop, "killed": Brokerd.kill}
 
 @pytest.mark.parametrize("without_map", [False, True], ids=["", "without state.lmdb"])
 @pytest.mark.parametrize("stop", STOPS.values(), ids=STOPS)
-def test_what_was_committed_is_there_after_a_restart(broker, stop, without_map):
+def test_committed_offsets_survive_a_restart(broker, stop, without_map):
     create_topic(broker.port, "t")
     for number in range(30):
         _ready(broker.port, f"group-{number}")
@@ -90,7 +90,7 @@ def test_a_member_goes_on_after_a_restart(broker, stop):
     _commit(broker.port, "g", "t", 3, member, generation)
 
 
-def test_groups_that_nobody_asked_for_since_the_start_are_listed(broker):
+def test_groups_unused_since_the_start_are_listed(broker):
     create_topic(broker.port, "t")
     for number in range(5):
         _ready(broker.port, f"cold-{number}")

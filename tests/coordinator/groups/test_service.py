@@ -144,7 +144,7 @@ def on_node(tmp_path, monkeypatch):
     return run
 
 
-def test_a_disk_without_room_for_a_while_costs_a_reload_and_takes_back_what_was_not_appended(
+def test_temporary_full_disk_reloads_and_discards_unappended_records(
         on_node):
     async def scenario(node):
         assert await node.commit(0, 1) == 0
@@ -174,7 +174,7 @@ def test_reloads_of_a_disk_that_stays_full_come_less_and_less_often(on_node):
     on_node(scenario)
 
 
-def test_who_waits_for_other_members_is_refused_when_the_group_is_loaded_again(on_node):
+def test_members_waiting_for_others_are_rejected_on_reload(on_node):
     async def scenario(node):
         first = await node.join(0)
         waiting = node.join(0)
@@ -186,7 +186,7 @@ def test_who_waits_for_other_members_is_refused_when_the_group_is_loaded_again(o
     on_node(scenario)
 
 
-def test_who_waits_for_other_members_on_a_disk_that_fails_is_refused(on_node):
+def test_members_waiting_on_a_failing_disk_are_rejected(on_node):
     async def scenario(node):
         first = await node.join(0)
         waiting = node.join(0)
@@ -336,7 +336,7 @@ def test_a_partition_that_is_opened_later_is_served_from_then_on(on_node):
     on_node(scenario)
 
 
-def test_what_waits_for_a_partition_that_goes_is_refused(on_node):
+def test_requests_waiting_for_a_removed_partition_are_rejected(on_node):
     async def scenario(node):
         await node.commit(0, 1)
         found, _ = node.shard(0)
@@ -468,7 +468,7 @@ def test_the_records_of_a_large_deletion_come_in_stretches_the_groups_own_last(o
     on_node(scenario)
 
 
-def test_nobody_sees_a_group_half_deleted_nor_takes_its_name_before_the_end(on_node):
+def test_half_deleted_group_is_invisible_and_its_name_reserved_until_the_end(on_node):
     async def scenario(node):
         _fill(node, MANY)
         deleted = _delete(node)
@@ -501,7 +501,7 @@ def test_other_groups_are_served_while_one_is_deleted(on_node):
     on_node(scenario)
 
 
-def test_a_deletion_whose_coordinator_moves_away_is_refused_and_can_be_asked_for_again(on_node):
+def test_deletion_with_a_moving_coordinator_is_rejected_and_can_be_retried(on_node):
     async def scenario(node):
         _fill(node, MANY)
         deleted = _delete(node)
@@ -537,7 +537,7 @@ def test_a_deletion_amid_which_the_map_is_written_is_whole_after_a_crash(on_node
     on_node(scenario)
 
 
-def test_offsets_of_a_topic_that_went_while_nobody_looked_go_with_nothing_to_replay(on_node):
+def test_offsets_of_a_deleted_topic_are_removed_without_replay(on_node):
     async def scenario(node):
         assert await node.commit(0, 1) == 0
         assert (await node.join(0)).error_code == 0

@@ -86,7 +86,7 @@ def test_changes_of_topics_are_looked_at_once_at_the_end_of_a_turn(world):
     assert world.looked[1:] == [{"t"}]
 
 
-def test_before_its_start_and_for_its_own_end_nobody_looks(world):
+def test_topic_changes_are_ignored_before_the_start_and_for_its_own_end(world):
     world.run(lambda: world.service.topic_changed(SimpleNamespace(name="t")))
     world.run(lambda: world.service.topic_deleted(TOPIC), "store")
     assert world.looked == [] and world.runtime.calls == [("topic_deleted",)]
@@ -101,7 +101,7 @@ def test_offsets_of_a_topic_go_with_it(world, monkeypatch):
     assert forgotten == [("A", "t"), ("B", "t")]
 
 
-def test_share_groups_are_told_of_the_topics_that_are_left(world, monkeypatch):
+def test_share_groups_are_notified_of_remaining_topics(world, monkeypatch):
     told = []
     monkeypatch.setattr(service.share_heartbeat, "forget_topics",
                         lambda machine, ids: told.append(ids))
@@ -120,7 +120,7 @@ def offset(topic_id):
     return Offset(5, -1, "", 9, NO_TIME, topic_id)
 
 
-def test_what_was_committed_for_an_earlier_topic_of_the_name_is_forgotten_as_a_cleanup(
+def test_offsets_of_an_earlier_topic_are_deleted_as_a_cleanup(
         world, monkeypatch):
     def forget(machine, group, topic, partition):
         del group.offsets[topic, partition]

@@ -67,7 +67,7 @@ async def with_seconds(node, monkeypatch) -> Seconds:
     return seconds
 
 
-def test_what_changed_goes_to_the_map_every_thirty_seconds(on_node, monkeypatch):
+def test_changes_are_saved_every_thirty_seconds(on_node, monkeypatch):
     async def scenario(node):
         seconds = await with_seconds(node, monkeypatch)
         assert await node.commit(0, 1) == 0
@@ -305,7 +305,7 @@ def test_the_offsets_topic_itself_may_be_deleted_and_made_again(on_node):
     on_node(scenario)
 
 
-def test_a_coordinator_that_is_loading_says_so_and_is_not_among_the_loaded(on_node):
+def test_loading_coordinator_reports_it_and_is_not_listed_as_loaded(on_node):
     async def scenario(node):
         await node.groups.stop()
         node.groups = GroupCoordinator(node)
@@ -317,7 +317,7 @@ def test_a_coordinator_that_is_loading_says_so_and_is_not_among_the_loaded(on_no
     on_node(scenario)
 
 
-def test_who_waits_for_an_answer_has_it_once_whenever_it_asks():
+def test_pending_response_is_delivered_whenever_it_is_awaited():
     async def scenario():
         pending, got = Pending(lambda error: error, shape=lambda message: message * 2), []
         pending.then(got.append)

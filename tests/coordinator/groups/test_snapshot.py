@@ -44,7 +44,7 @@ def test_a_group_comes_back_with_members_and_offsets(kept):
     assert kept.applied() == (10, 0)
 
 
-def test_a_group_without_a_record_of_its_own_comes_back(kept):
+def test_group_without_its_own_record_is_restored(kept):
     machine = Machine()
     machine.commit(5)
     _keep(kept, machine)
@@ -55,7 +55,7 @@ def test_a_group_without_a_record_of_its_own_comes_back(kept):
     assert kept.find("h") is None
 
 
-def test_what_was_deleted_is_not_there_any_more(kept):
+def test_deleted_group_is_not_restored(kept):
     machine = Machine()
     machine.commit(5)
     _keep(kept, machine)
@@ -97,7 +97,7 @@ def test_a_group_that_was_kept_amid_a_rebalance_joins_again(kept, amid):
     assert other.answers["anew"].generation_id == generation + 1
 
 
-def test_who_has_never_been_in_a_generation_is_not_kept(kept):
+def test_member_that_was_never_in_a_generation_is_not_stored(kept):
     machine = Machine()
     machine.stable("a")
     machine.join("new")
@@ -106,7 +106,7 @@ def test_who_has_never_been_in_a_generation_is_not_kept(kept):
     assert len(kept.find("g").members) == 1
 
 
-def test_the_first_record_of_a_group_has_nobody_in_it_yet():
+def test_first_record_of_a_group_has_no_members():
     machine = Machine()
     machine.join("a")
     (key, value), = machine.log

@@ -60,7 +60,7 @@ def test_an_offset_that_is_none_is_not_written(kept, applied):
         kept.write([], applied)
 
 
-def test_rows_without_an_applied_offset_leave_the_one_that_was(kept):
+def test_rows_without_an_applied_offset_keep_the_previous_one(kept):
     kept.write([], (3, 1))
     kept.write([(b"cg/g" + bytes(20), b"")], None)
     assert kept.applied() == (3, 1)
@@ -88,7 +88,7 @@ def test_a_topic_that_has_no_offsets_any_more_has_no_row(kept):
     assert list(kept.find("g").offsets) == [("t", 0)]
 
 
-def test_a_group_that_is_gone_takes_all_its_offsets_and_nobody_elses(kept):
+def test_deleted_group_removes_only_its_own_offsets(kept):
     machine = Machine()
     for topic in "tuv":
         machine.commit(5, topic=topic)
@@ -218,7 +218,7 @@ def test_to_clear_forgets_this_partition_whole_and_no_other(kept, store):
     assert left == []
 
 
-def test_to_clear_what_is_empty_writes_nothing(kept, store, monkeypatch):
+def test_clearing_an_empty_partition_writes_nothing(kept, store, monkeypatch):
     begun = []
     transaction = store.transaction
     monkeypatch.setattr(store, "transaction", lambda write=False: (

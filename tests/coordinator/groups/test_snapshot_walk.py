@@ -100,7 +100,7 @@ def test_what_is_saved_step_by_step_is_what_there_is(
 
 
 @pytest.mark.parametrize("base", [consumer_world.World, streams_world.World, world.World])
-def test_a_change_that_is_not_told_is_found(store, monkeypatch, base):
+def test_planted_unreported_change_is_found(store, monkeypatch, base):
     class Deaf(set):
         """Drops every third single change, and all combined changes."""
 

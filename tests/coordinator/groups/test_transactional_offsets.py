@@ -12,7 +12,7 @@ PLACE = "t", 0
 ENTRY = Offset(5, -1, "", 1, NO_TIME, bytes(16))
 
 
-def test_what_a_transaction_holds_besides_offsets_is_passed_over():
+def test_other_records_in_a_transaction_are_ignored():
     groups = Groups(LIMITS, Clock(), lambda: "id")
     key, value = classic_records.offset_key("g", *PLACE), classic_records.offset_value(ENTRY)
     replay(groups, TransactionalRecords(7, 0, [

@@ -65,7 +65,7 @@ def test_each_leader_gets_the_markers_of_its_partitions():
     assert [(topic.name, topic.partition_indexes) for topic in row.topics] == [("a", [1])]
 
 
-def test_a_broker_that_does_not_answer_is_asked_again_later():
+def test_unresponsive_broker_is_retried_later():
     found = asyncio.run(brokers_of(_2=Other("silent")).write(MARKER, (("a", 1),)))
     assert found == {("a", 1): 13}
 
@@ -136,7 +136,7 @@ def test_a_leader_that_hangs_holds_up_no_other_ones_markers():
     asyncio.run(scene())
 
 
-def test_a_broker_that_nobody_knows_is_asked_again_later():
+def test_unknown_broker_is_retried_later():
     brokers = brokers_of()
     brokers._node.settings = Settings({
         "listeners": "IN://:9092", "inter.broker.listener.name": "IN",
@@ -144,7 +144,7 @@ def test_a_broker_that_nobody_knows_is_asked_again_later():
     assert asyncio.run(brokers.write(MARKER, (("a", 1),))) == {("a", 1): 13}
 
 
-def test_a_coordinator_elsewhere_is_asked_and_its_refusal_is_no_clients_fault():
+def test_remote_coordinators_error_is_not_reported_as_the_clients():
     other = Other(31)
     found = asyncio.run(brokers_of(_2=other).ask_coordinator(2, "id", 7, 3, [("a", 1)], True))
     assert found == {("a", 1): 48}

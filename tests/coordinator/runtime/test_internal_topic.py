@@ -106,17 +106,17 @@ def test_the_topic_is_made_once_however_many_ask_at_a_time():
     assert cluster.ensure(3) == [NONE] * 3 and len(cluster.asked) == 1
 
 
-def test_a_topic_that_is_there_is_not_made():
+def test_existing_topic_is_not_created():
     cluster = Cluster()
     cluster.image.topics["__t"] = made = SimpleNamespace()
     assert cluster.ensure() == [NONE] and cluster.asked == [] and cluster.topic.current is made
 
 
-def test_a_topic_that_another_broker_made_meanwhile_is_there(caplog):
+def test_topic_created_concurrently_by_another_broker_is_used(caplog):
     assert Cluster([EXISTS]).ensure() == [NONE] and caplog.text == ""
 
 
-def test_a_topic_that_cannot_be_made_is_told_of_and_tried_again(caplog):
+def test_failed_topic_creation_is_logged_and_retried(caplog):
     cluster = Cluster([ERROR, NONE])
     assert cluster.ensure(2) == [LATER] * 2 and len(cluster.asked) == 1
     line, = caplog.records
@@ -124,7 +124,7 @@ def test_a_topic_that_cannot_be_made_is_told_of_and_tried_again(caplog):
     assert cluster.ensure() == [NONE] and len(cluster.asked) == 2
 
 
-def test_who_asks_while_the_topic_is_made_waits_for_that_also_when_it_is_in_sight():
+def test_caller_waits_for_a_topic_being_created_even_if_visible():
     cluster = Cluster([ERROR])
 
     async def work():
@@ -136,7 +136,7 @@ def test_who_asks_while_the_topic_is_made_waits_for_that_also_when_it_is_in_sigh
     assert asyncio.run(work()) == [LATER] * 2 and len(cluster.asked) == 1
 
 
-def test_who_gives_up_waiting_leaves_the_others_the_topic():
+def test_cancelled_waiter_does_not_affect_others():
     cluster = Cluster()
 
     async def work():

@@ -90,7 +90,7 @@ def test_a_flush_that_takes_too_long_leaves_its_replies_refused_and_later_ones_a
     with_journal(scenario, late_s=0.05)
 
 
-def test_what_a_machine_has_to_send_waits_for_a_flush_however_long_that_takes():
+def test_responses_wait_for_a_flush_of_any_duration():
     async def scenario(log, journal):
         late, own, next_own = Token(got=None), Token(got=None), Token(got=None)
         own.is_request = next_own.is_request = False
@@ -113,7 +113,7 @@ def test_what_a_machine_has_to_send_waits_for_a_flush_however_long_that_takes():
     with_journal(scenario, late_s=0.05)
 
 
-def test_what_comes_while_a_flush_hangs_is_refused_too():
+def test_requests_during_a_hanging_flush_are_rejected_too():
     async def scenario(log, journal):
         journal.write([(b"key", b"value")])
         await asyncio.sleep(0)
@@ -131,7 +131,7 @@ def test_what_comes_while_a_flush_hangs_is_refused_too():
     with_journal(scenario, late_s=0.05)
 
 
-def test_a_log_that_failed_refuses_what_waits_for_it():
+def test_failed_log_rejects_its_waiting_requests():
     async def scenario(log, journal):
         held, later = Token(got=None), Token(got=None)
         journal.write([(b"key", b"value")])
@@ -147,7 +147,7 @@ def test_a_log_that_failed_refuses_what_waits_for_it():
 
 
 @pytest.mark.parametrize("error", [MemoryError(), TypeError("planted"), LogError(-109, 56, "full")])
-def test_what_cannot_be_appended_is_refused_and_dropped_whatever_the_reason(error):
+def test_unappendable_records_are_rejected_and_dropped_for_any_reason(error):
     async def scenario(log, journal):
         def refused(*_, **__):
             raise error
@@ -203,7 +203,7 @@ def test_a_reply_that_cannot_be_given_keeps_no_other_one_back():
     with_journal(scenario)
 
 
-def test_what_an_earlier_leader_left_is_settling_until_it_is_durable():
+def test_earlier_leaders_records_are_settling_until_durable():
     async def scenario(log, journal):
         log.end_offset, token = 3, Token(got=None)
         journal.close()
@@ -221,7 +221,7 @@ def test_what_an_earlier_leader_left_is_settling_until_it_is_durable():
     with_journal(scenario)
 
 
-def test_a_reply_waits_also_for_what_was_written_during_a_flush_that_is_over():
+def test_response_waits_for_records_written_during_a_completed_flush():
     async def scenario(log, journal):
         token = Token(got=None)
         journal.write([(b"key", b"value")])

@@ -43,13 +43,13 @@ def test_a_batch_has_no_more_records_than_the_limit(count, counts):
     assert [row for part in found for row in part] == rows
 
 
-def test_a_record_that_is_too_long_is_a_batch_of_its_own_and_the_count_begins_anew():
+def test_oversized_record_gets_its_own_batch_and_the_count_restarts():
     small = b"k", b"v" * (BATCH_BYTES // 2 - HEAD - 1)
     long = b"k", b"v" * BATCH_BYTES
     assert [len(part) for part in written([small, long, small, small, small])] == [1, 1, 2, 1]
 
 
-def test_what_is_a_batch_stays_one_and_everything_keeps_its_order():
+def test_prepared_batches_stay_whole_and_the_order_is_kept():
     plain = [(b"a", b"1"), (b"b", None)]
     mine = TransactionalRecords(7, 3, [(b"c", b"2"), (b"d", b"3")])
     assert [[row[0] for row in part] for part in written(
@@ -57,7 +57,7 @@ def test_what_is_a_batch_stays_one_and_everything_keeps_its_order():
             [b"a", b"b"], [b"c", b"d"], [b"a", b"b"], [b"\0\0\0\1"], [b"c", b"d"]]
 
 
-def test_what_it_built_is_not_checked_again_and_refused_after_a_later_leader():
+def test_own_batches_are_not_validated_and_are_rejected_after_a_later_leader():
     async def scenario(log, journal):
         append, seen = log.append, []
 
@@ -76,7 +76,7 @@ def test_what_it_built_is_not_checked_again_and_refused_after_a_later_leader():
 
 # ---- event loop iterations ----------------------------------------------------------------------
 
-def test_records_of_one_turn_share_a_batch_and_the_count_says_how_many():
+def test_records_of_one_iteration_share_a_batch_with_a_correct_count():
     async def scenario(log, journal):
         for number in range(3):
             journal.write([(b"%d" % number, b"value")] * 2)
@@ -88,7 +88,7 @@ def test_records_of_one_turn_share_a_batch_and_the_count_says_how_many():
     with_journal(scenario)
 
 
-def test_what_was_appended_before_its_turn_is_not_flushed_twice():
+def test_records_appended_early_are_not_flushed_twice():
     async def scenario(log, journal):
         asked = []
         journal._waits.wait_acknowledged = lambda slot, log, offset: asked.append((slot, offset))
@@ -190,7 +190,7 @@ def test_a_log_without_records_has_nothing_to_settle():
     with_journal(scenario)
 
 
-def test_a_wait_that_cannot_be_asked_for_fails_the_journal():
+def test_failed_flush_request_fails_the_journal():
     async def scenario(log, journal):
         def refused(slot, log, offset):
             raise LogError(-102, 56, "lost")
@@ -223,7 +223,7 @@ def test_replies_of_the_next_flush_wait_for_their_own_records():
 
 
 @pytest.mark.parametrize("end", ["flushed", "closed"])
-def test_nobody_looks_for_a_late_flush_that_is_over(end):
+def test_completed_late_flush_is_not_checked(end):
     async def scenario(log, journal):
         journal.write([(b"key", b"value")])
         journal.append_now()

@@ -166,7 +166,7 @@ def test_a_marker_of_an_older_coordinator_is_not_written(run):
     run(scenario)
 
 
-def test_the_coordinator_of_groups_writes_the_markers_of_its_own_topic(run):
+def test_group_coordinator_writes_the_markers_of_its_own_topic(run):
     async def scenario(world):
         log, = world.add(internal_topics.OFFSETS)
         under_way = asyncio.ensure_future(
@@ -196,7 +196,7 @@ def test_a_batch_that_is_no_marker_is_checked_and_answered_when_it_is_durable(ru
     run(scenario)
 
 
-def test_after_a_close_nothing_is_appended_whatever_connections_still_ask_for(run):
+def test_nothing_is_appended_after_close(run):
     async def scenario(world):
         log, = world.add("t")
         world.markers.close()
@@ -225,7 +225,7 @@ def test_markers_of_one_log_take_one_slot_and_are_answered_in_their_order(run):
     run(scenario)
 
 
-def test_what_is_durable_at_once_leaves_its_slot_to_the_next(run):
+def test_immediately_durable_marker_frees_its_slot(run):
     async def scenario(world):
         for log in world.add("a", "b", "c"):
             log.durable = 9
@@ -257,7 +257,7 @@ def test_a_log_without_a_slot_is_served_when_another_is_done(run):
     run(scenario)
 
 
-def test_a_log_that_failed_refuses_all_who_wait_for_it_and_leaves_its_slot(run):
+def test_failed_log_rejects_all_its_waiters_and_frees_its_slot(run):
     async def scenario(world):
         a, b = world.add("a", "b")
         world.write("w", "a", "a", "b")
@@ -270,7 +270,7 @@ def test_a_log_that_failed_refuses_all_who_wait_for_it_and_leaves_its_slot(run):
     run(scenario, slots=1)
 
 
-def test_a_disk_that_fails_while_it_is_asked_refuses_all_who_wait_for_it(run):
+def test_disk_failing_during_the_request_rejects_all_waiters(run):
     async def scenario(world):
         a, b = world.add("a", "b")
         world.write("w", "a", "a", "b")
@@ -289,7 +289,7 @@ def test_a_disk_that_fails_while_it_is_asked_refuses_all_who_wait_for_it(run):
 
 # Close.
 
-def test_what_still_waits_at_the_end_is_refused_and_nobody_looks_any_more(monkeypatch):
+def test_pending_requests_are_rejected_at_close_and_checks_end(monkeypatch):
     async def scenario():
         world = World(monkeypatch)
         world.markers.close()

@@ -201,7 +201,7 @@ def test_a_look_that_writes_is_refused_and_nothing_of_it_is_written(on_node):
     on_node(scenario)
 
 
-def test_what_is_read_waits_for_what_was_written_before(on_node):
+def test_read_waits_for_earlier_writes(on_node):
     async def scenario(node, runtime):
         counted, found = count(runtime, KEYS[0]), read(runtime, KEYS[0])
         assert not found.is_answered
@@ -236,7 +236,7 @@ def test_a_start_reads_the_log(on_node):
     on_node(scenario)
 
 
-def test_what_is_served_after_a_load_is_on_disk(on_node):
+def test_state_served_after_a_load_is_on_disk(on_node):
     async def scenario(node, runtime):
         log = node.parts["counts", 0]
         log.append(batch.build([(KEYS[0].encode(), b"8", 5_000, ())]), 5_000, trusted=True)
@@ -247,7 +247,7 @@ def test_what_is_served_after_a_load_is_on_disk(on_node):
     on_node(scenario)
 
 
-def test_a_start_reads_behind_what_the_snapshot_has(on_node):
+def test_start_reads_the_log_after_the_snapshots_offset(on_node):
     async def scenario(node, runtime):
         await count(runtime, KEYS[0])
         await runtime.save(runtime.shards()[0][0])
@@ -354,7 +354,7 @@ def test_background_work_of_a_coordinator_goes_on_after_an_unexpected_error(
 
 # ---- leadership ---------------------------------------------------------------------------------
 
-def test_who_waits_is_refused_when_leadership_moves_away(on_node):
+def test_waiting_requests_are_rejected_when_leadership_moves(on_node):
     async def scenario(node, runtime):
         await count(runtime, KEYS[0])
         held, waiting = count(runtime, KEYS[0]), waiter(runtime, KEYS[0])
@@ -370,7 +370,7 @@ def test_who_waits_is_refused_when_leadership_moves_away(on_node):
     on_node(scenario)
 
 
-def test_a_newer_term_has_what_others_wrote_meanwhile(on_node):
+def test_newer_term_includes_records_of_other_leaders(on_node):
     async def scenario(node, runtime):
         log = node.parts["counts", 0]
         await count(runtime, KEYS[0])
@@ -388,7 +388,7 @@ def test_a_newer_term_has_what_others_wrote_meanwhile(on_node):
     on_node(scenario)
 
 
-def test_a_new_term_of_the_same_leader_is_loaded_anew(on_node):
+def test_new_term_of_the_same_leader_is_loaded_again(on_node):
     async def scenario(node, runtime):
         await count(runtime, KEYS[0])
         waiting = waiter(runtime, KEYS[0])
@@ -460,7 +460,7 @@ def test_a_load_that_ends_in_another_term_is_thrown_away(on_node, monkeypatch):
     on_node(scenario)
 
 
-def test_a_load_that_ends_after_leadership_moved_away_serves_nobody(on_node, monkeypatch):
+def test_load_that_ends_after_leadership_moved_is_discarded(on_node, monkeypatch):
     async def scenario(node, runtime):
         await count(runtime, KEYS[0])
         begun, goes_on = slow_replay(monkeypatch)
@@ -519,7 +519,7 @@ def test_a_stop_ends_a_load(on_node, monkeypatch):
     on_node(scenario)
 
 
-def test_what_waits_for_a_topic_that_goes_is_refused(on_node):
+def test_requests_waiting_for_a_deleted_topic_are_rejected(on_node):
     async def scenario(node, runtime):
         held, waiting = count(runtime, KEYS[0]), waiter(runtime, KEYS[1])
         node.image = SimpleNamespace(topics={})

@@ -35,7 +35,7 @@ def pending() -> Pending:
 
 # ---- queries ------------------------------------------------------------------------------------
 
-def test_it_tells_who_leads_a_key_and_in_which_term_it_serves_one(on_node):
+def test_runtime_returns_a_keys_leader_and_its_served_term(on_node):
     async def scenario(node, runtime):
         node.elect(0, US, 3)
         await node.serves(0)
@@ -50,7 +50,7 @@ def test_it_tells_who_leads_a_key_and_in_which_term_it_serves_one(on_node):
     on_node(scenario)
 
 
-def test_it_tells_which_partitions_are_loaded_and_whether_others_will_be(on_node, monkeypatch):
+def test_runtime_returns_loaded_partitions_and_pending_loads(on_node, monkeypatch):
     async def scenario(node, runtime):
         assert [shard.index for shard in runtime.shards()[0]] == [0, 1]
         assert runtime.shards()[1] is False
@@ -82,7 +82,7 @@ def test_it_counts_the_records_that_it_wrote(on_node):
 
 # ---- producers ----------------------------------------------------------------------------------
 
-def test_what_a_log_knows_of_a_producer_decides_over_its_step(on_node):
+def test_producer_state_in_the_log_decides_the_step(on_node):
     async def scenario(node, runtime):
         seen = []
 
@@ -112,7 +112,7 @@ def test_a_partition_that_the_topic_has_not_knows_no_producer(on_node, index):
     on_node(scenario)
 
 
-def test_a_producer_is_asked_for_behind_what_was_gathered(on_node):
+def test_producer_state_is_read_after_gathered_records(on_node):
     async def scenario(node, runtime):
         counted = count(runtime, KEYS[0])
         assert node.parts["counts", 0].end_offset == 0
@@ -123,7 +123,7 @@ def test_a_producer_is_asked_for_behind_what_was_gathered(on_node):
 
 # ---- read-only steps and partial steps ----------------------------------------------------------
 
-def test_a_look_may_write_what_only_cleans_up(on_node):
+def test_read_step_may_write_cleanup_records(on_node):
     async def scenario(node, runtime):
         await count(runtime, KEYS[0])
 
@@ -139,7 +139,7 @@ def test_a_look_may_write_what_only_cleans_up(on_node):
     on_node(scenario)
 
 
-def test_a_look_that_has_an_answer_for_somebody_is_refused(on_node):
+def test_read_step_with_a_response_for_another_request_is_rejected(on_node):
     async def scenario(node, runtime):
         def look(machine):
             machine.replies.append((pending(), 1))
@@ -161,7 +161,7 @@ def test_a_machine_is_halfway_while_a_long_step_goes_on(on_node):
     on_node(scenario)
 
 
-def test_a_long_step_that_fails_costs_a_reload_and_what_it_had_written_stays(on_node):
+def test_failed_long_step_reloads_and_keeps_written_records(on_node):
     async def scenario(node, runtime):
         def failing(machine):
             machine.count(KEYS[0])
@@ -206,7 +206,7 @@ def test_a_stop_refuses_a_long_step_and_closes_it(on_node):
 
 # ---- periodic steps -----------------------------------------------------------------------------
 
-def test_a_step_of_each_machine_is_written_and_one_that_fails_costs_only_its_partition(on_node):
+def test_failed_periodic_step_affects_only_its_partition(on_node):
     async def scenario(node, runtime):
         def step(machine):
             if machine is first:
@@ -223,7 +223,7 @@ def test_a_step_of_each_machine_is_written_and_one_that_fails_costs_only_its_par
     on_node(scenario)
 
 
-def test_what_this_broker_does_not_lead_takes_no_steps(on_node):
+def test_partitions_led_elsewhere_run_no_steps(on_node):
     async def scenario(node, runtime):
         node.elect(0, OTHERS, 1)
         stepped = []
@@ -251,7 +251,7 @@ def test_the_timer_is_set_to_the_earliest_deadline(on_node):
     on_node(scenario)
 
 
-def test_a_tick_lets_each_machine_do_what_is_due_and_sets_the_next(on_node):
+def test_tick_runs_due_work_of_each_machine_and_schedules_the_next(on_node):
     async def scenario(node, runtime):
         now_ms = int(asyncio.get_running_loop().time() * 1000)
         for key in KEYS:
@@ -296,7 +296,7 @@ def test_after_a_stop_no_change_of_the_topic_begins_a_term(on_node):
     on_node(scenario)
 
 
-def test_a_topic_that_was_made_anew_has_machines_of_its_own(on_node):
+def test_recreated_topic_has_new_machines(on_node):
     async def scenario(node, runtime):
         before = [shard.machine for shard in runtime.shards()[0]]
         old = node.image.topics["counts"]
@@ -310,7 +310,7 @@ def test_a_topic_that_was_made_anew_has_machines_of_its_own(on_node):
     on_node(scenario)
 
 
-def test_a_log_that_cannot_be_read_is_tried_again_and_told_once_a_try(on_node, caplog, monkeypatch):
+def test_unreadable_log_is_retried_and_logged_once_per_attempt(on_node, caplog, monkeypatch):
     async def scenario(node, runtime):
         await count(runtime, KEYS[0])
         replay, tries = Counter.replay, []

@@ -13,7 +13,7 @@ from pylog.protocol.errors import ErrorCode
     (False, False, True, ErrorCode.NONE),
     (True, False, True, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
     (False, True, False, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)])
-def test_timers_go_on_while_a_log_settles_and_requests_are_told_to_wait(
+def test_timers_run_while_a_log_settles_and_requests_are_rejected(
         settling, failed, runs, error):
     """A timer that came due during another step must be set again."""
     async def scenario() -> None:

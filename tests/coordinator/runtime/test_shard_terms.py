@@ -68,7 +68,7 @@ def test_a_disk_that_is_lost_is_another_brokers_affair(shard):
     assert shard.error == ErrorCode.NOT_COORDINATOR and not shard.runs
 
 
-def test_a_log_that_cannot_be_read_serves_nobody_until_it_can(shard):
+def test_unreadable_log_serves_no_requests_until_it_is_readable(shard):
     shard.lead(1)
     shard.unreadable()
     assert shard.error == ErrorCode.NOT_COORDINATOR and not shard.runs
@@ -80,7 +80,7 @@ def test_a_log_that_cannot_be_read_serves_nobody_until_it_can(shard):
     assert shard.error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
-def test_the_end_of_a_term_refuses_who_waits_and_whose_answer_was_not_sent(shard):
+def test_end_of_a_term_rejects_waiting_and_unanswered_requests(shard):
     waiting, unsent = Token(got=None), Token(got=None)
     serving(shard, made=machine(waiting, replies=[unsent]))
     shard.halfway = 2

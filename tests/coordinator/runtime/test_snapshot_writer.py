@@ -66,7 +66,7 @@ def test_rows_are_written_after_the_log_is_on_disk_and_the_applied_offset_with_t
     assert world.machine.changed == set() and world.journal.written == 0
 
 
-def test_many_rows_are_written_in_stretches_and_what_came_meanwhile_is_appended_first(
+def test_many_rows_are_written_in_parts_after_appending_new_records(
         world, monkeypatch):
     monkeypatch.setattr(snapshot_writer, "SAVE_ROWS", 2)
     world.save()
@@ -82,7 +82,7 @@ def test_a_stretch_is_not_written_before_it_is_whole(world, monkeypatch):
 
 
 @pytest.mark.parametrize("what", ["failed", "not ready", "halfway", "unchanged"])
-def test_what_is_not_whole_or_has_not_changed_is_left_alone(world, what):
+def test_incomplete_or_unchanged_state_is_not_saved(world, what):
     world.journal.failed, world.shard.ready = what == "failed", what != "not ready"
     world.shard.halfway = int(what == "halfway")
     if what == "unchanged":
@@ -159,7 +159,7 @@ def test_rows_of_records_that_another_leader_may_not_have_are_left_for_later(
 @pytest.mark.parametrize(("name", "error", "traced"), [
     ("write", StoreError("planted"), False), ("saved", ValueError("ours"), True),
     ("flush", LogError(5, ErrorCode.KAFKA_STORAGE_ERROR, "planted"), False)])
-def test_a_save_that_fails_is_told_and_what_changed_is_saved_next_time(
+def test_failed_save_is_logged_and_repeated_next_time(
         world, caplog, name, error, traced):
     world.fails = {name: error}
     world.machine.changed = {"a"}
@@ -171,7 +171,7 @@ def test_a_save_that_fails_is_told_and_what_changed_is_saved_next_time(
     assert not world.shard.saving.locked()
 
 
-def test_what_changes_while_a_save_fails_is_not_forgotten(world):
+def test_changes_during_a_failed_save_are_kept(world):
     world.fails = {"write": StoreError("planted")}
     world.meanwhile = lambda: world.machine.changed.add("c")
     world.save()
@@ -183,7 +183,7 @@ def test_without_a_snapshot_nothing_is_saved(world):
     assert world.save() == [] and world.heard == []
 
 
-def test_a_save_that_is_called_off_waits_for_what_is_being_written(world):
+def test_cancelled_save_waits_for_its_current_write(world):
     begun, gate = threading.Event(), threading.Event()
     write = world.shard.snapshot.write
 

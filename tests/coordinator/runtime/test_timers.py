@@ -59,7 +59,7 @@ def test_a_deadline_is_prolonged_where_it_is_earlier_and_where_there_is_one(time
     assert due(timers, 10) == [A]
 
 
-def test_what_was_given_up_is_not_due_and_may_be_set_again(timers):
+def test_cancelled_timer_is_not_due_and_can_be_set_again(timers):
     timers.set(A, 5)
     timers.set(B, 6)
     timers.cancel(A)
@@ -70,7 +70,7 @@ def test_what_was_given_up_is_not_due_and_may_be_set_again(timers):
     assert due(timers, 12) == [A]
 
 
-def test_what_was_given_up_and_set_again_earlier_keeps_one_deadline(timers):
+def test_cancelled_timer_set_earlier_has_one_deadline(timers):
     timers.set(A, 5)
     timers.cancel(A)
     timers.set(A, 5)

@@ -43,7 +43,7 @@ def test_records_of_a_transaction_have_its_producer_and_the_codec_of_the_setting
     assert read(header, rows) == made
 
 
-def test_what_has_no_key_is_no_record_of_a_transaction():
+def test_record_without_a_key_is_not_transactional():
     header, rows = head_and_rows(batch.build(
         [(None, b"v", 9, ()), (b"k", b"v", 9, ())], producer_id=7, producer_epoch=3,
         attributes=batch.TRANSACTIONAL))

@@ -68,7 +68,7 @@ def fields(state):
         "create_ms", "write_ms", "updates", "batches")}
 
 
-def test_an_update_changes_what_it_names():
+def test_update_changes_only_its_fields():
     state = ShareState(4, 5)
     assert fields(state) == {
         "snapshot_epoch": 4, "state_epoch": 5, "leader_epoch": 0, "start_offset": -1,

@@ -39,7 +39,7 @@ def test_deliveries_are_counted_from_a_start_that_is_known(start, counted):
     assert (row.snapshot_epoch, row.state_epoch) == (0, 1)
 
 
-def test_who_begins_anew_has_the_next_snapshot_and_nothing_of_what_was():
+def test_reset_state_gets_the_next_snapshot_without_old_content():
     made = started()
     write(made, (10, 19, 2, 1))
     rows_of(made)
@@ -187,7 +187,7 @@ def test_a_state_is_cold_at_its_age(ms, count):
     assert list(made.save_cold()) == []
 
 
-def test_each_cold_state_is_a_step_and_what_went_meanwhile_is_left_out():
+def test_each_cold_state_is_a_step_and_deleted_ones_are_skipped():
     clock = Clock()
     made = started(clock=clock)
     for index in (0, 1, 2):
@@ -201,7 +201,7 @@ def test_each_cold_state_is_a_step_and_what_went_meanwhile_is_left_out():
     assert len(list(steps)) == 2
 
 
-def test_what_has_a_partition_is_not_forgotten():
+def test_state_with_an_existing_partition_is_kept():
     made = started()
     other = KEY._replace(partition=1)
     made.initialize(other, 1, 0)
@@ -225,7 +225,7 @@ def test_a_deleted_state_is_written_once_and_needs_no_snapshot():
 
 # ---- batches ------------------------------------------------------------------------------------
 
-def test_neighbours_are_one_batch_only_when_they_are_alike():
+def test_neighbouring_batches_are_merged_only_if_equal():
     assert combined([Batch(0, 1, 2, 1), Batch(2, 3, 2, 1)], 0) == [(0, 3, 2, 1)]
     assert combined([Batch(0, 1, 2, 1), Batch(3, 4, 2, 1)], 0) == [(0, 1, 2, 1), (3, 4, 2, 1)]
     assert combined([Batch(0, 1, 2, 1), Batch(2, 3, 4, 1)], 0) == [(0, 1, 2, 1), (2, 3, 4, 1)]
@@ -234,11 +234,11 @@ def test_neighbours_are_one_batch_only_when_they_are_alike():
 
 @pytest.mark.parametrize("start, found", [
     (4, [(5, 9, 2, 1)]), (5, [(5, 9, 2, 1)]), (6, [(6, 9, 2, 1)]), (9, [(9, 9, 2, 1)]), (10, [])])
-def test_what_lies_before_the_start_is_cut_off(start, found):
+def test_offsets_before_the_start_are_removed(start, found):
     assert combined([Batch(5, 9, 2, 1)], start) == found
 
 
-def test_updates_that_nobody_reads_are_combined_before_they_are_many():
+def test_unread_updates_are_combined_before_they_accumulate():
     most, state = partition_state.PENDING_MIN, ShareState()
     state.add([Batch(number, number, 2, 1) for number in range(most)])
     assert len(state._pending) == most
@@ -246,7 +246,7 @@ def test_updates_that_nobody_reads_are_combined_before_they_are_many():
     assert state._pending == [] and state.batches == [(0, most, 2, 1)]
 
 
-def test_what_is_not_combined_is_no_more_than_twice_what_there_is():
+def test_uncombined_updates_are_at_most_twice_the_state():
     most, state = partition_state.PENDING_MIN, ShareState()
     apart = [Batch(number, number, 2, 1) for number in range(0, 4 * most, 2)]
     state.add(apart)

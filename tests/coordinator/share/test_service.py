@@ -71,7 +71,7 @@ def world(monkeypatch):
 
 # Pruning.
 
-def test_what_later_records_replace_is_cut_off_once_all_was_saved_since(world):
+def test_replaced_records_are_pruned_after_everything_was_saved(world):
     shard = Shard()
     world.prune(shard)
     assert world.cut == [] and shard.marks == [11]
@@ -80,7 +80,7 @@ def test_what_later_records_replace_is_cut_off_once_all_was_saved_since(world):
     assert world.cut == [(TOPIC, 0, 11)] and shard.marks == [11, 21]
 
 
-def test_what_the_turn_of_the_loop_gathered_lies_before_the_mark(world):
+def test_gathered_records_are_before_the_mark(world):
     shard = Shard(end=10)
     world.prune(shard)
     assert shard.appended == 1 and shard.marks == [11]
@@ -99,7 +99,7 @@ def test_while_a_share_partition_lacks_a_snapshot_since_the_mark_nothing_moves(w
 
 
 @pytest.mark.parametrize(("visible", "cut"), [(10, []), (11, [(TOPIC, 0, 11)])])
-def test_only_what_every_replica_has_is_cut_off(world, visible, cut):
+def test_only_fully_replicated_records_are_pruned(world, visible, cut):
     shard = Shard()
     world.prune(shard)
     shard.log.high_watermark = visible
@@ -107,7 +107,7 @@ def test_only_what_every_replica_has_is_cut_off(world, visible, cut):
     assert world.cut == cut and len(shard.marks) == 2
 
 
-def test_a_machine_that_was_loaded_anew_begins_with_a_mark_of_its_own(world):
+def test_reloaded_machine_starts_with_a_new_mark(world):
     shard = Shard()
     world.prune(shard)
     shard.log.high_watermark = 99
@@ -169,7 +169,7 @@ def test_partitions_are_pruned_at_each_interval_until_the_stop(monkeypatch):
     assert at == [7, 14] and world.runtime.calls == [("start",), ("stop",)]
 
 
-def test_what_was_never_started_can_be_stopped(world):
+def test_unstarted_service_can_be_stopped(world):
     asyncio.run(world.service.stop())
     assert world.runtime.calls == [("stop",)]
 
@@ -205,7 +205,7 @@ def test_the_cluster_has_share_groups_by_its_finalized_feature(world, features, 
     assert world.service.is_enabled is enabled
 
 
-def test_changes_of_its_own_topic_concern_its_runtime_and_others_what_their_states_are(world):
+def test_own_topic_changes_affect_the_runtime_and_others_their_states(world):
     own, other = SimpleNamespace(name=TOPIC), SimpleNamespace(name="t")
     world.service.topic_changed(other)
     assert world.runtime.calls == []

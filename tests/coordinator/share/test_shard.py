@@ -41,7 +41,7 @@ def test_a_key_is_found_by_the_text_that_clients_compute():
         assert not is_key(text)
 
 
-def test_what_was_written_is_read_after_a_load():
+def test_written_state_is_read_after_a_load():
     made = started()
     assert write(made, (10, 19, 2, 1), (25, 29, 0, 2), start=10) == ErrorCode.NONE
     assert write(made, (20, 24, 4, 1), start=15) == ErrorCode.NONE
@@ -60,7 +60,7 @@ def test_an_older_leader_or_state_epoch_is_fenced():
     assert write(reloaded(made), leader=4) == ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_what_is_not_there_is_refused():
+def test_missing_state_is_rejected():
     made = machine()
     assert write(made) == ErrorCode.INVALID_REQUEST
     assert made.read(KEY, 1)[0][0] == ErrorCode.INVALID_REQUEST

@@ -32,7 +32,7 @@ def last(side) -> Transaction:
 
 @pytest.mark.parametrize("timeout_ms, found", [
     (-1, TIMEOUT), (0, TIMEOUT), (1, (7, 0)), (60_000, (7, 0)), (60_001, TIMEOUT)])
-def test_a_timeout_is_positive_and_at_most_what_the_broker_allows(timeout_ms, found):
+def test_timeout_must_be_positive_and_at_most_the_brokers_limit(timeout_ms, found):
     side = Side()
     assert side.init(timeout_ms=timeout_ms) == found
     assert bool(side.log) == bool(side.machine.transactions) == (found != TIMEOUT)
@@ -52,7 +52,7 @@ def test_a_refused_init_names_no_producer():
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (53, -1, -1)
 
 
-def test_an_init_makes_a_fresh_start_of_what_was():
+def test_init_starts_over():
     side, producer = begun()
     side.end(producer)
     side.complete()
@@ -65,7 +65,7 @@ def test_an_init_makes_a_fresh_start_of_what_was():
 
 @pytest.mark.parametrize("epoch, found", [
     (32_765, FENCED), (32_766, (8, 0)), (32_767, (8, 0))])
-def test_who_had_the_producer_id_before_goes_on_from_its_last_epochs_only(epoch, found):
+def test_former_owner_of_a_producer_id_continues_only_from_its_last_epochs(epoch, found):
     """The new id was assigned at the end of a transaction, whose response was lost."""
     side = Side()
     side.init()
@@ -74,7 +74,7 @@ def test_who_had_the_producer_id_before_goes_on_from_its_last_epochs_only(epoch,
     assert side.init((7, epoch)) == found
 
 
-def test_who_names_another_epoch_of_a_used_up_id_does_not_use_a_new_id():
+def test_wrong_epoch_of_an_exhausted_id_uses_no_new_id():
     side = Side()
     side.init()
     held = side.machine.transactions[ID]
@@ -106,7 +106,7 @@ def test_below_the_level_that_bumps_a_fenced_producer_has_no_last_epoch():
 
 
 @pytest.mark.parametrize("producer", [(-1, -1), (7, 0)])
-def test_what_is_prepared_is_not_taken_over(producer):
+def test_prepared_transaction_is_not_taken_over(producer):
     side, first = begun()
     side.end(first)
     written = list(side.log)
@@ -134,7 +134,7 @@ def test_a_partition_that_is_in_already_is_written_again_and_one_more_keeps_the_
 
 
 @pytest.mark.parametrize("version, again", [(V1, 1), (2, 0)])
-def test_an_end_that_no_epoch_names_is_written_again_before_it_is_told_again(version, again):
+def test_repeated_end_with_an_unknown_epoch_is_written_before_its_response(version, again):
     side, producer = begun(Side(version), version)
     assert side.end(producer, version=version) == ((-1, -1) if version == V1 else (7, 1))
     side.complete()
@@ -143,7 +143,7 @@ def test_an_end_that_no_epoch_names_is_written_again_before_it_is_told_again(ver
     assert len(side.log) == written + again and last(side).state == "CompleteCommit"
 
 
-def test_each_transaction_has_a_time_of_its_own():
+def test_each_transaction_has_a_separate_timeout():
     side, producer = begun()
     producer = side.end(producer)
     side.wait(2_000)
@@ -179,7 +179,7 @@ def test_to_verify_changes_nothing():
 
 # ---- end ----------------------------------------------------------------------------------------
 
-def test_to_abort_what_had_not_begun_starts_and_ends_at_once():
+def test_aborting_an_unstarted_transaction_starts_and_ends_at_once():
     side = Side()
     producer = side.init()
     side.ms += 7
@@ -187,7 +187,7 @@ def test_to_abort_what_had_not_begun_starts_and_ends_at_once():
     assert (last(side).start_ms, last(side).update_ms) == (1_007, 1_007)
 
 
-def test_the_end_of_what_had_begun_keeps_its_start():
+def test_end_of_a_started_transaction_keeps_its_start_time():
     side, producer = begun()
     side.ms += 7
     side.end(producer)
@@ -253,7 +253,7 @@ def test_markers_that_were_for_something_else_complete_nothing():
     assert not side.machine.records
 
 
-def test_a_new_producer_id_is_told_before_and_taken_after_the_markers():
+def test_new_producer_id_is_returned_before_and_used_after_the_markers():
     side = Side()
     side.init()
     side.machine.transactions[ID].epoch = 32_766
@@ -278,7 +278,7 @@ def test_the_last_epoch_but_one_needs_no_new_producer_id():
 
 # ---- timeouts -----------------------------------------------------------------------------------
 
-def test_who_cannot_be_fenced_without_a_new_id_is_asked_for_again_each_second():
+def test_unfenceable_transaction_requests_a_new_id_every_second():
     side = Side()
     side.init()
     side.machine.transactions[ID].epoch = 32_766
@@ -307,7 +307,7 @@ def test_a_restart_after_the_time_is_over_aborts_at_the_next_look():
     assert side.state == "PrepareAbort"
 
 
-def test_expiry_looks_at_a_thousand_ids_in_one_go_and_leaves_what_is_prepared():
+def test_expiry_checks_a_thousand_ids_and_skips_prepared_ones():
     side, producer = begun(Side(expiration_ms=500))
     side.end(producer)
     for number in range(1_500):
@@ -369,7 +369,7 @@ def test_partitions_are_listed_by_topic():
     assert made.topics() == [("a", [0, 2]), ("b", [1])]
 
 
-def test_who_needs_a_producer_id_leaves_nothing_behind():
+def test_request_for_a_producer_id_changes_nothing():
     side = Side()
     request = messages.InitProducerIdRequest(
         transactional_id=ID, transaction_timeout_ms=1_000, producer_id=-1, producer_epoch=-1)
@@ -377,7 +377,7 @@ def test_who_needs_a_producer_id_leaves_nothing_behind():
     assert not side.machine.transactions and not side.machine.records
 
 
-def test_markers_are_asked_for_in_order_and_for_each_partition():
+def test_markers_are_requested_in_order_for_each_partition():
     side, producer = begun()
     side.add(producer, ("a", 9), MORE)
     side.end(producer, False)

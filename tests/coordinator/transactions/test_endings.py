@@ -105,7 +105,7 @@ def test_an_ending_without_partitions_is_complete_at_once(world):
     assert world.written == [] and world.completed == [ending()]
 
 
-def test_partitions_that_have_no_marker_yet_are_asked_again_ever_more_slowly(world):
+def test_partitions_without_a_marker_are_retried_with_backoff(world):
     world.answers = {A: [LATER] * 9, B: [LATER, ErrorCode.INVALID_PRODUCER_EPOCH]}
     world.end(ending(A, B))
     assert [partitions for _, _, partitions in world.written] == [(A, B)] * 2 + [(A,)] * 8
@@ -114,7 +114,7 @@ def test_partitions_that_have_no_marker_yet_are_asked_again_ever_more_slowly(wor
     assert len(world.completed) == 1
 
 
-def test_a_partition_that_is_deleted_meanwhile_needs_no_marker(world):
+def test_deleted_partition_needs_no_marker(world):
     world.answers, world.partitions = {A: [LATER] * 9}, {B}
     world.end(ending(A, B))
     assert len(world.written) == 1 and len(world.completed) == 1
@@ -162,7 +162,7 @@ def test_an_ending_of_an_earlier_term_keeps_no_later_one_waiting(world):
     assert world.completed == [later] and not world.service._ending
 
 
-def test_what_is_asked_for_again_while_it_is_under_way_is_ended_once(world):
+def test_repeated_ending_runs_once(world):
     world.end(ending(A), ending(A), ending(B, id_="other"))
     assert [partitions for _, _, partitions in world.written] == [(A,), (B,)]
     world.end(ending(A))
@@ -190,7 +190,7 @@ def test_an_ending_that_fails_is_not_tried_in_a_later_term(world):
     assert len(world.written) == 1 and world.completed == []
 
 
-def test_what_could_not_be_written_is_nothing_to_its_outbox(world):
+def test_failed_write_sends_nothing(world):
     assert world.service.refuse(LATER) is None and world.service.is_request is False
     assert world.runtime.calls == []
 
@@ -228,7 +228,7 @@ def test_partitions_that_are_added_amid_an_ending_wait_for_its_end(monkeypatch):
     assert adding.result() == (NONE, 0.06, 2)
 
 
-def test_an_ending_is_waited_for_no_longer_than_the_setting_says(monkeypatch):
+def test_wait_for_an_ending_is_limited_by_the_setting(monkeypatch):
     adding = Adding(monkeypatch, 50, 4)
     adding.world.runtime.errors = [BUSY]
     assert adding.result() == (BUSY, 0.05, 1)
@@ -281,7 +281,7 @@ def test_a_step_that_is_refused_is_answered_as_its_request_is_refused(world, whe
 @pytest.mark.parametrize("failure", [
     LogError(1, ErrorCode.REQUEST_TIMED_OUT, "no controller"),
     Refusal(ErrorCode.REQUEST_TIMED_OUT)], ids=["of the controller here", "of one elsewhere"])
-def test_without_a_producer_id_to_be_had_the_request_is_told_why(world, failure):
+def test_missing_producer_id_is_reported_with_the_reason(world, failure):
     world.ids = [failure]
     assert step(world, NeedProducerId) == ("refused", ErrorCode.REQUEST_TIMED_OUT)
     assert len(world.runtime.calls) == 1
@@ -303,7 +303,7 @@ def test_a_transaction_that_is_overdue_and_has_no_epoch_left_is_aborted_with_a_n
 
 # Start, stop and topics.
 
-def test_a_stop_ends_what_is_under_way_before_its_runtime(world):
+def test_stop_ends_pending_work_before_its_runtime(world):
     async def work():
         world.answers = {A: [LATER] * 99}
         world.service.start()
@@ -315,7 +315,7 @@ def test_a_stop_ends_what_is_under_way_before_its_runtime(world):
     assert world.runtime.calls == [("start",), ("stop",)]
 
 
-def test_changes_of_its_own_topic_concern_its_runtime_and_of_others_nothing(world):
+def test_own_topic_changes_affect_the_runtime_and_others_nothing(world):
     own, other = SimpleNamespace(name=TOPIC), SimpleNamespace(name="t")
     world.service.topic_changed(other)
     world.service.topic_deleted("t")
@@ -336,7 +336,7 @@ def test_its_topic_is_made_by_the_settings(monkeypatch):
     assert world.run(world.service.ensure_topic) == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def test_a_machine_goes_by_the_finalized_feature_of_each_moment(world):
+def test_machine_uses_the_currently_finalized_feature(world):
     make, snapshot = world.runtime.coordination.open(bytes(16), 0, SimpleNamespace())
     machine = make()
     assert snapshot is None and make() is not machine

@@ -27,7 +27,7 @@ def values(broker, isolation="read_committed"):
             for row in rows}
 
 
-def test_what_was_committed_is_there_after_a_kill_and_what_was_open_is_aborted(broker):
+def test_committed_transactions_survive_a_kill_and_open_ones_are_aborted(broker):
     wanted = set()
     for number in range(3):
         producer = producer_of(broker)

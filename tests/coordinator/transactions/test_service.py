@@ -8,7 +8,7 @@ from pylog.coordinator.transactions.shard import Transactions
 from tests.coordinator.runtime.test_runtime import KEYS, NOT_COORDINATOR, Node
 
 
-def test_it_answers_for_nobody_once_its_own_topic_is_deleted(tmp_path):
+def test_coordinator_rejects_requests_after_its_topic_is_deleted(tmp_path):
     async def scenario():
         node = Node(tmp_path, [TOPIC])
         service = TransactionCoordinator(node, None)

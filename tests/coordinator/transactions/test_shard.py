@@ -111,7 +111,7 @@ def test_a_producer_that_goes_on_gets_the_next_epoch_and_a_lost_answer_again():
 @pytest.mark.parametrize("fields, error", [
     ({"timeout_ms": 0}, 50), ({"timeout_ms": 60_001}, 50), ({"enable2_pc": True}, 53),
     ({"keep_prepared_txn": True}, 35)])
-def test_an_init_that_asks_for_too_much_is_refused(fields, error):
+def test_excessive_init_timeout_is_rejected(fields, error):
     assert Side().init(**fields) == error
 
 
@@ -123,7 +123,7 @@ def test_two_phases_have_no_timeout():
     assert side.state == "Ongoing"
 
 
-def test_a_commit_asks_for_markers_with_the_bumped_epoch_and_completes():
+def test_commit_writes_markers_with_the_bumped_epoch_and_completes():
     side, producer = begun()
     side.add(producer, MORE)
     assert side.end(producer) == (7, 1)
@@ -209,7 +209,7 @@ def test_a_commit_that_meets_the_abort_of_its_timeout_is_fenced():
     assert side.end(producer, committed=False) == (7, producer[1] + 1)
 
 
-def test_a_restart_goes_on_with_what_was_prepared_and_with_the_time_that_is_left():
+def test_restart_continues_prepared_transactions_with_the_remaining_time():
     side, producer = begun()
     side.ms += 600
     side.restart()
@@ -239,7 +239,7 @@ def test_an_epoch_that_is_used_up_is_followed_by_a_new_producer_id():
     assert side.add((9, 0)) == 0
 
 
-def test_a_timeout_at_the_last_epoch_asks_for_a_new_producer_id():
+def test_timeout_at_the_last_epoch_requests_a_new_producer_id():
     side = Side()
     side.init()
     side.machine.transactions[ID].epoch = 32_766
@@ -254,7 +254,7 @@ def test_a_timeout_at_the_last_epoch_asks_for_a_new_producer_id():
     assert len(side.sent) == 2
 
 
-def test_an_id_that_nobody_uses_goes_and_an_open_one_stays():
+def test_unused_id_expires_and_an_open_one_stays():
     side, producer = begun(Side(expiration_ms=500, timeout_ms_max=10**6))
     side.ms += 500
     list(side.machine.expire())

@@ -61,20 +61,20 @@ class Cluster:
     (PRODUCE_KINDS, 10, PLAIN), (PRODUCE_KINDS, 11, ABORTABLE), (PRODUCE_KINDS, 12, ADDING),
     (PRODUCE_KINDS, 13, ADDING), (OFFSETS_KINDS, 3, PLAIN), (OFFSETS_KINDS, 4, ABORTABLE),
     (OFFSETS_KINDS, 5, ADDING)])
-def test_the_version_of_a_request_says_what_its_client_knows(kinds, version, kind):
+def test_request_version_determines_the_clients_errors(kinds, version, kind):
     assert kind_of(version, kinds) == kind
 
 
 @pytest.mark.parametrize("kind, asked", [
     (PLAIN, [("look", "id", 7, 3, [AT, MORE])]), (ABORTABLE, [("look", "id", 7, 3, [AT, MORE])]),
     (ADDING, [("add", "id", 7, 3, [AT, MORE], 2)])])
-def test_a_coordinator_of_our_own_is_asked_without_a_way(kind, asked):
+def test_local_coordinator_is_called_directly(kind, asked):
     cluster = Cluster(looked_up={AT: NONE, MORE: NONE})
     assert cluster.verified(kind) == {AT: NONE, MORE: NONE} and cluster.asked == asked
 
 
 @pytest.mark.parametrize("kind, only_verify", [(PLAIN, True), (ABORTABLE, True), (ADDING, False)])
-def test_another_brokers_coordinator_is_asked_there(kind, only_verify):
+def test_remote_coordinator_is_called_over_the_network(kind, only_verify):
     cluster = Cluster(OTHER, FENCED)
     assert cluster.verified(kind) == {AT: EPOCH, MORE: EPOCH}
     assert cluster.asked == [("ask", OTHER, "id", 7, 3, [AT, MORE], only_verify)]
@@ -109,7 +109,7 @@ def test_each_partition_has_its_own_error_and_all_have_that_of_a_coordinator_tha
     (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 10, LATER),
     (ErrorCode.COORDINATOR_NOT_AVAILABLE, 11, LATER), (ErrorCode.NOT_COORDINATOR, 12, LATER),
     (ErrorCode.INVALID_PRODUCER_ID_MAPPING, 12, ErrorCode.INVALID_PRODUCER_ID_MAPPING)])
-def test_a_producer_is_told_what_its_version_knows(error, version, told):
+def test_producer_gets_errors_of_its_version(error, version, told):
     assert Cluster(OTHER, error).of_produce(version) == {AT: told}
 
 
@@ -136,7 +136,7 @@ def test_partitions_that_are_led_here_need_not_ask_once_they_were_added(noted):
 
 @pytest.mark.parametrize("found, error", [
     ({AT: NONE, MORE: UNPREPARED}, NONE), (None, BUSY), (None, ErrorCode.NOT_COORDINATOR)])
-def test_partitions_of_a_transaction_that_ends_meanwhile_ask(noted, found, error):
+def test_partitions_of_an_ended_transaction_are_verified_again(noted, found, error):
     added(Cluster(looked_up=found, error=error), t1="log")
     assert noted == []
 
@@ -158,7 +158,7 @@ def test_a_fault_while_it_is_verified_is_every_partitions_unknown_error(caplog):
     assert "not verified" in caplog.text
 
 
-def test_an_id_that_is_no_text_is_asked_for_all_the_same():
+def test_undecodable_transactional_id_is_verified_too():
     cluster = Cluster(OTHER, FENCED)
     assert asyncio.run(cluster.verification.verdicts(asked(transactional_id=b"\xff"))) \
         == [EPOCH] * 2

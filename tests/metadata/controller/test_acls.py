@@ -49,7 +49,7 @@ def test_a_rule_is_kept_once():
     {"permission": ANY}, {"resource_name": ""}, {"principal": "nobody"},
     {"resource_type": CLUSTER, "resource_name": "other"}, {"host": "127.0.0.0/8"},
     {"host": "::/0", "permission": DENY}])
-def test_what_is_no_rule_is_refused_by_itself(changed):
+def test_invalid_acl_is_rejected_separately(changed):
     records, results = decided(acls.create(
         Image(), [RULE._replace(**changed), RULE], random.Random(1)))
     assert len(records) == 1
@@ -72,7 +72,7 @@ def test_a_filter_means(changed, count):
     assert len(records) == len(deleted.rules) == count
 
 
-def test_a_rule_that_two_filters_mean_goes_once_and_is_told_to_both():
+def test_acl_matched_by_two_filters_is_deleted_once_and_returned_to_both():
     records, results = decided(acls.delete(image_with(RULE), [wanted(), wanted()]))
     assert len(records) == 1 and [len(result.rules) for result in results] == [1, 1]
 

@@ -92,7 +92,7 @@ def test_topics_that_cannot_be_written_are_refused_and_nothing_is_left_of_them()
     alone(go)
 
 
-def test_a_deletion_that_cannot_be_written_is_refused_and_what_was_refused_stays_so():
+def test_deletion_with_failed_append_is_rejected_and_stays_rejected():
     async def go(world):
         world.fails()
         gone, unknown = await world.made.delete_topics([("t", bytes(16)), ("x", bytes(16))])
@@ -115,7 +115,7 @@ def altering(*resources, validate_only=False):
 
 @pytest.mark.parametrize(("validate_only", "fails", "is_done"), [
     (False, False, True), (True, False, False), (True, True, False), (False, True, False)])
-def test_settings_are_altered_unless_that_is_only_asked_or_cannot_be_written(
+def test_settings_are_altered_unless_validated_only_or_append_fails(
         validate_only, fails, is_done):
     async def go(world):
         if fails:
@@ -133,7 +133,7 @@ def test_settings_are_altered_unless_that_is_only_asked_or_cannot_be_written(
 @pytest.mark.parametrize(("kind", "name", "key", "waits"), [
     (RESOURCE_BROKER, "1", "background.threads", True),
     (RESOURCE_TOPIC, "t", "retention.ms", False)])
-def test_a_brokers_settings_are_decided_once_what_is_committed_is_in_force(kind, name, key, waits):
+def test_broker_settings_are_decided_after_committed_records_are_in_force(kind, name, key, waits):
     async def go(world):
         waited = []
 
@@ -150,7 +150,7 @@ def test_a_brokers_settings_are_decided_once_what_is_committed_is_in_force(kind,
 
 @pytest.mark.parametrize(("validate_only", "fails"), [
     (False, False), (True, False), (False, True)])
-def test_partitions_are_added_unless_that_is_only_asked_or_cannot_be_written(validate_only, fails):
+def test_partitions_are_added_unless_validated_only_or_append_fails(validate_only, fails):
     new = messages.CreatePartitionsRequest
 
     async def go(world):
@@ -168,7 +168,7 @@ def test_partitions_are_added_unless_that_is_only_asked_or_cannot_be_written(val
 
 @pytest.mark.parametrize(("validate_only", "fails"), [
     (False, False), (True, False), (False, True)])
-def test_quotas_are_altered_unless_that_is_only_asked_or_cannot_be_written(validate_only, fails):
+def test_quotas_are_altered_unless_validated_only_or_append_fails(validate_only, fails):
     new = messages.AlterClientQuotasRequest
 
     async def go(world):
@@ -184,7 +184,7 @@ def test_quotas_are_altered_unless_that_is_only_asked_or_cannot_be_written(valid
 
 
 @pytest.mark.parametrize(("validate_only", "level"), [(False, 0), (True, 1)])
-def test_features_are_updated_unless_that_is_only_asked(validate_only, level):
+def test_features_are_updated_unless_validated_only(validate_only, level):
     updates = [messages.UpdateFeaturesRequest.FeatureUpdateKey(
         feature="share.version", max_version_level=0, upgrade_type=2)]
 
@@ -223,7 +223,7 @@ def test_a_block_of_producer_ids_that_was_not_written_is_not_used():
 
 @pytest.mark.parametrize("failure", [
     StorageError(5, E.KAFKA_STORAGE_ERROR, "planted"), RuntimeError("a bug")])
-def test_what_a_broker_cannot_write_of_itself_is_told_to_the_log(caplog, failure):
+def test_failed_append_of_own_records_is_logged(caplog, failure):
     async def go(world):
         await world.made.cordon([DIRECTORY])
         assert world.tail.newest.brokers[1].cordoned == (DIRECTORY,)
@@ -270,7 +270,7 @@ def test_a_new_cluster_begins_with_its_features_and_first_records():
     assert image.features["metadata.version"] == topics.METADATA_VERSION
 
 
-def test_a_cluster_that_is_there_begins_with_nothing_but_the_end_of_what_was_open():
+def test_existing_cluster_starts_only_by_aborting_an_open_transaction():
     records = topics.bootstrap(Image())
     assert begun(records)[0] == []
     names, image = begun(records, [messages.BeginTransactionRecord(name="t"),
@@ -278,7 +278,7 @@ def test_a_cluster_that_is_there_begins_with_nothing_but_the_end_of_what_was_ope
     assert names == ["AbortTransactionRecord"] and "x" not in image.features
 
 
-def test_first_credentials_of_a_cluster_that_is_there_are_not_taken(caplog):
+def test_initial_credentials_are_ignored_in_an_existing_cluster(caplog):
     first = [messages.ConfigRecord(resource_type=4, resource_name="", name="first", value="1")]
     for is_there in (True, False):
         log, tail, made = cluster_of_several(*([topics.bootstrap(Image())] * is_there))

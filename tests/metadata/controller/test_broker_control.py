@@ -55,7 +55,7 @@ def test_a_new_controller_fences_the_broker_that_ended_with_the_former_one_at_on
     asyncio.run(run())
 
 
-def test_a_quorum_that_is_away_is_not_asked_for_a_silent_broker_again_and_again(caplog):
+def test_unavailable_quorum_is_not_retried_in_a_loop_for_a_silent_broker(caplog):
     tries = []
 
     class Away(MemoryLog):
@@ -134,7 +134,7 @@ def test_a_broker_that_goes_while_its_heartbeat_is_decided_does_not_stay_unfence
     asyncio.run(run())
 
 
-def test_a_heartbeat_that_is_heard_after_its_connection_has_ended_is_no_sign_of_life():
+def test_heartbeat_after_its_connection_closed_does_not_extend_the_session():
     async def run():
         log = MemoryLog()
         decider, tail = a_controller(log, registered(2, free_port()))

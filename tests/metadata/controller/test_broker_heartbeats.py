@@ -24,7 +24,7 @@ def beats():
     return made
 
 
-def test_who_is_not_fenced_has_a_session_from_the_beginning_of_the_office(beats):
+def test_unfenced_broker_has_a_session_from_the_start_of_the_term(beats):
     assert [beats.is_alive(id_, 1000) for id_ in (1, 2, 3, 4)] == [True, True, False, False]
     assert [beats.is_alive(id_, 1099) for id_ in (1, 2)] == [True, True]
     assert [beats.is_alive(id_, 1100) for id_ in (1, 2)] == [False, False]
@@ -34,7 +34,7 @@ def test_who_is_not_fenced_has_a_session_from_the_beginning_of_the_office(beats)
     assert beats.silent(image(), 1000) == [3]
 
 
-def test_the_first_session_to_end_is_told(beats):
+def test_first_session_to_expire_is_returned(beats):
     beats.touch(1, 9, 0, 1020)
     assert beats.next_end_ns(image(3), 1030) == 1100
     beats.touch(2, 9, 0, 1040)
@@ -89,7 +89,7 @@ def test_a_heartbeat_whose_connection_has_ended_does_not_count(beats):
     assert beats.counts(1, 71) and beats.ended(71) == 1
 
 
-def test_who_is_let_in_has_a_session_before_it_is_heard_again(beats):
+def test_unfenced_broker_has_a_session_before_its_next_heartbeat(beats):
     beats.end(1)
     assert not beats.is_alive(1, 1500)
     beats.unfenced(1, 1500)
@@ -122,7 +122,7 @@ def test_a_broker_stops_once_every_active_one_knows_that_it_leads_nothing(beats)
     assert not beats.is_stopping(1)
 
 
-def test_a_new_office_begins_with_what_the_image_says():
+def test_new_term_starts_with_the_images_state():
     beats = Heartbeats(SESSION)
     assert beats.ended(7) is None and beats.next_end_ns(SimpleNamespace(brokers={}), 7) == 107
     beats.follow(image())

@@ -138,7 +138,7 @@ def test_a_broker_of_zookeeper_is_refused():
     assert refused.value.error == E.BROKER_ID_NOT_REGISTERED
 
 
-def test_who_lacks_a_feature_of_the_cluster_is_told_that_it_has_level_0_alone():
+def test_broker_without_a_cluster_feature_is_rejected_with_level_0():
     with pytest.raises(Refusal, match=f"version 1 of {ELR_FEATURE}.* between 0 and 0"):
         Cluster().register(1, features={"metadata.version": (7, 30)})
 
@@ -234,7 +234,7 @@ def test_an_unregistered_broker_is_gone_and_cannot_go_twice():
     assert refused.value.error == E.BROKER_ID_NOT_REGISTERED
 
 
-def test_a_broker_that_registers_anew_is_eligible_for_nothing_it_may_have_lost():
+def test_reregistered_broker_loses_eligibility_for_possibly_lost_records():
     """Also a broker unregistered in the meantime: its id is known only from the partitions."""
     made = Cluster()
     for id_ in (1, 2):
@@ -250,7 +250,7 @@ def test_a_broker_that_registers_anew_is_eligible_for_nothing_it_may_have_lost()
     assert made.image.partition("t", 0).eligible_leader_replicas == ()
 
 
-def test_who_was_silent_before_a_controller_takes_office_has_no_new_session():
+def test_broker_silent_before_a_new_term_gets_no_new_session():
     cluster = Cluster()
     cluster.join(1, 2, 3)
     cluster.now = 5000
@@ -267,7 +267,7 @@ def test_who_was_silent_before_a_controller_takes_office_has_no_new_session():
     assert heartbeats.silent(cluster.image, cluster.now + SESSION_NS - 1) == []
 
 
-def test_what_a_broker_says_of_cordoned_directories_is_written_once():
+def test_reported_cordoned_directories_are_written_once():
     cluster = Cluster().join(1, 2)
     one = cluster.image.brokers[1].directories
     assert cluster.beat(1, cordoned_log_dirs=None) is None

@@ -47,7 +47,7 @@ def test_quotas_are_kept_by_entity_and_go_one_by_one():
     assert entity(PAIR) in before.client_quotas
 
 
-def test_what_changes_nothing_is_no_record():
+def test_unchanged_quota_writes_no_record():
     image, _, _ = altered(Image(), entry(USER, ("producer_byte_rate", 5.0)))
     _, records, results = altered(image, entry(USER, ("producer_byte_rate", 5.0),
                                                ("consumer_byte_rate", None)))

@@ -82,7 +82,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("kind", "name", "changes", "error", "text"), REFUSED)
-def test_what_cannot_be_is_refused_and_the_other_resources_go_on(
+def test_invalid_change_is_rejected_and_other_resources_continue(
         image, kind, name, changes, error, text):
     other = resource(RESOURCE_BROKER, "1", ("message.max.bytes", 0, "7777"))
     records, results = alter(image, resource(kind, name, *changes), other)
@@ -109,7 +109,7 @@ def test_settings_of_every_registered_broker_are_the_controllers_to_alter():
 @pytest.mark.parametrize(("name", "value"), [
     ("listener.name.ssl.ssl.keystore.location", "/only/on/broker/2.pem"),
     ("listeners", "SSL://:9092"), ("num.io.threads", "64"), ("cordoned.log.dirs", "/disk2")])
-def test_what_only_another_broker_can_judge_it_has_judged(name, value):
+def test_settings_of_another_broker_are_validated_by_that_broker(name, value):
     controller = Settings({
         "process.roles": "controller", "node.id": "100", "listeners": "CONTROLLER://:9093",
         "controller.listener.names": "CONTROLLER", "controller.quorum.voters": "100@h:9093"})
@@ -130,7 +130,7 @@ def test_a_setting_is_set_and_taken_back(image):
     assert key not in after(image, resource(*key, ("retention.ms", 1, None)))
 
 
-def test_what_a_topic_has_already_is_no_record_but_a_brokers_is(image):
+def test_unchanged_topic_setting_writes_no_record_but_a_brokers_does(image):
     records, _ = alter(image, resource(RESOURCE_TOPIC, "t", ("retention.ms", 0, "5")))
     assert records == []
     broker = resource(RESOURCE_BROKER, "", ("message.max.bytes", 0, "7777"))
@@ -159,7 +159,7 @@ def test_words_are_added_to_a_list_and_taken_out(image, kind, name, first, chang
     assert image.configs.get((kind, name), {}).get("cleanup.policy", first) == wanted
 
 
-def test_a_replacement_takes_back_what_it_does_not_name(image):
+def test_replacement_resets_settings_that_it_omits(image):
     key = RESOURCE_TOPIC, "t"
     assert after(image, replacement(*key, segment_bytes="1048576"), incremental=False)[key] == {
         "segment.bytes": "1048576"}
@@ -212,7 +212,7 @@ def test_a_brokers_settings_are_judged_as_they_would_be_after_the_change(image):
      "jwks.endpoint.url is not set"),
     ("listeners", "SASL_PLAINTEXT://:9093,SSL://:9094", "has no certificate"),
     ("listener.name.ssl.ssl.principal.mapping.rules", "RULE:x", "invalid rule")])
-def test_what_would_let_nobody_in_and_end_the_next_start_is_refused(image, name, value, words):
+def test_change_that_locks_out_all_clients_or_the_next_start_is_rejected(image, name, value, words):
     settings = Settings({
         "listeners": "PLAINTEXT://:9092,SASL_PLAINTEXT://:9093" + ",SSL://:9095" * (
             "mapping" in name), "sasl.enabled.mechanisms": "PLAIN",
@@ -240,7 +240,7 @@ def altered(image, settings, name=PASSWORD, value="the password"):
     return apply(image, records, image.offset + len(records), 1)
 
 
-def test_with_a_secret_a_password_becomes_a_record_that_does_not_tell_it(image):
+def test_password_is_sealed_in_its_record_if_a_secret_exists(image):
     settings = sealing("s")
     kept = altered(image, settings).configs[RESOURCE_BROKER, "1"][PASSWORD]
     assert "password" not in kept and settings.sealer.opened(PASSWORD, kept) == "the password"
@@ -249,7 +249,7 @@ def test_with_a_secret_a_password_becomes_a_record_that_does_not_tell_it(image):
     assert [(record.name, record.value) for record in removed] == [(PASSWORD, None)]
 
 
-def test_what_is_no_secret_and_what_no_secret_seals_is_kept_as_it_is(image):
+def test_public_and_unsealable_values_are_stored_unchanged(image):
     found = altered(image, sealing("s"), "background.threads", "12")
     assert found.configs[RESOURCE_BROKER, "1"] == {"background.threads": "12"}
     found = altered(image, Settings())
@@ -259,7 +259,7 @@ def test_what_is_no_secret_and_what_no_secret_seals_is_kept_as_it_is(image):
 @pytest.mark.parametrize(("first", "then", "old", "opens"), [
     (None, "s", None, True), ("a", "b", "a", True), ("a", "a", None, True),
     ("a", "b", None, False)])
-def test_an_office_begins_by_sealing_anew_what_the_secret_of_now_did_not(
+def test_new_term_reseals_values_of_older_secrets(
         image, first, then, old, opens):
     image, settings = altered(image, sealing(first)), sealing(then, old)
     before = image.configs[RESOURCE_BROKER, "1"][PASSWORD]
@@ -273,5 +273,5 @@ def test_an_office_begins_by_sealing_anew_what_the_secret_of_now_did_not(
     assert not configs.sealed_anew(image, settings)
 
 
-def test_without_a_secret_nothing_is_sealed_anew(image):
+def test_nothing_is_resealed_without_a_secret(image):
     assert configs.sealed_anew(altered(image, Settings()), Settings()) == []

@@ -76,7 +76,7 @@ def topics(count, partitions):
     return records
 
 
-def test_a_decision_is_told_the_offset_from_which_on_it_is_in_force():
+def test_decision_returns_the_offset_at_which_it_takes_effect():
     async def go(loop):
         made, log = in_office()
         assert await made._decided(decision(NO_OP(), NO_OP())) == ("result", 1)
@@ -88,7 +88,7 @@ def test_a_decision_is_told_the_offset_from_which_on_it_is_in_force():
     run(go)
 
 
-def test_who_is_no_controller_decides_nothing_before_and_after_its_office():
+def test_inactive_controller_decides_nothing_before_and_after_its_term():
     async def go(loop):
         made = Decider(Snapshots(), Tail(Image()), {}, None, 1)
         assert (made.epoch, made.is_active) == (-1, False)
@@ -149,7 +149,7 @@ def test_many_records_are_appended_in_stretches_that_cut_no_topic(
     run(go)
 
 
-def test_what_cannot_be_appended_is_told_to_whoever_watches_and_changes_nothing():
+def test_failed_append_is_reported_to_watchers_and_changes_nothing():
     async def go(loop):
         made, log = in_office()
         log.failure = StorageError(5, 0, "planted")
@@ -229,7 +229,7 @@ def test_no_snapshot_is_taken_amid_a_transaction():
     run(go)
 
 
-def test_who_waits_for_records_is_let_go_when_they_are_there():
+def test_wait_for_records_ends_when_they_exist():
     async def go(loop):
         made, _ = in_office()
         began_s = loop.time()
@@ -247,7 +247,7 @@ def test_who_waits_for_records_is_let_go_when_they_are_there():
 
 
 @pytest.mark.parametrize("grows_meanwhile", [False, True])
-def test_who_waits_for_records_waits_so_long_and_no_longer(grows_meanwhile):
+def test_wait_for_records_ends_at_its_timeout(grows_meanwhile):
     async def go(loop):
         made, _ = in_office()
         began_s = loop.time()
@@ -263,7 +263,7 @@ def test_who_waits_for_records_waits_so_long_and_no_longer(grows_meanwhile):
     run(go)
 
 
-def test_who_waits_for_records_is_let_go_when_the_office_ends():
+def test_wait_for_records_ends_with_the_term():
     async def go(loop):
         made, _ = in_office()
         began_s = loop.time()
@@ -286,7 +286,7 @@ def test_the_image_after_a_decision_is_at_the_offset_of_its_last_record():
     assert (made.offset, made.epoch, made.features) == (6, 2, {"x": 3})
 
 
-def test_what_no_image_could_follow_is_refused_and_is_not_in_the_log():
+def test_records_that_contradict_the_image_are_rejected_and_not_appended():
     async def go(loop):
         made, log = in_office()
         unknown = messages.PartitionRecord(topic_id=bytes(15) + b"u", partition_id=0)

@@ -78,7 +78,7 @@ def test_no_renewal_goes_beyond_the_longest_life():
 
 
 @pytest.mark.parametrize(("period_ms", "end"), [(0, 1050), (20, 1070), (9000, 1500)])
-def test_a_token_ends_when_that_is_said(period_ms, end):
+def test_token_ends_on_request(period_ms, end):
     image, decided = ask(tokens.expire, created()[0], period_ms, now_ms=1050)
     assert ends(image) == [end] and decided.record == tokens.of(image)[0]
 
@@ -94,7 +94,7 @@ def test_a_token_is_removed_at_once_by_a_negative_period_and_no_other_is():
     ({"who": "User:asks"}, E.DELEGATION_TOKEN_OWNER_MISMATCH),
     ({"now_ms": 1101}, E.DELEGATION_TOKEN_EXPIRED),
     ({"token_id": "another"}, E.DELEGATION_TOKEN_NOT_FOUND)])
-def test_whoever_may_not_changes_nothing(decide, fields, error):
+def test_unauthorized_requester_changes_nothing(decide, fields, error):
     image, _ = created()
     after, decided = ask(decide, image, 10, **fields)
     assert decided == Decided(None, error) and tokens.of(after) == tokens.of(image)
@@ -108,7 +108,7 @@ def test_a_token_counts_until_the_moment_of_its_end():
         [messages.RemoveDelegationTokenRecord(token_id="id")], [])
 
 
-def test_what_is_over_is_removed_so_many_at_a_time(monkeypatch):
+def test_expired_tokens_are_removed_in_limited_numbers(monkeypatch):
     monkeypatch.setattr(tokens, "REMOVED_MAX", 2)
     image = Image()
     for number in range(3):

@@ -62,7 +62,7 @@ def test_a_downgrade_leads_to_no_newer_version(kind):
         (TRANSACTIONS, 1)]
 
 
-def test_a_level_is_one_that_each_broker_serves():
+def test_level_must_be_supported_by_each_broker():
     cluster = Cluster()
     cluster.register(1, features={VERSION: (7, 30), ELR_FEATURE: (0, 1), TRANSACTIONS: (0, 2)})
     cluster.register(2, features={VERSION: (7, 30), ELR_FEATURE: (0, 1), TRANSACTIONS: (0, 1)})
@@ -87,7 +87,7 @@ def minimum(kind, name, value):
                                  value=value)
 
 
-def test_with_eligible_replicas_the_whole_cluster_goes_by_one_minimum_from_then_on():
+def test_eligible_replicas_require_one_cluster_wide_minimum():
     cluster = Cluster(keeps_eligible=False, **{MIN_IN_SYNC: "2"})
     cluster.take([minimum(RESOURCE_BROKER, "1", "3"), minimum(RESOURCE_TOPIC, "t", "4"),
                   messages.ConfigRecord(resource_type=RESOURCE_BROKER, resource_name="2",
@@ -104,7 +104,7 @@ def test_without_eligible_replicas_each_broker_may_have_its_own_minimum():
     assert len(updated(Cluster(keeps_eligible=False), (TRANSACTIONS, 1, UPGRADE))) == 1
 
 
-def test_another_minimum_makes_those_void_who_were_eligible_under_the_one_before():
+def test_changed_minimum_clears_eligible_replicas():
     records = [minimum(RESOURCE_TOPIC, "t", "2"), minimum(RESOURCE_BROKER, "", "2"),
                messages.ConfigRecord(resource_type=RESOURCE_TOPIC, resource_name="u",
                                      name="retention.ms", value="2"),

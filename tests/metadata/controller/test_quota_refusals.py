@@ -35,7 +35,7 @@ def test_a_quota_that_cannot_be_is_refused_and_the_other_entities_go_on(parts, o
     assert made.error == 0 and list(image.client_quotas.values()) == [dict([RATE])]
 
 
-def test_an_entity_named_twice_is_refused_whatever_it_says():
+def test_repeated_entity_is_rejected_regardless_of_its_changes():
     ops = [RATE], [("consumer_byte_rate", 6.0)]
     _, _, (result,) = altered(Image(), *(entry((("user", "u"),), *some) for some in ops))
     assert result.error == ErrorCode.INVALID_REQUEST and "duplicate entity" in result.message

@@ -133,7 +133,7 @@ def test_the_image_is_stored_after_so_many_records_and_not_before(tmp_path, monk
     node.stop()
 
 
-def test_an_image_that_cannot_be_stored_is_told_of_and_tried_again_later(
+def test_failed_image_save_is_logged_and_retried(
         tmp_path, monkeypatch, caplog):
     node = Node(tmp_path)
     node.create("a")
@@ -168,7 +168,7 @@ def test_the_offsets_of_a_snapshots_batches_follow_each_other(tmp_path):
     assert snapshot.read(snapshot.newest(str(tmp_path))[0]) == records
 
 
-def test_features_that_cannot_be_written_are_refused_as_the_disk_says(tmp_path, monkeypatch):
+def test_failed_feature_write_is_rejected_with_the_disks_error(tmp_path, monkeypatch):
     node = Node(tmp_path)
 
     def refuse(*args):

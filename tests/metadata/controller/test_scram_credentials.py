@@ -63,7 +63,7 @@ def test_the_first_credentials_are_read_as_kafka_storage_takes_them():
     "SCRAM-SHA-256=[name=a,password=secret,iterations=x]",
     "SCRAM-SHA-256=[name=a,password=secret,other=x]",
     "SCRAM-SHA-256=[name=a,password=secret,salt=!]"])
-def test_what_is_no_credential_is_refused_without_the_password(text):
+def test_invalid_credential_is_rejected_without_the_password(text):
     with pytest.raises(ValueError) as refused:
         scram_credentials.first([text])
     assert "secret" not in str(refused.value)

@@ -26,7 +26,7 @@ def follow(tail, *records):
     tail.push(tail.fold(MetadataBatch(tail.newest.offset + len(records), 1, list(records))))
 
 
-def test_what_is_committed_is_in_force_once_it_was_taken():
+def test_committed_records_are_in_force_after_they_are_taken():
     tail = Tail(Image())
     follow(tail, topic("a"))
     assert "a" in tail.newest.topics and not tail.published.topics
@@ -42,7 +42,7 @@ def test_deltas_leave_in_the_order_of_the_log():
     assert [list(tail.take().after.topics) for _ in range(3)] == [["a"], ["a", "b"], list("abc")]
 
 
-def test_who_waits_for_a_record_waits_for_its_effects():
+def test_wait_for_a_record_includes_its_effects():
     async def run():
         tail = Tail(Image())
         follow(tail, topic("a"))
@@ -134,7 +134,7 @@ def test_a_record_that_contradicts_the_image_leaves_a_transaction_as_it_was():
     assert list(tail.newest.topics) == ["a", "b"]
 
 
-def test_an_image_that_is_in_force_amid_a_transaction_says_so():
+def test_image_inside_a_transaction_reports_it():
     tail = Tail(Image())
     for records in ([topic("a")], [BEGIN, topic("b")], [topic("c")], [END]):
         follow(tail, *records)

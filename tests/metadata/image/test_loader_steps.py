@@ -38,7 +38,7 @@ def test_records_count_in_the_order_of_the_log_around_a_transaction():
     assert list(tail.newest.topics) == list("zyxw")
 
 
-def test_a_snapshot_takes_the_place_of_all_and_of_what_is_held():
+def test_snapshot_replaces_all_records_including_held_ones():
     tail = Tail(Image())
     follow(tail, topic("a"), topic("b"))
     follow(tail, BEGIN, topic("c"))
@@ -53,7 +53,7 @@ def test_a_snapshot_takes_the_place_of_all_and_of_what_is_held():
 
 
 @pytest.mark.parametrize("open_", [True, False])
-def test_a_replay_that_ends_amid_a_transaction_says_so(open_):
+def test_replay_that_ends_inside_a_transaction_reports_it(open_):
     tail = Tail(Image())
     tail.replay([MetadataBatch(1, 1, [topic("a"), BEGIN]),
                  MetadataBatch(3, 1, [topic("b"), topic("c") if open_ else END])])
@@ -62,7 +62,7 @@ def test_a_replay_that_ends_amid_a_transaction_says_so(open_):
     assert names(tail) == (["a"] if open_ else ["a", "b"])
 
 
-def test_what_a_start_has_put_into_force_is_not_published_again():
+def test_records_applied_at_the_start_are_not_published_again():
     async def run():
         tail = Tail(Image())
         follow(tail, topic("a"))
@@ -78,7 +78,7 @@ def test_what_a_start_has_put_into_force_is_not_published_again():
     asyncio.run(run())
 
 
-def test_what_was_awaited_is_woken_in_the_order_of_offsets_and_no_sooner():
+def test_waiters_are_woken_in_offset_order_and_not_early():
     async def run():
         tail, woken = Tail(Image()), []
         for name in "abc":
@@ -105,7 +105,7 @@ def test_what_was_awaited_is_woken_in_the_order_of_offsets_and_no_sooner():
 
 
 @pytest.mark.parametrize("offset", [-2, 1])
-def test_effects_neither_go_back_nor_run_ahead_of_what_is_published(offset):
+def test_effects_neither_go_back_nor_overtake_publication(offset):
     tail = Tail(Image())
     follow(tail, topic("a"))
     follow(tail, topic("b"))
@@ -116,7 +116,7 @@ def test_effects_neither_go_back_nor_run_ahead_of_what_is_published(offset):
     tail.applied(0)
 
 
-def test_a_publisher_is_woken_once_for_what_comes_together():
+def test_publisher_is_woken_once_for_simultaneous_records():
     async def run():
         tail = Tail(Image())
         grown = asyncio.ensure_future(tail.grown())

@@ -41,13 +41,13 @@ def test_checkpoints_are_found_between_other_keys_and_go_one_by_one(store):
     assert store.load_checkpoints() == {OTHER: IN_USE}
 
 
-def test_a_partition_that_goes_and_comes_in_one_step_is_there(store):
+def test_partition_removed_and_added_in_one_step_exists(store):
     store.save(None, [(ONE, AT_REST)])
     store.save(None, [(ONE, IN_USE)], [ONE])
     assert store.load_checkpoints() == {ONE: IN_USE}
 
 
-def test_of_what_a_stop_did_not_find_at_rest_only_the_offsets_hold(store):
+def test_only_offsets_of_unclean_logs_are_kept(store):
     for key in (ONE, OTHER, (bytes(16), 2)):
         store.save(None, [(key, AT_REST)])
     store.save(None, [((bytes(16), 3), AT_REST._replace(log_end_offset=0)),
@@ -58,7 +58,7 @@ def test_of_what_a_stop_did_not_find_at_rest_only_the_offsets_hold(store):
         (bytes(16), 4): IN_USE}
 
 
-def test_without_a_mark_what_was_at_rest_stays(store):
+def test_clean_logs_stay_without_a_mark(store):
     store.save(None, [(ONE, AT_REST)])
     store.save(None, [(OTHER, IN_USE)])
     assert store.load_checkpoints()[ONE] == AT_REST and store.take_clean_mark() == []
@@ -80,7 +80,7 @@ def test_an_image_stays_when_none_is_saved_with_the_checkpoints(store):
     b"", b"short", struct.pack(">qi", 1, 1) + b"{", struct.pack(">qi", 1, 1) + b"{}",
     struct.pack(">qi", 1, 1) + b"[]",
     struct.pack(">qi", 1, 1) + json.dumps({"states": [], "topics": [["a", "00", [4]]]}).encode()])
-def test_an_image_that_cannot_be_read_is_none_and_told(store, caplog, blob):
+def test_unreadable_image_is_discarded_and_logged(store, caplog, blob):
     with store.transaction(write=True) as txn:
         txn.put(b"image", store_module._summed(blob))
     assert store.load_image() == Image()
@@ -155,7 +155,7 @@ def test_no_file_and_an_empty_one_are_not_looked_through(tmp_path, probes, empty
     assert probes == []
 
 
-def test_a_checksum_goes_on_over_what_is_read_at_once(tmp_path, monkeypatch):
+def test_checksum_continues_across_reads(tmp_path, monkeypatch):
     monkeypatch.setattr(store_module, "_SUM_READ_BYTES", 3)
     (tmp_path / "x").write_bytes(b"0123456789")
     assert store_module._sum(tmp_path / "x") == f"{crc32c(b'0123456789'):08x} 10\n"
@@ -183,7 +183,7 @@ def test_a_file_that_was_looked_through_is_sound(monkeypatch, tmp_path):
     (-signal.SIGSEGV, b"looks\n", b"", False), (-signal.SIGBUS, b"looks\n", b"", False),
     (-signal.SIGABRT, b"looks\n", b"", False), (1, b"", b"MemoryError", True),
     (-signal.SIGKILL, b"looks\n", b"", True)])
-def test_damage_is_what_the_look_says_or_dies_of(
+def test_damage_is_the_checks_result_or_crash(
         monkeypatch, tmp_path, returncode, stdout, stderr, claims):
     with pytest.raises(lmdb.CorruptedError, match=f"reading it ended with {returncode}"):
         probed(monkeypatch, tmp_path, returncode, stdout, stderr, claims)

@@ -65,7 +65,7 @@ class Following:
                 await asyncio.sleep(0.005)
 
 
-def test_what_is_committed_reaches_the_tail_and_nothing_above(tmp_path):
+def test_only_committed_records_reach_the_tail(tmp_path):
     async def go():
         async with ModelController() as model:
             model.write(topic(1))
@@ -109,7 +109,7 @@ def test_a_restart_goes_on_from_the_own_copy(tmp_path):
     asyncio.run(go())
 
 
-def test_what_another_controller_has_otherwise_is_cut(tmp_path):
+def test_records_that_another_controller_does_not_have_are_truncated(tmp_path):
     async def go():
         async with ModelController() as model:
             model.write(topic(1))
@@ -125,7 +125,7 @@ def test_what_another_controller_has_otherwise_is_cut(tmp_path):
     asyncio.run(go())
 
 
-def test_a_controller_that_has_not_heard_of_its_own_last_append_cuts_nothing_away(
+def test_controller_unaware_of_its_own_last_append_truncates_nothing(
         tmp_path, caplog):
     """It may have succeeded although its response was lost."""
     async def go():
@@ -149,7 +149,7 @@ def test_a_controller_that_has_not_heard_of_its_own_last_append_cuts_nothing_awa
     asyncio.run(go())
 
 
-def test_a_controller_that_has_not_heard_of_the_next_one_cuts_nothing_away(tmp_path):
+def test_controller_unaware_of_its_successor_truncates_nothing(tmp_path):
     async def go():
         async with ModelController(1, 2) as late, ModelController(2, 3) as active:
             for model in late, active:
@@ -212,7 +212,7 @@ def test_an_observer_saves_its_own_snapshots_and_begins_with_the_newest(tmp_path
     asyncio.run(go())
 
 
-def test_an_observer_saves_a_snapshot_of_what_is_long_or_old(tmp_path):
+def test_observer_saves_a_snapshot_by_size_or_age(tmp_path):
     async def go():
         async with ModelController() as model:
             async with Following(tmp_path, model) as following:
@@ -259,7 +259,7 @@ def test_an_observer_goes_on_without_room_for_a_snapshot(tmp_path, monkeypatch, 
     assert "a snapshot could not be written" in caplog.text
 
 
-def test_a_snapshot_in_the_place_of_an_older_image_takes_away_what_it_lacks(tmp_path):
+def test_snapshot_replaces_an_older_image_completely(tmp_path):
     async def go():
         async with ModelController() as model:
             model.write(topic(1), topic(2))
@@ -304,7 +304,7 @@ def test_a_controller_that_is_not_the_active_one_names_the_one_to_ask(tmp_path):
     asyncio.run(go())
 
 
-def test_the_active_controller_is_asked_again_at_once_under_the_epoch_that_it_names(tmp_path):
+def test_active_controller_is_retried_at_once_with_its_epoch(tmp_path):
     async def go():
         async with ModelController(1) as one, ModelController(2) as two, \
                 ModelController(3, 7) as three:
@@ -353,7 +353,7 @@ def test_a_controller_that_is_gone_is_left_for_another_and_found_again(tmp_path)
     {"error_code": ErrorCode.UNKNOWN_SERVER_ERROR}, {"partition_index": 3},
     {"records": b"\0" * 61 + b"garbage", "high_watermark": 5}],
     ids=["an error", "another partition", "no batches"])
-def test_an_answer_that_cannot_be_used_is_asked_for_again(tmp_path, row):
+def test_unusable_response_is_retried(tmp_path, row):
     async def go():
         async with ModelController() as model:
             model.write(topic(1))
@@ -364,7 +364,7 @@ def test_an_answer_that_cannot_be_used_is_asked_for_again(tmp_path, row):
     asyncio.run(go())
 
 
-def test_answers_that_bring_nothing_are_not_asked_for_in_a_loop(tmp_path):
+def test_empty_responses_are_not_retried_in_a_loop(tmp_path):
     async def go():
         async with ModelController() as model:
             model.write(NO_OP())

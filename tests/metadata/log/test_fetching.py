@@ -165,7 +165,7 @@ def test_pauses_between_dials_double_up_to_a_second_and_each_goes_to_the_next(
     assert [id_ for _, id_ in world.dials[:4]] == [1, 2, 1, 2]
 
 
-def test_pauses_begin_anew_after_an_answer_that_brought_something(monkeypatch):
+def test_backoff_restarts_after_a_useful_response(monkeypatch):
     world = World(monkeypatch, [
         *["no connection"] * 4, grown(), PeerError("gone"), "no connection"]).follow()
     assert world.gaps([at for at, _ in world.dials])[-2:] == pytest.approx([0.02, 0.04], abs=0.01)
@@ -178,7 +178,7 @@ def test_an_answer_that_brings_nothing_is_followed_by_a_pause_unless_it_took_its
     assert world.asked[2][0] - world.asked[1][0] == pytest.approx(seconds + pause)
 
 
-def test_it_asks_with_what_it_has_and_waits_for_more_only_once_it_has_caught_up(monkeypatch):
+def test_observer_sends_its_end_and_long_polls_only_when_caught_up(monkeypatch):
     world = World(monkeypatch, [
         grown(high_watermark=2), grown(high_watermark=2), fetched(high_watermark=2)],
         controller_quorum_request_timeout_ms="3000").follow()
@@ -194,7 +194,7 @@ def test_it_asks_with_what_it_has_and_waits_for_more_only_once_it_has_caught_up(
 
 
 @pytest.mark.parametrize(("high_watermark", "caught_up"), [(-1, False), (0, True), (1, False)])
-def test_a_start_has_caught_up_when_all_is_there_that_is_known_to_be_committed(
+def test_start_is_caught_up_at_the_known_committed_end(
         monkeypatch, high_watermark, caught_up):
     world = World(monkeypatch, [fetched(high_watermark=high_watermark)]).follow()
     assert world.observer.caught_up.is_set() == caught_up
@@ -202,7 +202,7 @@ def test_a_start_has_caught_up_when_all_is_there_that_is_known_to_be_committed(
 
 @pytest.mark.parametrize(("log_epoch", "known", "asked"), [
     (0, -1, 0), (4, -1, 4), (4, 6, 6), (4, 3, 4)])
-def test_it_asks_under_the_newest_epoch_that_it_knows_of(monkeypatch, log_epoch, known, asked):
+def test_observer_sends_the_newest_known_epoch(monkeypatch, log_epoch, known, asked):
     world = World(monkeypatch, [])
     world.log.last_epoch = log_epoch
     world.controllers.epoch = known
@@ -211,7 +211,7 @@ def test_it_asks_under_the_newest_epoch_that_it_knows_of(monkeypatch, log_epoch,
 
 @pytest.mark.parametrize(("epoch", "active", "known"), [(-1, -1, -1), (2, -1, -1), (3, 2, 3),
                                                         (4, 2, 4)])
-def test_only_a_leader_as_new_as_the_records_is_believed_and_then_asked(
+def test_only_a_leader_as_new_as_the_records_is_trusted(
         monkeypatch, epoch, active, known):
     world = World(monkeypatch, [
         fetched(leader=(2, epoch), endpoints=[(2, "h22", 7)], high_watermark=-1)])
@@ -221,14 +221,14 @@ def test_only_a_leader_as_new_as_the_records_is_believed_and_then_asked(
     assert [id_ for _, id_ in world.dials] == ([1] if active == -1 else [1, 22])
 
 
-def test_the_one_that_was_fenced_off_is_asked_again_at_once_under_the_new_epoch(monkeypatch):
+def test_fenced_request_is_retried_at_once_with_the_new_epoch(monkeypatch):
     world = World(monkeypatch, [
         fetched(leader=(1, 5), error_code=E.FENCED_LEADER_EPOCH, high_watermark=-1)]).follow()
     assert len(world.dials) == 1 and world.requests[1].current_leader_epoch == 5
     assert world.asked[1][0] == world.asked[0][0]
 
 
-def test_who_fences_off_without_a_newer_epoch_is_left(monkeypatch):
+def test_controller_that_fences_without_a_newer_epoch_is_left(monkeypatch):
     answer = fetched(leader=(1, 5), error_code=E.FENCED_LEADER_EPOCH, high_watermark=-1)
     world = World(monkeypatch, [answer, answer]).follow()
     assert [id_ for _, id_ in world.dials] == [1, 2]
@@ -238,7 +238,7 @@ def test_who_fences_off_without_a_newer_epoch_is_left(monkeypatch):
     fetched(error=E.INVALID_REQUEST), fetched(error_code=E.UNKNOWN_SERVER_ERROR),
     fetched(partition_index=1), FETCH(responses=[]), PeerError("gone"), OSError(5, "disk"),
     ValueError("damaged"), RuntimeError("a bug")])
-def test_whatever_goes_wrong_with_one_another_is_asked(monkeypatch, answer):
+def test_another_controller_is_tried_after_any_error(monkeypatch, answer):
     world = World(monkeypatch, [answer]).follow()
     assert [id_ for _, id_ in world.dials] == [1, 2] and not world.observer.caught_up.is_set()
 
@@ -263,7 +263,7 @@ def test_an_election_is_no_news(monkeypatch, caplog, code, count):
 
 
 @pytest.mark.parametrize(("cuts_to", "pauses"), [(1, False), (2, True)])
-def test_what_another_controller_has_otherwise_is_cut_and_what_cuts_nothing_does_not_spin(
+def test_diverging_records_are_truncated_without_a_busy_loop(
         monkeypatch, cuts_to, pauses):
     world = World(monkeypatch, [
         fetched(diverging_epoch=FETCH.EpochEndOffset(epoch=0, end_offset=1), high_watermark=0)])
@@ -312,7 +312,7 @@ def test_a_snapshot_of_nothing_is_one(monkeypatch):
     part(1, 5, b"abc"), part(0, -1, b"abc"), part(0, SIZE_MAX + 1, b"abc"), part(0, 5, b""),
     part(0, 5, b"abc", error=E.SNAPSHOT_NOT_FOUND),
     part(0, 3, b"abc", all_of_it=E.INVALID_REQUEST)])
-def test_a_part_that_cannot_be_is_refused_and_another_controller_asked(monkeypatch, answer):
+def test_impossible_snapshot_part_is_rejected_and_another_controller_tried(monkeypatch, answer):
     world = World(monkeypatch, [begins_later(), answer]).follow()
     assert world.log.told == [] and [id_ for _, id_ in world.dials] == [1, 2]
 

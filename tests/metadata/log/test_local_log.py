@@ -37,7 +37,7 @@ def folded(log):
     return image
 
 
-def test_what_was_appended_is_read_back_after_a_restart(tmp_path):
+def test_appended_records_are_read_after_a_restart(tmp_path):
     log = opened(tmp_path)
     epoch = log.elect(1)
     assert log.append(topic(1), epoch, 0) == 2
@@ -130,7 +130,7 @@ def test_after_a_failed_flush_every_append_is_refused_as_the_first(tmp_path):
         assert raised.value.code == 56
 
 
-def test_what_a_shortage_kept_from_the_disk_is_taken_back(tmp_path):
+def test_append_interrupted_by_a_shortage_is_rolled_back(tmp_path):
     log = opened(tmp_path)
     epoch = log.elect(1)
     log.append(topic(1), epoch, 0)
@@ -159,7 +159,7 @@ def test_what_a_shortage_kept_from_the_disk_is_taken_back(tmp_path):
     assert set(folded(opened(tmp_path)).topics) == {"t1", "t3"}
 
 
-def test_a_snapshot_is_due_when_the_newest_is_as_old_as_the_setting_says(tmp_path):
+def test_snapshot_is_due_when_the_newest_reaches_the_configured_age(tmp_path):
     clock = [now_ms()]
     log = LocalLog(LogDir(str(tmp_path)), None, lambda: clock[0], snapshot_ms=60_000)
     end = log.append(topic(1), log.elect(1), 0)

@@ -69,7 +69,7 @@ def test_only_the_newest_epoch_appends_and_only_at_the_end(world, epochs, ends):
     assert world.log.append([record(), record()], world.epoch, 3) == 4
 
 
-def test_what_could_not_be_taken_back_ends_all_appends(world):
+def test_failed_rollback_ends_all_appends(world):
     world.append()
     whole = world.log._log
     world.log._log = Refusing(whole, "flush", "truncate")
@@ -82,7 +82,7 @@ def test_what_could_not_be_taken_back_ends_all_appends(world):
         assert (raised.value.error, raised.value.code) == (5, ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-def test_what_was_not_appended_needs_no_taking_back(world):
+def test_failed_append_without_data_needs_no_rollback(world):
     whole = world.log._log
     world.log._log = Refusing(whole, "append", "truncate")
     with pytest.raises(LogError):
@@ -102,7 +102,7 @@ def test_an_election_counts_on_from_records_and_snapshots(tmp_path):
     assert World(tmp_path).epoch == 10
 
 
-def test_what_was_at_rest_counts_only_where_its_directory_is(tmp_path):
+def test_clean_checkpoint_counts_only_with_its_directory(tmp_path):
     for name in "ab":
         (tmp_path / name).mkdir()
     world = World(tmp_path / "a")
@@ -138,7 +138,7 @@ def test_a_read_begins_within_a_batch_and_ends_at_the_end(world):
     assert list(world.log.read(6)) == []
 
 
-def test_a_read_from_the_beginning_has_the_snapshot_first_and_what_follows_it(world):
+def test_read_from_the_beginning_returns_the_snapshot_and_later_records(world):
     for _ in range(3):
         world.append(2)
     world.snapshot(3)
@@ -148,7 +148,7 @@ def test_a_read_from_the_beginning_has_the_snapshot_first_and_what_follows_it(wo
 
 
 @pytest.mark.parametrize("trimmed", [False, True])
-def test_a_torn_snapshot_matters_when_the_log_has_lost_what_it_covers(world, caplog, trimmed):
+def test_torn_snapshot_matters_if_the_log_lacks_its_records(world, caplog, trimmed):
     world.append(2)
     world.append(2)
     world.snapshot(1)
@@ -174,7 +174,7 @@ def test_records_that_no_snapshot_covers_stay(world):
 
 # Due snapshots.
 
-def test_a_snapshot_is_due_by_count_and_not_again_for_what_it_covers(tmp_path, monkeypatch):
+def test_snapshot_is_due_by_count_once(tmp_path, monkeypatch):
     monkeypatch.setattr(LocalLog, "records_between_snapshots", 10)
     world = World(tmp_path)
     world.append(20)

@@ -160,7 +160,7 @@ def test_one_of_three_is_the_controller_and_the_others_have_all_that_it_decides(
     in_cluster(tmp_path, servers, prefix, scenario)
 
 
-def test_a_node_that_stands_by_looks_when_it_is_told_of_news_though_its_watch_is_silent(
+def test_standby_checks_on_notification_although_its_watch_is_silent(
         tmp_path, servers, prefix, monkeypatch):
     async def silent(quorum, stir):
         await asyncio.get_running_loop().create_future()
@@ -198,7 +198,7 @@ def test_a_controller_whose_listener_refuses_is_replaced_before_its_lease_ends(
     in_cluster(tmp_path, servers, prefix, scenario, ttl_s=60)
 
 
-def test_a_controller_that_hangs_is_replaced_when_its_lease_ends_and_then_stands_by(
+def test_hanging_controller_is_replaced_after_its_lease_and_then_stands_by(
         tmp_path, servers, prefix):
     async def scenario(nodes):
         first = await until(lambda: active(nodes))
@@ -230,7 +230,7 @@ def test_a_controller_whose_append_failed_is_dismissed_long_before_a_renewal_is_
     in_cluster(tmp_path, servers, prefix, scenario)
 
 
-def test_who_takes_over_knows_since_when_the_host_of_the_one_before_is_silent(
+def test_new_controller_gets_the_silence_of_the_previous_host(
         tmp_path, servers, prefix, monkeypatch):
     monkeypatch.setattr(Peer, "silent_s", lambda peer: 2.5)
     renew, renewed = Quorum.renew, []
@@ -257,7 +257,7 @@ def test_who_takes_over_knows_since_when_the_host_of_the_one_before_is_silent(
     in_cluster(tmp_path, servers, prefix, scenario)
 
 
-def test_who_stops_hands_over_at_once(tmp_path, servers, prefix):
+def test_stopping_controller_hands_over_at_once(tmp_path, servers, prefix):
     async def scenario(nodes):
         first = await until(lambda: active(nodes))
         first.task.cancel()
@@ -287,7 +287,7 @@ def test_the_controller_goes_on_when_the_quorums_leader_is_killed(tmp_path, serv
     in_cluster(tmp_path, servers, prefix, scenario)
 
 
-def test_a_node_that_was_away_reads_what_it_missed(tmp_path, servers, prefix):
+def test_returning_node_reads_missed_records(tmp_path, servers, prefix):
     async def scenario(nodes):
         holder = await until(lambda: active(nodes))
         away = next(node for node in nodes if node is not holder)
@@ -379,7 +379,7 @@ def test_a_term_that_ends_amid_a_snapshot_is_a_conflict(tmp_path, servers, prefi
     in_cluster(tmp_path, servers, prefix, scenario)
 
 
-def test_what_cannot_be_gone_on_from_ends_the_task(tmp_path, servers, prefix):
+def test_unrecoverable_error_ends_the_task(tmp_path, servers, prefix):
     async def scenario(nodes):
         holder = await until(lambda: active(nodes))
         other = next(node for node in nodes if node is not holder)
@@ -394,7 +394,7 @@ def test_what_cannot_be_gone_on_from_ends_the_task(tmp_path, servers, prefix):
     in_cluster(tmp_path, servers, prefix, scenario)
 
 
-def test_no_node_begins_anew_in_a_quorum_that_lost_its_keys(tmp_path, prefix, caplog):
+def test_no_node_starts_over_in_a_quorum_that_lost_its_keys(tmp_path, prefix, caplog):
     servers = MemoryServers()
 
     async def scenario(nodes):

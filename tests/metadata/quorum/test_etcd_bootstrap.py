@@ -70,7 +70,7 @@ def ids(etcds) -> set:
         client.close()
 
 
-def test_a_probe_tells_members_waiting_nodes_and_strangers_apart(etcds):
+def test_probe_distinguishes_members_waiting_nodes_and_strangers(etcds):
     etcds.start_member(1)
     etcds.start_member(2)
     etcds.await_leader()

@@ -212,7 +212,7 @@ def test_a_node_of_another_cluster_opens_nothing(monkeypatch):
     assert world.heard == []
 
 
-def test_this_hosts_etcd_is_there_before_the_quorum_is_asked(monkeypatch):
+def test_local_etcd_is_started_before_the_quorum_is_queried(monkeypatch):
     world = Several(monkeypatch)
     settled = asyncio.Event()
     settled.set()
@@ -227,7 +227,7 @@ def test_this_hosts_etcd_is_there_before_the_quorum_is_asked(monkeypatch):
 @pytest.mark.parametrize("name", ["reach", "_take_newest", "_open_partitions"])
 @pytest.mark.parametrize("error", [
     MetadataError("planted"), failure(), OSError("planted"), ValueError("planted")])
-def test_what_cannot_be_read_ends_a_controllers_start(monkeypatch, name, error):
+def test_unreadable_state_ends_a_controllers_start(monkeypatch, name, error):
     world = Several(monkeypatch, **{name: error})
     world.quorum.names = [CLUSTER]
     with pytest.raises(StartError, match="the metadata log in /a cannot be read: .*planted"):

@@ -79,7 +79,7 @@ def test_looks_are_made_together_and_rows_come_in_their_order():
 
 @pytest.mark.parametrize(("answer", "expected"), [
     ({"kvs": [{"key": A, "value": B}], "count": "1"}, Row("a", b"b")), ({"header": {}}, None)])
-def test_a_key_may_be_asked_of_one_member_alone(answer, expected):
+def test_key_may_be_read_from_a_single_member(answer, expected):
     members = Members(answer)
     assert members.keys.get_here("a") == expected
     _, method, body, _ = members.asked[0]
@@ -90,7 +90,7 @@ def test_a_key_may_be_asked_of_one_member_alone(answer, expected):
     ({"succeeded": True, "responses": [{"response_put": {}}]}, Answered(True, [])),
     ({"responses": [found((A, B))]}, Answered(False, [[Row("a", b"b")]])),
     ({}, Answered(False, []))])
-def test_a_transaction_says_whether_it_was_made_and_else_what_is_there(answer, expected):
+def test_transaction_returns_success_or_the_current_values(answer, expected):
     members = Members(answer)
     assert members.keys.transact(
         [Is("a", b"b"), Absent("b")], [Put("a", b"a"), Put("b", b"b", 77), Delete("a")],
@@ -112,7 +112,7 @@ def test_a_range_is_dropped_or_not(answer, dropped):
         {"request_delete_range": {"key": "Zi8=", "range_end": "Zi94"}}]
 
 
-def test_a_lease_is_had_and_prolonged_and_one_that_is_gone_has_no_time():
+def test_lease_is_granted_and_renewed_and_an_expired_one_has_no_ttl():
     members = Members({"ID": "17"}, {"result": {"TTL": "9"}}, {"result": {}}, {})
     assert members.keys.grant(9) == 17 and members.asked[0][1:3] == ("lease/grant", {"TTL": 9})
     assert [members.keys.keep_alive(17) for _ in range(3)] == [9, 0, 0]
@@ -125,7 +125,7 @@ def test_a_lease_is_had_and_prolonged_and_one_that_is_gone_has_no_time():
 @pytest.mark.parametrize("failure", [
     OSError("reset"), http.client.BadStatusLine(""), (200, b"no json"), UNAVAILABLE,
     (504, {"code": 4, "error": "deadline"}), REFUSED])
-def test_what_changes_nothing_is_asked_of_each_member_until_one_answers(failure):
+def test_read_is_tried_on_each_member_until_one_responds(failure):
     members = Members(failure, failure, {"responses": [found((A, B))]})
     assert members.keys.get("a") == Row("a", b"b")
     assert members.addresses[-1] == "m3:3" and members.open == 1
@@ -185,12 +185,12 @@ def test_a_call_that_is_refused_after_its_login_too_is_refused():
 
 
 @pytest.mark.parametrize("answer", [(400, {"error": "wrong"}), {"error": "wrong"}])
-def test_a_login_that_is_refused_says_whose(answer):
+def test_rejected_login_names_the_user(answer):
     with pytest.raises(KeysError, match="the login of me: wrong"):
         Members(answer, login=("me", "secret")).keys.grant(1)
 
 
-def test_without_a_login_nobody_logs_in():
+def test_no_login_is_sent_without_credentials():
     members = Members((401, {"code": 16, "error": "who?"}))
     with pytest.raises(KeysError, match="who?"):
         members.keys.grant(1)
@@ -258,7 +258,7 @@ class Watched:
         return SimpleNamespace(read=read), SimpleNamespace(write=self.written.append, close=close)
 
 
-def test_whoever_watches_is_stirred_by_each_word_of_the_nearest_member(monkeypatch):
+def test_watcher_is_notified_by_each_event_of_the_nearest_member(monkeypatch):
     watched = Watched(monkeypatch, [(1, b"created"), (2, b"changed")]).run(60)
     assert watched.stirs == [1, 3] and watched.dials == [(0, "m1", 1)]
     head, _, body = watched.written[0].partition(b"\r\n\r\n")

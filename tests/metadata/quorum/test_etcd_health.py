@@ -16,7 +16,7 @@ def state(answer, status=200):
     return understood("h1:2379", status, answer)
 
 
-def test_a_sound_member_answers_and_the_one_that_leads_is_known():
+def test_healthy_member_responds_and_the_leader_is_identified():
     found = state(SOUND)
     assert found.answers and found.leads and not found.reason
     assert (found.version, found.stored_bytes) == ("3.5.9", 4096)
@@ -37,7 +37,7 @@ def test_an_alarm_is_the_reason():
 
 @pytest.mark.parametrize("answer", [
     [], "no", {}, {"header": [], "leader": {}, "dbSize": "-"}, {"leader": "7", "errors": 5}])
-def test_whatever_is_answered_nothing_raises(answer):
+def test_no_response_raises(answer):
     assert state(answer).address == "h1:2379"
     assert not state(answer, 503).answers
 
@@ -64,7 +64,7 @@ class Dial:
 @pytest.mark.parametrize(("token", "headers"), [
     ("", {"Content-Type": "application/json"}),
     ("word", {"Content-Type": "application/json", "Authorization": "word"})])
-def test_a_member_is_asked_for_its_own_state(token, headers):
+def test_member_is_queried_for_its_own_state(token, headers):
     dial = Dial((200, json.dumps(SOUND).encode()))
     assert state_of("h1:2379", lambda: dial, token) == state(SOUND)
     assert dial.asked == [("POST", "/v3/maintenance/status", "{}", headers)] and dial.is_closed
@@ -74,7 +74,7 @@ def test_a_member_is_asked_for_its_own_state(token, headers):
     (OSError("reset"), "reset"), (TimeoutError(), "TimeoutError"),
     (http.client.BadStatusLine("x"), "x"), ((200, b""), "Expecting value: line 1 column 1 (char 0)")
 ])
-def test_a_member_that_says_nothing_of_use_is_not_there(answer, reason):
+def test_member_with_an_unusable_response_counts_as_missing(answer, reason):
     dial = Dial(answer)
     assert state_of("h1:2379", lambda: dial, "") == MemberState(
         "h1:2379", False, False, "", -1, reason)

@@ -69,18 +69,18 @@ def started(monkeypatch, tmp_path, *runs, seconds=100.0):
     return starts
 
 
-def test_one_that_ends_soon_is_started_again_ever_more_slowly(monkeypatch, tmp_path):
+def test_process_that_ends_early_is_restarted_with_backoff(monkeypatch, tmp_path):
     assert started(monkeypatch, tmp_path, *[0] * 8) == [
         0, 0.2, 0.6, 1.4, 3.0, 6.2, 11.2, 16.2, 21.2]
 
 
-def test_one_that_ran_for_long_is_started_again_at_once(monkeypatch, tmp_path):
+def test_process_that_ran_long_is_restarted_at_once(monkeypatch, tmp_path):
     assert started(monkeypatch, tmp_path, 0, 0, 0, 10.5, 0) == [0, 0.2, 0.6, 1.4, 12.0, 12.2]
     assert started(monkeypatch, tmp_path, 0, 0, 9.5) == [0, 0.2, 0.6, 10.9]
 
 
 @pytest.mark.parametrize("failure", [OSError(12, "no memory"), ValueError("no memory")])
-def test_one_that_cannot_be_started_is_tried_again(monkeypatch, tmp_path, caplog, failure):
+def test_process_that_cannot_start_is_retried(monkeypatch, tmp_path, caplog, failure):
     assert started(monkeypatch, tmp_path, failure) == [0, 0.2]
     row, = [row for row in caplog.records if row.getMessage() == "etcd exited; restarting it"]
     assert row.exit == getattr(failure, "errno", None) and "no memory" in row.reason
@@ -195,7 +195,7 @@ def test_a_process_that_has_ended_already_is_not_ended_again(tmp_path):
     run(go)
 
 
-def test_what_it_prints_cannot_fill_the_log_but_its_end_is_told(monkeypatch, tmp_path, caplog):
+def test_output_is_bounded_and_its_end_logged(monkeypatch, tmp_path, caplog):
     caplog.set_level(logging.INFO, "pylog.etcd")
     fatal = b'{"level":"fatal","msg":"the end"}\n'
 
@@ -217,7 +217,7 @@ def test_what_it_prints_cannot_fill_the_log_but_its_end_is_told(monkeypatch, tmp
 @pytest.mark.parametrize(("has_data", "outcome", "state", "call"), [
     (True, EXISTING, NEW, "check_address"), (False, EXISTING, EXISTING, "state"),
     (False, NEW, NEW, "state")])
-def test_only_a_member_without_data_asks_how_to_join(tmp_path, has_data, outcome, state, call):
+def test_only_a_member_without_data_checks_how_to_join(tmp_path, has_data, outcome, state, call):
     made = member(tmp_path, Joining(outcome))
     if has_data:
         (tmp_path / "etcd" / "member").mkdir(parents=True)
@@ -227,7 +227,7 @@ def test_only_a_member_without_data_asks_how_to_join(tmp_path, has_data, outcome
     assert made._joining.calls == [call] and made.settled.is_set()
 
 
-def test_a_secured_member_asks_everybody_for_a_certificate():
+def test_secured_member_requires_certificates_from_all_clients():
     files = SimpleNamespace(own="own.pem", key="key.pem", trusted="ca.pem")
     flags = etcd_process.arguments("/d", 3, HOSTS, "t", files=files)
     assert {"--client-cert-auth", "--peer-client-cert-auth", "--peer-cert-file=own.pem",

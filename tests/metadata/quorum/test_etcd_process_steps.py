@@ -58,7 +58,7 @@ def test_a_member_that_was_killed_comes_back_with_its_data_and_ends_with_its_bro
     asyncio.run(run())
 
 
-def test_without_etcd_one_line_says_how_to_get_it(tmp_path):
+def test_missing_etcd_is_reported_with_installation_advice(tmp_path):
     with pytest.raises(StartError, match="apt install etcd-server.*quorum.etcd.endpoints"):
         Member("no-such-etcd", str(tmp_path), 1, alone(), "test")
 
@@ -79,5 +79,5 @@ def test_every_host_has_one_argument_in_common():
     (b'{"level":"fatal","msg":"failed","error":"port"}\n', (logging.ERROR, "failed: port")),
     (b"[1]\n", (logging.INFO, "[1]")), (b"\xff\n", (logging.INFO, "�")),
 ])
-def test_what_etcd_prints_becomes_a_line_of_the_log(line, expected):
+def test_etcd_output_is_logged_by_line(line, expected):
     assert told(line) == expected

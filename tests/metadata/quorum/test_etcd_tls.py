@@ -38,14 +38,14 @@ def settings(root, protocol: str = "SSL", own: bytes = OWN.chain + OWN.key, **mo
     ("PLAINTEXT", {"quorum_etcd_security_protocol": "SSL"}, True),
     ("SSL", {"quorum_etcd_endpoints": "e:2379"}, False),
     ("SSL", {"quorum_etcd_endpoints": "e:2379", "quorum_etcd_security_protocol": "SSL"}, True)])
-def test_etcd_is_secured_as_the_controllers_are_unless_it_is_said_otherwise(
+def test_etcd_uses_the_controllers_security_by_default(
         tmp_path, protocol, more, secured):
     made = settings(tmp_path, protocol, **more)
     assert etcd_tls.is_secured(made) == secured
     assert (etcd_tls.context(made) is not None) == secured
 
 
-def test_etcd_gets_files_that_only_its_user_reads_and_asks_everybody_for_a_certificate(tmp_path):
+def test_etcd_files_are_private_and_client_certificates_required(tmp_path):
     files = etcd_tls.write_files(settings(tmp_path))
     for path, content in zip(files, (OWN.chain, OWN.key, CA.pem), strict=True):
         with open(path, "rb") as file:
@@ -65,7 +65,7 @@ def test_etcd_gets_files_that_only_its_user_reads_and_asks_everybody_for_a_certi
       "listener_name_controller_ssl_key_password": "x"}, "an encrypted private key"),
     ({"listener_name_controller_ssl_truststore_location": ""}, "needs listener.name.controller.ssl")
 ])
-def test_what_etcd_cannot_use_is_refused_at_the_start(tmp_path, more, words):
+def test_unusable_etcd_certificates_are_rejected_at_the_start(tmp_path, more, words):
     with pytest.raises(ConfigError, match=words):
         etcd_tls.write_files(settings(tmp_path, **more))
 
@@ -105,7 +105,7 @@ def guarded(tmp_path):
         made.close()
 
 
-def test_an_etcd_that_asks_for_a_login_gets_one_and_another_when_it_has_ended(guarded):
+def test_etcd_login_is_sent_and_renewed_when_expired(guarded):
     client = Etcd(guarded, timeout_s=10, login=("root", PASSWORD))
     assert client.transact([], [Put("/k", b"v", 0)]).succeeded
     # As after a restart of the member.

@@ -32,7 +32,7 @@ def names_of(batches):
     return [record.name for batch in batches for record in batch.records]
 
 
-def test_what_was_copied_before_the_disk_was_full_is_given(logs, monkeypatch):
+def test_records_copied_before_the_disk_was_full_are_returned(logs, monkeypatch):
     first, second = logs
     append(first, "a", "b", "c", "d")
     copied, failures = second._copy, [None, None, Shortage(0, 56, "no room"), None, None]
@@ -48,7 +48,7 @@ def test_what_was_copied_before_the_disk_was_full_is_given(logs, monkeypatch):
     assert second.catch_up() == [] and second.end_offset == first.end_offset
 
 
-def test_a_full_disk_is_told_when_nothing_was_copied(logs, monkeypatch):
+def test_full_disk_is_reported_if_nothing_was_copied(logs, monkeypatch):
     first, second = logs
     append(first, "a")
 

@@ -82,7 +82,7 @@ def everything(quorum, base=0, count=1):
     return found
 
 
-def test_the_cluster_has_the_id_of_who_asked_first(quorum):
+def test_cluster_id_is_that_of_the_first_requester(quorum):
     assert quorum.cluster_id("first") == "first"
     assert quorum.cluster_id("second") == "first"
 
@@ -95,7 +95,7 @@ def test_a_node_with_records_founds_the_log_and_names_the_cluster_at_once(quorum
     assert quorum.cluster_id("other") == "own"
 
 
-def test_nobody_founds_a_log_in_another_cluster(quorum):
+def test_log_of_another_cluster_is_not_started(quorum):
     quorum.cluster_id("first")
     assert not quorum.found("own", 7, 3, b"snapshot")
     assert quorum.look()[:2] == (0, 0)
@@ -138,7 +138,7 @@ def test_a_newer_epoch_fences_the_older_one_whose_lease_still_lives(quorum):
     assert quorum.look().holder == new.holder
 
 
-def test_of_two_candidates_who_saw_the_same_one_wins(quorum):
+def test_one_of_two_candidates_with_the_same_view_wins(quorum):
     view = quorum.look()
     quorum.campaign(1, "host", 9093, TTL_S, view)
     with pytest.raises(Conflict):
@@ -174,7 +174,7 @@ def test_an_append_without_an_answer_leaves_its_writer_in_doubt_and_the_next_epo
     quorum.close()
 
 
-def test_too_much_at_once_is_refused_and_what_repeats_itself_is_not_too_much(quorum):
+def test_oversized_change_is_rejected_but_compressible_data_is_not(quorum):
     term = in_office(quorum)
     with pytest.raises(TooLong):
         quorum.append(term, 0, 1, random.Random(1).randbytes(1_300_000))
@@ -207,7 +207,7 @@ def test_nothing_is_dropped_for_a_controller_of_the_past(quorum):
     assert everything(quorum) == [Batch(0, b"a")]
 
 
-def test_a_snapshot_takes_the_place_of_what_it_covers(quorum):
+def test_snapshot_replaces_the_records_that_it_covers(quorum):
     term = in_office(quorum)
     for base in range(10):
         quorum.append(term, base, 1, b"x")
@@ -244,7 +244,7 @@ def test_an_older_snapshot_whose_attempt_arrives_late_does_not_come_back(servers
     quorum.close()
 
 
-def test_who_resigns_leaves_an_empty_office(quorum):
+def test_resigned_controller_leaves_no_holder(quorum):
     term = in_office(quorum)
     quorum.resign(term)
     view = quorum.look()
@@ -252,7 +252,7 @@ def test_who_resigns_leaves_an_empty_office(quorum):
     quorum.resign(term)
 
 
-def test_a_term_outlives_its_lease_as_long_as_nobody_takes_the_next(servers, quorum):
+def test_term_outlives_its_lease_until_the_next_term(servers, quorum):
     term = in_office(quorum)
     servers.end_lease(quorum.keys, term.lease)
     assert quorum.look().holder is None
@@ -289,7 +289,7 @@ class Crowded:
         raise Full("etcdserver: mvcc: database space exceeded")
 
 
-def test_a_quorum_without_room_is_told_from_one_that_does_not_answer():
+def test_quorum_without_space_is_distinguished_from_an_unreachable_one():
     quorum = Quorum(Crowded(), "/test/", 0.0, time.monotonic)
     with pytest.raises(QuorumLost):
         quorum.append(Term(1, b"1", 0, 0, None), 0, 1, b"data")
@@ -327,7 +327,7 @@ def test_killing_the_leader_loses_and_doubles_nothing(servers, quorum):
         servers.await_leader()
 
 
-def test_each_member_is_told_with_how_it_is(servers, prefix):
+def test_each_members_status_is_returned(servers, prefix):
     clock = itertools.count(0, 10)  # Cached information is outdated at each call.
     quorum = Quorum(servers.keys(TTL_S), prefix, 5.0, lambda: next(clock))
 
@@ -355,7 +355,7 @@ def test_each_member_is_told_with_how_it_is(servers, prefix):
         quorum.close()
 
 
-def test_members_are_not_asked_again_at_once(servers, prefix):
+def test_member_status_is_cached_briefly(servers, prefix):
     keys = servers.keys(TTL_S)
     quorum = Quorum(keys, prefix, 5.0, lambda: 5.0)
     try:

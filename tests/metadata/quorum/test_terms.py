@@ -187,7 +187,7 @@ def test_an_empty_office_is_taken_once_all_is_copied_and_its_term_renewed_thrice
     assert world.office.holder is None
 
 
-def test_an_office_of_this_node_before_its_restart_is_taken_anew(monkeypatch):
+def test_own_term_before_a_restart_is_taken_over(monkeypatch):
     world = World(monkeypatch, View(4, 0, Holder(NODE, 4, "own", 91)))
     world.run(1)
     assert ("appoint", 5) in world.done
@@ -201,7 +201,7 @@ def test_a_term_begins_only_where_the_log_ends_that_was_won(monkeypatch):
     assert ("begin_term", 5, 4) in world.done
 
 
-def test_nobody_disturbs_a_holder_who_lives(monkeypatch):
+def test_running_holder_is_not_disturbed(monkeypatch):
     world = World(monkeypatch, View(4, 0, OTHER), listeners={"h2": 1000})
     world.run(10.5)
     assert "campaign" not in world.names() and world.done == [("learned", 2)]
@@ -231,7 +231,7 @@ def test_whose_listener_refuses_connections_is_succeeded_at_once(monkeypatch):
     assert ("appoint", 5) in world.done and world.heard is None
 
 
-def test_who_does_not_answer_is_dialled_again_and_believed_alive(monkeypatch):
+def test_unresponsive_holder_is_dialled_again_and_treated_as_running(monkeypatch):
     world = World(monkeypatch, View(4, 0, OTHER), listeners={"h2": SILENT})
     world.run(5)
     assert world.times("h2") == [0, 1.5, 3, 4.5] and "campaign" not in world.names()
@@ -291,7 +291,7 @@ def test_a_failure_that_left_the_term_is_none(monkeypatch):
     (Conflict("another"), 0, logging.INFO), (QuorumLost("away"), 0.1, logging.WARNING),
     (StorageError(5, 0, "no room"), 1.0, logging.ERROR)])
 @pytest.mark.parametrize("name", ["campaign", "renew", "begin_term", "appoint"])
-def test_a_node_stands_by_again_whatever_keeps_it_from_its_office(
+def test_node_returns_to_standby_after_any_failed_start_of_a_term(
         monkeypatch, caplog, name, error, pause_s, level):
     caplog.set_level(logging.INFO, "pylog.metadata")
     world = World(monkeypatch, View(4, 0, None))
@@ -307,7 +307,7 @@ def test_a_node_stands_by_again_whatever_keeps_it_from_its_office(
 
 @pytest.mark.parametrize(("name", "error"), [
     ("catch_up", ValueError("damaged")), ("catch_up", Trimmed("no snapshot"))])
-def test_what_cannot_be_gone_on_from_ends_the_office(monkeypatch, name, error):
+def test_unrecoverable_error_ends_the_term(monkeypatch, name, error):
     world = World(monkeypatch, View(4, 5, None))
     world.failures[name] = [error]
     assert world.run(1) is error and world.stirs == []

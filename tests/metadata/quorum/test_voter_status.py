@@ -44,7 +44,7 @@ class World:
         return asyncio.run(self.voters.asked(end))
 
 
-def test_each_is_told_with_the_end_of_its_own_log():
+def test_each_voter_is_reported_with_its_end_offset():
     world = World(e1=7, e2=6, e3=None)
     assert world.asked_at(1000, end=7) == [
         Voter(1, 7, 1000, 1000), Voter(2, 6, 1000, -1), Voter(3, 0, 1000, -1)]
@@ -52,7 +52,7 @@ def test_each_is_told_with_the_end_of_its_own_log():
 
 
 @pytest.mark.parametrize("failure", [Unreachable("gone"), KeysError("it is full")])
-def test_one_that_does_not_answer_is_told_as_it_was_heard_last(failure):
+def test_unresponsive_voter_is_reported_with_its_last_state(failure):
     world = World(e1=7, e2=7, e3=failure)
     assert world.asked_at(1000, end=7)[2] == Voter(3, -1, -1, -1)
     world.ends |= {"e2": failure, "e3": 8}
@@ -61,14 +61,14 @@ def test_one_that_does_not_answer_is_told_as_it_was_heard_last(failure):
     assert world.closed == 6
 
 
-def test_one_that_is_cut_off_from_the_others_is_not_heard():
+def test_voter_cut_off_from_the_quorum_is_not_counted():
     world = World(e1=7, e2=7, e3=7)
     world.asked_at(1000, end=7)
     world.cut_off = {"e3"}
     assert world.asked_at(2000, end=7)[2] == Voter(3, 7, 1000, 1000)
 
 
-def test_who_asks_meanwhile_has_the_same_answer():
+def test_concurrent_caller_gets_the_same_result():
     world = World(e1=7, e2=7, e3=7)
     held, connect = threading.Event(), world.connect
 
@@ -92,7 +92,7 @@ def test_who_asks_meanwhile_has_the_same_answer():
     asyncio.run(scenario())
 
 
-def test_a_dead_member_of_an_etcd_is_told_from_those_that_live(tmp_path):
+def test_failed_etcd_member_is_distinguished_from_running_ones(tmp_path):
     servers = Etcds(tmp_path)
     try:
         servers.start()

@@ -69,7 +69,7 @@ def test_a_transaction_is_made_as_a_whole_or_not_at_all(keys):
     assert keys.transact([], [Delete("/a/y")]).succeeded
 
 
-def test_what_another_session_changed_is_seen_by_the_next_transaction(server, keys):
+def test_change_of_another_session_is_visible_to_the_next_transaction(server, keys):
     other = server.keys(TTL_S)
     assert keys.transact([Absent("/b/x")], [Put("/b/x", b"1")]).succeeded
     for number in range(1, 10, 2):
@@ -119,7 +119,7 @@ def test_a_put_with_a_lease_goes_with_its_session(server, keys):
             assert time.monotonic() < until
 
 
-def test_what_a_user_keeps_is_that_users_alone(server, keys):
+def test_nodes_of_a_user_are_accessible_only_to_that_user(server, keys):
     own = ZooKeeper(server.addresses, TTL_S, login="pylog:secret")
     assert own.transact([Absent("/e/x")], [Put("/e/x", b"1")]).succeeded
     with pytest.raises(KeysError):
@@ -158,13 +158,13 @@ def test_a_zookeeper_that_does_not_answer_is_unreachable_in_time():
     keys.close()
 
 
-def test_without_kazoo_a_start_says_what_to_install(monkeypatch):
+def test_missing_kazoo_is_reported_with_installation_advice(monkeypatch):
     monkeypatch.setitem(sys.modules, "pylog.metadata.quorum.zookeeper", None)
     with pytest.raises(StartError, match=r"pip install 'pylog-broker\[zookeeper\]'"):
         controller_service._zookeeper({})
 
 
-def test_what_was_put_is_known_with_its_next_version():
+def test_written_value_is_known_with_its_next_version():
     keys = ZooKeeper.__new__(ZooKeeper)
     keys._known = {}
     keys._remember([Is("a", b"old"), Absent("b")], [Put("a", b"new"), Put("b", b"first")],

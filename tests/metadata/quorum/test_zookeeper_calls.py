@@ -95,7 +95,7 @@ def test_a_drop_is_made_under_its_conditions_in_one_transaction(keys_of):
 
 
 @pytest.mark.parametrize("condition", [Is("/x", b"2"), Is("/y", b"1"), Absent("/x")])
-def test_a_drop_whose_condition_does_not_hold_asks_for_nothing(keys_of, condition):
+def test_drop_with_a_false_condition_sends_no_request(keys_of, condition):
     kazoo = Kazoo(NODES)
     assert not keys_of(kazoo).drop([condition], "/c/", f"{3:020d}")
     assert kazoo.committed == []
@@ -148,7 +148,7 @@ SAID = "Zookeeper version: 3.9.2-abc, built on 2024\nLatency: 0\nMode: {}\nNode 
     ("", (False, False, "", -1, "it does not serve requests: it has no majority")),
     (OSError(111, "refused"), (False, False, "", -1, "[Errno 111] refused")),
     (TimeoutError(), (False, False, "", -1, "TimeoutError"))])
-def test_a_server_says_of_itself_how_it_is(keys_of, monkeypatch, said, state):
+def test_server_reports_its_own_status(keys_of, monkeypatch, said, state):
     keys = keys_of(Kazoo({}))
 
     def answer(address):
@@ -160,7 +160,7 @@ def test_a_server_says_of_itself_how_it_is(keys_of, monkeypatch, said, state):
     assert keys.state_of("z:1")[:6] == ("z:1", *state)
 
 
-def test_a_server_is_asked_on_a_connection_of_its_own_until_it_hangs_up(keys_of):
+def test_server_status_uses_a_separate_connection_until_closed(keys_of):
     asked = []
 
     def serve(listening):
@@ -189,7 +189,7 @@ def test_tls_checks_the_name_and_has_the_files_of_the_settings(given, made):
 
 
 @pytest.mark.parametrize("login", [None, "pylog:se:cret"])
-def test_what_a_user_keeps_is_that_users_to_read_and_to_change_and_nobody_elses(
+def test_nodes_of_a_user_may_be_read_and_changed_only_by_that_user(
         monkeypatch, login):
     given = {}
 

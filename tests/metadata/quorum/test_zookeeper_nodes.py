@@ -89,7 +89,7 @@ def test_transactions_of_two_sessions_are_those_of_one_map(random_source, two, p
             [Row(name, held[name])] if name in held else [] for name in NAMES]
 
 
-def test_what_others_change_between_the_look_and_the_transaction_is_looked_at_again(two):
+def test_nodes_changed_between_read_and_transaction_are_read_again(two):
     keys, other = two
     assert keys.transact([], [Put("/a/x", b"1")]).succeeded
     keys.kazoo.meanwhile = lambda: other.transact([], [Put("/a/x", b"2")])
@@ -130,14 +130,14 @@ def test_others_that_change_the_same_keys_all_the_time_end_it_with_no_verdict(tw
 
 # Reads.
 
-def test_what_this_session_put_under_a_condition_is_not_read_again(keys):
+def test_value_written_under_a_condition_is_not_read_again(keys):
     assert keys.transact([Absent("/a/x")], [Put("/a/x", b"1")]).succeeded
     for value in (b"1", b"2"):
         assert keys.transact([Is("/a/x", value)], [Put("/a/x", bytes([value[0] + 1]))]).succeeded
     assert reads(keys) == []
 
 
-def test_what_this_session_thinks_of_a_key_is_read_before_a_refusal(two):
+def test_cached_value_is_read_again_before_a_rejection(two):
     keys, other = two
     assert keys.transact([Absent("/a/x")], [Put("/a/x", b"1")]).succeeded
     other.transact([], [Put("/a/x", b"2")])
@@ -193,7 +193,7 @@ def test_numbers_of_many_floors_are_listed_in_their_order(keys):
 
 
 @pytest.mark.parametrize("below", [0, 1, 2, 999, 1000, 1001, 5001])
-def test_a_drop_takes_what_is_below_and_the_floors_that_are_empty_then(keys, server, below):
+def test_drop_deletes_children_and_empty_parents(keys, server, below):
     numbers = [1, 2, 999, 1000, 5000]
     for value in numbers:
         keys.transact([], [Put(number(value), b"")])
@@ -221,7 +221,7 @@ def test_a_long_drop_goes_in_stretches_each_under_the_conditions(two, monkeypatc
     assert keys.kazoo.committed == [[("create", "/a/z"), ("delete", "/a/z")]]
 
 
-def test_a_drop_whose_condition_is_over_meanwhile_goes_no_further(two, monkeypatch):
+def test_drop_with_an_outdated_condition_stops(two, monkeypatch):
     keys, other = two
     monkeypatch.setattr(zookeeper, "DROPS_MAX", 2)
     other.transact([], [Put("/a/x", b"1"), *[Put(number(value), b"") for value in range(5)]])
@@ -240,7 +240,7 @@ def test_a_drop_whose_condition_is_over_meanwhile_goes_no_further(two, monkeypat
 
 # Leases.
 
-def test_a_put_with_a_lease_is_of_its_session_and_of_who_takes_it_over(two, server):
+def test_leased_value_belongs_to_its_session_and_to_a_later_writer(two, server):
     keys, other = two
     for one, value in ((keys, b"1"), (other, b"2"), (other, b"3")):
         assert one.transact([], [Put("/d/x", value, one.grant(9))]).succeeded
@@ -283,14 +283,14 @@ def test_a_look_that_fails_has_changed_nothing(keys, what, failure, raised):
 @pytest.mark.parametrize(("failure", "raised"), [
     (ConnectionLoss(), Unknown), (NoAuthError(), KeysError)])
 @pytest.mark.parametrize("what", ["commit", "ensure"])
-def test_a_change_that_was_not_answered_is_unknown_and_one_that_was_refused_is_not(
+def test_unanswered_change_is_unknown_and_a_rejected_one_is_not(
         keys, what, failure, raised):
     keys.kazoo.failures = {what: failure}
     with pytest.raises(raised, match=type(failure).__name__):
         keys.transact([], [Put("/a/x", b"1")])
 
 
-def test_a_refusal_amid_a_transaction_is_told_as_what_it_is(keys, server, monkeypatch):
+def test_rejection_inside_a_transaction_is_reported_as_its_cause(keys, server, monkeypatch):
     def refuse(*_):
         raise NoAuthError
 
@@ -299,7 +299,7 @@ def test_a_refusal_amid_a_transaction_is_told_as_what_it_is(keys, server, monkey
         keys.transact([], [Put("/a/x", b"1"), Put("/a/y", b"1")])
 
 
-def test_without_a_server_nothing_is_asked_and_a_login_that_failed_is_told(keys):
+def test_without_a_server_no_request_is_sent_and_a_failed_login_is_reported(keys):
     keys._timeout_s = 0
     keys.kazoo.connected.clear()
     with pytest.raises(Unreachable, match="no ZooKeeper session with z:1 after 0 s"):

@@ -26,7 +26,7 @@ def test_a_time_without_a_zone_is_local():
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "-10", "10m", "2026-13-01", "-m"])
-def test_what_is_no_time_is_refused(text):
+def test_invalid_time_is_rejected(text):
     with pytest.raises(click.BadParameter):
         moment(text, NOW_MS)
 

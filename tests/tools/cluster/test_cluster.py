@@ -58,7 +58,7 @@ def test_an_isolated_broker_does_not_report_a_healthy_state():
         assert found["status"] == "fail" and "does not answer" in found["detail"]
 
 
-def test_what_does_not_exist_is_not_explained(target):
+def test_missing_partition_is_reported_instead_of_explained(target):
     topic = topic_of(target, partitions=1)
     assert "has no partition 7" in run(
         "cluster", "explain", f"{topic}-7", broker=target, fails=True).err
@@ -174,7 +174,7 @@ def test_a_replica_goes_to_a_rack_that_has_none():
         ("t", 0): [3, 2]}
 
 
-def test_partitions_grow_without_moving_what_they_have():
+def test_partitions_grow_without_moving_existing_replicas():
     metadata = cluster_of(dict.fromkeys((1, 2, 3, 4)), (1,), (2, 1), (1, 2, 3))
     plan = planned(metadata, metadata.topics["t"].partitions.values(), {1, 2, 3, 4},
                    lambda count: max(count, 3))
@@ -200,7 +200,7 @@ def test_partitions_shrink_onto_the_brokers_that_are_left():
         ("t", 0): [1, 2], ("t", 1): [2, 1], ("t", 2): [2, 1]}
 
 
-def test_too_few_brokers_are_told():
+def test_too_few_brokers_are_reported():
     metadata = cluster_of({1: None, 2: None}, (1, 2))
     with pytest.raises(ToolError, match="is only 1 broker for"):
         planned(metadata, metadata.topics["t"].partitions.values(), {2})

@@ -41,7 +41,7 @@ def test_a_plan_that_is_none_is_refused(text, words):
         read(text)
 
 
-def test_replicas_go_where_a_file_says_and_come_back(cluster, tmp_path):
+def test_replicas_move_by_a_plan_file_and_back(cluster, tmp_path):
     topic = cluster.create_topic("told", replicas=2)
     cluster.wait_in_sync(topic)
     before = described(cluster, topic)["replicas"]

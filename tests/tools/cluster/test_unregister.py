@@ -43,7 +43,7 @@ def test_a_broker_that_is_gone_is_forgotten_once_it_has_no_replicas(cluster):
         "cluster", "forget", "3", "--yes", broker=cluster, fails=True).err
 
 
-def test_a_broker_that_is_there_is_not_forgotten(brokerd):
+def test_running_broker_is_not_unregistered(brokerd):
     assert "broker 1 is running" in run(
         "cluster", "forget", "1", "--yes", broker=brokerd, fails=True).err
     assert "there is no broker 77" in run(

@@ -49,7 +49,7 @@ def committed(broker, group: str) -> dict:
     return {row["partition"]: row["committed_offset"] for row in told["partitions"]}
 
 
-def test_lag_is_told_in_records_and_seconds(target):
+def test_lag_is_shown_in_records_and_seconds(target):
     topic, group = filled(target), unique("group")
     run("groups", "reset-offsets", group, "-t", topic, "--to-offset", 4, "--execute",
         broker=target)
@@ -81,7 +81,7 @@ def test_offsets_are_changed_only_with_execute(target):
                                        fails=True).err
 
 
-def test_an_offset_outside_of_the_log_is_told_to_be(target):
+def test_offset_outside_the_log_is_reported(target):
     topic, group = filled(target, 1), unique("group")
     reset = ["groups", "reset-offsets", group, "-t", topic]
     told = run(*reset, "--to-offset", "300", "--execute", broker=target).out
@@ -129,7 +129,7 @@ def test_a_group_with_members_keeps_its_offsets_and_lives(target):
     assert run("groups", "delete", group, "--yes", broker=target).out == f"{group} deleted\n"
 
 
-def test_the_nearest_group_is_told(target):
+def test_similar_group_name_is_suggested(target):
     topic, group = filled(target), unique("reading")
     run("groups", "reset-offsets", group, "-t", topic, "--to-earliest", "--execute", broker=target)
     ended = run("groups", "describe", group.replace("reading", "readin"), broker=target, fails=True)
@@ -150,7 +150,7 @@ def test_a_state_is_taken_in_any_case_and_one_with_a_slip_is_refused(target):
     assert "completingrebalance" in refused.lower()
 
 
-def test_a_group_that_nobody_is_in_is_explained(target):
+def test_group_without_members_is_explained(target):
     topic, group = filled(target), unique("group")
     run("groups", "reset-offsets", group, "-t", topic, "--to-earliest", "--execute", broker=target)
     view = explained(target, group, "--sample")
@@ -161,7 +161,7 @@ def test_a_group_that_nobody_is_in_is_explained(target):
     assert told.startswith(view["sentence"].partition(" (")[0]) and "group has no members" in told
 
 
-def test_a_member_that_stands_still_is_explained(target):
+def test_stalled_member_is_explained(target):
     topic, group = filled(target), unique("group")
     consumer = member(target, group, topic)
     try:
@@ -175,7 +175,7 @@ def test_a_member_that_stands_still_is_explained(target):
         consumer.close()
 
 
-def test_the_metrics_endpoint_is_asked_where_there_is_one(brokerd):
+def test_metrics_endpoint_is_queried_if_available(brokerd):
     import re
 
     found = re.search(r"metrics endpoint.*?address=(\S+:\d+)", brokerd.log.read_text())
@@ -188,7 +188,7 @@ def test_the_metrics_endpoint_is_asked_where_there_is_one(brokerd):
                                   fails=True).err
 
 
-def test_a_hot_partition_is_told_from_a_slow_member(target):
+def test_hot_partition_is_distinguished_from_a_slow_member(target):
     import threading
 
     topic, group = topic_of(target, 4), unique("group")
@@ -213,7 +213,7 @@ def test_a_hot_partition_is_told_from_a_slow_member(target):
     assert rates[2] > 0 == rates[0]
 
 
-def test_members_that_come_and_go_are_told_of(target):
+def test_frequent_joins_and_departures_are_reported(target):
     import threading
 
     topic, group = filled(target, 4), unique("group")
@@ -248,7 +248,7 @@ def test_members_that_come_and_go_are_told_of(target):
     assert view["reasons"][0]["reason"] == "rebalancing", view["reasons"]
 
 
-def test_a_group_that_has_committed_nothing_is_not_said_to_keep_up(target):
+def test_group_without_commits_is_not_reported_as_keeping_up(target):
     topic, group = filled(target), unique("group")
     consumer = member(target, group, topic)
     try:
@@ -260,17 +260,17 @@ def test_a_group_that_has_committed_nothing_is_not_said_to_keep_up(target):
 
 @pytest.mark.kafka
 def test_groups_work_on_apache_kafka(kafka):
-    for test in (test_lag_is_told_in_records_and_seconds,
+    for test in (test_lag_is_shown_in_records_and_seconds,
                  test_offsets_are_changed_only_with_execute,
                  test_a_group_with_members_keeps_its_offsets_and_lives,
-                 test_the_nearest_group_is_told, test_a_group_that_nobody_is_in_is_explained,
-                 test_a_member_that_stands_still_is_explained,
-                 test_a_hot_partition_is_told_from_a_slow_member):
+                 test_similar_group_name_is_suggested, test_group_without_members_is_explained,
+                 test_stalled_member_is_explained,
+                 test_hot_partition_is_distinguished_from_a_slow_member):
         test(kafka)
 
 
 @pytest.mark.kafka
-def test_an_open_transaction_is_told_of(kafka):
+def test_open_transaction_is_reported(kafka):
     from confluent_kafka import Producer
 
     topic, group = topic_of(kafka, 1), unique("group")
@@ -286,7 +286,7 @@ def test_an_open_transaction_is_told_of(kafka):
     producer.abort_transaction(30)
 
 
-def test_history_says_who_made_the_group_rebalance(brokerd):
+def test_history_names_the_members_that_caused_rebalances(brokerd):
     topic, group = filled(brokerd), unique("group")
     member(brokerd, group, topic).close()
     words = "groups", "history", group, "--metrics", scrape.address_of(brokerd)
@@ -303,7 +303,7 @@ def test_history_says_who_made_the_group_rebalance(brokerd):
     assert "left" in told and "joined" not in told
 
 
-def test_history_without_an_endpoint_or_a_group_says_so(target):
+def test_history_without_endpoint_or_group_prints_the_reason(target):
     topic, group = filled(target), unique("group")
     assert "no such group" in run("groups", "history", group, broker=target, fails=True).err
     member(target, group, topic).close()

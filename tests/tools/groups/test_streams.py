@@ -73,7 +73,7 @@ def test_a_group_is_described_with_its_epochs_topology_and_lag(broker, talk, app
     assert application in shown
 
 
-def test_each_partition_is_shown_with_its_task_and_who_runs_it(broker, talk, application):
+def test_each_partition_is_shown_with_its_task_and_member(broker, talk, application):
     found = described(broker, talk)["partitions"]
     assert [(row["topic"], row["partition"], row["task"], row["committed_offset"],
              row["end_offset"]) for row in found] == [
@@ -92,7 +92,7 @@ def test_members_are_shown_with_their_tasks_of_each_kind(broker, talk, applicati
     assert "0_0,0_1,0_2" in run("streams", "members", talk.group, broker=broker).out
 
 
-def test_tasks_that_are_to_move_are_told_apart_from_those_that_did(broker, talk, application):
+def test_tasks_still_to_be_moved_are_distinguished_from_moved_ones(broker, talk, application):
     talk.joined("second", subtopology("0", [application]))
     found = {row["member_id"]: row for row in run("streams", "members", talk.group, "--json",
                                                   broker=broker).json}
@@ -107,6 +107,6 @@ def test_a_name_with_a_slip_is_answered_with_the_group_that_is_meant(broker, tal
     assert talk.group in told
 
 
-def test_who_asks_for_it_as_a_consumer_group_is_told_where_it_is(broker, talk, application):
+def test_consumer_group_command_refers_streams_groups_to_their_command(broker, talk, application):
     told = run("groups", "describe", talk.group, broker=broker, fails=True).err
     assert "pylog streams describe" in told

@@ -24,7 +24,7 @@ def holding(broker, topic: str) -> list:
     return run("txn", "holding", f"{topic}-0", "--json", broker=broker).json
 
 
-def test_an_open_transaction_is_listed_described_and_named_as_what_holds_back(brokerd):
+def test_open_transaction_is_listed_described_and_named_as_blocking(brokerd):
     topic = topic_of(brokerd)
     producer, id_ = begun(brokerd, topic)
     listed = run("txn", "list", "--state", "Ongoing", "--json", broker=brokerd).json

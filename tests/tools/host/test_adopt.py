@@ -78,7 +78,7 @@ def test_a_secured_kafkas_settings_are_all_looked_at(stopped, tmp_path, capsys):
     assert {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()} == before
 
 
-def test_each_listener_that_nobody_could_use_is_told(stopped, tmp_path):
+def test_unusable_listeners_are_reported(stopped, tmp_path):
     good = CA.issue()
     own = certificates.write(tmp_path, "own.pem", good.chain + good.key)
     texts = {
@@ -94,7 +94,7 @@ def test_each_listener_that_nobody_could_use_is_told(stopped, tmp_path):
     assert "DIGEST-MD5" in found[2].detail and all(row.status == "fail" for row in found)
 
 
-def test_directories_that_cannot_be_told_apart_are_refused(stopped, tmp_path):
+def test_indistinguishable_directories_are_rejected(stopped, tmp_path):
     assert "holds no meta.properties" in failures(looked(tmp_path))[0]
     node = Node(tmp_path / "other")
     node.stop()
@@ -107,19 +107,19 @@ def test_a_directory_in_use_is_refused(tmp_path):
     node.stop()
 
 
-def test_partitions_whose_directory_is_missing_are_told(stopped):
+def test_partitions_with_missing_directories_are_reported(stopped):
     os.rename(stopped / "a-1", stopped / "elsewhere")
     assert "would start empty" in failures(looked(stopped))[0]
 
 
-def test_directories_without_a_topic_are_told(stopped):
+def test_directories_without_a_topic_are_reported(stopped):
     os.mkdir(stopped / "nobody-0")
     found = looked(stopped)
     assert adopt.is_adoptable(found)
     assert "belong to no topic" in adopt.rendered(found, False)
 
 
-def test_old_records_are_told(stopped):
+def test_old_records_are_reported(stopped):
     with open(stopped / "a-0" / f"{0:020d}.log", "r+b") as file:
         file.seek(batch.MAGIC_AT)
         file.write(b"\x01")
@@ -156,7 +156,7 @@ def test_access_rules_that_were_removed_are_no_failure(stopped):
     assert any("ACLs (1)" in finding.detail for finding in looked(stopped))
 
 
-def test_a_metadata_log_in_another_place_is_moved_when_told(stopped, tmp_path):
+def test_metadata_log_elsewhere_is_moved_on_request(stopped, tmp_path):
     other = tmp_path / "metadata"
     other.mkdir()
     os.rename(stopped / adopt.METADATA, other / adopt.METADATA)
@@ -172,7 +172,7 @@ def test_a_metadata_log_in_another_place_is_moved_when_told(stopped, tmp_path):
     node.stop()
 
 
-def test_eligible_leaders_are_forgotten_when_the_log_says_so(stopped):
+def test_eligible_leaders_are_removed_by_log_records(stopped):
     commit(stopped, messages.ClearElrRecord(topic_name="a"), messages.ClearElrRecord())
     node = Node(stopped)
     assert node.image.topics["a"].partitions[0].eligible_leader_replicas == ()

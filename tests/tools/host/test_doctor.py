@@ -33,7 +33,7 @@ def test_a_sound_cluster_has_no_failures(brokerd):
     assert str(brokerd.data_dir) in [row["subject"] for row in by_check["free space"]]
 
 
-def test_an_advertised_address_that_nobody_answers_at_is_found(tmp_path):
+def test_unreachable_advertised_address_is_reported(tmp_path):
     port = free_port()
     with Brokerd(tmp_path, {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"}) as broker:
         ended = run("doctor", "--json", broker=broker, fails=True)
@@ -68,7 +68,7 @@ def test_the_tls_library_is_named_and_a_faster_one_hinted_at(monkeypatch, name, 
 @pytest.mark.parametrize(("ends", "status", "words"), [
     ("2026-03-31", "ok", "30 days"), ("2026-03-30", "warn", "29 days"),
     ("2026-02-27", "warn", "-2 days"), ("", "skip", "does not show")])
-def test_a_certificate_that_ends_soon_is_told_of(ends, status, words):
+def test_soon_expiring_certificate_is_reported(ends, status, words):
     found = cluster_checks.certificate("broker 1", ends, datetime.date(2026, 3, 1))
     assert found.status == status and words in found.detail
     assert bool(found.advice) == (status == "warn")
@@ -123,7 +123,7 @@ def test_memory_settings_are_judged(monkeypatch, files, check, status):
 @pytest.mark.parametrize(("listeners", "status"), [
     ("PLAINTEXT://127.0.0.1:0", "ok"), ("OUT://:0,PLAINTEXT://127.0.0.1:0", "ok"),
     ("PLAINTEXT://:0", "warn")])
-def test_a_listener_that_asks_nobody_is_told_of(tmp_path, listeners, status):
+def test_listener_without_authentication_is_reported(tmp_path, listeners, status):
     settings = {"listeners": listeners, "sasl.enabled.mechanisms": "SCRAM-SHA-256",
                 "inter.broker.listener.name": "PLAINTEXT", "listener.security.protocol.map": (
                     "PLAINTEXT:PLAINTEXT,OUT:SASL_PLAINTEXT")}
@@ -146,7 +146,7 @@ def test_the_meaning_of_an_acknowledgement_is_reported(tmp_path, settings, statu
 @pytest.mark.parametrize(("code", "statuses", "words"), [
     (ErrorCode.INVALID_REQUEST, ["fail"], "another broker responds there"),
     (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ["ok", "skip"], "CLUSTER_AUTHORIZATION_FAILED")])
-def test_a_broker_that_does_not_tell_its_settings_is_no_other_broker(code, statuses, words):
+def test_broker_that_hides_its_settings_is_not_treated_as_another_broker(code, statuses, words):
     new = messages.DescribeConfigsResponse
 
     async def send(request):

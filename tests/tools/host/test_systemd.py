@@ -79,7 +79,7 @@ def test_state_directory_is_named_only_if_data_goes_there(properties, log_dirs, 
     assert lines(text, "ReadWritePaths") == outside and len(notes) == bool(outside)
 
 
-def test_what_the_properties_make_it_write_is_writable_and_a_low_port_is_allowed(properties):
+def test_written_paths_are_writable_and_a_low_port_is_allowed(properties):
     path = properties(log_dirs="/data/a b,/data/c%d", audit_log_file="/var/log/k/audit.json",
                       listeners="PLAINTEXT://127.0.0.1:80")
     text, _ = unit(path, user="kafka", command="/home/x/brokerd")
@@ -93,14 +93,14 @@ def test_what_the_properties_make_it_write_is_writable_and_a_low_port_is_allowed
 @pytest.mark.parametrize("texts", [
     {"log_dirs": "/data/a,/scratch/b"}, {"audit_log_file": "/scratch/b"},
     {"listener_name_in_ssl_keystore_location": "/scratch/b"}])
-def test_what_the_unit_would_not_find_below_tmp_is_refused(properties, texts):
+def test_paths_below_tmp_are_rejected(properties, texts):
     with pytest.raises(ToolError, match=r"^[a-z.]+ /scratch/b: .*\(PrivateTmp\): move it"):
         unit(properties(**texts), command="/usr/bin/brokerd")
     with pytest.raises(ToolError, match=r"^the command /scratch/brokerd: "):
         unit(properties(log_dirs="/data/a"), command="/scratch/brokerd")
 
 
-def test_data_in_a_home_is_in_sight_and_that_is_said(properties):
+def test_data_in_a_home_directory_is_readable_with_a_note(properties):
     text, notes = unit(properties(log_dirs="/home/x/data"), user="x", command="/usr/bin/brokerd")
     assert lines(text, "ProtectHome") == ["read-only"]
     assert lines(text, "ReadWritePaths") == ["/home/x/data"]
@@ -108,7 +108,7 @@ def test_data_in_a_home_is_in_sight_and_that_is_said(properties):
     assert note.startswith("log.dirs /home/x/data: ") and "ProtectHome=read-only" in note
 
 
-def test_a_directory_that_a_user_of_systemds_cannot_own_is_told(properties):
+def test_directory_not_writable_for_a_dynamic_user_is_reported(properties):
     path = properties(log_dirs="/data/a")
     assert unit(path, user="kafka", command="/usr/bin/brokerd")[1] == []
     note, = unit(path, command="/usr/bin/brokerd")[1]
@@ -193,7 +193,7 @@ def test_brokerd_starts_serves_and_stops_with_the_units_system_calls_alone(tmp_p
     assert "Traceback" not in broker.log.read_text()
 
 
-def test_a_notice_to_nobody_changes_nothing(tmp_path):
+def test_notification_without_a_socket_changes_nothing(tmp_path):
     code = ("from pylog.cli import _notify\nimport os\n"
             "for path in ('', 'nonsense', '/nowhere/socket', '@nobody-there'):\n"
             "    os.environ['NOTIFY_SOCKET'] = path\n    _notify(b'READY=1')\n")

@@ -42,7 +42,7 @@ def test_lines_go_in_and_come_out(target):
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_records_are_as_was_said(target, codec):
+def test_records_have_the_given_fields(target, codec):
     topic = topic_of(target, 3)
     send(target, topic, "k1:v1\nk2:\n", "-K", ":", "-H", "h=1", "-p", "2", "-z", codec,
          "-t", "2026-01-01T00:00:00Z", "--tombstones")
@@ -62,7 +62,7 @@ def test_topics_of_a_pattern_are_consumed_by_hand_and_by_a_group(target):
     assert sorted(told.out) == ["\n", "\n", "a", "b"]
 
 
-def test_what_is_consumed_as_json_can_be_sent_again_as_it_was(target):
+def test_consumed_json_can_be_produced_unchanged(target):
     first, second = topic_of(target, 2), topic_of(target, 2)
     send(target, first, "k:v\nq:0x41\n", "-K", ":", "-H", "h=\x01")
     text = run("consume", first, "--json", broker=target).out
@@ -88,7 +88,7 @@ def test_keys_decide_the_partition_as_in_every_client(target):
     assert placed[0] == placed[1] and len(placed[0]) == 50
 
 
-def test_reading_begins_where_it_was_told_to(target):
+def test_reading_starts_at_the_given_position(target):
     topic = topic_of(target, 1)
     send(target, topic, "a\nb\n", "-t", "2026-01-01T00:00:00Z")
     send(target, topic, "c\nd\n", "-t", "2026-01-01T01:00:00Z")
@@ -116,7 +116,7 @@ def test_a_group_goes_on_where_it_was(target):
                                         fails=True).err
 
 
-def test_why_a_record_was_refused_is_told_and_not_that_others_were_left(brokerd):
+def test_rejected_record_is_reported_with_its_reason_but_not_unsent_ones(brokerd):
     topic = topic_of(brokerd, 1, **{"max.message.bytes": "1000"})
     told = send(brokerd, topic, "x" * 5000 + "\n" + "y\n" * 100_000, "-k", "k", fails=True)
     assert "records were acknowledged; then: " in told.err and "within 0 s" not in told.err
@@ -132,7 +132,7 @@ def test_a_time_to_stop_at_ends_no_partition_before_its_own_records(target, word
     assert told == "old\n" * 2 * count
 
 
-def test_following_sees_what_comes_later(brokerd):
+def test_follow_prints_later_records(brokerd):
     import subprocess
 
     from tests.tools.test_app import PYLOG
@@ -179,12 +179,12 @@ def test_bytes_that_are_no_text_come_through(target, tmp_path):
     ("{}\n", ["-f", "avro"], "avro needs --registry URL"),
     ("x" * 2_000_000, [], "max.request.size"),
 ])
-def test_what_cannot_be_sent_is_told_of(brokerd, text, words, told):
+def test_unsendable_records_are_reported(brokerd, text, words, told):
     topic = topic_of(brokerd)
     assert told in send(brokerd, topic, text, *words, fails=True).err
 
 
-def test_a_topic_is_made_only_when_that_was_said(brokerd):
+def test_topic_is_created_only_on_request(brokerd):
     topic = unique("made")
     assert "add --create to create it" in send(brokerd, topic, "a\n", fails=True).err
     send(brokerd, topic, "a\n", "--create")
@@ -194,7 +194,7 @@ def test_a_topic_is_made_only_when_that_was_said(brokerd):
 @pytest.mark.parametrize(("error", "hinted"), [
     (ToolError("topic t: Not authorized for the topic."), False),
     (cluster_queries.unknown("topic", "t", []), True)])
-def test_only_who_asks_for_a_topic_that_is_not_there_is_told_to_make_it(monkeypatch, error, hinted):
+def test_only_a_missing_topic_suggests_creating_it(monkeypatch, error, hinted):
     async def topics(*_):
         raise error
 
@@ -231,9 +231,9 @@ def test_avro_goes_in_and_comes_out_through_a_registry(target):
 @pytest.mark.kafka
 def test_records_go_through_apache_kafka(kafka):
     test_lines_go_in_and_come_out(kafka)
-    test_records_are_as_was_said(kafka, "zstd")
-    for test in (test_what_is_consumed_as_json_can_be_sent_again_as_it_was,
-                 test_reading_begins_where_it_was_told_to, test_a_group_goes_on_where_it_was,
+    test_records_have_the_given_fields(kafka, "zstd")
+    for test in (test_consumed_json_can_be_produced_unchanged,
+                 test_reading_starts_at_the_given_position, test_a_group_goes_on_where_it_was,
                  test_avro_goes_in_and_comes_out_through_a_registry):
         test(kafka)
 

@@ -59,7 +59,7 @@ def test_a_schema_that_is_shown_can_be_registered_again(tool, file, registry):
         {"name": "b.proto", "subject": "b", "version": 3}]
 
 
-def test_a_check_says_whether_and_why_not(tool, file):
+def test_check_prints_the_result_with_reasons(tool, file):
     tool("register", "s", file(USER))
     assert tool("check", "s", file(LATER)).out == "s (BACKWARD): compatible\n"
     told = tool("check", "s", file('"bad"'), "--json", "--type", "avro", fails=True)
@@ -68,7 +68,7 @@ def test_a_check_says_whether_and_why_not(tool, file):
     assert told.err == "pylog: s would reject it: it is bad\n"
 
 
-def test_what_has_to_stay_compatible_is_set_for_all_and_for_one(tool, file):
+def test_compatibility_is_set_globally_and_per_subject(tool, file):
     assert tool("compatibility").out == "default: BACKWARD\n"
     assert tool("compatibility", "full", "--subject", "s").out == "s: FULL\n"
     assert tool("compatibility", "NONE").out == "default: NONE\n"
@@ -76,7 +76,7 @@ def test_what_has_to_stay_compatible_is_set_for_all_and_for_one(tool, file):
     assert tool("compatibility", "--subject", "t").out == "t: NONE\n"
 
 
-def test_what_is_deleted_can_be_read_until_it_is_deleted_for_good(tool, file, registry):
+def test_deleted_schemas_are_readable_until_permanently_deleted(tool, file, registry):
     for schema in (USER, LATER):
         tool("register", "s", file(schema))
     assert "--yes" in tool("delete", "s", fails=True).err and registry.subjects["s"] == {1: 1, 2: 2}
@@ -100,7 +100,7 @@ def test_what_is_deleted_can_be_read_until_it_is_deleted_for_good(tool, file, re
     (["register", "users-value", "/nonexistent"], "No such file"),
     (["list", "--registry", "http://127.0.0.1:1"], "127.0.0.1:1"),
 ])
-def test_what_cannot_be_done_is_told_of(tool, file, words, told):
+def test_failed_operations_are_reported(tool, file, words, told):
     path = file(USER)
     tool("register", "users-value", path)
     assert told in tool(*(str(path) if word == "{file}" else word for word in words),
@@ -113,6 +113,6 @@ def test_a_file_that_is_no_schema_is_not_sent(tool, file, registry):
     assert not registry.asked
 
 
-def test_without_an_address_it_is_asked_for(monkeypatch):
+def test_missing_registry_address_is_requested(monkeypatch):
     monkeypatch.delenv("PYLOG_REGISTRY", raising=False)
     assert "--registry URL, or PYLOG_REGISTRY" in run("registry", "list", fails=True).err

@@ -30,7 +30,7 @@ def explained(broker, who, operation, *on):
                broker=broker).json
 
 
-def test_what_a_producer_and_a_consumer_need_is_one_command_each(broker):
+def test_producer_and_consumer_acls_take_one_command_each(broker):
     topic, group = unique("acl"), unique("g")
     run("acl", "add", "--allow", "User:p", "--producer", "--topic", topic, broker=broker)
     run("acl", "add", "--allow", "User:c", "--consumer", "--topic", topic, "--group", group,
@@ -52,7 +52,7 @@ def test_what_a_producer_and_a_consumer_need_is_one_command_each(broker):
     (("--topic", "t", "--cluster"), "IDEMPOTENT_WRITE", "to a TOPIC"),
     (("--group", "g"), "ANY", "ANY does not apply to a GROUP"),
 ])
-def test_a_rule_on_what_is_never_asked_for_is_refused_with_what_is(broker, on, operation, words):
+def test_acl_on_an_unused_operation_is_rejected_with_the_valid_ones(broker, on, operation, words):
     ended = run("acl", "add", "--allow", "User:a", "--operation", operation, *on, broker=broker,
                 fails=True)
     assert words in ended.err
@@ -70,7 +70,7 @@ def test_the_rule_that_decides_is_named(broker):
     assert denied["by"].endswith("from *; super users may do it anyway")
 
 
-def test_what_only_the_brokers_settings_decide_is_not_called_denied(broker):
+def test_permission_decided_by_broker_settings_is_not_reported_as_denied(broker):
     found = explained(broker, "User:root", "alter", "--cluster")
     assert (found["allowed"], found["rule"]) == (None, None)
     said = run("acl", "explain", "--principal", "User:root", "--operation", "alter", "--cluster",
@@ -118,7 +118,7 @@ def test_rules_go_into_a_file_and_come_back(broker, tmp_path):
     assert json.loads((tmp_path / "again.json").read_text()) == kept
 
 
-def test_removing_asks_names_what_went_and_leaves_the_rest(broker):
+def test_remove_confirms_prints_removed_acls_and_keeps_others(broker):
     topic = unique("gone")
     run("acl", "add", "--allow", "User:a", "--allow", "User:b", "--topic", topic, broker=broker)
     run("acl", "remove", "--topic", topic, "--principal", "User:a", broker=broker, fails=True)
@@ -134,7 +134,7 @@ def test_removing_asks_names_what_went_and_leaves_the_rest(broker):
     ("--deny", "User:a", "--topic", "NAME", "--prefixed", "--operation", "read",
      "--operation", "WRITE"),
     ("--allow", "User:a", "--cluster", "--prefixed", "--operation", "ALTER")])
-def test_remove_takes_away_what_add_added_by_the_same_words(broker, words):
+def test_remove_undoes_add_with_the_same_arguments(broker, words):
     words = [unique("same") if word == "NAME" else word for word in words]
     others = [f"{word}-else" if word.startswith("User:") else word for word in words]
     run("acl", "add", *others, broker=broker)
@@ -146,7 +146,7 @@ def test_remove_takes_away_what_add_added_by_the_same_words(broker, words):
     run("acl", "remove", *others, "--yes", broker=broker)
 
 
-def test_remove_tells_who_may_from_who_may_not(broker):
+def test_remove_distinguishes_allow_from_deny(broker):
     topic = unique("both")
     for word in ("--allow", "--deny"):
         run("acl", "add", word, "User:a", "--topic", topic, broker=broker)
@@ -163,7 +163,7 @@ def test_remove_tells_who_may_from_who_may_not(broker):
     ("add", "--allow", "User:a", "--topic", "t", "--producer", "--operation", "READ"),
     ("explain", "--principal", "nobody", "--operation", "READ", "--topic", "t"),
     ("explain", "--principal", "User:a", "--operation", "READ"), ("import", "/nowhere")])
-def test_what_makes_no_sense_is_refused_in_a_line(broker, words):
+def test_contradictory_arguments_are_rejected_in_one_line(broker, words):
     run("acl", *words, broker=broker, fails=True)
 
 
@@ -182,7 +182,7 @@ RULE = {"resource_type": "TOPIC", "resource_name": "t", "pattern_type": "LITERAL
      "rule 1: operation 'fly' is not one of ALL, READ, WRITE"),
     (json.dumps([RULE | {"pattern_type": "ANY"}]),
      "rule 1: pattern_type 'ANY' is not one of LITERAL, PREFIXED")])
-def test_a_file_that_has_no_rules_is_named_with_what_is_wrong_in_it(
+def test_invalid_acl_file_is_reported_with_the_error(
         broker, tmp_path, content, words):
     (tmp_path / "rules.json").write_text(content)
     ended = run("acl", "import", tmp_path / "rules.json", broker=broker, fails=True)
@@ -190,7 +190,7 @@ def test_a_file_that_has_no_rules_is_named_with_what_is_wrong_in_it(
         in ended.err
 
 
-def test_without_an_authorizer_it_is_said(brokerd):
+def test_missing_authorizer_is_reported(brokerd):
     refused = run("acl", "list", broker=brokerd, fails=True).err
     assert "No Authorizer is configured. Set authorizer.class.name=" in refused
 

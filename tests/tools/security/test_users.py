@@ -72,7 +72,7 @@ def test_a_password_file_that_is_no_text_is_named(broker, tmp_path):
     assert ended.err == f"pylog: {file}: not UTF-8 text\n" and ended.code == 1
 
 
-def test_what_cannot_be_is_said_in_a_line(broker, typed):
+def test_impossible_change_is_reported_in_one_line(broker, typed):
     typed("\n")
     assert "empty" in run("users", "set", "somebody", broker=broker, fails=True).err
     assert "nobody" in run("users", "list", "nobody", broker=broker, fails=True).err

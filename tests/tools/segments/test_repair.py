@@ -131,7 +131,7 @@ def contents(folder: Path) -> dict:
 
 
 @pytest.mark.parametrize("damage", MENDED, ids=lambda damage: damage.__name__)
-def test_it_says_what_it_would_do_and_does_it_when_told(tmp_path, damage):
+def test_repair_previews_and_executes_on_request(tmp_path, damage):
     folder = partition(tmp_path)
     (tmp_path / ".kafka_cleanshutdown").touch()
     expected = damage(folder, sorted(folder.glob("*.log")))
@@ -156,7 +156,7 @@ def test_it_says_what_it_would_do_and_does_it_when_told(tmp_path, damage):
 
 @pytest.mark.parametrize("damage", [middle_header, middle_crc, middle_of_the_last],
                          ids=lambda damage: damage.__name__)
-def test_damage_in_the_middle_stays_until_it_is_to_be_taken_out(tmp_path, damage):
+def test_damage_in_the_middle_stays_unless_removal_is_requested(tmp_path, damage):
     folder = partition(tmp_path)
     gone = damage(folder, sorted(folder.glob("*.log")))
     before = contents(folder)
@@ -293,7 +293,7 @@ def filled(broker, topic):
 
 @pytest.mark.kafka
 @pytest.mark.timeout(300)
-def test_brokerd_and_kafkas_dump_tool_read_what_was_repaired(tmp_path):
+def test_brokerd_and_kafkas_dump_tool_read_repaired_files(tmp_path):
     from bench import kafka
 
     names = [damage.__name__.replace("_", "-") for damage in (*MENDED, middle_header, middle_crc)]

@@ -43,7 +43,7 @@ def test_a_sound_segment_is_ok(tmp_path):
     (lambda data: data[:16] + b"\x07" + data[17:], "unknown magic"),
     (lambda data: data + bytes(100) + data, "zeros followed by data"),
 ])
-def test_damage_is_found_and_the_code_says_so(tmp_path, damage, words):
+def test_damage_sets_the_exit_code(tmp_path, damage, words):
     path = written(tmp_path / "t-0", damage(batch_at(0)))
     ended = run("log", "verify", path, fails=True)
     assert words in ended.err and ended.code == 1
@@ -77,14 +77,14 @@ def test_a_segment_that_is_cut_while_it_is_read_ends_the_reading_not_the_program
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
 
 
-def test_where_good_batches_go_on_behind_damage_is_told(tmp_path):
+def test_offset_of_valid_batches_after_damage_is_reported(tmp_path):
     broken = bytearray(batch_at(0) + batch_at(3) + batch_at(6))
     broken[len(batch_at(0)) + 16] = 9
     ended = run("log", "verify", written(tmp_path / "t-0", bytes(broken)), fails=True)
     assert "valid batches continue at offset 6" in ended.err
 
 
-def test_every_damage_of_a_segment_is_told(tmp_path):
+def test_every_damage_of_a_segment_is_reported(tmp_path):
     whole = b"".join(batch_at(3 * number) for number in range(9))
     length = len(batch_at(0))
     for at in (2, 6):
@@ -130,7 +130,7 @@ def test_damage_in_a_running_brokers_directory_is_found_with_its_place(brokerd):
     assert f"position {2 * length}, offset 2: has a wrong CRC" in ended.err
 
 
-def test_what_a_running_broker_leaves_is_no_damage(tmp_path):
+def test_files_of_a_running_broker_are_not_reported_as_damaged(tmp_path):
     ahead = written(tmp_path / "a-0", batch_at(0), bytes(5000))
     assert "5000 bytes allocated ahead" in run("log", "verify", ahead).out
     cut = written(tmp_path / "b-0", batch_at(0), batch_at(3)[:70])
@@ -158,7 +158,7 @@ def test_an_index_that_points_elsewhere_is_found(tmp_path):
     assert "no batch begins there" in run("log", "verify", path, fails=True).err
 
 
-def test_what_is_good_behind_damage_is_printed_and_the_code_tells_of_it(tmp_path):
+def test_valid_batches_after_damage_are_printed_with_an_error_code(tmp_path):
     bad, inflates_not = bytearray(batch_at(0)), bytearray(batch_at(6, codec=1))
     bad[16], inflates_not[61] = 7, inflates_not[61] ^ 0xFF
     path = written(tmp_path / "t-0", bytes(bad), batch_at(3), bytes(inflates_not))
@@ -182,7 +182,7 @@ def test_batches_and_records_are_printed(tmp_path):
     assert "codec=gzip" in run("log", "dump", path).out
 
 
-def test_the_metadata_log_and_offsets_are_printed_as_what_they_mean(brokerd):
+def test_metadata_log_and_offsets_are_printed_decoded(brokerd):
     topic = topic_of(brokerd, 1)
     append(brokerd.port, topic, raw.batch([raw.record(b"k", b"v")]))
     run("groups", "reset-offsets", f"{topic}-g", "-t", topic, "--to-latest", "--execute",

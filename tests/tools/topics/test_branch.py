@@ -92,7 +92,7 @@ def test_any_client_can_make_one(broker):
     assert bases(broker, copy) == [0, 2, 4]
 
 
-def test_what_cannot_be_is_told_in_a_line(broker):
+def test_invalid_branch_is_rejected_in_one_line(broker):
     source = unique("source")
     create_topic(broker.port, source, 1)
     assert "no topic" in run("topics", "branch", "nobody-has-this", "x", broker=broker,
@@ -104,7 +104,7 @@ def test_what_cannot_be_is_told_in_a_line(broker):
                                fails=True).err
 
 
-def test_a_broker_that_is_gone_meanwhile_is_told_in_a_line(broker, monkeypatch):
+def test_broker_that_disappears_is_reported_in_one_line(broker, monkeypatch):
     async def gone(*_):
         raise NoBrokersError("copy: no broker answered")
 

@@ -53,7 +53,7 @@ def test_records_before_a_time_and_all_of_them_are_deleted(target):
     assert starts(target, topic) == [10, 10]
 
 
-def test_a_partition_that_is_not_there_is_told(target):
+def test_missing_partition_is_reported(target):
     topic = topic_of(target, 2)
     for text in (f"{topic}:7", f"{topic}:x", f"{topic}:0,7"):
         assert "has no partition" in run("topics", "delete-records", text, "--before", "end",
@@ -86,7 +86,7 @@ def test_a_time_whose_offset_is_not_known_is_not_the_end(monkeypatch, of_time, o
         assert (found[parts[0]] if isinstance(found, dict) else found[0]["new_offset"]) == offset
 
 
-def test_which_end_is_not_known_is_told(monkeypatch):
+def test_unknown_end_offset_is_reported(monkeypatch):
     async def ends(cluster, parts):
         return {parts[0]: "REQUEST_TIMED_OUT"}, {parts[0]: 10}
 

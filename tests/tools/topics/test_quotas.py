@@ -27,7 +27,7 @@ def test_quotas_of_a_user_are_set_listed_and_deleted(target):
                                   fails=True).err
 
 
-def test_a_client_id_of_a_user_has_quotas_of_its_own(target):
+def test_client_id_of_a_user_has_separate_quotas(target):
     user, client = unique("user"), unique("client")
     both = ["--user", user, "--client", client]
     run("quotas", "set", *both, "consumer_byte_rate=10", broker=target)
@@ -51,7 +51,7 @@ def test_a_dry_run_sets_nothing(target):
     assert "would be set" in told.out and listed(target, "--user", user) == {}
 
 
-def test_what_is_no_quota_is_refused(target):
+def test_invalid_quota_is_rejected(target):
     def refused(*words):
         return run("quotas", "set", *words, broker=target, fails=True).err
 

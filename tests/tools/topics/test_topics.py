@@ -52,7 +52,7 @@ def test_a_topic_is_created_described_altered_and_deleted(target):
     assert run("topics", "delete", topic, "--yes", "--if-exists", broker=target).code == 0
 
 
-def test_a_topic_that_exists_is_an_error_unless_that_was_said(target):
+def test_existing_topic_is_an_error_unless_allowed(target):
     topic = topic_of(target)
     assert "TOPIC_ALREADY_EXISTS" in run("topics", "create", topic, broker=target, fails=True).err
     assert run("topics", "create", topic, "--if-not-exists", broker=target).code == 0
@@ -64,7 +64,7 @@ def test_a_dry_run_creates_nothing(target):
     assert run("topics", "list", topic, "--json", broker=target).json == []
 
 
-def test_nearest_names_of_topics_and_settings_are_told(target):
+def test_similar_names_of_topics_and_settings_are_suggested(target):
     topic = topic_of(target)
     near = f"nearest valid name: {topic}"
     assert near in run("topics", "describe", topic.replace("tool", "tol"), broker=target,
@@ -77,7 +77,7 @@ def test_nearest_names_of_topics_and_settings_are_told(target):
         assert "nearest valid name: retention.ms" in run(*words, broker=target, fails=True).err
 
 
-def test_tables_are_plain_where_nobody_looks(target):
+def test_tables_are_plain_without_a_terminal(target):
     topic = topic_of(target)
     append(target.port, topic, records(3), partition=1)
     assert run("topics", "list", topic, broker=target).out == (
@@ -129,7 +129,7 @@ def test_settings_are_described_set_and_taken_back(target):
                                    broker=target, fails=True).err
 
 
-def test_a_secret_is_not_shown_to_who_sets_it(brokerd):
+def test_secret_is_not_shown_after_setting_it(brokerd):
     name = "listener.name.plaintext.ssl.keystore.password"
     for more in ((), ("--json",)):
         ended = run("configs", "set", "broker", "1", f"{name}=s3cret", "--dry-run", *more,
@@ -147,7 +147,7 @@ def test_settings_of_brokers_and_loggers_are_described(target):
                                             fails=True).err
 
 
-def test_the_cluster_is_told_of_with_its_disks(target):
+def test_cluster_is_described_with_its_disks(target):
     told = run("cluster", "--json", broker=target).json
     # Other tests create topics on the same Kafka, and let its disks fail.
     known = AdminClient({"bootstrap.servers": target.bootstrap}).list_topics(timeout=10).topics
@@ -161,13 +161,13 @@ def test_the_cluster_is_told_of_with_its_disks(target):
 @pytest.mark.kafka
 def test_topics_and_settings_work_on_apache_kafka(kafka):
     for test in (test_a_topic_is_created_described_altered_and_deleted,
-                 test_nearest_names_of_topics_and_settings_are_told,
-                 test_tables_are_plain_where_nobody_looks, test_offsets_of_a_time_are_found,
-                 test_the_cluster_is_told_of_with_its_disks):
+                 test_similar_names_of_topics_and_settings_are_suggested,
+                 test_tables_are_plain_without_a_terminal, test_offsets_of_a_time_are_found,
+                 test_cluster_is_described_with_its_disks):
         test(kafka)
 
 
-def test_a_broker_that_knows_no_controller_yet_is_asked_again(brokerd, monkeypatch):
+def test_broker_without_a_controller_is_retried(brokerd, monkeypatch):
     tries, controller = [], Cluster.controller
 
     async def late(self):

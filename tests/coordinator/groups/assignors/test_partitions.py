@@ -87,7 +87,7 @@ def everything_to_the_first(found, topics):
     return {found[0].id: {topic: range(shape.partitions) for topic, shape in topics.items()}}
 
 
-def test_an_assignor_of_ones_own_is_asked_for_by_its_name():
+def test_custom_assignor_is_called_by_its_name():
     known = assignors.load(["range", f"{__name__}:everything_to_the_first"])
     assert list(known) == ["range", "everything_to_the_first"]
     found = members("x", "y")
@@ -105,6 +105,6 @@ def test_an_assignor_that_is_not_there_is_a_fault_of_the_settings(name):
 
 @pytest.mark.parametrize("given", [{"x": {A: [0]}, "y": {A: [0]}}, {"x": {A: [7]}},
                                    {"x": {B: [0]}}, {"nobody": {A: [0]}}])
-def test_what_an_assignor_may_not_give_is_found(given):
+def test_invalid_result_of_an_assignor_is_detected(given):
     with pytest.raises(ValueError):
         assignors.checked(given, members("x", "y"), {A: TopicShape(2), B: TopicShape(1)})

@@ -28,13 +28,13 @@ def uniform(subscribers, **counts):
     return shown(found)
 
 
-def test_nobody_or_nothing_to_assign_is_nothing():
+def test_empty_input_gives_an_empty_assignment():
     assert assign_uniform([], {A: TopicShape(3)}) == {}
     assert assign_uniform(members("x", "y"), {}) == {"x": {}, "y": {}}
     assert assign_range([], {A: TopicShape(3)}) == {}
 
 
-def test_range_leaves_out_who_comes_after_the_last_partition():
+def test_range_leaves_surplus_members_without_partitions():
     found = assign_range(members("x", "y", "z"), {A: TopicShape(2)})
     assert shown(found) == {"x": {A: [0]}, "y": {A: [1]}, "z": {}}
 
@@ -50,14 +50,14 @@ def test_equal_subscribers_keep_the_odd_ones_that_they_have():
     assert found == {"x": {A: [0]}, "y": {A: [1, 2]}, "z": {A: [3]}}
 
 
-def test_who_has_too_much_gives_its_last_ones():
+def test_overloaded_member_releases_its_last_partitions():
     found = uniform([who("x", (A, B), A=(0, 1, 2), B=(0, 1)), who("y", (A, B))], A=3, B=2)
     assert found == {"x": {A: [0, 1, 2]}, "y": {B: [0, 1]}}
     found = uniform([who("x", (A,), A=range(4)), who("y", (A,))], A=4)
     assert found == {"x": {A: [0, 1]}, "y": {A: [2, 3]}}
 
 
-def test_what_is_not_there_or_not_asked_for_is_not_kept():
+def test_missing_or_unsubscribed_partitions_are_not_kept():
     found = uniform([who("x", (A,), A=(0, 4), B=(0,)), who("y", (A,), C=(1,))], A=4)
     assert sorted(index for held in found.values() for index in held[A]) == [0, 1, 2, 3]
     assert 0 in found["x"][A] and all(set(held) == {A} for held in found.values())
@@ -79,14 +79,14 @@ def test_between_members_of_different_topics_a_partition_moves_for_a_gain_only(m
     assert made["z"] == {B: [0]}
 
 
-def test_what_is_free_goes_to_who_has_least():
+def test_free_partitions_go_to_the_least_loaded_member():
     made = uniform([who("x", (A, B), B=(0, 1, 2)), who("y", (A,), A=(0,)), who("z", (A,))],
                    A=5, B=3)
     assert sorted(len(made[id_][A]) for id_ in "yz") == [2, 3] and 0 in made["y"][A]
     assert made["x"] == {B: [0, 1, 2]}
 
 
-def test_who_has_no_choice_has_the_topic_and_others_make_up_for_it():
+def test_restricted_member_gets_its_topic_and_others_compensate():
     made = uniform([who("x", (A,)), who("y", (A, B, C)), who("z", (C,))], A=4, B=4, C=4)
     assert made["y"][B] == [0, 1, 2, 3]
     assert {id_: sum(map(len, held.values())) for id_, held in made.items()} \
@@ -95,7 +95,7 @@ def test_who_has_no_choice_has_the_topic_and_others_make_up_for_it():
 
 @pytest.mark.parametrize("levels", [[0], [0, 0], [2, 0], [0, 2], [5, 1, 0], [3, 3, 3], [1, 4, 4]])
 @pytest.mark.parametrize("count", range(12))
-def test_what_is_more_is_poured_as_if_each_went_to_the_lowest(levels, count):
+def test_bulk_distribution_equals_one_by_one_to_the_least_loaded(levels, count):
     after = list(levels)
     for _ in range(count):
         after[after.index(min(after))] += 1
@@ -116,7 +116,7 @@ def test_a_partition_that_is_not_there_is_not_given(given):
         assignors.checked(given, members("x"), {A: TopicShape(2)})
 
 
-def test_what_is_given_is_checked_for_all_members_and_empty_topics_left_out():
+def test_assignment_is_checked_for_all_members_without_empty_topics():
     assert assignors.checked({"x": {A: [1, 0], B: []}}, members("x", "y", topics=(A, B)),
                              {A: TopicShape(2), B: TopicShape(2)}) \
         == {"x": {A: frozenset((0, 1))}, "y": {}}

@@ -22,18 +22,18 @@ def test_more_members_than_partitions_share_a_partition():
     assert all(len(places(row)) >= 1 for row in found.values())
 
 
-def test_a_member_gets_what_it_subscribed_to_only():
+def test_member_gets_only_subscribed_partitions():
     found = assign({"a": [T], "b": [T, U]}, {T: range(2), U: range(2)}, {})
     assert {topic for topic, _ in places(found["a"])} == {T}
     assert {(U, 0), (U, 1)} <= places(found["b"])
 
 
-def test_what_is_not_initialized_is_not_assigned():
+def test_uninitialized_partition_is_not_assigned():
     assert assign({"a": [T, U]}, {T: (1,)}, {}) == {"a": {T: (1,)}}
     assert assign({"a": [T]}, {}, {"a": {T: (0,)}}) == {"a": {}}
 
 
-def test_every_partition_has_a_member_and_little_moves_whoever_comes_and_goes():
+def test_every_partition_has_a_member_with_few_moves():
     for seed in range(300):
         rng = random.Random(seed)
         had = {}

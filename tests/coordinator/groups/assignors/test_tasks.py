@@ -33,7 +33,7 @@ def test_a_process_of_more_members_gets_as_many_more_tasks():
     assert counts(found) == [2, 2, 2]
 
 
-def test_who_had_a_task_keeps_it_when_others_come_and_go():
+def test_tasks_stay_with_their_members_when_others_join_and_leave():
     two = assign(runners({}, a="p", b="q"), {"0": 6}, [], 0)
     three = assign(runners(two, a="p", b="q", c="r"), {"0": 6}, [], 0)
     assert all(three[name].active["0"] < two[name].active["0"] for name in "ab")
@@ -42,7 +42,7 @@ def test_who_had_a_task_keeps_it_when_others_come_and_go():
     assert all(three[name].active["0"] < again[name].active["0"] for name in "ab")
 
 
-def test_who_kept_a_tasks_state_runs_it_when_its_runner_is_gone():
+def test_standby_takes_over_the_task_of_a_departed_member():
     before = assign(runners({}, a="p", b="q", c="r"), {"0": 3}, ["0"], 1)
     after = assign(runners(before, a="p", b="q"), {"0": 3}, ["0"], 1)
     (left,) = before["c"].active["0"]
@@ -56,7 +56,7 @@ def test_only_state_is_copied_and_to_as_many_processes_as_there_are():
     assert sorted(copies) == [("1", 0), ("1", 1)]
 
 
-def test_nobody_gets_nothing():
+def test_no_members_get_no_tasks():
     assert assign([], {"0": 2}, ["0"], 1) == {}
     assert assign(runners({}, a="p"), {}, [], 1) == {"a": Assignment()}
 

@@ -162,7 +162,7 @@ def test_a_member_of_the_new_protocol_makes_a_classic_group_a_consumer_group(mix
     assert mixed.beat_classic(old, generation) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_an_empty_classic_group_becomes_a_consumer_group_whatever_the_policy():
+def test_empty_classic_group_becomes_a_consumer_group_under_any_policy():
     mixed = Mixed(upgrade=False)
     old = mixed.classic_group()
     mixed.groups.leave("g", [(old, None)])
@@ -175,7 +175,7 @@ def test_an_empty_classic_group_becomes_a_consumer_group_whatever_the_policy():
     ({"members_max": 0}, {}, (), "it has too many members"),
     ({}, {"metadata": b"\0"}, (), "its members' metadata cannot be parsed"),
     ({}, {"metadata": b"\xff\xff"}, (), "its members' metadata cannot be parsed")])
-def test_what_cannot_become_a_consumer_group_says_why_and_stays(limits, fields, assigned, reason):
+def test_inconvertible_group_reports_the_reason_and_stays_classic(limits, fields, assigned, reason):
     mixed = Mixed(**limits)
     old = mixed.join_classic(**fields).member_id
     mixed.join_classic(old, **fields)
@@ -222,7 +222,7 @@ def test_a_group_whose_leader_gave_one_partition_twice_stays_classic(mixed):
     assert "two members have the same partition" in answer.error_message
 
 
-def test_a_second_protocol_that_cannot_be_read_harms_nobody(mixed):
+def test_unreadable_second_protocol_has_no_effect(mixed):
     mixed.join("new")
     rows = [JOIN.JoinGroupRequestProtocol(name="range", metadata=subscription("t")),
             JOIN.JoinGroupRequestProtocol(name="odd", metadata=b"\xff")]
@@ -271,13 +271,13 @@ def test_a_group_goes_back_when_a_classic_one_may_have_as_many_members(classic_m
     assert isinstance(mixed.group, kind)
 
 
-def test_a_group_that_nobody_is_left_in_stays_what_it_is(mixed):
+def test_empty_group_keeps_its_type(mixed):
     mixed.join("new")
     mixed.beat("new", -1)
     assert isinstance(mixed.group, ConsumerGroup)
 
 
-def test_a_group_without_members_is_classic_for_who_joins_so(mixed):
+def test_group_without_members_becomes_classic_for_a_classic_member(mixed):
     mixed.join("new")
     mixed.beat("new", -1)
     answer = mixed.join_classic("m")
@@ -307,7 +307,7 @@ def test_an_instance_that_comes_back_to_other_topics_has_the_group_rebalance(mix
 
 # JoinGroup.
 
-def test_who_joins_is_told_of_its_epoch_and_leads_nobody(mixed):
+def test_joining_classic_member_gets_its_epoch_and_leads_nobody(mixed):
     mixed.join("new")
     first = mixed.join_classic()
     assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED and len(first.member_id) == 36
@@ -339,7 +339,7 @@ def test_a_policy_that_allows_neither_way_keeps_classic_members_out(policy, code
 @pytest.mark.parametrize("fields", [
     {"protocol_type": "connect"}, {"names": ()}, {"metadata": b"\0"}, {"metadata": b""},
     {"metadata": b"\xff\xff"}])
-def test_who_is_no_consumer_is_refused(mixed, fields):
+def test_non_consumer_protocol_is_rejected(mixed, fields):
     mixed.join("new")
     answer = mixed.join_classic("m", version=3, **fields)
     assert (answer.error_code, answer.member_id) == (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "m")
@@ -361,7 +361,7 @@ def test_a_group_takes_as_many_as_it_may_have(most, code):
     assert mixed.join_classic("m", version=3).error_code == code
 
 
-def test_what_a_request_does_not_say_stays(mixed):
+def test_omitted_fields_stay_unchanged(mixed):
     mixed.join("new")
     mixed.join_classic("m", version=3, metadata=subscription("t", rack_id="r"))
     mixed.join_classic("m", version=3, topics=("u",), rebalance_timeout_ms=-1)
@@ -369,7 +369,7 @@ def test_what_a_request_does_not_say_stays(mixed):
     assert (member.topics, member.rack_id, member.rebalance_ms) == ({"u"}, "r", REBALANCE_MS)
 
 
-def test_an_instance_under_a_new_id_has_what_it_had(mixed):
+def test_static_member_with_a_new_id_keeps_its_partitions(mixed):
     mixed.join("new")
     first = mixed.join_classic(group_instance_id="i").member_id
     second = mixed.join_classic(group_instance_id="i").member_id
@@ -381,7 +381,7 @@ def test_an_instance_under_a_new_id_has_what_it_had(mixed):
 
 # SyncGroup and Heartbeat.
 
-def test_a_member_gets_what_others_have_let_go_of(mixed):
+def test_member_gets_partitions_released_by_others(mixed):
     old = mixed.mixed_group()
     assert partitions_of(mixed.sync(old, mixed.generation).assignment) == {}
     # The other member has not revoked yet: rejoining would be useless.
@@ -426,7 +426,7 @@ def test_a_sync_that_does_not_fit_is_refused(mixed, fields, code):
     assert mixed.sync(**fields).error_code == code
 
 
-def test_a_sync_in_an_epoch_that_is_over_asks_for_a_join(mixed):
+def test_sync_of_a_past_epoch_requires_a_rejoin(mixed):
     old = mixed.mixed_group()
     mixed.join("third")
     assert mixed.sync(old, mixed.generation).error_code == ErrorCode.REBALANCE_IN_PROGRESS
@@ -443,7 +443,7 @@ def test_a_heartbeat_that_does_not_fit_is_refused(mixed, member_id, generation, 
 
 # Timeouts.
 
-def test_who_does_not_sync_in_its_rebalance_time_is_fenced(mixed):
+def test_member_that_does_not_sync_in_time_is_fenced(mixed):
     old = mixed.mixed_group()
     mixed.run(REBALANCE_MS - 1)
     assert old in mixed.group.members
@@ -451,7 +451,7 @@ def test_who_does_not_sync_in_its_rebalance_time_is_fenced(mixed):
     assert old not in mixed.group.members
 
 
-def test_who_synced_is_missed_after_its_session_alone(mixed):
+def test_synced_member_expires_only_after_its_session(mixed):
     old = mixed.mixed_group()
     mixed.sync(old, mixed.generation)
     mixed.run(SESSION_MS - 1)
@@ -460,7 +460,7 @@ def test_who_synced_is_missed_after_its_session_alone(mixed):
     assert old not in mixed.group.members
 
 
-def test_a_heartbeat_begins_the_session_anew(mixed):
+def test_heartbeat_restarts_the_session(mixed):
     old = mixed.mixed_group()
     mixed.sync(old, mixed.generation)
     mixed.run(SESSION_MS - 1)
@@ -471,7 +471,7 @@ def test_a_heartbeat_begins_the_session_anew(mixed):
     assert old not in mixed.group.members
 
 
-def test_who_is_told_to_join_has_its_rebalance_time_from_when_it_was_told_first(mixed):
+def test_rejoin_timeout_counts_from_the_first_notification(mixed):
     old = mixed.settled()
     mixed.join("third")
     epoch = mixed.group.members[old].epoch
@@ -483,7 +483,7 @@ def test_who_is_told_to_join_has_its_rebalance_time_from_when_it_was_told_first(
     assert old not in mixed.group.members
 
 
-def test_who_joins_again_in_time_is_expected_to_sync_and_no_more_to_join(mixed):
+def test_member_that_rejoined_in_time_must_sync_but_not_rejoin(mixed):
     old = mixed.settled()
     mixed.join("third")
     mixed.beat_classic(old, mixed.group.members[old].epoch)
@@ -499,7 +499,7 @@ def test_who_joins_again_in_time_is_expected_to_sync_and_no_more_to_join(mixed):
 
 # LeaveGroup.
 
-def test_each_of_those_who_leave_has_an_answer_of_its_own(mixed):
+def test_each_leaving_member_gets_a_separate_result(mixed):
     old = mixed.mixed_group()
     before = mixed.groups.events["member_left"]
     assert mixed.groups.leave("g", [("other", None), (old, None, "done"), (old, "i")]) == [
@@ -530,7 +530,7 @@ def test_a_later_version_is_read_as_the_last_that_is_known(data, version):
         assert embedded.version_of(data) == version
 
 
-def test_an_assignment_is_told_in_the_members_version_without_topics_that_are_gone():
+def test_assignment_is_encoded_in_the_members_version_without_deleted_topics():
     data = embedded.assignment_bytes(
         IMAGE, {T.id: frozenset((3, 1)), bytes(16): frozenset([0]), U.id: frozenset([2])},
         subscription("t", version=1))

@@ -16,7 +16,7 @@ def member(id_, *partitions):
 @pytest.mark.parametrize("leave", [
     lambda group: group.remove("a"),
     lambda group: group.put(member("a"))], ids=["it goes", "it stays"])
-def test_who_lost_all_of_a_topic_to_one_that_is_gone_has_nothing_left_to_let_go(leave):
+def test_member_whose_topic_was_replaced_has_nothing_left_to_revoke(leave):
     group = ConsumerGroup("g")
     group.put(member("a", 0))
     group.put(member("b", 0))

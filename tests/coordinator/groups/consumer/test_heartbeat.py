@@ -58,7 +58,7 @@ def machine():
     return Machine()
 
 
-def test_a_heartbeat_that_changes_nothing_writes_nothing_and_looks_at_nobody(machine, monkeypatch):
+def test_unchanged_heartbeat_writes_nothing_and_visits_no_member(machine, monkeypatch):
     machine.join("a")
     machine.groups.records.clear()
     for name in ("subscribe", "assign_if_due", "topic_ids_of"):
@@ -68,7 +68,7 @@ def test_a_heartbeat_that_changes_nothing_writes_nothing_and_looks_at_nobody(mac
     assert machine.groups.records == []
 
 
-def test_who_is_silent_is_missed_and_a_heartbeat_is_a_sign_of_life(machine):
+def test_silent_member_expires_and_a_heartbeat_extends_its_session(machine):
     machine.join("a")
     machine.join("b")
     machine.run(SESSION_MS - 1)
@@ -80,7 +80,7 @@ def test_who_is_silent_is_missed_and_a_heartbeat_is_a_sign_of_life(machine):
     assert machine.group.state == "Empty"
 
 
-def test_a_group_that_comes_together_is_to_ask_again_soon(machine):
+def test_rebalancing_group_gets_a_short_heartbeat_interval(machine):
     assert machine.join("a").heartbeat_interval_ms == 500
     machine.run(2999)
     assert machine.beat("a", 2).heartbeat_interval_ms == 500, "others may come"
@@ -90,7 +90,7 @@ def test_a_group_that_comes_together_is_to_ask_again_soon(machine):
     assert machine.beat("a", 2).heartbeat_interval_ms == 5000, "a clock that was put back"
 
 
-def test_who_waits_for_others_is_to_ask_again_soon_however_long_that_takes(machine):
+def test_waiting_member_keeps_a_short_heartbeat_interval(machine):
     rows = [messages.ConsumerGroupHeartbeatRequest.TopicPartitions(
         topic_id=T.id, partitions=[0, 1, 2, 3])]
     machine.join("a", rebalance_timeout_ms=40_000)
@@ -104,7 +104,7 @@ def test_who_waits_for_others_is_to_ask_again_soon_however_long_that_takes(machi
     assert machine.beat("b", waiting.member_epoch).heartbeat_interval_ms == 5000
 
 
-def test_a_large_group_is_to_ask_again_as_often_as_a_coordinator_can_bear(machine):
+def test_large_group_gets_an_interval_that_the_coordinator_can_sustain(machine):
     for number in range(1000):
         answer = machine.join(f"m-{number}", topics=("none",))
     assert answer.heartbeat_interval_ms == 1000
@@ -113,7 +113,7 @@ def test_a_large_group_is_to_ask_again_as_often_as_a_coordinator_can_bear(machin
     assert Machine(LIMITS._replace(consumer=quick)).join("a").heartbeat_interval_ms == 300
 
 
-def test_who_does_not_revoke_in_time_is_fenced(machine):
+def test_member_that_does_not_revoke_in_time_is_fenced(machine):
     machine.join("a")
     machine.join("b")
     machine.beat("a", 2)
@@ -136,7 +136,7 @@ def test_a_topic_that_grows_or_goes_is_seen_by_its_group_only(machine, monkeypat
     assert [row.partitions for row in answer.assignment.topic_partitions] == [list(range(8))]
 
 
-def test_what_is_replayed_or_kept_is_the_group(machine, tmp_path):
+def test_replayed_and_stored_groups_are_equal(machine, tmp_path):
     machine.join("a", instance_id="i", rack_id="r", server_assignor="range")
     machine.join("b", topics=(), subscribed_topic_regex="[tu]")
     machine.run(2)
@@ -172,7 +172,7 @@ def _facts(group) -> tuple:
                             for id_, member in group.members.items()})
 
 
-def test_a_group_is_deleted_when_nobody_is_in_it(machine):
+def test_group_is_deleted_when_empty(machine):
     machine.join("a")
     assert list(group_describe.delete(machine.groups, "g")) == []
     assert machine.groups.find("g") is not None
@@ -185,7 +185,7 @@ def test_a_group_is_deleted_when_nobody_is_in_it(machine):
     assert again.find("g") is None
 
 
-def test_what_is_too_much_is_refused_and_changes_nothing(machine):
+def test_request_above_a_limit_is_rejected_without_effect(machine):
     small = Machine(LIMITS._replace(consumer=ConsumerLimits(members_max=1)))
     small.join("a")
     small.groups.records.clear()
@@ -196,7 +196,7 @@ def test_what_is_too_much_is_refused_and_changes_nothing(machine):
     assert machine.groups.groups == {} and machine.groups.records == small.groups.records == []
 
 
-def test_an_assignor_that_fails_leaves_the_group_what_it_has():
+def test_failing_assignor_leaves_the_assignment_unchanged():
     def fails(members, topics):
         if len(members) > 1:
             raise RuntimeError("made up")

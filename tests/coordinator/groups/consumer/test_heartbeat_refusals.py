@@ -58,7 +58,7 @@ def machine():
     ({"server_assignor": "other"}, ErrorCode.UNSUPPORTED_ASSIGNOR,
      "available assignors: uniform, range"),
     ({"server_assignor": "range"}, 0, None), ({}, 0, None)])
-def test_what_no_group_accepts_makes_none(machine, fields, code, text):
+def test_rejected_heartbeat_creates_no_group(machine, fields, code, text):
     answer = ask(machine, **fields)
     assert (answer.error_code, answer.error_message) == (code, text)
     assert ("g" in machine.groups.groups) == (code == 0)
@@ -66,7 +66,7 @@ def test_what_no_group_accepts_makes_none(machine, fields, code, text):
 
 
 @pytest.mark.parametrize(("last", "code"), [(285, 0), (286, ErrorCode.MESSAGE_TOO_LARGE)])
-def test_what_a_member_says_of_itself_has_a_bound(machine, last, code):
+def test_members_request_is_limited(machine, last, code):
     """512 KiB, each string with a length of two bytes: 524 names of 1,000, "m" and the rest."""
     names = [f"{number:0998}" for number in range(524)] + ["x" * (last - 2)]
     assert ask(machine, subscribed_topic_names=names).error_code == code
@@ -80,13 +80,13 @@ def test_a_member_owns_no_more_partitions_than_there_may_be(machine, count, code
                topic_partitions=rows(T, *range(count))).error_code == code
 
 
-def test_a_group_that_is_being_deleted_takes_nobody(machine):
+def test_group_being_deleted_rejects_members(machine):
     machine.groups.deleting.add("g")
     assert ask(machine).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 @pytest.mark.parametrize("epoch", [1, -1])
-def test_only_who_joins_makes_a_group(machine, epoch):
+def test_only_a_joining_member_creates_a_group(machine, epoch):
     answer = ask(machine, member_epoch=epoch)
     assert (answer.error_code, answer.error_message) == (
         NO_GROUP, "there is no such consumer group")
@@ -100,14 +100,14 @@ def test_a_share_groups_name_is_not_a_consumer_groups(machine, epoch):
 
 @pytest.mark.parametrize(("member_id", "epoch", "code"), [
     ("other", 2, UNKNOWN), ("other", -1, UNKNOWN), ("m", 2, 0), ("m", -1, 0)])
-def test_who_is_no_member_joins_first(machine, member_id, epoch, code):
+def test_unknown_member_must_join_first(machine, member_id, epoch, code):
     ask(machine)
     assert ask(machine, member_id=member_id, member_epoch=epoch,
                topic_partitions=None).error_code == code
 
 
 @pytest.mark.parametrize(("most", "code"), [(1, ErrorCode.GROUP_MAX_SIZE_REACHED), (2, 0)])
-def test_a_group_is_full_for_who_is_not_in_it(most, code):
+def test_full_group_rejects_new_members(most, code):
     machine = Machine(LIMITS._replace(consumer=ConsumerLimits(members_max=most)))
     ask(machine)
     answer = ask(machine, member_id="o")
@@ -119,7 +119,7 @@ def test_a_group_is_full_for_who_is_not_in_it(most, code):
 @pytest.mark.parametrize(("epoch", "owned", "code"), [
     (4, None, FENCED), (3, None, 0), (2, None, FENCED), (2, (0, 1), 0), (2, (0, 1, 2), FENCED),
     (2, (), 0), (1, (0, 1), FENCED)])
-def test_the_epoch_before_the_last_is_believed_of_who_owns_what_it_was_given(
+def test_previous_epoch_is_accepted_with_assigned_partitions(
         machine, epoch, owned, code):
     """The response to the previous request may have been lost."""
     ask(machine)
@@ -153,7 +153,7 @@ def test_an_instance_is_one_member_until_it_leaves_for_a_while(machine):
                    topic_partitions=None).error_code == code
 
 
-def test_an_instance_that_is_away_keeps_what_it_had_until_its_session_ends(machine):
+def test_absent_static_member_keeps_its_partitions_until_its_session_ends(machine):
     ask(machine, instance_id="i")
     ask(machine, instance_id="i", member_epoch=-2)
     assert machine.group.members["m"].assigned == {T.id: dict.fromkeys(range(4), 0)}
@@ -163,7 +163,7 @@ def test_an_instance_that_is_away_keeps_what_it_had_until_its_session_ends(machi
     assert "m" not in machine.group.members
 
 
-def test_who_has_yet_to_revoke_after_a_restart_has_its_rebalance_time_again(machine):
+def test_pending_revocation_gets_its_full_timeout_after_a_restart(machine):
     ask(machine)
     machine.join("o")
     ask(machine, member_epoch=2, topic_partitions=rows(T, *range(4)))
@@ -179,7 +179,7 @@ def test_who_has_yet_to_revoke_after_a_restart_has_its_rebalance_time_again(mach
     assert "m" not in other.group.members
 
 
-def test_a_heartbeat_that_says_all_is_answered_with_all(machine):
+def test_complete_heartbeat_gets_a_complete_response(machine):
     ask(machine)
     said = {"member_epoch": 2, "topic_partitions": rows(T, *range(4))}
     assert ask(machine, **said).assignment is not None
@@ -189,7 +189,7 @@ def test_a_heartbeat_that_says_all_is_answered_with_all(machine):
     assert ask(machine, **said, subscribed_topic_regex="").assignment is not None
 
 
-def test_what_changes_is_told_and_what_stays_is_not_asked_again(machine):
+def test_only_changes_are_sent(machine):
     ask(machine)
     answer = ask(machine, member_epoch=2, subscribed_topic_names=["u"])
     assert machine.group.members["m"].topics == {"u"} and answer.error_code == 0
@@ -198,7 +198,7 @@ def test_what_changes_is_told_and_what_stays_is_not_asked_again(machine):
     assert set(member.assigned) == {U.id} and member.rebalance_ms == 1000
 
 
-def test_who_waits_for_what_others_let_go_writes_nothing_meanwhile(machine):
+def test_waiting_member_writes_no_records(machine):
     ask(machine)
     machine.join("o")
     machine.beat("o", 3)
@@ -211,7 +211,7 @@ def test_who_waits_for_what_others_let_go_writes_nothing_meanwhile(machine):
 
 
 @pytest.mark.parametrize(("owned", "code"), [(None, FENCED), ((0,), FENCED), ((), 0)])
-def test_who_is_in_a_state_that_nobody_knows_joins_again_unless_it_owns_nothing(
+def test_member_in_an_unknown_state_rejoins_unless_it_owns_nothing(
         machine, owned, code):
     ask(machine)
     member = machine.group.members["m"].copy()

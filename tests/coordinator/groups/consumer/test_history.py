@@ -60,7 +60,7 @@ def finds(fault) -> bool:
     return False
 
 
-def test_a_partition_that_somebody_has_still_is_found_when_it_is_given_away(monkeypatch):
+def test_planted_double_assignment_is_found(monkeypatch):
     monkeypatch.setattr(ConsumerGroup, "owner", lambda self, topic_id, partition: None)
     assert finds("two owners")
 
@@ -70,7 +70,7 @@ def test_a_member_that_need_not_revoke_is_found(monkeypatch):
     assert finds("no revocation")
 
 
-def test_topics_that_nobody_looks_at_again_are_found(monkeypatch):
+def test_planted_unrefreshed_topics_are_found(monkeypatch):
     monkeypatch.setattr(target_assignment, "topics_changed", lambda groups, names: None)
     assert finds("stale")
 

@@ -70,7 +70,7 @@ def test_a_hint_without_a_change_moves_no_epoch_and_is_taken_once(machine):
     assert machine.group.refresh_ms == machine.groups.clock.now_ms() + NEVER_MS
 
 
-def test_topics_of_which_nobody_has_any_are_not_looked_at(machine):
+def test_topics_without_partitions_in_the_group_are_not_checked(machine):
     machine.join("a")
     before = machine.group.refresh_ms
     targets.topics_changed(machine.groups, {"u", "other"})
@@ -110,7 +110,7 @@ def test_each_epoch_counts_as_a_rebalance_and_each_newcomer_once(machine):
     assert (events["member_joined"], events["rebalance"]) == (2, 2)
 
 
-def test_what_a_member_says_anew_is_written_and_what_it_repeats_is_not(machine):
+def test_changed_subscription_is_written_and_a_repeated_one_is_not(machine):
     machine.join("a")
     records_of(machine)
     machine.groups.changed.clear()
@@ -123,7 +123,7 @@ def test_what_a_member_says_anew_is_written_and_what_it_repeats_is_not(machine):
     assert records_of(machine) == 0 and machine.group.epoch == 2
 
 
-def test_other_topics_are_a_new_epoch_with_a_reason_of_its_own(machine):
+def test_changed_topics_start_an_epoch_with_a_separate_reason(machine):
     machine.join("a")
     answer = machine.beat("a", 2, subscribed_topic_names=["t", "u"])
     assert answer.member_epoch == 3
@@ -183,7 +183,7 @@ def test_expressions_are_matched_again_when_topics_are_newer(machine, version, r
     assert (machine.group.resolving is not None) == resolves
 
 
-def test_while_expressions_are_matched_nobody_begins_again(machine):
+def test_no_second_resolution_starts_during_one(machine):
     machine.beat("m", 0, rebalance_timeout_ms=1000, topic_partitions=[],
                  subscribed_topic_regex="t.*")
     under_way = machine.group.resolving
@@ -222,7 +222,7 @@ def test_an_expression_that_everybody_gave_up_while_it_was_matched_is_not_kept(m
     assert machine.group.resolving is None and machine.group.resolved == {}
 
 
-def test_an_expression_matches_only_what_its_member_may_see(machine):
+def test_expression_matches_only_topics_visible_to_its_member(machine):
     join_matching(machine, "[tu]")
     group = machine.group
     group.viewers["[tu]"] = lambda name: name == "u"
@@ -231,7 +231,7 @@ def test_an_expression_matches_only_what_its_member_may_see(machine):
     assert group.resolved["[tu]"].topics == {"u"}
 
 
-def test_a_refresh_matches_each_expression_with_the_rights_of_its_own_member(machine, monkeypatch):
+def test_refresh_resolves_each_expression_with_its_members_permissions(machine, monkeypatch):
     def beat(member_id, epoch, text, seen):
         monkeypatch.setattr(test_heartbeat, "CLIENT", CLIENT._replace(
             sees=lambda name: name in seen))

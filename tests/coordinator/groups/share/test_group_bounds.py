@@ -41,7 +41,7 @@ def test_the_last_two_epochs_of_a_member_are_taken_and_a_join(world, epoch, erro
 
 
 @pytest.mark.parametrize("most, error", [(1, FULL), (2, 0)])
-def test_a_group_is_full_for_who_is_not_in_it(most, error):
+def test_full_group_rejects_new_members(most, error):
     world = World(OBEYED._replace(members_max=most))
     world.beat("m")
     assert world.beat("n").error_code == error
@@ -55,13 +55,13 @@ LEFT = share_groups.BYTES_MAX - len(NAMES) * (len(NAME) + 2) - len("m") - 2 - 2
 
 
 @pytest.mark.parametrize("rack, error", [("r" * LEFT, 0), ("r" * (LEFT + 1), TOO_LARGE)])
-def test_what_a_member_says_of_itself_has_a_bound(world, rack, error):
+def test_members_request_is_limited(world, rack, error):
     answer = world.beat(topics=NAMES, rack=rack)
     assert answer.error_code == error and bool(answer.error_message) == bool(error)
     assert ("g" in world.machine.shares) == (not error) and bool(taken(world)) == (not error)
 
 
-def test_who_has_not_joined_is_no_member(world):
+def test_client_that_has_not_joined_is_not_a_member(world):
     world.joined()
     taken(world)
     assert world.beat("n", 1).error_code == UNKNOWN
@@ -115,7 +115,7 @@ def test_a_clock_that_went_back_holds_no_assignment_up():
 
 
 @pytest.mark.parametrize("ms, count", [(999, 1), (1000, 2)])
-def test_what_is_not_initialized_is_asked_for_again_after_a_while(world, ms, count):
+def test_initialization_is_requested_again_after_a_while(world, ms, count):
     world.beat()
     assert world.asked == [ToInitialize("g", 2, {T: [0, 1]})]
     world.clock.ms += ms
@@ -123,7 +123,7 @@ def test_what_is_not_initialized_is_asked_for_again_after_a_while(world, ms, cou
     assert world.asked == [ToInitialize("g", 2, {T: [0, 1]})] * count
 
 
-def test_only_new_partitions_of_a_topic_that_grows_are_asked_for(world):
+def test_only_new_partitions_of_a_grown_topic_are_initialized(world):
     world.joined()
     world.topics = {"t": topic(partitions=4)}
     world.beat(epoch=3, topics=None)
@@ -137,7 +137,7 @@ def test_only_new_partitions_of_a_topic_that_grows_are_asked_for(world):
     assert group_of(world).initialized[T].partitions == {0, 1, 2}
 
 
-def test_what_is_asked_for_again_is_no_longer_being_deleted(world):
+def test_partition_initialized_again_is_no_longer_being_deleted(world):
     world.beat()
     group = group_of(world)
     group.initializing, group.deleting = {}, {T: "t", U: "u"}
@@ -154,7 +154,7 @@ def test_a_topic_that_went_while_it_was_initialized_is_not_kept(world):
     assert taken(world) == 1
 
 
-def test_a_group_that_is_gone_is_told_of_nothing(world):
+def test_deleted_group_gets_no_initialization_result(world):
     gone = ErrorCode.GROUP_ID_NOT_FOUND
     assert share_groups.initialized(world.machine, "g", {T: [0]}, {T: "t"}) == gone
     assert share_groups.uninitialized(world.machine, "g", {T: [0]}) == gone
@@ -176,7 +176,7 @@ def test_topics_that_are_no_more_go_as_a_cleanup_and_others_stay(world):
 
 # ---- subscriptions ------------------------------------------------------------------------------
 
-def test_what_a_member_says_anew_is_written_and_what_it_repeats_is_not(world):
+def test_changed_fields_are_written_and_repeated_ones_are_not(world):
     world.joined()
     taken(world)
     world.beat(epoch=3, topics=("t",))
@@ -187,7 +187,7 @@ def test_what_a_member_says_anew_is_written_and_what_it_repeats_is_not(world):
     assert group_of(world).members["m"].rack == "r" and taken(world) == 0
 
 
-def test_an_assignment_is_told_to_who_joins_subscribes_or_has_another(world):
+def test_assignment_is_sent_after_join_subscription_or_change(world):
     world.beat()
     world.initialize()
     told = [world.beat(epoch=epoch, topics=topics).assignment is not None
@@ -242,7 +242,7 @@ def test_groups_are_listed_by_state_and_type(world):
     assert listed(types=["classic"]) == listed(["dead"]) == []
 
 
-def test_what_is_described_leaves_out_topics_that_are_gone(world):
+def test_description_omits_deleted_topics(world):
     world.joined()
     row = share_groups.described(world.machine, "g", {T: topic()})
     member, = row.members

@@ -45,7 +45,7 @@ def test_a_new_group_and_a_new_member_have_nothing():
         "topics": frozenset(), "assigned": {}}
 
 
-def test_a_group_is_what_its_records_say_whatever_they_come_to():
+def test_group_equals_its_records_in_any_order():
     group = full()
     records = list(share_group.records_of(group))
     assert len(records) == len({key for key, _ in records}) == 9
@@ -68,7 +68,7 @@ def test_states_and_topics_are_those_of_the_members():
     assert (group.state, group.topics) == ("Empty", frozenset())
 
 
-def test_a_member_goes_by_its_tombstones_and_a_group_by_its_own():
+def test_member_and_group_are_removed_by_their_tombstones():
     group = full()
     groups = replayed(share_group.records_of(group))
     tombstones = share_group.member_tombstones("g", "m")

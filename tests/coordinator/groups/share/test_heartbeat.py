@@ -102,7 +102,7 @@ def test_a_heartbeat_without_news_writes_nothing():
     assert len(world.log) == before
 
 
-def test_what_could_not_be_initialized_is_asked_for_again():
+def test_failed_initialization_is_requested_again():
     world = World()
     epoch = world.beat().member_epoch
     asked = world.asked.pop()
@@ -150,7 +150,7 @@ def test_wrong_members_are_refused_and_nothing_changes():
     assert world.beat("o").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_a_silent_member_and_one_that_leaves_are_no_members():
+def test_silent_and_leaving_members_are_removed():
     world = World()
     epoch = world.joined()
     world.beat("n")
@@ -256,7 +256,7 @@ def test_whatever_happens_the_log_tells_all_and_members_follow_the_target(random
             assert kept(other.shares["g"]) == kept(world.group())
 
 
-def test_what_is_asked_of_a_group_and_what_it_tells():
+def test_group_is_described_and_listed():
     world = World(OBEYED._replace(members_max=3))
     described = share_groups.described(world.machine, "g", {})
     assert (described.error_code, described.group_id) == (ErrorCode.GROUP_ID_NOT_FOUND, "g")
@@ -292,7 +292,7 @@ def test_what_is_asked_of_a_group_and_what_it_tells():
         "member_joined": 2, "member_left": 2, "rebalance": 5}
 
 
-def test_a_group_that_is_being_deleted_is_not_made_anew():
+def test_group_being_deleted_is_not_recreated():
     world = World()
     world.machine.deleting.add("g")
     assert world.beat().error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -302,7 +302,7 @@ def test_a_group_that_is_being_deleted_is_not_made_anew():
         assert call() == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_sessions_begin_anew_with_each_heartbeat_and_with_a_load():
+def test_sessions_restart_with_each_heartbeat_and_load():
     world = World()
     epoch = world.joined()
     for _ in range(4):

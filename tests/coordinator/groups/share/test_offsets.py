@@ -94,7 +94,7 @@ def test_a_deletion_that_was_interrupted_is_done_again():
     assert begun(world, "t").refused == {}
 
 
-def test_what_a_deletion_left_half_done_begins_anew_with_the_next_member():
+def test_half_done_deletion_restarts_with_the_next_member():
     world = World()
     left(world)
     begun(world, "t")
@@ -130,7 +130,7 @@ def test_the_records_of_a_deleted_group_leave_none():
     assert not replayed(world.log)
 
 
-def test_every_step_is_what_its_records_say():
+def test_state_after_every_step_equals_its_records():
     world = World()
     left(world)
     begun(world, "t")

@@ -15,7 +15,7 @@ def member(id_="m", **fields):
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 1), (LAST - 1, LAST), (LAST, 0)])
-def test_generations_begin_anew_after_the_last_that_a_request_can_name(before, after):
+def test_generations_wrap_around_after_the_highest_encodable_one(before, after):
     group = Group("g", 5)
     group.generation = before
     group.next_generation(7)
@@ -30,20 +30,20 @@ def test_a_generation_with_members_waits_for_their_assignments():
     assert (group.state, group.protocol, group.unsynced) == (COMPLETING, "range", set())
 
 
-def test_a_new_group_has_not_grown_and_a_member_is_new_only_while_it_is_said_to_be():
+def test_new_group_is_unchanged_and_a_member_is_new_only_while_marked():
     assert Group("g", 5).grown is False and member().is_new is False
 
 
 @pytest.mark.parametrize(("fields", "may_expire"), [
     ({}, True), ({"join_token": 1}, False), ({"sync_token": 1}, False),
     ({"join_token": 1, "is_new": True}, True), ({"sync_token": 1, "is_new": True}, True)])
-def test_who_waits_for_our_answer_is_not_missed_unless_it_is_new(fields, may_expire):
+def test_member_waiting_for_a_response_does_not_expire_unless_new(fields, may_expire):
     assert member(**fields).may_expire() is may_expire
 
 
 @pytest.mark.parametrize(("protocol", "metadata"), [
     ("range", b"r"), ("roundrobin", b"o"), ("other", b""), (None, b"")])
-def test_a_member_says_something_for_each_protocol_that_it_knows(protocol, metadata):
+def test_member_has_metadata_for_each_of_its_protocols(protocol, metadata):
     assert member().metadata(protocol) == metadata
 
 
@@ -62,7 +62,7 @@ def test_the_first_to_join_leads_and_names_the_kind_of_protocol():
     assert (group.leader, group.protocol_type, list(group.members)) == ("a", "consumer", ["a", "b"])
 
 
-def test_whoever_is_left_leads_in_the_leaders_place():
+def test_any_remaining_member_becomes_leader():
     group = with_members("a", "b", "c")
     group.unsynced.update("ab")
     group.remove("b")
@@ -99,33 +99,33 @@ def test_an_instance_that_is_back_has_its_part_under_the_new_id(first):
 
 @pytest.mark.parametrize(("joined", "leads", "elected"), [
     ("", "a", False), ("a", "a", True), ("b", "b", True), ("bc", "b", True), ("abc", "a", True)])
-def test_the_leader_is_one_who_has_joined(joined, leads, elected):
+def test_leader_has_joined(joined, leads, elected):
     group = with_members("a", "b", "c")
     for id_ in joined:
         group.members[id_].join_token = object()
     assert group.elect() is elected and group.leader == leads
 
 
-def test_nobody_leads_a_group_without_members():
+def test_group_without_members_has_no_leader():
     assert Group("g", 5).elect() is False
 
 
 @pytest.mark.parametrize(("awaiting", "pending", "joined"), [
     (2, set(), True), (1, set(), False), (2, {"x"}, False)])
-def test_all_have_joined_when_nobody_is_to_come(awaiting, pending, joined):
+def test_join_phase_is_complete_when_no_member_is_missing(awaiting, pending, joined):
     group = with_members("a", "b")
     group.awaiting, group.pending = awaiting, pending
     assert group.all_joined() is joined
 
 
-def test_who_comes_with_an_id_that_was_given_out_is_pending_no_more():
+def test_member_with_an_issued_id_is_no_longer_pending():
     group = Group("g", 5)
     group.pending = {"a", "b"}
     group.add(member("a"), "consumer")
     assert group.pending == {"b"}
 
 
-def test_a_rebalance_lasts_as_long_as_the_slowest_asks_for():
+def test_rebalance_timeout_is_the_longest_of_the_members():
     group = with_members("a")
     group.add(member("b", rebalance_ms=5000), "consumer")
     assert group.rebalance_ms == 5000 and Group("g", 5).rebalance_ms == 0
@@ -156,7 +156,7 @@ def speaking(*members):
     (["ab", "ab"], None, "a"), (["ab", "ba", "ba"], None, "b"), (["ab", "b"], None, "b"),
     (["ab", "ba"], "a", "a"), (["ab", "ba"], "b", "b"), (["cab", "ab", "ba"], "b", "a"),
     (["ab", "ba", "ba"], "a", "b")])
-def test_the_protocol_is_the_one_that_most_like_best_of_those_that_all_know(
+def test_most_preferred_common_protocol_is_chosen(
         members, before, chosen):
     group = speaking(*members)
     group.protocol = before
@@ -166,13 +166,13 @@ def test_the_protocol_is_the_one_that_most_like_best_of_those_that_all_know(
 @pytest.mark.parametrize(("kind", "names", "fits"), [
     ("consumer", "b", True), ("consumer", "xb", True), ("consumer", "a", False),
     ("consumer", "", False), ("other", "b", False)])
-def test_who_joins_knows_a_protocol_that_all_others_know(kind, names, fits):
+def test_joining_member_must_share_a_protocol(kind, names, fits):
     assert speaking("ab", "bc").supports(kind, names) is fits
 
 
 @pytest.mark.parametrize(("kind", "names", "fits"), [
     ("consumer", "a", True), ("", "a", False), ("consumer", "", False)])
-def test_into_an_empty_group_comes_whoever_has_a_protocol(kind, names, fits):
+def test_empty_group_accepts_any_protocol(kind, names, fits):
     assert Group("g", 5).supports(kind, names) is fits
 
 

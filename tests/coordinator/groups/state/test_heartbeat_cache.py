@@ -81,7 +81,7 @@ def test_only_a_heartbeat_that_changes_nothing_is_answered_again(machine):
     assert is_open(machine.beat("a", 2), machine)
 
 
-def test_it_is_until_the_member_would_be_told_another_interval(machine):
+def test_cached_response_is_valid_until_the_interval_would_change(machine):
     machine.join("a")
     machine.run(1000)
     assert machine.beat("a", 2).until_ms == machine.groups.clock.ms + AT_REST_MS - 1000
@@ -89,7 +89,7 @@ def test_it_is_until_the_member_would_be_told_another_interval(machine):
     assert machine.beat("a", 2).until_ms == machine.groups.groups["g"].refresh_ms
 
 
-def test_one_that_says_what_is_known_is_answered_again_too(resting):
+def test_repeated_known_fields_are_answered_from_the_cache(resting):
     held = resting.groups.groups["g"].members["a"].assigned
     owned = [ROWS(topic_id=topic_id, partitions=list(parts)) for topic_id, parts in held.items()]
     first = resting.beat("a", 2)
@@ -97,7 +97,7 @@ def test_one_that_says_what_is_known_is_answered_again_too(resting):
     assert is_open(again, resting) and not is_open(first, resting), "a member has one"
 
 
-def test_a_member_with_an_expression_is_asked_for_each_time(machine):
+def test_member_with_an_expression_is_not_cached(machine):
     for _ in range(2):
         machine.beat("a", 0, topic_partitions=[], rebalance_timeout_ms=1000,
                      subscribed_topic_regex="t.*")
@@ -107,7 +107,7 @@ def test_a_member_with_an_expression_is_asked_for_each_time(machine):
     assert not is_open(machine.beat("a", epoch, topic_partitions=[]), machine)
 
 
-def test_whatever_changes_the_group_ends_what_was_offered_to_its_members(resting):
+def test_group_change_invalidates_cached_responses(resting):
     other = resting.join("a", "other")
     resting.run(AT_REST_MS)
     other = resting.beat("a", 2, "other")
@@ -124,7 +124,7 @@ def test_whatever_changes_the_group_ends_what_was_offered_to_its_members(resting
     assert not is_open(before, resting)
 
 
-def test_topics_that_change_end_what_was_offered(resting):
+def test_topic_change_invalidates_cached_responses(resting):
     before = resting.beat("a", 2)
     target_assignment.topics_changed(resting.groups, {"u"})
     assert is_open(before, resting), "nobody reads that one"
@@ -169,7 +169,7 @@ def test_it_counts_too_when_something_changed_since(resting):
     assert "a" not in resting.members()
 
 
-def test_it_does_not_bring_back_who_has_left_nor_end_a_session_early(resting):
+def test_cached_heartbeat_neither_restores_a_member_nor_ends_a_session(resting):
     repeat = resting.beat("a", 2)
     repeat.last = resting.groups.clock.ms
     resting.groups.clock.ms += 10_000

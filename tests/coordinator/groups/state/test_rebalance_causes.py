@@ -89,7 +89,7 @@ def test_a_second_member_is_waited_for_until_it_has_its_part(machine):
     assert counted(machine)["rebalance"] == 2
 
 
-def test_who_leaves_is_counted_once_and_is_the_cause(machine):
+def test_leaving_member_is_counted_once_and_is_the_cause(machine):
     machine.join("b")
     machine.causes()
     machine.beat("b", -1)
@@ -100,7 +100,7 @@ def test_who_leaves_is_counted_once_and_is_the_cause(machine):
     assert ("g", ("b",)) in machine.groups.changed
 
 
-def test_who_is_silent_is_counted_once_and_is_the_cause(machine):
+def test_silent_member_is_counted_once_and_is_the_cause(machine):
     machine.causes()
     machine.run(machine.session_ms)
     assert machine.causes() == [[(rebalances.EXPIRED, "a")]]
@@ -108,7 +108,7 @@ def test_who_is_silent_is_counted_once_and_is_the_cause(machine):
         "member_joined": 1, "member_left": 0, "member_expired": 1, "rebalance": 2}
 
 
-def test_who_does_not_let_go_in_time_is_the_cause(machine):
+def test_member_that_does_not_revoke_in_time_is_the_cause(machine):
     if isinstance(machine, Streams):
         machine.again("a", rebalance_timeout_ms=100)
     machine.join("b")
@@ -121,7 +121,7 @@ def test_who_does_not_let_go_in_time_is_the_cause(machine):
     assert counted(machine)["member_expired"] == 1
 
 
-def test_who_let_go_in_time_is_not_missed_at_the_end_of_that_time(machine):
+def test_member_that_revoked_in_time_does_not_expire(machine):
     machine.join("b")
     machine.again("a")
     machine.lets_go("a")
@@ -144,7 +144,7 @@ def test_a_member_that_is_gone_is_not_missed_later(machine):
     assert list(machine.group.members) == ["a"] and counted(machine)["member_expired"] == 1
 
 
-def test_what_a_member_says_anew_is_a_cause_and_no_join(machine):
+def test_changed_subscription_is_a_cause_but_not_a_join(machine):
     machine.causes()
     if isinstance(machine, Streams):
         machine.again("a", rack_id="r")
@@ -165,7 +165,7 @@ def test_topics_that_change_are_a_cause_without_a_member():
     assert machine.causes() == [[(rebalances.TOPICS, None)]]
 
 
-def test_what_comes_with_a_join_is_no_cause_of_its_own():
+def test_fields_sent_with_a_join_are_no_separate_cause():
     """Topics and configuration are new to a group whose first member joins."""
     machine = Streams()
     machine.join("a")

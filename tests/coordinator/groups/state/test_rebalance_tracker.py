@@ -41,7 +41,7 @@ def causes(rebalance) -> list:
 
 # ---- the classic protocol -----------------------------------------------------------------------
 
-def test_the_first_rebalance_names_who_joined_and_how_long_each_waited():
+def test_first_rebalance_names_joined_members_and_their_waits():
     machine = classic()
     machine.join("a")
     machine.run(5)
@@ -64,7 +64,7 @@ def test_the_first_rebalance_names_who_joined_and_how_long_each_waited():
                                   "host": "/host", "stopped_ms": 307}
 
 
-def test_a_member_that_is_not_heard_of_is_the_cause_and_has_the_others_join_again():
+def test_expired_member_is_the_cause_of_a_rejoin():
     machine = classic()
     a, b = machine.stable("a", "b")
     machine.told.clear()
@@ -80,7 +80,7 @@ def test_a_member_that_is_not_heard_of_is_the_cause_and_has_the_others_join_agai
     assert [(row["member_id"], row["stopped_ms"]) for row in told["stopped"]] == [(a, 0)]
 
 
-def test_who_leaves_or_joins_again_may_say_why():
+def test_leaving_and_rejoining_members_may_give_a_reason():
     machine = classic()
     a, b = machine.stable("a", "b")
     machine.told.clear()
@@ -102,7 +102,7 @@ def test_who_leaves_or_joins_again_may_say_why():
 
 
 @pytest.mark.parametrize("joins", (False, True))
-def test_who_holds_the_others_up_is_named(joins):
+def test_delaying_member_is_named(joins):
     machine = classic()
     a, b = machine.stable("a", "b")
     machine.told.clear()
@@ -203,7 +203,7 @@ def test_members_are_not_looked_through_whenever_others_join():
     assert len(told) == 1 and len(looked) == 1050
 
 
-def test_sessions_subscriptions_and_topics_are_told_apart():
+def test_sessions_subscriptions_and_topics_are_distinguished():
     machine = consumers()
     machine.join("a")
     machine.join("b", topics=("u",))
@@ -237,7 +237,7 @@ def test_a_topic_that_grows_is_a_cause_without_a_member():
     assert rebalance_tracker.sentence(told) == "its topics changed; no member stopped consuming"
 
 
-def test_who_does_not_revoke_or_leaves_is_named():
+def test_member_that_does_not_revoke_or_leaves_is_named():
     machine = consumers()
     machine.join("a")
     machine.join("b")
@@ -301,7 +301,7 @@ def test_the_files_are_bounded_and_the_older_one_is_read_too(tmp_path, monkeypat
     assert found == [9, 8, 7, 6]
 
 
-def test_what_cannot_be_written_is_counted_and_told_later(tmp_path, monkeypatch):
+def test_failed_history_write_is_counted_and_logged_later(tmp_path, monkeypatch):
     kept = History(str(tmp_path / "gone"))
     added(kept, one(generation=1), one(generation=2))
     (tmp_path / "gone").mkdir()

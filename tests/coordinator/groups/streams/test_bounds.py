@@ -66,7 +66,7 @@ def test_a_topology_has_a_bound_and_its_lengths_count(machine, monkeypatch):
         assert ("g" in machine.groups.groups) == (code == ErrorCode.NONE)
 
 
-def test_a_topology_that_is_too_large_is_told_so_whatever_its_epoch_is(machine, monkeypatch):
+def test_oversized_topology_is_rejected_in_any_epoch(machine, monkeypatch):
     named = topology(subtopology("0", ["in"]), epoch=-1)
     assert machine.join("a", named).error_code == INVALID
     monkeypatch.setattr(streams_heartbeat, "BYTES_MAX", 6)
@@ -79,7 +79,7 @@ def test_a_topology_that_is_too_large_is_told_so_whatever_its_epoch_is(machine, 
     ({}, FENCED), ({"active_tasks": rows({"0": {0}}), "standby_tasks": []}, FENCED),
     ({"active_tasks": [], "standby_tasks": rows({"0": {0}})}, FENCED),
     ({"active_tasks": [], "standby_tasks": []}, ErrorCode.NONE)])
-def test_who_is_in_a_state_that_nobody_knows_joins_again_unless_it_owns_nothing(
+def test_member_in_an_unknown_state_rejoins_unless_it_owns_nothing(
         machine, fields, code):
     machine.join("a")
     member = machine.group.members["a"].copy()
@@ -100,7 +100,7 @@ def test_a_group_whose_topology_is_lost_has_its_members_join_again(machine):
     assert machine.join("a").error_code == ErrorCode.NONE
 
 
-def test_who_asks_for_a_shutdown_as_it_leaves_is_heard_by_the_others(machine):
+def test_shutdown_request_of_a_leaving_member_reaches_the_others(machine):
     machine.join("a")
     machine.join("b")
     machine.beat("a", -1, shutdown_application=True)
@@ -110,14 +110,14 @@ def test_who_asks_for_a_shutdown_as_it_leaves_is_heard_by_the_others(machine):
     assert machine.group.shutdown == "a"
 
 
-def test_who_leaves_without_a_word_shuts_nothing_down(machine):
+def test_leaving_without_a_request_shuts_nothing_down(machine):
     machine.join("a")
     machine.join("b")
     machine.beat("a", -1)
     assert machine.group.shutdown is None
 
 
-def test_an_answer_is_given_again_to_who_does_not_say_that_it_has_all(machine):
+def test_response_is_repeated_until_the_member_reports_all_tasks(machine):
     machine.join("a")
     tasks = {"0": {0, 1}, "1": {0, 1}}
     assert told(machine.full("a", epoch_of(machine), tasks)) is None
@@ -178,7 +178,7 @@ def test_a_group_that_is_empty_for_a_while_waits_again_for_its_delay():
     assert len(active) == 4
 
 
-def test_who_has_joined_has_no_tasks_while_the_group_waits():
+def test_joined_member_has_no_tasks_during_the_initial_delay():
     machine = Machine(initial_rebalance_delay_ms=100)
     assert told(machine.join("a")) == (set(), set())
     assert machine.group.assignment_epoch < machine.group.epoch
@@ -193,7 +193,7 @@ def test_a_clock_that_was_set_back_holds_no_target_up(monkeypatch):
     assert "b" in machine.group.targets
 
 
-def test_a_group_has_settings_of_its_own(machine):
+def test_group_has_separate_settings(machine):
     interval = machine.join("a").heartbeat_interval_ms
     machine.image.configs[GROUP_RESOURCE, "g"] = {
         "streams.heartbeat.interval.ms": str(interval + 7), "streams.session.timeout.ms": "1234"}
@@ -205,7 +205,7 @@ def test_a_group_has_settings_of_its_own(machine):
     assert not machine.group.members
 
 
-def test_who_has_yet_to_let_go_after_a_restart_has_its_rebalance_time_again(machine):
+def test_pending_revocation_gets_its_full_timeout_after_a_restart(machine):
     machine.join("a", rebalance_timeout_ms=100)
     machine.join("b")
     machine.beat("a", epoch_of(machine))
@@ -222,7 +222,7 @@ def test_who_has_yet_to_let_go_after_a_restart_has_its_rebalance_time_again(mach
 
 # Endpoints for interactive queries.
 
-def test_the_version_of_the_endpoints_rises_with_tasks_of_who_has_one_and_with_nothing_else(
+def test_endpoint_version_rises_only_with_tasks_of_members_with_endpoints(
         machine):
     endpoint = REQUEST.Endpoint(host="h", port=80)
     machine.join("a", user_endpoint=endpoint)

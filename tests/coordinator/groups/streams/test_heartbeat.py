@@ -124,7 +124,7 @@ def test_a_heartbeat_that_changes_nothing_writes_nothing(machine, monkeypatch):
     assert machine.groups.records == []
 
 
-def test_missing_topics_are_told_and_the_internal_ones_asked_for():
+def test_missing_topics_are_reported_and_internal_ones_requested():
     machine = Machine({})
     answer = machine.join("a")
     assert (codes(answer), machine.missing, told(answer)) == ([NO_SOURCE], (), (set(), set()))
@@ -153,7 +153,7 @@ def test_tasks_are_taken_back_when_a_topic_goes(machine):
     assert (codes(answer), told(answer)) == ([NO_SOURCE], (set(), set()))
 
 
-def test_nobody_gets_a_task_before_the_first_rebalances_delay():
+def test_no_task_is_assigned_before_the_initial_delay():
     machine = Machine(initial_rebalance_delay_ms=DELAY_MS)
     for name in "ab":
         answer = machine.join(name)
@@ -205,7 +205,7 @@ def test_a_silent_member_is_gone_and_its_tasks_go_to_the_others(machine):
     assert told(machine.beat("b", 3)) == (ALL, set())
 
 
-def test_who_does_not_give_up_tasks_in_time_is_gone(machine):
+def test_member_that_does_not_release_tasks_in_time_is_removed(machine):
     machine.join("a", rebalance_timeout_ms=100)
     machine.join("b")
     machine.beat("a", 2)
@@ -224,7 +224,7 @@ def test_a_lost_answer_is_given_again(machine):
     assert told(machine.full("b", 3)) == given
 
 
-def test_an_older_epoch_is_believed_of_who_owns_nothing_else(machine):
+def test_older_epoch_is_accepted_with_assigned_tasks_only(machine):
     machine.join("a")
     machine.join("b")
     kept, _ = told(machine.beat("a", 2))
@@ -236,7 +236,7 @@ def test_an_older_epoch_is_believed_of_who_owns_nothing_else(machine):
     assert machine.beat("a", 4).error_code == 110
 
 
-def test_a_shutdown_is_told_to_everybody_until_all_are_gone(machine):
+def test_shutdown_is_reported_to_all_members_until_they_leave(machine):
     epoch = machine.join("a").member_epoch
     machine.beat("a", epoch, shutdown_application=True)
     assert codes(machine.join("b")) == [SHUTDOWN]
@@ -246,7 +246,7 @@ def test_a_shutdown_is_told_to_everybody_until_all_are_gone(machine):
     assert codes(machine.join("a")) == []
 
 
-def test_an_older_topology_is_told_a_newer_one_refused(machine):
+def test_older_topology_is_reported_and_a_newer_one_rejected(machine):
     later = word_count()
     later.epoch = 3
     machine.join("a", later)
@@ -271,7 +271,7 @@ def test_a_topology_that_no_cluster_can_run_is_refused_and_changes_nothing(machi
     assert machine.groups.records == [] and "g" not in machine.groups.groups
 
 
-def test_what_is_too_long_is_refused(machine):
+def test_oversized_field_is_rejected(machine):
     assert machine.join("a", rack_id="r" * (1 << 20)).error_code == 10
     assert machine.join("a", topology(subtopology("0" * (1 << 20), [SOURCE]))).error_code == 10
     machine.join("a")
@@ -298,7 +298,7 @@ def test_an_id_names_one_group(machine):
     assert other.group.kind == STREAMS and other.group.offsets[SOURCE, 0].offset == 5
 
 
-def test_endpoints_are_told_to_who_does_not_know_them(machine):
+def test_endpoints_are_sent_to_members_with_an_older_version(machine):
     endpoint = messages.StreamsGroupHeartbeatRequest.Endpoint(host="h", port=80)
     machine.join("a")
     answer = machine.join("b", user_endpoint=endpoint)
@@ -311,7 +311,7 @@ def test_endpoints_are_told_to_who_does_not_know_them(machine):
     assert answer.partitions_by_user_endpoint is None
 
 
-def test_offsets_are_committed_by_who_has_the_task(machine):
+def test_offsets_are_committed_by_the_tasks_owner(machine):
     machine.join("a")
     machine.join("b")
 
@@ -331,7 +331,7 @@ def test_offsets_are_committed_by_who_has_the_task(machine):
         0, {SOURCE: 86, "other": 0})
 
 
-def test_a_group_is_listed_described_and_deleted_when_nobody_is_in_it(machine):
+def test_group_is_listed_described_and_deleted_when_empty(machine):
     machine.join("a", client_tags=[messages.StreamsGroupHeartbeatRequest.KeyValue(
         key="zone", value="z")])
     row, = group_describe.listed(machine.groups, {"stable"}, {"streams"})

@@ -50,12 +50,12 @@ def test_a_join_that_no_group_takes_makes_none(machine, fields, code, text):
 
 @pytest.mark.parametrize(("member_id", "epoch", "code"), [
     ("", -1, INVALID), ("a", -2, INVALID), ("a", -1, NO_GROUP), ("a", 1, NO_GROUP)])
-def test_only_who_joins_makes_a_group(machine, member_id, epoch, code):
+def test_only_a_joining_member_creates_a_group(machine, member_id, epoch, code):
     assert machine.beat(member_id, epoch).error_code == code
     assert not machine.groups.groups and not machine.groups.records
 
 
-def test_who_joins_names_a_topology_and_nobody_else(machine):
+def test_only_a_joining_member_sends_a_topology(machine):
     assert "topology" in machine.beat(
         "a", 0, rebalance_timeout_ms=1, active_tasks=[], standby_tasks=[],
         warmup_tasks=[]).error_message
@@ -86,7 +86,7 @@ def test_a_group_that_is_being_deleted_or_a_share_groups_name_is_not_joined(mach
 
 
 @pytest.mark.parametrize("most, code", [(1, FULL), (2, 0)])
-def test_a_group_is_full_for_who_is_not_in_it(machine, most, code):
+def test_full_group_rejects_new_members(machine, most, code):
     machine.groups.limits = machine.groups.limits._replace(streams_members_max=most)
     machine.join("a")
     answer = machine.join("b")
@@ -94,7 +94,7 @@ def test_a_group_is_full_for_who_is_not_in_it(machine, most, code):
     assert answer.error_message == ("the group has 1 member" if code else None)
 
 
-def test_who_is_no_member_is_told_so_and_changes_nothing(machine):
+def test_unknown_member_is_rejected_without_effect(machine):
     machine.join("a")
     taken(machine)
     for epoch in (1, -1):
@@ -105,7 +105,7 @@ def test_who_is_no_member_is_told_so_and_changes_nothing(machine):
 @pytest.mark.parametrize("step, owned, code", [
     (0, None, 0), (1, None, FENCED), (-1, None, FENCED), (-1, {"0": {0}}, 0),
     (-2, {"0": {0}}, FENCED)])
-def test_the_epoch_before_the_last_is_believed_of_who_owns_what_it_was_given(
+def test_previous_epoch_is_accepted_with_assigned_tasks(
         machine, step, owned, code):
     machine.join("a")
     member = machine.group.members["a"].copy()
@@ -119,7 +119,7 @@ def test_the_epoch_before_the_last_is_believed_of_who_owns_what_it_was_given(
 
 @pytest.mark.parametrize("owned, code", [
     ({"0": {1}}, 0), ({"0": {2}}, INVALID), ({"2": {0}}, INVALID), ({"0": {-1}}, INVALID)])
-def test_nobody_owns_a_task_that_there_is_not(machine, owned, code):
+def test_nonexistent_task_cannot_be_owned(machine, owned, code):
     machine.join("a")
     machine.full("a", epoch_of(machine), TASKS)
     assert machine.full("a", epoch_of(machine), owned).error_code == code
@@ -127,7 +127,7 @@ def test_nobody_owns_a_task_that_there_is_not(machine, owned, code):
 
 # ---- member changes -----------------------------------------------------------------------------
 
-def test_what_a_member_says_anew_is_a_new_epoch_and_what_it_repeats_or_leaves_out_stays(machine):
+def test_changed_fields_start_an_epoch_and_repeated_or_omitted_ones_do_not(machine):
     endpoint, tag = REQUEST.Endpoint(host="h", port=80), REQUEST.KeyValue(key="k", value="v")
     machine.join("a", rack_id="r", user_endpoint=endpoint, client_tags=[tag])
     epoch = epoch_of(machine)
@@ -148,7 +148,7 @@ def test_what_a_member_says_anew_is_a_new_epoch_and_what_it_repeats_or_leaves_ou
     assert machine.groups.events["rebalance"] == 1 + 5
 
 
-def test_a_group_is_shut_down_by_whoever_asks_first(machine):
+def test_first_shutdown_request_shuts_down_the_group(machine):
     machine.join("a")
     machine.join("b")
     machine.beat("b", epoch_of(machine, "b"), shutdown_application=True)

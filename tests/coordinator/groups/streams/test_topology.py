@@ -27,7 +27,7 @@ def test_a_subtopology_has_as_many_tasks_as_the_most_partitions_that_it_reads():
     assert (found.tasks, found.status, found.missing) == ({"0": 5, "1": 2}, None, ())
 
 
-def test_a_repartition_topic_has_as_many_partitions_as_what_is_read_to_write_it():
+def test_repartition_topic_has_the_partitions_of_its_sources():
     found = configured({"a": 2, "b": 5}, subtopology("0", ["a", "b"], sinks=["r"]),
                        subtopology("1", repartitions=["r"], sinks=["s"]),
                        subtopology("2", repartitions=["s"], changelogs=["c"]))
@@ -36,20 +36,20 @@ def test_a_repartition_topic_has_as_many_partitions_as_what_is_read_to_write_it(
     assert found.tasks == {"0": 5, "1": 5, "2": 5} and found.status[0] == MISSING_INTERNAL
 
 
-def test_a_client_may_say_how_many_partitions_there_are():
+def test_client_may_set_the_partition_count():
     found = configured({"a": 2}, subtopology("0", ["a"], sinks=["r"]),
                        subtopology("1", repartitions=[("r", 7)], changelogs=["c"]))
     assert {row.name: row.partitions for row in found.missing} == {"r": 7, "c": 7}
 
 
-def test_what_is_copartitioned_has_the_sources_partitions():
+def test_copartitioned_topics_have_the_sources_partition_count():
     found = configured(
         {"a": 2, "b": 6}, subtopology("0", ["a"], sinks=["r"]),
         subtopology("1", ["b"], repartitions=["r"], copartitions=[([0], [0])]))
     assert {row.name: row.partitions for row in found.missing} == {"r": 6}
 
 
-def test_repartition_topics_alone_get_the_most_or_what_the_client_fixed():
+def test_repartition_topics_only_get_the_maximum_or_the_fixed_count():
     parts = [subtopology("0", ["a"], sinks=["r"]), subtopology("1", ["b"], sinks=["s"])]
     found = configured({"a": 2, "b": 6}, *parts,
                        subtopology("2", repartitions=["r", "s"], copartitions=[([], [0, 1])]))
@@ -68,7 +68,7 @@ def test_repartition_topics_alone_get_the_most_or_what_the_client_fixed():
      subtopology("1", repartitions=[("r", 2), ("s", 3)], copartitions=[([], [0, 1])])],
     [subtopology("0", ["a"], changelogs=["b"])],
 ])
-def test_topics_that_do_not_fit_each_other_are_told(subtopologies):
+def test_incompatible_partition_counts_are_reported(subtopologies):
     found = configured({"a": 2, "b": 6}, *subtopologies)
     assert (found.tasks, found.status[0], found.missing) == (None, WRONG_PARTITIONS, ())
 
@@ -97,7 +97,7 @@ def test_of_many_topics_the_first_three_are_named(names, shown):
      "names a topic that it has not"),
     ([subtopology("0", ["a"], repartitions=[("r", -1)])], "r cannot have -1 partitions"),
     ([subtopology("0", ["a"], changelogs=[("c", -1)])], "c cannot have -1 partitions")])
-def test_what_no_cluster_can_run_is_told(subtopologies, said):
+def test_impossible_topology_is_reported(subtopologies, said):
     found = fault(topology_from(topology(*subtopologies)))
     assert found is None if said is None else said in found
 
@@ -114,13 +114,13 @@ def test_subtopologies_and_tasks_have_a_bound(monkeypatch, count):
             configure(made, {"a": 5}.get)
 
 
-def test_a_repartition_topic_that_nobody_writes_is_refused():
+def test_repartition_topic_without_a_writer_is_rejected():
     with pytest.raises(Refusal, match="never used as a sink topic"):
         configured({"a": 2}, subtopology("0", ["a"], repartitions=["r"]))
 
 
 @pytest.mark.parametrize(("there", "wrong"), [(4, False), (3, True), (5, True)])
-def test_an_internal_topic_that_is_there_has_what_it_needs_or_stops_the_group(there, wrong):
+def test_existing_internal_topic_must_match_or_stops_the_group(there, wrong):
     found = configured({"a": 4, "c": there}, subtopology("0", ["a"], changelogs=["c"]))
     if wrong:
         assert found.status == (WRONG_PARTITIONS, "Existing topic c has different number of "
@@ -129,20 +129,20 @@ def test_an_internal_topic_that_is_there_has_what_it_needs_or_stops_the_group(th
         assert (found.status, found.missing, found.internal) == (None, (), {"c": 4})
 
 
-def test_a_repartition_topic_that_is_there_counts_as_it_is_for_who_reads_it():
+def test_existing_repartition_topic_keeps_its_count_for_readers():
     found = configured({"a": 2, "r": 2}, subtopology("0", ["a"], sinks=["r"]),
                        subtopology("1", repartitions=["r"], changelogs=["c"]))
     assert found.tasks == {"0": 2, "1": 2}
     assert [(row.name, row.partitions, row.factor) for row in found.missing] == [("c", 2, -1)]
 
 
-def test_a_topic_that_several_subtopologies_need_is_asked_for_once():
+def test_shared_internal_topic_is_requested_once():
     found = configured({"a": 2}, subtopology("0", ["a"], changelogs=["c"]),
                        subtopology("1", ["a"], changelogs=["c"]))
     assert [row.name for row in found.missing] == ["c"]
 
 
-def test_of_partitions_that_differ_all_are_told_in_their_order():
+def test_differing_partition_counts_are_all_reported_in_order():
     found = configured({"b": 6, "a": 2}, subtopology(
         "0", ["b", "a"], copartitions=[([0, 1], [])]))
     assert found.status[1].endswith("[{a=2, b=6}]")
@@ -158,7 +158,7 @@ def test_a_loop_without_a_source_is_refused():
                    subtopology("1", repartitions=["s"], sinks=["r"]))
 
 
-def test_topologies_are_equal_when_they_say_the_same():
+def test_topologies_with_equal_content_are_equal():
     parts = [subtopology("0", ["a"], sinks=["r"]), subtopology("1", repartitions=["r"])]
     assert topology_from(topology(*parts)) == topology_from(topology(*parts[::-1]))
     assert topology_from(topology(*parts)) != topology_from(topology(*parts, epoch=1))

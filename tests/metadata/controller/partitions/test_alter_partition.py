@@ -63,7 +63,7 @@ def test_changes_that_cannot_be_are_refused(fields, error):
     assert cluster.image is before
 
 
-def test_who_is_fenced_or_stopping_cannot_enter():
+def test_fenced_or_stopping_broker_cannot_join_the_isr():
     cluster = three()
     cluster.beat(2, want_fence=True)
     epoch = cluster.state().partition_epoch

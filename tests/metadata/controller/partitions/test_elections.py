@@ -36,7 +36,7 @@ def elected(cluster, election, topics):
             for index, outcome in outcomes]
 
 
-def test_leadership_goes_back_to_whom_it_is_preferred_to_and_nobody_else_loses_it():
+def test_leadership_moves_only_back_to_preferred_replicas():
     cluster = led(three((1, 2), (2, 1), (3, 1), (3, 2)), 2, 2, 1, 3)
     records = decided(elections.balanced(cluster.rules))
     assert [record.partition_id for record in records] == [0, 2]
@@ -45,7 +45,7 @@ def test_leadership_goes_back_to_whom_it_is_preferred_to_and_nobody_else_loses_i
     assert decided(elections.balanced(cluster.rules)) == []
 
 
-def test_what_nobody_leads_is_not_balanced_nor_what_the_preferred_one_cannot_lead():
+def test_offline_partitions_and_ineligible_preferred_replicas_are_not_balanced():
     cluster = led(three((1, 2), (2, 1)), -1, 1)
     cluster.beat(2, want_fence=True)
     assert decided(elections.balanced(cluster.rules)) == []
@@ -60,7 +60,7 @@ def test_so_many_elections_are_made_at_once_and_the_others_later(monkeypatch):
     assert counts == [2, 1] and leaders(cluster) == [1, 1, 1]
 
 
-def test_only_a_topic_that_allows_it_is_led_by_who_may_lack_records():
+def test_unclean_leader_is_elected_only_if_the_topic_allows_it():
     cluster = three((1, 2), **RISKY, keeps_eligible=False)
     cluster.create((1, 2), name="safe")
     for name in ("t", "safe"):
@@ -81,7 +81,7 @@ def test_a_preferred_election_is_made_where_it_is_needed_and_can_be():
     assert leaders(cluster) == [1, 2, 1]
 
 
-def test_an_election_of_all_says_nothing_of_those_that_need_none():
+def test_election_of_all_partitions_omits_those_that_need_none():
     cluster = led(three((1, 2), (2, 1)), 2, 2)
     assert elected(cluster, PREFERRED, None) == [("t", 0, E.NONE)]
     assert elected(cluster, PREFERRED, None) == []
@@ -90,7 +90,7 @@ def test_an_election_of_all_says_nothing_of_those_that_need_none():
 @pytest.mark.parametrize(("gone", "errors", "after"), [
     ((), [E.NONE, E.ELECTION_NOT_NEEDED], [2, 2]),
     ((2,), [E.ELIGIBLE_LEADERS_NOT_AVAILABLE, E.ELECTION_NOT_NEEDED], [-1, 3])])
-def test_an_unclean_election_is_made_of_what_nobody_leads(gone, errors, after):
+def test_unclean_election_affects_only_partitions_without_a_leader(gone, errors, after):
     cluster = three((1, 2), (2, 3), keeps_eligible=False)
     led(cluster, -1, 2)
     cluster.take([messages.PartitionChangeRecord(

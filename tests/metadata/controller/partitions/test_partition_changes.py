@@ -50,14 +50,14 @@ def test_a_reassignment_keeps_the_directories_beside_their_replicas():
     assert state.directories == (directory(3), directory(2), directory(1))
 
 
-def test_a_cancelled_reassignment_drops_the_directories_of_what_was_added():
+def test_cancelled_reassignment_removes_directories_of_added_replicas():
     image = of_three(replicas=[3, 2, 1], adding_replicas=[3], removing_replicas=[1],
                      directories=[directory(3), directory(2), directory(1)])
     state = reassigned(image, None)
     assert (state.replicas, state.directories) == ((2, 1), (directory(2), directory(1)))
 
 
-def test_a_reassignment_called_off_takes_nobody_for_in_sync_who_was_not():
+def test_cancelled_reassignment_adds_no_out_of_sync_replica_to_the_isr():
     """Kafka puts the first replica there if unclean elections are allowed, although it is fenced
     and eligible.
     """
@@ -92,7 +92,7 @@ def test_a_move_whose_new_replica_alone_has_everything_is_not_called_off(known):
     assert results[0][1][0][1].error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_who_led_last_is_forgotten_with_its_replica():
+def test_last_known_leader_is_removed_with_its_replica():
     """Seed 100044 of the simulation: a broker was elected, and in the ISR, of a partition of which
     it had no replica.
     """
@@ -103,7 +103,7 @@ def test_who_led_last_is_forgotten_with_its_replica():
 
 
 @pytest.mark.parametrize("level", [0, 1])
-def test_a_move_is_called_off_at_the_cost_of_records_only_where_somebody_can_lead(level):
+def test_reassignment_is_cancelled_with_data_loss_only_if_a_leader_exists(level):
     """Seeds 202529 and 202831 of the simulation: a fenced broker was added to the ISR, and would
     have become leader without the recovery mark.
     """
@@ -121,7 +121,7 @@ def test_a_move_is_called_off_at_the_cost_of_records_only_where_somebody_can_lea
     assert state.last_known_elr == ()
 
 
-def test_who_was_eligible_last_is_elected_where_nobody_else_is_known_to_have_led():
+def test_last_eligible_replica_is_elected_without_a_last_known_leader():
     """Seed 205041 of the simulation: the last replica of a partition lost power after its
     reassignment was cancelled, and only an administrator's unclean election could elect a leader.
     """
@@ -141,7 +141,7 @@ def test_who_was_eligible_last_is_elected_where_nobody_else_is_known_to_have_led
     assert state.last_known_elr == ()
 
 
-def test_who_led_last_and_is_no_replica_is_not_elected():
+def test_last_known_leader_that_is_no_replica_is_not_elected():
     """A state that Kafka's controller may have written."""
     state = reassigned(of_three(leader=-1, isr=[], last_known_elr=[3]), [1, 2])
     assert (state.leader, state.isr, state.last_known_elr) == (-1, (), ())

@@ -178,14 +178,14 @@ def test_no_election_is_held_where_none_is_needed_or_nothing_is():
         ("x", 0, E.UNKNOWN_TOPIC_OR_PARTITION)]
 
 
-def test_of_all_partitions_those_that_need_none_are_not_told_of():
+def test_election_of_all_omits_partitions_that_need_none():
     image = changed(on_three(count=3), index=1, leader=2)
     records, results = decided(elections.elect_leaders(Rules(image, Settings()), PREFERRED, None))
     assert [record.partition_id for record in records] == [1]
     assert [(name, [index for index, _ in told]) for name, told in results] == [("t", [1])]
 
 
-def test_an_unclean_election_prefers_who_is_in_sync_and_costs_the_others_their_place():
+def test_unclean_election_prefers_in_sync_replicas_and_shrinks_the_isr():
     image = changed(on_three((1, 2, 3)), leader=-1, isr=[2])
     records, told = elect(image, UNCLEAN)
     state = after(image, records).partition("t", 0)
@@ -199,7 +199,7 @@ def test_an_unclean_election_prefers_who_is_in_sync_and_costs_the_others_their_p
         ("t", 0, E.ELIGIBLE_LEADERS_NOT_AVAILABLE)])
 
 
-def test_who_loses_a_disk_hands_over_to_the_next_in_sync_or_to_nobody():
+def test_failed_disk_moves_leadership_to_the_next_in_sync_replica_or_none():
     image = changed(on_three((1, 2, 3), count=3), index=1, leader=2)
     image = changed(image, index=2, isr=[1])
     records = elections.leave_offline(image, 1, [("t", 0), ("t", 1), ("t", 2), ("t", 9), ("x", 0)])

@@ -55,7 +55,7 @@ def test_a_branch_has_the_shape_and_the_settings_of_its_source_and_its_own_above
     ({}, Cut(None, None)), ({"at_offset": "0"}, Cut(0, None)), ({"at_time": "17"}, Cut(None, 17)),
     ({"at_offset": "9" * 18}, Cut(10**18 - 1, None)),
     ({"partitions": 2, "factor": 1}, Cut(None, None))])
-def test_a_branch_is_cut_where_it_says(image, options, cut):
+def test_branch_ends_at_the_requested_offset(image, options, cut):
     _, branches, refused = branching.taken(image, NEW(topics=[branch(**options)]))
     assert branches == {"branch": ("source", cut)} and refused == []
 

@@ -58,7 +58,7 @@ def test_names_that_cannot_be_are_refused(name):
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
-def test_a_coordinators_topic_made_by_a_client_is_compacted_unless_it_says_otherwise(name):
+def test_internal_topic_created_by_a_client_is_compacted_by_default(name):
     image, results = create(cluster(), topic(name, partitions=3))
     assert results[0].error == E.NONE and len(image.topics[name].partitions) == 3
     assert image.topic_config(name) == {"cleanup.policy": "compact"}
@@ -121,7 +121,7 @@ def test_settings_that_cannot_be_are_refused(configs):
     assert error_of(cluster(), configs=configs) == E.INVALID_CONFIG
 
 
-def test_a_setting_without_a_value_is_told_by_its_name():
+def test_setting_without_a_value_is_named_in_the_error():
     _, results = create(cluster(), topic(configs={"retention.ms": None, "segment.bytes": None}))
     assert results[0].message == \
         "Null value not supported for topic configs: retention.ms,segment.bytes"
@@ -246,7 +246,7 @@ def test_blocks_of_producer_ids_do_not_overlap():
     assert second.first == first.first + first.count
 
 
-def test_an_unclean_start_raises_the_epoch_of_what_the_broker_leads():
+def test_unclean_start_raises_the_leader_epoch_of_led_partitions():
     image, _ = create(cluster(2), topic(partitions=4))
     records = controller.lead_again(image, 1, clean=False)
     after = apply(image, records, image.offset + len(records), 1)
@@ -255,7 +255,7 @@ def test_an_unclean_start_raises_the_epoch_of_what_the_broker_leads():
         assert new.leader_epoch == old.leader_epoch + (old.leader == 1)
 
 
-def test_a_partition_without_a_leader_is_led_again_by_who_may():
+def test_partition_without_a_leader_gets_an_eligible_one():
     image, _ = create(cluster(2), topic(partitions=3))
     topic_id = image.topics["t"].id
     image = apply(image, [messages.PartitionChangeRecord(
@@ -270,7 +270,7 @@ def test_a_partition_without_a_leader_is_led_again_by_who_may():
         == [(1, (1,), ()), (1, (1,), (2,)), (-1, (2,), (1,))]
 
 
-def test_a_broker_that_is_left_alone_leads_what_it_has_in_sync_and_waits_for_nobody():
+def test_last_broker_leads_its_in_sync_partitions_without_waiting():
     image, _ = create(cluster(3), topic(partitions=4))
     topic_id = image.topics["t"].id
     image = apply(image, [messages.PartitionChangeRecord(
