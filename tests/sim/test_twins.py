@@ -94,7 +94,8 @@ class Pair:
         self.both("become_follower", self.epoch)
 
     def _cut(self, choose):
-        if not self.native.is_leader and choose.random() < 0.3:
+        follows = not self.native.is_leader and self.native.leader_epoch == self.epoch
+        if follows and choose.random() < 0.3:
             self.native.truncate(at := choose.randint(0, self.native.end_offset), self.epoch)
             self.model.truncate(at, self.epoch)
 
