@@ -96,7 +96,7 @@ def test_an_empty_node_waits_while_no_quorum_would_be_left(cluster):
 
 def test_operator_replaces_a_member_that_is_not_proven_dead(cluster, tmp_path):
     before = members_of(cluster)
-    until(lambda: "controller 2 still answers" in run(
+    until(lambda: "controller 2 still responds" in run(
         "cluster", "replace", "2", "--yes", broker=cluster.brokers[1], fails=True).err)
     assert members_of(cluster) == before
     told = run("cluster", "replace", "2", "--force", broker=cluster.brokers[1])
