@@ -332,7 +332,11 @@ class LogManager:
 
     def take_failed(self) -> list:
         """Return (name, index) of partitions that went offline since the last call."""
-        return self._offline.take_failed()
+        failed = self._offline.take_failed()
+        if any(self.lacks_files(*key) for key in failed):
+            # Without a recovery point, a start after a crash would open them empty.
+            self._upkeep.request_checkpoint()
+        return failed
 
     def create(self, name: str, topic_id: bytes, roles: list, overrides: dict) -> None:
         """Open the partitions of a new topic, or publish those of prepare_branch().

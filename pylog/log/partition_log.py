@@ -36,7 +36,7 @@ Role = namedtuple("Role", (
     "leads", "leader_epoch", "in_sync_count", "replicated", "is_eligible"), defaults=(False, True))
 Role.__doc__ = """A node's role in a partition. in_sync_count: size of the ISR, its own replica
 included. replicated: there are other replicas, set with Log.set_replicas. is_eligible: the
-controller may elect it: it is in the ISR, or an eligible leader replica."""
+controller may elect it: it is in the ISR, an eligible leader replica or the last known one."""
 
 NOTHING_KNOWN = Checkpoint(0, -1, -1, -1, -1, b"")
 

@@ -3,7 +3,7 @@
 Owns: the due times, and the directories of deleted partitions until their files are deleted.
 Invariants: checkpoint files contain all partitions, so they are written only after recovery; no
   maintenance runs during and after a clean stop.
-Threads: one at a time, by `lock`.
+Threads: one at a time, by `lock`; request_checkpoint() from any.
 """
 
 import threading
@@ -60,6 +60,11 @@ class Upkeep:
         with self.lock:
             if not self._recovering():
                 self._checkpointer.write(self._checkpointer.store)
+
+    def request_checkpoint(self) -> None:
+        """Let the next run() write a checkpoint."""
+        if self._due:
+            self._due[CHECKPOINTS] = 0
 
     def _tend_logs(self, now_ms: int) -> None:
         """Run retention, rolls and flushes, and remove idle producers."""

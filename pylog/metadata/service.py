@@ -329,6 +329,6 @@ def local_roles(topic, node_id: int, replicates: bool = False, may_lead: bool = 
             roles[state] = None if node_id not in state.replicas else Role(
                 may_lead and state.leader == node_id, state.leader_epoch, len(state.isr),
                 replicates and len(state.replicas) > 1,
-                node_id in state.isr or node_id in state.eligible_leader_replicas)
+                node_id in (*state.isr, *state.eligible_leader_replicas, *state.last_known_elr))
         found.append(roles[state])
     return found

@@ -299,6 +299,23 @@ def test_a_partition_whose_files_were_deleted_is_no_empty_leader_after_a_restart
     third.stop()
 
 
+def test_a_new_partition_whose_files_were_deleted_is_no_empty_leader_after_a_crash(tmp_path):
+    node = Node(tmp_path)
+    node.create("a")
+    _append(node.logs.get("a", 0))
+    node.logs.get("a", 0).flush()
+    shutil.rmtree(tmp_path / "a-0")
+    _append(node.logs.get("a", 0))
+    node.logs.directories[0].look_at_space()
+    assert node.logs.take_failed() == [("a", 0)]
+    node.logs.upkeep(node.now_ms())
+    node.crash()
+    again = Node(tmp_path)
+    again.logs._wait_ready("a")
+    assert again.logs.get("a", 0) is None and again.logs.is_offline("a", 0)
+    again.stop()
+
+
 @pytest.mark.parametrize("emptied", [False, True])
 def test_an_unclean_election_lets_a_partition_continue_without_its_files(tmp_path, emptied):
     node = Node(tmp_path)

@@ -299,8 +299,9 @@ def test_advertised_addresses_take_precedence_over_bound_ones():
     assert advertised.service.endpoints(bound) == [("PLAINTEXT", "h", 7, 0), ("OTHER", "i", 8, 0)]
 
 
-def partition(replicas, leader, isr):
-    made = {"replicas": tuple(replicas), "isr": tuple(isr), "leader": leader, "leader_epoch": 6}
+def partition(replicas, leader, isr, **others):
+    made = {"replicas": tuple(replicas), "isr": tuple(isr), "leader": leader, "leader_epoch": 6,
+            **others}
     return Partition(**{name: made.get(name, ()) for name in Partition._fields})
 
 
@@ -310,6 +311,10 @@ def partition(replicas, leader, isr):
     (partition([1, 2], 1, [1, 2]), False, True, Role(True, 6, 2, False)),
     (partition([1], 1, [1]), True, True, Role(True, 6, 1, False)),
     (partition([2, 1], 2, [2]), True, True, Role(False, 6, 1, True, False)),
+    (partition([1], -1, [], last_known_elr=(1,)), True, True, Role(False, 6, 0, False, True)),
+    (partition([2, 1], -1, [], last_known_elr=(2,)), True, True, Role(False, 6, 0, True, False)),
+    (partition([2, 1], 2, [2], eligible_leader_replicas=(1,)), True, True,
+     Role(False, 6, 1, True, True)),
     (partition([1, 2], 1, [1]), True, False, Role(False, 6, 1, True)),
     (partition([2, 3], 2, [2]), True, True, None)])
 def test_nodes_role_depends_on_replicas_leader_and_effective_image(
