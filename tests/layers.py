@@ -40,6 +40,8 @@ TREE = ("pylog", "bench", "spark", "release", "tests")
 # Folders inside a package, and modules of the package itself, lowest first. "." is every module of
 # the package itself that the list does not name.
 INSIDE: dict[str, tuple[str, ...]] = {
+    "security": ("errors", "core_dumps", "principals", "authorizer", "tls", "oauth", "sasl",
+                 "authorization"),
     "metadata": ("image", "log", "quorum", "controller/partitions", "controller", "."),
     "coordinator": ("runtime", "transactions", "share", "groups/assignors", "groups/state",
                     "groups/consumer", "groups/streams", "groups/share", "groups"),
@@ -55,7 +57,6 @@ FOLDER_MODULES = 20
 # Folders with more. The list only gets shorter.
 CROWDED = {
     "pylog/_native",
-    "pylog/security",
 }
 # Folders whose files are checked for cycles and for names.
 CHECKED = ("pylog", "bench")

@@ -15,7 +15,7 @@ from pylog.testing.ports import free_port
 from bench.programs import load_client
 from pylog.client.admin.blocking import AclBinding, Admin, NewTopic
 from pylog.config import Settings
-from pylog.security.access import STANDARD
+from pylog.security.authorization.access import STANDARD
 from pylog.security.authorizer import (
     ACCESS_RULE,
     ALLOW,
@@ -26,7 +26,7 @@ from pylog.security.authorizer import (
     Rule,
     StandardAuthorizer,
 )
-from pylog.security.identities import user
+from pylog.security.principals import user
 
 COUNTS = [0, 10_000]
 REQUESTS, ROUNDS = 200_000, 7

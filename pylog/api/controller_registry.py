@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas
     from pylog.metadata.service import MetadataService
-    from pylog.security.access import Access
+    from pylog.security.authorization.access import Access
 
 
 def handlers(*, settings: Settings, metadata_service: MetadataService, observers: Any,

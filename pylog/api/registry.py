@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pylog.log.manager import LogManager
     from pylog.metadata.controller.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
-    from pylog.security.access import Access
+    from pylog.security.authorization.access import Access
     from pylog.share.service import Sharing
 
 OF_SHARE_GROUPS = (

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pylog.replication.membership import Membership
     from pylog.replication.throttles import Throttles
     from pylog.monitor.server import Monitor
-    from pylog.security.access import Access
+    from pylog.security.authorization.access import Access
     from pylog.security.authorizer import Authorizer
     from pylog.server.audit_log_topic import AuditTopic
     from pylog.server.controller_listeners import ControllerListeners
@@ -261,7 +261,7 @@ class Broker:
     def _asker(self, context: RequestContext) -> Asker:
         # Imported here because few brokers use delegation tokens.
         from pylog.api.security.delegation_tokens import Asker
-        from pylog.security import identities
+        from pylog.security import principals as identities
 
         principal = identities.ANONYMOUS if self._guard is None \
             else self._guard.identities.principal(context.principal)
@@ -476,7 +476,7 @@ def _authorizer_of(settings: Settings) -> Authorizer | None:
     if not settings["authorizer.class.name"]:
         return None
     # Imported here because not every broker has an authorizer.
-    from pylog.security.access import authorizer_of
+    from pylog.security.authorization.access import authorizer_of
 
     return authorizer_of(settings, time.monotonic_ns)
 

@@ -13,7 +13,7 @@ import os
 from functools import partial
 
 from pylog.config.errors import ConfigError
-from pylog.security import jaas, proofs
+from pylog.security.sasl import client_exchange as proofs, jaas
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Ticket:
 
     def __init__(self, options: dict[str, str], get: Callable[[str], Any]):
         # Imported here with its libraries: only Kerberos logins need it.
-        from pylog.security import kerberos
+        from pylog.security.sasl import kerberos
 
         kerberos.library()
         self._kerberos = kerberos
@@ -78,7 +78,8 @@ class Bearer:
     def __init__(self, options: dict[str, str], get: Callable[[str], Any],
                  now_ms: Callable[[], int]):
         # Imported here with their libraries: only token logins need them.
-        from pylog.security import issued, outgoing, retrieval
+        from pylog.security.oauth import token_retriever as retrieval, token_source as issued
+        from pylog.security.tls import outgoing_tls as outgoing
 
         def clock() -> float:
             return now_ms() / 1000

@@ -113,7 +113,7 @@ class Peer(asyncio.Protocol):
     async def _unopened(self, error: OSError) -> str:
         if self._credentials is not None and self._credentials.has_tls:
             # Imported here, as below: it loads Python's ssl.
-            from pylog.security import outgoing
+            from pylog.security.tls import outgoing_tls as outgoing
 
             if outgoing.is_tls(error):
                 return await outgoing.distrusted(
@@ -122,7 +122,7 @@ class Peer(asyncio.Protocol):
 
     def _ended_by(self, error: Exception) -> str:
         if self._credentials is not None and self._credentials.has_tls:
-            from pylog.security import outgoing
+            from pylog.security.tls import outgoing_tls as outgoing
 
             if outgoing.is_tls(error):
                 return outgoing.refused(error, self._credentials.own_chain)

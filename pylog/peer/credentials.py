@@ -18,7 +18,8 @@ from pylog.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS
 from pylog.peer import accounts
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
-from pylog.security import outgoing, proofs, stores
+from pylog.security.sasl import client_exchange as proofs
+from pylog.security.tls import key_stores as stores, outgoing_tls as outgoing
 from pylog.security.errors import AuthenticationFailed
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.

@@ -67,7 +67,7 @@ def _secured(line: _Line, host: str, credentials: Credentials) -> Dialled:
         return Dialled(line.socket, None, line.log_in(host, credentials))
     # Imported here: it loads Python's ssl.
     from pylog._native.tls import TlsError
-    from pylog.security import outgoing
+    from pylog.security.tls import outgoing_tls as outgoing
 
     try:
         tls = credentials.client().connect(

@@ -13,7 +13,7 @@ import ipaddress
 from pylog.peer.errors import PeerError
 from pylog.protocol import api, codec, messages
 from pylog.protocol.errors import ErrorCode
-from pylog.security.identities import GONE
+from pylog.security.principals import GONE
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pylog._native.reactor import RequestContext
     from pylog.replication.channel import ControllerChannel
-    from pylog.security.identities import Principal
+    from pylog.security.principals import Principal
 
 # Every request that changes the cluster's state.
 FORWARDED = frozenset((

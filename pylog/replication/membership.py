@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pylog.metadata.broker_service import MemberMetadata
     from pylog.peer.credentials import Credentials
     from pylog.replication.throttles import Throttles
-    from pylog.security.identities import Principal
+    from pylog.security.principals import Principal
 
 # If leadership is not handed over within this time, the broker stops as leader.
 LEAVE_SECONDS = 300.0

@@ -13,7 +13,7 @@ from __future__ import annotations
 import abc
 from collections import Counter, namedtuple
 
-from pylog.security.identities import USER, Principal
+from pylog.security.principals import USER, Principal
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from pylog.config import ConfigError
 from pylog.coordinator.runtime.internal_topic import InternalTopic, TopicSpec
 from pylog.metadata.controller.partitions.topics import topic_name_fault
 from pylog.protocol.errors import ErrorCode
-from pylog.security.audit import LINES_MAX, Outlet
+from pylog.security.authorization.audit import LINES_MAX, Outlet
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:

@@ -15,12 +15,13 @@ from pylog._native.reactor import SAME_SESSION
 from pylog.api.security.sasl import AuthenticationApi
 from pylog.config import ConfigError
 from pylog.protocol import api
-from pylog.security import audit, authorizer, identities
-from pylog.security.access import Access
-from pylog.security.certificate_names import NAME as MAPPING_RULES
-from pylog.security.certificate_names import Rules, Unmapped
-from pylog.security.contained import Contained
-from pylog.security.sasl import Mechanisms
+from pylog.security import authorizer, principals as identities
+from pylog.security.authorization import audit
+from pylog.security.authorization.access import Access
+from pylog.security.tls.principal_mapping import NAME as MAPPING_RULES
+from pylog.security.tls.principal_mapping import Rules, Unmapped
+from pylog.security.authorization.authorizer_guard import Contained
+from pylog.security.sasl.sasl import Mechanisms
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:

@@ -12,15 +12,15 @@ from __future__ import annotations
 from pylog._native.reactor import RequestContext
 from pylog.protocol import api, codec, messages
 from pylog.protocol.errors import ErrorCode, ProtocolError
-from pylog.security.identities import Principal
+from pylog.security.principals import Principal
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from pylog.api.handler import Handler, Message
-    from pylog.security.access import Access
-    from pylog.security.identities import Identities
+    from pylog.security.authorization.access import Access
+    from pylog.security.principals import Identities
 
 IPV4_BYTES = 4
 VERSION_BYTES, PRINCIPAL_VERSION = 2, 0

@@ -24,7 +24,7 @@ from pylog.protocol import api, tables
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
-    from pylog.security.tls import ListenerTls
+    from pylog.security.tls.listener_tls import ListenerTls
 
 log = logging.getLogger("pylog.network")
 
@@ -161,7 +161,7 @@ class Network:
         number = len(self._names)
         if listener.protocol != "PLAINTEXT":
             # Imported here: it adds some ms to startup, and not every broker holds secrets.
-            from pylog.security import dumps
+            from pylog.security import core_dumps as dumps
 
             dumps.keep_out()
         tls = self._tls_of(listener)
@@ -180,7 +180,7 @@ class Network:
         if listener.protocol not in TLS_PROTOCOLS:
             return None
         # Imported here because it loads OpenSSL, which not every broker needs.
-        from pylog.security.tls import ListenerTls
+        from pylog.security.tls.listener_tls import ListenerTls
 
         tls = ListenerTls(self._settings, listener)
         tls.load()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pylog.metadata.image.image import Topic
     from pylog.metadata.service import MetadataService
     from pylog.replication.forwarding import Forwarding
-    from pylog.security.access import Access
+    from pylog.security.authorization.access import Access
     from pylog.server.connection_security import Guard
     from pylog.server.controller_listeners import ControllerListeners
 

@@ -15,7 +15,7 @@ from pylog.metadata.image.image import Image
 from pylog.metadata.image.loader import Tail
 from pylog.protocol import codec
 from pylog.protocol.answers import Answer
-from pylog.security import identities
+from pylog.security import principals as identities
 from pylog.config.client_quotas import ClientQuotas
 from tests.metadata.memory import (
     Followers,

@@ -8,7 +8,7 @@ import pytest
 
 from pylog.protocol import api, codec, messages, tables
 from pylog.security import authorizer
-from pylog.security.access import STANDARD
+from pylog.security.authorization.access import STANDARD
 from pylog.testing import Broker
 from pylog.testing.ports import free_port
 from tests.security.caller import Caller

@@ -18,7 +18,7 @@ from pylog.client.consumer.assignors import ASSIGNORS, Assignor
 from pylog.client.errors import (
     AuthenticationError, FatalError, RecordDeserializationError, SerializationError,
 )
-from pylog.security import issued
+from pylog.security.oauth import token_source as issued
 from pylog.testing import Broker
 from tests.client.reading import new_topic
 

@@ -9,7 +9,7 @@ from pylog import cli
 from pylog.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from pylog.protocol import api, messages
 from pylog.security import authorizer
-from pylog.security.access import STANDARD
+from pylog.security.authorization.access import STANDARD
 from tests.brokers import Brokerd
 from tests.clusters import Cluster, files_of, until
 from tests.security.caller import Caller

@@ -31,7 +31,7 @@ _LOG_TESTS = ("tests/native/test_log*.py", "tests/native/test_flushes.py",
               "tests/durability/test_*.py", "tests/wire/test_cold_reads.py")
 # Tests that run code of several parts and are near to none.
 OTHERS = ("tests/peer/test_*.py", "tests/replication/test_*.py", "tests/server/test_*.py",
-          "tests/share/test_*.py", "tests/sim/test_*.py", "tests/security/test_*.py",
+          "tests/share/test_*.py", "tests/sim/test_*.py", "tests/security/**/test_*.py",
           "tests/cluster/test_*.py", "tests/broker/test_*.py", "tests/test_cli.py")
 PARTS = {
     "csrc-log": Part(

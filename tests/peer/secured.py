@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from pylog.config import Settings
 from pylog.peer import securing
 from pylog.protocol import codec, messages
-from pylog.security import bearer, plain
+from pylog.security.sasl import oauthbearer as bearer, plain
 from pylog.security.errors import AuthenticationFailed
 from pylog.testing.certificates import Authority, write
 

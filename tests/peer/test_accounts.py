@@ -77,7 +77,7 @@ def test_a_token_that_cannot_be_had_ends_the_login():
 
 
 def test_a_ticket_is_for_the_service_on_the_host_that_is_dialled(gssapi, monkeypatch, tmp_path):
-    from pylog.security import kerberos
+    from pylog.security.sasl import kerberos
 
     asked: list[tuple] = []
     monkeypatch.setattr(kerberos, "tokens", lambda *what: asked.append(what) or iter(()))

@@ -13,7 +13,7 @@ from pylog.peer.dial import dial
 from pylog.peer.errors import PeerError
 from pylog.protocol import codec, messages
 from pylog.security.errors import TokenRefused
-from pylog.security.tokens import Token
+from pylog.security.oauth.jwt import Token
 from tests.peer.secured import CA, OTHER_CA, Node, credentials, now_ms, refusing, settings
 from tests.security.issuer import Issuer, served
 

@@ -23,7 +23,7 @@ from pylog.security.authorizer import (
     Rule,
     StandardAuthorizer,
 )
-from pylog.security.identities import user
+from pylog.security.principals import user
 from tests.steps import steps_in
 
 

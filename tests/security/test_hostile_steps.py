@@ -6,10 +6,10 @@ import base64
 
 import pytest
 
-from pylog.security import bearer, kerberos, plain, scram
+from pylog.security.sasl import kerberos, oauthbearer as bearer, plain, scram
 from pylog.security.errors import AuthenticationFailed, TokenRefused
 from tests.security.caller import ScramClient
-from tests.security.test_kerberos import exchange  # noqa: F401
+from tests.security.sasl.test_kerberos import exchange  # noqa: F401
 
 ROUNDS = 300
 SECRET = bytes(32)

@@ -9,7 +9,7 @@ from pylog._native import batch
 from pylog.config import ConfigError, Settings
 from pylog.peer.errors import PeerError
 from pylog.protocol.errors import ErrorCode
-from pylog.security.audit import BYTES_MAX
+from pylog.security.authorization.audit import BYTES_MAX
 from pylog.server import audit_log_topic
 from pylog.server.audit_log_topic import AuditTopic
 

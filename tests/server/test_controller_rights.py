@@ -7,7 +7,7 @@ import pytest
 from pylog.protocol import api, codec, messages
 from pylog.protocol.errors import ErrorCode as E
 from pylog.security import authorizer
-from pylog.security.access import STANDARD
+from pylog.security.authorization.access import STANDARD
 from pylog.testing.ports import free_port
 from tests.brokers import Brokerd
 from tests.security.caller import Caller

@@ -8,7 +8,7 @@ import pytest
 
 from pylog.protocol import api, messages
 from pylog.security import authorizer
-from pylog.security.access import STANDARD
+from pylog.security.authorization.access import STANDARD
 from pylog.testing import Broker
 from tests.security.caller import Caller
 from tests.wire import raw

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pylog.api.handler import Handler, Message, Result
     from pylog.config import Settings
     from pylog.metadata.service import MetadataService
-    from pylog.security.access import Access
+    from pylog.security.authorization.access import Access
 
 NO_ID = bytes(16)
 ERRORS = {TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED, GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pylog._native.reactor import RequestContext
     from pylog.api.handler import Handler, Message, Result
-    from pylog.security.access import Access
+    from pylog.security.authorization.access import Access
 
 HIDDEN_TEXT = "The group has topics that the client may not describe."
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pylog.config.client_quotas import ClientQuotas
     from pylog.metadata.controller.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
-    from pylog.security.access import Access
+    from pylog.security.authorization.access import Access
 
 IDS_SINCE = 12  # Version 10 returns topic ids, version 12 accepts them.
 AUTO_CREATE_TOPICS_MAX = 1000

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pylog.config import Settings
     from pylog.coordinator.groups.service import GroupCoordinator
     from pylog.metadata.service import MetadataService
-    from pylog.security.access import Access
+    from pylog.security.authorization.access import Access
 
 FEATURE = "group.version"
 

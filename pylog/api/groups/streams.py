@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pylog.coordinator.groups.service import GroupCoordinator
     from pylog.coordinator.groups.streams.heartbeat import Answered
     from pylog.metadata.service import MetadataService
-    from pylog.security.access import Access
+    from pylog.security.authorization.access import Access
 
 FEATURE = "streams.version"
 

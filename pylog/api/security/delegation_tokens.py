@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pylog.metadata.controller import delegation_tokens as tokens
     from pylog.metadata.controller.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
-    from pylog.security.access import Access
-    from pylog.security.identities import Principal
+    from pylog.security.authorization.access import Access
+    from pylog.security.principals import Principal
 
 NEVER = -1
 REQUESTER_SINCE = 3
@@ -80,7 +80,7 @@ class DelegationTokensApi:
         # Imported here, as below, because few brokers have tokens.
         from pylog.metadata.controller import delegation_tokens as tokens
         from pylog.security.authorizer import CREATE_TOKENS, USER_RESOURCE
-        from pylog.security.identities import Principal
+        from pylog.security.principals import Principal
 
         asker = self._asker(context)
         who, owner = asker.principal, asker.principal
@@ -187,7 +187,7 @@ def _is_known(asker: Asker) -> bool:
 
 def _made(version: int, error: int, owner: Principal, who: Principal, record: Any = None,
           limits: tokens.Limits | None = None) -> Message:
-    from pylog.security.delegation import proof
+    from pylog.security.sasl.delegation_token import proof
 
     response = messages.CreateDelegationTokenResponse(
         error_code=error, principal_type=owner.kind, principal_name=owner.name,
@@ -206,7 +206,7 @@ def _made(version: int, error: int, owner: Principal, who: Principal, record: An
 
 
 def _described(version: int, record: Any, limits: tokens.Limits) -> Message:
-    from pylog.security.delegation import proof
+    from pylog.security.sasl.delegation_token import proof
 
     row = messages.DescribeDelegationTokenResponse.DescribedDelegationToken
     owner, who, *renewers = [text.split(":", 1) for text in (

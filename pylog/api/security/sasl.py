@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pylog._native.reactor import Reactors, RequestContext
     from pylog.api.handler import Message
     from pylog.config import Settings
-    from pylog.security.identities import Identities, Principal
-    from pylog.security.sasl import Login, Mechanisms
+    from pylog.security.principals import Identities, Principal
+    from pylog.security.sasl.sasl import Login, Mechanisms
 
 REAUTHENTICATION_NS_MIN = 1_000_000_000
 SESSION_MS_MAX = 2**31 - 1

@@ -133,7 +133,7 @@ def _whole(name: str, value: Any) -> int:
 def jaas(text: str) -> dict[str, Any]:
     """Return our settings for the options of a Java login module. Raises ConfigError."""
     from pylog.config.errors import ConfigError as Refused
-    from pylog.security.jaas import options
+    from pylog.security.sasl.jaas import options
 
     try:
         given = options(text)

@@ -14,7 +14,8 @@ from functools import partial
 from pylog.client import blocking
 from pylog.client.errors import AuthenticationError, ConfigError
 from pylog.config.errors import ConfigError as Refused
-from pylog.security import issued, outgoing, retrieval
+from pylog.security.oauth import token_retriever as retrieval, token_source as issued
+from pylog.security.tls import outgoing_tls as outgoing
 from pylog.security.errors import AuthenticationFailed
 
 TYPE_CHECKING = False  # Importing typing costs 6 ms of startup.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pylog.client.errors import AuthenticationError
 from pylog.client.network import login
-from pylog.security import outgoing
+from pylog.security.tls import outgoing_tls as outgoing
 
 if TYPE_CHECKING:
     import ssl

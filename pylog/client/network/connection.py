@@ -37,7 +37,7 @@ from pylog.client.network.send_buffer import SendBuffer
 from pylog.protocol import api, codec, messages, tables
 from pylog.protocol.errors import EncodeError, ErrorCode, ProtocolError
 from pylog.protocol.reasons import reason_of
-from pylog.security import outgoing
+from pylog.security.tls import outgoing_tls as outgoing
 
 STAGING_BYTES = 65_536
 FRAME_BYTES_MAX = 1 << 30  # "HTTP", read as a length, is larger.

@@ -16,7 +16,8 @@ from pylog.client.config.settings import Settings
 from pylog.client.errors import AuthenticationError, ConfigError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
-from pylog.security import kerberos, outgoing, proofs, stores
+from pylog.security.sasl import client_exchange as proofs, kerberos
+from pylog.security.tls import key_stores as stores, outgoing_tls as outgoing
 from pylog.security.errors import AuthenticationFailed
 
 

@@ -13,7 +13,7 @@ from pylog.metadata.image.image import Image
 from pylog.protocol import messages
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
-from pylog.security import authorizer, identities
+from pylog.security import authorizer, principals as identities
 from pylog.security.authorizer import Rule
 
 RULES_PER_FILTER_MAX = 10_000  # Kafka's limit; a filter that matches more is rejected.

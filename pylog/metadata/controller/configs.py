@@ -255,11 +255,11 @@ def _check_listeners(candidate, changed: set[str]) -> None:
     opens = not changed.isdisjoint(("listeners", "listener.security.protocol.map"))
     if opens or any(name.startswith("ssl.") for name in changed):
         # Imported here: it loads OpenSSL.
-        from pylog.security import tls
+        from pylog.security.tls import listener_tls as tls
 
         tls.check(candidate)
     if opens or any("sasl." in name for name in changed):
-        from pylog.security import sasl
+        from pylog.security.sasl import sasl
 
         sasl.check(candidate)
 

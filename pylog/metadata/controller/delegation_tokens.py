@@ -12,8 +12,8 @@ from collections import namedtuple
 from pylog.metadata.image.image import DELEGATION_TOKEN, Image
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
-from pylog.security.delegation import proof
-from pylog.security.identities import USER
+from pylog.security.sasl.delegation_token import proof
+from pylog.security.principals import USER
 
 REMOVED_MAX = 1000  # per decision; later decisions remove the rest
 

@@ -12,7 +12,7 @@ from pylog.metadata.image.image import SCRAM_CREDENTIAL, Image
 from pylog.protocol import messages
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
-from pylog.security import scram
+from pylog.security.sasl import scram
 
 Altered = namedtuple("Altered", ("user", "error", "message"), defaults=(ErrorCode.NONE, None))
 Altered.__doc__ = "The result for one user of a request."

@@ -38,7 +38,7 @@ def context(settings):
     if not is_secured(settings):
         return None
     # Imported here: it loads Python's ssl.
-    from pylog.security import outgoing
+    from pylog.security.tls import outgoing_tls as outgoing
 
     return outgoing.context(_getter(settings))
 
@@ -47,7 +47,7 @@ def write_files(settings) -> Files | None:
     """Write the files for this host's etcd, None for plain text. Raises ConfigError, OSError."""
     if not is_secured(settings):
         return None
-    from pylog.security import stores
+    from pylog.security.tls import key_stores as stores
 
     get = _getter(settings)
     own, trusted = stores.own(get), stores.trusted(get)
@@ -95,7 +95,7 @@ class Renewal:
     def _now(self) -> tuple:
         if not is_secured(self._settings):
             return ()
-        from pylog.security import stores
+        from pylog.security.tls import key_stores as stores
 
         return stores.stamp(stores.files(_getter(self._settings)))
 

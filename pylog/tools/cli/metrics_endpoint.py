@@ -82,7 +82,7 @@ def _get(address: str, path: str, token: str | None, settings: Settings) -> Any:
     import http.client
 
     if address.startswith(HTTPS):
-        from pylog.security import outgoing
+        from pylog.security.tls import outgoing_tls as outgoing
 
         connection: http.client.HTTPConnection = http.client.HTTPSConnection(
             address.removeprefix(HTTPS), timeout=ENDPOINT_S,

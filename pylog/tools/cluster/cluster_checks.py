@@ -25,7 +25,7 @@ from pylog.protocol.counts import counted
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 from pylog.protocol.reasons import reason_of
-from pylog.security import stores
+from pylog.security.tls import key_stores as stores
 from pylog.tools.cli import cluster_queries, metrics_endpoint as endpoint
 from pylog.tools.cluster import replica_state as replicas
 from pylog.tools.cli.finding import FAIL, OK, SKIP, WARN, Finding

@@ -24,7 +24,7 @@ from pylog.monitor.overview import quorum_troubles
 from pylog.protocol import messages
 from pylog.protocol.counts import counted
 from pylog.protocol.reasons import reason_of
-from pylog.security import stores
+from pylog.security.tls import key_stores as stores
 from pylog.tools.cli import cluster_queries, config_resources, metrics_endpoint as endpoint
 from pylog.tools.cluster import cluster_checks
 from pylog.tools.cli.finding import WARN

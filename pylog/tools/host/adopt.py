@@ -32,8 +32,8 @@ from pylog.metadata.log.metadata_log import MetadataBatch
 from pylog.metadata.image.loader import Tail
 from pylog.protocol.counts import counted
 from pylog.protocol import records
-from pylog.security.access import authorizer_of
-from pylog.security.sasl import Mechanisms
+from pylog.security.authorization.access import authorizer_of
+from pylog.security.sasl.sasl import Mechanisms
 from pylog.tools.cli.finding import FAIL, OK, WARN, Finding
 
 METADATA = "__cluster_metadata-0"
@@ -117,7 +117,7 @@ def _listeners(settings: Settings) -> Iterator[Finding]:
 def _tls_of(settings: Settings, listener: Listener) -> Iterator[Finding]:
     # Imported here: it loads OpenSSL.
     from pylog._native.tls import TlsServer
-    from pylog.security import tls
+    from pylog.security.tls import listener_tls as tls
 
     get, missing = tls.getter(settings, listener), False
     for name in FILES:

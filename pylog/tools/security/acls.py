@@ -333,7 +333,7 @@ def explain(session: Session, principal: str, operation: str, host: str, propert
 def _settings(properties: str) -> Any:
     """Return the settings of a server.properties file. Raises ToolError."""
     from pylog.config import ConfigError, Settings
-    from pylog.security.access import STANDARD
+    from pylog.security.authorization.access import STANDARD
 
     try:
         settings = Settings.load(properties)
@@ -356,7 +356,7 @@ def _decided(settings: Any, rules: list[AclBinding], principal: str, operation: 
         OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, number_of,
     )
     from pylog.protocol import messages
-    from pylog.security import authorizer, identities
+    from pylog.security import authorizer, principals as identities
 
     who = identities.parse(principal)
     if who is None:

@@ -11,7 +11,7 @@ from pylog.metadata.controller.partitions.topic_branches import SOURCE
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from pylog.security import authorizer
-from pylog.security.access import STANDARD
+from pylog.security.authorization.access import STANDARD
 from pylog.security.authorizer import Authorizer, Decision
 from pylog.testing import Broker
 from pylog.testing.ports import free_port

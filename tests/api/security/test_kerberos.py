@@ -8,11 +8,11 @@ import threading
 import pytest
 
 from pylog.protocol.errors import ErrorCode
-from pylog.security import kerberos
+from pylog.security.sasl import kerberos
 from pylog.testing import Broker
 from pylog.testing.ports import free_port
 from tests.security.caller import Caller
-from tests.security.test_kerberos import Context
+from tests.security.sasl.test_kerberos import Context
 from tests.wire import raw
 
 FAILED = ErrorCode.SASL_AUTHENTICATION_FAILED

@@ -7,7 +7,7 @@ import pytest
 
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
-from pylog.security import scram
+from pylog.security.sasl import scram
 from pylog.testing import Broker
 from pylog.testing.ports import free_port
 from tests.security.caller import Caller

@@ -7,7 +7,7 @@ from pylog.metadata.controller.delegation_tokens import Decided, Limits
 from pylog.metadata.image.image import Image, apply
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode as E
-from pylog.security.delegation import proof
+from pylog.security.sasl.delegation_token import proof
 
 SECRET, OWNER, RENEWER, NOW = "secret", "User:owner", "User:renewer", 1000
 LIMITS, OFF = Limits(SECRET, 500, 100), Limits(None, 500, 100)

@@ -7,7 +7,7 @@ import pytest
 from pylog.metadata.controller import scram_credentials
 from pylog.metadata.image.image import SCRAM_CREDENTIAL, Image, apply
 from pylog.protocol.errors import ErrorCode
-from pylog.security import scram
+from pylog.security.sasl import scram
 
 
 def upsertion(name="a", mechanism=1, iterations=4096):

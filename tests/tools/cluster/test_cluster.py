@@ -8,7 +8,7 @@ from pylog.client import Admin, NewTopic
 from pylog.client.network.cluster_metadata import Metadata, Node, PartitionInfo, TopicInfo
 from pylog.monitor.overview import quorum_troubles
 from pylog.protocol import messages
-from pylog.security.access import STANDARD
+from pylog.security.authorization.access import STANDARD
 from pylog.testing import Broker
 from pylog.testing.cluster import Cluster
 from pylog.tools.cli.session import ToolError

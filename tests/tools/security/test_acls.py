@@ -6,7 +6,7 @@ import pytest
 
 from pylog.client import Admin, errors
 from pylog.client.admin.types import AclBinding, AclFilter
-from pylog.security.access import STANDARD
+from pylog.security.authorization.access import STANDARD
 from tests.tools.support import run
 from tests.wire.talk import unique
 

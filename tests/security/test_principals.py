@@ -1,0 +1,105 @@
+"""Principals and their numbers in reactors."""
+
+from pylog.security import principals as identities
+from pylog.security.principals import ANONYMOUS, GONE, Identities, user
+
+
+def test_connections_of_one_principal_share_a_number():
+    known = Identities()
+    one, other = known.enter(1, user("a"), "h1"), known.enter(2, user("a"), "h2")
+    assert one == other != known.enter(3, user("b"), "h1") and one > 0
+    assert known.principal(one) == user("a") and known.principal(0) == ANONYMOUS
+    assert known.host(2) == "h2" and known.is_current(1, one) and not known.is_current(3, one)
+
+
+def test_a_number_ends_with_its_last_connection():
+    known = Identities()
+    number = known.enter(1, user("a"), "h")
+    known.enter(2, user("a"), "h")
+    known.leave(1)
+    assert known.principal(number) == user("a")
+    known.leave(2)
+    known.leave(2)
+    assert known.principal(number) is GONE
+    assert known.enter(3, user("b"), "h") != number
+
+
+def test_logging_in_again_keeps_the_number():
+    known = Identities()
+    assert known.enter(1, user("a"), "h") == known.enter(1, user("a"), "h")
+    known.leave(1)
+    assert not known._by_number and not known._by_key
+
+
+def test_addresses_get_numbers_of_their_own_when_they_matter():
+    known = Identities()
+    one = known.enter(1, user("a"), "h1")
+    known.enter(2, user("a"), "h2")
+    changed = dict(known.set_by_host(True))
+    assert changed.keys() == {1, 2} and len({*changed.values(), one}) == 3
+    assert not known.is_current(1, one) and known.is_current(1, changed[1])
+    assert dict(known.set_by_host(True)) == {}
+    assert len(set(dict(known.set_by_host(False)).values())) == 1
+
+
+def test_requests_in_progress_keep_their_principal_when_addresses_become_relevant():
+    known = Identities()
+    one = known.enter(1, user("a"), "h1")
+    known.enter(2, user("a"), "h2")
+    by_host = dict(known.set_by_host(True))
+    assert {known.principal(number) for number in (one, *by_host.values())} == {user("a")}
+    assert dict(known.set_by_host(False)) == {1: one, 2: one}
+    assert dict(known.set_by_host(True)) == by_host
+    assert known.enter(1, user("a"), "h1") == by_host[1]
+    assert [known.principal(number) for number in by_host.values()] == [user("a")] * 2
+    known.leave(1)
+    assert known.principal(by_host[1]) is GONE and known.principal(one) == user("a")
+    known.leave(2)
+    assert not known._by_number and not known._by_key
+
+
+def test_used_numbers_are_skipped_after_wraparound(monkeypatch):
+    monkeypatch.setattr(identities, "NUMBER_MAX", 3)
+    known = Identities()
+    assert [known.enter(number, user(str(number)), "h") for number in (1, 2)] == [1, 2]
+    known.leave(1)
+    assert [known.enter(number, user(str(number)), "h") for number in (3, 4)] == [3, 1]
+
+
+def test_names_of_principals_are_read():
+    assert identities.parse("User:a:b") == user("a:b")
+    assert [identities.parse(text) for text in ("", "a", ":a", "User:")] == [None] * 4
+
+
+def test_closed_connections_number_has_no_permissions():
+    """A long request continues after its client disconnected: not with the permissions of
+    ANONYMOUS.
+    """
+    from types import SimpleNamespace
+
+    from pylog.config import Settings
+    from pylog.protocol import api
+    from pylog.security.authorization.access import Access
+    from pylog.security.authorizer import CLUSTER, DELETE, READ, TOPIC, StandardAuthorizer
+
+    known = Identities()
+    access = Access(StandardAuthorizer(Settings({
+        "super.users": "User:ANONYMOUS", "allow.everyone.if.no.acl.found": "true"})), known)
+    context = SimpleNamespace(
+        principal=known.enter(1, user("a"), "h"), peer_host="h", api_key=api.DELETE_TOPICS)
+    assert access.may(context, DELETE, TOPIC, "t") and access.operations(context, CLUSTER, "c")
+    known.leave(1)
+    assert not access.may(context, DELETE, TOPIC, "t")
+    assert not access.may_somewhere(context, READ, TOPIC)
+    assert access.operations(context, CLUSTER, "c") == 0
+
+
+def test_numbers_of_enveloped_principals_are_given_back():
+    known = Identities()
+    first, again = known.lend(user("a"), "h"), known.lend(user("a"), "h")
+    assert first == again == known.enter(5, user("a"), "h")
+    known.give_back(first)
+    known.leave(5)
+    assert known.principal(first) == user("a")
+    known.give_back(again)
+    assert known.principal(first) is GONE
