@@ -91,7 +91,7 @@ def test_es256_signs_with_a_key_of_that_curve(rsa, tmp_path):
     with pytest.raises(AuthenticationFailed, match="does not fit RS256"):
         made(private_key_file=path)
     path.write_bytes(rsa.as_pem(private=True))
-    with pytest.raises(AuthenticationFailed, match="none for ES256"):
+    with pytest.raises(AuthenticationFailed, match="does not fit ES256"):
         made(private_key_file=path, algorithm="ES256")
 
 

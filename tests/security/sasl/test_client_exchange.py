@@ -55,8 +55,8 @@ def test_plain_logs_in():
 @pytest.mark.parametrize("challenge,words", [
     (b"", "cannot be read"), (b"\xff", "cannot be read"), (b"r=x,s=!,i=many", "cannot be read"),
     (b"r=other,s=c2FsdA==,i=4096", "does not continue"),
-    (b"r=NONCE,s=c2FsdA==,i=2000000", "asks for 2000000"),
-    (b"r=NONCE,s=c2FsdA==,i=0", "asks for 0")])
+    (b"r=NONCE,s=c2FsdA==,i=2000000", "requires 2000000"),
+    (b"r=NONCE,s=c2FsdA==,i=0", "requires 0")])
 def test_a_challenge_that_is_none_ends_the_login(challenge, words):
     steps = proofs.tokens("SCRAM-SHA-256", NAME, PASSWORD)
     nonce = next(steps).rpartition(b"r=")[2]
