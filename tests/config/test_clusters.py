@@ -34,7 +34,8 @@ def test_addresses_are_bound_and_names_are_not():
 
 
 @pytest.mark.parametrize("text,here,words", [
-    ("a,b", "a", "no majority"), ("a,a,b", "a", "different hosts"), ("a,,b", "a", "different"),
+    ("a,b", "a", "the cluster stops when one fails"),
+    ("a,a,b", "a", "different hosts"), ("a,,b", "a", "different"),
     ("a:1,b,c", "a", "without ports"), ("a,b,c", "", "none of a, b, c is this machine"),
     ("a,b,c", "a c", "a, c are all this machine"),
 ])

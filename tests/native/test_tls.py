@@ -195,7 +195,7 @@ def test_unusable_certificate_changes_nothing(server):
             ({"ciphers": b"TLS_AES_128_GCM_SHA256", "version_max": "TLSv1.2"},
              "no cipher suite belongs"),
             ({"client_auth": "required"}, "no certificates"),
-            ({"client_auth": "required", "trusted": CA.pem, "revoked": CA.pem}, "revoked")):
+            ({"client_auth": "required", "trusted": CA.pem, "revoked": CA.pem}, "revocation")):
         with pytest.raises(TlsError, match=why) as raised:
             server.tls.use(**{"chain": OWN.chain, "key": OWN.key, **wrong})
         assert "secret" not in str(raised.value)
