@@ -2,13 +2,14 @@
 
 Owns: nothing.
 Invariants: an assignment to an offline directory removes the replica from the ISR in the same
-  decision.
+  decision; an assignment to an online directory elects the replica if it can lead a partition
+  without a leader.
 Source: KIP-858; Kafka's ReplicationControlManager; responses as Kafka 4.3's.
 """
 
 from pylog.metadata.controller.partitions import elections
 from pylog.metadata.controller.partitions.partition_change import PartitionChange, Rules
-from pylog.metadata.image.image import changed
+from pylog.metadata.image.image import NO_LEADER, changed
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
@@ -20,7 +21,7 @@ def assign(rules: Rules, request):
     """
     response = messages.AssignReplicasToDirsResponse
     broker = rules.image.brokers[request.broker_id]
-    records, directories, offline = [], [], []
+    records, directories, offline, leaderless = [], [], [], []
     for directory in request.directories:
         id_ = bytes(directory.id)
         topics = []
@@ -39,6 +40,8 @@ def assign(rules: Rules, request):
                         records.append(record)
                     if not rules.has_disk(broker.id, topic.name, index, id_):
                         offline.append((topic, index, record))
+                    elif topic.partitions[index].leader == NO_LEADER:
+                        leaderless.append((topic, index, record))
                 answers.append(response.PartitionData(partition_index=index, error_code=error))
             topics.append(response.TopicData(topic_id=wanted.topic_id, partitions=answers))
         directories.append(response.DirectoryData(id=directory.id, topics=topics))
@@ -46,6 +49,9 @@ def assign(rules: Rules, request):
     records += yield from elections.moved(rules, (
         (_with(topic, index, record), index) for topic, index, record in offline),
         leaving=broker.id)
+    # The files of a replica may have been restored.
+    records += yield from elections.moved(rules, (
+        (_with(topic, index, record), index) for topic, index, record in leaderless))
     return records, response(error_code=ErrorCode.NONE, directories=directories)
 
 

@@ -32,3 +32,14 @@ def test_lost_replica_leaves_the_isr_and_cannot_be_elected(keeps_eligible):
     assert cluster.state(0).leader == NO_LEADER
     records, _ = decided(elections.elect_leaders(cluster.rules, UNCLEAN, [("t", [0])]))
     assert records == []
+
+
+@pytest.mark.parametrize("keeps_eligible", [True, False])
+def test_lost_replica_leads_again_after_its_files_were_restored(keeps_eligible):
+    cluster = Cluster(keeps_eligible).join(1).create((1,))
+    directory, = cluster.image.brokers[1].directories
+    report(cluster, 1, 0, LOST)
+    assert cluster.state(0).leader == NO_LEADER
+    report(cluster, 1, 0, directory)
+    assert (cluster.state(0).leader, tuple(cluster.state(0).isr)) == (1, (1,))
+    assert tuple(cluster.state(0).directories) == (directory,)
