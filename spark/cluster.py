@@ -95,7 +95,7 @@ def explained(given: Mapping[str, Any], topic: str, gaps: Iterable[tuple[int, in
     """
     from pylog._native.batch import CONTROL, TRANSACTIONAL, walk
     from pylog.client import KafkaError
-    from pylog.client.spark.ranges import RangeReader, Stretch
+    from pylog.client.spark.ranges import OffsetRange, RangeReader
 
     found = set()
     for gap in gaps:
@@ -103,7 +103,7 @@ def explained(given: Mapping[str, Any], topic: str, gaps: Iterable[tuple[int, in
         covered = 0
         try:
             for piece in RangeReader({**_settings(given), "fetch.max.wait.ms": 100},
-                                     Stretch(topic, partition, first, end), True):
+                                     OffsetRange(topic, partition, first, end), True):
                 for _, head in walk(piece.records):
                     last = head.base_offset + head.last_offset_delta
                     if head.attributes & (CONTROL | TRANSACTIONAL):

@@ -205,7 +205,7 @@ class Driver:
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Wait for a coroutine's result; cancel the coroutine if the wait is interrupted."""
-        return Desk(self).run(work)
+        return WorkRunner(self).run(work)
 
 
 class SingleUser:
@@ -226,7 +226,7 @@ class SingleUser:
         self._lock.release()
 
 
-class Desk:
+class WorkRunner:
     """Queue of callbacks that application threads run for the loop while they wait."""
 
     def __init__(self, driver: Driver):

@@ -61,7 +61,7 @@ def _abandoned(task: asyncio.Task[None]) -> None:
 
 def _forked() -> None:
     for producing in _watched:
-        producing.disown()  # Makes every call in the child raise.
+        producing.mark_forked()  # Makes every call in the child raise.
     _watched.clear()
 
 

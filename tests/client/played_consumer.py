@@ -70,7 +70,7 @@ class Member:
     async def stop(self):
         self.world.asked.append("stop")
 
-    def raise_told(self):
+    def raise_callback_failure(self):
         pass
 
 

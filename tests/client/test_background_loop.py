@@ -9,7 +9,7 @@ import time
 import pytest
 
 from pylog.client import background_loop as drivers
-from pylog.client.background_loop import Desk, Driver, SingleUser
+from pylog.client.background_loop import Driver, SingleUser, WorkRunner
 from pylog.client.errors import ConcurrentUseError, ForkedError
 
 
@@ -107,36 +107,36 @@ def test_a_forked_child_and_a_loop_that_ended_get_another(shared, change):
 # Callbacks.
 
 def test_a_callback_runs_on_the_thread_that_waits_and_may_call_again(driver):
-    desk, threads = Desk(driver), []
+    runner, threads = WorkRunner(driver), []
 
     def callback(number):
         threads.append(threading.current_thread())
-        assert desk.run(here()) is driver.thread
+        assert runner.run(here()) is driver.thread
         return number + 1
 
     async def work():
-        return await desk.call(callback, 1) + await desk.call(callback, 10)
+        return await runner.call(callback, 1) + await runner.call(callback, 10)
 
-    assert desk.run(work()) == 13
+    assert runner.run(work()) == 13
     assert threads == [threading.current_thread()] * 2
 
 
 def test_callback_exception_is_raised_on_the_loop(driver):
-    desk = Desk(driver)
+    runner = WorkRunner(driver)
 
     def callback():
         raise KeyError("planted")
 
     async def work():
         with pytest.raises(KeyError, match="planted"):
-            await desk.call(callback)
+            await runner.call(callback)
         return "went on"
 
-    assert desk.run(work()) == "went on"
+    assert runner.run(work()) == "went on"
 
 
 def test_result_for_a_cancelled_caller_is_dropped(driver):
-    desk, complaints = Desk(driver), []
+    runner, complaints = WorkRunner(driver), []
     driver.loop.set_exception_handler(lambda loop, context: complaints.append(context))
     calling = []
 
@@ -145,11 +145,11 @@ def test_result_for_a_cancelled_caller_is_dropped(driver):
         return "late"
 
     async def work():
-        calling.append(asyncio.ensure_future(desk.call(callback)))
+        calling.append(asyncio.ensure_future(runner.call(callback)))
         await asyncio.wait(calling)
         return calling[0].cancelled()
 
-    assert desk.run(work()) is True
+    assert runner.run(work()) is True
     assert driver.run(here()) is driver.thread and complaints == []
 
 
@@ -158,56 +158,56 @@ async def _cancel(task):
 
 
 def test_a_wait_that_is_interrupted_calls_its_work_off(driver):
-    desk, ended = Desk(driver), concurrent.futures.Future()
+    runner, ended = WorkRunner(driver), concurrent.futures.Future()
 
     def interrupted():
         raise KeyboardInterrupt
 
     async def work():
         try:
-            await desk.call(interrupted)
+            await runner.call(interrupted)
         finally:
             ended.set_result(asyncio.current_task().cancelling())
 
     with pytest.raises(KeyboardInterrupt):
-        desk.run(work())
+        runner.run(work())
     assert ended.result(30) == 1
 
 
 def test_an_interrupted_callback_does_not_leave_other_work_waiting(driver):
-    desk, others = Desk(driver), []
+    runner, others = WorkRunner(driver), []
 
     def interrupted():
         raise KeyboardInterrupt
 
     async def other():
-        return await desk.call(interrupted)
+        return await runner.call(interrupted)
 
     async def work():
         others.append(asyncio.ensure_future(other()))
         await asyncio.sleep(1000)
 
     with pytest.raises(KeyboardInterrupt):
-        desk.run(work())
+        runner.run(work())
 
     async def ended():
         async with asyncio.timeout(30):
             return await others[0]
 
-    assert desk.run(ended()) is None
+    assert runner.run(ended()) is None
 
 
 # Two threads.
 
 def test_two_threads_that_wait_both_get_their_results(driver):
-    desk, results = Desk(driver), []
+    runner, results = WorkRunner(driver), []
 
     async def later(number):
         await asyncio.sleep(0.05 * number)
-        await desk.call(results.append, number)
+        await runner.call(results.append, number)
         return number
 
-    threads = [threading.Thread(target=lambda n=n: results.append(("done", desk.run(later(n)))),
+    threads = [threading.Thread(target=lambda n=n: results.append(("done", runner.run(later(n)))),
                                 daemon=True) for n in range(4)]
     for thread in threads:
         thread.start()

@@ -18,7 +18,7 @@ ROOT = pathlib.Path(pylog.client.__file__).parent
 YIELDING = {
     "asyncio.sleep": "",
     "asyncio.wait": "its tasks are new, or it removes those that are done",
-    "self._asleep": "a new future",
+    "self._wakeup": "a new future",
     "self.poll": "an asynchronous iterator's; poll() yields before it returns",
     "self._fetch": "sends a request and waits for the response, or raises",
     "connection.send": "waits for a response",

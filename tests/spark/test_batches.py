@@ -69,7 +69,7 @@ def test_a_stretch_that_begins_and_ends_inside_batches_has_just_its_rows(loaded)
 def test_times_bound_a_read(loaded):
     assert read(source(loaded, "batches", startingtimestamp="-1 hour"))[0].num_rows == 20_000
     assert source(loaded, "batches", endingtimestamp="-1 hour").reader(COLUMNS).partitions()[
-        0].stretch is None
+        0].offset_range is None
 
 
 def test_a_pattern_takes_every_topic_that_matches(loaded):

@@ -3,7 +3,7 @@ import pytest
 from pylog.client.errors import ConfigError
 from pylog.client.spark.options import read_options, write_options
 from pylog.client.spark.planning import Planner
-from pylog.client.spark.ranges import Stretch
+from pylog.client.spark.ranges import OffsetRange
 from pylog.client.spark.source import limited
 from pylog.client.types import TopicPartition
 
@@ -88,7 +88,7 @@ def test_splits_are_disjoint_and_together_the_stretch(given, monkeypatch):
     planner = Planner.__new__(Planner)
     planner.options = options(**given)
     monkeypatch.setattr(Planner, "_record_bytes", lambda *_: {("t", 0): 50, ("t", 1): 50})
-    whole = [Stretch("t", 0, 10, 110), Stretch("t", 1, 0, 30)]
+    whole = [OffsetRange("t", 0, 10, 110), OffsetRange("t", 1, 0, 30)]
     found = planner.split(whole)
     assert len(found) >= 7
     for one in whole:

@@ -53,7 +53,7 @@ def read(made, *filters):
     rows = [row for part in parts for batch in reader.read(part) for row in zip(
         batch.column("topic").to_pylist(), batch.column("partition").to_pylist(),
         batch.column("offset").to_pylist(), batch.column("timestamp").to_pylist())]
-    return rows, left, [part for part in parts if isinstance(part, Split) and part.stretch]
+    return rows, left, [part for part in parts if isinstance(part, Split) and part.offset_range]
 
 
 def test_excluded_partition_is_not_read(topics, fetched):
@@ -75,7 +75,7 @@ def test_excluded_partition_is_not_read(topics, fetched):
     (D.Not(D.In(("partition",), (1, 2))), {0, 3}), (D.EqualTo(("partition",), 77), set())])
 def test_conditions_on_the_partition_are_fulfilled_by_the_plan(topics, one, kept):
     _, left, tasks = read(source(topics), one)
-    assert left == [] and {task.stretch.partition for task in tasks} == kept
+    assert left == [] and {task.offset_range.partition for task in tasks} == kept
 
 
 @pytest.mark.parametrize("one, kept", [

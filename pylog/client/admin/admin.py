@@ -512,9 +512,9 @@ def _outcome(row: Any, name: str, result: Any = None) -> Any:
 
 
 def _topics(answer: Any) -> dict[str, TopicInfo]:
-    from pylog.client.network.cluster_metadata import Metadata, taken_in
+    from pylog.client.network.cluster_metadata import Metadata, merged
 
-    return taken_in(Metadata(), answer, True).topics
+    return merged(Metadata(), answer, True).topics
 
 
 def _resource(row: Any) -> ConfigResource:

@@ -189,10 +189,10 @@ class Consumer:
                 return None
             made, unread = make(found)
         except BaseException:
-            await self._core.take_back()
+            await self._core.restore_undelivered()
             raise
         if unread:
-            await self._core.take_back(unread)
+            await self._core.restore_undelivered(unread)
         return made
 
     async def __aiter__(self) -> AsyncIterator[Record]:

@@ -52,7 +52,7 @@ class Membership:
         self.generation = -1
         self.lost = False
         self.failure: Exception | None = None
-        self.told: BaseException | None = None  # Raised by a callback of the application.
+        self.callback_failure: BaseException | None = None  # Raised by the listener.
         self.polled_s = time.monotonic()
         self.poll_interval_s = self.settings.seconds("max.poll.interval.ms")
         self.task: asyncio.Task[None] | None = None
@@ -73,7 +73,7 @@ class Membership:
         """Add partitions; the callback may seek before anything is fetched."""
         given = sorted(partitions)
         self.subscription.add(given)
-        await self._tell("assigned", given)
+        await self._call_listener("assigned", given)
 
     async def take(self, partitions: Iterable[TopicPartition], lost: bool = False) -> None:
         """Revoke partitions; automatic commits include what the listener stores. Reports them as
@@ -87,13 +87,13 @@ class Membership:
         if not lost:
             await self.host.commit_before_revoke()
         try:
-            await self._tell("lost" if lost else "revoked", taken)
+            await self._call_listener("lost" if lost else "revoked", taken)
             if not lost:
                 await self.host.commit_stored_by_listener()
         finally:
             self.subscription.drop(taken)
 
-    async def _tell(self, what: str, partitions: list[TopicPartition]) -> None:
+    async def _call_listener(self, what: str, partitions: list[TopicPartition]) -> None:
         """Call the listener. The poll raises the callback's exception only after the rebalance step
         is complete: the group waits for this member, and the partitions are assigned to it.
         """
@@ -103,7 +103,7 @@ class Membership:
             task = asyncio.current_task()
             if isinstance(failure, asyncio.CancelledError) and task and task.cancelling():
                 raise  # The client cancels this task; the callback did not raise it.
-            self.told = self.told or failure
+            self.callback_failure = self.callback_failure or failure
             self.host.notify()
 
     def start_beating(self) -> None:
@@ -124,14 +124,14 @@ class Membership:
         self.failure = failure
         self.host.notify()
 
-    def raise_told(self) -> None:
+    def raise_callback_failure(self) -> None:
         """Raise the exception that a callback raised, if any."""
-        told, self.told = self.told, None
-        if told is not None:
-            raise told
+        failure, self.callback_failure = self.callback_failure, None
+        if failure is not None:
+            raise failure
 
     def raise_failure(self) -> None:
-        self.raise_told()
+        self.raise_callback_failure()
         failure = self.failure
         if failure is not None:
             if isinstance(failure, KafkaError) and not failure.fatal:
@@ -171,7 +171,7 @@ class ClassicMembership(Membership):
     @property
     def attention(self) -> bool:
         return (self.needs_join or self.lost or self.failure is not None
-                or self.told is not None)
+                or self.callback_failure is not None)
 
     def subscription_changed(self) -> None:
         self.needs_join = True
@@ -210,7 +210,7 @@ class ClassicMembership(Membership):
                 # An assignor of the application raised: the next poll joins again.
                 self.needs_join = True
                 raise
-        self.raise_told()
+        self.raise_callback_failure()
 
     async def _prepare(self) -> None:
         """Revoke partitions before joining. Heartbeats continue until the application has handled
@@ -271,7 +271,7 @@ class ClassicMembership(Membership):
         self.leads = answer.leader == answer.member_id
         shares: dict[str, list[assignors.Partition]] = {}
         if self.leads and not answer.skip_assignment:
-            shares = await self._share_out(answer)
+            shares = await self._compute_assignment(answer)
         elif self.leads:
             self.counted = self._counts(topics)
         return await self._sync(answer.protocol_name, shares, timeout_s)
@@ -322,7 +322,7 @@ class ClassicMembership(Membership):
         body = codec.program("ConsumerProtocolSubscription", SUBSCRIPTION_VERSION).encode(made)
         return SUBSCRIPTION_VERSION.to_bytes(2, "big") + body
 
-    async def _share_out(self, answer: Any) -> dict[str, list[assignors.Partition]]:
+    async def _compute_assignment(self, answer: Any) -> dict[str, list[assignors.Partition]]:
         """Assign partitions, as the group's leader."""
         assignor = self.assignors[answer.protocol_name]
         members = {row.member_id: _member(row, assignor) for row in answer.members}

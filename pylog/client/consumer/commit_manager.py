@@ -73,7 +73,7 @@ class Committing:
         self._next_auto_s = time.monotonic() + self._auto_s
         self._auto_committed: dict[TopicPartition, OffsetAndMetadata] = {}
         self._committing: set[asyncio.Task[None]] = set()
-        self._commit_turn = asyncio.Lock()
+        self._commit_lock = asyncio.Lock()
         self._commits = 0
         self._commit_numbers = itertools.count(1)
         self._committed_by: dict[TopicPartition, int] = {}
@@ -88,7 +88,8 @@ class Committing:
         """Return the positions of assigned partitions. before: the positions before the poll of
         that number.
         """
-        found = {tp: state.stood(before) for tp, state in list(self.subscription.states.items())}
+        found = {tp: state.position_before(before)
+                 for tp, state in list(self.subscription.states.items())}
         return {tp: OffsetAndMetadata(offset, "", record_epoch)
                 for tp, (offset, record_epoch) in found.items() if offset is not None}
 
@@ -99,7 +100,7 @@ class Committing:
         """
         if self._stores:
             return self.consumed(before)
-        found = {tp: (state.stored, state.stored_done)
+        found = {tp: (state.stored, state.stored_committed)
                  for tp, state in list(self.subscription.states.items())}
         return {tp: stored for tp, (stored, done) in found.items()
                 if stored is not None and stored is not done}
@@ -192,7 +193,7 @@ class Committing:
 
         async def attempt() -> None:
             # One at a time, and without partitions that a later commit has written.
-            async with self._commit_turn:
+            async with self._commit_lock:
                 left = {tp: one for tp, one in given.items()
                         if self._committed_by.get(tp, 0) < number}
                 try:
@@ -205,7 +206,7 @@ class Committing:
                 self._committed_by.update(dict.fromkeys(left, number))
                 for tp in left.keys() & stored.keys():
                     state, last = stored[tp]
-                    state.stored_done = last
+                    state.stored_committed = last
 
         failure: KafkaError | None = None
         try:
@@ -270,7 +271,7 @@ class Committing:
         again.
         """
         if self._auto:
-            await self._done_with()
+            await self._records_processed()
             # Leave out records that may still be in processing.
             await self._commit_revoked(self.commit_request(before=self.collector.poll))
 
@@ -304,7 +305,7 @@ class Committing:
         finally:
             self._rests = before
 
-    async def _done_with(self) -> None:
+    async def _records_processed(self) -> None:
         """Wait until the application has processed the last poll's records: until it polls again,
         or max.poll.interval.ms passes.
         """

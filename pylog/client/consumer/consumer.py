@@ -17,7 +17,7 @@ from pylog._native.columns import Columns, Record
 from pylog.client.callbacks import intercepted
 from pylog.client.consumer.core import Consuming
 from pylog.client import shutdown
-from pylog.client.background_loop import Bell, Desk, Driver, SingleUser
+from pylog.client.background_loop import Bell, Driver, SingleUser, WorkRunner
 from pylog.client.errors import ClosedError, ConcurrentUseError
 from pylog.client.consumer.rebalance_listener import listener_of, weakly
 from pylog.client.network.metrics import Metrics
@@ -51,17 +51,17 @@ class Consumer:
                  **more: Unpack[ConsumerOptions]):
         self.settings = Settings(CONSUMER, config, **more)
         self._driver = Driver.shared()
-        self._desk = Desk(self._driver)
+        self._runner = WorkRunner(self._driver)
         self._user = SingleUser("consumer")
         self._event = Bell()
         self._records_max = self.settings["max.poll.records"]
-        self._core: Consuming = self._desk.run(self._make())
+        self._core: Consuming = self._runner.run(self._make())
         self._listener: Any = None
         self._interceptors = [interceptor for interceptor in self._core.interceptors
                               if hasattr(interceptor, "on_consume")]
 
     async def _make(self) -> Consuming:
-        return await Consuming(self.settings, self._desk.call, self._event.set).start()
+        return await Consuming(self.settings, self._runner.call, self._event.set).start()
 
     def __enter__(self) -> Consumer:
         return self
@@ -78,7 +78,7 @@ class Consumer:
         """Run work on the event loop; only one thread at a time."""
         try:
             with self._user:
-                return self._desk.run(work)
+                return self._runner.run(work)
         except ConcurrentUseError:
             work.close()
             raise
@@ -163,7 +163,7 @@ class Consumer:
         if core.closed:
             raise ClosedError("the consumer is closed")
         if core.iteration is not None:
-            self._desk.run(core.put_back())
+            self._runner.run(core.put_back())
         end_s = None
         core.polling = True
         try:
@@ -175,7 +175,7 @@ class Consumer:
                 if core.attention:
                     left_s = timeout if end_s is None else max(0.0, end_s - time.monotonic())
                     end_s = time.monotonic() + left_s if end_s is None else end_s
-                    self._desk.run(core.attend(left_s))
+                    self._runner.run(core.attend(left_s))
                 found = self._handed_out(take, make)
                 if core.fetcher.starved:
                     self._driver.post(core.fetcher.poke)
@@ -198,10 +198,10 @@ class Consumer:
                 return None
             made, unread = make(found)
         except BaseException:
-            self._desk.run(self._core.take_back())
+            self._runner.run(self._core.restore_undelivered())
             raise
         if unread:
-            self._desk.run(self._core.take_back(unread))
+            self._runner.run(self._core.restore_undelivered(unread))
         return made
 
     def __iter__(self) -> Iterator[Record]:
@@ -373,7 +373,7 @@ class Consumer:
 
     def close(self, timeout: float = CLOSE_S) -> None:
         """Commit if that is automatic, leave the group and close the connections."""
-        self._desk.run(self._core.close(timeout))
+        self._runner.run(self._core.close(timeout))
 
 
 def empty_batch(names: list[str]) -> Any:

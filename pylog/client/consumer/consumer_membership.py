@@ -38,9 +38,9 @@ class ConsumerMembership(Membership):
         self.wanted: list[tuple[bytes, int]] | None = None
         self.beat_s = FIRST_BEAT_S
         self.kick = asyncio.Event()
-        self.in_full = True
-        self.told_topics: frozenset[str] | None = None
-        self.told_owned: list[TopicPartition] | None = None
+        self.send_all_fields = True
+        self.sent_topics: frozenset[str] | None = None
+        self.sent_owned: list[TopicPartition] | None = None
         self.unknown_ids = False
         # The coordinator may have added this member, but has not responded yet.
         self.join_sent = False
@@ -48,7 +48,7 @@ class ConsumerMembership(Membership):
     @property
     def attention(self) -> bool:
         return (self.task is None or self.lost or self.failure is not None
-                or self.told is not None
+                or self.callback_failure is not None
                 or self.wanted is not None and not self.unknown_ids)
 
     @property
@@ -75,7 +75,7 @@ class ConsumerMembership(Membership):
         wanted = self.wanted
         named = None if wanted is None else await self._named(wanted)
         if named is None:
-            self.raise_told()
+            self.raise_callback_failure()
             return
         if self.wanted is wanted:
             self.wanted = None
@@ -83,7 +83,7 @@ class ConsumerMembership(Membership):
         await self.take(owned - named)
         await self.give(named - owned)
         self.kick.set()  # Report revoked partitions only now that the application was notified.
-        self.raise_told()
+        self.raise_callback_failure()
 
     async def _named(self, wanted: list[tuple[bytes, int]]) -> set[TopicPartition] | None:
         """Return the partitions by topic name; None while a topic id is unknown."""
@@ -113,7 +113,7 @@ class ConsumerMembership(Membership):
                 await self._beat_once()
                 pauses.reset()
             except KafkaError as failure:
-                self.in_full = True
+                self.send_all_fields = True
                 if failure.code in _DROPPED:
                     self._forget()
                 elif not failure.retriable:
@@ -140,7 +140,7 @@ class ConsumerMembership(Membership):
     def _forget(self) -> None:
         self.generation = JOINING
         self.join_sent = False
-        self.in_full = True
+        self.send_all_fields = True
         self.wanted = None
         self.lost = bool(self.owned())
         self.host.notify()
@@ -149,17 +149,17 @@ class ConsumerMembership(Membership):
         topics, owned = self.subscription.topics, self._unreleased()
         request = messages.ConsumerGroupHeartbeatRequest(
             group_id=self.group, member_id=self.member_id, member_epoch=self.generation)
-        if self.in_full:  # All fields after an error, otherwise only changes.
+        if self.send_all_fields:  # All fields after an error, otherwise only changes.
             request.instance_id = self.instance_id
             request.rack_id = self.settings["client.rack"] or None
             request.rebalance_timeout_ms = self.settings["max.poll.interval.ms"]
             request.server_assignor = self.settings["group.remote.assignor"]
-        if self.in_full or topics != self.told_topics:
+        if self.send_all_fields or topics != self.sent_topics:
             request.subscribed_topic_names = sorted(topics)
-        if self.in_full or owned != self.told_owned:
+        if self.send_all_fields or owned != self.sent_owned:
             request.topic_partitions = self._rows(owned)
         answer = await self._beat_with(request, topics)
-        self.told_owned = owned
+        self.sent_owned = owned
         self.member_id = answer.member_id or self.member_id
 
     def _unreleased(self) -> list[TopicPartition]:
@@ -178,8 +178,8 @@ class ConsumerMembership(Membership):
             if answer.error_message:
                 failure.args = (f"group {self.group!r}: {answer.error_message}",)
             raise failure
-        self.in_full = False
-        self.told_topics = topics
+        self.send_all_fields = False
+        self.sent_topics = topics
         self.generation = answer.member_epoch
         self.beat_s = answer.heartbeat_interval_ms / 1000
         if answer.assignment is not None:

@@ -344,7 +344,7 @@ class Consuming(Committing):
             if membership is not None:
                 await membership.end()
         if membership is not None:
-            membership.raise_told()
+            membership.raise_callback_failure()
 
     async def _settle(self) -> None:
         """End the task that polls await."""
@@ -397,7 +397,7 @@ class Consuming(Committing):
             iteration.put_back()
             self.fetcher.poke()
 
-    async def take_back(self, unread: Mapping[TopicPartition, int] | None = None) -> None:
+    async def restore_undelivered(self, unread: Mapping[TopicPartition, int] | None = None) -> None:
         """Fetch records again that this poll took but the application did not receive.
 
         unread: the first offset of each partition that it did not receive; None: it received
@@ -408,7 +408,7 @@ class Consuming(Committing):
                 continue
             state.position = state.before if unread is None else unread[tp]
             state.record_epoch = state.before_epoch
-            state.go_back()
+            state.refetch()
         self.collector.forget_read()
         self.fetcher.poke()
 
@@ -508,7 +508,7 @@ class Consuming(Committing):
         except TimeoutError:
             pass
         except BaseException:  # A cancellation, or an exit that a callback raised.
-            await self._leave_late()
+            await self._leave_after_interrupt()
             raise
         finally:
             self.closed = True
@@ -522,9 +522,9 @@ class Consuming(Committing):
                     callbacks.call("an interceptor's close", interceptor.close)
             self.notify()
         if self.membership is not None:
-            self.membership.raise_told()
+            self.membership.raise_callback_failure()
 
-    async def _leave_late(self) -> None:
+    async def _leave_after_interrupt(self) -> None:
         """Leave the group after an interrupted close, so that it need not wait for the session
         timeout.
         """

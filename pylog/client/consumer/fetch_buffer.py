@@ -90,9 +90,9 @@ class FetchBuffer:
         popped = self.items.popleft()
         assert popped is item, "only the head is taken"
         self._bytes_out += len(item.data)
-        self._let_go(item)
+        self._release(item)
 
-    def _let_go(self, item: CompletedFetch) -> None:
+    def _release(self, item: CompletedFetch) -> None:
         item.fetched, item.data = None, b""
         frame, item.frame = item.frame, None
         if frame is not None:
@@ -109,7 +109,7 @@ class FetchBuffer:
             if item.epoch == item.state.epoch and not item.state.revoking:
                 parked.append(item)
             else:
-                self._let_go(item)
+                self._release(item)
         self.parked = parked
 
     def unpark(self, state: PartitionState) -> None:
@@ -124,4 +124,4 @@ class FetchBuffer:
         while self.items:
             self.done(self.items[0])
         while self.parked:
-            self._let_go(self.parked.pop())
+            self._release(self.parked.pop())

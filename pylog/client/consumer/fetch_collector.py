@@ -1,9 +1,10 @@
 """Convert fetched data to records or columns and advance the positions.
 
 Owns: the column readers.
-Invariants: a position moves exactly past the records returned; Consuming.take_back() moves it back
-  if the application did not receive them; an error is raised in a separate call, after all valid
-  records before it; a record that a deserializer rejects stays until the application seeks past it.
+Invariants: a position moves exactly past the records returned; Consuming.restore_undelivered()
+  moves it back if the application did not receive them; an error is raised in a separate
+  call, after all valid records before it; a record that a deserializer rejects stays until the
+  application seeks past it.
 Source: pylog._native.columns.
 """
 
@@ -92,7 +93,7 @@ class FetchCollector:
     def _stop_at(self, item: CompletedFetch, offset: int) -> None:
         """Return the records before `offset`; the next call reads that record again."""
         if item.epoch == item.state.epoch:
-            item.state.handed_on(self.poll)
+            item.state.save_position(self.poll)
             item.state.position = offset
         item.fetched, item.start = None, offset
 
@@ -155,7 +156,7 @@ class FetchCollector:
         self.counts.batch(state.topic, count, max(0, item.bytes_left - left))
         item.bytes_left = left
         if item.epoch == state.epoch:
-            state.handed_on(self.poll)
+            state.save_position(self.poll)
             state.position = fetched.next_offset
             if fetched.leader_epoch >= 0:
                 state.record_epoch = fetched.leader_epoch

@@ -231,7 +231,7 @@ class _Node:
         if version >= SESSIONS_VERSION:
             self.session.advance(answer.session_id)
             self.session.by_id = by_id
-        self._take_in(answer.partitions, asked, frame)
+        self._queue_fetched(answer.partitions, asked, frame)
 
     def _fail_positions(self, wanted: list[PartitionState], ids: list[bytes]) -> None:
         """Report positions of a topic that no longer exists, as offsets that do not exist."""
@@ -282,8 +282,8 @@ class _Node:
             row.partitions.append(key[1])
         return list(made.values())
 
-    def _take_in(self, partitions: list[FetchedPartition],
-                 asked: dict[Key, tuple[PartitionState, int, bytes]], frame: Frame) -> None:
+    def _queue_fetched(self, partitions: list[FetchedPartition],
+                       asked: dict[Key, tuple[PartitionState, int, bytes]], frame: Frame) -> None:
         items: list[CompletedFetch] = []
         for row in partitions:
             state, epoch, _ = asked.get((row.topic, row.partition), (None, 0, b""))

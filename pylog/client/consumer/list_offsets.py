@@ -150,7 +150,7 @@ async def validate(cluster: Cluster, states: list[PartitionState],
     moving. Raises KafkaError, LogTruncationError.
     """
     asked = {state.tp: (state, state.epoch, state.record_epoch) for state in states}
-    stood = {state.tp: state.position or 0 for state in states}
+    positions = {state.tp: state.position or 0 for state in states}
 
     async def ask(node: int, share: dict[TopicPartition, Any]) -> dict[TopicPartition, Any]:
         request = messages.OffsetForLeaderEpochRequest(replica_id=-1)
@@ -177,9 +177,9 @@ async def validate(cluster: Cluster, states: list[PartitionState],
         # The application reads concurrently. A record of a later epoch came from the new leader
         # itself.
         was_cut = (state.epoch == epoch and state.record_epoch == record_epoch
-                   and 0 <= end < stood[tp])
+                   and 0 <= end < positions[tp])
         if was_cut and not moves:
-            raise _truncated(tp, stood[tp], end)  # Each poll raises until a seek.
+            raise _truncated(tp, positions[tp], end)  # Each poll raises until a seek.
         state.validate = -1
         if was_cut:
             state.move_to(end, state.record_epoch)
@@ -187,8 +187,8 @@ async def validate(cluster: Cluster, states: list[PartitionState],
     return cut
 
 
-def _truncated(tp: TopicPartition, stood: int, end: int) -> LogTruncationError:
-    made = LogTruncationError(f"{tp}: the log was cut at {end}, before the position {stood}, and "
-                              "auto.offset.reset is none: seek to continue")
+def _truncated(tp: TopicPartition, position: int, end: int) -> LogTruncationError:
+    made = LogTruncationError(f"{tp}: the log was cut at {end}, before the position {position}, "
+                              "and auto.offset.reset is none: seek to continue")
     made.partition, made.offset = tp, end
     return made

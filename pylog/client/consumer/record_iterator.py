@@ -55,7 +55,7 @@ class Iteration:
                 continue
             state = part.state
             collector.poll += 1  # Requesting a record implies that the previous one was processed.
-            state.handed_on(collector.poll)
+            state.save_position(collector.poll)
             if place == part.last:
                 state.position, state.record_epoch = part.end, part.end_epoch
             else:
@@ -67,4 +67,4 @@ class Iteration:
         for part in self._parts.values():
             if state in (None, part.state) and part.epoch == part.state.epoch \
                     and part.state.position != part.end:
-                part.state.go_back()
+                part.state.refetch()

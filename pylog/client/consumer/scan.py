@@ -70,7 +70,7 @@ def scan(topic: str, *, since: Time = None, until: Time = None,
     settings.setdefault("enable.auto.commit", False)
     settings.setdefault("allow.auto.create.topics", False)  # Reading must not create a topic.
     with Consumer(settings) as consumer:
-        found = stretches(consumer, topic, partitions, milliseconds(since), milliseconds(until))
+        found = offset_ranges(consumer, topic, partitions, milliseconds(since), milliseconds(until))
         topic_id = _topic_id(consumer, topic)
     # A reset would skip records, or read those of another topic.
     settings["auto.offset.reset"] = "none"
@@ -93,8 +93,9 @@ def milliseconds(given: Time) -> int | None:
     return int(given)
 
 
-def stretches(consumer: Consumer, topic: str, partitions: Iterable[int] | None,
-              since_ms: int | None, until_ms: int | None) -> dict[TopicPartition, tuple[int, int]]:
+def offset_ranges(consumer: Consumer, topic: str, partitions: Iterable[int] | None,
+                  since_ms: int | None, until_ms: int | None
+                  ) -> dict[TopicPartition, tuple[int, int]]:
     """Return [start, end) of each partition that has records to read."""
     known = _partitions(consumer, topic)
     wanted = known if partitions is None else [

@@ -29,7 +29,7 @@ class PartitionState:
         "before", "before_epoch", "checked_epoch", "epoch", "error", "fetch_position",
         "high_watermark", "kept", "last_stable_offset", "log_start_offset", "not_before_s",
         "partition", "paused", "poll", "position", "preferred", "preferred_until_s",
-        "record_epoch", "reset", "revoking", "source", "stored", "stored_done", "topic",
+        "record_epoch", "reset", "revoking", "source", "stored", "stored_committed", "topic",
         "topic_id", "tp", "validate",
     )
 
@@ -62,7 +62,7 @@ class PartitionState:
         self.error: Exception | None = None
         # Last offset from store_offsets(), and the last one of them that was committed.
         self.stored: OffsetAndMetadata | None = None
-        self.stored_done: OffsetAndMetadata | None = None
+        self.stored_committed: OffsetAndMetadata | None = None
 
     def move_to(self, offset: int, record_epoch: int = -1) -> None:
         """Set the position, and raise the epoch."""
@@ -85,23 +85,23 @@ class PartitionState:
             self.topic_id = topic_id
         return topic_id in (self.topic_id, ZERO_UUID)
 
-    def handed_on(self, poll: int) -> None:
+    def save_position(self, poll: int) -> None:
         """Save the position before the poll of that number moves it."""
         if self.poll != poll:
             assert self.position is not None, self.tp
             self.before, self.before_epoch = self.position, self.record_epoch
             self.poll = poll
 
-    def stood(self, poll: int) -> tuple[int | None, int]:
+    def position_before(self, poll: int) -> tuple[int | None, int]:
         """Return (position, epoch of the record before it) without records of that poll or later
         ones.
 
-        Callable from any thread, because handed_on() is called before the position moves.
+        Callable from any thread, because save_position() is called before the position moves.
         """
         found = self.position, self.record_epoch
         return (self.before, self.before_epoch) if self.poll >= poll else found
 
-    def go_back(self) -> None:
+    def refetch(self) -> None:
         """Fetch records after the position again, and raise the epoch."""
         if self.position is not None:
             self.epoch += 1
@@ -122,7 +122,7 @@ class Subscription:
         self.exclude_internal = exclude_internal
         self.topics: frozenset[str] = frozenset()
         self.pattern: re.Pattern[str] | None = None
-        self.by_hand = False
+        self.is_manual = False
         self.losses = 0  # Partitions that were assigned and no longer are.
         self.listener: Any = None
         self.states: dict[TopicPartition, PartitionState] = {}
@@ -136,7 +136,7 @@ class Subscription:
         return bool(self.topics) or self.pattern is not None
 
     def subscribe(self, topics: Iterable[str] | None, pattern: Any, listener: Any) -> None:
-        if self.by_hand:
+        if self.is_manual:
             raise IllegalStateError("partitions were assigned by hand: unsubscribe first")
         if isinstance(topics, str):
             if not topics.startswith("^"):
@@ -160,13 +160,13 @@ class Subscription:
             raise IllegalStateError("the consumer is subscribed: unsubscribe first")
         wanted = dict.fromkeys(TopicPartition.of(tp) for tp in several(
             "assign", partitions, "subscribe takes topics"))
-        self.by_hand = True
+        self.is_manual = True
         self.drop([tp for tp in self.states if tp not in wanted])
         return self.add([tp for tp in wanted if tp not in self.states])
 
     def unsubscribe(self) -> None:
         self.topics, self.pattern, self.listener = frozenset(), None, None
-        self.by_hand = False
+        self.is_manual = False
         self.drop(list(self.states))
 
     def match(self, metadata: Metadata) -> bool:

@@ -27,7 +27,7 @@ from pylog.client.errors import (
 )
 from pylog.client.network.metrics import Metrics, Traffic, age_s, report
 from pylog.client.network.log_once import Notices
-from pylog.client.network.cluster_metadata import Metadata, PartitionInfo, taken_in, with_leader
+from pylog.client.network.cluster_metadata import Metadata, PartitionInfo, merged, with_leader
 from pylog.client.config.settings import CONSUMER, Settings, servers
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -57,7 +57,7 @@ class Backoff:
         self.failures = 0
 
 
-class _Road:
+class _BrokerBackoff:
     """The reconnect backoff of a broker."""
 
     def __init__(self, settings: Settings):
@@ -86,13 +86,13 @@ class Cluster:
         self._servers = servers(settings["bootstrap.servers"])
         self._connections: dict[tuple[int, str], Connection] = {}
         self._opening: dict[tuple[int, str], asyncio.Task[Connection]] = {}
-        self._roads: dict[int | tuple[str, int], _Road] = {}
+        self._broker_backoffs: dict[int | tuple[str, int], _BrokerBackoff] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshed_s = 0.0
         self._lacks_topics = False  # At least one topic of `interest` does not exist.
-        self._wanted: asyncio.Event = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
+        self._refresh_requested: asyncio.Event = asyncio.Event()
+        self._refresher: asyncio.Task[None] | None = None
         self._reporting: asyncio.Task[None] | None = None
 
     async def start(self) -> Cluster:
@@ -100,9 +100,9 @@ class Cluster:
         if self.settings.idle:
             self.notices.inform("settings of other clients, without effect here: %s",
                                 ", ".join(self.settings.idle))
-        if self._keeper is None:
+        if self._refresher is None:
             self.loop = asyncio.get_running_loop()
-            self._keeper = asyncio.create_task(self._keep_fresh())
+            self._refresher = asyncio.create_task(self._refresh_periodically())
         return self
 
     def report(self, metrics: Callable[[], Metrics]) -> None:
@@ -119,7 +119,7 @@ class Cluster:
     async def close(self) -> None:
         """Close every connection; requests in flight fail."""
         self.closed = True
-        tasks = [task for task in (self._keeper, self._refreshing, self._reporting,
+        tasks = [task for task in (self._refresher, self._refreshing, self._reporting,
                                    *self._opening.values()) if task]
         for task in tasks:
             task.cancel()
@@ -156,7 +156,7 @@ class Cluster:
 
     def request_refresh(self) -> None:
         """Request new metadata soon, without waiting for it."""
-        self._wanted.set()
+        self._refresh_requested.set()
 
     async def refresh(self, topics: Iterable[str] = ()) -> Metadata:
         """Refresh the metadata of all topics of interest. Raises KafkaError."""
@@ -171,14 +171,14 @@ class Cluster:
         return self.metadata
 
     async def _refresh(self) -> None:
-        self._wanted.clear()
+        self._refresh_requested.clear()
         asked_all = self.wants_all_topics
         names = None if asked_all else sorted(self.interest)
-        self._take_in(await self._ask_metadata(names), asked_all)
+        self._apply_metadata(await self._ask_metadata(names), asked_all)
 
     async def every_topic(self) -> Metadata:
         """Request metadata of every topic once. Raises KafkaError."""
-        self._take_in(await self._ask_metadata(None), True)
+        self._apply_metadata(await self._ask_metadata(None), True)
         return self.metadata
 
     async def _ask_metadata(self, names: list[str] | None) -> Any:
@@ -206,13 +206,13 @@ class Cluster:
             request.allow_auto_topic_creation = True
         return connection.send(request, version=version)
 
-    def _take_in(self, answer: Any, asked_all: bool) -> None:
+    def _apply_metadata(self, answer: Any, asked_all: bool) -> None:
         self._refreshed_s = time.monotonic()
         known = self.metadata
         if not asked_all:  # Forgets topics that are no longer requested.
             known = replace(known, topics={name: topic for name, topic in known.topics.items()
                                            if name in self.interest})
-        self._show(taken_in(known, answer, asked_all))
+        self._show(merged(known, answer, asked_all))
         self._notice_topics()
         for node_id, channel in list(self._connections):
             node = self.metadata.nodes.get(node_id)
@@ -246,7 +246,7 @@ class Cluster:
         if found is not self.metadata:
             self._show(found)
 
-    async def _keep_fresh(self) -> None:
+    async def _refresh_periodically(self) -> None:
         age_s = max(self.settings.seconds("metadata.max.age.ms"), 0.1)
         pauses = self.backoff()
         while True:
@@ -258,7 +258,7 @@ class Cluster:
                 else again_s
             try:
                 async with asyncio.timeout(max(left_s, 0)):
-                    await self._wanted.wait()
+                    await self._refresh_requested.wait()
             except TimeoutError:
                 pass
             self._close_idle()
@@ -269,7 +269,7 @@ class Cluster:
                 if not isinstance(failure, KafkaError):
                     self.notices.fail("metadata", "no new metadata: %s: %s",
                                       type(failure).__name__, failure)
-                self._wanted.set()
+                self._refresh_requested.set()
                 await asyncio.sleep(pauses.next())
                 continue
             # Limits how often a partition without a leader causes a refresh.
@@ -334,14 +334,14 @@ class Cluster:
             raise KafkaConnectionError(f"broker {node_id} is not known")
         return await self._opened((node_id, channel), node_id, node.host, node.port)
 
-    async def _opened(self, key: tuple[int, str], road_key: Any, host: str, port: int
+    async def _opened(self, key: tuple[int, str], broker_key: Any, host: str, port: int
                       ) -> Connection:
         """Open a connection; concurrent callers share it. Keeps one connection per channel."""
         if self.closed:
             raise ClosedError("the client is closed")
         task = self._opening.get(key)
         if task is None:
-            task = asyncio.create_task(self._open(key, road_key, host, port))
+            task = asyncio.create_task(self._open(key, broker_key, host, port))
             self._opening[key] = task
             task.add_done_callback(lambda _: self._opening.pop(key, None))
             task.add_done_callback(_noted)
@@ -352,22 +352,23 @@ class Cluster:
         found = self._connections.get((node_id, channel))
         return found if found is not None and found.usable else None
 
-    async def _open(self, key: tuple[int, str], road_key: Any, host: str, port: int) -> Connection:
-        made = await self._reach(road_key, host, port)
+    async def _open(self, key: tuple[int, str], broker_key: Any, host: str, port: int
+                    ) -> Connection:
+        made = await self._reach(broker_key, host, port)
         self._connections[key] = made
         return made
 
-    async def _reach(self, road_key: Any, host: str, port: int) -> Connection:
-        road = self._roads.get(road_key)
-        if road is None:
-            road = self._roads[road_key] = _Road(self.settings)
-        pause_s = road.not_before_s - time.monotonic()
+    async def _reach(self, broker_key: Any, host: str, port: int) -> Connection:
+        reconnect = self._broker_backoffs.get(broker_key)
+        if reconnect is None:
+            reconnect = self._broker_backoffs[broker_key] = _BrokerBackoff(self.settings)
+        pause_s = reconnect.not_before_s - time.monotonic()
         if pause_s > 0:
             await asyncio.sleep(pause_s)  # Keeps the reconnect backoff.
         try:
             made = await Connection.open(host, port, self.settings, self.pool, self.traffic)
         except KafkaError as failure:
-            road.not_before_s = time.monotonic() + road.backoff.next()
+            reconnect.not_before_s = time.monotonic() + reconnect.backoff.next()
             if failure.stale_metadata and self.metadata.version:
                 self.request_refresh()
             say = self.notices.warn if failure.retriable else self.notices.fail
@@ -377,7 +378,7 @@ class Cluster:
         made.on_throttle = lambda: self.notices.warn(
             ("throttled", host, port), "%s:%d throttles this client by a quota, for %g s",
             host, port, made.throttle_ms / 1000)
-        road.backoff.reset()
+        reconnect.backoff.reset()
         self.notices.over(("reach", host, port), "connected to %s:%d again", host, port)
         return made
 
@@ -525,7 +526,7 @@ class Cluster:
             if isinstance(ended, KafkaError):
                 raise
             opening = self.traffic.opening
-            why = last or (opening.how_far() if opening is not None else "")
+            why = last or (opening.connect_progress() if opening is not None else "")
             raise KafkaTimeoutError(f"not done within {rounded(timeout_s)}"
                                     f"{f': {why}' if why else ''}") from last
 

@@ -80,7 +80,7 @@ class Metadata:
         return ZERO_UUID if found is None else found.id
 
 
-def taken_in(old: Metadata, answer: Any, asked_all: bool) -> Metadata:
+def merged(old: Metadata, answer: Any, asked_all: bool) -> Metadata:
     """Return the snapshot after a MetadataResponse. asked_all: topics it does not include are gone.
     """
     topics = {} if asked_all else dict(old.topics)

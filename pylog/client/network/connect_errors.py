@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pylog.client.config.settings import Settings
 
 
-def how_far(host: str, port: int, connected: bool, secure: bool, shook_hands: bool) -> str:
+def connect_progress(host: str, port: int, connected: bool, secure: bool, shook_hands: bool) -> str:
     """Describe how far a connection got before the timeout. shook_hands: with TLS, if secure."""
     where = f"{host}:{port}: "
     if not connected:

@@ -197,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
                 await login.log_in(made)
         except TimeoutError:
             made.fail(KafkaConnectionError(
-                f"{made.how_far()} within {rounded(wait_s)}"))
+                f"{made.connect_progress()} within {rounded(wait_s)}"))
         except ssl.SSLError as failure:
             made.fail(await connect_errors.distrusted(host, port, settings, failure))
         except OSError as failure:
@@ -417,7 +417,7 @@ class Connection(asyncio.BufferedProtocol):
         """Handle a response that is overdue by SILENCE_S."""
         left_s -= SILENCE_S
         if left_s <= 0:
-            self._too_late(request, wait_s)
+            self._time_out(request, wait_s)
             return
         request.timer = self.loop.call_later(
             min(left_s, SILENCE_S), self._silent, request, left_s, wait_s)
@@ -427,7 +427,7 @@ class Connection(asyncio.BufferedProtocol):
             self.is_silent = True
             self.on_silence()
 
-    def _too_late(self, request: _Request, wait_s: float) -> None:
+    def _time_out(self, request: _Request, wait_s: float) -> None:
         if request.future.done() and not request.future.cancelled():
             return
         if not request.future.done():
@@ -437,11 +437,11 @@ class Connection(asyncio.BufferedProtocol):
         # Later responses on this connection would wait behind this one.
         self.fail(KafkaConnectionError(
             f"{self.host}:{self.port}: the broker does not respond" if self.answered
-            else self.how_far()))
+            else self.connect_progress()))
 
-    def how_far(self) -> str:
+    def connect_progress(self) -> str:
         """Describe how far the connection got before a timeout."""
-        return connect_errors.how_far(
+        return connect_errors.connect_progress(
             self.host, self.port, self.connected, self.secure, self.transport is not None)
 
     # Called by asyncio.

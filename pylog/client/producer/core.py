@@ -137,7 +137,7 @@ class Producing:
 
     # Adding a record.
 
-    def disown(self) -> None:
+    def mark_forked(self) -> None:
         """Make every further call raise ForkedError, in a forked child."""
         self.forked = True
         self.routes.clear()  # Otherwise native code would still accept records.

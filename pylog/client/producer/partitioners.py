@@ -1,6 +1,6 @@
 """Choose the partition of records that do not specify one.
 
-Owns: the state of each partitioner: its turn, or its sticky partition.
+Owns: the state of each partitioner: its index, or its sticky partition.
 Invariants: the same key and partition count give the same partition as the client that the
   partitioner is named after; null keys avoid partitions without a leader or with a stalled leader.
 Source: KIP-480 and KIP-794 (sticky), Kafka's Java client (murmur2), librdkafka (consistent).
@@ -98,16 +98,16 @@ class Consistent(Sticky):
 
 
 class RoundRobin:
-    """Use each partition in turn, regardless of the key."""
+    """Use each partition in index, regardless of the key."""
 
     def __init__(self) -> None:
-        self._turns: dict[str, int] = {}
+        self._last_index: dict[str, int] = {}
 
     def choose(self, topic: str, key: bytes | None, partitions: Sequence[int],
                available: Sequence[int], size: int) -> int:
-        turn = self._turns.get(topic, -1) + 1
-        self._turns[topic] = turn
-        return available[turn % len(available)]
+        index = self._last_index.get(topic, -1) + 1
+        self._last_index[topic] = index
+        return available[index % len(available)]
 
 
 class Custom:

@@ -67,11 +67,11 @@ class Sender:
         self.in_flight: collections.Counter[int] = collections.Counter()
         self.failure: KafkaError | None = None
         self.counts = Records()
-        self._took_s: dict[int, float] = {}  # Time of the last request to each broker.
+        self._last_request_s: dict[int, float] = {}  # Time of the last request to each broker.
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._draining: dict[int, asyncio.Task[None]] = {}
         self._next_s = 0.0
-        self._asleep: asyncio.Future[None] | None = None
+        self._wakeup: asyncio.Future[None] | None = None
 
     # The loop.
 
@@ -84,20 +84,20 @@ class Sender:
             await self._sleep(wait_s)
 
     async def _sleep(self, wait_s: float) -> None:
-        self._asleep = self.loop.create_future()
+        self._wakeup = self.loop.create_future()
         timer = self.loop.call_later(wait_s, self.awake)
         try:
-            await self._asleep
+            await self._wakeup
         finally:
             timer.cancel()
-            self._asleep = None
+            self._wakeup = None
 
     def awake(self) -> None:
         """Wake the sender. Call on the loop."""
-        if self._asleep is not None and not self._asleep.done():
-            self._asleep.set_result(None)
+        if self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
 
-    def _soon(self, at_s: float) -> None:
+    def _step_by(self, at_s: float) -> None:
         self._next_s = min(self._next_s, at_s)
 
     def step(self) -> float:
@@ -125,15 +125,15 @@ class Sender:
         """Return the queue's next batch if it may be sent now."""
         due_s = self.accumulator.close_due(queue, now_s)
         if due_s is not None:
-            self._soon(due_s)
+            self._step_by(due_s)
         self._expire(queue, now_s)
         if not queue.ready:
             self.accumulator.drop_if_idle(queue)
             return None
         head = queue.ready[0]
-        self._soon(head.created_s + self.delivery_s)
+        self._step_by(head.created_s + self.delivery_s)
         if head.retry_at_s > now_s:
-            self._soon(head.retry_at_s)
+            self._step_by(head.retry_at_s)
             return None
         if queue.in_flight and (head.attempts or self.in_flight_max == 1 or queue.needs_new_epoch):
             return None  # Keeps "send order" and "exclusive retry".
@@ -150,7 +150,7 @@ class Sender:
             # Keeps "gapless sequences".
             queue.needs_new_epoch |= queue.next_sequence != queue.acknowledged_end
         if queue.needs_new_epoch:
-            self._begin_anew(queue)
+            self._bump_epoch(queue)
         return head if self.identity.admits(queue.topic, queue.partition) else None
 
     def _in_flight_max(self, queue: Queue, now_s: float) -> int:
@@ -165,7 +165,7 @@ class Sender:
         node_id = self.cluster.metadata.leader(pending.topic, pending.partition)
         if node_id < 0:
             self.cluster.request_refresh()
-            self._soon(now_s + self.settings.seconds("retry.backoff.ms"))
+            self._step_by(now_s + self.settings.seconds("retry.backoff.ms"))
             return
         if self.in_flight[node_id] >= self.in_flight_max or node_id in self._draining:
             return  # Keeps "in-flight limit".
@@ -188,7 +188,7 @@ class Sender:
         nodes = set()
         for waits, partition, since_s in self.accumulator.waiting():
             node_id = metadata.leader(waits, partition)
-            if max(since_s, self._took_s.get(node_id, 0.0)) < early_s:
+            if max(since_s, self._last_request_s.get(node_id, 0.0)) < early_s:
                 nodes.add(node_id)
         return {partition for partition in range(metadata.partition_count(topic))
                 if metadata.leader(topic, partition) in nodes} if nodes else set()
@@ -267,7 +267,7 @@ class Sender:
             self._draining[node_id] = asyncio.create_task(self._drain(node_id))
             return
         self.in_flight[node_id] += 1
-        self._took_s[node_id] = time.monotonic()
+        self._last_request_s[node_id] = time.monotonic()
         future.add_done_callback(lambda done: self._answered(node_id, pendings, done))
 
     def _request(self, node_id: int, topics: dict[str, list[Any]]) -> asyncio.Future[Any] | None:
@@ -407,7 +407,7 @@ class Sender:
 
     # Sequences.
 
-    def _begin_anew(self, queue: Queue) -> None:
+    def _bump_epoch(self, queue: Queue) -> None:
         """Start a new epoch, in which the partition's sequences begin at 0 (KIP-360)."""
         assert self.identity is not None and not queue.in_flight
         self.identity.bump()

@@ -75,7 +75,7 @@ class TableSender:
         try:
             while row < count:
                 row = self._writer.write(row, count, closed_bytes_max=CLOSED_BYTES_MAX, **given)
-                self._hand_over(self._writer.take())
+                self._append(self._writer.take())
         except ValueError:
             self.flush()
             raise
@@ -84,7 +84,7 @@ class TableSender:
     def flush(self) -> None:
         """Pass on batches that are not full."""
         self._writer.flush()
-        self._hand_over(self._writer.take())
+        self._append(self._writer.take())
 
     def take_done(self) -> list[Pending]:
         """Return completed batches from the front of the list and forget them."""
@@ -117,7 +117,7 @@ class TableSender:
         return pa.array([choose(self.topic, key.encode() if isinstance(key, str) else key,
                                 self._partitions, self._available, 1) for key in keys], pa.int32())
 
-    def _hand_over(self, batches: list[Batch]) -> None:
+    def _append(self, batches: list[Batch]) -> None:
         accumulator = self.core.accumulator
         for batch in batches:
             self.core.check_same(self.transaction)

@@ -234,7 +234,7 @@ class Transactions(Identity):
         assert self.state == UNINITIALIZED, self.state
         self.transactional_id = given.transactional_id
 
-        async def meet() -> None:
+        async def connect_coordinator() -> None:
             node_id = await self.cluster.coordinator(TRANSACTION, self.transactional_id)
             try:
                 self._learn(await self.cluster.connection(node_id))
@@ -243,7 +243,7 @@ class Transactions(Identity):
                     self.cluster.forget_coordinator(TRANSACTION, self.transactional_id)
                 raise
 
-        await self.cluster.retry(meet, self._block_s)
+        await self.cluster.retry(connect_coordinator, self._block_s)
         self.producer_id, self.epoch = given.producer_id, given.epoch
         self._touched = True
         self.state = OPEN

@@ -36,7 +36,7 @@ class Batch(NamedTuple):
     kind: int
 
 
-class InHand:
+class DeliveredRecords:
     """Acquired records of one partition.
 
     node_id: the broker that they were acquired from. later: offsets of records that an iteration
@@ -90,7 +90,7 @@ class InHand:
         return True
 
     @property
-    def unsaid(self) -> int:
+    def unacknowledged_count(self) -> int:
         """Return the number of records without any acknowledgement."""
         return (sum([last - first + 1 for first, last in self.ranges])
                 - len(self.kinds.keys() | self.renewed))
@@ -115,17 +115,17 @@ class InHand:
 
     def _batches(self, default: Acknowledge | None) -> Iterator[Batch]:
         """Yield all held offsets. kind -1: kept."""
-        unsaid = -1 if default is None else int(default)
+        default_kind = -1 if default is None else int(default)
         kinds = self.kinds
         if self.later:
             kinds = dict.fromkeys(self.later, -1) | kinds
         for first, last in self.ranges:
             if not kinds:
-                yield Batch(first, last, unsaid)
+                yield Batch(first, last, default_kind)
                 continue
-            start, kind = first, kinds.get(first, unsaid)
+            start, kind = first, kinds.get(first, default_kind)
             for offset in range(first + 1, last + 1):
-                found = kinds.get(offset, unsaid)
+                found = kinds.get(offset, default_kind)
                 if found != kind:
                     yield Batch(start, offset - 1, kind)
                     start, kind = offset, found

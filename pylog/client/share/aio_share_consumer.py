@@ -64,7 +64,7 @@ class ShareConsumer:
     async def unsubscribe(self) -> None:
         """Leave the group and release unacknowledged records to other members."""
         await self._records.core.unsubscribe()
-        self._records.tell()
+        self._records.run_callback()
 
     def subscription(self) -> set[str]:
         return set(self._records.core.subscription.topics)
@@ -77,7 +77,7 @@ class ShareConsumer:
         if self._records.core.polling:
             raise ConcurrentUseError(
                 "another task is polling this share consumer: use one share consumer per task")
-        self._records.give_back()
+        self._records.release_rest()
 
     async def poll(self, timeout: float = 0.0) -> list[Record]:
         """See share_consumer.ShareConsumer.poll."""
@@ -110,7 +110,7 @@ class ShareConsumer:
     async def commit(self, timeout: float | None = None) -> dict[TopicPartition, KafkaError | None]:
         """See share_consumer.ShareConsumer.commit."""
         found = await self._records.core.commit(timeout)
-        self._records.tell()
+        self._records.run_callback()
         return found
 
     def set_acknowledgement_commit_callback(self, callback: Callback | None) -> None:
@@ -126,4 +126,4 @@ class ShareConsumer:
         """Send acknowledgements, release other acquired records and leave the group."""
         if self._started is not None:
             await self._started.core.close(timeout)
-            self._started.tell()
+            self._started.run_callback()

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pylog.protocol.counts import counted
-from pylog.client.share.acknowledgements import Acknowledge, InHand
+from pylog.client.share.acknowledgements import Acknowledge, DeliveredRecords
 from pylog.client.network.cluster import Cluster
 from pylog.client.errors import (
     ClosedError, ConfigError, IllegalStateError, KafkaError, KafkaTimeoutError, WakeupError,
@@ -46,7 +46,7 @@ class Sharing:
         self.subscription = Subscription(True)
         self.membership: ShareMembership | None = None
         self.sessions: dict[int, ShareSession] = {}
-        self.in_hand: dict[TopicPartition, InHand] = {}
+        self.delivered: dict[TopicPartition, DeliveredRecords] = {}
         self.outcomes: collections.deque[Outcome] = collections.deque(maxlen=OUTCOMES_MAX)
         self.closed = self.woken = self.polling = False
         self._ready: list[Acquired] = []
@@ -134,7 +134,7 @@ class Sharing:
         if membership is not None:
             self._queue(None)
             self.membership = None
-            self.in_hand.clear()
+            self.delivered.clear()
             self._ready.clear()
             for session in self.sessions.values():
                 session.end_fetching()
@@ -175,7 +175,7 @@ class Sharing:
         membership = self.membership
         if membership is None:
             raise IllegalStateError("subscribe to topics first")
-        self._said(None if self.explicit else Acknowledge.ACCEPT)
+        self._acknowledge_polled(None if self.explicit else Acknowledge.ACCEPT)
         membership.polled_s = time.monotonic()
         end_s = membership.polled_s + wait_s
         self.polling = True
@@ -229,20 +229,20 @@ class Sharing:
         self._ids.update((topic, self.cluster.metadata.topic_id(topic))
                          for topic, _ in self.subscription.states)
 
-    def _said(self, default: Acknowledge | None) -> None:
+    def _acknowledge_polled(self, default: Acknowledge | None) -> None:
         """Queue acknowledgements of records from earlier polls."""
         if default is None:
-            unsaid = sum(hand.unsaid for hand in self.in_hand.values())
-            if unsaid:
+            unacknowledged = sum(row.unacknowledged_count for row in self.delivered.values())
+            if unacknowledged:
                 raise IllegalStateError(
-                    f"{counted(unsaid, 'record')} of earlier polls not yet acknowledged")
+                    f"{counted(unacknowledged, 'record')} of earlier polls not yet acknowledged")
         self._queue(default)
 
     def _queue(self, default: Acknowledge | None) -> None:
-        for tp, hand in list(self.in_hand.items()):
-            self._session(hand.node_id).acknowledge_later(tp, hand.take(default))
-            if not hand.ranges:
-                del self.in_hand[tp]
+        for tp, delivered in list(self.delivered.items()):
+            self._session(delivered.node_id).acknowledge_later(tp, delivered.take(default))
+            if not delivered.ranges:
+                del self.delivered[tp]
 
     def _session(self, node_id: int) -> ShareSession:
         found = self.sessions.get(node_id)
@@ -277,20 +277,20 @@ class Sharing:
 
     # Acknowledgements
 
-    def took(self, acquired: Acquired, gaps: Iterable[int]) -> None:
+    def add_acquired(self, acquired: Acquired, gaps: Iterable[int]) -> None:
         """Track acquired records that a poll returns. gaps: offsets without a record."""
-        hand = self.in_hand.get(acquired.tp)
-        if hand is None or hand.node_id != acquired.node_id:
-            hand = self.in_hand[acquired.tp] = InHand(acquired.node_id)
-        hand.add([(first, last) for first, last, _ in acquired.ranges], gaps)
+        delivered = self.delivered.get(acquired.tp)
+        if delivered is None or delivered.node_id != acquired.node_id:
+            delivered = self.delivered[acquired.tp] = DeliveredRecords(acquired.node_id)
+        delivered.add([(first, last) for first, last, _ in acquired.ranges], gaps)
 
     def acknowledge(self, tp: TopicPartition, offset: int, kind: Acknowledge) -> None:
         """Acknowledge a record. Raises IllegalStateError if it is not acquired."""
         self._check_open()
         if not self.explicit:
             raise IllegalStateError("acknowledging needs share.acknowledgement.mode=explicit")
-        hand = self.in_hand.get(tp)
-        if hand is None or not hand.acknowledge(offset, kind):
+        delivered = self.delivered.get(tp)
+        if delivered is None or not delivered.acknowledge(offset, kind):
             raise IllegalStateError(f"{tp} at {offset} is not acquired: no poll returned it, or "
                                     f"it was already acknowledged")
 

@@ -18,9 +18,9 @@ class ShareMembership(ConsumerMembership):
         topics = self.subscription.topics
         request = messages.ShareGroupHeartbeatRequest(
             group_id=self.group, member_id=self.member_id, member_epoch=self.generation)
-        if self.in_full:
+        if self.send_all_fields:
             request.rack_id = self.settings["client.rack"] or None
-        if self.in_full or topics != self.told_topics:
+        if self.send_all_fields or topics != self.sent_topics:
             request.subscribed_topic_names = sorted(topics)
         await self._beat_with(request, topics)
 

@@ -41,7 +41,7 @@ class ShareRecords:
         self._interceptors = [found for found in settings["interceptor.classes"] or ()
                               if hasattr(found, "on_consume")]
         self._counts: dict[TopicPartition, list[tuple[int, int, int]]] = {}
-        self._in_hand: set[TopicPartition] = set()  # Partitions of the current poll.
+        self._polled: set[TopicPartition] = set()  # Partitions of the current poll.
         # The remaining records of the current iteration.
         self.rest: Iterator[Record] | None = None
 
@@ -53,11 +53,11 @@ class ShareRecords:
                 found, broken = self._read(item)
                 mine = list(_mine(found, item.ranges))
                 offsets = {record.offset for record in mine}
-                self._took(item, offsets, broken)
+                self._track(item, offsets, broken)
                 out += self._deserialized(item.tp, mine)
             if out:
                 out = intercepted(self._interceptors, out)
-            self.tell()
+            self.run_callback()
             return self._good(out)
 
     @contextlib.contextmanager
@@ -65,18 +65,18 @@ class ShareRecords:
         """Yield the items; if the block raises, release the acquired records."""
         items = list(acquired)
         self._counts = {item.tp: item.ranges for item in items}
-        self._in_hand.clear()
+        self._polled.clear()
         try:
             yield items
         except BaseException:
             for item in items:
-                if item.tp not in self._in_hand:
-                    self.core.took(item, ())
-                hand = self.core.in_hand[item.tp]
+                if item.tp not in self._polled:
+                    self.core.add_acquired(item, ())
+                delivered = self.core.delivered[item.tp]
                 for first, last, _ in item.ranges:
                     for offset in range(first, last + 1):
-                        if hand.has(offset):
-                            hand.kinds.setdefault(offset, int(Acknowledge.RELEASE))
+                        if delivered.has(offset):
+                            delivered.kinds.setdefault(offset, int(Acknowledge.RELEASE))
             raise
 
     def _good(self, out: Any) -> Any:
@@ -100,8 +100,8 @@ class ShareRecords:
             return found, broken
         return found, None
 
-    def _took(self, item: Acquired, offsets: set[int], broken: RecordsError | None,
-              released: bool = False) -> None:
+    def _track(self, item: Acquired, offsets: set[int], broken: RecordsError | None,
+               released: bool = False) -> None:
         """Track an item's offsets. offsets: records read. released: release the others."""
         gaps = [] if len(offsets) == sum(last - first + 1 for first, last, _ in item.ranges) else [
             offset for first, last, _ in item.ranges for offset in range(first, last + 1)
@@ -113,11 +113,11 @@ class ShareRecords:
                 broken.code, f"{broken}; {counted(len(unread), 'record')} rejected", str(item.tp)))
         elif released:
             unread = [offset for offset in gaps if offset > max(offsets, default=-1)]
-        self.core.took(item, gaps)
-        self._in_hand.add(item.tp)
+        self.core.add_acquired(item, gaps)
+        self._polled.add(item.tp)
         kind = Acknowledge.RELEASE if released else Acknowledge.REJECT
         for offset in unread:
-            self.core.in_hand[item.tp].acknowledge(offset, kind)
+            self.core.delivered[item.tp].acknowledge(offset, kind)
 
     def _deserialized(self, tp: TopicPartition, found: list[Record]) -> list[Record]:
         key, value = self._key, self._value
@@ -133,7 +133,7 @@ class ShareRecords:
             except Exception as refused:  # The application's deserializer may raise anything.
                 made = RecordDeserializationError.at(tp, record.offset, refused, "it is released")
                 made.__cause__ = refused
-                self.core.in_hand[tp].acknowledge(record.offset, Acknowledge.RELEASE)
+                self.core.delivered[tp].acknowledge(record.offset, Acknowledge.RELEASE)
                 self.core.fail(made)
             else:
                 good.append(record)
@@ -143,7 +143,7 @@ class ShareRecords:
         """Return a pyarrow.RecordBatch; no rows if nothing was acquired. Raises KafkaError."""
         with self._handing_out(acquired) as items:
             batch = self._batch(items, _ordered(columns))
-            self.tell()
+            self.run_callback()
             return self._good(batch)
 
     def _batch(self, items: list[Acquired], wanted: list[str]) -> Any:
@@ -168,7 +168,7 @@ class ShareRecords:
             found = np.zeros(count, np.int16)
             for first, last, deliveries in item.ranges:
                 found[(mine >= first) & (mine <= last)] = deliveries
-            self._took(item, set(mine[found > 0].tolist()), broken, is_cut)
+            self._track(item, set(mine[found > 0].tolist()), broken, is_cut)
             counts.append(found)
             start += count
         batch = arrow.record_batch(made, [item.tp for item in items],
@@ -187,10 +187,10 @@ class ShareRecords:
         are accepted implicitly.
         """
         for record in found:
-            hand = self.core.in_hand.get(TopicPartition(record.topic, record.partition))
-            if hand is not None:
-                hand.later.add(record.offset)
-        self.rest = self._handed(found)
+            delivered = self.core.delivered.get(TopicPartition(record.topic, record.partition))
+            if delivered is not None:
+                delivered.later.add(record.offset)
+        self.rest = self._delivering(found)
 
     def next_record(self) -> Record | None:
         """Return the next record of an iteration; None if another poll is needed."""
@@ -199,21 +199,21 @@ class ShareRecords:
             self.rest = None
         return record
 
-    def _handed(self, found: Iterable[Record]) -> Iterator[Record]:
+    def _delivering(self, found: Iterable[Record]) -> Iterator[Record]:
         for record in found:
-            hand = self.core.in_hand.get(TopicPartition(record.topic, record.partition))
-            if hand is not None and record.offset in hand.later:
-                hand.later.discard(record.offset)
+            delivered = self.core.delivered.get(TopicPartition(record.topic, record.partition))
+            if delivered is not None and record.offset in delivered.later:
+                delivered.later.discard(record.offset)
                 yield record
 
-    def give_back(self) -> None:
+    def release_rest(self) -> None:
         """End an iteration before a poll: release its remaining records to other members."""
         if self.rest is None:
             return
         self.rest = None
-        for hand in self.core.in_hand.values():
-            hand.kinds.update(dict.fromkeys(hand.later, int(Acknowledge.RELEASE)))
-            hand.later.clear()
+        for delivered in self.core.delivered.values():
+            delivered.kinds.update(dict.fromkeys(delivered.later, int(Acknowledge.RELEASE)))
+            delivered.later.clear()
 
     def delivery_count(self, record: Record) -> int:
         """Return the delivery count of a record of the last poll. Raises IllegalStateError."""
@@ -236,7 +236,7 @@ class ShareRecords:
         for topic, partition, offset in rows:
             self.core.acknowledge(TopicPartition(topic, partition), offset, kind)
 
-    def tell(self) -> None:
+    def run_callback(self) -> None:
         """Call the callback with the outcomes of acknowledgements since the last call."""
         outcomes = self.core.outcomes
         while outcomes:

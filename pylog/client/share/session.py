@@ -61,9 +61,9 @@ class ShareSession:
         self.member_id: str = host.member_id
         self.pending: Pending = {}
         self.task: asyncio.Task[None] | None = None
-        self._turn = asyncio.Lock()
+        self._request_lock = asyncio.Lock()
         self._epoch = INITIAL
-        self._told: set[Place] = set()
+        self._session_partitions: set[Place] = set()
         self._names: dict[Place, TopicPartition] = {}
         settings = host.settings
         self._wait_ms = settings["fetch.max.wait.ms"]
@@ -97,7 +97,7 @@ class ShareSession:
             await self.flush()
         if not wanted:
             return
-        async with self._turn:
+        async with self._request_lock:
             if self._ended:
                 return
             try:
@@ -115,7 +115,7 @@ class ShareSession:
         """Send pending acknowledgements. `final` also ends the session and releases acquired
         records.
         """
-        async with self._turn:
+        async with self._request_lock:
             self._ended = self._ended or final
             if not self.pending and not (final and self._epoch != INITIAL):
                 return []
@@ -184,15 +184,15 @@ class ShareSession:
         self._judge(taken, codes)
         for row in answer.responses:
             for cell in row.partitions:
-                self._take_in(self._names.get((row.topic_id, cell.partition_index)), cell)
+                self._process_partition(self._names.get((row.topic_id, cell.partition_index)), cell)
 
     def _request(self, wanted: dict[Place, TopicPartition], taken: Pending, version: int) -> Any:
         request = messages.ShareFetchRequest
         if self._epoch == INITIAL:
-            self._told = set()
+            self._session_partitions = set()
         self._names.update(wanted)
         cells = {place: request.FetchPartition(partition_index=place[1])
-                 for place in wanted if place not in self._told}
+                 for place in wanted if place not in self._session_partitions}
         for tp, batches in taken.items():
             place = self.host.topic_id(tp), tp.partition
             cell = cells.setdefault(place, request.FetchPartition(partition_index=place[1]))
@@ -203,8 +203,8 @@ class ShareSession:
             row.partitions.append(cell)
         # Partitions that are only acknowledged join the session and are forgotten by the next
         # request.
-        gone = self._told - wanted.keys()
-        self._told = (self._told | cells.keys()) - gone
+        gone = self._session_partitions - wanted.keys()
+        self._session_partitions = (self._session_partitions | cells.keys()) - gone
         forgotten: dict[bytes, Any] = {}
         for topic_id, number in gone - cells.keys():
             row = forgotten.setdefault(topic_id, request.ForgottenTopic(topic_id=topic_id))
@@ -218,7 +218,7 @@ class ShareSession:
             share_acquire_mode=int(self._exact and version >= EXACT_VERSION),
             forgotten_topics_data=list(forgotten.values()))
 
-    def _take_in(self, tp: TopicPartition | None, cell: Any) -> None:
+    def _process_partition(self, tp: TopicPartition | None, cell: Any) -> None:
         if tp is None:
             return
         if cell.error_code:
@@ -247,14 +247,15 @@ class ShareSession:
 
     def _judge(self, taken: Pending, codes: dict[Place, tuple[int, str | None]]) -> list[Outcome]:
         found = {tp: codes.get((self.host.topic_id(tp), tp.partition), (0, None)) for tp in taken}
-        return self._told_of([
+        return self._report_outcomes([
             Outcome(tp, taken[tp], error(code, text, str(tp)) if code else None)
             for tp, (code, text) in found.items()])
 
     def _report(self, taken: Pending, failure: KafkaError) -> list[Outcome]:
-        return self._told_of([Outcome(tp, batches, failure) for tp, batches in taken.items()])
+        return self._report_outcomes([
+            Outcome(tp, batches, failure) for tp, batches in taken.items()])
 
-    def _told_of(self, outcomes: list[Outcome]) -> list[Outcome]:
+    def _report_outcomes(self, outcomes: list[Outcome]) -> list[Outcome]:
         for outcome in outcomes:
             self.host.outcome(outcome)
         return outcomes

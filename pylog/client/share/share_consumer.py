@@ -14,7 +14,7 @@ from typing import Any
 from pylog._native.columns import Record
 from pylog.client.share.acknowledgements import Acknowledge
 from pylog.client import shutdown
-from pylog.client.background_loop import Desk, Driver, SingleUser
+from pylog.client.background_loop import Driver, SingleUser, WorkRunner
 from pylog.client.errors import KafkaError
 from pylog.client.types import TopicPartition
 from pylog.client.config.settings import SHARE_CONSUMER, Settings
@@ -42,9 +42,9 @@ class ShareConsumer:
                  **more: Unpack[ShareConsumerOptions]):
         self.settings = Settings(SHARE_CONSUMER, config, **more)
         self._driver = Driver.shared()
-        self._desk = Desk(self._driver)
+        self._runner = WorkRunner(self._driver)
         self._user = SingleUser("share consumer")
-        self._core: Sharing = self._desk.run(self._make())
+        self._core: Sharing = self._runner.run(self._make())
         self._records = ShareRecords(self._core)
 
     async def _make(self) -> Sharing:
@@ -64,13 +64,13 @@ class ShareConsumer:
     def subscribe(self, topics: Iterable[str] | str) -> None:
         """Subscribe to topics by name."""
         with self._user:
-            self._desk.run(self._core.subscribe(topics))
+            self._runner.run(self._core.subscribe(topics))
 
     def unsubscribe(self) -> None:
         """Leave the group and release unacknowledged records to other members."""
         with self._user:
-            self._desk.run(self._core.unsubscribe())
-            self._records.tell()
+            self._runner.run(self._core.unsubscribe())
+            self._records.run_callback()
 
     def subscription(self) -> set[str]:
         return set(self._core.subscription.topics)
@@ -88,14 +88,14 @@ class ShareConsumer:
         earlier poll are unacknowledged.
         """
         with self._user:
-            self._records.give_back()
-            return self._records.records(self._desk.run(self._core.poll(timeout)))
+            self._records.release_rest()
+            return self._records.records(self._runner.run(self._core.poll(timeout)))
 
     def poll_arrow(self, timeout: float = 0.0, columns: Iterable[str] = COLUMNS) -> Any:
         """Poll as a pyarrow.RecordBatch with Consumer.poll_arrow's columns and delivery_count."""
         with self._user:
-            self._records.give_back()
-            return self._records.arrow(self._desk.run(self._core.poll(timeout)), columns)
+            self._records.release_rest()
+            return self._records.arrow(self._runner.run(self._core.poll(timeout)), columns)
 
     def __iter__(self) -> Iterator[Record]:
         """Iterate over records endlessly.
@@ -130,9 +130,9 @@ class ShareConsumer:
         Returns the outcome for each partition: InvalidRecordStateError if the lock had expired.
         """
         with self._user:
-            found: dict[TopicPartition, KafkaError | None] = self._desk.run(
+            found: dict[TopicPartition, KafkaError | None] = self._runner.run(
                 self._core.commit(timeout))
-            self._records.tell()
+            self._records.run_callback()
         return found
 
     def set_acknowledgement_commit_callback(self, callback: Callback | None) -> None:
@@ -148,5 +148,5 @@ class ShareConsumer:
 
     def close(self, timeout: float = CLOSE_S) -> None:
         """Send acknowledgements, release other acquired records and leave the group."""
-        self._desk.run(self._core.close(timeout))
-        self._records.tell()
+        self._runner.run(self._core.close(timeout))
+        self._records.run_callback()

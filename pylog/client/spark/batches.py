@@ -18,7 +18,7 @@ from pylog._native.columns import ColumnReader, Fetched, RecordsError
 from pylog.client.columns import arrow
 from pylog.client.errors import error
 from pylog.client.spark.decoding import Decoder
-from pylog.client.spark.ranges import Piece, RangeReader, Stretch, lost
+from pylog.client.spark.ranges import Chunk, RangeReader, OffsetRange, lost
 
 RECORDS_MAX = 131_072
 _IN_RECORDS = {"key", "value", "timestamp", "headers"}
@@ -30,7 +30,7 @@ _COUNT = struct.Struct(">i")
 class Shape:
     """The Arrow schema of a Spark schema, and the columns with the same value in every row."""
 
-    def __init__(self, schema: Any, stretch: Stretch):
+    def __init__(self, schema: Any, offset_range: OffsetRange):
         from pyspark.sql.pandas.types import to_arrow_schema
 
         self.schema = to_arrow_schema(schema, timezone="UTC")
@@ -38,7 +38,7 @@ class Shape:
         self.wanted = set(self.names)
         self.native = self.wanted
         self.decoders: Sequence[Decoder] = ()
-        self._stretch = stretch
+        self._offset_range = offset_range
         self._constant: dict[Any, Any] = {}
 
     def decode_with(self, decoders: Sequence[Decoder]) -> None:
@@ -68,9 +68,9 @@ class Shape:
         arrays = []
         for name in self.names:
             if name == "topic":
-                arrays.append(self.constant(name, self._stretch.topic, count))
+                arrays.append(self.constant(name, self._offset_range.topic, count))
             elif name == "partition":
-                arrays.append(self.constant(name, self._stretch.partition, count))
+                arrays.append(self.constant(name, self._offset_range.partition, count))
             else:
                 arrays.append(columns[name])
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -82,49 +82,49 @@ def batches(reader: RangeReader, shape: Shape) -> Iterator[Any]:
         yield from _from_heads(reader, shape)
         return
     columns = ColumnReader(headers="headers" in shape.native)
-    for piece in reader:
+    for chunk in reader:
         fetched = Fetched(
-            piece.records, next_offset=piece.position, aborted=piece.aborted,
+            chunk.records, next_offset=chunk.position, aborted=chunk.aborted,
             read_committed=reader.committed_only, check_crc=bool(reader.settings["check.crcs"]))
         while not fetched.exhausted:
             try:
                 columns.read(fetched, RECORDS_MAX)
             except RecordsError as broken:
-                raise error(broken.code, str(broken), f"{reader.stretch.topic}-"
-                            f"{reader.stretch.partition} at {broken.offset}") from None
+                raise error(broken.code, str(broken), f"{reader.offset_range.topic}-"
+                            f"{reader.offset_range.partition} at {broken.offset}") from None
             if columns.count:
-                made = _columns(columns.finish(), shape, piece, reader.stretch)
+                made = _columns(columns.finish(), shape, chunk, reader.offset_range)
                 if made is not None:
                     yield made
         del fetched
 
 
-def _columns(native: Any, shape: Shape, piece: Piece, stretch: Stretch) -> Any:
+def _columns(native: Any, shape: Shape, chunk: Chunk, offset_range: OffsetRange) -> Any:
     """Return the rows before the range's end, or None."""
     import numpy as np
 
     offsets = np.frombuffer(native.offsets, np.int64)
-    count = int(np.searchsorted(offsets, stretch.end))
+    count = int(np.searchsorted(offsets, offset_range.end))
     if not count:
         return None
     wanted = shape.native & (_IN_RECORDS | {"offset"})
-    found = arrow.record_batch(native, {0: (stretch.topic, stretch.partition)}, wanted)
+    found = arrow.record_batch(native, {0: (offset_range.topic, offset_range.partition)}, wanted)
     found = found.slice(0, count)
     columns: dict[str, Any] = {}
     for decoder in shape.decoders:
         columns.update(decoder.columns(found.column(decoder.side), lambda row: (
-            f"{stretch.topic}-{stretch.partition} at offset {offsets[row]}")))
+            f"{offset_range.topic}-{offset_range.partition} at offset {offsets[row]}")))
     for name in wanted - columns.keys():
         if name not in shape.wanted:
             continue
         column, kind = found.column(name), shape.schema.field(name).type
         columns[name] = column if column.type.equals(kind) else column.cast(kind)
     if "timestampType" in shape.wanted:
-        columns["timestampType"] = _types(piece, offsets[:count], shape)
+        columns["timestampType"] = _types(chunk, offsets[:count], shape)
     return shape.batch(count, columns)
 
 
-def _types(piece: Piece, offsets: Any, shape: Shape) -> Any:
+def _types(chunk: Chunk, offsets: Any, shape: Shape) -> Any:
     """Return timestamp types: 0 for CreateTime, 1 for LogAppendTime. A topic's setting may change
     within the range.
     """
@@ -132,7 +132,7 @@ def _types(piece: Piece, offsets: Any, shape: Shape) -> Any:
     import pyarrow as pa
 
     bases, kinds = [], []
-    for base, _, attributes, _ in _heads(piece.records):
+    for base, _, attributes, _ in _heads(chunk.records):
         bases.append(base)
         kinds.append(1 if attributes & batch.LOG_APPEND_TIME else 0)
     if len(set(kinds)) == 1:
@@ -161,20 +161,20 @@ def _from_heads(reader: RangeReader, shape: Shape) -> Iterator[Any]:
     import numpy as np
     import pyarrow as pa
 
-    stretch = reader.stretch
-    for piece in reader:
+    offset_range = reader.offset_range
+    for chunk in reader:
         runs: list[tuple[int, int, int]] = []
-        aborted = sorted(piece.aborted, key=lambda transaction: transaction[1])
+        aborted = sorted(chunk.aborted, key=lambda transaction: transaction[1])
         if reader.committed_only and aborted:
-            runs = list(_walked(reader, piece))
+            runs = list(_walked(reader, chunk))
         else:
-            for base, last, attributes, count in _heads(piece.records):
-                first, end = max(base, piece.position), min(last + 1, stretch.end)
+            for base, last, attributes, count in _heads(chunk.records):
+                first, end = max(base, chunk.position), min(last + 1, offset_range.end)
                 if attributes & batch.CONTROL or first >= end:
                     continue
                 kind = 1 if attributes & batch.LOG_APPEND_TIME else 0
                 if count != last - base + 1:
-                    runs = list(_walked(reader, piece))
+                    runs = list(_walked(reader, chunk))
                     break
                 if runs and runs[-1][1] == first and runs[-1][2] == kind:
                     runs[-1] = (runs[-1][0], end, kind)
@@ -191,20 +191,20 @@ def _from_heads(reader: RangeReader, shape: Shape) -> Iterator[Any]:
                 yield shape.batch(rows, columns)
 
 
-def _walked(reader: RangeReader, piece: Piece) -> Iterator[tuple[int, int, int]]:
+def _walked(reader: RangeReader, chunk: Chunk) -> Iterator[tuple[int, int, int]]:
     """Return (first, end, timestamp type) of the runs of offsets that have records."""
     import numpy as np
 
     columns = ColumnReader(headers=False)
-    fetched = Fetched(piece.records, next_offset=piece.position, aborted=piece.aborted,
+    fetched = Fetched(chunk.records, next_offset=chunk.position, aborted=chunk.aborted,
                       read_committed=reader.committed_only)
     heads = [(base, 1 if attributes & batch.LOG_APPEND_TIME else 0)
-             for base, _, attributes, _ in _heads(piece.records)]
+             for base, _, attributes, _ in _heads(chunk.records)]
     while not fetched.exhausted:
         if not columns.read(fetched, RECORDS_MAX):
             continue
         offsets = np.frombuffer(memoryview(columns.finish().offsets), np.int64)
-        offsets = offsets[:np.searchsorted(offsets, reader.stretch.end)]
+        offsets = offsets[:np.searchsorted(offsets, reader.offset_range.end)]
         kinds = np.array([kind for _, kind in heads])[
             np.searchsorted(np.array([base for base, _ in heads]), offsets, side="right") - 1]
         cuts = np.flatnonzero((np.diff(offsets) != 1) | (np.diff(kinds) != 0)) + 1

@@ -69,8 +69,8 @@ class Decoder:
             made = self._decode(raw)
         except SerializationError:
             if not self._permissive:
-                row = self._first_wrong(raw)
-                self._say(raw, row, place)
+                row = self._first_undecodable(raw)
+                self._raise_at(raw, row, place)
             parts: list[Any] = []
             self._salvage(raw, 0, parts, wrong)
             made = pa.concat_arrays(parts)
@@ -86,7 +86,7 @@ class Decoder:
                                               pa.scalar(None, raw.type))
         return found
 
-    def _say(self, raw: Any, row: int, place: Callable[[int], str]) -> None:
+    def _raise_at(self, raw: Any, row: int, place: Callable[[int], str]) -> None:
         try:
             self._decode(raw.slice(row, 1))
         except SerializationError as wrong:
@@ -95,7 +95,7 @@ class Decoder:
                 f"returns null and adds the column {corrupt(self.side)}") from wrong
         raise SerializationError(f"{place(row)}: the {self.side} cannot be decoded")
 
-    def _first_wrong(self, raw: Any) -> int:
+    def _first_undecodable(self, raw: Any) -> int:
         low, high = 0, len(raw)
         while high - low > 1:
             middle = (low + high) // 2

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import datasource as spark
 
 from pylog.client.spark.planning import Planner
-from pylog.client.spark.ranges import Stretch
+from pylog.client.spark.ranges import OffsetRange
 from pylog.client.types import TopicPartition
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -88,25 +88,26 @@ class Pushed:
             since = micros // 1000 + 1 if after else -(-micros // 1000)
             self._since_ms = max(self._since_ms, since)
 
-    def cut(self, stretches: Iterable[Stretch], planner: Planner) -> list[Stretch]:
+    def cut(self, offset_ranges: Iterable[OffsetRange], planner: Planner) -> list[OffsetRange]:
         """Return the part of the ranges that the filters leave."""
         left = []
-        for stretch in stretches:
-            stretch = stretch._replace(start=max(stretch.start, self._low),
-                                       end=min(stretch.end, self._high))
-            if stretch.start < stretch.end and all(
-                    holds(each, getattr(stretch, _column(each))) for each in self._places):
-                left.append(stretch)
+        for offset_range in offset_ranges:
+            offset_range = offset_range._replace(start=max(offset_range.start, self._low),
+                                                 end=min(offset_range.end, self._high))
+            if offset_range.start < offset_range.end and all(
+                    holds(each, getattr(offset_range, _column(each))) for each in self._places):
+                left.append(offset_range)
         if not self._since_ms or not left:
             return left
         # No record before the first one at or after the bound can match.
         found = planner.consumer.offsets_for_times({
-            TopicPartition(stretch.topic, stretch.partition): self._since_ms for stretch in left})
-        began = [(stretch, found[TopicPartition(stretch.topic, stretch.partition)])
-                 for stretch in left]
-        left = [stretch._replace(start=max(stretch.start, at.offset))
-                for stretch, at in began if at]
-        return [stretch for stretch in left if stretch.start < stretch.end]
+            TopicPartition(offset_range.topic, offset_range.partition): self._since_ms
+            for offset_range in left})
+        began = [(offset_range, found[TopicPartition(offset_range.topic, offset_range.partition)])
+                 for offset_range in left]
+        left = [offset_range._replace(start=max(offset_range.start, at.offset))
+                for offset_range, at in began if at]
+        return [offset_range for offset_range in left if offset_range.start < offset_range.end]
 
 
 def holds(given: Any, value: Any) -> bool:

@@ -18,7 +18,7 @@ from pylog.client.errors import ConfigError, KafkaError, UnknownTopicOrPartition
 from pylog.client.network.cluster_metadata import TopicInfo
 from pylog.client.spark.checkpoint import Offsets, Positions
 from pylog.client.spark.options import Bound, ReadOptions
-from pylog.client.spark.ranges import Stretch
+from pylog.client.spark.ranges import OffsetRange
 from pylog.client.types import EARLIEST, LATEST, TopicPartition
 
 _ADMIN = ("bootstrap.servers", "client.id", "security.protocol", "request.timeout.ms",
@@ -26,7 +26,7 @@ _ADMIN = ("bootstrap.servers", "client.id", "security.protocol", "request.timeou
 
 
 class Planner:
-    """Look up offsets: `with Planner(options) as planner: planner.stretches()`."""
+    """Look up offsets: `with Planner(options) as planner: planner.offset_ranges()`."""
 
     def __init__(self, options: ReadOptions):
         self.options = options
@@ -127,44 +127,44 @@ class Planner:
         return {partition: ends[partition] if at is None else at.offset
                 for partition, at in found.items()}
 
-    def stretches(self) -> list[Stretch]:
+    def offset_ranges(self) -> list[OffsetRange]:
         """Return the offset ranges of a batch query."""
         partitions = self.partitions()
         starts, ends = self.starts(partitions), self.ends(partitions)
-        return [Stretch(*tp, starts[tp], ends[tp], topic_id=topic_id)
+        return [OffsetRange(*tp, starts[tp], ends[tp], topic_id=topic_id)
                 for tp, topic_id in partitions.items() if starts[tp] < ends[tp]]
 
-    def split(self, stretches: list[Stretch]) -> list[Stretch]:
+    def split(self, offset_ranges: list[OffsetRange]) -> list[OffsetRange]:
         """Split ranges by splitBytes, minPartitions and maxRecordsPerPartition. Splits are disjoint
         and cover their range.
         """
         options = self.options
-        total = sum(stretch.end - stretch.start for stretch in stretches)
-        weights = self._record_bytes(stretches) if total else {}
+        total = sum(offset_range.end - offset_range.start for offset_range in offset_ranges)
+        weights = self._record_bytes(offset_ranges) if total else {}
         made = []
-        for stretch in stretches:
-            count = stretch.end - stretch.start
-            parts = max(1, -(-count * weights.get((stretch.topic, stretch.partition), 0)
+        for offset_range in offset_ranges:
+            count = offset_range.end - offset_range.start
+            parts = max(1, -(-count * weights.get((offset_range.topic, offset_range.partition), 0)
                              // options.split_bytes))
             if options.partition_records_max:
                 parts = max(parts, -(-count // options.partition_records_max))
-            if options.partitions_min > len(stretches):
+            if options.partitions_min > len(offset_ranges):
                 parts = max(parts, round(options.partitions_min * count / total))
             parts = min(int(parts), count)
-            size = int(count * weights.get((stretch.topic, stretch.partition), 0))
-            made += [stretch._replace(start=stretch.start + count * part // parts,
-                                  end=stretch.start + count * (part + 1) // parts,
+            size = int(count * weights.get((offset_range.topic, offset_range.partition), 0))
+            made += [offset_range._replace(start=offset_range.start + count * part // parts,
+                                  end=offset_range.start + count * (part + 1) // parts,
                                   size=size // parts)
                      for part in range(parts)]
         return made
 
-    def _record_bytes(self, stretches: list[Stretch]) -> dict[tuple[str, int], float]:
+    def _record_bytes(self, offset_ranges: list[OffsetRange]) -> dict[tuple[str, int], float]:
         """Return the bytes on disk per offset, as the leaders report them; {} if they do not."""
         listed = self._topics()
         # The tasks report partitions that no longer exist.
-        partitions = [TopicPartition(stretch.topic, stretch.partition) for stretch in stretches
-                      if stretch.topic in listed
-                      and stretch.partition in listed[stretch.topic].partitions]
+        partitions = [TopicPartition(offset_range.topic, offset_range.partition)
+                      for offset_range in offset_ranges if offset_range.topic in listed
+                      and offset_range.partition in listed[offset_range.topic].partitions]
         sizes: dict[tuple[str, int], int] = {}
         try:
             with Admin({name: value for name, value in self.options.settings.items()

@@ -31,7 +31,7 @@ _SLACK_S = 5.0
 _SPARE_BYTES = 1 << 16
 
 
-class Stretch(NamedTuple):
+class OffsetRange(NamedTuple):
     """Offsets [start, end) of one partition.
 
     size: estimated bytes, 0 if unknown. topic_id: id of the topic that the offsets belong to; zero
@@ -56,11 +56,12 @@ def data_loss(what: str) -> DataLossError:
                          "continue with the records that exist.")
 
 
-def lost(stretch: Stretch, offset: int, what: str) -> DataLossError:
-    return data_loss(f"Cannot read {stretch.topic}-{stretch.partition} at offset {offset}: {what}")
+def lost(offset_range: OffsetRange, offset: int, what: str) -> DataLossError:
+    return data_loss(f"Cannot read {offset_range.topic}-{offset_range.partition} at offset "
+                     f"{offset}: {what}")
 
 
-class Piece(NamedTuple):
+class Chunk(NamedTuple):
     """The result of one fetch. position: its first requested offset."""
 
     position: int
@@ -70,11 +71,12 @@ class Piece(NamedTuple):
 
 
 class RangeReader:
-    """Iterate over the pieces of a range. Do not use a piece after taking the next one."""
+    """Iterate over the chunks of a range. Do not use a chunk after taking the next one."""
 
-    def __init__(self, settings: Mapping[str, Any], stretch: Stretch, fail_on_data_loss: bool):
+    def __init__(self, settings: Mapping[str, Any], offset_range: OffsetRange,
+                 fail_on_data_loss: bool):
         self.settings = Settings(CONSUMER, settings)
-        self.stretch = stretch
+        self.offset_range = offset_range
         self.fail_on_data_loss = fail_on_data_loss
         self.committed_only = self.settings["isolation.level"] == "read_committed"
         self._driver = Driver.shared()
@@ -83,8 +85,8 @@ class RangeReader:
         self._spare = _SPARE_BYTES // 2
         self._patience_s = self.settings.seconds("default.api.timeout.ms")
 
-    def __iter__(self) -> Iterator[Piece]:
-        position, end = self.stretch.start, self.stretch.end
+    def __iter__(self) -> Iterator[Chunk]:
+        position, end = self.offset_range.start, self.offset_range.end
         self._cluster = self._driver.run(Cluster(self.settings).start())
         ahead = None
         try:
@@ -110,7 +112,7 @@ class RangeReader:
                 last_s = time.monotonic()
                 if following < end:
                     ahead = self._driver.submit(self._fetch(following))  # Fetch ahead.
-                yield Piece(position, row.records, row.aborted, frame)
+                yield Chunk(position, row.records, row.aborted, frame)
                 frame.release()
                 position = following
         finally:
@@ -126,18 +128,20 @@ class RangeReader:
             return row.log_start_offset
         if time.monotonic() - last_s > self._patience_s:
             raise KafkaTimeoutError(
-                f"{self.stretch.topic}-{self.stretch.partition}: no records at offset {position} "
-                f"after {self._patience_s} s; expected records up to {self.stretch.end}")
+                f"{self.offset_range.topic}-{self.offset_range.partition}: no records at offset "
+                f"{position} after {self._patience_s} s; expected records up to "
+                f"{self.offset_range.end}")
         return position
 
     def _bytes_from(self, position: int) -> int:
         """Return the bytes to request: at most the rest of the range, so that a short range is
         cheap.
         """
-        stretch = self.stretch
-        if not stretch.size:
+        offset_range = self.offset_range
+        if not offset_range.size:
             return self._fetch_bytes
-        left = stretch.size * (stretch.end - position) // (stretch.end - stretch.start)
+        left = offset_range.size * (offset_range.end - position) // (
+            offset_range.end - offset_range.start)
         if left < self._fetch_bytes:
             # Record sizes vary, so the estimate may be too low: double the margin each time.
             self._spare *= 2
@@ -145,11 +149,11 @@ class RangeReader:
 
     def _report_loss(self, position: int, what: str, cause: KafkaError | None = None) -> None:
         """Raise DataLossError, or log a warning if the options allow data loss."""
-        failure = lost(self.stretch, position, what)
+        failure = lost(self.offset_range, position, what)
         if self.fail_on_data_loss:
             raise failure from cause
-        _LOG.warning("%s-%d: skipping records from offset %d: %s", self.stretch.topic,
-                     self.stretch.partition, position, what)
+        _LOG.warning("%s-%d: skipping records from offset %d: %s", self.offset_range.topic,
+                     self.offset_range.partition, position, what)
 
     def _is_gone(self, failure: KafkaTimeoutError) -> bool:
         """Return True if the topic was missing until the timeout.
@@ -166,11 +170,12 @@ class RangeReader:
         return answer
 
     async def _try(self, position: int) -> tuple[int, FetchedPartition, Any]:
-        cluster, topic, number = self._cluster, self.stretch.topic, self.stretch.partition
+        cluster, topic, number = self._cluster, self.offset_range.topic, self.offset_range.partition
         info = await cluster.leader(topic, number)
         connection = await cluster.connection(info.leader)
         topic_id = cluster.metadata.topic_id(topic)
-        if ZERO_UUID not in (topic_id, self.stretch.topic_id) and topic_id != self.stretch.topic_id:
+        expected = self.offset_range.topic_id
+        if ZERO_UUID not in (topic_id, expected) and topic_id != expected:
             raise error(ErrorCode.UNKNOWN_TOPIC_ID, context=f"{topic} was re-created")
         version = connection.version(messages.FetchRequest)
         if topic_id == ZERO_UUID:
@@ -200,7 +205,7 @@ class RangeReader:
         from pylog.client.consumer import list_offsets
         from pylog.client.types import EARLIEST, LATEST, TopicPartition
 
-        tp = TopicPartition(self.stretch.topic, self.stretch.partition)
+        tp = TopicPartition(self.offset_range.topic, self.offset_range.partition)
         begins = (await list_offsets.list_offsets(self._cluster, {tp: EARLIEST}, 0))[tp]
         ends = (await list_offsets.list_offsets(self._cluster, {tp: LATEST}, 0))[tp]
         if begins is None or ends is None:
@@ -208,4 +213,4 @@ class RangeReader:
         if begins.offset <= position < ends.offset:
             return position  # A new leader had not caught up: fetch the same offset again.
         self._report_loss(position, f"the log has offsets {begins.offset} to {ends.offset}")
-        return int(begins.offset) if position < begins.offset else self.stretch.end
+        return int(begins.offset) if position < begins.offset else self.offset_range.end

@@ -35,7 +35,7 @@ from pylog.client.spark.filters import Pushed
 from pylog.client.spark.formats import checked, columns, with_schemas
 from pylog.client.spark.options import ReadOptions, read_options, write_options
 from pylog.client.spark.planning import Planner
-from pylog.client.spark.ranges import RangeReader, Stretch, data_loss
+from pylog.client.spark.ranges import RangeReader, OffsetRange, data_loss
 from pylog.client.types import TopicPartition
 from pylog.protocol.codec import ZERO_UUID
 
@@ -106,17 +106,17 @@ def _settled(options: ReadOptions) -> ReadOptions:
 class Split(InputPartition):
     """The work of one task; None: nothing to read."""
 
-    stretch: Stretch | None
+    offset_range: OffsetRange | None
 
 
 def _read(options: ReadOptions, schema: StructType, split: InputPartition) -> Iterator[Any]:
-    stretch = split.stretch if isinstance(split, Split) else None
-    if stretch is None:
+    offset_range = split.offset_range if isinstance(split, Split) else None
+    if offset_range is None:
         return
     settings = {"check.crcs": True, **options.settings}
-    shape = Shape(schema, stretch)
+    shape = Shape(schema, offset_range)
     shape.decode_with(decoders(options.formats, shape.schema, set(ALL_COLUMNS.fieldNames())))
-    yield from batches(RangeReader(settings, stretch, options.fail_on_data_loss), shape)
+    yield from batches(RangeReader(settings, offset_range, options.fail_on_data_loss), shape)
 
 
 class BatchReader(DataSourceReader):
@@ -130,8 +130,8 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         with Planner(self.options) as planner:
-            stretches = self.pushed.cut(planner.stretches(), planner)
-            return [Split(stretch) for stretch in planner.split(stretches)] or [Split(None)]
+            offset_ranges = self.pushed.cut(planner.offset_ranges(), planner)
+            return [Split(part) for part in planner.split(offset_ranges)] or [Split(None)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return _read(self.options, self.schema, partition)
@@ -267,10 +267,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         recreated = begun.recreated_topics(ends)
         starts = {tp: at for tp, at in begun.offsets.items() if tp.topic not in recreated}
         starts.update(self._log_starts(ends.offsets.keys() - starts.keys()))
-        stretches = [Stretch(*tp, starts[tp], ends.offsets[tp],
-                             topic_id=ends.topic_ids.get(tp.topic, ZERO_UUID))
-                     for tp in sorted(ends.offsets) if starts[tp] < ends.offsets[tp]]
-        return [Split(stretch) for stretch in self.planner.split(stretches)]
+        offset_ranges = [OffsetRange(*tp, starts[tp], ends.offsets[tp],
+                                     topic_id=ends.topic_ids.get(tp.topic, ZERO_UUID))
+                         for tp in sorted(ends.offsets) if starts[tp] < ends.offsets[tp]]
+        return [Split(offset_range) for offset_range in self.planner.split(offset_ranges)]
 
     def _log_starts(self, partitions: Set[TopicPartition]) -> Offsets:
         """Return the start offsets of partitions without a position.

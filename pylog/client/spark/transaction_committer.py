@@ -44,7 +44,7 @@ class Committer:
     def __init__(self, settings: Mapping[str, Any], sink: str, topic: str):
         self.settings = Settings(PRODUCER, {**settings, "transactional.id": sink})
         self.sink = sink
-        self.kept_at = TopicPartition(topic, 0)
+        self.decision_partition = TopicPartition(topic, 0)
 
     def begin(self) -> Begun:
         """Begin a batch: fence earlier runs and complete a batch that was decided but not finished.
@@ -87,7 +87,7 @@ class Committer:
         own = self._transactions(admin.cluster)
         await own.resume(right)
         try:
-            await own.send_offsets({self.kept_at: decision.row()}, self.sink)
+            await own.send_offsets({self.decision_partition: decision.row()}, self.sink)
         except KafkaError as failure:
             if failure.code == ErrorCode.OFFSET_METADATA_TOO_LARGE:
                 raise ConfigError(
@@ -161,8 +161,8 @@ class Committer:
 
     async def _last(self, admin: Admin) -> Decision:
         found = await admin.list_consumer_group_offsets(
-            self.sink, [self.kept_at], require_stable=True)
-        return Decision.of(found.get(self.kept_at))
+            self.sink, [self.decision_partition], require_stable=True)
+        return Decision.of(found.get(self.decision_partition))
 
     async def _end(self, cluster: Cluster, part: Prepared, committed: bool) -> None:
         transactions = self._transactions(cluster)

@@ -171,7 +171,7 @@ def test_rejected_heartbeat_raises_the_reason_and_changes_nothing(world):
     one.script = [answer(9, ErrorCode.GROUP_MAX_SIZE_REACHED, "full", member_id="other")]
     with pytest.raises(KafkaError, match="group 'g': full"):
         run(one, one.one._beat_once())
-    assert (one.one.generation, one.one.member_id, one.one.in_full) == (4, "m", True)
+    assert (one.one.generation, one.one.member_id, one.one.send_all_fields) == (4, "m", True)
 
 
 # Timing.

@@ -26,7 +26,7 @@ def commits_of(world):
 def at_work(world):
     """Simulate that the current or previous poll returned records 5 to 8."""
     one, _ = world.standing(p0=5, p1=None)
-    one.handed_on(world.core.collector.poll)
+    one.save_position(world.core.collector.poll)
     one.position = 9
 
 

@@ -22,7 +22,7 @@ class World:
         for state, begin, end in ((self.a, 3, 8), (self.b, 10, 11)):
             state.move_to(begin, 1)
             state.kept = 0
-            state.handed_on(4)
+            state.save_position(4)
             state.position = state.fetch_position = end
             state.record_epoch = 2
         found = [SimpleNamespace(topic=tp.topic, partition=tp.partition, offset=offset)
@@ -53,9 +53,9 @@ def test_requesting_a_record_means_that_the_previous_one_is_processed(world):
     for handled in ((3, 10), (4, 10), (5, 10), (5, 11)):
         next(world.iteration.rest)
         poll = world.collector.poll
-        assert (world.a.stood(poll)[0], world.b.stood(poll)[0]) == handled
+        assert (world.a.position_before(poll)[0], world.b.position_before(poll)[0]) == handled
     world.collector.poll += 1
-    assert world.a.stood(world.collector.poll) == (8, 2)
+    assert world.a.position_before(world.collector.poll) == (8, 2)
 
 
 def test_sought_revoked_or_lost_records_are_no_longer_returned(world):

@@ -225,11 +225,11 @@ def test_a_scan_of_a_log_that_was_cut_before_its_end_raises(target, monkeypatch)
         producer.send(topic, b"1").result(20)
     def with_lost_records(*given):
         """Return offset ranges as if the log had ended two records later when the scan began."""
-        return {tp: (start, end + 2) for tp, (start, end) in stretches(*given).items()}
+        return {tp: (start, end + 2) for tp, (start, end) in offset_ranges(*given).items()}
 
-    stretches = scanning.stretches
+    offset_ranges = scanning.offset_ranges
     monkeypatch.setattr(scanning, "POLL_S", 0.2)
-    monkeypatch.setattr(scanning, "stretches", with_lost_records)
+    monkeypatch.setattr(scanning, "offset_ranges", with_lost_records)
     reader, found = scan(topic, bootstrap_servers=target.bootstrap), []
     with pytest.raises(LogTruncationError, match="ends at 1, before the end of the scan, 3"):
         for batch in reader:

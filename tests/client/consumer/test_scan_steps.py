@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from pylog.client.consumer import scan as scanning
-from pylog.client.consumer.scan import BATCH_RECORDS_MAX, scan, stretches
+from pylog.client.consumer.scan import BATCH_RECORDS_MAX, scan, offset_ranges
 from pylog.client.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
 from pylog.client.types import OffsetAndTimestamp, TopicPartition
 
@@ -103,13 +103,13 @@ def test_a_stretch_is_between_the_first_records_that_are_not_older(
     """At time 1 only A has a record, at 2 only B; at 3 come records after the ends."""
     consumer = Consumer()
     consumer.times = {1: {A: 3}, 2: {B: 6}, 3: {A: 12, B: 9, C: 4}}
-    assert stretches(consumer, "t", partitions, since, until) == found
+    assert offset_ranges(consumer, "t", partitions, since, until) == found
 
 
 @pytest.mark.parametrize("partitions", [[3], [0, 3], [-1]])
 def test_partitions_that_there_are_not_are_named(partitions):
     with pytest.raises(UnknownTopicOrPartitionError, match=r"t has no partitions \{-?[13]\}"):
-        stretches(Consumer(), "t", partitions, None, None)
+        offset_ranges(Consumer(), "t", partitions, None, None)
 
 
 def late(cause):
@@ -125,7 +125,7 @@ def late(cause):
 def test_missing_topic_is_distinguished_from_unreachable_brokers(known, raised):
     consumer = Consumer(known)
     with pytest.raises(raised) as found:
-        stretches(consumer, "t", None, None, None)
+        offset_ranges(consumer, "t", None, None, None)
     assert type(found.value) is raised
     assert consumer.heard == [("partitions_for", "t", scanning.MISSING_S)]
 

@@ -30,7 +30,7 @@ def test_a_new_state_knows_nothing():
         "record_epoch": -1, "validate": -1, "checked_epoch": -1, "high_watermark": -1,
         "last_stable_offset": -1, "log_start_offset": -1, "preferred": -1,
         "preferred_until_s": 0.0, "not_before_s": 0.0, "error": None,
-        "stored": None, "stored_done": None, "topic_id": bytes(16)}
+        "stored": None, "stored_committed": None, "topic_id": bytes(16)}
 
 
 def test_position_change_invalidates_pending_work_and_uses_the_leader():
@@ -62,7 +62,7 @@ def test_topics_and_patterns_are_distinguished(given, names, pattern):
     subscription.subscribe(given, None, listener)
     assert subscription.topics == names and subscription.listener is listener
     assert (subscription.pattern and subscription.pattern.pattern) == pattern
-    assert subscription.by_group and not subscription.by_hand
+    assert subscription.by_group and not subscription.is_manual
     subscription.unsubscribe()
     assert (subscription.topics, subscription.pattern, subscription.listener) == (
         frozenset(), None, None)
@@ -95,7 +95,7 @@ def test_manual_assignment_keeps_state_and_number_of_existing_partitions():
     subscription = Subscription(True)
     first, second = subscription.assign([A0, B0, A0])
     assert [(one.tp, one.source) for one in (first, second)] == [(A0, 0), (B0, 1)]
-    assert subscription.by_hand and not subscription.by_group
+    assert subscription.is_manual and not subscription.by_group
     first.move_to(5)
     [third] = subscription.assign([("a", 0), A1])
     assert (third.tp, third.source) == (A1, 2)
@@ -107,7 +107,7 @@ def test_manual_assignment_keeps_state_and_number_of_existing_partitions():
     assert subscription.known == [A0, B0, A1]
     assert subscription.state(B0) is again
     subscription.unsubscribe()
-    assert subscription.states == {} and not subscription.by_hand and again.revoking
+    assert subscription.states == {} and not subscription.is_manual and again.revoking
     with pytest.raises(IllegalStateError, match="b-0 is not assigned"):
         subscription.state(B0)
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pylog.client.network.cluster_metadata import (
-    Metadata, Node, PartitionInfo, TopicInfo, taken_in, with_leader,
+    Metadata, Node, PartitionInfo, TopicInfo, merged, with_leader,
 )
 from pylog.protocol import messages
 
@@ -21,36 +21,36 @@ def answer(epoch=5, leader=1, code=0, topic_id=b"1" * 16, nodes=(1, 2)):
 
 
 def test_an_older_epoch_does_not_move_a_leader_back():
-    picture = taken_in(Metadata(), answer(epoch=5, leader=1), False)
-    assert taken_in(picture, answer(epoch=4, leader=2), False).leader("t", 0) == 1
-    assert taken_in(picture, answer(epoch=6, leader=2), False).leader("t", 0) == 2
+    picture = merged(Metadata(), answer(epoch=5, leader=1), False)
+    assert merged(picture, answer(epoch=4, leader=2), False).leader("t", 0) == 1
+    assert merged(picture, answer(epoch=6, leader=2), False).leader("t", 0) == 2
 
 
 def test_recreated_topic_starts_with_its_own_epochs():
-    picture = taken_in(Metadata(), answer(epoch=5, leader=1), False)
-    anew = taken_in(picture, answer(epoch=0, leader=2, topic_id=b"2" * 16), False)
+    picture = merged(Metadata(), answer(epoch=5, leader=1), False)
+    anew = merged(picture, answer(epoch=0, leader=2, topic_id=b"2" * 16), False)
     assert anew.leader("t", 0) == 2 and anew.ids == {b"2" * 16: "t"}
 
 
 def test_a_leader_that_is_not_among_the_brokers_is_none():
-    picture = taken_in(Metadata(), answer(leader=2, nodes=(1,)), False)
+    picture = merged(Metadata(), answer(leader=2, nodes=(1,)), False)
     assert picture.leader("t", 0) == -1 and picture.partition_count("t") == 1
     assert picture.partition_count("unknown") == 0 and picture.leader("unknown", 0) == -1
 
 
 def test_a_topic_that_is_gone_is_forgotten():
-    picture = taken_in(Metadata(), answer(), False)
-    assert "t" not in taken_in(picture, answer(code=3), False).topics
-    assert taken_in(picture, RESPONSE(brokers=[]), True).topics == {}
+    picture = merged(Metadata(), answer(), False)
+    assert "t" not in merged(picture, answer(code=3), False).topics
+    assert merged(picture, RESPONSE(brokers=[]), True).topics == {}
 
 
 def test_retriable_error_keeps_known_metadata():
-    picture = taken_in(Metadata(), answer(), False)
-    assert taken_in(picture, answer(code=5), False).partition_count("t") == 1
+    picture = merged(Metadata(), answer(), False)
+    assert merged(picture, answer(code=5), False).partition_count("t") == 1
 
 
 def test_a_named_leader_counts_when_it_is_newer_and_known():
-    picture = taken_in(Metadata(), answer(epoch=5, leader=1), False)
+    picture = merged(Metadata(), answer(epoch=5, leader=1), False)
     assert with_leader(picture, "t", 0, 2, 6).leader("t", 0) == 2
     assert with_leader(picture, "t", 0, 2, 5) is picture
     assert with_leader(picture, "t", 0, 9, 6) is picture
@@ -74,7 +74,7 @@ def test_metadata_equals_the_response():
                     part(0, -1, -1)]),
             RESPONSE.MetadataResponseTopic(name=None, topic_id=b"9" * 16, error_code=100),
             RESPONSE.MetadataResponseTopic(name="old", topic_id=bytes(16))])
-    picture = taken_in(Metadata(version=7), given, False)
+    picture = merged(Metadata(version=7), given, False)
     zero = PartitionInfo("t", 0, -1, -1, (), (), (), 0)
     one = PartitionInfo("t", 1, 2, 3, (2, 1), (2,), (1,), 9)
     assert picture == Metadata(
@@ -85,34 +85,34 @@ def test_metadata_equals_the_response():
     assert picture.partition("t", 1) == one and picture.partition("t", 2) is None
     assert picture.topic_id("t") == b"1" * 16 and picture.topic_id("other") == bytes(16)
     # A response without brokers removes none.
-    later = taken_in(picture, RESPONSE(), False)
+    later = merged(picture, RESPONSE(), False)
     assert later == replace(picture, version=9, cluster_id=later.cluster_id,
                             controller=later.controller)
 
 
 def test_permanent_error_is_stored_but_a_retriable_one_is_not():
-    picture = taken_in(Metadata(), answer(), False)
-    denied = taken_in(picture, answer(code=29), False)
+    picture = merged(Metadata(), answer(), False)
+    denied = merged(picture, answer(code=29), False)
     assert denied.topics["t"].error_code == 29 and denied.partition_count("t") == 0
-    fresh = taken_in(Metadata(), answer(code=5), False)
+    fresh = merged(Metadata(), answer(code=5), False)
     assert fresh.topics["t"].error_code == 5 and fresh.partition_count("t") == 0
     # The deletion of an unknown topic cannot be inferred: the error is reported.
-    assert taken_in(Metadata(), answer(code=3), False).topics["t"].error_code == 3
+    assert merged(Metadata(), answer(code=3), False).topics["t"].error_code == 3
     for code in (3, 100):
-        gone = taken_in(picture, answer(code=code), False)
+        gone = merged(picture, answer(code=code), False)
         assert "t" not in gone.topics and gone.ids == {}
     # A request for all topics returns only existing ones.
-    assert list(taken_in(picture, answer(code=5), True).topics) == ["t"]
+    assert list(merged(picture, answer(code=5), True).topics) == ["t"]
 
 
 def test_an_epoch_is_kept_against_older_ones_only():
-    picture = taken_in(Metadata(), answer(epoch=5, leader=1), False)
-    assert taken_in(picture, answer(epoch=5, leader=2), False).leader("t", 0) == 2
-    assert taken_in(picture, answer(epoch=-1, leader=2), False).leader("t", 0) == 2
+    picture = merged(Metadata(), answer(epoch=5, leader=1), False)
+    assert merged(picture, answer(epoch=5, leader=2), False).leader("t", 0) == 2
+    assert merged(picture, answer(epoch=-1, leader=2), False).leader("t", 0) == 2
 
 
 def test_a_named_leader_changes_its_partition_alone():
-    picture = taken_in(Metadata(), answer(epoch=5, leader=1), False)
+    picture = merged(Metadata(), answer(epoch=5, leader=1), False)
     named = with_leader(picture, "t", 0, 2, 6)
     known = picture.topics["t"]
     moved = known.partitions[0]._replace(leader=2, leader_epoch=6)

@@ -69,4 +69,4 @@ def test_causes_that_are_remembered_are_bounded(clock, said):
     for number in range(log_once.CAUSES_MAX * 2):
         told.warn(number, "cause %d", number)
         told.warn_if_it_stays(-number, "cause %d", -number)
-    assert len(told._told) <= log_once.CAUSES_MAX and len(told._since) <= log_once.CAUSES_MAX + 1
+    assert len(told._logged) <= log_once.CAUSES_MAX and len(told._since) <= log_once.CAUSES_MAX + 1

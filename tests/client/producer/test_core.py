@@ -234,7 +234,7 @@ def test_nothing_is_sent_once_it_cannot_be(produce):
         assert not core.routes, "native code would take the short way"
         core.sender.failure = None
         put(core)
-        core.disown()
+        core.mark_forked()
         assert not core.routes
         with pytest.raises(ForkedError):
             core.check()

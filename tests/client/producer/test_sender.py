@@ -437,7 +437,7 @@ async def test_without_a_timeout_no_leader_is_stalled(world):
 async def test_a_broker_that_is_slow_holds_up_no_other_partition(world):
     world.put(b"a" * 10)
     await world.wait(1)
-    while world.sender._asleep is None:
+    while world.sender._wakeup is None:
         await asyncio.sleep(0)
     world.put(b"b" * 10, partition=1)
     await world.wait(2)

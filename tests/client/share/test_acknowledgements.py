@@ -2,13 +2,13 @@
 
 import pytest
 
-from pylog.client.share.acknowledgements import GAP, Acknowledge, Batch, InHand
+from pylog.client.share.acknowledgements import GAP, Acknowledge, Batch, DeliveredRecords
 
 ACCEPT, RELEASE, REJECT, RENEW = Acknowledge
 
 
-def hand(*ranges, gaps=()) -> InHand:
-    made = InHand(1)
+def hand(*ranges, gaps=()) -> DeliveredRecords:
+    made = DeliveredRecords(1)
     made.add(ranges, gaps)
     return made
 
@@ -16,7 +16,7 @@ def hand(*ranges, gaps=()) -> InHand:
 def test_implicit_acknowledgements_are_sent_as_ranges():
     one = hand((0, 4), (7, 9))
     assert one.take(ACCEPT) == [Batch(0, 4, ACCEPT), Batch(7, 9, ACCEPT)]
-    assert one.ranges == [] and one.unsaid == 0
+    assert one.ranges == [] and one.unacknowledged_count == 0
 
 
 def test_neighbours_of_a_kind_are_one_batch():
@@ -30,15 +30,15 @@ def test_neighbours_of_a_kind_are_one_batch():
 def test_unacknowledged_records_stay_in_hand():
     one = hand((0, 5))
     one.acknowledge(2, ACCEPT)
-    assert one.unsaid == 5
+    assert one.unacknowledged_count == 5
     assert one.take(None) == [Batch(2, 2, ACCEPT)]
-    assert one.ranges == [(0, 1), (3, 5)] and one.unsaid == 5
+    assert one.ranges == [(0, 1), (3, 5)] and one.unacknowledged_count == 5
     assert not one.acknowledge(2, REJECT)
 
 
 def test_a_gap_needs_no_word():
     one = hand((0, 3), gaps=[3])
-    assert one.unsaid == 3
+    assert one.unacknowledged_count == 3
     assert one.take(ACCEPT) == [Batch(0, 2, ACCEPT), Batch(3, 3, GAP)]
 
 
@@ -47,7 +47,7 @@ def test_a_renewed_record_stays_until_it_is_acknowledged_otherwise():
     one.acknowledge(0, RENEW)
     one.acknowledge(1, ACCEPT)
     assert one.take(None) == [Batch(0, 0, RENEW), Batch(1, 1, ACCEPT)]
-    assert one.ranges == [(0, 0)] and one.unsaid == 0
+    assert one.ranges == [(0, 0)] and one.unacknowledged_count == 0
     assert one.take(None) == []
     one.acknowledge(0, ACCEPT)
     assert one.take(None) == [Batch(0, 0, ACCEPT)] and one.ranges == [] and not one.renewed
@@ -60,7 +60,7 @@ def test_redelivered_record_is_held_once_without_acknowledgement():
     one.take(None)
     one.add([(3, 5), (9, 11)])
     assert one.ranges == [(0, 2), (3, 5), (6, 8), (9, 11)]
-    assert one.renewed == {0, 1, 2, 6, 7, 8} and one.unsaid == 6
+    assert one.renewed == {0, 1, 2, 6, 7, 8} and one.unacknowledged_count == 6
     assert one.take(ACCEPT) == [Batch(*ends, ACCEPT) for ends in (
         (0, 2), (3, 5), (6, 8), (9, 11))]
 
@@ -73,7 +73,7 @@ def test_both_ends_of_a_range_are_in_hand(offset, there):
 
 def test_any_words_about_any_ranges_come_to_what_a_table_says(random_source):
     for _ in range(200):
-        one, table, expected = InHand(1), {}, {}
+        one, table, expected = DeliveredRecords(1), {}, {}
         for _ in range(random_source.randint(1, 4)):
             first = (max(table) + random_source.randint(1, 3)) if table else 0
             last = first + random_source.randint(0, 6)

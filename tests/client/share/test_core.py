@@ -276,11 +276,11 @@ def test_broker_with_pending_records_is_not_fetched_again(clock, run):
 def test_poll_accepts_the_records_of_the_previous_one(clock, run):
     async def steps():
         core = await Core(clock).begin(ONE)
-        core.took(acquired(ONE, (0, 4)), [3])
+        core.add_acquired(acquired(ONE, (0, 4)), [3])
         await core.poll(0)
         assert core.at(1).said == [(ONE, [Batch(0, 2, ACCEPT), Batch(3, 3, 0),
                                           Batch(4, 4, ACCEPT)])]
-        assert not core.in_hand
+        assert not core.delivered
         await core.poll(0)
         assert len(core.at(1).said) == 1
 
@@ -290,10 +290,10 @@ def test_poll_accepts_the_records_of_the_previous_one(clock, run):
 def test_records_of_another_broker_are_acknowledged_there(clock, run):
     async def steps():
         core = await Core(clock).begin(ONE)
-        core.took(acquired(ONE, (0, 1)), ())
-        core.took(acquired(ONE, (2, 3)), ())
-        assert core.in_hand[ONE].ranges == [(0, 1), (2, 3)] and core.in_hand[ONE].node_id == 1
-        core.took(acquired(ONE, (4, 5), node_id=2), ())
+        core.add_acquired(acquired(ONE, (0, 1)), ())
+        core.add_acquired(acquired(ONE, (2, 3)), ())
+        assert core.delivered[ONE].ranges == [(0, 1), (2, 3)] and core.delivered[ONE].node_id == 1
+        core.add_acquired(acquired(ONE, (4, 5), node_id=2), ())
         await core.poll(0)
         assert core.at(2).said == [(ONE, [Batch(4, 5, ACCEPT)])]
 
@@ -303,7 +303,7 @@ def test_records_of_another_broker_are_acknowledged_there(clock, run):
 def test_explicit_mode_requires_each_record_to_be_acknowledged(clock, run):
     async def steps():
         core = await Core(clock, share_acknowledgement_mode="explicit").begin(ONE)
-        core.took(acquired(ONE, (0, 1)), ())
+        core.add_acquired(acquired(ONE, (0, 1)), ())
         core.acknowledge(ONE, 0, RELEASE)
         with pytest.raises(IllegalStateError, match="1 record of earlier polls"):
             await core.poll(0)
@@ -321,7 +321,7 @@ def test_explicit_mode_requires_each_record_to_be_acknowledged(clock, run):
 def test_an_implicit_consumer_takes_no_words(clock, run):
     async def steps():
         core = await Core(clock).begin(ONE)
-        core.took(acquired(ONE, (0, 1)), ())
+        core.add_acquired(acquired(ONE, (0, 1)), ())
         with pytest.raises(IllegalStateError, match="explicit"):
             core.acknowledge(ONE, 0, ACCEPT)
 
@@ -333,12 +333,12 @@ def test_an_implicit_consumer_takes_no_words(clock, run):
 def test_commit_sends_explicit_acknowledgements_and_accepts_the_rest(clock, run, mode, said):
     async def steps():
         core = await Core(clock, share_acknowledgement_mode=mode).begin(ONE)
-        core.took(acquired(ONE, (0, 1)), ())
+        core.add_acquired(acquired(ONE, (0, 1)), ())
         if core.explicit:
             core.acknowledge(ONE, 1, RELEASE)
         assert await core.commit(None) == {ONE: None}
         assert core.at(1).said == said and core.at(1).flushed == [False]
-        assert (ONE in core.in_hand) == core.explicit
+        assert (ONE in core.delivered) == core.explicit
 
     run(steps())
 
@@ -349,7 +349,7 @@ def test_a_commit_has_its_time_or_that_of_a_call(clock, run, flush_s, timeout_s,
     """default.api.timeout.ms is a minute."""
     async def steps():
         core = await Core(clock).begin(ONE)
-        core.took(acquired(ONE, (0, 1)), ())
+        core.add_acquired(acquired(ONE, (0, 1)), ())
         core._session(1).flush_s = flush_s
         if late:
             with pytest.raises(KafkaTimeoutError, match=f"{timeout_s or 60.0} s"):
@@ -398,14 +398,14 @@ def test_new_metadata_is_the_memberships_too(clock, run):
 def test_unsubscribe_closes_sessions_before_it_leaves(clock, run):
     async def steps():
         core = await Core(clock).begin(ONE)
-        core.took(acquired(ONE, (0, 1)), ())
+        core.add_acquired(acquired(ONE, (0, 1)), ())
         core.arrived(acquired(ONE, (2, 2)))
         session, membership = core._session(1), core.membership
         session.task = asyncio.create_task(asyncio.sleep(60))
         await core.unsubscribe()
         assert session.flushed == [True] and session.task.cancelled()
         assert membership.steps == ["end", "stop"] and core.membership is None
-        assert not (core.sessions or core.in_hand or core._ready or core.subscription.topics)
+        assert not (core.sessions or core.delivered or core._ready or core.subscription.topics)
         assert clock.now_s == 1000.0
         await core.unsubscribe()
 
