@@ -198,7 +198,7 @@ class Broker:
     def _open_monitor(self) -> None:
         # Imported here: it adds 5 ms to startup, and not every broker exports metrics.
         from pylog.monitor.admission import KEYSTORE, TOKEN, Admission
-        from pylog.monitor.cluster import ClusterFigures
+        from pylog.monitor.cluster import ClusterView
         from pylog.monitor.server import Monitor
 
         assert self.metadata.store is not None  # opened by open()
@@ -211,7 +211,7 @@ class Broker:
             replicas=lambda: {} if self.membership is None else self.membership.replicas.stats(),
             shares=lambda: [] if self._sharing is None else self._sharing.samples(),
             audit_dropped=lambda: 0 if self._guard is None else self._guard.audit_dropped,
-            figures=ClusterFigures(
+            cluster_view=ClusterView(
                 self.metadata, self.settings, lambda: [] if self.membership is None else
                 self.membership.leadership.led, time.monotonic_ns),
             node_id=self.node_id, cluster_id=self.cluster_id, now_ms=self.now_ms,

@@ -26,7 +26,7 @@ OF_QUORUM = ("pylog_quorum_answering", "pylog_quorum_full", "pylog_quorum_failur
 Samples = list  # of (family, [(label values, number)])
 
 
-class ClusterFigures:
+class ClusterView:
     """led: returns the replicated partitions that this broker leads, as replication.leadership.Led;
     empty in a cluster of one broker. now_ns: CLOCK_MONOTONIC.
     """

@@ -131,9 +131,9 @@ class Collector:
             page.single(family, replicas.get(name, 0))
         page.single("pylog_audit_dropped", self._audit_dropped())
         self._groups.write(page)
-        told = dict(self._shares())
+        shared = dict(self._shares())
         for family in metrics.SHARES:
-            page.family(family, told.get(family, []))
+            page.family(family, shared.get(family, []))
         self._count_requests(page)
         self._count_reactors(page)
         self._directories(page, appends)

@@ -98,41 +98,42 @@ def whole(seen: dict[str, Any], *, controller: int | None, told_by: int, cluster
 
 def troubles(found: dict[str, Any]) -> list[str]:
     """Return the problems that need an operator, as sentences, the worst first."""
-    told = []
+    lines = []
     if found["controller"] is None:
-        told.append("there is no active controller: metadata cannot change and no leader can be "
-                    "elected")
-    told += quorum_troubles(found["quorum"] or ())
-    told += [counted(found[kind]["count"], f"partition {KINDS_OF_ONE[kind]}",
-                     f"partitions {KINDS[kind]}") for kind in WORRYING if found[kind]["count"]]
-    told += [f"broker {row['broker']} is {row['state']}: it has replicas of "
-             f"{counted(row['replicas'], 'partition')}" for row in found["brokers"]
-             if row["state"] in ("fenced", "unknown") and row["replicas"]]
-    return told
+        lines.append("there is no active controller: metadata cannot change and no leader can be "
+                     "elected")
+    lines += quorum_troubles(found["quorum"] or ())
+    lines += [counted(found[kind]["count"], f"partition {KINDS_OF_ONE[kind]}",
+                      f"partitions {KINDS[kind]}") for kind in WORRYING if found[kind]["count"]]
+    lines += [f"broker {row['broker']} is {row['state']}: it has replicas of "
+              f"{counted(row['replicas'], 'partition')}" for row in found["brokers"]
+              if row["state"] in ("fenced", "unknown") and row["replicas"]]
+    return lines
 
 
 def quorum_troubles(members: Sequence[dict[str, Any]]) -> list[str]:
     """Return the problems of the quorum's machines."""
     bad = [row for row in members if not row["answers"]]
-    told = [f"{row['address']} of the quorum cannot be used: {row['reason']}" for row in bad]
+    lines = [f"{row['address']} of the quorum cannot be used: {row['reason']}" for row in bad]
     spare = (len(members) - 1) // 2 - len(bad)
     if bad and spare < 0:
-        told.append("the quorum has no majority: metadata cannot change and no leader can be "
-                    "elected")
+        lines.append("the quorum has no majority: metadata cannot change and no leader can be "
+                     "elected")
     elif bad and spare == 0:
-        told.append("if one more member fails, metadata cannot change and no leader can be elected")
-    return told
+        lines.append("if one more member fails, metadata cannot change and no leader can be "
+                     "elected")
+    return lines
 
 
 # ---- HTML ---------------------------------------------------------------------------------------
 
 def html(found: dict[str, Any]) -> str:
     """Return the page as HTML, with all names escaped."""
-    said = "".join(f'<p class="bad">{escape(line)}</p>' for line in found["troubles"]) \
+    banner = "".join(f'<p class="bad">{escape(line)}</p>' for line in found["troubles"]) \
         or "<p>No problems found.</p>"
     controller = "none" if found["controller"] is None else found["controller"]
     parts = [
-        f"<h1>cluster {escape(found['cluster_id'])}</h1>", said,
+        f"<h1>cluster {escape(found['cluster_id'])}</h1>", banner,
         f"<p>As broker {found['told_by']} knows it: controller {controller}, epoch "
         f"{found['epoch']}, metadata up to offset {found['offset']}.</p>",
         "<h2>Brokers</h2>", _table(

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pylog.coordinator.groups.service import GroupCoordinator
     from pylog.log.manager import LogManager
     from pylog.metadata.image.state_store import Store
-    from pylog.monitor.cluster import ClusterFigures
+    from pylog.monitor.cluster import ClusterView
 
 CONNECTIONS_MAX = 8
 SECONDS_MAX = 10.0
@@ -74,15 +74,14 @@ class Monitor:
     admission: checks access.
 
     coordinator, logs, quotas, reactors, io_pool, store, replicas, shares, audit_dropped: the
-    sources of the pages; see Collector. figures: of the cluster. now_ms: the wall clock. seconds: a
-    monotonic clock.
+    sources of the pages; see Collector. now_ms: the wall clock. seconds: a monotonic clock.
     """
 
     def __init__(self, listener: str, admission: Admission, *,
                  coordinator: GroupCoordinator, logs: LogManager,
                  quotas: ClientQuotas, reactors: Reactors, io_pool: IoPool, store: Store,
                  replicas: Callable[[], dict[str, int]], shares: Callable[[], list],
-                 audit_dropped: Callable[[], int], figures: ClusterFigures, node_id: int,
+                 audit_dropped: Callable[[], int], cluster_view: ClusterView, node_id: int,
                  cluster_id: str, now_ms: Callable[[], int], seconds: Callable[[], float]):
         self._listener = listener
         self._admission = admission
@@ -90,9 +89,9 @@ class Monitor:
         self._collector_of = functools.partial(
             Collector, logs=logs, reactors=reactors, io_pool=io_pool, store=store,
             replicas=replicas, shares=shares, audit_dropped=audit_dropped,
-            cluster=figures.samples, node_id=node_id,
+            cluster=cluster_view.samples, node_id=node_id,
             cluster_id=cluster_id, seconds=seconds)
-        self._figures = figures
+        self._cluster_view = cluster_view
         self._now_ms = now_ms
         self._seconds = seconds
         self.address: tuple[str, int] | None = None
@@ -233,7 +232,7 @@ class Monitor:
             return 200, JSON, _json(view)
         if path == "/cluster":
             with self._scraping:
-                view = {**self._figures.view(), "time_ms": self._now_ms()}
+                view = {**self._cluster_view.view(), "time_ms": self._now_ms()}
             return (200, HTML, overview.html(view).encode()) \
                 if "text/html" in headers.get("accept", "") else (200, JSON, _json(view))
         if path == "/":

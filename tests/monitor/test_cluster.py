@@ -6,7 +6,7 @@ from pylog.config import Settings
 from pylog.metadata.image.image import Image, apply
 from pylog.metadata.quorum.key_value import MemberState
 from pylog.monitor import metrics, overview
-from pylog.monitor.cluster import ClusterFigures
+from pylog.monitor.cluster import ClusterView
 from pylog.protocol import messages
 
 SECOND_NS = 10**9
@@ -31,7 +31,7 @@ def image(*partitions):
 def samples(metadata, led=(), now_ns=0) -> dict:
     """Return family -> {label values: number}."""
     settings = Settings({"min.insync.replicas": "2"})
-    found = dict(ClusterFigures(metadata, settings, lambda: list(led), lambda: now_ns).samples())
+    found = dict(ClusterView(metadata, settings, lambda: list(led), lambda: now_ns).samples())
     assert found.keys() <= metrics.TABLE.keys()
     return {family: dict(rows) for family, rows in found.items()}
 
@@ -91,8 +91,8 @@ def members():
 def view(seen, **changed):
     """Return the metrics of node 1."""
     metadata = SimpleNamespace(image=seen, cluster_id="c", **changed)
-    return ClusterFigures(metadata, Settings({"min.insync.replicas": "2", "node.id": "1"}),
-                          list, lambda: 0).view()
+    return ClusterView(metadata, Settings({"min.insync.replicas": "2", "node.id": "1"}),
+                       list, lambda: 0).view()
 
 
 def test_page_names_problems_that_need_action():

@@ -37,12 +37,12 @@ def error_name(code: int) -> str:
     return row.name if row is not None else f"UNKNOWN_{code}"
 
 
-def told(error: KafkaError) -> str:
+def error_text(error: KafkaError) -> str:
     """Return an error's message, with Kafka's error name if a broker sent it."""
     return f"{error} ({error_name(error.code)})" if error.code >= 0 else str(error)
 
 
-def said(code: int, message: str | None, about: str) -> str:
+def error_code_text(code: int, message: str | None, about: str) -> str:
     """Return one sentence for an error code."""
     row = TABLE.get(code)
     return f"{about}: {message or (row.message if row else '')} ({error_name(code)})"
@@ -122,7 +122,7 @@ async def topics(cluster: Cluster, names: Iterable[str]) -> list[TopicInfo]:
             found.append(row)
             continue
         if row is not None and row.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise ToolError(said(row.error_code, None, f"topic {name}"))
+            raise ToolError(error_code_text(row.error_code, None, f"topic {name}"))
         raise unknown("topic", name, await topic_names(cluster))
     return found
 
@@ -178,7 +178,7 @@ async def offsets(cluster: Cluster, wanted: Mapping[TopicPartition, int], isolat
                 found[TopicPartition(topic.name, row.partition_index)] = (
                     error_name(row.error_code) if row.error_code else (row.offset, row.timestamp))
 
-    await _every(by_leader, ask, found)
+    await _query_leaders(by_leader, ask, found)
     return found
 
 
@@ -195,8 +195,8 @@ async def at_time(cluster: Cluster, last: Mapping[TopicPartition, int], time_ms:
     return {part: found[part][0] if found[part][0] >= 0 else end for part, end in last.items()}
 
 
-async def ends(cluster: Cluster, parts: Iterable[TopicPartition]
-               ) -> tuple[dict[TopicPartition, Any], dict[TopicPartition, Any]]:
+async def offset_bounds(cluster: Cluster, parts: Iterable[TopicPartition]
+                        ) -> tuple[dict[TopicPartition, Any], dict[TopicPartition, Any]]:
     """Return (first offsets, end offsets). Each value is an int or an error's name."""
     listed = list(parts)
     first, last = await asyncio.gather(offsets(cluster, dict.fromkeys(listed, EARLIEST)),
@@ -205,11 +205,11 @@ async def ends(cluster: Cluster, parts: Iterable[TopicPartition]
             {part: _offset(value) for part, value in last.items()})
 
 
-async def known_ends(cluster: Cluster, parts: Iterable[TopicPartition]
-                     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Like ends(), before a change. Raises ToolError if an offset is unknown."""
+async def known_offset_bounds(cluster: Cluster, parts: Iterable[TopicPartition]
+                              ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Like offset_bounds(), before a change. Raises ToolError if an offset is unknown."""
     listed = list(parts)
-    both = await ends(cluster, listed)
+    both = await offset_bounds(cluster, listed)
     for part in listed:
         for found in both:
             if not isinstance(found.get(part), int):
@@ -302,8 +302,8 @@ def _by_topic(parts: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]
     return found
 
 
-async def _every(by_leader: dict[int, list[TopicPartition]], ask: Any,
-                 failed: dict[TopicPartition, Any]) -> None:
+async def _query_leaders(by_leader: dict[int, list[TopicPartition]], ask: Any,
+                         failed: dict[TopicPartition, Any]) -> None:
     """Send one request to each leader in parallel. Errors become error names in the result."""
     nodes = list(by_leader)
     ended = await asyncio.gather(*[ask(node, by_leader[node]) for node in nodes],
@@ -325,7 +325,7 @@ async def log_dirs(cluster: Cluster, brokers: Iterable[int] | None = None
     async def ask(node: int) -> list[dict[str, Any]]:
         answer = await cluster.send(node, messages.DescribeLogDirsRequest(topics=None))
         if answer.error_code or not answer.results:
-            raise ToolError(said(answer.error_code, None, "DescribeLogDirs")
+            raise ToolError(error_code_text(answer.error_code, None, "DescribeLogDirs")
                             if answer.error_code else "it lists none")
         return [{
             "broker": node, "path": row.log_dir,
@@ -371,7 +371,7 @@ async def groups(cluster: Cluster) -> tuple[list[dict[str, Any]], dict[str, str]
     async def ask(node: int) -> list[dict[str, Any]]:
         answer = await cluster.send(node, messages.ListGroupsRequest())
         if answer.error_code:
-            raise ToolError(said(answer.error_code, None, "ListGroups"))
+            raise ToolError(error_code_text(answer.error_code, None, "ListGroups"))
         return [{"group": row.group_id, "state": row.group_state or None,
                  "type": row.group_type or "classic", "protocol": row.protocol_type,
                  "coordinator": node} for row in answer.groups]

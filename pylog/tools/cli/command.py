@@ -59,7 +59,7 @@ class Tool(click.Command):
         self.params += shared(self.local)
 
 
-class Look(Tool):
+class Watchable(Tool):
     """A read-only command that can repeat with --watch."""
 
     def __init__(self, *args: Any, **attributes: Any):
@@ -68,7 +68,7 @@ class Look(Tool):
 
     def invoke(self, ctx: click.Context) -> Any:
         seconds = ctx.params.pop("watch")
-        return watched(ctx.obj, seconds, lambda: super(Look, self).invoke(ctx))
+        return watched(ctx.obj, seconds, lambda: super(Watchable, self).invoke(ctx))
 
 
 def watch_option() -> click.Option:

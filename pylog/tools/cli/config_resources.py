@@ -61,7 +61,8 @@ async def described(cluster: Cluster, kind: int, name: str, keys: list[str] | No
     answer = await cluster.send(await node_of(cluster, kind, name), request)
     row = answer.results[0]
     if row.error_code:
-        raise ToolError(inquiry.said(row.error_code, row.error_message, f"settings of {name}"))
+        raise ToolError(inquiry.error_code_text(row.error_code, row.error_message,
+                                                f"settings of {name}"))
     return sorted(({
         "name": entry.name, "value": entry.value,
         "source": SOURCES.get(entry.config_source, str(entry.config_source)),
@@ -82,7 +83,7 @@ async def alter(admin: Admin, kind: int, name: str, changes: dict[str, str | Non
             await check_names(admin.cluster, kind, name, changes)
         if error.code < 0:
             raise
-        raise ToolError(inquiry.told(error)) from None
+        raise ToolError(inquiry.error_text(error)) from None
 
 
 async def check_names(cluster: Cluster, kind: int, name: str | None, changes: Any) -> None:

@@ -50,7 +50,7 @@ class Session:
         self.given: dict[str, Any] = {}
         self._printer: Printer | None = None
         self._speaker: Any = None
-        self._places: dict[str, str] = {}  # Setting -> its file and line, for settings from a file.
+        self._sources: dict[str, str] = {}  # Setting from a file -> its file and line.
 
     @property
     def out(self) -> Printer:
@@ -68,7 +68,7 @@ class Session:
     def bootstrap(self) -> str:
         return str(self.client_values().get("bootstrap.servers", ""))
 
-    def speak(self) -> None:
+    def log_warnings(self) -> None:
         """Print the client's warnings as lines of this command from now on."""
         import logging
 
@@ -105,10 +105,10 @@ class Session:
             if not sign:
                 raise ToolError(f"-X {text}: expected KEY=VALUE")
             values[key] = value
-            self._places.pop(key, None)
+            self._sources.pop(key, None)
         if "bootstrap" in self.given:
             values["bootstrap.servers"] = self.given["bootstrap"]
-            self._places.pop("bootstrap.servers", None)
+            self._sources.pop("bootstrap.servers", None)
         values.setdefault("bootstrap.servers", os.environ.get("PYLOG_BOOTSTRAP", BOOTSTRAP))
         return values
 
@@ -125,7 +125,7 @@ class Session:
                 found = parse(file.read(), path)
                 for key, (_, line) in found.items():
                     ours, *_ = UNITS.get(key, (ALIASES.get(key, key),))
-                    self._places[key] = self._places[ours] = f"{path}:{line}"
+                    self._sources[key] = self._sources[ours] = f"{path}:{line}"
                 given = {key: value for key, (value, _) in found.items()}
                 return value_providers.resolved(given, value_providers.USUAL)
             except ConfigError as error:
@@ -137,8 +137,8 @@ class Session:
         """Return the invalid settings with their files and lines."""
         text = str(error)
         named = (word.strip(".-") for word in re.findall(r"[\w.-]+", text))
-        places = dict.fromkeys(self._places[name] for name in named if name in self._places)
-        return f"{text} ({', '.join(places)})" if places else text
+        sources = dict.fromkeys(self._sources[name] for name in named if name in self._sources)
+        return f"{text} ({', '.join(sources)})" if sources else text
 
     def settings_of(self, role: str, **more: Any) -> dict[str, Any]:
         """Return the settings of a client for a role. `more`, with underscores, are the command's
@@ -150,7 +150,7 @@ class Session:
         from pylog.client.config.settings import ALL, ROWS
         from pylog.client.errors import ConfigError
 
-        # The command itself reports errors in one line, unless it continues (`speak`).
+        # The command itself reports errors in one line, unless it continues (`log_warnings`).
         logger = logging.getLogger("pylog.client")
         if not logger.handlers:
             logger.addHandler(logging.NullHandler())

@@ -17,7 +17,7 @@ from pylog.client.errors import KafkaError
 from pylog.client.network.cluster import Cluster
 from pylog.protocol.counts import counted
 from pylog.tools.cli import cluster_queries, metrics_endpoint
-from pylog.tools.cli.command import TOPIC, Look, Tools, shared, watch_option, watched
+from pylog.tools.cli.command import TOPIC, Tools, Watchable, shared, watch_option, watched
 from pylog.tools.cli.output import size
 from pylog.tools.cli.session import Session, ToolError
 from pylog.tools.cluster import health, verify
@@ -45,7 +45,7 @@ def cluster(ctx: click.Context, watch: float | None) -> None:
         watched(ctx.obj, watch, lambda: _show(ctx.obj))
 
 
-@cluster.command(cls=Look)
+@cluster.command(cls=Watchable)
 @metrics_endpoint.endpoint_options
 @click.pass_obj
 def status(session: Session, metrics: str | None, token: str | None) -> None:
@@ -60,20 +60,20 @@ def status(session: Session, metrics: str | None, token: str | None) -> None:
         return found, await health.check(asked, found, metrics, token)
 
     found, checked = session.run(work)
-    told = [*_troubles(found), *checked.troubles]
+    troubles = [*_troubles(found), *checked.troubles]
     if session.out.as_json:
-        session.out.document({"cluster_id": found["cluster_id"], "troubles": told,
+        session.out.document({"cluster_id": found["cluster_id"], "troubles": troubles,
                               "unchecked": checked.unchecked, "quorum_members": checked.members})
     else:
-        for line in told or [f"cluster {found['cluster_id']} is healthy: "
-                             f"{counted(len(found['brokers']), 'broker')}, "
-                             f"{counted(found['partitions'], 'partition')}, every replica in sync"
-                             f"{health.reached(checked)}"]:
+        for line in troubles or [f"cluster {found['cluster_id']} is healthy: "
+                                 f"{counted(len(found['brokers']), 'broker')}, "
+                                 f"{counted(found['partitions'], 'partition')}, every replica in "
+                                 f"sync{health.reached(checked)}"]:
             session.out.line(line)
         for line in checked.unchecked:
             session.out.line(f"not checked: {line}")
-    if told:
-        raise ToolError(f"{counted(len(told), 'of these needs', 'of these need')} somebody")
+    if troubles:
+        raise ToolError(f"{counted(len(troubles), 'of these needs', 'of these need')} somebody")
 
 
 @cluster.command()
@@ -85,11 +85,12 @@ def explain(session: Session, name: str) -> None:
     if not topic or not number.isdigit():
         raise click.UsageError(f"{name!r}: expected a topic, a dash and a partition: orders-0")
     facts = session.run(lambda asked: replicas.facts_of(asked, topic, int(number)))
-    told = replicas.sentences(facts)
+    sentences = replicas.sentences(facts)
     if session.out.as_json:
-        session.out.document({**facts._asdict(), "alive": sorted(facts.alive), "sentences": told})
+        session.out.document({**facts._asdict(), "alive": sorted(facts.alive),
+                              "sentences": sentences})
         return
-    for line in told:
+    for line in sentences:
         session.out.line(line)
 
 
@@ -123,29 +124,31 @@ def compare(session: Session, names: tuple[str, ...]) -> None:
 def _troubles(found: dict[str, Any]) -> list[str]:
     """Return the problems as sentences, the most severe first."""
     gone = [row for row in found["brokers"] if row["status"] != "ok"]
-    told = [f"broker {row['broker']} does not respond: {row['status']}" for row in gone]
-    told += [f"broker {number} is not running: it has replicas of {counted(count, 'partition')}"
-             if count else
-             f"broker {number} is not running; it has no replicas (if it will not return: pylog "
-             f"cluster forget {number})" for number, count in found["missing_brokers"].items()]
+    troubles = [f"broker {row['broker']} does not respond: {row['status']}" for row in gone]
+    troubles += [f"broker {number} is not running: it has replicas of "
+                 f"{counted(count, 'partition')}" if count else
+                 f"broker {number} is not running; it has no replicas (if it will not return: "
+                 f"pylog cluster forget {number})"
+                 for number, count in found["missing_brokers"].items()]
     for key, is_so, are_so in (("offline", "has no leader", "have no leader"),
                                ("under_replicated", "is under-replicated", "are under-replicated")):
         names = found[key]
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             number = counted(len(names), f"partition {is_so}", f"partitions {are_so}")
-            told.append(f"{number}: {', '.join(names[:3])}{more} (pylog cluster explain says why)")
+            troubles.append(f"{number}: {', '.join(names[:3])}{more} "
+                            "(pylog cluster explain says why)")
     quorum = found["quorum"]
     if quorum is None:
-        told.append(f"the controllers' quorum cannot be checked: {found['quorum_error']}")
+        troubles.append(f"the controllers' quorum cannot be checked: {found['quorum_error']}")
     elif quorum["leader"] < 0:
-        told.append("there is no active controller: metadata cannot change and no leader can be "
-                    "elected")
-    told += [f"log directory {row['path']} of broker {row['broker']}: {row['error']}"
-             for row in found["log_dirs"] if row["error"]]
-    told += [f"the log directories of broker {broker} cannot be checked: {reason}"
-             for broker, reason in found["log_dir_errors"].items()]
-    return told
+        troubles.append("there is no active controller: metadata cannot change and no leader can "
+                        "be elected")
+    troubles += [f"log directory {row['path']} of broker {row['broker']}: {row['error']}"
+                 for row in found["log_dirs"] if row["error"]]
+    troubles += [f"the log directories of broker {broker} cannot be checked: {reason}"
+                 for broker, reason in found["log_dir_errors"].items()]
+    return troubles
 
 
 for command in (move, drain, grow, shrink, moves, cancel, reassign, elect, forget,
@@ -209,10 +212,10 @@ def _show(session: Session) -> None:
     out.table(found["brokers"], BROKERS)
     out.line()
     out.table(found["log_dirs"], DIRS, empty="no log directories are listed")
-    told = _troubles(found)
-    if told:
+    troubles = _troubles(found)
+    if troubles:
         out.line()
-    for line in told:
+    for line in troubles:
         out.line(line)
 
 

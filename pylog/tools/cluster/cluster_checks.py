@@ -129,10 +129,10 @@ async def _settings(connection: Connection, node: Any, name: str, taken: float) 
     reached = Finding("listener", name, WARN if slow else OK, f"reached in {span(taken)}",
                       "check DNS and the network's latency" if slow else "")
     if result.error_code:
-        return [reached, Finding("settings", name, SKIP, cluster_queries.said(
+        return [reached, Finding("settings", name, SKIP, cluster_queries.error_code_text(
             result.error_code, result.error_message, "they are not reported"))]
     return [reached,
-            _lets_in(name, {row.name: row.value or "" for row in result.configs}),
+            _check_authentication(name, {row.name: row.value or "" for row in result.configs}),
             *_metrics(name, {row.name: row for row in result.configs}),
             *_acknowledgements(name, {row.name: row.value for row in result.configs})]
 
@@ -166,7 +166,7 @@ def _metrics(name: str, rows: dict[str, Any]) -> list[Finding]:
                     "set metrics.token, or bind it to loopback")]
 
 
-def _lets_in(name: str, values: dict[str, str]) -> Finding:
+def _check_authentication(name: str, values: dict[str, str]) -> Finding:
     """Check if listeners that other machines can reach lack authentication."""
     try:
         protocols = listeners.parse_protocol_map(

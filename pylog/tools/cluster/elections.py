@@ -54,7 +54,7 @@ def elect(session: Session, names: tuple[str, ...], unclean: bool, yes: bool) ->
         return [{"topic": part.topic, "partition": part.partition,
                  "before": before.get(part, -1), "leader": metadata.leader(*part),
                  "error": str(failure) if failure is not None else None}
-                for part, failure in sorted(ended.items()) if not _is_so(failure)]
+                for part, failure in sorted(ended.items()) if not _election_not_needed(failure)]
 
     rows = session.administer(work)
     session.out.rows(rows, ELECTED, empty="every preferred leader is already the leader")
@@ -75,6 +75,6 @@ async def _seen(admin: Admin, elected: list[TopicPartition]) -> Metadata:
     return metadata
 
 
-def _is_so(failure: Any) -> bool:
+def _election_not_needed(failure: Any) -> bool:
     """Return the partitions that failed. A partition that already has its leader is no error."""
     return isinstance(failure, KafkaError) and failure.code == ErrorCode.ELECTION_NOT_NEEDED

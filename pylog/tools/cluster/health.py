@@ -74,7 +74,8 @@ async def check(cluster: Cluster, found: Mapping[str, Any], metrics: str | None,
     if found["quorum"] is not None:
         later, reason = await quorum(cluster)
         troubles += changes(found["quorum"], later, reason)
-        troubles += [] if members else quorum_troubles(_heard(found["quorum"], later))
+        troubles += [] if members else quorum_troubles(
+            _members_with_progress(found["quorum"], later))
     troubles += [
         *_keeper(found["quorum"], settings, members), *controllers.troubles, *denied,
         *space_troubles(found["log_dirs"]),
@@ -123,12 +124,14 @@ async def quorum(cluster: Cluster) -> tuple[dict[str, Any] | None, str]:
     except KafkaError as error:
         return None, str(error)
     if answer.error_code:
-        return None, cluster_queries.said(answer.error_code, answer.error_message, "DescribeQuorum")
+        return None, cluster_queries.error_code_text(
+            answer.error_code, answer.error_message, "DescribeQuorum")
     if not answer.topics or not answer.topics[0].partitions:
         return None, "DescribeQuorum returned nothing"
     row = answer.topics[0].partitions[0]
     if row.error_code:
-        return None, cluster_queries.said(row.error_code, row.error_message, "DescribeQuorum")
+        return None, cluster_queries.error_code_text(
+            row.error_code, row.error_message, "DescribeQuorum")
     return {"leader": row.leader_id, "epoch": row.leader_epoch,
             "voters": [voter.replica_id for voter in row.current_voters],
             "observers": [other.replica_id for other in row.observers],
@@ -154,7 +157,8 @@ def members_of(row: Any) -> list[dict[str, Any]]:
     return found
 
 
-def _heard(first: Mapping[str, Any], later: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+def _members_with_progress(first: Mapping[str, Any], later: Mapping[str, Any] | None
+                           ) -> list[dict[str, Any]]:
     """Return the state of the voters after two samples. A voter that last fetched before both is
     silent.
     """
@@ -227,7 +231,7 @@ async def _controllers(cluster: Cluster, settings: list[dict[str, str]], cluster
               for one in _voters(row).values()}
     own = cluster.settings["security.protocol"]
     replies = await asyncio.gather(*[
-        _asked(cluster, host, port) if protocol == own else _connected(host, port, cluster)
+        _query_broker(cluster, host, port) if protocol == own else _connected(host, port, cluster)
         for (_, host, port), protocol in places.items()])
     troubles, unchecked, active, count = [], [], set(), 0
     for ((number, host, port), protocol), reply in zip(places.items(), replies):
@@ -261,7 +265,7 @@ def _protocol(row: Mapping[str, str]) -> str:
     return protocols.get(name, name if name in protocols.values() else "PLAINTEXT")
 
 
-async def _asked(cluster: Cluster, host: str, port: int) -> _Reply:
+async def _query_broker(cluster: Cluster, host: str, port: int) -> _Reply:
     request = messages.DescribeClusterRequest
     try:
         connection = await Connection.open(host, port, cluster.settings, BufferPool())

@@ -120,7 +120,7 @@ def move_options(command: Any) -> Any:
 def move(session: Session, pattern: str, to: str, **how: bool) -> None:
     """Move the partitions of TOPIC (a name or a pattern) to the given brokers."""
     allowed = _numbers(to)
-    _carry_out(session, pattern, lambda metadata: allowed, same, **how)
+    _reassign(session, pattern, lambda metadata: allowed, same, **how)
 
 
 @click.command(cls=Tool)
@@ -132,8 +132,8 @@ def drain(session: Session, broker: int, **how: bool) -> None:
 
     Replicas on other brokers stay, even if their broker is down.
     """
-    _carry_out(session, "*", lambda metadata: set(metadata.nodes) - {broker}, same, broker,
-               retains_absent=True, **how)
+    _reassign(session, "*", lambda metadata: set(metadata.nodes) - {broker}, same, broker,
+              retains_absent=True, **how)
 
 
 @click.command(cls=Tool)
@@ -148,8 +148,8 @@ def grow(session: Session, pattern: str, factor: int, **how: bool) -> None:
     Internal topics grow too. Leaders keep their role, and brokers that are down keep their
     replicas.
     """
-    _carry_out(session, pattern, lambda metadata: set(metadata.nodes),
-               lambda count: max(count, factor), retains_absent=True, **how)
+    _reassign(session, pattern, lambda metadata: set(metadata.nodes),
+              lambda count: max(count, factor), retains_absent=True, **how)
 
 
 @click.command(cls=Tool)
@@ -159,8 +159,8 @@ def grow(session: Session, pattern: str, factor: int, **how: bool) -> None:
 def shrink(session: Session, to: str, **how: bool) -> None:
     """Keep all partitions on the given brokers only, with as many replicas as fit there."""
     allowed = _numbers(to)
-    _carry_out(session, "*", lambda metadata: allowed, lambda count: min(count, len(allowed)),
-               **how)
+    _reassign(session, "*", lambda metadata: allowed, lambda count: min(count, len(allowed)),
+              **how)
 
 
 def _numbers(to: str) -> set[int]:
@@ -170,8 +170,8 @@ def _numbers(to: str) -> set[int]:
         raise click.UsageError(f"--to {to!r}: expected broker ids separated by commas") from None
 
 
-def _carry_out(session: Session, pattern: str, allowed_of: Any, count_of: Any,
-               leaving: int | None = None, retains_absent: bool = False, **how: bool) -> None:
+def _reassign(session: Session, pattern: str, allowed_of: Any, count_of: Any,
+              leaving: int | None = None, retains_absent: bool = False, **how: bool) -> None:
     """leaving: a broker that must be registered or have replicas. retains_absent: a broker that is
     down keeps its replicas, because it may come back.
     """

@@ -17,7 +17,7 @@ import click
 from pylog.client.network.cluster_metadata import Metadata
 from pylog.client.types import TopicPartition
 from pylog.tools.cli import cluster_queries
-from pylog.tools.cli.command import Look, Tool, confirmed
+from pylog.tools.cli.command import Tool, Watchable, confirmed
 from pylog.tools.cli.session import Session, ToolError
 from pylog.tools.cluster.placement import Plan, carry_out, move_options
 
@@ -28,7 +28,7 @@ UNDER_WAY = {"topic": "TOPIC", "partition": "PARTITION", "replicas": "REPLICAS",
              "adding": "ADDING", "removing": "REMOVING"}
 
 
-@click.command(cls=Look)
+@click.command(cls=Watchable)
 @click.argument("pattern", metavar="[TOPIC]", default="*")
 @click.pass_obj
 def moves(session: Session, pattern: str) -> None:

@@ -44,7 +44,8 @@ def replace(session: Session, node: int, force: bool, yes: bool) -> None:
         answer = await asked.send_any(new(topics=[new.TopicData(
             topic_name="__cluster_metadata", partitions=[new.PartitionData(partition_index=0)])]))
         if answer.error_code:
-            raise ToolError(inquiry.said(answer.error_code, answer.error_message, "the quorum"))
+            raise ToolError(inquiry.error_code_text(
+                answer.error_code, answer.error_message, "the quorum"))
         voters = answer.topics[0].partitions[0].current_voters
         found = next((voter for voter in voters if voter.replica_id == node), None)
         if found is None:
@@ -74,8 +75,8 @@ def replace(session: Session, node: int, force: bool, yes: bool) -> None:
             # An earlier attempt, whose response was lost, removed it.
             return f"the member of controller {node} was removed"
         if answer.error_code:
-            raise ToolError(inquiry.said(answer.error_code, answer.error_message,
-                                         f"controller {node}"))
+            raise ToolError(inquiry.error_code_text(answer.error_code, answer.error_message,
+                                                    f"controller {node}"))
         return answer.error_message or ""
 
     if not force:

@@ -43,8 +43,8 @@ def forget(session: Session, broker: int, yes: bool) -> None:
     async def work(asked: Cluster) -> None:
         answer = await asked.send_any(messages.UnregisterBrokerRequest(broker_id=broker))
         if answer.error_code:
-            raise ToolError(cluster_queries.said(answer.error_code, answer.error_message,
-                                                 f"broker {broker}"))
+            raise ToolError(cluster_queries.error_code_text(answer.error_code, answer.error_message,
+                                                            f"broker {broker}"))
 
     session.run(look)  # Refuse to unregister a broker that is online or has replicas.
     confirmed(f"Unregister broker {broker}?", yes)

@@ -25,7 +25,7 @@ BYTES_MAX = 4 << 20
 FETCH_VERSION_MAX = 12  # Later versions identify topics by id.
 
 
-class Seen(NamedTuple):
+class CheckedBatch(NamedTuple):
     """One batch of a replica."""
 
     base: int
@@ -105,7 +105,7 @@ async def _first_difference(cluster: Cluster, info: PartitionInfo, node: int, st
 
 
 async def _batches(cluster: Cluster, info: PartitionInfo, node: int, start: int, end: int
-                   ) -> AsyncIterator[Seen]:
+                   ) -> AsyncIterator[CheckedBatch]:
     """Yield the batches of one replica with records in [start, end). Raises Unreadable."""
     offset = start
     while offset < end:
@@ -121,7 +121,8 @@ async def _batches(cluster: Cluster, info: PartitionInfo, node: int, start: int,
             if past > offset:
                 if header.base_offset >= end:
                     return
-                yield Seen(header.base_offset, past, zlib.crc32(data[position:position + size]))
+                yield CheckedBatch(header.base_offset, past,
+                                   zlib.crc32(data[position:position + size]))
                 offset = past
             position += size
         if position == 0:

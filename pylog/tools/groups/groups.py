@@ -18,7 +18,7 @@ from pylog.client.errors import KafkaError
 from pylog.client.types import TopicPartition
 from pylog.protocol.counts import counted
 from pylog.tools.cli import cluster_queries, totals
-from pylog.tools.cli.command import GROUP, Look, Tools, confirmed
+from pylog.tools.cli.command import GROUP, Tools, Watchable, confirmed
 from pylog.tools.cli.output import span
 from pylog.tools.cli.session import Session, ToolError
 from pylog.tools.cli.time_arguments import moment
@@ -49,7 +49,7 @@ groups.add_command(explain.explain)
 groups.add_command(rebalance_history.history)
 
 
-@groups.command("list", cls=Look)
+@groups.command("list", cls=Watchable)
 @click.argument("pattern", required=False)
 @click.option("-l", "--long", "is_long", is_flag=True, help="Show members and lag.")
 @click.option("--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False),
@@ -77,7 +77,7 @@ def list_groups(session: Session, pattern: str | None, is_long: bool,
     totals.check_complete(part for row in rows for part in row.get("missing_partitions", ()))
 
 
-@groups.command(cls=Look)
+@groups.command(cls=Watchable)
 @click.argument("names", nargs=-1, required=True, type=GROUP, metavar="GROUP...")
 @click.pass_obj
 def describe(session: Session, names: tuple[str, ...]) -> None:
@@ -110,7 +110,7 @@ def _lag_text(row: dict[str, Any]) -> str:
     return f"{counted(row['lag_records'], 'record')}{behind}"
 
 
-@groups.command(cls=Look)
+@groups.command(cls=Watchable)
 @click.argument("name", type=GROUP, metavar="GROUP")
 @click.pass_obj
 def members(session: Session, name: str) -> None:
@@ -266,7 +266,7 @@ async def _chosen(admin: Admin, name: str, topics: tuple[str, ...],
 async def _targets(admin: Admin, parts: list[TopicPartition],
                    committed: dict[TopicPartition, int], way: str | None, to_offset: int | None,
                    shift_by: int | None, time_ms: int | None) -> list[dict[str, Any]]:
-    first, last = await cluster_queries.known_ends(admin.cluster, parts)
+    first, last = await cluster_queries.known_offset_bounds(admin.cluster, parts)
     timed = {} if time_ms is None else await cluster_queries.at_time(admin.cluster, last, time_ms)
     rows = []
     for part in parts:

@@ -90,7 +90,7 @@ async def partitions(admin: Admin, parts: list[TopicPartition],
     """
     cluster = admin.cluster
     await cluster.refresh({part.topic for part in parts})
-    first, last = await cluster_queries.ends(cluster, parts)
+    first, last = await cluster_queries.offset_bounds(cluster, parts)
     stable = await cluster_queries.offsets(cluster, dict.fromkeys(parts, LATEST), 1)
     errors = {TopicPartition(row["topic"], row["partition"]): row["error"]
               for row in cluster_queries.unread(parts, first, last)}
@@ -134,13 +134,13 @@ async def totals(admin: Admin, names: list[str]) -> dict[str, dict[str, Any]]:
             except GroupIdNotFoundError:
                 return None, {}, None  # Deleted since it was listed, or without offsets.
             except KafkaError as error:
-                return None, {}, cluster_queries.told(error)
+                return None, {}, cluster_queries.error_text(error)
             return groups[group], offsets, None
 
     asked = await asyncio.gather(*[one(name) for name in names])
     every = sorted({part for _, offsets, _ in asked for part in offsets})
     await admin.cluster.refresh({part.topic for part in every})
-    first, last = await cluster_queries.ends(admin.cluster, every)
+    first, last = await cluster_queries.offset_bounds(admin.cluster, every)
     found = {}
     for name, (row_of_group, offsets, error) in zip(names, asked):
         missing = cluster_queries.unread(sorted(offsets), first, last)

@@ -17,7 +17,7 @@ from pylog.client.errors import GroupIdNotFoundError
 from pylog.client.types import TopicPartition
 from pylog.protocol.counts import counted
 from pylog.tools.cli import cluster_queries
-from pylog.tools.cli.command import GROUP, Look, Tools
+from pylog.tools.cli.command import GROUP, Tools, Watchable
 from pylog.tools.cli.session import Session
 from pylog.tools.groups import dead_letters
 
@@ -36,7 +36,7 @@ share.add_command(dead_letters.redrive)
 share.add_command(dead_letters.purge)
 
 
-@share.command("list", cls=Look)
+@share.command("list", cls=Watchable)
 @click.argument("pattern", required=False)
 @click.pass_obj
 def list_groups(session: Session, pattern: str | None) -> None:
@@ -49,7 +49,7 @@ def list_groups(session: Session, pattern: str | None) -> None:
     cluster_queries.check_complete(failed)
 
 
-@share.command(cls=Look)
+@share.command(cls=Watchable)
 @click.argument("names", nargs=-1, required=True, type=GROUP, metavar="GROUP...")
 @click.pass_obj
 def describe(session: Session, names: tuple[str, ...]) -> None:

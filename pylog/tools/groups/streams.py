@@ -20,7 +20,7 @@ from pylog.client.errors import GroupIdNotFoundError
 from pylog.client.types import TopicPartition
 from pylog.protocol.counts import counted
 from pylog.tools.cli import cluster_queries as inquiry, totals
-from pylog.tools.cli.command import GROUP, Look, Tools
+from pylog.tools.cli.command import GROUP, Tools, Watchable
 from pylog.tools.cli.output import span
 from pylog.tools.cli.session import Session
 from pylog.tools.groups import lag
@@ -41,7 +41,7 @@ def streams() -> None:
     """Streams groups: tasks, members and lag."""
 
 
-@streams.command("list", cls=Look)
+@streams.command("list", cls=Watchable)
 @click.argument("pattern", required=False)
 @click.pass_obj
 def list_groups(session: Session, pattern: str | None) -> None:
@@ -54,7 +54,7 @@ def list_groups(session: Session, pattern: str | None) -> None:
     inquiry.check_complete(failed)
 
 
-@streams.command(cls=Look)
+@streams.command(cls=Watchable)
 @click.argument("names", nargs=-1, required=True, type=GROUP, metavar="GROUP...")
 @click.pass_obj
 def describe(session: Session, names: tuple[str, ...]) -> None:
@@ -85,7 +85,7 @@ def describe(session: Session, names: tuple[str, ...]) -> None:
     totals.check_complete(part for row in found for part in row["missing_partitions"])
 
 
-@streams.command(cls=Look)
+@streams.command(cls=Watchable)
 @click.argument("name", type=GROUP, metavar="GROUP")
 @click.pass_obj
 def members(session: Session, name: str) -> None:

@@ -15,7 +15,7 @@ import click
 from pylog.client.admin.admin import Admin
 from pylog.client.types import TopicPartition
 from pylog.tools.cli import cluster_queries
-from pylog.tools.cli.command import Look, Tools, confirmed
+from pylog.tools.cli.command import Tools, Watchable, confirmed
 from pylog.tools.cli.output import span
 from pylog.tools.cli.session import Session, ToolError
 
@@ -38,7 +38,7 @@ def txn() -> None:
     """Transactions: list open ones, find what blocks a partition, abort."""
 
 
-@txn.command("list", cls=Look)
+@txn.command("list", cls=Watchable)
 @click.option("--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False),
               metavar="STATE", help="Only in this state; may be repeated.")
 @click.option("--open-for", "open_s", type=float, default=-1.0,

@@ -90,7 +90,7 @@ def adopt(settings: Settings, execute: bool) -> list[Finding]:
     found += directories
     if _fails(directories):
         return found
-    places = list(_place_of_metadata(settings, execute and not _fails(found)))
+    places = list(_metadata_location(settings, execute and not _fails(found)))
     found += places
     if _fails(places):
         return found
@@ -176,7 +176,7 @@ def _directories(settings: Settings) -> Iterator[Finding]:
         yield Finding("directory", "", FAIL, f"different clusters: {', '.join(sorted(clusters))}")
 
 
-def _place_of_metadata(settings: Settings, execute: bool) -> Iterator[Finding]:
+def _metadata_location(settings: Settings, execute: bool) -> Iterator[Finding]:
     """Find the metadata log: brokerd keeps it in the first directory, Kafka in any."""
     wanted = os.path.join(settings.log_dirs[0], METADATA)
     if os.path.isdir(wanted):

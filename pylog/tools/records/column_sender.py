@@ -65,7 +65,7 @@ def send(producer: Any, topic: str, files: tuple[BinaryIO, ...], plan: Plan,
     line_bytes_max = producer.settings["max.request.size"]
     for file in files:
         number = 0
-        for found, is_idle in _pieces(file, plan, sent, line_bytes_max):
+        for found, is_idle in _chunks(file, plan, sent, line_bytes_max):
             _write(sender, found, plan)
             sent.count += found.count
             sent.bytes += found.record_bytes
@@ -86,7 +86,7 @@ def send(producer: Any, topic: str, files: tuple[BinaryIO, ...], plan: Plan,
     return sent
 
 
-def _pieces(file: BinaryIO, plan: Plan, sent: Sent, line_bytes_max: int
+def _chunks(file: BinaryIO, plan: Plan, sent: Sent, line_bytes_max: int
             ) -> Iterator[tuple[lines.Lines, bool]]:
     """Yield (lines, True if no more input is available yet). A line has at most max.request.size.
     """

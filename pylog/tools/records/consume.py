@@ -69,7 +69,7 @@ def consume(session: Session, topics: tuple[str, ...], kind: str, keys: bool, he
     parts = session.run(lambda cluster: _parts(cluster, topics, asked["partitions"]))
     shape = Shape(session.out, kind, keys, headers, registry)
     if asked["follow"] or asked["group"]:
-        session.speak()
+        session.log_warnings()
     reader = Reader(session, parts, asked)
     with reader.consumer:
         reader.begin(topics)
@@ -135,14 +135,14 @@ class Reader:
             return
         consumer.assign(self.parts)
         first, last = consumer.beginning_offsets(self.parts), consumer.end_offsets(self.parts)
-        for part, offset in self._places(first, last).items():
+        for part, offset in self._begin_offsets(first, last).items():
             consumer.seek(part, offset)
         if not self.asked["follow"]:
             self.stops = dict(last)
         self._set_until(last)
 
-    def _places(self, first: dict[TopicPartition, int], last: dict[TopicPartition, int]
-                ) -> dict[TopicPartition, int]:
+    def _begin_offsets(self, first: dict[TopicPartition, int], last: dict[TopicPartition, int]
+                       ) -> dict[TopicPartition, int]:
         start = self.start
         if start == "beginning":
             return first
@@ -188,8 +188,8 @@ class Reader:
                                                headers)
             if found is None:
                 return None, 0
-            stretches = self._stretches(*found, waiting)
-            return (found[0], stretches), sum(stop - start for start, stop, _ in stretches)
+            offset_ranges = self._offset_ranges(*found, waiting)
+            return (found[0], offset_ranges), sum(stop - start for start, stop, _ in offset_ranges)
 
         return self._rounds(take)
 
@@ -225,8 +225,8 @@ class Reader:
                 f"no records for {self.session.timeout_s:g} s of {', '.join(map(str, own))}, "
                 f"which did not reach the end; check its leader with pylog cluster explain")
 
-    def _stretches(self, columns: Any, sources: list[TopicPartition],
-                   waiting: set[TopicPartition]) -> list[tuple[int, int, TopicPartition]]:
+    def _offset_ranges(self, columns: Any, sources: list[TopicPartition],
+                       waiting: set[TopicPartition]) -> list[tuple[int, int, TopicPartition]]:
         """Return the rows before the stop offsets; pause partitions that reached theirs."""
         offsets, found, at = memoryview(columns.offsets).cast("q"), [], 0
         for source, count in columns.runs:

@@ -15,7 +15,7 @@ import click
 from pylog.client.network.cluster import Cluster
 from pylog.tools.cli import cluster_queries as inquiry
 from pylog.tools.cli import totals
-from pylog.tools.cli.command import TOPIC, Look
+from pylog.tools.cli.command import TOPIC, Watchable
 from pylog.tools.cli.session import Session
 from pylog.tools.cli.time_arguments import moment, shown
 
@@ -24,7 +24,7 @@ ENDS = {"topic": "TOPIC", "partition": "PARTITION", "start_offset": "START", "en
 AT = {"topic": "TOPIC", "partition": "PARTITION", "offset": "OFFSET", "timestamp": ("TIME", shown)}
 
 
-@click.command(cls=Look)
+@click.command(cls=Watchable)
 @click.argument("names", nargs=-1, type=TOPIC, metavar="[TOPIC]...")
 @click.option("--at", "at", metavar="TIME", help="First offset at or after a time: "
               "2026-11-01T10:00, -10m, seconds since 1970.")

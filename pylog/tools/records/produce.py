@@ -38,7 +38,7 @@ ONE_BY_ONE = ("partitioner.class", "partitioner.ignore.keys", "interceptor.class
 PARTITIONS_MAX = 10_000  # Protects against creating a topic with more by accident.
 
 
-class Given(NamedTuple):
+class InputRecord(NamedTuple):
     """One record to send."""
 
     key: Any
@@ -95,7 +95,7 @@ def produce(session: Session, topic: str, files: tuple[BinaryIO, ...], create: b
            if value is not None}
     settings = session.settings_of("producer", **own)
     read, total = files or (sys.stdin.buffer,), sum(_size(file) for file in files)
-    session.speak()
+    session.log_warnings()
     if _are_plain(asked, rate, settings):
         found = _send_lines(session, topic, read, _plan(session, asked, count), settings, total)
     else:
@@ -115,7 +115,7 @@ class Target:
     def __init__(self, session: Session, topic: str, count: int, may_grow: bool):
         self.session, self.topic, self.count, self.may_grow = session, topic, count, may_grow
 
-    def within(self, given: Iterator[Given]) -> Iterator[Given]:
+    def within(self, given: Iterator[InputRecord]) -> Iterator[InputRecord]:
         """Yield the records after the topic has their partitions. Raises ToolError."""
         for record in given:
             if record.partition is not None and record.partition >= self.count:
@@ -161,7 +161,7 @@ def _size(file: BinaryIO) -> int:
 # Reading
 
 def _given(session: Session, topic: str, files: tuple[BinaryIO, ...], asked: dict[str, Any]
-           ) -> Iterator[Given]:
+           ) -> Iterator[InputRecord]:
     """Yield every record of the input, in order."""
     headers: list[tuple[str, bytes | None]] = [
         (key, value.encode()) for key, value in pairs(asked["headers"], "--header").items()]
@@ -171,14 +171,14 @@ def _given(session: Session, topic: str, files: tuple[BinaryIO, ...], asked: dic
     key = asked["key"].encode() if asked["key"] is not None else None
     separator = asked["key_separator"].encode() if asked["key_separator"] else None
 
-    def record(data: bytes) -> Given:
+    def record(data: bytes) -> InputRecord:
         own = key
         if separator is not None:
             own, found, data = data.partition(separator)
             if not found:
                 raise ToolError(f"a line without {asked['key_separator']!r} between key and value")
         value = None if not data and asked["tombstones"] else encode(data)
-        return Given(own, value, headers, asked["partition"], stamp)
+        return InputRecord(own, value, headers, asked["partition"], stamp)
 
     for file in files:
         if asked["kind"] == "raw":
@@ -187,7 +187,7 @@ def _given(session: Session, topic: str, files: tuple[BinaryIO, ...], asked: dic
         for number, line in enumerate(file, 1):
             data = line.removesuffix(b"\n")
             try:
-                yield _whole(data, headers, asked) if asked["kind"] == "records" \
+                yield _json_record(data, headers, asked) if asked["kind"] == "records" \
                     else record(data)
             except (ValueError, ToolError) as error:
                 name = getattr(file, "name", "input")
@@ -223,7 +223,8 @@ def _avro(topic: str, asked: dict[str, Any]) -> Callable[[bytes], bytes]:
     return lambda data: avro.serialize(topic, json.loads(data))
 
 
-def _whole(line: bytes, headers: list[tuple[str, bytes | None]], asked: dict[str, Any]) -> Given:
+def _json_record(line: bytes, headers: list[tuple[str, bytes | None]], asked: dict[str, Any]
+                 ) -> InputRecord:
     """Parse a record as `pylog consume --json` prints it."""
     row = json.loads(line)
     if not isinstance(row, dict) or "value" not in row:
@@ -232,8 +233,8 @@ def _whole(line: bytes, headers: list[tuple[str, bytes | None]], asked: dict[str
     if partition is None and not asked["by_key"]:
         partition = row.get("partition")
     own = [(one["key"], _bytes(one["value"])) for one in row.get("headers") or ()]
-    return Given(_bytes(row.get("key")), _bytes(row["value"]), [*own, *headers],
-                 partition, row.get("timestamp"))
+    return InputRecord(_bytes(row.get("key")), _bytes(row["value"]), [*own, *headers],
+                       partition, row.get("timestamp"))
 
 
 def _bytes(value: Any) -> bytes | None:
@@ -271,7 +272,7 @@ class Outcome:
         found[2] = max(found[2], metadata.offset)
 
 
-def _send(session: Session, topic: str, given: Iterator[Given], rate: float | None,
+def _send(session: Session, topic: str, given: Iterator[InputRecord], rate: float | None,
           settings: dict[str, Any], total: int) -> dict[str, Any]:
     """Send all records. Raises ToolError if one was not acknowledged."""
     from pylog.client import Producer

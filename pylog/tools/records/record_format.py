@@ -151,7 +151,7 @@ def _avro(registry: str | None) -> Callable[[bytes], Any]:
 
     def decode(data: bytes) -> Any:
         try:
-            return json.loads(json.dumps(avro.deserialize(data), default=_spoken))
+            return json.loads(json.dumps(avro.deserialize(data), default=_json_default))
         except SerializationError as error:
             raise ValueError(str(error)) from None
         except RegistryError as error:
@@ -160,6 +160,6 @@ def _avro(registry: str | None) -> Callable[[bytes], Any]:
     return decode
 
 
-def _spoken(value: Any) -> Any:
+def _json_default(value: Any) -> Any:
     """Convert Avro types that JSON lacks: bytes, times, decimals."""
     return text_of(value) if isinstance(value, bytes) else str(value)

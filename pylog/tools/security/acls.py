@@ -162,7 +162,7 @@ def _add(session: Session, rules: list[AclBinding], dry_run: bool) -> None:
             await admin.create_acls(new)
         return new
 
-    _say(session, session.administer(work), "added", dry_run)
+    _print_changes(session, session.administer(work), "added", dry_run)
 
 
 @acl.command()
@@ -219,14 +219,14 @@ def _remove(session: Session, filters: list[AclFilter], yes: bool, dry_run: bool
     if doomed and not dry_run:
         confirmed(f"remove {len(doomed)} rules?", yes)
         session.administer(lambda admin: admin.delete_acls([_exactly(rule) for rule in doomed]))
-    _say(session, doomed, "removed", dry_run)
+    _print_changes(session, doomed, "removed", dry_run)
 
 
 def _exactly(rule: AclBinding) -> AclFilter:
     return AclFilter(*rule)
 
 
-def _say(session: Session, rules: list[AclBinding], done: str, dry_run: bool) -> None:
+def _print_changes(session: Session, rules: list[AclBinding], done: str, dry_run: bool) -> None:
     would = f"would be {done}" if dry_run else done
     session.out.rows([rule._asdict() for rule in rules], COLUMNS, empty=f"no rule {would}")
     if not session.given.get("as_json") and rules:
@@ -325,7 +325,7 @@ def explain(session: Session, principal: str, operation: str, host: str, propert
     elif not is_told:
         allowed, by = None, UNDECIDED
     session.out.result(
-        {"allowed": allowed, "rule": None if decision.rule is None else _words(decision.rule),
+        {"allowed": allowed, "rule": None if decision.rule is None else _rule_fields(decision.rule),
          "by": by},
         f"{ {True: 'allowed', False: 'denied', None: 'by the rules denied'}[allowed]}: {by}")
 
@@ -384,13 +384,13 @@ class _Untold:
 
 
 def _shown(rule: Any) -> str:
-    words = _words(rule)
+    words = _rule_fields(rule)
     return " ".join(words[field] for field in (
         "permission", "principal", "operation", "resource_type", "pattern_type",
         "resource_name")) + f" from {rule.host}"
 
 
-def _words(rule: Any) -> dict[str, str]:
+def _rule_fields(rule: Any) -> dict[str, str]:
     from pylog.client.admin.security import (
         OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, word_of,
     )

@@ -85,7 +85,7 @@ def holes_of(path: Path, base: int) -> tuple[int, list[Hole]]:
         return _walk(data, len(data), base)
 
 
-def next_good(data: FileBytes, position: int, offset: int, base: int) -> tuple[int, int | None]:
+def next_valid(data: FileBytes, position: int, offset: int, base: int) -> tuple[int, int | None]:
     """Return (position, base offset) of the first valid batch after `position` with an offset of at
     least `offset`; (the file's size, None) without one.
     """

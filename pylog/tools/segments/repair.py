@@ -233,14 +233,14 @@ def execute(wanted: Plan) -> None:
         elif step.action in (INDEX, SNAPSHOT, EPOCHS, LEFTOVER):
             step.path.unlink(missing_ok=True)
     for path in {step.path for step in touched if step.action in (CUT, QUARANTINE)}:
-        _take_out(path, [step for step in touched
-                         if step.path == path and step.action in (CUT, QUARANTINE)])
+        _remove_ranges(path, [step for step in touched
+                              if step.path == path and step.action in (CUT, QUARANTINE)])
     for folder in sorted({step.path.parent for step in touched
                           if step.action not in (MOVE, COPY)} | renamed):
         _derive(folder)
 
 
-def _take_out(path: Path, steps: list[Step]) -> None:
+def _remove_ranges(path: Path, steps: list[Step]) -> None:
     """Save the corrupt bytes next to the segment, and replace the segment by the rest."""
     data = path.read_bytes()
     base = path.name.partition(".")[0]

@@ -81,7 +81,7 @@ class Segment:
                 header = native.header(head)
             except native.BatchError as error:
                 damage = damage or f"{self.path}: position {position} {_why(error)}"
-                position, _ = corrupt_ranges.next_good(
+                position, _ = corrupt_ranges.next_valid(
                     self.view, position, self.base_offset, self.base_offset)
                 continue
             if position + native.LOG_OVERHEAD + header.batch_length > self.size:
@@ -174,7 +174,7 @@ class Segment:
         while position < self.size:
             head, why = self._head(position, due)
             if head is None:
-                end, offset = corrupt_ranges.next_good(self.view, position, due, self.base_offset)
+                end, offset = corrupt_ranges.next_valid(self.view, position, due, self.base_offset)
                 if offset is None:
                     self._check_tail(found, position, due, why, next_base is not None)
                     break

@@ -53,7 +53,7 @@ def branch(session: Session, source: str, name: str, at: str | None, settings: t
                 # Distinguish another broker from a refusal.
                 raise ToolError("this broker cannot make branches, only brokerd can: "
                                 f"{failure}") from None
-            raise ToolError(f"topic {cluster_queries.told(failure)}") from None
+            raise ToolError(f"topic {cluster_queries.error_text(failure)}") from None
         found = made.get(name) if made else None
         return found if isinstance(found, bytes) else None
 

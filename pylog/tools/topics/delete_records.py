@@ -38,7 +38,7 @@ def delete_records(session: Session, names: tuple[str, ...], before: str, dry_ru
     """Delete the records before an offset or a time, which becomes the log start offset."""
     async def look(admin: Admin) -> list[dict[str, Any]]:
         parts = [part for name in names for part in await inquiry.named(admin.cluster, name)]
-        first, last = await inquiry.known_ends(admin.cluster, parts)
+        first, last = await inquiry.known_offset_bounds(admin.cluster, parts)
         wanted = await _wanted(session, admin, before, last)
         return [_row(part, first[part], last[part], wanted[part]) for part in parts]
 

@@ -14,7 +14,7 @@ import click
 
 from pylog.client.admin.types import QuotaAlteration
 from pylog.tools.cli import cluster_queries
-from pylog.tools.cli.command import Look, Tools, pairs
+from pylog.tools.cli.command import Tools, Watchable, pairs
 from pylog.tools.cli.output import cell
 from pylog.tools.cli.session import Session, ToolError
 
@@ -70,7 +70,7 @@ def of(entity: Entity) -> str:
                      for kind, name in entity.items())
 
 
-@quotas.command("list", cls=Look)
+@quotas.command("list", cls=Watchable)
 @_entity
 @click.pass_obj
 def list_quotas(session: Session, **asked: Any) -> None:

@@ -23,7 +23,7 @@ from pylog.protocol.counts import counted
 from pylog.protocol.errors import ErrorCode
 from pylog.tools.cli import cluster_queries, totals
 from pylog.tools.cli import config_resources as resources
-from pylog.tools.cli.command import TOPIC, Look, Tools, confirmed, pairs
+from pylog.tools.cli.command import TOPIC, Tools, Watchable, confirmed, pairs
 from pylog.tools.cli.output import cell, size
 from pylog.tools.cli.session import Session, ToolError
 from pylog.tools.topics.branch import branch
@@ -41,7 +41,7 @@ def topics() -> None:
     """List, describe, create, change and delete topics."""
 
 
-@topics.command("list", cls=Look)
+@topics.command("list", cls=Watchable)
 @click.argument("pattern", required=False)
 @click.option("-l", "--long", "is_long", is_flag=True, help="Show records and bytes.")
 @click.option("-i", "--internal", is_flag=True, help="Include internal topics.")
@@ -66,7 +66,7 @@ def list_topics(session: Session, pattern: str | None, is_long: bool, internal: 
 
 
 async def _add_amounts(cluster: Cluster, rows: list[Any], made: list[dict[str, Any]]) -> None:
-    first, last = await cluster_queries.ends(cluster, cluster_queries.partitions_of(rows))
+    first, last = await cluster_queries.offset_bounds(cluster, cluster_queries.partitions_of(rows))
     bytes_of = await cluster_queries.sizes(cluster)
     for info, row in zip(rows, made):
         parts = [TopicPartition(info.name, number) for number in info.partitions]
@@ -93,7 +93,7 @@ async def _parts(cluster: Cluster, rows: list[Any]
                  ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return (one row for each partition, the partitions that totals exclude)."""
     parts = cluster_queries.partitions_of(rows)
-    first, last = await cluster_queries.ends(cluster, parts)
+    first, last = await cluster_queries.offset_bounds(cluster, parts)
     bytes_of = await cluster_queries.sizes(cluster)
     found = []
     for info in rows:
@@ -109,7 +109,7 @@ async def _parts(cluster: Cluster, rows: list[Any]
     return found, _missing(parts, first, last, bytes_of)
 
 
-@topics.command(cls=Look)
+@topics.command(cls=Watchable)
 @click.argument("names", nargs=-1, required=True, type=TOPIC, metavar="TOPIC...")
 @click.pass_obj
 def describe(session: Session, names: tuple[str, ...]) -> None:
@@ -155,7 +155,7 @@ def _describe(session: Session, row: dict[str, Any]) -> None:
     out.table(row["partitions"], {key: head for key, head in PARTS.items() if key != "topic"})
 
 
-@topics.command(cls=Look)
+@topics.command(cls=Watchable)
 @click.argument("names", nargs=-1, type=TOPIC, metavar="[TOPIC]...")
 @click.option("--under-replicated", is_flag=True, help="Only under-replicated partitions.")
 @click.option("--offline", is_flag=True, help="Only partitions without a leader.")
@@ -230,7 +230,7 @@ async def _tried(change: Awaitable[Any]) -> dict[str, Any]:
 
 
 def _sentence(error: KafkaError) -> str:
-    return f"topic {cluster_queries.told(error)}"
+    return f"topic {cluster_queries.error_text(error)}"
 
 
 def _outcome(session: Session, rows: list[dict[str, Any]], what: str) -> None:

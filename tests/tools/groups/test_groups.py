@@ -328,7 +328,7 @@ def test_the_lag_of_a_group_is_unknown_where_no_end_is_known(monkeypatch):
     admin = SimpleNamespace(cluster=SimpleNamespace(refresh=refresh),
                             describe_consumer_groups=described,
                             list_consumer_group_offsets=committed)
-    monkeypatch.setattr(cluster_queries, "ends", ends)
+    monkeypatch.setattr(cluster_queries, "offset_bounds", ends)
     for ends.of, lag in (({part: "LEADER_NOT_AVAILABLE"}, None), ({part: 5}, 0)):
         assert asyncio.run(lags.totals(admin, ["g"])) == {
             "g": {"members": 0, "partitions": 1, "lag_records": lag, "error": None,

@@ -90,6 +90,6 @@ def test_unknown_end_offset_is_reported(monkeypatch):
     async def ends(cluster, parts):
         return {parts[0]: "REQUEST_TIMED_OUT"}, {parts[0]: 10}
 
-    monkeypatch.setattr(inquiry, "ends", ends)
+    monkeypatch.setattr(inquiry, "offset_bounds", ends)
     with pytest.raises(ToolError, match="t-0: REQUEST_TIMED_OUT"):
-        asyncio.run(inquiry.known_ends(None, [TopicPartition("t", 0)]))
+        asyncio.run(inquiry.known_offset_bounds(None, [TopicPartition("t", 0)]))
