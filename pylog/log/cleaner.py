@@ -123,7 +123,7 @@ class Cleaner:
         """Log the failure. Skip the log until the next start, or retry it later after a shortage.
         """
         is_short = isinstance(error, MemoryError) or isinstance(error, StorageError) \
-            and not candidate.log.log_dir.offline
+            and not candidate.log.offline
         with self._lock:
             self._totals["failures"] += 1
             if is_short:

@@ -105,7 +105,7 @@ class Moves:
                     log.error("a replica could not be moved", extra={
                         "topic": move.topic, "partition": move.partition, "reason": str(error)},
                         exc_info=None if isinstance(error, LogError) else error)
-                    if not move.has_left and not move.target.log_dir.offline:
+                    if not (move.has_left or move.source.offline or move.target.offline):
                         self.begin(move)
         return done
 

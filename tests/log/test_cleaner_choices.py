@@ -62,9 +62,8 @@ class World:
         self.failed_disks.append((place, error.errno))
 
     def add(self, topic, *look, partition=0, **config):
-        offline = SimpleNamespace(offline=False)
         self.candidates.append(Candidate(topic, partition, 0, SimpleNamespace(
-            name=topic, log_dir=offline), {**CONFIG, **{
+            name=topic, offline=False), {**CONFIG, **{
                 name.replace("_", "."): value for name, value in config.items()}}))
         self.looks[topic] = look or (100, 200, 3, 9, self.now)
         return self.candidates[-1]
@@ -147,7 +146,7 @@ def storage_error():
      False), (ValueError("ours"), False, False)])
 def test_shortage_is_retried_and_a_failed_log_is_skipped(
         world, monkeypatch, error, offline, again):
-    world.add("t").log.log_dir.offline = offline
+    world.add("t").log.offline = offline
 
     def fail(choice):
         raise error

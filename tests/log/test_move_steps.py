@@ -26,7 +26,7 @@ class Log:
         self.end_offset, self.size_bytes, self.start_offset = end_offset, 0, 0
         self.high_watermark = 0
         self.is_leader, self.leader_epoch, self.in_sync_count = leads, 3, 2
-        self.log_dir = SimpleNamespace(offline=offline, path="/d")
+        self.offline, self.log_dir = offline, SimpleNamespace(path="/d")
         self.steps, self.refuses = [], set()
 
     def _step(self, name, *given):
@@ -246,14 +246,16 @@ def test_only_ready_moves_are_finished_and_returned(monkeypatch, finished):
 
 @pytest.mark.parametrize("leads", [True, False])
 @pytest.mark.parametrize(("has_left", "offline", "again"), [
-    (False, False, True), (True, False, False), (False, True, False), (True, True, False)])
+    (False, "", True), (True, "", False), (False, "target", False), (True, "target", False),
+    (False, "source", False)])
 def test_unfinished_move_is_retried_while_the_source_keeps_its_name(
         monkeypatch, leads, has_left, offline, again):
     world = World(monkeypatch)
     move, other = world.begin(leads=leads), Move("t", 1, 1, Log(), Log())
     move.has_left = has_left
     world.moves.begin(other)
-    move.target.log_dir.offline, move.ready, other.ready = offline, True, True
+    move.target.offline, move.source.offline = offline == "target", offline == "source"
+    move.ready = other.ready = True
 
     def finish(one):
         if one is move:
