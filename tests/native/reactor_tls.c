@@ -546,19 +546,19 @@ SCENE(settings_that_cannot_be_are_refused_by_what_is_wrong) {
     bad = good, bad.key = "x", refuse(bad, "the private key cannot be read, or needs a password");
     bad.key_password = "x", refuse(bad, "the private key cannot be read, or its password");
     bad = good, bad.client_auth = TLS_CLIENT_REQUESTED, bad.trusted = NULL;
-    refuse(bad, "there are no trusted certificates");
-    bad.trusted = "", refuse(bad, "there are no trusted certificates");
+    refuse(bad, "the trust store has no certificates");
+    bad.trusted = "", refuse(bad, "the trust store has no certificates");
     bad.trusted = "-----BEGIN CERTIFICATE-----\nx\n";
     refuse(bad, "the trusted certificates cannot");
-    bad.trusted = alice.chain, bad.revoked = "", refuse(bad, "there is no list of revoked");
-    bad.revoked = "-----BEGIN X509 CRL-----\nx\n", refuse(bad, "the list of revoked certificates");
+    bad.trusted = alice.chain, bad.revoked = "", refuse(bad, "the file has no certificate revocation list");
+    bad.revoked = "-----BEGIN X509 CRL-----\nx\n", refuse(bad, "the certificate revocation list cannot");
     bad = good, bad.ciphers = "TLS_AES_128_GCM_SHA256:NO_SUCH";
     refuse(bad, "no such cipher suite: NO_SUCH");
     bad.ciphers = ":", refuse(bad, "no such cipher suite: ");
     bad.ciphers = "TLS_AES_128_GCM_SHA256", bad.version_max = TLS1_2_VERSION;
-    refuse(bad, "none of the cipher suites is of a protocol");
+    refuse(bad, "no cipher suite belongs to an enabled protocol");
     bad = good, bad.version_min = TLS1_3_VERSION, bad.ciphers = "ECDHE-ECDSA-AES128-GCM-SHA256";
-    refuse(bad, "none of the cipher suites is of a protocol");
+    refuse(bad, "no cipher suite belongs to an enabled protocol");
     char why[TLS_WHY_BYTES];
     bad = good, bad.trusted = "x"; /* no client certificate is requested */
     struct tls *tls = tls_new(&bad, why);
