@@ -550,8 +550,10 @@ SCENE(settings_that_cannot_be_are_refused_by_what_is_wrong) {
     bad.trusted = "", refuse(bad, "the trust store has no certificates");
     bad.trusted = "-----BEGIN CERTIFICATE-----\nx\n";
     refuse(bad, "the trusted certificates cannot");
-    bad.trusted = alice.chain, bad.revoked = "", refuse(bad, "the file has no certificate revocation list");
-    bad.revoked = "-----BEGIN X509 CRL-----\nx\n", refuse(bad, "the certificate revocation list cannot");
+    bad.trusted = alice.chain, bad.revoked = "";
+    refuse(bad, "the file has no certificate revocation list");
+    bad.revoked = "-----BEGIN X509 CRL-----\nx\n";
+    refuse(bad, "the certificate revocation list cannot");
     bad = good, bad.ciphers = "TLS_AES_128_GCM_SHA256:NO_SUCH";
     refuse(bad, "no such cipher suite: NO_SUCH");
     bad.ciphers = ":", refuse(bad, "no such cipher suite: ");
