@@ -94,10 +94,10 @@ class Joining:
             async with Listener(self._bind, self._own.peer_port, self._files,
                                 has_data=True) as listener:
                 await self._check_own(listener)
-                await self._check_copies(await in_thread(_member_in, directory))
+                await self._check_copies(listener, await in_thread(_member_in, directory))
         await self._with_ports(check)
 
-    async def _check_copies(self, member_id: int | None) -> None:
+    async def _check_copies(self, listener: Listener, member_id: int | None) -> None:
         """Return once no process has answered for `absent_s` at the address that the other members
         have for this member: "one process per data". Raises StartError.
         """
@@ -107,6 +107,8 @@ class Joining:
         is_reported = False
         while (url := await self._published(member_id)) is not None:
             seen = await in_thread(etcd_probe.probe, *_split(url), self._context)
+            if seen.nonce == listener.nonce:
+                return  # Another name of this node's own address.
             if not is_reported:
                 is_reported = True
                 log.warning("etcd of this node waits: the other members have another address for "

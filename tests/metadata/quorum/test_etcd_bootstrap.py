@@ -274,6 +274,14 @@ def test_a_copy_of_the_data_of_a_member_that_answers_does_not_start(etcds, tmp_p
     asyncio.run(joining(etcds, 2).check_address(copy))
 
 
+def test_member_starts_under_another_name_of_its_address(etcds):
+    etcds.start()
+    directory = str(etcds.root / "etcd-2")
+    etcds.kill(2)
+    etcds.hosts[1] = etcds.hosts[1]._replace(host="localhost")
+    asyncio.run(joining(etcds, 2, wait_s=5).check_address(directory))
+
+
 def test_a_directory_names_its_member_and_cluster(etcds):
     etcds.start()
     found = etcd_wal.identity(str(etcds.root / "etcd-1"))
