@@ -1,1 +1,1 @@
-"""How pylog is packed: wheels for other Linuxes than this one, from this one."""
+"""Build the wheels of pylog, also for other Linux systems than this one."""

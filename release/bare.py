@@ -1,13 +1,13 @@
-"""Proves a wheel in a root that has Python and nothing else: no compiler, no headers, no libraries.
+"""Test a wheel in a root that has only Python: no compiler, no headers, no libraries.
 
     python -m release.bare dist/pylog_broker-*-cp311-*manylinux*x86_64.whl
 
-A wheel for another machine runs under QEMU, for which the kernel has to know whom to call
+A wheel for another architecture runs under QEMU, which must be registered with the kernel
 (Debian: apt install qemu-user-static binfmt-support).
 
-Owns: build/bare/, a Debian of its own for each suite and machine.
-Invariants: (1) what is installed comes from files that were fetched before: inside there is no
-  network; (2) every codec is written and read, TLS is loaded, a broker starts and stops.
+Owns: build/bare/, with a separate Debian for each suite and architecture.
+Invariants: there is no network inside, so that only files fetched before are installed; every
+codec is written and read, TLS is loaded, and a broker starts and stops.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from release.wheels import PYTHONS, ROOT
 
 ROOTS = ROOT / "build" / "bare"
 EMULATORS = Path("/proc/sys/fs/binfmt_misc")
-# Wheels that others have made for older systems.
+# Wheels of dependencies that support older systems.
 OLDER = ("manylinux_2_27", "manylinux_2_24", "manylinux2014")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 WAY = f"""set -e
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
 
 
 def proven(wheel: Path) -> str:
-    """What the way through the bare root printed."""
+    """Return the output of the test in the bare root."""
     python = re.search(r"-cp3(\d+)-", wheel.name)
     target = TARGETS.get(wheel.stem.rpartition("-")[2])
     if python is None or target is None or target.is_musl:
@@ -71,7 +71,7 @@ def proven(wheel: Path) -> str:
          *[f"--platform={one}" for one in platforms], str(wheel)])
     (root / "numbers").write_text("".join(f"{number}\n" for number in range(1, 1001)))
     inside = f"mount -t proc proc {root}/proc; exec chroot {root} /bin/sh -c \"$WAY\""
-    # Its mounts are gone when it ends.
+    # The mounts disappear when the program ends.
     done = subprocess.run(["unshare", "--mount", "/bin/sh", "-c", inside], text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8",
@@ -83,7 +83,7 @@ def proven(wheel: Path) -> str:
 
 
 def bare_root(suite: str, target: Target) -> Path:
-    """A Debian with Python, made by debootstrap the first time."""
+    """Return a Debian with Python. Runs debootstrap the first time."""
     if target.machine != platform.machine() and not (EMULATORS / f"qemu-{target.machine}").exists():
         raise SystemExit(f"{target.machine} cannot run here: "
                          "apt install qemu-user-static binfmt-support")

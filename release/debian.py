@@ -1,8 +1,8 @@
-"""Packages of a Debian, for any architecture, unpacked below a folder; nothing is installed.
+"""Download Debian packages of any architecture and unpack them below a folder.
 
-Owns: a package manager's state of its own for each suite and architecture, and what it unpacks.
-Invariants: (1) this machine's own packages and lists are not touched; (2) what is there already is
-  not fetched again.
+Owns: a separate package manager state for each suite and architecture, and the unpacked files.
+Invariants: this machine's packages and lists do not change, because nothing is installed; files
+that exist are not downloaded again.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ MIRROR = "http://deb.debian.org/debian"
 
 
 class Debian:
-    """One suite with its security updates, for one architecture (Debian's words for it: bookworm,
-    arm64)."""
+    """A suite with its security updates, for one architecture, by Debian's names (bookworm, arm64).
+    """
 
     def __init__(self, folder: Path, suite: str, architecture: str):
         self.folder = folder / f"{suite}-{architecture}"
@@ -26,7 +26,7 @@ class Debian:
         self.files = self.folder / "files"
 
     def unpacked(self, package: str) -> Path:
-        """The root that holds the files of `package`, and of all that were asked for before."""
+        """Return the root with the files of `package` and of all packages requested before."""
         mark = self.folder / "unpacked" / package
         if not mark.exists():
             fetched = self._fetched("download", package)
@@ -38,14 +38,14 @@ class Debian:
         return self.files
 
     def source(self, package: str) -> Path:
-        """The source tree of `package`, with Debian's patches."""
+        """Return the source tree of `package`, with Debian's patches."""
         fetched = self._fetched("source", package)
         found = [path for path in fetched.iterdir() if path.is_dir()]
         assert len(found) == 1, found
         return found[0]
 
     def _fetched(self, verb: str, package: str) -> Path:
-        """What apt-get makes of `verb package`, in a folder of its own."""
+        """Return the output files of apt-get `verb package`, in a separate folder."""
         target = self.folder / verb / package
         if target.exists():
             return target
@@ -58,14 +58,14 @@ class Debian:
         return target
 
     def _begin(self) -> None:
-        """The lists of packages, the first time."""
+        """Download the package lists, the first time."""
         listed = self.folder / "sources.list"
         if listed.exists():
             return
         for name in ("lists/partial", "cache/archives/partial"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "status").touch()
-        # Security's updates first stand in a suite of their own.
+        # Security updates are published in a separate suite first.
         suites = f"{mirror()} {self.suite}", f"{mirror()}-security {self.suite}-security"
         partial = self.folder / "sources.partial"
         partial.write_text("".join(f"{kind} [signed-by={KEYRING}] {suite} main\n"
@@ -74,7 +74,7 @@ class Debian:
         partial.rename(listed)
 
     def _apt(self, listed: Path | None = None) -> list[str]:
-        """Keeps (1)."""
+        """Return the options that keep this machine's packages and lists unchanged."""
         own = {
             "Dir::Etc::SourceList": listed or self.folder / "sources.list",
             "Dir::Etc::SourceParts": "-", "Dir::State": self.folder,
@@ -86,13 +86,13 @@ class Debian:
 
 
 def mirror() -> str:
-    """Where this machine has its packages from."""
+    """Return the mirror that this machine uses."""
     found = re.search(r"^URIs:\s*(\S+)", LISTED.read_text(), re.M) if LISTED.exists() else None
     return found[1] if found else MIRROR
 
 
 def run(command: list[str], folder: Path | None = None, **more: str) -> None:
-    """Runs a command; shows what it said and ends this program when it fails."""
+    """Run a command. If it fails, print its output and exit."""
     import os
 
     done = subprocess.run(command, cwd=folder, env={**os.environ, **more}, text=True,

@@ -1,9 +1,9 @@
-"""The C libraries that wheels carry inside, as static archives for a target.
+"""Build the C libraries that wheels contain, as static archives for a target.
 
 Owns: a folder for each target, with include/ and lib/.
-Invariants: (1) all of them are Debian's, with its patches: an update of security is an update of
-  Debian; (2) its archives go by glibc's names: for musl all of it is built from source;
-  (3) a folder is whole or not there.
+Invariants: all libraries come from Debian with its patches, so that a security update of Debian
+is one of the wheels; Debian's archives use glibc's symbols, so all of them are built from source
+for musl; a folder is complete or absent.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from release.debian import Debian, run
 from release.targets import Target
 
 SUITE = "bookworm"
-# package: the archives in it.
+# package: its archives.
 PACKAGES = {"liblz4-dev": ["liblz4.a"], "libzstd-dev": ["libzstd.a"], "zlib1g-dev": ["libz.a"]}
-# Of ISA-L's files for aarch64, which Clang's refuses.
+# ISA-L's assembly files for aarch64 that Clang rejects.
 GNU_ASSEMBLER = "aarch64-linux-gnu-gcc -D__ASSEMBLY__"
 FLAGS = ["-O2", "-fPIC", "-fvisibility=hidden", "-D_GNU_SOURCE"]
-# What a server and a client of TLS do without; brokerd asks for nothing below TLS 1.2.
+# Parts that a TLS client or server does not need; brokerd requires TLS 1.2 or newer.
 OPENSSL_WITHOUT = """aria async bf blake2 camellia cast cmp cms comp ct dtls engine gost idea legacy
     md4 mdc2 module ocb rc2 rc4 rc5 rmd160 seed shared siphash sm2 sm3 sm4 srp srtp ssl3 tests tls1
     tls1_1 ts ui-console whirlpool""".split()
 
 
 def libraries(cache: Path, target: Target, jobs: int) -> Path:
-    """The folder with include/, lib/ and what an extension exports; made if it is not there."""
+    """Return the folder with include/, lib/ and the symbols that an extension exports. Builds it
+    once.
+    """
     made = cache / "libraries" / target.tag
     if made.exists():
         return made
@@ -50,12 +52,12 @@ def libraries(cache: Path, target: Target, jobs: int) -> Path:
         openssl.taken(Debian(cache, openssl.SUITE, target.architecture), partial, target.gnu)
     shutil.rmtree(partial / "build")
     (partial / "exports.map").write_text("{ global: PyInit_*; local: *; };\n")
-    partial.rename(made)  # Keeps (3).
+    partial.rename(made)  # Rename last: a folder must be complete or absent.
     return made
 
 
 def _taken(debian: Debian, made: Path, target: Target) -> None:
-    """Debian's archives and headers as they are."""
+    """Copy Debian's archives and headers."""
     for package, archives in PACKAGES.items():
         files = debian.unpacked(package)
         for name in archives:
@@ -64,13 +66,13 @@ def _taken(debian: Debian, made: Path, target: Target) -> None:
 
 
 def _copied(source: Path, made: Path) -> Path:
-    """A tree to build in; sources are shared by targets."""
+    """Return a source tree to build in; targets share the sources."""
     return Path(shutil.copytree(source, made / "build" / source.name))
 
 
 def _archive(sources: list[Path], flags: list[str], archive: Path, target: Target,
              compiler: str = "cc") -> None:
-    """Compiles files and puts them into one archive."""
+    """Compile files into one archive."""
     folder = archive.with_suffix(".objects")
     folder.mkdir()
     objects = [folder / f"{number}-{source.stem}.o" for number, source in enumerate(sources)]
@@ -83,7 +85,7 @@ def _archive(sources: list[Path], flags: list[str], archive: Path, target: Targe
 
 
 def _snappy(source: Path, made: Path, target: Target) -> None:
-    """For every target: Debian's own archive wants the C++ library that gcc has."""
+    """Build it for every target: Debian's archive needs gcc's C++ library."""
     public = made / "build-snappy"
     public.mkdir()
     text = (source / "snappy-stubs-public.h.in").read_text()
@@ -122,7 +124,7 @@ def _zlib(source: Path, made: Path, target: Target, jobs: int) -> None:
 
 
 def _isal(source: Path, made: Path, target: Target, jobs: int) -> None:
-    """For every target: Debian has no archive of it."""
+    """Build it for every target: Debian has no archive of it."""
     command = ["make", "-f", "Makefile.unx", "lib", f"-j{jobs}", "units=crc igzip",
                f"host_cpu={target.machine}", f"arch={_isal_arch(target)}",
                "CFLAGS_=-fPIC -O2 -D_GNU_SOURCE"]

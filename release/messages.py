@@ -1,8 +1,8 @@
-"""Generate docs/messages.md: every text of pylog that reaches a user, to be read in one go.
+"""Generate docs/messages.md: every text of pylog that reaches a user, on one page.
 
 Owns: nothing; the page is derived from the syntax trees of the sources.
-Invariants: the same sources give the same bytes; no line numbers, so that the page only changes
-  with a text.
+Invariants: the same sources give the same bytes; the page has no line numbers, so that it
+changes only with a text.
 Source: none; the format is our own.
 """
 
@@ -21,7 +21,7 @@ LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 ELSEWHERE = {"docs.py", "document.py", "kafka_settings.py", "own_settings.py", "metrics.py"}
 _WORDS = re.compile(r"[A-Za-z][a-z']+ [a-z(]")
 _NATIVE = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
-# A text that continues on the next line is one.
+# Adjacent literals are one text, also across lines.
 _JOINED = re.compile(r'"\s*\n\s*"')
 _DOCSTRING = re.compile(r'""".*?"""', re.DOTALL)
 _NATIVE_WORDS = re.compile(r"[A-Za-z][a-z']+ [a-z']+ [a-z']+|^[A-Z][a-z]+ [a-z]+")
@@ -40,7 +40,7 @@ Help texts are in [tools.md](tools.md), settings in [settings.md](settings.md) a
 
 @dataclass(frozen=True, order=True)
 class Message:
-    """A text, what it is (a log level, an exception's class or "text") and its fields."""
+    """A text with its kind (a log level, an exception class or "text") and its fields."""
 
     kind: str
     text: str
@@ -48,7 +48,7 @@ class Message:
 
 
 def messages(source: str) -> list[Message]:
-    """Return the messages of a module, sorted, each one once."""
+    """Return the distinct messages of a module, sorted."""
     tree = ast.parse(source)
     found, seen = set(), set()
     for node in ast.walk(tree):
@@ -130,7 +130,7 @@ def _documentation(tree: ast.AST) -> set[int]:
 
 
 def native_messages(source: str) -> list[Message]:
-    """Return the texts of a C or Cython module, sorted, each one once."""
+    """Return the distinct texts of a C or Cython module, sorted."""
     code = _JOINED.sub("", _DOCSTRING.sub("", source))
     lines = [line for line in code.splitlines() if not _NOT_SHOWN.search(line)]
     return sorted({Message("text", found[1]) for line in lines

@@ -1,10 +1,10 @@
-"""OpenSSL of a newer Debian than the libraries beside it: it encrypts for a fifth less CPU.
+"""Fetch a newer Debian's OpenSSL, which needs a fifth less CPU to encrypt.
 
-    make openssl        # for what is built in this checkout from now on
+    make openssl        # for later builds in this checkout
 
 Owns: the folder `openssl/` of the cache ($PYLOG_CACHE, by default .cache/ of the checkout).
-Invariants: (1) nothing is installed, and the system's OpenSSL stays what it is; (2) what is there
-  is whole, and as new as Debian's when it was asked for.
+Invariants: nothing is installed, and the system's OpenSSL does not change; the folder is complete
+and as new as Debian's version at the time of the call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from release.debian import Debian, run
 
 SUITE = "trixie"
 ARCHIVES = ("libssl.a", "libcrypto.a")
-# What its glibc calls a function that older ones have without C23's binary numbers.
+# The name of this function in its glibc; older ones lack C23's binary numbers.
 RENAMED = "__isoc23_strtol=strtol"
 
 
@@ -33,7 +33,7 @@ def main() -> int:
     taken(Debian(partial, SUITE, architecture), partial, gnu)
     shutil.rmtree(partial / f"{SUITE}-{architecture}")
     shutil.rmtree(made, ignore_errors=True)
-    partial.rename(made)     # Keeps (2).
+    partial.rename(made)  # Rename last: the folder must be complete.
     text = (made / "include/openssl/opensslv.h").read_text()
     version = text.partition("OPENSSL_VERSION_STR \"")[2].partition("\"")[0]
     print(f"OpenSSL {version} in {made}: `make build` links it from now on")
@@ -41,13 +41,13 @@ def main() -> int:
 
 
 def taken(debian: Debian, made: Path, gnu: str) -> None:
-    """Its archives and headers, in include/ and lib/. gnu: what the machine is called there."""
+    """Return the folder with include/ and lib/. gnu: the GNU name of the architecture."""
     files = debian.unpacked("libssl-dev")
     for name in ARCHIVES:
         run([f"{gnu}-objcopy", f"--redefine-sym={RENAMED}",
              str(files / "usr/lib" / gnu / name), str(made / "lib" / name)])
     for include in (files / "usr/include/openssl", files / "usr/include" / gnu / "openssl"):
-        # Their time is now, so that what was compiled with older ones is compiled again.
+        # Set the current time, so that objects compiled with older headers are compiled again.
         shutil.copytree(include, made / "include/openssl", copy_function=shutil.copy,
                         dirs_exist_ok=True)
 

@@ -1,7 +1,7 @@
-"""What wheels are built for: the C libraries of other machines, and the compiler that knows them.
+"""List the targets of wheels: C libraries of other systems, and a compiler for them.
 
 Owns: the table of targets.
-Invariants: (1) a target is named by the platform tag of its wheels (PEP 600, PEP 656).
+Invariants: a target is named by the platform tag of its wheels (PEP 600, PEP 656).
 Source: zig's `cc`, a Clang with the headers and stubs of every glibc and of musl.
 """
 
@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 
 class Target(NamedTuple):
-    """zig: what the compiler calls it. architecture: Debian's name. openssl: OpenSSL's name.
+    """zig: the compiler's name of the target. architecture: Debian's name. openssl: OpenSSL's name.
 
-    gnu: what Debian and Python call the machine with glibc.
+        gnu: the name that Debian and Python use for the architecture with glibc.
     """
 
     tag: str
@@ -33,17 +33,17 @@ class Target(NamedTuple):
         return self.gnu.partition("-")[0]
 
     def tool(self, name: str) -> list[str]:
-        """A command of the compiler: cc, c++, ar, ranlib."""
+        """Return a command of the compiler: cc, c++, ar, ranlib."""
         import ziglang
 
         command = [str(Path(ziglang.__file__).with_name("zig")), name]
         if name in ("ar", "ranlib"):
             return command
-        # Zig looks for undefined behaviour by default; the runtime that this needs is not there.
+        # Zig checks for undefined behaviour by default, but the runtime for that is missing here.
         return [*command, "-target", self.zig, "-fno-sanitize=undefined", "-w"]
 
     def environment(self) -> dict[str, str]:
-        """For makefiles and configure scripts."""
+        """Return variables for makefiles and configure scripts."""
         return {variable: shlex.join(self.tool(name)) for variable, name in (
             ("CC", "cc"), ("CXX", "c++"), ("AR", "ar"), ("RANLIB", "ranlib"))}
 

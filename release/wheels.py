@@ -1,12 +1,11 @@
-"""Builds wheels for Linuxes that have neither a compiler nor our libraries: `make wheel`.
+"""Build wheels for Linux systems without a compiler or our libraries: `make wheel`.
 
     python -m release.wheels                              every target, every Python
-    python -m release.wheels --target manylinux_2_28_x86_64 --python 3.11
+python -m release.wheels --target manylinux_2_28_x86_64 --python 3.11
 
-Owns: dist/, and build/wheels/ with everything that is fetched and compiled on the way.
-Invariants: (1) a wheel needs nothing but its platform's C library, which auditwheel confirms;
-  (2) what is built is the sdist's content, not the checkout's; (3) headers of Python are those of
-  the version that the wheel is for.
+Owns: dist/, and build/wheels/ with all downloads and intermediate files.
+Invariants: a wheel needs only its platform's C library, which auditwheel confirms; wheels are
+built from the sdist, not from the checkout; Python's headers have the version of the wheel.
 Source: PEP 425 and 427 (wheels), PEP 600 (manylinux), PEP 656 (musllinux).
 """
 
@@ -27,7 +26,7 @@ from release.targets import TARGETS, Target
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / "build" / "wheels"
 DIST = ROOT / "dist"
-# Of which Debian the headers of a Python are.
+# The Debian suite that has the headers of a Python version.
 PYTHONS = {"3.11": "bookworm", "3.13": "trixie"}
 
 
@@ -53,7 +52,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def sdist(folder: Path) -> Path:
-    """The source distribution, made in `folder`."""
+    """Build the source distribution in `folder`."""
     info = CACHE / "sdist"
     info.mkdir(parents=True, exist_ok=True)
     run([sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(info), "sdist",
@@ -62,8 +61,10 @@ def sdist(folder: Path) -> Path:
 
 
 def unpacked(archive: Path) -> Path:
-    """The tree of an sdist. Keeps (2). Files that have not changed keep their time, and with them
-    what was compiled."""
+    """Return the unpacked sdist. Unchanged files keep their time stamp, so that they are not
+    compiled
+    again.
+    """
     tree, fresh = CACHE / "tree", CACHE / "fresh"
     shutil.rmtree(fresh, ignore_errors=True)
     with tarfile.open(archive) as opened:
@@ -81,10 +82,10 @@ def unpacked(archive: Path) -> Path:
 
 
 def wheel(tree: Path, target: Target, python: str, jobs: int) -> Path:
-    """The wheel in dist/."""
+    """Build a wheel in dist/."""
     base = CACHE / f"{target.tag}-{python}"
     short = f"cp{python.replace('.', '')}"
-    # The package may have lost a file since the last time.
+    # The package may have lost a file since the last build.
     for old in base.glob("lib*"):
         shutil.rmtree(old)
     made = base / "dist"
@@ -98,7 +99,7 @@ def wheel(tree: Path, target: Target, python: str, jobs: int) -> Path:
         "SETUPTOOLS_EXT_SUFFIX": f".cpython-{short[2:]}-{target.machine}-linux-{libc}.so"}
     run(build, tree, **environment)
     if target.is_musl:
-        # By the name that PEP 656 allows; musl's loader takes either for itself.
+        # Use the name of PEP 656; musl's loader accepts both.
         run(["patchelf", "--replace-needed", "libc.so", f"libc.musl-{target.machine}.so.1",
              *map(str, base.glob("lib*/**/*.so"))])
     run([*build, "bdist_wheel", "--skip-build", "--bdist-dir", str(base / "bdist"),
@@ -109,14 +110,14 @@ def wheel(tree: Path, target: Target, python: str, jobs: int) -> Path:
 
 
 def python_include(target: Target, python: str) -> str:
-    """Folders of headers, by colons. Keeps (3)."""
+    """Return folders with headers, separated by colons, of the Python version of the wheel."""
     debian = Debian(CACHE, PYTHONS[python], target.architecture)
     include = debian.unpacked(f"libpython{python}-dev") / "usr" / "include"
     return f"{include / f'python{python}'}:{include}"
 
 
 def audit(made: Path, target: Target) -> None:
-    """Keeps (1)."""
+    """Check that the wheel needs only its platform's C library."""
     done = subprocess.run([sys.executable, "-m", "auditwheel", "show", str(made)],
                           capture_output=True, text=True)
     words = " ".join(done.stdout.split())
