@@ -133,7 +133,7 @@ def test_truncation_is_logged(tmp_path, held, caplog):
     with open(tmp_path / "a-0" / f"{0:020d}.log", "ab") as file:
         file.write(bytes(77))
     again = Node(tmp_path)
-    told, = [one for one in caplog.records if "cut off" in one.getMessage()]
+    told, = [one for one in caplog.records if "end of a log was truncated" in one.getMessage()]
     assert (told.topic, told.partition, told.offset, told.bytes, told.reason) == (
         "a", "0", 3, 77, "zeros")
     again.stop()
