@@ -141,7 +141,9 @@ static int log_secure_producers(struct log *log, int64_t now_ms) {
     return result != 0 ? result : log_flush(log);
 }
 
-static int log_drop_secured(struct log *log, bool by_settings, int64_t now_ms) {
+/* Deletes segments before which the producers' state is on disk. partly: fewer than are due if it
+ * is missing for the last of them; otherwise returns LOG_E_WOULD_BLOCK. */
+static int log_drop_secured(struct log *log, bool by_settings, bool partly, int64_t now_ms) {
     int result = 0;
     log_append_lock(log);
     if (atomic_load(&log->deleted))
@@ -164,8 +166,15 @@ static int log_drop_secured(struct log *log, bool by_settings, int64_t now_ms) {
             result = 0;
         }
     }
-    if (result == 0 && count > 0)
+    bool secured = false;
+    while (result == 0 && count > 0 && !secured) {
         result = log_check_producers(log, log->view.segments[count]->base_offset, now_ms);
+        secured = result == 0;
+        if (partly && result == LOG_E_WOULD_BLOCK) {
+            result = 0;
+            count--;
+        }
+    }
     if (result == 0 && count > 0) {
         /* Move the start first: a reader that does not find the file then finds its offset out
          * of range. */
@@ -180,11 +189,14 @@ static int log_drop_secured(struct log *log, bool by_settings, int64_t now_ms) {
 }
 
 static int log_drop_front(struct log *log, bool by_settings, int64_t now_ms) {
-    int result = log_drop_secured(log, by_settings, now_ms);
+    int result = log_drop_secured(log, by_settings, false, now_ms);
     if (result != LOG_E_WOULD_BLOCK) return result;
-    result = log_secure_producers(log, now_ms);
-    if (result == 0) result = log_drop_secured(log, by_settings, now_ms);
-    return result == LOG_E_WOULD_BLOCK ? 0 : result;
+    int written = log_secure_producers(log, now_ms);
+    if (written != 0 && !log_is_short(written)) return written;
+    /* No room for the state: segments before an older snapshot can still be deleted to make room. */
+    result = log_drop_secured(log, by_settings, written != 0, now_ms);
+    if (result == LOG_E_WOULD_BLOCK) return 0;
+    return result == 0 ? written : result;
 }
 
 int log_apply_retention(struct log *log, int64_t now_ms) {

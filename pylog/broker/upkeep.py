@@ -94,7 +94,7 @@ class Upkeep:
         Sets `broken` if the broker cannot continue.
         """
         self._led_offline += self._logs.take_failed()
-        fatal = self._logs.disks.fatal()
+        fatal = self._logs.disks.fatal() or self._metadata.fatal()
         if fatal is not None and not self._broken.is_set():
             log.critical("brokerd stops: %s", fatal)
             self._broken.set()

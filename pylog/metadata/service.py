@@ -175,6 +175,12 @@ class MetadataService:
     def refresh_certificates(self) -> None:
         """Reload changed certificates for connections to the quorum. Blocks."""
 
+    def fatal(self) -> str | None:
+        """Return why the node cannot continue, in one line, or None if it can."""
+        if self._log.is_offline:
+            return f"the metadata log in {self._logs.paths[0]} is offline: its files were deleted"
+        return None
+
     def register(self, addresses, first=()) -> None:
         """Register this broker. addresses: [(listener, host, port)] bound; first: initial records
         of a new cluster. Raises StartError.

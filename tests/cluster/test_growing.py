@@ -183,7 +183,7 @@ def test_a_single_node_grows_into_three_machines_and_shrinks_back_with_its_data(
             single.start()
             for number in (2, 3):
                 run("cluster", "forget", str(number), "--yes", broker=single)
-            assert "is well: 1 broker," in run("cluster", "status", broker=single).out
+            assert "is healthy: 1 broker," in run("cluster", "status", broker=single).out
             check_all(single, writer.acknowledged)
     finally:
         cluster.close()

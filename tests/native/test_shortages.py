@@ -151,6 +151,31 @@ def test_retention_keeps_the_state_of_producers_without_a_snapshot(short, flushe
     again.release()
 
 
+def test_retention_deletes_up_to_an_older_snapshot_while_there_is_no_room_for_a_new_one(short):
+    directory, disk = short
+    config = {"internal.segment.bytes": 2_000, "retention.bytes": 100,
+              "file.delete.delay.ms": 0}
+    one = opened(directory, config=config)
+    one.append(make(1, size=1_500, producer_id=7, producer_epoch=3, base_sequence=5), NOW)
+    for _ in range(6):
+        one.append(make(1, size=1_500), NOW)
+    one.flush()
+    disk.error, disk.creates = errno.ENOSPC, True
+    disk.wanted = lambda path: ".snapshot" in path
+    one.append(make(1, size=1_500), NOW)
+    one.append(make(1, size=200), NOW)
+    one.flush()
+    assert one.upkeep(NOW) == 6 and one.start_offset == 6
+    with pytest.raises(log.Shortage):
+        one.upkeep(NOW)
+    point = one.recovery_point
+    one.release()
+    disk.error = 0
+    again = opened(directory, config=config, recovery_point=point)
+    again.append(make(1, producer_id=7, producer_epoch=3, base_sequence=6), NOW)
+    again.release()
+
+
 def test_batches_in_flight_are_not_forgotten_because_descriptors_are_short(short):
     directory, disk = short
     config = {"internal.segment.bytes": 2_000}

@@ -61,6 +61,11 @@ class LocalLog(MetadataLog):
         self._epoch = max(self._log.last_epoch, self._snapshot[2] if self._snapshot else 0, 0)
 
     @property
+    def is_offline(self) -> bool:
+        """Return True if its files were deleted or its log directory has failed."""
+        return self._log.offline
+
+    @property
     def snapshot_end(self) -> int:
         """Return the offset after the newest snapshot."""
         return self._snapshot[1] if self._snapshot else 0

@@ -52,7 +52,7 @@ def test_an_isolated_broker_does_not_report_a_healthy_state():
             assert time.monotonic() < end_s
         cluster.isolate(3)
         explained = run("cluster", "explain", "orders-0", "--timeout", "3", broker=cluster[3])
-        assert "is well" not in explained.out and "may be outdated" in explained.out
+        assert "is healthy" not in explained.out and "may be outdated" in explained.out
         checked = run("doctor", "--json", "--timeout", "3", broker=cluster[3], fails=True).json
         found, = [row for row in checked["findings"] if row["check"] == "controller"]
         assert found["status"] == "fail" and "does not answer" in found["detail"]
