@@ -400,7 +400,7 @@ def test_fixed_width_rejects_invalid_lengths():
     reader = ColumnReader()
     reader.read(Fetched(build(KEYED[:5])), 10)
     c = reader.finish()
-    with pytest.raises(ValueError, match="length"):
+    with pytest.raises(ValueError, match="bytes long"):
         fixed_width(c.value_offsets, c.value_data, None, 5, 8, False)
     with pytest.raises(ValueError, match="fewer"):
         fixed_width(c.value_offsets, c.value_data, None, 50, 8, False)
