@@ -84,7 +84,9 @@ class OfflineLogs:
                     and (name, index) not in self:
                 self._topics.timed.discard(partition_log)
                 self.lose_files(name, index, "another program removed its files")
-        found, self._lost = self._lost, []
+        # A recovery thread may append at the same time.
+        found = self._lost[:]
+        del self._lost[:len(found)]
         return found
 
     def _directories_with_losses(self) -> set:
