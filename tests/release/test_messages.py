@@ -1,5 +1,6 @@
 """The page of all messages: what it lists, and that it is current."""
 
+import re
 from pathlib import Path
 
 from release.messages import Message, messages, native_messages, page
@@ -36,3 +37,9 @@ cdef f():
 
 def test_the_page_is_current():
     assert (ROOT / "docs/messages.md").read_text() == page(ROOT), "run `make docs`"
+
+
+def test_no_message_repeats_a_word():
+    found = [line for line in page(ROOT).splitlines()
+             if re.search(r"\b([A-Za-z]+) \1\b", line.partition("``")[2])]
+    assert found == []

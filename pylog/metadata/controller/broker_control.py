@@ -307,8 +307,7 @@ class Members(Decider):
                     not self._known().is_connected(broker_id):
                 self._known().end(broker_id)
                 await self._watched("a stopped broker could not be fenced", lambda: self._fence(
-                    broker_id, "it has no connection and its listener refuses connections "
-                               "connections"))
+                    broker_id, "it has no connection and its listener refuses connections"))
 
 
 def _now_ns() -> int:
