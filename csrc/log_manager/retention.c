@@ -193,7 +193,7 @@ static int log_drop_front(struct log *log, bool by_settings, int64_t now_ms) {
     if (result != LOG_E_WOULD_BLOCK) return result;
     int written = log_secure_producers(log, now_ms);
     if (written != 0 && !log_is_short(written)) return written;
-    /* No room for the state: segments before an older snapshot can still be deleted to make room. */
+    /* No room for the state: delete segments before an older snapshot to make room. */
     result = log_drop_secured(log, by_settings, written != 0, now_ms);
     if (result == LOG_E_WOULD_BLOCK) return 0;
     return result == 0 ? written : result;
