@@ -1,6 +1,6 @@
-"""Integer constants of Python and Cython that repeat a constant of C.
+"""Integer constants of Python and Cython that repeat or contradict a constant of C.
 
-Owns: the list of constants that share a name and a value by coincidence.
+Owns: the lists of constants that share a name by coincidence, with the same or another value.
 Invariants: a value that both languages need is written only in C: Python imports it from the
   extension module, which reads it through csrc.pxd.
 """
@@ -22,6 +22,27 @@ COINCIDENCES = {
     "pylog/peer/dial.py:SIZE_BYTES": "the frame length of Kafka's protocol; its import from the "
                                      "reactor would load that into every tool",
 }
+# Constants of Python with a different meaning and value than the constant of C with that name.
+DIFFERENT = {
+    "pylog/_native/builder.pyx:FULL": "a returned position, not a result of C",
+    "pylog/_native/columns.pyx:LOG_APPEND_TIME": "a timestamp type, not the attribute's bit",
+    "pylog/config/limits.py:INPUT_BYTES_MAX": "of the process, not a reactor's default",
+    "pylog/coordinator/groups/metrics.py:STEP": "groups, not bytes that a reader skips",
+    "pylog/coordinator/runtime/journal.py:BATCH_BYTES_MAX":
+        "batches that the coordinator writes, not every valid batch",
+    "pylog/protocol/elements.py:PIECE": "elements of a request, not bytes of a segment",
+    "pylog/replication/assignments.py:REPLICAS_MAX": "per request, not per partition",
+    "pylog/share/dead_letters.py:HEADER_BYTES": "of a record's header, not of a batch",
+    "pylog/testing/broker.py:PORT_ATTEMPTS": "starts of a broker, not binds of a listener",
+    "pylog/tools/cli/cluster_queries.py:FETCH_VERSION_MAX":
+        "the last version that names topics, not the broker's last version",
+    "pylog/tools/cluster/verify.py:FETCH_VERSION_MAX":
+        "the last version that names topics, not the broker's last version",
+    "pylog/tools/records/histogram.py:BUCKETS": "of a finer histogram than a meter's",
+    "pylog/tools/segments/corrupt_ranges.py:WINDOW_BYTES": "of a damaged file, not of a scan",
+}
+# Names of limits that many modules have: another value counts only between files with one stem.
+GENERIC = {"BYTES_MAX", "GROUPS_MAX", "PARTITIONS_MAX", "WAIT_MS_MAX"}
 # Files whose numbers a test compares with those of C.
 COMPARED = {"pylog/protocol/api.py": "tests/native/test_api_keys.py"}
 _LIMITS = {f"{sign}INT{bits}_{end}": value for bits in (8, 16, 32, 64) for sign, end, value in (
@@ -41,30 +62,48 @@ _CYTHON = re.compile(r"_?[A-Z][A-Z0-9_]*(?:, _?[A-Z][A-Z0-9_]*)* = ")
 
 
 def repeated(texts: dict[PurePath, str]):
-    """Yield (path, line, message) of each repeated constant below pylog/. texts: of all sources."""
+    """Yield (path, line, message) of each constant below pylog/ that C has, with the same value or
+    another one. texts: of all sources.
+    """
     known = of_c(texts)
     for path, text in texts.items():
         if path.parts[0] != "pylog" or path.suffix not in {".py", ".pyx", ".pxd"} \
                 or str(path) in COMPARED:
             continue
         for line, name, value in of_python(path, text):
-            found = known.get((name.lstrip("_"), value))
-            if found is not None and f"{path}:{name}" not in COINCIDENCES:
-                yield str(path), line, f"{name} repeats {found}: import it from the native module"
+            short, place = name.lstrip("_"), f"{path}:{name}"
+            named = known.get(short, {})
+            if value in named:
+                if place not in COINCIDENCES:
+                    yield str(path), line, (
+                        f"{name} repeats {_described(named[value])}: import it from the native "
+                        "module")
+            elif place not in DIFFERENT:
+                rivals = [f"{_described(found)} ({other})" for other, found in named.items()
+                          if short not in GENERIC or found[1].stem == path.stem]
+                if rivals:
+                    yield str(path), line, (
+                        f"{name} = {value} differs from {', '.join(rivals)}: import it from the "
+                        "native module, rename it or list the difference in tests/constants.py")
 
 
-def of_c(texts: dict[PurePath, str]) -> dict[tuple[str, int], str]:
-    """Return (name, value) -> the constant of C, for its name with and without its module's prefix.
+def _described(found: tuple[str, PurePath]) -> str:
+    return f"{found[0]} of {found[1]}"
+
+
+def of_c(texts: dict[PurePath, str]) -> dict[str, dict[int, tuple[str, PurePath]]]:
+    """Return name -> value -> the constant of C and its file, for the name with and without its
+    module's prefix.
     """
     written = [(path, name, value) for path, text in texts.items()
                if path.parts[0] == "csrc" for name, value in _written(_COMMENT.sub(" ", text))]
     terms = {name: value for _, name, value in written}
-    found = {}
+    found: dict[str, dict[int, tuple[str, PurePath]]] = {}
     for path, name, text in written:
         value = _value_of_c(text, terms)
         if value is not None:
             for short in (name, *_without_prefix(path, name)):
-                found.setdefault((short, value), f"{name} of {path}")
+                found.setdefault(short, {}).setdefault(value, (name, path))
     return found
 
 

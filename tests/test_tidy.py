@@ -92,16 +92,38 @@ def test_constant_of_c_that_python_repeats_is_found(path, text):
     assert message.endswith("of csrc/format/batch.h: import it from the native module")
 
 
+def test_constant_that_differs_from_c_is_found():
+    texts = {PurePath("csrc/log/log.h"):
+             "enum log_bound { LOG_BOUND_END, LOG_BOUND_HIGH_WATERMARK, LOG_BOUND_LAST_STABLE };",
+             PurePath("pylog/share/share_partition.py"):
+             "BOUND_HIGH_WATERMARK, BOUND_LAST_STABLE = 0, 1\n"}
+    assert [message.partition(":")[0] for _, _, message in constants.repeated(texts)] == [
+        "BOUND_HIGH_WATERMARK = 0 differs from LOG_BOUND_HIGH_WATERMARK of csrc/log/log.h (1)",
+        "BOUND_LAST_STABLE = 1 differs from LOG_BOUND_LAST_STABLE of csrc/log/log.h (2)"]
+
+
 @pytest.mark.parametrize(("path", "text"), [
     ("pylog/log/x.py", "LENGTH_AT = 9\n"),
+    ("pylog/log/x.py", "_BATCH_LENGTH_AT = 4\n"),
+    ("pylog/log/x.py", "KIND_CONTROL = 2\n"),
+    ("pylog/_native/batch.pyx", "BYTES_MAX = 1 << 20\n"),
+])
+def test_another_value_is_found_under_the_short_and_the_full_name(path, text):
+    [message] = repeated(path, text)
+    assert " differs from " in message
+
+
+@pytest.mark.parametrize(("path", "text"), [
+    ("pylog/log/x.py", "BYTES_MAX = 1 << 20\n"),
     ("pylog/log/x.py", "AT = 8\n"),
+    ("pylog/log/x.py", "AT = 9\n"),
     ("pylog/log/x.py", "CONTROL = 1\n"),
     ("pylog/log/x.py", "LENGTH_AT = '8'\n"),
     ("pylog/log/x.py", "def f():\n    LENGTH_AT = 8\n"),
     ("pylog/_native/x.pyx", "LENGTH_AT = csrc.BATCH_LENGTH_AT\n"),
     ("tests/x.py", "LENGTH_AT = 8\n"),
 ])
-def test_constant_of_another_name_value_or_place_is_allowed(path, text):
+def test_constant_of_another_name_or_place_and_a_generic_limit_are_allowed(path, text):
     assert repeated(path, text) == []
 
 
@@ -111,10 +133,18 @@ def test_listed_exceptions_exist_in_the_tree(monkeypatch):
     assert {f"{path}:{function}" for path, text in texts.items() if path.suffix == ".py"
             for _, _, function in tidy.unsupervised(path, ast.parse(text))} \
         == tidy.OWN_SUPERVISION.keys()
-    listed = constants.COINCIDENCES
+    listed = {"repeats": constants.COINCIDENCES.keys(), "differs": constants.DIFFERENT.keys()}
+    generic = constants.GENERIC
     monkeypatch.setattr(constants, "COINCIDENCES", {})
-    assert {f"{path}:{message.split()[0]}" for path, _, message in constants.repeated(texts)} \
-        == listed.keys()
+    monkeypatch.setattr(constants, "DIFFERENT", {})
+
+    def found(how: str) -> set[str]:
+        return {f"{path}:{message.split()[0]}" for path, _, message in constants.repeated(texts)
+                if f" {how} " in message.partition(":")[0]}
+
+    assert {how: found(how) for how in listed} == listed
+    monkeypatch.setattr(constants, "GENERIC", set())
+    assert {place.rpartition(":")[2] for place in found("differs") - listed["differs"]} == generic
 
 
 def test_the_tree_keeps_the_rules():
