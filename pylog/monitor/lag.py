@@ -1,7 +1,8 @@
 """The lag of consumer groups: in records, in seconds, and over the last minutes.
 
 Owns: the offsets of groups that are not in memory; cached timestamps of records; samples.
-Invariants: at most GROUPS_MAX groups and OFFSETS_MAX offsets are kept; a scrape spends at most
+Invariants: at most GROUPS_MAX groups and OFFSETS_MAX offsets are kept, and NAME_CHARACTERS_MAX
+  characters of group names; a summary has at most SUMMARY_BYTES_MAX; a scrape spends at most
   LOOKUP_NS_MAX on timestamps of records, and the remaining partitions keep their last timestamp, if
   any.
 Source: lag as in kafka-consumer-groups; its age is that of the first uncommitted record.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import json
 import threading
 from array import array
 from collections import Counter, deque, namedtuple
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 GROUPS_MAX = 10_000
 OFFSETS_MAX = 20_000
+# A group name has up to 32 KiB, and a scrape contains it several times for each offset.
+NAME_CHARACTERS_MAX = 2 << 20
+SUMMARY_BYTES_MAX = 4 << 20
 LOOKUP_NS_MAX = 25_000_000
 KEPT_SECONDS = 30.0  # How often groups without members are read from state.lmdb.
 LOOP_SECONDS_MAX = 2.0  # Timeout of the event loop; after it, the previous result is used.
@@ -115,7 +120,7 @@ class GroupLags:
 
     def _rows(self) -> list:
         """Return all groups within the limits; those in memory first."""
-        room = group_metrics.Room(GROUPS_MAX, OFFSETS_MAX)
+        room = group_metrics.Room(GROUPS_MAX, OFFSETS_MAX, NAME_CHARACTERS_MAX)
         found = self._ask(group_metrics.rows, room)
         if found is not None:
             self._newest = found
@@ -218,18 +223,28 @@ class GroupLags:
 
     # ---- explanation ----------------------------------------------------------------------------
 
-    def summary(self) -> list:
-        """Return [{group, state, members, lag_records, lag_seconds}], the largest lag first."""
+    def summary(self) -> dict:
+        """Return {groups: [{group, state, members, lag_records, lag_seconds}], left_out, truncated}
+        with the largest lag first. left_out: number of groups above the limits.
+        """
         with self._lock:
             rows = self._rows()
             lags = self._aged(self._lags(rows))
+            left_out = sum(self._left_out)
         found = {row.id: {"group": row.id, "state": row.state, "members": row.members,
                           "lag_records": 0, "lag_seconds": 0.0} for row in rows}
         for part, records, age_ms in zip(lags.parts, lags.records, lags.ages_ms, strict=True):
             group = found[part.group]
             group["lag_records"] += records
             group["lag_seconds"] = max(group["lag_seconds"], age_ms / 1000)
-        return sorted(found.values(), key=lambda group: -group["lag_records"])
+        groups, size = [], 0
+        for group in sorted(found.values(), key=lambda group: -group["lag_records"])[:GROUPS_MAX]:
+            size += len(json.dumps(group, indent=1))
+            if size > SUMMARY_BYTES_MAX:
+                break
+            groups.append(group)
+        left_out += len(found) - len(groups)
+        return {"groups": groups, "left_out": left_out, "truncated": left_out > 0}
 
     def explain(self, group_id: str) -> dict | None:
         """Return the data for explaining a group's lag, None for an unknown group."""

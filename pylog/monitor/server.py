@@ -228,7 +228,9 @@ class Monitor:
             name = unquote(path.removeprefix("/explain/group/"))
             view = self.groups.explain(name)
             if view is None:
-                return 404, JSON, _json({"error": f"this broker does not coordinate group {name}"})
+                return 404, JSON, _json({
+                    "error": f"this broker does not coordinate group {name}, or the group is one "
+                             "of those that pylog_groups_left_out counts"})
             return 200, JSON, _json(view)
         if path == "/cluster":
             with self._scraping:

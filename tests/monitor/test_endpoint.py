@@ -186,6 +186,15 @@ def test_explain_gives_the_reason_for_group_lag(brokerd, address):
     assert scrape.explain(address, "nobody")["status"] == 404
 
 
+def test_groups_are_listed_with_their_lag(brokerd, address):
+    group = talk.unique("listed")
+    made(brokerd.port, group, 8, 3, int(time.time() * 1000))
+    status, _, body = scrape.get(address, "/explain/groups")
+    found = json.loads(body)
+    assert status == 200 and (found["left_out"], found["truncated"]) == (0, False)
+    assert [row["lag_records"] for row in found["groups"] if row["group"] == group] == [5]
+
+
 def limit(port: int, rate: float | None) -> None:
     """Limit clients with the id `raw`; None: remove the limit."""
     with Connection(port) as connection:

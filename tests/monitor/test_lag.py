@@ -1,7 +1,11 @@
 """Samples of groups: the first one soon, the next ones rarely, at a bounded cost."""
 
+import json
 from collections import namedtuple
+from types import SimpleNamespace
 
+from pylog.coordinator.groups import metrics as group_metrics
+from pylog.monitor import lag
 from pylog.monitor.lag import LOOK_SECONDS, SAMPLE_SECONDS, SAMPLES_MAX, GroupLags
 
 Row = namedtuple("Row", ("id", "generation", "offsets"))
@@ -65,3 +69,52 @@ def test_samples_are_bounded_and_end_with_their_group():
     lags.groups = []
     lags.sample()
     assert lags._samples == {}
+
+
+class Summarized(Watched):
+    """Groups with these names; the later ones have the larger lag."""
+
+    def __init__(self, names):
+        super().__init__()
+        self.groups = names
+
+    def _rows(self):
+        return [group_metrics.Row(name, "Empty", 1, 0, {}) for name in self.groups]
+
+    def _aged(self, _lags):
+        return SimpleNamespace(parts=[SimpleNamespace(group=name) for name in self.groups],
+                               records=range(len(self.groups)), ages_ms=[1500] * len(self.groups))
+
+
+def test_a_short_summary_of_groups_is_complete():
+    assert Summarized(["a", "b"]).summary() == {
+        "groups": [{"group": name, "state": "Empty", "members": 0, "lag_records": records,
+                    "lag_seconds": 1.5} for name, records in (("b", 1), ("a", 0))],
+        "left_out": 0, "truncated": False}
+
+
+def test_a_summary_of_groups_with_long_names_is_truncated_to_the_largest_lags():
+    names = [f"{number:04}" + "\x01" * 32_000 for number in range(500)]
+    found = Summarized(names).summary()
+    shown = len(found["groups"])
+    assert [group["group"] for group in found["groups"]] == names[:-shown - 1:-1]
+    assert 0 < shown < 500 and (found["left_out"], found["truncated"]) == (500 - shown, True)
+    assert lag.SUMMARY_BYTES_MAX / 2 < len(json.dumps(found)) <= 1.1 * lag.SUMMARY_BYTES_MAX
+
+
+def test_a_summary_has_at_most_the_limit_of_groups(monkeypatch):
+    monkeypatch.setattr(lag, "GROUPS_MAX", 2)
+    lags = Summarized(["a", "b", "c"])
+    lags._left_out = [4, 5]
+    found = lags.summary()
+    assert [group["group"] for group in found["groups"]] == ["c", "b"]
+    assert (found["left_out"], found["truncated"]) == (10, True)
+
+
+def test_group_names_in_a_scrape_are_bounded():
+    lags, rooms = Watched(), []
+    lags._ask = lambda _make, room: rooms.append(room)
+    GroupLags._rows(lags)
+    name = "g" * 32_000
+    assert sum(rooms[0].take(name, 1) for _ in range(100)) * 2 * len(name) \
+        <= lag.NAME_CHARACTERS_MAX

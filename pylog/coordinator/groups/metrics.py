@@ -23,23 +23,34 @@ group.Offset}.
 
 
 class Room:
-    """The remaining capacity. Once something does not fit, everything after it is only counted."""
+    """The remaining capacity. Once the offsets of a group do not fit, every later group is only
+    counted.
 
-    def __init__(self, groups: int, offsets: int):
+    names: characters. A group uses its name's length once for itself and once for each offset,
+    because each of their metrics contains the name. A group whose name does not fit is counted, and
+    later groups with shorter names are still taken.
+    """
+
+    def __init__(self, groups: int, offsets: int, names: int):
         self._groups = groups
         self._offsets = offsets
+        self._names = names
         self.left_out = 0
 
-    def is_full(self) -> bool:
-        return self._groups < 1
+    def is_full(self, group_id: str) -> bool:
+        """Return True if there is no room for this group, whatever its offsets."""
+        return self._groups < 1 or self._names < len(group_id)
 
-    def take(self, offsets: int) -> bool:
-        if self._groups < 1 or self._offsets < offsets:
+    def take(self, group_id: str, offsets: int) -> bool:
+        characters = len(group_id) * (1 + offsets)
+        if self._offsets < offsets:
             self._groups = 0
+        if self._groups < 1 or self._names < characters:
             self.left_out += 1
             return False
         self._groups -= 1
         self._offsets -= offsets
+        self._names -= characters
         return True
 
 
@@ -63,7 +74,7 @@ async def rows(coordinator, room: Room) -> tuple:
                 continue
             ids.add(group_id)
             looked += 1
-            if room.take(len(group.offsets)):
+            if room.take(group_id, len(group.offsets)):
                 found.append(row(group))
                 looked += len(group.offsets) * STEP // STEP_OFFSETS
             if looked >= STEP:
@@ -112,11 +123,14 @@ def kept_rows(shards, known: dict, elsewhere: set, room: Room) -> dict:
                 continue
             one = known.get(group_id)
             if one is None:
-                group = None if room.is_full() else shard.snapshot.find(group_id)
-                one = None if group is None else row(group)
-            if one is None:
-                room.left_out += room.is_full()
-            elif room.take(len(one.offsets)):
+                if room.is_full(group_id):
+                    room.left_out += 1
+                    continue
+                group = shard.snapshot.find(group_id)
+                if group is None:
+                    continue
+                one = row(group)
+            if room.take(group_id, len(one.offsets)):
                 found[group_id] = one
     return found
 

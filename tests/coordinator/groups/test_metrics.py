@@ -13,17 +13,24 @@ KNOWN, GONE = b"t" * 16, b"g" * 16
 
 
 def test_groups_and_their_offsets_are_taken_to_the_last_that_has_room():
-    room = Room(groups=2, offsets=5)
-    assert room.take(3) and not room.is_full()
-    assert room.take(2) and room.is_full()
-    assert not room.take(0) and room.left_out == 1
+    room = Room(groups=2, offsets=5, names=99)
+    assert room.take("g", 3) and not room.is_full("g")
+    assert room.take("g", 2) and room.is_full("g")
+    assert not room.take("g", 0) and room.left_out == 1
 
 
 def test_once_a_group_finds_no_room_for_its_offsets_no_later_one_is_taken():
-    room = Room(groups=10, offsets=5)
-    assert room.take(5) and not room.take(1)
-    assert room.is_full() and not room.take(0)
+    room = Room(groups=10, offsets=5, names=99)
+    assert room.take("g", 5) and not room.take("g", 1)
+    assert room.is_full("g") and not room.take("g", 0)
     assert room.left_out == 2
+
+
+def test_long_group_names_are_left_out_and_shorter_ones_still_taken():
+    room = Room(groups=10, offsets=100, names=20)
+    assert room.take("g" * 5, 2)  # Three times the name.
+    assert not room.take("g" * 3, 1) and not room.is_full("g" * 3) and room.is_full("g" * 6)
+    assert room.take("g" * 5, 0) and room.left_out == 1
 
 
 def test_members_memory_covers_existing_assigned_and_revoked_partitions():
@@ -74,7 +81,7 @@ def rows(room, *shards, meanwhile=None):
 
 def test_groups_of_all_shards_are_taken_as_they_are_and_none_is_forgotten():
     one, two = shard(group("a", 2), gone=["x"]), shard(group("b", 0, 0), gone=["y"])
-    (found, ids, shards, gone), _ = rows(Room(9, 9), one, two)
+    (found, ids, shards, gone), _ = rows(Room(9, 9, 99), one, two)
     assert [(row.id, row.state, row.generation, row.members, len(row.offsets)) for row in found] \
         == [("a", "Stable", 4, 2, 2), ("b", "Stable", 4, 0, 0)]
     assert (ids, shards, gone) == ({"a", "b"}, [one, two], {"x", "y"})
@@ -82,7 +89,7 @@ def test_groups_of_all_shards_are_taken_as_they_are_and_none_is_forgotten():
 
 
 def test_groups_without_room_are_known_all_the_same():
-    room = Room(1, 9)
+    room = Room(1, 9, 99)
     (found, ids, _, _), _ = rows(room, shard(group("a"), group("b"), group("c")))
     assert [row.id for row in found] == ["a"] and ids == {"a", "b", "c"} and room.left_out == 2
 
@@ -92,30 +99,30 @@ def test_groups_without_room_are_known_all_the_same():
     (1, group_metrics.STEP_OFFSETS, 1), (1, group_metrics.STEP_OFFSETS // 2, 0),
     (2, group_metrics.STEP_OFFSETS // 2, 1)])
 def test_the_loop_goes_on_between_a_few_groups_or_offsets(groups, offsets, more):
-    _, turns = rows(Room(10**9, 10**9), shard(*[
+    _, turns = rows(Room(10**9, 10**9, 10**9), shard(*[
         group(str(number), offsets) for number in range(groups)]))
-    _, least = rows(Room(1, 1), shard())
+    _, least = rows(Room(1, 1, 99), shard())
     assert turns - least == more
 
 
 def test_group_deleted_during_the_iteration_is_skipped():
     one = shard(*[group(f"{number:04}", 0) for number in range(group_metrics.STEP + 1)])
     last = f"{group_metrics.STEP:04}"
-    (found, ids, _, _), _ = rows(Room(10**9, 10**9), one,
+    (found, ids, _, _), _ = rows(Room(10**9, 10**9, 10**9), one,
                                  meanwhile=lambda: one.machine.groups.pop(last, None))
     assert len(found) == group_metrics.STEP and last not in ids
 
 
 def test_groups_that_are_kept_only_are_read_once_and_those_elsewhere_never():
     known = {"a": group_metrics.row(group("a", 3))}
-    room = Room(9, 9)
+    room = Room(9, 9, 99)
     kept = shard(kept=[group("a"), group("b"), group("c")])
     found = group_metrics.kept_rows([kept], known, {"c"}, room)
     assert found["a"] is known["a"] and set(found) == {"a", "b"} and room.left_out == 0
 
 
 def test_kept_groups_without_room_are_counted_and_not_read():
-    room = Room(1, 9)
+    room = Room(1, 9, 99)
     kept = shard(kept=[group("a"), group("b"), group("c")])
     read = []
     find = kept.snapshot.find
@@ -124,8 +131,18 @@ def test_kept_groups_without_room_are_counted_and_not_read():
     assert (room.left_out, read) == (2, ["a"])
 
 
+def test_kept_groups_whose_names_do_not_fit_are_counted_and_not_read():
+    room = Room(9, 9, 3)
+    kept = shard(kept=[group("long name", 0), group("a", 0)])
+    read = []
+    find = kept.snapshot.find
+    kept.snapshot.find = lambda id_: read.append(id_) or find(id_)
+    assert set(group_metrics.kept_rows([kept], {}, set(), room)) == {"a"}
+    assert (room.left_out, read) == (1, ["a"])
+
+
 def test_a_kept_group_that_is_gone_when_it_is_read_is_not_counted():
-    room = Room(9, 9)
+    room = Room(9, 9, 99)
     kept = shard(kept=[group("a")])
     kept.snapshot.find = lambda id_: None
     assert group_metrics.kept_rows([kept], {}, set(), room) == {} and room.left_out == 0
