@@ -158,12 +158,29 @@ def test_every_thread_of_a_broker_has_a_distinct_name(tmp_path):
     assert main not in others and not any(name.startswith("python") for name in others), others
 
 
-@pytest.mark.parametrize("package", [
-    "api", "config", "coordinator", "log", "metadata", "monitor", "peer", "protocol",
-    "replication", "security", "server", "sharing"])
-def test_the_broker_starts_python_threads_through_the_supervisor_only(package):
-    folder = Path(supervisor.__file__).parent / package
-    found = [f"{path.name}: {line}" for path in folder.rglob("*.py")
-             for line in path.read_text().splitlines()
-             if re.search(r"\b(threading\.Thread|ThreadPoolExecutor)\(", line)]
-    assert found == []
+PACKAGE = Path(supervisor.__file__).parent
+# Packages that do not run in a broker, except as a test's or a tool's part.
+OUTSIDE = {"client", "spark", "testing", "tools"}
+THREAD = re.compile(r"\b(threading\.Thread|ThreadPoolExecutor)\(")
+
+
+def thread_lines(folder: Path) -> list[str]:
+    """Return the lines that make a thread or a pool, in modules of the broker below `folder`."""
+    return [f"{inside}: {line}" for path in sorted(folder.rglob("*.py"))
+            if (inside := path.relative_to(folder)).parts[0] not in OUTSIDE
+            for line in path.read_text().splitlines() if THREAD.search(line)]
+
+
+def test_the_broker_starts_python_threads_through_the_supervisor_only():
+    assert OUTSIDE <= {path.name for path in PACKAGE.iterdir() if path.is_dir()}
+    lines = thread_lines(PACKAGE)
+    assert lines and {line.partition(":")[0] for line in lines} == {"supervisor.py"}
+
+
+@pytest.mark.parametrize("package", sorted(
+    path.name for path in PACKAGE.iterdir()
+    if (path / "__init__.py").exists() and path.name not in OUTSIDE))
+def test_a_thread_in_any_package_of_the_broker_is_found(tmp_path, package):
+    (tmp_path / package / "deep").mkdir(parents=True)
+    (tmp_path / package / "deep" / "x.py").write_text("threading.Thread(target=f).start()\n")
+    assert len(thread_lines(tmp_path)) == 1
