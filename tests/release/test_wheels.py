@@ -1,9 +1,11 @@
 """Content of packages, and a wheel that works with nothing but Python."""
 
+import os
 import subprocess
 import sys
 import tarfile
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +18,14 @@ NEEDED_OF_GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "l
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory) -> set[str]:
+def archived(tmp_path_factory) -> Path:
+    return wheels.sdist(tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="module")
+def packed(archived) -> set[str]:
     """Return the names in the sdist, below its top folder."""
-    with tarfile.open(wheels.sdist(tmp_path_factory.mktemp("sdist"))) as archive:
+    with tarfile.open(archived) as archive:
         return {name.partition("/")[2] for name in archive.getnames()}
 
 
@@ -40,6 +47,35 @@ def test_the_sdist_holds_nothing_that_was_built_and_no_tests(packed):
                  or name.endswith((".so", ".o", ".pyc"))
                  or name.startswith("pylog/_native/") and name.endswith(".c")]
     assert strangers == []
+
+
+def commit() -> str:
+    return subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=REPOSITORY, check=True,
+                          capture_output=True, text=True).stdout.strip()
+
+
+def built(tree: Path, folder: Path) -> str:
+    """Return the stamp in the Python files that a wheel of `tree` has."""
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(folder)], cwd=tree,
+        capture_output=True, text=True, env={**os.environ, "GIT_CEILING_DIRECTORIES": str(tree)})
+    assert done.returncode == 0, done.stderr
+    return (folder / "pylog" / "_commit.py").read_text()
+
+
+def test_sdist_and_the_wheels_built_from_it_name_the_commit_of_the_checkout(archived, tmp_path):
+    with tarfile.open(archived) as archive:
+        archive.extractall(tmp_path / "sdist", filter="data")
+    [tree] = (tmp_path / "sdist").iterdir()
+    assert not (tree / ".git").exists()
+    expected = f'COMMIT = "{commit()}"\n'
+    assert (tree / "pylog" / "_commit.py").read_text() == expected
+    assert built(tree, tmp_path / "lib") == expected
+
+
+def test_stamped_commit_is_written_into_builds_only(archived, tmp_path):
+    assert built(REPOSITORY, tmp_path / "lib") == f'COMMIT = "{commit()}"\n'
+    assert not (REPOSITORY / "pylog" / "_commit.py").exists()
 
 
 def test_sparks_jobs_are_packed_but_for_those_that_need_the_checkout(packed):
@@ -86,6 +122,7 @@ def test_a_wheel_needs_no_library_and_works_in_a_bare_root(tmp_path):
     wheels.audit(made, target)
     with zipfile.ZipFile(made) as archive:
         extensions = [name for name in archive.namelist() if name.endswith(".so")]
+        assert archive.read("pylog/_commit.py").decode() == f'COMMIT = "{commit()}"\n'
         archive.extractall(tmp_path / "wheel")
     assert len(extensions) == len(tracked("pylog/_native/*.pyx"))
     for name in extensions:
