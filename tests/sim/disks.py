@@ -118,6 +118,10 @@ class Logs:
     def is_offline(self, name, index) -> bool:
         return (name, index) in self.offline
 
+    def lacks_files(self, name, index) -> bool:
+        """Return False: in the model, a partition fails only with its directory."""
+        return False
+
     def take_failed(self) -> list:
         """Model of LogManager.take_failed()."""
         failed = {place for place, directory in enumerate(self._disk.directories)

@@ -167,6 +167,10 @@ class ModelLog:
             self.wake()
 
     @property
+    def offline(self) -> bool:
+        return self.log_dir.offline
+
+    @property
     def failed(self) -> int:
         """Return the error that prevents leadership, or 0."""
         return BROKEN if self.log_dir.offline or self.closed else 0 if self.is_leader else -1

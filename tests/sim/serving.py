@@ -67,7 +67,7 @@ class ControllerConnection(Connection):
                 return Replied(asked.number, await message(HereOrNowhere(self.process.metadata)))
             except LogError as error:
                 return Replied(asked.number, error)
-        self.process.node.world.asked(self.process.node, message)
+        self.process.node.world.record_request(self.process.node, message)
         result = self.process.handlers[key_of(message)](context, message)
         if asyncio.iscoroutine(result):
             result = await result
