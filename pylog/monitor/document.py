@@ -36,15 +36,16 @@ nor the event loop. Counters start at zero with the broker, those of a topic wit
 Histograms have a bucket for each power of two: of 4.096 µs to 69 s for times, of 64 bytes to 1 GiB
 for sizes.
 
-`/explain/groups` lists consumer groups by their lag, as JSON: at most 10,000 groups and 4 MiB. If it
-leaves out groups, `truncated` is true and `left_out` is their number. Metrics and this page also
+`/explain/groups` lists consumer groups by their lag, as JSON: at most 10,000 groups and 4 MiB. If
+it leaves out groups, `truncated` is true and `left_out` is their number. Metrics and this page also
 leave out groups beyond 20,000 committed offsets or 2 Mi characters of group names in total
-(`pylog_groups_left_out`). `/explain/group/<id>` shows, as JSON, why a group lags: lag in records and seconds, rates of the last minute, rebalances of the last five, cold
-reads, open transactions, throttling, and the reasons that follow from them, the first one foremost.
-Its `history` has the last rebalances, also those before a restart: causes with their members and
-the reasons that clients gave, how long each took, and how long its members were without work (in a
-classic group from JoinGroup to the answer of SyncGroup, in a consumer group while they had no
-partition). Each is a line of the broker's log too.
+(`pylog_groups_left_out`). `/explain/group/<id>` shows, as JSON, why a group lags: lag in records
+and seconds, rates of the last minute, rebalances of the last five, cold reads, open transactions,
+throttling, and the reasons that follow from them, the first one foremost. Its `history` has the
+last rebalances, also those before a restart: causes with their members and the reasons that clients
+gave, how long each took, and how long its members were without work (in a classic group from
+JoinGroup to the answer of SyncGroup, in a consumer group while they had no partition). Each is a
+line of the broker's log too.
 
 A request that took longer than `request.log.slow.ms` (1000) is one line of the broker's log, at
 most ten a second from each reactor; the next line says how many were left out:

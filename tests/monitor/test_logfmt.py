@@ -31,6 +31,20 @@ def test_long_fields_are_cut():
     assert len(line) < 2200 and line.endswith('...(30000 more)"')
 
 
+def test_a_long_message_is_cut():
+    line = record("refused: %s", "m" * 32_000)
+    assert len(line) < 2200 and line.endswith('...(30009 more)"')
+
+
+def test_a_long_traceback_keeps_its_beginning_and_its_end():
+    try:
+        raise ValueError("x" * 100_000 + " the end")
+    except ValueError as error:
+        line = record("failed", exc_info=(type(error), error, error.__traceback__))
+    assert len(line) < logs.TRACEBACK_CHARACTERS_MAX + 1000
+    assert 'exc="Traceback' in line and " more)...xxx" in line and line.endswith('xxx the end"')
+
+
 def test_a_traceback_is_one_field():
     try:
         raise ValueError("x\ny")
