@@ -1,18 +1,71 @@
-"""Each setting that the catalogue marks `live` is read by some module."""
+"""Each setting that the catalogue marks `live` is read by some module and named by some test."""
 
 import re
 from pathlib import Path
 
+from pylog.client.config.settings import TABLE
 from pylog.config import catalogue, groups
 
+TESTS = Path(__file__).resolve().parents[1]
 PACKAGE = Path(catalogue.__file__).resolve().parents[1]
 QUOTED = re.compile(r"""["']([a-z][a-z0-9.]*)["']""")
 
 TABLES = {"config/catalogue.py", "config/document.py", "config/dynamic.py", "config/groups.py",
-          "config/kafka_settings.py", "config/own_settings.py", "config/relations.py",
-          "security/outgoing.py"}
+          "config/kafka_settings.py", "config/own_settings.py", "config/relations.py"}
 # Client settings have the same names as some broker settings.
 OTHERS = {"client", "testing", "tools"}
+
+
+# Files that name settings without testing what they do.
+LISTS = {"config/test_effects.py"}
+# Files and folders that give settings without this prefix, as words of a dictionary or of a call.
+PREFIXES = {"security/oauth/test_client_assertions.py": "sasl.oauthbearer.assertion.",
+            "security/oauth/test_token_retriever.py": "sasl.oauthbearer.",
+            "client": ""}
+NAME = re.compile(r"(?<![\w.-])[a-z0-9]+(?:[._][a-z0-9]+)+(?![\w-])")
+WORD = re.compile(r"""["']([a-z0-9]+(?:\.[a-z0-9]+)*)["']|\b([a-z0-9]+(?:_[a-z0-9]+)*)=""")
+
+# Live settings that no test names. Remove a name with its first test; never add one.
+BROKER_GAPS = set("""
+add.partitions.to.txn.retry.backoff.max.ms audit.log.data.enable auto.leader.rebalance.enable
+compression.lz4.level control.request.elements.max controlled.shutdown.enable
+controller.quorum.fetch.max.bytes controller.quorum.retry.backoff.ms controller.quota.window.num
+controller.quota.window.size.seconds decompressed.batch.bytes.max delegation.token.expiry.time.ms
+delegation.token.max.lifetime.ms errors.deadletterqueue.topic.name.prefix fetch.gather.max.ms
+group.consumer.max.assignment.interval.ms group.consumer.max.session.timeout.ms
+group.consumer.max.size group.consumer.migration.policy group.consumer.min.assignment.interval.ms
+group.consumer.min.session.timeout.ms group.consumer.regex.refresh.interval.ms
+group.coordinator.rebalance.protocols group.max.session.timeout.ms group.max.size
+group.share.initialize.retry.interval.ms group.share.max.assignment.interval.ms
+group.share.max.partition.max.record.locks group.share.max.record.lock.duration.ms
+group.share.min.assignment.interval.ms group.share.min.partition.max.record.locks
+group.share.min.record.lock.duration.ms group.share.partition.max.record.locks
+group.streams.max.assignment.interval.ms group.streams.max.size group.streams.max.standby.replicas
+group.streams.min.assignment.interval.ms log.flush.interval.messages log.flush.scheduler.interval.ms
+log.index.size.max.bytes log.message.timestamp.after.max.ms log.message.timestamp.before.max.ms
+log.roll.jitter.hours log.segment.delete.delay.ms max.incremental.fetch.session.cache.slots
+num.recovery.threads.per.data.dir offset.metadata.max.bytes offsets.commit.timeout.ms
+offsets.retention.check.interval.ms offsets.topic.compression.codec offsets.topic.segment.bytes
+password.encoder.secret.file quorum.etcd.command quorum.etcd.password quorum.etcd.prefix
+quorum.etcd.security.protocol quorum.etcd.username quorum.zookeeper.prefix quota.window.num
+quota.window.size.seconds records.validate.enable replica.selector.class
+replication.quota.window.num replication.quota.window.size.seconds
+sasl.kerberos.principal.to.local.rules sasl.oauthbearer.expected.scope
+sasl.oauthbearer.jwks.endpoint.refresh.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
+sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name sasl.server.max.receive.size
+share.coordinator.cold.partition.snapshot.interval.ms
+share.coordinator.snapshot.update.records.per.snapshot
+share.coordinator.state.topic.compression.codec share.coordinator.state.topic.prune.interval.ms
+share.coordinator.state.topic.segment.bytes share.coordinator.write.timeout.ms
+socket.listen.backlog.size ssl.cipher.suites ssl.crl.location ssl.enabled.protocols
+ssl.endpoint.identification.algorithm ssl.principal.mapping.rules transaction.max.timeout.ms
+transaction.remove.expired.transaction.cleanup.interval.ms transaction.state.log.segment.bytes
+transaction.two.phase.commit.enable transactional.id.expiration.ms
+""".split())
+CLIENT_GAPS = set("""
+compression.lz4.level partitioner.ignore.keys receive.buffer.bytes send.buffer.bytes
+socket.connection.setup.timeout.ms ssl.endpoint.identification.algorithm
+""".split())
 
 
 def names_read() -> set[str]:
@@ -42,3 +95,40 @@ def test_live_settings_are_exactly_those_read():
         if live != (name in read or name in through_topics or name in through_groups):
             wrong.append(name)
     assert not wrong
+
+
+def names_tested() -> set[str]:
+    """Return names of settings in tests; the client accepts underscores for dots."""
+    found = set()
+    for path in TESTS.rglob("*.py"):
+        inside = path.relative_to(TESTS).as_posix()
+        if inside in LISTS:
+            continue
+        text = path.read_text()
+        found |= set(NAME.findall(text))
+        prefix = PREFIXES.get(inside, PREFIXES.get(inside.partition("/")[0]))
+        if prefix is not None:
+            found |= {prefix + (quoted or word.replace("_", "."))
+                      for quoted, word in WORD.findall(text)}
+    return found
+
+
+def test_listed_files_exist():
+    assert [name for name in TABLES if not (PACKAGE / name).is_file()] == []
+    assert [name for name in LISTS | PREFIXES.keys() if not (TESTS / name).exists()] == []
+
+
+def test_every_live_broker_setting_is_named_by_a_test():
+    live = {name for name in catalogue.broker_names() if catalogue.broker(name).effect == "live"}
+    assert live - names_tested() == BROKER_GAPS
+
+
+def test_every_client_setting_is_named_by_a_test():
+    tested = names_tested()
+    untested = {setting.name for setting in TABLE
+                if not {setting.name, setting.name.replace(".", "_")} & tested}
+    assert untested == CLIENT_GAPS
+
+
+def test_name_in_another_name_is_not_a_test_of_it():
+    assert set(NAME.findall('"a.b": 1, b_c=2, x.y.z')) == {"a.b", "b_c", "x.y.z"}
