@@ -191,18 +191,30 @@ class LogManager:
         """
         begin_ms, directory_count = self._now_ms(), len(self.paths)
 
+        def known_of(plan: PartitionPlan) -> partitions.Checkpoint:
+            if plan.checkpoint is not None and plan.is_trusted(clean, directory_count):
+                return plan.checkpoint
+            return partitions.after_crash(plan.checkpoint, hinted.get(
+                plan.directory, {}).get((plan.name, plan.partition)))
+
         def open_one(plan: PartitionPlan) -> None:
-            trusted = plan.is_trusted(clean, directory_count)
-            if trusted and plan.checkpoint is not None:
-                checkpoint = plan.checkpoint
-            else:
-                checkpoint = partitions.after_crash(plan.checkpoint, hinted.get(
-                    plan.directory, {}).get((plan.name, plan.partition)))
+            trusted, checkpoint = plan.is_trusted(clean, directory_count), known_of(plan)
             directory = self.disks.least_loaded() if plan.directory is None else plan.directory
             if not self._open(directory, plan.name, plan.topic_id, plan.partition, plan.role,
                               plan.config, checkpoint, trusted) \
                     and checkpoint is not partitions.NOTHING_KNOWN:
                 self._hints.set_unread(directory, (plan.name, plan.partition), checkpoint)
+
+        def recover_one(plan: PartitionPlan) -> None:
+            try:
+                open_one(plan)
+            except Exception:
+                # After the start no one handles it: another replica must lead.
+                self._offline.lose(plan.name, plan.partition, has_directory=True)
+                if plan.directory is not None:
+                    self._hints.set_unread(
+                        plan.directory, (plan.name, plan.partition), known_of(plan))
+                raise
 
         unclean = []
         for plan in plans:
@@ -214,7 +226,7 @@ class LogManager:
             self._recovery = recovery.Recovery(
                 [(plan.name, plan.directory or 0, plan) for plan in unclean],
                 [native for native in self.directories if native is not None],
-                self._settings["num.recovery.threads.per.data.dir"], open_one)
+                self._settings["num.recovery.threads.per.data.dir"], recover_one)
             self._recovery.begin()
             recovery.report(self.directories, self.paths)
         if plans:

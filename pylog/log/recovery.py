@@ -20,13 +20,17 @@ from pylog.log.checkpoint_files import DAMAGED
 WAIT_S = 1.0
 REPORT_S = 5.0
 EPOCHS = "leader-epoch-checkpoint"
-EPOCHS_WORK = "leader epoch checkpoints"  # in supervisor.failures()
+# Kinds of work in supervisor.failures().
+WORK = "recovery"
+EPOCHS_WORK = "leader epoch checkpoints"
 
 log = logging.getLogger("pylog.log.recovery")
 
 
 class Recovery:
-    """entries: [(topic name, directory number, argument of open_one)]."""
+    """entries: [(topic name, directory number, argument of open_one)]. open_one: opens a partition;
+    if it raises an exception, it has taken the partition offline.
+    """
 
     def __init__(self, entries, directories, threads_per_directory: int, open_one):
         self._waiting: dict[int, list] = {}  # directory number -> entries, the next one last
@@ -106,7 +110,7 @@ class Recovery:
             except Exception as error:
                 # begin() raises it. After begin() it is a bug, and the other partitions continue.
                 self._failure = error
-                log.exception("a recovery failed", extra={"topic": topic})
+                supervisor.report(WORK, "a recovery failed", topic=topic)
             with self._changed:
                 self._left[topic] -= 1
                 assert self._left[topic] >= 0, (topic, self._left[topic])

@@ -124,6 +124,25 @@ def test_a_stop_before_all_are_ready_is_no_clean_one(tmp_path, held):
     again.stop()
 
 
+def test_partition_whose_recovery_fails_after_the_start_is_counted_and_offline(
+        tmp_path, held, monkeypatch):
+    node = crashed(tmp_path, held)
+    before = supervisor.failures().get(recovery.WORK, 0)
+    assert (node.logs.recovering, node.logs.take_failed()) == (1, [])
+    with monkeypatch.context() as planted:
+        planted.setattr(partition_log, "assume", None)  # Called once the log is open.
+        held.set()
+        node.logs._recovery.wait("slow")
+    assert supervisor.failures()[recovery.WORK] == before + 1
+    assert node.logs.is_offline("slow", 0) and node.logs.lacks_files("slow", 0)
+    assert node.logs.take_failed() == [("slow", 0)]
+    assert append(node, "quick") == (3, 5)
+    node.stop()
+    again = Node(tmp_path)
+    assert again.logs.get("slow", 0).end_offset == 3
+    again.stop()
+
+
 def test_truncation_is_logged(tmp_path, held, caplog):
     held.set()
     node = Node(tmp_path)
