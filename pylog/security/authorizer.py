@@ -1,6 +1,6 @@
 """The standard authorizer with Kafka's access rules, and the interface for other authorizers.
 
-Owns: the index of active rules.
+Owns: the index of active rules, and the names of Kafka's codes.
 Invariants: a deny rule overrides every allow rule; the cost of a decision depends on the number of
   different prefix lengths among the rules of the principal and of `User:*`, not on the number of
   rules; a resource without rules is available to super users only, or to every principal if
@@ -11,6 +11,7 @@ Source: KIP-11, KIP-290 (prefixes), KIP-679 (by resource type); Kafka's Standard
 from __future__ import annotations
 
 import abc
+import logging
 from collections import Counter, namedtuple
 
 from pylog.security.principals import USER, Principal
@@ -19,6 +20,9 @@ TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+log = logging.getLogger("pylog.authorizer")
+
+SUBNETS_LOGGED_MAX = 100  # Of the rules that are loaded together.
 # Codes of Kafka's protocol.
 UNKNOWN, ANY, ALL, READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION, \
     DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE, CREATE_TOKENS, DESCRIBE_TOKENS, \
@@ -26,6 +30,12 @@ UNKNOWN, ANY, ALL, READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION,
 TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN, USER_RESOURCE = range(2, 8)
 MATCH, LITERAL, PREFIXED = range(2, 5)
 DENY, ALLOW = 2, 3
+OPERATION_NAMES = (
+    "Unknown", "Any", "All", "Read", "Write", "Create", "Delete", "Alter", "Describe",
+    "ClusterAction", "DescribeConfigs", "AlterConfigs", "IdempotentWrite", "CreateTokens",
+    "DescribeTokens", "TwoPhaseCommit")
+RESOURCE_NAMES = ("Unknown", "Any", "Topic", "Group", "Cluster", "TransactionalId",
+                  "DelegationToken", "User")
 CLUSTER_NAME = "kafka-cluster"
 EVERYTHING = EVERYONE = ANYWHERE = "*"
 _EVERYBODY = f"{USER}:{EVERYONE}"
@@ -164,7 +174,7 @@ class StandardAuthorizer(Authorizer):
 
     def take(self, security: dict, changed: frozenset | None = None) -> bool:
         keys = changed if changed is not None else {*self._rules, *security}
-        differs = False
+        differs, subnets = False, []
         for key in keys:
             if key[0] != ACCESS_RULE:
                 continue
@@ -173,8 +183,11 @@ class StandardAuthorizer(Authorizer):
             if rule is not None:
                 self._remove(rule)
             if key in security:
-                rule = self._rules[key] = rule_of(security[key])
-                self._add(rule)
+                new = self._rules[key] = rule_of(security[key])
+                self._add(new)
+                if "/" in new.host and new != rule:
+                    subnets.append(new)
+        _warn_of_subnets(subnets)
         return differs
 
     def _add(self, rule: Rule) -> None:
@@ -291,6 +304,33 @@ def _naming(rule: Rule) -> Rule:
     """Return only the pattern of a rule, equal for all rules with the same pattern."""
     return Rule(rule.resource_type, rule.pattern_type, rule.resource_name, "", ANYWHERE, ALL,
                 ALLOW)
+
+
+def _warn_of_subnets(rules: list[Rule]) -> None:
+    """Log the rules for subnets. CreateAcls rejects them, but the metadata may contain older ones.
+    """
+    for number, rule in enumerate(rules):
+        if number == SUBNETS_LOGGED_MAX:
+            log.warning("more access rules for subnets have no effect; list all rules with "
+                        "`pylog acl list`", extra={"count": len(rules) - number})
+            return
+        log.warning("an access rule for a subnet has no effect, because only single addresses and "
+                    "`*` are compared. Add a rule for each address with `pylog acl add --host`, "
+                    "and remove this one with `pylog acl remove`", extra={"rule": shown(rule)})
+
+
+def shown(rule: Rule) -> str:
+    """Return the rule as one line of text."""
+    pattern = {LITERAL: "literal", PREFIXED: "prefixed"}.get(
+        rule.pattern_type, str(rule.pattern_type))
+    return (f"{'Allow' if rule.permission == ALLOW else 'Deny'} {rule.principal} "
+            f"{_name_in(OPERATION_NAMES, rule.operation)} from {rule.host} on {pattern} "
+            f"{_name_in(RESOURCE_NAMES, rule.resource_type)} {rule.resource_name}")
+
+
+def _name_in(names: tuple[str, ...], code: int) -> str:
+    # A later version may have stored a code that has no name here.
+    return names[code] if 0 <= code < len(names) else str(code)
 
 
 def rule_of(record) -> Rule:

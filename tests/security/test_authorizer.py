@@ -182,6 +182,36 @@ def test_some_topic_is_open_to_all_unless_a_rule_names_them_all():
     assert some(rule("*", WRITE), rule("x", WRITE, DENY))
 
 
+def test_stored_rule_for_a_subnet_is_logged_once_with_a_replacement(caplog):
+    key = ("AccessControlEntryRecord", (0,))
+    rules = {key: record(rule(host="10.0.0.0/8", permission=DENY))}
+    given = made()
+    for changed in (frozenset([key]), None, frozenset([key])):
+        given.take(rules, changed)
+    [line] = caplog.records
+    assert line.levelname == "WARNING" and "has no effect" in line.message
+    assert "pylog acl add --host" in line.message and "pylog acl remove" in line.message
+    assert line.rule == "Deny User:a Read from 10.0.0.0/8 on literal Topic t"
+    assert not may(made(rule(host="10.0.0.0/8")), host="10.0.0.1")
+
+
+def test_rules_for_addresses_are_not_logged(caplog):
+    made(rule(), rule(host="10.0.0.1"), rule(host="::1"), rule("a/b"))
+    assert caplog.records == []
+
+
+def test_lines_about_rules_for_subnets_are_bounded(caplog):
+    made(*[rule(f"t{number}", host="10.0.0.0/8")
+           for number in range(authorizer.SUBNETS_LOGGED_MAX + 7)])
+    assert len(caplog.records) == authorizer.SUBNETS_LOGGED_MAX + 1
+    assert caplog.records[-1].count == 7
+
+
+def test_rule_with_codes_of_a_later_version_is_shown_with_their_numbers():
+    later = Rule(99, 9, "t", "User:a", "*", 98, ALLOW)
+    assert authorizer.shown(later) == "Allow User:a 98 from * on 9 99 t"
+
+
 def test_credentials_change_no_decision():
     given = made(rule())
     assert given.take({("UserScramCredentialRecord", ("a", 1)): None},

@@ -19,24 +19,19 @@ from queue import Full, Queue
 from pylog import supervisor
 from pylog.protocol import tables
 from pylog.security import authorizer
+from pylog.security.authorizer import OPERATION_NAMES, RESOURCE_NAMES, shown
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pylog.security.authorizer import Decision, Rule
+    from pylog.security.authorizer import Decision
     from pylog.security.principals import Principal
 
 log = logging.getLogger("pylog.audit")
 
 LINES_MAX = 10_000  # Maximum number of queued lines.
 BYTES_MAX = 16 << 20  # Of queued lines. Clients choose the length of names.
-OPERATION_NAMES = (
-    "Unknown", "Any", "All", "Read", "Write", "Create", "Delete", "Alter", "Describe",
-    "ClusterAction", "DescribeConfigs", "AlterConfigs", "IdempotentWrite", "CreateTokens",
-    "DescribeTokens", "TwoPhaseCommit")
-RESOURCE_NAMES = ("Unknown", "Any", "Topic", "Group", "Cluster", "TransactionalId",
-                  "DelegationToken", "User")
 # Allowed operations of these kinds are data access, queries, or routine requests of nodes. They are
 # only written if `everything` is set.
 COMMON = frozenset((authorizer.READ, authorizer.WRITE, authorizer.DESCRIBE,
@@ -154,13 +149,3 @@ class AuditFile(Outlet):
         """Wait until every queued line is written, then close the file."""
         self._lines.put(None)
         self._thread.join()
-
-
-def shown(rule: Rule) -> str:
-    """Return the rule as one line of text."""
-    pattern = {authorizer.LITERAL: "literal", authorizer.PREFIXED: "prefixed"}.get(
-        rule.pattern_type, str(rule.pattern_type))
-    return (f"{'Allow' if rule.permission == authorizer.ALLOW else 'Deny'} {rule.principal} "
-            f"{OPERATION_NAMES[rule.operation]} from {rule.host} on {pattern} "
-            f"{RESOURCE_NAMES[rule.resource_type]} {rule.resource_name}")
-
