@@ -249,19 +249,33 @@ def _numpy_binary(out: dict[str, Any], name: str, columns: Columns, dtype: Any,
 # ---- pyarrow columns for native code
 
 
-def as_bytes(column: Any, role: str = "keys or values") -> Any:
-    """Return the column as one of the types that Column accepts. Raises TypeError."""
+def decoded(column: Any) -> Any:
+    """Return the column without run-end and dictionary encoding and without string views."""
+    import numpy as np
     import pyarrow as pa
 
     kind = column.type
     if pa.types.is_dictionary(kind):  # Arrow cannot decode every dictionary type.
-        return as_bytes(column.dictionary, role).take(column.indices)
+        return decoded(column.dictionary).take(column.indices)
+    if pa.types.is_run_end_encoded(kind):  # Arrow cannot decode dictionaries and views in it.
+        ends = column.run_ends.to_numpy(zero_copy_only=False)
+        rows = np.arange(column.offset, column.offset + len(column))
+        return decoded(column.values).take(pa.array(np.searchsorted(ends, rows, side="right")))
+    if pa.types.is_binary_view(kind):
+        return column.cast(pa.large_binary())
+    return column.cast(pa.large_utf8()) if pa.types.is_string_view(kind) else column
+
+
+def as_bytes(column: Any, role: str = "keys or values") -> Any:
+    """Return the column as one of the types that Column accepts. Raises TypeError."""
+    import pyarrow as pa
+
+    column = decoded(column)
+    kind = column.type
     if kind in (pa.binary(), pa.utf8(), pa.large_binary(), pa.large_utf8()):
         return column
-    if pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
+    if pa.types.is_fixed_size_binary(kind):
         return column.cast(pa.large_binary())
-    if pa.types.is_string_view(kind):
-        return column.cast(pa.large_utf8())
     if pa.types.is_null(kind):
         return column.cast(pa.binary())
     raise TypeError(f"the column for {role} is {kind}: keys and values are binary or string "

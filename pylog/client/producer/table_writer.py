@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pylog._native.builder import MURMUR2, Batch, BatchWriter, Column
-from pylog.client.columns.arrow import native_column
+from pylog.client.columns.arrow import decoded, native_column
 from pylog.client.errors import ConfigError, error
 from pylog.client.producer.core import Producing
 from pylog.client.producer.delivery import Pending, TableDelivery
@@ -162,7 +162,9 @@ def chunks(data: Any, roles: dict[str, Any]) -> Iterator[Any]:
 
 
 def found_columns(batch: Any, roles: dict[str, Any]) -> dict[str, Any]:
-    """Return the column of each role, or None. Raises ConfigError if a name does not exist."""
+    """Return the column of each role, or None. Raises ConfigError if a name does not exist, and
+    TypeError.
+    """
     names = batch.schema.names
     found: dict[str, Any] = {}
     for role in ROLES:
@@ -171,33 +173,53 @@ def found_columns(batch: Any, roles: dict[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"the table has no column {name!r}; it has {', '.join(names)}")
         if name is None and role in names:
             name = role
-        found[role] = None if name is None else _decoded(batch.column(name))
+        found[role] = None if name is None else _decoded(batch.column(name), role)
     if found["value"] is None and found["key"] is None:
         raise ConfigError(f"neither key= nor value= names a column; there are {', '.join(names)}")
     return found
 
 
-def _decoded(column: Any) -> Any:
-    """Return the column without run-end encoding."""
+def _decoded(column: Any, role: str) -> Any:
+    """Return the column without encoding. Raises TypeError if pyarrow cannot decode it."""
+    import pyarrow as pa
+
+    try:
+        return decoded(column)
+    except pa.ArrowNotImplementedError as failure:
+        raise TypeError(f"the {role} column is {column.type}, which pyarrow cannot decode: "
+                        "pass it decoded") from failure
+
+
+def _cast(column: Any, kind: Any, role: str) -> Any:
+    """Cast numbers or times. Raises ValueError if one is out of the range of `kind`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    return pc.run_end_decode(column) if pa.types.is_run_end_encoded(column.type) else column
+    try:
+        return pc.cast(column, kind)
+    except pa.ArrowInvalid as failure:
+        raise ValueError(
+            f"the {role} column has a value that is out of range: {failure}") from failure
 
 
 def native_timestamps(column: Any, now: int) -> Any:
-    """Convert to int64 ms, nulls to now. Rounds finer units down, before 1970 too."""
+    """Convert to int64 ms, nulls to now. Rounds finer units down, before 1970 too. Raises
+    TypeError, ValueError.
+    """
     if column is None:
         return None
     import pyarrow as pa
     import pyarrow.compute as pc
 
     kind = column.type
-    is_time = pa.types.is_timestamp(kind)
-    if pa.types.is_date(kind) or is_time and kind.unit == "s":
-        column = pc.cast(column, pa.timestamp("ms", tz=kind.tz if is_time else None))
+    is_time, is_date = pa.types.is_timestamp(kind), pa.types.is_date(kind)
+    if not (is_time or is_date or pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        raise TypeError(f"the timestamp column is {kind}: make it timestamp, date or an integer "
+                        "type (milliseconds since 1970)")
+    if is_date or is_time and kind.unit == "s":
+        column = _cast(column, pa.timestamp("ms", tz=kind.tz if is_time else None), "timestamp")
     divisor = _PER_MS.get(kind.unit, 1) if is_time else 1
-    column = pc.cast(column, pa.int64())
+    column = _cast(column, pa.int64(), "timestamp")
     if column.null_count:
         column = pc.fill_null(column, now * divisor)
     numbers = column.to_numpy(zero_copy_only=False)
@@ -205,13 +227,16 @@ def native_timestamps(column: Any, now: int) -> Any:
 
 
 def native_partitions(column: Any) -> Any:
-    """Convert to int32, nulls to -1."""
+    """Convert to int32, nulls to -1. Raises TypeError, ValueError."""
     if column is None:
         return None
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    column = pc.cast(column, pa.int32())
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        raise TypeError(f"the partition column is {kind}: make it an integer type")
+    column = _cast(column, pa.int32(), "partition")
     if column.null_count:
         column = pc.fill_null(column, -1)
     return column.to_numpy(zero_copy_only=False)

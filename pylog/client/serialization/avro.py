@@ -16,11 +16,12 @@ from collections.abc import Callable
 from typing import Any
 
 from pylog.client.errors import SerializationError
-from pylog.client.serialization.avro_columns import flat_column
+from pylog.client.serialization.avro_columns import LOGICAL, flat_column
 from pylog.client.serialization.plain import Format
 from pylog.client.serialization.registry import Schema, SchemaRegistry
 
 MAGIC = 0
+DECIMAL_DIGITS_MAX = 76
 _HEAD = struct.Struct(">bi")
 
 
@@ -225,12 +226,19 @@ def _complex(schema: dict[str, Any], named: dict[str, Any]) -> Any:
 
 
 def _logical(schema: dict[str, Any]) -> Any:
+    """Return the type of a logical type, or None if fastavro reads the plain type instead."""
     import pyarrow as pa
 
-    kind = schema.get("logicalType")
-    if kind == "decimal":
-        return pa.decimal128(schema["precision"], schema.get("scale", 0))
-    made = {
+    kind, plain = schema.get("logicalType"), schema["type"]
+    if kind == "decimal" and plain in ("bytes", "fixed"):
+        precision, scale = schema["precision"], schema.get("scale", 0)
+        if not 1 <= precision <= DECIMAL_DIGITS_MAX:
+            raise SerializationError(f"a decimal with precision {precision} has no Arrow type: use "
+                                     f"1 to {DECIMAL_DIGITS_MAX} digits")
+        return (pa.decimal128 if precision <= 38 else pa.decimal256)(precision, scale)
+    if plain != ("string" if kind == "uuid" else LOGICAL.get(str(kind))):
+        return None
+    return {
         "date": lambda: pa.date32(), "time-millis": lambda: pa.time32("ms"),
         "time-micros": lambda: pa.time64("us"),
         "timestamp-millis": lambda: pa.timestamp("ms", tz="UTC"),
@@ -238,5 +246,4 @@ def _logical(schema: dict[str, Any]) -> Any:
         "local-timestamp-millis": lambda: pa.timestamp("ms"),
         "local-timestamp-micros": lambda: pa.timestamp("us"),
         "uuid": lambda: pa.utf8(),
-    }.get(str(kind))
-    return None if made is None else made()
+    }[str(kind)]()

@@ -18,9 +18,9 @@ from pylog.client.errors import SerializationError
 _KINDS = {"null": native.NULL_KIND, "boolean": native.BOOLEAN, "int": native.INT,
           "long": native.LONG, "float": native.FLOAT, "double": native.DOUBLE,
           "bytes": native.BYTES, "string": native.BYTES}
-_LOGICAL = {"date": "int", "time-millis": "int", "time-micros": "long", "timestamp-millis": "long",
-            "timestamp-micros": "long", "local-timestamp-millis": "long",
-            "local-timestamp-micros": "long"}
+LOGICAL = {"date": "int", "time-millis": "int", "time-micros": "long", "timestamp-millis": "long",
+           "timestamp-micros": "long", "local-timestamp-millis": "long",
+           "local-timestamp-micros": "long"}
 
 
 class Flat(NamedTuple):
@@ -46,7 +46,7 @@ def flat_type(schema: Any) -> Flat | None:
     if not isinstance(schema, dict) or not isinstance(schema["type"], str):
         return None
     kind, logical = schema["type"], schema.get("logicalType", "")
-    if kind in _KINDS and (not logical or _LOGICAL.get(logical) == kind):
+    if kind in _KINDS and (not logical or LOGICAL.get(logical) == kind):
         return Flat(_KINDS[kind], null_branch, 0, (), logical or kind)
     if logical:
         return None

@@ -1,5 +1,6 @@
 """Columns of flat Avro values: native decoding agrees with fastavro."""
 
+import decimal
 import io
 import json
 import uuid
@@ -184,3 +185,29 @@ def test_uuids_are_texts():
     column = pa.array(registry.written([{"id": one, "others": [two]}, None]))
     assert avro_column(column, registry).to_pylist() == [
         {"id": str(one), "others": [str(two)]}, None]
+
+
+def test_logical_types_apply_only_to_the_types_that_avro_names():
+    fields = {
+        "fixed_uuid": ({"type": "fixed", "name": "Id", "size": 16, "logicalType": "uuid"}, b"x"*16),
+        "bytes_uuid": ({"type": "bytes", "logicalType": "uuid"}, b"x"),
+        "long_date": ({"type": "long", "logicalType": "date"}, 2**40),
+        "string_decimal": ({"type": "string", "logicalType": "decimal"}, "3.5")}
+    row = {name: value for name, (_, value) in fields.items()}
+    registry = Registry(record(*[(name, kind) for name, (kind, _) in fields.items()]))
+    column = pa.array(registry.written([row, None]))
+    found = avro_column(column, registry)
+    assert found.to_pylist() == [row, None] == [Avro(registry).deserialize(column[0].as_py()), None]
+    assert [field.type for field in found.type] == [
+        pa.binary(16), pa.binary(), pa.int64(), pa.utf8()]
+
+
+def test_decimals_have_the_precision_of_their_schema():
+    def kind(precision):
+        return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": 2}
+
+    registry = Registry(kind(50))
+    value = decimal.Decimal("9" * 48 + ".99")
+    assert avro_column(pa.array([registry.value(value, 0)]), registry).to_pylist() == [value]
+    with pytest.raises(SerializationError, match="precision 77"):
+        arrow_type(kind(77))
