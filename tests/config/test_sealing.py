@@ -77,7 +77,7 @@ def test_a_process_derives_one_key_for_all_that_it_seals(monkeypatch):
 def test_secret_may_be_in_a_file(tmp_path):
     path = tmp_path / "secret"
     path.write_text("from the file\n")
-    found = Settings.load(None, [f"{sealing.SECRET_FILE}={path}"])
+    found = Settings.load(None, [f"password.encoder.secret.file={path}"])
     assert found.sealer.opened(NAME, Sealer("from the file", None).sealed(NAME, "x")) == "x"
     shown = found.explain(sealing.SECRET) + "\n".join(found.listing())
     assert "from the file" not in shown and "[hidden]" in shown
@@ -89,10 +89,10 @@ def test_a_file_that_cannot_be_meant_is_refused(tmp_path, overrides, said):
     path = tmp_path / "secret"
     path.write_text("\n")
     with pytest.raises(ConfigError, match=said):
-        Settings.load(None, [f"{sealing.SECRET_FILE}={path}", *overrides])
+        Settings.load(None, [f"password.encoder.secret.file={path}", *overrides])
     path.unlink()
     with pytest.raises(ConfigError, match=re.escape("No such file") if not overrides else said):
-        Settings.load(None, [f"{sealing.SECRET_FILE}={path}", *overrides])
+        Settings.load(None, [f"password.encoder.secret.file={path}", *overrides])
 
 
 def test_stored_settings_that_do_not_open_are_not_in_force():

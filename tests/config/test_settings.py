@@ -171,6 +171,20 @@ def test_topic_defaults_come_from_the_brokers_settings():
     assert defaults["flush.messages"] == 2**63 - 1
 
 
+@pytest.mark.parametrize(("name", "text", "topic_name", "value"), [
+    ("compression.lz4.level", "12", "compression.lz4.level", 12),
+    ("log.flush.interval.messages", "7", "flush.messages", 7),
+    ("log.index.size.max.bytes", "4096", "segment.index.bytes", 4096),
+    ("log.message.timestamp.after.max.ms", "8", "message.timestamp.after.max.ms", 8),
+    ("log.message.timestamp.before.max.ms", "9", "message.timestamp.before.max.ms", 9),
+    ("log.roll.jitter.hours", "2", "segment.jitter.ms", 7_200_000),
+    ("log.segment.delete.delay.ms", "5", "file.delete.delay.ms", 5),
+])
+def test_broker_setting_is_the_default_of_its_topic_setting(name, text, topic_name, value):
+    assert Settings().topic_defaults()[topic_name] != value
+    assert Settings({name: text}).topic_defaults()[topic_name] == value
+
+
 def test_a_topics_own_settings_win_over_the_brokers():
     effective = Settings().topic_config({"retention.ms": "5", "internal.segment.bytes": "1000"})
     assert effective["retention.ms"] == 5
