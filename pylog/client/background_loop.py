@@ -3,6 +3,7 @@
 Owns: the loop's thread and its watchdog; a forked child creates new ones.
 Invariants: an application's callbacks run on its own thread, while that thread waits in a client
   call, so callbacks can call the client; a signal (Ctrl-C) ends a wait; no exception ends the loop;
+  no call waits for a loop that has stopped because the interpreter is shutting down;
   no thread waits for a lock whose holder may run the application's Python code, such as a signal
   handler that calls the client. Therefore the loop and its waiting threads share no interpreter
   lock (Lock, Event, Condition, concurrent.futures.Future).
@@ -26,7 +27,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from pylog.client import blocking
-from pylog.client.errors import ConcurrentUseError, ForkedError
+from pylog.client.errors import (
+    ClosedError, ConcurrentUseError, ForkedError, ProgramEndedError,
+)
 
 WATCH_S = 1.0
 
@@ -96,8 +99,8 @@ class Call:
         """Cancel the coroutine asynchronously, at most once."""
         try:
             self._driver.post(self._cancel)
-        except (RuntimeError, ForkedError):
-            pass  # The loop is closed, or was not copied to this forked child.
+        except (RuntimeError, ClosedError):
+            pass  # The loop is closed, has stopped, or was not copied to this forked child.
 
     def _cancel(self) -> None:
         if self._task is not None and not self._cancelled:
@@ -105,10 +108,13 @@ class Call:
             self._task.cancel()
 
     def result(self, timeout_s: float | None = None) -> Any:
-        """Wait for the result. Raises the coroutine's exception, or TimeoutError after timeout_s.
+        """Wait for the result. Raises the coroutine's exception, TimeoutError after timeout_s, or
+        ProgramEndedError.
         """
-        if not self.done and not self._bell.wait(timeout_s):
-            raise TimeoutError(f"no result after {timeout_s} s")
+        if not self.done:
+            self._driver.check_running()
+            if not self._bell.wait(timeout_s):
+                raise TimeoutError(f"no result after {timeout_s} s")
         try:
             if self._failure is not None:
                 raise self._failure
@@ -130,7 +136,9 @@ class Driver:
 
     @staticmethod
     def shared() -> Driver:
-        """Return the process's driver, creating it if necessary."""
+        """Return the process's driver, creating it if necessary. Raises ProgramEndedError."""
+        if sys.is_finalizing():
+            raise ProgramEndedError
         process = os.getpid()
         found = _shared.get(process)
         if found is not None:
@@ -181,31 +189,44 @@ class Driver:
             time.sleep(WATCH_S)
 
     def submit(self, work: Coroutine[Any, Any, Any], bell: Bell | None = None) -> Call:
-        """Run a coroutine on the loop; call from another thread. Raises ForkedError.
+        """Run a coroutine on the loop; call from another thread. Raises ForkedError and
+        ProgramEndedError.
 
         bell: set when the result is available.
         """
         try:
-            self.check_process()
-        except ForkedError:
+            self.check_running()
+        except ClosedError:
             work.close()
             raise
         assert threading.current_thread() is not self.thread, "the loop cannot wait for itself"
         return Call(self, work, bell or Bell())
 
     def post(self, function: Callable[..., Any], *given: Any) -> None:
-        """Call a function on the loop soon, without returning its result. Raises ForkedError."""
-        self.check_process()
+        """Call a function on the loop soon, without returning its result. Raises ForkedError and
+        ProgramEndedError.
+        """
+        self.check_running()
         self.loop.call_soon_threadsafe(function, *given)
 
-    def check_process(self) -> None:
-        """Raise ForkedError in a forked child, which has a copy of this object but no loop."""
+    def check_running(self) -> None:
+        """Raise ForkedError in a forked child, which has a copy of this object but no loop, and
+        ProgramEndedError if the loop has stopped.
+
+        At interpreter shutdown, daemon threads stop but still look alive.
+        """
         if self.process != os.getpid():
             raise ForkedError
+        if sys.is_finalizing() or not self.thread.is_alive():
+            raise ProgramEndedError
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Wait for a coroutine's result; cancel the coroutine if the wait is interrupted."""
         return WorkRunner(self).run(work)
+
+    def close_client(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Wait for a client's close()."""
+        WorkRunner(self).close_client(work)
 
 
 class SingleUser:
@@ -252,6 +273,15 @@ class WorkRunner:
         finally:
             self._bells.remove(bell)
         return call.result()
+
+    def close_client(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Wait for a client's close(). Returns at once if the loop has stopped: a generator that is
+        suspended inside `with Consumer(…)` is closed at interpreter shutdown.
+        """
+        try:
+            self.run(work)
+        except ProgramEndedError:
+            pass
 
     async def call(self, function: Callable[..., Any], *given: Any) -> Any:
         """Have a waiting thread call a function, and await its result. Call on the loop."""

@@ -72,6 +72,14 @@ class ForkedError(ClosedError):
         super().__init__("used after fork: make clients in the process that uses them")
 
 
+class ProgramEndedError(ClosedError):
+    """The interpreter is shutting down, or the clients' event loop has ended."""
+
+    def __init__(self) -> None:
+        super().__init__("the program is ending and its clients' event loop has stopped: finish "
+                         "client calls before the program ends, or in an atexit handler")
+
+
 class LostRecords(KafkaError):
     """Records that were sent and not acknowledged. `count`: number of records."""
 

@@ -345,7 +345,7 @@ def test_close_at_exit_delivers_pending_records(named, warm):
 
 OPEN_AT_EXIT = """
 import asyncio, sys, threading
-from pylog.client import Admin, Consumer, Producer, ShareConsumer, aio
+from pylog.client import Admin, Consumer, Producer, ShareConsumer, aio, scan
 
 bootstrap, topic, what = sys.argv[1:]
 if what == "producer":
@@ -373,6 +373,47 @@ elif what == "admin":
     held.describe_cluster()
 elif what == "iterator":
     held = iter(Consumer(bootstrap_servers=bootstrap, group_id="exit"))
+elif what == "scan":
+    Producer(bootstrap_servers=bootstrap).send(topic, b"value").result(30)
+    held = iter(scan(topic, bootstrap_servers=bootstrap))
+    next(held)
+elif what.startswith("generator"):
+    # The generator is closed after the threads of the clients have stopped.
+    def suspended():
+        if what == "generator of a consumer":
+            with Consumer(bootstrap_servers=bootstrap, group_id="exit") as consumer:
+                consumer.subscribe([topic])
+                consumer.poll(1.0)
+                yield
+        elif what == "generator of a share consumer":
+            with ShareConsumer(bootstrap_servers=bootstrap, group_id="exit-share") as consumer:
+                consumer.subscribe([topic])
+                consumer.poll(1.0)
+                yield
+        elif what == "generator of an Admin client":
+            with Admin(bootstrap_servers=bootstrap) as admin:
+                admin.describe_cluster()
+                yield
+        elif what == "generator of a producer":
+            with Producer(bootstrap_servers=bootstrap) as producer:
+                producer.send(topic, b"value")
+                yield
+        elif what == "generator in a transaction":
+            producer = Producer(bootstrap_servers=bootstrap, transactional_id="exit")
+            with producer.transaction():
+                producer.send(topic, b"value")
+                yield
+        else:
+            yield from RangeReader(
+                {"bootstrap.servers": bootstrap}, OffsetRange(topic, 0, 0, 9), True)
+
+    if what == "generator of a range":
+        from pylog.client.spark.ranges import OffsetRange, RangeReader
+
+        with Producer(bootstrap_servers=bootstrap) as producer:
+            producer.send(topic, b"value")
+    held = suspended()
+    next(held)
 else:
     async def main():
         global held
@@ -390,9 +431,48 @@ print("end")
 
 
 @pytest.mark.parametrize("what", ["producer", "consumer", "polling", "share", "transaction",
-                                  "admin", "iterator", "asyncio"])
+                                  "admin", "iterator", "scan", "generator of a consumer",
+                                  "generator of a share consumer", "generator of an Admin client",
+                                  "generator of a producer", "generator in a transaction",
+                                  "generator of a range", "asyncio"])
 def test_a_program_ends_with_an_open_client(target, what):
     topic = new_topic(target.bootstrap, 1)
     done = run(OPEN_AT_EXIT, target.bootstrap, topic, what)
     assert done.returncode == 0 and done.stdout.endswith("end\n"), done.stderr
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr, done.stderr
+    assert "never awaited" not in done.stderr, done.stderr
+
+
+CALLS_AFTER_THE_END = """
+import sys
+from pylog.client import Consumer, Producer
+from pylog.client.errors import ProgramEndedError
+
+def suspended():
+    bootstrap, topic = sys.argv[1:]
+    producer = Producer(bootstrap_servers=bootstrap, linger_ms=60000)
+    consumer = Consumer(bootstrap_servers=bootstrap, group_id="exit")
+    consumer.subscribe([topic])
+    delivery = producer.send(topic, b"value")
+    types = Producer, ProgramEndedError
+    try:
+        yield
+    finally:
+        for call in (delivery.result, delivery.exception, producer.flush, consumer.commit,
+                     lambda: consumer.poll(60), consumer.wakeup,
+                     lambda: producer.partitions_for("another"),
+                     lambda: types[0](bootstrap_servers=bootstrap)):
+            try:
+                call()
+            except types[1] as failure:
+                print(failure)
+
+held = suspended()
+next(held)
+"""
+
+
+def test_calls_raise_at_once_when_the_interpreter_is_shutting_down(target):
+    done = run(CALLS_AFTER_THE_END, target.bootstrap, new_topic(target.bootstrap, 1))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("the program is ending") == 8, done.stdout + done.stderr

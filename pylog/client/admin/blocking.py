@@ -40,7 +40,7 @@ class Admin:
         self._driver.run(self._admin.start())
 
     def close(self) -> None:
-        self._driver.run(self._admin.close())
+        self._driver.close_client(self._admin.close())
 
     def __enter__(self) -> Admin:
         return self

@@ -159,7 +159,7 @@ class Consumer:
 
     def _polled(self, timeout: float, take: Callable[[], Any], make: Make) -> Any:
         core, event = self._core, self._event
-        self._driver.check_process()  # A forked child has copies of the parent's fetched records.
+        self._driver.check_running()  # A forked child has copies of the parent's fetched records.
         if core.closed:
             raise ClosedError("the consumer is closed")
         if core.iteration is not None:
@@ -373,7 +373,7 @@ class Consumer:
 
     def close(self, timeout: float = CLOSE_S) -> None:
         """Commit if that is automatic, leave the group and close the connections."""
-        self._runner.run(self._core.close(timeout))
+        self._runner.close_client(self._core.close(timeout))
 
 
 def empty_batch(names: list[str]) -> Any:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import queue
+import sys
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from pylog._native.intake import Delivery, add_waiter
 from pylog.client import callbacks
 from pylog.client.config.durations import rounded
-from pylog.client.errors import KafkaError, KafkaTimeoutError
+from pylog.client.errors import KafkaError, KafkaTimeoutError, ProgramEndedError
 
 __all__ = ["Delivery", "Pending", "RecordMetadata", "TableDelivery"]
 
@@ -106,8 +107,12 @@ class Pending:
             function()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Block this thread until the batch is complete. Returns False on timeout."""
+        """Block this thread until the batch is complete. Returns False on timeout. Raises
+        ProgramEndedError.
+        """
         if not self.done:
+            if sys.is_finalizing():
+                raise ProgramEndedError
             bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # An Event would take a lock.
             self.when_done(lambda: bell.put(None))
             try:

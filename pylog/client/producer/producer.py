@@ -147,7 +147,7 @@ class Producer(Intake):
     def close(self, timeout: float | None = CLOSE_S) -> None:
         """Deliver buffered records for at most `timeout` seconds, fail the rest and close."""
         if not self._core.forked:  # A forked child must not touch its parent's connections.
-            self._driver.run(self._core.close(timeout))
+            self._driver.close_client(self._core.close(timeout))
 
     # Transactions
 
@@ -159,8 +159,10 @@ class Producer(Intake):
         committed offsets. The consumer needs a group.id and enable.auto.commit=false. At the end of
         the block, raises the error of a failed record, CommitFailedError or a similar error if the
         group has rebalanced, or RebalanceNeededError if the consumer lost partitions during the
-        transaction. In each case the transaction was aborted: begin it again unless the error is
-        `.fatal`. The first transaction fences earlier producers of the transactional.id.
+        transaction. After these errors the transaction is aborted: begin it again unless the error
+        is `.fatal`. After KafkaTimeoutError the commit continues in the background: call
+        commit_transaction() to wait for its outcome. The first transaction fences earlier producers
+        of the transactional.id.
         """
         if consumer is None:
             return Transaction(self, self._driver.run, self._core, None)

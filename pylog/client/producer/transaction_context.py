@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from pylog.client.errors import ConfigError, IllegalStateError, KafkaError, RebalanceNeededError
+from pylog.client.errors import (
+    ConfigError, IllegalStateError, KafkaError, ProgramEndedError, RebalanceNeededError,
+)
 from pylog.client.producer.core import Producing
 from pylog.client.producer.transaction_manager import UNINITIALIZED
 
@@ -90,13 +92,19 @@ class Transaction:
 
     def __exit__(self, kind: object, reason: BaseException | None, trace: object) -> None:
         if reason is not None:
-            self._run(self._step.abort(reason))
+            self._abort(reason)
             return
         try:
             self._run(self._step.commit())
         except BaseException as failure:
-            self._run(self._step.abort(failure))
+            self._abort(failure)
             raise
+
+    def _abort(self, reason: BaseException) -> None:
+        try:
+            self._run(self._step.abort(reason))
+        except ProgramEndedError:
+            pass  # The broker aborts the transaction after transaction.timeout.ms.
 
 
 class AioTransaction:

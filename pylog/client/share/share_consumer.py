@@ -148,5 +148,5 @@ class ShareConsumer:
 
     def close(self, timeout: float = CLOSE_S) -> None:
         """Send acknowledgements, release other acquired records and leave the group."""
-        self._runner.run(self._core.close(timeout))
+        self._runner.close_client(self._core.close(timeout))
         self._records.run_callback()

@@ -118,7 +118,7 @@ class RangeReader:
         finally:
             if ahead is not None:
                 ahead.cancel()
-            self._driver.run(self._cluster.close())
+            self._driver.close_client(self._cluster.close())
 
     def _past(self, position: int, row: FetchedPartition, last_s: float) -> int:
         """Return where to continue after an empty fetch. Raises if fetches stay empty for too long.

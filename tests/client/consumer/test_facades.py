@@ -75,9 +75,10 @@ class Plain:
         monkeypatch.setattr(consumer, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         made = self.made = consumer.Consumer.__new__(consumer.Consumer)
         made._core, made._records_max, made._interceptors = self.core, 500, []
-        made._runner, made._user = SimpleNamespace(run=asyncio.run), SingleUser("consumer")
+        made._runner, made._user = SimpleNamespace(
+            run=asyncio.run, close_client=asyncio.run), SingleUser("consumer")
         made._driver = SimpleNamespace(
-            post=lambda call, *given: call(*given), check_process=lambda: None)
+            post=lambda call, *given: call(*given), check_running=lambda: None)
         made._event = SimpleNamespace(clear=lambda: None, wait=self._wait)
         self.core.attend = self._attend
 
