@@ -65,10 +65,7 @@ def status(session: Session, metrics: str | None, token: str | None) -> None:
         session.out.document({"cluster_id": found["cluster_id"], "troubles": troubles,
                               "unchecked": checked.unchecked, "quorum_members": checked.members})
     else:
-        for line in troubles or [f"cluster {found['cluster_id']} is healthy: "
-                                 f"{counted(len(found['brokers']), 'broker')}, "
-                                 f"{counted(found['partitions'], 'partition')}, every replica in "
-                                 f"sync{health.reached(checked)}"]:
+        for line in troubles or [health.verdict(found, checked)]:
             session.out.line(line)
         for line in checked.unchecked:
             session.out.line(f"not checked: {line}")

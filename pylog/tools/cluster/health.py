@@ -19,6 +19,7 @@ from pylog.client.network.cluster import Cluster
 from pylog.client.network.connection import BufferPool, Connection
 from pylog.client.errors import AuthenticationError, KafkaError
 from pylog.config import internal_topics
+from pylog.config.listeners import TLS_PROTOCOLS
 from pylog.peer.controllers import Controller, voters_of
 from pylog.monitor.overview import quorum_troubles
 from pylog.protocol import messages
@@ -38,7 +39,10 @@ CLOCK_MS_MAX = 1000
 FREE_SHARE_MIN = 0.05
 OUTER_QUORUMS = ("quorum.etcd.endpoints", "quorum.zookeeper.connect")
 VOTERS = "controller.quorum.voters"
-SETTINGS = [VOTERS, *OUTER_QUORUMS, "controller.listener.names", "listener.security.protocol.map",
+ETCD, ZOOKEEPER = OUTER_QUORUMS
+ETCD_PROTOCOL, ZOOKEEPER_TLS = "quorum.etcd.security.protocol", "quorum.zookeeper.ssl.enable"
+SETTINGS = [VOTERS, *OUTER_QUORUMS, ETCD_PROTOCOL, ZOOKEEPER_TLS, "listeners",
+            "advertised.listeners", "controller.listener.names", "listener.security.protocol.map",
             *internal_topics.FACTORS.values()]
 ENDPOINT_CONTROLLERS, ENDPOINT_VERSION = 2, 1  # The endpoint type of DescribeCluster.
 
@@ -64,7 +68,8 @@ async def check(cluster: Cluster, found: Mapping[str, Any], metrics: str | None,
     """
     begun = time.monotonic()
     brokers = [row["broker"] for row in found["brokers"] if row["status"] == "ok"]
-    settings, denied = await _settings(cluster, brokers)
+    reported, denied = await _settings(cluster, brokers)
+    settings = list(reported.values())
     controllers = await _controllers(cluster, settings, found["cluster_id"])
     await asyncio.sleep(SAMPLE_S - (time.monotonic() - begun))
     # Read now: a page can be half a second old.
@@ -76,14 +81,18 @@ async def check(cluster: Cluster, found: Mapping[str, Any], metrics: str | None,
         troubles += changes(found["quorum"], later, reason)
         troubles += [] if members else quorum_troubles(
             _members_with_progress(found["quorum"], later))
+    certificates = _read_certificates(cluster, brokers)
     troubles += [
         *_keeper(found["quorum"], settings, members), *controllers.troubles, *denied,
         *space_troubles(found["log_dirs"]),
         *factor_troubles(found["internal_factors"], settings,
                          len(found["brokers"]) + len(found["missing_brokers"])),
-        *_certificates(cluster, brokers), *clock_troubles(clocks)]
+        *_certificates(certificates), *clock_troubles(clocks)]
     without = [str(broker) for broker in brokers if broker not in clocks]
-    unchecked = list(controllers.unchecked)
+    own = cluster.settings["security.protocol"]
+    unchecked = [*controllers.unchecked, *unread_certificates(reported, own, {
+        broker: cluster.metadata.nodes[broker].port for broker in certificates}),
+        *unread_quorum_certificates(settings, own)]
     if found["hidden_topics"]:
         unchecked.append(f"the partitions of {counted(found['hidden_topics'], 'topic')} that this "
                          "user may not describe")
@@ -96,12 +105,13 @@ async def check(cluster: Cluster, found: Mapping[str, Any], metrics: str | None,
 
 
 async def _settings(cluster: Cluster, brokers: Iterable[int]
-                    ) -> tuple[list[dict[str, str]], list[str]]:
+                    ) -> tuple[dict[int, dict[str, str]], list[str]]:
     """Return ({broker: {setting: value}}, sentences about the brokers that did not report)."""
     ended = await asyncio.gather(*[
         config_resources.described(cluster, config_resources.BROKER, str(broker), SETTINGS)
         for broker in brokers], return_exceptions=True)
-    found, denied = [], []
+    found: dict[int, dict[str, str]] = {}
+    denied = []
     for broker, rows in zip(brokers, ended):
         if isinstance(rows, (KafkaError, ToolError)):
             denied.append(f"broker {broker} does not report its settings, so its controllers "
@@ -109,7 +119,7 @@ async def _settings(cluster: Cluster, brokers: Iterable[int]
         elif isinstance(rows, BaseException):
             raise rows
         else:
-            found.append({row["name"]: row["value"] or "" for row in rows})
+            found[broker] = {row["name"]: row["value"] or "" for row in rows}
     return found, denied
 
 
@@ -199,8 +209,7 @@ def _keeper(described: Mapping[str, Any] | None, settings: list[dict[str, str]],
 
 
 def _voters(row: Mapping[str, str]) -> dict[int, Controller]:
-    entries = [entry.strip() for entry in row.get(VOTERS, "").split(",")]
-    return dict(voters_of([entry for entry in entries if entry]))
+    return dict(voters_of(_entries(row, VOTERS)))
 
 
 # ---- controllers --------------------------------------------------------------------------------
@@ -215,13 +224,14 @@ class _Controllers(NamedTuple):
 
 class _Reply(NamedTuple):
     """reason: why a controller is unreachable, else "". active: the id of the controller that it
-    considers active, -1 for none.
+    considers active, -1 for none. is_rejected: the controller rejected this client's login.
     """
 
     reason: str = ""
     cluster_id: str = ""
     active: int = -1
     certificate_ends: str | None = None
+    is_rejected: bool = False
 
 
 async def _controllers(cluster: Cluster, settings: list[dict[str, str]], cluster_id: str
@@ -240,9 +250,13 @@ async def _controllers(cluster: Cluster, settings: list[dict[str, str]], cluster
             troubles.append(f"{name} does not answer: {reply.reason}")
             continue
         if protocol != own:
+            certificate = " and its certificate was not read" if protocol in TLS_PROTOCOLS else ""
             unchecked.append(f"{name}: it accepts connections, but its listener uses {protocol} "
-                             f"and this client {own}, so no request was sent")
+                             f"and this client {own}, so no request was sent{certificate}")
             continue
+        if reply.is_rejected and protocol in TLS_PROTOCOLS:
+            unchecked.append(f"the certificate of {name}: the controller rejected this client's "
+                             "login")
         count += 1
         if reply.cluster_id and reply.cluster_id != cluster_id:
             troubles.append(f"{name} belongs to another cluster: {reply.cluster_id}")
@@ -258,11 +272,19 @@ async def _controllers(cluster: Cluster, settings: list[dict[str, str]], cluster
 
 def _protocol(row: Mapping[str, str]) -> str:
     """Return the security protocol of the controllers' listener."""
-    protocols = dict(entry.strip().split(":", 1)
-                     for entry in row.get("listener.security.protocol.map", "").split(",")
-                     if ":" in entry)
-    name = row.get("controller.listener.names", "").split(",")[0].strip()
+    names, protocols = _entries(row, "controller.listener.names"), _protocols(row)
+    name = names[0].upper() if names else ""
     return protocols.get(name, name if name in protocols.values() else "PLAINTEXT")
+
+
+def _protocols(row: Mapping[str, str]) -> dict[str, str]:
+    """Return {listener name: security protocol}."""
+    pairs = [entry.partition(":") for entry in _entries(row, "listener.security.protocol.map")]
+    return {name.strip().upper(): protocol.strip().upper() for name, _, protocol in pairs}
+
+
+def _entries(row: Mapping[str, str], setting: str) -> list[str]:
+    return [entry.strip() for entry in row.get(setting, "").split(",") if entry.strip()]
 
 
 async def _query_broker(cluster: Cluster, host: str, port: int) -> _Reply:
@@ -270,7 +292,8 @@ async def _query_broker(cluster: Cluster, host: str, port: int) -> _Reply:
     try:
         connection = await Connection.open(host, port, cluster.settings, BufferPool())
     except AuthenticationError:
-        return _Reply()  # The controller responded; its users differ from the brokers' users.
+        # The controller responded; its users differ from the brokers' users.
+        return _Reply(is_rejected=True)
     except KafkaError as error:
         return _Reply(str(error))
     try:
@@ -306,14 +329,79 @@ def certificate_ends(connection: Connection) -> str | None:
         connection.transport.get_extra_info("ssl_object").getpeercert(True) or b"")
 
 
-def _certificates(cluster: Cluster, brokers: Iterable[int]) -> list[str]:
-    found = []
+def _read_certificates(cluster: Cluster, brokers: Iterable[int]) -> dict[int, str]:
+    """Return {broker: expiry date} of the certificates that this client's connections received."""
+    found = {}
     for broker in brokers:
         connection = cluster.usable(broker)
         ends = None if connection is None else certificate_ends(connection)
         if ends is not None:
-            found += _certificate(f"broker {broker}", ends)
+            found[broker] = ends
     return found
+
+
+def _certificates(read: Mapping[int, str]) -> list[str]:
+    return [line for broker, ends in read.items()
+            for line in _certificate(f"broker {broker}", ends)]
+
+
+def unread_certificates(settings: Mapping[int, Mapping[str, str]], own: str,
+                        ports: Mapping[int, int]) -> list[str]:
+    """Return a line for each TLS listener of brokers whose certificate this client cannot read.
+
+    settings: {broker: {setting: value}}. own: this client's protocol. ports: {broker: the port from
+    which this client read a certificate}. Certificates of controller listeners are read, or listed,
+    with the controllers.
+    """
+    brokers_of: dict[tuple[str, str], list[int]] = {}
+    for broker, row in settings.items():
+        protocols = _protocols(row)
+        names = [_name_of(entry) for entry in _entries(row, "listeners")]
+        skipped = {name.upper() for name in _entries(row, "controller.listener.names")}
+        if broker in ports:
+            skipped.add(_listener_read(row, own, ports[broker]))
+        for name in names:
+            protocol = protocols.get(name, name)
+            if protocol in TLS_PROTOCOLS and name not in skipped:
+                brokers_of.setdefault((name, protocol), []).append(broker)
+    return [f"the certificate of listener {name} of broker{'s' if len(brokers) > 1 else ''} "
+            f"{', '.join(map(str, brokers))}: this client does not connect to it. Check it with a "
+            f"client that uses {protocol} and connects to this listener"
+            for (name, protocol), brokers in brokers_of.items()]
+
+
+def _name_of(listener: str) -> str:
+    return listener.partition("://")[0].upper()
+
+
+def _listener_read(row: Mapping[str, str], own: str, port: int) -> str:
+    """Return the name of the listener at an advertised port. If the settings do not name the port,
+    return a listener with this client's protocol.
+    """
+    advertised = _entries(row, "advertised.listeners") or _entries(row, "listeners")
+    protocols = _protocols(row)
+    return next((_name_of(entry) for entry in advertised
+                 if entry.rpartition(":")[2] == str(port)), "") or next(
+        (name for name in map(_name_of, advertised) if protocols.get(name, name) == own), "")
+
+
+def unread_quorum_certificates(settings: Iterable[Mapping[str, str]], own: str) -> list[str]:
+    """Return a line if TLS protects the controllers' etcd or ZooKeeper. An etcd that brokerd runs
+    has the certificate of the controller's listener, which a client with its protocol has read.
+    """
+    found = set()
+    for row in settings:
+        if row.get(ZOOKEEPER):
+            if row.get(ZOOKEEPER_TLS) == "true":
+                found.add("ZooKeeper")
+        elif ETCD in row and _voters(row):  # Kafka has no such setting.
+            controllers = _protocol(row)
+            protocol = row.get(ETCD_PROTOCOL) or ("PLAINTEXT" if row[ETCD] else controllers)
+            is_read = not row[ETCD] and controllers == own and own in TLS_PROTOCOLS
+            if protocol in TLS_PROTOCOLS and not is_read:
+                found.add("etcd")
+    return [f"the certificates of the controllers' {name}: this client does not connect to it"
+            for name in sorted(found)]
 
 
 def _certificate(name: str, ends: str) -> list[str]:
@@ -380,12 +468,15 @@ def factor_troubles(factors: Mapping[str, int], settings: Iterable[Mapping[str, 
     return found
 
 
-def reached(checked: Checked) -> str:
-    """Return the list of passed checks for the success message."""
-    parts = []
+def verdict(found: Mapping[str, Any], checked: Checked) -> str:
+    """Return the line for a cluster without problems: what was checked, and how much was not."""
+    parts = [counted(len(found["brokers"]), "broker"), counted(found["partitions"], "partition"),
+             "every replica in sync"]
     if checked.controllers:
         parts.append(counted(checked.controllers, "controller"))
     if checked.members:
         parts.append(counted(len(checked.members), "member of the quorum",
                              "members of the quorum"))
-    return "".join(f", {part}" for part in parts)
+    limit = f" as far as it was checked ({counted(len(checked.unchecked), 'fact')} not checked)" \
+        if checked.unchecked else ""
+    return f"cluster {found['cluster_id']} is healthy{limit}: {', '.join(parts)}"

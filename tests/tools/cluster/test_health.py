@@ -9,6 +9,7 @@ import pytest
 
 from pylog import cli
 from pylog.testing import Broker
+from pylog.testing.certificates import Authority, write
 from pylog.testing.ports import free_port
 from pylog.tools.cluster import health
 from pylog.tools.cluster import cluster_checks
@@ -217,3 +218,83 @@ def test_internal_topics_with_fewer_replicas_than_their_setting_are_named(
     told = health.factor_troubles({} if factor is None else {topic: factor},
                                   [{}, {setting: str(wanted)}], brokers)
     assert [topic in line and setting in line for line in told] == [True] * is_named
+
+
+TLS_CLUSTER = {
+    "listeners": "CLIENTS://:9092,REPLICATION://:9094,CONTROLLER://:9093",
+    "advertised.listeners": "CLIENTS://h1:19092,REPLICATION://h1:9094",
+    "listener.security.protocol.map":
+        "CLIENTS:SSL,REPLICATION:SASL_SSL,CONTROLLER:SSL,SSL:SSL,PLAINTEXT:PLAINTEXT",
+    "controller.listener.names": "CONTROLLER", "controller.quorum.voters": "1@h1:9093",
+    "quorum.etcd.endpoints": "", "quorum.zookeeper.connect": "",
+    "quorum.etcd.security.protocol": ""}
+
+
+def listeners_in(lines: list[str]) -> list[str]:
+    return [re.search(r"of listener (\S+ of brokers? [\d, ]+):", line)[1] for line in lines]
+
+
+def test_tls_listeners_that_the_client_does_not_use_are_listed_as_not_checked():
+    settings = {1: TLS_CLUSTER, 2: TLS_CLUSTER}
+    told = health.unread_certificates(settings, "PLAINTEXT", {})
+    assert listeners_in(told) == ["CLIENTS of brokers 1, 2", "REPLICATION of brokers 1, 2"]
+    assert "a client that uses SASL_SSL" in told[1]
+    told = health.unread_certificates(settings, "SSL", {1: 19092, 2: 19092})
+    assert listeners_in(told) == ["REPLICATION of brokers 1, 2"]
+    told = health.unread_certificates(settings, "SSL", {2: 19092})
+    assert listeners_in(told) == ["CLIENTS of broker 1", "REPLICATION of brokers 1, 2"]
+
+
+def test_client_behind_an_address_translation_has_read_the_listener_of_its_protocol():
+    told = health.unread_certificates({1: TLS_CLUSTER}, "SASL_SSL", {1: 7777})
+    assert listeners_in(told) == ["CLIENTS of broker 1"]
+
+
+@pytest.mark.parametrize("row", [
+    {}, {"listeners": "PLAINTEXT://:9092"},
+    {"listeners": "A://:1", "listener.security.protocol.map": "A:SASL_PLAINTEXT"}])
+def test_brokers_without_tls_have_no_certificates_to_check(row):
+    assert health.unread_certificates({1: row}, "PLAINTEXT", {}) == []
+
+
+@pytest.mark.parametrize(("row", "own", "named"), [
+    ({}, "PLAINTEXT", "etcd"), ({}, "SSL", None), ({}, "SASL_SSL", "etcd"),
+    ({"quorum.etcd.security.protocol": "PLAINTEXT"}, "PLAINTEXT", None),
+    ({"quorum.etcd.endpoints": "h9:2379"}, "PLAINTEXT", None),
+    ({"quorum.etcd.endpoints": "h9:2379", "quorum.etcd.security.protocol": "SSL"}, "SSL", "etcd"),
+    ({"quorum.zookeeper.connect": "h9:2181"}, "PLAINTEXT", None),
+    ({"quorum.zookeeper.connect": "h9:2181", "quorum.zookeeper.ssl.enable": "true"}, "SSL",
+     "ZooKeeper"),
+    ({"controller.quorum.voters": ""}, "PLAINTEXT", None)])
+def test_certificates_of_the_quorum_are_listed_unless_the_controllers_show_them(row, own, named):
+    told = health.unread_quorum_certificates([TLS_CLUSTER | row] * 2, own)
+    assert [named in line for line in told] == [True] * (named is not None)
+
+
+def test_kafkas_controllers_have_no_etcd_whose_certificate_is_not_checked():
+    row = {key: value for key, value in TLS_CLUSTER.items() if not key.startswith("quorum")}
+    assert health.unread_quorum_certificates([row], "PLAINTEXT") == []
+
+
+@pytest.mark.parametrize(("unchecked", "shown"), [
+    ([], "cluster c is healthy: 1 broker, 2 partitions, every replica in sync, 3 controllers"),
+    (["a"], "cluster c is healthy as far as it was checked (1 fact not checked): 1 broker, "),
+    (["a", "b"], "as far as it was checked (2 facts not checked): ")])
+def test_headline_counts_the_facts_that_were_not_checked(unchecked, shown):
+    found = {"cluster_id": "c", "brokers": [{}], "partitions": 2}
+    assert shown in health.verdict(found, health.Checked([], unchecked, None, 3, 0))
+
+
+def test_status_lists_a_tls_listener_that_the_client_does_not_use(tmp_path):
+    own = Authority().issue("node", ["localhost", "127.0.0.1"])
+    with Brokerd(tmp_path / "broker", {
+            "listeners": f"PLAINTEXT://127.0.0.1:{(port := free_port())},"
+                         f"SSL://127.0.0.1:{free_port()}",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": write(tmp_path, "own.pem", own.chain + own.key)}) as broker:
+        broker.port = port
+        told = status(broker)
+        unchecked = run("cluster", "status", "--json", broker=broker).json["unchecked"]
+    assert "is healthy as far as it was checked (1 fact not checked): 1 broker, " in told, told
+    assert "not checked: the certificate of listener SSL of broker 1: " in told, told
+    assert len(unchecked) == 1
