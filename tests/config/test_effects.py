@@ -37,15 +37,14 @@ offsets.retention.check.interval.ms offsets.topic.compression.codec quorum.etcd.
 quorum.etcd.password quorum.etcd.prefix quorum.etcd.security.protocol quorum.etcd.username
 quorum.zookeeper.prefix quota.window.num quota.window.size.seconds replica.selector.class
 replication.quota.window.num replication.quota.window.size.seconds
-sasl.kerberos.principal.to.local.rules sasl.oauthbearer.expected.scope
-sasl.oauthbearer.jwks.endpoint.refresh.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
-sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name sasl.server.max.receive.size
+sasl.kerberos.principal.to.local.rules sasl.oauthbearer.jwks.endpoint.refresh.ms
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.server.max.receive.size
 share.coordinator.cold.partition.snapshot.interval.ms
 share.coordinator.snapshot.update.records.per.snapshot
 share.coordinator.state.topic.compression.codec share.coordinator.state.topic.prune.interval.ms
-share.coordinator.write.timeout.ms socket.listen.backlog.size ssl.cipher.suites ssl.crl.location
-ssl.enabled.protocols transaction.remove.expired.transaction.cleanup.interval.ms
-transaction.two.phase.commit.enable transactional.id.expiration.ms
+share.coordinator.write.timeout.ms socket.listen.backlog.size
+transaction.remove.expired.transaction.cleanup.interval.ms transaction.two.phase.commit.enable
+transactional.id.expiration.ms
 """.split())
 CLIENT_GAPS = set("""
 partitioner.ignore.keys receive.buffer.bytes socket.connection.setup.timeout.ms

@@ -121,6 +121,22 @@ def test_unsigned_tokens_are_accepted_if_enabled():
             assert not answer.auth_bytes and caller.metadata().brokers
 
 
+def test_claims_with_configured_names_are_checked(issuer):
+    port = free_port()
+    with Broker(settings=settings(port, **{
+            "sasl.oauthbearer.jwks.endpoint.url": f"{issuer.server.url}/keys",
+            "sasl.oauthbearer.expected.scope": "kafka",
+            "sasl.oauthbearer.scope.claim.name": "rights",
+            "sasl.oauthbearer.sub.claim.name": "login"})):
+        accepted = []
+        for claims in ({"login": "alice", "rights": "other kafka"}, {"login": "alice"},
+                       {"login": "alice", "rights": "other"}, {"rights": "kafka"},
+                       {"login": "alice", "scope": "kafka"}):
+            with Caller(port) as caller:
+                accepted.append(not log_in(caller, issuer.token("alice", **claims)).auth_bytes)
+    assert accepted == [True, False, False, False, False]
+
+
 def client_settings(issuer, port, **more):
     return {"bootstrap.servers": f"127.0.0.1:{port}", "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": "OAUTHBEARER", **more}
