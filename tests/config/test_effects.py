@@ -21,7 +21,7 @@ LISTS = {"config/test_effects.py"}
 # Files and folders that give settings without this prefix, as words of a dictionary or of a call.
 PREFIXES = {"security/oauth/test_client_assertions.py": "sasl.oauthbearer.assertion.",
             "security/oauth/test_token_retriever.py": "sasl.oauthbearer.",
-            "client": ""}
+            "client": "", "config/test_client_quotas.py": ""}
 NAME = re.compile(r"(?<![\w.-])[a-z0-9]+(?:[._][a-z0-9]+)+(?![\w-])")
 WORD = re.compile(r"""["']([a-z0-9]+(?:\.[a-z0-9]+)*)["']|\b([a-z0-9]+(?:_[a-z0-9]+)*)=""")
 
@@ -29,25 +29,21 @@ WORD = re.compile(r"""["']([a-z0-9]+(?:\.[a-z0-9]+)*)["']|\b([a-z0-9]+(?:_[a-z0-
 BROKER_GAPS = set("""
 add.partitions.to.txn.retry.backoff.max.ms audit.log.data.enable auto.leader.rebalance.enable
 controlled.shutdown.enable controller.quorum.fetch.max.bytes controller.quorum.retry.backoff.ms
-controller.quota.window.num controller.quota.window.size.seconds delegation.token.expiry.time.ms
-delegation.token.max.lifetime.ms errors.deadletterqueue.topic.name.prefix fetch.gather.max.ms
+errors.deadletterqueue.topic.name.prefix fetch.gather.max.ms
 group.share.initialize.retry.interval.ms group.share.partition.max.record.locks
 log.flush.scheduler.interval.ms num.recovery.threads.per.data.dir offsets.commit.timeout.ms
-offsets.retention.check.interval.ms offsets.topic.compression.codec quorum.etcd.command
-quorum.etcd.password quorum.etcd.prefix quorum.etcd.security.protocol quorum.etcd.username
-quorum.zookeeper.prefix quota.window.num quota.window.size.seconds replica.selector.class
-replication.quota.window.num replication.quota.window.size.seconds
+offsets.retention.check.interval.ms quorum.etcd.command quorum.etcd.password quorum.etcd.prefix
+quorum.etcd.security.protocol quorum.etcd.username quorum.zookeeper.prefix quota.window.size.seconds
+replica.selector.class replication.quota.window.num replication.quota.window.size.seconds
 sasl.kerberos.principal.to.local.rules sasl.oauthbearer.jwks.endpoint.refresh.ms
-sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.server.max.receive.size
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
 share.coordinator.cold.partition.snapshot.interval.ms
 share.coordinator.snapshot.update.records.per.snapshot
 share.coordinator.state.topic.compression.codec share.coordinator.state.topic.prune.interval.ms
-share.coordinator.write.timeout.ms socket.listen.backlog.size
-transaction.remove.expired.transaction.cleanup.interval.ms transaction.two.phase.commit.enable
-transactional.id.expiration.ms
+share.coordinator.write.timeout.ms transaction.two.phase.commit.enable
 """.split())
 CLIENT_GAPS = set("""
-partitioner.ignore.keys receive.buffer.bytes socket.connection.setup.timeout.ms
+socket.connection.setup.timeout.ms
 """.split())
 
 

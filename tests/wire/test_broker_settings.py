@@ -1,5 +1,9 @@
 """Broker settings that are read at startup, seen by a client of one broker."""
 
+import contextlib
+import os
+import socket
+import struct
 import time
 
 import pytest
@@ -8,10 +12,12 @@ from pylog.testing import Broker
 from tests.wire import raw
 from tests.wire.messages import ask, decode
 from tests.wire.raw import Connection, batch, record
-from tests.wire.talk import create_topic, produce, unique
+from tests.wire.records import batches
+from tests.wire.talk import create_topic, fetch, produce, unique
 
 MIB = 1 << 20
-COMMIT, FIND, JOIN, DESCRIBE_CONFIGS, CONSUMER_HEARTBEAT = 8, 10, 11, 32, 68
+COMMIT, FIND, JOIN, DESCRIBE_CONFIGS, LIST_TRANSACTIONS, CONSUMER_HEARTBEAT = \
+    8, 10, 11, 32, 66, 68
 GROUP, TRANSACTION, SHARE, TOPIC = 0, 1, 2, 2
 BAD_SESSION, METADATA_TOO_LARGE, TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED = 26, 12, 10, 32, 35
 INVALID_TIMEOUT, ID_REQUIRED, GROUP_FULL = 50, 79, 81
@@ -27,8 +33,10 @@ SETTINGS = {
     "log.message.timestamp.before.max.ms": 60_000,
     "max.incremental.fetch.session.cache.slots": 0,
     "offset.metadata.max.bytes": 3,
+    "offsets.topic.compression.codec": raw.GZIP,
     "offsets.topic.num.partitions": 1,
     "offsets.topic.segment.bytes": 2 * MIB,
+    "socket.listen.backlog.size": 37,
     "share.coordinator.state.topic.num.partitions": 1,
     "share.coordinator.state.topic.segment.bytes": 3 * MIB,
     "transaction.max.timeout.ms": 5000,
@@ -38,9 +46,14 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def port():
+def broker():
     with Broker(settings=SETTINGS) as running:
-        yield int(running.bootstrap.rpartition(":")[2])
+        yield running
+
+
+@pytest.fixture(scope="module")
+def port(broker):
+    return int(broker.bootstrap.rpartition(":")[2])
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +99,15 @@ def join(connection, group: str, session_ms: int, member: str = "") -> dict:
     return found
 
 
+def commit(connection, topic: str, group: str, metadata: str) -> int:
+    return settled(
+        connection, COMMIT, 7, lambda answer: answer["topics"][0]["partitions"][0]["error_code"],
+        group_id=group, generation_id_or_member_epoch=-1, member_id="", group_instance_id=None,
+        topics=[{"name": topic, "partitions": [{
+            "partition_index": 0, "committed_offset": 1, "committed_leader_epoch": 0,
+            "committed_metadata": metadata}]}])
+
+
 def test_session_timeout_has_the_configured_maximum(connection):
     assert join(connection, unique("g"), 7001)["error_code"] == BAD_SESSION
     assert join(connection, unique("g"), 7000)["error_code"] == ID_REQUIRED
@@ -102,16 +124,8 @@ def test_metadata_of_an_offset_has_the_configured_maximum(connection, port):
     topic, group = unique("t"), unique("g")
     create_topic(port, topic)
 
-    def commit(metadata: str):
-        return settled(
-            connection, COMMIT, 7,
-            lambda answer: answer["topics"][0]["partitions"][0]["error_code"],
-            group_id=group, generation_id_or_member_epoch=-1, member_id="",
-            group_instance_id=None, topics=[{"name": topic, "partitions": [{
-                "partition_index": 0, "committed_offset": 1, "committed_leader_epoch": 0,
-                "committed_metadata": metadata}]}])
-
-    assert (commit("abc"), commit("abcd")) == (0, METADATA_TOO_LARGE)
+    assert commit(connection, topic, group, "abc") == 0
+    assert commit(connection, topic, group, "abcd") == METADATA_TOO_LARGE
 
 
 def test_transaction_timeout_has_the_configured_maximum(connection):
@@ -121,6 +135,48 @@ def test_transaction_timeout_has_the_configured_maximum(connection):
                        producer_id=-1, producer_epoch=-1)
 
     assert (start(5000), start(5001)) == (0, INVALID_TIMEOUT)
+
+
+def test_unused_transactional_id_expires_after_the_configured_time():
+    id_, name = unique("x"), "transaction.remove.expired.transaction.cleanup.interval.ms"
+
+    def ids(connection) -> list[str]:
+        answer = ask(connection, LIST_TRANSACTIONS, 0, state_filters=[], producer_id_filters=[])
+        return [row["transactional_id"] for row in answer["transaction_states"]]
+
+    with Broker(settings={"transactional.id.expiration.ms": 60_000, name: 1000}) as broker, \
+            Connection(int(broker.bootstrap.rpartition(":")[2])) as connection:
+        settled(connection, FIND, 4, lambda answer: answer["coordinators"][0]["error_code"],
+                key_type=TRANSACTION, coordinator_keys=[id_])
+        assert settled(connection, raw.INIT_PRODUCER_ID, 4, lambda answer: answer["error_code"],
+                       transactional_id=id_, transaction_timeout=5000, producer_id=-1,
+                       producer_epoch=-1) == 0
+        broker.clock.advance(seconds=50)
+        assert ids(connection) == [id_]
+        end_s = time.monotonic() + 30
+        while ids(connection):
+            assert time.monotonic() < end_s
+            broker.clock.advance(seconds=5)
+
+
+def test_committed_offsets_are_compressed_with_the_configured_codec(connection, port):
+    topic, group = unique("t"), unique("g")
+    create_topic(port, topic)
+    assert commit(connection, topic, group, "") == 0
+    records = fetch(connection, "__consumer_offsets")["records"]
+    assert {one.attributes & 7 for one in batches(bytes(records))} == {raw.GZIP}
+
+
+def test_listener_has_the_configured_backlog(broker, port):
+    """Linux reports the maximum backlog of a listening socket as `tcpi_sacked`."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as opened:
+            if opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) \
+                    and opened.getsockname()[1] == port:
+                info = opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32)
+                found.add(struct.unpack_from("I", info, 28)[0])
+    assert found == {37}
 
 
 def test_protocol_of_groups_that_is_not_listed_is_refused(connection):

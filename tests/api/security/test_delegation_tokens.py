@@ -262,3 +262,14 @@ def test_kafkas_tool(ports, tmp_path):
     tool("--renew", "--renew-time-period", "-1", "--hmac", hmac)
     tool("--expire", "--expiry-time-period", "-1", "--hmac", hmac)
     assert id_ not in tool(*mine)
+
+
+def test_new_token_has_the_configured_lifetimes():
+    ports = free_port(), free_port()
+    with Broker(settings=settings(ports, **{"delegation.token.max.lifetime.ms": "90000",
+                                            "delegation.token.expiry.time.ms": "30000"})), \
+            logged_in(ports[1], "alice") as caller:
+        answer = create(caller)
+    assert answer.error_code == 0
+    assert answer.max_timestamp_ms - answer.issue_timestamp_ms == 90_000
+    assert answer.expiry_timestamp_ms - answer.issue_timestamp_ms == 30_000

@@ -1,6 +1,7 @@
 """OAUTHBEARER on a listener: an issuer's tokens authenticate, and their expiry ends the session."""
 
 import asyncio
+import struct
 import time
 
 import pytest
@@ -135,6 +136,16 @@ def test_claims_with_configured_names_are_checked(issuer):
             with Caller(port) as caller:
                 accepted.append(not log_in(caller, issuer.token("alice", **claims)).auth_bytes)
     assert accepted == [True, False, False, False, False]
+
+
+def test_unauthenticated_client_cannot_send_more_than_the_configured_size():
+    port = free_port()
+    with Broker(settings=settings(port, **{"sasl.oauthbearer.unsecured.enable": "true",
+                                           "sasl.server.max.receive.size": "1000"})):
+        with raw.Connection(port) as small, raw.Connection(port) as large:
+            small.send(struct.pack(">i", 1000))
+            large.send(struct.pack(">i", 1001))
+            assert large.closed() and small.quiet(0.1)
 
 
 def client_settings(issuer, port, **more):

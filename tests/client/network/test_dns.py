@@ -57,3 +57,22 @@ def test_an_address_that_leads_nowhere_hides_no_other(monkeypatch, hosts):
 def test_that_none_of_them_leads_anywhere_is_an_error(monkeypatch, hosts, why):
     with pytest.raises(why):
         used(monkeypatch, *hosts)
+
+
+def test_connection_has_the_configured_buffers():
+    async def work(**given) -> tuple[int, int]:
+        sizes = []
+
+        async def use(sock):
+            sizes.extend(sock.getsockopt(socket.SOL_SOCKET, option)
+                         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF))
+            sock.close()
+
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            await reached("127.0.0.1", server.getsockname()[1],
+                          Settings("admin", bootstrap_servers="b:1", **given), 30, use)
+        return tuple(sizes)
+
+    # Linux doubles the value, for its own bookkeeping.
+    assert asyncio.run(work(send_buffer_bytes=20_000, receive_buffer_bytes=30_000)) == (
+        40_000, 60_000)

@@ -5,10 +5,12 @@ import pytest
 from kafka.partitioner.default import murmur2 as murmur2_of_kafka_python
 
 from pylog._native.builder import CRC32, MURMUR2
+from pylog.client import Producer
 from pylog.client.errors import ConfigError
 from pylog.client.producer.partitioners import (
     Consistent, Custom, Default, RoundRobin, Sticky, native_code, partitioner,
 )
+from pylog.testing import Broker
 
 ALL = [0, 1, 2, 3]
 
@@ -79,3 +81,15 @@ def test_partitioners_are_named_as_elsewhere(given, kind, code):
 def test_invalid_partitioner_is_rejected(bad):
     with pytest.raises(ConfigError):
         partitioner(bad, 100)
+
+
+@pytest.mark.parametrize("ignores", [False, True])
+def test_producer_ignores_keys_if_configured(ignores):
+    with Broker() as broker:
+        broker.create_topic("t", partitions=8)
+        with Producer(bootstrap_servers=broker.bootstrap,
+                      **{"partitioner.ignore.keys": ignores}) as producer:
+            sent = [producer.send("t", b"v", key=b"%d" % number) for number in range(40)]
+            producer.flush(60)
+        found = {one.result(60).partition for one in sent}
+    assert len(found) == 1 if ignores else len(found) > 4
