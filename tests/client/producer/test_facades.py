@@ -65,7 +65,8 @@ class Plain:
         monkeypatch.setattr(producer, "time", SimpleNamespace(monotonic=lambda: self.core.now_s))
         self.made = producer.Producer.__new__(producer.Producer)
         self.made._core = self.core
-        self.made._driver = SimpleNamespace(run=asyncio.run, thread=None)
+        self.made._driver = SimpleNamespace(
+            run=asyncio.run, close_client=asyncio.run, thread=None)
 
     def call(self, name, *given, **more):
         return getattr(self.made, name)(*given, **more)

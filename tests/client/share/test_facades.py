@@ -52,7 +52,8 @@ class Face:
         self.core, self.told, self.kind = Core(), [], kind
         if kind == "plain":
             made = share_consumer.ShareConsumer.__new__(share_consumer.ShareConsumer)
-            made._runner, made._core = SimpleNamespace(run=asyncio.run), self.core
+            made._runner = SimpleNamespace(run=asyncio.run, close_client=asyncio.run)
+            made._core = self.core
             made._user = SingleUser("share consumer")
             made._driver = SimpleNamespace(post=lambda call, *given: call(*given))
             made._records = ShareRecords(self.core)
