@@ -341,3 +341,14 @@ def test_quotas_of_host_names_hold_once_their_addresses_are_known():
     quotas.take_hosts({"here": "127.0.0.1", "nowhere": None})
     assert quotas.native.connection(HERE, 0) > 0
     assert quotas.unresolved() == ["nowhere"]  # The name may be resolvable later.
+
+
+def test_quota_is_measured_over_the_configured_windows():
+    entity_ = entity({USER: None}.items())
+    waits = []
+    for settings in ({}, {"quota_window_num": 3, "quota_window_size_seconds": 2}):
+        quotas = _quotas(Clock(), **settings)
+        quotas.take({entity_: {REQUEST_PERCENTAGE: 10.0}})
+        waits.append(quotas.charge_time(0, b"c", 1_000_000_000))
+    # One second is 10 % of ten windows of 1 s, but 25 % of two windows of 2 s.
+    assert waits == [0, 2000]

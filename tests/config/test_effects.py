@@ -27,14 +27,11 @@ WORD = re.compile(r"""["']([a-z0-9]+(?:\.[a-z0-9]+)*)["']|\b([a-z0-9]+(?:_[a-z0-
 
 # Live settings that no test names. Remove a name with its first test; never add one.
 BROKER_GAPS = set("""
-add.partitions.to.txn.retry.backoff.max.ms audit.log.data.enable auto.leader.rebalance.enable
-controlled.shutdown.enable controller.quorum.fetch.max.bytes controller.quorum.retry.backoff.ms
-errors.deadletterqueue.topic.name.prefix fetch.gather.max.ms
-group.share.initialize.retry.interval.ms group.share.partition.max.record.locks
+add.partitions.to.txn.retry.backoff.max.ms auto.leader.rebalance.enable controlled.shutdown.enable
+controller.quorum.fetch.max.bytes controller.quorum.retry.backoff.ms fetch.gather.max.ms
 log.flush.scheduler.interval.ms num.recovery.threads.per.data.dir offsets.commit.timeout.ms
 offsets.retention.check.interval.ms quorum.etcd.command quorum.etcd.password quorum.etcd.prefix
-quorum.etcd.security.protocol quorum.etcd.username quorum.zookeeper.prefix quota.window.size.seconds
-replica.selector.class replication.quota.window.num replication.quota.window.size.seconds
+quorum.etcd.username quorum.zookeeper.prefix quota.window.size.seconds replica.selector.class
 sasl.kerberos.principal.to.local.rules sasl.oauthbearer.jwks.endpoint.refresh.ms
 sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
 share.coordinator.cold.partition.snapshot.interval.ms
@@ -43,7 +40,7 @@ share.coordinator.state.topic.compression.codec share.coordinator.state.topic.pr
 share.coordinator.write.timeout.ms transaction.two.phase.commit.enable
 """.split())
 CLIENT_GAPS = set("""
-socket.connection.setup.timeout.ms
+
 """.split())
 
 

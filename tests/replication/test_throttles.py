@@ -78,3 +78,13 @@ def test_rates_are_those_of_this_broker_else_of_the_cluster_else_none(logs):
 def test_a_rate_that_is_none_is_refused(text, words):
     with pytest.raises(ConfigError, match=f"{LEADER_RATE}: {words}"):
         Settings().check_dynamic({LEADER_RATE: text}, True)
+
+
+@pytest.mark.parametrize(("texts", "rates"), [
+    ({}, (500, 200, 100, 0)),
+    ({"replication.quota.window.num": "2", "replication.quota.window.size.seconds": "5"},
+     (200, 200, 0, 0))])
+def test_rate_is_measured_over_the_configured_windows(logs, texts, rates):
+    rate = Throttles(Settings(texts), US, logs, lambda: 0).leading
+    rate.count(1000, 0)
+    assert tuple(round(rate.rate(now_ms)) for now_ms in (2000, 5000, 10_001, 12_000)) == rates

@@ -1,6 +1,8 @@
 """Records that a share group gives up go to its dead-letter topic, despite failures in between."""
 
+import asyncio
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,8 +10,11 @@ from pylog._native import batch
 from pylog.client import (
     Acknowledge, Admin, ConfigResource, NewTopic, ResourceType, ShareConsumer,
 )
+from pylog.config import Settings
 from pylog.coordinator.share.partition_state import ShareKey
-from pylog.share.dead_letters import EXCEEDED, REJECTED, GivenUp, batches_of, letter_of
+from pylog.share.dead_letters import (
+    EXCEEDED, REJECTED, DeadLetterError, DeadLetters, GivenUp, batches_of, letter_of,
+)
 from tests.brokers import Brokerd
 from tests.client.support import collect, new_name, new_topic, put, reader, rows
 
@@ -60,6 +65,18 @@ def test_letters_are_parted_so_that_each_batch_fits_its_topic():
 def test_a_record_that_does_not_fit_with_its_letter_stays_where_it_is():
     part, = batches_of(letters(1, b"v" * 1000), 600)
     assert part == letters(1, copies=False)
+
+
+@pytest.mark.parametrize(("prefix", "name", "reason"), [
+    ("dead.", "dlq.t", "does not begin with dead."), ("dead.", "dead.t", "does not exist"),
+    ("", "t", "does not exist")])
+def test_name_of_a_dead_letter_topic_begins_with_the_configured_prefix(prefix, name, reason):
+    node = SimpleNamespace(image=SimpleNamespace(topics={}), settings=Settings({
+        "errors.deadletterqueue.topic.name.prefix": prefix}))
+    source = SimpleNamespace(topic="t", start_offset=100)  # The records are no longer there.
+    group = SimpleNamespace(dead_letter_topic=lambda id_: name, copies_records=lambda id_: False)
+    with pytest.raises(DeadLetterError, match=reason):
+        asyncio.run(DeadLetters(node, None, group).write(KEY, source, GIVEN_UP))
 
 
 # ---- over the wire ------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from pylog.testing import Broker
 from pylog.testing.ports import free_port
 from tests.security.caller import Caller
 from tests.wire import raw
-from tests.wire.talk import create_topic, fetch, produce, unique
+from tests.wire.talk import append, create_topic, fetch, produce, unique
 
 JAAS = ('org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="alice" '
         'user_bob="bob";')
@@ -526,3 +526,17 @@ def test_a_transaction_is_described_without_topics_that_may_not_be_seen(ports, t
     assert topics() == []
     allow(ports, rule(topic, authorizer.DESCRIBE))
     assert topics() == [topic]
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_allowed_reads_and_writes_are_audited_if_configured(tmp_path, everything):
+    ports, audit = (free_port(), free_port()), tmp_path / "audit.log"
+    with Broker(settings=settings(ports, **{
+            "audit.log.file": str(audit), "audit.log.data.enable": everything})):
+        name = unique("audited")
+        create_topic(ports[0], name)
+        append(ports[0], name, raw.batch())
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert {line["name"] for line in lines if line["operation"] == "Write"} == (
+        {name} if everything else set())
+    assert any(line["operation"] == "Create" for line in lines)

@@ -250,3 +250,12 @@ def test_buffers_are_used_again_up_to_a_limit():
     for _ in range(4):
         pool.give_back(bytearray(524_288))
     assert pool.bytes == 1 << 20
+
+
+def test_connection_setup_ends_after_its_timeout():
+    async def work():
+        async with Server(lambda key, version, number: None) as server:
+            with pytest.raises(errors.KafkaConnectionError, match=r"within 0\.321 s$"):
+                await opened(server, socket_connection_setup_timeout_ms=321)
+
+    asyncio.run(asyncio.wait_for(work(), 60))
