@@ -3,6 +3,10 @@
 import asyncio
 from types import SimpleNamespace
 
+import pytest
+
+from pylog.config import ConfigError, Settings
+from pylog.metadata import controller_service
 from pylog.metadata.controller_service import FEW_RECORDS, ControllerMember
 from pylog.metadata.log.metadata_log import MetadataBatch
 from pylog.metadata.quorum.quorum_log import PREFIX
@@ -25,3 +29,14 @@ def test_a_snapshot_of_the_quorum_is_read_from_the_beginning():
         read_committed=lambda offset: [MetadataBatch(6, 3, [record])] if offset == 0 else [])
     asyncio.run(member._reach_the_end())
     assert (member.tail.newest.offset, list(member.tail.newest.topics)) == (6, ["t"])
+
+
+@pytest.mark.parametrize(("texts", "login"), [
+    ({}, None), ({"quorum.etcd.username": "me", "quorum.etcd.password": "pw"}, ("me", "pw"))])
+def test_login_of_an_external_etcd_is_configured(texts, login):
+    assert controller_service._login(Settings(texts)) == login
+
+
+def test_user_of_an_external_etcd_needs_a_password():
+    with pytest.raises(ConfigError, match="quorum.etcd.password is not"):
+        controller_service._login(Settings({"quorum.etcd.username": "me"}))

@@ -183,12 +183,17 @@ def test_its_topic_is_made_by_the_settings(monkeypatch):
         share_coordinator_state_topic_min_isr="1",
         share_coordinator_state_topic_segment_bytes="1048576",
         share_coordinator_write_timeout_ms="2500",
-        share_coordinator_cold_partition_snapshot_interval_ms="1234")
+        share_coordinator_state_topic_compression_codec="2",
+        share_coordinator_cold_partition_snapshot_interval_ms="1234",
+        share_coordinator_snapshot_update_records_per_snapshot="77")
     spec = world.runtime.topic.spec
     assert spec[:3] == (TOPIC, 7, 2) and spec.min_insync == 1
     assert spec.configs == {"cleanup.policy": "delete", "retention.ms": "-1",
                             "compression.type": "producer", "segment.bytes": "1048576"}
     assert world.coordination.write_timeout_s == 2.5 and world.coordination.expiry_ms == 1234
+    assert world.coordination.codec == 2
+    create, _ = world.coordination.open(bytes(16), 0, SimpleNamespace())
+    assert create()._updates_max == 77
     assert asyncio.run(world.service.ensure_topic()) == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 

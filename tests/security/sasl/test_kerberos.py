@@ -123,3 +123,12 @@ def test_missing_library_error_names_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "gssapi", None)
     with pytest.raises(ConfigError, match=r"pip install 'pylog-broker\[kerberos\]'"):
         kerberos.library()
+
+
+def test_rules_for_names_are_checked_at_startup():
+    texts = {"listeners": "SASL_PLAINTEXT://:0", "sasl.enabled.mechanisms": "GSSAPI",
+             "listener.name.sasl_plaintext.gssapi.sasl.jaas.config":
+             'x required keyTab="/nowhere" principal="kafka/h@R";',
+             "sasl.kerberos.principal.to.local.rules": "RULE:[1:$1]s/a"}
+    with pytest.raises(ConfigError, match=r"local\.rules: RULE:\[1:\$1\]s/a is not a rule"):
+        Mechanisms(Settings(texts), dict, lambda: 0, lambda: 0).check()
