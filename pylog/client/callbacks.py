@@ -9,6 +9,7 @@ Invariants: exceptions of these functions never reach the client's code, and the
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -28,6 +29,25 @@ def call(what: str, function: Callable[..., Any], *given: Any) -> None:
             pass  # No loop runs here.
     except BaseException:  # CancelledError too.
         _LOG.exception("%s failed", what)
+
+
+def interceptors_of(given: Iterable[Any]) -> list[Any]:
+    """Return the interceptors of a setting: each is an object, a class, or a dotted name."""
+    return [_instance(one) for one in given]
+
+
+def _instance(given: Any) -> Any:
+    if isinstance(given, str):
+        module, _, name = given.rpartition(".")
+        given = getattr(importlib.import_module(module), name)
+    return given() if isinstance(given, type) else given
+
+
+def close_interceptors(interceptors: Iterable[Any]) -> None:
+    """Call the close of each interceptor that has one."""
+    for interceptor in interceptors:
+        if hasattr(interceptor, "close"):
+            call("an interceptor's close", interceptor.close)
 
 
 def intercepted(interceptors: Iterable[Any], records: Any) -> Any:

@@ -29,8 +29,14 @@ BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0",
                    "group.share.heartbeat.interval.ms": "100",
                    "group.consumer.assignment.interval.ms": "0",
                    "group.share.assignment.interval.ms": "0"}
+
+
+class ApplicationExit(BaseException):
+    """An exception of the application that is no Exception."""
+
+
 KINDS = [ValueError, SystemExit, KeyboardInterrupt, asyncio.CancelledError, StopIteration,
-         StopAsyncIteration]
+         StopAsyncIteration, GeneratorExit, ApplicationExit]
 WAIT_S = 30
 FETCH_WAIT_MS = 50  # A consumer that reads again waits for its fetch in flight.
 
@@ -193,16 +199,18 @@ def test_a_commit_callback(target, topic, kind, where):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_interceptors_close(target, topic, kind):
+@pytest.mark.parametrize("client", [Producer, Consumer, ShareConsumer])
+def test_an_interceptors_close(target, topic, kind, client):
     called = []
 
     class Interceptor:
         def close(self):
             raising(kind, called)()
 
-    consumer = Consumer(bootstrap_servers=target.bootstrap, interceptor_classes=[Interceptor()])
-    consumer.close()
-    assert called
+    more = {} if client is Producer else {"group_id": group()}
+    made = client(bootstrap_servers=target.bootstrap, interceptor_classes=[Interceptor], **more)
+    made.close()
+    assert len(called) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -229,7 +237,8 @@ ENDS_LOOP = (SystemExit, KeyboardInterrupt)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("where", ["on_delivery", "stats_cb", "commit_async", "on_commit"])
+@pytest.mark.parametrize("where", ["on_delivery", "add_done_callback", "on_acknowledgement",
+                                   "stats_cb", "commit_async", "on_commit"])
 def test_a_callback_on_the_loop_of_the_application(target, topic, kind, where):
     called, done = [], []
     fails = raising(kind, called)
@@ -242,8 +251,13 @@ def test_a_callback_on_the_loop_of_the_application(target, topic, kind, where):
         def on_commit(self, offsets):
             once(offsets)
 
+        def on_acknowledgement(self, metadata, failure):
+            once(metadata)
+
     async def main():
         more = {"statistics_interval_ms": 50, "stats_cb": once} if where == "stats_cb" else {}
+        if where == "on_acknowledgement":
+            more = {"interceptor_classes": [Interceptor()]}
         partition = TopicPartition(topic, 0)
         async with asyncio.timeout(60), \
                 aio.Producer(bootstrap_servers=target.bootstrap, **more) as producer, \
@@ -255,6 +269,12 @@ def test_a_callback_on_the_loop_of_the_application(target, topic, kind, where):
             try:
                 if where == "on_delivery":
                     await producer.send(topic, b"value", on_delivery=fails)
+                    await producer.flush(WAIT_S)
+                elif where == "add_done_callback":
+                    (await producer.send(topic, b"value")).add_done_callback(fails)
+                    await producer.flush(WAIT_S)
+                elif where == "on_acknowledgement":
+                    await producer.send(topic, b"value")
                     await producer.flush(WAIT_S)
                 elif where == "commit_async":
                     consumer.commit_async({partition: 0}, fails)
@@ -303,8 +323,8 @@ def test_a_listener_on_the_loop_of_the_application(target, topic, kind, is_corou
                 try:
                     if await consumer.poll(1.0):
                         break
-                except (Exception, asyncio.CancelledError) as failure:
-                    if asyncio.current_task().cancelling():
+                except BaseException as failure:
+                    if kind in ENDS_LOOP or asyncio.current_task().cancelling():
                         raise
                     raised = failure
             assert isinstance(raised, from_coroutine(kind))
@@ -318,6 +338,54 @@ def test_a_listener_on_the_loop_of_the_application(target, topic, kind, is_corou
         asyncio.run(main())
         assert done
     assert len(called) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("client", [aio.Producer, aio.Consumer, aio.ShareConsumer])
+def test_an_interceptors_close_with_asyncio(target, topic, kind, client):
+    called = []
+
+    class Interceptor:
+        def close(self):
+            raising(kind, called)()
+
+    async def main():
+        more = {} if client is aio.Producer else {"group_id": group()}
+        async with asyncio.timeout(60):
+            made = await client(bootstrap_servers=target.bootstrap,
+                                interceptor_classes=[Interceptor], **more).start()
+            await made.close()
+            await asyncio.sleep(0.01)
+
+    with pytest.raises(kind) if kind in ENDS_LOOP else contextlib.nullcontext():
+        asyncio.run(main())
+    assert len(called) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_acknowledgement_callback_of_a_share_consumer_with_asyncio(target, topic, kind):
+    called, name = [], share_group(target)
+
+    async def main():
+        async with asyncio.timeout(60), aio.ShareConsumer(
+                bootstrap_servers=target.bootstrap, group_id=name,
+                fetch_max_wait_ms=FETCH_WAIT_MS) as consumer, \
+                aio.Producer(bootstrap_servers=target.bootstrap) as producer:
+            await consumer.subscribe([topic])
+            await producer.send_and_wait(topic, b"value")
+            while not await consumer.poll(1.0):
+                pass
+            consumer.set_acknowledgement_commit_callback(raising(kind, called))
+            with pytest.raises(from_coroutine(kind)):
+                while True:
+                    await consumer.poll(0.2)
+            consumer.set_acknowledgement_commit_callback(None)
+            assert called
+            await producer.send_and_wait(topic, b"value")
+            while not await consumer.poll(1.0):
+                pass
+
+    asyncio.run(main())
 
 
 # Application code that processes records, or chooses their partition.
@@ -484,7 +552,7 @@ def test_code_that_reads_shared_records_with_asyncio_has_them_delivered_again(
 
 
 def partitioner(kind):
-    """Serializer that raises once."""
+    """Return a partitioner that raises once."""
     failing = Failing(kind, b"bad")
 
     def choose(topic, key, partitions, *more):
@@ -551,8 +619,33 @@ def test_a_serializer_raises_where_the_record_is_sent(target, topic, kind, where
         assert producer.send(topic, b"bad", b"bad").result(WAIT_S).offset == 0
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("where", ["key_serializer", "value_serializer", "on_send"])
+def test_a_serializer_or_interceptor_with_asyncio_raises_where_the_record_is_sent(
+        target, topic, kind, where):
+    failing = Failing(kind, b"bad")
+
+    class Interceptor:
+        def on_send(self, **record):
+            failing(record["key"])
+
+    more = {"interceptor_classes": [Interceptor()]} if where == "on_send" else {where: failing}
+    expected = from_coroutine(kind)
+    if where != "on_send" and issubclass(kind, Exception):
+        expected = SerializationError
+
+    async def main():
+        async with asyncio.timeout(60), aio.Producer(
+                bootstrap_servers=target.bootstrap, **more) as producer:
+            with pytest.raises(expected):
+                await producer.send(topic, b"bad", b"bad")
+            assert (await producer.send_and_wait(topic, b"bad", b"bad")).offset == 0
+
+    asyncio.run(main())
+
+
 def assignor(kind, called):
-    """Partitioner that raises once."""
+    """Return an assignor that raises once."""
     def assign(counts, members):
         if not called:
             raising(kind, called)(counts)
@@ -597,8 +690,8 @@ def test_an_assignor_on_the_loop_of_the_application(target, topic, kind):
             while len(found) < len(VALUES):
                 try:
                     found.extend(record.value for record in await consumer.poll(1.0))
-                except (Exception, asyncio.CancelledError) as failure:
-                    if asyncio.current_task().cancelling():
+                except BaseException as failure:
+                    if kind in ENDS_LOOP or asyncio.current_task().cancelling():
                         raise
                     raised.append(type(failure))
 
@@ -689,8 +782,8 @@ def test_a_listener_for_lost_partitions_on_the_loop_of_the_application(
             while not raised or len(found) < len(VALUES):
                 try:
                     found.extend(record.value for record in await consumer.poll(1.0))
-                except (Exception, asyncio.CancelledError) as failure:
-                    if asyncio.current_task().cancelling():
+                except BaseException as failure:
+                    if kind in ENDS_LOOP or asyncio.current_task().cancelling():
                         raise
                     raised.append(type(failure))
             await consumer.commit()

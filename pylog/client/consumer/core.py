@@ -62,7 +62,7 @@ class Consuming(Committing):
         self.fetcher = Fetcher(self.cluster, self.subscription, self.queue, self.notify)
         self.collector = FetchCollector(self.queue, self._failed, settings["key.deserializer"],
                            settings["value.deserializer"])
-        self.interceptors = list(settings["interceptor.classes"] or ())
+        self.interceptors = callbacks.interceptors_of(settings["interceptor.classes"])
         self.woken = False
         # Records not yet returned to an application that reads one record at a time.
         self.iteration: Iteration | None = None
@@ -517,9 +517,7 @@ class Consuming(Committing):
             await self.fetcher.close()
             await self.cluster.close()
             self.queue.clear()
-            for interceptor in self.interceptors:
-                if hasattr(interceptor, "close"):
-                    callbacks.call("an interceptor's close", interceptor.close)
+            callbacks.close_interceptors(self.interceptors)
             self.notify()
         if self.membership is not None:
             self.membership.raise_callback_failure()

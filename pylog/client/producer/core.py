@@ -9,7 +9,6 @@ Source: Kafka's Java client; KIP-679 (idempotence by default).
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
 import time
@@ -63,7 +62,7 @@ class Producing:
         self.key_serializer = _serializer(settings["key.serializer"])
         self.value_serializer = _serializer(settings["value.serializer"])
         self.serializes = self.key_serializer is not None or self.value_serializer is not None
-        self.interceptors = [_instance(given) for given in settings["interceptor.classes"]]
+        self.interceptors = callbacks.interceptors_of(settings["interceptor.classes"])
         self.started = self.closed = self._stopping = False
         self.process = os.getpid()
         self._idempotent = idempotent
@@ -374,6 +373,7 @@ class Producing:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self.accumulator.fail_unsent(ClosedError("the producer was closed"))
+            callbacks.close_interceptors(self.interceptors)
 
     async def abandon(self, timeout_s: float) -> None:
         """Close for an application that dropped the producer; deliver its records first."""
@@ -450,11 +450,3 @@ def _serializer(given: Any) -> Callable[[str, Any], Any] | None:
     if callable(given):
         return lambda _, data: given(data)
     raise ConfigError(f"not a serializer: {given!r}")
-
-
-def _instance(given: Any) -> Any:
-    """Return an interceptor given as an object, a class, or the dotted name of either."""
-    if isinstance(given, str):
-        module, _, name = given.rpartition(".")
-        given = getattr(importlib.import_module(module), name)
-    return given() if isinstance(given, type) else given

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pylog.protocol.counts import counted
+from pylog.client import callbacks
 from pylog.client.share.acknowledgements import Acknowledge, DeliveredRecords
 from pylog.client.network.cluster import Cluster
 from pylog.client.errors import (
@@ -39,6 +40,7 @@ class Sharing:
         if settings["group.id"] is None:
             raise ConfigError("a share consumer needs group.id")
         self.settings = settings
+        self.interceptors = callbacks.interceptors_of(settings["interceptor.classes"])
         self.process = os.getpid()
         self.group: str = settings["group.id"]
         self.explicit = settings["share.acknowledgement.mode"] == "explicit"
@@ -344,6 +346,7 @@ class Sharing:
             await asyncio.gather(*tasks, return_exceptions=True)
             # Brokers release the records of a session when its connection ends.
             await self.cluster.close()
+            callbacks.close_interceptors(self.interceptors)
             self.notify()
 
     async def abandon(self, timeout_s: float) -> None:

@@ -38,7 +38,7 @@ class ShareRecords:
         settings = core.settings
         self._key, self._value = settings["key.deserializer"], settings["value.deserializer"]
         self._check_crc = settings["check.crcs"]
-        self._interceptors = [found for found in settings["interceptor.classes"] or ()
+        self._interceptors = [found for found in core.interceptors
                               if hasattr(found, "on_consume")]
         self._counts: dict[TopicPartition, list[tuple[int, int, int]]] = {}
         self._polled: set[TopicPartition] = set()  # Partitions of the current poll.
