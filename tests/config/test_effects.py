@@ -27,10 +27,8 @@ WORD = re.compile(r"""["']([a-z0-9]+(?:\.[a-z0-9]+)*)["']|\b([a-z0-9]+(?:_[a-z0-
 
 # Live settings that no test names. Remove a name with its first test; never add one.
 BROKER_GAPS = set("""
-controlled.shutdown.enable fetch.gather.max.ms log.flush.scheduler.interval.ms
-num.recovery.threads.per.data.dir quorum.etcd.command quorum.etcd.prefix quorum.zookeeper.prefix
-replica.selector.class sasl.oauthbearer.jwks.endpoint.refresh.ms
-sasl.oauthbearer.jwks.endpoint.retry.backoff.ms transaction.two.phase.commit.enable
+quorum.etcd.command sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
+transaction.two.phase.commit.enable
 """.split())
 CLIENT_GAPS = set("""
 

@@ -174,6 +174,7 @@ def test_topic_defaults_come_from_the_brokers_settings():
 @pytest.mark.parametrize(("name", "text", "topic_name", "value"), [
     ("compression.lz4.level", "12", "compression.lz4.level", 12),
     ("log.flush.interval.messages", "7", "flush.messages", 7),
+    ("log.flush.scheduler.interval.ms", "6", "flush.ms", 6),
     ("log.index.size.max.bytes", "4096", "segment.index.bytes", 4096),
     ("log.message.timestamp.after.max.ms", "8", "message.timestamp.after.max.ms", 8),
     ("log.message.timestamp.before.max.ms", "9", "message.timestamp.before.max.ms", 9),

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from pylog._native.log import Shortage
-from pylog.log import checkpoint_files as checkpoints
+from pylog.log import checkpoint_files as checkpoints, recovery
 from pylog.log.partition_log import NOTHING_KNOWN, Checkpoint, Role
 from pylog.log.upkeep import CHECKPOINT_MS
 from tests.log.played import AT_REST, KNOWN, LEADS, NOW, World, failure, topic_id
@@ -340,3 +340,19 @@ def test_a_manager_that_is_closed_has_no_log_and_no_directory(world, monkeypatch
     assert world.logs.get("t", 0) is None and world.logs.by_topic() == []
     assert forgotten == [native] and world.logs.directories == []
     assert not world.logs._topics.timed
+
+
+def test_recovery_has_the_configured_threads(monkeypatch, tmp_path):
+    found = []
+
+    class Recovery(recovery.Recovery):
+        def __init__(self, entries, directories, threads, open_one):
+            found.append(threads)
+            super().__init__(entries, directories, threads, open_one)
+
+    monkeypatch.setattr(recovery, "Recovery", Recovery)
+    world = World(monkeypatch, tmp_path, **{"num.recovery.threads.per.data.dir": "3"})
+    world.made_before(0, "t-0")
+    world.start(("t", [LEADS]), clean=frozenset(), checkpoints={(topic_id(), 0): KNOWN})
+    world.logs._wait_ready("t")
+    assert found == [3]

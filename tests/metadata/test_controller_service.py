@@ -40,3 +40,17 @@ def test_login_of_an_external_etcd_is_configured(texts, login):
 def test_user_of_an_external_etcd_needs_a_password():
     with pytest.raises(ConfigError, match="quorum.etcd.password is not"):
         controller_service._login(Settings({"quorum.etcd.username": "me"}))
+
+
+@pytest.mark.parametrize("texts", [
+    {"quorum.etcd.endpoints": "h:1", "quorum.etcd.prefix": "/mine"},
+    {"quorum.zookeeper.connect": "h:1", "quorum.zookeeper.prefix": "/mine"}])
+def test_keys_in_an_external_quorum_have_the_configured_prefix(monkeypatch, texts):
+    monkeypatch.setattr(controller_service, "_zookeeper", lambda settings: None)
+    member = ControllerMember.__new__(ControllerMember)
+    member._settings = Settings({
+        "controller.quorum.voters": "1@h:9093", "controller.listener.names": "CONTROLLER",
+        "listeners": "PLAINTEXT://h:9092,CONTROLLER://h:9093",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT", **texts})
+    member._etcd_context = None
+    assert member._keys()[1] == "/mine"

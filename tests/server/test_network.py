@@ -33,3 +33,16 @@ def test_unrelated_setting_change_makes_no_resolver_query(monkeypatch):
     network.apply()
     assert asked == ["slow.example", "other.example"]
     assert reactors.limits[1] == {"other.example": 4}
+
+
+def test_reactors_get_the_settings_of_fetches(monkeypatch):
+    found = {}
+    monkeypatch.setattr(network_of, "Reactors", lambda **given: found.update(given) or _Reactors())
+    none = SimpleNamespace()
+    for texts, rack_aware, gather_ms in (
+            ({}, False, 10),
+            ({"replica.selector.class":
+              "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+              "fetch.gather.max.ms": "25"}, True, 25)):
+        network_of._reactors(Settings(texts), none, none, none, none, none)
+        assert (found["rack_aware"], found["gather_ms_max"]) == (rack_aware, gather_ms)

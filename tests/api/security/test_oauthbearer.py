@@ -104,6 +104,25 @@ def test_tokens_of_a_rotated_key_count_after_a_moment(port, issuer):
         time.sleep(0.05)
 
 
+def test_withdrawn_keys_are_forgotten_after_the_configured_time():
+    issuer, port = Issuer(), free_port()
+    with served(issuer) as server, Broker(settings=settings(port, **{
+            "sasl.oauthbearer.jwks.endpoint.url": f"{server.url}/keys",
+            "sasl.oauthbearer.jwks.endpoint.refresh.ms": "300"})):
+        token = issuer.token("alice")
+        with Caller(port) as caller:
+            assert not log_in(caller, token).auth_bytes
+        issuer.keys.pop(list(issuer.keys)[0])
+        issuer.new_key("next")
+        end_s = time.monotonic() + 60
+        while True:
+            with Caller(port) as caller:
+                if log_in(caller, token).auth_bytes:
+                    break
+            assert time.monotonic() < end_s
+            time.sleep(0.05)
+
+
 @pytest.mark.parametrize(("more", "said"), [
     ({}, "jwks.endpoint.url is not set"),
     ({"sasl.oauthbearer.jwks.endpoint.url": "file:///nowhere/keys"}, "no keys from file:"),
