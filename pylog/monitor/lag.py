@@ -43,6 +43,8 @@ LOOK_SECONDS = 2.0  # before the first sample of a new group
 LOOK_SHARE = 0.01  # unless sampling takes more than this share of the time
 SAMPLES_MAX = 31  # of each group: five minutes
 HISTORY_MAX = 20  # reported rebalances of a group
+# Of the names that clients choose, up to 32 KiB each: a page repeats them for each partition.
+MEMBER_CHARACTERS_MAX = 400
 RATE_SECONDS = 60.0  # the period of a rate
 RATE_SECONDS_MIN = 0.5  # its minimum
 
@@ -248,7 +250,11 @@ class GroupLags:
 
     def explain(self, group_id: str) -> dict | None:
         """Return the data for explaining a group's lag, None for an unknown group."""
-        members = self._ask(group_metrics.members, group_id) or []
+        members = [
+            {**member, "throttled_ms": self._throttled(member["client_id"]), **{
+                name: _without_middle(member[name])
+                for name in ("member_id", "client_id", "instance_id")}}
+            for member in self._ask(group_metrics.members, group_id) or []]
         with self._lock:
             row = next((row for row in self._rows() if row.id == group_id), None)
             if row is None:
@@ -262,8 +268,7 @@ class GroupLags:
         missing = row.offsets.keys() - {part.key for part in lags.parts}
         view = {
             "group": row.id, "state": row.state, "generation": row.generation,
-            "members": [{**member, "partitions": len(member["partitions"]),
-                         "throttled_ms": self._throttled(member["client_id"])}
+            "members": [{**member, "partitions": len(member["partitions"])}
                         for member in members],
             "rebalances": {
                 "count": row.generation - samples[0].generation if samples else 0,
@@ -306,3 +311,11 @@ class GroupLags:
                 row["cold_reads"] = values["cold_reads"] - cold
             rows.append(row)
         return rows
+
+
+def _without_middle(name: str | None) -> str | None:
+    """Return the name, cut to MEMBER_CHARACTERS_MAX. The end of a member id is unique."""
+    if name is None or len(name) <= MEMBER_CHARACTERS_MAX:
+        return name
+    half = MEMBER_CHARACTERS_MAX // 2
+    return f"{name[:half]}...({len(name) - MEMBER_CHARACTERS_MAX} more)...{name[-half:]}"

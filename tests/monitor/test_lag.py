@@ -118,3 +118,23 @@ def test_group_names_in_a_scrape_are_bounded():
     name = "g" * 32_000
     assert sum(rooms[0].take(name, 1) for _ in range(100)) * 2 * len(name) \
         <= lag.NAME_CHARACTERS_MAX
+
+
+def test_long_names_of_members_are_cut_in_an_explanation():
+    lags = Summarized(["g"])
+    member = {"member_id": "c" * 32_000 + "-unique", "client_id": "c" * 32_000, "host": "/h",
+              "instance_id": None, "partitions": [("t", 0)]}
+    lags._ask = lambda make, *_: [member] if make is group_metrics.members else None
+    throttled = {"c" * 32_000: 7}
+    lags._quotas = SimpleNamespace(throttled_ms=lambda client_id, _: throttled[client_id])
+    lags._coordinator = SimpleNamespace(history=lambda *_: [])
+    lags._aged = lambda _lags: SimpleNamespace(
+        parts=[SimpleNamespace(key=("t", 0), committed=0, commit_ms=0)], records=[1], ages_ms=[0],
+        figures=SimpleNamespace(row=lambda _: dict.fromkeys(
+            ("start_offset", "high_watermark", "last_stable_offset", "cold_reads"), 0)))
+    view = lags.explain("g")
+    [shown] = view["members"]
+    assert len(shown["member_id"]) < 500 and shown["member_id"].endswith("-unique")
+    assert len(shown["client_id"]) < 500 and shown["instance_id"] is None
+    assert shown["throttled_ms"] == 7 and shown["partitions"] == 1
+    assert [part["member_id"] for part in view["partitions"]] == [shown["member_id"]]
