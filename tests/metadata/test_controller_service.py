@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog.config import ConfigError, Settings
+from pylog.config import ConfigError, Settings, clusters
+from pylog.log.errors import StartError
 from pylog.metadata import controller_service
 from pylog.metadata.controller_service import FEW_RECORDS, ControllerMember
 from pylog.metadata.log.metadata_log import MetadataBatch
@@ -42,15 +43,26 @@ def test_user_of_an_external_etcd_needs_a_password():
         controller_service._login(Settings({"quorum.etcd.username": "me"}))
 
 
+VOTER = {"controller.quorum.voters": "1@h:9093", "controller.listener.names": "CONTROLLER",
+         "listeners": "PLAINTEXT://h:9092,CONTROLLER://h:9093",
+         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"}
+
+
 @pytest.mark.parametrize("texts", [
     {"quorum.etcd.endpoints": "h:1", "quorum.etcd.prefix": "/mine"},
     {"quorum.zookeeper.connect": "h:1", "quorum.zookeeper.prefix": "/mine"}])
 def test_keys_in_an_external_quorum_have_the_configured_prefix(monkeypatch, texts):
     monkeypatch.setattr(controller_service, "_zookeeper", lambda settings: None)
     member = ControllerMember.__new__(ControllerMember)
-    member._settings = Settings({
-        "controller.quorum.voters": "1@h:9093", "controller.listener.names": "CONTROLLER",
-        "listeners": "PLAINTEXT://h:9092,CONTROLLER://h:9093",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT", **texts})
-    member._etcd_context = None
+    member._settings, member._etcd_context = Settings({**VOTER, **texts}), None
     assert member._keys()[1] == "/mine"
+
+
+def test_start_without_the_configured_etcd_names_its_command(tmp_path):
+    settings = Settings({**VOTER, "log.dirs": str(tmp_path),
+                         "quorum.etcd.command": "/nowhere/my-etcd"})
+    member = ControllerMember.__new__(ControllerMember)
+    member._settings, member._etcd_context, member._node_id = settings, None, 1
+    member._voters = clusters.voters(settings)
+    with pytest.raises(StartError, match="there is no /nowhere/my-etcd: install etcd"):
+        member._new_member()

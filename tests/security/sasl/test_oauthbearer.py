@@ -102,3 +102,12 @@ def test_a_login_waits_for_no_issuer():
             time.sleep(0.05)
     with pytest.raises(ConfigError, match="no keys from"):
         mechanisms_of(settings).check()
+
+
+def test_keys_are_reloaded_at_the_configured_intervals():
+    mechanisms = Mechanisms(Settings({
+        "listeners": "SASL_PLAINTEXT://:0", KEYS_URL: "file:///nowhere/keys",
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms": "7000",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": "5000"}), dict, lambda: 0, lambda: 0)
+    keys = mechanisms._keys_of("SASL_PLAINTEXT")
+    assert (keys._refresh_s, keys._retry_s) == (7, 5)
