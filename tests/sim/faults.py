@@ -34,6 +34,15 @@ class Faults:
         if any(weights):
             self._random.choices(kinds, weights)[0]()
 
+    def begin(self) -> None:
+        """Schedule the fault of etcd's members, if the world has one."""
+        members = self._world.members
+        if members.kind:
+            node = members.random.choice(self._world.controllers)
+            self._later(members.starts_after_s, members.starts_after_s,
+                        self._duplicate if members.kind == "duplicate" else self._replace_disk,
+                        node)
+
     def over(self) -> None:
         world = self._world
         for timer in self._timers:
@@ -43,7 +52,10 @@ class Faults:
             host.powered = True
         world.network.heal()
         world.etcd.leaderless_until = 0.0
+        emptied = world.members.end()
         for node in world.nodes.values():
+            if node.name in emptied and node.alive:
+                node.kill()
             node.flush_s, node.unsure, node.clock_ms = 0.002, 0.0, 0
             node.disk.is_full = False
             if node.alive and (node.process.stopping or any(
@@ -55,6 +67,26 @@ class Faults:
                     node.process.etcd.unsure = 0.0
             else:
                 node.start()
+
+    def _duplicate(self, node) -> None:
+        """Start an empty node with the addresses of a controller, which may fail too."""
+        members = self._world.members
+        members.start_duplicate(node)
+        if members.has_long_outage:
+            self._power_off(node)
+            self._later(11.0, 14.0, self._start, node)
+
+    def _replace_disk(self, node) -> None:
+        """Replace the disk with the etcd data of a controller."""
+        self._power_off(node)
+        self._world.members.lose_data(node)
+        self._later(0.3, 6.0, self._start, node)
+
+    def _power_off(self, node) -> None:
+        if node.alive:
+            node.kill(silent=True)
+        else:
+            self._world.network.power_off(node.name)
 
     def _later(self, least_s, most_s, callback, *arguments) -> None:
         token = OWNER.set(None)

@@ -8,10 +8,11 @@ Source: etcd 3.
 """
 
 import asyncio
+import contextlib
 from collections import namedtuple
 
 from pylog.metadata.quorum.key_value import (
-    Absent, Answered, Delete, Get, Keys, MemberState, Put, Row, Unknown, Unreachable,
+    Absent, Answered, Delete, Get, Keys, KeysError, MemberState, Put, Row, Unknown, Unreachable,
 )
 from tests.sim.loop import OWNER
 
@@ -20,7 +21,7 @@ Entry = namedtuple("Entry", ("value", "lease"))
 
 
 class Store:
-    """The store. members: the hosts that run it."""
+    """The store. members: the host of each member, None for one without data."""
 
     def __init__(self, network, members):
         self.network, self.loop = network, network.loop
@@ -35,13 +36,17 @@ class Store:
         if self.loop.time() < self.leaderless_until:
             return False
         reaches = self.network.reaches
-        for member in self.members:
-            near = [other for other in self.members
+        for member in self.with_data:
+            near = [other for other in self.with_data
                     if other == member and self.network.hosts[other].powered
                     or other != member and reaches(member, other)]
             if len(near) * 2 > len(self.members) and (member == name or reaches(name, member)):
                 return True
         return False
+
+    @property
+    def with_data(self) -> list:
+        return [member for member in self.members if member is not None]
 
     def look(self, looks) -> list:
         self.expire()
@@ -96,7 +101,7 @@ class Store:
 
     def look_after_leases(self) -> None:
         """Expire leases in time and notify watches."""
-        if any(map(self.answers, self.members)):
+        if any(map(self.answers, self.with_data)):
             self.expire()
         self.loop.call_later(0.2, self.look_after_leases)
 
@@ -117,13 +122,13 @@ class Client(Keys):
 
     def __init__(self, store: Store, process, random):
         self._store, self._process, self._random = store, process, random
-        self.addresses = [f"{member}:2379" for member in store.members]
+        self.addresses = [f"{member}:2379" for member in store.with_data]
         self.unsure = 0.0  # Fraction of changes whose response is lost.
 
     def close(self) -> None:
         pass
 
-    def _asked(self):
+    def _asked(self) -> None:
         loop = self._store.loop
         loop.block(self._random.uniform(0.0005, 0.004))
         if not self._store.answers(self._process.host):
@@ -136,7 +141,7 @@ class Client(Keys):
         loop, lost = self._store.loop, self._random.random()
         if lost < self.unsure / 2:
             if lost < self.unsure / 4:
-                loop.call_later(self._random.uniform(0.001, 2 * ANSWER_SECONDS), change)
+                loop.call_later(self._random.uniform(0.001, 2 * ANSWER_SECONDS), _late, change)
             loop.block(self._random.uniform(0.01, ANSWER_SECONDS))
             raise Unknown("lost on its way")
         result = change()
@@ -182,3 +187,9 @@ class Client(Keys):
     async def watch(self, folder: str, stir) -> None:
         self._store.watches.append((self._process, stir))
         await asyncio.Event().wait()
+
+
+def _late(change) -> None:
+    """Apply a change whose client has given up. Its rejection reaches no client."""
+    with contextlib.suppress(KeysError, Unknown):
+        change()

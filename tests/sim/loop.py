@@ -255,8 +255,15 @@ class Loop(asyncio.AbstractEventLoop):
         elif worker.failure is None and not future.done():
             future.set_result(worker.result)
 
+    def thread_process(self) -> Process:
+        """Return the process of the worker thread that runs."""
+        assert self._current is not None
+        return self._current.process
+
     def block(self, seconds: float) -> None:
         """Block a worker thread while other callbacks run."""
+        if self.closed:
+            raise Killed  # Work that a killed thread does while it ends.
         worker = self._current
         assert worker is not None, "only what _blocks() names may block"
         worker.pause_s = seconds

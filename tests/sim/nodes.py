@@ -229,13 +229,14 @@ class NodeProcess(Process):
         """Start. All further work runs in tasks."""
         world, settings, loop = self.node.world, self.node.settings, self.node.world.loop
         controls = "controller" in self.node.roles
+        if controls and not await world.members.join(self):
+            self._start_again()
+            return
         self.metadata = metadata = WithController(self) if controls else BrokerAlone(self)
         try:
             await metadata.join()
         except Shortage:
-            # brokerd logs the error and exits, and is restarted.
-            self.node.kill()
-            world.loop.call_later(START_AGAIN_S, self.node.start_again)
+            self._start_again()
             return
         coordinators = self._coordinators() if "broker" in self.node.roles else ()
         publisher = Publisher(
@@ -265,6 +266,11 @@ class NodeProcess(Process):
         if self.coordinators is not None:
             self.coordinators.start()
         world.in_name_of(self, self._keep_up())
+
+    def _start_again(self) -> None:
+        """Exit as after a StartError, which brokerd logs, and restart."""
+        self.node.kill()
+        self.node.world.loop.call_later(START_AGAIN_S, self.node.start_again)
 
     def _coordinators(self) -> tuple:
         """Return the coordinators that topic changes concern."""

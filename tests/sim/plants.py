@@ -12,6 +12,7 @@ from pylog.metadata.controller.broker_heartbeats import Heartbeats
 from pylog.metadata.controller.partitions import alter_partition
 from pylog.metadata.controller.partitions.partition_change import PartitionChange
 from pylog.metadata.image import image, snapshot
+from pylog.metadata.quorum.etcd_bootstrap import Joining
 from pylog.metadata.quorum.key_value import Unknown, Unreachable
 from pylog.metadata.quorum.quorum_log import QuorumLog
 from pylog.metadata.quorum.quorum_state import Quorum, QuorumLost
@@ -215,6 +216,19 @@ def leaders_count_before_their_flush(patch):
 
 def deleted_directories_are_not_noticed(patch):
     patch.setattr(Node, "notice_deleted", lambda self: None)
+
+
+def empty_nodes_skip_the_proof_of_absence(patch):
+    patch.setattr(Joining, "_check_absent", lambda self, *_: None)
+
+
+def a_moment_proves_absence(patch):
+    check = Joining._check_absent
+
+    def hasty(self, *arguments):
+        self._absent_since = float("-inf")
+        check(self, *arguments)
+    patch.setattr(Joining, "_check_absent", hasty)
 
 
 def full_disks_count_as_failed(patch):

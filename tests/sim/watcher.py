@@ -6,7 +6,8 @@ Invariants: durability: records below a leader's high watermark stay on every in
   records with equal offsets and epochs are equal; metadata: the metadata log is the same everywhere
   and has no gaps; elections: a replica that joins an ISR is neither fenced nor in shutdown, and an
   elected leader was in sync or eligible or is marked as unclean; reassignments: one ends when its
-  new replicas are in sync, or when it is cancelled.
+  new replicas are in sync, or when it is cancelled; members: an etcd member is removed only after
+  no other member was connected to it for the configured time, and there is one etcd cluster.
 Source: KIP-101, KIP-497, KIP-841, KIP-966, KIP-455.
 """
 
@@ -17,9 +18,11 @@ from pylog.metadata.image import snapshot
 from pylog.metadata.image.image import NO_LEADER, Image
 from pylog.metadata.image.loader import Tail
 from pylog.metadata.log.metadata_log import MetadataBatch
+from pylog.metadata.quorum.etcd_bootstrap import EXISTING
 from tests.sim.loop import Wrong
 from tests.sim.producers import Part
 
+ABSENT_SLACK_S = 1.0  # The time between two samples of the connections.
 
 class Watcher:
     """The checks. world: provides `nodes` and `keeps_eligible`."""
@@ -165,6 +168,21 @@ class Watcher:
                 for key in [key for key in known if key[0] == id_]:
                     del known[key]
 
+    # ---- etcd's members -------------------------------------------------------------------------
+
+    def member_removed(self, member) -> None:
+        """Check the removal of an etcd member. Keeps members."""
+        node = next(node for node in self._world.controllers if node.name == member.address)
+        absent_s = self._world.loop.time() - member.connected_at
+        if absent_s < node.settings["quorum.etcd.replace.after.ms"] / 1000 - ABSENT_SLACK_S:
+            raise Wrong(f"the etcd member of {member.address} is removed, and another member was "
+                        f"connected to it {absent_s:.1f} s ago")
+
+    def member_starts(self, process, state: str) -> None:
+        """Check how an etcd without data starts. Keeps members."""
+        if state != EXISTING:
+            raise Wrong(f"{process.name} starts a second etcd cluster")
+
     def _check_change(self, key, old, new, image) -> None:
         if new.leader != old.leader or new.leader_epoch != old.leader_epoch:
             self._check_election(key, old, new)
@@ -261,6 +279,9 @@ class Watcher:
         for broker in image.brokers.values():
             if broker.fenced or broker.in_controlled_shutdown:
                 raise Wrong(f"broker {broker.id} does not come back: {broker}")
+        if sorted(map(str, self._world.members.machines)) != sorted(
+                node.name for node in self._world.controllers):
+            raise Wrong(f"etcd's members run on {self._world.members.machines}")
         for topic in image.topics.values():
             for index, state in enumerate(topic.partitions):
                 self._check_rest_of((topic.id, index), state)

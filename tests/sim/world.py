@@ -17,6 +17,7 @@ from pylog.config import Settings
 from pylog.metadata.controller import decision_queue
 from pylog.metadata.controller.partitions import topics as controller
 from pylog.metadata.quorum import quorum_state
+from pylog.metadata.quorum.etcd_bootstrap import Joining
 from pylog.metadata.controller_service import ControllerMember
 from pylog.metadata.controller.partitions.eligible_leader_replicas import ELR_FEATURE
 from pylog.metadata.image.image import NO_LEADER
@@ -25,6 +26,7 @@ from pylog.metadata.quorum.quorum_state import Quorum
 from pylog.metadata.quorum.quorum_log import QuorumLog
 from pylog.protocol import messages
 from tests.sim import transactors, wire
+from tests.sim.etcd_members import Members
 from tests.sim.faults import Faults
 from tests.sim.clients import HOST, UNCLEAN, Admin, Client, Consumer, Producer
 from tests.sim.keys import Store
@@ -41,7 +43,7 @@ HEAL_SECONDS = 90.0
 FULL_SECONDS = 60.0
 QUIET_SECONDS = 4.0
 QUIET_MESSAGES_MAX = 120  # Per second.
-BLOCKING = (Quorum, QuorumLog, ControllerMember, decision_queue.Decider)
+BLOCKING = (Quorum, QuorumLog, ControllerMember, decision_queue.Decider, Joining)
 
 
 class World:
@@ -67,7 +69,7 @@ class World:
         if self.coordinates:
             self.unclean, self.flush_first, self.clock_ms = False, True, 3000
         # From a separate source, so that seeds without disasters keep their histories.
-        self.disasters = random.Random(f"disasters of {seed}")
+        self.disasters = self.random_of("disasters")
         self.has_disasters = self.disasters.random() > 0.7
         self.ledger = Ledger()
         self.log_settings = SimpleNamespace(
@@ -79,7 +81,8 @@ class World:
         self.network.host(HOST)
         for node in self.nodes.values():
             self.network.host(node.name)
-        self.etcd = Store(self.network, [node.name for node in self.controllers])
+        self.members = Members(self)
+        self.etcd = Store(self.network, self.members.machines)
         # The broker whose disk loses unflushed records in a power loss.
         self.weak = choose.choice(self.brokers)
         self.watcher = Watcher(self)
@@ -116,6 +119,10 @@ class World:
             "offsets.topic.num.partitions": "2", "transaction.state.log.num.partitions": "2",
         })
 
+    def random_of(self, purpose: str) -> random.Random:
+        """Return a separate random source of this seed."""
+        return random.Random(f"{purpose} of {self.seed}")
+
     def next_number(self) -> int:
         self._number += 1
         return self._number
@@ -140,6 +147,7 @@ class World:
                 stack.callback(node.disk.scrap)
             stack.callback(self.loop.close)
             stack.enter_context(wire.replaced(self._is_full))
+            stack.enter_context(self.members.replaced())
             for kind in (QuorumLog, ObservedLog):
                 stack.enter_context(mock.patch.object(
                     kind, "records_between_snapshots", self.records_between_snapshots))
@@ -176,6 +184,7 @@ class World:
 
     def _begin(self) -> None:
         self.etcd.look_after_leases()
+        self.members.begin()
         for node in self.nodes.values():
             node.start()
         self.admin = Admin(self, 0)
@@ -215,6 +224,7 @@ class World:
     def _chaos(self) -> None:
         faults, often = Faults(self), self.random.choice((0.5, 1.0, 1.0, 2.0, 4.0))
         end = self.loop.time() + CHAOS_SECONDS
+        faults.begin()
         while self.loop.time() < end:
             self.loop.run_for(self.random.expovariate(often))
             faults.next()
