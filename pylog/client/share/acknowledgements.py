@@ -56,10 +56,11 @@ class DeliveredRecords:
         An offset already held was acquired again after its lock expired; its old acknowledgement is
         dropped.
         """
-        for first, last in ranges:
+        added = list(ranges)
+        for first, last in added:
             self._drop(first, last)
-            self.ranges.append((first, last))
-        self.ranges.sort()
+        # A single assignment: an interrupt must not leave a part of the ranges.
+        self.ranges = sorted([*self.ranges, *added])
         assert all(one[1] < other[0] for one, other in zip(self.ranges, self.ranges[1:])), \
             self.ranges  # The ranges are ascending and disjoint.
         self.kinds.update(dict.fromkeys(gaps, GAP))

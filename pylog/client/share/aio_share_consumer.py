@@ -82,12 +82,16 @@ class ShareConsumer:
     async def poll(self, timeout: float = 0.0) -> list[Record]:
         """See share_consumer.ShareConsumer.poll."""
         self._begin_poll()
-        return self._records.records(await self._records.core.poll(timeout))
+        found = self._records.records(await self._records.core.poll(timeout))
+        self._records.core.undelivered = ()
+        return found
 
     async def poll_arrow(self, timeout: float = 0.0, columns: Iterable[str] = COLUMNS) -> Any:
         """See share_consumer.ShareConsumer.poll_arrow."""
         self._begin_poll()
-        return self._records.arrow(await self._records.core.poll(timeout), columns)
+        found = self._records.arrow(await self._records.core.poll(timeout), columns)
+        self._records.core.undelivered = ()
+        return found
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         """Iterate over records endlessly. See share_consumer.ShareConsumer."""
@@ -96,6 +100,7 @@ class ShareConsumer:
             if record is None:
                 self._records.iterate(await self.poll(1.0))
             else:
+                self._records.received = record
                 yield record
 
     def delivery_count(self, record: Record) -> int:
@@ -109,6 +114,7 @@ class ShareConsumer:
 
     async def commit(self, timeout: float | None = None) -> dict[TopicPartition, KafkaError | None]:
         """See share_consumer.ShareConsumer.commit."""
+        self._records.accept_received()
         found = await self._records.core.commit(timeout)
         self._records.run_callback()
         return found

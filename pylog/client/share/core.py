@@ -14,7 +14,7 @@ import asyncio
 import collections
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pylog.protocol.counts import counted
@@ -49,9 +49,13 @@ class Sharing:
         self.membership: ShareMembership | None = None
         self.sessions: dict[int, ShareSession] = {}
         self.delivered: dict[TopicPartition, DeliveredRecords] = {}
+        # What the latest poll acquired, until its caller has the records. Reset by a single
+        # assignment, so that a KeyboardInterrupt at any point keeps it.
+        self.undelivered: Sequence[Acquired] = ()
         self.outcomes: collections.deque[Outcome] = collections.deque(maxlen=OUTCOMES_MAX)
         self.closed = self.woken = self.polling = False
         self._ready: list[Acquired] = []
+        self._poll_number = 0
         self._failure: KafkaError | None = None
         self._changed = asyncio.Event()
         self._ids: dict[str, bytes] = {}
@@ -133,6 +137,7 @@ class Sharing:
         If the call is cancelled, this continues in the background.
         """
         membership = self.membership
+        self._release_undelivered()
         if membership is not None:
             self._queue(None)
             self.membership = None
@@ -177,7 +182,10 @@ class Sharing:
         membership = self.membership
         if membership is None:
             raise IllegalStateError("subscribe to topics first")
+        self._release_undelivered()
         self._acknowledge_polled(None if self.explicit else Acknowledge.ACCEPT)
+        self._poll_number += 1
+        number = self._poll_number
         membership.polled_s = time.monotonic()
         end_s = membership.polled_s + wait_s
         self.polling = True
@@ -193,8 +201,11 @@ class Sharing:
                     await self._attend(membership, end_s)
                     self._check_member(membership)
                 self._ask()
+                if number != self._poll_number:
+                    return []  # Its caller was interrupted and has begun another poll.
                 if self._ready:
                     found, self._ready = self._ready, []
+                    self.undelivered = found
                     return found
                 left_s = end_s - time.monotonic()
                 if left_s <= 0:
@@ -286,6 +297,21 @@ class Sharing:
             delivered = self.delivered[acquired.tp] = DeliveredRecords(acquired.node_id)
         delivered.add([(first, last) for first, last, _ in acquired.ranges], gaps)
 
+    def _release_undelivered(self) -> None:
+        """Release the records of a poll that raised."""
+        for item in self.undelivered:
+            offsets = [offset for first, last, _ in item.ranges
+                       for offset in range(first, last + 1)]
+            delivered = self.delivered.get(item.tp)
+            if (delivered is None or delivered.node_id != item.node_id
+                    or not all(map(delivered.has, offsets))):
+                self.add_acquired(item, ())
+                delivered = self.delivered[item.tp]
+            for offset in offsets:
+                delivered.kinds.setdefault(offset, int(Acknowledge.RELEASE))
+            delivered.later.difference_update(offsets)
+        self.undelivered = ()
+
     def acknowledge(self, tp: TopicPartition, offset: int, kind: Acknowledge) -> None:
         """Acknowledge a record. Raises IllegalStateError if it is not acquired."""
         self._check_open()
@@ -299,6 +325,7 @@ class Sharing:
     async def commit(self, timeout_s: float | None) -> dict[TopicPartition, KafkaError | None]:
         """Send acknowledgements; in implicit mode all acquired records are accepted."""
         self._check_open()
+        self._release_undelivered()
         self._queue(None if self.explicit else Acknowledge.ACCEPT)
         if timeout_s is None:
             timeout_s = self.settings.seconds("default.api.timeout.ms")

@@ -4,14 +4,15 @@ Owns: the delivery counts of the last poll's records.
 Invariants: only acquired records are returned: a batch may contain records of other members; every
   acquired offset is tracked, as a gap if it has no record; unreadable records are rejected, records
   that a deserializer rejects are released, and the error is raised after all valid records; if a
-  poll raises, the records it acquired are released.
+  poll raises or is interrupted, the records it acquired are released by the next call; a record is
+  accepted implicitly only after the application received it.
 Source: KIP-932; Kafka's ShareCompletedFetch, for unreadable records.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import collections
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pylog.protocol.counts import counted
@@ -41,43 +42,30 @@ class ShareRecords:
         self._interceptors = [found for found in core.interceptors
                               if hasattr(found, "on_consume")]
         self._counts: dict[TopicPartition, list[tuple[int, int, int]]] = {}
-        self._polled: set[TopicPartition] = set()  # Partitions of the current poll.
         # The remaining records of the current iteration.
-        self.rest: Iterator[Record] | None = None
+        self._rest: collections.deque[Record] = collections.deque()
+        # The record that the iteration yielded last. Set by a single assignment, so that a
+        # KeyboardInterrupt before it leaves the record unaccepted.
+        self.received: Record | None = None
 
     def records(self, acquired: Iterable[Acquired]) -> list[Record]:
         """Return the acquired records. Raises KafkaError if there are only errors."""
         out: list[Record] = []
-        with self._handing_out(acquired) as items:
-            for item in items:
-                found, broken = self._read(item)
-                mine = list(_mine(found, item.ranges))
-                offsets = {record.offset for record in mine}
-                self._track(item, offsets, broken)
-                out += self._deserialized(item.tp, mine)
-            if out:
-                out = intercepted(self._interceptors, out)
-            self.run_callback()
-            return self._good(out)
+        for item in self._begin(acquired):
+            found, broken = self._read(item)
+            mine = list(_mine(found, item.ranges))
+            offsets = {record.offset for record in mine}
+            self._track(item, offsets, broken)
+            out += self._deserialized(item.tp, mine)
+        if out:
+            out = intercepted(self._interceptors, out)
+        self.run_callback()
+        return self._good(out)
 
-    @contextlib.contextmanager
-    def _handing_out(self, acquired: Iterable[Acquired]) -> Iterator[list[Acquired]]:
-        """Yield the items; if the block raises, release the acquired records."""
+    def _begin(self, acquired: Iterable[Acquired]) -> list[Acquired]:
         items = list(acquired)
         self._counts = {item.tp: item.ranges for item in items}
-        self._polled.clear()
-        try:
-            yield items
-        except BaseException:
-            for item in items:
-                if item.tp not in self._polled:
-                    self.core.add_acquired(item, ())
-                delivered = self.core.delivered[item.tp]
-                for first, last, _ in item.ranges:
-                    for offset in range(first, last + 1):
-                        if delivered.has(offset):
-                            delivered.kinds.setdefault(offset, int(Acknowledge.RELEASE))
-            raise
+        return items
 
     def _good(self, out: Any) -> Any:
         """Return `out`. Raises the stored failure if `out` is empty, so that valid records come
@@ -114,7 +102,6 @@ class ShareRecords:
         elif released:
             unread = [offset for offset in gaps if offset > max(offsets, default=-1)]
         self.core.add_acquired(item, gaps)
-        self._polled.add(item.tp)
         kind = Acknowledge.RELEASE if released else Acknowledge.REJECT
         for offset in unread:
             self.core.delivered[item.tp].acknowledge(offset, kind)
@@ -141,10 +128,9 @@ class ShareRecords:
 
     def arrow(self, acquired: Iterable[Acquired], columns: Iterable[str]) -> Any:
         """Return a pyarrow.RecordBatch; no rows if nothing was acquired. Raises KafkaError."""
-        with self._handing_out(acquired) as items:
-            batch = self._batch(items, _ordered(columns))
-            self.run_callback()
-            return self._good(batch)
+        batch = self._batch(self._begin(acquired), _ordered(columns))
+        self.run_callback()
+        return self._good(batch)
 
     def _batch(self, items: list[Acquired], wanted: list[str]) -> Any:
         import numpy as np
@@ -183,37 +169,49 @@ class ShareRecords:
         return batch
 
     def iterate(self, found: Iterable[Record]) -> None:
-        """Set the records of a poll that next_record() returns. Only records that it has returned
-        are accepted implicitly.
+        """Set the records of a poll that next_record() returns. Only records that the application
+        has received are accepted implicitly.
         """
         for record in found:
             delivered = self.core.delivered.get(TopicPartition(record.topic, record.partition))
             if delivered is not None:
                 delivered.later.add(record.offset)
-        self.rest = self._delivering(found)
+        self._rest = collections.deque(found)
 
     def next_record(self) -> Record | None:
-        """Return the next record of an iteration; None if another poll is needed."""
-        record = None if self.rest is None else next(self.rest, None)
-        if record is None:
-            self.rest = None
-        return record
+        """Return the next record of an iteration; None if another poll is needed.
 
-    def _delivering(self, found: Iterable[Record]) -> Iterator[Record]:
-        for record in found:
+        The caller must set `received` when it yields the record.
+        """
+        self.accept_received()
+        if self.core.undelivered:
+            return None
+        while self._rest:
+            record = self._rest[0]
             delivered = self.core.delivered.get(TopicPartition(record.topic, record.partition))
             if delivered is not None and record.offset in delivered.later:
+                return record
+            self._rest.popleft()
+        return None
+
+    def accept_received(self) -> None:
+        """Let the next poll or commit accept the record that an iteration yielded last."""
+        record = self.received
+        if record is not None:
+            delivered = self.core.delivered.get(TopicPartition(record.topic, record.partition))
+            if delivered is not None:
                 delivered.later.discard(record.offset)
-                yield record
+            self.received = None
 
     def release_rest(self) -> None:
         """End an iteration before a poll: release its remaining records to other members."""
-        if self.rest is None:
+        self.accept_received()
+        if not self._rest:
             return
-        self.rest = None
         for delivered in self.core.delivered.values():
             delivered.kinds.update(dict.fromkeys(delivered.later, int(Acknowledge.RELEASE)))
             delivered.later.clear()
+        self._rest.clear()
 
     def delivery_count(self, record: Record) -> int:
         """Return the delivery count of a record of the last poll. Raises IllegalStateError."""

@@ -87,6 +87,12 @@ class ShareConsumer:
         record_limit. Raises KafkaError, or in explicit mode IllegalStateError while records of an
         earlier poll are unacknowledged.
         """
+        found = self._polled(timeout)
+        # In each poll, no call follows this: a signal handler runs after calls.
+        self._core.undelivered = ()
+        return found
+
+    def _polled(self, timeout: float) -> list[Record]:
         with self._user:
             self._records.release_rest()
             return self._records.records(self._runner.run(self._core.poll(timeout)))
@@ -95,7 +101,9 @@ class ShareConsumer:
         """Poll as a pyarrow.RecordBatch with Consumer.poll_arrow's columns and delivery_count."""
         with self._user:
             self._records.release_rest()
-            return self._records.arrow(self._runner.run(self._core.poll(timeout)), columns)
+            found = self._records.arrow(self._runner.run(self._core.poll(timeout)), columns)
+        self._core.undelivered = ()
+        return found
 
     def __iter__(self) -> Iterator[Record]:
         """Iterate over records endlessly.
@@ -106,8 +114,10 @@ class ShareConsumer:
         while True:
             record = self._records.next_record()
             if record is None:
-                self._records.iterate(self.poll(1.0))
+                self._records.iterate(self._polled(1.0))
+                self._core.undelivered = ()
             else:
+                self._records.received = record
                 yield record
 
     def delivery_count(self, record: Record) -> int:
@@ -130,6 +140,7 @@ class ShareConsumer:
         Returns the outcome for each partition: InvalidRecordStateError if the lock had expired.
         """
         with self._user:
+            self._records.accept_received()
             found: dict[TopicPartition, KafkaError | None] = self._runner.run(
                 self._core.commit(timeout))
             self._records.run_callback()

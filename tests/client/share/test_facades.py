@@ -24,7 +24,7 @@ class Core:
     def __init__(self):
         self.settings = Settings(SHARE_CONSUMER, {"bootstrap.servers": "b:1", "group.id": "g"})
         self.heard, self.outcomes, self.woken, self.closed = [], deque(), False, True
-        self.polling, self.interceptors = False, []
+        self.polling, self.interceptors, self.undelivered = False, [], ()
         self.subscription = SimpleNamespace(topics=["t"], states={T: None})
 
     def _call(name, result=None):
