@@ -45,7 +45,7 @@ def answer(node, state, **fields):
         "aborted": [], "leader": None, **fields})
     frame = SimpleNamespace(users=None, released=False)
     frame.release = lambda: setattr(frame, "released", True)
-    _Node._take_in(node, [row], {("t", 0): (state, state.epoch, b"")}, frame)
+    _Node._queue_fetched(node, [row], {("t", 0): (state, state.epoch, b"")}, frame)
     return frame
 
 
@@ -91,5 +91,5 @@ def test_an_answer_from_before_a_seek_is_dropped(node, state):
     state.move_to(1)
     frame = SimpleNamespace(users=None, released=False)
     frame.release = lambda: setattr(frame, "released", True)
-    _Node._take_in(node, [SimpleNamespace(topic="t", partition=0)], asked, frame)
+    _Node._queue_fetched(node, [SimpleNamespace(topic="t", partition=0)], asked, frame)
     assert frame.released and node.fetcher.queue == [] and state.high_watermark == -1
