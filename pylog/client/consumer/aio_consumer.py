@@ -23,6 +23,7 @@ from pylog.client.consumer.consumer import (
 )
 from pylog.client.consumer.core import Consuming
 from pylog.client.consumer.rebalance_listener import listener_of, weakly
+from pylog.client.consumer.subscription_state import NO_POLL
 from pylog.client.errors import ClosedError, ConcurrentUseError, IllegalStateError
 from pylog.client.network.metrics import Metrics
 from pylog.client import shutdown
@@ -152,7 +153,7 @@ class Consumer:
 
     async def _polled(self, timeout: float, take: Callable[[], Any], make: Make) -> Any:
         core, event = self._core, self._event
-        if core.iteration is not None:
+        if core.has_undelivered:
             await core.put_back()
         end_s = time.monotonic() + timeout
         while True:
@@ -180,19 +181,17 @@ class Consumer:
                 pass
 
     async def _handed_out(self, take: Callable[[], Any], make: Make) -> Any:
-        """Take and convert without awaiting, so that it cannot be cancelled. Keeps positions
-        unchanged if it raises.
+        """Take and convert without awaiting, so that it cannot be cancelled. The next poll takes
+        the records again if this one raises.
         """
-        try:
-            found = take()
-            if not found:
-                return None
+        collector = self._core.collector
+        collector.undelivered_poll = collector.poll
+        found, made = take(), None
+        if found:
             made, unread = make(found)
-        except BaseException:
-            await self._core.restore_undelivered()
-            raise
-        if unread:
-            await self._core.restore_undelivered(unread)
+            if unread:
+                await self._core.restore_undelivered(unread)
+        collector.undelivered_poll = NO_POLL
         return made
 
     async def __aiter__(self) -> AsyncIterator[Record]:
@@ -206,6 +205,7 @@ class Consumer:
             if record is None:
                 self._core.iterate(await self.poll(1.0))
             else:
+                self._core.collector.undelivered_poll = NO_POLL
                 yield record
 
     def wakeup(self) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -27,7 +26,7 @@ from pylog.client.consumer.consumer_membership import ConsumerMembership
 from pylog.client.consumer.fetch_collector import FetchCollector
 from pylog.client.consumer.fetcher import Fetcher
 from pylog.client.consumer.offset_requests import Identity
-from pylog.client.consumer.subscription_state import PartitionState, Subscription
+from pylog.client.consumer.subscription_state import NO_POLL, PartitionState, Subscription
 from pylog.client.errors import (
     ClosedError, CommitFailedError, IllegalStateError, KafkaError, RebalanceNeededError,
     RetriableError,
@@ -84,16 +83,17 @@ class Committing:
         if self.closed:
             raise ClosedError("the consumer is closed")
 
-    def consumed(self, before: int = sys.maxsize) -> dict[TopicPartition, OffsetAndMetadata]:
+    def consumed(self, before: int = NO_POLL) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the positions of assigned partitions. before: the positions before the poll of
-        that number.
+        that number. Leaves out records that the application has not received.
         """
+        before = min(before, self.collector.undelivered_poll)
         found = {tp: state.position_before(before)
                  for tp, state in list(self.subscription.states.items())}
         return {tp: OffsetAndMetadata(offset, "", record_epoch)
                 for tp, (offset, record_epoch) in found.items() if offset is not None}
 
-    def committable(self, before: int = sys.maxsize) -> dict[TopicPartition, OffsetAndMetadata]:
+    def committable(self, before: int = NO_POLL) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets for a commit without offsets. Includes each stored offset once.
 
         before: leave out records that the poll of that number and later polls returned.
@@ -166,7 +166,7 @@ class Committing:
         return found
 
     def commit_request(self, offsets: Mapping[TopicPartition, Any] | None = None,
-                       before: int = sys.maxsize) -> CommitRequest:
+                       before: int = NO_POLL) -> CommitRequest:
         """Return what a commit that is requested now includes. Callable from any thread.
 
         offsets: None for those of committable(before). Raises TypeError.

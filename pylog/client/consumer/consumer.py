@@ -3,7 +3,7 @@
 Owns: the polling thread's side. core.Consuming does the work, on the shared event loop.
 Invariants: one thread at a time, except for `wakeup` and `close`; a poll that finds records waiting
   does not use the event loop; callbacks run on the polling thread; positions move only past records
-  that a poll returns: if it raises, they do not change.
+  that a poll returns: if it raises, or is interrupted at any point, they do not change.
 Source: Kafka's consumer; kafka-python and confluent-kafka for the Python API.
 """
 
@@ -20,6 +20,7 @@ from pylog.client import shutdown
 from pylog.client.background_loop import Bell, Driver, SingleUser, WorkRunner
 from pylog.client.errors import ClosedError, ConcurrentUseError
 from pylog.client.consumer.rebalance_listener import listener_of, weakly
+from pylog.client.consumer.subscription_state import NO_POLL
 from pylog.client.network.metrics import Metrics
 from pylog.client.types import (
     EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition,
@@ -91,11 +92,16 @@ class Consumer:
 
         Also joins the group, runs callbacks, and commits if that is automatic. Raises KafkaError.
         """
-        most = self._records_max if max_records is None else max_records
-        collector = self._core.collector
-        found: list[Record] = self._poll(
-            timeout, lambda: collector.records(most), self._intercepted) or []
+        found = self._records(timeout, self._records_max if max_records is None else max_records)
+        # In each poll, no call follows this: a signal handler runs after calls.
+        self._core.collector.undelivered_poll = NO_POLL
         return found
+
+    def _records(self, timeout: float, most: int) -> list[Record]:
+        collector = self._core.collector
+        found: list[Record] | None = self._poll(
+            timeout, lambda: collector.records(most), self._intercepted)
+        return found or []
 
     def _intercepted(self, found: list[Record]) -> tuple[list[Record], None]:
         return intercepted(self._interceptors, found), None
@@ -113,7 +119,10 @@ class Consumer:
         names, known = arrow.ordered(columns), self._core.subscription.known
         found = self._columns(timeout, max_records, "headers" in names, max_bytes,
                               lambda native: (arrow.record_batch(native, known, names), None))
-        return empty_batch(names) if found is None else found
+        if found is None:
+            found = empty_batch(names)
+        self._core.collector.undelivered_poll = NO_POLL
+        return found
 
     def poll_numpy(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
                    columns: Iterable[str] = ALL_COLUMNS, value_dtype: Any = None,
@@ -128,10 +137,11 @@ class Consumer:
         from pylog.client.columns import arrow
 
         names, known = arrow.ordered(columns), self._core.subscription.known
-        found: dict[str, Any] | None = self._columns(
+        found: dict[str, Any] = self._columns(
             timeout, max_records, False, max_bytes,
-            lambda native: arrow.numpy_rows(native, known, names, value_dtype, key_dtype))
-        return found or {}
+            lambda native: arrow.numpy_rows(native, known, names, value_dtype, key_dtype)) or {}
+        self._core.collector.undelivered_poll = NO_POLL
+        return found
 
     def poll_columns(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
                      headers: bool = True, max_bytes: int = COLUMN_BYTES_MAX
@@ -142,6 +152,7 @@ class Consumer:
         known = self._core.subscription.known
         found: tuple[Columns, list[TopicPartition]] | None = self._columns(
             timeout, max_records, headers, max_bytes, lambda native: ((native, known), None))
+        self._core.collector.undelivered_poll = NO_POLL
         return found
 
     def _columns(self, timeout: float, max_records: int, headers: bool, max_bytes: int,
@@ -153,6 +164,8 @@ class Consumer:
     def _poll(self, timeout: float, take: Callable[[], Any], make: Make) -> Any:
         """Poll with `take` and convert the result with `make`. Returns None after `timeout`
         seconds.
+
+        The caller must reset collector.undelivered_poll when it returns the result.
         """
         with self._user:
             return self._polled(timeout, take, make)
@@ -162,7 +175,7 @@ class Consumer:
         self._driver.check_running()  # A forked child has copies of the parent's fetched records.
         if core.closed:
             raise ClosedError("the consumer is closed")
-        if core.iteration is not None:
+        if core.has_undelivered:
             self._runner.run(core.put_back())
         end_s = None
         core.polling = True
@@ -191,15 +204,13 @@ class Consumer:
             core.polling = False
 
     def _handed_out(self, take: Callable[[], Any], make: Make) -> Any:
-        """Take and convert records. Keeps positions unchanged if it raises."""
-        try:
-            found = take()
-            if not found:
-                return None
-            made, unread = make(found)
-        except BaseException:
-            self._runner.run(self._core.restore_undelivered())
-            raise
+        """Take and convert records. The next poll takes them again if this one does not return."""
+        collector = self._core.collector
+        collector.undelivered_poll = collector.poll
+        found = take()
+        if not found:
+            return None
+        made, unread = make(found)
         if unread:
             self._runner.run(self._core.restore_undelivered(unread))
         return made
@@ -210,11 +221,14 @@ class Consumer:
 
         After a break, the next iteration or poll continues with the remaining records.
         """
+        collector = self._core.collector
         while True:
             record = self._core.next_record()
             if record is None:
-                self._core.iterate(self.poll(1.0))
+                self._core.iterate(self._records(1.0, self._records_max))
+                collector.undelivered_poll = NO_POLL
             else:
+                collector.undelivered_poll = NO_POLL
                 yield record
 
     def wakeup(self) -> None:

@@ -33,7 +33,7 @@ from pylog.client.types import EARLIEST, LATEST, TopicPartition
 from pylog.client.consumer.fetch_buffer import CompletedFetch, FetchBuffer
 from pylog.client.consumer.consumer_membership import ConsumerMembership
 from pylog.client.config.settings import Settings
-from pylog.client.consumer.subscription_state import PartitionState, Subscription
+from pylog.client.consumer.subscription_state import NO_POLL, PartitionState, Subscription
 from pylog.client.consumer.fetch_collector import FetchCollector
 from pylog.protocol.errors import ErrorCode
 
@@ -86,8 +86,8 @@ class Consuming(Committing):
     def metrics(self) -> Metrics:
         """Return totals with Kafka's names: of fetches per topic, the group and connections."""
         counts, states = self.collector.counts, list(self.subscription.states.values())
-        lags = [max(0, state.high_watermark - state.position) for state in states
-                if state.position is not None and state.high_watermark >= 0]
+        lags = [max(0, state.high_watermark - position) for state in states
+                if (position := self._delivered(state)) is not None and state.high_watermark >= 0]
         own: dict[str, float] = {
             "records-consumed-total": counts.records, "bytes-consumed-total": counts.bytes,
             "records-lag-max": max(lags, default=-1), "records-lag": sum(lags),
@@ -384,14 +384,33 @@ class Consuming(Committing):
         self.iteration = Iteration(self.collector, self.subscription.states, found)
 
     def next_record(self) -> Record | None:
-        """Return the next record of an iteration; None if another poll is needed."""
-        record = None if self.iteration is None else next(self.iteration.rest, None)
+        """Return the next record of an iteration; None if another poll is needed.
+
+        The caller must reset undelivered_poll when it yields the record.
+        """
+        iteration, collector = self.iteration, self.collector
+        if iteration is None or collector.undelivered_poll != NO_POLL:
+            return None
+        collector.undelivered_poll = collector.poll + 1
+        record = next(iteration.rest, None)
         if record is None:
             self.iteration = None
+            collector.undelivered_poll = NO_POLL
         return record
 
+    @property
+    def has_undelivered(self) -> bool:
+        """Return True if a poll must call `put_back` first."""
+        return self.iteration is not None or self.collector.undelivered_poll != NO_POLL
+
     async def put_back(self) -> None:
-        """End an iteration before a poll, so that the poll returns its remaining records."""
+        """Make the next poll return the remaining records of an iteration, and those of an
+        interrupted poll.
+        """
+        await self.restore_undelivered()
+        await self._end_iteration()
+
+    async def _end_iteration(self) -> None:
         iteration, self.iteration = self.iteration, None
         if iteration is not None:
             iteration.put_back()
@@ -403,14 +422,23 @@ class Consuming(Committing):
         unread: the first offset of each partition that it did not receive; None: it received
         nothing.
         """
+        first = self.collector.undelivered_poll
+        if first == NO_POLL:
+            return
         for tp, state in self.subscription.states.items():
-            if state.poll != self.collector.poll or unread is not None and tp not in unread:
+            if state.poll < first or unread is not None and tp not in unread:
                 continue
             state.position = state.before if unread is None else unread[tp]
             state.record_epoch = state.before_epoch
             state.refetch()
         self.collector.forget_read()
+        if unread is None:
+            self.collector.undelivered_poll = NO_POLL
         self.fetcher.poke()
+
+    def _delivered(self, state: PartitionState) -> int | None:
+        """Return a position that passes only records that the application received."""
+        return state.position_before(self.collector.undelivered_poll)[0]
 
     async def position(self, tp: TopicPartition, timeout_s: float | None) -> int:
         """Return the position, waiting until it is known."""
@@ -418,7 +446,7 @@ class Consuming(Committing):
         if timeout_s is None:
             timeout_s = self.settings.seconds("default.api.timeout.ms")
         end_s = time.monotonic() + timeout_s
-        while state.position is None:
+        while (found := self._delivered(state)) is None:
             left_s = end_s - time.monotonic()
             if left_s <= 0:
                 raise KafkaTimeoutError(f"the position of {tp} is not known after {timeout_s} s")
@@ -434,8 +462,8 @@ class Consuming(Committing):
                 with self._at_rest():
                     await self.attend(left_s)
             # If the lookup cannot start now, nothing above yields to the loop.
-            await asyncio.sleep(0 if state.position is not None else 0.001)
-        return state.position
+            await asyncio.sleep(0 if self._delivered(state) is not None else 0.001)
+        return found
 
     async def list_offsets(self, times: Mapping[TopicPartition, int], timeout_s: float | None
                            ) -> dict[TopicPartition, Any]:
@@ -463,10 +491,11 @@ class Consuming(Committing):
             state = self.subscription.state(tp)
             end = (state.last_stable_offset if self.fetcher.isolation
                    else state.high_watermark)
-            if state.position is None or end < 0:
+            position = self._delivered(state)
+            if position is None or end < 0:
                 unknown.append(tp)
             else:
-                made[tp] = max(0, end - state.position)
+                made[tp] = max(0, end - position)
         if unknown:
             ends = await self.ends(unknown, LATEST, timeout_s)
             for tp in unknown:
@@ -495,7 +524,7 @@ class Consuming(Committing):
         try:
             async with asyncio.timeout(timeout_s):
                 await self._settle()
-                await self.put_back()
+                await self._end_iteration()
                 if self._committing:
                     await asyncio.wait(set(self._committing))
                 self._begin_poll()

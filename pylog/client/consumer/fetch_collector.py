@@ -1,8 +1,9 @@
 """Convert fetched data to records or columns and advance the positions.
 
 Owns: the column readers.
-Invariants: a position moves exactly past the records returned; Consuming.restore_undelivered()
-  moves it back if the application did not receive them; an error is raised in a separate
+Invariants: a position moves exactly past the records returned; if the application did not receive
+  them, `undelivered_poll` keeps them out of commits until Consuming.restore_undelivered() moves it
+  back; an error is raised in a separate
   call, after all valid records before it; a record that a deserializer rejects stays until the
   application seeks past it.
 Source: pylog._native.columns.
@@ -18,6 +19,7 @@ from pylog._native.columns import ColumnReader, Columns, Fetched, Record, Record
 from pylog.client.errors import KafkaError, RecordDeserializationError, error
 from pylog.client.network.metrics import Records
 from pylog.client.consumer.fetch_buffer import CompletedFetch, FetchBuffer
+from pylog.client.consumer.subscription_state import NO_POLL
 
 Deserializer = Callable[[bytes], Any] | None
 
@@ -35,6 +37,9 @@ class FetchCollector:
         self.value = value
         self.counts = Records()
         self.poll = 0  # Number of the current poll.
+        # Number of a poll that moves positions, until its caller has the records. Set before and
+        # reset after by single assignments, so that a KeyboardInterrupt at any point keeps it.
+        self.undelivered_poll = NO_POLL
         self._readers: dict[tuple[bool, int], ColumnReader] = {}
 
     def records(self, records_max: int) -> list[Record]:

@@ -139,6 +139,7 @@ def _batches(settings: Mapping[str, Any], found: dict[TopicPartition, tuple[int,
     left = {tp: end for tp, (_, end) in found.items()}
     topic = next(iter(left)).topic
     consumer = Consumer(settings)
+    clients_thread = Driver.shared().thread  # Raises at interpreter shutdown, so not below.
     short_polls = 0
     try:
         consumer.assign(list(left))
@@ -168,7 +169,7 @@ def _batches(settings: Mapping[str, Any], found: dict[TopicPartition, tuple[int,
             for piece in pieces:
                 yield piece.select(names)
     finally:
-        if threading.current_thread() is Driver.shared().thread:
+        if threading.current_thread() is clients_thread:
             # The reader was garbage-collected on the clients' thread, which cannot wait for itself.
             threading.Thread(target=consumer.close, name="pylog-scan-close").start()
         else:

@@ -12,6 +12,7 @@ Source: Kafka's consumer; KIP-320 (leader epochs), KIP-392 (preferred replica).
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +21,8 @@ from pylog.client.errors import IllegalStateError
 from pylog.client.network.cluster_metadata import Metadata
 from pylog.client.types import OffsetAndMetadata, TopicPartition
 from pylog.protocol.codec import ZERO_UUID
+
+NO_POLL = sys.maxsize  # Above the number of every poll.
 
 
 class PartitionState:
@@ -110,6 +113,7 @@ class PartitionState:
     def forget_position(self, reset: str | int | None) -> None:
         """Look up the position again, and raise the epoch."""
         self.epoch += 1
+        self.poll = -1
         self.position = self.kept = None
         self.reset = reset
         self.error = None

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog.client.consumer import aio_consumer
+from pylog.client.consumer.subscription_state import NO_POLL
 from pylog.client.consumer.aio_consumer import Consumer
 from pylog.client.errors import ClosedError
 
@@ -17,10 +18,11 @@ class Core:
         self.closed = self.attention = self.polling = False
         # A different process id: the consumer does not close it when it is dropped.
         self.process = -1
-        self.iteration = None
+        self.has_undelivered = False
         self.records, self.asked, self.due = [], [], None
         self.fetcher = SimpleNamespace(starved=False, poke=lambda: self.asked.append("poke"))
-        self.collector = SimpleNamespace(records=self._taken)
+        self.collector = SimpleNamespace(
+            records=self._taken, poll=1, undelivered_poll=NO_POLL)
 
     def polled(self):
         assert self.polling

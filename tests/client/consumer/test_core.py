@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog.client.consumer.core import Consuming
+from pylog.client.consumer.subscription_state import NO_POLL
 from pylog.client.errors import KafkaTimeoutError
 
 
@@ -37,7 +38,9 @@ def test_event_after_the_last_check_wakes_the_poll():
 def test_a_position_that_stays_unknown_ends_the_call_in_time():
     async def scenario() -> None:
         core = Consuming.__new__(Consuming)
-        core.subscription = SimpleNamespace(state=lambda tp: SimpleNamespace(position=None))
+        core.subscription = SimpleNamespace(state=lambda tp: SimpleNamespace(
+            position_before=lambda poll: (None, -1)))
+        core.collector = SimpleNamespace(undelivered_poll=NO_POLL)
         core._telling, core._rests, core.attend = None, False, lambda left_s: done()
         async with asyncio.timeout(20):
             with pytest.raises(KafkaTimeoutError, match="the position of t-0 is not known"):

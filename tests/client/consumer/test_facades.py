@@ -10,6 +10,7 @@ import pytest
 from pylog.client.background_loop import SingleUser
 from pylog.client.consumer import aio_consumer, consumer
 from pylog.client.consumer.list_offsets import EARLIEST, LATEST
+from pylog.client.consumer.subscription_state import NO_POLL
 from pylog.client.errors import ClosedError
 from pylog.client.types import TopicPartition
 
@@ -26,12 +27,14 @@ class Core:
         # A different process id: the consumer does not close it when it is dropped.
         self.process = -1
         self.attention, self.attends, self.due, self.records = False, [], None, []
-        self.membership = self.iteration = None
+        self.membership = None
         self.subscription = SimpleNamespace(topics=["t"], known=[A], states={
             A: SimpleNamespace(revoking=False, paused=True),
             B: SimpleNamespace(revoking=True, paused=False)})
         self.fetcher = SimpleNamespace(starved=False, poke=lambda: self.heard.append(("poke",)))
-        self.collector = SimpleNamespace(records=self._take, columns=self._take)
+        self.collector = SimpleNamespace(
+            records=self._take, columns=self._take, poll=1, undelivered_poll=NO_POLL)
+        self.has_undelivered = False
 
     def __getattr__(self, name):
         async def call(*given):
