@@ -6,16 +6,22 @@ import threading
 import time
 import uuid
 
+import numpy as np
 import pytest
 
-from pylog.client import Consumer, Producer, ShareConsumer, TopicPartition, aio
+from pylog.client import (
+    ConfigResource, Consumer, Producer, ResourceType, ShareConsumer, TopicPartition, aio,
+)
 from pylog.client.errors import (
     ClosedError, ConcurrentUseError, IllegalStateError, KafkaError, KafkaTimeoutError, WakeupError,
 )
 from tests.brokers import Brokerd
 from tests.client.reading import new_topic, read_topic
 
-BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0",
+                   "group.share.min.heartbeat.interval.ms": "100",
+                   "group.share.heartbeat.interval.ms": "100",
+                   "group.share.assignment.interval.ms": "0"}
 WAIT_S = 30
 
 
@@ -195,7 +201,8 @@ async def cancelled_at_each_await(make, limit: int = 200) -> int:
 
 
 CALLS = ["send", "flush", "partitions_for", "poll", "commit", "committed", "position", "seek",
-         "pause", "end_offsets", "list_topics", "subscribe", "unsubscribe", "describe"]
+         "pause", "end_offsets", "list_topics", "subscribe", "unsubscribe", "describe", "assign",
+         "lag", "offsets_for_times", "beginning_offsets", "seek_to_beginning", "seek_to_end"]
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -225,8 +232,16 @@ def test_a_call_that_is_cancelled_leaves_the_client_usable(target, call):
                 "end_offsets": lambda: consumer.end_offsets([partition]),
                 "list_topics": consumer.list_topics,
                 "subscribe": lambda: consumer.subscribe([topic]),
-                "unsubscribe": consumer.unsubscribe, "describe": admin.describe_cluster}
+                "unsubscribe": consumer.unsubscribe, "describe": admin.describe_cluster,
+                "assign": lambda: consumer.assign([partition]),
+                "lag": lambda: consumer.lag(partition),
+                "offsets_for_times": lambda: consumer.offsets_for_times({partition: 0}),
+                "beginning_offsets": lambda: consumer.beginning_offsets([partition]),
+                "seek_to_beginning": consumer.seek_to_beginning,
+                "seek_to_end": consumer.seek_to_end}
             await cancelled_at_each_await(calls[call])
+            if call == "seek_to_end":
+                await consumer.position(partition)  # Before the last record.
             sent = await producer.send_and_wait(topic, b"last")
             await consumer.resume(*consumer.paused())
             if call == "unsubscribe":
@@ -238,6 +253,157 @@ def test_a_call_that_is_cancelled_leaves_the_client_usable(target, call):
             assert await admin.describe_cluster()
 
     asyncio.run(main())
+
+
+READ_COUNT = 400
+ROUNDS = 150
+
+
+async def cancelled_after(call, number: int, ms_max: int = 4) -> asyncio.Task:
+    """Run a call and cancel it after up to ms_max and up to 40 iterations of the loop."""
+    task = asyncio.ensure_future(call)
+    turns = number // 3 % 8  # The first iterations return records that have arrived before.
+    if number % 3:
+        await asyncio.sleep(number % (ms_max + 1) * 0.001)
+        turns = number % 41
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    return task
+
+
+async def put_values(bootstrap, topic):
+    async with aio.Producer(bootstrap_servers=bootstrap) as producer:
+        for number in range(READ_COUNT):
+            await producer.send(topic, b"%d" % number)
+
+
+async def next_of(consumer):
+    async for record in consumer:
+        return [record.offset]
+
+
+async def offsets_of(consumer, call):
+    """Return the offsets of the records that a reading call returns."""
+    if call == "__aiter__":
+        return await next_of(consumer)
+    if call == "poll":
+        return [record.offset for record in await consumer.poll(1.0, max_records=2)]
+    found = await getattr(consumer, call)(1.0, max_records=2)
+    if call == "poll_arrow":
+        return found.column("offset").to_pylist()
+    if call == "poll_numpy":
+        return found["offset"].tolist() if found else []
+    return np.frombuffer(found[0].offsets, "i8").tolist() if found else []
+
+
+async def read_with_cancellations(read, before=None, ms_max=4):
+    """Return the offsets of all records; cancels many calls of `read` before they return."""
+    found = []
+    for number in range(ROUNDS):
+        if before is not None and found:
+            await before(found[-1] + 1)
+        task = await cancelled_after(read(), number, ms_max)
+        if not task.cancelled():
+            found += task.result()
+    while len(found) < READ_COUNT:
+        found += await read()
+    return found
+
+
+@pytest.mark.parametrize("seeks", [False, True])
+@pytest.mark.parametrize("call", ["poll", "poll_arrow", "poll_numpy", "poll_columns", "__aiter__"])
+def test_a_reading_call_that_is_cancelled_loses_and_repeats_no_record(target, call, seeks):
+    topic = new_topic(target.bootstrap)
+
+    async def main():
+        await put_values(target.bootstrap, topic)
+        async with asyncio.timeout(60), aio.Consumer(
+                bootstrap_servers=target.bootstrap, group_id=group(), fetch_max_wait_ms=50,
+                auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+            await consumer.subscribe([topic])
+
+            async def seek(offset):  # The next call waits for a fetch.
+                await consumer.seek(TopicPartition(topic, 0), offset)
+
+            found = await read_with_cancellations(
+                lambda: offsets_of(consumer, call), seek if seeks else None)
+            assert found == list(range(READ_COUNT))
+            await consumer.commit()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("call", ["poll", "poll_arrow", "__aiter__"])
+def test_a_share_consumers_call_that_is_cancelled_loses_and_repeats_no_record(target, call):
+    topic, name = new_topic(target.bootstrap), group()
+
+    async def main():
+        async with aio.Admin(bootstrap_servers=target.bootstrap) as admin:
+            await admin.incremental_alter_configs({ConfigResource(ResourceType.GROUP, name): {
+                "share.auto.offset.reset": "earliest"}})
+        await put_values(target.bootstrap, topic)
+        async with asyncio.timeout(60), aio.ShareConsumer(
+                bootstrap_servers=target.bootstrap, group_id=name, fetch_max_wait_ms=50,
+                max_poll_records=3, share_acquire_mode="record_limit") as consumer:
+            await cancelled_at_each_await(lambda: consumer.subscribe([topic]))
+
+            counts = []
+
+            async def read():
+                if call == "__aiter__":
+                    return await next_of(consumer)
+                found = await getattr(consumer, call)(1.0)
+                if call == "poll_arrow":
+                    counts.extend(found.column("delivery_count").to_pylist())
+                    return found.column("offset").to_pylist()
+                counts.extend(consumer.delivery_count(record) for record in found)
+                return [record.offset for record in found]
+
+            async def pause(offset):  # Records arrive that the call before has requested.
+                await asyncio.sleep(0.005)
+
+            found = await read_with_cancellations(read, pause, 24)
+            assert sorted(found) == list(range(READ_COUNT))
+            assert not counts or max(counts) == 1  # None was lost and delivered again.
+            assert all(failure is None for failure in (await consumer.commit()).values())
+
+    asyncio.run(main())
+
+
+def test_a_transaction_block_that_is_cancelled_is_committed_or_aborted(target):
+    topic, committed = new_topic(target.bootstrap), []
+
+    async def main():
+        async with asyncio.timeout(90), aio.Producer(
+                bootstrap_servers=target.bootstrap, transactional_id=group()) as producer:
+
+            async def block(value):
+                async with producer.transaction():
+                    await producer.send_and_wait(topic, value)
+
+            for number in range(ROUNDS):
+                value = b"%d" % number
+                task = await cancelled_after(block(value), number, 24)
+                if not task.cancelled():
+                    task.result()
+                    committed.append(value)
+                    continue
+                try:
+                    producer.begin_transaction()
+                except IllegalStateError as failure:
+                    if "not initialized" not in str(failure):
+                        assert "again first" in str(failure)
+                        await producer.commit_transaction()
+                        committed.append(value)
+                else:
+                    await producer.abort_transaction()
+            await block(b"last")
+
+    asyncio.run(main())
+    found = [row[2] for row in read_topic(target.bootstrap, topic, 1)[0]]
+    assert found == [*committed, b"last"]
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -286,7 +452,8 @@ def test_a_close_that_is_cancelled_closes(target, kind):
                     await made.poll(0.2)
                 elif kind == "share":
                     made = await aio.ShareConsumer(
-                        bootstrap_servers=target.bootstrap, group_id=group()).start()
+                        bootstrap_servers=target.bootstrap, group_id=group(),
+                        fetch_max_wait_ms=50).start()
                     await made.subscribe([topic])
                     await made.poll(0.2)
                 else:
