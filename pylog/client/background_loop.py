@@ -129,6 +129,8 @@ class Driver:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.process = os.getpid()
+        # Not Thread.is_alive(): a KeyboardInterrupt in it marks a running thread as stopped.
+        self.has_ended = False
         blocking.prepare()
         self.thread = threading.Thread(target=self._work, name="pylog-client", daemon=True)
         self.thread.start()
@@ -142,7 +144,7 @@ class Driver:
         process = os.getpid()
         found = _shared.get(process)
         if found is not None:
-            if found.process == process and found.thread.is_alive():
+            if found.process == process and not found.has_ended:
                 return found
             _shared.pop(process, None)
         made = Driver()
@@ -157,6 +159,7 @@ class Driver:
         while True:
             try:
                 self.loop.run_forever()
+                self.has_ended = True
                 self.loop.close()
                 return
             except BaseException as failure:  # Every client of the process needs the loop.
@@ -213,11 +216,11 @@ class Driver:
         """Raise ForkedError in a forked child, which has a copy of this object but no loop, and
         ProgramEndedError if the loop has stopped.
 
-        At interpreter shutdown, daemon threads stop but still look alive.
+        At interpreter shutdown, daemon threads stop without notice.
         """
         if self.process != os.getpid():
             raise ForkedError
-        if sys.is_finalizing() or not self.thread.is_alive():
+        if sys.is_finalizing() or self.has_ended:
             raise ProgramEndedError
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:

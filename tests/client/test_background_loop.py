@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import itertools
 import os
 import threading
 import time
@@ -10,14 +11,16 @@ import pytest
 
 from pylog.client import background_loop as drivers
 from pylog.client.background_loop import Driver, SingleUser, WorkRunner
-from pylog.client.errors import ConcurrentUseError, ForkedError
+from pylog.client.errors import ConcurrentUseError, ForkedError, ProgramEndedError
+from tests.client.interrupted_client import Interruption, interrupt
 
 
 @pytest.fixture
 def driver():
     made = Driver()
     yield made
-    made.loop.call_soon_threadsafe(made.loop.stop)
+    if not made.has_ended:
+        made.loop.call_soon_threadsafe(made.loop.stop)
     made.thread.join()
     made.loop.close()
 
@@ -68,6 +71,28 @@ def test_forked_child_raises_and_its_coroutine_is_closed(driver, monkeypatch):
     assert work.cr_frame is None
 
 
+def test_calls_raise_once_the_loop_has_ended(driver):
+    driver.post(driver.loop.stop)
+    driver.thread.join()
+    work = here()
+    with pytest.raises(ProgramEndedError):
+        driver.run(work)
+    assert work.cr_frame is None
+    driver.close_client(here())
+    with pytest.raises(ProgramEndedError):
+        driver.post(print)
+
+
+def test_an_interrupt_while_the_loop_is_checked_does_not_end_it(driver):
+    for at in itertools.count(1):
+        with Interruption(interrupt, at) as interruption:
+            driver.check_running()
+        driver.check_running()
+        if interruption.passed < at:
+            break
+    assert at > 5 and driver.run(here()) is driver.thread
+
+
 # The shared driver.
 
 @pytest.fixture
@@ -77,15 +102,8 @@ def shared(monkeypatch):
 
     class Made:
         def __init__(self):
-            self.process, self.is_there = os.getpid(), True
+            self.process, self.has_ended = os.getpid(), False
             made.append(self)
-
-        @property
-        def thread(self):
-            return self
-
-        def is_alive(self):
-            return self.is_there
 
     monkeypatch.setattr(drivers, "_shared", {})
     monkeypatch.setattr(drivers, "Driver", Made)
@@ -96,7 +114,7 @@ def test_a_process_has_one_driver(shared):
     assert Driver.shared() is Driver.shared() is shared[0] and len(shared) == 1
 
 
-@pytest.mark.parametrize("change", [{"process": -1}, {"is_there": False}])
+@pytest.mark.parametrize("change", [{"process": -1}, {"has_ended": True}])
 def test_a_forked_child_and_a_loop_that_ended_get_another(shared, change):
     first = Driver.shared()
     vars(first).update(change)
