@@ -234,7 +234,22 @@ def _rename_directory(disks):
     disks.bad.rename(disks.bad.with_name("moved"))
 
 
-@pytest.mark.parametrize("remove", [_remove_files, _remove_directory, _rename_directory])
+def test_partitions_without_files_go_offline_and_their_directory_does_not(disks):
+    topic = unique("spread")
+    create_topic(disks.broker.port, topic, 4)
+    places = disks.partitions_of(topic, 4)
+    for index in range(4):
+        assert disks.produced(topic, index) == 0
+    _remove_files(disks)
+    for index in places["bad"]:
+        assert disks.produced(topic, index) == STORAGE_ERROR
+    disks.wait_offline(topic, places["bad"])
+    assert "a log directory is offline" not in disks.broker.tail(20_000)
+    for index in places["good"]:
+        assert disks.produced(topic, index) == 0
+
+
+@pytest.mark.parametrize("remove", [_remove_directory, _rename_directory])
 @pytest.mark.parametrize("acks", [-1, 1])
 def test_directory_deleted_during_writes_goes_offline(disks, remove, acks):
     topic = unique("spread")

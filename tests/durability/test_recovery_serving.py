@@ -81,7 +81,7 @@ def test_stop_during_recovery_loses_nothing(half_way):
     go_on()
     # Send no second signal: one during the exit would end the process.
     assert broker.process.wait(60) == 0
-    (broker.data_dir / "slow-0" / "leader-epoch-checkpoint").unlink()
+    (broker.data_dir / "slow-0" / "leader-epoch-checkpoint").unlink(missing_ok=True)
     broker.start()
     with Connection(broker.port) as connection:
         for name in ("quick", "slow"):

@@ -99,7 +99,7 @@ def test_avro_is_written_and_read_by_the_registry(spark, target, server):  # noq
 
 @pytest.mark.parametrize("kind, given, word", [
     ("STRUCT<a: INT>", {}, "valueFormat"), ("STRING", {"valueformat": "json"}, "struct"),
-    ("LONG", {"valueformat": "int"}, "takes int"),
+    ("LONG", {"valueformat": "int"}, "needs int"),
     ("STRUCT<a: MAP<STRING, INT>>", {"valueformat": "json"}, "to_json")])
 def test_unwritable_format_is_rejected_in_one_line(spark, kind, given, word):
     from pyspark.sql.types import StructType

@@ -53,7 +53,7 @@ def test_acknowledged_records_survive_a_kill(broker):
 
 def test_crashed_child_is_reported_with_its_last_output(broker):
     os.kill(broker.pid, signal.SIGKILL)
-    with pytest.raises(BrokerFailed, match="has ended"):
+    with pytest.raises(BrokerFailed, match="has exited"):
         broker.topics()
     broker.kill()
 

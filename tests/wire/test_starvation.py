@@ -125,7 +125,7 @@ def test_idle_connections_leave_files_their_descriptors(short_of_descriptors, as
     closed = _metric(broker, 'pylog_connections_crowded_total{answer="closed"}')
     assert refused > 500 and (closed > 0 or asking)
     end_s = time.monotonic() + 10
-    while "descriptors are short" not in broker.tail(1 << 20):
+    while "too few file descriptors" not in broker.tail(1 << 20):
         assert time.monotonic() < end_s, "nobody is told"
         time.sleep(0.1)
     for one in held:

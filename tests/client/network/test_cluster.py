@@ -135,7 +135,7 @@ def test_only_retriable_errors_are_retried(world):
         tried = []
 
         async def attempt():
-            tried.append(cluster._wanted.is_set())
+            tried.append(cluster._refresh_requested.is_set())
             if len(tried) <= len(failures):
                 raise failures[len(tried) - 1]
             return "done"
@@ -314,9 +314,9 @@ def test_watchers_see_each_picture_and_a_newer_leader_at_once(world):
         seen = []
         cluster.watchers.append(seen.append)
         assert cluster.add_topics(["t"]) and not cluster.add_topics(["t"])
-        assert cluster._wanted.is_set()
+        assert cluster._refresh_requested.is_set()
         await cluster.refresh()
-        assert not cluster._wanted.is_set()
+        assert not cluster._refresh_requested.is_set()
         cluster.learn_leader("t", 0, 2, 2)
         cluster.learn_leader("t", 0, 1, 2)
         assert [picture.leader("t", 0) for picture in seen] == [1, 2]

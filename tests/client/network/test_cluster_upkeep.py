@@ -346,12 +346,12 @@ def test_missing_broker_marks_the_metadata_as_outdated(
             with pytest.raises(clusters.KafkaError):
                 await cluster._reach(("h", 1), "h", 1)
             # There is no metadata yet that could be outdated.
-            assert not cluster._wanted.is_set()
+            assert not cluster._refresh_requested.is_set()
         await cluster.refresh()
         monkeypatch.setattr(clusters.Connection, "open", fails)
         with pytest.raises(clusters.KafkaError):
             await cluster.connection(1)
-        assert cluster._wanted.is_set() is wanted
+        assert cluster._refresh_requested.is_set() is wanted
 
     world.run(work)
 
@@ -362,9 +362,9 @@ def test_silent_connection_triggers_a_metadata_refresh(timed):
     async def work(cluster):
         await cluster.refresh()
         made = await cluster.connection(1)
-        assert not cluster._wanted.is_set()
+        assert not cluster._refresh_requested.is_set()
         made.on_silence()
-        assert cluster._wanted.is_set()
+        assert cluster._refresh_requested.is_set()
 
     world.run(work)
 
@@ -378,7 +378,7 @@ def test_throttling_is_logged_and_triggers_no_metadata_refresh(timed, caplog):
         made.throttle_ms = 2500
         made.on_throttle()
         made.on_throttle()
-        assert not cluster._wanted.is_set()
+        assert not cluster._refresh_requested.is_set()
 
     world.run(work)
     assert caplog.text.count("throttles this client by a quota, for 2.5 s") == 1
@@ -421,7 +421,7 @@ def test_a_client_that_closes_hangs_up_and_opens_nothing_more(timed, monkeypatch
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert not made.usable and world.passed_s == 1
-        assert cluster._keeper.cancelled() and not cluster._connections
+        assert cluster._refresher.cancelled() and not cluster._connections
         with pytest.raises(ClosedError):
             await cluster.connection(2)
 
