@@ -61,7 +61,7 @@ def sdist(folder: Path) -> Path:
 
 
 def unpacked(archive: Path) -> Path:
-    """Return the unpacked sdist. Unchanged files keep their time, so they are not compiled again."""
+    """Return the unpacked sdist. Unchanged files keep their time: they are not compiled again."""
     tree, fresh = CACHE / "tree", CACHE / "fresh"
     shutil.rmtree(fresh, ignore_errors=True)
     with tarfile.open(archive) as opened:
