@@ -210,8 +210,13 @@ def _take_back(move: Move) -> bool:
     failed: the rename may have taken effect, and the next start deletes a directory with the other
     name.
     """
+    return _restore_name(move.source, f"{move.topic}-{move.partition}")
+
+
+def _restore_name(partition_log, name: str) -> bool:
+    """Rename a log's directory. Return True on success."""
     try:
-        moves.rename(move.source, f"{move.topic}-{move.partition}")
+        moves.rename(partition_log, name)
     except LogError as error:
         log.error("a directory could not be renamed", extra={"reason": str(error)})
         return False
@@ -228,6 +233,9 @@ def _rename_copy(move: Move, role: tuple) -> None:
     try:
         moves.rename(move.target, f"{move.topic}-{move.partition}")
     except LogError as error:
+        if move.target.offline:
+            # The rename may have taken effect, and a start refuses two directories of one name.
+            _restore_name(move.target, directory_name(move.topic, move.partition, "future"))
         if _take_back(move):
             move.has_left = False
             _assume(move.source, *role)

@@ -169,6 +169,17 @@ def test_move_preserves_producer_state_of_deleted_batches(
     history.log.release()
 
 
+@pytest.mark.parametrize("calls", range(48))
+def test_move_with_one_failed_disk_call_leaves_the_partition_in_one_directory(
+        preload, tmp_path, calls):
+    history = History(preload, tmp_path, CONFIGS[0], False, calls)
+    history.step(history.append_some, 1, 1, 1, 0, 0, 5, True)
+    history.step(history.arm, FAIL_ONCE, calls, errno.EIO)
+    history.step(history.move)
+    history.step(history.crash, False, 0)
+    history.log.release()
+
+
 def test_start_after_a_kill_trusts_most_bytes(preload, tmp_path):
     if not RAM.is_dir():
         pytest.skip("needs /dev/shm")

@@ -373,6 +373,23 @@ def test_a_copy_that_cannot_be_renamed_leaves_one_directory_that_serves(
     assert tried[1:] == [(move.target, "t-4"), (move.source, "t-4")]
 
 
+def test_copy_on_a_failed_disk_does_not_keep_the_partitions_name(monkeypatch, hand_over):
+    move, _ = hand_over
+    names = {}
+
+    def rename(log, name):
+        names[log] = name
+        if log is move.target:
+            # The rename took effect, but its directory could not be synced.
+            log.offline = True
+            raise failure()
+
+    monkeypatch.setattr(moves.moves, "rename", rename)
+    with pytest.raises(LogError):
+        moves.finish(move, 77)
+    assert names[move.source] == "t-4" and FUTURE.fullmatch(names[move.target])[1] == "t-4"
+
+
 # Names and folders.
 
 def test_of_copies_the_one_whose_last_segment_begins_or_reaches_farthest_is_taken(tmp_path):
