@@ -272,11 +272,11 @@ def _config(command: str, argv: list[str]) -> int:
 
 def _adopt(command: str, argv: list[str]) -> int:
     """adopt server.properties: check if brokerd can open a stopped Kafka's directories."""
-    parser = _parser(f"{command} adopt", "Looks at the directories of a Kafka that was stopped, "
-                     "and says what is in the way of opening them. Only --execute writes.",
-                     "docs/migration.md has the whole way, and the way back.")
+    parser = _parser(f"{command} adopt", "Check the directories of a stopped Kafka and list what "
+                     "prevents brokerd from opening them. Only --execute writes.",
+                     "docs/migration.md describes the migration and the way back.")
     parser.add_argument("properties", nargs="?", metavar="server.properties",
-                        help="Kafka's own; log.dirs and node.id are what counts")
+                        help="Kafka's own; brokerd reads log.dirs and node.id")
     parser.add_argument("--execute", action="store_true",
                         help="move the metadata log to where brokerd has it, if need be")
     parser.add_argument("--json", action="store_true", help="one JSON document")
@@ -295,7 +295,7 @@ def _detach(command: str, argv: list[str]) -> int:
     broker.
     """
     settings = _directories_of(
-        f"{command} detach", "Makes a stopped node's directories those of a broker that runs "
+        f"{command} detach", "Make a stopped node's directories those of a broker that runs "
         "alone. They get a new cluster id and can never rejoin their cluster.", argv)
     import random
 
@@ -310,7 +310,7 @@ def _detach(command: str, argv: list[str]) -> int:
 def _restore_quorum(command: str, argv: list[str]) -> int:
     """restore-quorum server.properties: allow the next start to initialise an empty quorum."""
     settings = _directories_of(
-        f"{command} restore-quorum", "Lets a stopped controller begin an empty etcd or ZooKeeper "
+        f"{command} restore-quorum", "Let a stopped controller begin an empty etcd or ZooKeeper "
         "with its own metadata, after the cluster's keys were lost. Run it on the controller with "
         "the longest metadata log only.", argv)
     from pylog.metadata import meta_properties

@@ -77,5 +77,5 @@ def _asked(kind: str, url: str, get: Callable[[str], Any], options: dict[str, st
 
 def _check_assertion(get: Callable[[str], Any]) -> None:
     if not get(assertions.FILE) and not get(assertions.KEY):
-        raise ConfigError(f"neither {assertions.KEY} nor {assertions.FILE} is set: an assertion is "
-                          "signed with the one, or is in the other")
+        raise ConfigError(f"neither {assertions.KEY} nor {assertions.FILE} is set: "
+                          "set the key that signs assertions, or the file that contains one")

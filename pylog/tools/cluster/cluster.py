@@ -70,7 +70,7 @@ def status(session: Session, metrics: str | None, token: str | None) -> None:
         for line in checked.unchecked:
             session.out.line(f"not checked: {line}")
     if troubles:
-        raise ToolError(f"{counted(len(troubles), 'of these needs', 'of these need')} somebody")
+        raise ToolError(f"{counted(len(troubles), 'of these needs', 'of these need')} attention")
 
 
 @cluster.command()
@@ -134,7 +134,7 @@ def _troubles(found: dict[str, Any]) -> list[str]:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             number = counted(len(names), f"partition {is_so}", f"partitions {are_so}")
             troubles.append(f"{number}: {', '.join(names[:3])}{more} "
-                            "(pylog cluster explain says why)")
+                            "(pylog cluster explain shows why)")
     quorum = found["quorum"]
     if quorum is None:
         troubles.append(f"the controllers' quorum cannot be checked: {found['quorum_error']}")

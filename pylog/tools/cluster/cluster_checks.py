@@ -190,9 +190,9 @@ def _check_authentication(name: str, values: dict[str, str]) -> Finding:
 async def _controller(cluster: Any, metadata: Any) -> Finding:
     silence = await replicas.controller_silence(cluster)
     if silence:
-        return Finding("controller", "", FAIL, f"it does not answer: {silence}. The state of the "
-                       "partitions may be outdated", "connect to another broker, or look at the "
-                       "controllers' logs: is there a majority?")
+        return Finding("controller", "", FAIL, f"it does not respond: {silence}. The state of "
+                       "the partitions may be outdated", "connect to another broker, or check the "
+                       "controllers' logs for a missing majority")
     if metadata.controller in metadata.nodes:
         return Finding("controller", "", OK, f"broker {metadata.controller}")
     return Finding("controller", "", FAIL, "there is none: metadata cannot change",

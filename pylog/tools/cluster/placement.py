@@ -215,7 +215,7 @@ def carry_out(session: Session, look: Callable[[Admin], Awaitable[tuple[Metadata
 
     session.administer(start)
     if not wait:
-        session.out.note("started; pylog cluster moves shows what is under way")
+        session.out.note("started; pylog cluster moves shows the progress")
 
 
 async def _arrived(admin: Admin, plan: Plan, before: Metadata) -> None:

@@ -55,7 +55,7 @@ def test_an_isolated_broker_does_not_report_a_healthy_state():
         assert "is healthy" not in explained.out and "may be outdated" in explained.out
         checked = run("doctor", "--json", "--timeout", "3", broker=cluster[3], fails=True).json
         found, = [row for row in checked["findings"] if row["check"] == "controller"]
-        assert found["status"] == "fail" and "does not answer" in found["detail"]
+        assert found["status"] == "fail" and "does not respond" in found["detail"]
 
 
 def test_missing_partition_is_reported_instead_of_explained(target):
