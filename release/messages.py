@@ -18,7 +18,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 # Other pages show these texts: settings, metrics, protocol, commands.
-ELSEWHERE = {"docs.py", "document.py", "kafka_settings.py", "own_settings.py", "metrics.py"}
+ELSEWHERE = {
+    "pylog/client/docs.py", "pylog/config/document.py", "pylog/config/kafka_settings.py",
+    "pylog/config/own_settings.py", "pylog/monitor/document.py", "pylog/monitor/metrics.py",
+    "pylog/protocol/document.py", "pylog/tools/docs.py"}
 _WORDS = re.compile(r"[A-Za-z][a-z']+ [a-z(]")
 _NATIVE = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 # Adjacent literals are one text, also across lines.
@@ -141,7 +144,8 @@ def page(root: Path) -> str:
     """Return docs/messages.md for the sources below root."""
     lines = [_INTRODUCTION]
     paths = [path for folder, ending in (("csrc", ".c"), ("pylog", ".py"), ("pylog", ".pyx"))
-             for path in (root / folder).rglob(f"*{ending}") if path.name not in ELSEWHERE]
+             for path in (root / folder).rglob(f"*{ending}")
+             if str(path.relative_to(root)) not in ELSEWHERE]
     for path in sorted(paths):
         read = messages if path.suffix == ".py" else native_messages
         if not (found := read(path.read_text())):
