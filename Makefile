@@ -97,12 +97,12 @@ tidy: build $(VENV)/.tested
 
 # The documents that are derived from tables.
 docs: build
-	$(PY) -m pylog.config.document docs/settings.md
-	$(PY) -m pylog.protocol.document docs/protocol.md
-	$(PY) -m pylog.monitor.document docs/metrics.md
-	$(PY) -m pylog.tools.docs docs/tools.md
-	$(PY) -m pylog.client.docs docs/client-settings.md
-	$(PY) -m release.messages docs/messages.md
+	$(PY) -m pylog.config.document docs/reference/settings.md
+	$(PY) -m pylog.protocol.document docs/reference/protocol.md
+	$(PY) -m pylog.monitor.document docs/reference/metrics.md
+	$(PY) -m pylog.tools.docs docs/reference/pylog.md
+	$(PY) -m pylog.client.docs docs/reference/client-settings.md
+	$(PY) -m release.messages docs/reference/messages.md
 
 bench: build $(VENV)/.tested
 	$(PY) -m pytest bench $(ARGS)

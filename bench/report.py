@@ -1,6 +1,6 @@
-"""Save the table of a run: every run in the cache, full runs in docs/benchmarks.md.
+"""Save the table of a run: every run in the cache, full runs in bench/results/full.md.
 
-Owns: docs/benchmarks.md, the folder results/ of the bench's cache.
+Owns: bench/results/full.md, the folder results/ of the bench's cache.
 Invariants: the page has one section per program, for its last full run.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.machine import commit_line
 from bench.programs import cache_dir
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
+PAGE = Path(__file__).resolve().parent / "results" / "full.md"
 
 
 def save(text: str, samples: dict, suffix: str = "") -> Path:

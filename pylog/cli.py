@@ -274,7 +274,7 @@ def _adopt(command: str, argv: list[str]) -> int:
     """adopt server.properties: check if brokerd can open a stopped Kafka's directories."""
     parser = _parser(f"{command} adopt", "Check the directories of a stopped Kafka and list what "
                      "prevents brokerd from opening them. Only --execute writes.",
-                     "docs/migration.md describes the migration and the way back.")
+                     "docs/migrate/kafka-node.md describes the migration and the way back.")
     parser.add_argument("properties", nargs="?", metavar="server.properties",
                         help="Kafka's own; brokerd reads log.dirs and node.id")
     parser.add_argument("--execute", action="store_true",

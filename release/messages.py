@@ -1,4 +1,4 @@
-"""Generate docs/messages.md: every text of pylog that reaches a user, on one page.
+"""Generate docs/reference/messages.md: every text of pylog that reaches a user, on one page.
 
 Owns: nothing; the page is derived from the syntax trees of the sources.
 Invariants: the same sources give the same bytes; the page has no line numbers, so that it
@@ -36,7 +36,7 @@ _INTRODUCTION = """\
 other text of brokerd, the client and the `pylog` command. Texts in `{braces}` and `%s` are replaced
 by values. A log line also has fields, printed behind the text as `name=value`.
 
-Help texts are in [tools.md](tools.md), settings in [settings.md](settings.md) and
+Help texts are in [pylog.md](pylog.md), settings in [settings.md](settings.md) and
 [client-settings.md](client-settings.md), metrics in [metrics.md](metrics.md).
 """
 
@@ -141,7 +141,7 @@ def native_messages(source: str) -> list[Message]:
 
 
 def page(root: Path) -> str:
-    """Return docs/messages.md for the sources below root."""
+    """Return docs/reference/messages.md for the sources below root."""
     lines = [_INTRODUCTION]
     paths = [path for folder, ending in (("csrc", ".c"), ("pylog", ".py"), ("pylog", ".pyx"))
              for path in (root / folder).rglob(f"*{ending}")

@@ -4,7 +4,7 @@ Owns: nothing.
 Invariants: a module imports only modules of a lower rank, or of its own package; the same holds for
   the folders at the top of the tree, and for the folders inside a package; no files import each
   other in a cycle; no two modules in a folder have names that differ only in their endings.
-Source: docs/ARCHITECTURE.md, The file map.
+Source: docs/internals/architecture.md, The file map.
 """
 
 import ast

@@ -1,6 +1,6 @@
-"""The tables and the picture of the curves, and docs/growth.md, which contains them.
+"""The tables and the picture of the curves, and bench/results/growth.md, which contains them.
 
-Owns: docs/growth.md's sections of curves, docs/growth.svg.
+Owns: bench/results/growth.md's sections of curves, bench/results/growth.svg.
 Invariants: a section contains one run and names it; a missing point is a gap in the table and in
   the picture, never an interpolated value.
 """
@@ -14,7 +14,7 @@ from statistics import median
 from bench.growth.curves import CURVES, Curve
 from bench.table import number
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "growth.md"
+PAGE = Path(__file__).resolve().parents[1] / "results" / "growth.md"
 PICTURE = PAGE.with_suffix(".svg")
 BENDS = 1.1  # A ratio to Kafka's growth; smaller differences are within the spread of rounds.
 COLOURS = {"kafka": "#888888", "pylog": "#1f6fb4"}

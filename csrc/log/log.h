@@ -1,5 +1,5 @@
 /* The partition log: ordered segments and the writable end. File formats are Kafka's (see
- * docs/formats.md).
+ * docs/reference/file-formats.md).
  *
  * Threads: append, roll, truncation and retention run under the log's own mutex. Readers take no
  * append lock: end offsets are published atomically, and readers hold references to segments.

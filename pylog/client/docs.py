@@ -1,6 +1,6 @@
 """Generate the settings reference and the type stubs from the client's tables.
 
-Owns: nothing; docs/client-settings.md, options.pyi and admin/blocking.pyi are generated, never
+Owns: nothing; docs/reference/client-settings.md, options.pyi and admin/blocking.pyi are generated, never
   edited.
 Invariants: the same tables give the same bytes; every setting has a description.
 """
@@ -197,7 +197,7 @@ class Admin:
 
 
 def page() -> str:
-    """Return the text of docs/client-settings.md."""
+    """Return the text of docs/reference/client-settings.md."""
     meant = {**ALIASES, **{name: f"{ours}, in KiB" for name, (ours, _) in UNITS.items()}}
     theirs = [f"| {name} | {ours} |" for name, ours in sorted(meant.items())]
     parts = [_PAGE.format(aliases="\n".join(["| theirs | ours |", "|---|---|", *theirs]),

@@ -1,4 +1,4 @@
-"""Generates docs/settings.md from the catalogue.
+"""Generates docs/reference/settings.md from the catalogue.
 
 Owns: nothing; the document is generated, never edited.
 Invariants: the same tables generate the same bytes.
@@ -39,7 +39,7 @@ _CHANGES = {"": "start", "broker": "per broker", "cluster": "cluster"}
 
 
 def document() -> str:
-    """Return the text of docs/settings.md."""
+    """Return the text of docs/reference/settings.md."""
     own = [row[0] for row in catalogue.OWN]
     shown = [name for name in catalogue.broker_names() if name not in catalogue.INTERNAL]
     kafkas = [catalogue.broker(name) for name in shown if name not in own]

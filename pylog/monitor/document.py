@@ -1,4 +1,4 @@
-"""Generates docs/metrics.md from the table of metrics.
+"""Generates docs/reference/metrics.md from the table of metrics.
 
 Owns: nothing; the document is generated, never edited.
 Invariants: the same table gives the same bytes.
@@ -24,9 +24,9 @@ as Prometheus' text format otherwise, compressed on request:
 With `metrics.token` a request must bring it (Prometheus: `authorization: {credentials_file: …}`),
 and with `metrics.ssl.keystore.location` the endpoint speaks TLS (`scheme: https`). An endpoint that
 other machines reach without a token is warned of at the start and by `pylog doctor`. A dashboard
-for Grafana is in [grafana/pylog.json](grafana/pylog.json):
+for Grafana is in [grafana/pylog.json](../grafana/pylog.json):
 
-![the dashboard](grafana/pylog.png)
+![the dashboard](../grafana/pylog.png)
 
 The picture shows the answers of a Prometheus to the dashboard's queries, two minutes of a broker
 under load, drawn by `python -m bench.dashboard` rather than by Grafana.
@@ -74,7 +74,7 @@ _SUBJECTS = (
 
 
 def document() -> str:
-    """Return the whole text of docs/metrics.md."""
+    """Return the whole text of docs/reference/metrics.md."""
     parts, subject = [_INTRODUCTION], None
     for metric in metrics.TABLE.values():
         found = next((title for prefix, title in _SUBJECTS if metric.name.startswith(prefix)),

@@ -1,4 +1,4 @@
-"""Generates docs/protocol.md from the protocol tables.
+"""Generates docs/reference/protocol.md from the protocol tables.
 
 Owns: nothing; the document is generated, never edited.
 Invariants: the same tables generate the same bytes.
@@ -37,7 +37,7 @@ _COORDINATORS = {
 
 
 def document() -> str:
-    """Return the text of docs/protocol.md."""
+    """Return the text of docs/reference/protocol.md."""
     parts = [
         _INTRODUCTION, "## Requests\n", _requests(), "## Metadata records\n", _RECORDS, _records(),
         "## Coordinator records\n", _KEYS, _coordinator_records(), "## Error codes\n", _errors(),

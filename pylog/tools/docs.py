@@ -1,8 +1,8 @@
-"""Generate docs/tools.md: a tour and every option of the `pylog` command.
+"""Generate docs/reference/pylog.md: a tour and every option of the `pylog` command.
 
 Owns: nothing; the reference is derived from the commands themselves.
 Invariants: the same commands give the same bytes; the tour shows real output of its commands
-  (docs/tools-tour.txt, with address and directory replaced).
+  (pylog/tools/tour.txt, with address and directory replaced).
 Source: tools.app.
 """
 
@@ -16,12 +16,14 @@ import click
 
 from pylog.tools import app
 
+TOUR = Path(__file__).parent / "tour.txt"
+
 _INTRODUCTION = """\
 # The `pylog` command
 
 `make docs` generates the command reference at the end of this page from `pylog/tools`. To change
 the text above it, edit `pylog/tools/docs.py`. The outputs are in
-[tools-tour.txt](tools-tour.txt).
+[tour.txt](../../pylog/tools/tour.txt).
 
 `pylog` works with brokerd and with every cluster that speaks Kafka's protocol; its tests also run
 against Apache Kafka. It needs only the address of a broker: `-b HOST:PORT`, or `PYLOG_BOOTSTRAP`,
@@ -120,7 +122,7 @@ bytes. It saves removed bytes next to the segment as `<segment>.log.<position>.c
 brokerd or Kafka starts as after a crash."""),
     ("How fast", 22, """\
 The results are for one process with a Python client, and "processor time" is that of the client.
-[benchmarks.md](benchmarks.md) has the broker's own figures. At full speed, the latency is mostly
+[full.md](../../bench/results/full.md) has the broker's own figures. At full speed, the latency is mostly
 time in the producer's buffer. With `--rate`, it is the broker's latency."""),
     ("What is wrong", 99, """\
 `doctor` checks the limits, memory and clock of this machine, and the broker's disks if they are on
@@ -177,5 +179,4 @@ def _command(command: click.Command, path: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1])
-    target.write_text(document((target.parent / "tools-tour.txt").read_text()))
+    Path(sys.argv[1]).write_text(document(TOUR.read_text()))

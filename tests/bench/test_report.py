@@ -45,7 +45,7 @@ def test_the_page_has_a_section_for_each_program():
 
 
 def test_the_readme_quotes_the_runs_that_the_page_has():
-    readme = (report.PAGE.parents[1] / "README.md").read_text()
+    readme = (report.PAGE.parents[2] / "README.md").read_text()
     quoted, = re.findall(r"\(commits (\w+\+?) and (\w+\+?)\)", readme)
     sections = report.PAGE.read_text().split("\n## ")[1:]
     for commit, title in zip(quoted, (vs.SECTION, control.SECTION), strict=True):

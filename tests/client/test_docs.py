@@ -8,7 +8,7 @@ BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 
 
 def test_the_examples_of_the_guide_run(brokerd):
-    text = (REPOSITORY / "docs" / "client.md").read_text()
+    text = (REPOSITORY / "docs/howto/client.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(blocks) >= 8
     names: dict = {}

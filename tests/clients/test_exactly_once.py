@@ -1,7 +1,7 @@
 """Transactional copies while the program and its broker are killed in turn.
 
 One of our programs, and Kafka's own message copier. Kafka Streams and Kafka Connect:
-docs/compat.md.
+docs/reference/compatibility.md.
 """
 
 import sys

@@ -1,4 +1,7 @@
-"""Transactions of Python clients: aiokafka, kafka-python, librdkafka. More: docs/compat.md."""
+"""Transactions of Python clients: aiokafka, kafka-python, librdkafka.
+
+More clients: docs/reference/compatibility.md.
+"""
 
 import pytest
 

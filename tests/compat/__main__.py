@@ -1,10 +1,10 @@
 """Run unmodified clients against a broker: `python -m tests.compat`, `make compat`.
 
-Owns: docs/compat.md, one brokerd per run.
+Owns: docs/reference/compatibility.md, one brokerd per run.
 Invariants: expected results: a run fails if a row fails that is not in known_failures.toml, or
-  passes although it is there; regressions: docs/compat.md lists the passing rows and only grows, so
-  a run fails if one of them fails or disappears, and then leaves the file unchanged; only a run of
-  all clients writes the file.
+  passes although it is there; regressions: docs/reference/compatibility.md lists the passing rows
+  and only grows, so a run fails if one of them fails or disappears, and then leaves the file
+  unchanged; only a run of all clients writes the file.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from tests.compat.security import secured
 from tests.compat.table import document, passes
 
 KNOWN = Path(__file__).with_name("known_failures.toml")
-DOCUMENT = REPOSITORY / "docs" / "compat.md"
+DOCUMENT = REPOSITORY / "docs/reference/compatibility.md"
 
 
 def surprises(results: list[Result], known: dict[str, str], before: set[str], whole: bool):

@@ -1,4 +1,4 @@
-"""The published table of clients: converts the results of a run to docs/compat.md and back.
+"""The published table of clients: converts results to docs/reference/compatibility.md and back.
 
 Owns: nothing.
 Invariants: every client is one row of each table, every scenario one column, every tool one row;
@@ -62,7 +62,7 @@ Slow tests on three brokers with their etcds, in addition to this table \
 a producer (acks=all, idempotent) and a group continue while the leader is killed \
 with `kill -9` twice, and during a rolling restart: no record is rejected, lost, duplicated \
 or out of order, and the group reads all of them |
-| Kafka's tools | the table in [cluster.md](cluster.md#how-it-is-tried) |"""
+| Kafka's tools | the table in [cluster.md](../howto/cluster.md#how-it-is-tried) |"""
 SECURITY_HEAD = f"| client | version | {' | '.join(SECURITY)} | |"
 HEAD = f"| client | version | {' | '.join(COLUMNS)} | supported codecs |"
 TOOLS_HEAD = "| tool | version | | tested |"

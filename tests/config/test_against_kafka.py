@@ -71,8 +71,8 @@ STARTS = (
     "early.start.listeners=PLAINTEXT",
     "early.start.listeners=CONTROLLER",
 )
-# Permitted differences, with reasons in docs/differences.md: requirements of a start without a
-# file, Java classes, listeners and brokers that do not exist.
+# Permitted differences, with reasons in docs/reference/differences.md: requirements of a start
+# without a file, Java classes, listeners and brokers that do not exist.
 START_DIFFERS = {
     "broker.id", "controller.listener.names", "controller.quorum.voters",
     "group.consumer.assignors", "group.share.assignors", "listener.security.protocol.map",

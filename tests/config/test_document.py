@@ -2,7 +2,7 @@ from pathlib import Path
 
 from pylog.config.document import document
 
-WRITTEN = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
+WRITTEN = Path(__file__).resolve().parents[2] / "docs/reference/settings.md"
 
 
 def test_document_agrees_with_the_tables():

@@ -12,7 +12,7 @@ from pylog.config import catalogue, groups
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md",
-        *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name != "messages.md")]
+        *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.name != "messages.md")]
 KNOWN = {*catalogue.broker_names(), *catalogue.rate_names(), *catalogue.topic_names(),
          *groups.names(),
          *groups.subscription_names(), *catalogue.REMOVED, *catalogue.PLUGIN,

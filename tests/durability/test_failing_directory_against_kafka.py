@@ -1,8 +1,8 @@
 """Directories that fail under a running Apache Kafka and under brokerd: same faults, same
 responses.
 
-Intended differences (docs/differences.md) are excluded: the effect of a failed read or flush, a
-full disk, and eligible leader replicas.
+Intended differences (docs/reference/differences.md) are excluded: the effect of a failed read or
+flush, a full disk, and eligible leader replicas.
 """
 
 import errno

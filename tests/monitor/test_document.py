@@ -3,7 +3,7 @@ from pathlib import Path
 from pylog.monitor import metrics
 from pylog.monitor.document import document
 
-WRITTEN = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+WRITTEN = Path(__file__).resolve().parents[2] / "docs/reference/metrics.md"
 
 
 def test_document_agrees_with_the_table():

@@ -36,7 +36,7 @@ cdef f():
 
 
 def test_the_page_is_current():
-    assert (ROOT / "docs/messages.md").read_text() == page(ROOT), "run `make docs`"
+    assert (ROOT / "docs/reference/messages.md").read_text() == page(ROOT), "run `make docs`"
 
 
 def test_no_message_repeats_a_word():

@@ -1,4 +1,4 @@
-"""The examples of docs/testing.md work as described."""
+"""The examples of docs/howto/testing.md work as described."""
 
 import re
 
@@ -8,7 +8,7 @@ EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def test_every_example_passes(run_pytest, pytester):
-    text = (REPOSITORY / "docs" / "testing.md").read_text()
+    text = (REPOSITORY / "docs/howto/testing.md").read_text()
     examples = EXAMPLE.findall(text)
     assert len(examples) >= 5
     for number, source in enumerate(examples):

@@ -88,7 +88,7 @@ class Side:
 
     def comparable(self, value, name: str = ""):
         if isinstance(value, dict):
-            # docs/differences.md: Kafka's eligible leader replicas make this a dynamic default.
+            # docs/reference/differences.md: eligible leader replicas make this a dynamic default.
             dropped = DROPPED | ({"config_source"} if value.get("name") == "min.insync.replicas"
                                  else set())
             return {key: self.comparable(part, key) for key, part in value.items()
@@ -127,7 +127,7 @@ def once(value):
 
 
 def whole_batches(records: bytes) -> bytes:
-    """Remove a truncated batch at the end, as Kafka has and ours has not (docs/differences.md)."""
+    """Remove a truncated batch at the end: only Kafka has one (docs/reference/differences.md)."""
     end = 0
     while end + 12 <= len(records):
         size = 12 + int.from_bytes(records[end + 8:end + 12], "big")

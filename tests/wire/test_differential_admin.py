@@ -1,6 +1,6 @@
 """The same administration requests to Apache Kafka and to brokerd.
 
-Permitted differences, with reasons, are in docs/differences.md.
+Permitted differences, with reasons, are in docs/reference/differences.md.
 """
 
 import time

@@ -67,7 +67,7 @@ class Talk:
 
     def note(self, label: str, answer: dict) -> None:
         shown = dict(answer)
-        # Ours requests more heartbeats while a group rebalances (docs/differences.md).
+        # Ours requests more heartbeats while a group rebalances (docs/reference/differences.md).
         if 0 < shown["heartbeat_interval"] <= USUAL_MS:
             shown["heartbeat_interval"] = USUAL_MS
         if shown.get("assignment"):

@@ -1,6 +1,6 @@
 """Each field of each request and version changed in turn, sent to Apache Kafka and to brokerd.
 
-Permitted differences, with reasons, are in docs/differences.md.
+Permitted differences, with reasons, are in docs/reference/differences.md.
 """
 
 import random
@@ -142,7 +142,7 @@ VERSIONS = {0: (3, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 9: (1, 10), 15: (0, 
             60: (0, 2), 61: (0, 0), 74: (0, 1), 75: (0, 0)}
 
 
-# Fields with these prefixes differ; docs/differences.md has the reasons.
+# Fields with these prefixes differ; docs/reference/differences.md has the reasons.
 DIFFERS = {
     0: ("timeout ", "topic_data repeated", "topic_data three", "topic_data.partition_data repeated",
         "topic_data.partition_data three", "topic_data.partition_data.records null"),
@@ -221,7 +221,7 @@ def send(side: Side, label: str, key: int, version: int, body: bytes) -> None:
     if key in CHANGING and side.broker.name == "kafka":
         time.sleep(SETTLE_S)
     answer = shown(key, answer, side.stems)
-    # docs/differences.md: ours answers duplicates once.
+    # docs/reference/differences.md: ours answers duplicates once.
     side.note(label, once(answer) if label.endswith(REPEATS) else answer)
 
 

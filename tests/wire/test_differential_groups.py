@@ -38,7 +38,7 @@ from tests.wire.test_groups import (
 )
 
 __all__ = ["BROKER_SETTINGS"]
-# Duplicates in these requests are answered once here; see docs/differences.md.
+# Duplicates in these requests are answered once here; see docs/reference/differences.md.
 ANSWERED_ONCE = {9, 15, 47}
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 STEPS = 120

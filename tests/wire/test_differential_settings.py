@@ -1,7 +1,7 @@
 """Settings of brokers and topics at their limits and in random walks, to Apache Kafka and brokerd.
 
 They follow --seed; --seed random explores further. Permitted differences are in
-docs/differences.md.
+docs/reference/differences.md.
 """
 
 import random

@@ -1,6 +1,6 @@
 """The same requests to Apache Kafka and to brokerd: versions, metadata, topics, ids.
 
-Permitted differences, with reasons, are in docs/differences.md.
+Permitted differences, with reasons, are in docs/reference/differences.md.
 """
 
 import time
@@ -45,8 +45,8 @@ def _metadata(side: Side, version: int) -> None:
 
     ask_for("both", [{"name": one}, {"name": two}])
     if version >= 4:
-        # In earlier versions a request could not prevent creation; docs/differences.md describes
-        # the response.
+        # In earlier versions a request could not prevent creation;
+        # docs/reference/differences.md describes the response.
         ask_for("missing", [{"name": missing}])
         ask_for("mixed", [{"name": one}, {"name": missing}, {"name": "x/y"}])
     ask_for("bad name", [{"name": "a b"}])

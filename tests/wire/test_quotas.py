@@ -222,7 +222,7 @@ def test_a_throttled_first_fetch_begins_no_session(brokerd, limited):
 
 
 def test_a_batch_beyond_every_window_still_arrives(brokerd, limited):
-    """In Kafka the consumer waits forever (docs/differences.md)."""
+    """In Kafka the consumer waits forever (docs/reference/differences.md)."""
     topic = unique("large")
     create_topic(brokerd.port, topic)
     append(brokerd.port, topic, _batch(200_000))

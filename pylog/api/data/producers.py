@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pylog.metadata.service import MetadataService
 
 NONE = -1   # No producer id, no epoch.
-# One producer of a .snapshot file (docs/formats.md).
+# One producer of a .snapshot file (docs/reference/file-formats.md).
 SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 PART_BYTES = 1000 * SNAPSHOT_ENTRY.size
 

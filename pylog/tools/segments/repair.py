@@ -6,7 +6,7 @@ Invariants: nothing changes without --execute, and all steps are printed first; 
   `.corrupt`, except zeros; after a crash during repair, a start of brokerd or this command
   completes the work; a change removes the clean shutdown marker, so that brokerd and Kafka recover
   the files; a copy becomes the partition only if no directory of the broker has the original.
-Source: docs/formats.md; csrc/log_manager/swap.c for swaps, log.moves for unfinished copies.
+Source: docs/reference/file-formats.md; csrc/log_manager/swap.c for swaps, log.moves for copies.
 """
 
 from __future__ import annotations

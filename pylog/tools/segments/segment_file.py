@@ -4,7 +4,7 @@ Owns: the file while it is open.
 Invariants: reads batch by batch: memory does not grow with the file; a file that another process
   truncates, or an unreadable disk block, ends the reading with an error and does not crash the
   process.
-Source: docs/formats.md; csrc/format/batch.h defines the faults of a batch.
+Source: docs/reference/file-formats.md; csrc/format/batch.h defines the faults of a batch.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Owns: nothing; files are opened for reading only, except by repair.
 Invariants: only repair with --execute writes; a directory of a running broker can be read: an
   unfinished batch and preallocated zeros are reported, but are no damage; the exit code is 1 if
   damage was found.
-Source: docs/formats.md.
+Source: docs/reference/file-formats.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`brokerd adopt`, and the steps of docs/migration.md from Kafka to brokerd and back."""
+"""`brokerd adopt`, and the steps of docs/migrate/kafka-node.md from Kafka to brokerd and back."""
 
 import json
 import os
@@ -179,7 +179,7 @@ def test_eligible_leaders_are_removed_by_log_records(stopped):
     node.stop()
 
 
-# ---- the steps of docs/migration.md -----------------------------------------------------------
+# ---- the steps of docs/migrate/kafka-node.md ---------------------------------------------------
 
 
 def produced(broker, topic, values, **settings):
