@@ -107,7 +107,7 @@ static int log_flush_segment(struct log *log, struct segment *s) {
     /* Clear it first: a concurrent append sets it again. */
     atomic_store(&s->dirty, false);
     if (sealed) segment_trim_sealed(s);
-    int64_t began_ns = log_dir_now_ns();
+    int64_t began_ns = clock_read_ns(CLOCK_MONOTONIC);
     if (log_dir_disk(s->home->dir)->fdatasync(s->fd) != 0) {
         result = -errno;
         log_dir_fail(s->home->dir, errno, "fdatasync");
@@ -117,7 +117,7 @@ static int log_flush_segment(struct log *log, struct segment *s) {
         log_lose_files(log);
     }
     meter_record_shared(&s->home->dir->flush_ns, METER_NS_FIRST,
-                        (uint64_t)(log_dir_now_ns() - began_ns));
+                        (uint64_t)(clock_read_ns(CLOCK_MONOTONIC) - began_ns));
     atomic_fetch_add_explicit(&s->home->dir->flusher.files, 1, memory_order_relaxed);
     segment_unpin(s);
     /* Indexes of sealed segments are trusted below the recovery point: sync them before it
@@ -148,7 +148,7 @@ void log_flush_publish(struct log *log, int64_t target, uint64_t truncations) {
     assert(log_recovery_point(log) <= atomic_load(&log->ends.flushed));
     if (moved) log_crash_state_flushed(log);
     log_view_unlock(log);
-    atomic_store(&log->flush.last_flush_ms, log_dir_now_ms(CLOCK_REALTIME));
+    atomic_store(&log->flush.last_flush_ms, clock_read_ms(CLOCK_REALTIME));
     if (moved) log_wait_wake(log, LOG_WAIT_FLUSHED, target);
     bool limits = atomic_load(&log->role.flush_before_fetch) ||
                   atomic_load(&log->role.flushed_records_only);

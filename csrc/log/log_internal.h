@@ -14,6 +14,7 @@
 
 #include "log/log.h"
 #include "log_manager/flusher.h"
+#include "os/clock.h"
 #include "os/lock.h"
 #include "segment/cold_reads.h"
 #include "segment/leader_epochs.h"
@@ -389,8 +390,6 @@ int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, u
                       size_t *len);
 int log_dir_write_file(struct log_dir *dir, const char *path, const void *bytes, size_t len,
                        bool sync);
-int64_t log_dir_now_ms(clockid_t clock);
-int64_t log_dir_now_ns(void); /* CLOCK_MONOTONIC */
 /* Call around a job on the pool that uses the directory: log_dir_free waits for it. */
 void log_dir_job_begin(struct log_dir *dir);
 void log_dir_job_end(struct log_dir *dir);

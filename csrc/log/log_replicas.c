@@ -72,7 +72,8 @@ void log_replicas_move(struct log *log, int64_t now_ns) {
 
 void log_replicas_appended(struct log *log) {
     /* Other members of the maximal ISR have not fetched these records yet. */
-    if (log->view.replicas->maximal_count == 0) log_replicas_move(log, log_dir_now_ns());
+    if (log->view.replicas->maximal_count == 0)
+        log_replicas_move(log, clock_read_ns(CLOCK_MONOTONIC));
 }
 
 void log_replicas_bound(struct log *log) {
@@ -95,7 +96,7 @@ static void log_replicas_wake(struct log *log) {
 
 void log_replicas_look(struct log *log) {
     log_view_lock(log);
-    log_replicas_move(log, log_dir_now_ns());
+    log_replicas_move(log, clock_read_ns(CLOCK_MONOTONIC));
     log_view_unlock(log);
     log_replicas_wake(log);
 }
@@ -125,7 +126,7 @@ int log_set_replicas(struct log *log, int32_t partition_epoch, const struct log_
     assert(count <= LOG_REPLICAS_MAX && in_sync_count >= 1);
     struct log_replicas *all = calloc(1, sizeof *all + count * sizeof all->of[0]);
     if (all == NULL) return LOG_E_MEMORY;
-    int64_t now_ns = log_dir_now_ns();
+    int64_t now_ns = clock_read_ns(CLOCK_MONOTONIC);
     int result = 0;
     all->partition_epoch = partition_epoch;
     all->count = count;

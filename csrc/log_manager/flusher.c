@@ -98,7 +98,7 @@ static void flusher_put_off(struct log_dir *dir, struct log *log) REQUIRES(dir->
     struct flusher *f = &dir->flusher;
     if (log->queue.wanted) return;
     if (f->later.first == NULL)
-        f->later_ms = log_dir_now_ms(CLOCK_MONOTONIC) + FLUSHER_SHORT_PAUSE_MS;
+        f->later_ms = clock_read_ms(CLOCK_MONOTONIC) + FLUSHER_SHORT_PAUSE_MS;
     log->queue.wanted = true;
     log_retain(log);
     flusher_push(&f->later, log);
@@ -109,7 +109,7 @@ static void flusher_put_off(struct log_dir *dir, struct log *log) REQUIRES(dir->
 static int64_t flusher_take_later(struct log_dir *dir) REQUIRES(dir->flush_lock) {
     struct flusher *f = &dir->flusher;
     if (f->later.first == NULL) return 0;
-    if (!f->closing && log_dir_now_ms(CLOCK_MONOTONIC) < f->later_ms) return f->later_ms;
+    if (!f->closing && clock_read_ms(CLOCK_MONOTONIC) < f->later_ms) return f->later_ms;
     for (struct log *log = flusher_take_all(&f->later), *next; log != NULL; log = next) {
         next = log->queue.next;
         flusher_push(&f->asked, log);
@@ -211,9 +211,9 @@ static void flusher_note(struct log *log) {
 
 static void flusher_syncfs(struct log_dir *dir, struct log *first) {
     for (struct log *log = first; log != NULL; log = log->queue.next) flusher_note(log);
-    int64_t began_ns = log_dir_now_ns();
+    int64_t began_ns = clock_read_ns(CLOCK_MONOTONIC);
     bool synced = log_dir_syncfs(dir) == 0;
-    int64_t took_ns = log_dir_now_ns() - began_ns;
+    int64_t took_ns = clock_read_ns(CLOCK_MONOTONIC) - began_ns;
     meter_record_shared(&dir->flush_ns, METER_NS_FIRST, (uint64_t)took_ns);
     if (took_ns > FLUSHER_SYNCFS_MS_MAX * 1000000ll)
         atomic_store(&dir->flusher.syncfs_skips, FLUSHER_SYNCFS_SKIPS);
@@ -346,7 +346,7 @@ static struct log_dir_removal **flusher_due(struct log_dir *dir, int64_t now)
 
 /* Hands due removals to the pool. Returns when the next one is due, 0 if there are none. */
 static int64_t flusher_removals(struct log_dir *dir) REQUIRES(dir->flush_lock) {
-    int64_t now = dir->removals == NULL ? 0 : log_dir_now_ms(CLOCK_MONOTONIC);
+    int64_t now = dir->removals == NULL ? 0 : clock_read_ms(CLOCK_MONOTONIC);
     for (struct log_dir_removal **at; (at = flusher_due(dir, now)) != NULL;) {
         struct log_dir_removal *r = *at;
         *at = r->next;

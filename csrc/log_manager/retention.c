@@ -376,7 +376,7 @@ static int log_cut(struct log *log, int64_t offset, int64_t now_ms) LOG_APPENDIN
 }
 
 static int log_truncate_locked(struct log *log, int64_t offset) LOG_APPENDING(log) {
-    int64_t now_ms = log_dir_now_ms(CLOCK_REALTIME);
+    int64_t now_ms = clock_read_ms(CLOCK_REALTIME);
     int result = log_cut(log, offset, now_ms);
     return result != 0 ? result : log_make_writable(log, now_ms);
 }
@@ -416,7 +416,7 @@ int log_truncate(struct log *log, int64_t offset, int32_t leader_epoch) {
 }
 
 int log_restart_at(struct log *log, int64_t offset, int32_t leader_epoch) {
-    int64_t now_ms = log_dir_now_ms(CLOCK_REALTIME);
+    int64_t now_ms = clock_read_ms(CLOCK_REALTIME);
     if (offset < 0 || offset > LOG_OFFSET_MAX) return LOG_E_RANGE;
     lock_acquire(&log->flush.lock);
     log_lock_quiet(log);

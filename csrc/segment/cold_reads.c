@@ -159,7 +159,7 @@ static bool cold_begin(struct cold_stream *s, const struct log_range *range) {
 
 /* Puts the stream back into its slot, where its reader may continue it. */
 static void cold_put(struct cold *cold, struct cold_stream *place, struct cold_stream *s) {
-    s->used_ms = log_dir_now_ms(CLOCK_MONOTONIC);
+    s->used_ms = clock_read_ms(CLOCK_MONOTONIC);
     assert(!s->busy);
     lock_acquire(&cold->lock);
     assert(place->busy); /* No other thread used it. */
@@ -210,7 +210,7 @@ bool cold_read(struct cold *cold, const struct log_range *range) {
 
 void cold_sweep(struct cold *cold, bool all) {
     if (atomic_load(&cold->live) == 0) return;
-    int64_t now_ms = log_dir_now_ms(CLOCK_MONOTONIC);
+    int64_t now_ms = clock_read_ms(CLOCK_MONOTONIC);
     for (int i = 0; i < COLD_STREAMS_MAX; i++) {
         struct cold_stream *s = &cold->streams[i], own;
         lock_acquire(&cold->lock);

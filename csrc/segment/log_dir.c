@@ -38,18 +38,6 @@ int16_t log_error_code(int error) {
     return codes[error - LOG_E_NOT_REPLICA];
 }
 
-int64_t log_dir_now_ms(clockid_t clock) {
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
-int64_t log_dir_now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 void log_dir_fail(struct log_dir *dir, int error, const char *call) {
     int none = 0;
     assert(error >= 0); /* an errno, not -errno */
@@ -407,7 +395,7 @@ static void log_dir_remove(struct log_dir *dir, const char *path, int64_t delay_
     r->dir = dir;
     r->again = again;
     r->job.run = log_dir_removal_run;
-    int64_t now = log_dir_now_ms(CLOCK_MONOTONIC);
+    int64_t now = clock_read_ms(CLOCK_MONOTONIC);
     r->due_ms = __builtin_add_overflow(now, delay_ms, &r->due_ms) ? INT64_MAX : now + delay_ms;
     lock_acquire(&dir->flush_lock);
     assert(r->due_ms >= now || delay_ms < 0);

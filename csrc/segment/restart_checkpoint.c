@@ -154,7 +154,7 @@ static void crash_state_parse(struct crash_state *w, const uint8_t *bytes, size_
         return;
     size_t count = (len - CRASH_STATE_HEADER_BYTES) / CRASH_STATE_SLOT_BYTES;
     w->entries = count == 0 ? NULL : calloc(count, sizeof *w->entries);
-    int64_t now_ns = crash_state_now_ns();
+    int64_t now_ns = clock_read_ns(CLOCK_REALTIME);
     for (size_t i = 0; i < count && w->entries != NULL; i++) {
         struct crash_state_found *found = &w->entries[w->entry_count].found;
         memcpy(found, bytes + CRASH_STATE_HEADER_BYTES + i * CRASH_STATE_SLOT_BYTES, sizeof *found);
@@ -420,6 +420,6 @@ void crash_state_record(struct crash_state_slot *slot, const struct stat *file, 
 }
 
 void crash_state_touched(struct crash_state_slot *slot) {
-    int64_t now_ns = crash_state_now_ns(), before = atomic_load(&slot->time_ns);
+    int64_t now_ns = clock_read_ns(CLOCK_REALTIME), before = atomic_load(&slot->time_ns);
     while (before < now_ns && !atomic_compare_exchange_weak(&slot->time_ns, &before, now_ns)) {}
 }

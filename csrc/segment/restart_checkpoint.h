@@ -17,7 +17,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/stat.h>
-#include <time.h>
+
+#include "os/clock.h"
 
 enum {
     CRASH_STATE_SLOT_BYTES = 64, /* one cache line per log */
@@ -61,11 +62,6 @@ uint32_t crash_state_found_count(struct crash_state *w);
 struct crash_state_slot *crash_state_take(struct crash_state *w, const struct stat *file);
 void crash_state_give_back(struct crash_state *w, struct crash_state_slot *slot);
 
-static inline int64_t crash_state_now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t); /* The clock of ctimes. */
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 static inline int64_t crash_state_ctime_ns(const struct stat *file) {
     return (int64_t)file->st_ctim.tv_sec * 1000000000 + file->st_ctim.tv_nsec;
 }
@@ -78,7 +74,8 @@ static inline void crash_state_clear(struct crash_state_slot *slot) {
 /* Call after the bytes are in the file. */
 static inline void crash_state_grown(struct crash_state_slot *slot, int64_t bytes) {
     atomic_store_explicit(&slot->bytes, bytes, memory_order_release);
-    atomic_store_explicit(&slot->time_ns, crash_state_now_ns(), memory_order_release);
+    /* The clock of ctimes. */
+    atomic_store_explicit(&slot->time_ns, clock_read_ns(CLOCK_REALTIME), memory_order_release);
 }
 /* Call after any other change of the file by the broker. */
 void crash_state_touched(struct crash_state_slot *slot);

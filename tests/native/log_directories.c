@@ -207,7 +207,7 @@ static void order_removals(void) {
     static const int64_t delays[] = {50000, 10000, 50000, -1, INT64_MAX, 20000};
     static const char *const names[] = {"a", "b", "c", "d", "e", "f"};
     for (int i = 0; i < 6; i++) log_dir_remove_later(dir, names[i], delays[i]);
-    int64_t now = log_dir_now_ms(CLOCK_MONOTONIC), before = INT64_MIN;
+    int64_t now = clock_read_ms(CLOCK_MONOTONIC), before = INT64_MIN;
     char order[8] = "";
     for (struct log_dir_removal *r = dir->removals; r != NULL; r = r->next) {
         strcat(order, r->path);
