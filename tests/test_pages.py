@@ -115,7 +115,7 @@ def test_a_command_that_is_not_there_is_found(line):
 
 
 def test_the_settings_of_a_secured_cluster_are_taken(tmp_path):
-    text = (ROOT / "docs/howto/cluster.md").read_text()
+    text = (ROOT / "docs/howto/tls.md").read_text()
     block, = [block for block in FENCED.findall(text) if "sasl.jaas.config" in block]
     own = CA.issue("h1", ["h1"])
     given = dict([line.split("=", 1) for line in block.splitlines()])

@@ -38,7 +38,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help="smaller loads, fewer points")
     parser.add_argument("--rounds", type=int, help="default 3, with --short 1")
     parser.add_argument("--publish", action="store_true",
-                        help="replace its sections of bench/results/growth.md; all curves: its picture, too")
+                        help="replace its sections of bench/results/growth.md, and its picture")
     return parser.parse_args(argv)
 
 

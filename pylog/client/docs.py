@@ -1,7 +1,7 @@
 """Generate the settings reference and the type stubs from the client's tables.
 
-Owns: nothing; docs/reference/client-settings.md, options.pyi and admin/blocking.pyi are generated, never
-  edited.
+Owns: nothing; docs/reference/client-settings.md, options.pyi and admin/blocking.pyi are generated,
+  never edited.
 Invariants: the same tables give the same bytes; every setting has a description.
 """
 

@@ -122,8 +122,8 @@ bytes. It saves removed bytes next to the segment as `<segment>.log.<position>.c
 brokerd or Kafka starts as after a crash."""),
     ("How fast", 22, """\
 The results are for one process with a Python client, and "processor time" is that of the client.
-[full.md](../../bench/results/full.md) has the broker's own figures. At full speed, the latency is mostly
-time in the producer's buffer. With `--rate`, it is the broker's latency."""),
+[Performance](../../bench/results/full.md) has the broker's own figures. At full speed, the latency
+is mostly time in the producer's buffer. With `--rate`, it is the broker's latency."""),
     ("What is wrong", 99, """\
 `doctor` checks the limits, memory and clock of this machine, and the broker's disks if they are on
 this machine (it tests a flush in an unnamed file). Then it checks every address that the brokers

@@ -62,7 +62,7 @@ Slow tests on three brokers with their etcds, in addition to this table \
 a producer (acks=all, idempotent) and a group continue while the leader is killed \
 with `kill -9` twice, and during a rolling restart: no record is rejected, lost, duplicated \
 or out of order, and the group reads all of them |
-| Kafka's tools | the table in [cluster.md](../howto/cluster.md#how-it-is-tried) |"""
+| Kafka's tools | the table in [How pylog is tested](../internals/tests.md#clusters) |"""
 SECURITY_HEAD = f"| client | version | {' | '.join(SECURITY)} | |"
 HEAD = f"| client | version | {' | '.join(COLUMNS)} | supported codecs |"
 TOOLS_HEAD = "| tool | version | | tested |"
