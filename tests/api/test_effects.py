@@ -63,7 +63,7 @@ def test_a_topics_limit_binds_the_next_batch(brokerd):
     assert error_of(brokerd.port, "limited", big()) == 0
 
 
-def test_a_brokers_limit_binds_topics_without_one_of_their_own(brokerd):
+def test_broker_limit_applies_to_topics_without_own_value(brokerd):
     create_topic(brokerd.port, "follows")
     create_topic(brokerd.port, "decides", max_message_bytes=1 << 20)
     alter(brokerd.port, BROKER, "", message_max_bytes="1000")

@@ -23,7 +23,7 @@ def test_served_apis_are_advertised_with_their_versions(version):
     assert ranges[0] == (0, 13) and ranges[22] == (0, 5)
 
 
-def test_every_handler_is_served_and_every_served_api_has_one():
+def test_handlers_and_served_apis_match():
     assert set(Broker().handlers()) | {api.PRODUCE, api.FETCH} == set(api.SERVED)
 
 
@@ -52,7 +52,7 @@ def test_software_names_with_other_characters_are_refused(name, version):
     assert answer.error_code == 42 and not answer.api_keys
 
 
-def test_an_unknown_version_gets_error_35_and_the_one_range_that_works():
+def test_unknown_api_versions_version_gets_error_35_and_the_supported_range():
     context = RequestContext(token=1, api_key=api.API_VERSIONS, api_version=99)
     answer = Broker().handlers()[api.API_VERSIONS](context, None)
     assert not asyncio.iscoroutine(answer)

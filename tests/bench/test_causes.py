@@ -79,7 +79,7 @@ def test_a_thread_that_is_put_aside_waits_too():
     assert sum(span.us for span in spans) == FOUND_US - SENT_US
 
 
-def test_a_system_call_that_takes_long_is_the_cause():
+def test_long_system_call_is_the_cause():
     spans = _way([*SENT, _switch(120, 0, REACTOR), _call(125, REACTOR, 18, True),
                   _call(5030, REACTOR, 18, False), *FOUND], SENT_US, FOUND_US)
     assert causes.cause(spans, NAMES, OURS) == "the reactor runs in pwrite64"
@@ -105,7 +105,7 @@ def test_timer_or_device_wakeup_is_distinguished_from_a_threads():
     assert causes.cause(spans, NAMES, OURS) == "the receiver sleeps until an interrupt"
 
 
-def test_a_switch_that_the_trace_lacks_is_seen_by_the_next_event():
+def test_missing_context_switch_is_inferred_from_the_next_event():
     spans = _way([*SENT, _switch(30, 0, OTHER), _call(4990, REACTOR, 18, True), *FOUND],
                  SENT_US, FOUND_US)
     assert ("waits", REACTOR, 4880) in _shape(spans)
@@ -119,7 +119,7 @@ def test_missing_trace_events_are_not_guessed():
     assert causes.cause(_way(SENT, 100, 510), NAMES, OURS) == "the receiver cannot be followed"
 
 
-def test_lines_of_other_kinds_are_passed_over():
+def test_unrelated_lines_are_skipped():
     assert causes.event("# tracer: nop") is None
     assert causes.event("  cc1-99 [000] d..2.  7.01: sched_migrate_task: comm=cc1 pid=99") is None
     assert causes.event("CPU:1 [LOST 5 EVENTS]") is None

@@ -76,7 +76,7 @@ def test_an_answer_with_an_error_ends_the_program(broker):
         wire.replay(broker, [beat], 2, 1, requests=4, error_at=8)
 
 
-def test_a_load_that_fails_is_reported_and_the_others_go_on(monkeypatch, capsys):
+def test_failed_load_is_reported_and_the_others_continue(monkeypatch, capsys):
     def fails(side, name):
         if name == "unknown":
             raise BrokerFailed("it ended")

@@ -28,7 +28,7 @@ def test_a_curve_that_grows_more_than_kafkas_is_named():
     assert "no more than" in page.verdict(CURVE, _samples([50, 50, 90], [5, 5, 8]))
 
 
-def test_curves_that_end_at_different_points_are_compared_as_far_as_both_go():
+def test_curves_are_compared_over_their_common_range():
     text = page.verdict(CURVE, _samples([50, 50, None], [5, 5, 8]))
     assert "**" not in text and "1.60 times the least at 100" in text
     assert "1.00 times at 10, pylog's 1.00 times there" in text
@@ -51,7 +51,7 @@ def test_the_page_has_a_section_for_each_curve():
         assert text.count(f"## {title}\n") == 1
 
 
-def test_the_picture_is_small_and_shows_every_curve_even_with_gaps():
+def test_chart_is_small_and_shows_every_curve():
     found = {name: {point: {"kafka": {curve.bending: []}, "pylog": {curve.bending: [point + 1.5]}}
                     for point in curve.points} for name, curve in CURVES.items()}
     drawn = page.picture(found)
@@ -60,7 +60,7 @@ def test_the_picture_is_small_and_shows_every_curve_even_with_gaps():
     assert len(drawn) < 60_000
 
 
-def test_every_curve_compares_a_figure_that_it_shows():
+def test_every_curve_shows_its_compared_metric():
     for curve in CURVES.values():
         assert curve.bending in curve.figures
         assert set(curve.short) <= set(curve.points)
@@ -96,7 +96,7 @@ def side(cache, tmp_path, monkeypatch):
     ("connections", (3,)), ("partitions", (3, 10)), ("consumers", (3,)), ("members", (3,)),
     ("sizes", (10, 2_000_000)),
 ])
-def test_a_curve_has_every_figure_that_its_table_shows(side, name, points):
+def test_curve_contains_every_metric_of_its_table(side, name, points):
     for point in points:
         found = measured(CURVES[name], side, point)
         assert set(found) == {*CURVES[name].figures, "rss_mb"}
@@ -120,7 +120,7 @@ def test_single_reactor_in_the_model_never_waits():
 
 
 @pytest.mark.parametrize("logs", [1, 8, 64])
-def test_more_reactors_of_the_model_give_more_until_the_lock_is_all(logs):
+def test_model_scales_with_reactors_until_lock_bound(logs):
     rates = [rate(WORK, count, logs) for count in range(1, 65)]
     assert rates == sorted(rates)
     lock_us = WORK.held_us / WORK.requests / logs
@@ -133,18 +133,18 @@ def test_reactors_on_many_logs_of_the_model_hardly_meet():
     assert rate(WORK, 64, 1) == pytest.approx(ceiling(WORK.held_us / WORK.requests), rel=0.01)
 
 
-def test_a_lock_that_is_handed_over_at_a_price_lets_less_through():
+def test_lock_handover_cost_reduces_model_throughput():
     assert rate(WORK, 64, 1, 5.0) < rate(WORK, 64, 1) / 3
     assert rate(WORK, 1, 1, 5.0) == rate(WORK, 1, 1)
 
 
-def test_a_place_is_named_by_the_outermost_function_of_its_line():
+def test_lock_site_is_named_by_its_outermost_function():
     assert waits.outermost("0x00000000000012a0\nlock_acquire\nlock.h:72\nlog_append_group\n"
                            "log_append.c:440") == "log_append_group"
     assert waits.outermost("0x00000000000012a0\n??\n??:0") == ""
 
 
-def test_the_turns_at_a_log_are_those_of_both_ways_to_append():
+def test_log_lock_counts_include_both_append_paths():
     found = reactors.Found(100, 10.0, 1e5, 0.0, {
         "log_append_group": Place(5, 1, 0.0, 50e-6),
         "log_append_checked": Place(20, 0, 0.0, 150e-6), "log_publish": Place(25, 0, 0.0, 1e-6)})

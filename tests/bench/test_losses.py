@@ -14,6 +14,6 @@ def test_a_pause_counts_from_the_loss_and_to_the_end():
     assert traffic([], [2.0]).pause_s(1.0, 3.5) == 2.5
 
 
-def test_the_longer_pause_of_both_directions_counts():
+def test_longer_pause_of_both_directions_is_used():
     even = [number / 10 for number in range(100)]
     assert round(traffic(even, [*even[:50], *even[55:]]).pause_s(0.0, 9.9), 3) == 0.6

@@ -9,14 +9,14 @@ import pytest
 from bench import placement
 
 
-def test_same_is_one_processor_for_both_and_apart_is_one_each():
+def test_placements_use_one_shared_or_two_separate_processors():
     found = placement.placements([0, 1, 3])
     assert (found["same"].broker, found["same"].clients) == ({3}, {3})
     assert (found["apart"].broker, found["apart"].clients) == ({3}, {0})
     assert found["free"].broker == found["free"].clients == {0, 1, 3}
 
 
-def test_one_processor_has_no_apart():
+def test_separate_placement_requires_two_processors():
     assert "apart" not in placement.placements([2])
 
 

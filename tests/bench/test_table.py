@@ -34,11 +34,11 @@ def test_a_goal_beside_several_of_our_figures_is_met_by_the_larger():
     assert row.goals[0].text("ms") == "≤ 1.2× alone or bare"
 
 
-def test_no_verdict_is_given_without_the_figure_it_compares_with():
+def test_missing_baseline_gives_no_verdict():
     assert verdict(_row(Goal("ratio_max", 0.35)), {("pylog", "cpu"): 0.1}) == ""
 
 
-def test_a_row_without_any_figure_is_left_out_of_the_table():
+def test_row_without_measurements_is_omitted():
     samples = {"e2e": {"kafka": {"p99_us": [900.0, 1000.0, 5000.0]},
                        "pylog": {"p99_us": [300.0]}}}
     lines = render(samples, "4.3.1", {}).splitlines()
@@ -64,7 +64,7 @@ def test_a_load_is_steady_once_three_rounds_agree():
     assert is_steady({"pylog": {"p99_us": [1.0]}})
 
 
-def test_a_ratio_is_shown_with_its_spread_and_beside_that_of_another_placement():
+def test_ratio_is_shown_with_its_spread_and_other_placement():
     row = render(_samples(1.0, 1.1, 1.2), "4.3.1", _samples(2.0)).splitlines()[2]
     assert "| 0.11× | 9.1% (not steady) | 0.20× |" in row
     row = render(_samples(1.0, 1.0, 1.0), "4.3.1", {}).splitlines()[2]

@@ -38,7 +38,7 @@ def test_topic_with_a_codec_stores_batches_with_it(brokerd, wanted, sent):
     assert _records_of(stored) == [(b"k%d" % i, b"v" * 500) for i in range(20)]
 
 
-def test_a_large_compressed_batch_is_checked_and_stored_as_it_came(brokerd):
+def test_large_compressed_batch_is_validated_and_stored_unchanged(brokerd):
     name = talk.unique("large")
     talk.create_topic(brokerd.port, name)
     import os
@@ -50,7 +50,7 @@ def test_a_large_compressed_batch_is_checked_and_stored_as_it_came(brokerd):
     assert stored[17:] == sent[17:]
 
 
-def test_a_long_poll_is_answered_by_the_append_it_waits_for(brokerd):
+def test_append_completes_a_waiting_fetch(brokerd):
     name = talk.unique("poll")
     talk.create_topic(brokerd.port, name)
     found, asking = {}, threading.Event()
@@ -110,7 +110,7 @@ def test_deleted_topic_is_unknown_to_clients_and_its_name_is_free(brokerd):
     assert row["error_code"] == 0 and not row["records"]
 
 
-def test_a_partition_named_twice_in_one_request_gets_both_batches(brokerd):
+def test_repeated_partition_in_one_request_stores_both_batches(brokerd):
     name = talk.unique("twice")
     talk.create_topic(brokerd.port, name)
     body = raw.produce_body(8, name, [(0, raw.batch()), (0, raw.batch())])

@@ -35,7 +35,7 @@ def opened_clean(broker, caplog):
     return told.count + told.left, told.clean
 
 
-def test_a_port_that_is_taken_costs_no_mark(stopped, caplog):
+def test_used_port_keeps_the_clean_stop_mark(stopped, caplog):
     with socket.create_server(("127.0.0.1", stopped.port)):
         with pytest.raises(BrokerFailed, match=(
                 rf"cannot listen.*Stop the process \S+ \(pid {os.getpid()}\), or choose another "

@@ -18,7 +18,7 @@ def upkeep(**parts):
     return Upkeep(**{**dict.fromkeys(names), **parts})
 
 
-def test_leadership_of_failed_disks_is_given_up_until_the_controller_confirms():
+def test_leadership_of_failed_disks_is_resigned_until_confirmed():
     failed, requests = [[("a", 0)], [], [("b", 1)], []], []
     logs = SimpleNamespace(
         take_failed=lambda: failed.pop(0), disks=SimpleNamespace(fatal=lambda: None))

@@ -110,12 +110,12 @@ def shared(monkeypatch):
     return made
 
 
-def test_a_process_has_one_driver(shared):
+def test_process_has_one_background_loop(shared):
     assert Driver.shared() is Driver.shared() is shared[0] and len(shared) == 1
 
 
 @pytest.mark.parametrize("change", [{"process": -1}, {"has_ended": True}])
-def test_a_forked_child_and_a_loop_that_ended_get_another(shared, change):
+def test_fork_and_ended_loop_get_a_new_background_loop(shared, change):
     first = Driver.shared()
     vars(first).update(change)
     assert Driver.shared() is not first and len(shared) == 2
@@ -124,7 +124,7 @@ def test_a_forked_child_and_a_loop_that_ended_get_another(shared, change):
 
 # Callbacks.
 
-def test_a_callback_runs_on_the_thread_that_waits_and_may_call_again(driver):
+def test_callback_runs_on_the_waiting_thread_and_may_call_the_client(driver):
     runner, threads = WorkRunner(driver), []
 
     def callback(number):
@@ -217,7 +217,7 @@ def test_an_interrupted_callback_does_not_leave_other_work_waiting(driver):
 
 # Two threads.
 
-def test_two_threads_that_wait_both_get_their_results(driver):
+def test_two_waiting_threads_get_their_results(driver):
     runner, results = WorkRunner(driver), []
 
     async def later(number):
@@ -236,7 +236,7 @@ def test_two_threads_that_wait_both_get_their_results(driver):
         ("done", number) for number in range(4))]))
 
 
-def test_a_single_user_may_call_again_and_another_thread_may_not():
+def test_reentrant_call_is_allowed_but_not_from_another_thread():
     user, failures = SingleUser("consumer"), []
 
     def other():

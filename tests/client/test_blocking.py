@@ -52,7 +52,7 @@ def test_without_a_new_thread_the_standby_thread_runs_it(monkeypatch):
     assert asyncio.run(main()) == "pylog-standby"
 
 
-def test_a_result_that_comes_after_the_loop_was_closed_is_dropped():
+def test_result_after_the_loop_closed_is_dropped():
     release = threading.Event()
 
     async def main():

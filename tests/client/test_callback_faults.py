@@ -119,7 +119,7 @@ def test_a_statistics_callback(target, topic, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_interceptor_or_serializer_of_a_send_raises_it_where_the_record_is_sent(
+def test_interceptor_and_serializer_errors_of_a_send_are_raised_by_it(
         target, topic, kind):
     called = []
 
@@ -504,7 +504,7 @@ def test_code_that_reads_records_with_asyncio_loses_and_skips_none(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("where", READING)
-def test_code_that_reads_shared_records_has_them_delivered_again(target, topic, kind, where):
+def test_share_records_of_failing_code_are_redelivered(target, topic, kind, where):
     failing, more = reading_settings(where, kind, is_shared=True)
     found, raised = set(), []
     put_values(target.bootstrap, topic)
@@ -526,7 +526,7 @@ def test_code_that_reads_shared_records_has_them_delivered_again(target, topic, 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("where", READING)
-def test_code_that_reads_shared_records_with_asyncio_has_them_delivered_again(
+def test_share_records_of_failing_asyncio_code_are_redelivered(
         target, topic, kind, where):
     failing, more = reading_settings(where, kind, is_shared=True)
     put_values(target.bootstrap, topic)
@@ -568,7 +568,7 @@ def partitioner(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("call", ["send", "send_arrow"])
-def test_a_partitioner_raises_where_the_record_is_sent(target, topic, kind, call):
+def test_partitioner_error_is_raised_by_the_send(target, topic, kind, call):
     import pyarrow as pa
 
     rows = pa.table({"key": [b"good", b"bad"], "value": [b"1", b"2"]})
@@ -585,7 +585,7 @@ def test_a_partitioner_raises_where_the_record_is_sent(target, topic, kind, call
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("call", ["send", "send_arrow"])
-def test_a_partitioner_with_asyncio_raises_where_the_record_is_sent(target, topic, kind, call):
+def test_partitioner_error_is_raised_by_the_asyncio_send(target, topic, kind, call):
     import pyarrow as pa
 
     rows = pa.table({"key": [b"good", b"bad"], "value": [b"1", b"2"]})
@@ -610,7 +610,7 @@ def test_a_partitioner_with_asyncio_raises_where_the_record_is_sent(target, topi
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("where", ["key_serializer", "value_serializer"])
-def test_a_serializer_raises_where_the_record_is_sent(target, topic, kind, where):
+def test_serializer_error_is_raised_by_the_send(target, topic, kind, where):
     expected = SerializationError if issubclass(kind, Exception) else kind
     with Producer(bootstrap_servers=target.bootstrap,
                   **{where: Failing(kind, b"bad")}) as producer:
@@ -621,7 +621,7 @@ def test_a_serializer_raises_where_the_record_is_sent(target, topic, kind, where
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("where", ["key_serializer", "value_serializer", "on_send"])
-def test_a_serializer_or_interceptor_with_asyncio_raises_where_the_record_is_sent(
+def test_serializer_and_interceptor_errors_are_raised_by_the_asyncio_send(
         target, topic, kind, where):
     failing = Failing(kind, b"bad")
 
@@ -655,7 +655,7 @@ def assignor(kind, called):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_assignor_that_raises_is_called_again_by_the_next_poll(target, topic, kind):
+def test_raising_assignor_is_called_again_by_the_next_poll(target, topic, kind):
     put_values(target.bootstrap, topic)
     called, found, raised = [], [], []
     with Consumer(bootstrap_servers=target.bootstrap, group_id=group(), group_protocol="classic",
@@ -715,7 +715,7 @@ def missing_polls(consumer):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_listener_that_raises_for_lost_partitions_has_them_assigned_again(
+def test_partitions_are_reassigned_after_a_raising_loss_listener(
         target, topic, kind, protocol):
     put_values(target.bootstrap, topic)
     called, raised = [], []
@@ -854,7 +854,7 @@ def token_settings(broker, kind, called):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_token_callback_that_raises_fails_one_call_and_is_called_again(token_broker, kind):
+def test_raising_token_callback_fails_one_call_and_is_called_again(token_broker, kind):
     called = []
     with Producer(**token_settings(token_broker, kind, called)) as producer:
         with pytest.raises(AuthenticationError, match=f"oauth_cb raised {kind.__name__}: planted"):
@@ -864,7 +864,7 @@ def test_a_token_callback_that_raises_fails_one_call_and_is_called_again(token_b
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_token_callback_that_raises_fails_one_call_with_asyncio_too(token_broker, kind):
+def test_raising_token_callback_fails_one_asyncio_call(token_broker, kind):
     called = []
 
     async def main():

@@ -45,7 +45,7 @@ def topic(target):
         other.send(found, b"other").result(WAIT_S)
 
 
-def test_init_transactions_that_is_cancelled_is_called_again(target, topic):
+def test_cancelled_init_transactions_can_be_repeated(target, topic):
     async def main():
         async with asyncio.timeout(90):
             for turns in range(0, 60, 3):
@@ -63,7 +63,7 @@ def test_init_transactions_that_is_cancelled_is_called_again(target, topic):
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_the_end_of_a_transaction_waits_for_offsets_whose_call_was_cancelled(
+def test_transaction_end_waits_for_offsets_of_a_cancelled_call(
         target, topic, commits):
     group, partition = name(), TopicPartition(topic, 0)
 
@@ -165,7 +165,7 @@ def test_acknowledgements_of_a_cancelled_commit_are_sent(target, topic):
         assert [other.poll(0.2) for _ in range(5)] == [[]] * 5
 
 
-def test_a_program_that_polls_a_share_consumer_without_a_pause_lets_other_tasks_run(
+def test_busy_share_consumer_polls_yield_to_other_tasks(
         target, topic):
     async def main():
         async with asyncio.timeout(30), aio.ShareConsumer(

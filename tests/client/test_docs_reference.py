@@ -17,5 +17,5 @@ def test_option_types_agree_with_the_tables():
     assert (here / "admin/blocking.pyi").read_text() == client_docs.admin_stub(), "run `make docs`"
 
 
-def test_every_setting_has_a_sentence_and_no_sentence_is_left_over():
+def test_client_settings_and_descriptions_match():
     assert client_docs._MEANINGS.keys() == {row.name for row in TABLE}

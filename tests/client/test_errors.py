@@ -6,7 +6,7 @@ from pylog.client import errors
 from pylog.protocol.errors import TABLE
 
 
-def test_each_code_has_one_class_named_as_kafkas():
+def test_each_error_code_has_one_class_with_kafkas_name():
     for code, row in TABLE.items():
         if code == 0:
             continue

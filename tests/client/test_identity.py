@@ -111,7 +111,7 @@ def world(clock):
 
 # The id of an idempotent producer.
 
-def test_an_idempotent_producer_gets_its_id_with_the_first_batch(clock):
+def test_idempotent_producer_allocates_its_id_with_the_first_batch(clock):
     world = World(clock, transactional=False)
     world.script = [INIT(producer_id=7, producer_epoch=0)]
 
@@ -236,7 +236,7 @@ def test_partitions_added_by_brokers_are_not_requested_and_sent_with_the_end(clo
 @pytest.mark.parametrize("codes", [
     (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.OPERATION_NOT_ATTEMPTED),
     (ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.TOPIC_AUTHORIZATION_FAILED)])
-def test_a_partition_that_is_refused_breaks_the_transaction_with_its_own_error(world, codes):
+def test_rejected_partition_fails_the_transaction_with_its_error(world, codes):
     one = world.begun()
     world.script = [added(*codes)]
 
@@ -315,7 +315,7 @@ def test_failure_during_the_end_prevents_the_commit(world):
     assert one.state == BROKEN and not world.requests
 
 
-def test_a_fatal_failure_takes_the_place_of_another_and_allows_no_abort(world):
+def test_fatal_error_replaces_an_abortable_one(world):
     one = world.begun()
     plain, fatal = KafkaError("lost"), error(ErrorCode.PRODUCER_FENCED)
     world.run(lambda: [one.note_failure(plain), one.note_failure(fatal),
@@ -338,7 +338,7 @@ def test_a_failure_outside_a_transaction_breaks_none(world):
     (READY, {"check_open", "commit", "abort"}), (OPEN, {"init", "begin"}),
     (COMMITTING, {"init", "begin", "check_open", "abort"}),
     (ABORTING, {"init", "begin", "check_open", "commit"})])
-def test_calls_out_of_order_are_refused_with_where_the_producer_is(world, state, refused):
+def test_calls_in_a_wrong_state_are_rejected_with_the_state(world, state, refused):
     calls = {"init": lambda: world.run(world.one.init), "begin": world.one.begin,
              "check_open": world.one.check_open, "commit": lambda: world.one.begin_end(True),
              "abort": lambda: world.one.begin_end(False)}

@@ -68,13 +68,13 @@ PLURAL = {
     and not str(argument.annotation).startswith("Mapping")}
 
 
-def test_there_are_admin_calls_that_take_several_things():
+def test_some_admin_calls_accept_collections():
     assert len(PLURAL) > 20 and ("delete_topics", "names") in PLURAL
 
 
 @pytest.mark.parametrize("given", ["abc", b"abc"])
 @pytest.mark.parametrize("call", PLURAL, ids=".".join)
-def test_admin_calls_reject_a_str_where_they_take_several_things(call, given):
+def test_admin_calls_reject_a_str_as_a_collection(call, given):
     name, plural = call
     arguments = {argument.name: object() for argument in PLURAL[call].parameters.values()
                  if argument.default is argument.empty and argument.name != "self"}
@@ -98,7 +98,7 @@ def test_a_str_deletes_no_topics(brokerd):
     lambda consumer: consumer.poll_arrow(columns="key"),
     lambda consumer: consumer.poll_numpy(columns="key"), lambda consumer: consumer.assign("abc"),
     lambda consumer: scan("abc", columns="key", bootstrap_servers="localhost:1")])
-def test_consumers_reject_a_str_where_they_take_several_things(brokerd, call):
+def test_consumers_reject_a_str_as_a_collection(brokerd, call):
     with Consumer(bootstrap_servers=brokerd.bootstrap, group_id="g") as consumer:
         with pytest.raises(TypeError, match="takes a list, not '(abc|key)'"):
             call(consumer)
@@ -115,7 +115,7 @@ class Whole:
 
 
 @pytest.mark.parametrize("kind", [numpy.int32, Whole])
-def test_every_call_takes_numbers_that_are_no_int(brokerd, producer, kind):
+def test_calls_accept_numpy_numbers(brokerd, producer, kind):
     name, group = new_name("numbers"), new_name("g")
     with Admin(bootstrap_servers=brokerd.bootstrap) as admin:
         admin.create_topics([NewTopic(name, num_partitions=kind(2), replication_factor=kind(1))])

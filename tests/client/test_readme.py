@@ -17,7 +17,7 @@ def examples() -> list[str]:
     return [block for block in found if block.startswith(("import ", "from "))]
 
 
-def test_there_are_examples():
+def test_readme_contains_examples():
     assert len(examples()) >= 2
 
 

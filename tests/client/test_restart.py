@@ -22,7 +22,7 @@ def quick(broker, **settings):
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_reading_goes_on_after_a_restart_without_loss_or_repetition(broker, end):
+def test_reading_continues_after_a_restart_without_loss_or_duplicates(broker, end):
     topic = new_topic(broker)
     put(broker, topic, rows(100))
     with quick(broker) as consumer:
@@ -36,7 +36,7 @@ def test_reading_goes_on_after_a_restart_without_loss_or_repetition(broker, end)
         assert as_rows(found) == rows(200)
 
 
-def test_a_member_joins_again_and_goes_on_from_its_commits(broker):
+def test_member_rejoins_after_a_restart_and_resumes_from_its_commits(broker):
     topic, group = new_topic(broker, 2), new_name("g")
     put(broker, topic, rows(40))
     with quick(broker, group_id=group, enable_auto_commit=False) as consumer:
@@ -82,7 +82,7 @@ def test_recreated_topic_is_read_from_its_beginning(broker):
         assert as_rows(collect(consumer, 5)) == rows(5, 500)
 
 
-def test_closing_without_a_broker_takes_no_longer_than_it_may(broker):
+def test_close_without_a_broker_is_bounded(broker):
     topic = new_topic(broker)
     consumer = quick(broker, group_id=new_name("g"))
     consumer.subscribe([topic])

@@ -261,7 +261,7 @@ threading.Thread(target=late).start()
 """
 
 
-def test_clients_made_after_main_has_returned_work(named):
+def test_clients_created_during_interpreter_shutdown_work(named):
     done = run(AFTER_MAIN, f"localhost:{named.port}", "after-main")
     assert (done.returncode, done.stdout) == (0, "0 b'late'\n"), done.stderr
 
@@ -283,7 +283,7 @@ threading.Thread(target=late).start()
 """
 
 
-def test_asyncio_clients_made_after_main_has_returned_work(named):
+def test_asyncio_clients_created_during_interpreter_shutdown_work(named):
     done = run(AFTER_MAIN_AIO, f"localhost:{named.port}", "after-main-aio")
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
 

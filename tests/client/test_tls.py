@@ -62,7 +62,7 @@ def test_trusted_authorities_come_from_files_too(broker, tmp_path, trust):
 
 
 @pytest.mark.parametrize("own", ["inline", "pkcs12", "librdkafka's names"])
-def test_the_client_shows_its_certificate(mutual, tmp_path, own):
+def test_client_presents_its_certificate(mutual, tmp_path, own):
     settings, mine = mutual.client_settings(), mutual.authority.issue("alice", ())
     store = write(tmp_path, "own.p12", mine.pkcs12("secret"))
     chain, key = write(tmp_path, "own.pem", mine.chain), write(tmp_path, "key.pem", mine.key)

@@ -66,7 +66,7 @@ asyncio.run(asynchronous())
 '''
 
 
-def test_a_strict_checker_passes_right_programs_and_stops_wrong_ones(tmp_path):
+def test_strict_type_checker_accepts_correct_programs_and_rejects_wrong_ones(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     (tmp_path / "mypy.ini").write_text(

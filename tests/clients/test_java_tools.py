@@ -60,7 +60,7 @@ def test_all_records_of_producer_performance_exist(target, codec, acks, idempote
                if line.startswith(f"{topic}:")) == 20000
 
 
-def test_the_console_consumer_reads_what_the_console_producer_wrote(target):
+def test_console_consumer_reads_console_producer_output(target):
     topic = unique("java-console")
     create_topic(target.port, topic)
     lines = [f"key{number}\tvalue {number}" for number in range(200)]

@@ -54,7 +54,7 @@ def test_librdkafka_sends_and_receives_everything_at_its_rate(target, client_id)
 
 
 @pytest.mark.kafka
-def test_kafkas_own_clients_send_and_receive_everything_at_their_rate(target, client_id):
+def test_java_clients_send_and_receive_everything_at_their_quota(target, client_id):
     from bench.kafka import run_tool
 
     topic = unique("slow-java")

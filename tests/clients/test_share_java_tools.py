@@ -77,7 +77,7 @@ def test_records_rejected_by_a_console_consumer_are_not_redelivered(target, side
     assert all(lag == "0" for _, lag in rows.values()), rows
 
 
-def test_the_verifiable_share_consumer_gets_every_record_once(target, side, topic):
+def test_verifiable_share_consumer_gets_every_record_once(target, side, topic):
     group = group_of(side, "java-share-verified")
     told = _tool(VERIFIABLE, "--bootstrap-server", target.bootstrap, "--topic", topic,
                  "--group-id", group, "--max-messages", RECORDS)

@@ -44,7 +44,7 @@ def creates_topics(cluster, name) -> None:
         admin.create_topics([NewTopic(name, 2, 3)])
 
 
-def test_a_second_empty_node_with_the_same_addresses_does_not_replace_a_living_one(
+def test_second_empty_node_with_the_same_addresses_does_not_replace_a_running_one(
         cluster, tmp_path):
     before = members_of(cluster)
     assert len(before) == 3
@@ -69,7 +69,7 @@ def test_empty_node_replaces_a_dead_member(cluster):
     creates_topics(cluster, "orders")
 
 
-def test_a_node_configured_for_another_cluster_does_not_replace_a_member(cluster):
+def test_node_of_another_cluster_does_not_replace_a_member(cluster):
     before = members_of(cluster)
     cluster.brokers[2].kill()
     shutil.rmtree(cluster.brokers[2].data_dir)
@@ -80,7 +80,7 @@ def test_a_node_configured_for_another_cluster_does_not_replace_a_member(cluster
     assert members_of(cluster) == before
 
 
-def test_an_empty_node_waits_while_no_quorum_would_be_left(cluster):
+def test_empty_node_waits_if_no_quorum_would_remain(cluster):
     before = members_of(cluster)
     for number in (2, 3):
         cluster.brokers[number].kill()

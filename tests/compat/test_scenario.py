@@ -29,7 +29,7 @@ def test_last_line_of_a_program_is_its_result(brokerd, tmp_path):
     assert (result.ok, result.note, result.key) == (True, "well", "a client 1/seek")
 
 
-def test_a_program_gets_the_broker_the_scenario_and_a_topic(brokerd, tmp_path):
+def test_program_receives_broker_scenario_and_topic(brokerd, tmp_path):
     result = _run(brokerd, tmp_path, """echo "{\\"ok\\": true, \\"note\\": \\"$0 $1 $2\\"}" """)
     address, scenario, topic = result.note.split()
     assert (address, scenario) == (brokerd.bootstrap, "seek") and topic.startswith("seek-")

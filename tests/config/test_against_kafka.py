@@ -140,7 +140,7 @@ def test_every_row_of_the_catalogue_is_kafkas(kafkas_table):
         assert ("<unset>" if ours is None else values.format_value(ours)) == default, name
 
 
-def test_every_value_is_taken_or_refused_as_kafka_does(kafkas_table):
+def test_every_value_is_accepted_or_rejected_as_by_kafka(kafkas_table):
     differences = []
     for (table, name, text), answer in kafkas_table[1].items():
         ours = answer_to(table, name, text)

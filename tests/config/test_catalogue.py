@@ -12,7 +12,7 @@ def test_the_tables_hold_all_of_kafkas_settings():
     assert len(set(catalogue.topic_names()) - catalogue.INTERNAL - catalogue.LATER) == 33
 
 
-def test_every_default_is_within_its_own_limits_and_survives_its_text():
+def test_defaults_are_within_limits_and_survive_formatting():
     settings = [catalogue.broker(name) for name in catalogue.broker_names()]
     settings += [catalogue.topic(name) for name in catalogue.topic_names()]
     for setting in settings:
@@ -28,7 +28,7 @@ def test_every_row_describes_its_setting_in_one_short_line():
         assert doc.endswith(".") and "\n" not in doc and 10 < len(doc) < 110, (name, doc)
 
 
-def test_types_modes_effects_and_importances_are_the_known_ones():
+def test_types_modes_effects_and_importances_are_valid():
     for name in catalogue.broker_names():
         setting = catalogue.broker(name)
         assert setting.type in {"boolean", "string", "class", "password", "short", "int", "long",

@@ -39,7 +39,7 @@ def test_the_most_specific_entity_decides(first):
     assert limit(quotas, PRODUCER_BYTE_RATE, "u", "c") == (first, *PRECEDENCE[first][1])
 
 
-def test_each_kind_finds_its_own_entity():
+def test_each_quota_type_selects_its_entity():
     quotas = {entity({USER: "u"}.items()): {REQUEST_PERCENTAGE: 5.0},
               entity({CLIENT_ID: "c"}.items()): {PRODUCER_BYTE_RATE: 7.0}}
     assert limit(quotas, PRODUCER_BYTE_RATE, "u", "c") == (7.0, "", "c")
@@ -66,7 +66,7 @@ def _one(samples=11, window_ms=1000, kind=PRODUCE, rate=1000.0):
     return quotas
 
 
-def test_a_first_burst_may_use_all_windows_but_the_current_one():
+def test_first_burst_may_use_all_previous_windows():
     quotas = _one()
     assert quotas.charge(0, b"c", PRODUCE, 10_000, 0) == 0
     # One byte per second over the quota, in ten seconds of 1000: ten milliseconds.
@@ -95,7 +95,7 @@ def test_request_time_is_throttled_for_one_window_at_most():
     assert _one(kind=REQUEST, window_ms=3000).charge(0, b"c", REQUEST, 1e9, 0) == 3000
 
 
-def test_a_fetch_over_the_limit_counts_nothing():
+def test_throttled_fetch_is_not_counted():
     quotas = _one(kind=FETCH)
     assert quotas.charge(0, b"c", FETCH, 9_000, 0) == 0
     for _ in range(5):
@@ -117,7 +117,7 @@ def test_an_answer_that_no_window_can_hold_passes_when_nothing_was_fetched():
     assert quotas.charge(0, b"c", FETCH, 50_000, 11_000) == 0
 
 
-def test_a_fetch_takes_no_more_than_the_windows_hold():
+def test_fetch_is_limited_by_the_windows_capacity():
     assert _one(kind=FETCH).fetch_max(0, b"c", 1 << 30) == 10_000
     assert _one(kind=FETCH, rate=1e12).fetch_max(0, b"c", 1 << 30) == 1 << 30
     assert _one(kind=PRODUCE).fetch_max(0, b"c", 1 << 30) == 1 << 30
@@ -164,7 +164,7 @@ def test_rates_agree_with_a_naive_model(samples, window_ms, random_source):
 # ---- table --------------------------------------------------------------------------------------
 
 
-def test_clients_of_one_entity_share_its_rate_and_others_do_not():
+def test_clients_of_one_entity_share_its_rate():
     quotas = Quotas(11, 1000)
     quotas.void(True)
     for client_id, key in ((b"a", b"shared"), (b"b", b"shared"), (b"c", b"own")):
@@ -220,7 +220,7 @@ def _mutating(rate=2.0, **settings):
     return clock, quotas
 
 
-def test_mutations_may_burst_once_over_all_windows_and_then_go_at_their_rate():
+def test_mutations_may_burst_once_and_then_follow_their_rate():
     clock, quotas = _mutating()
     account = quotas.mutations(0, "c", True)
     # 22 tokens are available; the last request may overdraw
@@ -259,7 +259,7 @@ def test_clients_without_a_mutation_quota_have_no_account():
     assert quotas.mutations(0, "c", True) is None
 
 
-def test_a_new_rate_keeps_the_tokens_that_are_left():
+def test_changed_rate_keeps_the_remaining_tokens():
     clock, quotas = _mutating()
     assert quotas.mutations(0, "c", True).charge(24)
     quotas.take({entity({CLIENT_ID: "c"}.items()): {CONTROLLER_MUTATION_RATE: 4.0}})
@@ -267,7 +267,7 @@ def test_a_new_rate_keeps_the_tokens_that_are_left():
     assert not account.charge(1) and account.throttle_ms() == 500
 
 
-def test_buckets_of_clients_that_are_gone_are_dropped():
+def test_buckets_of_inactive_clients_are_removed():
     clock = Clock()
     quotas = _quotas(clock)
     quotas.take({entity({CLIENT_ID: None}.items()): {CONTROLLER_MUTATION_RATE: 1.0}})
@@ -287,7 +287,7 @@ def test_time_is_charged_to_clients_that_the_reactors_do_not_know_yet():
     assert not quotas.timed
 
 
-def test_bytes_alone_take_no_time_and_addresses_count_nothing():
+def test_byte_quota_ignores_other_request_types_and_addresses():
     quotas = _quotas(Clock())
     quotas.take({entity({IP: "127.0.0.1"}.items()): {"connection_creation_rate": 1.0},
                  entity({USER: "ANONYMOUS"}.items()): {PRODUCER_BYTE_RATE: 10.0}})
@@ -325,14 +325,14 @@ def test_a_default_limits_every_other_address_by_itself():
     assert quotas.native.connection(THERE, 0) == 0
 
 
-def test_a_refused_connection_waits_for_one_window_at_most():
+def test_rejected_connection_waits_at_most_one_window():
     quotas = _quotas(Clock(), quota_window_num=2)
     quotas.take({entity({IP: None}.items()): {CONNECTION_CREATION_RATE: 1.0}})
     quotas.native.set_addresses({}, 0.01)
     assert quotas.native.connection(HERE, 0) == 1000
 
 
-def test_quotas_of_host_names_hold_once_their_addresses_are_known():
+def test_quotas_of_host_names_apply_once_resolved():
     quotas = ClientQuotas(Settings({}), Clock())
     quotas.take({entity({IP: name}.items()): {CONNECTION_CREATION_RATE: 0.01}
                  for name in ("here", "nowhere", "2001:db8::1")})

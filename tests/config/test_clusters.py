@@ -79,12 +79,12 @@ SEVERAL = {"process.roles": "broker", "node.id": "2", "controller.listener.names
     ({"inter.broker.listener.name": "PLAINTEXT", "security.inter.broker.protocol": "PLAINTEXT"},
      "Only one of inter.broker.listener.name and security.inter.broker.protocol"),
 ])
-def test_a_broker_that_others_could_not_reach_does_not_start(texts, words):
+def test_broker_with_an_unreachable_advertised_address_does_not_start(texts, words):
     with pytest.raises(ConfigError, match=words):
         Settings({**SEVERAL, **texts})
 
 
-def test_a_listener_has_its_protocol_here_and_elsewhere():
+def test_listener_protocol_is_known_locally_and_remotely():
     settings = Settings({**SEVERAL, "listener.security.protocol.map":
                          "IN:SASL_SSL,PLAINTEXT:PLAINTEXT,CONTROLLER:SSL",
                          "listeners": "IN://:0", "inter.broker.listener.name": "IN"})
@@ -110,7 +110,7 @@ def test_machines_with_a_secured_protocol_secure_all_listeners():
     assert "listener.security.protocol.map" not in derived("a,b,c", "a")
 
 
-def test_a_zookeeper_keeps_the_quorum_of_controllers_that_name_it():
+def test_controllers_with_a_zookeeper_setting_use_it_as_quorum():
     several = {"node.id": "1", "process.roles": "broker,controller",
                "controller.listener.names": "CONTROLLER",
                "listeners": "PLAINTEXT://:0,CONTROLLER://:0",
@@ -136,7 +136,7 @@ def controllers(voters, **others) -> Settings:
 @pytest.mark.parametrize(("ports", "shared"), [
     ((9093, 19093, 9095), 19093), ((9093, 9095, 29095), 29095), ((9093, 19093, 29093), 19093),
     ((60001, 40001, 9093), 40001), ((9093, 9093, 9095), 9093)])
-def test_controllers_whose_derived_etcd_ports_collide_are_refused(ports, shared):
+def test_colliding_derived_etcd_ports_are_rejected(ports, shared):
     voters = ",".join(f"{number}@h:{port}" for number, port in enumerate(ports, 1))
     with pytest.raises(ConfigError, match=rf"both need port {shared} of h\. .* plus 10000"):
         controllers(voters)

@@ -9,7 +9,7 @@ def test_document_agrees_with_the_tables():
     assert WRITTEN.read_text() == document(), "run `make docs`"
 
 
-def test_every_setting_that_kafka_shows_is_in_the_document():
+def test_document_lists_every_kafka_setting():
     text = document()
     for name in ("log.segment.bytes", "log.flush.acks.all.enable", "retention.ms",
                  "ssl.keystore.location"):

@@ -87,7 +87,7 @@ def test_most_settings_have_wrong_values():
     ("cordoned.log.dirs=/x", "/x"),
     ("log.dir=\\u12", "four hexadecimal digits"),
 ])
-def test_error_in_a_file_names_its_place(tmp_path, line, words):
+def test_error_in_a_file_names_its_line(tmp_path, line, words):
     path = tmp_path / "server.properties"
     path.write_text(f"# ours\n\n{line}\n")
     text = refusal(lambda: Settings.load(str(path)))

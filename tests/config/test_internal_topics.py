@@ -5,7 +5,7 @@ from pylog.config import internal_topics
 from pylog.config.settings import Settings
 
 
-def test_the_names_of_internal_topics_are_written_in_one_module():
+def test_internal_topic_names_are_defined_in_one_module():
     source = Path(internal_topics.__file__)
     assert [path for path in Path(pylog.__file__).parent.rglob("*.py") if path != source
             and any(f'"{name}"' in path.read_text() for name in internal_topics.NAMES)] == []

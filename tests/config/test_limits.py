@@ -16,7 +16,7 @@ def _group(folder, name: str, text: str) -> None:
     ("0::/a/b", "a/b", "memory.max"), ("0::/a/b", "a", "memory.max"),
     ("4:memory:/a/b", "memory/a/b", "memory.limit_in_bytes"),
     ("4:cpu,memory:/a/b", "memory", "memory.limit_in_bytes")])
-def test_the_lowest_limit_of_the_groups_above_is_the_memory_there_is(tmp_path, line, place, name):
+def test_available_memory_is_the_lowest_cgroup_limit(tmp_path, line, place, name):
     membership = tmp_path / "cgroup"
     membership.write_text(f"9:name=systemd:/\n{line}\n")
     _group(tmp_path / place, name, "104857600\n")

@@ -64,12 +64,12 @@ def strangers(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
-def test_docs_name_settings_that_there_are(path):
+def test_docs_name_only_existing_settings(path):
     quoted = "\n".join(QUOTED.findall(path.read_text()))
     assert strangers(quoted) == []
 
 
-def test_messages_and_code_name_settings_that_there_are():
+def test_messages_and_code_name_only_existing_settings():
     found = {}
     for path in sorted((ROOT / "pylog").rglob("*.py")):
         words = [word for node in ast.walk(ast.parse(path.read_text()))

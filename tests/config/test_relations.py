@@ -29,7 +29,7 @@ def test_settings_that_lock_out_or_stop_are_rejected_at_start_and_at_run_time(na
             Settings().check_dynamic({name: text}, per_broker)
 
 
-def test_no_address_may_connect_only_where_some_may_by_name():
+def test_connection_limit_of_zero_requires_address_overrides():
     both = {"max.connections.per.ip": "0", "max.connections.per.ip.overrides": "10.0.0.1:5"}
     assert Settings(both).connection_limits == {"10.0.0.1": 5}
     Settings().check_dynamic(both, False)
@@ -79,7 +79,7 @@ def test_each_relation_holds_for_the_defaults_and_names_real_settings():
     ("listener.name.plaintext.max.connections", "0"),
     ("listener.name.plaintext.max.connection.creation.rate", "0"),
     ("listener.name.plaintext.num.network.threads", "100")])
-def test_limits_of_one_listener_are_bounded_as_the_brokers(name, text):
+def test_limits_of_one_listener_have_the_brokers_bounds(name, text):
     for per_broker in (True, False):
         with pytest.raises(ConfigError, match=r"max\.connection|num\.network\.threads"):
             Settings().check_dynamic({name: text}, per_broker)

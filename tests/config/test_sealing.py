@@ -38,7 +38,7 @@ def test_sealed_value_stays_closed_and_hidden_without_its_secret(secret):
     lambda kept: kept[:-1], lambda kept: kept[:40], lambda kept: sealing.PREFIX,
     lambda kept: kept + "*", lambda kept: kept[:-6] + ("A" if kept[-6] != "A" else "B")
     + kept[-5:]])
-def test_a_spoiled_one_is_refused(spoil):
+def test_damaged_sealed_value_is_rejected(spoil):
     sealer = Sealer("a secret", None)
     with pytest.raises(ConfigError):
         sealer.opened(NAME, spoil(sealer.sealed(NAME, "the password")))
@@ -62,7 +62,7 @@ def test_old_secret_opens_a_value_that_must_be_resealed():
     assert Sealer(None, None).is_current(NAME, "in the clear")
 
 
-def test_a_process_derives_one_key_for_all_that_it_seals(monkeypatch):
+def test_process_derives_one_sealing_key(monkeypatch):
     import hashlib
 
     made, scrypt = [], hashlib.scrypt
@@ -85,7 +85,7 @@ def test_secret_may_be_in_a_file(tmp_path):
 
 @pytest.mark.parametrize(("overrides", "said"), [
     (["password.encoder.secret=x"], "exclude each other"), ([], "the file is empty")])
-def test_a_file_that_cannot_be_meant_is_refused(tmp_path, overrides, said):
+def test_unsafe_secret_file_is_rejected(tmp_path, overrides, said):
     path = tmp_path / "secret"
     path.write_text("\n")
     with pytest.raises(ConfigError, match=said):

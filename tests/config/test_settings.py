@@ -14,7 +14,7 @@ def test_every_setting_has_its_default_without_any_configuration():
     assert settings.warnings == []
 
 
-def test_a_file_is_read_and_an_override_wins_over_it(tmp_path):
+def test_override_takes_precedence_over_the_file(tmp_path):
     path = tmp_path / "server.properties"
     path.write_text("node.id=3\nlog.segment.bytes : 2097152\n# a comment\nlog.dirs=/a, /b\n")
     settings = Settings.load(str(path), ["node.id=4"])
@@ -70,7 +70,7 @@ def test_invalid_value_is_rejected_with_the_permitted_ones(name, text, words):
         Settings({name: text})
 
 
-def test_a_setting_without_effect_is_taken_with_a_warning():
+def test_setting_without_effect_is_accepted_with_a_warning():
     settings = Settings({"num.replica.alter.log.dirs.threads": "2",
                          "listener.name.inside.ssl.protocol": "TLSv1.3",
                          "super.users": "User:a", "num.io.threads": "2"})
@@ -111,7 +111,7 @@ def test_a_password_is_not_repeated_in_a_message():
     assert "s3cret" not in text
 
 
-def test_kafkas_stock_file_for_one_node_is_taken():
+def test_kafkas_default_single_node_file_is_accepted():
     settings = Settings({
         "process.roles": "broker,controller", "node.id": "1",
         "controller.quorum.bootstrap.servers": "localhost:9093",
@@ -155,7 +155,7 @@ def test_broker_id_is_the_old_name_of_node_id():
     ({"log.retention.hours": "-1"}, -1),
     ({"log.retention.minutes": "-5"}, -1),
 ])
-def test_retention_takes_the_finest_unit_that_is_set(texts, ms):
+def test_retention_uses_the_finest_configured_unit(texts, ms):
     assert Settings(texts).topic_defaults()["retention.ms"] == ms
 
 
@@ -186,7 +186,7 @@ def test_broker_setting_is_the_default_of_its_topic_setting(name, text, topic_na
     assert Settings({name: text}).topic_defaults()[topic_name] == value
 
 
-def test_a_topics_own_settings_win_over_the_brokers():
+def test_topic_settings_override_broker_settings():
     effective = Settings().topic_config({"retention.ms": "5", "internal.segment.bytes": "1000"})
     assert effective["retention.ms"] == 5
     assert effective["segment.bytes"] == 1000

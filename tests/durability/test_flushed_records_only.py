@@ -64,7 +64,7 @@ def stays_hidden(port, topic, end=0):
         time.sleep(0.02)
 
 
-def test_a_record_is_hidden_until_its_flush_and_readable_after_it(held):
+def test_record_is_hidden_until_flushed(held):
     port, topic = held.broker.port, unique("hidden")
     create_topic(port, topic)
     held.hold(topic)
@@ -78,7 +78,7 @@ def test_a_record_is_hidden_until_its_flush_and_readable_after_it(held):
         assert until(lambda: consumer.poll(1.0), WAIT_S)[0].offset == 0
 
 
-def test_acks_all_waits_for_the_flush_and_the_record_is_readable_then(held):
+def test_acks_all_waits_for_the_flush(held):
     port, topic = held.broker.port, unique("all")
     create_topic(port, topic)
     held.hold(topic)
@@ -120,7 +120,7 @@ def test_the_setting_changes_at_run_time_in_both_directions(held):
         until(lambda: not produce(connection, topic, batch())["error_code"], WAIT_S)
 
 
-def test_transactions_and_share_groups_read_what_is_flushed(held):
+def test_transactions_and_share_groups_read_only_flushed_records(held):
     topic, bootstrap = unique("groups"), held.broker.bootstrap
     create_topic(held.broker.port, topic)
     with Admin(bootstrap_servers=bootstrap) as admin:
@@ -151,7 +151,7 @@ def test_transactions_and_share_groups_read_what_is_flushed(held):
                 assert [record.offset for record in found] == [2]
 
 
-def test_a_topic_with_one_replica_in_a_cluster_hides_unflushed_records(ram, preload):
+def test_single_replica_topic_in_a_cluster_hides_unflushed_records(ram, preload):
     with_setting = Cluster(ram, settings={SETTING: "true"})
     held = Held(with_setting.brokers[2], ram, preload)
     topic = unique("single")

@@ -72,7 +72,7 @@ def test_kill_during_recovery_loses_nothing(ram, random_source):
         assert check(writer, read_all(broker.port, topic, 0)) == writer.acked_records > 0
 
 
-def test_a_clean_stop_keeps_topics_ids_records_and_producer_state(ram):
+def test_clean_stop_keeps_topic_ids_records_and_producer_state(ram):
     with Brokerd(ram) as broker:
         topic = unique("stopped")
         identity = create_topic(broker.port, topic, 3, retention_ms=123456789)

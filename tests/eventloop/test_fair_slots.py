@@ -16,7 +16,7 @@ class Clock:
         return self.ns
 
 
-def test_one_slice_of_all_long_work_is_done_in_a_turn_of_the_loop():
+def test_loop_iteration_runs_one_slice_of_long_work():
     async def scenario():
         loop, seen, slots = asyncio.get_running_loop(), [], FairSlots(Clock(), 1, 3, 100)
         at_work = 3
@@ -40,7 +40,7 @@ def test_one_slice_of_all_long_work_is_done_in_a_turn_of_the_loop():
     assert seen[-1] >= 29 and all(0 <= b - a <= 1 for a, b in zip(seen, seen[1:], strict=False))
 
 
-def test_a_slice_goes_on_until_its_time_is_over():
+def test_slice_runs_until_its_time_limit():
     async def scenario():
         clock = Clock()
         slots = FairSlots(clock, 5, 1, 100)
@@ -74,7 +74,7 @@ def test_those_that_find_no_room_begin_oldest_first():
     asyncio.run(scenario())
 
 
-def test_more_bytes_than_may_be_in_hand_are_refused_and_given_back():
+def test_bytes_above_the_limit_are_rejected_and_released():
     async def scenario():
         slots = FairSlots(Clock(), 1, 1, 100)
         async with slots.acquire(60):

@@ -162,7 +162,7 @@ def test_thousands_of_altered_resources_are_decided_in_slices(monkeypatch):
     asyncio.run(run())
 
 
-def test_decisions_amid_a_long_one_wait_for_it_and_see_it():
+def test_decisions_during_a_long_one_wait_and_see_its_result():
     async def run():
         log = MemoryLog()
         controller = await started(log)
@@ -192,7 +192,7 @@ def test_cancelled_long_decision_leaves_no_changes():
     asyncio.run(run())
 
 
-def test_a_short_decision_takes_no_turn_of_the_loop():
+def test_short_decision_completes_without_a_loop_iteration():
     def steps():
         for _ in range(STEPS_PER_SLICE - 1):
             yield

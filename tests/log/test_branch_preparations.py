@@ -121,7 +121,7 @@ def test_a_branch_has_the_start_of_its_source(world, start, moves):
     assert world.steps.count("move_start") == moves and world.made[0].start_offset == start
 
 
-def test_segments_that_change_during_linking_are_linked_again(world):
+def test_changed_segments_are_linked_again(world):
     world.linked = [False, False, True]
     world.prepare()
     assert world.steps.count("link 20") == 3 and world.steps.count("open 0") == 1
@@ -143,14 +143,14 @@ def test_a_branch_that_fails_is_released_and_removed(world, step):
 
 
 @pytest.mark.parametrize("step", ["open 1", f"sync {SECOND}", "sync the root"])
-def test_a_partition_that_fails_takes_the_others_with_it(world, step):
+def test_failed_partition_cancels_the_whole_branch(world, step):
     world.fails = f"sync {world.root.name}" if step == "sync the root" else step
     with pytest.raises(Exception, match="planted"):
         world.prepare(sources=2)
     assert world.left() == []
 
 
-def test_a_source_that_is_not_open_takes_those_before_it_with_it(world):
+def test_closed_source_cancels_the_whole_branch(world):
     with pytest.raises(OSError, match="partition 1 of the source is not open"):
         topic_branches.prepare([(world.source, 3), (None, 0)], "t", ID, UNCUT, "config", TIME)
     assert world.left() == [] and world.steps.count("settle") == 1

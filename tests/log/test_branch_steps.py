@@ -57,7 +57,7 @@ def test_a_published_branch_has_its_partitions_name_and_no_mark_and_that_is_on_d
     assert os.listdir(root / "t-0") == os.listdir(root / "t-1") == []
 
 
-def test_a_discarded_branch_is_gone_also_when_it_cannot_be_renamed(root, monkeypatch):
+def test_discarded_branch_is_removed_even_if_it_cannot_be_renamed(root, monkeypatch):
     doomed = []
     remove = branches.remove_tree
     monkeypatch.setattr(branches, "remove_tree", lambda path: doomed.append(path) or remove(path))
@@ -85,7 +85,7 @@ class Disks:
 
 
 @pytest.mark.parametrize("marked", [True, False])
-def test_a_branch_whose_topic_there_is_becomes_the_partition(root, marked):
+def test_branch_of_an_existing_topic_becomes_its_partition(root, marked):
     if not marked:
         os.unlink(root / STRAY / "branch")
     places = {"u-0": 0}
@@ -93,13 +93,13 @@ def test_a_branch_whose_topic_there_is_becomes_the_partition(root, marked):
     assert places == {"u-0": 0, "t-0": 0} and os.listdir(root / "t-0") == []
 
 
-def test_a_topics_name_that_was_too_long_is_whole_again(root):
+def test_shortened_branch_directory_gets_the_full_topic_name(root):
     places = {}
     branches.take_left_over(Disks(root, STRAY), {ID: "t" * 249}, places)
     assert places == {"t" * 249 + "-0": 0} and os.listdir(root) == ["t" * 249 + "-0"]
 
 
-def test_the_partition_is_not_taken_for_there_when_its_disk_refuses_the_name(root):
+def test_partition_is_missing_if_its_disk_rejects_the_name(root):
     disks, places = Disks(root, STRAY), {}
     disks.refuses = True
     assert branches.take_left_over(disks, {ID: "t"}, places) == [] and places == {}
@@ -131,13 +131,13 @@ def test_unmarked_stray_directory_is_foreign_unless_empty(
 @pytest.mark.parametrize("name", [
     f"t-0.{ID.hex()}-future", f"t-0.{ID.hex()[1:]}-stray", f"t.{ID.hex()}-stray", "t-0",
     f"t-\u0663.{ID.hex()}-stray"])
-def test_other_names_are_left_alone(root, name):
+def test_other_names_are_ignored(root, name):
     (root / name).mkdir(exist_ok=True)
     assert branches.take_left_over(Disks(root, name), {ID: "t"}, {}) == []
     assert (root / name).exists()
 
 
-def test_a_file_of_such_a_name_is_left_alone(root):
+def test_regular_file_with_a_branch_name_is_ignored(root):
     name = STRAY.replace("t-0", "t-5")
     (root / name).touch()
     assert branches.take_left_over(Disks(root, name), {ID: "t"}, {}) == []
@@ -190,7 +190,7 @@ def test_empty_segments_are_left_out(root):
     assert link(Source(root, sizes=(0, 6, 0)), root) == (True, [f"{10:020d}.log"])
 
 
-def test_indexes_are_shared_where_there_are_some(source, root):
+def test_existing_indexes_are_linked(source, root):
     for name in (f"{0:020d}.index", f"{10:020d}.timeindex", f"{20:020d}.index"):
         (source.folder / name).touch()
     assert link(source, root)[1] == [
@@ -227,7 +227,7 @@ def test_producer_snapshot_deleted_during_linking_is_detected(source, root, monk
     assert branches._link(source, str(source.folder), str(path), 100) is False
 
 
-def test_segments_that_are_others_at_the_end_are_seen(source, root):
+def test_replaced_segments_are_detected(source, root):
     asked = []
 
     def segments():
@@ -292,7 +292,7 @@ def test_a_branch_that_ends_early_enough_is_not_cut(end):
     assert (target.cut, asked, target.end_offset) == ([], [], 15)
 
 
-def test_at_the_end_of_a_batch_nothing_comes_back():
+def test_cut_at_a_batch_boundary_copies_nothing():
     target, asked = cut_off(10)
     assert (target.cut, asked, target.end_offset) == ([10], [], 10)
 

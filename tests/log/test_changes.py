@@ -28,7 +28,7 @@ def two(tmp_path):
     made.stop()
 
 
-def test_a_deleted_topic_makes_room_in_its_directory_for_the_next(two):
+def test_topic_deletion_frees_its_directory(two):
     two.create("a", "b")
     places = [two.logs.place(name, 0) for name in "ab"]
     assert sorted(places) == [0, 1]
@@ -56,7 +56,7 @@ def test_a_partition_that_could_not_be_opened_is_counted_once_when_it_is(tmp_pat
     made.stop()
 
 
-def test_partitions_that_are_added_go_where_the_fewest_are(two):
+def test_added_partitions_use_the_emptiest_directory(two):
     two.create("a", "b", "c")
     by_place = [[two.logs.place(name, 0) for name in "abc"].count(place) for place in (0, 1)]
     assert sorted(by_place) == [1, 2]
@@ -72,7 +72,7 @@ def _flushed(log, upto) -> bool:
     return log.flushed_offset == upto
 
 
-def test_a_flush_interval_that_is_set_later_is_kept_by_every_upkeep(tmp_path):
+def test_changed_flush_interval_is_applied_by_every_upkeep(tmp_path):
     made = Node(tmp_path)
     made.create("a")
     append_any(made, "a")
@@ -83,7 +83,7 @@ def test_a_flush_interval_that_is_set_later_is_kept_by_every_upkeep(tmp_path):
     made.stop()
 
 
-def test_a_flush_interval_that_is_taken_back_is_kept_no_longer(tmp_path):
+def test_reset_flush_interval_no_longer_applies(tmp_path):
     made = Node(tmp_path)
     made.create("a", configs={"flush.ms": "10"})
     append_any(made, "a")
@@ -95,7 +95,7 @@ def test_a_flush_interval_that_is_taken_back_is_kept_no_longer(tmp_path):
     made.stop()
 
 
-def test_a_flush_interval_of_the_broker_reaches_all_topics_but_those_with_their_own(tmp_path):
+def test_broker_flush_interval_applies_to_topics_without_own_value(tmp_path):
     made = Node(tmp_path)
     made.create("a")
     made.create("own", configs={"flush.ms": "9223372036854775807"})
@@ -108,7 +108,7 @@ def test_a_flush_interval_of_the_broker_reaches_all_topics_but_those_with_their_
     made.stop()
 
 
-def test_a_deleted_topics_name_is_neither_open_nor_offline(two):
+def test_deleted_topic_is_neither_open_nor_offline(two):
     two.create("a", partitions=2)
     two.logs.directories[two.logs.place("a", 0)].fail(5)
     lost, = two.logs.take_failed()
@@ -119,7 +119,7 @@ def test_a_deleted_topics_name_is_neither_open_nor_offline(two):
     assert not two.logs.any_offline("a") and two.logs.offline == [] and two.logs.get("a", 1) is None
 
 
-def test_where_everything_lies_is_described(two):
+def test_log_directories_are_described(two):
     two.create("a", "b")
     rows = two.logs.describe()
     assert [(os.path.basename(path), offline) for path, offline, _ in rows] == [
@@ -157,7 +157,7 @@ def _batches(node, topic):
 
 
 @pytest.mark.parametrize("end", [11, 12, 13, 15, 19, 20])
-def test_a_batch_that_a_branch_cuts_stays_one_batch_of_its_producer(node, end):
+def test_batch_truncated_by_a_branch_stays_one_producer_batch(node, end):
     node.create("whole")
     log = node.logs.get("whole", 0)
     for base, count in ((0, 10), (10, 10)):

@@ -63,7 +63,7 @@ def test_missing_file_is_empty_and_an_unreadable_one_is_logged(path):
         read_offsets(path)
 
 
-def test_each_mark_of_a_clean_stop_is_another(tmp_path):
+def test_clean_stop_marks_are_unique(tmp_path):
     assert checkpoint_files.clean_mark(str(tmp_path)) == ()
     assert checkpoint_files.clean_epoch(str(tmp_path)) == -1
     first = checkpoint_files.write_clean_mark(str(tmp_path), 12)
@@ -84,7 +84,7 @@ def test_a_mark_of_which_nothing_can_be_read_has_no_epoch(tmp_path, text):
     assert checkpoint_files.clean_epoch(str(tmp_path)) == -1
 
 
-def test_a_mark_is_gone_on_disk_before_anything_else_happens(tmp_path, monkeypatch):
+def test_clean_stop_mark_is_removed_durably_first(tmp_path, monkeypatch):
     synced = []
     checkpoint_files.write_clean_mark(str(tmp_path), 1)
     monkeypatch.setattr(checkpoint_files, "sync_directory", lambda path: synced.append(
@@ -144,7 +144,7 @@ def test_existing_directory_is_flushed_too(tmp_path, monkeypatch):
         assert synced[:2] == [str(tmp_path.resolve() / "a"), str(tmp_path.resolve())]
 
 
-def test_a_file_that_is_not_written_to_its_end_leaves_the_one_before_and_nothing_of_itself(
+def test_failed_checkpoint_write_keeps_the_previous_file(
         tmp_path):
     path = tmp_path / "file"
     checkpoint_files.write_whole(str(path), "before")

@@ -56,7 +56,7 @@ def test_the_promise_is_lowered_before_the_log_is_cut(follower, cut, point, ends
     assert (follower.start_offset, follower.end_offset) == ends
 
 
-def test_a_log_that_follows_another_leader_is_not_cut(follower):
+def test_follower_log_is_not_trimmed(follower):
     with pytest.raises(log.NotLeader):
         checkpointer_of(follower).cut(TOPIC_ID, 0, follower, Cut(3, None), 3)
     assert follower.end_offset == 10
@@ -98,7 +98,7 @@ class World:
         return len(self.store.saved), os.path.exists(file)
 
 
-def test_a_checkpoint_is_written_only_when_there_is_something_new(follower, tmp_path):
+def test_checkpoint_is_written_only_after_changes(follower, tmp_path):
     world = World(follower, tmp_path)
     assert world.write() == (0, False)
     world.rows.append((0, "t", TOPIC_ID, 0, follower))

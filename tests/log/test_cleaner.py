@@ -65,7 +65,7 @@ def test_only_compacted_logs_that_are_dirty_enough_are_cleaned(node):
     assert node.logs.cleaner.clean_one()
 
 
-def test_the_dirtiest_log_comes_first(node):
+def test_dirtiest_log_is_compacted_first(node):
     node.create("some", "more", configs=COMPACT)
     for topic in ("some", "more"):
         append(node, topic, range(60))
@@ -124,7 +124,7 @@ def test_damaged_log_is_compacted_and_logged(node, tmp_path, caplog):
     assert [line.damaged_bytes for line in caplog.records if line.message == "compacted"][0] > 0
 
 
-def test_a_log_that_cannot_be_compacted_is_left_alone_and_others_go_on(node, tmp_path):
+def test_uncompactable_log_is_skipped(node, tmp_path):
     node.create("broken", "sound", configs=COMPACT)
     one = node.logs.get("broken", 0)
     one.become_follower(0)
@@ -142,7 +142,7 @@ def test_a_log_that_cannot_be_compacted_is_left_alone_and_others_go_on(node, tmp
     assert len(keys_of(node, "sound")) < 40
 
 
-def test_a_log_that_found_no_room_is_compacted_when_there_is_some(node):
+def test_log_is_compacted_once_a_shortage_ends(node):
     node.create("full", configs=COMPACT)
     append(node, "full", [1, 2] * 40)
     disk = node.logs.directories[0]
@@ -196,7 +196,7 @@ def test_threads_follow_the_setting_and_the_limit_slows_them(tmp_path):
 @pytest.mark.parametrize("limit, passes", [("0", False), ("-5", True), ("NaN", True),
                                            ("Infinity", True)])
 @pytest.mark.parametrize("load_factor", ["0.9", "0", "-1", "2", "NaN"])
-def test_no_value_that_kafka_takes_ends_a_thread(tmp_path, limit, passes, load_factor):
+def test_cleaner_thread_survives_every_valid_setting(tmp_path, limit, passes, load_factor):
     node = Node(tmp_path, log_cleaner_threads="1", log_cleaner_backoff_ms="10",
                 log_cleaner_io_max_bytes_per_second=limit,
                 log_cleaner_io_buffer_load_factor=load_factor)

@@ -100,7 +100,7 @@ def test_a_log_is_due_when_more_of_it_is_dirty_than_the_ratio(world, clean, dirt
 
 @pytest.mark.parametrize(("age_ms", "due"), [
     (DAY_MS - 1, False), (DAY_MS, False), (DAY_MS + 1, True)])
-def test_a_record_that_is_older_than_the_longest_lag_makes_its_log_due(world, age_ms, due):
+def test_record_older_than_the_maximum_lag_makes_its_log_due(world, age_ms, due):
     """max.compaction.lag.ms (KIP-354)."""
     world.add("t", 1000, 1, 0, 9, world.now - age_ms)
     assert (world.chosen() == "t") == due
@@ -113,20 +113,20 @@ def test_time_zero_is_a_time_and_none_is_not(world):
     assert world.chosen() == "t"
 
 
-def test_the_dirtiest_comes_first_and_of_equals_the_first(world):
+def test_dirtiest_log_is_cleaned_first(world):
     for topic, dirty in (("a", 200), ("b", 300), ("c", 300), ("d", 299)):
         world.add(topic, 100, dirty, 0, 9, world.now)
     assert [world.chosen() for _ in range(5)] == ["b", "c", "d", "a", None]
 
 
-def test_a_log_that_cannot_be_looked_at_hides_no_other(world):
+def test_unreadable_log_does_not_hide_others(world):
     world.add("broken")
     world.looks["broken"] = LogError(1, ErrorCode.UNKNOWN_SERVER_ERROR, "gone")
     world.add("t")
     assert world.chosen() == "t"
 
 
-def test_another_partition_of_a_topic_at_work_is_cleaned_beside_it(world):
+def test_partitions_of_one_topic_are_cleaned_concurrently(world):
     world.add("t")
     world.add("t", partition=1)
     first, second = world.one._choose(), world.one._choose()
@@ -162,7 +162,7 @@ def test_shortage_is_retried_and_a_failed_log_is_skipped(
 
 @pytest.mark.parametrize(("passed_ms", "due"), [
     (9_999, False), (10_000, True), (0, False), (-1, True)])
-def test_a_log_without_room_is_tried_again_after_ten_seconds(world, passed_ms, due):
+def test_cleaning_is_retried_ten_seconds_after_a_full_disk(world, passed_ms, due):
     """A clock that was set back delays nothing."""
     candidate = world.add("t")
     world.one._note_failure(candidate, ("t", 0), MemoryError())
@@ -171,7 +171,7 @@ def test_a_log_without_room_is_tried_again_after_ten_seconds(world, passed_ms, d
 
 
 @pytest.mark.parametrize("error", [cleaner.cleaner.Interrupted("moved"), None])
-def test_a_pass_that_was_given_up_is_no_failure(world, monkeypatch, error):
+def test_cancelled_cleaning_is_not_a_failure(world, monkeypatch, error):
     def clean(choice):
         if error is not None:
             raise error
@@ -288,13 +288,13 @@ def test_a_clock_that_was_set_back_holds_nothing_up(world):
 
 
 @pytest.mark.parametrize("limit", [-1, float("inf"), float("nan")])
-def test_a_limit_that_is_none_lets_everything_through(world, limit):
+def test_unlimited_rate_does_not_throttle(world, limit):
     world.settings["log.cleaner.io.max.bytes.per.second"] = limit
     world.one._hold_back(10**9)
     assert not world.waits.waits
 
 
-def test_a_limit_of_zero_holds_everything_up_until_it_is_another_or_the_end(world):
+def test_rate_of_zero_pauses_until_it_changes(world):
     world.settings["log.cleaner.io.max.bytes.per.second"] = 0
     world.stop_after = 4
     world.one._hold_back(1)
@@ -318,7 +318,7 @@ def threads_after(world, monkeypatch):
 @pytest.mark.parametrize(("wanted", "enabled", "candidates", "stopped", "expected"), [
     (1, True, 1, False, 1), (3, True, 1, False, 3), (0, True, 1, False, 0), (1, False, 1, False, 0),
     (1, True, 0, False, 0), (1, True, 1, True, 0)])
-def test_there_are_as_many_threads_as_wanted_once_there_is_something_to_compact(
+def test_cleaner_threads_start_with_the_first_compacted_log(
         world, monkeypatch, wanted, enabled, candidates, stopped, expected):
     world.settings |= {"log.cleaner.threads": wanted, "log.cleaner.enable": enabled}
     world.waits.stopped = stopped
@@ -329,7 +329,7 @@ def test_there_are_as_many_threads_as_wanted_once_there_is_something_to_compact(
     assert threads_after(world, monkeypatch) == expected
 
 
-def test_a_thread_without_work_looks_again_after_the_backoff(world):
+def test_idle_cleaner_thread_checks_again_after_the_backoff(world):
     world.stop_after = 3
     world.one._threads = [None]
     world.one._run()
@@ -403,7 +403,7 @@ class Pass:
 
 @pytest.mark.parametrize(("more", "segment_bytes"), [
     ({}, 99), ({"internal_segment_bytes": 5}, 5), ({"internal_segment_bytes": None}, 99)])
-def test_a_pass_is_made_by_the_topics_settings(world, monkeypatch, more, segment_bytes):
+def test_cleaning_uses_the_topics_settings(world, monkeypatch, more, segment_bytes):
     one_pass = Pass(1)
     monkeypatch.setattr(cleaner.cleaner, "CleaningPass", one_pass)
     world.one._clean(Choice(world.add("t", **more), 3, 9, 1, 1.0))

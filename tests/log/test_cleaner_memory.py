@@ -40,7 +40,7 @@ def clean(world, topic, partition=0, place=0, end=8):
 
 # Deleted topics.
 
-def test_a_deleted_topic_is_dirty_again_in_every_directory_and_others_stay_clean(world):
+def test_topic_deletion_resets_its_cleaner_checkpoints_only(world):
     clean(world, "t", 0)
     clean(world, "t", 1, place=1)
     clean(world, "u", 0, end=5)
@@ -72,7 +72,7 @@ def refused(monkeypatch):
     monkeypatch.setattr(files, "write_offsets", write_offsets)
 
 
-def test_a_checkpoint_that_cannot_forget_a_topic_goes_itself(world, refused):
+def test_cleaner_checkpoint_that_cannot_be_rewritten_is_removed(world, refused):
     for place, path in enumerate(world.paths):
         with open(os.path.join(path, CHECKPOINT), "w") as file:
             file.write(f"0\n1\nt {place} 7\n")
@@ -90,7 +90,7 @@ def test_checkpoint_that_cannot_be_written_or_removed_is_logged(world, refused, 
     assert {line.reason for line in caplog.records} == {"no space", os.strerror(errno.ENOENT)}
 
 
-def test_a_checkpoint_that_cannot_be_read_makes_all_of_its_directory_dirty(world):
+def test_unreadable_cleaner_checkpoint_makes_its_directory_dirty(world):
     os.mkdir(os.path.join(world.paths[0], CHECKPOINT))
     files.write_offsets(os.path.join(world.paths[1], CHECKPOINT), [("t", 0, 7)])
     assert world.one._load() == {("t", 0): 7}
@@ -117,7 +117,7 @@ def test_next_check_starts_at_the_clean_offset(world, monkeypatch):
     assert asked == [(7, 33), (0, 0)]
 
 
-def test_a_partition_that_moved_is_remembered_where_it_is_now(world):
+def test_cleaner_checkpoint_follows_a_moved_partition(world):
     candidate = clean(world, "t")
     world.candidates[0] = candidate._replace(place=1)
     world.one._note(world.candidates[0], {**DONE, "end_offset": 9}, 5)

@@ -94,7 +94,7 @@ def test_a_flush_fails_after_the_directory_was_deleted(directory, lose):
 
 
 @pytest.mark.parametrize("lose", PARTITION_LOSSES)
-def test_a_flush_takes_only_the_log_offline_whose_files_were_deleted(directory, lose):
+def test_flush_fails_only_the_log_with_deleted_files(directory, lose):
     one, other = _open(directory), _open(directory, 1)
     _append(one)
     one.flush()
@@ -109,7 +109,7 @@ def test_a_flush_takes_only_the_log_offline_whose_files_were_deleted(directory, 
 
 
 @pytest.mark.parametrize("lose", LOSSES)
-def test_upkeep_takes_a_deleted_directory_offline_although_nothing_is_flushed(directory, lose):
+def test_upkeep_detects_a_deleted_directory_without_flushes(directory, lose):
     one = _open(directory)
     _append(one)
     directory.look_at_space()
@@ -121,7 +121,7 @@ def test_upkeep_takes_a_deleted_directory_offline_although_nothing_is_flushed(di
 
 
 @pytest.mark.parametrize("lose", PARTITION_LOSSES)
-def test_upkeep_takes_a_log_offline_whose_unflushed_files_were_deleted(directory, lose):
+def test_upkeep_detects_deleted_unflushed_files(directory, lose):
     one, other = _open(directory), _open(directory, 1)
     _append(one)
     directory.look_at_space()
@@ -144,7 +144,7 @@ def test_a_roll_fails_after_the_directory_was_deleted(directory, lose):
     one.release()
 
 
-def test_a_roll_takes_only_the_log_offline_whose_directory_was_deleted(directory):
+def test_roll_fails_only_the_log_with_a_deleted_directory(directory):
     one, other = _open(directory, **{"segment.bytes": 1000}), _open(directory, 1)
     _append(one, 900)
     _delete_partition(directory)
@@ -156,7 +156,7 @@ def test_a_roll_takes_only_the_log_offline_whose_directory_was_deleted(directory
     other.close(NOW_MS)
 
 
-def test_a_read_of_a_deleted_segment_takes_only_its_log_offline(tmp_path):
+def test_read_of_a_deleted_segment_fails_only_its_log(tmp_path):
     directory = LogDir(tmp_path / "data", 1, open_files_max=1)
     one, other = _open(directory, **{"segment.bytes": 1000}), _open(directory, 1)
     for _ in range(3):
@@ -186,7 +186,7 @@ def test_waiters_of_a_lost_log_are_notified(directory):
     other.close(NOW_MS)
 
 
-def test_a_directory_settles_although_the_files_of_one_log_were_deleted(directory):
+def test_directory_settles_despite_deleted_files_of_one_log(directory):
     one, other = _open(directory), _open(directory, 1)
     _append(one)
     _append(other)
@@ -238,7 +238,7 @@ def test_deleting_a_log_and_its_old_segments_keeps_the_directory_online(director
     kept.close(NOW_MS)
 
 
-def test_a_mount_over_the_directory_takes_it_offline(directory):
+def test_mount_over_a_directory_takes_it_offline(directory):
     one = _open(directory)
     _append(one)
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", directory.path],
@@ -266,7 +266,7 @@ def _fill(node):
 
 @pytest.mark.parametrize("stop", ["stop", "crash"])
 @pytest.mark.parametrize("emptied", [False, True])
-def test_a_partition_whose_files_were_deleted_is_no_empty_leader_after_a_restart(
+def test_partition_with_deleted_files_does_not_lead_empty_after_a_restart(
         tmp_path, stop, emptied):
     node = Node(tmp_path)
     node.create("a", partitions=2)
@@ -299,7 +299,7 @@ def test_a_partition_whose_files_were_deleted_is_no_empty_leader_after_a_restart
     third.stop()
 
 
-def test_a_new_partition_whose_files_were_deleted_is_no_empty_leader_after_a_crash(tmp_path):
+def test_new_partition_with_deleted_files_does_not_lead_empty_after_a_crash(tmp_path):
     node = Node(tmp_path)
     node.create("a")
     _append(node.logs.get("a", 0))
@@ -317,7 +317,7 @@ def test_a_new_partition_whose_files_were_deleted_is_no_empty_leader_after_a_cra
 
 
 @pytest.mark.parametrize("emptied", [False, True])
-def test_an_unclean_election_lets_a_partition_continue_without_its_files(tmp_path, emptied):
+def test_unclean_election_restarts_a_partition_without_its_files(tmp_path, emptied):
     node = Node(tmp_path)
     node.create("a", partitions=2, configs={"unclean.leader.election.enable": "true"})
     _fill(node)

@@ -50,13 +50,13 @@ def disks(*natives, cordoned=(), free_min=-1, paths=None):
 
 # Next directory.
 
-def test_the_next_partition_goes_where_the_fewest_are_and_of_equals_to_the_first():
+def test_next_partition_uses_the_first_emptiest_directory():
     made = disks(Native(), Native(), Native())
     made.loads = [2, 1, 1]
     assert made.least_loaded() == 1
 
 
-def test_a_full_disk_comes_after_one_with_room_and_a_cordoned_one_after_both():
+def test_full_and_cordoned_directories_are_last_choices():
     made = disks(Native(), Native(short=True), Native(), cordoned=["/d0"])
     made.loads = [0, 1, 9]
     assert made.least_loaded() == 2
@@ -86,7 +86,7 @@ def test_each_failure_is_reported_once():
     assert made.newly_failed() == [2] and made.newly_failed() == []
 
 
-def test_a_directory_that_the_start_could_not_use_is_not_reported_again():
+def test_directory_failed_at_the_start_is_not_reported_again():
     made = disks(Native(), None)
     made._reported.add(1)
     assert made.newly_failed() == []
@@ -96,21 +96,21 @@ def test_a_directory_that_the_start_could_not_use_is_not_reported_again():
     ((), None), ((1,), None),
     ((0,), "the log directory that holds the metadata has failed: /d0"),
     ((0, 1), "all log directories have failed: /d0, /d1")])
-def test_a_broker_goes_on_while_the_directory_with_the_metadata_does(offline, text):
+def test_broker_runs_while_its_metadata_directory_is_online(offline, text):
     made = disks(*(Native(offline=number in offline) for number in range(2)))
     assert made.fatal() == text
 
 
 @pytest.mark.parametrize(("code", "told", "failed"), [
     (errno.EIO, errno.EIO, True), (errno.ENOSPC, errno.ENOSPC, False), (None, errno.EIO, True)])
-def test_a_shortage_is_no_failure_and_an_error_without_a_number_is_one_of_the_disk(
+def test_shortages_do_not_fail_a_directory_but_unknown_errors_do(
         code, told, failed):
     made = disks(Native())
     assert made.fail(0, OSError(code, "planted") if code else OSError("planted")) == failed
     assert made.natives[0].errors == [told]
 
 
-def test_a_directory_that_is_not_there_does_not_fail():
+def test_missing_directory_does_not_fail():
     assert disks(Native(), None).fail(1, OSError(errno.EIO, "planted")) is False
 
 
@@ -142,7 +142,7 @@ def test_without_a_mark_nothing_is_trusted_also_when_none_is_stored(marked):
     assert marked.take_clean_marks([[], [], []]) == frozenset()
 
 
-def test_a_mark_that_cannot_be_written_is_a_failure_of_its_directory_alone(marked, monkeypatch):
+def test_failed_clean_stop_mark_affects_only_its_directory(marked, monkeypatch):
     write = checkpoints.write_clean_mark
 
     def refuse(path, epoch):
@@ -161,7 +161,7 @@ def test_a_mark_that_cannot_be_written_is_a_failure_of_its_directory_alone(marke
 @pytest.mark.parametrize(("wanted", "total", "reserve"), [
     (-1, 50 * GIB, GIB), (-1, 50 * GIB - 50, GIB - 1), (-1, 500 * GIB, GIB), (-1, 5000, 100),
     (0, 50 * GIB, 0), (7, 50 * GIB, 7)])
-def test_a_fiftieth_of_a_disk_is_kept_free_but_no_more_than_a_gibibyte(wanted, total, reserve):
+def test_disk_reserve_is_two_percent_up_to_a_gibibyte(wanted, total, reserve):
     """log.dir.free.bytes.min; -1 derives it from the disk's size."""
     made = disks(Native(free=total, total=total), Native(offline=True), free_min=wanted)
     made.look_at_space()
@@ -181,7 +181,7 @@ def test_nearly_full_disk_is_logged_once_and_once_when_it_has_space(caplog):
     assert "produce requests are accepted again" in free.message
 
 
-def test_a_disk_that_an_append_found_full_between_two_looks_is_logged(caplog):
+def test_full_disk_found_by_an_append_is_logged(caplog):
     made = disks(Native(free=9), free_min=10)
     made.natives[0].short_of_space = True
     with caplog.at_level("INFO", logger="pylog.log"):
@@ -215,7 +215,7 @@ def test_a_shortage_is_logged_once_and_once_more_when_writes_succeed(tmp_path, c
     assert os.listdir(tmp_path) == []
 
 
-def test_a_shortage_is_not_over_while_a_file_cannot_be_written(tmp_path, caplog, monkeypatch):
+def test_shortage_lasts_until_a_file_can_be_written(tmp_path, caplog, monkeypatch):
     made = disks(Native(), free_min=0, paths=[str(tmp_path)])
     made.natives[0].short_error = errno.ENOSPC
 
@@ -229,7 +229,7 @@ def test_a_shortage_is_not_over_while_a_file_cannot_be_written(tmp_path, caplog,
     assert _shortages(made, caplog, 1) == ["succeed again"]
 
 
-def test_another_shortage_is_logged_too(tmp_path, caplog):
+def test_later_shortage_is_logged_again(tmp_path, caplog):
     made = disks(Native(), free_min=0, paths=[str(tmp_path)])
     made.natives[0].short_error = errno.ENOSPC
     assert _shortages(made, caplog, 1, 2) == ["fail and are retried"]
@@ -257,7 +257,7 @@ def test_of_two_checkpoints_the_lower_recovery_point_and_the_higher_rest_count()
     assert partition_log.after_crash(None, None) == NOTHING_KNOWN == (0, -1, -1, -1, -1, b"")
 
 
-def test_a_log_whose_directory_is_gone_keeps_its_start_alone():
+def test_log_of_a_missing_directory_keeps_only_its_start_offset():
     assert partition_log.without_files(Checkpoint(5, 3, 9, 20, 1, b"x")) == (0, 3, -1, -1, -1, b"")
 
 
@@ -288,7 +288,7 @@ class Log:
     ({}, Role(False, 3, 1), [("follower", 3, False)]),
     ({"leads": False}, Role(False, 3, 1, True), []),
     ({"leads": False}, Role(False, 4, 1, True), [("follower", 4, True)])])
-def test_a_log_is_given_a_role_that_differs_from_its_own(log, role, expected):
+def test_only_changed_roles_are_applied(log, role, expected):
     one = Log(**log)
     partition_log.assume(one, role)
     assert one.roles == expected
@@ -300,7 +300,7 @@ def test_log_with_an_open_transaction_is_not_marked_clean(transaction, expected)
     assert partition_log.at_rest(Log(open_transaction=transaction)) == expected
 
 
-def test_kafkas_files_contain_a_row_for_each_known_offset(tmp_path):
+def test_checkpoint_files_contain_a_row_for_each_known_offset(tmp_path):
     rows = [("t", 0, Checkpoint(0, 0, 0, -1, -1, b"")), ("t", 1, Checkpoint(7, 1, -1, -1, -1, b""))]
     partition_log.write_checkpoint_files(str(tmp_path), rows)
     assert [checkpoints.read_offsets(str(tmp_path / name)) for name in (

@@ -60,7 +60,7 @@ with open({path!r}, "r+") as file:
 
 # Opening.
 
-def test_directories_are_made_locked_and_listed(world):
+def test_directories_are_created_locked_and_listed(world):
     os.makedirs(os.path.join(world.paths[1], "t-0"))
     world.disks.open()
     assert world.disks.usable() == list(enumerate(world.paths))
@@ -82,7 +82,7 @@ def test_closed_directory_can_be_opened_again(world):
     world.disks.close()
 
 
-def test_only_a_directory_without_an_identity_is_made(world, monkeypatch):
+def test_only_a_directory_without_an_identity_is_formatted(world, monkeypatch):
     made = []
     make = log_directories.checkpoints.make_directory
     monkeypatch.setattr(log_directories.checkpoints, "make_directory",
@@ -116,7 +116,7 @@ def test_an_identity_that_cannot_be_read_is_a_fault_of_its_directory(world):
     assert [number for number, _ in world.disks.usable()] == [0]
 
 
-def test_a_directory_that_another_broker_has_ends_the_start(world):
+def test_directory_locked_by_another_broker_stops_the_start(world):
     os.mkdir(world.paths[1])
     held = locked(os.path.join(world.paths[1], LOCK))
     with pytest.raises(StartError, match="another broker uses"):
@@ -134,7 +134,7 @@ def test_disk_flushed_log_by_log_is_reported(world, caplog, why):
 
 # Locks.
 
-def test_a_lock_keeps_brokers_of_ours_and_of_kafkas_out(tmp_path):
+def test_directory_lock_excludes_pylog_and_kafka_brokers(tmp_path):
     path = str(tmp_path / LOCK)
     held = locked(path)
     assert stat.S_IMODE(os.stat(path).st_mode) & ~0o644 == 0
@@ -149,7 +149,7 @@ def test_a_lock_keeps_brokers_of_ours_and_of_kafkas_out(tmp_path):
     (BlockingIOError(errno.EAGAIN, "held"), StartError),
     (OSError(errno.ENOLCK, "none"), OSError)])
 @pytest.mark.parametrize("call", ["flock", "lockf"])
-def test_a_lock_that_is_not_got_leaves_no_descriptor_open(
+def test_failed_lock_leaves_no_descriptor_open(
         tmp_path, monkeypatch, call, error, raised):
     asked, closed, close = [], [], os.close
 

@@ -36,7 +36,7 @@ def test_a_checkpoint_that_cannot_be_written_is_a_fault_of_the_disk_but_for_a_sh
     node.stop()
 
 
-def test_a_partition_that_found_no_room_is_opened_when_there_is_some(tmp_path):
+def test_partition_is_opened_once_a_shortage_ends(tmp_path):
     node = Node(tmp_path)
     disk = node.logs.directories[0]
     disk.set_disk(DISK_FULL)
@@ -51,7 +51,7 @@ def test_a_partition_that_found_no_room_is_opened_when_there_is_some(tmp_path):
     node.stop()
 
 
-def test_checkpoints_that_met_a_shortage_are_written_once_it_is_over(tmp_path, monkeypatch):
+def test_checkpoints_are_written_once_a_shortage_ends(tmp_path, monkeypatch):
     node = Node(tmp_path)
     node.create("a")
     one = node.logs.get("a", 0)
@@ -92,7 +92,7 @@ def test_a_partition_that_found_no_descriptor_at_the_start_is_opened_later(tmp_p
     node.stop()
 
 
-def test_a_long_name_is_set_aside_like_a_short_one(tmp_path):
+def test_long_directory_name_is_set_aside_like_a_short_one(tmp_path):
     disks = Directories([str(tmp_path)], Settings({"log.dir.free.bytes.min": "0"}), None)
     disks.open()
     for name in ("t-0", "t" * 249 + "-0"):
@@ -104,7 +104,7 @@ def test_a_long_name_is_set_aside_like_a_short_one(tmp_path):
     disks.close()
 
 
-def test_new_partitions_go_where_the_fewest_are_and_the_disk_is_well(tmp_path):
+def test_new_partitions_use_the_healthy_directory_with_the_fewest(tmp_path):
     paths = [str(tmp_path / name) for name in "abc"]
     (tmp_path / "c").write_text("no directory")
     disks = Directories(paths, Settings({"log.dir.free.bytes.min": "0"}), None)
@@ -122,7 +122,7 @@ def test_new_partitions_go_where_the_fewest_are_and_the_disk_is_well(tmp_path):
     disks.close()
 
 
-def test_a_cordoned_directory_gets_a_new_partition_only_when_there_is_no_other(tmp_path):
+def test_cordoned_directory_gets_partitions_only_as_a_last_resort(tmp_path):
     paths = [str(tmp_path / name) for name in "ab"]
     settings = Settings({"log.dirs": ",".join(paths), "log.dir.free.bytes.min": "0"})
     disks = Directories(paths, settings, None)
@@ -149,7 +149,7 @@ def _filled(paths):
 
 
 @pytest.mark.parametrize("back", [True, False], ids=["it-is-back", "it-stays-away"])
-def test_with_one_disk_gone_a_clean_stop_marks_the_others(tmp_path, caplog, back):
+def test_clean_stop_marks_the_remaining_directories(tmp_path, caplog, back):
     paths = [str(tmp_path / name) for name in ("one", "two")]
     node = _filled(paths)
     assert [node.logs.place(name, 0) for name in "ab"] == [0, 1]

@@ -40,7 +40,7 @@ def test_checkpoint_limits_recovery_after_a_crash(tmp_path):
     node.stop()
 
 
-def test_a_checkpoint_is_in_the_store_too_until_its_topic_is_deleted(tmp_path):
+def test_checkpoint_is_stored_until_its_topic_is_deleted(tmp_path):
     node = Node(tmp_path)
     topic_id, = node.create("a")
     append(node, "a")
@@ -144,7 +144,7 @@ def test_retention_and_checkpoints_go_on_under_a_clock_that_was_set_back(tmp_pat
     node.stop()
 
 
-def test_a_flush_interval_is_kept_by_every_upkeep(tmp_path):
+def test_flush_interval_is_applied_by_every_upkeep(tmp_path):
     node = Node(tmp_path)
     node.create("timed", configs={"flush.ms": "10"})
     node.create("plain")
@@ -206,7 +206,7 @@ def test_a_directory_of_an_earlier_topic_of_the_name_does_not_stop_the_start(tmp
     node.stop()
 
 
-def test_damaged_text_checkpoints_are_as_good_as_none(tmp_path):
+def test_damaged_text_checkpoints_are_ignored(tmp_path):
     path = str(tmp_path / "x")
     assert checkpoint_files.read_offsets(path) == {}
     for text in ("", "0\n", "0\n2\na 0 1\n", "1\n0\n", "0\n1\na b c\n", "0\n1\na 0\n"):

@@ -49,7 +49,7 @@ def test_repeated_move_request_continues_the_move(world):
     assert world.logs.moves.find("t", 0) is move and move.target.steps == []
 
 
-def test_a_move_to_a_third_directory_takes_the_place_of_the_first(world):
+def test_move_to_a_third_directory_replaces_the_first_move(world):
     world.logs.move("t", 0, 2)
     first = world.logs.moves.find("t", 0)
     world.logs.move("t", 0, 1)
@@ -57,14 +57,14 @@ def test_a_move_to_a_third_directory_takes_the_place_of_the_first(world):
     assert world.logs.moves.find("t", 0).place == 1 and len(world.logs.moves.all()) == 1
 
 
-def test_a_move_back_to_where_the_partition_is_calls_the_move_off(world):
+def test_move_back_to_the_current_directory_cancels_the_move(world):
     world.logs.move("t", 1, 2)
     first = world.logs.moves.find("t", 1)
     world.logs.move("t", 1, 1)
     assert first.target.steps == [("delete", NOW)] and world.logs.moves.all() == []
 
 
-def test_a_finished_move_is_where_all_look_for_it(world):
+def test_finished_move_updates_all_lookups(world):
     world.logs.configure("t", {"flush.ms": "5"})
     move = ready(world)
     world.logs.configure("t", {"flush.ms": "6"})
@@ -121,7 +121,7 @@ def test_the_rows_of_kafkas_files_move_with_the_partition(world):
     assert world.rows(checkpoints.RECOVERY_POINT, 0) == world.rows(checkpoints.LOG_START, 0) == {}
 
 
-def test_a_copy_with_damage_is_finished_after_a_checkpoint_and_one_without_at_once(
+def test_damaged_copy_is_finished_after_a_checkpoint(
         world, monkeypatch):
     steps = []
     monkeypatch.setattr(manager, "finish", lambda move, now_ms: steps.append((
@@ -135,7 +135,7 @@ def test_a_copy_with_damage_is_finished_after_a_checkpoint_and_one_without_at_on
     assert steps[2:] == [(1, NOW)]
 
 
-def test_a_move_whose_topic_was_made_again_is_given_up(world):
+def test_move_of_a_recreated_topic_is_cancelled(world):
     move = ready(world)
     new = object()
     world.logs._topics.entries["t"].logs[0] = new

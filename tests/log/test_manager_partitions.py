@@ -30,7 +30,7 @@ def two(monkeypatch, tmp_path):
 
 # New topics.
 
-def test_a_new_topics_partitions_go_where_the_fewest_are(two):
+def test_new_partitions_use_the_emptiest_directory(two):
     two.logs.disks.loads = [1, 0]
     two.logs.create("t", topic_id(), [LEADS, None, FOLLOWS], {})
     assert two.opened == [(1, "t", 0, NOTHING_KNOWN, False), (0, "t", 2, NOTHING_KNOWN, False)]
@@ -41,7 +41,7 @@ def test_a_new_topics_partitions_go_where_the_fewest_are(two):
         ("t", [two.logs.get("t", 0), None, two.logs.get("t", 2)])]
 
 
-def test_logs_are_described_by_directory_and_none_is_left_out(two):
+def test_all_logs_are_described_by_directory(two):
     two.logs.create("t", topic_id(), [LEADS, LEADS, LEADS], {})
     two.disks[1].offline = True
     first, second, third = (two.logs.get("t", index) for index in range(3))
@@ -92,7 +92,7 @@ def test_a_branch_of_which_the_store_cannot_know_is_discarded(branched):
     assert branched.opened == [(0, "t", 0, NOTHING_KNOWN, False)]
 
 
-def test_a_branch_whose_topic_does_not_come_is_discarded_once(branched):
+def test_branch_without_its_topic_is_discarded_once(branched):
     branched.logs.prepare_branch("t", topic_id(2), "source", "cut", {})
     branched.logs.discard_branch(topic_id(3))
     for _ in range(2):
@@ -100,7 +100,7 @@ def test_a_branch_whose_topic_does_not_come_is_discarded_once(branched):
     assert branched.done == [("discard", branched.parts)]
 
 
-def test_a_branch_that_cannot_be_published_is_left_to_the_next_start(branched, monkeypatch):
+def test_unpublishable_branch_is_left_to_the_next_start(branched, monkeypatch):
     def publish(name, parts):
         raise OSError(5, "planted")
 
@@ -153,7 +153,7 @@ def test_a_deleted_topics_checkpoints_go_from_store_and_files(two):
     assert two.store.saved[-1] == ([], [(topic_id(1), 0), (topic_id(1), 1)])
 
 
-def test_a_partition_that_was_offline_is_not_when_its_topic_is_made_again(two):
+def test_recreated_topic_is_not_offline(two):
     two.logs.create("t", topic_id(1), [LEADS, LEADS], {"flush.ms": "5"})
     two.disks[1].offline = True
     assert two.logs.take_failed() == [("t", 1)] and two.logs.take_failed() == []
@@ -162,7 +162,7 @@ def test_a_partition_that_was_offline_is_not_when_its_topic_is_made_again(two):
     assert not two.logs.any_offline("t") and two.logs.offline == []
 
 
-def test_a_log_that_cannot_be_deleted_goes_from_the_lists_all_the_same(world, caplog):
+def test_undeletable_log_is_removed_from_the_lists(world, caplog):
     world.logs.create("t", topic_id(1), [LEADS], {})
     world.logs.get("t", 0).refuses.add("delete")
     world.logs.delete("t")
@@ -187,7 +187,7 @@ def test_change_waits_for_recovery_of_the_partition(world, call):
     assert waited == [("t", True)]
 
 
-def test_a_dropped_partition_goes_and_its_topic_stays(two):
+def test_dropping_a_partition_keeps_its_topic(two):
     two.logs.create("t", topic_id(1), [LEADS, LEADS, None], {"flush.ms": "5"})
     for index in (0, 1):
         two.logs.get("t", index).recovery_point = 5
@@ -204,7 +204,7 @@ def test_a_dropped_partition_goes_and_its_topic_stays(two):
     assert two.store.saved[-1] == ([], [(topic_id(1), 1)])
 
 
-def test_a_dropped_partition_is_neither_offline_nor_opened_later(two):
+def test_dropped_partition_is_neither_offline_nor_reopened(two):
     two.refusals["t", 0] = failure()
     two.logs.create("t", topic_id(1), [LEADS, LEADS], {})
     two.disks[1].offline = True
@@ -216,7 +216,7 @@ def test_a_dropped_partition_is_neither_offline_nor_opened_later(two):
 
 # Roles and new partitions.
 
-def test_new_partitions_are_opened_and_older_ones_get_their_roles(two):
+def test_partition_changes_open_new_logs_and_update_roles(two):
     two.logs.create("t", topic_id(1), [LEADS, None], {})
     first = two.logs.get("t", 0)
     two.logs.assume("t", [FOLLOWS, None, LEADS, None])
@@ -252,7 +252,7 @@ def test_topic_settings_reach_its_logs_and_the_timed_flusher(world):
     assert one.steps[-1][1] == other.config and world.logs._topics.timed == set()
 
 
-def test_settings_of_the_broker_reach_the_logs_of_all_topics_below_their_own(world):
+def test_broker_settings_apply_below_topic_settings(world):
     world.logs.create("t", topic_id(1), [LEADS], {"segment.bytes": "2000000"})
     world.logs.create("u", topic_id(2), [LEADS], {})
     world.settings._values["log.segment.bytes"] = 3_000_000
@@ -264,7 +264,7 @@ def test_settings_of_the_broker_reach_the_logs_of_all_topics_below_their_own(wor
     assert world.logs._topics.timed == {world.logs.get("t", 0), world.logs.get("u", 0)}
 
 
-def test_a_log_that_opens_while_its_settings_change_has_the_new_ones(world, monkeypatch):
+def test_log_opened_during_a_settings_change_has_the_new_ones(world, monkeypatch):
     opened = partition_log.open_log
 
     def open_log(*given):
@@ -302,7 +302,7 @@ def test_a_start_that_moved_is_on_disk_beside_the_log(two):
     assert [two.rows(checkpoints.LOG_START, place) for place in (0, 1)] == [{}, {("t", 1): 7}]
 
 
-def test_a_start_that_moves_while_its_topic_goes_leaves_no_row(two):
+def test_start_offset_change_during_topic_deletion_leaves_no_row(two):
     two.logs.create("t", topic_id(1), [LEADS, LEADS], {})
     one = two.logs.get("t", 1)
 

@@ -25,7 +25,7 @@ def two(monkeypatch, tmp_path):
 
 # Trusted checkpoints.
 
-def test_after_a_clean_stop_no_file_is_looked_at(world):
+def test_clean_stop_avoids_reading_files_at_the_start(world):
     world.made_before(0, "t-0", "t-2")
     world.start(("t", [LEADS, None, LEADS]), checkpoints={
         (topic_id(), 0): AT_REST, (topic_id(), 2): AT_REST._replace(log_end_offset=0)})
@@ -111,7 +111,7 @@ def test_a_partition_that_may_be_in_a_directory_that_is_away_is_offline(two, awa
     assert two.logs.take_failed() == [("t", 1)] * away and two.logs.take_failed() == []
 
 
-def test_checkpoints_of_topics_that_are_gone_leave_the_store_with_the_next_ones(world):
+def test_checkpoints_of_deleted_topics_are_removed_with_the_next_write(world):
     world.start(("t", [LEADS]), checkpoints={(topic_id(7), 0): AT_REST, (topic_id(), 0): AT_REST})
     world.logs.upkeep(NOW + CHECKPOINT_MS)
     assert world.store.saved[-1][1] == [(topic_id(7), 0)]
@@ -150,7 +150,7 @@ def test_after_a_crash_partitions_are_recovered_by_directory(two, monkeypatch, a
 
 # Directories without a topic.
 
-def test_partitions_of_no_topic_are_set_aside_and_deleted_ones_removed_later(world):
+def test_unknown_partitions_are_set_aside_and_deleted_ones_removed_later(world):
     world.made_before(0, "t-0", "other-0", f"old-0.{'ab' * 16}-delete", "notes")
     world.start(("t", [LEADS]))
     names = sorted(os.listdir(world.paths[0]))
@@ -172,7 +172,7 @@ def test_a_manager_that_closes_removes_nothing_more(world):
 @pytest.mark.parametrize(("names", "held"), [
     (("t-0",), True), (("meta.properties", "t-0"), True), ((), False),
     (("__cluster_metadata-0",), False), ((f"t-0.{'ab' * 16}-stray",), False)])
-def test_a_directory_holds_partitions_when_one_of_its_names_is_a_topics(two, names, held):
+def test_directory_holds_partitions_if_one_name_matches_a_topic(two, names, held):
     two.logs.disks.listings[1] = set(names)
     assert two.logs.holds_partitions() == held
 
@@ -182,7 +182,7 @@ def test_a_directory_holds_partitions_when_one_of_its_names_is_a_topics(two, nam
 @pytest.mark.parametrize(("error", "known", "again"), [
     (failure(), AT_REST, False), (failure(), KNOWN, False), (failure(), None, True),
     (Shortage(-110, 56, "short"), AT_REST, True), (OSError("short"), AT_REST, True)])
-def test_a_log_that_found_no_room_or_has_no_past_is_tried_again(world, error, known, again):
+def test_log_open_is_retried_after_a_shortage(world, error, known, again):
     world.made_before(0, "t-0")
     world.refusals["t", 0] = error
     world.start(("t", [LEADS]), checkpoints={(topic_id(), 0): known} if known else {})
@@ -195,7 +195,7 @@ def test_a_log_that_found_no_room_or_has_no_past_is_tried_again(world, error, kn
     assert world.logs.disks.loads == [1]
 
 
-def test_it_is_not_tried_while_its_disk_is_full_and_not_when_its_topic_is_gone(world):
+def test_log_open_is_not_retried_on_a_full_disk_or_for_a_deleted_topic(world):
     world.refusals["t", 0] = world.refusals["u", 0] = failure()
     world.start(("t", [LEADS]), ("u", [LEADS]))
     world.refusals.clear()
@@ -206,7 +206,7 @@ def test_it_is_not_tried_while_its_disk_is_full_and_not_when_its_topic_is_gone(w
     assert world.logs.finish_moves() == ["u"] and [entry[1] for entry in world.opened] == ["u"]
 
 
-def test_it_keeps_its_rows_in_kafkas_files_until_it_is_open(world):
+def test_unopened_log_keeps_its_checkpoint_rows(world):
     world.made_before(0, "t-0")
     world.refusals["t", 0] = Shortage(-110, 56, "short")
     world.start(("t", [LEADS]), checkpoints={(topic_id(), 0): KNOWN})
@@ -216,13 +216,13 @@ def test_it_keeps_its_rows_in_kafkas_files_until_it_is_open(world):
     assert world.logs._hints.unread(0) == []
 
 
-def test_a_log_of_which_nothing_is_known_has_no_rows_to_keep(world):
+def test_unknown_log_has_no_checkpoint_rows(world):
     world.refusals["t", 0] = failure()
     world.start(("t", [LEADS]))
     assert world.logs._hints.unread(0) == []
 
 
-def test_a_log_whose_disk_fails_at_the_opening_is_offline_and_not_tried_again(world):
+def test_log_with_a_disk_error_at_opening_is_offline_and_not_retried(world):
     world.start()
     world.refusals["t", 0] = failure()
     world.disks[0].offline = True
@@ -256,7 +256,7 @@ def test_a_directory_that_could_not_be_flushed_is_not_cleanly_stopped(two, what)
     assert two.logs.stopped == {0}
 
 
-def test_a_log_without_files_goes_offline_and_its_directory_stops_cleanly(two):
+def test_log_without_files_is_offline_and_its_directory_stops_cleanly(two):
     two.made_before(0, "t-0", "t-1")
     two.made_before(1, "t-2")
     two.start(("t", [LEADS, LEADS, LEADS]))
@@ -273,7 +273,7 @@ def test_a_log_without_files_goes_offline_and_its_directory_stops_cleanly(two):
     assert two.logs._topics.entries["t"].logs[1].steps == []
 
 
-def test_a_failed_directory_is_left_out_of_a_stop(two):
+def test_failed_directory_is_excluded_from_a_clean_stop(two):
     two.made_before(1, "t-1")
     two.start(("t", [LEADS, LEADS]))
     two.disks[1].offline = True

@@ -116,7 +116,7 @@ def test_changed_rate_applies_to_the_remaining_wait(monkeypatch):
     assert world.copied[1] == (0.6, 1)
 
 
-def test_a_rate_of_zero_holds_moves_up_and_is_looked_at_twice_a_second(monkeypatch):
+def test_move_rate_of_zero_pauses_and_is_polled_twice_a_second(monkeypatch):
     world = World(monkeypatch, rate=0, sizes=[8 * MIB], stop_after=3)
     world.begin()
     world.moves._run()
@@ -145,7 +145,7 @@ def test_the_thread_ends_with_the_last_move(monkeypatch):
     assert not world.copied and not world.waits
 
 
-def test_moves_have_one_thread_that_no_process_waits_for_and_a_new_one_after_it(monkeypatch):
+def test_moves_use_one_daemon_thread(monkeypatch):
     began, going = [], threading.Event()
     one = Moves(lambda: 77)
     monkeypatch.setattr(one, "_run", lambda: (began.append(threading.current_thread()),
@@ -196,7 +196,7 @@ def test_a_copy_is_ready_once_it_has_all_and_that_is_on_disk(monkeypatch):
 
 
 @pytest.mark.parametrize("where", ["copy", "flush", "delete too"])
-def test_a_copy_that_fails_is_removed_and_the_partition_stays_where_it_was(
+def test_failed_copy_is_removed_and_the_partition_does_not_move(
         monkeypatch, caplog, where):
     world = World(monkeypatch, sizes=[0 if where == "flush" else failure()])
     move = world.begin()
@@ -282,7 +282,7 @@ def hand_over(monkeypatch):
     return move, renamed
 
 
-def test_the_copy_takes_name_and_leadership_after_the_source_has_left_the_name(hand_over):
+def test_copy_is_renamed_after_the_source_and_takes_leadership(hand_over):
     move, renamed = hand_over
     moves.finish(move, 77)
     assert [log for log, _ in renamed] == [move.source, move.target]
@@ -350,7 +350,7 @@ def test_a_source_that_cannot_leave_its_name_leads_on(monkeypatch, hand_over, al
 
 
 @pytest.mark.parametrize("source_too", [False, True])
-def test_a_copy_that_cannot_be_renamed_leaves_one_directory_that_serves(
+def test_failed_rename_leaves_one_serving_directory(
         monkeypatch, caplog, hand_over, source_too):
     move, _ = hand_over
     tried = []
@@ -392,7 +392,7 @@ def test_copy_on_a_failed_disk_does_not_keep_the_partitions_name(monkeypatch, ha
 
 # Names and folders.
 
-def test_of_copies_the_one_whose_last_segment_begins_or_reaches_farthest_is_taken(tmp_path):
+def test_most_complete_copy_is_chosen(tmp_path):
     def folder(name, **sizes):
         (tmp_path / name).mkdir()
         for base, size in sizes.items():

@@ -25,7 +25,7 @@ def test_internal_topics_are_opened_first(tmp_path):
     assert (one.left, one.take_ready(), one.take_ready()) == (0, set(opened), set())
 
 
-def test_a_start_does_not_wait_for_the_slow_ones(monkeypatch):
+def test_start_does_not_wait_for_slow_recoveries(monkeypatch):
     monkeypatch.setattr(recovery, "WAIT_S", 0.05)
     going_on = threading.Event()
     one = Recovery(entries("slow", "quick"), [], 2,
@@ -89,7 +89,7 @@ def crashed(tmp_path, held):
     return Node(tmp_path)
 
 
-def test_ready_partitions_serve_while_others_are_recovered(tmp_path, held):
+def test_recovered_partitions_are_served_during_recovery(tmp_path, held):
     node = crashed(tmp_path, held)
     assert node.logs.recovering == 1
     assert node.logs.get("slow", 0) is None
@@ -114,7 +114,7 @@ def test_settings_and_deletes_of_a_topic_that_is_not_ready_come_into_force(tmp_p
     node.stop()
 
 
-def test_a_stop_before_all_are_ready_is_no_clean_one(tmp_path, held):
+def test_stop_during_recovery_is_unclean(tmp_path, held):
     node = crashed(tmp_path, held)
     threading.Timer(0.1, held.set).start()
     node.stop()

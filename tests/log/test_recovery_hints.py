@@ -44,7 +44,7 @@ def with_a_late_start(path, records=600):
 
 
 @pytest.mark.parametrize("lmdb", [True, False])
-def test_a_topic_made_again_under_its_name_keeps_its_records_after_a_kill(tmp_path, lmdb):
+def test_recreated_topic_keeps_its_records_after_a_kill(tmp_path, lmdb):
     node = with_a_late_start(tmp_path)
     node.delete("a")
     node.create("a")
@@ -58,7 +58,7 @@ def test_a_topic_made_again_under_its_name_keeps_its_records_after_a_kill(tmp_pa
     node.stop()
 
 
-def test_a_topic_made_again_has_its_torn_tail_cut(tmp_path):
+def test_recreated_topic_has_its_torn_tail_truncated(tmp_path):
     """The previous topic's recovery point would create a gap: 20, then 1000."""
     node = Node(tmp_path)
     node.create("a")
@@ -105,7 +105,7 @@ def test_clean_start_ignores_checkpoints_that_the_stop_could_not_write(tmp_path,
     node.stop()
 
 
-def test_a_branch_under_the_name_of_a_deleted_topic_is_not_taken_for_it(tmp_path):
+def test_branch_named_like_a_deleted_topic_is_kept_apart(tmp_path):
     node = with_a_late_start(tmp_path)
     node.create("source")
     append(node, "source", records=20)
@@ -118,7 +118,7 @@ def test_a_branch_under_the_name_of_a_deleted_topic_is_not_taken_for_it(tmp_path
     node.stop()
 
 
-def test_rows_of_another_directory_are_of_another_topic(tmp_path):
+def test_checkpoint_rows_of_another_directory_are_ignored(tmp_path):
     """While a disk was missing, its topic was deleted, and another of that name created."""
     paths = [tmp_path / "one", tmp_path / "two"]
     node = Node(f"{paths[0]},{paths[1]}")
@@ -174,7 +174,7 @@ def test_a_copy_of_an_earlier_topic_does_not_become_the_partition(tmp_path):
     node.stop()
 
 
-def test_a_partition_whose_directory_is_gone_has_no_recovery_point(tmp_path):
+def test_partition_of_a_missing_directory_has_no_recovery_point(tmp_path):
     node = Node(tmp_path)
     node.create("a", configs={"unclean.leader.election.enable": "true"})
     append(node, "a", records=1000)
@@ -226,7 +226,7 @@ def test_deleted_records_stay_deleted_without_state_lmdb(tmp_path, when):
     node.stop()
 
 
-def test_deleted_records_stay_deleted_where_the_partition_moves_to(tmp_path):
+def test_deleted_records_stay_deleted_after_a_move(tmp_path):
     paths = [tmp_path / "one", tmp_path / "two"]
     node = Node(f"{paths[0]},{paths[1]}")
     node.create("t")
@@ -247,7 +247,7 @@ def test_deleted_records_stay_deleted_where_the_partition_moves_to(tmp_path):
     node.stop()
 
 
-def test_a_log_that_cannot_be_opened_keeps_its_start(tmp_path, monkeypatch):
+def test_unopenable_log_keeps_its_start_offset(tmp_path, monkeypatch):
     node = Node(tmp_path)
     node.create("a", "b")
     append(node, "a", records=20)
@@ -275,7 +275,7 @@ def test_a_log_that_cannot_be_opened_keeps_its_start(tmp_path, monkeypatch):
     node.stop()
 
 
-def test_a_start_that_cannot_be_written_is_not_answered(tmp_path, monkeypatch):
+def test_start_offset_that_cannot_be_written_is_not_acknowledged(tmp_path, monkeypatch):
     node = Node(tmp_path)
     node.create("a")
     append(node, "a", records=10)
@@ -293,7 +293,7 @@ def test_a_start_that_cannot_be_written_is_not_answered(tmp_path, monkeypatch):
     node.stop()
 
 
-def test_rows_that_cannot_be_removed_keep_the_name_from_another_topic(tmp_path, monkeypatch):
+def test_stale_checkpoint_rows_block_reuse_of_the_topic_name(tmp_path, monkeypatch):
     node = with_a_late_start(tmp_path)
     with monkeypatch.context() as patched:
         def refused(path, offsets):
@@ -312,7 +312,7 @@ def test_rows_that_cannot_be_removed_keep_the_name_from_another_topic(tmp_path, 
     node.stop()
 
 
-def test_without_room_the_recovery_points_go_and_the_starts_of_others_stay(tmp_path, monkeypatch):
+def test_full_disk_drops_recovery_points_but_keeps_start_offsets(tmp_path, monkeypatch):
     node = with_a_late_start(tmp_path)
     node.create("b", "plain")
     append(node, "b", records=20)
@@ -342,7 +342,7 @@ def test_without_room_the_recovery_points_go_and_the_starts_of_others_stay(tmp_p
     node.stop()
 
 
-def test_a_file_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path, monkeypatch):
+def test_unreadable_file_is_not_treated_as_empty(tmp_path, monkeypatch):
     node = Node(tmp_path)
     node.create("a", "b")
     for name in ("a", "b"):
@@ -436,7 +436,7 @@ def test_log_opened_late_is_reported_with_its_current_state(tmp_path, monkeypatc
     node.stop()
 
 
-def test_a_branch_waits_until_the_rows_of_a_deleted_topic_of_its_name_are_gone(
+def test_branch_waits_for_removal_of_stale_checkpoint_rows(
         tmp_path, monkeypatch):
     node = with_a_late_start(tmp_path)
     node.create("b")
@@ -476,7 +476,7 @@ def test_a_branch_that_cannot_be_published_can_be_deleted(tmp_path, monkeypatch)
     node.crash()
 
 
-def test_settings_that_change_while_a_log_is_opened_late_are_kept(tmp_path, monkeypatch):
+def test_settings_changed_during_a_late_open_apply(tmp_path, monkeypatch):
     node = Node(tmp_path)
     opened, how = partition_log.open_log, ["refuse", "configure"]
 

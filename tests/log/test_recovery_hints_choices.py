@@ -100,7 +100,7 @@ def test_a_shortage_ends_the_start(world, number, code):
     assert not world.failed
 
 
-def test_a_file_that_cannot_be_read_ends_the_start_in_the_first_directory_alone(world):
+def test_unreadable_checkpoint_stops_the_start_only_in_the_first_directory(world):
     world.refuses = f"read {CLEANER}", errno.EIO
     with pytest.raises(StartError):
         world.hints.take(0, {A})
@@ -111,7 +111,7 @@ def test_a_file_that_cannot_be_read_ends_the_start_in_the_first_directory_alone(
 
 # Logs that could not be opened.
 
-def test_a_log_that_is_not_open_has_its_rows_until_it_is_or_goes(world):
+def test_rows_of_a_closed_log_are_kept_until_it_opens_or_is_deleted(world):
     for key in (A, B, GONE):
         world.hints.set_unread(0, key, KNOWN)
     world.hints.set_unread(1, A, NOTHING_KNOWN)
@@ -148,7 +148,7 @@ def test_rows_go_with_the_next_look_and_once(world):
     assert world.rows(LOG_START) == {A: 5}
 
 
-def test_rows_in_a_directory_that_is_away_are_left_to_the_next_start(world):
+def test_rows_of_an_offline_directory_are_left_to_the_next_start(world):
     world.put(LOG_START, {A: 5})
     world.put(LOG_START, {A: 5}, place=1)
     world.hints.forget([(0, A), (1, A)])
@@ -161,7 +161,7 @@ def test_rows_in_a_directory_that_is_away_are_left_to_the_next_start(world):
 
 
 @pytest.mark.parametrize(("code", "failed"), [(errno.EIO, True), *((one, False) for one in SHORT)])
-def test_rows_that_cannot_be_removed_keep_the_name_until_they_can(world, code, failed):
+def test_topic_name_is_blocked_until_its_stale_rows_are_removed(world, code, failed):
     world.put(LOG_START, {A: 5})
     world.hints.forget([(0, A)])
     world.refuses = f"write {LOG_START}", code
@@ -171,7 +171,7 @@ def test_rows_that_cannot_be_removed_keep_the_name_until_they_can(world, code, f
     assert world.hints.is_free(0, A) and world.rows(LOG_START) == {}
 
 
-def test_another_name_or_directory_is_free_without_a_look_at_the_files(world):
+def test_other_names_and_directories_are_free_without_reading_files(world):
     world.put(LOG_START, {A: 5})
     world.hints.forget([(0, A)])
     assert world.hints.is_free(0, B) and world.hints.is_free(1, A) and not world.written
@@ -179,7 +179,7 @@ def test_another_name_or_directory_is_free_without_a_look_at_the_files(world):
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_without_room_a_file_goes_whole_and_without_descriptors_it_stays(world, code):
+def test_full_disk_removes_the_file_but_a_descriptor_shortage_does_not(world, code):
     for name in (RECOVERY_POINT, HIGH_WATERMARK):
         world.put(name, {A: 5, B: 6})
     world.hints.forget([(0, A)])
@@ -211,7 +211,7 @@ def test_unchanged_row_is_not_written_again(world):
     assert world.written == [LOG_START]
 
 
-def test_no_row_is_put_in_beside_one_of_a_deleted_topic(world):
+def test_no_row_is_added_beside_one_of_a_deleted_topic(world):
     world.put(LOG_START, {A: 5})
     world.hints.forget([(0, A)])
     world.refuses = f"write {LOG_START}", errno.EMFILE
@@ -240,7 +240,7 @@ def test_a_start_that_cannot_be_written_fails_its_directory_but_for_a_shortage(
     assert world.failed == [(1, code)] * failed
 
 
-def test_a_branch_has_rows_in_each_of_its_directories_also_when_one_refuses(world, caplog):
+def test_branch_has_rows_in_each_directory_despite_a_failure(world, caplog):
     parts = [Part(place, "", KNOWN._replace(recovery_point=index))
              for index, place in enumerate((0, 1, 0))]
     world.hints.forget([(0, ("b", 2))])

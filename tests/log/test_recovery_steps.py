@@ -115,7 +115,7 @@ def test_stop_after_recovery_reports_completion():
     assert one.stop() is True
 
 
-def test_one_log_that_cannot_be_opened_does_not_hold_up_the_others(monkeypatch):
+def test_unopenable_log_does_not_block_others(monkeypatch):
     monkeypatch.setattr(recovery, "WAIT_S", 3600)
     opened = []
 
@@ -153,7 +153,7 @@ def test_damage_is_logged_with_its_position(monkeypatch, caplog, kind, level, te
     assert (record.offset, record.position, record.bytes, record.reason) == (25, 100, 7, "crc")
 
 
-def test_internal_topics_are_opened_before_the_others_of_their_directory(monkeypatch):
+def test_internal_topics_are_opened_first(monkeypatch):
     monkeypatch.setattr(recovery, "WAIT_S", 3600)
     opened = []
     one = Recovery([(name, 0, name) for name in ("a", "__x", "b", "__y", "_c")], [], 1,

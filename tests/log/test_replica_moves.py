@@ -87,7 +87,7 @@ def test_copied_bytes_are_throttled_before_the_next_copy(node):
     assert copied / 25_000 == pytest.approx(sum(waits), abs=1)
 
 
-def test_a_moved_partition_has_the_same_records_and_goes_on(node, paths):
+def test_moved_partition_keeps_its_records_and_accepts_appends(node, paths):
     for number in range(200):
         append(node, "t", number)
     old = node.logs.get("t", 0)
@@ -146,7 +146,7 @@ def test_sequences_of_producers_move_along(node):
     assert log.append(produced(4), node.now_ms())[0] == 4
 
 
-def test_where_it_moved_is_found_again_after_a_stop_and_after_a_crash(paths):
+def test_moved_partition_is_found_after_a_stop_and_a_crash(paths):
     for end in ("stop", "crash"):
         node = Node(",".join(map(str, paths)))
         if "t" not in node.image.topics:
@@ -194,7 +194,7 @@ def test_a_move_that_is_called_off_leaves_everything_as_it_was(node, paths):
     assert not [name for name in os.listdir(paths[1]) if name.endswith("-future")]
 
 
-def test_a_crash_in_a_move_leaves_one_copy_that_is_whole(paths):
+def test_crash_during_a_move_leaves_one_complete_copy(paths):
     node = Node(",".join(map(str, paths)))
     node.create("t")
     append(node, "t", 1)
@@ -251,7 +251,7 @@ def test_longest_of_two_copies_after_power_failures_is_used(paths):
     node.stop()
 
 
-def test_a_partition_whose_start_lies_within_a_batch_moves_with_it(node):
+def test_move_keeps_a_start_offset_within_a_batch(node):
     log = node.logs.get("t", 0)
     rows = [(b"%d" % at, b"v", node.now_ms(), ()) for at in range(3)]
     for _ in range(2):
@@ -323,7 +323,7 @@ def test_damaged_range_is_copied_byte_for_byte(node, paths):
     assert (paths[1] / "t-0" / file.name).read_bytes()[:len(content)] == content
 
 
-def test_aborted_transactions_are_still_known_after_a_move(node):
+def test_aborted_transactions_survive_a_move(node):
     log = node.logs.get("t", 0)
     log.become_follower(log.leader_epoch)
     for number in range(6):
@@ -344,7 +344,7 @@ def wait_until_ready(node, topic="t"):
         time.sleep(0.01)
 
 
-def test_a_move_of_a_deleted_topic_leaves_the_next_one_of_its_name_alone(node, paths):
+def test_move_of_a_deleted_topic_does_not_affect_its_successor(node, paths):
     for number in range(20):
         append(node, "t", number)
     node.logs.move("t", 0, 1)
@@ -417,7 +417,7 @@ def fails_once(call):
     return failing
 
 
-def test_a_rename_that_fails_after_it_took_place_is_taken_back(node, paths, monkeypatch):
+def test_rename_that_fails_after_taking_effect_is_reverted(node, paths, monkeypatch):
     for number in range(20):
         append(node, "t", number)
     node.logs.move("t", 0, 1)
@@ -433,7 +433,7 @@ def test_a_rename_that_fails_after_it_took_place_is_taken_back(node, paths, monk
 
 
 @pytest.mark.parametrize("error", [StorageError(28, 56, "planted"), RuntimeError("planted")])
-def test_a_move_that_cannot_be_finished_is_tried_again_and_keeps_no_other_back(
+def test_unfinished_move_is_retried_and_does_not_block_others(
         node, monkeypatch, error):
     node.create("u")
     for topic in "tu":

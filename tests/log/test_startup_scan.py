@@ -60,7 +60,7 @@ def test_a_partitions_directory_has_kafkas_name_and_is_not_the_metadatas(name, f
     assert directories.is_partition(name) == found
 
 
-def test_partitions_are_found_in_all_directories_and_other_names_left_alone(world):
+def test_scan_finds_partitions_and_ignores_other_names(world):
     world.put(0, "t-0", ONE)
     world.put(1, "t-1", ONE)
     world.put(1, "u-0")
@@ -77,14 +77,14 @@ def test_a_directory_of_an_earlier_topic_is_set_aside_unless_names_are_believed(
     assert (name == "t-0") == clean and (name.endswith("-stray")) != clean
 
 
-def test_a_directory_whose_topic_is_unknown_or_that_names_none_is_not_set_aside_here(world):
+def test_scan_does_not_set_aside_unknown_directories(world):
     world.put(0, "t-0")
     world.put(0, "u-0", OTHER)
     assert world.find(t=ONE)[0] == {"t-0": 0, "u-0": 0}
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_of_two_directories_the_one_with_the_topics_id_is_the_partition(world, number):
+def test_directory_with_the_topics_id_is_chosen(world, number):
     world.put(number, "t-0", ONE)
     world.put(1 - number, "t-0", OTHER)
     every = frozenset({0, 1})
@@ -94,7 +94,7 @@ def test_of_two_directories_the_one_with_the_topics_id_is_the_partition(world, n
 
 
 @pytest.mark.parametrize("ids", [(ONE, ONE), (None, ONE), (None, None)])
-def test_two_directories_of_one_partition_end_the_start(world, ids):
+def test_duplicate_partition_directories_stop_the_start(world, ids):
     for number, topic_id in enumerate(ids):
         world.put(number, "t-0", topic_id)
     with pytest.raises(StartError, match="t-0 is in both .*one and .*two"):
@@ -103,7 +103,7 @@ def test_two_directories_of_one_partition_end_the_start(world, ids):
 
 
 @pytest.mark.parametrize(("topic_id", "aside"), [(OTHER, True), (ONE, False), (None, False)])
-def test_a_new_topic_makes_way_for_itself_where_an_earlier_one_lies(world, topic_id, aside):
+def test_directory_of_an_earlier_topic_is_set_aside_for_a_new_one(world, topic_id, aside):
     world.put(1, "t-0", topic_id)
     directories.make_way(world.disks, 1, "t-0", ONE)
     assert (world.names(1) != ["t-0"]) == aside and len(world.names(1)) == 1
@@ -143,13 +143,13 @@ def test_longest_of_several_copies_becomes_the_partition(world):
     assert (world.names(0), world.names(1)) == ([gone], ["t-0"])
 
 
-def test_a_copy_is_left_alone_while_the_partition_may_be_in_a_directory_that_is_away(world):
+def test_copy_is_kept_while_another_directory_is_offline(world):
     world.put(0, COPY, ONE)
     world.disks.natives[1].offline = True
     assert world.find(t=ONE) == ({}, []) and world.names(0) == [COPY]
 
 
-def test_a_copy_that_cannot_be_marked_is_removed_under_its_own_name(world, monkeypatch):
+def test_copy_that_cannot_be_renamed_is_removed_in_place(world, monkeypatch):
     world.put(0, "t-0", ONE)
     world.put(1, COPY, ONE)
     monkeypatch.setattr(world.disks, "rename", lambda *_: False)

@@ -102,7 +102,7 @@ def test_a_branch_has_the_records_settings_and_epochs_of_its_source(node, tmp_pa
         assert (last.stat().st_nlink, last.stat().st_size) == (1, 0)
 
 
-def test_both_go_on_by_themselves_over_restarts(node, tmp_path):
+def test_branch_and_source_are_independent_across_restarts(node, tmp_path):
     branch(node, "copy", "source")
     append(node, "source", 120, 2)
     append(node, "copy", 120, 1)
@@ -131,7 +131,7 @@ def test_branch_ends_before_the_requested_record(node, cut, by):
     assert offsets(node, "source") == list(range(120))
 
 
-def test_a_branch_begins_where_its_source_does(node):
+def test_branch_starts_at_the_start_of_its_source(node):
     node.logs.get("source", 0).move_start(40, 0)
     branch(node, "copy", "source")
     branch(node, "below", "source", {AT_OFFSET: 5})
@@ -141,7 +141,7 @@ def test_a_branch_begins_where_its_source_does(node):
     assert (below.start_offset, below.end_offset) == (40, 40)
 
 
-def test_producers_that_the_source_knows_go_on_in_the_branch(node):
+def test_branch_inherits_producer_state(node):
     append(node, "source", 120, 5, producer_id=9, producer_epoch=0)
     branch(node, "copy", "source")
     append(node, "copy", 135, 1, producer_id=9, producer_epoch=0)
@@ -165,7 +165,7 @@ def test_a_transaction_that_is_open_is_aborted_in_the_branch(node):
     assert one.end_offset == 123
 
 
-def test_nothing_that_one_does_harms_the_other(node, tmp_path):
+def test_branch_and_source_do_not_affect_each_other(node, tmp_path):
     branch(node, "copy", "source")
     branch(node, "third", "copy", {AT_OFFSET: 100})
     # Truncation, retention by size, and deletion, each of a file shared with others.
@@ -215,7 +215,7 @@ def test_a_branch_that_a_start_cannot_name_stops_it_and_is_whole_in_the_next(
 
 
 @pytest.mark.parametrize("removed", ["nothing", "the mark"])
-def test_a_kill_in_the_preparation_or_removal_of_a_branch_leaves_nothing_for_good(
+def test_kill_during_branch_creation_or_removal_leaves_no_files(
         node, tmp_path, removed, monkeypatch):
     """As if it happened before the first file was created, or during the removal of all."""
     stray = tmp_path / f"copy-0.{'ab' * 16}-stray"
@@ -236,7 +236,7 @@ def test_a_kill_in_the_preparation_or_removal_of_a_branch_leaves_nothing_for_goo
     again.stop()
 
 
-def test_directories_that_another_broker_set_aside_are_left_alone(node, tmp_path):
+def test_directories_set_aside_by_another_broker_are_kept(node, tmp_path):
     stray = tmp_path / f"gone-0.{'ab' * 16}-stray"
     stray.mkdir()
     (stray / f"{0:020d}.log").touch()
@@ -327,7 +327,7 @@ def test_impossible_branch_is_rejected_with_a_reason(node, tmp_path, asked, erro
     assert "copy" not in node.image.topics
 
 
-def test_validation_alone_leaves_nothing(node, tmp_path):
+def test_validate_only_creates_nothing(node, tmp_path):
     assert branch(node, "copy", "source", validate_only=True).error == ErrorCode.NONE
     assert not list(tmp_path.glob("copy*"))
 

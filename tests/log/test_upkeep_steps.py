@@ -63,14 +63,14 @@ def test_a_log_without_a_recovery_point_has_nothing_to_promise(two):
     assert saved(two) == ({1: 5}, [])
 
 
-def test_a_directory_that_cannot_be_flushed_does_not_hold_up_the_others(two, caplog):
+def test_failed_flush_of_one_directory_does_not_block_others(two, caplog):
     two.disks[0].refuses.add("flush")
     two.logs.write_checkpoints()
     assert two.disks[1].steps == ["flush"] and "a flush failed" in caplog.text
     assert saved(two) == ({0: 5, 1: 5}, [])
 
 
-def test_a_directory_that_failed_is_neither_flushed_nor_written(two):
+def test_failed_directory_is_neither_flushed_nor_written(two):
     two.disks[1].offline = True
     two.logs.write_checkpoints()
     assert two.disks[1].steps == [] and two.rows(checkpoint_files.RECOVERY_POINT, 1) == {}
@@ -122,7 +122,7 @@ def test_rows_of_logs_that_are_not_open_stay_in_the_files(two):
     assert two.rows(checkpoint_files.RECOVERY_POINT) == {("t", 0): 5}
 
 
-def test_a_partition_that_is_made_again_is_saved_again(two):
+def test_recreated_partition_is_saved_again(two):
     two.logs.write_checkpoints()
     two.logs.checkpointer.forget((topic_id(), 0))
     two.logs.write_checkpoints()
@@ -195,7 +195,7 @@ def test_upkeep_ends_between_two_logs_when_the_manager_closes():
 
 # Openings.
 
-def test_a_trusted_log_is_opened_with_all_that_is_known_and_another_is_read(monkeypatch):
+def test_trusted_log_is_opened_from_its_saved_state(monkeypatch):
     asked = []
     monkeypatch.setattr(partition_log, "Log", SimpleNamespace(
         open=lambda *given, **known: asked.append((given, known))))
@@ -216,7 +216,7 @@ def test_a_log_has_its_topics_settings_and_some_of_the_brokers():
         name: settings[name] for name in BROKER_SETTINGS if name != "producer.id.expiration.ms"}}
 
 
-def test_settings_that_are_unknown_or_wrong_here_are_left_out(caplog):
+def test_unknown_or_invalid_settings_are_ignored(caplog):
     assert partition_log.usable({"retention.ms": "5", "of.a.later.version": "1",
                                  "segment.bytes": "many"}) == {"retention.ms": "5"}
     assert caplog.text.count("an invalid topic setting is ignored") == 2

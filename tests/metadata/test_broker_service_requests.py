@@ -54,13 +54,13 @@ def test_unregistered_broker_is_rejected_and_logged(
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_broker_that_is_registered_so_is_answered(monkeypatch, name):
+def test_unchanged_registration_is_answered(monkeypatch, name):
     answer, = answered(monkeypatch, lambda made: getattr(made, name)(
         REQUESTS[name](broker_id=2, broker_epoch=2)))
     assert not answer.error_code
 
 
-def test_each_block_of_producer_ids_is_another(monkeypatch):
+def test_producer_id_blocks_do_not_overlap(monkeypatch):
     def allocate(made):
         return made.allocate_producer_ids(
             messages.AllocateProducerIdsRequest(broker_id=2, broker_epoch=2))
@@ -69,7 +69,7 @@ def test_each_block_of_producer_ids_is_another(monkeypatch):
     assert (second.producer_id_start, second.producer_id_len) == (1000, 1000)
 
 
-def test_the_last_producer_ids_are_given_out_and_no_more(monkeypatch):
+def test_producer_ids_are_allocated_until_exhausted(monkeypatch):
     def allocate(made):
         return made.allocate_producer_ids(
             messages.AllocateProducerIdsRequest(broker_id=2, broker_epoch=2))
@@ -85,7 +85,7 @@ def test_the_last_producer_ids_are_given_out_and_no_more(monkeypatch):
     assert none.error_code == E.UNKNOWN_SERVER_ERROR
 
 
-def test_a_registration_is_answered_with_its_epoch_and_seen_at_its_record(monkeypatch):
+def test_registration_returns_the_epoch_of_its_record(monkeypatch):
     def beat(made, offset):
         epoch = made._image.brokers[4].epoch
         return made.heartbeat(messages.BrokerHeartbeatRequest(
@@ -102,13 +102,13 @@ def test_a_registration_is_answered_with_its_epoch_and_seen_at_its_record(monkey
     assert (seen.is_fenced, seen.is_caught_up) == (False, True)
 
 
-def test_a_registration_in_another_cluster_is_refused(monkeypatch):
+def test_registration_in_another_cluster_is_rejected(monkeypatch):
     answer, = answered(monkeypatch, lambda made: made.register_broker(
         registration(cluster_id="other")))
     assert (answer.error_code, answer.broker_epoch) == (E.INCONSISTENT_CLUSTER_ID, -1)
 
 
-def test_a_broker_that_is_its_own_controller_stays_alone(monkeypatch):
+def test_single_broker_rejects_other_registrations(monkeypatch):
     def alone(world):
         world.controller._heartbeats.local_id = 2
     other, = answered(monkeypatch, lambda made: made.register_broker(registration()),
@@ -122,7 +122,7 @@ def test_a_broker_that_is_its_own_controller_stays_alone(monkeypatch):
     assert (gone.error_code, gone.error_message) == (0, "")
 
 
-def test_an_unregistered_broker_is_gone_and_an_unknown_one_cannot_go(monkeypatch):
+def test_unregistering_removes_a_broker_and_rejects_unknown_ones(monkeypatch):
     def unregister(made):
         return made.unregister(messages.UnregisterBrokerRequest(broker_id=3))
     first, second = answered(monkeypatch, unregister, unregister)

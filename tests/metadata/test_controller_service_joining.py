@@ -162,13 +162,13 @@ def test_the_first_controller_names_a_new_cluster_at_once(monkeypatch):
     assert world.quorum.asked == [("known",), ("cluster_id", "A" * 22)]
 
 
-def test_the_others_wait_for_the_first_to_name_it(world):
+def test_nodes_wait_for_the_first_to_choose_the_cluster_id(world):
     world.quorum.names = [None, None, None, "named"]
     found, took_s = world.run(world.member._unnamed_cluster(None))
     assert (found, took_s) == ("named", 0.6) and world.quorum.asked == [("known",)] * 4
 
 
-def test_where_the_first_does_not_come_another_names_it_after_a_while(world, monkeypatch):
+def test_another_node_chooses_the_cluster_id_if_the_first_is_missing(world, monkeypatch):
     monkeypatch.setattr(controller_service, "random_id", lambda source: bytes(16))
     found, took_s = world.run(world.member._unnamed_cluster(None))
     assert found == "A" * 22 and took_s == pytest.approx(FIRST_S, abs=0.3)
@@ -200,7 +200,7 @@ def test_a_log_that_is_longer_than_the_quorums_ends_the_start(world, compared):
 
 @pytest.mark.parametrize(("compared", "end", "keeps"), [
     (DIVERGED, 8, True), (DIVERGED, 12, True), (UNKNOWN, 12, False)])
-def test_a_log_that_is_not_proven_to_be_the_quorums_is_read_again(world, compared, end, keeps):
+def test_unverified_log_is_read_again(world, compared, end, keeps):
     world.quorum.end = end
     world.log(9, compared=compared)
     before = world.member.tail
@@ -211,7 +211,7 @@ def test_a_log_that_is_not_proven_to_be_the_quorums_is_read_again(world, compare
 
 
 @pytest.mark.parametrize("compared", [DIVERGED, UNKNOWN])
-def test_a_log_that_the_quorum_cannot_give_again_is_kept(world, compared):
+def test_log_that_the_quorum_cannot_restore_is_kept(world, compared):
     world.quorum.end, world.is_rebuildable = 12, False
     world.log(9, compared=compared)
     with pytest.raises(StartError, match="has neither the whole metadata log nor a snapshot"):
@@ -220,7 +220,7 @@ def test_a_log_that_the_quorum_cannot_give_again_is_kept(world, compared):
 
 
 @pytest.mark.parametrize("call", ["found", "name"])
-def test_a_node_that_was_in_a_quorum_does_not_begin_an_empty_one(world, tmp_path, call):
+def test_former_quorum_member_does_not_start_an_empty_quorum(world, tmp_path, call):
     world.member._logs.disks = SimpleNamespace(usable=lambda: [(0, str(tmp_path))])
     known = meta_properties.Membership(CLUSTER, US, "1@a:1,2@b:1,3@c:1", 7)
     meta_properties.write_membership(str(tmp_path), known)
@@ -240,7 +240,7 @@ def test_a_node_that_was_in_a_quorum_does_not_begin_an_empty_one(world, tmp_path
 
 
 @pytest.mark.parametrize(("behind", "asks"), [(FEW_RECORDS, False), (FEW_RECORDS + 1, True)])
-def test_a_long_way_is_shortened_by_a_snapshot(world, behind, asks):
+def test_long_catch_up_uses_a_snapshot(world, behind, asks):
     world.quorum.end = 4 + behind
     world.log(4)
     before = world.member.tail
@@ -299,7 +299,7 @@ def test_other_controllers_wait_for_the_firsts_records(world):
     assert took_s == 0.4 and world.heard == [("catch_up", 5)]
 
 
-def test_another_brings_its_own_where_the_first_does_not_come(world):
+def test_another_node_imports_its_log_if_the_first_is_missing(world):
     world.quorum.epochs = [0]
     world.quorum.end = 5
     world.log(5)
@@ -318,7 +318,7 @@ def test_records_are_written_only_to_an_empty_log_by_a_node_with_data(world, own
 
 # Standby.
 
-def test_decisions_of_others_reach_the_tail_and_trim_the_log_when_due(
+def test_decisions_of_other_controllers_are_replicated_and_trimmed(
         world, monkeypatch):
     monkeypatch.setattr(controller_service, "together", lambda batches: batches)
     for offset, in_transaction, shortened in ((5, False, 0), (6, True, 0), (6, False, 1)):
@@ -417,7 +417,7 @@ def test_a_login_to_etcd_has_a_name_and_a_password(given, login):
 
 
 @pytest.mark.parametrize("outer", [True, False])
-def test_this_host_runs_an_etcd_unless_the_quorum_is_kept_by_others(world, monkeypatch, outer):
+def test_etcd_runs_here_unless_the_quorum_is_external(world, monkeypatch, outer):
     monkeypatch.setattr(controller_service, "Member", lambda *given: given)
     monkeypatch.setattr(controller_service.etcd_tls, "write_files", lambda settings: "files")
     if not outer:
@@ -448,7 +448,7 @@ def test_a_start_without_a_quorum_ends_after_the_configured_time(world):
         world.run(world.member._patiently(world.quorum.look))
 
 
-def test_a_member_that_cannot_start_again_ends_the_node(world):
+def test_failed_member_restart_stops_the_node(world):
     failed = asyncio.Event()
     world.member._member = SimpleNamespace(failed=failed, failure=None)
 

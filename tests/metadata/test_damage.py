@@ -103,7 +103,7 @@ def outcome(path, seed):
     return True
 
 
-def test_sound_records_are_taken(tmp_path):
+def test_intact_records_are_accepted(tmp_path):
     path = tmp_path / "n"
     node = start_on(path, values()[2:-1])
     assert len(node.image.topics["t1"].partitions) == 3

@@ -21,7 +21,7 @@ def load(paths, node_id=1, seed=1):
     return identity.load_or_format(paths, node_id, random.Random(seed))
 
 
-def test_a_first_start_formats_and_later_ones_read(tmp_path):
+def test_first_start_formats_and_later_ones_read(tmp_path):
     paths = made(tmp_path, "a", "b")
     first = load(paths)
     assert len(first.cluster_id) == 22
@@ -79,7 +79,7 @@ def test_a_metadata_log_without_its_identity_stops_the_start(tmp_path):
 KNOWN = identity.Membership("c" * 22, 2, "1@a:1,2@b:1,3@c:1", 7)
 
 
-def test_a_directory_knows_the_cluster_that_it_belongs_to(tmp_path):
+def test_directory_of_another_cluster_is_rejected(tmp_path):
     path = str(tmp_path)
     assert identity.membership_of(path) is None
     identity.check_alone([path])
@@ -90,7 +90,7 @@ def test_a_directory_knows_the_cluster_that_it_belongs_to(tmp_path):
         identity.check_alone([path])
 
 
-def test_a_damaged_membership_is_not_taken_for_none(tmp_path):
+def test_damaged_membership_is_an_error(tmp_path):
     (tmp_path / identity.MEMBERSHIP).write_text("version=1\ncluster.id=x\n")
     with pytest.raises(StartError, match="is damaged"):
         identity.membership_of(str(tmp_path))
@@ -134,7 +134,7 @@ def test_founding_is_permitted_only_if_every_membership_permits_it(tmp_path):
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_a_node_that_leaves_its_cluster_gets_another_cluster_id(tmp_path, crash, monkeypatch):
+def test_node_that_leaves_its_cluster_gets_a_new_cluster_id(tmp_path, crash, monkeypatch):
     paths = [str(tmp_path / name) for name in ("a", "b")]
     for path in paths:
         os.mkdir(path)
@@ -162,7 +162,7 @@ def test_a_node_that_leaves_its_cluster_gets_another_cluster_id(tmp_path, crash,
         identity.detach(paths, random.Random(5))
 
 
-def test_leaving_a_cluster_again_keeps_the_etcd_data_of_the_first_time(tmp_path):
+def test_leaving_twice_keeps_the_etcd_data_of_the_first_time(tmp_path):
     path = str(tmp_path)
     for number in range(3):
         identity.write_membership(path, KNOWN)
@@ -174,7 +174,7 @@ def test_leaving_a_cluster_again_keeps_the_etcd_data_of_the_first_time(tmp_path)
         for number, suffix in enumerate(("", ".2", ".3"))}
 
 
-def test_a_directory_without_a_membership_gets_the_one_of_its_node(tmp_path):
+def test_new_directory_inherits_the_nodes_membership(tmp_path):
     paths = made(tmp_path, "a", "b", "other node", "other cluster", "empty")
     identity.load_or_format(paths[:2], KNOWN.node_id, random.Random(1), KNOWN.cluster_id)
     identity.load_or_format([paths[2]], 3, random.Random(2), KNOWN.cluster_id)
@@ -187,7 +187,7 @@ def test_a_directory_without_a_membership_gets_the_one_of_its_node(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["__cluster_metadata-0", "etcd/member"])
-def test_metadata_in_another_directory_than_the_first_ends_the_start(tmp_path, name):
+def test_metadata_outside_the_first_directory_stops_the_start(tmp_path, name):
     first, second = made(tmp_path, "a", "b")
     identity.check_first([first, second])
     os.makedirs(os.path.join(second, name))

@@ -94,7 +94,7 @@ def test_an_image_that_is_not_of_this_log_is_not_believed(tmp_path):
     node.stop()
 
 
-def test_a_mark_that_is_not_the_last_stops_makes_the_start_look_at_the_files(tmp_path):
+def test_outdated_clean_stop_mark_makes_the_start_scan_files(tmp_path):
     node = Node(tmp_path)
     node.create("a")
     append(node, "a")
@@ -236,7 +236,7 @@ def test_a_power_cut_may_take_the_content_of_partition_metadata(tmp_path, left):
     node.stop()
 
 
-def test_a_partition_that_cannot_be_opened_leaves_the_others_served(tmp_path, monkeypatch):
+def test_unopenable_partition_does_not_affect_others(tmp_path, monkeypatch):
     node = Node(tmp_path)
     node.create("a", partitions=2)
     node.crash()
@@ -302,7 +302,7 @@ def decisions(controller):
     }
 
 
-def test_every_decision_after_a_failed_flush_is_answered_with_a_storage_error(tmp_path):
+def test_decisions_after_a_failed_flush_return_a_storage_error(tmp_path):
     node = Node(tmp_path)
     node.create("a")
     before = node.image
@@ -317,7 +317,7 @@ def test_every_decision_after_a_failed_flush_is_answered_with_a_storage_error(tm
     node.crash()
 
 
-def test_a_branch_that_state_lmdb_has_no_room_for_is_answered(tmp_path, monkeypatch):
+def test_branch_that_does_not_fit_in_state_lmdb_is_rejected(tmp_path, monkeypatch):
     node = Node(tmp_path)
     node.create("a")
     append(node, "a")
@@ -335,7 +335,7 @@ def test_a_branch_that_state_lmdb_has_no_room_for_is_answered(tmp_path, monkeypa
     node.stop()
 
 
-def test_a_failure_of_the_old_topics_disk_is_none_of_the_new_ones(tmp_path):
+def test_disk_failure_of_a_deleted_topic_does_not_affect_its_successor(tmp_path):
     """It was notified before the topic was deleted and re-created."""
     node = Node(tmp_path)
     node.create("a")
@@ -359,7 +359,7 @@ def test_a_start_after_a_crash_reads_a_bounded_tail(tmp_path, monkeypatch):
     node.stop()
 
 
-def test_a_stop_that_cannot_store_its_state_is_an_unclean_one(tmp_path, monkeypatch):
+def test_stop_that_cannot_store_its_state_is_unclean(tmp_path, monkeypatch):
     node = Node(tmp_path)
     node.create("a")
 

@@ -87,7 +87,7 @@ def in_office(quorum, node_id=1):
 
 
 @pytest.mark.parametrize("failure", [Unreachable("away"), Unknown("cut")])
-def test_a_call_is_tried_for_as_long_as_it_may_be_and_then_the_quorum_is_lost(
+def test_call_is_retried_until_its_timeout(
         quorum, clock, failure):
     quorum.keys.failures = [failure] * 1000
     with pytest.raises(QuorumLost, match=f"memory: {failure}"):
@@ -134,7 +134,7 @@ def test_term_contains_its_epoch_and_the_logs_end(quorum):
 
 @pytest.mark.parametrize("applies", [False, True])
 @pytest.mark.parametrize("at", range(4))
-def test_a_campaign_whose_answers_are_lost_wins_its_one_epoch(quorum, applies, at):
+def test_campaign_with_lost_responses_wins_one_epoch(quorum, applies, at):
     """at: number of calls that succeed first."""
     quorum.keys.failures, quorum.keys.applies = [None] * at + [Unknown("cut")] * 3, applies
     term = quorum.campaign(1, "host", 9093, TTL_S, View(0, 0, None))
@@ -164,7 +164,7 @@ def test_second_of_two_simultaneous_candidates_is_notified(quorum, monkeypatch):
     assert quorum.look().holder.node_id == 2
 
 
-def test_a_renewed_lease_is_the_same_while_it_lives_and_another_after_it(quorum, clock):
+def test_lease_renewal_keeps_a_live_lease_and_replaces_an_expired_one(quorum, clock):
     term = in_office(quorum)
     clock.now += TTL_S - 1
     assert quorum.renew(term, TTL_S) is term
@@ -177,7 +177,7 @@ def test_a_renewed_lease_is_the_same_while_it_lives_and_another_after_it(quorum,
     assert quorum.look().holder == term.holder
 
 
-def test_an_office_that_another_took_is_not_renewed(quorum, clock):
+def test_controller_lease_of_another_holder_is_not_renewed(quorum, clock):
     term = in_office(quorum)
     in_office(quorum, 2)
     with pytest.raises(Conflict):
@@ -186,7 +186,7 @@ def test_an_office_that_another_took_is_not_renewed(quorum, clock):
     assert quorum.look().holder.node_id == 2
 
 
-def test_an_office_that_is_taken_while_its_lease_is_renewed_is_not_had(quorum, clock, monkeypatch):
+def test_controller_lease_lost_during_renewal_is_not_held(quorum, clock, monkeypatch):
     term = in_office(quorum)
     clock.now += TTL_S + 1
     grant = quorum.keys.grant
@@ -246,7 +246,7 @@ def test_a_value_is_as_long_as_the_keys_allow_and_no_longer(quorum, monkeypatch)
 
 
 @pytest.mark.parametrize(("size", "is_deflated"), [(4096, False), (4097, True)])
-def test_a_long_batch_is_kept_deflated(quorum, size, is_deflated):
+def test_long_batch_is_stored_compressed(quorum, size, is_deflated):
     term = in_office(quorum)
     quorum.append(term, 0, 1, bytes(size))
     kept = quorum.keys.get(quorum._slot(0)).value
@@ -265,7 +265,7 @@ def test_so_many_batches_are_read_at_once(quorum, monkeypatch):
 
 
 @pytest.mark.parametrize(("size", "count"), [(0, 0), (1, 1), (10, 1), (11, 2), (20, 2), (21, 3)])
-def test_a_snapshot_is_kept_in_parts_that_a_value_holds(quorum, monkeypatch, size, count):
+def test_snapshot_is_split_into_value_sized_chunks(quorum, monkeypatch, size, count):
     monkeypatch.setattr(quorum_module, "CHUNK_BYTES", 10)
     term, data = in_office(quorum), bytes(range(size))
     quorum.save_snapshot(term, 7, 3, data)
@@ -286,7 +286,7 @@ def test_snapshot_replaced_during_loading_is_loaded_again(quorum):
     assert quorum.load_snapshot(0) == (9, 1, b"new")
 
 
-def test_a_controller_of_the_past_keeps_and_drops_nothing(quorum):
+def test_former_controller_cannot_write_or_delete(quorum):
     old = in_office(quorum)
     quorum.append(old, 0, 1, b"a")
     quorum.save_snapshot(old, 1, 1, b"all")
@@ -311,7 +311,7 @@ def test_nothing_is_trimmed_without_a_snapshot_and_no_more_than_it_covers(quorum
     assert [key for key in quorum.keys.store.keys if "snapshots/" in key] == [quorum._chunk(3, 0)]
 
 
-def test_a_quorum_is_founded_once_by_whose_answers_are_lost_too(quorum, monkeypatch):
+def test_quorum_is_created_once_despite_lost_responses(quorum, monkeypatch):
     monkeypatch.setattr(quorum_module, "CHUNK_BYTES", 4)
     # Two parts of the snapshot, the cluster's id, and then the marker of the new cluster.
     quorum.keys.failures, quorum.keys.applies = [None, None, None, Unknown("cut")], True
@@ -325,7 +325,7 @@ def test_a_quorum_is_founded_once_by_whose_answers_are_lost_too(quorum, monkeypa
     assert quorum.read(7) == []
 
 
-def test_members_are_queried_again_after_a_while(quorum, clock, monkeypatch):
+def test_members_are_queried_again_after_an_interval(quorum, clock, monkeypatch):
     asked = []
 
     def state_of(address):

@@ -109,7 +109,7 @@ def test_partitions_open_before_the_answer_and_close_with_the_topic():
     asyncio.run(run())
 
 
-def test_producer_ids_differ_over_restarts_and_concurrent_callers():
+def test_producer_ids_are_unique_across_restarts_and_callers():
     async def run():
         log = MemoryLog()
         seen = []
@@ -120,7 +120,7 @@ def test_producer_ids_differ_over_restarts_and_concurrent_callers():
     asyncio.run(run())
 
 
-def test_creations_at_the_same_time_do_not_both_win():
+def test_only_one_of_two_concurrent_creations_succeeds():
     async def run():
         controller = await started(MemoryLog())
         answers = await asyncio.gather(*[controller.create_topics(request("a")) for _ in range(5)])
@@ -219,7 +219,7 @@ def test_request_too_large_for_the_disk_is_partly_executed_and_reported(monkeypa
     asyncio.run(run())
 
 
-def test_a_snapshot_that_finds_no_room_keeps_no_decision_from_its_effect(monkeypatch):
+def test_failed_snapshot_does_not_block_decisions(monkeypatch):
     monkeypatch.setattr(MetadataLog, "records_between_snapshots", 5)
 
     async def run():
@@ -230,7 +230,7 @@ def test_a_snapshot_that_finds_no_room_keeps_no_decision_from_its_effect(monkeyp
     asyncio.run(run())
 
 
-def test_decision_on_the_brokers_own_state_waits_for_that_state():
+def test_decision_waits_for_the_brokers_own_state():
     """The topic whose disk failed is deleted and re-created before the publisher catches up."""
     async def run():
         controller = await started(MemoryLog())
@@ -330,7 +330,7 @@ def test_failed_report_of_a_failed_disk_is_repeated():
     asyncio.run(run())
 
 
-def test_no_snapshot_is_taken_amid_a_transaction(monkeypatch):
+def test_no_snapshot_is_taken_during_a_transaction(monkeypatch):
     monkeypatch.setattr(MetadataLog, "records_between_snapshots", 1)
 
     async def run():

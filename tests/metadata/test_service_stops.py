@@ -75,7 +75,7 @@ ROWS = [("key", "row"), (LocalLog.KEY, "checkpoint")]
 
 # Stops.
 
-def test_a_clean_stop_marks_the_directories_and_keeps_image_and_checkpoints_with_the_mark(world):
+def test_clean_stop_stores_image_and_checkpoints_with_its_mark(world):
     assert world.stop() == [
         ("log closed",), ("marked", frozenset((0, 1)), -1),
         ("save", world.image, ROWS, ("mark", MARKS)), ("close", True)]
@@ -125,17 +125,17 @@ def test_the_mark_of_a_member_has_an_epoch_of_this_run_or_the_mark_before(
     assert ("marked", frozenset((0, 1)), marked) in world.stop()
 
 
-def test_an_image_amid_a_transaction_is_not_kept(world):
+def test_image_within_a_transaction_is_not_stored(world):
     world.service.tail.published_in_transaction = True
     assert ("save", None, ROWS, ("mark", MARKS)) in world.stop()
 
 
-def test_without_the_first_directory_there_is_no_mark_anywhere(world):
+def test_clean_stop_mark_requires_the_first_directory(world):
     world.logs.stopped = frozenset((1,))
     assert world.stop() == [("log closed",), ("close", False)]
 
 
-def test_a_mark_that_was_not_written_is_not_kept(world):
+def test_unwritten_clean_stop_mark_is_not_stored(world):
     world.logs.disks.write_clean_marks = lambda *_: {0: ()}
     assert world.stop() == [("log closed",), ("close", False)]
 
@@ -170,7 +170,7 @@ def test_an_image_is_due_when_a_start_would_read_too_much_but_for_amid_a_transac
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_an_image_is_stored_and_not_due_again_also_when_that_failed(world, caplog, fails):
+def test_image_is_not_due_again_after_a_failed_save(world, caplog, fails):
     world.service._stored_offset = 7 - RECORDS_BETWEEN_IMAGES
     if fails:
         world.fails = {"save": StoreError("planted")}
@@ -180,7 +180,7 @@ def test_an_image_is_stored_and_not_due_again_also_when_that_failed(world, caplo
 
 
 @pytest.mark.parametrize("offset", [5, 6])
-def test_a_stored_image_counts_when_the_log_is_its_own(world, caplog, offset):
+def test_stored_image_is_used_only_with_its_own_log(world, caplog, offset):
     world.store.load_image = lambda: Image(offset=offset, epoch=2)
     found = world.service._stored_image(world.store)
     assert found.offset == (5 if offset == 5 else -1) and world.service._stored_offset == offset
@@ -191,7 +191,7 @@ def test_a_stored_image_counts_when_the_log_is_its_own(world, caplog, offset):
 
 @pytest.mark.parametrize(("offset", "holds", "starts"), [
     (-1, True, False), (-1, False, True), (0, True, True)])
-def test_partitions_without_the_metadata_that_knows_them_end_the_start(
+def test_partitions_without_metadata_stop_the_start(
         world, offset, holds, starts):
     world.service.tail.newest = Image(offset=offset)
     world.logs.holds_partitions = lambda: holds
@@ -241,7 +241,7 @@ def test_unused_acls_are_logged(world, caplog, kind, authorizer, told):
 
 # Dynamic settings.
 
-def test_settings_of_this_broker_and_of_all_are_taken_and_those_of_others_not(world, caplog):
+def test_only_settings_of_this_broker_and_cluster_defaults_apply(world, caplog):
     name = "log.cleaner.threads"
     before = world.service._settings[name]
     for broker, value in (("2", 9), ("", 3)):

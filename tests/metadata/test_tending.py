@@ -97,7 +97,7 @@ def test_silent_broker_is_fenced_exactly_after_its_session(monkeypatch, caplog):
     assert [row.broker for row in caplog.records if row.getMessage() == "broker fenced"] == [3, 2]
 
 
-def test_whose_host_was_silent_before_the_office_began_is_fenced_a_session_after_that(monkeypatch):
+def test_broker_silent_before_a_new_controller_term_is_fenced_one_session_later(monkeypatch):
     world = World(monkeypatch)
 
     async def go():
@@ -181,7 +181,7 @@ def test_no_broker_is_fenced_after_the_term(monkeypatch):
     world.run(go)
 
 
-def test_work_of_a_former_term_is_left_to_the_next(monkeypatch):
+def test_work_of_an_ended_term_is_left_to_the_next(monkeypatch):
     calls = []
     world = World(monkeypatch, broker_session_timeout_ms="3600000",
                   leader_imbalance_check_interval_seconds="70")
@@ -246,7 +246,7 @@ def test_a_session_of_hours_ends_after_hours(monkeypatch):
 
 @pytest.mark.parametrize(("former", "judged", "fenced"), [
     (None, [], []), (2, [2], [2]), (3, [3], [3]), (4, [], [])])
-def test_a_new_controller_probes_only_the_broker_of_the_former_one(
+def test_new_controller_probes_only_the_previous_controllers_broker(
         monkeypatch, former, judged, fenced):
     world = World(monkeypatch, gone=(2, 3))
 
@@ -261,7 +261,7 @@ def test_a_new_controller_probes_only_the_broker_of_the_former_one(
     world.run(go, heard=former and (former, 0))
 
 
-def test_a_former_controller_whose_listener_accepts_keeps_its_session(monkeypatch):
+def test_reachable_former_controller_keeps_its_broker_session(monkeypatch):
     world = World(monkeypatch)
 
     async def go():

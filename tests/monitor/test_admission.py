@@ -44,7 +44,7 @@ def test_unusable_configuration_stops_the_start(keystore, token, said):
         Admission(keystore, token).check()
 
 
-def test_a_new_certificate_is_read_and_a_bad_one_passed_over(authority, tmp_path, caplog):
+def test_new_certificate_is_loaded_and_an_invalid_one_ignored(authority, tmp_path, caplog):
     path = Path(pem(authority, tmp_path))
     made = Admission(str(path), None)
     made.check()
@@ -80,7 +80,7 @@ def asked(broker, authority, **headers) -> tuple[int, bytes]:
         connection.close()
 
 
-def test_a_scrape_by_tls_with_the_token_is_answered_and_no_other(broker, authority):
+def test_scrape_requires_tls_and_the_token(broker, authority):
     status, text = asked(broker, authority, Authorization=f"Bearer {TOKEN}")
     assert status == 200 and b"pylog_" in text
     status, text = asked(broker, authority)

@@ -56,7 +56,7 @@ def led(isr, end, followers):
                 (id_, 1, at, 0, 0, caught_up_ns) for id_, at, caught_up_ns in followers]))
 
 
-def test_followers_are_as_far_behind_as_where_they_are_behind_most():
+def test_follower_lag_is_the_maximum_over_partitions():
     metadata = SimpleNamespace(image=image((1, [1, 2, 3], [1, 2, 3])))
     found = samples(metadata, [
         led((1, 2, 3), 100, [(2, 100, 4 * SECOND_NS), (3, 90, 3 * SECOND_NS)]),
@@ -122,7 +122,7 @@ def test_a_page_names_so_many_partitions_and_counts_all():
     assert "and 7 more" in overview.html(found)
 
 
-def test_the_page_for_people_shows_names_as_text():
+def test_html_page_escapes_names():
     page = overview.html(view(
         image((1, [1, 2], [1, 2])), controllers=SimpleNamespace(active_id=-1),
         quorum=SimpleNamespace(members=members)))

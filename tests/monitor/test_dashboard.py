@@ -39,7 +39,7 @@ def test_every_query_is_of_metrics_and_labels_that_the_table_has():
             assert used <= known, (panel["title"], used - known)
 
 
-def test_panels_neither_overlap_nor_leave_the_page():
+def test_dashboard_panels_neither_overlap_nor_overflow():
     taken = set()
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         place = panel["gridPos"]

@@ -101,7 +101,7 @@ def test_produce_and_fetch_move_the_counters_of_their_topic(brokerd, address):
     assert of("pylog_partition_segments", partition="0") == [1]
 
 
-def test_the_cluster_has_a_page_for_programs_and_one_for_people(brokerd, address):
+def test_cluster_page_is_available_as_json_and_html(brokerd, address):
     status, headers, body = scrape.get(address, "/cluster", Accept="application/json")
     found = json.loads(body)
     assert status == 200 and headers["Content-Type"] == "application/json"
@@ -241,7 +241,7 @@ def test_groups_only_on_disk_are_exported_after_a_restart(tmp_path):
         broker.kill()
 
 
-def test_a_slow_request_is_one_line_of_the_log(brokerd, address):
+def test_slow_request_is_logged_in_one_line(brokerd, address):
     """A frame of 8 MB whose response the client reads slowly does not count as slow, a waiting one
     does: the response to a large Fetch that is not read for a while.
     """

@@ -51,7 +51,7 @@ def test_an_open_transaction_that_holds_the_lag_is_found():
     assert found["reason"] == "open_transaction" and "t-0" in found["text"]
 
 
-def test_a_member_whose_partitions_hold_the_lag_is_slow():
+def test_member_whose_partitions_hold_the_lag_is_reported_as_slow():
     parts = [part(0, lag=900, consume=5.0), part(1, lag=800, consume=5.0),
              part(2, lag=10, member="m2"), part(3, lag=10, member="m2")]
     found = first(*parts, members=("m1", "m2"))

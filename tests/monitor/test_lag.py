@@ -41,7 +41,7 @@ class NoLags:
             return (), ()
 
 
-def test_a_new_group_is_noted_at_the_next_look_and_then_seldom():
+def test_new_group_is_sampled_at_the_next_check_and_rarely_later():
     lags = Watched()
     for look in range(12):
         if look == 3:

@@ -42,7 +42,7 @@ def test_an_answer_that_is_sipped_has_its_time_and_no_more(monkeypatch):
         server._send(ours, bytes(16 << 20), time.monotonic)
 
 
-def test_a_connection_without_a_thread_for_it_is_closed_and_the_next_one_served(monkeypatch):
+def test_connection_without_a_free_thread_is_closed(monkeypatch):
     lacking = ["can't start new thread"]
 
     class Thread:

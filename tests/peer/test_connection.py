@@ -66,7 +66,7 @@ def sending(data: bytes):
     return serve
 
 
-def test_a_request_gets_its_own_answer():
+def test_request_gets_its_own_response():
     async def use(peer):
         answers = await asyncio.gather(*[
             peer.call(messages.BrokerHeartbeatRequest(broker_epoch=epoch), 1)

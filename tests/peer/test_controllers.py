@@ -57,7 +57,7 @@ def test_rejecting_controller_not_known_to_lead_is_replaced_by_another():
     assert known.next().id == 1
 
 
-def test_a_failed_one_is_left_for_another():
+def test_failed_controller_is_replaced_by_another():
     known = two()
     known.learned(1, 5)
     known.failed(1)

@@ -71,7 +71,7 @@ def run(way, wanted, tmp_path, **node) -> tuple[int, Node]:
 
 @WAYS
 @pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
-def test_a_node_reaches_others_by_any_protocol(way, protocol, tmp_path):
+def test_node_connects_by_any_protocol(way, protocol, tmp_path):
     answer, node = run(way, credentials(protocol, tmp_path), tmp_path,
                        own=GOOD if "SSL" in protocol else None,
                        lifetime_ms=FOR_EVER if "SASL" in protocol else None)
@@ -79,7 +79,7 @@ def test_a_node_reaches_others_by_any_protocol(way, protocol, tmp_path):
 
 
 @WAYS
-def test_a_node_shows_its_certificate(way, tmp_path):
+def test_node_presents_its_certificate(way, tmp_path):
     assert run(way, credentials("SSL", tmp_path, own=MINE), tmp_path, own=GOOD, trusted=CA)[0] == 7
 
 
@@ -120,7 +120,7 @@ def test_a_certificate_that_is_half_written_is_an_attempt_that_failed_and_no_mor
 
 
 @WAYS
-def test_certificates_in_the_settings_are_taken_when_they_change(way, tmp_path):
+def test_changed_certificate_settings_are_loaded(way, tmp_path):
     """The CA is not in any file."""
     name = "listener.name.in.ssl.truststore.certificates"
     texts = settings("SSL", tmp_path).texts | {name: OTHER_CA.pem.decode()}
@@ -225,7 +225,7 @@ def test_a_login_that_ends_is_renewed_before_the_next_request(tmp_path):
     assert "closed" in str(failure) and node.asked >= 200
 
 
-def test_certificates_that_change_are_taken_by_the_next_connection(tmp_path):
+def test_changed_certificate_files_are_used_by_the_next_connection(tmp_path):
     wanted = credentials("SSL", tmp_path, authority=OTHER_CA)
     for way in (by_loop, by_thread):
         with pytest.raises(PeerError, match="not trusted"):

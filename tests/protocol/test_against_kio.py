@@ -58,7 +58,7 @@ def test_kio_has_nearly_everything():
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(rng=st.randoms(use_true_random=False))
-def test_bytes_are_those_of_kio_both_ways(name, rng):
+def test_encoding_matches_kio_in_both_directions(name, rng):
     low, high = tables.message(name).versions
     for version in range(low, high + 1):
         theirs = kio_class(name, version)

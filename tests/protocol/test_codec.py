@@ -46,7 +46,7 @@ def test_encoded_messages_decode_to_the_same_values(pair, rng):
     assert program.encode(read) == data
 
 
-def test_bytes_after_a_body_are_left_alone():
+def test_bytes_after_a_body_are_ignored():
     data = codec.encode_request(METADATA, 12, messages.MetadataRequest())
     assert codec.decode_request(METADATA, 12, data + b"rest") == messages.MetadataRequest()
 
@@ -88,7 +88,7 @@ def test_text_that_is_no_utf8_reads_as_replacement_characters():
 # ---------------------------------------------------------------- headers and frames
 
 
-def test_a_request_header_is_read_in_both_forms():
+def test_both_request_header_versions_are_parsed():
     for version in (8, 9):
         for client_id in ("me", "", None):
             header = codec.encode_request_header(METADATA, version, -7, client_id)
@@ -143,7 +143,7 @@ def test_a_request_frame_is_size_header_and_body():
     assert frame == struct.pack(">i", len(rest)) + rest
 
 
-def test_a_request_in_pieces_is_the_same_frame_and_takes_long_views_as_they_are():
+def test_chunked_encoding_produces_the_same_frame_without_copies():
     produce = messages.ProduceRequest
     long, short = bytearray(range(256)) * 20, b"short"
     rows = [produce.PartitionProduceData(index=index, records=memoryview(records))
@@ -238,7 +238,7 @@ def test_decoding_cost_is_bounded():
         codec.decode_request(METADATA, 4, body, budget=10_000_000)
 
 
-def test_null_where_it_is_not_allowed_is_refused_with_the_fields_path():
+def test_disallowed_null_is_rejected_with_the_field_path():
     with pytest.raises(ProtocolError, match=r"topics\[0\].name: null"):
         codec.decode_request(METADATA, 1, b"\0\0\0\1\xff\xff")
 
@@ -312,7 +312,7 @@ def test_a_value_that_the_version_cannot_carry_is_refused():
         codec.encode_request(METADATA, 5, request)
 
 
-def test_an_ignorable_value_is_dropped_where_the_version_lacks_it():
+def test_ignorable_field_is_dropped_in_versions_without_it():
     response = messages.MetadataResponse(throttle_time_ms=5)
     data = codec.encode_response(METADATA, 0, response)
     assert codec.decode_response(METADATA, 0, data).throttle_time_ms == 0
@@ -355,7 +355,7 @@ def test_refused_bytes_leak_nothing():
     assert after - before < 20_000
 
 
-def test_a_struct_written_once_goes_into_messages_of_its_version_only():
+def test_encoded_struct_is_reused_only_in_its_version():
     new = messages.MetadataResponse
     topic = new.MetadataResponseTopic(name="t", partitions=[
         new.MetadataResponsePartition(partition_index=3, replica_nodes=[1])])
@@ -390,14 +390,14 @@ def of_two_threads(work, place, name, monkeypatch):
         return [done.result() for done in [threads.submit(work), threads.submit(work)]]
 
 
-def test_two_threads_that_use_a_message_first_have_one_class(monkeypatch):
+def test_concurrent_first_use_creates_one_message_class(monkeypatch):
     monkeypatch.delitem(codec._classes, "ListGroupsRequest", raising=False)
     one, other = of_two_threads(lambda: codec.message_class("ListGroupsRequest"), tables, "message",
                                 monkeypatch)
     assert one is other is codec.message_class("ListGroupsRequest")
 
 
-def test_two_threads_that_use_a_version_first_have_one_program(monkeypatch):
+def test_concurrent_first_use_creates_one_program(monkeypatch):
     monkeypatch.delitem(codec._programs, ("ListGroupsRequest", 3), raising=False)
     one, other = of_two_threads(lambda: codec.program("ListGroupsRequest", 3), codec, "_compile",
                                 monkeypatch)

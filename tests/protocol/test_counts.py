@@ -5,7 +5,7 @@ from pylog.protocol.counts import counted
 
 @pytest.mark.parametrize(("number", "said"), [
     (0, "0 partitions"), (1, "1 partition"), (2, "2 partitions")])
-def test_one_is_in_the_singular(number, said):
+def test_count_of_one_is_singular(number, said):
     assert counted(number, "partition") == said
 
 

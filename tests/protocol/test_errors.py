@@ -34,7 +34,7 @@ def test_codes_names_and_retriability_are_kafkas(tmp_path):
     assert ours == theirs
 
 
-def test_a_code_equals_its_number_and_knows_its_name():
+def test_error_code_equals_its_number_and_has_a_name():
     assert ErrorCode.NOT_LEADER_OR_FOLLOWER == 6
     assert ErrorCode.of(6).name == "NOT_LEADER_OR_FOLLOWER"
     assert repr(ErrorCode.NONE) == "NONE(0)"

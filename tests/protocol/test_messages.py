@@ -39,12 +39,12 @@ def test_unknown_names_are_refused():
         messages.MetadataRequest().topic = []
 
 
-def test_fields_are_given_by_name_only():
+def test_message_fields_are_keyword_only():
     with pytest.raises(TypeError, match="by name only"):
         messages.MetadataRequest([])
 
 
-def test_a_class_made_from_a_message_class_is_a_message_too():
+def test_message_subclass_is_a_message():
     class Mine(messages.MetadataRequest):
         __slots__ = ()
 

@@ -63,7 +63,7 @@ def test_value_is_decoded_by_its_keys_type_in_any_order():
             records.decode_value(offset, b"\0\3\0")
 
 
-def test_a_key_of_an_unknown_number_is_named_as_such():
+def test_record_key_of_an_unknown_type_is_reported():
     with pytest.raises(UnsupportedVersion, match="no key numbered 99"):
         records.decode_key("records_group", b"\0\x63")
     with pytest.raises(ProtocolError):

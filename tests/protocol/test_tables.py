@@ -122,14 +122,14 @@ def test_every_field_agrees_with_kafkas_schema(schemas):
         } == structs, name
 
 
-def test_a_name_in_snake_case_gives_back_kafkas_name(schemas):
+def test_snake_case_names_map_back_to_kafkas(schemas):
     for name in tables.names():
         table = tables.message(name)
         for field in [*table.fields, *[f for inner in table.structs.values() for f in inner]]:
             assert snake("".join(part.title() for part in field.name.split("_"))) == field.name
 
 
-def test_an_array_element_takes_at_least_one_byte(schemas):
+def test_array_elements_have_at_least_one_byte(schemas):
     # The codec limits a declared count by the remaining bytes.
     for name in tables.names():
         table = tables.message(name)
@@ -144,7 +144,7 @@ def test_an_array_element_takes_at_least_one_byte(schemas):
                         ), (name, version, field.name)
 
 
-def test_a_misspelt_word_in_a_table_is_refused():
+def test_misspelt_word_in_a_table_is_rejected():
     with pytest.raises(ValueError, match="nullable"):
         tables._parse("some", "data Some versions 0\n  name string nullable")
     with pytest.raises(ValueError, match="flexble"):

@@ -39,7 +39,7 @@ def test_the_page_is_current():
     assert (ROOT / "docs/reference/messages.md").read_text() == page(ROOT), "run `make docs`"
 
 
-def test_no_message_repeats_a_word():
+def test_messages_do_not_repeat_words():
     found = [line for line in page(ROOT).splitlines()
              if re.search(r"\b([A-Za-z]+) \1\b", line.partition("``")[2])]
     assert found == []

@@ -93,7 +93,7 @@ def test_spark_jobs_describe_their_arguments_under_both_names():
 
 
 @pytest.mark.parametrize("tag", TARGETS)
-def test_a_target_names_its_machine_and_its_library_in_every_place(tag):
+def test_wheel_target_is_consistent(tag):
     target = TARGETS[tag]
     assert target.tag == tag and tag.endswith(target.machine)
     assert target.zig.startswith(target.machine) and target.openssl.startswith("linux-")

@@ -83,7 +83,7 @@ def test_directories_that_match_a_newer_image_are_not_reported():
     assert told(Channel(), topic(TWO), topic(ONE)) == []
 
 
-def test_replicas_of_others_and_without_a_log_are_not_reported():
+def test_foreign_replicas_and_those_without_a_log_are_not_reported():
     assert told(Channel(), topic(TWO, replicas=(9, 3))) == []
     assert told(Channel(), topic(*[ONE, TWO] * 4, TWO)) == []
 

@@ -44,7 +44,7 @@ class Silent:
         self._server.close()
 
 
-def test_a_dial_is_given_up_once_another_controller_is_active(monkeypatch):
+def test_dial_is_cancelled_when_another_controller_is_active(monkeypatch):
     async def never(*arguments, **options):
         await asyncio.get_running_loop().create_future()
 
@@ -65,7 +65,7 @@ def test_a_dial_is_given_up_once_another_controller_is_active(monkeypatch):
     asyncio.run(scene())
 
 
-def test_a_request_is_given_up_once_another_controller_is_active():
+def test_request_is_cancelled_when_another_controller_is_active():
     async def scene():
         silent = Silent()
         port = await silent.start()

@@ -31,7 +31,7 @@ def test_nothing_is_delayed_while_no_broker_is_lost():
     asyncio.run(asyncio.wait_for(departures.settled(), 5))
 
 
-def test_a_lost_connection_to_a_leader_makes_answers_wait_until_the_controller_has_decided():
+def test_responses_wait_for_the_controller_after_a_leader_connection_is_lost():
     async def scenario():
         departures, _ = made(1, 2, 3)
         departures.lost(2)
@@ -51,7 +51,7 @@ def test_broker_is_probed_when_its_connections_end_before_the_verdict():
     assert departures.suspects
 
 
-def test_answers_wait_no_more_when_the_connection_is_back():
+def test_responses_stop_waiting_when_the_connection_returns():
     async def scenario():
         departures, _ = made(1, 2, 3)
         departures.lost(2)
@@ -79,7 +79,7 @@ def test_responses_wait_for_all_suspected_brokers():
     asyncio.run(scenario())
 
 
-def test_answers_wait_for_a_bounded_time():
+def test_responses_wait_for_a_bounded_time():
     departures, clock = made(1, 2, 3)
     departures.lost(2)
     clock.now += HOLD_S
@@ -87,7 +87,7 @@ def test_answers_wait_for_a_bounded_time():
     asyncio.run(asyncio.wait_for(departures.settled(), 5))
 
 
-def test_a_connection_that_is_lost_again_and_again_holds_nothing_back_each_time():
+def test_repeatedly_lost_connection_does_not_delay_each_time():
     departures, clock = made(1, 2, 3)
     departures.lost(2)
     departures.back(2)
@@ -126,7 +126,7 @@ def test_stopped_broker_is_no_longer_listed():
     assert not departures.is_listed(2) and not departures.any
 
 
-def test_a_broker_that_was_fenced_before_this_one_came_is_not_listed():
+def test_broker_fenced_before_this_ones_start_is_not_listed():
     departures = Departures(Clock())
     departures.take_brokers(brokers(1, 3, fenced=[2]))
     assert not departures.is_listed(2)

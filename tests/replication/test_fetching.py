@@ -105,7 +105,7 @@ async def until(condition):
         await asyncio.sleep(0.002)
 
 
-def test_leaders_are_dialed_until_they_answer_and_then_fetched_from(run, dialer, directory):
+def test_leaders_are_dialed_until_reachable(run, dialer, directory):
     source, copy = opened(directory, "leader"), follower_of(directory)
     source.append(make(3), NOW)
 
@@ -136,7 +136,7 @@ def test_nothing_is_fetched_before_this_broker_is_registered(run, dialer, direct
     run(scenario, broker_epoch=None)
 
 
-def test_partitions_of_one_leader_share_a_connection_which_ends_with_the_last(
+def test_partitions_of_one_leader_share_a_connection(
         run, dialer, directory):
     async def scenario(fetchers):
         leader = dialer.expect(1)
@@ -166,7 +166,7 @@ def test_lost_connection_is_reopened(run, dialer, directory):
     assert dialer.dialed == [1, 1]
 
 
-def test_another_leader_and_another_address_are_followed(run, dialer, directory):
+def test_leader_and_address_changes_are_followed(run, dialer, directory):
     copy = follower_of(directory)
 
     async def scenario(fetchers):
@@ -233,7 +233,7 @@ def test_end_offsets_are_requested_at_the_leaders_listener(run, directory, monke
     assert asked == [("three", 3)]
 
 
-def test_a_diverging_log_is_truncated_and_goes_on(run, dialer, directory):
+def test_diverging_log_is_truncated_and_continues(run, dialer, directory):
     copy = follower_of(directory, records=6)
 
     async def scenario(fetchers):
@@ -268,7 +268,7 @@ def test_log_that_became_leader_is_not_truncated(run, dialer, directory):
     assert copy.end_offset == 6
 
 
-def test_a_truncation_that_fails_unexpectedly_is_tried_again(run, dialer, directory):
+def test_failed_truncation_is_retried(run, dialer, directory):
     copy = follower_of(directory, records=6)
     cuts = []
 
@@ -302,7 +302,7 @@ def test_a_truncation_that_fails_unexpectedly_is_tried_again(run, dialer, direct
     assert supervisor.failures()["replica fetcher"] == before + 1
 
 
-def test_a_partition_whose_notice_fails_does_not_stop_the_others(
+def test_failed_notification_of_one_partition_does_not_stop_others(
         run, dialer, directory, monkeypatch):
     copies = [follower_of(directory, f"f{index}", records=6) for index in range(2)]
     real = ReplicaFetchers._begin_repair
@@ -326,7 +326,7 @@ def test_a_partition_whose_notice_fails_does_not_stop_the_others(
     run(scenario)
 
 
-def test_a_leader_that_begins_later_makes_the_log_begin_there(
+def test_follower_adopts_the_leaders_log_start(
         run, dialer, directory, monkeypatch):
     copy = follower_of(directory, records=6)
 

@@ -55,7 +55,7 @@ def test_while_a_broker_is_fenced_or_leaving_it_joins_no_isr_and_leads_none_that
     assert made(epochs=epochs).join(follower(3), LOG, 0) is None
 
 
-def test_a_replica_whose_fetches_name_no_epoch_joins():
+def test_replica_without_a_broker_epoch_joins_the_isr():
     isr = made()
     assert isr.join(follower(3, epoch=-1), LOG, 0).isr[-1] == (3, -1)
 
@@ -77,7 +77,7 @@ def test_caught_up_replica_stays_regardless_of_its_last_fetch():
     assert made().tick([follower(2, end_offset=100)], LOG, 9 * LAG_NS, LAG_NS) is None
 
 
-def test_a_second_proposal_waits_for_the_first_ones_outcome():
+def test_second_isr_proposal_waits_for_the_first():
     isr = made()
     isr.join(follower(3), LOG, 0)
     assert isr.tick([], LOG, 9 * LAG_NS, LAG_NS) is None
@@ -122,7 +122,7 @@ def test_undecided_proposal_is_repeated_unchanged(error):
     assert isr.proposal is proposal
 
 
-def test_after_a_refusal_nothing_is_proposed_until_brokers_change_or_a_while_has_passed():
+def test_rejected_isr_proposal_is_retried_after_a_change_or_a_delay():
     isr = made()
     proposal = isr.join(follower(3), LOG, 0)
     assert not isr.answered(proposal, ErrorCode.INELIGIBLE_REPLICA, None, 7)
@@ -146,7 +146,7 @@ def test_new_election_restarts_the_lag():
     assert isr.tick([], LOG, 2 * LAG_NS, LAG_NS) is None
 
 
-def test_random_answers_never_lose_who_may_be_in_the_isr(random_source):
+def test_random_responses_never_lose_potential_isr_members(random_source):
     """A simulated controller that executes, rejects or loses requests, and responds late."""
     for _ in range(200):
         isr, truth, told = made(), [state()], 0

@@ -112,7 +112,7 @@ async def settle():
         await asyncio.sleep(0)
 
 
-def test_the_joins_of_one_turn_are_one_request():
+def test_isr_joins_of_one_tick_are_one_request():
     async def use(leadership, channel, logs, clock):
         for index in range(5):
             leadership.may_join(ID, index, 2)
@@ -125,7 +125,7 @@ def test_the_joins_of_one_turn_are_one_request():
     assert [row.partition_index for row in request.topics[0].partitions] == [0, 1, 2, 3, 4]
 
 
-def test_log_waits_for_a_proposed_member_before_the_controller_is_asked():
+def test_log_waits_for_a_proposed_isr_member():
     async def use(leadership, channel, logs, clock):
         leadership.may_join(ID, 0, 2)
         assert not channel.asked
@@ -135,7 +135,7 @@ def test_log_waits_for_a_proposed_member_before_the_controller_is_asked():
     run(accept, use)
 
 
-def test_a_follower_that_lags_is_taken_out():
+def test_lagging_follower_is_removed_from_the_isr():
     async def use(leadership, channel, logs, clock):
         assert leadership.under_replicated == 0
         clock.ns = 11 * SECOND
@@ -147,7 +147,7 @@ def test_a_follower_that_lags_is_taken_out():
     run(accept, use, isr=(1, 2))
 
 
-def test_a_tick_only_glances_at_a_partition_whose_followers_have_everything():
+def test_tick_skips_partitions_with_caught_up_followers():
     async def use(leadership, channel, logs, clock):
         logs[0].known = {2: (12, Log.end_offset, 0)}
         logs[0].end_for_epoch = None  # A detailed check would call it.
@@ -196,7 +196,7 @@ def test_rejected_proposal_is_not_repeated_by_itself(decide, asked):
     assert len(run(decide, use).asked) == asked
 
 
-def test_a_broker_epoch_that_is_stale_is_looked_into_at_once():
+def test_stale_broker_epoch_is_refreshed_immediately():
     async def use(leadership, channel, logs, clock):
         leadership.may_join(ID, 0, 2)
         await settle()
@@ -268,7 +268,7 @@ def test_failed_request_loses_no_proposal():
     assert channel.asked[0] == channel.asked[1]
 
 
-def test_a_log_that_is_closed_keeps_no_other_partition_from_its_turn():
+def test_closed_log_does_not_block_other_partitions():
     def closed():
         raise LogDeleted(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "closed")
 

@@ -33,7 +33,7 @@ def test_broker_requests_fencing_until_registered_and_recovered(offset, ready, f
     assert made.next(offset, ready) == Heartbeat(10, offset, fenced, False)
 
 
-def test_a_refused_registration_is_tried_again_under_the_same_incarnation():
+def test_rejected_registration_is_retried_with_the_same_incarnation():
     made = fresh()
     first = made.next(-1, True)
     made.registered(ErrorCode.DUPLICATE_BROKER_REGISTRATION, -1)
@@ -106,7 +106,7 @@ def test_a_broker_that_is_not_registered_may_stop_at_once():
     assert made.next(0, True) is None
 
 
-def test_a_stop_whose_epoch_is_stale_is_over():
+def test_stop_with_a_stale_epoch_completes():
     made = running()
     made.stop()
     made.beaten(made.next(20, True), ErrorCode.STALE_BROKER_EPOCH, True, False)
@@ -139,7 +139,7 @@ def test_changes_during_a_registration_are_registered_too(is_known):
     assert isinstance(made.next(20, True), Heartbeat)
 
 
-def test_a_broker_that_is_not_registered_yet_or_stops_registers_nothing_again():
+def test_unregistered_or_stopping_broker_does_not_reregister():
     made = fresh()
     made.amend()
     made.next(-1, True)

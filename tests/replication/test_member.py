@@ -31,7 +31,7 @@ def topic(kafka, request):
     support.delete(kafka, name)
 
 
-def test_it_is_a_broker_of_the_cluster_for_clients_of_either(kafka, member):
+def test_member_appears_as_a_broker_of_the_kafka_cluster(kafka, member):
     assert support.until(lambda: support.brokers(kafka), [1, 2]) == [1, 2]
     assert support.brokers(member) == [1, 2]
 
@@ -43,7 +43,7 @@ def test_topic_created_here_is_led_by_its_assigned_broker(kafka, member, topic):
         assert support.until(lambda at=broker: support.states(at, topic), wanted) == wanted
 
 
-def test_records_go_to_and_come_from_its_partitions_through_either(kafka, member, topic):
+def test_records_are_produced_and_fetched_through_either_broker(kafka, member, topic):
     support.create(kafka, topic, [[2]])
     support.until(lambda: support.states(member, topic), [(2, [2])])
     support.produce(kafka, topic, [b"%d" % number for number in range(500)])
@@ -101,7 +101,7 @@ def test_metrics_cover_followers_and_followed_partitions(kafka, member, topic):
     assert told("partitions_under_replicated") == told("lag_records_max") == 0
 
 
-def test_an_election_makes_it_lead_and_another_lets_it_follow(kafka, member, topic):
+def test_elections_change_its_role(kafka, member, topic):
     support.create(kafka, topic, [[1, 2]])
     wanted = [(1, [1, 2])]
     assert support.until(lambda: support.states(kafka, topic), wanted) == wanted
@@ -117,7 +117,7 @@ def test_an_election_makes_it_lead_and_another_lets_it_follow(kafka, member, top
     support.same(member, kafka, topic)
 
 
-def test_a_replica_moves_here_and_back_and_is_gone_then(kafka, member, topic):
+def test_replica_moves_here_and_back(kafka, member, topic):
     support.create(kafka, topic, [[1]])
     values = [b"%d" % number for number in range(1000)]
     support.produce(kafka, topic, values)
@@ -132,7 +132,7 @@ def test_a_replica_moves_here_and_back_and_is_gone_then(kafka, member, topic):
     assert support.consumed(kafka, topic, 1001)[-1] == b"last"
 
 
-def test_an_idle_member_takes_hardly_any_time_of_a_processor(kafka, member, topic):
+def test_idle_member_uses_little_cpu(kafka, member, topic):
     support.create(kafka, topic, [[1, 2]] * 4)
     wanted = [(1, [1, 2])] * 4
     assert support.until(lambda: support.states(kafka, topic), wanted) == wanted

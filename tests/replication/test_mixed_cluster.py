@@ -103,7 +103,7 @@ def numbers(first: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, end)]
 
 
-def test_where_the_leader_of_kafkas_is_killed_ours_leads_and_acknowledges(brokers):
+def test_pylog_leads_after_the_kafka_leader_is_killed(brokers):
     theirs, ours = brokers
     led(theirs, ours, "killed-kafka", [THEIRS, OURS])
     with support.Sending(ours, "killed-kafka") as sending:
@@ -119,7 +119,7 @@ def test_where_the_leader_of_kafkas_is_killed_ours_leads_and_acknowledges(broker
     support.same(theirs, ours, "killed-kafka")
 
 
-def test_where_our_leader_is_killed_kafkas_leads_and_ours_follows_it_afterwards(brokers):
+def test_kafka_leads_after_the_pylog_leader_is_killed(brokers):
     theirs, ours = brokers
     led(theirs, ours, "killed-ours", [OURS, THEIRS])
     with support.Sending(theirs, "killed-ours") as sending:
@@ -188,7 +188,7 @@ def test_a_group_moves_with_its_coordinator_to_ours_and_back(brokers):
         consumer.close()
 
 
-def test_a_group_goes_on_though_its_coordinator_is_killed(brokers):
+def test_group_continues_after_its_coordinator_is_killed(brokers):
     theirs, ours = brokers
     led(theirs, ours, "goes-on", [THEIRS, OURS])
     support.produce(theirs, "goes-on", numbers(0, 300))
@@ -268,7 +268,7 @@ def test_a_transaction_is_committed_though_its_coordinator_of_ours_is_killed(bro
     support.same(theirs, ours, "outlives")
 
 
-def test_kafkas_tools_move_leaders_through_either_and_a_stop_hands_them_over(brokers, tmp_path):
+def test_kafka_tools_and_clean_stops_move_leaders(brokers, tmp_path):
     theirs, ours = brokers
     led(theirs, ours, "by-tools", [OURS, THEIRS])
     with support.Sending(theirs, "by-tools") as sending:

@@ -22,13 +22,13 @@ def named(before, after) -> dict:
     return {name: found for name, found in commands(before, after, NODE)._asdict().items() if found}
 
 
-def test_a_new_topic_is_opened_led_and_followed_where_this_node_has_replicas():
+def test_new_topic_is_opened_where_this_node_has_replicas():
     after = topic(partition([1, 2], 1), partition([2, 1], 2), partition([2, 3], 2),
                   partition([1, 2], -1))
     assert named(None, after) == {"open": [0, 1, 3], "lead": [0], "follow": [1]}
 
 
-def test_a_topic_that_goes_is_no_longer_followed():
+def test_deleted_topic_is_no_longer_followed():
     before = topic(partition([1, 2], 1), partition([2, 1], 2))
     assert named(before, None) == {"stop": [1], "drop": [0, 1]}
 
@@ -49,7 +49,7 @@ def test_a_topic_that_goes_is_no_longer_followed():
 ], ids=["resigns", "is elected", "loses its leader", "gets a leader", "gets another leader",
         "the same leader, elected again", "only the isr", "replicas of what is led", "is added",
         "is removed", "moved away", "others' affair"])
-def test_a_change_of_one_partition(old, new, wanted):
+def test_partition_change_updates_its_role(old, new, wanted):
     assert named(topic(old), topic(new)) == wanted
 
 
@@ -57,6 +57,6 @@ def test_an_older_partition_epoch_is_no_change():
     assert named(topic(partition([1, 2], 1, 3, 5)), topic(partition([1, 2], 2, 2, 4))) == {}
 
 
-def test_more_partitions_are_the_new_ones_only():
+def test_added_partitions_open_only_new_logs():
     same = partition([1, 2], 1)
     assert named(topic(same), topic(same, partition([1], 1))) == {"open": [1], "lead": [1]}

@@ -35,7 +35,7 @@ def common(one, other):
     return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other))))
 
 
-def test_a_follower_comes_to_a_prefix_of_its_leader_and_loses_little_more(random_source):
+def test_follower_truncates_to_a_prefix_of_its_leader(random_source):
     for _ in range(3000):
         shared = history((0, random_source.randint(0, 4)), (2, random_source.randint(4, 8)))
         follower = shared + [3] * random_source.randint(0, 4) + [5] * random_source.randint(0, 3)
@@ -57,7 +57,7 @@ def test_a_follower_comes_to_a_prefix_of_its_leader_and_loses_little_more(random
         assert len(follower) == before or len(follower) == common(follower, leader)
 
 
-def test_an_epoch_that_is_unknown_here_ends_where_it_ends_at_the_leader():
+def test_unknown_epoch_ends_at_the_leaders_end():
     assert on_divergence(40, 7, -1, -1, 100) == 40
     assert on_divergence(140, 7, -1, -1, 100) == 100
 
@@ -67,11 +67,11 @@ def test_the_same_epoch_ends_at_the_lower_end():
     assert on_divergence(60, 3, 3, 40, 100) == 40
 
 
-def test_another_epoch_of_ours_ends_at_its_own_end():
+def test_other_known_epoch_ends_at_its_local_end():
     assert on_divergence(40, 5, 3, 30, 100) == 30
 
 
-def test_an_end_that_is_none_takes_nothing():
+def test_undefined_end_truncates_nothing():
     assert on_divergence(-1, 3, 3, 60, 100) == 100
 
 

@@ -24,14 +24,14 @@ def test_a_number_ends_with_its_last_connection():
     assert known.enter(3, user("b"), "h") != number
 
 
-def test_logging_in_again_keeps_the_number():
+def test_reauthentication_keeps_the_principal_number():
     known = Identities()
     assert known.enter(1, user("a"), "h") == known.enter(1, user("a"), "h")
     known.leave(1)
     assert not known._by_number and not known._by_key
 
 
-def test_addresses_get_numbers_of_their_own_when_they_matter():
+def test_addresses_get_separate_numbers_if_relevant():
     known = Identities()
     one = known.enter(1, user("a"), "h1")
     known.enter(2, user("a"), "h2")
@@ -94,7 +94,7 @@ def test_closed_connections_number_has_no_permissions():
     assert access.operations(context, CLUSTER, "c") == 0
 
 
-def test_numbers_of_enveloped_principals_are_given_back():
+def test_numbers_of_enveloped_principals_are_released():
     known = Identities()
     first, again = known.lend(user("a"), "h"), known.lend(user("a"), "h")
     assert first == again == known.enter(5, user("a"), "h")

@@ -74,7 +74,7 @@ async def all_taken(topic):
         await asyncio.sleep(0)
 
 
-def test_lines_are_records_of_one_partition_in_their_order_also_those_from_before_the_start(run):
+def test_audit_lines_are_ordered_records_including_those_before_the_start(run):
     async def scenario(world):
         world.topic.offer("first")
         world.topic.start()
@@ -132,7 +132,7 @@ def test_a_controller_that_fails_does_not_end_the_writing(run, monkeypatch, capl
     assert told == "planted"
 
 
-def test_lines_that_are_too_large_together_go_one_by_one_and_alone_they_are_counted(run):
+def test_oversized_audit_batches_are_split_and_oversized_lines_counted(run):
     async def scenario(world):
         world.batch_lines_max = 1
         for number in range(3):
@@ -157,7 +157,7 @@ def test_lines_without_space_are_rejected_at_once(run, monkeypatch):
     run(scenario)
 
 
-def test_there_is_no_room_for_long_lines_beyond_their_bytes_until_some_are_written(run):
+def test_audit_buffer_is_limited_in_bytes(run):
     async def scenario(world):
         size = BYTES_MAX // 2
         offered = [world.topic.offer(end + "é" * (size // 2 - 1)) for end in "abc"]

@@ -82,7 +82,7 @@ def test_brokers_join_and_follow_the_metadata_log(cluster):
     assert {observer.replica_id for observer in partition.observers} == {1, 2}
 
 
-def test_topics_are_made_through_a_broker_and_at_the_controller(cluster):
+def test_topics_are_created_through_a_broker_and_at_the_controller(cluster):
     controller, first, second = cluster
     assert asked(first, creation("t"), 7).topics[0].error_code == E.NONE
     assert asked(controller, creation("t"), 7).topics[0].error_code == E.TOPIC_ALREADY_EXISTS
@@ -144,7 +144,7 @@ def test_a_controller_does_not_describe_brokers(cluster, version, error):
     assert answer.error_code == error and answer.brokers == []
 
 
-def test_a_killed_broker_is_fenced_before_its_session_ends_forgotten_and_comes_back(cluster):
+def test_killed_broker_is_fenced_early_unregistered_and_can_return(cluster):
     _, first, second = cluster
     second.kill()
     while not brokers_of(first)[2]:

@@ -103,7 +103,7 @@ def test_only_nodes_may_send_node_requests(port, key, version, request_):
         assert refused == (key == api.UNREGISTER_BROKER)
 
 
-def test_administrators_have_their_own_rights_there(port):
+def test_controller_administrators_have_separate_permissions(port):
     with logged_in(port, "alice") as alice:
         assert alice.ask(api.CREATE_TOPICS, 7, creation("other")).topics[0].error_code \
             == E.TOPIC_AUTHORIZATION_FAILED
@@ -150,7 +150,7 @@ def test_strangers_are_cut_off_before_anything_is_decided(port):
         assert stranger.plain("node", "wrong").error_code == E.SASL_AUTHENTICATION_FAILED
 
 
-def test_a_right_that_is_taken_is_gone_at_the_next_request(port):
+def test_revoked_permission_applies_to_the_next_request(port):
     new = messages.DeleteAclsRequest
     with logged_in(port, "admin") as admin, logged_in(port, "node") as node:
         allow(admin, NODE, authorizer.TOPIC, "gone", authorizer.CREATE)

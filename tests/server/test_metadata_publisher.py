@@ -63,13 +63,13 @@ def topic_records(name="t", isr=(1,), leader=1):
         directories=[bytes(16)] * 2)]
 
 
-def test_a_topic_that_another_controller_made_gets_its_logs():
+def test_topic_of_another_controller_gets_its_logs():
     broker = Broker()
     asyncio.run(broker.follow(*topic_records()))
     assert broker.logs.topics["t"][1] == [Role(True, 3, 1)]
 
 
-def test_a_topic_that_another_controller_removed_loses_logs_grants_and_offsets():
+def test_topic_deleted_by_another_controller_loses_logs_grants_and_offsets():
     broker = Broker()
     asyncio.run(broker.follow(*topic_records()))
     asyncio.run(broker.follow(messages.RemoveTopicRecord(topic_id=b"t".ljust(16, b"-"))))
@@ -90,7 +90,7 @@ def test_coordinators_learn_of_leaders_once_the_logs_have_their_parts():
     assert seen == [True, False, True]
 
 
-def test_a_topic_made_again_in_one_stretch_is_another_one():
+def test_topic_recreated_in_one_batch_is_a_new_topic():
     broker = Broker()
     asyncio.run(broker.follow(*topic_records()))
     again = topic_records()
@@ -101,7 +101,7 @@ def test_a_topic_made_again_in_one_stretch_is_another_one():
     assert broker.logs.topics["t"][0] == b"u" * 16 and broker.followers.deleted == ["t"]
 
 
-def test_answers_that_are_given_again_end_with_the_rights_settings_and_features_behind_them():
+def test_cached_responses_end_with_acl_setting_and_feature_changes():
     broker, voided = Broker(), []
     broker.publisher.repeats = SimpleNamespace(void=lambda: voided.append(len(voided)))
     for record, count in (
@@ -150,7 +150,7 @@ def test_failed_effect_is_logged_and_later_effects_follow(caplog):
     assert "a metadata change could not be applied" in caplog.text
 
 
-def test_a_topic_whose_effect_fails_takes_no_other_topics_with_it():
+def test_failed_effect_of_one_topic_does_not_affect_others():
     broker = Broker()
     asyncio.run(broker.follow(*topic_records("gone"), *topic_records("stays")))
     create, delete, assume = broker.logs.create, broker.logs.delete, broker.logs.assume
@@ -228,7 +228,7 @@ def test_a_registration_that_failed_is_no_later_requests_failure(caplog):
     assert "this broker cannot be registered" in caplog.text
 
 
-def test_settings_of_another_broker_change_nothing_here():
+def test_settings_of_other_brokers_have_no_effect():
     broker = Broker()
     asyncio.run(broker.follow(messages.ConfigRecord(
         resource_type=RESOURCE_BROKER, resource_name="2", name="log.cleaner.threads", value="3")))

@@ -280,7 +280,7 @@ def test_new_broker_replays_the_log_to_the_same_state(tmp_path, seed):
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("end", ["crash", "stop"])
-def test_a_broker_that_starts_again_has_the_state_that_its_log_gives(tmp_path, seed, end):
+def test_restarted_broker_restores_the_state_of_its_log(tmp_path, seed, end):
     dice = random.Random(f"{end} {seed}")
     node = LivedNode(tmp_path / "lived")
     for round_ in range(2):

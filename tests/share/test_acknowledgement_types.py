@@ -13,12 +13,12 @@ def test_consecutive_equal_types_become_runs():
         Span(10, 16, [(10, 11, ACCEPT), (12, 12, RELEASE), (13, 15, REJECT), (16, 16, GAP)])]
 
 
-def test_adjacent_rows_with_equal_state_are_one_span_and_one_run():
+def test_adjacent_acknowledgement_rows_with_equal_type_are_merged():
     rows = [(5, 5, [ACCEPT]), (6, 9, [ACCEPT]), (10, 11, [ACCEPT, REJECT]), (12, 12, [REJECT])]
     assert spans(rows) == [Span(5, 12, [(5, 10, ACCEPT), (11, 12, REJECT)])]
 
 
-def test_a_gap_between_rows_begins_another_span():
+def test_gap_between_rows_starts_a_new_range():
     assert spans([(0, 1, [ACCEPT]), (3, 4, [ACCEPT])]) == [
         Span(0, 1, [(0, 1, ACCEPT)]), Span(3, 4, [(3, 4, ACCEPT)])]
     assert spans([]) == []

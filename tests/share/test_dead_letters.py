@@ -37,7 +37,7 @@ def letters(count, value=b"v" * 50, copies=True):
             for offset in range(count)]
 
 
-def test_dead_letter_contains_the_records_place_and_the_reason():
+def test_dead_letter_contains_the_records_offset_and_the_reason():
     letter = letter_of(KEY, "t", GIVEN_UP, Record(7), False)
     assert letter.key is None and letter.value is None and letter.copied == ()
     assert dict(letter.headers) == {
@@ -62,7 +62,7 @@ def test_letters_are_parted_so_that_each_batch_fits_its_topic():
             assert len(built) <= bytes_max
 
 
-def test_a_record_that_does_not_fit_with_its_letter_stays_where_it_is():
+def test_record_too_large_for_a_dead_letter_stays_in_flight():
     part, = batches_of(letters(1, b"v" * 1000), 600)
     assert part == letters(1, copies=False)
 
@@ -164,7 +164,7 @@ def test_dead_letters_wait_for_their_topic_across_a_kill(broker):
     assert {(record.key, record.value) for record in found} == {(None, None)}
 
 
-def test_letters_are_written_after_the_last_member_has_left(broker):
+def test_dead_letters_are_written_after_the_last_member_left(broker):
     dead = Dead(broker)
     put(broker, dead.topic, rows(3))
     dead.give_up(3)
@@ -172,7 +172,7 @@ def test_letters_are_written_after_the_last_member_has_left(broker):
     assert len(dead.letters(3)) == 3
 
 
-def test_a_dead_letter_topic_is_created_where_the_cluster_allows_it(tmp_path):
+def test_dead_letter_topic_is_created_if_auto_creation_is_enabled(tmp_path):
     with Brokerd(tmp_path / "b", {
             **SETTINGS, "errors.deadletterqueue.auto.create.topics.enable": "true"}) as broker:
         dead = Dead(broker)

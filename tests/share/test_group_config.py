@@ -11,14 +11,14 @@ def of(broker: dict, group: dict) -> GroupSettings:
     return GroupSettings(Settings(broker), lambda: image)
 
 
-def test_group_without_own_values_has_the_brokers():
+def test_group_without_settings_uses_the_brokers():
     found = of({"group.share.partition.max.record.locks": "150",
                 "group.share.record.lock.duration.ms": "20000",
                 "group.share.delivery.count.limit": "7"}, {}).limits("g")
     assert (found.lock_ms, found.deliveries_max, found.records_max) == (20_000, 7, 150)
 
 
-def test_own_values_of_a_group_replace_the_brokers():
+def test_group_settings_override_the_brokers():
     found = of({"group.share.partition.max.record.locks": "150"},
                {"share.partition.max.record.locks": "160"})
     assert found.limits("g").records_max == 160

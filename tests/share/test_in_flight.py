@@ -54,7 +54,7 @@ def test_released_records_return_with_a_higher_count_until_archived():
     assert (in_flight.start, in_flight.count) == (6, 0)
 
 
-def test_a_rejected_record_does_not_come_again():
+def test_rejected_record_is_not_redelivered():
     in_flight = InFlight(LIMITS, 0)
     acquired(in_flight, (0, 4))
     assert acknowledged(in_flight, 2, 2, REJECT) == ErrorCode.NONE
@@ -74,7 +74,7 @@ def test_start_advances_only_over_settled_records():
     assert (in_flight.start, in_flight.count) == (10, 0)
 
 
-def test_a_hold_runs_out_and_a_renewed_one_later():
+def test_renewed_acquisition_lock_expires_later():
     in_flight = InFlight(LIMITS, 0)
     acquired(in_flight, (0, 1), (2, 3), size=1)
     assert in_flight.next_due_ms == 100
@@ -91,7 +91,7 @@ def test_a_group_may_forbid_renewal():
     assert acknowledged(in_flight, 0, 1, RENEW) == ErrorCode.INVALID_RECORD_STATE
 
 
-def test_while_a_write_is_under_way_nothing_of_it_changes():
+def test_records_do_not_change_during_their_state_write():
     in_flight = InFlight(LIMITS, 0)
     acquired(in_flight, (0, 9))
     _, _, moved = in_flight.acknowledge("a", [(0, 9, [RELEASE])], 0)
@@ -103,7 +103,7 @@ def test_while_a_write_is_under_way_nothing_of_it_changes():
     assert acknowledged(in_flight, 3, 4, ACCEPT, now_ms=50) == ErrorCode.NONE
 
 
-def test_a_write_that_fails_after_the_hold_ran_out_gives_the_records_back():
+def test_failed_write_after_lock_expiry_releases_the_records():
     in_flight = InFlight(LIMITS, 0)
     acquired(in_flight, (0, 9))
     _, _, moved = in_flight.acknowledge("a", [(0, 9, [ACCEPT])], 0)
@@ -132,7 +132,7 @@ def test_types_may_differ_from_offset_to_offset():
         (0, 1, ACKNOWLEDGED), (2, 2, AVAILABLE), (3, 3, ARCHIVED), (4, 4, ARCHIVED)]
 
 
-def test_records_that_are_acknowledged_one_by_one_stay_one_range():
+def test_individually_acknowledged_records_merge_into_one_range():
     in_flight = InFlight(LIMITS, 0)
     acquired(in_flight, (0, 29))
     error, _, moved = in_flight.acknowledge("a", [(at, at, [ACCEPT]) for at in range(30)], 0)
@@ -151,7 +151,7 @@ def test_error_is_that_of_the_first_invalid_row():
     assert error == ErrorCode.INVALID_REQUEST
 
 
-def test_a_row_that_ends_where_the_log_has_no_record_is_refused():
+def test_acknowledgement_ending_at_a_missing_record_is_rejected():
     in_flight = InFlight(LIMITS, 0)
     acquired(in_flight, (0, 4))
     assert acquired(in_flight, (8, 9)) == [(8, 9, 1)]
@@ -208,12 +208,12 @@ def test_whole_batches_are_acquired_unless_the_limit_is_exact():
     assert acquired(in_flight, (10, 19), records=3, exact=True, member="b") == [(12, 14, 1)]
 
 
-def test_an_answer_is_parted_where_batches_begin():
+def test_acquired_ranges_are_split_at_batch_boundaries():
     in_flight = InFlight(LIMITS, 0)
     assert acquired(in_flight, (0, 3), (4, 7), (8, 11), size=8) == [(0, 7, 1), (8, 11, 1)]
 
 
-def test_a_record_that_fails_often_comes_alone_at_last():
+def test_repeatedly_failing_record_is_delivered_in_its_own_batch():
     in_flight = InFlight(LIMITS._replace(deliveries_max=5), 0)
     sizes = []
     for now_ms in range(0, 900, 100):
@@ -234,7 +234,7 @@ def test_offsets_lost_between_retained_ones_are_redelivered():
         InFlight(LIMITS, 10, [StateBatch(10, 12, 1, 1)])
 
 
-def test_a_log_that_begins_later_takes_offsets_out():
+def test_raised_log_start_removes_offsets():
     in_flight = InFlight(LIMITS, 0)
     acquired(in_flight, (0, 9), (10, 19), size=10)
     in_flight.move_start(5)
@@ -368,7 +368,7 @@ def archived(in_flight, records=500, written=True):
     return [(row.first, row.last) for row in moved]
 
 
-def test_a_rejected_record_is_in_flight_until_its_letter_is_written():
+def test_rejected_record_is_in_flight_until_its_dead_letter_is_written():
     in_flight = InFlight(LETTERS, 0)
     acquired(in_flight, (0, 4))
     acknowledged(in_flight, 0, 0, ACCEPT)
@@ -395,7 +395,7 @@ def test_archiving_record_is_not_owned_by_any_member():
     assert in_flight.archiving_count == 2
 
 
-def test_the_last_delivery_that_is_given_back_or_runs_out_makes_a_letter():
+def test_released_or_expired_last_delivery_creates_a_dead_letter():
     for ends in ("released", "ran out"):
         in_flight = InFlight(LETTERS, 0)
         for count in (1, 2, 3):
@@ -447,7 +447,7 @@ def test_archiving_continues_after_a_leader_change():
     assert in_flight.deliveries_exceeded(second)
 
 
-def test_a_gap_makes_no_letter():
+def test_gap_creates_no_dead_letter():
     in_flight = InFlight(LETTERS, 0)
     acquired(in_flight, (0, 3))
     acknowledged(in_flight, 0, 3, GAP)

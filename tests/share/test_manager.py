@@ -133,7 +133,7 @@ def run(tmp_path):
     return runs
 
 
-def test_a_member_keeps_its_records_when_it_begins_another_session(run):
+def test_member_keeps_its_records_in_a_new_session(run):
     async def steps(world):
         world.append(0, 5)
         await world.until(world.begin(), {0: [(0, 4, 1)]})
@@ -163,7 +163,7 @@ def test_a_session_that_ends_releases_nothing_that_a_later_session_acquires(run,
     run(steps, partitions=2)
 
 
-def test_a_fetch_whose_session_has_ended_acquires_nothing(run):
+def test_fetch_of_an_ended_session_acquires_nothing(run):
     async def steps(world):
         gone = world.begin("gone", connection=1)
         other = world.begin("other", connection=2)
@@ -187,7 +187,7 @@ def test_records_of_forgotten_partitions_are_released_with_the_session(run):
     run(steps)
 
 
-def test_a_group_without_sessions_reads_its_state_again_although_a_fetch_was_waiting(run):
+def test_group_without_sessions_reloads_its_state(run):
     async def steps(world):
         waiting = asyncio.create_task(world.fetch(world.begin(), wait_ms=WAIT_S * 1000))
         await world.until_watched()
@@ -242,7 +242,7 @@ def test_records_whose_release_failed_are_delivered_when_their_lock_expires(run)
     run(steps, lock_ms=1000)
 
 
-def test_a_state_that_cannot_be_read_for_an_unexpected_reason_is_read_again(run):
+def test_state_read_is_retried_after_an_unexpected_error(run):
     async def steps(world):
         world.append(0, 5)
         world.persister.failure = RuntimeError("planted")
@@ -255,7 +255,7 @@ def test_a_state_that_cannot_be_read_for_an_unexpected_reason_is_read_again(run)
     run(steps)
 
 
-def test_an_acknowledgement_after_the_leader_moved_is_answered_with_the_move(run):
+def test_acknowledgement_after_a_leader_change_returns_the_new_leader(run):
     async def steps(world):
         world.append(0, 5)
         await world.until(world.begin(), {0: [(0, 4, 1)]})

@@ -7,7 +7,7 @@ from pylog.share.offset_ranges import (
 )
 
 
-def test_neighbours_of_equal_state_and_deliveries_are_written_as_one():
+def test_adjacent_equal_ranges_are_merged():
     rows = [Range(3, 4, ACKNOWLEDGED, 1), Range(5, 5, ACKNOWLEDGED, 1, (5, 9)),
             Range(6, 9, ACKNOWLEDGED, 2), Range(10, 10, ARCHIVED, 2)]
     assert states_of(rows) == [

@@ -74,7 +74,7 @@ def test_an_error_that_does_not_pass_is_returned_at_once():
     assert len(world.requests) == 1
 
 
-def test_a_write_that_is_sent_again_names_the_start_offset_of_that_time():
+def test_retried_write_uses_the_current_start_offset():
     world = World((0, None), (1, ErrorCode.NONE))
     starts = iter(range(100))
     assert world.write(lambda: (next(starts), 0)) == ErrorCode.NONE

@@ -6,7 +6,7 @@ from pylog.share.sessions import EPOCH_MAX, FINAL, Sessions
 T0, T1 = (b"t" * 16, 0), (b"t" * 16, 1)
 
 
-def test_epochs_follow_each_other_and_any_other_one_is_refused():
+def test_session_epoch_must_be_the_next_one():
     sessions = Sessions(10)
     session = sessions.begin("g", "m", [T0], 7)
     assert sessions.find("g", "m", 0)[1] == ErrorCode.INVALID_SHARE_SESSION_EPOCH
@@ -20,7 +20,7 @@ def test_epochs_follow_each_other_and_any_other_one_is_refused():
     assert session.epoch == 1
 
 
-def test_there_is_a_limit_and_a_member_has_one_session():
+def test_sessions_are_limited_and_a_member_has_one():
     sessions = Sessions(1)
     assert sessions.begin("g", "m", [T0], 1) is not None
     assert sessions.begin("g", "n", [T0], 2) is None

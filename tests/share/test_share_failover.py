@@ -101,7 +101,7 @@ def test_records_accepted_before_a_leader_failure_are_not_redelivered(cluster, w
     assert set(seen).isdisjoint(accepted)
 
 
-def test_a_member_goes_on_with_the_next_leader(cluster):
+def test_member_continues_with_the_next_leader(cluster):
     queue = Queue(cluster, "on")
     with queue.member() as consumer:
         queue.take(consumer, range(0, RECORDS, 2), Acknowledge.ACCEPT)

@@ -80,21 +80,21 @@ def tens():
     return {base: plain(base, 10) for base in (0, 10, 20)}
 
 
-def test_a_member_gets_the_batches_that_hold_its_records_and_no_others(tens):
+def test_member_gets_only_batches_with_its_records(tens):
     partition = loaded(Log(tens))
     assert acquired(partition, 15) == ([(0, 19)], tens[0] + tens[10])
     assert acquired(partition, 500) == ([(20, 29)], tens[20])
     assert acquired(partition, 500) == ([], b"")
 
 
-def test_batches_of_one_record_are_all_there():
+def test_single_record_batches_are_all_returned():
     ones = {base: plain(base, 1) for base in range(30)}
     partition = loaded(Log(ones))
     assert acquired(partition, 12) == ([(0, 11)], b"".join(ones[at] for at in range(12)))
     assert acquired(partition, 500) == ([(12, 29)], b"".join(ones[at] for at in range(12, 30)))
 
 
-def test_a_record_limit_ends_amid_a_batch_and_the_next_member_gets_it_too(tens):
+def test_batch_split_by_the_record_limit_is_sent_to_both_members(tens):
     partition = loaded(Log(tens))
     assert acquired(partition, 13, exact=True) == ([(0, 12)], tens[0] + tens[10])
     assert acquired(partition, 4, exact=True, member="n") == ([(13, 16)], tens[10])
@@ -116,7 +116,7 @@ def test_read_committed_group_does_not_deliver_aborted_records():
     assert acquired(loaded(Log(data), is_committed=True), 500)[0] == [(0, 9)]
 
 
-def test_waiting_members_look_again_after_a_read_of_aborted_records_only():
+def test_waiting_members_retry_after_reading_only_aborted_records():
     aborted = {0: plain(0, 5, producer_id=PRODUCER, producer_epoch=0, base_sequence=0,
                         attributes=batch.TRANSACTIONAL)}
     partition = loaded(Log(aborted, [(PRODUCER, 0)]), is_committed=True)
@@ -145,7 +145,7 @@ def test_records_deleted_during_a_read_are_not_acquired():
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("a bug"), asyncio.CancelledError()])
-def test_records_whose_write_failed_stay_with_their_member(tens, failure):
+def test_records_stay_acquired_if_their_write_failed(tens, failure):
     partition = loaded(Log(tens))
     assert acquired(partition, 10)[0] == [(0, 9)]
 

@@ -149,7 +149,7 @@ def test_records_of_an_aborted_transaction_are_not_delivered(tmp_path):
     assert one.acquire() == [(6, 7)]
 
 
-def test_a_group_that_reads_uncommitted_records_gets_open_transactions(tmp_path):
+def test_read_uncommitted_group_gets_open_transactions(tmp_path):
     one = Partition(tmp_path).lead(0)
     one.transact(3)
     assert one.acquire() == [(0, 2)]
@@ -176,7 +176,7 @@ def truncated(one, end, epoch):
     one.lead(epoch)
 
 
-def test_records_that_take_the_offsets_of_lost_ones_are_delivered(tmp_path):
+def test_records_that_replace_lost_offsets_are_delivered(tmp_path):
     one = Partition(tmp_path).lead(0)
     one.append(20)
     one.acquire()
@@ -234,7 +234,7 @@ def test_the_state_is_unchanged_when_nothing_was_lost(tmp_path):
     assert one.acquire() == [(4, 5)]
 
 
-def test_a_position_set_by_an_administrator_is_kept_by_the_leader_of_that_time(tmp_path):
+def test_leader_starts_at_the_offset_set_by_an_administrator(tmp_path):
     one = Partition(tmp_path)
     one.log.become_leader(0)
     one.append(5)

@@ -49,7 +49,7 @@ def test_columns_have_sparks_types_and_the_connectors_order(loaded):
     assert [header["key"] for header in row["headers"]] == ["pylog"]
 
 
-def test_counting_looks_at_heads_only(loaded, monkeypatch):
+def test_counting_reads_only_batch_headers(loaded, monkeypatch):
     monkeypatch.setattr(batches, "ColumnReader", None)
     found, _ = read(source(loaded, "batches", minpartitions="5"), ["partition", "offset"])
     assert found.num_rows == 20_000
@@ -57,7 +57,7 @@ def test_counting_looks_at_heads_only(loaded, monkeypatch):
     assert offsets == list(range(len(offsets)))
 
 
-def test_a_stretch_that_begins_and_ends_inside_batches_has_just_its_rows(loaded):
+def test_offset_range_within_batches_returns_only_its_rows(loaded):
     bounds = {"startingoffsets": '{"batches": {"0": 17, "1": 5}}',
               "endingoffsets": '{"batches": {"0": 1001, "1": 6}}'}
     for names in (None, ["partition", "offset"]):
@@ -72,7 +72,7 @@ def test_times_bound_a_read(loaded):
         0].offset_range is None
 
 
-def test_a_pattern_takes_every_topic_that_matches(loaded):
+def test_pattern_selects_all_matching_topics(loaded):
     filled(loaded.bootstrap, "pattern-1", Content(3), 100)
     filled(loaded.bootstrap, "pattern-2", Content(3), 50)
     made = PylogSource({"kafka.bootstrap.servers": loaded.bootstrap,
@@ -81,7 +81,7 @@ def test_a_pattern_takes_every_topic_that_matches(loaded):
 
 
 @pytest.mark.parametrize("names", [None, ["offset"]])
-def test_records_that_are_gone_are_data_loss_unless_that_is_allowed(loaded, names):
+def test_missing_records_are_data_loss_unless_allowed(loaded, names):
     topic = "truncated" if names is None else "truncated-heads"
     filled(loaded.bootstrap, topic, Content(3), 4000, partitions=1)
     bounds = {"startingoffsets": f'{{"{topic}": {{"0": 10}}}}'}

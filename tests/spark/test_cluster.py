@@ -36,7 +36,7 @@ def test_both_jobs_run_on_a_cluster_of_two_workers(standalone, brokerd, tmp_path
 
 
 @pytest.mark.parametrize("engine", ["pylog", "kafka"])
-def test_a_streaming_validation_that_was_killed_goes_on(brokerd, tmp_path, engine):
+def test_killed_streaming_validation_resumes(brokerd, tmp_path, engine):
     topic = f"killed-{engine}"
     done = run(job("load", brokerd, topic, tmp_path / "manifest", "--create", "--records", "40000"))
     assert done.returncode == 0, done.stderr[-2000:]
@@ -56,7 +56,7 @@ def test_a_streaming_validation_that_was_killed_goes_on(brokerd, tmp_path, engin
     assert done.returncode == 0 and "GOOD: 40000" in done.stdout, done.stdout + done.stderr[-2000:]
 
 
-def test_a_short_soak_is_good():
+def test_short_soak_passes():
     done = run([sys.executable, "-m", "spark.soak", "--seconds", "15", "--every", "3", "--rate",
                 "2000"])
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]

@@ -36,7 +36,7 @@ def reader(spark, broker, kind, stream=False, **given):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_bounds_by_word_offset_and_time(spark, topics, kind):
+def test_bounds_are_given_by_name_offset_or_time(spark, topics, kind):
     def count(**given):
         return reader(spark, topics, kind, subscribe="matrix-a", **given).load().count()
 
@@ -125,7 +125,7 @@ def test_a_truncated_log_is_data_loss_unless_that_is_allowed(
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_file_sink_is_exactly_once_over_restarts(spark, target, tmp_path, kind):
+def test_file_sink_is_exactly_once_across_restarts(spark, target, tmp_path, kind):
     topic = f"files-{kind}"
     filled(target.bootstrap, topic, Content(1), 1000)
     for extra in range(2):
@@ -154,7 +154,7 @@ def test_a_stream_from_topic_to_topic(spark, target, tmp_path, kind):
     assert sum(ends.values()) == 500
 
 
-def test_rows_name_their_own_topics(spark, target):
+def test_rows_select_their_topics(spark, target):
     for topic in ("own-1", "own-2"):
         cluster.create_topic({"bootstrap.servers": target.bootstrap}, topic, 1)
     rows = [("own-1", "k", "v1"), ("own-2", "k", "v2"), ("own-1", None, "v3")]

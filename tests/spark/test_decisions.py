@@ -15,7 +15,7 @@ def test_the_first_batch_follows_on_nothing():
     assert not is_decided(Decision(), "orders", "q", 0)
 
 
-def test_a_batch_that_was_decided_is_not_written_again_and_the_next_one_is():
+def test_decided_batch_is_not_written_again():
     last = Decision(6, "q", PARTS)
     assert is_decided(last, "orders", "q", 6)
     assert not is_decided(last, "orders", "q", 7)
@@ -28,7 +28,7 @@ def test_a_checkpoint_that_is_elsewhere_than_the_sink_is_refused(batch):
     assert f"at batch {batch}" in str(refused.value) and "decided batch 6" in str(refused.value)
 
 
-def test_the_checkpoint_of_another_query_is_refused_though_its_number_fits():
+def test_checkpoint_of_another_query_is_rejected():
     for batch in (6, 7):
         with pytest.raises(ConfigError, match="belongs to the query q"):
             is_decided(Decision(6, "q", PARTS), "orders", "another", batch)
@@ -54,7 +54,7 @@ def test_a_decision_is_read_back_as_it_was_written():
     assert Decision.of(None) == Decision()
 
 
-def test_a_decision_names_several_hundred_tasks_within_what_brokers_take(random_source):
+def test_decision_with_hundreds_of_tasks_fits_in_a_record(random_source):
     id_ = "a-sink-with-quite-a-long-name-as-they-tend-to-be"
     right = Prepared(id_, 4711, 31_000)
     parts = tuple(Prepared(Task("q", 6, number, 1_000_000 + random_source.randrange(600))

@@ -92,7 +92,7 @@ def test_stream_fails_if_its_topic_is_deleted_or_recreated(spark, target, tmp_pa
     run(failOnDataLoss="false")
 
 
-def test_overwriting_a_topic_is_refused_and_not_taken_for_appending(spark, target):
+def test_overwriting_a_topic_is_rejected(spark, target):
     frame = spark.createDataFrame([(b"x",)], "value binary")
     with pytest.raises(Exception, match="cannot be overwritten"):
         (frame.write.format("pylog").mode("overwrite").option("topic", "any")

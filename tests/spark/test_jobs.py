@@ -50,7 +50,7 @@ def test_manifest_contains_the_offsets_of_each_batch(spark, target, tmp_path):
     assert read_outcome(str(tmp_path)) == outcome
 
 
-def test_a_stream_that_is_stopped_goes_on_where_it_was(spark, target, tmp_path):
+def test_stopped_stream_resumes_from_its_position(spark, target, tmp_path):
     state = str(tmp_path / "state")
     loaded(spark, target, "resumed", tmp_path / "first", content=Content(5))
     stream = ["--stream", "--checkpoint", state, "--offsets-per-trigger", "1000", "--from-start"]
@@ -63,7 +63,7 @@ def test_a_stream_that_is_stopped_goes_on_where_it_was(spark, target, tmp_path):
 
 
 @pytest.mark.parametrize("engine", validate.ENGINES)
-def test_a_damaged_topic_gets_a_bad_verdict_that_names_each_fault(spark, target, tmp_path, engine):
+def test_damaged_topic_fails_and_each_fault_is_reported(spark, target, tmp_path, engine):
     topic = f"damaged-{engine}"
     loaded(spark, target, topic, tmp_path, content=Content(5))
     good = values(Content(5), 0, 10, 2)

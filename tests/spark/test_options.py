@@ -37,7 +37,7 @@ def test_offsets_and_times_per_partition_are_json():
     assert (found.kind, found.given) == ("times", {("t", 0): 1000})
 
 
-def test_a_time_for_all_wins_over_offsets_as_in_the_connector():
+def test_global_timestamp_overrides_offsets_as_in_the_connector():
     found = options(startingTimestamp="5", startingOffsets="latest").starting
     assert (found.kind, found.time_ms) == ("times", 5)
 
@@ -84,7 +84,7 @@ def test_trigger_limit_is_divided_among_pending_partitions_exactly():
 
 @pytest.mark.parametrize("given", [{"splitBytes": "1000"}, {"minPartitions": "7"},
                                    {"maxRecordsPerPartition": "13"}, {"minPartitions": "1000"}])
-def test_splits_are_disjoint_and_together_the_stretch(given, monkeypatch):
+def test_splits_partition_the_offset_range(given, monkeypatch):
     planner = Planner.__new__(Planner)
     planner.options = options(**given)
     monkeypatch.setattr(Planner, "_record_bytes", lambda *_: {("t", 0): 50, ("t", 1): 50})

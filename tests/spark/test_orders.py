@@ -44,20 +44,20 @@ def kept_by_spark(load, most):
 @pytest.mark.parametrize("load", [
     LOAD, Load(3, 4000, partitions=1, per_trigger=150), Load(4, 6000, partitions=3, per_trigger=90),
     Load(5, 4000, per_trigger=60, delay_s=900, window_s=300)])
-def test_which_orders_are_kept_is_the_same_however_the_topic_is_cut(load, random_source):
+def test_retained_orders_do_not_depend_on_batch_boundaries(load, random_source):
     wanted = sorted(row.id for row in orders.rows(load))
     assert kept_by_spark(load, lambda: load.per_trigger) == wanted
     assert kept_by_spark(load, lambda: random_source.randint(1, load.per_trigger)) == wanted
 
 
-def test_late_orders_would_be_kept_by_batches_larger_than_was_agreed():
+def test_oversized_batches_would_keep_late_orders():
     wanted = {row.id for row in orders.rows(LOAD)}
     late = {record.order.id for record in orders.records(LOAD) if record.is_late}
     assert late and not late & wanted
     assert late <= set(kept_by_spark(LOAD, lambda: 1_000_000))
 
 
-def test_a_load_has_doubles_late_orders_and_unreadable_ones():
+def test_load_contains_duplicate_late_and_unreadable_orders():
     records = list(orders.records(LOAD))
     ids = [record.order.id for record in records if record.order]
     assert len(ids) - len(set(ids)) > 200
@@ -66,7 +66,7 @@ def test_a_load_has_doubles_late_orders_and_unreadable_ones():
     assert records == list(orders.records(LOAD)) != list(orders.records(Load(1, 4000)))
 
 
-def test_a_double_comes_to_the_partition_of_its_first():
+def test_duplicate_is_sent_to_the_partition_of_the_original():
     places = {}
     for record in orders.records(LOAD):
         places.setdefault(record.key, set()).add(record.partition)
@@ -85,7 +85,7 @@ def test_totals_are_of_the_windows_that_the_watermark_has_passed():
                              Total(60_000, "books", 1, 2, 20)]
 
 
-def test_no_total_of_a_load_waits_but_the_last_ones():
+def test_only_the_last_totals_of_a_load_are_pending():
     found = orders.totals(LOAD, orders.rows(LOAD))
     assert sum(total.orders for total in found) == len(orders.rows(LOAD)) - 1
 

@@ -165,7 +165,7 @@ def test_batches_that_were_committed_and_not_noted_are_written_once(spark, place
     assert place.wrong() == []
 
 
-def test_a_list_of_products_that_is_none_is_one_line_and_exit_code_2(place, capsys):
+def test_invalid_product_list_is_reported_in_one_line_with_exit_code_2(place, capsys):
     place.products.write_text("name,price\np0,1\n")
     assert pipeline.main(place.arguments()) == 2
     said = capsys.readouterr().err.strip()

@@ -36,7 +36,7 @@ def test_non_topic_sources_report_no_backlog():
         assert found.behind == 0
 
 
-def test_a_journal_goes_on_after_a_restart_with_each_batch_once(tmp_path):
+def test_journal_continues_after_a_restart_without_duplicates(tmp_path):
     path = str(tmp_path / "new" / "progress.svg")
     Journal(path).note([[reported(0), reported(1)], [reported(0, name="totals")]])
     # Batch 1 was not committed when the process was killed: it is run again.
@@ -87,7 +87,7 @@ def test_a_picture_has_a_panel_for_each_figure_and_marks_each_restart():
     assert hints.count("batch 3: 100") == 1
 
 
-def test_a_picture_of_one_batch_or_of_none_is_whole():
+def test_chart_of_one_or_no_batch_is_valid():
     for batches in ([], [batch_of(reported(0, numInputRows=0, sources=[]))]):
         assert ElementTree.fromstring(progress.picture(batches)).tag.endswith("svg")
 

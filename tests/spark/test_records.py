@@ -38,7 +38,7 @@ def test_generated_records_are_valid(shape):
     assert records.keys_match(content, found, made.key_data, offsets).all()
 
 
-def test_a_record_does_not_depend_on_how_its_neighbours_were_made():
+def test_records_are_generated_independently():
     content = Content(5, "uniform:30:90", keys=10)
     whole = split(records.made(content, 1, 0, 300))
     assert split(records.made(content, 1, 137, 20)) == whole[137:157]
@@ -66,7 +66,7 @@ def test_a_value_cut_short_or_empty_is_corruption():
     assert found.corrupted.tolist() == [True, True, False]
 
 
-def test_the_wrong_seed_makes_every_record_foreign():
+def test_wrong_seed_makes_every_record_unexpected():
     found = check(Content(8), split(records.made(Content(7), 0, 0, 10)))
     assert found.foreign.all() and not found.corrupted.any()
 
@@ -77,7 +77,7 @@ def test_a_sequence_beyond_the_load_is_foreign():
     assert check(Content(7), values, {1: 1000}).foreign.all()
 
 
-def test_a_key_that_is_not_the_records_own_is_seen():
+def test_foreign_key_is_detected():
     content = Content(7, keys=1000)
     made = records.made(content, 0, 0, 10)
     found = records.checked(content, {0: 10}, made.data, made.offsets)
@@ -105,7 +105,7 @@ def test_skewed_keys_follow_zipf():
 
 @pytest.mark.parametrize("given", [{"sizes": "10"}, {"sizes": "uniform:100"}, {"sizes": "x"},
                                    {"sizes": "uniform:200:100"}, {"keys": -1}, {"skew": -0.5}])
-def test_a_description_without_meaning_is_refused_in_one_line(given):
+def test_invalid_load_description_is_rejected_in_one_line(given):
     with pytest.raises(ContentError) as refused:
         Content(1, **given)
     assert "\n" not in str(refused.value)

@@ -25,7 +25,7 @@ def test_too_old_java_is_reported_in_one_line(tmp_path, text, found):
     assert "Java 17" in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_a_java_new_enough_is_taken(tmp_path):
+def test_recent_java_is_accepted(tmp_path):
     assert session.java_version(fake_java(tmp_path, 'openjdk version "21.0.2"')) == 21
 
 
@@ -37,7 +37,7 @@ def test_missing_java_is_reported_in_one_line(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("job", [load, validate])
-def test_a_missing_topic_is_one_line_and_exit_code_2(brokerd, job, tmp_path, capsys):
+def test_missing_topic_is_reported_in_one_line_with_exit_code_2(brokerd, job, tmp_path, capsys):
     given = ["--bootstrap", brokerd.bootstrap, "--topic", "missing-topic", "--records", "10"]
     given += ["--manifest", str(tmp_path)] if job is load else ["--seed", "1"]
     assert job.main(given) == 2
@@ -45,7 +45,7 @@ def test_a_missing_topic_is_one_line_and_exit_code_2(brokerd, job, tmp_path, cap
     assert "missing-topic" in said and "\n" not in said
 
 
-def test_an_unreachable_broker_is_one_line_and_exit_code_2(tmp_path, capsys, monkeypatch):
+def test_unreachable_broker_is_reported_in_one_line_with_exit_code_2(tmp_path, capsys, monkeypatch):
     from spark import cluster
 
     monkeypatch.setattr(cluster, "QUESTION_MS", 500)
@@ -95,7 +95,7 @@ def test_java_failure_is_reported_with_its_cause():
     (["--duration", "5"], "one of records and duration"),
     (["--config", "nosuch.setting=1"], "nosuch.setting"),
     (["--engine", "kafka", "--transactional"], "transactions")])
-def test_arguments_without_a_meaning_are_one_line(given, word, tmp_path, capsys):
+def test_invalid_arguments_are_reported_in_one_line(given, word, tmp_path, capsys):
     code = load.main(["--bootstrap", "localhost:1", "--topic", "t", "--records", "10",
                       "--manifest", str(tmp_path), *given])
     said = capsys.readouterr().err.strip()

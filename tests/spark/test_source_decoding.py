@@ -37,7 +37,7 @@ def write(frame, target, topic, **given):
 
 
 @pytest.mark.parametrize("schema", ["id INT, name STRING", "STRUCT<id: INT, name: STRING>"])
-def test_a_schema_is_ddl_like_sparks_own(spark, target, schema):
+def test_schema_is_given_as_spark_ddl(spark, target, schema):
     topic = topic_of(target, f"ddl-{len(schema)}", [b'{"id": 1, "name": "x"}', b'{"id": 2}'])
     frame = reader(spark.read, target, topic, valueFormat="json", valueSchema=schema).load()
     assert [tuple(row) for row in frame.selectExpr("value.id", "value.name", "offset").collect()

@@ -132,7 +132,7 @@ def steps_of(monkeypatch):
     return limit
 
 
-def test_nothing_of_a_batch_is_seen_before_all_of_it(query):
+def test_batch_becomes_visible_atomically(query):
     plan = query.plan()
     answers = query.tasks(plan, 0)
     found = read_topic(query.bootstrap, query.topic, PARTITIONS)
@@ -173,7 +173,7 @@ def test_a_driver_that_dies_between_two_tasks_leaves_each_record_once(query):
 
 
 @pytest.mark.timeout(600)
-def test_a_driver_that_is_killed_again_and_again_leaves_each_record_once(
+def test_repeatedly_killed_driver_writes_each_record_once(
         query, tmp_path, random_source):
     drivers = multiprocessing.get_context("forkserver")
     drivers.set_forkserver_preload([drive.__module__])
@@ -203,14 +203,14 @@ def test_a_driver_that_is_killed_again_and_again_leaves_each_record_once(
     assert query.seen() == sorted(wanted(*range(batches)))
 
 
-def test_a_batch_that_is_split_differently_when_it_is_run_again_is_written_once(query):
+def test_rerun_batch_with_different_splits_is_written_once(query):
     query.tasks(query.plan(), 0, ((b"a",), (b"b",), (b"c",)))
     answers = query.tasks(query.plan(), 0, ((b"c", b"a", b"b"),))
     query.writer().commit(answers, 0)
     assert query.seen() == wanted(0)  # No transaction stays open either, or this would not end.
 
 
-def test_the_try_that_spark_has_taken_counts_whichever_came_last(query):
+def test_attempt_committed_by_spark_is_used(query):
     plan = query.plan()
     taken = [query.run(plan, 0, 0, (b"a", b"b")), query.run(plan, 0, 1, (b"c",), attempt=1)]
     query.run(plan, 0, 0, (b"a", b"b"), attempt=1)
@@ -237,7 +237,7 @@ def test_late_task_of_an_earlier_driver_leaves_the_next_drivers_transactions_ope
     assert query.seen() == wanted(0)
 
 
-def test_transactions_that_an_older_version_left_open_are_ended(query):
+def test_transactions_left_open_by_an_older_version_are_ended(query):
     with Producer(bootstrap_servers=query.bootstrap,
                   transactional_id=f"{query.sink}-task-3-0") as producer:
         producer.init_transactions()
@@ -266,7 +266,7 @@ def test_open_transactions_of_a_failed_batch_are_ended(query, protocol):
     assert query.seen() == wanted(0)
 
 
-def test_a_batch_whose_decision_was_made_is_not_aborted_by_the_failure_that_follows(
+def test_failure_after_the_decision_does_not_abort_the_batch(
         query, monkeypatch):
     answers = query.tasks(query.plan(), 0)
     limit = steps_of(monkeypatch)
@@ -279,7 +279,7 @@ def test_a_batch_whose_decision_was_made_is_not_aborted_by_the_failure_that_foll
     assert query.seen() == wanted(0)
 
 
-def test_a_decision_that_was_not_made_yet_is_called_off_by_the_failure_that_follows(
+def test_failure_before_the_decision_cancels_it(
         query, monkeypatch):
     answers = query.tasks(query.plan(), 0)
     limit = steps_of(monkeypatch)
@@ -347,7 +347,7 @@ def test_a_task_that_fails_leaves_nothing_open(query):
     assert query.seen() == []
 
 
-def test_one_sink_leaves_the_transactions_of_another_alone(query):
+def test_sinks_do_not_affect_each_others_transactions(query):
     other = Query(query.bootstrap, "another")
     other.options["exactlyOnceId"] = f"{query.sink}-task"
     answers = other.tasks(other.plan(), 0)
@@ -356,7 +356,7 @@ def test_one_sink_leaves_the_transactions_of_another_alone(query):
     assert other.seen() == wanted(0)
 
 
-def test_where_a_sink_is_can_be_read_as_the_offset_of_a_group(query):
+def test_sink_progress_is_readable_as_a_group_offset(query):
     query.whole(0)
     query.whole(1)
     with Admin(bootstrap_servers=query.bootstrap) as admin:
@@ -385,7 +385,7 @@ def test_task_outside_a_micro_batch_is_rejected():
 @pytest.mark.parametrize("given, word", [
     ({"exactlyOnceId": " "}, "exactlyOnceId: expected a name"), ({"topic": ""}, "option topic"),
     ({"kafka.transactional.id": "mine"}, "kafka.transactional.id")])
-def test_options_that_cannot_be_exactly_once_are_one_line(given, word):
+def test_options_incompatible_with_exactly_once_are_reported_in_one_line(given, word):
     options = {"kafka.bootstrap.servers": "localhost:1", "topic": "t", "exactlyOnceId": "s",
                **given}
     schema = StructType().add("value", "binary").add("topic", "string")

@@ -104,7 +104,7 @@ def test_offset_filters_limit_fetched_bytes(topics, fetched, filters, low, high,
     assert sum(fetched) <= PARTITIONS * (2 << 20) and (sum(fetched) > 0) == (high > low)
 
 
-def test_row_level_conditions_are_left_to_spark(topics):
+def test_row_level_conditions_are_evaluated_by_spark(topics):
     kept = [D.Not(D.EqualTo(("offset",), 5)), D.EqualTo(("partition",), None),
             D.In(("partition",), (1, None)), D.EqualTo(("value", "id"), 1),
             D.EqualTo(("key",), b"x"), D.IsNull(("partition",)), D.IsNotNull(("value",)),

@@ -85,13 +85,13 @@ def test_numbers_of_kafkas_serializers_are_columns(target, topic, name, code, ki
     assert values(made) == [-7, None, 5]
 
 
-def test_keys_and_values_have_formats_of_their_own(target, topic):
+def test_keys_and_values_have_separate_formats(target, topic):
     filled(target, topic, ["grün".encode(), b"", None], key=struct.pack(">q", 9))
     found = rows(source(target, topic, valueFormat="string", keyFormat="long"))
     assert [(row["key"], row["value"]) for row in found] == [(9, "grün"), (9, ""), (9, None)]
 
 
-def test_a_bad_value_is_an_error_that_names_its_place(target, topic):
+def test_error_of_an_invalid_value_names_its_offset(target, topic):
     filled(target, topic, [b"abcd"] * 700 + [b"abc"] + [b"abcd"] * 300)
     with pytest.raises(SerializationError, match=rf"{topic}-0 at offset 700: .*permissive"):
         rows(source(target, topic, valueFormat="int"))
@@ -106,7 +106,7 @@ def test_permissive_mode_returns_null_and_the_original_value(target, topic):
     assert [(row["key"], row["_corrupt_key"]) for row in found] == [(None, b"\xff")] * 5
 
 
-def test_permissive_without_the_raw_column_gives_just_nulls(target, topic):
+def test_permissive_mode_without_the_raw_column_returns_nulls(target, topic):
     filled(target, topic, [b"12345678", b"1"])
     made = source(target, topic, valueFormat="long", mode="permissive")
     assert rows(made, struct_of(value=T.LongType()))[1] == {"value": None}
@@ -126,7 +126,7 @@ JSON_TEXT = json.dumps({**JSON_ROW, "at": "2024-05-06T07:08:09Z", "day": "2024-0
                         "price": 1.25, "more": {"x": 1}}).encode()
 
 
-def test_json_objects_become_a_struct_of_the_schema_given(target, topic):
+def test_json_objects_become_a_struct_of_the_given_schema(target, topic):
     other = b'{"more": [1], "id": 6}'
     filled(target, topic, [JSON_TEXT, None, other, b" {} \n"])
     made = source(target, topic, valueFormat="json", valueSchema=JSON_SHAPE.json())
@@ -143,7 +143,7 @@ def test_the_schema_of_json_may_be_the_readers(target, topic):
         {"value": {"id": 5}, "offset": 0}]
 
 
-def test_fields_of_a_value_may_be_columns_of_their_own(target, topic):
+def test_fields_of_a_value_may_be_separate_columns(target, topic):
     filled(target, topic, [JSON_TEXT, b'{"id": 3}', None])
     made = source(target, topic, valueFormat="json", expandValue="true",
                   valueSchema=struct_of(id=T.LongType(), name=T.StringType()).json())
@@ -202,7 +202,7 @@ FLAT = {"type": "record", "name": "Flat", "fields": [
 
 
 @pytest.mark.parametrize("one_by_one", [False, True])
-def test_flat_records_decode_the_same_natively_and_one_by_one(target, topic, server, monkeypatch,
+def test_native_decoding_of_flat_records_matches_python(target, topic, server, monkeypatch,
                                                                 one_by_one):
     from pylog.client.serialization import avro_columns
 
@@ -221,7 +221,7 @@ def test_flat_records_decode_the_same_natively_and_one_by_one(target, topic, ser
         row and {"seen": SEEN, "id": row["id"]} for row in wanted]
 
 
-def test_a_reader_schema_may_be_given(target, topic, server):
+def test_reader_schema_can_be_given(target, topic, server):
     registry = SchemaRegistry(server.url)
     filled(target, topic, [Avro(registry, USER).serialize(topic, ADA)])
     later = {"type": "record", "name": "User", "fields": [
@@ -261,7 +261,7 @@ def test_a_registry_that_is_down_is_no_bad_value(target, topic, server):
     ({"valueFormat": "json", "valueSchema": "{}"}, "valueSchema"),
     ({"valueFormat": "json", "expandValue": "true",
       "valueSchema": struct_of(offset=T.LongType()).json()}, "offset")])
-def test_formats_that_cannot_be_are_one_line(target, topic, given, word):
+def test_invalid_formats_are_reported_in_one_line(target, topic, given, word):
     with pytest.raises(ConfigError) as refused:
         source(target, topic, **given).schema()
     assert word in str(refused.value) and "\n" not in str(refused.value)

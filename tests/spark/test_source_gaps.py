@@ -82,7 +82,7 @@ def test_bounds_may_lie_in_gaps(compacted, names):
         assert found == [offset for offset in there if start <= offset < end]
 
 
-def test_a_stream_goes_over_gaps_with_a_limit(compacted):
+def test_stream_with_a_limit_skips_gaps(compacted):
     broker, topic = compacted
     made = source(broker, topic, startingoffsets="earliest", maxoffsetspertrigger=100)
     reader = made.streamReader(made.schema())

@@ -89,7 +89,7 @@ def test_available_now_and_once_do_not_wait(stream):
     ({"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "9"}, "minOffsetsPerTrigger"),
     ({"minOffsetsPerTrigger": "0"}, "minoffsetspertrigger"),
     ({"minOffsetsPerTrigger": "10", "maxTriggerDelay": "soon"}, "maxTriggerDelay")])
-def test_limits_that_cannot_be_are_one_line(given, word):
+def test_invalid_limits_are_reported_in_one_line(given, word):
     base = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
     with pytest.raises(ConfigError, match=word) as refused:
         read_options({**base, **given}, True, 0)

@@ -51,7 +51,7 @@ def faults(found):
     return {name: count for name, count in found.faults.items() if count}
 
 
-def test_a_good_load_gets_a_good_verdict():
+def test_correct_load_passes():
     found = judged(topic())
     assert found.good and found.records == 2 * COUNT and not faults(found)
     assert "GOOD" in found.lines()[0]
@@ -75,7 +75,7 @@ def test_a_doubled_record_is_named_wherever_its_double_lies(source, target):
     assert any(text.startswith("doubled") for text in found.examples)
 
 
-def test_a_record_doubled_into_another_partition_is_named():
+def test_duplicate_in_another_partition_is_reported():
     parts = topic()
     parts[1].append(parts[0][5])
     assert judged(parts).faults["doubled"] == 1
@@ -91,7 +91,7 @@ def test_swapped_records_are_out_of_order(first, second):
     assert any(text.startswith("disordered") for text in found.examples)
 
 
-def test_a_damaged_record_is_corrupted_and_missing_where_it_was():
+def test_damaged_record_is_reported_as_corrupted_and_missing():
     parts = topic()
     value, key = parts[0][33]
     parts[0][33] = (value[:50] + bytes([value[50] ^ 1]) + value[51:], key)
@@ -100,7 +100,7 @@ def test_a_damaged_record_is_corrupted_and_missing_where_it_was():
     assert "corrupted at 0/33" in found.examples
 
 
-def test_a_record_of_another_load_is_unexpected():
+def test_record_of_another_load_is_reported_as_unexpected():
     parts = topic()
     parts[0].append(values(Content(99, keys=8), 0, 0, 1)[0])
     assert faults(judged(parts)) == {"foreign": 1}
@@ -112,7 +112,7 @@ def test_a_record_with_anothers_key_is_named():
     assert faults(judged(parts)) == {"wrong_key": 1}
 
 
-def test_the_wrong_seed_is_seen_at_once():
+def test_wrong_seed_is_detected():
     found = judged(topic(), Expected(Content(22, keys=8), EXPECTED.counts))
     assert found.faults["foreign"] == found.records and found.faults["missing"] == 2 * COUNT
 
@@ -175,7 +175,7 @@ def test_compaction_does_not_explain_the_newest_record_of_a_key():
     assert not found.good and found.faults["missing"] == sum(row[1] == key for row in parts[0])
 
 
-def test_compaction_explains_no_more_records_than_there_are_gaps():
+def test_compaction_explains_at_most_the_missing_offsets():
     parts = topic()
     left = compacted(parts)
     never = {number: len(rows) - 3 for number, rows in parts.items()}
@@ -210,7 +210,7 @@ def test_a_partition_that_was_not_read_is_named():
     assert found.faults["unread"] == len(unread) == found.faults["missing"]
 
 
-def test_a_task_that_was_tried_again_counts_once():
+def test_retried_task_is_counted_once():
     parts = topic()
     rows = []
     for _ in range(2):
@@ -220,7 +220,7 @@ def test_a_task_that_was_tried_again_counts_once():
     assert verdict(EXPECTED, rows, {number: (0, len(one)) for number, one in parts.items()}).good
 
 
-def test_the_report_is_one_page_that_loads_nothing():
+def test_report_is_one_self_contained_page():
     parts = topic()
     parts[0][3] = (b"<script>" + parts[0][3][0], parts[0][3][1])
     page = report.html("a<b", judged(parts), None, 1.0)

@@ -13,7 +13,7 @@ from tests.wire import raw, talk
 from tests.wire.raw import Connection
 
 
-def test_a_started_broker_answers_and_a_stopped_one_does_not(tmp_path):
+def test_broker_responds_only_while_started(tmp_path):
     with Broker(tmp_path) as broker:
         assert broker.bootstrap == f"127.0.0.1:{broker.port}"
         assert answers(broker.port)
@@ -50,7 +50,7 @@ def test_a_restart_keeps_records_port_and_date(broker):
     broker.topic("t").assert_records(["one"])
 
 
-def test_a_temporary_directory_goes_with_its_broker():
+def test_temporary_directory_is_removed_with_its_broker():
     broker = Broker().start()
     directory = broker.directory
     assert os.path.isdir(directory)
@@ -84,7 +84,7 @@ def test_stopped_broker_rejects_every_call(broker):
         broker.topics()
 
 
-def test_threads_and_descriptors_of_a_stopped_broker_are_gone(tmp_path):
+def test_stopped_broker_leaves_no_threads_or_descriptors(tmp_path):
     def held():
         # Reserved ports belong to the process.
         return len(os.listdir("/proc/self/task")), (

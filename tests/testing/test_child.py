@@ -35,7 +35,7 @@ def test_records_clock_and_groups_are_as_with_threads(broker):
     assert broker.group("g").state == "Dead"
 
 
-def test_errors_come_over_as_they_are(broker):
+def test_errors_of_the_child_process_are_raised_unchanged(broker):
     with pytest.raises(BrokerFailed, match="no members"):
         broker.group("g").rebalance()
     with pytest.raises(ValueError, match="forward"):

@@ -59,7 +59,7 @@ def test_a_consumer_survives_dropped_connections(broker, producer):
 
 
 @pytest.mark.parametrize("disturb", ["rebalance", "expire_session"])
-def test_a_consumer_comes_back_after_a_disturbance_of_its_group(broker, producer, disturb):
+def test_consumer_recovers_from_a_disturbed_group(broker, producer, disturb):
     with _consumer(broker, heartbeat_interval_ms=50) as consumer:
         producer.send("t", b"1")
         producer.flush()

@@ -10,7 +10,7 @@ from tests.wire.test_groups import COMMIT, HEARTBEAT, _commit_fields, _member, _
 HOUR_MS = 3_600_000
 
 
-def test_the_brokers_time_is_the_machines_until_it_is_moved(broker):
+def test_broker_time_is_system_time_until_advanced(broker):
     import time
 
     assert abs(broker.clock.now_ms() - time.time() * 1000) < 5000
@@ -50,7 +50,7 @@ def test_committed_offsets_of_an_empty_group_expire(make_broker):
     assert broker.group("g").offsets() == {} and broker.groups() == []
 
 
-def test_a_member_that_is_silent_for_its_session_is_gone(broker):
+def test_silent_member_expires_with_its_session(broker):
     broker.create_topic("t")
     _ready(broker.port, "g")
     member, _ = _member(broker.port, "g")
@@ -63,7 +63,7 @@ def test_a_member_that_is_silent_for_its_session_is_gone(broker):
     assert group.members() == {} and group.state == "Dead"
 
 
-def test_the_date_alone_can_be_moved_without_members_timing_out(broker):
+def test_date_can_be_moved_without_expiring_members(broker):
     topic = broker.create_topic("t", retention_ms=HOUR_MS)
     topic.append("old")
     _ready(broker.port, "g")
@@ -118,7 +118,7 @@ def test_advancing_the_clock_makes_records_compactable(broker):
     topic.assert_records([("a", "3"), ("b", "3")])
 
 
-def test_a_broker_whose_disk_failed_can_still_be_moved_in_time(broker):
+def test_clock_of_a_broker_with_a_failed_disk_can_be_advanced(broker):
     from tests.wire import talk
 
     topic = broker.create_topic("t")

@@ -62,7 +62,7 @@ def test_brokers_of_one_process_are_one_cluster():
             until(lambda: list(admin.list_topics()) == ["t"])
 
 
-def test_a_broker_leaves_and_comes_back(cluster):
+def test_stopped_broker_rejoins_its_cluster(cluster):
     with Admin({"bootstrap.servers": cluster[1].bootstrap}) as admin:
         cluster[2].stop()
         until(lambda: nodes(admin) == [1, 3])
@@ -70,7 +70,7 @@ def test_a_broker_leaves_and_comes_back(cluster):
         until(lambda: nodes(admin) == [1, 2, 3])
 
 
-def test_a_killed_leader_is_replaced_and_comes_back_into_sync(cluster):
+def test_killed_leader_is_replaced_and_rejoins_the_isr(cluster):
     topic = cluster.create_topic("killed")
     send(cluster, topic, b"one")
     leader = cluster.leader(topic)
@@ -100,7 +100,7 @@ def test_follower_cut_off_from_its_leader_leaves_the_isr(cluster):
     cluster.wait_in_sync(topic)
 
 
-def test_a_link_is_cut_in_both_directions(cluster):
+def test_cut_link_blocks_both_directions(cluster):
     topic = cluster.create_topic("cut")
     cut_off(cluster, topic)
     cluster.heal()
@@ -121,7 +121,7 @@ def test_isolated_leader_is_replaced_and_discards_unacknowledged_records(cluster
         until(lambda of=broker: [record.value for record in of.topic(topic).records()] == [b"kept"])
 
 
-def test_a_machine_whose_disks_are_lost_copies_everything_again(cluster):
+def test_machine_with_lost_disks_copies_its_replicas_again(cluster):
     topic = cluster.create_topic("replaced")
     send(cluster, topic, b"one")
     lost = follower_of(cluster, topic)
@@ -137,7 +137,7 @@ def test_faults_require_existing_brokers(cluster):
         cluster.cut(1, 7)
 
 
-def test_brokers_in_processes_of_their_own_are_cut_and_paused_too():
+def test_brokers_in_separate_processes_can_be_cut_and_paused():
     with Cluster(2, processes=True, settings={
             "broker.session.timeout.ms": 1000, "replica.lag.time.max.ms": 1000}) as cluster:
         topic = cluster.create_topic("t")

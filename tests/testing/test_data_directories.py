@@ -18,14 +18,14 @@ def _left(root, name: str, age_s: float = 7200):
     return path
 
 
-def test_directory_is_created_at_the_given_place_if_there_is_space(tmp_path):
+def test_directory_is_created_at_the_given_path_if_space_is_available(tmp_path):
     made = data_directories.make(os.fspath(tmp_path))
     assert os.path.dirname(made) == os.fspath(tmp_path)
     data_directories.remove(made)
     assert not os.path.exists(made)
 
 
-def test_without_that_place_it_is_made_where_temporary_files_are(tmp_path):
+def test_directory_falls_back_to_the_temporary_folder(tmp_path):
     made = data_directories.make(os.fspath(tmp_path / "missing"))
     assert os.path.isdir(made)
     data_directories.remove(made)

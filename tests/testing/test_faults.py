@@ -52,7 +52,7 @@ def test_a_lost_request_is_not_served(broker):
     broker.topic("t").assert_records(["served"])
 
 
-def test_a_produce_answered_with_an_error_is_not_served(broker):
+def test_produce_with_an_injected_error_is_not_stored(broker):
     fault = broker.faults.answer_error("NOT_LEADER_OR_FOLLOWER", "Produce")
     assert _append(broker, b"refused") == 6
     assert fault.hits == 1
@@ -60,7 +60,7 @@ def test_a_produce_answered_with_an_error_is_not_served(broker):
     broker.topic("t").assert_records(["served"])
 
 
-def test_a_refusal_keeps_the_order_of_responses_on_a_connection(broker):
+def test_injected_error_keeps_the_response_order(broker):
     body = raw.produce_body(8, "t", [(0, raw.batch())])
     with broker.faults.delay(300, "Produce", count=1), Connection(broker.port) as connection:
         connection.send(raw.frame(raw.header(raw.PRODUCE, 8, 1) + body))
@@ -70,7 +70,7 @@ def test_a_refusal_keeps_the_order_of_responses_on_a_connection(broker):
             connection.answer(raw.PRODUCE, 8, number)
 
 
-def test_a_fetch_answered_with_an_error_has_no_records(broker):
+def test_fetch_with_an_injected_error_has_no_records(broker):
     assert _append(broker) == 0
     broker.faults.answer_error("OFFSET_OUT_OF_RANGE", "Fetch")
     with Connection(broker.port) as connection:
@@ -80,7 +80,7 @@ def test_a_fetch_answered_with_an_error_has_no_records(broker):
         assert served["error_code"] == 0 and served["records"]
 
 
-def test_a_commit_answered_with_an_error_is_not_stored(broker):
+def test_commit_with_an_injected_error_is_not_stored(broker):
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
     place = TopicPartition("t", 0)
     try:
@@ -95,21 +95,21 @@ def test_a_commit_answered_with_an_error_is_not_stored(broker):
         consumer.close()
 
 
-def test_an_error_for_another_request_is_refused(broker):
+def test_error_for_an_unsupported_request_is_rejected(broker):
     with pytest.raises(BrokerFailed, match="only Produce, Fetch and OffsetCommit"):
         broker.faults.answer_error(1, "Metadata")
     with pytest.raises(BrokerFailed, match="'TOO_LATE' is not a Kafka error"):
         broker.faults.answer_error("TOO_LATE", "Produce")
 
 
-def test_a_delay_holds_the_answers_that_it_names(broker):
+def test_delay_applies_to_the_named_requests(broker):
     with broker.faults.delay(300, "Produce"):
         assert _seconds(_append, broker) >= 0.3
         assert answers(broker.port, 0.29)
     assert broker.topic("t").values() == [b"v"]
 
 
-def test_delayed_answers_of_one_connection_do_not_wait_for_each_other(broker):
+def test_delayed_responses_of_one_connection_overlap(broker):
     body = raw.produce_body(8, "t", [(0, raw.batch())])
     with broker.faults.delay(1000, "Produce"), Connection(broker.port) as connection:
         began_s = time.monotonic()
@@ -120,7 +120,7 @@ def test_delayed_answers_of_one_connection_do_not_wait_for_each_other(broker):
         assert 1 <= time.monotonic() - began_s < 4.5
 
 
-def test_refused_connections_are_taken_again_when_it_is_over(broker):
+def test_connections_are_accepted_again_after_the_fault(broker):
     with broker.faults.refuse_connections() as fault:
         assert not answers(broker.port)
         assert fault.hits >= 1
@@ -145,7 +145,7 @@ def test_drop_connections_returns_their_number(broker):
     assert broker.faults.drop_connections() == 0
 
 
-def test_clear_ends_every_fault_and_clients_find_the_broker_where_it_was(broker):
+def test_clear_ends_every_fault(broker):
     broker.faults.delay(10_000)
     broker.faults.lose_requests(count=None)
     broker.faults.disk_full()
@@ -177,7 +177,7 @@ def test_a_full_disk_refuses_records_and_serves_those_that_it_has(broker):
     broker.topic("t").assert_records(["before", "after"])
 
 
-def test_a_refused_fsync_is_never_acknowledged_and_stays_until_a_restart(broker):
+def test_failed_fsync_is_not_acknowledged_until_a_restart(broker):
     fault = broker.faults.refuse_fsync()
     assert _append(broker, b"refused") == STORAGE_ERROR
     fault.end()

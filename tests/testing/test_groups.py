@@ -34,14 +34,14 @@ def test_a_forced_rebalance_reaches_the_members_by_their_heartbeat(joined):
     assert _heartbeat(broker, member, generation) == REBALANCE_IN_PROGRESS
 
 
-def test_a_member_whose_session_is_expired_is_unknown(joined):
+def test_expired_member_is_unknown(joined):
     broker, member, generation = joined
     broker.group("g").expire_session(member)
     assert broker.group("g").members() == {}
     assert _heartbeat(broker, member, generation) == UNKNOWN_MEMBER_ID
 
 
-def test_descriptors_of_a_stopped_broker_with_groups_are_gone_without_a_collection():
+def test_stopped_broker_with_groups_closes_descriptors_without_garbage_collection():
     def used() -> int:
         with Broker() as broker:
             _ready(broker.port, "g")

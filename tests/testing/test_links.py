@@ -39,7 +39,7 @@ def test_cut_link_blocks_the_dialling_side_until_healed():
         assert client.recv(1) == b"x"
 
 
-def test_a_connection_that_is_made_while_a_link_is_cut_is_cut_too(monkeypatch):
+def test_connection_opened_during_a_cut_is_cut(monkeypatch):
     """A follower that connects to its leader at that moment, on another thread."""
     listener, address = listening()
     made = []

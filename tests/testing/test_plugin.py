@@ -31,7 +31,7 @@ def test_tests_share_a_broker_but_nothing_that_is_on_it(run_pytest):
     """).assert_outcomes(passed=2)
 
 
-def test_a_broker_that_a_test_bent_is_not_used_again(run_pytest):
+def test_broker_with_faults_is_not_reused(run_pytest):
     run_pytest("""
         import pytest
         ports = []
@@ -82,7 +82,7 @@ def test_brokers_of_wider_scopes_keep_their_data(run_pytest):
     """).assert_outcomes(passed=2)
 
 
-def test_a_failed_assertion_shows_the_difference_and_not_our_code(run_pytest):
+def test_failed_assertion_shows_the_difference_without_internal_code(run_pytest):
     result = run_pytest("""
         def test_wrong(topic):
             topic.append("a")
@@ -136,7 +136,7 @@ def test_brokers_can_be_child_processes_by_an_option(run_pytest):
     """, "--pylog-broker=process").assert_outcomes(passed=1)
 
 
-def test_a_client_that_a_test_left_open_does_not_disturb_the_next_one(run_pytest):
+def test_client_left_open_does_not_disturb_the_next_test(run_pytest):
     run_pytest("""
         from pylog.client import Consumer
 

@@ -13,14 +13,14 @@ from tests.brokers import REPOSITORY
 ASK = "from pylog.testing.ports import free_port\nprint(*[free_port() for _ in range(3)])"
 
 
-def test_a_port_is_given_once_and_can_be_listened_on():
+def test_port_is_allocated_once_and_free():
     ports = [free_port() for _ in range(BLOCK + 1)]
     assert len(set(ports)) == len(ports) and all(FIRST <= port < LIMIT for port in ports)
     with socket.create_server(("127.0.0.1", ports[-1])):
         pass
 
 
-def test_no_two_processes_get_ports_of_one_block():
+def test_processes_allocate_from_different_port_blocks():
     own = {(free_port() - FIRST) // BLOCK for _ in range(3)}
     told = subprocess.run([sys.executable, "-c", ASK], cwd=REPOSITORY, capture_output=True,
                           text=True, check=True).stdout
@@ -36,7 +36,7 @@ def test_used_port_is_skipped(monkeypatch):
         assert free_port() != there
 
 
-def test_when_all_were_given_the_oldest_that_is_free_comes_again(monkeypatch):
+def test_exhausted_ports_are_reused_oldest_first(monkeypatch):
     from pylog.testing import ports
 
     first, second, third = (free_port() for _ in range(3))
@@ -60,6 +60,6 @@ def test_a_process_that_was_forked_has_no_port_of_its_parents_blocks():
     assert not own & childs
 
 
-def test_a_brokers_port_is_none_that_connections_are_given(tmp_path):
+def test_broker_port_is_outside_the_ephemeral_range(tmp_path):
     with Broker(tmp_path) as broker:
         assert FIRST <= broker.port < LIMIT

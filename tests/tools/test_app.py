@@ -53,7 +53,7 @@ def test_every_command_has_help_that_mentions_json():
     (["log", "verify", "absent"], "Path 'absent' does not exist"),
     (["topics", "delete", "any"], "--yes is required"),
 ])
-def test_a_mistake_is_one_line_and_a_code(words, told, monkeypatch):
+def test_usage_error_is_one_line_and_an_exit_code(words, told, monkeypatch):
     monkeypatch.setenv("PYLOG_BOOTSTRAP", "127.0.0.1:1")
     ended = run(*words, fails=True)
     assert told in ended.err and ended.out == "" and ended.err.count("\n") == 1
@@ -68,7 +68,7 @@ def test_unreachable_broker_is_reported_at_once():
     assert time.monotonic() - begun < 5
 
 
-def test_a_bug_is_one_line_too(monkeypatch, capsys):
+def test_unexpected_error_is_one_line(monkeypatch, capsys):
     def fail(self):
         raise RuntimeError("two\nlines")
 
@@ -173,7 +173,7 @@ def test_profile_has_a_name_and_its_secrets_are_stored_separately(brokerd, tmp_p
     assert "there is no WHERE_IT_IS" in run("topics", "list", fails=True).err
 
 
-def test_watching_looks_again_and_outlives_a_failed_look(brokerd, monkeypatch):
+def test_watch_mode_repeats_and_survives_a_failed_query(brokerd, monkeypatch):
     topics = iter([topic_of(brokerd), None])
 
     def sleep(seconds):
@@ -228,7 +228,7 @@ def test_colours_are_for_terminals_only(brokerd):
         assert (b"\x1b[" in text) == coloured and b"cluster " in text
 
 
-def test_a_reader_that_leaves_early_gets_no_complaint(brokerd):
+def test_closed_pipe_is_not_an_error(brokerd):
     topic_of(brokerd, 50)
     ended = subprocess.run(["sh", "-c", '"$@" | head -1', "sh", *PYLOG, "topics", "partitions",
                             "-b", brokerd.bootstrap], capture_output=True, text=True, timeout=60)

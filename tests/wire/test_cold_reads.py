@@ -162,7 +162,7 @@ def test_cold_reader_does_not_evict_resident_pages(broker):
     assert resident(path, COLD_MIB * MIB, (COLD_MIB + HOT_MIB) * MIB) == before
 
 
-def test_a_cold_reader_that_goes_away_leaves_nothing_behind(broker):
+def test_cold_read_of_a_closed_connection_is_released(broker):
     topic, path = filled(broker)
     read(broker.port, topic, 8, 24)
     assert settled(path, 0, COLD_MIB * MIB) <= 2 * MIB

@@ -93,7 +93,7 @@ def _describe_all(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-def test_describe_configs_answers_are_kafkas(kafka, target, version):
+def test_describe_configs_matches_kafka(kafka, target, version):
     compare(kafka, target, _describe_all, version)
 
 
@@ -147,7 +147,7 @@ def _alter_topic(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(2))
-def test_incremental_alter_configs_of_topics_answers_are_kafkas(kafka, target, version):
+def test_incremental_alter_configs_of_topics_matches_kafka(kafka, target, version):
     compare(kafka, target, _alter_topic, version)
 
 
@@ -177,7 +177,7 @@ def _alter_legacy(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_alter_configs_answers_are_kafkas(kafka, target, version):
+def test_alter_configs_matches_kafka(kafka, target, version):
     compare(kafka, target, _alter_legacy, version)
 
 
@@ -292,7 +292,7 @@ def _list_resources(side: Side) -> None:
                             if row["resource_name"] in known])
 
 
-def test_list_config_resources_answers_are_kafkas(kafka, target):
+def test_list_config_resources_matches_kafka(kafka, target):
     compare(kafka, target, _list_resources)
 
 
@@ -331,7 +331,7 @@ def _create_partitions(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_create_partitions_answers_are_kafkas(kafka, target, version):
+def test_create_partitions_matches_kafka(kafka, target, version):
     compare(kafka, target, _create_partitions, version)
 
 
@@ -371,7 +371,7 @@ def _delete_records(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_delete_records_answers_are_kafkas(kafka, target, version):
+def test_delete_records_matches_kafka(kafka, target, version):
     compare(kafka, target, _delete_records, version)
 
 
@@ -389,7 +389,7 @@ def _elect(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_elect_leaders_answers_are_kafkas(kafka, target, version):
+def test_elect_leaders_matches_kafka(kafka, target, version):
     compare(kafka, target, _elect, version)
 
 
@@ -414,7 +414,7 @@ def _reassign(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(2))
-def test_reassignment_answers_are_kafkas(kafka, target, version):
+def test_reassignments_match_kafka(kafka, target, version):
     compare(kafka, target, _reassign, version)
 
 
@@ -435,7 +435,7 @@ def _producers(side: Side) -> None:
     side.note("producers", answer)
 
 
-def test_describe_producers_answers_are_kafkas(kafka, target):
+def test_describe_producers_matches_kafka(kafka, target):
     compare(kafka, target, _producers)
 
 
@@ -463,7 +463,7 @@ def _log_dirs(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 6))
-def test_describe_log_dirs_answers_are_kafkas(kafka, target, version):
+def test_describe_log_dirs_matches_kafka(kafka, target, version):
     compare(kafka, target, _log_dirs, version)
 
 
@@ -480,7 +480,7 @@ def _alter_log_dirs(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 3))
-def test_alter_replica_log_dirs_answers_are_kafkas(kafka, target, version):
+def test_alter_replica_log_dirs_matches_kafka(kafka, target, version):
     compare(kafka, target, _alter_log_dirs, version)
 
 
@@ -551,7 +551,7 @@ def _quorum(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_describe_quorum_answers_are_kafkas(kafka, target, version):
+def test_describe_quorum_matches_kafka(kafka, target, version):
     compare(kafka, target, _quorum, version)
 
 
@@ -574,5 +574,5 @@ def _features(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_update_features_answers_are_kafkas(kafka, target, version):
+def test_update_features_matches_kafka(kafka, target, version):
     compare(kafka, target, _features, version)

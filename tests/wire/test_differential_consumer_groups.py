@@ -258,7 +258,7 @@ def expressions(side: Side) -> None:
     talk.describe("described")
 
 
-def test_expressions_are_taken_as_by_kafka(kafka, brokerd):
+def test_subscription_patterns_match_kafka(kafka, brokerd):
     compare(kafka, brokerd, expressions)
 
 
@@ -395,7 +395,7 @@ def up_and_down(side: Side) -> None:
     talk.listed("n")
 
 
-def test_members_of_both_protocols_are_answered_as_by_kafka(kafka, brokerd):
+def test_classic_and_consumer_members_of_one_group_match_kafka(kafka, brokerd):
     compare(kafka, brokerd, up_and_down)
 
 

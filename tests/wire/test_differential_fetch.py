@@ -78,7 +78,7 @@ def _versions(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_fetch_answers_are_kafkas(kafka, target, version):
+def test_fetch_matches_kafka(kafka, target, version):
     compare(kafka, target, _versions, version)
 
 
@@ -103,7 +103,7 @@ def _limits(side: Side) -> None:
                 side.answers[-1] = (f"total {total} each {each} order {order}", sizes)
 
 
-def test_byte_limits_over_partitions_are_kafkas(kafka, target):
+def test_byte_limits_across_partitions_match_kafka(kafka, target):
     compare(kafka, target, _limits)
 
 

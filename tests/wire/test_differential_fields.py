@@ -256,13 +256,13 @@ def _versions(key: int) -> list[int]:
 
 
 @pytest.mark.parametrize("key", VALID)
-def test_a_request_with_a_changed_field_is_answered_as_by_kafka(kafka, target, random_source, key):
+def test_request_with_one_mutated_field_matches_kafka(kafka, target, random_source, key):
     version, seed = random_source.choice(_versions(key)), random_source.randrange(1 << 31)
     compare(kafka, target, _walk, key, version, seed, SOME)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", VALID)
-def test_every_changed_field_of_every_version_is_answered_as_by_kafka(kafka, target, key):
+def test_every_mutated_field_of_every_version_matches_kafka(kafka, target, key):
     for version in _versions(key):
         compare(kafka, target, _walk, key, version, 0, None)

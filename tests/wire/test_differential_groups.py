@@ -441,7 +441,7 @@ def _without_a_name(talk: Talk, topic: str) -> None:
         {"name": topic, "partitions": [{"partition_index": 0}]}])
 
 
-def test_groups_and_members_that_are_not_there_are_answered_as_by_kafka(kafka, target):
+def test_missing_groups_and_members_match_kafka(kafka, target):
     compare(kafka, target, _unknown)
 
 
@@ -489,7 +489,7 @@ def _tied(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [5, 9])
-def test_a_static_member_that_comes_back_while_votes_tie_is_no_reason_to_rebalance(
+def test_rejoining_static_member_does_not_rebalance_when_protocol_votes_tie(
         kafka, target, version):
     collected = []
     for broker in (kafka, target):
@@ -528,7 +528,7 @@ def _first_difference(kafka: list, ours: list) -> str | None:
 
 
 @pytest.mark.parametrize("turn", [0, 1, 2, pytest.param(20, marks=pytest.mark.slow)])
-def test_a_random_walk_of_a_group_is_answered_as_by_kafka(kafka, target, random_source, turn):
+def test_random_group_requests_match_kafka(kafka, target, random_source, turn):
     for _ in range(max(1, turn)):
         seed = random_source.randrange(1 << 31)
         found = _first_difference(_walked(kafka, seed), _walked(target, seed))

@@ -45,7 +45,7 @@ def _produce(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_produce_answers_are_kafkas(kafka, target, version):
+def test_produce_matches_kafka(kafka, target, version):
     compare(kafka, target, _produce, version)
 
 
@@ -65,7 +65,7 @@ def _append_time_bits(side: Side) -> None:
                 side.answers[-1] = label, row["error_code"]
 
 
-def test_bits_of_append_time_are_refused_where_kafka_refuses_them(kafka, target):
+def test_append_time_bits_are_rejected_as_by_kafka(kafka, target):
     compare(kafka, target, _append_time_bits)
 
 
@@ -85,7 +85,7 @@ def _re_encoded(side: Side) -> None:
     produce(side, "shrinks", 8, [(zstd, [(0, plain)])])
 
 
-def test_batches_that_grow_over_the_limit_are_refused_as_by_kafka(kafka, target):
+def test_batches_that_grow_over_the_limit_are_rejected_as_by_kafka(kafka, target):
     compare(kafka, target, _re_encoded)
 
 
@@ -127,7 +127,7 @@ def _list_offsets(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-def test_list_offsets_answers_are_kafkas(kafka, target, version):
+def test_list_offsets_matches_kafka(kafka, target, version):
     compare(kafka, target, _list_offsets, version)
 
 
@@ -149,7 +149,7 @@ def _segmented_offsets(side: Side) -> None:
             {"name": topic, "partitions": [{"partition_index": 0, "timestamp": timestamp}]}])
 
 
-def test_list_offsets_over_segments_are_kafkas(kafka, target):
+def test_list_offsets_across_segments_matches_kafka(kafka, target):
     compare(kafka, target, _segmented_offsets)
 
 
@@ -191,5 +191,5 @@ def _leader_epochs(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(2, 5))
-def test_offset_for_leader_epoch_answers_are_kafkas(kafka, target, version):
+def test_offset_for_leader_epoch_matches_kafka(kafka, target, version):
     compare(kafka, target, _leader_epochs, version)

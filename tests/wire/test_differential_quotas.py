@@ -125,7 +125,7 @@ def _alter_all(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(2))
-def test_alter_client_quotas_answers_are_kafkas(kafka, target, version):
+def test_alter_client_quotas_matches_kafka(kafka, target, version):
     compare(kafka, target, _alter_all, version)
 
 
@@ -165,7 +165,7 @@ def _describe_all(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(2))
-def test_describe_client_quotas_answers_are_kafkas(kafka, target, version):
+def test_describe_client_quotas_matches_kafka(kafka, target, version):
     compare(kafka, target, _describe_all, version)
 
 
@@ -289,5 +289,5 @@ def _credentials(side: Side) -> None:
         side.note(f"{label}: told", {"texts": texts})
 
 
-def test_describe_user_scram_credentials_answers_are_kafkas(kafka, target):
+def test_describe_user_scram_credentials_matches_kafka(kafka, target):
     compare(kafka, target, _credentials)

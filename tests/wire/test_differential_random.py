@@ -135,7 +135,7 @@ def _session_step(side: Side, generator: random.Random, label: str, topic: str,
 
 
 @pytest.mark.parametrize("turn", [0, 1, 2, pytest.param(30, marks=pytest.mark.slow)])
-def test_a_random_walk_is_answered_as_by_kafka(kafka, target, random_source, turn):
+def test_random_requests_match_kafka(kafka, target, random_source, turn):
     for _ in range(max(1, turn)):
         seed = random_source.randrange(1 << 31)
         base = random_source.randrange(1 << 40, 1 << 50)

@@ -82,5 +82,5 @@ def _silent_until_the_leader_syncs(side: Side) -> None:
     assert dict(side.answers)["within the session"] == OK
 
 
-def test_a_member_that_waits_for_its_leader_keeps_its_session(kafka, target):
+def test_waiting_for_the_leaders_sync_keeps_the_session_alive(kafka, target):
     compare(kafka, target, _silent_until_the_leader_syncs)

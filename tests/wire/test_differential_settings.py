@@ -70,7 +70,7 @@ def _at_limits(side: Side) -> None:
                       _alter(side, kind, resource, row, True))
 
 
-def test_every_setting_is_taken_or_refused_at_run_time_as_by_kafka(kafka, target):
+def test_every_dynamic_setting_is_accepted_or_rejected_as_by_kafka(kafka, target):
     compare(kafka, target, _at_limits)
 
 
@@ -152,7 +152,7 @@ def _walk(side: Side, seed: int) -> None:
 # A failed walk leaves Kafka's settings changed, which may break other tests.
 @pytest.mark.slow
 @pytest.mark.parametrize("turn", [1, 10])
-def test_a_random_walk_over_settings_is_answered_as_by_kafka(kafka, target, random_source, turn):
+def test_random_setting_changes_match_kafka(kafka, target, random_source, turn):
     for _ in range(turn):
         seed = random_source.randrange(1 << 31)
         try:

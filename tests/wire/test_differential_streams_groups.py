@@ -317,7 +317,7 @@ def word_count(side: Side) -> None:
     talk.join("joined anew", "m", subtopology("0", [source]))
 
 
-def test_a_word_counts_topics_are_created_as_by_kafka(kafka, brokerd):
+def test_topics_of_a_word_count_application_are_created_as_by_kafka(kafka, brokerd):
     compare(kafka, brokerd, word_count)
 
 

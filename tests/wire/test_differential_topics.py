@@ -76,7 +76,7 @@ def _metadata(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_metadata_answers_are_kafkas(kafka, target, version):
+def test_metadata_matches_kafka(kafka, target, version):
     compare(kafka, target, _metadata, version)
 
 
@@ -116,7 +116,7 @@ def _create(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-def test_create_topics_answers_are_kafkas(kafka, target, version):
+def test_create_topics_matches_kafka(kafka, target, version):
     compare(kafka, target, _create, version)
 
 
@@ -147,7 +147,7 @@ def _delete(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_delete_topics_answers_are_kafkas(kafka, target, version):
+def test_delete_topics_matches_kafka(kafka, target, version):
     compare(kafka, target, _delete, version)
 
 
@@ -161,7 +161,7 @@ def _describe_cluster(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_describe_cluster_answers_are_kafkas(kafka, target, version):
+def test_describe_cluster_matches_kafka(kafka, target, version):
     compare(kafka, target, _describe_cluster, version)
 
 
@@ -185,7 +185,7 @@ def _describe_partitions(side: Side) -> None:
     describe("cursor -1", one, cursor={"topic_name": one, "partition_index": -1})
 
 
-def test_describe_topic_partitions_answers_are_kafkas(kafka, target):
+def test_describe_topic_partitions_matches_kafka(kafka, target):
     compare(kafka, target, _describe_partitions)
 
 
@@ -210,5 +210,5 @@ def _init_producer(side: Side, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_init_producer_id_answers_are_kafkas(kafka, target, version):
+def test_init_producer_id_matches_kafka(kafka, target, version):
     compare(kafka, target, _init_producer, version)

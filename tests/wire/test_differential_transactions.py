@@ -204,7 +204,7 @@ def walked(port: int, seed: int) -> list[tuple]:
 # changed its state, and the walks diverge.
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
-def test_a_walk_is_answered_as_by_kafka(kafka, brokerd, random_source, number):
+def test_random_transaction_requests_match_kafka(kafka, brokerd, random_source, number):
     seed = random_source.randrange(1 << 30)
     ours, theirs = walked(brokerd.port, seed), walked(kafka.port, seed)
     for step, (our, their) in enumerate(zip(ours, theirs, strict=True)):

@@ -147,7 +147,7 @@ def test_187_a_partition_named_three_times_is_answered_once(connection, topic):
     assert [len(row["partitions"]) for row in answer["responses"]] == [1]
 
 
-def test_85_a_fetch_of_50000_unknown_topics_is_answered_and_forgotten(target):
+def test_85_fetch_of_50000_unknown_topics_leaves_no_memory_behind(target):
     rows = [(f"unknown-{number}", [(0, 0, 1000, -1)]) for number in range(50000)]
     body = raw.fetch_body(11, rows)
     before = target.rss_bytes()

@@ -126,7 +126,7 @@ def _directories(connection: Connection, topic: str) -> list[str]:
 
 
 @pytest.mark.parametrize("by_id", [False, True], ids=["name", "id"])
-def test_a_session_goes_on_across_a_move_to_another_directory(tmp_path, by_id):
+def test_session_survives_a_move_to_another_log_directory(tmp_path, by_id):
     paths = [str(tmp_path / "one"), str(tmp_path / "two")]
     with Brokerd(tmp_path, {"log.dirs": ",".join(paths)}) as broker, \
             Connection(broker.port) as connection, Connection(broker.port) as other:

@@ -134,7 +134,7 @@ def _outcome(port: int, payload: bytes) -> str:
 
 @pytest.mark.parametrize("payload, at_kafka, at_ours", [row[1:] for row in ROWS],
                          ids=[row[0] for row in ROWS])
-def test_a_bad_frame_is_closed_kept_or_served_as_by_kafka(target, payload, at_kafka, at_ours):
+def test_malformed_frame_is_closed_or_answered_as_by_kafka(target, payload, at_kafka, at_ours):
     allowed = at_kafka
     if target.name == "pylog" and at_ours is not None:
         allowed = at_ours
@@ -208,7 +208,7 @@ def test_45_a_reset_right_after_a_request_does_no_harm(target):
     assert target.alive() and answers(target.port)
 
 
-def test_46_a_partial_frame_that_trickles_in_is_kept(target):
+def test_46_slow_partial_frame_keeps_its_connection(target):
     with Connection(target.port) as connection:
         for byte in frame(VALID)[:12]:
             connection.send(bytes([byte]))

@@ -145,7 +145,7 @@ def _life(side: Side, version: int) -> None:
 
 @BOTH
 @pytest.mark.parametrize("version", range(10))
-def test_a_groups_life_is_answered_as_kafka_does(kafka, target, version):
+def test_group_lifecycle_matches_kafka(kafka, target, version):
     compare(kafka, target, _life, version)
 
 
@@ -205,7 +205,7 @@ def _offsets(side: Side) -> None:
 
 
 @BOTH
-def test_offsets_are_answered_as_kafka_does(kafka, target):
+def test_committed_offsets_match_kafka(kafka, target):
     compare(kafka, target, _offsets)
 
 
@@ -236,7 +236,7 @@ def _static(side: Side, version: int) -> None:
 
 @BOTH
 @pytest.mark.parametrize("version", [5, 8, 9])
-def test_static_members_are_answered_as_kafka_does(kafka, target, version):
+def test_static_members_match_kafka(kafka, target, version):
     compare(kafka, target, _static, version)
 
 
@@ -304,7 +304,7 @@ def _pair(side: Side, version: int) -> None:
 
 @BOTH
 @pytest.mark.parametrize("version", [4, 9])
-def test_a_rebalance_of_two_members_is_answered_as_kafka_does(kafka, target, version):
+def test_rebalance_of_two_members_matches_kafka(kafka, target, version):
     compare(kafka, target, _pair, version)
 
 
@@ -322,7 +322,7 @@ def test_coordinators_are_found_as_in_kafka(kafka, target):
     compare(kafka, target, _find)
 
 
-def test_a_key_type_that_nobody_knows_is_an_invalid_request(target):
+def test_unknown_coordinator_key_type_is_an_invalid_request(target):
     with Connection(target.port) as connection:
         for version in (1, 3):
             assert ask(connection, FIND, version, key="x", key_type=7)["error_code"] == 42
@@ -404,7 +404,7 @@ def test_167_a_member_without_a_shared_protocol_is_error_23(port):
         assert _ask(port, JOIN, 5, **_join_fields(group, **fields))["error_code"] == INCONSISTENT
 
 
-def test_168_a_member_without_an_id_is_given_one(port):
+def test_168_member_without_an_id_is_assigned_one(port):
     answer = _ask(port, JOIN, 5, **_join_fields(_group(port)))
     assert answer["error_code"] == ID_REQUIRED
     assert answer["member_id"].startswith("raw-")

@@ -72,7 +72,7 @@ def producer(target, topic):
     producer.connection.close()
 
 
-def test_140_each_of_the_last_five_batches_again_gets_its_first_offset(producer):
+def test_140_retries_of_the_last_five_batches_get_their_first_offset(producer):
     first = {sequence: producer.send(sequence, 3)[1] for sequence in range(0, 15, 3)}
     assert sorted(first.values()) == [0, 3, 6, 9, 12]
     for sequence, offset in first.items():
@@ -106,7 +106,7 @@ def test_143_a_new_epoch_must_begin_with_sequence_0(producer):
     assert producer.send(0, epoch=producer.epoch + 1) == (OK, 1)
 
 
-def test_143_a_part_of_a_known_batch_is_out_of_order(producer):
+def test_143_part_of_a_known_batch_is_out_of_order(producer):
     assert producer.send(0, 4) == (OK, 0)
     for sequence, count in ((0, 3), (1, 3), (0, 5), (2, 4)):
         assert producer.send(sequence, count)[0] == OUT_OF_ORDER, (sequence, count)
@@ -120,7 +120,7 @@ def test_144_an_older_epoch_is_fenced(producer):
     assert producer.send(1, epoch=3) == (OK, 1)
 
 
-def test_145_an_epoch_three_ahead_is_taken(producer):
+def test_145_epoch_three_ahead_is_accepted(producer):
     assert producer.send(0) == (OK, 0)
     assert producer.send(0, epoch=producer.epoch + 3) == (OK, 1)
 
@@ -163,13 +163,13 @@ def _init(connection: Connection, transactional_id: str, timeout_ms: int) -> dic
                transaction_timeout=timeout_ms, producer_id=-1, producer_epoch=-1)
 
 
-def test_161_two_thousand_producer_ids_on_one_connection_are_all_different(target):
+def test_161_two_thousand_producer_ids_on_one_connection_are_unique(target):
     with Connection(target.port) as connection:
         ids = [_new_id(connection)["producer_id"] for _ in range(2000)]
     assert len(set(ids)) == 2000
 
 
-def test_two_producers_of_one_partition_keep_their_own_sequences(target, topic):
+def test_producers_of_one_partition_have_separate_sequences(target, topic):
     left, right = Producer(target, topic), Producer(target, topic)
     assert left.producer_id != right.producer_id
     for sequence in range(3):
@@ -193,7 +193,7 @@ def test_duplicates_pipelined_on_one_connection_are_stored_once(target, topic):
 
 
 @pytest.mark.parametrize("end", [Brokerd.stop, Brokerd.kill])
-def test_batches_in_flight_over_a_restart_are_each_answered_with_their_offset(tmp_path, end):
+def test_batches_in_flight_during_a_restart_get_their_offsets(tmp_path, end):
     counts = range(1, 6)
     with Brokerd(tmp_path) as broker:
         with Connection(broker.port) as connection:

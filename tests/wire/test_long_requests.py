@@ -65,7 +65,7 @@ def test_many_groups_are_described_in_the_order_of_the_request(connection):
     assert [row["group_id"] for row in answer["groups"]] == names
 
 
-def test_many_partitions_are_asked_for_and_answered_as_they_were_named(broker, connection):
+def test_response_keeps_the_order_of_many_requested_partitions(broker, connection):
     topic = unique("many")
     create_topic(broker.port, topic, partitions=3)
     wanted = [(topic, 3), ("gone", 2000), (topic + "x", 700)]
@@ -104,7 +104,7 @@ def test_a_request_longer_than_the_setting_is_closed_before_it_is_read(connectio
     assert connection.closed()
 
 
-def test_heartbeats_are_answered_while_long_requests_are_worked_on(broker):
+def test_heartbeats_are_answered_during_long_requests(broker):
     names = [raw.string(f"group-{number}") for number in range(200_000)]
     body, done = raw.array(names), threading.Event()
 

@@ -174,7 +174,7 @@ def _expected(target, at_kafka, at_ours):
 
 @pytest.mark.parametrize("records, at_kafka, at_ours", [row[1:] for row in ROWS],
                          ids=[row[0] for row in ROWS])
-def test_a_bad_batch_gets_kafkas_error_and_is_not_stored(target, topic, records, at_kafka,
+def test_invalid_batch_gets_kafkas_error_and_is_not_stored(target, topic, records, at_kafka,
                                                          at_ours):
     expected = _expected(target, at_kafka, at_ours)
     payload = records()
@@ -227,7 +227,7 @@ def test_125_an_unknown_topic_is_error_3_and_is_not_created(target):
     assert row["error_code"] == UNKNOWN_TOPIC
 
 
-def test_128_an_internal_topic_takes_no_client_records(target):
+def test_128_client_records_for_internal_topics_are_rejected(target):
     with Connection(target.port) as connection:
         code = produce(connection, "__consumer_offsets", batch())["error_code"]
     # Before groups create the topic, "unknown" is as correct as "invalid".
@@ -248,7 +248,7 @@ def test_130_an_error_with_acks_0_closes_the_connection(target, topic, records):
         assert connection.closed()
 
 
-def test_131_acks_0_gets_no_answer_and_later_requests_do(target, topic):
+def test_131_acks_0_gets_no_response_and_later_requests_do(target, topic):
     with Connection(target.port) as connection:
         end = fetch(connection, topic)["high_watermark"]
         body = raw.produce_body(8, topic, [(0, batch())], acks=0)
@@ -257,7 +257,7 @@ def test_131_acks_0_gets_no_answer_and_later_requests_do(target, topic):
                      bytes_min=1)["high_watermark"] == end + 1
 
 
-def test_132_a_bad_partition_does_not_spoil_the_good_one(target):
+def test_132_error_of_one_partition_does_not_affect_the_next(target):
     name = unique("half-good")
     create_topic(target.port, name, partitions=2)
     with Connection(target.port) as connection:
@@ -267,7 +267,7 @@ def test_132_a_bad_partition_does_not_spoil_the_good_one(target):
     assert {row["index"]: row["error_code"] for row in rows} == {0: OK, 1: CORRUPT}
 
 
-def test_a_partition_named_twice_stores_what_it_answers_for(target):
+def test_repeated_partition_stores_exactly_the_acknowledged_batches(target):
     name = unique("named-twice")
     create_topic(target.port, name)
     with Connection(target.port) as connection:
@@ -301,7 +301,7 @@ def test_124_max_message_bytes_of_a_topic_counts_the_whole_batch(target):
             assert produce(connection, name, payload)["error_code"] == code
 
 
-def test_134_a_large_inflated_record_is_taken_without_growth_of_memory(target, topic):
+def test_134_large_decompressed_record_does_not_grow_memory(target, topic):
     before = target.rss_bytes()
     for codec in (GZIP, ZSTD):
         payload = _lie(codec, _zeros(codec, 64 << 20))
@@ -368,12 +368,12 @@ def test_thousands_of_bad_batches_leave_memory_as_it_was(target, topic):
         assert target.rss_bytes() - before < 8 << 20
 
 
-def test_snappy_without_the_xerial_frame_is_taken_as_by_kafka(target, topic):
+def test_snappy_without_xerial_framing_is_accepted_as_by_kafka(target, topic):
     payload = _lie(SNAPPY, snappy.compress(record()))
     assert _answer(target.port, topic, payload) == OK
 
 
-def test_a_topic_asks_for_no_more_in_sync_replicas_than_it_has(target):
+def test_min_insync_replicas_above_the_replica_count_is_capped(target):
     name = unique("isr")
     create_topic(target.port, name, min_insync_replicas=2)
     with Connection(target.port) as connection:

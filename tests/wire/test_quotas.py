@@ -107,7 +107,7 @@ class Spectator(threading.Thread):
         self.join()
 
 
-def test_a_producer_gets_its_rate_and_no_more_and_others_do_not_wait(brokerd, limited):
+def test_producer_quota_limits_one_producer_and_not_others(brokerd, limited):
     """1 MB/s: ten windows' worth at once, then the rate that throttling allows."""
     topic, others = unique("produced"), unique("others")
     create_topic(brokerd.port, topic), create_topic(brokerd.port, others)
@@ -127,7 +127,7 @@ def test_a_producer_gets_its_rate_and_no_more_and_others_do_not_wait(brokerd, li
     assert spectator.worst_s < 1 and spectator.count > 100, spectator.worst_s
 
 
-def test_a_consumer_gets_its_rate_and_no_more_and_others_do_not_wait(brokerd, limited):
+def test_consumer_quota_limits_one_consumer_and_not_others(brokerd, limited):
     topic, others = unique("fetched"), unique("others")
     create_topic(brokerd.port, topic), create_topic(brokerd.port, others)
     records = _batch(MB // 2)
@@ -150,7 +150,7 @@ def test_a_consumer_gets_its_rate_and_no_more_and_others_do_not_wait(brokerd, li
     assert spectator.worst_s < 1 and spectator.count > 100, spectator.worst_s
 
 
-def test_a_muted_connection_waits_as_long_as_its_answer_said(brokerd, limited):
+def test_muted_connection_waits_for_the_announced_throttle_time(brokerd, limited):
     topic = unique("muted")
     create_topic(brokerd.port, topic)
     with Client(brokerd.port, limited(producer_byte_rate=10_000)) as client:
@@ -173,7 +173,7 @@ def test_a_silent_producer_is_throttled_too(brokerd, limited):
         assert 0.1 < time.monotonic() - start_s < 5
 
 
-def test_clients_of_a_user_share_its_quota_whatever_their_reactors(tmp_path):
+def test_clients_of_a_user_share_its_quota_across_reactors(tmp_path):
     broker = Brokerd(tmp_path, {"num.network.threads": 2}).start()
     try:
         topic = unique("shared")
@@ -190,7 +190,7 @@ def test_clients_of_a_user_share_its_quota_whatever_their_reactors(tmp_path):
         broker.stop()
 
 
-def test_a_fetch_session_goes_on_after_a_throttled_answer(brokerd, limited):
+def test_fetch_session_continues_after_a_throttled_response(brokerd, limited):
     topic = unique("session")
     create_topic(brokerd.port, topic)
     for _ in range(3):
@@ -249,7 +249,7 @@ def test_time_on_the_threads_is_limited_for_every_kind_of_request(brokerd, limit
         assert client.told_ms == [0]
 
 
-def test_a_quota_takes_effect_at_once_and_ends_at_once(brokerd, limited):
+def test_quota_changes_take_effect_immediately(brokerd, limited):
     topic = unique("altered")
     create_topic(brokerd.port, topic)
     client_id = unique("changing")

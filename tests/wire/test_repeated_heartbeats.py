@@ -90,7 +90,7 @@ def test_of_a_group_at_rest_reactors_answer_all_but_the_first(brokerd, member):
     assert total >= before + 10
 
 
-def test_a_member_that_comes_is_noticed_by_the_next_heartbeat(brokerd, member):
+def test_next_heartbeat_reports_a_new_member(brokerd, member):
     member.beat()
     epoch = member.epoch
     other = Member(brokerd.port, member.group, member.joining["subscribed_topic_names"][0])
@@ -100,7 +100,7 @@ def test_a_member_that_comes_is_noticed_by_the_next_heartbeat(brokerd, member):
     other.connection.close()
 
 
-def test_a_setting_of_the_group_is_told_by_the_next_heartbeat(brokerd, member):
+def test_next_heartbeat_returns_a_changed_group_setting(brokerd, member):
     member.beat()
     answer = ask(member.connection, CONFIGURE, 1, resources=[{
         "resource_type": GROUP_CONFIG, "resource_name": member.group, "configs": [
@@ -109,7 +109,7 @@ def test_a_setting_of_the_group_is_told_by_the_next_heartbeat(brokerd, member):
     assert member.beat()["heartbeat_interval"] == 6000
 
 
-def test_a_right_that_is_taken_away_is_missed_by_the_next_heartbeat(brokerd, member):
+def test_next_heartbeat_fails_after_its_permission_is_revoked(brokerd, member):
     member.beat()
     answer = ask(member.connection, CREATE_ACLS, 3, creations=[{
         "resource_type": GROUP, "resource_name": member.group, "resource_pattern_type": LITERAL,

@@ -94,7 +94,7 @@ def test_new_listener_is_served_advertised_and_survives_a_restart(broker):
     assert answers(own)
 
 
-def test_a_listener_that_moves_to_another_address_keeps_its_port(broker):
+def test_listener_moved_to_another_address_keeps_its_port(broker):
     with Connection(broker.port) as connection:
         assert served(connection)
         assert alter(broker, "listeners", f"PLAINTEXT://127.0.0.1:{broker.port}")[0] == 0

@@ -90,7 +90,7 @@ class World:
 
 @pytest.mark.parametrize("key,version", [
     (key, version) for key, versions in VERSIONS.items() for version in versions])
-def test_a_request_with_a_field_that_is_wrong_is_answered_or_ends_its_connection(
+def test_request_with_an_invalid_field_is_answered_or_disconnected(
         side, key, version):
     world = World(side, f"{key}x{version}")
     count = 0

@@ -71,7 +71,7 @@ def test_records_of_a_closed_connection_are_released_before_their_lock_ends(side
     assert rows == [(0, 9, 2)]
 
 
-def test_a_group_begins_where_it_was_moved_to_as_soon_as_its_last_member_has_gone(side):
+def test_share_group_starts_at_its_altered_offset_after_its_last_member_left(side):
     topic = side.topic("t")
     append_batches(side, topic, 2, 10)
     name = group_of(side, "g")
@@ -173,7 +173,7 @@ def test_deliveries_and_acknowledgements_are_counted_by_group(side):
     left(member)
 
 
-def test_a_member_over_its_byte_rate_is_left_alone_for_a_while(side):
+def test_member_over_its_byte_rate_is_muted(side):
     topic = side.topic("t")
     append_batches(side, topic, 2, 10)
     name = group_of(side, "g")

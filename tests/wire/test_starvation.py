@@ -159,7 +159,7 @@ def _push(held: list) -> None:
 
 
 @pytest.mark.parametrize("value_bytes", [100, 900_000], ids=["small", "large"])
-def test_unfinished_frames_neither_end_a_small_broker_nor_stop_its_neighbours(
+def test_unfinished_frames_do_not_exhaust_memory_or_block_other_clients(
         short_of_memory, value_bytes):
     broker = short_of_memory
     topic = unique("neighbour")
@@ -177,7 +177,7 @@ def test_unfinished_frames_neither_end_a_small_broker_nor_stop_its_neighbours(
     append(broker.port, topic, batch([record(value=bytes(900_000))]))
 
 
-def test_a_request_that_memory_cannot_hold_ends_its_connection_alone(short_of_memory):
+def test_request_too_large_for_memory_closes_only_its_connection(short_of_memory):
     broker = short_of_memory
     assert "little memory" in broker.tail(1 << 20)
     with Connection(broker.port) as connection:
@@ -220,7 +220,7 @@ def _room(folder) -> tuple[int, int]:
     return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize // 50
 
 
-def test_a_disk_that_fills_up_keeps_its_reserve_and_delete_records_gives_room(short_of_room):
+def test_full_disk_keeps_its_reserve_and_delete_records_frees_space(short_of_room):
     broker, folder = short_of_room
     topic, other = unique("full"), unique("beside")
     create_topic(broker.port, topic, segment_bytes=8 * MIB)

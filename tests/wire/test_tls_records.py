@@ -98,7 +98,7 @@ def stored(connection, broker, values: list[bytes], name: str) -> list[bytes]:
     return kept
 
 
-def test_a_small_answer_is_one_record(broker, connection):
+def test_small_response_is_one_tls_record(broker, connection):
     kept = stored(connection, broker, [b"v"], "small")
     before = connection.socket.count
     assert fetch(connection, "small")["records"] == kept
@@ -126,7 +126,7 @@ def test_ranges_of_many_partitions_come_whole(broker, connection, random_source)
     assert [row["records"][16:] for row in topic["partitions"]] == [one[16:] for one in batches]
 
 
-def test_answers_to_requests_sent_at_once_come_in_order(broker, connection):
+def test_pipelined_requests_are_answered_in_order(broker, connection):
     kept = stored(connection, broker, [b"a" * 300, b"b"], "pipelined")
     asked = raw.frame(raw.header(raw.FETCH, 11, 9) + raw.fetch_body(
         11, [("pipelined", [(0, 0, 1 << 20, -1)])]))
@@ -136,7 +136,7 @@ def test_answers_to_requests_sent_at_once_come_in_order(broker, connection):
 
 
 @pytest.mark.parametrize("bytes_", [33_000, 53_000, 54_000, 75_000, 200_000, 900_000])
-def test_a_large_request_is_whole_in_whatever_pieces_it_arrives(
+def test_large_request_is_reassembled_from_any_chunks(
         broker, connection, bytes_, random_source):
     name = f"pieces-{bytes_}"
     broker.create_topic(name)

@@ -85,7 +85,7 @@ def test_63_an_internal_topic_is_created_by_a_client_once(target, name):
     assert _create(target.port, name=name) == EXISTS
 
 
-def test_63_groups_are_served_by_an_offsets_topic_that_a_client_made(tmp_path):
+def test_63_groups_work_on_an_offsets_topic_created_by_a_client(tmp_path):
     with Brokerd(tmp_path) as broker:
         assert _create(broker.port, name="__consumer_offsets", num_partitions=3) == OK
         with Connection(broker.port, wait_s=20) as connection:
@@ -100,7 +100,7 @@ def test_63_groups_are_served_by_an_offsets_topic_that_a_client_made(tmp_path):
         assert answer["topics"][0]["partitions"][0]["error_code"] == OK
 
 
-def test_64_a_name_twice_in_one_request_is_error_42(target):
+def test_64_repeated_name_in_one_request_is_error_42(target):
     name = unique("twice")
     row = {"name": name, "num_partitions": 1, "replication_factor": 1}
     with Connection(target.port) as connection:
@@ -123,7 +123,7 @@ def test_66_to_69_a_partition_count_out_of_range_is_refused(target, count, code)
     assert answers(target.port)
 
 
-def test_69_more_than_10000_topics_in_one_request_are_refused(target):
+def test_69_more_than_10000_topics_in_one_request_are_rejected(target):
     stem = unique("many")
     rows = [{"name": f"{stem}-{number}", "num_partitions": 1, "replication_factor": 1}
             for number in range(10001)]
@@ -182,7 +182,7 @@ def test_validate_only_creates_nothing(target):
     assert row["error_code"] == UNKNOWN_TOPIC
 
 
-def test_84_metadata_of_100000_unknown_names_is_answered_in_bounded_time(target):
+def test_84_metadata_of_100000_unknown_names_takes_bounded_time(target):
     names = [{"name": f"unknown-{number}"} for number in range(100000)]
     before = target.rss_bytes()
     with Connection(target.port, wait_s=60) as connection, Connection(target.port) as neighbour:
@@ -222,7 +222,7 @@ def test_86_metadata_creates_a_topic_only_on_request_with_a_valid_name(target):
         assert code == OK
 
 
-def test_a_deleted_topic_is_gone_and_its_name_is_free(target):
+def test_name_of_a_deleted_topic_can_be_reused(target):
     name = unique("gone")
     first = create_topic(target.port, name)
     with Connection(target.port) as connection:

@@ -92,7 +92,7 @@ def fetched(caller, topic, **options) -> int:
     return fetch(caller, topic, **options)["error_code"]
 
 
-def test_reading_and_writing_are_rights_of_their_own(ports, topic, alice):
+def test_reading_and_writing_are_separate_permissions(ports, topic, alice):
     assert (produced(alice, topic), fetched(alice, topic)) == (REFUSED, REFUSED)
     allow(ports, rule(topic, authorizer.WRITE))
     assert (produced(alice, topic), fetched(alice, topic)) == (0, REFUSED)
@@ -194,7 +194,7 @@ def test_hidden_topic_is_reported_like_a_missing_one(alice, topic):
     assert fetched(alice, absent) == fetched(alice, topic) == REFUSED
 
 
-def test_a_revoked_right_is_gone_for_the_next_request_of_an_open_connection(ports, topic, alice):
+def test_revoked_acl_applies_to_open_connections(ports, topic, alice):
     allow(ports, rule(topic, authorizer.ALL))
     for _ in range(3):
         assert (produced(alice, topic), fetched(alice, topic)) == (0, 0)
@@ -216,7 +216,7 @@ def test_waiting_fetch_gets_no_records_after_its_permission_is_revoked(ports, to
     assert answers and answers[0]["error_code"] == REFUSED and not answers[0]["records"]
 
 
-def test_rules_for_one_address_are_of_no_use_at_another(ports, topic, alice):
+def test_acls_of_one_address_do_not_apply_to_another(ports, topic, alice):
     allow(ports, rule(topic, authorizer.WRITE, host="10.1.2.3"))
     assert produced(alice, topic) == REFUSED
     allow(ports, rule(topic, authorizer.WRITE, host="127.0.0.1"))
@@ -240,7 +240,7 @@ def test_session_ends_on_time_despite_acl_changes():
             caller.metadata()
 
 
-def test_one_users_rights_are_not_anothers(ports, topic, alice):
+def test_acls_of_one_user_do_not_apply_to_another(ports, topic, alice):
     allow(ports, rule(topic, authorizer.ALL, principal="User:bob"))
     with Caller(ports[1]) as bob:
         assert bob.plain("bob", "bob").error_code == 0
@@ -347,7 +347,7 @@ class OddNames(Authorizer):
         return None
 
 
-def test_an_authorizer_of_ones_own_decides():
+def test_custom_authorizer_decides():
     ports = free_port(), free_port()
     with Broker(settings=settings(ports, **{
             "authorizer.class.name": "tests.api.authorization.test_rules:OddNames"})):
@@ -394,14 +394,14 @@ def comes(alice, error: int) -> bool:
     return seen == error
 
 
-def test_a_right_that_an_authorizer_of_ones_own_takes_back_ends_without_a_new_rule(fickle):
+def test_custom_authorizer_can_revoke_without_an_acl_change(fickle):
     authorizer_, _, alice = fickle
     assert produced(alice, "t") == 0
     authorizer_.open = False
     assert comes(alice, REFUSED)
 
 
-def test_a_heartbeat_that_is_answered_again_ends_with_the_right_to_it(fickle):
+def test_cached_heartbeat_ends_with_its_permission(fickle):
     authorizer_, _, alice = fickle
 
     def beat(epoch: int, **fields):
@@ -427,7 +427,7 @@ def test_a_heartbeat_that_is_answered_again_ends_with_the_right_to_it(fickle):
     assert answer.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
-def test_an_authorizer_that_could_not_take_the_rules_gets_them_again(fickle):
+def test_failed_acl_update_of_an_authorizer_is_retried(fickle):
     authorizer_, port, alice = fickle
     authorizer_.away = True
     allow((port, 0), rule("t", authorizer.WRITE))
@@ -436,7 +436,7 @@ def test_an_authorizer_that_could_not_take_the_rules_gets_them_again(fickle):
     assert comes(alice, 0)
 
 
-def test_without_an_authorizer_there_are_no_rules():
+def test_acls_require_an_authorizer():
     ports = free_port(), free_port()
     with Broker(settings={**settings(ports), "authorizer.class.name": ""}), \
             Caller(ports[0]) as caller:
@@ -491,7 +491,7 @@ def in_transaction(producer, sequence: int) -> bytes:
                      base_sequence=sequence)
 
 
-def test_a_right_on_a_transaction_that_is_revoked_is_gone_for_its_next_batch(ports, topic, alice):
+def test_revoked_transaction_acl_applies_to_the_next_batch(ports, topic, alice):
     id_ = unique("transaction")
     right = rule(id_, authorizer.WRITE)
     right.resource_type = authorizer.TRANSACTIONAL_ID
@@ -509,7 +509,7 @@ def test_a_right_on_a_transaction_that_is_revoked_is_gone_for_its_next_batch(por
     assert produce(alice, topic, batch, transactional_id=id_)["error_code"] == 0
 
 
-def test_a_transaction_is_described_without_topics_that_may_not_be_seen(ports, topic, alice):
+def test_transaction_description_omits_unauthorized_topics(ports, topic, alice):
     id_ = unique("transaction")
     right = rule(id_, authorizer.DESCRIBE)
     right.resource_type = authorizer.TRANSACTIONAL_ID

@@ -75,7 +75,7 @@ def test_filters_choose_by_name_by_default_and_by_kind():
     with_broker(scenario)
 
 
-def test_a_filter_that_makes_no_sense_is_refused():
+def test_invalid_quota_filter_is_rejected():
     async def scenario(broker):
         answer = await broker.ask(api.DESCRIBE_CLIENT_QUOTAS, 1, DESCRIBE(components=[
             DESCRIBE.ComponentData(entity_type="shoe", match_type=EXACT, match="x")]))
@@ -93,7 +93,7 @@ def test_host_names_of_addresses_are_resolved():
     with_broker(scenario)
 
 
-def test_a_resolver_that_does_not_answer_holds_up_neither_addresses_nor_the_loops_threads(
+def test_hanging_resolver_delays_neither_addresses_nor_the_event_loop(
         monkeypatch):
     answered, asked = threading.Event(), threading.Event()
 

@@ -35,7 +35,7 @@ def test_other_endpoint_types_are_refused(kind, error):
 
 
 @pytest.mark.parametrize("broker_id, error", [(7, 102), (1, 42)])
-def test_a_broker_that_is_unknown_or_the_only_one_is_not_forgotten(broker_id, error):
+def test_unknown_or_only_broker_cannot_be_unregistered(broker_id, error):
     async def scenario(broker):
         answer = await broker.ask(api.UNREGISTER_BROKER, 0, messages.UnregisterBrokerRequest(
             broker_id=broker_id))
@@ -57,7 +57,7 @@ def test_all_topics_come_sorted_when_none_is_named():
     with_broker(scenario)
 
 
-def test_a_walk_by_cursor_sees_every_partition_once():
+def test_cursor_pages_contain_every_partition_once():
     async def scenario(broker):
         await make(broker, a=3, b=5, c=1)
         seen, cursor = [], None
@@ -91,7 +91,7 @@ def test_a_negative_cursor_is_refused():
     with_broker(scenario)
 
 
-def test_the_brokers_own_limit_bounds_a_page():
+def test_broker_limit_bounds_a_page():
     async def scenario(broker):
         await make(broker, a=5)
         answer = await broker.ask(api.DESCRIBE_TOPIC_PARTITIONS, 0, NEW())

@@ -72,7 +72,7 @@ def test_validate_only_changes_nothing():
     with_broker(scenario)
 
 
-def test_words_are_appended_to_a_list_and_taken_from_it():
+def test_list_setting_values_are_appended_and_subtracted():
     async def scenario(broker):
         await make(broker)
         await alter(broker, TOPIC, "t", ("cleanup.policy", APPEND, "compact"))
@@ -84,7 +84,7 @@ def test_words_are_appended_to_a_list_and_taken_from_it():
     with_broker(scenario)
 
 
-def test_a_bad_setting_leaves_the_good_ones_of_its_resource_undone_too():
+def test_invalid_setting_rejects_all_settings_of_its_resource():
     async def scenario(broker):
         await make(broker)
         code, text = await alter(broker, TOPIC, "t", ("retention.ms", SET, "5000"),
@@ -94,7 +94,7 @@ def test_a_bad_setting_leaves_the_good_ones_of_its_resource_undone_too():
     with_broker(scenario)
 
 
-def test_a_broker_setting_reaches_topics_without_one_of_their_own():
+def test_broker_setting_applies_to_topics_without_own_value():
     async def scenario(broker):
         await make(broker, "plain")
         await make(broker, "own", retention_ms="77")
@@ -108,7 +108,7 @@ def test_a_broker_setting_reaches_topics_without_one_of_their_own():
     with_broker(scenario)
 
 
-def test_this_brokers_setting_wins_over_the_clusters_and_both_over_the_files():
+def test_dynamic_broker_settings_override_cluster_and_file_settings():
     async def scenario(broker):
         await alter(broker, BROKER, "", ("log.segment.bytes", SET, "2000000"))
         await alter(broker, BROKER, "1", ("log.segment.bytes", SET, "3000000"))
@@ -176,7 +176,7 @@ def test_legacy_alter_configs_replaces_all_settings_of_a_topic():
     with_broker(scenario)
 
 
-def test_a_loggers_level_is_set_shown_and_taken_back():
+def test_logger_level_is_set_shown_and_reset():
     async def scenario(broker):
         logger = logging.getLogger("pylog.tests.level")
         row = ("pylog.tests.level", SET, "TRACE")
@@ -190,7 +190,7 @@ def test_a_loggers_level_is_set_shown_and_taken_back():
     with_broker(scenario)
 
 
-def test_a_group_keeps_its_settings_within_the_brokers_bounds():
+def test_group_settings_are_limited_by_the_brokers():
     async def scenario(broker):
         name = "consumer.session.timeout.ms"
         assert await alter(broker, GROUP, "g", (name, SET, "50000")) == (0, None)
@@ -213,7 +213,7 @@ def test_documentation_is_returned_on_request():
 
 @pytest.mark.parametrize("name", ["9" * 5000, "--1", "1_0", "\u0663", " 1"])
 @pytest.mark.parametrize("kind", [BROKER, LOGGER])
-def test_a_broker_that_is_no_number_is_refused_however_it_looks(kind, name):
+def test_non_numeric_broker_id_is_rejected(kind, name):
     async def scenario(broker):
         assert (await alter(broker, kind, name, ("log.roll.ms", SET, "7000000")))[0] == 42
         new = messages.DescribeConfigsRequest
@@ -249,7 +249,7 @@ def by_member(*resources, down=False):
     return passed, [(row.error_code, row.error_message) for row in answer.responses]
 
 
-def test_with_a_controller_elsewhere_a_brokers_loggers_are_its_own():
+def test_loggers_are_local_with_a_remote_controller():
     logger = logging.getLogger("pylog.metadata")
     before = logger.level
     try:

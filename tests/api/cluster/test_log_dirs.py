@@ -137,7 +137,7 @@ def test_directories_that_are_cordoned_in_the_file_are_from_the_start(tmp_path):
 @pytest.mark.parametrize("name, there, error", [
     ("orders", "/b", 0), ("__consumer_offsets", "/b", STORAGE), ("__consumer_offsets", "/a", 0),
     ("__transaction_state", "/b", STORAGE), ("__share_group_state", "/b", STORAGE)])
-def test_a_coordinators_partition_stays_where_its_coordinator_has_it(name, there, error):
+def test_partition_of_a_coordinator_is_not_moved(name, there, error):
     moved = []
     logs = SimpleNamespace(
         describe=lambda: [("/a", False, []), ("/b", False, [])], get=lambda *_: object(),

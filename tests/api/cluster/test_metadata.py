@@ -30,7 +30,7 @@ def errors(answer):
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_a_named_topic_comes_with_its_partitions(version):
+def test_metadata_of_a_named_topic_includes_partitions(version):
     async def scenario(broker):
         id_, = await make(broker, "t", partitions=3)
         answer = await metadata(broker, version, "t")

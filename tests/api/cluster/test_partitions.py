@@ -41,7 +41,7 @@ def test_a_count_that_is_no_increase_or_too_much_is_refused(count, error):
     with_broker(scenario)
 
 
-def test_validate_only_makes_no_partitions():
+def test_validate_only_adds_no_partitions():
     async def scenario(broker):
         await make(broker)
         broker.followers.void.clear()
@@ -57,7 +57,7 @@ def change(image, topic, **fields):
     return apply(image, [record], image.offset + 1, image.epoch)
 
 
-def test_a_partition_without_a_leader_gets_its_preferred_one_back():
+def test_partition_without_a_leader_gets_its_preferred_leader():
     async def scenario(broker):
         await make(broker)
         image = change(broker.image, "t", leader=-1)
@@ -68,7 +68,7 @@ def test_a_partition_without_a_leader_gets_its_preferred_one_back():
     with_broker(scenario)
 
 
-def test_an_unclean_election_takes_a_replica_that_was_out_of_sync():
+def test_unclean_election_selects_an_out_of_sync_replica():
     async def scenario(broker):
         await make(broker)
         image = change(broker.image, "t", leader=-1, isr=[])
@@ -110,7 +110,7 @@ def test_a_reassignment_that_only_drops_replicas_is_done_at_once():
     with_broker(scenario)
 
 
-def test_partitions_that_have_no_time_to_be_made_are_not():
+def test_partitions_are_not_added_after_the_timeout():
     async def scenario(broker):
         await make(broker)
         before = len(broker.image.topics["t"].partitions)

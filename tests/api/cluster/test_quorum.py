@@ -81,7 +81,7 @@ def test_replaced_controller_returns_no_quorum_description():
     ("metadata.version", 30, 1, 0), ("metadata.version", 31, 1, 95),
     ("metadata.version", 29, 2, 95), ("metadata.version", 29, 3, 95), ("other", 1, 1, 95),
     ("transaction.version", 3, 1, 95), ("transaction.version", 2, 1, 0)])
-def test_a_feature_has_the_one_level_that_is_served(name, level, kind, error):
+def test_feature_has_exactly_the_served_level(name, level, kind, error):
     async def scenario(broker):
         new = messages.UpdateFeaturesRequest
         answer = await broker.ask(api.UPDATE_FEATURES, 2, new(feature_updates=[

@@ -41,7 +41,7 @@ def test_create_response_contains_every_setting_with_its_source():
     with_broker(scenario, {"log.segment.bytes": "2097152"})
 
 
-def test_one_bad_topic_does_not_hold_up_the_others():
+def test_invalid_topic_does_not_affect_the_others():
     async def scenario(broker):
         answer = await broker.ask(api.CREATE_TOPICS, 7, creation("..", "good"))
         assert [(t.name, t.error_code) for t in answer.topics] == [("..", 17), ("good", 0)]
@@ -49,7 +49,7 @@ def test_one_bad_topic_does_not_hold_up_the_others():
     with_broker(scenario)
 
 
-def test_validation_alone_creates_nothing():
+def test_validate_only_creates_no_topic():
     async def scenario(broker):
         answer = await broker.ask(api.CREATE_TOPICS, 7, creation("t", validate_only=True))
         assert answer.topics[0].error_code == 0 and answer.topics[0].num_partitions == 2
@@ -95,7 +95,7 @@ def test_forbidden_deletion_has_its_own_error_since_version_3(version, error):
     with_broker(scenario, {"delete.topic.enable": "false"})
 
 
-def test_topics_that_have_no_time_to_be_made_or_deleted_are_not():
+def test_topics_are_not_created_or_deleted_after_the_timeout():
     async def scenario(broker):
         new = messages.CreateTopicsRequest
         rows = [new.CreatableTopic(name="t", num_partitions=1, replication_factor=1)]

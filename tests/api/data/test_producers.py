@@ -7,7 +7,7 @@ NEW = messages.InitProducerIdRequest
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_each_producer_gets_a_unique_id(version):
+def test_producer_ids_are_unique(version):
     async def scenario(broker):
         answers = [await broker.ask(api.INIT_PRODUCER_ID, version, NEW(transactional_id=None))
                    for _ in range(3)]
@@ -16,7 +16,7 @@ def test_each_producer_gets_a_unique_id(version):
     with_broker(scenario)
 
 
-def test_naming_the_old_id_gives_a_new_one():
+def test_init_with_an_old_producer_id_returns_a_new_one():
     async def scenario(broker):
         first = await broker.ask(api.INIT_PRODUCER_ID, 4, NEW(transactional_id=None))
         second = await broker.ask(api.INIT_PRODUCER_ID, 4, NEW(

@@ -40,7 +40,7 @@ class Side:
                 topic_id=TOPIC, partitions=list(forgotten))])))
 
 
-def test_a_session_that_wants_more_partitions_than_there_is_room_for_is_ended():
+def test_session_that_exceeds_the_partition_limit_is_ended():
     side = Side()
     answer = side.fetch(0, 0, 1)
     assert {cell.error_code for topic in answer.responses for cell in topic.partitions} == {
@@ -52,13 +52,13 @@ def test_a_session_that_wants_more_partitions_than_there_is_room_for_is_ended():
     assert side.sessions.place_count == 0
 
 
-def test_a_new_session_of_more_partitions_than_there_is_room_for_is_refused():
+def test_new_session_above_the_partition_limit_is_rejected():
     side = Side()
     assert side.fetch(0, 0, 1, 2).error_code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
     assert len(side.sessions) == side.sessions.place_count == 0
 
 
-def test_a_session_may_take_others_in_place_of_those_that_it_forgets():
+def test_session_may_replace_forgotten_partitions():
     side = Side()
     assert side.fetch(0, 0, 1).error_code == ErrorCode.NONE
     assert side.fetch(1, forgotten=[0]).error_code == ErrorCode.NONE

@@ -65,7 +65,7 @@ def test_offsets_are_committed_once_the_coordinator_has_their_partition():
     assert (error, groups.commits) == (ErrorCode.NONE, 1)
 
 
-def test_a_marker_that_comes_while_offsets_are_verified_has_them_verified_again():
+def test_marker_during_offset_verification_causes_another_verification():
     error, groups = commit(lambda groups: setattr(groups, "marker", 11))
     assert (error, groups.commits) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 0)
 

@@ -34,7 +34,7 @@ def _ask(key, version, request, prepare=None):
     (api.OFFSET_DELETE, 0, messages.OffsetDeleteRequest(group_id="g")),
     (api.OFFSET_FETCH, 5, messages.OffsetFetchRequest(group_id="g")),
 ])
-def test_a_group_without_its_topic_has_no_coordinator_here(key, version, request_):
+def test_group_without_the_offsets_topic_has_no_coordinator(key, version, request_):
     assert _ask(key, version, request_).error_code == NOT_COORDINATOR
 
 
@@ -46,7 +46,7 @@ def test_a_group_without_its_topic_has_no_coordinator_here(key, version, request
     (api.LEAVE_GROUP, 5, messages.LeaveGroupRequest(group_id="")),
     (api.OFFSET_DELETE, 0, messages.OffsetDeleteRequest(group_id="")),
 ])
-def test_an_empty_group_id_is_refused_where_no_coordinator_serves_too(key, version, request_):
+def test_empty_group_id_is_rejected_without_a_coordinator(key, version, request_):
     assert _ask(key, version, request_).error_code == INVALID_GROUP_ID
 
 

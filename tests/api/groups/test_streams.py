@@ -50,7 +50,7 @@ def described(caller, group: str):
     return answer.groups[0]
 
 
-def test_a_group_goes_on_where_it_was_after_a_restart(tmp_path):
+def test_streams_group_resumes_after_a_restart(tmp_path):
     group, names = unique("group"), [unique(stem) for stem in ("source", "between", "log")]
     with Broker(tmp_path / "data", settings=FAST) as broker:
         create_topic(broker.port, names[0], 3)

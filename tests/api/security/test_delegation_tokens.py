@@ -92,7 +92,7 @@ def test_token_is_created_for_the_requester(ports, version):
 
 
 @pytest.mark.parametrize("mechanism", scram.MECHANISMS)
-def test_a_token_lets_in_as_its_owner_until_it_ends(ports, mechanism):
+def test_delegation_token_authenticates_its_owner_until_it_expires(ports, mechanism):
     with logged_in(ports[1], "alice") as caller:
         made = create(caller, life_ms=90_000)
         found, done = by_token(ports[1], made, mechanism)
@@ -111,7 +111,7 @@ def test_a_token_lets_in_as_its_owner_until_it_ends(ports, mechanism):
         assert done.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
-def test_a_token_does_not_let_in_without_its_proof_or_as_a_user(ports):
+def test_delegation_token_needs_its_hmac(ports):
     with logged_in(ports[1], "alice") as caller:
         made = create(caller)
     for given in ({"proof": bytes(64)}, {"proof": bytes(made.hmac)[:-1]}, {"extensions": ""},
@@ -149,7 +149,7 @@ def test_only_owner_and_renewers_renew_and_expire_a_token(ports):
         assert renew(bob, b"x" * 64).error_code == ErrorCode.DELEGATION_TOKEN_NOT_FOUND
 
 
-def test_a_token_for_another_needs_the_right_to_make_it(ports):
+def test_token_for_another_owner_requires_permission(ports):
     with logged_in(ports[1], "alice") as alice, logged_in(ports[1], "root") as root:
         made = create(alice, owner="bob")
         assert made.error_code == ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
@@ -160,7 +160,7 @@ def test_a_token_for_another_needs_the_right_to_make_it(ports):
             == ErrorCode.INVALID_PRINCIPAL_TYPE
 
 
-def test_a_token_is_shown_to_its_own_people(ports):
+def test_token_is_visible_to_its_owner_and_renewers(ports):
     with logged_in(ports[1], "alice") as alice, logged_in(ports[1], "bob") as bob, \
             logged_in(ports[1], "carol") as carol, logged_in(ports[1], "root") as root:
         made = create(alice, renewers=[("User", "bob")])
@@ -211,7 +211,7 @@ def test_tokens_outlive_a_restart_and_are_removed_when_they_have_expired():
             assert done.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
-def test_the_tool_makes_a_token_that_our_client_logs_in_by(ports, monkeypatch):
+def test_kafka_tool_creates_a_token_for_the_python_client(ports, monkeypatch):
     import io
 
     from pylog.client import Admin

@@ -63,7 +63,7 @@ def port():
             yield port
 
 
-def test_a_ticket_lets_in(port):
+def test_kerberos_ticket_authenticates(port):
     with Caller(port) as caller:
         assert caller.handshake("GSSAPI").error_code == 0
         answer = caller.token(b"ticket")
@@ -104,12 +104,12 @@ def test_blocking_step_delays_no_other_client_and_ends_with_its_connection(port)
             gone = threading.Thread(target=lambda: _quietly(waiting))
             gone.start()
             assert Steps.begun.wait(30)
-            test_a_ticket_lets_in(port)
+            test_kerberos_ticket_authenticates(port)
             waiting.close()
             gone.join(30)
     finally:
         Steps.slow.set()
-    test_a_ticket_lets_in(port)
+    test_kerberos_ticket_authenticates(port)
 
 
 def _quietly(caller) -> None:

@@ -47,7 +47,7 @@ def log_in(caller, token):
     return caller.token(f"n,,\x01auth=Bearer {token}\x01\x01".encode())
 
 
-def test_a_token_lets_in_for_as_long_as_it_lasts(port, issuer):
+def test_token_authenticates_until_it_expires(port, issuer):
     with Caller(port) as caller:
         answer = log_in(caller, issuer.token("alice", 100, aud=AUDIENCE))
         assert answer.error_code == 0 and not answer.auth_bytes
@@ -71,7 +71,7 @@ def test_invalid_token_gets_an_error_and_closes_the_connection(port, issuer):
             assert caller.closed()
 
 
-def test_a_session_ends_with_its_token_unless_the_client_logs_in_again(port, issuer):
+def test_session_ends_with_its_token_unless_reauthenticated(port, issuer):
     with Caller(port) as idle, Caller(port) as caller:
         # Tokens are valid 30 seconds of clock skew longer than they state; sessions are not.
         for each in (idle, caller):
@@ -172,7 +172,7 @@ def client_settings(issuer, port, **more):
             "sasl.mechanism": "OAUTHBEARER", **more}
 
 
-def test_our_client_gets_tokens_of_an_endpoint_and_of_a_callback(port, issuer):
+def test_python_client_gets_tokens_from_an_endpoint_and_a_callback(port, issuer):
     from pylog.client import Admin, errors
 
     issuer.server.asked.clear()
@@ -207,7 +207,7 @@ def test_our_client_gets_tokens_of_an_endpoint_and_of_a_callback(port, issuer):
             admin.describe_cluster()
 
 
-def test_our_client_logs_in_again_while_it_sends_and_no_connection_is_cut(port, issuer):
+def test_python_client_reauthenticates_while_sending(port, issuer):
     from pylog.client.config.settings import Settings
     from pylog.client.network.cluster import Cluster
     from pylog.protocol import messages

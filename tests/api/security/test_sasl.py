@@ -53,7 +53,7 @@ def test_authenticated_client_is_served(caller):
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_credentials_of_the_metadata_let_in(caller, mechanism):
+def test_scram_credentials_of_the_metadata_authenticate(caller, mechanism):
     assert caller.scram("carol", "carol-secret", mechanism).error_code == 0
     assert caller.metadata().brokers
 
@@ -137,7 +137,7 @@ def test_a_session_that_ended_must_be_renewed(ports):
             other.metadata()
 
 
-def test_logging_in_again_is_not_for_becoming_another(ports):
+def test_reauthentication_cannot_change_the_user(ports):
     with Caller(ports[1]) as soon, Caller(ports[1]) as other, Caller(ports[1]) as same:
         for caller in (soon, other, same):
             caller.plain("alice", "alice-secret")
@@ -149,7 +149,7 @@ def test_logging_in_again_is_not_for_becoming_another(ports):
         assert other.closed() and same.metadata().brokers
 
 
-def test_whatever_the_bytes_a_broken_login_harms_nobody_else(ports, random_source):
+def test_malformed_login_does_not_affect_other_connections(ports, random_source):
     with Caller(ports[1]) as bystander:
         bystander.plain("alice", "alice-secret")
         for _ in range(40):

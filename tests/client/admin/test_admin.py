@@ -8,14 +8,14 @@ from pylog.client.admin.admin import Admin
 from pylog.client.admin.groups import Groups
 
 
-def test_a_request_has_the_milliseconds_of_its_call_and_at_least_one():
+def test_request_timeout_is_the_calls_remaining_time_and_at_least_one_ms():
     admin = Admin.__new__(Admin)
     admin.settings = {"request.timeout.ms": 30_000}
     assert [admin._timeout_ms(timeout) for timeout in (None, 2.5, 0.001, 0, 1e9)] == [
         30_000, 2500, 1, 1, 30_000]
 
 
-def test_members_leave_by_the_id_of_the_instance_or_their_own(monkeypatch):
+def test_members_are_removed_by_instance_or_member_id(monkeypatch):
     asked = []
 
     async def ask(cluster, group, made):

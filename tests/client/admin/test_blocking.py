@@ -23,7 +23,7 @@ def waited(condition, what):
     poll_until([], condition, what, 10)
 
 
-def test_topics_are_made_listed_grown_and_deleted(admin):
+def test_topics_are_created_listed_expanded_and_deleted(admin):
     name = new_name("made")
     ids = admin.create_topics([NewTopic(name, 3, 1, configs={"retention.ms": "7777777"})])
     assert len(ids[name]) == 16
@@ -47,7 +47,7 @@ def test_partial_failure_raises_with_all_results(admin):
     assert len(caught.value.results[new]) == 16
 
 
-def test_only_checking_makes_nothing(admin):
+def test_validate_only_creates_nothing(admin):
     name = new_name("checked")
     admin.create_topics([NewTopic(name, 2)], validate_only=True)
     assert name not in admin.list_topics()
@@ -136,7 +136,7 @@ def test_offsets_of_a_group_are_listed_changed_and_deleted(broker, admin):
     assert list(admin.list_consumer_group_offsets(group)) == [parts[1]]
 
 
-def test_calls_have_the_names_of_javas_and_their_older_ones(broker, admin):
+def test_calls_have_javas_names_and_older_aliases(broker, admin):
     topic, group = new_topic(broker), new_name("group")
     admin.alter_consumer_group_offsets(group, {TopicPartition(topic, 0): 3})
     assert admin.list_group_offsets(group) == admin.list_consumer_group_offsets(group)

@@ -94,7 +94,7 @@ def test_empty_request_is_not_sent():
 
 # Topics.
 
-def test_topic_is_created_by_counts_or_by_assignments_but_not_both():
+def test_topic_is_created_by_counts_or_assignments_but_not_both():
     admin, cluster = admin_of(created(a=0, b=0, c=0))
     asyncio.run(admin.create_topics([
         NewTopic("a", 3, 2, configs={"retention.ms": 5}), NewTopic("b", 3, 2, {0: [1, 2], 1: [2]}),
@@ -125,7 +125,7 @@ def deleted(kind, row, field, code):
     (lambda admin: admin.create_partitions({"t": 4}),
      lambda code: deleted("CreatePartitionsResponse", "CreatePartitionsTopicResult", "results",
                           code))])
-def test_that_a_topic_is_not_there_is_the_answer_and_not_waited_for(call, answer):
+def test_missing_topic_is_reported_without_waiting(call, answer):
     admin, cluster = admin_of(answer(LATER), answer(MISSING))
     assert raised(call(admin)).code == MISSING and len(cluster.asked) == 2
     admin, cluster = admin_of(answer(0))
@@ -187,7 +187,7 @@ def test_leaders_are_elected_of_some_partitions_or_of_all(unclean):
      messages.ListPartitionReassignmentsResponse),
     (lambda admin: admin.list_config_resources(), messages.ListConfigResourcesResponse),
     (lambda admin: admin.describe_client_quotas(), messages.DescribeClientQuotasResponse)])
-def test_former_controller_is_followed_by_the_new_one(call, answer):
+def test_request_follows_a_new_controller(call, answer):
     admin, cluster = admin_of(answer(error_code=LATER), answer(error_code=0))
     assert not asyncio.run(call(admin)) and len(cluster.asked) == 2
 
@@ -220,7 +220,7 @@ def test_reassignments_are_requested_by_topic_and_cancelled_with_none():
     assert error.code == MISSING and error.results[T1] is None and len(cluster.asked) == 1
 
 
-def test_moves_under_way_are_listed_unless_that_is_refused():
+def test_running_reassignments_are_listed_unless_rejected():
     new = messages.ListPartitionReassignmentsResponse
     admin, _ = admin_of(new(error_code=0, topics=[new.OngoingTopicReassignment(
         name="t", partitions=[new.OngoingPartitionReassignment(
@@ -271,7 +271,7 @@ def test_settings_of_an_old_broker_come_without_their_documentation():
     assert [request.include_documentation for _, request, _ in cluster.asked] == [True, False]
 
 
-def test_settings_of_a_topic_that_is_not_there_are_not_waited_for():
+def test_settings_of_a_missing_topic_are_not_awaited():
     admin, cluster = admin_of(described(TOPIC, code=MISSING))
     assert raised(admin.describe_configs([TOPIC])).code == MISSING and len(cluster.asked) == 1
 
@@ -326,7 +326,7 @@ def test_quotas_are_matched_by_name_by_default_or_by_any():
     assert cluster.asked[1][1].strict is True and cluster.asked[1][1].components == []
 
 
-def test_quotas_are_set_and_taken_back_and_a_refusal_is_raised():
+def test_quotas_are_set_and_removed_and_errors_are_raised():
     new = messages.AlterClientQuotasResponse
 
     def answer(code):

@@ -66,7 +66,7 @@ def test_a_list_is_filtered_by_brokers_that_know_how(version, states, types, sen
 
 @pytest.mark.parametrize(("version", "states", "types"), [
     (3, ["Stable"], []), (4, [], ["share"])])
-def test_a_list_that_a_broker_cannot_filter_is_refused_and_not_given_whole(version, states, types):
+def test_unsupported_list_filter_is_an_error(version, states, types):
     admin, cluster = admin_of()
     cluster.versions["ListGroupsRequest"] = version
     with pytest.raises(UnsupportedByBrokerError):
@@ -147,7 +147,7 @@ def test_a_consumer_group_is_described_by_its_coordinator():
 
 @pytest.mark.parametrize("first", [
     newer(NO_GROUP), newer(ErrorCode.UNSUPPORTED_VERSION), UnsupportedByBrokerError("old")])
-def test_a_group_that_is_none_of_the_newer_kind_is_described_as_a_classic_one(first):
+def test_classic_group_is_described_after_newer_types(first):
     admin, cluster = admin_of(first, older())
     found = asyncio.run(admin.describe_consumer_groups(["g"]))["g"]
     assert (found.type, found.assignor, found.members[0].assignment) == ("classic", "range", [])
@@ -184,7 +184,7 @@ def test_groups_are_deleted_at_their_coordinators_with_all_results():
         "a": True, "b": False, "c": True}
 
 
-def test_members_of_an_old_brokers_group_are_not_taken_out():
+def test_removing_members_requires_a_recent_broker():
     admin, cluster = admin_of()
     cluster.versions["LeaveGroupRequest"] = 2
     with pytest.raises(UnsupportedByBrokerError):
@@ -195,7 +195,7 @@ def test_members_of_an_old_brokers_group_are_not_taken_out():
 @pytest.mark.parametrize("version", [3, 5])
 @pytest.mark.parametrize(("whole", "member", "code"), [
     (0, 0, 0), (DENIED, 0, DENIED), (0, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID)])
-def test_members_are_taken_out_and_each_of_their_errors_counts(
+def test_members_are_removed_and_each_error_is_reported(
         version, whole, member, code):
     new = messages.LeaveGroupResponse
     admin, cluster = admin_of(new(error_code=whole, members=[
@@ -229,7 +229,7 @@ def test_offsets_are_forgotten_by_topic(whole, part, code):
 
 # Share groups.
 
-def test_where_a_share_group_is_is_listed_and_a_refusal_is_raised():
+def test_share_group_offsets_are_listed_and_errors_are_raised():
     new = messages.DescribeShareGroupOffsetsResponse
     row, topic = (new.DescribeShareGroupOffsetsResponseGroup,
                   new.DescribeShareGroupOffsetsResponseTopic)
@@ -261,7 +261,7 @@ def changed(kind, *, whole=0, part=0):
 @pytest.mark.parametrize("kind", ["alter", "delete"])
 @pytest.mark.parametrize(("faults", "code"), [
     ({}, 0), ({"whole": DENIED}, DENIED), ({"part": NO_GROUP}, NO_GROUP)])
-def test_where_a_share_group_is_is_changed_by_topic(kind, faults, code):
+def test_share_group_offsets_are_altered_by_topic(kind, faults, code):
     admin, cluster = admin_of(changed(kind, **faults))
     call = admin.alter_share_group_offsets("g", {T0: 5, U0: 6, T1: 7}) if kind == "alter" \
         else admin.delete_share_group_offsets("g", ["t", "u"])
@@ -278,7 +278,7 @@ def test_where_a_share_group_is_is_changed_by_topic(kind, faults, code):
 
 # Transactions.
 
-def test_transactions_that_a_broker_cannot_choose_by_duration_are_not_all_taken_for_long_ones():
+def test_unsupported_duration_filter_of_transactions_is_an_error():
     admin, cluster = admin_of()
     cluster.versions["ListTransactionsRequest"] = 0
     with pytest.raises(UnsupportedByBrokerError):
@@ -303,7 +303,7 @@ def test_transactions_are_listed_of_every_broker(version, duration):
         ["Ongoing"], duration, version)
 
 
-def test_a_transaction_is_described_by_its_coordinator_the_next_one_where_it_moved():
+def test_transaction_description_follows_a_moved_coordinator():
     new = messages.DescribeTransactionsResponse
 
     def answer(code):
@@ -322,7 +322,7 @@ def test_a_transaction_is_described_by_its_coordinator_the_next_one_where_it_mov
     assert cluster.forgotten == []
 
 
-def test_one_id_that_is_not_there_hides_none_of_the_others():
+def test_missing_transactional_id_does_not_hide_others():
     new = messages.InitProducerIdResponse
     admin, _ = admin_of(new(error_code=0, producer_id=7, producer_epoch=4),
                         new(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
@@ -332,7 +332,7 @@ def test_one_id_that_is_not_there_hides_none_of_the_others():
     assert caught.value.results == {"x": (7, 4), "y": caught.value, "z": (9, 1)}
 
 
-def test_producers_are_fenced_and_an_ending_under_way_is_waited_for():
+def test_fencing_producers_waits_for_an_ending_in_progress():
     new = messages.InitProducerIdResponse
     admin, cluster = admin_of(new(error_code=BUSY),
                               new(error_code=0, producer_id=7, producer_epoch=4))
@@ -341,7 +341,7 @@ def test_producers_are_fenced_and_an_ending_under_way_is_waited_for():
     assert (request.transactional_id, request.transaction_timeout_ms, sent) == ("x", 1, 5)
 
 
-def test_the_producers_of_a_partition_are_its_leaders_word():
+def test_active_producers_are_described_by_the_leader():
     new = messages.DescribeProducersResponse
 
     def answer(code):
@@ -357,7 +357,7 @@ def test_the_producers_of_a_partition_are_its_leaders_word():
 
 
 @pytest.mark.parametrize(("epoch", "sent"), [(-1, 0), (0, 0), (4, 4)])
-def test_an_abort_by_force_is_a_marker_of_a_coordinator_that_there_may_be(epoch, sent):
+def test_forced_abort_writes_a_marker_with_a_valid_coordinator_epoch(epoch, sent):
     new = messages.WriteTxnMarkersResponse
 
     def answer(code):

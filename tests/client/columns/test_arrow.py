@@ -42,7 +42,7 @@ def test_a_record_batch_is_valid_and_holds_every_field(first, second):
     assert found == wanted
 
 
-def test_only_the_wanted_columns_are_made():
+def test_only_requested_columns_are_built():
     columns = columns_of((0, [(b"k", b"v", NOW, [])]))
     batch = record_batch(columns, [("t", 0)], ["value", "offset"])
     assert batch.schema.names == ["offset", "value"]

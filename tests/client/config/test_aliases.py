@@ -49,7 +49,7 @@ def test_login_modules_give_name_and_password(module, more, wanted):
     assert aliases.jaas(text) == {"sasl.username": "u", "sasl.password": "p", **wanted}
 
 
-def test_bearers_login_module_gives_the_clients_credentials():
+def test_oauthbearer_login_module_sets_the_client_credentials():
     text = ("org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
             'clientId="c" clientSecret="s" scope="read";')
     prefix = "sasl.oauthbearer"
@@ -89,7 +89,7 @@ def test_librdkafkas_names_are_understood_in_their_units():
     assert found["buffer.memory"] == 65536 and found["retries"] == 3
 
 
-def test_one_setting_by_two_names_is_refused():
+def test_setting_given_by_two_names_is_rejected():
     with pytest.raises(ConfigError, match="linger.ms is given twice"):
         Settings("producer", {**SERVERS, "linger.ms": 1, "queue.buffering.max.ms": 2})
 

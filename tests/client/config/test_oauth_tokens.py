@@ -21,7 +21,7 @@ def shown(**given) -> str:
     return asyncio.run(Settings("admin", SASL | given).tokens.token())
 
 
-def test_a_callbacks_token_is_used_again_until_it_nears_its_end():
+def test_callback_token_is_reused_until_it_nears_expiry():
     given = iter([("t1", 2e11), ("t2", 2e11)])
     tokens = Settings("admin", SASL, oauth_cb=lambda _: next(given)).tokens
     assert [asyncio.run(tokens.token()) for _ in range(3)] == ["t1"] * 3
@@ -38,7 +38,7 @@ def test_invalid_callback_token_is_reported(callback, words):
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError,
                                   StopIteration, StopAsyncIteration])
-def test_a_callback_that_raises_fails_the_login_and_is_called_again(kind):
+def test_raising_token_callback_fails_the_login_and_is_called_again(kind):
     calls = []
 
     def once(_):

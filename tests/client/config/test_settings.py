@@ -8,14 +8,14 @@ from pylog.client.errors import ConfigError
 SERVERS = {"bootstrap.servers": "localhost:9092"}
 
 
-def test_both_forms_of_a_name_are_the_same_setting():
+def test_dotted_and_underscored_names_are_one_setting():
     by_dots = Settings("consumer", {**SERVERS, "fetch.min.bytes": 7})
     by_words = Settings("consumer", bootstrap_servers="localhost:9092", fetch_min_bytes="7")
     assert by_dots.values == by_words.values
     assert by_dots["fetch.min.bytes"] == 7
 
 
-def test_a_wrong_name_is_refused_with_the_nearest_one():
+def test_unknown_setting_is_rejected_with_the_nearest_name():
     with pytest.raises(ConfigError, match=r"did you mean 'auto.offset.reset'"):
         Settings("consumer", {**SERVERS, "auto.ofset.reset": "earliest"})
 
@@ -51,7 +51,7 @@ def test_servers_are_required():
         Settings("consumer", {})
 
 
-def test_words_are_taken_in_any_case():
+def test_enumerated_values_ignore_case():
     settings = Settings("consumer", {**SERVERS, "auto.offset.reset": "EARLIEST",
                                      "enable.auto.commit": "False"})
     assert settings["auto.offset.reset"] == "earliest"

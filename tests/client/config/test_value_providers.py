@@ -22,7 +22,7 @@ def test_values_come_from_the_environment_a_file_and_a_directory(tmp_path, monke
                      "e": "${other:x}"}
 
 
-def test_a_client_takes_the_providers_that_are_declared(monkeypatch):
+def test_client_accepts_declared_value_providers(monkeypatch):
     monkeypatch.setenv("CLIENT_NAME", "billing")
     declared = {**SERVERS, "config.providers": "vars", "config.providers.vars.class":
                 "org.apache.kafka.common.config.provider.EnvVarConfigProvider"}
@@ -42,7 +42,7 @@ def test_missing_value_is_an_error(value, words):
     assert words in str(failure.value) and "sasl.password" in str(failure.value)
 
 
-def test_a_provider_of_another_kind_is_refused():
+def test_unknown_value_provider_is_rejected():
     with pytest.raises(ConfigError, match="there are only EnvVarConfigProvider"):
         Settings("admin", {**SERVERS, "config.providers": "vault",
                            "config.providers.vault.class": "com.example.Vault"})

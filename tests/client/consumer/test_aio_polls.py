@@ -106,7 +106,7 @@ def test_a_closed_consumer_polls_no_more(poll):
 
 
 @pytest.mark.parametrize("records", [[], ["a"]])
-def test_a_loop_of_polls_lets_others_run(poll, records):
+def test_poll_loop_yields_to_other_tasks(poll, records):
     async def steps(consumer, core, clock):
         core.records, turns = list(records), []
         asyncio.get_running_loop().call_soon(turns.append, 1)
@@ -116,7 +116,7 @@ def test_a_loop_of_polls_lets_others_run(poll, records):
     poll(steps)
 
 
-def test_a_poll_that_is_cancelled_has_taken_nothing(poll):
+def test_cancelled_poll_consumes_no_records(poll):
     async def steps(consumer, core, clock):
         core.records = ["a"]
         task = asyncio.create_task(consumer.poll(60.0))

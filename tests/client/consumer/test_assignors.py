@@ -27,12 +27,12 @@ def again(members, made, generation=1):
             for id_, member in members.items()}
 
 
-def test_range_gives_each_member_neighbours():
+def test_range_assigns_contiguous_partitions():
     made = assign_range({"a": 5}, fresh("a", "a"))
     assert made == {"m0": [("a", 0), ("a", 1), ("a", 2)], "m1": [("a", 3), ("a", 4)]}
 
 
-def test_roundrobin_deals_over_topics():
+def test_roundrobin_distributes_across_topics():
     made = assign_roundrobin({"a": 3, "b": 3}, fresh("ab", "ab"))
     assert made["m0"] == [("a", 0), ("a", 2), ("b", 1)]
     assert made["m1"] == [("a", 1), ("b", 0), ("b", 2)]
@@ -48,7 +48,7 @@ def test_static_members_keep_their_place_when_member_ids_change():
 @pytest.mark.parametrize("name", [name for name in ASSIGNORS])
 @PATIENT
 @given(counts=COUNTS, subscriptions=SUBSCRIPTIONS)
-def test_each_partition_has_one_reader_that_wants_it(name, counts, subscriptions):
+def test_each_partition_is_assigned_to_one_subscriber(name, counts, subscriptions):
     members = fresh(*subscriptions)
     made = ASSIGNORS[name].assign(counts, members)
     given_out = [part for parts in made.values() for part in parts]
@@ -86,7 +86,7 @@ def test_sticky_repeated_changes_nothing(counts, subscriptions):
     assert assign_sticky(counts, again(members, made)) == made
 
 
-def test_cooperative_gives_nothing_away_that_is_still_owned():
+def test_cooperative_does_not_assign_owned_partitions():
     members = fresh("a")
     made = assign_cooperative({"a": 4}, members)
     both = {**again(members, made), "m1": Member(frozenset("a"))}
@@ -103,7 +103,7 @@ def test_the_later_generation_owns_a_partition_that_two_claim():
     assert made == {"m0": [("a", 1)], "m1": [("a", 0)]}
 
 
-def test_sticky_user_data_goes_and_comes_back():
+def test_sticky_user_data_survives_encoding():
     owned = [("a", 0), ("a", 3), ("topic-\u00e4", 1)]
     assert unpack_sticky(pack_sticky(owned, 7)) == (tuple(owned), 7)
     with pytest.raises(ValueError):

@@ -19,7 +19,7 @@ from tests.client.played_group import JOINED, joined, synced
 
 # Joining.
 
-def test_a_new_member_joins_syncs_and_gets_its_partitions(play_member):
+def test_new_member_joins_syncs_and_is_assigned_partitions(play_member):
     async def steps(world, one):
         assert one.attention
         await one.attend()
@@ -40,7 +40,7 @@ def test_a_new_member_joins_syncs_and_gets_its_partitions(play_member):
     play_member(steps, session_timeout_ms=6000, max_poll_interval_ms=7000)
 
 
-def test_a_member_that_is_given_its_id_joins_again_at_once_with_it(play_member):
+def test_member_rejoins_immediately_with_its_new_id(play_member):
     async def steps(world, one):
         world.script["join"] = [joined(code=ErrorCode.MEMBER_ID_REQUIRED), joined()]
         began_s = world.clock.now_s
@@ -104,7 +104,7 @@ def test_former_coordinator_is_looked_up_again(play_member):
 
 # Eager and cooperative.
 
-def test_an_eager_member_gives_all_up_before_it_joins(play_member):
+def test_eager_member_revokes_everything_before_it_joins(play_member):
     async def steps(world, one):
         await one.attend()
         world.script["sync"] = [synced(TWO)]
@@ -149,7 +149,7 @@ def test_cooperative_member_revokes_unsubscribed_partitions_before_it_joins(play
     play_member(steps, topics=("t", "u"), partition_assignment_strategy="cooperative-sticky")
 
 
-def test_partitions_go_even_where_the_listener_fails(play_member):
+def test_partitions_are_revoked_even_if_the_listener_fails(play_member):
     async def steps(world, one):
         await one.attend()
 
@@ -297,7 +297,7 @@ def test_a_leader_that_need_not_assign_watches_its_topics_all_the_same(play_memb
 @pytest.mark.parametrize("leads, stable, count, joins", [
     (True, True, 3, True), (True, True, 2, False), (False, True, 3, False),
     (True, False, 3, False)])
-def test_a_leader_whose_topics_have_grown_has_the_group_join_again(
+def test_leader_triggers_a_rejoin_when_its_topics_grow(
         play_member, leads, stable, count, joins):
     async def steps(world, one):
         one.needs_join, one.leads, one.stable, one.counted = False, leads, stable, {"t": 2}
@@ -339,7 +339,7 @@ def test_leader_parses_owned_partitions_of_all_versions(
 
 # Assignor names and encoding.
 
-def test_assignors_are_taken_by_their_names_by_kafkas_and_as_they_are():
+def test_assignors_are_given_by_name_kafka_class_or_object():
     own = assignors.Assignor("own", lambda counts, members: {})
     found = classic_membership._assignors([
         "org.apache.kafka.clients.consumer.RangeAssignor", "roundrobin",
@@ -351,7 +351,7 @@ def test_assignors_are_taken_by_their_names_by_kafkas_and_as_they_are():
             classic_membership._assignors(given)
 
 
-def test_an_assignment_comes_back_as_it_went_and_an_empty_one_is_none():
+def test_assignment_survives_encoding():
     assert unpack(pack([ONE, OTHER, TWO])) == [ONE, TWO, OTHER]
     assert unpack(b"") == [] and unpack(pack([])) == []
     newer = b"\0\x09" + pack([ONE])[2:]

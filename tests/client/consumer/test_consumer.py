@@ -21,7 +21,7 @@ def filled(broker):
     return topic
 
 
-def test_every_record_comes_back_as_it_went_in(broker, filled):
+def test_records_are_read_back_unchanged(broker, filled):
     with reader(broker, filled) as consumer:
         found = collect(consumer, 500)
     assert as_rows(found) == rows(500)
@@ -82,13 +82,13 @@ def test_numpy_decodes_values_of_fixed_width(broker):
         assert consumer.poll_numpy(0.05) == {}
 
 
-def test_a_poll_gives_at_most_max_records(broker, filled):
+def test_poll_returns_at_most_max_records(broker, filled):
     with reader(broker, filled, max_poll_records=30) as consumer:
         assert len(consumer.poll(10.0)) == 30
         assert [one.offset for one in consumer.poll(10.0, max_records=2)] == [30, 31]
 
 
-def test_iterating_goes_record_by_record(broker, filled):
+def test_iteration_returns_single_records(broker, filled):
     with reader(broker, filled) as consumer:
         for number, record in enumerate(consumer):
             assert record.offset == number
@@ -110,7 +110,7 @@ def test_seeks_move_the_next_record(broker, filled):
         assert consumer.poll(0.3) == []
 
 
-def test_a_paused_partition_gives_nothing_and_loses_nothing(broker):
+def test_paused_partition_returns_nothing_and_loses_nothing(broker):
     topic = new_topic(broker, 2)
     put(broker, topic, rows(60), 0)
     put(broker, topic, rows(60, 60), 1)
@@ -142,7 +142,7 @@ def test_commit_during_iteration_covers_the_returned_records(broker):
                 assert next(iter(consumer)).offset == begin + 10
 
 
-def test_an_iteration_and_a_poll_go_on_where_the_other_stopped(broker):
+def test_iteration_and_poll_continue_from_each_other(broker):
     topic = new_topic(broker)
     part = TopicPartition(topic, 0)
     put(broker, topic, rows(30))
@@ -199,7 +199,7 @@ def test_a_position_outside_the_log_is_reset(broker):
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("earliest", 30), ("none", None)])
-def test_a_position_is_not_used_for_a_topic_that_was_created_again(broker, policy, expected):
+def test_position_is_not_used_for_a_recreated_topic(broker, policy, expected):
     """A longer log than before must not hide that its first records are new."""
     topic = new_topic(broker)
     put(broker, topic, rows(20))
@@ -243,7 +243,7 @@ def test_lag_is_the_number_of_unread_records(broker, filled):
         assert consumer.lag() == {part: 20}
 
 
-def test_commits_are_kept_and_taken_up(broker, filled):
+def test_committed_offsets_are_stored_and_resumed(broker, filled):
     group, part = new_name("g"), TopicPartition(filled, 0)
     with reader(broker, filled, group_id=group, enable_auto_commit=False) as consumer:
         assert consumer.committed([part]) == {part: None}
@@ -319,7 +319,7 @@ def test_an_interceptor_that_returns_nothing_loses_no_records(broker, filled):
         assert consumer.position(TopicPartition(filled, 0)) == 0
 
 
-def test_a_refused_value_stays_until_the_application_seeks_past_it(broker):
+def test_undeserializable_value_blocks_until_a_seek(broker):
     topic = new_topic(broker)
     put(broker, topic, [(None, value, BASE_MS, []) for value in (b"1", b"2", b"x", b"4")])
     with reader(broker, topic, value_deserializer=int) as consumer:
@@ -354,7 +354,7 @@ def test_closed_consumer_raises(broker, filled):
         consumer.poll(0)
 
 
-def test_a_poll_without_time_comes_back_at_once(broker, filled):
+def test_poll_with_zero_timeout_returns_immediately(broker, filled):
     with reader(broker, filled) as consumer:
         for _ in range(50):
             began_s = time.monotonic()

@@ -321,7 +321,7 @@ def test_a_member_that_joins_again_reports_no_partitions_while_the_listener_runs
     assert one.requests[0][1].topic_partitions == []
 
 
-def test_an_assignment_of_nothing_is_one_and_none_is_not(world):
+def test_empty_assignment_differs_from_a_missing_one(world):
     one = world()
     one.subscription.add([ONE])
     run(one, one.one._beat_once())
@@ -331,7 +331,7 @@ def test_an_assignment_of_nothing_is_one_and_none_is_not(world):
     assert one.one.wanted == []
 
 
-def test_a_topic_whose_name_is_not_known_yet_is_waited_for(world):
+def test_assignment_waits_for_the_name_of_a_topic_id(world):
     one = world()
     one.script = [answer(2, given={b"v" * 16: [0]})]
 
@@ -366,7 +366,7 @@ def test_a_topic_that_fresh_metadata_names_is_not_waited_for(world):
     assert one.notices == before
 
 
-def test_an_assignment_that_came_amid_another_is_taken_next(world):
+def test_assignment_received_during_another_is_applied_next(world):
     one = world()
     one.script = [answer(2, given={b"t" * 16: [0]})]
     newer = [(b"t" * 16, 1)]
@@ -406,7 +406,7 @@ def test_leaving_member_states_whether_it_returns(world, share, instance, epoch)
 
 
 @pytest.mark.parametrize("share", [False, True])
-def test_member_that_ends_before_its_first_heartbeat_is_answered_leaves(world, share):
+def test_member_closed_before_its_first_heartbeat_response_leaves(world, share):
     one = world(share=share)
     original, held = one.ask, []
 

@@ -35,7 +35,7 @@ def test_a_poll_attends_to_each_kind_of_news_and_to_nothing_else(play):
     play(steps)
 
 
-def test_a_wakeup_ends_one_call_and_not_the_next(play):
+def test_wakeup_ends_exactly_one_call(play):
     async def steps(world):
         world.core.woken = True
         with pytest.raises(WakeupError):
@@ -139,7 +139,7 @@ def test_retriable_error_is_retried_after_a_pause(play):
     play(steps)
 
 
-def test_time_that_ran_out_is_the_calls_failure_and_the_next_poll_looks_again(play):
+def test_timed_out_lookup_fails_the_call_and_is_retried_by_the_next_poll(play):
     async def steps(world):
         async def locate():
             raise KafkaTimeoutError("late")
@@ -152,7 +152,7 @@ def test_time_that_ran_out_is_the_calls_failure_and_the_next_poll_looks_again(pl
     play(steps)
 
 
-def test_a_member_is_attended_to_until_it_wants_nothing_more(play):
+def test_membership_is_processed_until_no_work_is_left(play):
     async def steps(world):
         core, member = world.core, world.joined()
         core.subscription.subscribe(["t"], None, None)
@@ -204,7 +204,7 @@ def test_a_subscription_that_changes_amid_a_look_up_is_for_the_group_at_once(pla
     play(steps, group_id="g")
 
 
-def test_news_while_a_poll_attends_are_looked_at_in_the_same_poll(play):
+def test_membership_changes_during_a_poll_are_processed_in_it(play):
     async def steps(world):
         core, looks = world.core, []
 
@@ -239,7 +239,7 @@ def test_missing_metadata_is_requested_before_joining(
 
 # Positions.
 
-def test_without_a_group_positions_come_by_the_rule_and_are_kept(play):
+def test_positions_without_a_group_follow_the_reset_policy(play):
     async def steps(world):
         one, two = world.standing(p0=None, p1=5)
         await world.core.attend(60.0)
@@ -249,7 +249,7 @@ def test_without_a_group_positions_come_by_the_rule_and_are_kept(play):
     play(steps, auto_offset_reset="earliest")
 
 
-def test_a_group_goes_on_where_it_was_and_the_rest_by_the_rule(play):
+def test_committed_positions_are_used_and_others_reset(play):
     async def steps(world):
         one, two = world.standing(p0=None, p1=None)
         world.committed = {ONE: 0}
@@ -301,7 +301,7 @@ def test_partitions_that_go_are_not_located(play):
     play(steps, group_id="g")
 
 
-def test_a_known_position_is_compared_with_a_new_leaders_log(play):
+def test_position_is_validated_against_a_new_leaders_log(play):
     async def steps(world):
         one, two, three = world.standing(p0=5, p1=5, p2=None)
         one.validate = three.validate = 0
@@ -399,7 +399,7 @@ def test_out_of_range_offset_is_reset_by_the_setting(play):
 @pytest.mark.parametrize("policy, failure", [
     ("none", error(ErrorCode.OFFSET_OUT_OF_RANGE)), ("latest", RuntimeError("a fault")),
     ("latest", error(ErrorCode.TOPIC_AUTHORIZATION_FAILED))])
-def test_other_errors_are_the_applications_and_reading_goes_on_afterwards(play, policy, failure):
+def test_fetch_errors_are_raised_and_reading_continues(play, policy, failure):
     async def steps(world):
         [one] = world.standing(p0=5)
         with pytest.raises(type(failure)) as raised:
@@ -430,7 +430,7 @@ def test_listener_callback_matches_the_event(play, what, has, called):
     play(steps, group_id="g")
 
 
-def test_a_listener_that_fails_is_no_callback_under_way_any_more(play):
+def test_failed_listener_is_not_running_any_more(play):
     async def steps(world):
         core, seen = world.core, []
 
@@ -446,7 +446,7 @@ def test_a_listener_that_fails_is_no_callback_under_way_any_more(play):
     play(steps, group_id="g")
 
 
-def test_a_failed_look_up_of_positions_is_tried_again_by_the_next_poll(play):
+def test_failed_position_lookup_is_retried_by_the_next_poll(play):
     async def steps(world):
         core, failures = world.core, [KafkaError("no right to this topic")]
         [one] = world.standing(p0=None)
@@ -467,7 +467,7 @@ def test_a_failed_look_up_of_positions_is_tried_again_by_the_next_poll(play):
     play(steps)
 
 
-def test_an_error_of_several_partitions_is_raised_once_and_all_are_fetched_again(play):
+def test_error_of_several_partitions_is_raised_once_and_all_are_refetched(play):
     async def steps(world):
         core, failure = world.core, KafkaError("refused")
         one, two = world.standing(p0=5, p1=5)

@@ -64,7 +64,7 @@ def test_without_a_group_or_when_switched_off_nothing_is_due(play, settings):
     play(steps, **settings)
 
 
-def test_nothing_is_due_where_no_position_is_known(play):
+def test_no_commit_is_due_without_a_position(play):
     async def steps(world):
         world.standing(p0=None)
         world.clock.now_s += 60
@@ -73,7 +73,7 @@ def test_nothing_is_due_where_no_position_is_known(play):
     play(steps, group_id="g")
 
 
-def test_a_poll_shows_the_group_that_the_application_is_alive(play):
+def test_poll_extends_the_poll_interval(play):
     async def steps(world):
         member = world.joined()
         world.clock.now_s += 3
@@ -147,7 +147,7 @@ def test_records_of_the_current_poll_are_not_committed_before_revocation(play):
     play(steps, group_id="g")
 
 
-def test_an_application_that_never_polls_again_holds_partitions_up_for_its_interval(play):
+def test_application_that_stops_polling_keeps_its_partitions_for_the_poll_interval(play):
     async def steps(world):
         at_work(world)
         await world.core.commit_before_revoke()
@@ -225,7 +225,7 @@ def test_retriable_commit_error_is_retried(play):
     play(steps, group_id="g")
 
 
-def test_a_commit_that_does_not_come_in_is_given_up_in_time(play):
+def test_unanswered_commit_times_out(play):
     async def steps(world):
         world.standing(p0=5)
         world.refusals = [error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)] * 1000
@@ -251,7 +251,7 @@ def test_retry_does_not_overwrite_a_later_commit(play):
     play(steps, group_id="g")
 
 
-def test_commits_go_one_after_the_other(play):
+def test_commits_are_sent_one_at_a_time(play):
     async def steps(world):
         core, under_way = world.core, []
 
@@ -284,7 +284,7 @@ def test_removed_member_is_notified_and_its_commit_fails(play, code):
     play(steps, group_id="g")
 
 
-def test_a_group_that_rebalances_wants_a_poll_before_the_commit(play):
+def test_commit_during_a_rebalance_requires_a_poll(play):
     async def steps(world):
         member = world.joined()
         world.refusals = [error(ErrorCode.REBALANCE_IN_PROGRESS)]
@@ -296,7 +296,7 @@ def test_a_group_that_rebalances_wants_a_poll_before_the_commit(play):
     play(steps, group_id="g")
 
 
-def test_other_refusals_are_raised_as_they_came(play):
+def test_other_commit_errors_are_raised_unchanged(play):
     async def steps(world):
         refusal = error(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         world.refusals = [refusal]
@@ -307,7 +307,7 @@ def test_other_refusals_are_raised_as_they_came(play):
     play(steps, group_id="g")
 
 
-def test_a_member_whose_epoch_is_old_commits_again_in_its_new_one(play):
+def test_commit_with_a_stale_epoch_is_retried_in_the_new_one(play):
     async def steps(world):
         member = world.joined(3)
         world.refusals = [error(ErrorCode.STALE_MEMBER_EPOCH), None]
@@ -371,7 +371,7 @@ def test_transaction_commits_moved_positions_and_an_abort_resets_them(play):
 
 # Close.
 
-def test_the_end_waits_for_commits_leaves_the_group_and_takes_no_more(play):
+def test_close_waits_for_commits_leaves_the_group_and_rejects_calls(play):
     async def steps(world):
         core, closed = world.core, []
         member = world.joined()
@@ -406,7 +406,7 @@ def test_without_membership_the_end_commits_the_positions(play):
     play(steps, group_id="g")
 
 
-def test_the_end_comes_in_time_and_lets_go_of_all(play):
+def test_close_is_bounded_and_releases_everything(play):
     async def steps(world):
         core, member = world.core, world.joined()
 
@@ -471,7 +471,7 @@ def test_a_stored_offset_waits_for_a_commit_that_succeeds(play):
     play(steps, **STORES)
 
 
-def test_a_stored_offset_does_not_undo_a_later_commit_of_a_higher_one(play):
+def test_stored_offset_does_not_lower_a_later_commit(play):
     async def steps(world):
         world.joined()
         world.standing(p0=9)
@@ -578,7 +578,7 @@ def test_an_offset_of_an_earlier_assignment_is_not_committed(play):
     play(steps, **STORES)
 
 
-def test_records_store_the_offset_behind_the_last_one_of_each_partition(play):
+def test_storing_records_stores_the_offset_after_the_last_of_each_partition(play):
     async def steps(world):
         world.standing(p0=5, p1=5)
         records = [Record(topic="t", partition=partition, offset=offset, leader_epoch=3)
@@ -611,7 +611,7 @@ def test_offsets_that_cannot_be_stored_raise_and_store_nothing(play, offsets, fa
     ({"group_id": "g"}, "enable.auto.offset.store=false"),
     ({"enable_auto_offset_store": False}, "group.id"),
 ])
-def test_offsets_are_stored_only_where_a_commit_would_hold_them(play, settings, match):
+def test_offsets_are_stored_only_for_assigned_partitions(play, settings, match):
     async def steps(world):
         world.standing(p0=5)
         with pytest.raises(IllegalStateError, match=match):

@@ -71,7 +71,7 @@ def test_unsubscribe_leaves_the_group_and_clears_the_assignment(play):
     play(steps, group_id="g")
 
 
-def test_partitions_by_hand_are_looked_for_and_fetched(play):
+def test_manually_assigned_partitions_are_looked_up_and_fetched(play):
     async def steps(world):
         core = world.core
         await core.assign([ONE, OTHER])
@@ -82,7 +82,7 @@ def test_partitions_by_hand_are_looked_for_and_fetched(play):
 
 # Positions.
 
-def test_a_seek_goes_to_an_offset_that_is_not_negative_and_fetches_there(play):
+def test_seek_requires_a_non_negative_offset(play):
     async def steps(world):
         [one] = world.standing(p0=5)
         await world.core.seek(ONE, 0)
@@ -132,7 +132,7 @@ def test_a_position_is_waited_for(play):
 
 
 @pytest.mark.parametrize("given_s, waited_s", [(0.5, 0.5), (3.0, 3.0), (None, 7.0)])
-def test_a_position_that_does_not_come_is_given_up_in_time(play, given_s, waited_s):
+def test_unanswered_position_lookup_times_out(play, given_s, waited_s):
     async def steps(world):
         async def never():
             await asyncio.sleep(1000)

@@ -139,7 +139,7 @@ def test_a_call_is_the_cores(face, name, given, asked):
     assert face.core.heard == [asked]
 
 
-def test_lag_and_position_may_be_given_a_time(face):
+def test_lag_and_position_accept_a_timeout(face):
     face.call("lag", A, B, timeout=2)
     assert face.call("position", A, 3) == 7
     assert face.core.heard == [("lag", (A, B), 2), ("position", A, 3)]
@@ -168,7 +168,7 @@ def test_offsets_are_stored_without_waiting(face):
     assert face.core.heard == [("store", {A: 5})]
 
 
-def test_a_wakeup_is_known_before_the_poll_is_woken(face):
+def test_wakeup_is_recorded_before_the_poll_wakes(face):
     face.call("wakeup")
     assert face.core.heard == [("notify", True)]
 
@@ -241,7 +241,7 @@ def test_a_consumer_that_is_closed_polls_nothing(plain):
     assert plain.core.heard == []
 
 
-def test_a_poll_that_fails_is_over(plain):
+def test_failed_poll_is_finished(plain):
     def take(most):
         assert plain.core.polling
         raise ValueError("planted")
@@ -252,7 +252,7 @@ def test_a_poll_that_fails_is_over(plain):
     assert plain.core.polling is False
 
 
-def test_without_records_there_are_no_columns(plain):
+def test_empty_poll_returns_no_columns(plain):
     plain.core.collector.columns = lambda *given: plain.core.heard.append(given)
     assert plain.call("poll_numpy") == {} and plain.call("poll_columns") is None
     batch = plain.call("poll_arrow", columns=["offset", "headers"])

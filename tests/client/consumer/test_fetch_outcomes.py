@@ -15,7 +15,7 @@ from tests.client.played_fetches import RESPONSE, named, records, row
 @pytest.mark.parametrize("failure, told", [
     (KafkaConnectionError("gone"), False), (ProtocolError("odd"), False),
     (KafkaError("refused"), True)])
-def test_after_a_failure_there_is_a_pause_and_a_new_session(fetch, failure, told):
+def test_failed_fetch_is_followed_by_backoff_and_a_new_session(fetch, failure, told):
     async def steps(world):
         one, two = world.assigned(ONE, TWO)
         await world.fetching()
@@ -34,7 +34,7 @@ def test_after_a_failure_there_is_a_pause_and_a_new_session(fetch, failure, told
     fetch(steps)
 
 
-def test_pauses_begin_short_again_after_an_answer(fetch):
+def test_backoff_resets_after_a_response(fetch):
     async def steps(world):
         world.assigned(ONE)
         await world.fetching()
@@ -63,7 +63,7 @@ def test_rejection_of_a_whole_fetch_is_raised(fetch):
     fetch(steps)
 
 
-def test_an_answer_that_cannot_be_read_gives_its_buffer_back(fetch):
+def test_unreadable_response_releases_its_buffer(fetch):
     async def steps(world):
         world.assigned(ONE)
         request = await world.fetching()
@@ -94,7 +94,7 @@ def test_invalid_request_error_is_reported_for_every_partition(fetch):
 
 # Responses.
 
-def test_records_are_queued_and_the_next_fetch_goes_on_behind_them(fetch):
+def test_next_fetch_starts_after_queued_records(fetch):
     async def steps(world):
         one, two = world.assigned(ONE, OTHER)
         await world.fetching()
@@ -116,7 +116,7 @@ def test_records_are_queued_and_the_next_fetch_goes_on_behind_them(fetch):
 
 
 @pytest.mark.parametrize("data", [b"", records(7)[:50]])
-def test_an_answer_without_a_whole_batch_is_let_go_of_at_once(fetch, data):
+def test_response_without_a_whole_batch_is_released(fetch, data):
     async def steps(world):
         [one] = world.assigned(ONE)
         await world.fetching()
@@ -164,7 +164,7 @@ def test_retriable_fetch_error_is_retried_after_a_pause(fetch, code, refreshes):
     fetch(steps)
 
 
-def test_the_others_are_fetched_while_one_pauses_and_it_joins_them_when_it_is_due(fetch):
+def test_other_partitions_are_fetched_during_one_partitions_backoff(fetch):
     async def steps(world):
         one, two, three = world.assigned(ONE, TWO, OTHER)
         one.not_before_s, two.not_before_s, three.not_before_s = 1000.5, 1000.2, 1000.9
@@ -195,7 +195,7 @@ def test_errors_are_raised_after_earlier_fetched_records(fetch, code):
     fetch(steps)
 
 
-def test_a_position_of_a_topic_that_was_created_again_is_an_error_behind_its_records(fetch):
+def test_recreated_topic_is_an_error_after_its_old_records(fetch):
     async def steps(world):
         one, two = world.assigned(ONE, OTHER)
         await world.fetching()
@@ -212,7 +212,7 @@ def test_a_position_of_a_topic_that_was_created_again_is_an_error_behind_its_rec
     fetch(steps)
 
 
-def test_a_replica_that_lags_behind_is_left_for_the_leader(fetch):
+def test_lagging_replica_is_replaced_by_the_leader(fetch):
     async def steps(world):
         [one] = world.assigned(ONE)
         one.preferred, one.preferred_until_s = 2, 5000.0

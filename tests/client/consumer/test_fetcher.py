@@ -41,7 +41,7 @@ def test_an_answer_has_the_time_that_the_broker_may_wait_and_some_more(
     fetch(steps, request_timeout_ms=request_ms, fetch_max_wait_ms=wait_ms)
 
 
-def test_no_more_is_fetched_than_there_is_room_for_and_nothing_without(fetch):
+def test_fetches_are_limited_by_buffer_space(fetch):
     async def steps(world):
         world.assigned(ONE)
         item = CompletedFetch(world.subscription.states[ONE], b"x" * 999, [], None)
@@ -61,7 +61,7 @@ def test_no_more_is_fetched_than_there_is_room_for_and_nothing_without(fetch):
 @pytest.mark.parametrize("change", [
     {"position": None}, {"paused": True}, {"revoking": True}, {"error": KafkaError()},
     {"validate": 0}])
-def test_a_partition_is_left_out_while_it_is_not_to_be_read(fetch, change):
+def test_unreadable_partition_is_excluded_from_fetches(fetch, change):
     async def steps(world):
         one, _ = world.assigned(ONE, TWO)
         [(name, value)] = change.items()
@@ -144,7 +144,7 @@ def test_new_leader_epoch_is_sent_within_a_session(fetch):
 
 
 @pytest.mark.parametrize("epoch, following", [(2**31 - 2, 2**31 - 1), (2**31 - 1, 1)])
-def test_after_its_last_epoch_a_session_goes_on_with_the_first(fetch, epoch, following):
+def test_fetch_session_epoch_wraps_around(fetch, epoch, following):
     async def steps(world):
         world.assigned(ONE)
         await world.fetching()
@@ -188,7 +188,7 @@ def test_lost_session_restarts_at_once(fetch, code):
 
 @pytest.mark.parametrize("version, epoch, sent", [
     (6, -1, 6), (7, 0, 7), (12, 0, 12), (13, 0, 13), (16, 0, 16)])
-def test_an_old_broker_knows_no_sessions(fetch, version, epoch, sent):
+def test_old_broker_is_fetched_without_sessions(fetch, version, epoch, sent):
     async def steps(world):
         world.assigned(ONE)
         world.version = version

@@ -82,7 +82,7 @@ def test_members_share_partitions_and_take_over_from_leaving_ones(broker, join, 
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
-def test_every_assignor_gives_every_record_to_one_member(broker, join, assignor):
+def test_every_assignor_delivers_each_record_to_one_member(broker, join, assignor):
     topics = [new_topic(broker, 3), new_topic(broker, 2)]
     group = new_name("g")
     members = [join(group, topics, partition_assignment_strategy=assignor) for _ in range(3)]
@@ -98,7 +98,7 @@ def test_every_assignor_gives_every_record_to_one_member(broker, join, assignor)
     assert len(found) == len({(one.topic, one.partition, one.offset) for one in found}) == 80
 
 
-def test_the_group_goes_on_where_a_member_committed(broker, join):
+def test_group_resumes_from_committed_offsets(broker, join):
     topic, group = new_topic(broker), new_name("g")
     put(broker, topic, rows(100))
     first = join(group, [topic], enable_auto_commit=False)
@@ -110,7 +110,7 @@ def test_the_group_goes_on_where_a_member_committed(broker, join):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_the_group_goes_on_where_a_member_stored_an_offset(broker, join, protocol):
+def test_group_resumes_from_stored_offsets(broker, join, protocol):
     topic, group = new_topic(broker), new_name("g")
     put(broker, topic, rows(100))
     first = join(group, [topic], enable_auto_offset_store=False, group_protocol=protocol)
@@ -144,7 +144,7 @@ def test_close_waits_for_the_commits_in_the_background(broker, join, member):
         assert after.committed([part])[part].offset == 50
 
 
-def test_a_commit_that_is_tried_again_does_not_undo_a_later_one(broker, monkeypatch):
+def test_retried_commit_does_not_undo_a_later_one(broker, monkeypatch):
     topic, group = new_topic(broker), new_name("g")
     part, commit, tried = TopicPartition(topic, 0), offset_requests.commit, []
 
@@ -222,7 +222,7 @@ def test_cooperative_members_continue_to_read_kept_partitions(broker, join, prot
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_pattern_takes_in_topics_that_come_later(broker, join, protocol):
+def test_pattern_subscription_includes_later_topics(broker, join, protocol):
     stem, group = new_name("pat"), new_name("g")
     new_topic(broker, 1, f"{stem}-a")
     new_topic(broker, 1, f"other-{stem}")
@@ -255,7 +255,7 @@ def test_a_subscription_can_change(broker, join):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_static_member_comes_back_to_its_partitions(broker, join, protocol):
+def test_returning_static_member_keeps_its_partitions(broker, join, protocol):
     topic, group = new_topic(broker, 4), new_name("g")
     settings = {"group_protocol": protocol}
     told = Told()

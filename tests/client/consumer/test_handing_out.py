@@ -85,7 +85,7 @@ def test_async_iteration_returns_the_records_before_an_undeserializable_one(brok
 
 
 @pytest.mark.parametrize("bad", [0, 3])
-def test_numpy_polls_return_the_records_before_one_of_another_length(broker, bad):
+def test_numpy_polls_return_the_records_before_one_of_different_length(broker, bad):
     values = [b"%04d" % number for number in range(8)]
     values[bad] = b"short"
     topic = filled(broker, values, partitions=2)
@@ -140,7 +140,7 @@ POLLS = {"poll": lambda consumer: [one.offset for one in consumer.poll(20.0)],
 
 @pytest.mark.parametrize("name", POLLS)
 @pytest.mark.parametrize("failure", [MemoryError("planted"), KeyboardInterrupt("planted")])
-def test_records_of_a_poll_that_raised_come_with_the_next_one(broker, monkeypatch, name, failure):
+def test_records_of_a_failed_poll_are_returned_by_the_next_one(broker, monkeypatch, name, failure):
     topic = filled(broker, [b"%d" % number for number in range(SPAN)])
     part, fails = TopicPartition(topic, 0), Fails(failure)
     for work in ("numpy_batch", "record_batch"):
@@ -157,7 +157,7 @@ def test_records_of_a_poll_that_raised_come_with_the_next_one(broker, monkeypatc
         assert found == list(range(SPAN))
 
 
-def test_records_of_an_async_poll_that_raised_come_with_the_next_one(broker):
+def test_records_of_a_failed_async_poll_are_returned_by_the_next_one(broker):
     topic = filled(broker, [b"%d" % number for number in range(SPAN)])
 
     async def work():
@@ -176,7 +176,7 @@ def test_records_of_an_async_poll_that_raised_come_with_the_next_one(broker):
     asyncio.run(work())
 
 
-def test_records_whose_deserializer_is_interrupted_come_with_the_next_poll(broker):
+def test_records_of_an_interrupted_deserializer_are_returned_by_the_next_poll(broker):
     topic = filled(broker, [b"%d" % number for number in range(SPAN)])
     fails = Fails(KeyboardInterrupt("planted"))
 

@@ -81,7 +81,7 @@ def test_heartbeat_response_of_an_earlier_generation_is_ignored(play_member, cha
 @pytest.mark.parametrize("code, fails", [
     (ErrorCode.GROUP_AUTHORIZATION_FAILED, True), (ErrorCode.FENCED_INSTANCE_ID, True),
     (ErrorCode.COORDINATOR_NOT_AVAILABLE, False)])
-def test_a_heartbeat_that_is_refused_for_good_is_raised_by_the_next_poll(play_member, code, fails):
+def test_permanent_heartbeat_error_is_raised_by_the_next_poll(play_member, code, fails):
     async def steps(world, one):
         world.polling = True
         await one.attend()
@@ -105,7 +105,7 @@ def test_a_heartbeat_that_is_refused_for_good_is_raised_by_the_next_poll(play_me
 @pytest.mark.parametrize("code, joins", [
     (ErrorCode.UNKNOWN_MEMBER_ID, True), (ErrorCode.ILLEGAL_GENERATION, True),
     (ErrorCode.REBALANCE_IN_PROGRESS, False)])
-def test_a_refused_commit_shows_that_the_group_went_on(play_member, code, joins):
+def test_rejected_commit_makes_the_member_rejoin(play_member, code, joins):
     async def steps(world, one):
         await one.attend()
         one.commit_refused(error(code))
@@ -150,7 +150,7 @@ def test_member_inside_a_poll_is_not_late(play_member):
     play_member(steps, max_poll_interval_ms=7000)
 
 
-def test_a_static_member_that_does_not_poll_keeps_its_place(play_member):
+def test_idle_static_member_keeps_its_partitions(play_member):
     async def steps(world, one):
         await one.attend()
         await asyncio.sleep(10)
@@ -206,7 +206,7 @@ def test_a_mistake_of_ours_is_raised_by_the_next_poll_each_time(play_member):
     play_member(steps)
 
 
-def test_after_a_refusal_for_good_the_next_poll_but_one_joins_again(play_member):
+def test_second_poll_after_a_permanent_error_rejoins(play_member):
     async def steps(world, one):
         world.polling = True
         await one.attend()

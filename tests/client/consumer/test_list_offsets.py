@@ -42,7 +42,7 @@ def state_at(position, record_epoch=0):
 
 
 @pytest.mark.parametrize("end, expected", [(70, 70), (100, 100), (150, 100), (-1, 100)])
-def test_a_position_behind_the_cut_goes_back_to_it(end, expected):
+def test_position_beyond_a_truncation_is_reset_to_it(end, expected):
     state = state_at(100)
     cut = asyncio.run(list_offsets.validate(Cluster(end), [state]))
     assert state.position == expected and state.validate == -1
@@ -167,7 +167,7 @@ def waiting(partition, reset):
     return state
 
 
-def test_positions_are_reset_as_each_wants_it():
+def test_positions_are_reset_by_each_strategy():
     states = [waiting(0, "earliest"), waiting(1, "latest"), waiting(2, 1234), waiting(3, 99)]
     cluster = Listing({
         ("t", 0, -2): [row(0, 3, leader_epoch=1)], ("t", 1, -1): [row(1, 8)],
@@ -179,12 +179,12 @@ def test_positions_are_reset_as_each_wants_it():
 
 
 @pytest.mark.parametrize("how", [None, "none"])
-def test_a_position_without_a_way_is_an_error(how):
+def test_position_without_a_reset_policy_is_an_error(how):
     with pytest.raises(NoOffsetForPartitionError, match="t-0"):
         asyncio.run(list_offsets.reset(Listing({}), [waiting(0, how)], 0))
 
 
-def test_a_seek_while_a_position_is_looked_up_stays():
+def test_seek_during_an_offset_lookup_is_kept():
     state = waiting(0, "latest")
     cluster = Listing({("t", 0, -1): [row(0, 8)]})
     leader = cluster.leader

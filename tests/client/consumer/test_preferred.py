@@ -80,7 +80,7 @@ def test_a_broker_that_names_itself_changes_nothing(node, state):
     assert (state.high_watermark, state.last_stable_offset, state.log_start_offset) == (9, 8, 3)
 
 
-def test_a_seek_goes_back_to_the_leader(node, state):
+def test_seek_returns_to_the_leader(node, state):
     answer(node, state, preferred_replica=NEAR)
     state.move_to(1)
     assert place(state, time.monotonic()) == LEADER

@@ -78,7 +78,7 @@ def test_unreturned_records_can_be_fetched_again(world):
     assert world.a.kept == 0
 
 
-def test_records_of_a_partition_that_is_gone_are_left_out():
+def test_records_of_a_revoked_partition_are_discarded():
     world = World()
     found = [SimpleNamespace(topic="gone", partition=0, offset=1)]
     assert list(Iteration(world.collector, world.subscription.states, found).rest) == []

@@ -56,7 +56,7 @@ def test_a_whole_topic_is_read_once_in_order_per_partition(filled):
     (datetime.datetime.fromtimestamp((NOW + 500) / 1000, datetime.UTC), NOW + 501, [500]),
     (NOW + ROWS, None, []), (NOW + 50, NOW + 50, []),
 ])
-def test_since_and_until_cut_the_stretch(filled, since, until, wanted):
+def test_since_and_until_limit_the_scan(filled, since, until, wanted):
     bootstrap, topic = filled
     reader = scan(topic, since=since, until=until, bootstrap_servers=bootstrap)
     assert numbers_of(reader) == list(wanted)
@@ -74,7 +74,7 @@ def test_columns_and_partitions_are_chosen(filled):
         scan(topic, partitions=[7], bootstrap_servers=bootstrap)
 
 
-def test_batches_come_one_at_a_time_and_the_rest_may_be_left(filled):
+def test_batches_are_read_lazily_and_may_be_abandoned(filled):
     bootstrap, topic = filled
     reader = scan(topic, batch_records_max=100, bootstrap_servers=bootstrap)
     assert 0 < reader.read_next_batch().num_rows <= 100
@@ -92,7 +92,7 @@ def test_scan_does_not_read_later_records(target):
     assert numbers_of(scan(topic, bootstrap_servers=target.bootstrap)) == [1, 2]
 
 
-def test_an_empty_topic_gives_no_rows(target):
+def test_empty_topic_returns_no_rows(target):
     topic = new_topic(target.bootstrap, 2)
     assert scan(topic, bootstrap_servers=target.bootstrap).read_all().num_rows == 0
 
@@ -115,7 +115,7 @@ def test_pandas_polars_duckdb_and_datasets_read_it(filled):
     assert scanner.to_table().num_rows == 100
 
 
-def test_times_are_given_in_many_ways():
+def test_times_are_accepted_in_several_types():
     moment = datetime.datetime(2024, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
     wanted = 1_704_164_645_000
     assert milliseconds(moment) == milliseconds("2024-01-02T03:04:05+00:00") == wanted
@@ -189,7 +189,7 @@ def test_scan_continues_after_records_deleted_during_it(growing, caplog, read_be
     assert "were deleted before they were read" in caplog.text
 
 
-def test_a_scan_ends_at_once_when_all_that_is_left_is_deleted(growing):
+def test_scan_ends_when_all_remaining_records_are_deleted(growing):
     bootstrap, topic = growing
     reader = small_fetches(bootstrap, topic)
     with Admin(bootstrap_servers=bootstrap) as admin:

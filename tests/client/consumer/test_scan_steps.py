@@ -98,7 +98,7 @@ def read(monkeypatch, consumer, names=("partition", "offset"), **more):
     (None, None, [], {}), (1, None, None, {A: (3, 10)}), (2, None, None, {B: (6, 8)}),
     (None, 1, None, {A: (0, 3), B: (5, 8)}), (None, 2, None, {A: (0, 10), B: (5, 6)}),
     (1, 1, None, {}), (2, 1, [1], {B: (6, 8)}), (None, 3, None, {A: (0, 10), B: (5, 8)})])
-def test_a_stretch_is_between_the_first_records_that_are_not_older(
+def test_scan_range_starts_and_ends_at_the_first_records_not_older(
         since, until, partitions, found):
     """At time 1 only A has a record, at 2 only B; at 3 come records after the ends."""
     consumer = Consumer()
@@ -107,7 +107,7 @@ def test_a_stretch_is_between_the_first_records_that_are_not_older(
 
 
 @pytest.mark.parametrize("partitions", [[3], [0, 3], [-1]])
-def test_partitions_that_there_are_not_are_named(partitions):
+def test_missing_partitions_are_named(partitions):
     with pytest.raises(UnknownTopicOrPartitionError, match=r"t has no partitions \{-?[13]\}"):
         offset_ranges(Consumer(), "t", partitions, None, None)
 
@@ -132,7 +132,7 @@ def test_missing_topic_is_distinguished_from_unreachable_brokers(known, raised):
 
 # Reading.
 
-def test_a_scan_reads_each_stretch_from_its_start_to_its_end_and_hangs_up(monkeypatch):
+def test_scan_reads_each_range_and_disconnects(monkeypatch):
     consumer = Consumer({A: (2, 5), B: (7, 9)}, [
         rows_of(A, 2, 3) + rows_of(B, 7), rows_of(A, 4, 5) + rows_of(B, 8)])
     assert read(monkeypatch, consumer) == [[(0, 2), (0, 3), (1, 7)], [(0, 4)], [(1, 8)]]
@@ -148,7 +148,7 @@ def test_partition_at_its_end_is_paused_while_others_continue(monkeypatch):
     assert [call for call in consumer.heard if call[0] == "pause"] == [("pause", A)]
 
 
-def test_markers_at_an_end_are_seen_by_the_position(monkeypatch):
+def test_transaction_markers_at_the_end_advance_the_position(monkeypatch):
     consumer = Consumer({A: (0, 3), B: (0, 2)}, [
         rows_of(A, 0), {A: 2}, {A: 3, B: 1}, rows_of(B, 1)])
     assert read(monkeypatch, consumer) == [[(0, 0)], [(1, 1)]]
@@ -189,7 +189,7 @@ def test_a_reader_that_is_dropped_hangs_up(monkeypatch):
     assert consumer.heard[-1] == ("close", threading.current_thread().name)
 
 
-def test_a_reader_that_is_dropped_on_the_clients_own_thread_hangs_up_on_another(monkeypatch):
+def test_reader_dropped_on_the_client_thread_disconnects_on_another(monkeypatch):
     consumer = Consumer({A: (0, 9)}, [rows_of(A, 0)])
     done = threading.Event()
     close = consumer.close

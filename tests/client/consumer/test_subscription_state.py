@@ -22,7 +22,7 @@ def topics(**rows):
                             for name, (internal, code) in rows.items()})
 
 
-def test_a_new_state_knows_nothing():
+def test_new_subscription_state_is_empty():
     assert fields(PartitionState(A1, 7)) == {
         "tp": A1, "topic": "a", "partition": 1, "source": 7, "epoch": 0, "position": None,
         "kept": None, "poll": -1, "before": 0, "before_epoch": -1,

@@ -39,7 +39,7 @@ def first_seed(request, random_source):
     pytest.param(PROGRAMS_SLOW, marks=[
         pytest.mark.slow, pytest.mark.timeout(PROGRAMS_SLOW * SECONDS_PER_PROGRAM)]),
 ], ids=["short", "slow"])
-def test_both_clients_write_read_and_report_the_same(broker, first_seed, count):
+def test_both_clients_behave_identically(broker, first_seed, count):
     for seed in range(first_seed, first_seed + int(os.environ.get("PROGRAMS", count))):
         print(f"--seed {seed}", flush=True)
         Execution(broker, program.written(seed)).run()

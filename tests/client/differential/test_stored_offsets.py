@@ -243,7 +243,7 @@ def test_both_clients_commit_the_same_stored_offsets(committed, program, offset)
     assert committed(program) == offset
 
 
-def test_only_librdkafka_goes_back_to_a_stored_offset_after_an_explicit_commit(committed):
+def test_only_librdkafka_commits_a_stored_offset_after_an_explicit_commit(committed):
     offset = 9 if committed.client is Pylog else 7
     assert committed(commits_higher_than_stored) == offset
 

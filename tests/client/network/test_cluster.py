@@ -97,7 +97,7 @@ def test_pauses_double_up_to_the_most_with_a_jitter_of_a_fifth(monkeypatch):
     assert pauses.next() == 1.0
 
 
-def test_a_topic_and_its_leader_are_waited_for_and_then_known(world):
+def test_missing_topic_and_leader_are_awaited(world):
     async def work(cluster):
         with pytest.raises(KafkaTimeoutError):
             await cluster.topic("t", 0.05)
@@ -161,7 +161,7 @@ def test_only_retriable_errors_are_retried(world):
     world.run(work)
 
 
-def test_a_broker_has_one_connection_for_each_channel(world):
+def test_broker_has_one_connection_per_channel(world):
     async def work(cluster):
         await cluster.refresh()
         assert world.opened == [9] and cluster.usable(1) is None
@@ -205,7 +205,7 @@ def test_unreachable_brokers_are_skipped_and_reported_at_last(world):
     world.run(work)
 
 
-def test_a_hanging_bootstrap_server_does_not_keep_the_others_from_being_tried(monkeypatch):
+def test_hanging_bootstrap_server_does_not_block_the_others(monkeypatch):
     world = World(monkeypatch, **{"bootstrap.servers": "boot:7,boot:8,boot:9"})
     at_once = clusters.Connection.open
 
@@ -293,7 +293,7 @@ def test_coordinators_are_cached_until_invalidated(world):
     world.run(work)
 
 
-def test_the_controller_is_one_of_the_brokers(world):
+def test_controller_is_one_of_the_brokers(world):
     async def work(cluster):
         assert await cluster.controller() == 1
         before = len(world.asked)

@@ -38,7 +38,7 @@ def test_a_leader_that_is_not_among_the_brokers_is_none():
     assert picture.partition_count("unknown") == 0 and picture.leader("unknown", 0) == -1
 
 
-def test_a_topic_that_is_gone_is_forgotten():
+def test_deleted_topic_is_removed():
     picture = merged(Metadata(), answer(), False)
     assert "t" not in merged(picture, answer(code=3), False).topics
     assert merged(picture, RESPONSE(brokers=[]), True).topics == {}
@@ -49,7 +49,7 @@ def test_retriable_error_keeps_known_metadata():
     assert merged(picture, answer(code=5), False).partition_count("t") == 1
 
 
-def test_a_named_leader_counts_when_it_is_newer_and_known():
+def test_leader_hint_applies_if_newer_and_its_broker_is_known():
     picture = merged(Metadata(), answer(epoch=5, leader=1), False)
     assert with_leader(picture, "t", 0, 2, 6).leader("t", 0) == 2
     assert with_leader(picture, "t", 0, 2, 5) is picture
@@ -105,13 +105,13 @@ def test_permanent_error_is_stored_but_a_retriable_one_is_not():
     assert list(merged(picture, answer(code=5), True).topics) == ["t"]
 
 
-def test_an_epoch_is_kept_against_older_ones_only():
+def test_older_leader_epoch_is_ignored():
     picture = merged(Metadata(), answer(epoch=5, leader=1), False)
     assert merged(picture, answer(epoch=5, leader=2), False).leader("t", 0) == 2
     assert merged(picture, answer(epoch=-1, leader=2), False).leader("t", 0) == 2
 
 
-def test_a_named_leader_changes_its_partition_alone():
+def test_leader_hint_changes_only_its_partition():
     picture = merged(Metadata(), answer(epoch=5, leader=1), False)
     named = with_leader(picture, "t", 0, 2, 6)
     known = picture.topics["t"]

@@ -75,7 +75,7 @@ def test_old_metadata_is_refreshed(timed):
     ("consumer", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [0, 1, 2, 3, 13]),
     ("consumer", ErrorCode.TOPIC_AUTHORIZATION_FAILED, [0, 10]),
     ("producer", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [0, 10])])
-def test_a_consumer_looks_again_soon_for_a_topic_that_is_still_to_come(timed, role, code, asked_s):
+def test_metadata_of_a_missing_topic_is_refreshed_soon(timed, role, code, asked_s):
     world = timed(**{"metadata.max.age.ms": 10_000})
     world.cluster.settings.role = role
     world.topics["t"] = (0, code)
@@ -91,7 +91,7 @@ def test_a_consumer_looks_again_soon_for_a_topic_that_is_still_to_come(timed, ro
     assert world.asked_s == pytest.approx(asked_s, abs=0.02)
 
 
-def test_a_topic_that_is_not_kept_any_more_is_not_looked_for(timed):
+def test_unused_topic_is_not_refreshed(timed):
     world = timed(**{"metadata.max.age.ms": 10_000})
     world.cluster.settings.role = "consumer"
     world.topics |= {"t": (1, 0), "gone": (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}
@@ -200,7 +200,7 @@ def test_request_during_a_refresh_triggers_the_next_one(timed):
         ["t"], ["t", "u"]]
 
 
-def test_a_broker_that_falls_silent_is_left_for_another_after_a_while(timed):
+def test_silent_broker_is_replaced_after_a_timeout(timed):
     world = timed()
     silent = []
 
@@ -296,7 +296,7 @@ def test_leaders_of_many_topics_are_looked_up_together(timed):
 
 # Connections.
 
-def test_a_broker_that_cannot_be_reached_is_tried_again_ever_more_slowly(timed):
+def test_unreachable_broker_is_retried_with_backoff(timed):
     world = timed(**{"reconnect.backoff.ms": 1000, "reconnect.backoff.max.ms": 4000})
 
     async def work(cluster):
@@ -317,7 +317,7 @@ def test_a_broker_that_cannot_be_reached_is_tried_again_ever_more_slowly(timed):
     assert [at for port, at in world.reached_s if port == 1] == [0, 1, 3, 7, 11, 15, 15, 15, 16]
 
 
-def test_one_brokers_pause_holds_up_no_other(timed):
+def test_backoff_of_one_broker_does_not_delay_others(timed):
     world = timed(**{"reconnect.backoff.ms": 1000, "reconnect.backoff.max.ms": 4000})
 
     async def work(cluster):
@@ -499,7 +499,7 @@ def test_a_broker_may_have_the_number_zero(timed):
     world.run(work)
 
 
-def test_a_partition_that_there_is_not_is_unknown_however_well_its_topic_is_known(timed):
+def test_missing_partition_of_a_known_topic_is_unknown(timed):
     world = timed()
     world.topics = {"t": (1, 0)}
 
@@ -512,7 +512,7 @@ def test_a_partition_that_there_is_not_is_unknown_however_well_its_topic_is_know
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_each_version_of_the_question_for_a_coordinator_has_its_own_answer(timed, version):
+def test_find_coordinator_works_in_every_version(timed, version):
     answer = messages.FindCoordinatorResponse
     world = timed()
     world.versions[messages.FindCoordinatorRequest] = version

@@ -71,7 +71,7 @@ def good(key, version, number):
     return versions() if key == api.API_VERSIONS else messages.MetadataResponse(cluster_id="c")
 
 
-def test_the_version_is_the_highest_that_both_sides_know():
+def test_highest_common_version_is_used():
     async def work(server, connection):
         await connection.send(messages.MetadataRequest(topics=[]))
         with pytest.raises(errors.UnsupportedByBrokerError):
@@ -110,7 +110,7 @@ def test_missing_version_is_the_brokers_fault_and_a_wrong_value_is_not():
     run(good, work)
 
 
-def test_answers_come_to_their_requests_in_order():
+def test_responses_match_their_requests_in_order():
     def answer(key, version, number):
         return versions() if key == 18 else messages.MetadataResponse(cluster_id=str(number))
 
@@ -124,7 +124,7 @@ def test_answers_come_to_their_requests_in_order():
 
 
 @pytest.mark.parametrize("size", [10, STAGING_BYTES - 200, STAGING_BYTES * 3, 5_000_000])
-def test_raw_answers_of_any_length_are_whole(size):
+def test_raw_responses_of_any_length_are_complete(size):
     records = bytes(range(251)) * (size // 251 + 1)
 
     def answer(key, version, number):
@@ -165,7 +165,7 @@ def test_bytes_that_are_no_answer_end_the_connection(broken):
     run(answer, work)
 
 
-def test_a_broker_that_does_not_answer_in_time_is_given_up():
+def test_unanswered_request_times_out():
     def answer(key, version, number):
         return versions() if key == 18 else None
 
@@ -177,7 +177,7 @@ def test_a_broker_that_does_not_answer_in_time_is_given_up():
     run(answer, work, request_timeout_ms=200)
 
 
-def test_a_machine_that_came_back_without_its_connections_is_noticed_within_seconds():
+def test_rebooted_broker_machine_is_detected_within_seconds():
     async def work(server, connection):
         sock = connection.transport.get_extra_info("socket")
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -188,7 +188,7 @@ def test_a_machine_that_came_back_without_its_connections_is_noticed_within_seco
     assert idle_s + interval_s * count < 20
 
 
-def test_a_broker_that_fell_silent_is_left_once_the_others_count_it_as_gone(monkeypatch):
+def test_silent_broker_is_disconnected_once_others_report_it_gone(monkeypatch):
     monkeypatch.setattr("pylog.client.network.connection.SILENCE_S", 0.1)
     alive = [1, 2]
 
@@ -241,7 +241,7 @@ def test_a_name_without_a_broker_is_an_error_that_names_it():
     asyncio.run(work())
 
 
-def test_buffers_are_used_again_up_to_a_limit():
+def test_buffers_are_reused_up_to_a_limit():
     pool = BufferPool(bytes_max=1 << 20)
     first = pool.take(300_000)
     assert len(first) == 524_288

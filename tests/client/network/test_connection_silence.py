@@ -107,7 +107,7 @@ def test_silent_broker_is_logged_until_it_responds(played):
 
 
 @pytest.mark.parametrize("raw", [False, True])
-def test_a_broker_that_throttles_is_not_silent_until_it_should_have_answered(played, raw):
+def test_throttling_broker_is_not_treated_as_silent(played, raw):
     async def steps(one, clock):
         silent, throttled = [], []
         one.on_silence = lambda: silent.append(clock.now_s - 1000)
@@ -254,7 +254,7 @@ def test_the_beginning_of_an_answer_is_waited_for(played, data):
     played(steps)
 
 
-def test_answers_may_come_in_any_pieces(played):
+def test_responses_may_arrive_in_any_chunks(played):
     """Also responses larger than the staging buffer."""
     async def steps(one, clock):
         broker = messages.MetadataResponse.MetadataResponseBroker(host="x" * 30_000)
@@ -286,7 +286,7 @@ def test_the_version_is_the_highest_within_all_limits(played, served, highest, e
 
 @pytest.mark.parametrize("served, highest, serves", [
     ((90, 99), None, False), ((5, 12), 4, True), (None, None, False)])
-def test_without_a_version_that_both_know_a_request_is_refused(played, served, highest, serves):
+def test_request_without_a_common_version_is_rejected(played, served, highest, serves):
     async def steps(one, clock):
         one.versions.pop(api.METADATA)
         if served:
@@ -317,7 +317,7 @@ def test_a_full_send_buffer_is_waited_for(played):
     played(steps)
 
 
-def test_while_it_logs_in_nothing_else_is_sent_and_then_all_in_order(played):
+def test_requests_wait_for_the_login_and_keep_their_order(played):
     async def steps(one, clock):
         one.hold()
         produce = messages.ProduceRequest()
@@ -355,7 +355,7 @@ def test_requests_waiting_for_a_login_fail_with_the_connection(played):
 @pytest.mark.parametrize("outcome, words", [
     ("done", None), (AuthenticationError("refused"), "refused"),
     ("never", "the broker does not support SASL")])
-def test_before_a_session_ends_there_is_another_login(played, monkeypatch, outcome, words):
+def test_reauthentication_precedes_session_expiry(played, monkeypatch, outcome, words):
     logins = []
 
     async def log_in(one):

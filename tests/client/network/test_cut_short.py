@@ -80,7 +80,7 @@ def test_a_call_of_a_second_thread_is_refused_at_once(polling):
     assert polling.consumer.poll(0.1) == []
 
 
-def test_close_of_another_thread_ends_a_poll(polling):
+def test_close_from_another_thread_ends_a_poll(polling):
     polling.consumer.close()
     assert polling.ended() == [ClosedError]
 
@@ -133,7 +133,7 @@ def test_a_commit_without_a_time_limit_ends_after_that_of_the_settings(stoppable
         assert consumer.commit({partition: 3}, timeout=WAIT_S)
 
 
-def test_a_commit_that_comes_too_late_fails_and_the_process_goes_on(target):
+def test_late_commit_fails_without_hanging_the_process(target):
     topic = new_topic(target.bootstrap)
     with Consumer(bootstrap_servers=target.bootstrap, group_id=group(),
                   group_protocol="consumer", max_poll_interval_ms=1000,
@@ -156,7 +156,7 @@ def test_a_commit_that_comes_too_late_fails_and_the_process_goes_on(target):
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_an_end_of_a_transaction_that_timed_out_is_called_again(stoppable, commits):
+def test_timed_out_transaction_end_can_be_repeated(stoppable, commits):
     topic = new_topic(stoppable.bootstrap)
     with Producer(bootstrap_servers=stoppable.bootstrap, transactional_id="x") as producer:
         producer.init_transactions()
@@ -407,7 +407,7 @@ def test_a_transaction_block_that_is_cancelled_is_committed_or_aborted(target):
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_an_end_of_a_transaction_that_is_cancelled_is_called_again(target, commits):
+def test_cancelled_transaction_end_can_be_repeated(target, commits):
     topic, sent = new_topic(target.bootstrap), []
 
     async def main():

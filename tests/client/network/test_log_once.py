@@ -55,7 +55,7 @@ def test_temporary_condition_is_logged_only_if_it_persists(clock, said):
     assert said() == ["p: topic t is not there"]
 
 
-def test_recovered_cause_starts_again(clock, said):
+def test_recovered_cause_is_logged_again(clock, said):
     told = Notices("p")
     told.warn_if_it_stays("topic", "topic t is not there")
     told.over("topic", "topic t is there")

@@ -116,7 +116,7 @@ def test_untrusted_certificate_is_rejected(secured):
             sasl_password=PASSWORD)
 
 
-def test_large_batches_arrive_whole_over_tls(secured, certificate):
+def test_large_batches_arrive_complete_over_tls(secured, certificate):
     topic, values = new_name("tls"), [b"%06d" % number * 100 for number in range(6000)]
     settings = {"security_protocol": "SASL_SSL", "ssl_ca_location": certificate[1],
                 "sasl_mechanism": "PLAIN", "sasl_username": "plain", "sasl_password": PASSWORD,

@@ -37,7 +37,7 @@ def test_producer_and_consumer_count_records_bytes_and_requests(brokerd):
     assert read["consumer-coordinator-metrics"]["assigned-partitions"] == 2
 
 
-def test_a_callback_gets_the_statistics_again_and_again(brokerd):
+def test_statistics_callback_is_called_periodically(brokerd):
     found = []
 
     def take(metrics) -> None:

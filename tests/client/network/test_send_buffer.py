@@ -20,7 +20,7 @@ async def received(receiver: socket.socket, count: int) -> bytes:
     return bytes(got)
 
 
-def test_pieces_arrive_in_order_when_the_socket_takes_only_parts_of_them():
+def test_chunks_arrive_in_order_over_partial_writes():
     async def work() -> None:
         told: list = []
         sender, receiver = socket.socketpair()
@@ -45,7 +45,7 @@ def test_pieces_arrive_in_order_when_the_socket_takes_only_parts_of_them():
     asyncio.run(asyncio.wait_for(work(), 60))
 
 
-def test_a_socket_whose_other_end_is_gone_is_reported_once():
+def test_closed_socket_is_reported_once():
     async def work() -> None:
         told: list = []
         sender, receiver = socket.socketpair()

@@ -69,7 +69,7 @@ def test_a_record_longer_than_a_batch_has_the_memory_that_it_needs(make):
     assert world.one.bytes_used == 5000 + RECORD_OVERHEAD_BYTES
 
 
-def test_without_room_nothing_is_taken_and_the_first_is_taken_all_the_same(make):
+def test_full_buffer_rejects_records_except_the_first(make):
     world = make(bytes_max=2999)
     assert world.put(b"x" * 9000, 0) is not None
     assert world.put(b"x", 1) is None
@@ -170,7 +170,7 @@ def test_a_queue_is_forgotten_only_when_nothing_is_in_it(make):
 
 # The sender's sleep.
 
-def test_the_sender_sleeps_only_when_it_has_seen_everything(make):
+def test_sender_sleeps_only_without_pending_work(make):
     world = make()
     world.put()
     assert not world.one.may_sleep(2000.0)
@@ -190,7 +190,7 @@ def test_batch_closed_by_the_sender_does_not_wake_it(make):
 
 
 @pytest.mark.parametrize("sleeps_s, woken", [(4.9, 0), (5.0, 0), (5.1, 1)])
-def test_a_new_batch_wakes_a_sender_that_would_sleep_over_its_end(make, sleeps_s, woken):
+def test_new_batch_wakes_a_sender_that_would_oversleep_its_linger(make, sleeps_s, woken):
     world = make()
     world.asleep(sleeps_s)
     world.put()
@@ -198,7 +198,7 @@ def test_a_new_batch_wakes_a_sender_that_would_sleep_over_its_end(make, sleeps_s
     assert world.wakes == woken and not world.one.may_sleep(2000.0)
 
 
-def test_a_full_batch_and_one_made_elsewhere_and_a_wait_for_room_wake_the_sender(make):
+def test_full_and_external_batches_and_space_waits_wake_the_sender(make):
     world = make()
     world.put(b"x" * 600)
     world.asleep(1.0)
@@ -235,7 +235,7 @@ def test_external_batch_is_queued_after_existing_ones(make):
 
 # Order, failures, split batches.
 
-def test_a_retry_comes_at_its_place_among_those_that_wait(make):
+def test_retry_is_queued_in_sequence_order(make):
     world = make()
     batches = [world.closed() for _ in range(3)]
     queue = world.one.queue("t", 0)
@@ -264,7 +264,7 @@ def values(pending):
 
 
 @pytest.mark.parametrize("base", [-1, 10, SEQUENCE_MASK])
-def test_a_batch_that_is_too_large_goes_in_two_with_the_same_sequences(make, base):
+def test_oversized_batch_is_split_with_the_same_sequences(make, base):
     world = make()
     for value in (b"a", b"b", b"c"):
         whole, _ = world.put(value)

@@ -110,7 +110,7 @@ def test_partitions_and_timestamps_that_are_no_whole_number_are_rejected(produce
     produce(steps)
 
 
-def test_a_record_of_just_the_size_allowed_is_taken(produce):
+def test_record_of_the_maximum_size_is_accepted(produce):
     async def steps(core, clock):
         put(core, b"x" * 100)
         put(core, b"x" * 99, b"k")
@@ -125,7 +125,7 @@ def test_header_bytes_are_never_less_than_headers_take():
     assert header_bytes({"ab": b"abc"}) == 36 and header_bytes([]) == 0
 
 
-def test_a_topic_or_partition_that_is_not_known_has_to_be_waited_for(produce):
+def test_unknown_topic_or_partition_is_awaited(produce):
     async def steps(core, clock):
         assert put(core, topic="new") == put(core, partition=2) == "metadata"
         assert not isinstance(put(core, partition=1), str)
@@ -177,7 +177,7 @@ def test_key_determines_the_partition_and_null_keys_stick(produce):
     produce(steps)
 
 
-def test_a_full_buffer_has_to_be_waited_for_until_there_is_room(produce):
+def test_full_buffer_blocks_until_space_is_free(produce):
     async def steps(core, clock):
         assert not isinstance(put(core, b"x" * 40_000), str)
         assert put(core, b"x" * 40_000, partition=1) == "memory"
@@ -350,7 +350,7 @@ def test_interceptors_change_records_in_order_and_get_outcomes_before_callbacks(
     ({"enable_idempotence": False}, (-1, False)),
     ({"max_in_flight_requests_per_connection": 5}, (-1, True)),
     ({"max_in_flight_requests_per_connection": 6}, (-1, False))])
-def test_a_producer_is_idempotent_where_its_settings_allow_it(given, expected):
+def test_producer_is_idempotent_if_its_settings_allow_it(given, expected):
     assert acks_of(settings(**given)) == expected
 
 
@@ -392,7 +392,7 @@ def test_queue_sizes_affect_partition_choice_if_enabled(produce, adaptive):
 
 @pytest.mark.parametrize("more, identity, transactions", [
     ({}, True, False), ({"acks": "1"}, False, False), ({"transactional_id": "x"}, True, True)])
-def test_a_producer_has_an_identity_where_it_needs_one(produce, more, identity, transactions):
+def test_producer_allocates_an_id_only_if_needed(produce, more, identity, transactions):
     async def steps(core, clock):
         assert (core.identity is not None, core.transactions is not None) == (
             identity, transactions)

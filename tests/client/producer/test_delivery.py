@@ -33,7 +33,7 @@ def split(whole, *sizes):
 @pytest.mark.parametrize("base, append_time, expected", [
     (10, -1, ("t", 1, 12, 55)), (0, -1, ("t", 1, 2, 55)), (-1, -1, ("t", 1, -1, 55)),
     (10, 77, ("t", 1, 12, 77)), (10, 0, ("t", 1, 12, 0))])
-def test_a_record_lies_at_its_index_and_has_the_logs_time_where_that_counts(
+def test_delivery_reports_offset_and_log_append_time(
         base, append_time, expected):
     one = pending()
     one.complete(base, append_time)
@@ -49,7 +49,7 @@ def test_a_batch_is_completed_once():
     assert one.base_offset == 1
 
 
-def test_callbacks_get_the_outcome_and_a_failing_one_is_only_logged(caplog):
+def test_callbacks_get_the_outcome_and_their_errors_are_logged(caplog):
     calls = []
 
     def fails(*given):
@@ -112,7 +112,7 @@ def test_a_record_of_a_split_batch_has_the_outcome_of_its_part():
         deliveries[1].result(0)
 
 
-def test_a_thread_waits_for_the_outcome_or_gives_up():
+def test_waiting_for_a_delivery_times_out():
     one = pending()
     assert not one.wait(0)
     for call in (lambda: one.result_of(0, 0, 0), lambda: one.exception_of(0, 0)):

@@ -118,13 +118,13 @@ def test_record_waits_for_metadata_and_memory_within_one_timeout(face):
         ("check_same", 7), ("wait_for", "memory", "t", 3, 52.0), ("check_same", 7)]
 
 
-def test_the_time_that_is_left_is_never_less_than_none(face):
+def test_remaining_time_is_never_negative(face):
     face.core.puts, face.core.wait_s = ["metadata", "memory"], 99.0
     face.send()
     assert face.core.heard[-2] == ("wait_for", "memory", "t", 3, 0.0)
 
 
-def test_a_callback_of_the_loops_own_thread_waits_for_nothing(plain):
+def test_callback_on_the_loop_thread_does_not_wait(plain):
     plain.core.puts = ["memory"]
     plain.made._driver.thread = threading.current_thread()
     with pytest.raises(BufferFullError, match="a callback cannot wait for memory"):
@@ -158,7 +158,7 @@ def test_pending_records_are_delivered_at_block_end_unless_an_error_occurred(fac
                                ("close", producer.CLOSE_S), ("close", 0)]
 
 
-def test_a_forked_child_leaves_its_parents_connections_alone(plain):
+def test_forked_child_does_not_use_its_parents_connections(plain):
     plain.core.forked = True
     plain.call("close")
     assert plain.core.heard == []

@@ -26,7 +26,7 @@ class Accumulator:
 
 
 @pytest.mark.parametrize("times_out", [False, True])
-def test_after_a_flush_batches_linger_again_however_it_ended(times_out):
+def test_batches_linger_again_after_any_flush(times_out):
     async def run():
         async def settled(pending):
             await asyncio.sleep(60 if times_out else 0)

@@ -24,7 +24,7 @@ def test_the_default_hashes_keys_as_java_does():
         assert chosen.choose("t", key, ALL, [3], 10) == wanted
 
 
-def test_null_keys_stick_until_a_batch_is_full_and_skip_unavailable_partitions():
+def test_null_keys_are_sticky_and_skip_unavailable_partitions():
     chosen = Default(100)
     places = [chosen.choose("t", None, ALL, [1, 2], 50) for _ in range(20)]
     assert places == [p for pair in zip(places[::2], places[::2]) for p in pair]
@@ -40,7 +40,7 @@ def test_a_partition_with_much_waiting_is_chosen_less():
     assert counts[0] < 200 and min(counts[p] for p in (1, 2, 3)) > 500
 
 
-def test_partitions_whose_leader_takes_nothing_are_passed_over_while_there_are_others():
+def test_partitions_of_a_stalled_leader_are_avoided():
     chosen = Sticky(1)
     chosen.stalled = lambda topic: {0, 2}
     assert {chosen.choose("t", None, ALL, ALL, 1) for _ in range(100)} == {1, 3}
@@ -59,7 +59,7 @@ def test_consistent_is_librdkafkas():
     assert Consistent(10).choose("t", b"", ALL, [2], 1) == 2
 
 
-def test_round_robin_takes_turns_for_each_topic():
+def test_round_robin_rotates_per_topic():
     chosen = RoundRobin()
     assert [chosen.choose("t", b"k", ALL, [1, 3], 1) for _ in range(4)] == [1, 3, 1, 3]
     assert chosen.choose("u", b"k", ALL, [1, 3], 1) == 1

@@ -67,7 +67,7 @@ def test_nulls_and_texts_are_sent_as_they_are(bootstrap, producer):
         (b"tombstone", None), ("schlüssel".encode(), "grün".encode()), (b"array", b"view")]
 
 
-def test_keys_go_where_java_puts_them_and_keep_their_order(bootstrap, producer):
+def test_keys_are_partitioned_as_by_java_in_order(bootstrap, producer):
     topic = new_topic(bootstrap, 5)
     for i in range(300):
         producer.send(topic, b"%d" % i, b"key-%d" % (i % 17))
@@ -102,7 +102,7 @@ def test_an_unknown_partition_is_refused(bootstrap, producer):
     ("roundrobin", [0, 1, 2, 0, 1, 2]), ("consistent", [1, 1, 1, 1, 1, 1]),
     (lambda topic, key, partitions, available: partitions[-1], [2] * 6),
 ])
-def test_partitioners_are_named_or_given(bootstrap, name, places):
+def test_partitioner_is_given_by_name_or_function(bootstrap, name, places):
     topic = new_topic(bootstrap, 3)
     with Producer(bootstrap_servers=bootstrap, partitioner_class=name) as producer:
         found = [producer.send(topic, b"x").result(20).partition for _ in range(6)]
@@ -126,7 +126,7 @@ def test_callbacks_get_metadata_or_the_error(bootstrap, producer):
     assert producer.send(topic, b"after").result(20).offset == 1
 
 
-def test_batches_over_a_topics_limit_are_split_until_they_fit(bootstrap):
+def test_batches_above_a_topics_limit_are_split(bootstrap):
     topic = new_topic(bootstrap, **{"max.message.bytes": "3000"})
     wanted = [b"%03d" % i * 30 for i in range(200)]
     with Producer(bootstrap_servers=bootstrap, linger_ms=50) as producer:
@@ -148,7 +148,7 @@ def test_callback_may_send_and_a_failing_one_has_no_effect(bootstrap, producer):
     assert more[0].result(20).offset == 1
 
 
-def test_a_record_over_max_request_size_is_refused_at_once(producer):
+def test_record_above_max_request_size_is_rejected_immediately(producer):
     with pytest.raises(errors.MessageTooLargeError):
         producer.send("anything", b"x" * 2_000_000)
 
@@ -326,7 +326,7 @@ def table_of(rows, kind):
           suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(_row, min_size=1, max_size=60), st.sampled_from(["plain", "large", "map"]),
        st.sampled_from(CODECS), st.integers(1, 4), st.integers(200, 2000), st.data())
-def test_any_table_comes_out_equal_in_order_per_partition(
+def test_random_table_is_read_back_in_partition_order(
         bootstrap, rows, kind, codec, partitions, batch_bytes, draw):
     topic = new_topic(bootstrap, partitions)
     table = table_of(rows, kind)

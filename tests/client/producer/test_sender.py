@@ -133,7 +133,7 @@ def with_options(**options):
 
 @played
 @with_options(acquainted=False)
-async def test_the_first_batch_of_a_producer_goes_alone_until_it_is_in(world):
+async def test_first_batch_is_sent_alone_until_acknowledged(world):
     for i in range(3):
         world.put(bytes([i]) * 60)
     await world.wait(1)
@@ -146,7 +146,7 @@ async def test_the_first_batch_of_a_producer_goes_alone_until_it_is_in(world):
 
 
 @played
-async def test_batches_follow_each_other_without_waiting_for_answers(world):
+async def test_batches_are_pipelined(world):
     pendings = [world.put(bytes([i]) * 60) for i in range(3)]
     await world.wait(3)
     assert [world.sent(i) for i in range(3)] == [(0, 0, b"\0"), (0, 1, b"\1"), (0, 2, b"\2")]
@@ -158,7 +158,7 @@ async def test_batches_follow_each_other_without_waiting_for_answers(world):
 
 
 @played
-async def test_no_more_than_max_in_flight_requests_are_under_way(world):
+async def test_in_flight_requests_are_limited(world):
     for i in range(8):
         world.put(bytes([i]) * 60)
     await world.wait(5)
@@ -169,7 +169,7 @@ async def test_no_more_than_max_in_flight_requests_are_under_way(world):
 
 
 @played
-async def test_after_a_loss_batches_come_again_in_order_with_their_sequences(world):
+async def test_lost_batches_are_resent_in_order_with_their_sequences(world):
     pendings = [world.put(bytes([i]) * 60) for i in range(3)]
     await world.wait(3)
     world.lose(1)
@@ -230,7 +230,7 @@ def test_rejection_that_starts_a_new_epoch_is_logged_each_time(caplog):
 
 
 @played
-async def test_a_batch_refused_for_good_leaves_no_gap_behind(world):
+async def test_permanently_rejected_batch_leaves_no_sequence_gap(world):
     pendings = [world.put(bytes([i]) * 60) for i in range(3)]
     await world.wait(3)
     world.answer(0, ErrorCode.MESSAGE_TOO_LARGE)
@@ -349,7 +349,7 @@ async def test_an_error_that_is_not_retriable_is_final(world):
 
 @played
 @with_options(idempotent=False, max_in_flight_requests_per_connection=1)
-async def test_one_request_at_a_time_keeps_the_order_without_idempotence(world):
+async def test_one_in_flight_request_keeps_the_order_without_idempotence(world):
     for i in range(3):
         world.put(bytes([i]) * 60)
     await world.wait(1)
@@ -363,7 +363,7 @@ async def test_one_request_at_a_time_keeps_the_order_without_idempotence(world):
 
 
 @played
-async def test_one_request_takes_a_batch_of_each_partition(world):
+async def test_request_contains_one_batch_per_partition(world):
     world.leader = -1
     for partition in range(3):
         world.put(b"x" * 60, partition)
@@ -403,7 +403,7 @@ async def test_failed_producer_fails_pending_records(world):
 
 @played
 @with_options(partitioner_availability_timeout_ms=10**6, max_in_flight_requests_per_connection=1)
-async def test_a_leader_that_takes_nothing_for_long_is_stalled_until_it_takes_something(world):
+async def test_unresponsive_leader_is_marked_stalled_until_it_responds(world):
     sender = world.sender
     world.put(b"a" * 90)
     await world.wait(1)
@@ -459,7 +459,7 @@ async def test_out_of_order_batch_below_an_acknowledged_one_fails(world):
 
 
 @played
-async def test_no_new_batch_is_sent_while_an_earlier_one_alone_has_no_answer(world):
+async def test_new_batch_waits_for_an_unanswered_exclusive_batch(world):
     first = world.put(b"a" * 90)
     await world.wait(1)
     second = world.put(b"b" * 90)
@@ -483,7 +483,7 @@ async def test_no_new_batch_is_sent_while_an_earlier_one_alone_has_no_answer(wor
 
 
 @played
-async def test_after_a_refusal_a_batch_is_alone_in_flight_until_it_is_acknowledged(world):
+async def test_rejected_batch_is_resent_alone(world):
     world.put(b"a" * 90)
     await world.wait(1)
     world.answer(0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -498,7 +498,7 @@ async def test_after_a_refusal_a_batch_is_alone_in_flight_until_it_is_acknowledg
 
 
 @pytest.mark.parametrize("topic_id", [ZERO_UUID, b"another topic id"])
-def test_a_batch_is_alone_in_flight_after_a_pause_and_in_a_recreated_topic(topic_id):
+def test_batch_is_sent_alone_after_a_pause_and_in_a_recreated_topic(topic_id):
     @played
     async def play(world):
         world.put(b"a" * 90)
@@ -527,7 +527,7 @@ def expired(pending):
 
 
 @played
-async def test_batches_behind_one_without_an_answer_keep_their_sequences(world):
+async def test_batches_after_an_unanswered_one_keep_their_sequences(world):
     first, second = world.put(b"a" * 90), world.put(b"b" * 90)
     await world.wait(2)
     world.lose(1)

@@ -33,7 +33,7 @@ def test_dates_are_timestamps_of_their_midnight():
 
 
 @pytest.mark.parametrize("words", [pa.utf8(), pa.large_utf8(), pa.string_view(), pa.binary()])
-def test_categoricals_are_their_words(words):
+def test_categoricals_are_written_as_their_categories(words):
     column = pa.DictionaryArray.from_arrays(
         pa.array([1, None, 0, 1], pa.uint32()), pa.array(["a", "b"]).cast(words))
     plain = as_bytes(column).cast(pa.large_binary()).to_pylist()

@@ -73,7 +73,7 @@ def copied(producer, consumer, goal, count, fails_at=()):
 
 
 @pytest.mark.parametrize("reset", ["earliest", "none"])
-def test_aborted_records_are_read_and_written_again(bootstrap, topics, reset):
+def test_aborted_records_are_processed_again(bootstrap, topics, reset):
     source, goal = topics
     with producer_of(bootstrap) as producer, consumer_of(
             bootstrap, source if reset == "earliest" else None,
@@ -107,7 +107,7 @@ def test_columns_are_committed_with_their_results(bootstrap, topics):
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_another_consumer_of_the_group_goes_on_behind_the_last_commit(
+def test_next_consumer_resumes_from_the_last_commit(
         bootstrap, topics, protocol):
     source, goal = topics
     group = f"g-{uuid.uuid4().hex[:8]}"
@@ -119,7 +119,7 @@ def test_another_consumer_of_the_group_goes_on_behind_the_last_commit(
     assert values_of(bootstrap, goal) == ROWS
 
 
-def test_a_transaction_whose_consumer_lost_a_partition_is_aborted(bootstrap, topics):
+def test_transaction_is_aborted_if_its_consumer_lost_a_partition(bootstrap, topics):
     source, goal = topics
     with producer_of(bootstrap) as producer, consumer_of(bootstrap) as consumer:
         consumer.assign([TopicPartition(source, 0)])
@@ -193,7 +193,7 @@ def test_the_same_with_asyncio(bootstrap, topics):
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_prepared_transaction_outlives_its_producer_and_another_client_ends_it(
+def test_prepared_transaction_is_completed_by_another_client(
         bootstrap, committed):
     goal = new_topic(bootstrap)
     with producer_of(bootstrap) as producer:

@@ -99,7 +99,7 @@ def test_the_outcome_of_a_call_that_was_cut_short_is_the_next_calls():
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_an_end_that_the_coordinator_did_not_answer_is_tried_again(committed):
+def test_unanswered_transaction_end_is_retried(committed):
     async def main():
         one = Ended()
         one.release.set()

@@ -120,7 +120,7 @@ def test_a_plain_value_needs_no_record(kind):
     assert native(registry, column).to_pylist() == [example, None, example]
 
 
-def test_rows_of_several_schemas_come_in_one_column():
+def test_rows_of_several_schemas_form_one_column():
     registry = Registry(record(("id", "int"), ("gone", ["null", "string"]), ("name", "string")),
                         record(("id", "long"), ("name", ["null", "string"])))
     rows = [{"id": 1, "gone": "x", "name": "a"}, {"id": 2, "gone": None, "name": "b"}]
@@ -142,7 +142,7 @@ def test_rows_of_several_schemas_come_in_one_column():
     (record(("a", {"type": "bytes", "logicalType": "decimal", "precision": 4})),) * 2,
     (record(("a", "int")), {**record(("a", "int")), "name": "Other"}),
 ])
-def test_complex_schemas_are_left_to_fastavro(written, read):
+def test_complex_schemas_are_decoded_by_fastavro(written, read):
     registry = Registry(written, read)
     example = {"a": 1}
     if written["fields"][0]["type"] == COLOUR:

@@ -184,7 +184,7 @@ def test_subjects_are_named_by_topic_or_record(server, registry):
         Avro(registry, {**USER, "name": "Other"}, register=False).serialize("t", {"id": 1})
 
 
-def test_schemas_may_refer_to_others(server, registry):
+def test_schemas_may_reference_others(server, registry):
     registry.register("user", Schema(json.dumps(USER)))
     order = {"type": "record", "name": "Order", "fields": [{"name": "by", "type": "User"}]}
     number = registry.register("order", Schema(

@@ -19,7 +19,7 @@ def test_implicit_acknowledgements_are_sent_as_ranges():
     assert one.ranges == [] and one.unacknowledged_count == 0
 
 
-def test_neighbours_of_a_kind_are_one_batch():
+def test_adjacent_equal_acknowledgements_are_one_batch():
     one = hand((0, 5))
     for offset, kind in enumerate((ACCEPT, ACCEPT, RELEASE, REJECT, REJECT, ACCEPT)):
         assert one.acknowledge(offset, kind)
@@ -36,13 +36,13 @@ def test_unacknowledged_records_stay_in_hand():
     assert not one.acknowledge(2, REJECT)
 
 
-def test_a_gap_needs_no_word():
+def test_gap_needs_no_acknowledgement():
     one = hand((0, 3), gaps=[3])
     assert one.unacknowledged_count == 3
     assert one.take(ACCEPT) == [Batch(0, 2, ACCEPT), Batch(3, 3, GAP)]
 
 
-def test_a_renewed_record_stays_until_it_is_acknowledged_otherwise():
+def test_renewed_record_stays_acquired():
     one = hand((0, 1))
     one.acknowledge(0, RENEW)
     one.acknowledge(1, ACCEPT)
@@ -67,11 +67,11 @@ def test_redelivered_record_is_held_once_without_acknowledgement():
 
 @pytest.mark.parametrize("offset, there", [(-1, False), (0, True), (4, True), (5, False), (7, True),
                                            (9, True), (10, False)])
-def test_both_ends_of_a_range_are_in_hand(offset, there):
+def test_both_boundaries_of_a_range_are_acquired(offset, there):
     assert hand((0, 4), (7, 9)).has(offset) is there
 
 
-def test_any_words_about_any_ranges_come_to_what_a_table_says(random_source):
+def test_random_acknowledgements_match_a_reference_table(random_source):
     for _ in range(200):
         one, table, expected = DeliveredRecords(1), {}, {}
         for _ in range(random_source.randint(1, 4)):

@@ -134,7 +134,7 @@ def test_a_group_is_needed(clock):
 
 # Polls.
 
-def test_a_poll_waits_for_as_long_as_it_may_and_gives_nothing_then(clock, run):
+def test_empty_poll_waits_for_its_timeout(clock, run):
     async def steps():
         core = await Core(clock).begin(ONE)
         assert await core.poll(2.5) == []
@@ -197,7 +197,7 @@ def test_error_is_raised_once(clock, run):
 @pytest.mark.parametrize(("failure", "text"), [
     (error(ErrorCode.GROUP_AUTHORIZATION_FAILED), "authorized"), (ValueError("ours"),
                                                                   "ValueError: ours")])
-def test_a_fault_of_a_session_is_raised_and_not_taken_for_a_topic_without_records(
+def test_session_error_is_raised(
         clock, run, failure, text):
     async def steps():
         core = await Core(clock).begin(ONE)
@@ -287,7 +287,7 @@ def test_poll_accepts_the_records_of_the_previous_one(clock, run):
     run(steps())
 
 
-def test_records_of_another_broker_are_acknowledged_there(clock, run):
+def test_records_are_acknowledged_to_their_own_broker(clock, run):
     async def steps():
         core = await Core(clock).begin(ONE)
         core.add_acquired(acquired(ONE, (0, 1)), ())
@@ -318,7 +318,7 @@ def test_explicit_mode_requires_each_record_to_be_acknowledged(clock, run):
     run(steps())
 
 
-def test_an_implicit_consumer_takes_no_words(clock, run):
+def test_implicit_mode_rejects_acknowledgements(clock, run):
     async def steps():
         core = await Core(clock).begin(ONE)
         core.add_acquired(acquired(ONE, (0, 1)), ())
@@ -413,7 +413,7 @@ def test_unsubscribe_closes_sessions_before_it_leaves(clock, run):
 
 
 @pytest.mark.parametrize(("flush_s", "ended_s"), [(2.0, 2.0), (9.0, 5.0)])
-def test_the_end_takes_no_longer_than_it_may_and_nothing_goes_on_after_it(
+def test_close_is_bounded_and_stops_all_work(
         clock, run, flush_s, ended_s):
     async def steps():
         core = await Core(clock).begin(ONE)

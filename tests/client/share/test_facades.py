@@ -103,7 +103,7 @@ def test_a_subscription_is_the_cores(face):
     assert face.made.subscription() == {"t"} and face.made.assignment() == [T]
 
 
-def test_a_wakeup_is_known_before_the_poll_is_woken(face):
+def test_wakeup_is_recorded_before_the_poll_wakes(face):
     face.call("wakeup")
     assert face.core.heard == [("notify", True)]
 

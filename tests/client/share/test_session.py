@@ -147,7 +147,7 @@ def test_epochs_rise_with_each_response_and_only_changes_are_sent(world):
     assert world.resets == 4 and not world.refreshes
 
 
-def test_after_the_last_epoch_comes_the_first_and_not_that_of_a_new_session(world):
+def test_share_session_epoch_wraps_to_one(world):
     world.session._epoch = 2**31 - 2
     world.script = [fetched(), fetched(), fetched()]
     run(world, world.work(ONE), world.work(ONE), world.work(ONE))
@@ -396,7 +396,7 @@ def test_without_partitions_only_acknowledgements_are_sent(world):
         messages.ShareFetchRequest, messages.ShareAcknowledgeRequest]
 
 
-def test_a_session_is_idle_until_it_works_and_after_it(world):
+def test_session_is_idle_before_and_after_requests(world):
     async def steps():
         assert world.session.idle
         world.session.task = asyncio.create_task(asyncio.sleep(1))
@@ -407,7 +407,7 @@ def test_a_session_is_idle_until_it_works_and_after_it(world):
     world.clock.run(steps())
 
 
-def test_one_request_is_under_way_at_a_time(world):
+def test_session_has_one_request_in_flight(world):
     gate, order = asyncio.Event(), []
 
     async def send(request, version, timeout_s):

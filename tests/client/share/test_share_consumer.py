@@ -92,7 +92,7 @@ def test_polled_records_are_accepted_by_the_next_poll(broker, topic, member):
         assert offsets(take(second, 1)) == [30]
 
 
-def test_unaccepted_records_go_to_another_member_when_the_consumer_closes(
+def test_close_releases_unaccepted_records_to_another_member(
         broker, topic, member):
     put(broker, topic, rows(10))
     with member() as first:
@@ -242,7 +242,7 @@ def test_unsubscribe_releases_records_and_allows_a_new_subscription(
         assert offsets(again) == [0, 1, 2] and consumer.delivery_count(again[0]) == 2
 
 
-def test_an_implicit_consumer_takes_no_acknowledgements(broker, topic, member):
+def test_implicit_consumer_rejects_acknowledgements(broker, topic, member):
     put(broker, topic, rows(1))
     with member() as consumer:
         with pytest.raises(errors.IllegalStateError, match="subscribe"):
@@ -252,7 +252,7 @@ def test_an_implicit_consumer_takes_no_acknowledgements(broker, topic, member):
             consumer.acknowledge(take(consumer, 1))
 
 
-def test_a_poll_that_waits_is_woken_from_another_thread(broker, topic, member):
+def test_waiting_poll_is_woken_from_another_thread(broker, topic, member):
     consumer = member()
     consumer.subscribe([topic])
     consumer.wakeup()
@@ -285,7 +285,7 @@ def test_the_same_calls_are_awaited_with_asyncio(broker, topic, member):
     assert asyncio.run(asyncio.wait_for(work(), WAIT_S)) == list(range(5))
 
 
-def test_a_consumer_goes_on_when_the_broker_is_back(tmp_path):
+def test_consumer_continues_after_a_broker_restart(tmp_path):
     with Brokerd(tmp_path, {**BROKER_SETTINGS, "group.share.min.session.timeout.ms": "6000",
                             "auto.create.topics.enable": "true"}) as own:
         topic = new_topic(own)

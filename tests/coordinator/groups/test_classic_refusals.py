@@ -46,7 +46,7 @@ def sync(machine, token, member, generation, shares=None, **fields):
     ({"protocols": [("range", b"m" * (JOIN_BYTES - 5))]}, None),
     ({"protocols": [("range", b"m" * (JOIN_BYTES - 4))]}, TOO_LARGE),
     ({"member": "other"}, UNKNOWN)])
-def test_a_join_that_no_group_takes_makes_none(machine, fields, error):
+def test_rejected_join_creates_no_group(machine, fields, error):
     machine.join("a", **fields)
     assert joined(machine, "a") == error
     assert bool(machine.groups.groups) == bool(machine.log) == (error is None)
@@ -63,7 +63,7 @@ def test_a_group_that_is_being_deleted_is_not_joined(machine):
 
 @pytest.mark.parametrize("version, instance, error", [
     (3, None, None), (4, None, ID_NEEDED), (4, "i", None)])
-def test_only_clients_that_can_return_with_an_id_are_sent_one_first(
+def test_member_id_is_required_only_from_clients_that_support_it(
         machine, version, instance, error):
     machine.join("a", version=version, instance=instance)
     assert joined(machine, "a") == error
@@ -78,7 +78,7 @@ def test_only_clients_that_can_return_with_an_id_are_sent_one_first(
         assert list(machine.group.members) == ["i-0"]
 
 
-def test_an_id_that_was_given_out_is_kept_for_a_session_and_may_be_given_back(machine):
+def test_issued_member_id_is_reserved_for_a_session(machine):
     machine.join("a", version=4)
     machine.join("b", version=4)
     machine.run(SESSION_MS - 1)
@@ -163,7 +163,7 @@ def test_missing_rebalance_timeout_defaults_to_the_session_timeout(machine, reba
 # ---- the join phase -----------------------------------------------------------------------------
 
 @pytest.mark.parametrize("late_ms, ends_ms", [((), 100), ((50,), 200), ((50, 150), 300)])
-def test_the_first_join_phase_goes_on_while_members_come(machine, late_ms, ends_ms):
+def test_initial_join_phase_is_extended_while_members_join(machine, late_ms, ends_ms):
     machine.join("a")
     for at_ms in range(ends_ms):
         if at_ms in late_ms:
@@ -262,7 +262,7 @@ def test_members_without_sync_are_removed_at_the_rebalance_timeout(machine):
     assert machine.group.state == EMPTY and not machine.group.members
 
 
-def test_a_group_that_everybody_synced_in_has_no_time_to_keep(machine):
+def test_fully_synced_group_has_no_sync_deadline(machine):
     machine.stable("a", "b")
     machine.run(REBALANCE_MS)
     assert machine.group.state == STABLE and len(machine.group.members) == 2
@@ -270,7 +270,7 @@ def test_a_group_that_everybody_synced_in_has_no_time_to_keep(machine):
 
 # ---- SyncGroup, Heartbeat, LeaveGroup -----------------------------------------------------------
 
-def test_a_sync_of_another_generation_member_or_protocol_is_refused(machine):
+def test_sync_with_a_wrong_generation_member_or_protocol_is_rejected(machine):
     member, = machine.stable("a")
     for number, (fields, error) in enumerate((
             ({"group_id": ""}, NO_ID), ({"group_id": "other"}, UNKNOWN),
@@ -304,7 +304,7 @@ def test_member_without_partitions_has_an_empty_assignment(machine):
         b"all", "consumer", "range")
 
 
-def test_a_heartbeat_of_another_generation_or_member_is_refused_and_is_no_sign_of_life(machine):
+def test_rejected_heartbeat_does_not_extend_the_session(machine):
     member, = machine.stable("a")
     assert machine.heartbeat("other", 1) == UNKNOWN
     machine.run(SESSION_MS - 1)
@@ -385,7 +385,7 @@ def test_returning_static_member_of_an_old_client_gets_the_old_leader(machine):
     assert machine.join("old", "i-1", instance="i").error_code == FENCED
 
 
-def test_static_members_without_a_rebalance_time_that_are_gone_are_not_looked_at_all_the_time(
+def test_static_members_without_a_rebalance_timeout_do_not_cause_busy_checks(
         machine):
     machine.join("a", instance="i")
     machine.run(100).run(100).run(100)

@@ -40,7 +40,7 @@ def test_member_with_pending_revocations_is_described_with_them():
 
 @pytest.mark.parametrize(("members_max", "expected"), [
     (1, [1, 1, 1]), (2, [2, 1]), (3, [3]), (4, [3])])
-def test_a_group_comes_in_parts_of_so_many_members(members_max, expected):
+def test_description_is_split_by_member_count(members_max, expected):
     machine = Machine()
     for member_id in "abc":
         machine.join(member_id)

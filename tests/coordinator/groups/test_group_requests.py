@@ -43,7 +43,7 @@ def test_a_join_that_cannot_be_is_refused_at_once(machine, changed, error):
     {"session_ms": LIMITS.session_ms_min}, {"session_ms": LIMITS.session_ms_max},
     {"protocols": tuple((f"p{n}", b"") for n in range(PROTOCOLS_MAX))},
     {"protocols": (("range", bytes(BYTES_MAX - 5)),)}])
-def test_a_join_at_the_limit_is_taken(machine, changed):
+def test_join_at_the_size_limit_is_accepted(machine, changed):
     assert machine.join("a", **changed) is None
     assert machine.run(100).answers["a"].error_code == 0
 
@@ -138,7 +138,7 @@ def test_a_heartbeat_that_cannot_be_is_refused(machine):
         messages.HeartbeatRequest(group_id="", member_id=member)) == E.INVALID_GROUP_ID
 
 
-def test_a_heartbeat_of_another_generation_is_no_sign_of_life(machine):
+def test_heartbeat_of_another_generation_does_not_extend_the_session(machine):
     member, = machine.stable("a")
     machine.run(900)
     assert machine.heartbeat(member, 2) == E.ILLEGAL_GENERATION
@@ -165,7 +165,7 @@ def test_next_joined_member_leads_if_the_leader_does_not_rejoin(machine):
         machine.answers["b again"].members) == 2
 
 
-def test_static_members_that_are_all_away_keep_their_group_until_their_sessions_end(machine):
+def test_absent_static_members_keep_their_group_until_their_sessions_end(machine):
     machine.join("a", instance="i", session_ms=3000, rebalance_ms=500)
     machine.join("b", instance="k", session_ms=3000, rebalance_ms=500)
     machine.run(100).run(100)
@@ -186,7 +186,7 @@ def test_static_members_that_are_all_away_keep_their_group_until_their_sessions_
     assert "k" not in machine.group.statics
 
 
-def test_a_replayed_member_that_waits_for_others_is_not_taken_for_dead(machine):
+def test_waiting_replayed_member_does_not_expire(machine):
     first, second = machine.stable("a", "b")
     again = Machine()
     loaded(again.groups, machine.log)
@@ -216,7 +216,7 @@ def test_groups_are_listed_by_state_and_type(machine):
     assert listed(machine, ["stable"], ["classic", "consumer"]) == [stable]
 
 
-def test_a_group_that_is_not_there_is_described_as_dead(machine):
+def test_missing_group_is_described_as_dead(machine):
     for version, error, text in ((5, 0, None), (6, 69, "Group g not found.")):
         row, = group_describe.described(machine.groups, "g", version, 10)
         assert (row.error_code, row.error_message, row.group_state) == (error, text, "Dead")
@@ -240,7 +240,7 @@ def test_the_text_of_a_commit_may_have_so_many_characters(machine, length, error
     assert (found[0] is None) == bool(error) and found[1].offset == 6 and found[2] is None
 
 
-def test_a_commit_of_which_nothing_is_taken_leaves_no_group(machine):
+def test_fully_rejected_commit_creates_no_group(machine):
     request = messages.OffsetCommitRequest(group_id="g", retention_time_ms=-1)
     assert offsets.commit(machine.groups, request, [
         ("t", bytes(16), 0, 5, -1, "x" * 11)]) == [12]
@@ -248,7 +248,7 @@ def test_a_commit_of_which_nothing_is_taken_leaves_no_group(machine):
 
 
 @pytest.mark.parametrize(("version", "error"), [(8, 22), (9, 69)])
-def test_a_commit_of_a_generation_where_no_group_is(machine, version, error):
+def test_commit_with_a_generation_and_no_group_is_rejected(machine, version, error):
     request = messages.OffsetCommitRequest(
         group_id="g", member_id="m", generation_id_or_member_epoch=0)
     assert offsets.commit(machine.groups, request, [("t", bytes(16), 0, 5, -1, "")],
@@ -264,7 +264,7 @@ def test_a_commit_while_the_leader_assigns_is_refused(machine):
     assert machine.commit(5, "client-0", 1) == 0
 
 
-def test_a_commit_amid_a_rebalance_is_taken_and_a_sign_of_life(machine):
+def test_commit_during_a_rebalance_is_accepted_and_extends_the_session(machine):
     first, second = machine.stable("a", "b")
     machine.join("a again", first, rebalance_ms=5000, protocols=(("range", b"n"),))
     for _ in range(3):
@@ -293,7 +293,7 @@ def test_offsets_of_other_protocols_than_consumers_are_deleted_when_the_group_is
     assert offsets.delete(machine.groups, "g", [("t", [0])]) == (E.NONE, {"t": E.NONE})
 
 
-def test_offsets_of_a_consumer_group_whose_subscription_cannot_be_read_stay(machine):
+def test_unreadable_subscription_prevents_offset_deletion(machine):
     member, = machine.stable("a")
     machine.commit(5, member, 1)
     assert offsets.delete(machine.groups, "g", [("t", [0])]) == (

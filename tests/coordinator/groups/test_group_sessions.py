@@ -28,7 +28,7 @@ def test_a_new_member_has_its_session_from_the_end_of_the_join_phase(machine):
     assert machine.group.members == {} and machine.group.state == EMPTY
 
 
-def test_a_member_that_waited_for_others_longer_than_its_session_has_a_new_one(machine):
+def test_join_response_starts_a_new_session(machine):
     first, second = machine.stable("a", "b")
     machine.join("a again", first, session_ms=300, rebalance_ms=900, protocols=(("range", b"n"),))
     for _ in range(4):
@@ -100,7 +100,7 @@ def test_a_session_starts_when_the_refusal_of_a_sync_leaves(machine):
     assert "client-1" not in machine.group.members
 
 
-def test_an_answer_that_leaves_after_its_member_left_starts_no_session(machine):
+def test_response_to_a_departed_member_starts_no_session(machine):
     joined_by_two(machine)
     machine.flushes = False
     synced(machine)
@@ -137,7 +137,7 @@ def test_a_sync_that_a_rebalance_ends_begins_a_session(machine):
     assert list(machine.group.members) == ["client-2"]
 
 
-def test_a_new_member_that_waits_for_others_is_missed_after_five_minutes(machine):
+def test_waiting_new_member_expires_after_five_minutes(machine):
     first, = machine.stable("a")
     machine.join("a once more", first, rebalance_ms=400_000, protocols=(("range", b"n"),))
     machine.sync("a syncs again", first, 2, {first: b""})
@@ -162,7 +162,7 @@ def test_a_member_of_a_replayed_group_has_a_session_to_show_up(machine):
     assert list(again.group.members) == [first]
 
 
-def test_a_replayed_group_with_more_members_than_are_allowed_joins_again(machine):
+def test_replayed_group_above_the_size_limit_rejoins(machine):
     machine.stable("a", "b", "c")
     for most, state in ((3, STABLE), (2, PREPARING)):
         again = Machine(LIMITS._replace(members_max=most))
@@ -170,7 +170,7 @@ def test_a_replayed_group_with_more_members_than_are_allowed_joins_again(machine
         assert again.group.state == state, most
 
 
-def test_an_administrators_removal_of_an_instance_is_counted_and_others_share_again(machine):
+def test_admin_removal_of_an_instance_is_counted_and_rebalances(machine):
     machine.join("a", instance="i")
     machine.join("b", instance="k")
     machine.run(100).run(100)
@@ -179,7 +179,7 @@ def test_an_administrators_removal_of_an_instance_is_counted_and_others_share_ag
     assert machine.groups.events["member_left"] == 1
 
 
-def test_an_id_that_was_given_out_can_be_given_back_at_once(machine):
+def test_issued_member_id_can_be_released(machine):
     first, = machine.stable("a")
     pending = machine.join("b", version=4).member_id
     machine.join("a again", first, protocols=(("range", b"n"),))
@@ -259,14 +259,14 @@ def machine_over(cold):
     return groups
 
 
-def test_a_group_that_is_kept_elsewhere_is_found_and_listed_once(machine_over):
+def test_stored_group_is_found_and_listed_once(machine_over):
     assert machine_over.elsewhere() == [G, H]
     assert machine_over.find("g").state == EMPTY and machine_over.find("x") is None
     assert machine_over.elsewhere() == [H]
     assert machine_over.find("g") is machine_over.find_or_make("g")
 
 
-def test_a_group_that_was_dropped_does_not_come_back_from_where_else_it_is_kept(machine_over):
+def test_dropped_group_is_not_restored_from_the_store(machine_over):
     machine_over.drop(machine_over.find("g"))
     assert machine_over.find("g") is None and machine_over.elsewhere() == [H]
     assert machine_over.find_or_make("g").generation == 0

@@ -12,21 +12,21 @@ from pylog.coordinator.groups.metrics import Room
 KNOWN, GONE = b"t" * 16, b"g" * 16
 
 
-def test_groups_and_their_offsets_are_taken_to_the_last_that_has_room():
+def test_metrics_include_groups_and_offsets_up_to_the_limit():
     room = Room(groups=2, offsets=5, names=99)
     assert room.take("g", 3) and not room.is_full("g")
     assert room.take("g", 2) and room.is_full("g")
     assert not room.take("g", 0) and room.left_out == 1
 
 
-def test_once_a_group_finds_no_room_for_its_offsets_no_later_one_is_taken():
+def test_first_group_over_the_offset_limit_ends_the_offset_metrics():
     room = Room(groups=10, offsets=5, names=99)
     assert room.take("g", 5) and not room.take("g", 1)
     assert room.is_full("g") and not room.take("g", 0)
     assert room.left_out == 2
 
 
-def test_long_group_names_are_left_out_and_shorter_ones_still_taken():
+def test_groups_with_oversized_names_are_skipped():
     room = Room(groups=10, offsets=100, names=20)
     assert room.take("g" * 5, 2)  # Three times the name.
     assert not room.take("g" * 3, 1) and not room.is_full("g" * 3) and room.is_full("g" * 6)
@@ -79,7 +79,7 @@ def rows(room, *shards, meanwhile=None):
     return asyncio.run(work()), len(turns)
 
 
-def test_groups_of_all_shards_are_taken_as_they_are_and_none_is_forgotten():
+def test_metrics_include_groups_of_all_shards():
     one, two = shard(group("a", 2), gone=["x"]), shard(group("b", 0, 0), gone=["y"])
     (found, ids, shards, gone), _ = rows(Room(9, 9, 99), one, two)
     assert [(row.id, row.state, row.generation, row.members, len(row.offsets)) for row in found] \
@@ -88,7 +88,7 @@ def test_groups_of_all_shards_are_taken_as_they_are_and_none_is_forgotten():
     assert found[0].offsets is not one.machine.groups["a"].offsets
 
 
-def test_groups_without_room_are_known_all_the_same():
+def test_groups_over_the_limit_are_still_counted():
     room = Room(1, 9, 99)
     (found, ids, _, _), _ = rows(room, shard(group("a"), group("b"), group("c")))
     assert [row.id for row in found] == ["a"] and ids == {"a", "b", "c"} and room.left_out == 2
@@ -98,7 +98,7 @@ def test_groups_without_room_are_known_all_the_same():
     (group_metrics.STEP - 1, 0, 0), (group_metrics.STEP, 0, 1), (2 * group_metrics.STEP, 0, 2),
     (1, group_metrics.STEP_OFFSETS, 1), (1, group_metrics.STEP_OFFSETS // 2, 0),
     (2, group_metrics.STEP_OFFSETS // 2, 1)])
-def test_the_loop_goes_on_between_a_few_groups_or_offsets(groups, offsets, more):
+def test_metrics_collection_yields_to_the_event_loop(groups, offsets, more):
     _, turns = rows(Room(10**9, 10**9, 10**9), shard(*[
         group(str(number), offsets) for number in range(groups)]))
     _, least = rows(Room(1, 1, 99), shard())
@@ -113,7 +113,7 @@ def test_group_deleted_during_the_iteration_is_skipped():
     assert len(found) == group_metrics.STEP and last not in ids
 
 
-def test_groups_that_are_kept_only_are_read_once_and_those_elsewhere_never():
+def test_stored_groups_are_read_once():
     known = {"a": group_metrics.row(group("a", 3))}
     room = Room(9, 9, 99)
     kept = shard(kept=[group("a"), group("b"), group("c")])
@@ -121,7 +121,7 @@ def test_groups_that_are_kept_only_are_read_once_and_those_elsewhere_never():
     assert found["a"] is known["a"] and set(found) == {"a", "b"} and room.left_out == 0
 
 
-def test_kept_groups_without_room_are_counted_and_not_read():
+def test_stored_groups_over_the_limit_are_counted_but_not_read():
     room = Room(1, 9, 99)
     kept = shard(kept=[group("a"), group("b"), group("c")])
     read = []
@@ -131,7 +131,7 @@ def test_kept_groups_without_room_are_counted_and_not_read():
     assert (room.left_out, read) == (2, ["a"])
 
 
-def test_kept_groups_whose_names_do_not_fit_are_counted_and_not_read():
+def test_stored_groups_with_oversized_names_are_counted_but_not_read():
     room = Room(9, 9, 3)
     kept = shard(kept=[group("long name", 0), group("a", 0)])
     read = []
@@ -141,7 +141,7 @@ def test_kept_groups_whose_names_do_not_fit_are_counted_and_not_read():
     assert (room.left_out, read) == (1, ["a"])
 
 
-def test_a_kept_group_that_is_gone_when_it_is_read_is_not_counted():
+def test_stored_group_that_was_deleted_is_not_counted():
     room = Room(9, 9, 99)
     kept = shard(kept=[group("a")])
     kept.snapshot.find = lambda id_: None

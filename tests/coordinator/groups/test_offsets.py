@@ -54,7 +54,7 @@ def committed(machine, group="g") -> dict:
 
 @pytest.mark.parametrize("length, found", [
     (LONGEST, ErrorCode.NONE), (LONGEST + 1, [TOO_LARGE, 0])])
-def test_only_an_entry_whose_metadata_is_too_long_is_refused(machine, length, found):
+def test_only_entries_with_oversized_metadata_are_rejected(machine, length, found):
     long, short = row(1, metadata="m" * length), row(2, partition=1, metadata="m")
     assert commit(machine, long, short) == found
     assert (("t", 0) in committed(machine)) == (found == ErrorCode.NONE)
@@ -63,7 +63,7 @@ def test_only_an_entry_whose_metadata_is_too_long_is_refused(machine, length, fo
         == len(committed(machine))
 
 
-def test_a_group_that_was_made_for_a_commit_that_is_refused_is_not_left_behind(machine):
+def test_rejected_commit_leaves_no_group_behind(machine):
     assert commit(machine, row(1, metadata="m" * 99)) == [TOO_LARGE]
     assert commit_open(machine, row(1, metadata="m" * 99)) == [TOO_LARGE]
     assert not machine.groups.groups and not machine.groups.records
@@ -93,18 +93,18 @@ def test_changes_are_reported_once_per_topic(machine):
 
 @pytest.mark.parametrize("generation, version, error", [
     (-1, 0, 0), (0, 8, GENERATION), (0, 9, NO_GROUP), (1, 8, GENERATION), (1, 9, NO_GROUP)])
-def test_a_generation_of_a_group_that_is_not_there_is_wrong(machine, generation, version, error):
+def test_generation_of_a_missing_group_is_invalid(machine, generation, version, error):
     assert commit(machine, generation=generation, version=version) == error
     assert ("g" in machine.groups.groups) == (error == 0)
 
 
-def test_a_group_that_is_being_deleted_takes_no_commit(machine):
+def test_group_being_deleted_rejects_commits(machine):
     machine.groups.deleting.add("g")
     assert commit(machine) == LOADING and commit_open(machine) == [LOADING]
     assert not machine.groups.groups
 
 
-def test_a_share_group_takes_no_commit(machine):
+def test_share_group_rejects_commits(machine):
     machine.groups.shares["g"] = None
     assert commit(machine, version=9) == NO_GROUP
     assert not machine.groups.groups
@@ -272,7 +272,7 @@ def test_require_stable_reports_offsets_of_open_transactions(machine):
     assert seen(False, None) == {("t", 0): 1, ("t", 1): 2}
 
 
-def test_a_group_that_is_not_there_has_no_offsets(machine):
+def test_missing_group_has_no_offsets(machine):
     assert offsets.fetch(machine.groups, "g", [("t", [0])], True) == [("t", [(0, None)])]
     assert offsets.fetch(machine.groups, "g", None, True) == []
     assert len(offsets.everything(machine.groups, "g")) == 0 and not machine.groups.groups
@@ -280,7 +280,7 @@ def test_a_group_that_is_not_there_has_no_offsets(machine):
 
 @pytest.mark.parametrize("count, sizes", [
     (1, [1] * 7 + [0]), (2, [2, 2, 2, 1]), (3, [3, 3, 1]), (6, [6, 1]), (7, [7, 0]), (8, [7])])
-def test_everything_comes_in_parts_of_so_many_partitions(machine, count, sizes):
+def test_full_offset_listing_is_split_by_partition_count(machine, count, sizes):
     for topic, partitions in (("t", 4), ("u", 3)):
         for partition in range(partitions):
             commit(machine, row(partition, topic, partition))
@@ -290,7 +290,7 @@ def test_everything_comes_in_parts_of_so_many_partitions(machine, count, sizes):
         == list(committed(machine))
 
 
-def test_a_long_listing_lets_others_run_in_between(machine):
+def test_long_listing_yields_to_other_requests(machine):
     everything = offsets.Everything({("t", number): number for number in range(10_001)})
     parts = list(everything.parts(10_001))
     assert [bool(part) for part in parts] == [False, False, True, False]
@@ -329,7 +329,7 @@ def test_all_that_a_group_has_is_forgotten_in_steps(machine, count, pauses):
     assert not machine.groups.open_offsets and not machine.group.unstable
 
 
-def test_a_topic_that_is_gone_takes_its_offsets_and_no_others(machine):
+def test_topic_deletion_removes_only_its_offsets(machine):
     commit(machine, row(1), row(2, "u"))
     commit_open(machine, row(3), row(3, partition=1))
     machine.groups.records = []

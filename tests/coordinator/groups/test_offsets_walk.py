@@ -96,7 +96,7 @@ class World:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_of_all_commits_for_a_partition_the_last_counts_whatever_the_order_of_their_ends(
+def test_last_commit_wins_in_any_order_of_transaction_ends(
         random_source, part):
     for _ in range(5):
         world = World(random.Random(random_source.randrange(1 << 40)))

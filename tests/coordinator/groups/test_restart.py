@@ -69,7 +69,7 @@ def test_committed_offsets_survive_a_restart(broker, stop, without_map):
 
 
 @pytest.mark.parametrize("stop", STOPS.values(), ids=STOPS)
-def test_a_member_goes_on_after_a_restart(broker, stop):
+def test_member_continues_after_a_restart(broker, stop):
     _ready(broker.port, "g")
     create_topic(broker.port, "t")
     member, generation = _member(broker.port, "g")
@@ -103,7 +103,7 @@ def test_groups_unused_since_the_start_are_listed(broker):
     assert sorted(row["group_id"] for row in listed) == [f"cold-{n}" for n in range(5)]
 
 
-def test_offsets_of_a_deleted_topic_do_not_come_back_with_a_new_one(broker):
+def test_recreated_topic_does_not_inherit_offsets(broker):
     create_topic(broker.port, "t")
     _ready(broker.port, "g")
     _commit(broker.port, "g", "t", 9)

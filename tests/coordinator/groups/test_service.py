@@ -198,7 +198,7 @@ def test_members_waiting_on_a_failing_disk_are_rejected(on_node):
     on_node(scenario)
 
 
-def test_a_disk_that_fails_keeps_no_group_of_another_one_waiting(on_node):
+def test_failed_disk_does_not_block_groups_on_others(on_node):
     async def scenario(node):
         node.disks[FIRST_AT].set_disk(DISK_NO_SYNC)
         for turn in range(20):
@@ -210,7 +210,7 @@ def test_a_disk_that_fails_keeps_no_group_of_another_one_waiting(on_node):
     on_node(scenario)
 
 
-def test_an_error_of_one_journal_keeps_the_others_going(on_node):
+def test_failed_journal_does_not_stop_others(on_node):
     async def scenario(node):
         def raising():
             raise TypeError("planted")
@@ -227,7 +227,7 @@ def test_an_error_of_one_journal_keeps_the_others_going(on_node):
     on_node(scenario)
 
 
-def test_an_error_at_a_timer_of_one_partition_costs_it_a_reload_and_the_others_nothing(on_node):
+def test_failed_timer_reloads_only_its_partition(on_node):
     async def scenario(node):
         def raising():
             raise KeyError("planted")
@@ -249,7 +249,7 @@ def test_an_error_at_a_timer_of_one_partition_costs_it_a_reload_and_the_others_n
     on_node(scenario)
 
 
-def test_a_partition_that_cannot_be_read_keeps_no_other_one_from_being_loaded(on_node, monkeypatch):
+def test_unreadable_partition_does_not_block_loading_of_others(on_node, monkeypatch):
     async def scenario(node):
         for index in range(PARTITIONS):
             assert await node.commit(index, index) == 0
@@ -323,7 +323,7 @@ def test_a_stop_amid_a_write_to_the_map_leaves_nothing_out_of_it(on_node, monkey
     on_node(scenario)
 
 
-def test_a_partition_that_is_opened_later_is_served_from_then_on(on_node):
+def test_late_partition_is_served_once_opened(on_node):
     async def scenario(node):
         await node.groups.stop()
         missing, node.parts[3] = node.parts[3], None
@@ -352,7 +352,7 @@ def test_requests_waiting_for_a_removed_partition_are_rejected(on_node):
     on_node(scenario)
 
 
-def test_a_commit_for_a_topic_that_was_made_again_outlives_every_reload(on_node):
+def test_commit_for_a_recreated_topic_survives_reloads(on_node):
     async def scenario(node):
         assert await node.commit(0, 1) == 0
         # Without members the group is then only in state.lmdb.
@@ -419,7 +419,7 @@ def test_a_member_that_waits_is_sent_to_the_new_leader_of_its_partition(on_node)
     on_node(scenario)
 
 
-def test_events_are_counted_on_over_changes_of_leaders(on_node):
+def test_event_counts_continue_across_leader_changes(on_node):
     async def scenario(node):
         await node.commit(0, 1)
         before = node.groups.events
@@ -448,7 +448,7 @@ def _delete(node) -> Pending:
 MANY = 5 * offsets.FORGET_STEP
 
 
-def test_the_records_of_a_large_deletion_come_in_stretches_the_groups_own_last(on_node):
+def test_large_deletion_is_written_in_chunks_with_the_group_record_last(on_node):
     async def scenario(node):
         _fill(node, MANY)
         journal, written = node.shard(0)[0].journal, []
@@ -468,7 +468,7 @@ def test_the_records_of_a_large_deletion_come_in_stretches_the_groups_own_last(o
     on_node(scenario)
 
 
-def test_half_deleted_group_is_invisible_and_its_name_reserved_until_the_end(on_node):
+def test_partly_deleted_group_is_hidden_and_its_name_reserved(on_node):
     async def scenario(node):
         _fill(node, MANY)
         deleted = _delete(node)
@@ -487,7 +487,7 @@ def test_half_deleted_group_is_invisible_and_its_name_reserved_until_the_end(on_
     on_node(scenario)
 
 
-def test_other_groups_are_served_while_one_is_deleted(on_node):
+def test_other_groups_are_served_during_a_deletion(on_node):
     async def scenario(node):
         _fill(node, MANY)
         other = next(name for name in map(str, range(1000, 2000))

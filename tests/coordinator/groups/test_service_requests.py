@@ -50,7 +50,7 @@ def world(monkeypatch):
 
 # Internal topic.
 
-def test_its_topic_is_made_by_the_settings(monkeypatch):
+def test_internal_topic_is_created_from_the_settings(monkeypatch):
     world = World(
         monkeypatch, offsets_topic_num_partitions="7", offsets_topic_replication_factor="2",
         offsets_topic_segment_bytes="4096", offsets_commit_timeout_ms="2500",
@@ -62,7 +62,7 @@ def test_its_topic_is_made_by_the_settings(monkeypatch):
     assert asyncio.run(world.service.ensure_topic()) == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def test_a_group_has_a_partition_once_there_is_the_topic(world):
+def test_group_has_a_partition_once_the_topic_exists(world):
     assert world.service.partition_of("g") == -1
     world.runtime.topic.current = SimpleNamespace(partitions=[None] * 4)
     assert world.service.partition_of("g") == ord("g") % 4
@@ -70,7 +70,7 @@ def test_a_group_has_a_partition_once_there_is_the_topic(world):
 
 # Topic changes.
 
-def test_changes_of_topics_are_looked_at_once_at_the_end_of_a_turn(world):
+def test_topic_changes_are_handled_once_per_tick(world):
     own, other = SimpleNamespace(name=TOPIC), SimpleNamespace(name="t")
 
     def work():
@@ -172,7 +172,7 @@ def test_rebalances_and_records_are_counted_and_rebalances_are_history(world):
     assert len(kept) == 2 and world.service.history("g", 2) == ["g", "g"]
 
 
-def test_before_a_start_there_is_no_history_and_a_stop_needs_none(world):
+def test_rebalance_history_is_empty_before_the_start(world):
     assert world.service.history("g", 2) == []
     asyncio.run(world.service.stop())
     assert world.runtime.calls == [("stop",)]
@@ -208,7 +208,7 @@ def test_groups_expire_some_at_a_time_those_in_the_snapshot_too(world, monkeypat
 
 @pytest.mark.parametrize(("was_here", "changes", "stays"), [
     (True, False, True), (True, True, True), (False, True, True), (False, False, False)])
-def test_a_group_that_was_only_looked_at_does_not_stay_in_memory(
+def test_group_that_was_only_read_does_not_stay_in_memory(
         world, monkeypatch, was_here, changes, stays):
     machine, group = world.machine, object()
     machine.groups = {"g": group} if was_here else {}
@@ -228,7 +228,7 @@ def test_a_group_that_was_only_looked_at_does_not_stay_in_memory(
     assert ("g" in machine.groups) == stays
 
 
-def test_a_group_that_is_gone_does_not_expire(world, monkeypatch):
+def test_deleted_group_does_not_expire(world, monkeypatch):
     monkeypatch.setattr(offsets, "expire", None)
     world.machine.find = lambda id_: None
     service._expire_group(world.machine, "g")

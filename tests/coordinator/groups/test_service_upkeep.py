@@ -84,7 +84,7 @@ def test_changes_are_saved_every_thirty_seconds(on_node, monkeypatch):
     on_node(scenario)
 
 
-def test_many_records_of_one_partition_go_to_the_map_within_a_second(on_node, monkeypatch):
+def test_many_records_of_one_partition_are_saved_within_a_second(on_node, monkeypatch):
     async def scenario(node):
         seconds = await with_seconds(node, monkeypatch)
         assert await node.commit(0, 1) == 0 and await node.commit(1, 1) == 0
@@ -102,7 +102,7 @@ def test_many_records_of_one_partition_go_to_the_map_within_a_second(on_node, mo
     on_node(scenario)
 
 
-def test_a_stop_amid_the_regular_write_to_the_map_comes_to_its_end(on_node, monkeypatch):
+def test_stop_during_a_periodic_save_completes(on_node, monkeypatch):
     async def scenario(node):
         seconds = await with_seconds(node, monkeypatch)
         assert await node.commit(0, 1) == 0
@@ -194,7 +194,7 @@ def test_offsets_of_every_partition_expire_and_stay_away_after_a_start(on_node):
     on_node(scenario)
 
 
-def test_groups_that_expiry_only_looked_at_do_not_stay_in_memory(on_node):
+def test_groups_read_by_expiry_do_not_stay_in_memory(on_node):
     async def scenario(node):
         for index in range(PARTITIONS):
             assert await node.commit(index, index) == 0
@@ -207,7 +207,7 @@ def test_groups_that_expiry_only_looked_at_do_not_stay_in_memory(on_node):
     on_node(scenario)
 
 
-def test_an_expiry_that_meets_offsets_of_a_deleted_topic_leaves_the_others(on_node):
+def test_expiry_removes_only_offsets_of_deleted_topics(on_node):
     async def scenario(node):
         node.image.topics["u"] = SimpleNamespace(id=bytes(15) + b"\x09")
         assert await node.commit(0, 1) == 0
@@ -223,7 +223,7 @@ def test_an_expiry_that_meets_offsets_of_a_deleted_topic_leaves_the_others(on_no
     on_node(scenario)
 
 
-def test_an_error_of_one_partitions_expiry_costs_the_others_nothing(on_node, caplog):
+def test_failed_expiry_of_one_partition_does_not_affect_others(on_node, caplog):
     async def scenario(node):
         for index in range(PARTITIONS):
             assert await node.commit(index, index) == 0
@@ -260,7 +260,7 @@ def test_without_group_commit_a_reply_waits_for_the_append_only(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_journal_without_waits_answers_when_the_turn_is_appended():
+def test_journal_without_flush_waits_replies_after_the_append():
     async def scenario():
         log = Log()
         journal = Journal(log, lambda: 5, None, 0)
@@ -277,7 +277,7 @@ def test_a_journal_without_waits_answers_when_the_turn_is_appended():
     asyncio.run(scenario())
 
 
-def test_a_topic_that_was_deleted_takes_its_offsets_along_in_memory_and_in_the_map(on_node):
+def test_topic_deletion_removes_offsets_from_memory_and_from_the_map(on_node):
     async def scenario(node):
         for index in range(PARTITIONS):
             assert await node.commit(index, index) == 0
@@ -291,7 +291,7 @@ def test_a_topic_that_was_deleted_takes_its_offsets_along_in_memory_and_in_the_m
     on_node(scenario)
 
 
-def test_the_offsets_topic_itself_may_be_deleted_and_made_again(on_node):
+def test_offsets_topic_can_be_deleted_and_recreated(on_node):
     async def scenario(node):
         assert await node.commit(0, 4) == 0
         old = node.image.topics.pop(TOPIC)

@@ -158,7 +158,7 @@ def test_a_member_that_is_silent_for_its_session_is_removed(machine):
     assert machine.heartbeat(second, 1) == 25
 
 
-def test_a_member_that_does_not_rejoin_in_time_is_left_out(machine):
+def test_member_that_misses_the_rebalance_is_removed(machine):
     first, second = machine.stable("a", "b")
     machine.join("c")
     machine.join("a again", first)
@@ -186,7 +186,7 @@ def test_the_last_member_that_leaves_empties_the_group(machine):
     assert machine.groups.leave("g", [(member, None)]) == [25]
 
 
-def test_a_member_id_that_was_given_out_expires(machine):
+def test_issued_member_id_expires(machine):
     answer = machine.join("a", version=4)
     assert answer.error_code == 79 and answer.member_id == "client-0"
     machine.run(1000)
@@ -200,12 +200,12 @@ def test_a_join_that_is_refused_leaves_an_empty_group_on_the_log(machine):
     assert machine.group.state == EMPTY and len(machine.log) == 1
 
 
-def test_a_group_takes_no_more_members_than_its_limit(machine):
+def test_group_rejects_members_above_its_limit(machine):
     machine.stable("a", "b", "c")
     assert machine.join("d").error_code == 81
 
 
-def test_a_static_member_comes_back_without_a_rebalance(machine):
+def test_returning_static_member_does_not_trigger_a_rebalance(machine):
     machine.join("a", instance="i")
     machine.run(100)
     machine.sync("a syncs", "i-0", 1, {"i-0": b"x"}, "i")
@@ -225,7 +225,7 @@ def test_a_second_join_of_a_member_answers_the_first(machine):
     assert "and again" not in machine.answers
 
 
-def test_a_lost_join_answer_is_given_again(machine):
+def test_lost_join_response_is_repeated(machine):
     machine.join("a")
     machine.run(100)
     assert machine.join("a again", "client-0").generation_id == 1
@@ -240,7 +240,7 @@ def test_the_protocol_that_most_members_prefer_is_chosen(machine):
     assert machine.answers["a"].protocol_name == "two"
 
 
-def test_a_commit_is_taken_only_in_the_members_generation(machine):
+def test_commit_requires_the_members_generation(machine):
     member, = machine.stable("a")
     assert machine.commit(5, member, 1) == 0
     assert machine.commit(6, member, 2) == 22
@@ -287,7 +287,7 @@ def test_offsets_that_a_live_group_is_not_subscribed_to_expire_after_the_retenti
     assert [topic for topic, _ in machine.group.offsets] == ["t"]
 
 
-def test_offsets_of_a_group_that_was_left_expire_a_retention_after_the_last_member(machine):
+def test_offsets_expire_one_retention_after_the_last_member_left(machine):
     member, = machine.stable("a")
     machine.commit(5, member, 1)
     machine.run(600)
@@ -306,7 +306,7 @@ def test_offsets_of_a_live_group_do_not_expire(machine):
     assert offsets.expire(machine.groups, machine.group) == 0
 
 
-def test_a_sync_or_join_that_its_member_sends_again_is_answered_before_the_new_one(machine):
+def test_repeated_join_or_sync_answers_the_previous_request_first(machine):
     machine.join("a")
     machine.join("b")
     machine.run(100).run(100).run(100)
@@ -375,7 +375,7 @@ def _static_pair(machine):
     return first, second
 
 
-def test_a_replaced_static_member_goes_on_after_the_log_was_replayed(machine):
+def test_replaced_static_member_continues_after_a_replay(machine):
     first, second = _static_pair(machine)
     for token, member in (("sync b", second), ("sync a", first)):
         instance = "two" if member == second else "one"

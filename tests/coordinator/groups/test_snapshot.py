@@ -29,7 +29,7 @@ def _keep(kept, machine, applied=(10, 0)) -> None:
     kept.write(rows, applied)
 
 
-def test_a_group_comes_back_with_members_and_offsets(kept):
+def test_snapshot_restores_members_and_offsets(kept):
     machine = Machine()
     member, = machine.stable("a")
     machine.commit(5, member, 1)
@@ -65,7 +65,7 @@ def test_deleted_group_is_not_restored(kept):
     assert kept.find("g") is None and kept.names() == []
 
 
-def test_entries_of_another_topic_do_not_count(kept, store):
+def test_entries_of_other_topics_are_ignored(kept, store):
     machine = Machine()
     machine.commit(5)
     _keep(kept, machine)
@@ -77,7 +77,7 @@ def test_entries_of_another_topic_do_not_count(kept, store):
 
 
 @pytest.mark.parametrize("amid", ["a rebalance", "the leader's work"])
-def test_a_group_that_was_kept_amid_a_rebalance_joins_again(kept, amid):
+def test_group_saved_during_a_rebalance_rejoins(kept, amid):
     machine = Machine()
     first, second = machine.stable("a", "b")
     machine.groups.leave("g", [(second, None)])

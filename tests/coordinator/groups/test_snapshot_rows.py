@@ -170,7 +170,7 @@ def test_only_members_that_changed_are_written_and_with_them_their_group(kept):
     assert found.members["a"].rack_id == "r"
 
 
-def test_a_member_that_is_gone_has_no_row_nor_has_one_of_a_group_that_is_classic_now(kept):
+def test_departed_and_downgraded_members_have_no_rows(kept):
     machine = Consumers()
     machine.join("a")
     machine.join("b")
@@ -231,7 +231,7 @@ def test_clearing_an_empty_partition_writes_nothing(kept, store, monkeypatch):
     assert begun == [False, True]
 
 
-def test_a_deletion_of_a_group_that_is_only_in_the_map_is_one_there_too(kept):
+def test_deletion_of_a_stored_group_removes_its_rows(kept):
     machine = Machine()
     machine.commit(5)
     write(kept, machine.groups)

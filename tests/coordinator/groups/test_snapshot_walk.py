@@ -89,7 +89,7 @@ def store(tmp_path):
 
 @pytest.mark.parametrize("base", [consumer_world.World, streams_world.World, world.World])
 @pytest.mark.parametrize("number", range(SEEDS))
-def test_what_is_saved_step_by_step_is_what_there_is(
+def test_incremental_snapshots_match_the_state(
         store, random_source, monkeypatch, base, number):
     monkeypatch.setattr(target_assignment, "PAUSE_MS", 150)
     walk = followed(base, store)(random.Random(random_source.randrange(1 << 40)))

@@ -70,7 +70,7 @@ def test_unresponsive_broker_is_retried_later():
     assert found == {("a", 1): 13}
 
 
-def test_why_a_broker_does_not_answer_is_logged_once_until_it_does(caplog):
+def test_connection_failure_is_logged_once_until_the_broker_responds(caplog):
     async def scene():
         second = Other("silent")
         brokers = brokers_of(_2=second, _3=Other("silent"))
@@ -121,7 +121,7 @@ def test_a_broker_that_is_fenced_is_waited_for_no_longer():
     asyncio.run(scene())
 
 
-def test_a_leader_that_hangs_holds_up_no_other_ones_markers():
+def test_hanging_leader_does_not_delay_markers_for_others():
     async def scene():
         hung, third = Hung(), Other()
         writing = asyncio.create_task(brokers_of(_2=hung, _3=third).write(

@@ -91,7 +91,7 @@ def test_no_acknowledged_commit_is_lost_by_kill_9(broker):
 
 
 @pytest.mark.timeout(120)
-def test_a_group_goes_on_after_kill_9_during_a_rebalance(broker):
+def test_group_recovers_from_kill_9_during_a_rebalance(broker):
     create_topic(broker.port, "t", PARTITIONS)
     members = [Member(broker, "t", "g"), Member(broker, "t", "g")]
     _until(lambda: _shared(*members), *members)

@@ -26,7 +26,7 @@ def naive(text):
 @pytest.mark.parametrize("text, expected", [
     ("", 0), ("a", 97), ("ab", 3105), ("hello", 99162322), ("polygenelubricants", -2**31),
     ("\ud83d", 0xD83D), ("\U0001f600", 0xD83D * 31 + 0xDE00)])
-def test_known_hashes(text, expected):
+def test_internal_topic_partition_hashes_match_kafka(text, expected):
     assert java_hash(text) == naive(text) == expected
 
 
@@ -94,14 +94,14 @@ def test_the_topic_is_not_created_before_enough_brokers_are_registered(caplog):
     assert cluster.asked[0].topics[0].replication_factor == 3
 
 
-def test_a_broker_that_no_other_can_join_creates_the_topic_with_one_replica():
+def test_single_broker_creates_the_topic_with_one_replica():
     cluster = Cluster(registered=1, is_single_broker=True, min_insync=2)
     assert cluster.ensure() == [NONE]
     (row,) = cluster.asked[0].topics
     assert row.replication_factor == 1 and row.configs[-1].value == "1"
 
 
-def test_the_topic_is_made_once_however_many_ask_at_a_time():
+def test_concurrent_requests_create_the_topic_once():
     cluster = Cluster()
     assert cluster.ensure(3) == [NONE] * 3 and len(cluster.asked) == 1
 

@@ -73,7 +73,7 @@ def test_a_reply_waits_for_the_flush():
     with_journal(scenario)
 
 
-def test_a_flush_that_takes_too_long_leaves_its_replies_refused_and_later_ones_answered():
+def test_timed_out_flush_fails_its_replies_but_not_later_ones():
     async def scenario(log, journal):
         late, later = Token(got=None), Token(got=None)
         journal.write([(b"key", b"value")])
@@ -171,7 +171,7 @@ def test_unappendable_records_are_rejected_and_dropped_for_any_reason(error):
     with_journal(scenario)
 
 
-def test_a_flush_that_was_under_way_at_a_failure_keeps_later_replies_waiting_for_it():
+def test_replies_after_a_failure_wait_for_the_flush_in_progress():
     async def scenario(log, journal):
         token = Token(got=None)
         journal.write([(b"key", b"value")])
@@ -186,7 +186,7 @@ def test_a_flush_that_was_under_way_at_a_failure_keeps_later_replies_waiting_for
     with_journal(scenario)
 
 
-def test_a_reply_that_cannot_be_given_keeps_no_other_one_back():
+def test_undeliverable_reply_does_not_block_others():
     class Broken(Token):
         def answer(self, message):
             raise RuntimeError("planted")
@@ -203,7 +203,7 @@ def test_a_reply_that_cannot_be_given_keeps_no_other_one_back():
     with_journal(scenario)
 
 
-def test_earlier_leaders_records_are_settling_until_durable():
+def test_records_of_earlier_leaders_are_pending_until_durable():
     async def scenario(log, journal):
         log.end_offset, token = 3, Token(got=None)
         journal.close()

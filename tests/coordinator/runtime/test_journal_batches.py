@@ -49,7 +49,7 @@ def test_oversized_record_gets_its_own_batch_and_the_count_restarts():
     assert [len(part) for part in written([small, long, small, small, small])] == [1, 1, 2, 1]
 
 
-def test_prepared_batches_stay_whole_and_the_order_is_kept():
+def test_prepared_batches_are_not_split_or_reordered():
     plain = [(b"a", b"1"), (b"b", None)]
     mine = TransactionalRecords(7, 3, [(b"c", b"2"), (b"d", b"3")])
     assert [[row[0] for row in part] for part in written(
@@ -163,7 +163,7 @@ def test_a_failure_is_logged_once_and_a_bug_with_its_traceback(caplog, reason, i
 
 # ---- flushes ------------------------------------------------------------------------------------
 
-def test_a_flush_under_way_at_a_failure_is_waited_for_to_where_the_log_now_ends():
+def test_flush_in_progress_at_a_failure_is_awaited_up_to_the_new_log_end():
     async def scenario(log, journal):
         journal.write([(b"key", b"value")])
         journal.append_now()
@@ -235,7 +235,7 @@ def test_completed_late_flush_is_not_checked(end):
     with_journal(scenario, late_s=1000)
 
 
-def test_a_token_that_cannot_be_refused_keeps_no_other_one_waiting():
+def test_failed_rejection_does_not_block_other_tokens():
     class Broken(Token):
         def refuse(self, error):
             raise RuntimeError("planted")
@@ -282,17 +282,17 @@ def test_a_replay_begins_at_its_offset_amid_a_batch_too(offset, keys, many):
     assert bool(log.asked) == bool(keys)
 
 
-def test_a_replay_begins_where_the_log_does():
+def test_replay_begins_at_the_log_start():
     log = Read(plain(b"a", b"b"), plain(b"c"), start_offset=1)
     assert [key for key, _ in replay(log, 0)] == [b"b", b"c"] and log.asked[0] == 1
 
 
-def test_a_log_that_gives_nothing_ends_a_replay():
+def test_empty_read_ends_a_replay():
     log = SimpleNamespace(start_offset=0, end_offset=5, read=lambda offset, max_bytes: b"")
     assert list(replay(log, 0)) == []
 
 
-def test_records_without_a_key_are_passed_over():
+def test_records_without_a_key_are_skipped():
     log = Read(batch.build([(None, b"v", 5, ()), (b"a", None, 5, ())]))
     assert list(replay(log, 0)) == [(b"a", None)]
 

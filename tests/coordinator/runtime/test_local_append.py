@@ -129,7 +129,7 @@ def run(monkeypatch):
 
 # Writes and responses.
 
-def test_a_marker_is_written_once_by_a_batch_of_our_own_and_answered_when_it_is_durable(run):
+def test_marker_is_written_once_and_answered_when_durable(run):
     async def scenario(world):
         log, = world.add("t")
         under_way = asyncio.ensure_future(world.markers.write(MARKER, [("t", 0)]))
@@ -144,7 +144,7 @@ def test_a_marker_is_written_once_by_a_batch_of_our_own_and_answered_when_it_is_
     run(scenario)
 
 
-def test_each_partition_is_answered_for_itself(run):
+def test_each_partition_has_its_own_result(run):
     async def scenario(world):
         log, broken, ahead = world.add("t", "broken", "ahead")
         log.durable, broken.refuses, ahead.known = 9, {"append"}, (4, 0, -1, -1)
@@ -181,7 +181,7 @@ def test_group_coordinator_writes_the_markers_of_its_own_topic(run):
     run(scenario)
 
 
-def test_a_batch_that_is_no_marker_is_checked_and_answered_when_it_is_durable(run):
+def test_data_batch_is_validated_and_answered_when_durable(run):
     async def scenario(world):
         log, = world.add("t")
         under_way = asyncio.ensure_future(world.markers.append("t", 0, b"data"))
@@ -209,7 +209,7 @@ def test_nothing_is_appended_after_close(run):
 
 # Waiting.
 
-def test_markers_of_one_log_take_one_slot_and_are_answered_in_their_order(run):
+def test_markers_of_one_log_share_a_slot_and_are_answered_in_order(run):
     async def scenario(world):
         log, = world.add("t")
         world.write("a", "t", "t")
@@ -235,7 +235,7 @@ def test_immediately_durable_marker_frees_its_slot(run):
     run(scenario)
 
 
-def test_a_log_without_a_slot_is_served_when_another_is_done(run):
+def test_log_without_a_slot_is_served_when_one_is_released(run):
     async def scenario(world):
         a, b, c, d = world.add("a", "b", "c", "d")
         world.write("w", "a", "b", "c")

@@ -176,7 +176,7 @@ def test_an_answer_before_the_disk_has_its_records_would_be_found(on_node, monke
         on_node(answers_come_after_their_records)
 
 
-def test_a_step_that_answers_by_itself_is_not_written(on_node):
+def test_step_that_answers_early_is_not_written(on_node):
     async def scenario(node, runtime):
         await count(runtime, KEYS[0])
         pending = Pending(lambda code: code.name)
@@ -323,7 +323,7 @@ def test_a_snapshot_is_not_used_if_the_log_starts_after_it(on_node):
     on_node(scenario, snapshots={})
 
 
-def test_a_partition_whose_log_is_opened_later_is_served_from_then_on(on_node):
+def test_partition_is_served_once_its_log_is_open(on_node):
     async def scenario(node, runtime):
         await runtime.stop()
         log, node.parts["counts", 1] = node.parts["counts", 1], None
@@ -336,7 +336,7 @@ def test_a_partition_whose_log_is_opened_later_is_served_from_then_on(on_node):
 
 
 @pytest.mark.parametrize("work", ["_save", "_expire"])
-def test_background_work_of_a_coordinator_goes_on_after_an_unexpected_error(
+def test_background_work_continues_after_an_unexpected_error(
         on_node, monkeypatch, work):
     real, runs = getattr(CoordinatorRuntime, work), []
 
@@ -437,7 +437,7 @@ def slow_replay(monkeypatch) -> tuple[threading.Event, threading.Event]:
     return begun, goes_on
 
 
-def test_a_load_that_ends_in_another_term_is_thrown_away(on_node, monkeypatch):
+def test_load_that_ends_in_another_term_is_discarded(on_node, monkeypatch):
     async def scenario(node, runtime):
         for _ in range(3):
             await count(runtime, KEYS[0])
@@ -475,7 +475,7 @@ def test_load_that_ends_after_leadership_moved_is_discarded(on_node, monkeypatch
     on_node(scenario)
 
 
-def test_a_step_of_a_term_that_the_log_knows_to_be_over_is_not_appended(on_node):
+def test_step_of_an_ended_term_is_not_appended(on_node):
     async def scenario(node, runtime):
         await count(runtime, KEYS[0])
         # The log has its new epoch before the runtime is notified.
@@ -487,7 +487,7 @@ def test_a_step_of_a_term_that_the_log_knows_to_be_over_is_not_appended(on_node)
     on_node(scenario)
 
 
-def test_a_term_whose_log_is_not_open_yet_begins_with_a_later_request(on_node):
+def test_term_begins_with_the_first_request_after_its_log_opens(on_node):
     async def scenario(node, runtime):
         await count(runtime, KEYS[0])
         # The image has the new term before the log.
@@ -531,7 +531,7 @@ def test_requests_waiting_for_a_deleted_topic_are_rejected(on_node):
 
 # ---- failures, time -----------------------------------------------------------------------------
 
-def test_a_partition_that_cannot_be_written_costs_the_others_nothing(on_node):
+def test_failed_write_to_one_partition_does_not_affect_others(on_node):
     async def scenario(node, runtime):
         assert await count(runtime, KEYS[0]) == 1
         node.disks["counts", 0].set_disk(DISK_FULL)
@@ -558,7 +558,7 @@ def test_timers_fire_after_a_reload(on_node):
     on_node(scenario)
 
 
-def test_an_expiry_that_fails_in_one_partition_goes_on_in_the_others(on_node):
+def test_failed_expiry_of_one_partition_does_not_stop_others(on_node):
     async def scenario(node, runtime):
         def expiry(machine):
             if KEYS[0] in machine.counts:
@@ -579,7 +579,7 @@ def test_an_expiry_that_fails_in_one_partition_goes_on_in_the_others(on_node):
 
 # ---- steps in parts -----------------------------------------------------------------------------
 
-def test_others_are_served_between_the_pieces_of_a_long_step(on_node):
+def test_other_requests_are_served_between_chunks_of_a_long_step(on_node):
     async def scenario(node, runtime):
         long = runtime.run_in_pieces(KEYS[0], Pending(lambda code: code.name),
                                      Counter.count_many, KEYS[0], 50)
@@ -591,7 +591,7 @@ def test_others_are_served_between_the_pieces_of_a_long_step(on_node):
     on_node(scenario)
 
 
-def test_a_long_step_whose_term_ends_is_refused_and_goes_no_further(on_node):
+def test_long_step_stops_with_an_error_when_its_term_ends(on_node):
     async def scenario(node, runtime):
         long = runtime.run_in_pieces(KEYS[0], Pending(lambda code: code.name),
                                      Counter.count_many, KEYS[0], 10**9)

@@ -102,7 +102,7 @@ def test_producer_state_in_the_log_decides_the_step(on_node):
 
 
 @pytest.mark.parametrize("index", [2, 3])
-def test_a_partition_that_the_topic_has_not_knows_no_producer(on_node, index):
+def test_partition_beyond_the_topics_count_has_no_producers(on_node, index):
     async def scenario(node, runtime):
         assert runtime.producer_at(index, 7) == (UNKNOWN_PRODUCER, NOT_COORDINATOR)
         assert runtime.producer_at(1, 7) == (UNKNOWN_PRODUCER, ErrorCode.NONE)
@@ -150,7 +150,7 @@ def test_read_step_with_a_response_for_another_request_is_rejected(on_node):
     on_node(scenario)
 
 
-def test_a_machine_is_halfway_while_a_long_step_goes_on(on_node):
+def test_state_machine_is_busy_during_a_long_step(on_node):
     async def scenario(node, runtime):
         shard = runtime.shards()[0][0]
         long = runtime.run_in_pieces(KEYS[0], pending(), Counter.count_many, KEYS[0], 3)
@@ -338,7 +338,7 @@ def test_a_snapshot_is_of_a_log_that_has_its_last_record(applied, is_of_log):
     assert _is_of_log(memory, partition_log) == is_of_log
 
 
-def test_a_step_that_fails_is_answered_as_an_unknown_error(on_node):
+def test_failed_step_returns_an_unknown_error(on_node):
     async def scenario(node, runtime):
         def failing(machine):
             raise KeyError("planted")

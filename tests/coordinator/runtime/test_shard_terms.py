@@ -62,7 +62,7 @@ def test_a_shard_serves_between_the_load_and_the_end_of_its_term(shard):
     assert shard.error == ErrorCode.NOT_COORDINATOR
 
 
-def test_a_disk_that_is_lost_is_another_brokers_affair(shard):
+def test_partition_on_a_lost_disk_answers_not_coordinator(shard):
     serving(shard)
     shard.journal.log.failed = True
     assert shard.error == ErrorCode.NOT_COORDINATOR and not shard.runs
@@ -101,7 +101,7 @@ def test_terms_go_forward(shard):
 
 
 @pytest.mark.parametrize("epoch", [0, 2])
-def test_a_machine_of_another_term_is_not_taken(shard, epoch):
+def test_state_machine_of_another_term_is_not_used(shard, epoch):
     shard.lead(1)
     with pytest.raises(AssertionError):
         shard.loaded(machine(), epoch)

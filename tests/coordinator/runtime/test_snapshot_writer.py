@@ -75,7 +75,7 @@ def test_many_rows_are_written_in_parts_after_appending_new_records(
         ("write", [3], (7, 107)), ("saved", {"a", "b"})]
 
 
-def test_a_stretch_is_not_written_before_it_is_whole(world, monkeypatch):
+def test_offset_range_is_not_written_until_it_is_complete(world, monkeypatch):
     monkeypatch.setattr(snapshot_writer, "SAVE_ROWS", 3)
     assert [call for call in world.save() if call[0] == "write"] == [
         ("write", [1, 2, 3], None), ("write", [], (7, 107))]
@@ -94,7 +94,7 @@ def test_incomplete_or_unchanged_state_is_not_saved(world, what):
 
 @pytest.mark.parametrize(("stable", "visible", "saved"), [
     (9, 9, True), (9, 8, False), (0, 9, False), (1, 9, True)])
-def test_a_snapshot_waits_until_every_replica_has_the_log_and_something_is_stable(
+def test_snapshot_waits_until_all_replicas_have_the_log_and_it_is_stable(
         world, stable, visible, saved):
     world.log.last_stable_offset, world.log.high_watermark = stable, visible
     found = world.save()
@@ -104,7 +104,7 @@ def test_a_snapshot_waits_until_every_replica_has_the_log_and_something_is_stabl
         assert found[1][2] == (stable - 1, 99 + stable)
 
 
-def test_records_that_the_log_did_not_take_are_in_no_later_stretch(world, monkeypatch):
+def test_records_rejected_by_the_log_are_in_no_later_offset_range(world, monkeypatch):
     monkeypatch.setattr(snapshot_writer, "SAVE_ROWS", 2)
 
     def append_now():
@@ -141,7 +141,7 @@ def test_rows_of_records_that_a_replica_has_not_wait_for_it(world, monkeypatch):
 
 
 @pytest.mark.parametrize("left", ["a replica that is away", "a term that ends"])
-def test_rows_of_records_that_another_leader_may_not_have_are_left_for_later(
+def test_rows_of_unreplicated_records_are_written_later(
         world, monkeypatch, left):
     monkeypatch.setattr(snapshot_writer, "SAVE_ROWS", 2)
     monkeypatch.setattr(snapshot_writer, "LOOK_SECONDS", 0)

@@ -50,7 +50,7 @@ def test_a_deadline_that_was_brought_forward_is_due_once(timers):
     assert due(timers, 20) == []
 
 
-def test_a_deadline_is_prolonged_where_it_is_earlier_and_where_there_is_one(timers):
+def test_extending_a_deadline_only_moves_existing_earlier_ones(timers):
     timers.set(A, 5)
     timers.prolong(A, 10)
     timers.prolong(A, 7)

@@ -19,7 +19,7 @@ LAST = 2**15 - 1
     (2, 3, (3, 5, -1, 9), 0), (2, 3, (2, 5, 9, -1), 0), (3, 3, (3, 5, 9, -1), EPOCH),
     # After the last epoch there is no higher epoch.
     (2, LAST, (LAST, 5, 9, -1), 0), (2, LAST - 1, (LAST - 1, 5, 9, -1), EPOCH)])
-def test_a_log_takes_a_marker_of_the_epoch_and_the_coordinator_that_it_knows_or_later(
+def test_markers_of_older_producer_or_coordinator_epochs_are_rejected(
         version, epoch, known, error):
     assert Marker(7, epoch, 5, True, version).fault(known) == error
 
@@ -29,7 +29,7 @@ def head_and_rows(data):
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_marker_is_one_control_record_that_is_read_as_its_end(committed):
+def test_marker_is_one_control_record(committed):
     header, rows = head_and_rows(Marker(7, 3, 5, committed, 2).batch(9))
     assert header.attributes == batch.TRANSACTIONAL | batch.CONTROL and len(rows) == 1
     assert rows[0][3] == b"\0\0\0\0\0\5"

@@ -38,7 +38,7 @@ def test_each_offset_has_its_latest_state_and_batches_are_as_few_as_can_be(rando
         assert all(one.first <= one.last for one in found)
 
 
-def test_what_is_added_and_updated_piece_by_piece_is_the_same_at_the_end(
+def test_incremental_updates_produce_the_same_state(
         random_source, monkeypatch):
     monkeypatch.setattr(partition_state, "PENDING_MIN", 5)
     for _ in range(300):
@@ -88,7 +88,7 @@ def test_update_changes_only_its_fields():
     assert (state.start_offset, state.leader_epoch) == (0, 2)
 
 
-def test_a_snapshot_holds_all_but_how_many_updates_came():
+def test_snapshot_contains_everything_except_the_update_count():
     state = ShareState(4, 5)
     state.leader_epoch, state.start_offset, state.complete_count = 6, 7, 8
     state.create_ms, state.write_ms, state.updates = 9, 10, 11

@@ -31,7 +31,7 @@ def rows_of(made) -> list[tuple]:
 # ---- initial state ------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("start, counted", [(NO_OFFSET, NOT_COUNTED), (0, 0), (10, 0)])
-def test_deliveries_are_counted_from_a_start_that_is_known(start, counted):
+def test_delivery_complete_count_requires_a_start_offset(start, counted):
     made = machine()
     made.initialize(KEY, 1, start)
     (_, is_snapshot, row), = rows_of(made)
@@ -68,7 +68,7 @@ def test_only_a_leader_epoch_that_is_older_is_fenced(epoch, error):
     assert found == error and (state is None) == (error != 0)
 
 
-def test_partition_zero_is_one_and_a_negative_one_is_not():
+def test_partition_zero_is_valid_but_negative_ones_are_not():
     made = machine()
     zero, below = KEY._replace(partition=0), KEY._replace(partition=-1)
     assert made.initialize(zero, 1, 0) == (ErrorCode.NONE, None)
@@ -79,7 +79,7 @@ def test_partition_zero_is_one_and_a_negative_one_is_not():
         assert fault[0] == ErrorCode.INVALID_REQUEST and fault[1]
 
 
-def test_a_topic_that_is_gone_is_not_read_or_written():
+def test_deleted_topic_is_neither_read_nor_written():
     made = started()
     made._leader_epoch_of = lambda topic, index: None
     rows_of(made)
@@ -103,7 +103,7 @@ def test_only_a_newer_leader_that_reads_is_written():
     assert made.states[KEY].leader_epoch == 4 and made.states[KEY].start_offset == 10
 
 
-def test_a_write_keeps_the_start_that_it_does_not_name_and_the_count_that_it_does():
+def test_write_without_a_start_offset_keeps_the_previous_one():
     made = started()
     rows_of(made)
     made.write(KEY, 1, 0, NO_OFFSET, 6, [Batch(10, 12, 2, 1)])
@@ -149,7 +149,7 @@ def test_after_a_load_nothing_has_a_snapshot_that_counts():
     assert made.unsaved == {KEY}
 
 
-def test_an_update_without_its_snapshot_makes_a_state():
+def test_update_without_a_snapshot_creates_a_state():
     """Compaction may have removed the snapshot that a later one replaced."""
     made = started()
     made.initialize(KEY, 2, 20)
@@ -160,7 +160,7 @@ def test_an_update_without_its_snapshot_makes_a_state():
     assert (found.snapshot_epoch, found.batches) == (1, [(20, 20, 2, 1)])
 
 
-def test_records_of_a_later_kind_are_passed_over():
+def test_records_of_newer_types_are_skipped():
     made = machine()
     made.replay(b"\x7f\xff", b"of a later version")
     made.replay(partition_state.snapshot_key(KEY), None)
@@ -187,7 +187,7 @@ def test_a_state_is_cold_at_its_age(ms, count):
     assert list(made.save_cold()) == []
 
 
-def test_each_cold_state_is_a_step_and_deleted_ones_are_skipped():
+def test_each_cold_state_takes_one_step_and_deleted_ones_are_skipped():
     clock = Clock()
     made = started(clock=clock)
     for index in (0, 1, 2):

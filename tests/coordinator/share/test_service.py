@@ -117,7 +117,7 @@ def test_reloaded_machine_starts_with_a_new_mark(world):
     assert world.cut == [] and len(shard.marks) == 2
 
 
-def test_a_partition_whose_log_fails_hides_no_other(world, caplog):
+def test_failed_log_of_one_partition_does_not_hide_others(world, caplog):
     shards = [Shard(0), Shard(1), Shard(2)]
     world.prune(*shards)
     for shard in shards:
@@ -176,7 +176,7 @@ def test_unstarted_service_can_be_stopped(world):
 
 # Internal topic.
 
-def test_its_topic_is_made_by_the_settings(monkeypatch):
+def test_internal_topic_is_created_from_the_settings(monkeypatch):
     world = World(
         monkeypatch, share_coordinator_state_topic_num_partitions="7",
         share_coordinator_state_topic_replication_factor="2",
@@ -197,7 +197,7 @@ def test_its_topic_is_made_by_the_settings(monkeypatch):
     assert asyncio.run(world.service.ensure_topic()) == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def test_there_may_be_a_state_once_there_is_the_topic(world):
+def test_states_are_served_once_the_topic_exists(world):
     assert not world.service.has_topic
     world.runtime.topic.current = SimpleNamespace()
     assert world.service.has_topic
@@ -210,7 +210,7 @@ def test_the_cluster_has_share_groups_by_its_finalized_feature(world, features, 
     assert world.service.is_enabled is enabled
 
 
-def test_own_topic_changes_affect_the_runtime_and_others_their_states(world):
+def test_topic_deletion_removes_its_share_states(world):
     own, other = SimpleNamespace(name=TOPIC), SimpleNamespace(name="t")
     world.service.topic_changed(other)
     assert world.runtime.calls == []
@@ -228,7 +228,7 @@ def test_a_step_is_about_the_key_that_found_its_machine(world):
 
 
 @pytest.mark.parametrize(("partition", "known"), [(0, True), (1, True), (2, False)])
-def test_a_machine_knows_the_partitions_of_each_moment(world, partition, known):
+def test_state_machine_uses_current_partition_counts(world, partition, known):
     clock = SimpleNamespace(wall_ms=lambda: 5, now_ms=lambda: 5)
     make, snapshot = world.coordination.open(bytes(16), 0, clock)
     machine, key = make(), ShareKey("g", ID, partition)

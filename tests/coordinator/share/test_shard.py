@@ -72,7 +72,7 @@ def test_missing_state_is_rejected():
     assert write(started(), (9, 8, 2, 1)) == ErrorCode.INVALID_REQUEST
 
 
-def test_after_so_many_updates_comes_a_snapshot():
+def test_snapshot_follows_the_configured_number_of_updates():
     made = started(updates_max=3)
     for offset in range(10, 18):
         write(made, (offset, offset, 2, 1))
@@ -81,7 +81,7 @@ def test_after_so_many_updates_comes_a_snapshot():
     assert reloaded(made).states[KEY].batches == [(10, 17, 2, 1)]
 
 
-def test_a_deleted_state_is_gone_after_a_load_too():
+def test_deleted_state_stays_deleted_after_a_load():
     made = started()
     made.delete(KEY)
     assert reloaded(made).states == {}
@@ -104,7 +104,7 @@ def test_earlier_records_are_not_needed_when_each_share_partition_has_a_later_sn
     assert found.states[KEY].start_offset == 11 and found.states.keys() == {KEY, other}
 
 
-def test_share_partitions_of_a_topic_that_is_gone_are_forgotten():
+def test_share_partitions_of_a_deleted_topic_are_removed():
     made = started()
     made._leader_epoch_of = lambda topic, index: None
     made.forget_gone()

@@ -52,7 +52,7 @@ def test_a_refused_init_names_no_producer():
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (53, -1, -1)
 
 
-def test_init_starts_over():
+def test_init_after_a_completed_transaction_resets_its_state():
     side, producer = begun()
     side.end(producer)
     side.complete()
@@ -83,14 +83,14 @@ def test_wrong_epoch_of_an_exhausted_id_uses_no_new_id():
     assert next(side.ids) == 8
 
 
-def test_an_id_that_the_broker_does_not_know_goes_on_under_a_new_producer_id():
+def test_unknown_transactional_id_gets_a_new_producer_id():
     side = Side()
     assert side.init((3, 5)) == (7, 0)
     assert last(side).last_epoch == -1
 
 
 @pytest.mark.parametrize("level", [0, 2])
-def test_a_producer_that_was_fenced_by_a_newer_one_cannot_go_on(level):
+def test_fenced_producer_is_rejected(level):
     side, producer = begun(Side(level), version=level)
     assert side.init() == BUSY
     side.complete()
@@ -106,7 +106,7 @@ def test_below_the_level_that_bumps_a_fenced_producer_has_no_last_epoch():
 
 
 @pytest.mark.parametrize("producer", [(-1, -1), (7, 0)])
-def test_prepared_transaction_is_not_taken_over(producer):
+def test_prepared_transaction_is_not_reassigned(producer):
     side, first = begun()
     side.end(first)
     written = list(side.log)
@@ -116,7 +116,7 @@ def test_prepared_transaction_is_not_taken_over(producer):
 
 # ---- partitions ---------------------------------------------------------------------------------
 
-def test_a_partition_that_is_in_already_is_written_again_and_one_more_keeps_the_start():
+def test_adding_partitions_keeps_the_transactions_start_time():
     side, producer = begun()
     written, side.ms = len(side.log), 1_200
     assert side.add(producer, AT) == 0
@@ -158,7 +158,7 @@ def test_each_transaction_has_a_separate_timeout():
     assert side.state == "PrepareAbort"
 
 
-def test_an_id_is_needed_and_none_is_made_by_asking():
+def test_lookup_of_an_unknown_transactional_id_creates_nothing():
     side = Side()
     assert side.machine.add("", 7, 0, [AT], 2) == INVALID
     assert side.machine.verify("", 7, 0, [AT]) == {AT: INVALID}
@@ -199,7 +199,7 @@ def test_end_of_a_started_transaction_keeps_its_start_time():
     assert (found.start_ms, found.update_ms, found.partitions) == (1_000, 1_010, set())
 
 
-def test_a_transaction_that_was_aborted_is_aborted_again_but_not_committed():
+def test_aborted_transaction_can_be_aborted_again_but_not_committed():
     side, producer = begun()
     assert side.end(producer, False) == (7, 1)
     assert side.end(producer, False) == BUSY
@@ -232,7 +232,7 @@ def test_an_epoch_that_is_long_past_ends_nothing():
 
 
 @pytest.mark.parametrize("producer, error", [((8, 0), MAPPING), ((7, 1), FENCED)])
-def test_an_old_client_that_is_another_ends_nothing(producer, error):
+def test_old_client_with_another_epoch_cannot_end_the_transaction(producer, error):
     side, _ = begun(version=V1)
     assert side.end(producer, version=V1) == error
     assert side.state == "Ongoing" and not side.sent
@@ -267,7 +267,7 @@ def test_new_producer_id_is_returned_before_and_used_after_the_markers():
     assert side.end((7, 32_765)) == MAPPING
 
 
-def test_the_last_epoch_but_one_needs_no_new_producer_id():
+def test_second_to_last_epoch_keeps_the_producer_id():
     side = Side()
     side.init()
     side.machine.transactions[ID].epoch = 32_765
@@ -292,13 +292,13 @@ def test_unfenceable_transaction_requests_a_new_id_every_second():
 
 
 @pytest.mark.parametrize("overdue", [Overdue(ID, 999), Overdue("other", 1_000)])
-def test_a_transaction_that_began_later_is_not_aborted_for_an_earlier_one(overdue):
+def test_timeout_of_an_earlier_transaction_does_not_abort_a_later_one(overdue):
     side, _ = begun()
     side.machine.abort_overdue(overdue, 8)
     assert side.state == "Ongoing"
 
 
-def test_a_restart_after_the_time_is_over_aborts_at_the_next_look():
+def test_transaction_that_expired_during_a_restart_is_aborted_at_the_next_check():
     side, _ = begun()
     side.ms += 5_000
     side.restart()
@@ -320,7 +320,7 @@ def test_expiry_checks_a_thousand_ids_and_skips_prepared_ones():
     assert list(side.machine.transactions) == [ID]
 
 
-def test_nothing_waits_in_a_machine_that_was_just_made():
+def test_new_state_machine_has_no_pending_transactions():
     machine = Side().machine
     assert (machine.records, machine.replies, machine.cleanups) == ([], [], 0)
     assert machine.timers.next_ms() is None and list(machine.open_tokens()) == []
@@ -357,7 +357,7 @@ def test_a_state_that_no_kafka_writes_is_not_read(number):
 
 @pytest.mark.parametrize("epoch, used_up", [
     (-1, False), (32_765, False), (32_766, True), (32_767, True)])
-def test_the_last_epoch_is_left_for_fencing(epoch, used_up):
+def test_last_epoch_is_reserved_for_fencing(epoch, used_up):
     made = Transaction(ID, 7, 900, 5)
     made.epoch = epoch
     assert made.is_exhausted == used_up

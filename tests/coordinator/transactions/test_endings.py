@@ -121,7 +121,7 @@ def test_deleted_partition_needs_no_marker(world):
 
 
 @pytest.mark.parametrize("answers", [{A: [FENCED]}, {A: [LATER], B: [FENCED]}])
-def test_a_coordinator_whose_markers_are_fenced_leaves_the_ending_to_its_successor(world, answers):
+def test_fenced_coordinator_leaves_the_ending_to_its_successor(world, answers):
     world.answers = answers
     world.end(ending(A, B))
     assert len(world.written) == 1 and world.completed == []
@@ -137,7 +137,7 @@ def test_a_coordinator_that_serves_the_id_no_more_ends_nothing(world, writes, an
     assert all(marker.coordinator_epoch == 0 for _, marker, _ in world.written)
 
 
-def test_an_ending_is_over_with_the_term_that_began_it(world):
+def test_ending_stops_with_its_coordinator_term(world):
     # Another coordinator may have ended it since, and the producer's next transaction may be open.
     world.answers = {A: [LATER]}
     epochs = iter([4, 4, 6, 6])
@@ -147,7 +147,7 @@ def test_an_ending_is_over_with_the_term_that_began_it(world):
     assert world.completed == []
 
 
-def test_an_ending_of_an_earlier_term_keeps_no_later_one_waiting(world):
+def test_ending_of_an_earlier_term_does_not_block_later_ones(world):
     world.answers = {A: [LATER]}
     later = Ending(ID, 7, 3, False, (A, B), 0)
 
@@ -169,7 +169,7 @@ def test_repeated_ending_runs_once(world):
     assert len(world.written) == 3
 
 
-def test_an_ending_that_fails_unexpectedly_is_tried_again_until_it_is_complete(world, caplog):
+def test_failed_ending_is_retried_until_complete(world, caplog):
     before = supervisor.failures().get("transaction endings", 0)
     world.answers = {A: [ValueError("planted"), ValueError("planted")]}
     world.end(ending(A, B))
@@ -234,7 +234,7 @@ def test_wait_for_an_ending_is_limited_by_the_setting(monkeypatch):
     assert adding.result() == (BUSY, 0.05, 1)
 
 
-def test_the_next_ending_is_waited_for_as_long_as_is_left_of_the_time(monkeypatch):
+def test_next_ending_is_awaited_for_the_remaining_time(monkeypatch):
     adding = Adding(monkeypatch, 70, 2, 2)
     adding.world.runtime.errors = [BUSY, NONE, BUSY]
     assert adding.result() == (BUSY, 0.07, 2)
@@ -242,7 +242,7 @@ def test_the_next_ending_is_waited_for_as_long_as_is_left_of_the_time(monkeypatc
 
 @pytest.mark.parametrize(("retry_ms", "endings", "error"), [
     (500, [], BUSY), (0, [2], BUSY), (500, [2], FENCED)])
-def test_where_there_is_nothing_to_wait_for_the_answer_comes_at_once(
+def test_request_with_nothing_to_await_is_answered_immediately(
         monkeypatch, retry_ms, endings, error):
     adding = Adding(monkeypatch, retry_ms, *endings)
     adding.world.runtime.errors = [error]
@@ -262,18 +262,18 @@ def step(world, *results, errors=()):
     return pending.message
 
 
-def test_a_step_that_needs_a_producer_id_is_done_again_with_one(world):
+def test_step_is_repeated_with_an_allocated_producer_id(world):
     assert step(world, NeedProducerId, "answer") == "answer"
     assert world.runtime.calls == [("run", ID, Transactions.init, "request"),
                                    ("run", ID, Transactions.init, "request", 9)]
 
 
-def test_a_step_that_needs_none_takes_none(world):
+def test_step_without_need_allocates_no_producer_id(world):
     assert step(world, "answer") == "answer" and world.ids == [9]
 
 
 @pytest.mark.parametrize("where", [0, 1])
-def test_a_step_that_is_refused_is_answered_as_its_request_is_refused(world, where):
+def test_rejected_step_returns_the_error_of_its_request(world, where):
     results = [NeedProducerId] * where
     assert step(world, *results, errors=[NONE] * where + [LATER]) == ("refused", LATER)
 
@@ -287,12 +287,12 @@ def test_missing_producer_id_is_reported_with_the_reason(world, failure):
     assert len(world.runtime.calls) == 1
 
 
-def test_an_unexpected_error_while_a_producer_id_is_allocated_is_answered(world):
+def test_failed_producer_id_allocation_is_answered_with_an_error(world):
     world.ids = [ValueError("planted")]
     assert step(world, NeedProducerId) == ("refused", ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
-def test_a_transaction_that_is_overdue_and_has_no_epoch_left_is_aborted_with_a_new_id(world):
+def test_overdue_transaction_with_exhausted_epochs_is_aborted_with_a_new_id(world):
     overdue = Overdue(ID, 77)
     world.end(overdue)
     assert world.runtime.calls == [("run", ID, Transactions.abort_overdue, overdue, 9)]
@@ -315,7 +315,7 @@ def test_stop_ends_pending_work_before_its_runtime(world):
     assert world.runtime.calls == [("start",), ("stop",)]
 
 
-def test_own_topic_changes_affect_the_runtime_and_others_nothing(world):
+def test_only_changes_of_its_own_topic_affect_the_runtime(world):
     own, other = SimpleNamespace(name=TOPIC), SimpleNamespace(name="t")
     world.service.topic_changed(other)
     world.service.topic_deleted("t")
@@ -325,7 +325,7 @@ def test_own_topic_changes_affect_the_runtime_and_others_nothing(world):
     assert world.runtime.calls == [("topic_changed", own), ("topic_deleted",)]
 
 
-def test_its_topic_is_made_by_the_settings(monkeypatch):
+def test_internal_topic_is_created_from_the_settings(monkeypatch):
     world = World(monkeypatch, transaction_state_log_num_partitions="7",
                   transaction_state_log_replication_factor="2", transaction_state_log_min_isr="1",
                   transaction_state_log_segment_bytes="4096")

@@ -12,7 +12,7 @@ SEEDS = 60
 FAULTS = ("guard", "marker", "early", "hasty", "unverified")
 
 
-def test_committed_records_are_seen_once_and_aborted_ones_never(random_source):
+def test_committed_records_are_read_once_and_aborted_ones_never(random_source):
     committed = 0
     for _ in range(SEEDS):
         seed = random_source.randrange(1 << 30)

@@ -98,7 +98,7 @@ def test_each_init_of_an_id_fences_the_producer_before():
     assert side.end((7, 1)) == FENCED
 
 
-def test_a_producer_that_goes_on_gets_the_next_epoch_and_a_lost_answer_again():
+def test_init_raises_the_epoch_and_a_retry_gets_the_same_response():
     side = Side()
     assert side.init() == (7, 0)
     assert side.init((7, 0)) == (7, 1)
@@ -167,21 +167,21 @@ def test_while_it_ends_nothing_else_begins():
 
 
 @pytest.mark.parametrize("producer, error", [((7, 1), FENCED), ((8, 0), MAPPING)])
-def test_another_producer_is_no_part_of_the_transaction(producer, error):
+def test_foreign_producer_is_not_part_of_the_transaction(producer, error):
     side, _ = begun()
     assert side.add(producer) == error
     assert side.end(producer) == error
     assert side.machine.verify(ID, *producer, [AT]) == {AT: error}
 
 
-def test_partitions_are_verified_one_by_one():
+def test_each_partition_is_verified_separately():
     side, producer = begun()
     assert side.machine.verify(ID, *producer, [AT, MORE]) == {AT: 0, MORE: ABORTABLE}
     assert side.machine.verify("other", *producer, [AT]) == {AT: MAPPING}
 
 
 @pytest.mark.parametrize("level, epoch", [(2, 1), (0, 1)])
-def test_an_open_transaction_is_aborted_before_its_id_is_given_to_another(level, epoch):
+def test_open_transaction_is_aborted_before_its_id_is_reused(level, epoch):
     side, _ = begun(Side(level))
     assert side.init() == BUSY
     assert side.sent == [Ending(ID, 7, epoch, False, (AT,), level)]
@@ -189,7 +189,7 @@ def test_an_open_transaction_is_aborted_before_its_id_is_given_to_another(level,
     assert side.init() == (7, 2)
 
 
-def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced():
+def test_timed_out_transaction_is_aborted_and_its_producer_fenced():
     side, producer = begun()
     side.wait(999)
     assert side.state == "Ongoing"
@@ -254,7 +254,7 @@ def test_timeout_at_the_last_epoch_requests_a_new_producer_id():
     assert len(side.sent) == 2
 
 
-def test_unused_id_expires_and_an_open_one_stays():
+def test_unused_transactional_id_expires_but_an_open_one_does_not():
     side, producer = begun(Side(expiration_ms=500, timeout_ms_max=10**6))
     side.ms += 500
     list(side.machine.expire())

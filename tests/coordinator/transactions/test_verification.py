@@ -81,7 +81,7 @@ def test_remote_coordinator_is_called_over_the_network(kind, only_verify):
 
 
 @pytest.mark.parametrize("kind", [PLAIN, ABORTABLE, ADDING])
-def test_without_a_leader_there_is_no_coordinator(kind):
+def test_partition_without_a_leader_has_no_coordinator(kind):
     cluster = Cluster(NOBODY)
     assert cluster.verified(kind) == dict.fromkeys((AT, MORE), ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert cluster.asked == []
@@ -94,7 +94,7 @@ def test_a_broker_that_does_not_verify_still_adds(kind, asks):
     assert bool(cluster.asked) == asks
 
 
-def test_each_partition_has_its_own_error_and_all_have_that_of_a_coordinator_that_moves():
+def test_errors_are_per_partition_but_a_moving_coordinator_fails_all():
     cluster = Cluster(looked_up={AT: NONE, MORE: UNPREPARED})
     assert cluster.verified(ABORTABLE) == {AT: NONE, MORE: UNPREPARED}
     cluster = Cluster(error=ErrorCode.NOT_COORDINATOR)
@@ -128,7 +128,7 @@ def added(cluster, **logs):
     return cluster.asked
 
 
-def test_partitions_that_are_led_here_need_not_ask_once_they_were_added(noted):
+def test_locally_led_partitions_are_verified_when_they_are_added(noted):
     assert added(Cluster(looked_up={AT: NONE, MORE: NONE}), t1="log") == [
         ("look", "id", 7, 3, [AT, MORE])]
     assert noted == [("log", 7, 3, 9)]

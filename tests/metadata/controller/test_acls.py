@@ -38,7 +38,7 @@ def wanted(**changed) -> acls.Filter:
     return acls.Filter(ANY, None, ANY, None, None, ANY, ANY)._replace(**changed)
 
 
-def test_a_rule_is_kept_once():
+def test_repeated_acl_is_stored_once():
     records, results = decided(acls.create(
         image_with(RULE), [RULE, RULE, RULE._replace(host="h")], random.Random(2)))
     assert len(records) == 1 and [result.error for result in results] == [ErrorCode.NONE] * 3
@@ -62,7 +62,7 @@ def test_invalid_acl_is_rejected_separately(changed):
     ({"resource_name": "t1", "pattern_type": MATCH}, 2), ({"pattern_type": PREFIXED}, 1),
     ({"resource_name": "t", "pattern_type": MATCH}, 3), ({"principal": "User:b"}, 1),
     ({"operation": WRITE}, 1), ({"permission": DENY}, 1), ({"host": "h"}, 1)])
-def test_a_filter_means(changed, count):
+def test_acl_filter_matches(changed, count):
     image = image_with(
         RULE, RULE._replace(pattern_type=PREFIXED, operation=WRITE),
         RULE._replace(resource_name="*", principal="User:b", permission=DENY),
@@ -80,7 +80,7 @@ def test_acl_matched_by_two_filters_is_deleted_once_and_returned_to_both():
 @pytest.mark.parametrize("changed", [
     {"resource_type": 0}, {"resource_type": 50}, {"pattern_type": 7}, {"operation": 0},
     {"permission": 9}])
-def test_a_filter_of_another_version_is_refused(changed):
+def test_acl_filter_of_a_newer_version_is_rejected(changed):
     with pytest.raises(Refusal):
         decided(acls.found(Image(), wanted(**changed)))
 
@@ -90,7 +90,7 @@ def exactly(rule: Rule) -> acls.Filter:
                        rule.host, rule.operation, rule.permission)
 
 
-def test_a_filter_that_leaves_nothing_open_means_one_rule():
+def test_fully_specified_acl_filter_matches_one_rule():
     image = image_with(RULE, RULE._replace(resource_name="*"), RULE._replace(host="h"))
     assert decided(acls.found(image, exactly(RULE))) == [RULE]
     assert decided(acls.found(image, exactly(RULE._replace(resource_name="u")))) == []
@@ -98,7 +98,7 @@ def test_a_filter_that_leaves_nothing_open_means_one_rule():
     assert len(records) == 1 and [result.rules for result in results] == [[RULE], [RULE]]
 
 
-def test_one_more_rule_and_one_less_cost_the_same_among_none_and_among_thousands():
+def test_cost_of_an_acl_change_does_not_depend_on_the_acl_count():
     few = image_with(RULE)
     many = image_with(RULE, *[RULE._replace(resource_name=f"t{number}") for number in range(5000)])
     other = RULE._replace(resource_name="other")
@@ -113,7 +113,7 @@ def lines_of(module, decide, image) -> int:
     return counted.lines
 
 
-def test_a_rule_that_two_records_hold_goes_with_both():
+def test_acl_stored_by_two_records_is_removed_with_both():
     """Kafka's controller may leave duplicates: it checks for equal ACLs, but an old version did
     not.
     """

@@ -78,7 +78,7 @@ def alone(scenario):
     run(go)
 
 
-def test_topics_that_cannot_be_written_are_refused_and_nothing_is_left_of_them():
+def test_topics_whose_records_cannot_be_written_are_rejected():
     async def go(world):
         world.fails()
         made, known = await world.create("a", "t")
@@ -199,7 +199,7 @@ def test_features_are_updated_unless_validated_only(validate_only, level):
     alone(go)
 
 
-def test_each_producer_id_is_given_out_once_also_to_many_at_once():
+def test_producer_ids_are_unique_under_concurrency():
     async def go(world):
         before = world.tail.newest.next_producer_id
         ids = await asyncio.gather(*(world.made.next_producer_id() for _ in range(1500)))
@@ -290,7 +290,7 @@ def test_initial_credentials_are_ignored_in_an_existing_cluster(caplog):
                ) == 1
 
 
-def test_a_batch_of_another_controller_is_followed_before_an_office_begins():
+def test_controller_term_begins_after_batches_of_the_previous_controller():
     log, tail, made = cluster_of_several(topics.bootstrap(Image()))
     tail.push(tail.fold(MetadataBatch(tail.newest.offset + 1, 1, [messages.NoOpRecord()])))
     assert not made.is_active and tail.published is tail.newest

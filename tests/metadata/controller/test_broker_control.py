@@ -26,7 +26,7 @@ def registered(broker_id: int, port: int):
                log_dirs=[bytes([broker_id]) * 16])
 
 
-def test_a_new_controller_fences_the_broker_that_ended_with_the_former_one_at_once():
+def test_new_controller_immediately_fences_the_broker_that_ended_with_the_previous_controller():
     async def run():
         with socket.create_server(("127.0.0.1", 0)) as alive:
             # A client listener that cannot be reached from here proves nothing.
@@ -114,7 +114,7 @@ def a_controller(log, *brokers_):
         1, "c"), tail
 
 
-def test_a_broker_that_goes_while_its_heartbeat_is_decided_does_not_stay_unfenced():
+def test_broker_that_disconnects_during_its_heartbeat_is_fenced():
     async def run():
         log, gone = Held(), registered(2, free_port())
         gone.fenced = True

@@ -72,14 +72,14 @@ def test_a_broker_has_caught_up_at_the_newest_record_of_its_registration(beats):
     assert (beats.is_caught_up(1, 39), beats.is_caught_up(1, 40)) == (False, True)
 
 
-def test_a_connection_is_of_the_broker_whose_newest_heartbeat_came_on_it(beats):
+def test_connection_belongs_to_the_broker_of_its_latest_heartbeat(beats):
     beats.touch(1, 9, 70, 1001)
     beats.touch(2, 9, 71, 1001)
     beats.touch(1, 9, 72, 1002)
     assert [beats.ended(connection) for connection in (70, 71, 73, 72)] == [None, 2, None, 1]
 
 
-def test_a_heartbeat_whose_connection_has_ended_does_not_count(beats):
+def test_heartbeat_of_a_closed_connection_is_ignored(beats):
     beats.came(1, 70)
     assert beats.counts(1, 70) and beats.ended(70) == 1
     assert not beats.counts(1, 70) and beats.counts(2, 70) and beats.counts(1, 0)
@@ -96,7 +96,7 @@ def test_unfenced_broker_has_a_session_before_its_next_heartbeat(beats):
     assert beats.is_alive(1, 1500)
 
 
-def test_a_broker_stops_once_every_active_one_knows_that_it_leads_nothing(beats):
+def test_broker_stops_once_all_active_brokers_have_its_leader_changes(beats):
     beats.touch(1, 20, 0, 1001)
     beats.touch(2, 29, 0, 1001)
     assert not beats.is_stopping(1)

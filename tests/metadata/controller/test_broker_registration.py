@@ -92,7 +92,7 @@ class Cluster:
         return self.image.partition(name, index)
 
 
-def test_a_broker_is_fenced_until_it_has_seen_its_registration():
+def test_broker_is_fenced_until_it_has_read_its_registration():
     cluster = Cluster()
     epoch = cluster.register(1)
     assert epoch == cluster.image.offset and cluster.image.brokers[1].fenced
@@ -102,7 +102,7 @@ def test_a_broker_is_fenced_until_it_has_seen_its_registration():
     assert not cluster.image.brokers[1].fenced
 
 
-def test_an_id_is_taken_while_its_session_lasts():
+def test_broker_id_is_reserved_during_its_session():
     cluster = Cluster().join(1)
     assert cluster.refusal(1, incarnation=2) == E.DUPLICATE_BROKER_REGISTRATION
     epoch = cluster.image.brokers[1].epoch
@@ -151,7 +151,7 @@ def test_a_heartbeat_is_decided_under_the_epoch_of_its_turn():
     assert refused.value.error == E.STALE_BROKER_EPOCH
 
 
-def test_requests_under_another_epoch_are_refused():
+def test_requests_with_another_broker_epoch_are_rejected():
     cluster = Cluster().join(1)
     for id_, epoch in ((1, 99), (1, -1), (2, 5)):
         with pytest.raises(Refusal) as refused:
@@ -180,7 +180,7 @@ def test_without_eligible_replicas_the_last_in_sync_stays_so():
     assert (cluster.state().leader, cluster.state().isr) == (-1, (1,))
 
 
-def test_a_stopping_broker_waits_until_the_others_know_their_leaders():
+def test_stopping_broker_waits_until_others_have_the_new_leaders():
     cluster = Cluster().join(1, 2, 3).create((1, 2, 3))
     assert cluster.beat(1, want_shut_down=True) == brokers.State(False, True, False)
     assert (cluster.state().leader, cluster.state().isr) == (2, (2, 3))
@@ -200,7 +200,7 @@ def test_a_broker_that_leads_nothing_may_stop_at_once():
     assert (cluster.state().isr, cluster.state().eligible_leader_replicas) == ((1,), (2,))
 
 
-def test_a_crashed_broker_is_eligible_no_more_and_a_stopped_one_still_is():
+def test_crashed_broker_loses_eligibility_and_a_stopped_one_does_not():
     for clean in (True, False):
         cluster = Cluster().join(1, 2).create((1, 2), **{"min.insync.replicas": "2"})
         cluster.beat(2, want_shut_down=True)
@@ -210,7 +210,7 @@ def test_a_crashed_broker_is_eligible_no_more_and_a_stopped_one_still_is():
         assert cluster.state().eligible_leader_replicas == ((2,) if clean else ())
 
 
-def test_a_failed_directory_costs_its_replicas_their_place():
+def test_replicas_in_a_failed_directory_leave_the_isr():
     cluster = Cluster()
     cluster.register(1, directories=[bytes([5]) * 16, bytes([6]) * 16])
     cluster.beat(1)
@@ -225,7 +225,7 @@ def test_a_failed_directory_costs_its_replicas_their_place():
     assert cluster.beat(1, offline_log_dirs=[bytes([5]) * 16]) is None
 
 
-def test_an_unregistered_broker_is_gone_and_cannot_go_twice():
+def test_broker_can_be_unregistered_once():
     cluster = Cluster().join(1, 2).create((1, 2))
     cluster.take(decided(brokers.unregistered(cluster.rules, 1)))
     assert 1 not in cluster.image.brokers and cluster.state().leader == 2
@@ -278,7 +278,7 @@ def test_reported_cordoned_directories_are_written_once():
     assert cluster.image.brokers[1].cordoned == () and cluster.image.takes_replicas(1)
 
 
-def test_a_broker_with_one_directory_that_is_not_cordoned_takes_replicas():
+def test_broker_with_one_uncordoned_directory_accepts_replicas():
     cluster = Cluster()
     cluster.register(1, directories=[b"a" * 16, b"b" * 16])
     cluster.beat(1, cordoned_log_dirs=[b"b" * 16])
@@ -292,7 +292,7 @@ def test_an_older_metadata_version_has_no_cordons():
     assert cluster.image.brokers[1].cordoned is None
 
 
-def test_new_partitions_go_past_brokers_whose_directories_are_all_cordoned():
+def test_new_partitions_avoid_fully_cordoned_brokers():
     cluster = Cluster().join(1, 2, 3)
     cluster.beat(2, cordoned_log_dirs=list(cluster.image.brokers[2].directories))
     image, results = create(cluster.image, topic("t", 30, 2))

@@ -31,7 +31,7 @@ USER = (("user", "u"),)
 PAIR = (("user", None), ("client-id", "c"))
 
 
-def test_quotas_are_kept_by_entity_and_go_one_by_one():
+def test_quotas_are_stored_by_entity_and_removed_separately():
     image, _, results = altered(Image(), entry(USER, ("producer_byte_rate", 5.0),
                                                ("request_percentage", 1.5)),
                                 entry(PAIR, ("consumer_byte_rate", 6.0)))
@@ -63,7 +63,7 @@ def test_an_entity_is_altered_as_a_whole_or_not_at_all():
     assert list(image.client_quotas) == [entity(PAIR)] and len(records) == 1
 
 
-def test_addresses_must_be_known_to_resolve():
+def test_quota_addresses_must_resolve():
     for name, error in (("known", 0), (None, 0), ("unknown", ErrorCode.INVALID_REQUEST)):
         _, _, (result,) = altered(Image(), entry((("ip", name),),
                                                  ("connection_creation_rate", 5.0)),

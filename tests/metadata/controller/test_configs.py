@@ -92,7 +92,7 @@ def test_invalid_change_is_rejected_and_other_resources_continue(
     assert (record.resource_type, record.value) == (RESOURCE_BROKER, "7777")
 
 
-def test_a_resource_named_twice_is_refused_both_times(image):
+def test_repeated_resource_is_rejected_both_times(image):
     twice = resource(RESOURCE_TOPIC, "t", ("retention.ms", 0, "9"))
     records, results = alter(image, twice, twice)
     assert records == [] and [(row.error, row.message) for row in results] == [
@@ -123,7 +123,7 @@ def test_settings_of_another_broker_are_validated_by_that_broker(name, value):
     assert results[0].error == E.INVALID_REQUEST
 
 
-def test_a_setting_is_set_and_taken_back(image):
+def test_setting_is_set_and_reset(image):
     key = RESOURCE_TOPIC, "t"
     assert after(image, resource(*key, ("segment.bytes", 0, "1048576")))[key] == {
         "retention.ms": "5", "segment.bytes": "1048576"}
@@ -147,7 +147,7 @@ def test_unchanged_topic_setting_writes_no_record_but_a_brokers_does(image):
     (RESOURCE_TOPIC, "t", "delete", ((3, "compact"),), "delete"),
     (RESOURCE_TOPIC, "t", "delete", ((2, "compact"), (3, "delete")), "compact"),
 ])
-def test_words_are_added_to_a_list_and_taken_out(image, kind, name, first, changes, wanted):
+def test_list_values_are_appended_and_subtracted(image, kind, name, first, changes, wanted):
     if first is not None:
         image = apply(image, [messages.ConfigRecord(
             resource_type=kind, resource_name=name, name="cleanup.policy", value=first)],

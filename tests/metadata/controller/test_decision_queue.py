@@ -105,7 +105,7 @@ def test_inactive_controller_decides_nothing_before_and_after_its_term():
     run(go)
 
 
-def test_an_office_has_ended_when_the_decision_that_is_under_way_has():
+def test_controller_term_ends_after_the_decision_in_progress():
     async def go(loop):
         made, log = in_office()
         under_way = loop.create_task(made._decided(decision(NO_OP())))
@@ -118,7 +118,7 @@ def test_an_office_has_ended_when_the_decision_that_is_under_way_has():
     run(go)
 
 
-def test_a_refused_decision_gives_its_turn_back():
+def test_rejected_decision_releases_its_turn():
     async def go(loop):
         made, log = in_office()
 
@@ -191,7 +191,7 @@ def test_elections_are_counted_by_whether_records_may_be_lost():
     run(go)
 
 
-def test_a_snapshot_is_taken_when_it_is_due_and_the_log_begins_behind_it():
+def test_due_snapshot_is_written_and_the_log_trimmed():
     async def go(loop):
         made, log = in_office()
         log.due = 2
@@ -203,7 +203,7 @@ def test_a_snapshot_is_taken_when_it_is_due_and_the_log_begins_behind_it():
     run(go)
 
 
-def test_a_snapshot_that_failed_is_tried_again_as_many_records_later_as_lie_between_two():
+def test_failed_snapshot_is_retried_after_one_snapshot_interval():
     async def go(loop):
         made, log = in_office()
         log.due, log.failure = 0, StorageError(5, 0, "planted")
@@ -217,7 +217,7 @@ def test_a_snapshot_that_failed_is_tried_again_as_many_records_later_as_lie_betw
     run(go)
 
 
-def test_no_snapshot_is_taken_amid_a_transaction():
+def test_no_snapshot_is_taken_during_a_transaction():
     async def go(loop):
         made, log = in_office()
         log.due = 0

@@ -46,7 +46,7 @@ def test_a_new_token_lasts_as_long_as_is_wanted_and_allowed(life_ms, longest, en
         NOW, longest, end)
 
 
-def test_without_a_secret_there_are_no_tokens():
+def test_delegation_tokens_require_a_secret_key():
     image, (decided,) = created(limits=OFF)
     assert decided == Decided(None, E.DELEGATION_TOKEN_AUTH_DISABLED) and not tokens.of(image)
     image, _ = created()
@@ -72,7 +72,7 @@ def test_a_token_is_renewed_from_now_on(period_ms, end, who):
         OWNER, [RENEWER], NOW, 1500)
 
 
-def test_no_renewal_goes_beyond_the_longest_life():
+def test_renewal_does_not_exceed_the_maximum_lifetime():
     image, _ = ask(tokens.renew, created(life_ms=120)[0], 100, now_ms=1090)
     assert ends(image) == [1120]
 
@@ -100,7 +100,7 @@ def test_unauthorized_requester_changes_nothing(decide, fields, error):
     assert decided == Decided(None, error) and tokens.of(after) == tokens.of(image)
 
 
-def test_a_token_counts_until_the_moment_of_its_end():
+def test_token_is_valid_until_it_expires():
     assert ask(tokens.renew, created()[0], 10, now_ms=1100)[1].error == E.NONE
     image, _ = created()
     assert tokens.expired(image, 1100) == ([], [])

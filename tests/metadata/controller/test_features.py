@@ -72,12 +72,12 @@ def test_level_must_be_supported_by_each_broker():
 
 
 @pytest.mark.parametrize("kind", [UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE])
-def test_the_level_of_now_can_be_set_again(kind):
+def test_current_feature_level_can_be_set_again(kind):
     records = updated(Cluster().join(1), (VERSION, 30, kind), (ELR_FEATURE, 1, kind))
     assert levels(records[:2]) == [(VERSION, 30), (ELR_FEATURE, 1)]
 
 
-def test_a_feature_that_only_the_log_knows_can_be_taken_away():
+def test_unsupported_feature_in_the_log_can_be_removed():
     cluster = with_feature("odd", 1)
     assert levels(updated(cluster, ("odd", 0, SAFE_DOWNGRADE))) == [("odd", 0)]
 
@@ -99,7 +99,7 @@ def test_eligible_replicas_require_one_cluster_wide_minimum():
     assert eligible_leader_replicas.one_minimum(cluster.image, cluster.settings) == []
 
 
-def test_without_eligible_replicas_each_broker_may_have_its_own_minimum():
+def test_brokers_may_have_own_min_isr_without_eligible_leader_replicas():
     assert levels(updated(Cluster(), (ELR_FEATURE, 0, SAFE_DOWNGRADE))) == [(ELR_FEATURE, 0)]
     assert len(updated(Cluster(keeps_eligible=False), (TRANSACTIONS, 1, UPGRADE))) == 1
 
@@ -114,7 +114,7 @@ def test_changed_minimum_clears_eligible_replicas():
     assert eligible_leader_replicas.cleared(Cluster(keeps_eligible=False).image, records) == []
 
 
-def test_a_new_cluster_of_several_brokers_keeps_eligible_replicas_by_its_settings_minimum():
+def test_new_cluster_enables_eligible_leader_replicas_with_its_configured_min_isr():
     cluster = Cluster(**{MIN_IN_SYNC: "2"})
     records = topics.bootstrap_cluster(cluster.settings)
     assert records[:-2] == topics.bootstrap(Image())

@@ -55,10 +55,10 @@ def test_only_the_inter_broker_listener_is_probed(monkeypatch):
 
 @pytest.mark.parametrize(("answer", "seconds"), [
     (None, 0.52), (OSError("no route"), 0.52), (SILENT, 4.52)])
-def test_broker_that_accepts_or_is_silent_is_not_gone(monkeypatch, answer, seconds):
+def test_broker_that_accepts_or_is_silent_counts_as_running(monkeypatch, answer, seconds):
     gone, dials, opened, took = judged(monkeypatch, [answer])
     assert (gone, len(dials), opened, took) == (False, 4, [], seconds)
 
 
-def test_broker_without_listeners_is_not_gone(monkeypatch):
+def test_broker_without_listeners_counts_as_running(monkeypatch):
     assert judged(monkeypatch, [None], []) == (False, [], [], 0)

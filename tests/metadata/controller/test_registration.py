@@ -65,7 +65,7 @@ def test_eligible_replicas_survive_a_snapshot_and_the_store(tmp_path):
     store.close()
 
 
-def test_lists_of_eligible_replicas_are_left_out_when_they_are_empty():
+def test_empty_lists_of_eligible_replicas_are_omitted():
     kinds = {type(record).__name__: record for record in snapshot.records_of(image())}
     record = kinds["PartitionRecord"]
     assert record.eligible_leader_replicas is None and record.last_known_elr is None
@@ -73,7 +73,7 @@ def test_lists_of_eligible_replicas_are_left_out_when_they_are_empty():
 
 @pytest.mark.parametrize(("error", "call"), [
     (StoreError("no space"), "store"), (OSError(28, "no space"), "marks")])
-def test_a_stop_that_is_no_clean_one_leaves_no_checksum(tmp_path, monkeypatch, caplog, error, call):
+def test_unclean_stop_leaves_no_checksum(tmp_path, monkeypatch, caplog, error, call):
     node = Node(tmp_path)
     node.create("a")
 
@@ -197,7 +197,7 @@ def test_brokers_are_fenced_and_unfenced_under_the_epoch_that_they_have():
                 apply(again, [kind(id=id_, epoch=other)], made.offset + 3, 1)
 
 
-def test_a_broker_that_leaves_is_gone_and_leaves_once():
+def test_broker_leaves_once():
     made = cluster(2)
     left = apply(made, [messages.UnregisterBrokerRecord(broker_id=1)], made.offset + 1, 1)
     assert list(left.brokers) == [2] and not left.broker_is_active(1)

@@ -25,7 +25,7 @@ def after(image, *args):
         (result.user, result.error) for result in results]
 
 
-def test_credentials_are_made_changed_and_removed():
+def test_credentials_are_created_changed_and_removed():
     image, results = after(Image(), [], [upsertion(), upsertion(mechanism=2)])
     assert results == [("a", 0)]
     assert set(image.security) == {(SCRAM_CREDENTIAL, ("a", 1)), (SCRAM_CREDENTIAL, ("a", 2))}
@@ -49,7 +49,7 @@ def test_a_user_is_altered_as_a_whole_or_not_at_all(deletions, upsertions, error
     assert set(image.security) == {(SCRAM_CREDENTIAL, ("good", 1))}
 
 
-def test_the_first_credentials_are_read_as_kafka_storage_takes_them():
+def test_initial_credentials_have_the_format_of_kafka_storage():
     records = scram_credentials.first(["SCRAM-SHA-512=[name=alice,password=secret,iterations=8192]",
                                        "SCRAM-SHA-256=[name=bob,password=p]"])
     assert [(row.name, row.mechanism, row.iterations) for row in records] == [

@@ -15,7 +15,7 @@ def topic_records(name="t", topic_id=TOPIC_ID, partitions=2):
         for index in range(partitions)]
 
 
-def test_a_topic_is_found_by_name_and_by_id_as_one_object():
+def test_topic_is_one_object_by_name_and_by_id():
     image = apply(Image(), topic_records(), 2, 1)
     assert image.topics["t"] is image.topics_by_id[TOPIC_ID]
     assert [state.leader for state in image.topics["t"].partitions] == [1, 1]
@@ -29,14 +29,14 @@ def test_an_older_image_does_not_see_later_records():
     assert after.topics["t"] is before.topics["t"]
 
 
-def test_equal_partition_states_are_one_object():
+def test_equal_partition_states_are_shared():
     image = apply(Image(), topic_records(partitions=1000), 1000, 1)
     image = apply(image, topic_records("u", bytes(15) + b"\x0a"), 1003, 1)
     states = {id(state) for topic in image.topics.values() for state in topic.partitions}
     assert len(states) == 1
 
 
-def test_a_change_of_leader_raises_both_epochs_and_an_isr_change_one():
+def test_leader_change_raises_both_epochs_and_an_isr_change_only_one():
     image = apply(Image(), topic_records(), 2, 1)
     image = apply(image, [
         messages.PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, leader=1),
@@ -46,7 +46,7 @@ def test_a_change_of_leader_raises_both_epochs_and_an_isr_change_one():
     assert (second.leader_epoch, second.partition_epoch, second.isr) == (0, 1, ())
 
 
-def test_removal_takes_the_topic_its_partitions_and_its_settings():
+def test_topic_removal_includes_partitions_and_settings():
     image = apply(Image(), [*topic_records(), messages.ConfigRecord(
         resource_type=2, resource_name="t", name="retention.ms", value="1")], 3, 1)
     assert image.topic_config("t") == {"retention.ms": "1"}
@@ -54,7 +54,7 @@ def test_removal_takes_the_topic_its_partitions_and_its_settings():
     assert not image.topics and not image.topics_by_id and not image.configs
 
 
-def test_a_topic_may_be_removed_and_made_again_in_one_stretch():
+def test_topic_can_be_removed_and_recreated_in_one_batch():
     image = apply(Image(), topic_records(), 2, 1)
     again = bytes(15) + b"\x0b"
     image = apply(image, [messages.RemoveTopicRecord(topic_id=TOPIC_ID),
@@ -62,7 +62,7 @@ def test_a_topic_may_be_removed_and_made_again_in_one_stretch():
     assert image.topics["t"].id == again and len(image.topics["t"].partitions) == 1
 
 
-def test_a_setting_without_a_value_is_taken_back():
+def test_setting_without_a_value_is_reset():
     record = messages.ConfigRecord(resource_type=4, resource_name="1", name="x", value="1")
     image = apply(Image(), [record], 0, 1)
     record = messages.ConfigRecord(resource_type=4, resource_name="1", name="x", value=None)
@@ -106,7 +106,7 @@ def security_records():
             expiration_timestamp=2, token_id="x")]
 
 
-def test_access_rules_and_credentials_of_a_cluster_are_followed_until_they_go():
+def test_acls_and_credentials_are_applied_until_removed():
     image = apply(Image(), security_records(), 2, 1)
     assert list(image.security.values()) == security_records()
     image = apply(image, [
@@ -124,7 +124,7 @@ def test_producer_ids_never_go_back():
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=40), st.data())
-def test_applying_in_any_stretches_gives_the_same_image(steps, data):
+def test_image_does_not_depend_on_batch_boundaries(steps, data):
     log = []
     alive = {}
     for number, count in steps:
@@ -147,7 +147,7 @@ def test_applying_in_any_stretches_gives_the_same_image(steps, data):
     assert set(whole.topics) == {f"t{number}" for number in alive}
 
 
-def test_every_kept_record_survives_its_encoding():
+def test_every_record_type_survives_encoding():
     for record in topic_records():
         version = 2 if type(record).__name__ == "PartitionRecord" else 0
         assert records.decode_record(records.encode_record(version, record)) == (version, record)
@@ -163,7 +163,7 @@ def registered(*directories, cordoned=None):
 @pytest.mark.parametrize(("cordoned", "takes"), [
     (None, True), ([], True), ([b"a" * 16], True), ([b"a" * 16, b"b" * 16], False),
     ([b"a" * 16, b"b" * 16, b"c" * 16], False)])
-def test_a_broker_takes_replicas_while_one_of_its_directories_is_not_cordoned(cordoned, takes):
+def test_broker_accepts_replicas_while_one_directory_is_uncordoned(cordoned, takes):
     assert registered(b"a" * 16, b"b" * 16, cordoned=cordoned).takes_replicas(1) == takes
 
 
@@ -187,7 +187,7 @@ def test_only_the_topics_of_coordinators_are_internal(name, is_one):
 @pytest.mark.parametrize(("kind", "known"), [
     ("TopicRecord", True), ("BeginTransactionRecord", True), ("EndTransactionRecord", True),
     ("RemoveUserScramCredentialRecord", True), ("KRaftVersionRecord", False), ("", False)])
-def test_records_of_the_log_and_frames_of_transactions_are_known_by_their_names(kind, known):
+def test_metadata_records_are_identified_by_name(kind, known):
     assert is_known(kind) == known
 
 
@@ -197,7 +197,7 @@ def test_a_record_that_this_version_does_not_know_is_refused():
 
 
 @pytest.mark.parametrize(("told", "found"), [(-1, 1), (0, 0), (1, 1)])
-def test_a_change_leaves_the_recovery_of_a_leader_alone_unless_it_names_it(told, found):
+def test_partition_change_keeps_the_leader_recovery_state_by_default(told, found):
     image = apply(Image(), topic_records(partitions=1), 1, 1)
     for offset, state in ((2, 1), (3, told)):
         image = apply(image, [messages.PartitionChangeRecord(
@@ -206,7 +206,7 @@ def test_a_change_leaves_the_recovery_of_a_leader_alone_unless_it_names_it(told,
 
 
 @pytest.mark.parametrize("field", ["fenced", "in_controlled_shutdown"])
-def test_a_change_of_a_registration_turns_a_state_on_and_off_and_leaves_it_alone(field):
+def test_registration_change_sets_clears_or_keeps_a_state(field):
     image, seen = registered(b"a" * 16), []
     for offset, change in enumerate((-1, 0, 1, 0, -1), 1):
         image = apply(image, [messages.BrokerRegistrationChangeRecord(

@@ -265,7 +265,7 @@ def _check_rules(image):
             assert words[3] == image.security["AccessControlEntryRecord", (id_,)].principal
 
 
-def test_an_image_is_what_its_records_say_and_a_delta_names_what_differs(random_source):
+def test_random_image_matches_its_records_and_delta(random_source):
     for _ in range(20):
         image, model, offset = Image(), Model(), -1
         for _ in range(60):

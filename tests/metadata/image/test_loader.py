@@ -26,7 +26,7 @@ def follow(tail, *records):
     tail.push(tail.fold(MetadataBatch(tail.newest.offset + len(records), 1, list(records))))
 
 
-def test_committed_records_are_in_force_after_they_are_taken():
+def test_committed_records_take_effect():
     tail = Tail(Image())
     follow(tail, topic("a"))
     assert "a" in tail.newest.topics and not tail.published.topics
@@ -76,7 +76,7 @@ def test_a_waiter_that_went_away_holds_up_no_other():
     asyncio.run(run())
 
 
-def test_the_publisher_sleeps_until_something_is_committed():
+def test_publisher_waits_for_committed_records():
     async def run():
         tail = Tail(Image())
         grown = asyncio.ensure_future(tail.grown())
@@ -90,7 +90,7 @@ def test_the_publisher_sleeps_until_something_is_committed():
 
 @pytest.mark.parametrize("ends, features", [
     ([END], {"metadata.version": 30}), ([ABORT], {}), ([], {})])
-def test_a_transaction_that_comes_in_several_reads_counts_when_it_ended(ends, features):
+def test_transaction_over_several_reads_applies_at_its_end(ends, features):
     tail = Tail(Image())
     for record in (BEGIN, feature(), *ends):
         follow(tail, record)

@@ -105,7 +105,7 @@ def test_waiters_are_woken_in_offset_order_and_not_early():
 
 
 @pytest.mark.parametrize("offset", [-2, 1])
-def test_effects_neither_go_back_nor_overtake_publication(offset):
+def test_effects_are_ordered_with_publication(offset):
     tail = Tail(Image())
     follow(tail, topic("a"))
     follow(tail, topic("b"))
@@ -137,7 +137,7 @@ def test_publisher_is_woken_once_for_simultaneous_records():
     asyncio.run(run())
 
 
-def test_a_delta_of_another_image_is_a_bug():
+def test_delta_of_another_image_is_an_assertion_error():
     tail = Tail(Image())
     early = tail.fold(MetadataBatch(0, 1, [topic("a")]))
     follow(tail, topic("b"))

@@ -9,12 +9,12 @@ from tests.metadata.image.test_state_store import image
 from tests.metadata.node import Node
 
 
-def test_the_records_of_an_image_make_it_again():
+def test_image_is_restored_from_its_records():
     whole = image()
     assert apply(Image(), snapshot.records_of(whole), whole.offset, whole.epoch) == whole
 
 
-def test_a_written_snapshot_is_read_back_and_replaces_older_ones(tmp_path):
+def test_written_snapshot_is_readable_and_replaces_older_ones(tmp_path):
     kept = snapshot.records_of(image())
     snapshot.write(str(tmp_path), kept[:2], 50, 1, 7)
     snapshot.write(str(tmp_path), kept, 100, 3, 7)

@@ -35,13 +35,13 @@ def test_an_image_is_read_back_equal(tmp_path):
     assert again.topics["a"] is again.topics_by_id[again.topics["a"].id]
 
 
-def test_an_empty_store_knows_nothing(tmp_path):
+def test_empty_store_returns_nothing(tmp_path):
     store = Store(str(tmp_path))
     assert store.load_image() == Image()
     assert store.load_checkpoints() == {} and store.take_clean_mark() == []
 
 
-def test_checkpoints_are_kept_by_topic_id_and_partition(tmp_path):
+def test_checkpoints_are_stored_by_topic_id_and_partition(tmp_path):
     store = Store(str(tmp_path))
     first = Checkpoint(5, 0, 5, 5, 0, b"\x01" * 48)
     second = Checkpoint(7, 2, 6, -1, -1, b"")
@@ -52,14 +52,14 @@ def test_checkpoints_are_kept_by_topic_id_and_partition(tmp_path):
     assert store.load_checkpoints() == {other: first}
 
 
-def test_the_clean_mark_is_taken_once(tmp_path):
+def test_clean_stop_mark_is_consumed_once(tmp_path):
     store = Store(str(tmp_path))
     store.save(image(), [], mark=[[1, 2]])
     assert store.take_clean_mark() == [[1, 2]]
     assert store.take_clean_mark() == []
 
 
-def test_rubbish_in_place_of_the_file_is_replaced(tmp_path):
+def test_unreadable_file_is_replaced(tmp_path):
     (tmp_path / FILE).write_bytes(os.urandom(100_000))
     store = Store(str(tmp_path))
     assert store.load_image() == Image()
@@ -82,14 +82,14 @@ def test_a_file_that_was_cut_short_is_replaced(tmp_path, left):
     store.close()
 
 
-def test_an_image_of_another_shape_is_ignored(tmp_path):
+def test_image_of_another_format_is_ignored(tmp_path):
     store = Store(str(tmp_path))
     with store._env.begin(write=True) as txn:
         txn.put(b"image", _summed(b"\0" * 12 + b'{"topics":7}'))
     assert store.load_image() == Image()
 
 
-def test_entries_whose_checksum_differs_are_left_out(tmp_path):
+def test_entries_with_a_wrong_checksum_are_ignored(tmp_path):
     store = Store(str(tmp_path))
     key = (bytes(15) + b"\x01", 3)
     store.save(image(), [(key, Checkpoint(5, 0, 5, 5, 0, b"\x01" * 48))], mark=[[1, 2]])
@@ -149,7 +149,7 @@ def test_a_file_that_was_changed_since_a_clean_stop_is_replaced(tmp_path):
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_sound_file_is_kept(tmp_path, clean):
+def test_intact_file_is_kept(tmp_path, clean):
     keys = filled(tmp_path, clean)
     for _ in range(2):
         store = Store(str(tmp_path))
@@ -172,7 +172,7 @@ except StoreError as error:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_start_that_lacks_memory_keeps_the_file(tmp_path, clean):
+def test_file_is_kept_if_the_start_runs_out_of_memory(tmp_path, clean):
     keys = filled(tmp_path, clean)
     before = (tmp_path / FILE).read_bytes()
     ended = subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path)], capture_output=True,
@@ -204,7 +204,7 @@ def test_a_node_that_lacks_memory_for_the_map_does_not_start_and_loses_nothing(
 @pytest.mark.parametrize("program", [
     "raise MemoryError", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
     "import os; os.abort()", "import sys; sys.exit(1)"])
-def test_a_probe_that_ends_before_it_looks_is_no_proof(tmp_path, monkeypatch, program):
+def test_failed_probe_keeps_the_file(tmp_path, monkeypatch, program):
     keys = filled(tmp_path, False)
     with monkeypatch.context() as patched:
         patched.setattr(store_module, "_PROBE", program)
@@ -228,7 +228,7 @@ def test_a_probe_that_cannot_be_started_is_no_proof(tmp_path, monkeypatch, error
     assert Store(str(tmp_path)).load_checkpoints().keys() == keys
 
 
-def test_a_checksum_that_cannot_be_made_is_no_proof(tmp_path, monkeypatch):
+def test_failed_checksum_keeps_the_file(tmp_path, monkeypatch):
     keys = filled(tmp_path, True)
 
     def refused(path):
@@ -241,7 +241,7 @@ def test_a_checksum_that_cannot_be_made_is_no_proof(tmp_path, monkeypatch):
     assert Store(str(tmp_path)).load_checkpoints().keys() == keys
 
 
-def test_a_file_that_takes_too_long_is_put_aside_and_kept(tmp_path, monkeypatch):
+def test_slow_file_check_moves_the_file_aside(tmp_path, monkeypatch):
     filled(tmp_path, False)
     before = (tmp_path / FILE).read_bytes()
     monkeypatch.setattr(store_module, "_PROBE", "import time; time.sleep(60)")

@@ -31,7 +31,7 @@ def store(tmp_path):
 
 # Entries.
 
-def test_checkpoints_are_found_between_other_keys_and_go_one_by_one(store):
+def test_checkpoints_among_other_keys_are_read_and_removed_separately(store):
     with store.transaction(write=True) as txn:
         for key in (b"log", b"log0", b"lof/x", b"lph/y"):
             txn.put(key, b"another's")
@@ -95,7 +95,7 @@ def test_a_value_counts_with_its_checksum_only(value, found):
     assert store_module._checked(value) == found
 
 
-def test_the_figures_of_a_store_are_its_own_and_none_once_it_is_closed(tmp_path):
+def test_store_metrics_end_when_it_is_closed(tmp_path):
     one = Store(str(tmp_path))
     before = one.metrics()
     one.save(None, [(ONE, AT_REST), (OTHER, AT_REST)])
@@ -107,7 +107,7 @@ def test_the_figures_of_a_store_are_its_own_and_none_once_it_is_closed(tmp_path)
     assert one.metrics() == {}
 
 
-def test_a_file_of_another_format_is_emptied_and_one_of_this_is_not(tmp_path):
+def test_only_a_file_of_another_format_is_emptied(tmp_path):
     for kept in (True, False):
         one = Store(str(tmp_path))
         one.save(None, [(ONE, AT_REST)])
@@ -140,7 +140,7 @@ def test_after_a_clean_stop_the_checksum_is_enough_and_holds_once(tmp_path, prob
 
 
 @pytest.mark.parametrize("noted", ["", "rubbish\n", "0123abcd 5", "0123abcd 5\n\n", "\u00e4 5\n"])
-def test_without_a_whole_checksum_the_file_is_looked_through(tmp_path, probes, noted):
+def test_incomplete_checksum_causes_a_file_check(tmp_path, probes, noted):
     Store(str(tmp_path)).close()
     (tmp_path / SUM).write_text(noted, encoding="utf-8")
     Store(str(tmp_path)).close()
@@ -148,7 +148,7 @@ def test_without_a_whole_checksum_the_file_is_looked_through(tmp_path, probes, n
 
 
 @pytest.mark.parametrize("empty", [True, False])
-def test_no_file_and_an_empty_one_are_not_looked_through(tmp_path, probes, empty):
+def test_missing_or_empty_file_is_not_checked(tmp_path, probes, empty):
     if empty:
         (tmp_path / FILE).touch()
     Store(str(tmp_path)).close()
@@ -172,7 +172,7 @@ def probed(monkeypatch, tmp_path, returncode, stdout=b"", stderr=b"", claims=Fal
     one._probe()
 
 
-def test_a_file_that_was_looked_through_is_sound(monkeypatch, tmp_path):
+def test_checked_file_is_accepted(monkeypatch, tmp_path):
     probed(monkeypatch, tmp_path, 0, claims=True)
 
 
@@ -247,7 +247,7 @@ def filled(tmp_path):
     (lmdb.CorruptedError("planted"), False), (lmdb.InvalidError("planted"), False),
     (lmdb.VersionMismatchError("planted"), False), (lmdb.Error("planted"), True),
     (lmdb.CorruptedError(os.strerror(errno.ENOMEM)), False)])
-def test_a_file_that_is_damaged_is_replaced_and_another_kept_aside(
+def test_damaged_file_is_replaced_and_kept_aside(
         filled, monkeypatch, error, aside):
     refused_once(monkeypatch, error)
     one = Store(str(filled))

@@ -80,7 +80,7 @@ def test_only_committed_records_reach_the_tail(tmp_path):
     asyncio.run(go())
 
 
-def test_a_transaction_counts_at_its_end_also_when_it_comes_in_two_answers(tmp_path):
+def test_transaction_split_over_two_responses_applies_at_its_end(tmp_path):
     async def go():
         async with ModelController() as model:
             model.write(messages.BeginTransactionRecord(name="t"), topic(1))
@@ -92,7 +92,7 @@ def test_a_transaction_counts_at_its_end_also_when_it_comes_in_two_answers(tmp_p
     asyncio.run(go())
 
 
-def test_a_restart_goes_on_from_the_own_copy(tmp_path):
+def test_restart_continues_from_the_local_copy(tmp_path):
     async def go():
         async with ModelController() as model:
             model.write(topic(1))
@@ -167,7 +167,7 @@ def test_controller_unaware_of_its_successor_truncates_nothing(tmp_path):
     asyncio.run(go())
 
 
-def test_a_log_that_begins_later_comes_as_a_snapshot_in_parts(tmp_path):
+def test_trimmed_log_is_replaced_by_a_chunked_snapshot(tmp_path):
     async def go():
         async with ModelController() as model:
             image = apply(Image(), [topic(number) for number in range(40)], 39, 1)
@@ -189,7 +189,7 @@ def test_a_log_that_begins_later_comes_as_a_snapshot_in_parts(tmp_path):
     asyncio.run(go())
 
 
-def test_an_observer_saves_its_own_snapshots_and_begins_with_the_newest(tmp_path, monkeypatch):
+def test_observer_writes_snapshots_and_starts_from_the_newest(tmp_path, monkeypatch):
     monkeypatch.setattr(MetadataLog, "records_between_snapshots", 10)
 
     async def go():
@@ -234,7 +234,7 @@ def test_observer_saves_a_snapshot_by_size_or_age(tmp_path):
     asyncio.run(go())
 
 
-def test_an_observer_goes_on_without_room_for_a_snapshot(tmp_path, monkeypatch, caplog):
+def test_observer_continues_if_a_snapshot_does_not_fit(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(MetadataLog, "records_between_snapshots", 10)
     write, tries = snapshot.write, []
 
@@ -277,7 +277,7 @@ def test_snapshot_replaces_an_older_image_completely(tmp_path):
     asyncio.run(go())
 
 
-def test_a_copy_is_let_go_before_another_begins_in_its_place(tmp_path):
+def test_previous_copy_is_released_before_its_replacement_starts(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "own").mkdir()
     copy = ObservedLog(LogDir(str(tmp_path / "own")), None, lambda: NOW_MS)
@@ -292,7 +292,7 @@ def test_a_copy_is_let_go_before_another_begins_in_its_place(tmp_path):
         former.flush()
 
 
-def test_a_controller_that_is_not_the_active_one_names_the_one_to_ask(tmp_path):
+def test_inactive_controller_redirects_to_the_active_one(tmp_path):
     async def go():
         async with ModelController(1) as one, ModelController(2, 7) as two:
             one.leader = 2, 7
@@ -318,7 +318,7 @@ def test_active_controller_is_retried_at_once_with_its_epoch(tmp_path):
     asyncio.run(go())
 
 
-def test_a_start_that_knows_everything_already_does_not_wait_for_more(tmp_path):
+def test_up_to_date_start_does_not_wait(tmp_path):
     async def go():
         async with ModelController() as model:
             model.write(topic(1))
@@ -337,7 +337,7 @@ def test_a_start_that_knows_everything_already_does_not_wait_for_more(tmp_path):
     asyncio.run(go())
 
 
-def test_a_controller_that_is_gone_is_left_for_another_and_found_again(tmp_path):
+def test_unreachable_controller_is_replaced_and_found_again(tmp_path):
     async def go():
         async with ModelController(2) as two:
             gone = ModelController(1)

@@ -157,7 +157,7 @@ def begins_later(end=8, epoch=3):
 @pytest.mark.parametrize(("backoff", "pauses"), [
     ("20", [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]), ("0", [0.02, 0.04, 0.08]),
     ("300", [0.3, 0.6, 1.0, 1.0]), ("9000", [1.0, 1.0])])
-def test_pauses_between_dials_double_up_to_a_second_and_each_goes_to_the_next(
+def test_dial_backoff_doubles_up_to_a_second_and_rotates_controllers(
         monkeypatch, backoff, pauses):
     world = World(monkeypatch, ["no connection"] * 8,
                   controller_quorum_retry_backoff_ms=backoff).follow()
@@ -172,7 +172,7 @@ def test_backoff_restarts_after_a_useful_response(monkeypatch):
 
 
 @pytest.mark.parametrize(("seconds", "pause"), [(0, 0.05), (0.04, 0.05), (0.06, 0), (0.5, 0)])
-def test_an_answer_that_brings_nothing_is_followed_by_a_pause_unless_it_took_its_time(
+def test_fast_empty_response_is_followed_by_a_pause(
         monkeypatch, seconds, pause):
     world = World(monkeypatch, [grown(), (seconds, fetched())]).follow()
     assert world.asked[2][0] - world.asked[1][0] == pytest.approx(seconds + pause)
@@ -228,7 +228,7 @@ def test_fenced_request_is_retried_at_once_with_the_new_epoch(monkeypatch):
     assert world.asked[1][0] == world.asked[0][0]
 
 
-def test_controller_that_fences_without_a_newer_epoch_is_left(monkeypatch):
+def test_controller_that_fences_without_a_newer_epoch_is_abandoned(monkeypatch):
     answer = fetched(leader=(1, 5), error_code=E.FENCED_LEADER_EPOCH, high_watermark=-1)
     world = World(monkeypatch, [answer, answer]).follow()
     assert [id_ for _, id_ in world.dials] == [1, 2]
@@ -248,7 +248,7 @@ def reports(caplog):
             if record.levelno >= logging.WARNING]
 
 
-def test_a_reason_is_reported_once_until_another_comes_or_an_answer_brings_something(
+def test_repeated_fetch_error_is_logged_once(
         monkeypatch, caplog):
     again = [PeerError("a"), PeerError("a")]
     World(monkeypatch, [*again, PeerError("b"), PeerError("a"), grown(), PeerError("a")]).follow()
@@ -274,7 +274,7 @@ def test_diverging_records_are_truncated_without_a_busy_loop(
     assert not world.observer.caught_up.is_set()
 
 
-def test_records_without_a_new_watermark_are_kept_and_a_watermark_without_records_counts(
+def test_records_and_high_watermark_may_arrive_separately(
         monkeypatch):
     world = World(monkeypatch, [grown(high_watermark=0), fetched(high_watermark=1)]).follow()
     assert world.log.told == [("follow", b"batch")]
@@ -291,7 +291,7 @@ def test_a_log_that_grew_long_is_shortened_but_not_amid_a_transaction(monkeypatc
     assert world.follow().log.told == [] and world.tail.in_transaction
 
 
-def test_a_snapshot_comes_in_parts_and_takes_the_place_of_the_log(monkeypatch):
+def test_chunked_snapshot_replaces_the_log(monkeypatch):
     world = World(monkeypatch, [begins_later(), part(0, 5, b"abc"), part(3, 5, b"de")],
                   controller_quorum_request_timeout_ms="3000").follow()
     assert world.log.told == [("snapshot", b"abcde", 8, 3)] and world.tail.newest.offset == 7
@@ -303,7 +303,7 @@ def test_a_snapshot_comes_in_parts_and_takes_the_place_of_the_log(monkeypatch):
         assert (row.current_leader_epoch, request.replica_id, timeout_s) == (0, 9, 3.0)
 
 
-def test_a_snapshot_of_nothing_is_one(monkeypatch):
+def test_empty_snapshot_is_valid(monkeypatch):
     world = World(monkeypatch, [begins_later(), part(0, 0, b"")]).follow()
     assert world.log.told == [("snapshot", b"", 8, 3)]
 
@@ -312,12 +312,12 @@ def test_a_snapshot_of_nothing_is_one(monkeypatch):
     part(1, 5, b"abc"), part(0, -1, b"abc"), part(0, SIZE_MAX + 1, b"abc"), part(0, 5, b""),
     part(0, 5, b"abc", error=E.SNAPSHOT_NOT_FOUND),
     part(0, 3, b"abc", all_of_it=E.INVALID_REQUEST)])
-def test_impossible_snapshot_part_is_rejected_and_another_controller_tried(monkeypatch, answer):
+def test_invalid_snapshot_chunk_is_rejected_and_another_controller_tried(monkeypatch, answer):
     world = World(monkeypatch, [begins_later(), answer]).follow()
     assert world.log.told == [] and [id_ for _, id_ in world.dials] == [1, 2]
 
 
-def test_a_part_of_the_largest_snapshot_is_taken(monkeypatch):
+def test_chunk_of_the_largest_snapshot_is_accepted(monkeypatch):
     world = World(monkeypatch, [begins_later(), part(0, SIZE_MAX, b"abc")]).follow()
     assert len(world.dials) == 1 and len(world.asked) == 3
 
@@ -343,7 +343,7 @@ def test_small_batches_are_put_into_force_together(monkeypatch, sizes, sums):
     assert [batch.last_offset for batch in found][-1:] == ([last] if sizes else [])
 
 
-def test_fetch_asks_for_the_configured_bytes(monkeypatch):
+def test_fetch_requests_the_configured_bytes(monkeypatch):
     world = World(monkeypatch, controller_quorum_fetch_max_bytes="54321").follow()
     assert world.asked[0][2].max_bytes == 54_321
     assert world.requests[0].partition_max_bytes == 54_321

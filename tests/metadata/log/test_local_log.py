@@ -59,7 +59,7 @@ def test_each_election_has_a_higher_epoch_also_after_a_restart(tmp_path):
     assert epochs == sorted(set(epochs)) and epochs[0] > 0
 
 
-def test_an_append_that_comes_too_late_is_refused_and_changes_nothing(tmp_path):
+def test_late_append_is_rejected_without_effect(tmp_path):
     log = opened(tmp_path)
     epoch = log.elect(1)
     log.append(topic(1), epoch, 0)
@@ -82,7 +82,7 @@ def test_a_clean_stop_is_opened_without_reading(tmp_path):
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32), stretches=st.lists(st.integers(1, 4), min_size=1, max_size=6))
-def test_a_torn_tail_costs_whole_appends_from_the_end_and_no_others(
+def test_torn_tail_removes_only_incomplete_appends(
         tmp_path_factory, seed, stretches):
     path = tmp_path_factory.mktemp("torn")
     dice = random.Random(seed)

@@ -209,7 +209,7 @@ def test_a_snapshot_is_due_by_age(tmp_path, interval, age, due):
 
 # Data for observers.
 
-def test_a_stretch_is_of_whole_batches_below_the_end(world):
+def test_read_returns_whole_batches_below_the_end(world):
     for _ in range(3):
         world.append(2)
     bases = {end: [head.base_offset for _, head in batch.walk(
@@ -238,7 +238,7 @@ def test_parts_of_the_newest_snapshot_are_sent_and_of_no_other(world):
 
 # Snapshot files.
 
-def test_the_newest_snapshot_is_the_one_with_the_latest_end_and_other_files_are_none(tmp_path):
+def test_newest_snapshot_has_the_latest_end_and_other_files_are_ignored(tmp_path):
     assert snapshots.newest(str(tmp_path)) is snapshots.newest(str(tmp_path / "none")) is None
     for name in ("00000000000000000009-0000000008.checkpoint", "x.checkpoint",
                  "00000000000000000010-0000000001.checkpoint",
@@ -278,7 +278,7 @@ def test_a_snapshot_is_batches_between_a_header_and_a_footer(tmp_path, count, si
 
 
 @pytest.mark.parametrize("batches", [0, 1, 2])
-def test_a_snapshot_that_lacks_its_end_is_refused_also_where_a_batch_ends(tmp_path, batches):
+def test_truncated_snapshot_is_rejected_even_at_a_batch_boundary(tmp_path, batches):
     snapshots.write(str(tmp_path), [record(1)], 5, 3, NOW)
     path, _, _ = snapshots.newest(str(tmp_path))
     with open(path, "rb") as file:

@@ -146,7 +146,7 @@ def active(nodes):
     return found[0] if found else None
 
 
-def test_one_of_three_is_the_controller_and_the_others_have_all_that_it_decides(
+def test_one_of_three_is_controller_and_the_others_replicate_its_decisions(
         tmp_path, servers, prefix):
     async def scenario(nodes):
         holder = await until(lambda: active(nodes))
@@ -178,7 +178,7 @@ def test_standby_checks_on_notification_although_its_watch_is_silent(
     in_cluster(tmp_path, servers, prefix, scenario)
 
 
-def test_a_controller_whose_listener_refuses_is_replaced_before_its_lease_ends(
+def test_controller_with_a_closed_listener_is_replaced_before_its_lease_ends(
         tmp_path, servers, prefix):
     async def scenario(nodes):
         first = await until(lambda: active(nodes))
@@ -198,7 +198,7 @@ def test_a_controller_whose_listener_refuses_is_replaced_before_its_lease_ends(
     in_cluster(tmp_path, servers, prefix, scenario, ttl_s=60)
 
 
-def test_hanging_controller_is_replaced_after_its_lease_and_then_stands_by(
+def test_hanging_controller_is_replaced_after_its_lease_and_becomes_standby(
         tmp_path, servers, prefix):
     async def scenario(nodes):
         first = await until(lambda: active(nodes))
@@ -214,7 +214,7 @@ def test_hanging_controller_is_replaced_after_its_lease_and_then_stands_by(
     in_cluster(tmp_path, servers, prefix, scenario, TTL_S)
 
 
-def test_a_controller_whose_append_failed_is_dismissed_long_before_a_renewal_is_due(
+def test_controller_resigns_after_a_failed_append(
         tmp_path, servers, prefix):
     async def scenario(nodes):
         first = await until(lambda: active(nodes))
@@ -230,7 +230,7 @@ def test_a_controller_whose_append_failed_is_dismissed_long_before_a_renewal_is_
     in_cluster(tmp_path, servers, prefix, scenario)
 
 
-def test_new_controller_gets_the_silence_of_the_previous_host(
+def test_new_controller_inherits_the_previous_hosts_silence(
         tmp_path, servers, prefix, monkeypatch):
     monkeypatch.setattr(Peer, "silent_s", lambda peer: 2.5)
     renew, renewed = Quorum.renew, []
@@ -257,7 +257,7 @@ def test_new_controller_gets_the_silence_of_the_previous_host(
     in_cluster(tmp_path, servers, prefix, scenario)
 
 
-def test_stopping_controller_hands_over_at_once(tmp_path, servers, prefix):
+def test_stopping_controller_hands_over_immediately(tmp_path, servers, prefix):
     async def scenario(nodes):
         first = await until(lambda: active(nodes))
         first.task.cancel()
@@ -270,7 +270,7 @@ def test_stopping_controller_hands_over_at_once(tmp_path, servers, prefix):
     in_cluster(tmp_path, servers, prefix, scenario)
 
 
-def test_the_controller_goes_on_when_the_quorums_leader_is_killed(tmp_path, servers, prefix):
+def test_controller_continues_when_the_quorum_leader_is_killed(tmp_path, servers, prefix):
     async def scenario(nodes):
         holder = await until(lambda: active(nodes))
         leader = await asyncio.to_thread(servers.leader)
@@ -303,7 +303,7 @@ def test_returning_node_reads_missed_records(tmp_path, servers, prefix):
     in_cluster(tmp_path, servers, prefix, scenario)
 
 
-def test_a_node_that_was_halted_for_longer_than_two_snapshots_goes_on_from_the_newest(
+def test_long_paused_node_continues_from_the_newest_snapshot(
         tmp_path, servers, prefix):
     async def scenario(nodes):
         holder = await until(lambda: active(nodes))
@@ -326,7 +326,7 @@ def test_a_node_that_was_halted_for_longer_than_two_snapshots_goes_on_from_the_n
 
 
 @pytest.mark.parametrize("failure", [Shortage(0, 56, "no room"), OSError(errno.ENOSPC, "no room")])
-def test_a_copy_that_cannot_be_written_for_a_while_is_tried_again(
+def test_temporarily_unwritable_copy_is_retried(
         tmp_path, servers, prefix, monkeypatch, failure):
     monkeypatch.setattr(office, "SHORTAGE_S", 0.01)
 
@@ -348,7 +348,7 @@ def test_a_copy_that_cannot_be_written_for_a_while_is_tried_again(
     in_cluster(tmp_path, servers, prefix, scenario)
 
 
-def test_a_controller_that_cannot_be_watched_is_not_taken_for_gone(
+def test_failed_watch_does_not_replace_the_controller(
         tmp_path, servers, prefix, monkeypatch):
     monkeypatch.setattr(office, "DIAL_AGAIN_S", 0.01)
     tries = []
@@ -394,7 +394,7 @@ def test_unrecoverable_error_ends_the_task(tmp_path, servers, prefix):
     in_cluster(tmp_path, servers, prefix, scenario)
 
 
-def test_no_node_starts_over_in_a_quorum_that_lost_its_keys(tmp_path, prefix, caplog):
+def test_quorum_without_its_keys_does_not_start_a_new_log(tmp_path, prefix, caplog):
     servers = MemoryServers()
 
     async def scenario(nodes):

@@ -68,7 +68,7 @@ def test_the_next_process_starts_at_once_after_a_clean_stop(monkeypatch):
     in_world(monkeypatch, scenario)
 
 
-def test_a_node_whose_machine_vanished_is_taken_over_when_its_lease_ends(monkeypatch):
+def test_vanished_nodes_lock_is_acquired_after_its_lease(monkeypatch):
     async def scenario(world):
         first, second = world.process(), world.process()
         await first.claim(60)
@@ -113,7 +113,7 @@ def test_a_shortage_of_descriptors_does_not_prove_that_a_process_ended(monkeypat
     assert not is_gone(text)
 
 
-def test_a_lease_that_ended_is_put_again(monkeypatch):
+def test_expired_lease_is_acquired_again(monkeypatch):
     async def scenario(world):
         first = world.process()
         await first.claim(60)

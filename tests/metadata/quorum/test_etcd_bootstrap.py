@@ -101,7 +101,7 @@ def test_a_member_that_hangs_counts_as_alive(etcds):
     etcds.resume(3)
 
 
-def test_two_empty_nodes_of_three_begin_a_cluster_and_one_does_not(etcds):
+def test_two_of_three_empty_nodes_form_a_cluster_but_one_does_not(etcds):
     async def work():
         first = asyncio.ensure_future(joining(etcds, 1).state())
         await asyncio.sleep(2)
@@ -116,7 +116,7 @@ def test_two_empty_nodes_of_three_begin_a_cluster_and_one_does_not(etcds):
     asyncio.run(work())
 
 
-def test_a_node_without_data_does_not_begin_a_cluster_while_the_others_are_away(etcds):
+def test_empty_node_does_not_form_a_cluster_without_a_majority(etcds):
     with pytest.raises(StartError, match="no majority of the controllers runs: 127.0.0.1:"):
         asyncio.run(joining(etcds, 1, wait_s=1).state())
 
@@ -188,7 +188,7 @@ def test_a_node_joins_a_cluster_that_begins(etcds):
 
 
 @pytest.mark.slow
-def test_a_member_that_lost_its_data_is_replaced_once_it_is_proven_gone(etcds):
+def test_member_without_data_is_replaced_once_proven_gone(etcds):
     etcds.start()
     named(etcds)
     before = ids(etcds)
@@ -203,7 +203,7 @@ def test_a_member_that_lost_its_data_is_replaced_once_it_is_proven_gone(etcds):
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-def test_a_living_member_is_not_replaced_from_another_machine(etcds, hangs):
+def test_running_member_is_not_replaced_from_another_machine(etcds, hangs):
     etcds.start()
     named(etcds)
     before = ids(etcds)
@@ -248,7 +248,7 @@ def test_a_member_with_a_new_address_rejoins_with_its_data(etcds):
 
 
 @pytest.mark.slow
-def test_a_member_that_answers_keeps_its_address(etcds, caplog):
+def test_responding_member_keeps_its_address(etcds, caplog):
     etcds.start()
     named(etcds)
     directory = etcds.move(2)
@@ -262,7 +262,7 @@ def test_a_member_that_answers_keeps_its_address(etcds, caplog):
     client.close()
 
 
-def test_a_copy_of_the_data_of_a_member_that_answers_does_not_start(etcds, tmp_path):
+def test_copy_of_a_running_members_data_does_not_start(etcds, tmp_path):
     etcds.start()
     first = etcds.hosts[1]
     copy = str(shutil.copytree(etcds.move(2), tmp_path / "copy"))
@@ -301,7 +301,7 @@ def test_a_damaged_directory_has_no_identity(tmp_path, head):
         etcd_wal.identity(str(tmp_path))
 
 
-def test_a_node_of_another_cluster_is_refused(etcds):
+def test_node_of_another_cluster_is_rejected(etcds):
     etcds.start()
     named(etcds)
     before = ids(etcds)
@@ -322,7 +322,7 @@ def test_a_node_with_other_voters_is_refused(etcds):
         asyncio.run(own.state())
 
 
-def test_a_member_is_not_replaced_while_no_majority_would_be_left(etcds):
+def test_member_is_not_replaced_without_a_remaining_majority(etcds):
     etcds.start()
     named(etcds)
     lose(etcds, 2)
@@ -331,7 +331,7 @@ def test_a_member_is_not_replaced_while_no_majority_would_be_left(etcds):
         asyncio.run(joining(etcds, 2, wait_s=6).state())
 
 
-def test_a_member_waits_while_another_is_being_replaced(etcds):
+def test_member_waits_during_another_replacement(etcds):
     etcds.start()
     named(etcds)
     before = ids(etcds)
@@ -346,7 +346,7 @@ def test_a_member_waits_while_another_is_being_replaced(etcds):
     assert ids(etcds) == before
 
 
-def test_a_member_list_that_changed_before_the_lock_is_decided_on_again(etcds):
+def test_member_list_is_read_again_under_the_lock(etcds):
     etcds.start()
     client = Etcd(etcds.addresses, timeout_s=10)
 
@@ -412,7 +412,7 @@ def test_a_change_with_unknown_outcome_keeps_the_lock(etcds, monkeypatch, answer
     client.close()
 
 
-def test_a_port_that_another_process_uses_ends_the_start(etcds, monkeypatch):
+def test_used_port_stops_the_start(etcds, monkeypatch):
     monkeypatch.setattr(etcd_bootstrap, "PORT_WAIT_S", 0.5)
     port = etcds.hosts[0].client_port
 
@@ -426,7 +426,7 @@ def test_a_port_that_another_process_uses_ends_the_start(etcds, monkeypatch):
         asyncio.run(work())
 
 
-def test_a_node_whose_event_loop_is_busy_is_not_taken_for_another_process(etcds, monkeypatch):
+def test_busy_event_loop_is_not_mistaken_for_another_process(etcds, monkeypatch):
     node, stalls = joining(etcds, 1), [2 * PROBE_S]
 
     async def work():
@@ -442,7 +442,7 @@ def test_a_node_whose_event_loop_is_busy_is_not_taken_for_another_process(etcds,
     assert not stalls
 
 
-def test_an_address_of_another_machine_ends_the_start(etcds):
+def test_address_of_another_machine_stops_the_start(etcds):
     with pytest.raises(StartError, match="must name an address of this machine"):
         asyncio.run(joining(etcds, 1, bind="192.0.2.1").check_address(
             str(etcds.root)))

@@ -128,7 +128,7 @@ def test_a_log_that_cannot_be_written_ends_the_start(parts):
     assert "begin" not in alone.heard
 
 
-def test_a_start_goes_on_behind_the_image_that_was_stored(parts):
+def test_start_continues_after_the_stored_image(parts):
     alone = Alone(_stored_image=Image(offset=41), _take_newest=None)
     del alone.service._follow_log
     alone.service._log = log = Log(None, None, None)
@@ -204,7 +204,7 @@ def test_the_name_that_a_node_brings_is_the_quorums_once_its_records_are(monkeyp
         assert "begin" not in world.heard and "membership" not in world.heard
 
 
-def test_a_node_of_another_cluster_opens_nothing(monkeypatch):
+def test_node_of_another_cluster_opens_no_log(monkeypatch):
     world = Several(monkeypatch, known_id="mine")
     world.quorum.names = [CLUSTER]
     with pytest.raises(StartError, match="/a belongs to cluster mine"):
@@ -235,7 +235,7 @@ def test_unreadable_state_ends_a_controllers_start(monkeypatch, name, error):
 
 
 @pytest.mark.parametrize(("timeout_ms", "lease_s"), [(2000, 2), (2600, 3), (100, 1)])
-def test_the_office_has_the_nodes_own_address_and_a_lease_of_whole_seconds(
+def test_controller_lease_has_the_nodes_address_and_whole_seconds(
         parts, monkeypatch, timeout_ms, lease_s):
     world = Several(monkeypatch)
     made = []

@@ -67,7 +67,7 @@ def found(*pairs):
     return {"response_range": {"kvs": [dict(zip(("key", "value"), pair)) for pair in pairs]}}
 
 
-def test_looks_are_made_together_and_rows_come_in_their_order():
+def test_reads_are_batched_and_rows_keep_their_order():
     members = Members({"responses": [found((A, B)), {"response_range": {}}, found((B,))]})
     assert members.keys.look([Get("a"), Get("b"), List("f/", "x", 7)]) == [
         [Row("a", b"b")], [], [Row("b", b"")]]
@@ -137,7 +137,7 @@ def test_read_is_tried_on_each_member_until_one_responds(failure):
 
 
 @pytest.mark.parametrize("failure", [OSError("reset"), (200, b"no json"), UNAVAILABLE])
-def test_a_change_that_was_not_answered_is_not_sent_again(failure):
+def test_unanswered_change_is_not_retried(failure):
     members = Members(failure, {"succeeded": True})
     with pytest.raises(Unknown):
         members.keys.transact([], [])
@@ -158,7 +158,7 @@ def test_a_change_that_was_not_received_is_sent_to_the_next():
     ((400, {"error": "bad"}), KeysError, "bad"), ((400, {"message": "worse"}), KeysError, "worse"),
     ((400, {"code": 3}), KeysError, "3"), ((200, [1]), KeysError, "1"),
     ((500, {"error": "mvcc: database space exceeded"}), Full, "space")])
-def test_a_refusal_is_one_and_tried_nowhere_else(caplog, answer, kind, text):
+def test_rejection_is_not_retried_on_other_members(caplog, answer, kind, text):
     members = Members(answer)
     with pytest.raises(KeysError, match=text) as refused:
         members.keys.transact([], [])
@@ -167,7 +167,7 @@ def test_a_refusal_is_one_and_tried_nowhere_else(caplog, answer, kind, text):
         [logging.CRITICAL] if kind is Full else [])
 
 
-def test_a_login_goes_before_the_first_call_and_once_more_when_it_has_ended():
+def test_login_precedes_the_first_call_and_is_renewed_after_expiry():
     members = Members({"token": "one"}, {"ID": "1"}, {"ID": "2"}, (401, {"code": 16}),
                       {"token": "two"}, {"ID": "3"}, login=("me", "secret"))
     assert [members.keys.grant(1) for _ in range(3)] == [1, 2, 3]
@@ -203,7 +203,7 @@ def test_an_address_is_a_host_and_a_port(address, parts):
     assert split(address) == parts
 
 
-def test_a_connection_is_a_secured_one_where_there_is_a_context():
+def test_tls_context_secures_the_connection():
     plain = Etcd(["[::1]:7"], timeout_s=3)._connection_to("[::1]:7")
     assert (plain.host, plain.port, plain.timeout) == ("::1", 7, 3)
     assert not isinstance(plain, http.client.HTTPSConnection)
@@ -267,13 +267,13 @@ def test_watcher_is_notified_by_each_event_of_the_nearest_member(monkeypatch):
     assert json.loads(body) == {"create_request": {"key": "YXQv", "range_end": "YXQw"}}
 
 
-def test_a_watch_is_logged_in_where_the_calls_are(monkeypatch):
+def test_watch_uses_the_login_of_the_calls(monkeypatch):
     watched = Watched(monkeypatch)
     watched.keys._token = "word"
     assert b"\r\nAuthorization: word\r\n" in watched.run(1).written[0]
 
 
-def test_a_member_that_is_away_is_watched_elsewhere_and_tried_again_soon(monkeypatch):
+def test_watch_moves_from_an_unreachable_member_and_retries(monkeypatch):
     watched = Watched(monkeypatch, OSError("refused")).run(11)
     # The client returns from another member; a single message does not make it leave the nearest.
     assert watched.dials == [(0, "m1", 1), (0.1, "m2", 2), (5.2, "m1", 1)]

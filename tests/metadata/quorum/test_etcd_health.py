@@ -81,10 +81,10 @@ def test_member_with_an_unusable_response_counts_as_missing(answer, reason):
     assert dial.is_closed
 
 
-def test_a_member_that_refuses_is_not_there():
+def test_member_that_rejects_is_reported_as_unreachable():
     assert state({"error": "no"}, 503) == MemberState(
         "h1:2379", False, False, "", -1, "HTTP 503: {'error': 'no'}")
 
 
-def test_a_size_that_is_no_number_is_not_known():
+def test_non_numeric_database_size_is_reported_as_unknown():
     assert state({**SOUND, "dbSize": "many"}).stored_bytes == -1

@@ -86,7 +86,7 @@ def test_process_that_cannot_start_is_retried(monkeypatch, tmp_path, caplog, fai
     assert row.exit == getattr(failure, "errno", None) and "no memory" in row.reason
 
 
-def test_a_member_that_cannot_start_reports_why_and_is_not_started_again(tmp_path, caplog):
+def test_failed_member_start_is_reported_and_not_retried(tmp_path, caplog):
     failure = StartError("the port is in use")
     made = member(tmp_path, Joining(failure))
 
@@ -102,7 +102,7 @@ def test_a_member_that_cannot_start_reports_why_and_is_not_started_again(tmp_pat
     assert [row.reason for row in caplog.records] == ["the port is in use"]
 
 
-def test_a_member_that_was_removed_is_not_started_again(monkeypatch, tmp_path):
+def test_removed_member_is_not_restarted(monkeypatch, tmp_path):
     made = member(tmp_path)
 
     async def go(loop):
@@ -162,7 +162,7 @@ class Process:
 
 @pytest.mark.parametrize(("ends_after", "wishes", "seconds"), [
     (0.0, ["terminate"], 0), (4.9, ["terminate"], 4.9), (None, ["terminate", "kill"], 5)])
-def test_a_stop_lets_it_end_and_kills_it_when_it_does_not(
+def test_stop_terminates_and_then_kills_the_process(
         monkeypatch, tmp_path, ends_after, wishes, seconds):
     made = member(tmp_path)
 
@@ -184,7 +184,7 @@ def test_a_stop_lets_it_end_and_kills_it_when_it_does_not(
     run(go)
 
 
-def test_a_process_that_has_ended_already_is_not_ended_again(tmp_path):
+def test_ended_process_is_not_signalled(tmp_path):
     async def go(loop):
         made, process = member(tmp_path), Process()
         process.end()

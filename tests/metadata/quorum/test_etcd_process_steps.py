@@ -33,7 +33,7 @@ async def answered(client, seconds=WAIT_S):
             await asyncio.sleep(0.02)
 
 
-def test_a_member_that_was_killed_comes_back_with_its_data_and_ends_with_its_broker(tmp_path):
+def test_killed_member_restarts_with_its_data_and_ends_with_its_broker(tmp_path):
     hosts = alone()
     client = Etcd([f"127.0.0.1:{hosts[0].client_port}"])
 
@@ -63,7 +63,7 @@ def test_missing_etcd_is_reported_with_installation_advice(tmp_path):
         Member("no-such-etcd", str(tmp_path), 1, alone(), "test")
 
 
-def test_every_host_has_one_argument_in_common():
+def test_all_hosts_share_the_cluster_argument():
     hosts = [Host(1, "a", 2379, 2380), Host(2, "192.0.2.2", 2379, 2380), Host(3, "::3", 1, 2)]
     found = [arguments("/data", host.node_id, hosts, "t") for host in hosts]
     peers = ("--initial-cluster=node-1=http://a:2380,node-2=http://192.0.2.2:2380,"

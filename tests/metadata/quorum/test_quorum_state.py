@@ -113,7 +113,7 @@ def test_batches_are_read_back_in_order_as_they_were_written(quorum):
     assert quorum.look().end == 140
 
 
-def test_an_append_needs_the_end_that_its_writer_saw(quorum):
+def test_append_requires_the_expected_end_offset(quorum):
     term = in_office(quorum)
     quorum.append(term, 0, 3, b"a")
     for base in (0, 2, 4):
@@ -122,7 +122,7 @@ def test_an_append_needs_the_end_that_its_writer_saw(quorum):
     assert everything(quorum, 0, 3) == [Batch(0, b"a")]
 
 
-def test_a_newer_epoch_fences_the_older_one_whose_lease_still_lives(quorum):
+def test_newer_epoch_fences_an_older_one_with_a_valid_lease(quorum):
     old = in_office(quorum, 1)
     quorum.append(old, 0, 1, b"old")
     new = in_office(quorum, 2)
@@ -138,7 +138,7 @@ def test_a_newer_epoch_fences_the_older_one_whose_lease_still_lives(quorum):
     assert quorum.look().holder == new.holder
 
 
-def test_one_of_two_candidates_with_the_same_view_wins(quorum):
+def test_one_of_two_equal_candidates_wins(quorum):
     view = quorum.look()
     quorum.campaign(1, "host", 9093, TTL_S, view)
     with pytest.raises(Conflict):
@@ -147,7 +147,7 @@ def test_one_of_two_candidates_with_the_same_view_wins(quorum):
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_an_append_whose_answer_is_lost_is_made_once(servers, prefix, applied):
+def test_append_with_a_lost_response_is_applied_once(servers, prefix, applied):
     client = Cut(servers.keys(TTL_S), applied)
     quorum = Quorum(client, prefix, 5.0, time.monotonic)
     client.cuts = 1
@@ -229,7 +229,7 @@ def test_snapshot_replaces_the_records_that_it_covers(quorum):
     assert quorum.read(10) == []
 
 
-def test_an_older_snapshot_whose_attempt_arrives_late_does_not_come_back(servers, prefix):
+def test_late_write_does_not_restore_an_older_snapshot(servers, prefix):
     client = Cut(servers.keys(TTL_S), applied=False)
     quorum = Quorum(client, prefix, 5.0, time.monotonic)
     term = in_office(quorum)
@@ -261,7 +261,7 @@ def test_term_outlives_its_lease_until_the_next_term(servers, quorum):
     quorum.append(renewed, 0, 1, b"a")
 
 
-def test_one_member_is_enough_to_ask_while_others_refuse_connections(etcds, prefix):
+def test_one_reachable_member_is_enough_for_requests(etcds, prefix):
     client = Etcd(["127.0.0.1:1", "127.0.0.1:2", *etcds.addresses])
     quorum = Quorum(client, prefix, 5.0, time.monotonic)
     quorum.append(in_office(quorum), 0, 1, b"a")

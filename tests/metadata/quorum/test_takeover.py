@@ -40,7 +40,7 @@ def consume(broker, topic, count):
     return sorted(values)
 
 
-def test_a_directory_goes_from_kafka_to_pylog_and_back(tmp_path):
+def test_directory_migrates_from_kafka_to_pylog_and_back(tmp_path):
     written = []
     for turn in range(4):
         # The Kafka fixture stores its data in a folder of that name.

@@ -172,7 +172,7 @@ class World:
         return Peer()
 
 
-def test_an_empty_office_is_taken_once_all_is_copied_and_its_term_renewed_thrice_a_lease(
+def test_vacant_controller_lease_is_acquired_after_catch_up_and_renewed_thrice(
         monkeypatch):
     world = World(monkeypatch, View(4, 5, None))
     world.run(10)
@@ -187,13 +187,13 @@ def test_an_empty_office_is_taken_once_all_is_copied_and_its_term_renewed_thrice
     assert world.office.holder is None
 
 
-def test_own_term_before_a_restart_is_taken_over(monkeypatch):
+def test_own_term_from_before_a_restart_is_resumed(monkeypatch):
     world = World(monkeypatch, View(4, 0, Holder(NODE, 4, "own", 91)))
     world.run(1)
     assert ("appoint", 5) in world.done
 
 
-def test_a_term_begins_only_where_the_log_ends_that_was_won(monkeypatch):
+def test_term_begins_only_at_the_end_of_the_won_log(monkeypatch):
     world = World(monkeypatch, View(4, 0, None), end=0)
     campaign = world.campaign
     world.campaign = lambda *given: campaign(*given)._replace(end=3)
@@ -210,7 +210,7 @@ def test_running_holder_is_not_disturbed(monkeypatch):
 
 
 @pytest.mark.parametrize("word", ["watch", "stir"])
-def test_news_is_looked_at_at_once(monkeypatch, word):
+def test_watch_events_are_handled_immediately(monkeypatch, word):
     world = World(monkeypatch, View(4, 0, OTHER), View(4, 4, OTHER), listeners={"h2": 1000})
 
     async def news():
@@ -225,7 +225,7 @@ def test_news_is_looked_at_at_once(monkeypatch, word):
     assert world.times("look") == [0, 0.5, 1.5, 2.5]
 
 
-def test_whose_listener_refuses_connections_is_succeeded_at_once(monkeypatch):
+def test_controller_that_refuses_connections_is_replaced_immediately(monkeypatch):
     world = World(monkeypatch, View(4, 0, OTHER), listeners={"h2": REFUSES})
     world.run(0.5)
     assert ("appoint", 5) in world.done and world.heard is None
@@ -237,7 +237,7 @@ def test_unresponsive_holder_is_dialled_again_and_treated_as_running(monkeypatch
     assert world.times("h2") == [0, 1.5, 3, 4.5] and "campaign" not in world.names()
 
 
-def test_whose_connection_ends_is_dialled_and_its_last_word_known_to_its_successor(monkeypatch):
+def test_controller_is_dialled_again_when_its_connection_ends(monkeypatch):
     world = World(monkeypatch, View(4, 0, OTHER), listeners={"h2": [2, REFUSES]})
     world.run(3)
     assert world.times("h2") == [0, 2] and ("appoint", 5) in world.done
@@ -245,7 +245,7 @@ def test_whose_connection_ends_is_dialled_and_its_last_word_known_to_its_success
     assert world.heard.at_s - world.began_s == pytest.approx(0.5, abs=0.1)
 
 
-def test_the_last_word_of_an_earlier_controller_is_none_of_the_one_before(monkeypatch):
+def test_last_contact_of_an_earlier_controller_is_not_used(monkeypatch):
     """It may have recovered: its session has not expired."""
     world = World(monkeypatch, View(4, 0, OTHER), View(5, 0, THIRD), View(5, 0, THIRD),
                   View(5, 0, None), listeners={"h2": [0.5, SILENT], "h3": SILENT})
@@ -253,7 +253,7 @@ def test_the_last_word_of_an_earlier_controller_is_none_of_the_one_before(monkey
     assert ("appoint", 6) in world.done and world.heard is None
 
 
-def test_another_holder_is_learned_and_watched_in_place_of_the_one_before(monkeypatch):
+def test_new_lease_holder_is_watched_instead_of_the_previous_one(monkeypatch):
     world = World(monkeypatch, View(4, 0, OTHER), View(5, 0, THIRD), View(5, 0, THIRD),
                   listeners={"h2": 1000, "h3": 1000})
     world.run(5)
@@ -275,7 +275,7 @@ def test_an_append_that_failed_ends_the_term_at_once(monkeypatch):
     assert world.times("renew")[:2] == [0, 1]  # of the next term
 
 
-def test_a_failure_that_left_the_term_is_none(monkeypatch):
+def test_failure_that_keeps_the_term_is_ignored(monkeypatch):
     world = World(monkeypatch, View(4, 0, None))
 
     async def wakes():

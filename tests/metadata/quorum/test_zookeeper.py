@@ -58,7 +58,7 @@ def keys(server):
     found.close()
 
 
-def test_a_transaction_is_made_as_a_whole_or_not_at_all(keys):
+def test_transaction_is_atomic(keys):
     assert keys.transact([Absent("/a/x")], [Put("/a/x", b"1"), Put("/a/y", b"2")]).succeeded
     assert keys.transact([Absent("/a/x")], [Put("/a/y", b"3")], [Get("/a/x")]) == (
         False, [[("/a/x", b"1")]])
@@ -101,7 +101,7 @@ def test_numbers_are_listed_and_dropped_across_floors(keys):
     assert listed(0) == [1001, 5000]
 
 
-def test_a_put_with_a_lease_goes_with_its_session(server, keys):
+def test_leased_key_is_removed_with_its_session(server, keys):
     other = server.keys(TTL_S)
     assert other.transact([], [Put("/d/x", b"1", other.grant(TTL_S))]).succeeded
     assert keys.transact([], [Put("/d/y", b"2", keys.grant(TTL_S))]).succeeded
@@ -164,7 +164,7 @@ def test_missing_kazoo_is_reported_with_installation_advice(monkeypatch):
         controller_service._zookeeper({})
 
 
-def test_written_value_is_known_with_its_next_version():
+def test_written_value_is_cached_with_its_new_version():
     keys = ZooKeeper.__new__(ZooKeeper)
     keys._known = {}
     keys._remember([Is("a", b"old"), Absent("b")], [Put("a", b"new"), Put("b", b"first")],

@@ -87,7 +87,7 @@ FLOOR = "/c/" + "0" * 17
 NODES = {"/x": b"1", f"{FLOOR}/001": b"", f"{FLOOR}/002": b"", f"{FLOOR}/003": b""}
 
 
-def test_a_drop_is_made_under_its_conditions_in_one_transaction(keys_of):
+def test_drop_is_one_conditional_transaction(keys_of):
     kazoo = Kazoo(NODES, [[True] * 3])
     assert keys_of(kazoo).drop([Is("/x", b"1")], "/c/", f"{3:020d}")
     assert kazoo.committed == [[("check", "/x", 4), ("delete", f"{FLOOR}/001"),
@@ -102,7 +102,7 @@ def test_drop_with_a_false_condition_sends_no_request(keys_of, condition):
 
 
 @pytest.mark.parametrize("reason", [NoNodeError(), NotEmptyError()])
-def test_a_drop_that_others_came_between_is_not_called_made(keys_of, reason):
+def test_conflicting_drop_is_not_reported_as_done(keys_of, reason):
     """Also a condition that does not hold: it held when it was checked."""
     kazoo = Kazoo(NODES, [[RolledBackError(), reason, RuntimeInconsistency()]])
     with pytest.raises(Unknown, match="other clients change the same keys"):
@@ -110,7 +110,7 @@ def test_a_drop_that_others_came_between_is_not_called_made(keys_of, reason):
 
 
 @pytest.mark.parametrize("failure", [ConnectionLoss(), NoAuthError()])
-def test_a_watch_that_could_not_be_set_is_set_later_and_fires_time_and_again(keys_of, failure):
+def test_failed_watch_is_set_later_and_fires_repeatedly(keys_of, failure):
     kazoo = Kazoo({"/w/a": b""}, failures=[failure] * 2)
     stirs = []
 

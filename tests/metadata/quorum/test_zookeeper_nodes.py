@@ -64,7 +64,7 @@ def drawn(source, held):
 
 
 @pytest.mark.parametrize("part", range(3))
-def test_transactions_of_two_sessions_are_those_of_one_map(random_source, two, part):
+def test_two_sessions_see_each_others_transactions(random_source, two, part):
     """Also if a transaction happens between another client's read and its transaction."""
     held: dict = {}
 
@@ -100,7 +100,7 @@ def test_nodes_changed_between_read_and_transaction_are_read_again(two):
     assert keys.transact([Is("/a/x", b"2")], [Put("/a/x", b"3")]).succeeded
 
 
-def test_a_key_that_comes_amid_a_transaction_is_no_longer_absent(two):
+def test_key_created_during_a_transaction_fails_its_absence_condition(two):
     keys, other = two
     keys.kazoo.meanwhile = lambda: other.transact([], [Put("/a/x", b"2")])
     assert keys.transact([Absent("/a/x")], [Put("/a/y", b"3")]) == (False, [])
@@ -113,7 +113,7 @@ def test_a_condition_on_a_key_that_is_not_changed_leaves_it_as_it_is(keys, serve
     assert server.nodes["/a/x"] == (b"1", 0, 0) and "/a/z" not in server.nodes
 
 
-def test_others_that_change_the_same_keys_all_the_time_end_it_with_no_verdict(two):
+def test_constant_conflicts_end_with_an_unknown_outcome(two):
     keys, other = two
     tries = []
 
@@ -145,7 +145,7 @@ def test_cached_value_is_read_again_before_a_rejection(two):
     assert reads(keys) == ["/a/x"]
 
 
-def test_a_key_whose_condition_failed_is_forgotten(keys):
+def test_key_with_a_failed_condition_is_removed_from_the_cache(keys):
     assert keys.transact([Absent("/a/x")], [Put("/a/x", b"1")]).succeeded
     assert not keys.transact([Is("/a/x", b"?")], []).succeeded
     reads(keys)
@@ -153,7 +153,7 @@ def test_a_key_whose_condition_failed_is_forgotten(keys):
     assert reads(keys) == ["/a/x"]
 
 
-def test_a_folder_is_made_once_and_again_when_it_went(keys, server):
+def test_folder_is_created_once_and_again_after_removal(keys, server):
     for value in (b"1", b"2"):
         keys.transact([], [Put("/a/b/x", value), Delete("/a/b/y")])
     assert [path for what, path in keys.kazoo.asked if what == "ensure"] == ["/a/b"]
@@ -204,7 +204,7 @@ def test_drop_deletes_children_and_empty_parents(keys, server, below):
     assert server.children("/c") == floors
 
 
-def test_a_long_drop_goes_in_stretches_each_under_the_conditions(two, monkeypatch):
+def test_long_drop_is_split_and_each_part_checks_the_conditions(two, monkeypatch):
     keys, other = two
     monkeypatch.setattr(zookeeper, "DROPS_MAX", 2)
     other.transact([], [Put("/a/x", b"1"), *[Put(number(value), b"") for value in range(5)]])
@@ -283,7 +283,7 @@ def test_a_look_that_fails_has_changed_nothing(keys, what, failure, raised):
 @pytest.mark.parametrize(("failure", "raised"), [
     (ConnectionLoss(), Unknown), (NoAuthError(), KeysError)])
 @pytest.mark.parametrize("what", ["commit", "ensure"])
-def test_unanswered_change_is_unknown_and_a_rejected_one_is_not(
+def test_unanswered_change_has_an_unknown_outcome_but_a_rejected_one_does_not(
         keys, what, failure, raised):
     keys.kazoo.failures = {what: failure}
     with pytest.raises(raised, match=type(failure).__name__):

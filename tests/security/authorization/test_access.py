@@ -42,7 +42,7 @@ def made(name: str):
     return authorizer_of(Settings({"authorizer.class.name": name}), lambda: 0)
 
 
-def test_authorizers_of_ones_own_are_contained_and_kafkas_is_not():
+def test_custom_authorizers_are_wrapped_and_kafkas_is_not():
     assert made("") is None
     assert type(made(STANDARD)) is StandardAuthorizer
     assert type(made(f"{__name__}:Whole")) is Contained
@@ -58,6 +58,6 @@ def test_authorizers_of_ones_own_are_contained_and_kafkas_is_not():
     (f"{__name__}:Failing", "RuntimeError: nobody answers"),
     (f"{__name__}:WithoutSettings", "TypeError: .*takes 1 positional argument"),
 ])
-def test_an_authorizer_that_cannot_be_made_is_refused_with_the_reason(name, words):
+def test_failing_authorizer_class_is_rejected_with_the_reason(name, words):
     with pytest.raises(ConfigError, match=f"^authorizer.class.name={name}: .*{words}"):
         made(name)

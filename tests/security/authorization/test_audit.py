@@ -79,7 +79,7 @@ def test_long_lines_fill_the_queue_by_their_bytes(tmp_path):
     assert file._has_room(audit.BYTES_MAX)
 
 
-def test_a_full_disk_stops_neither_decisions_nor_the_end(caplog):
+def test_full_disk_stops_neither_decisions_nor_the_shutdown(caplog):
     log, file = to_file("/dev/full")
     for number in range(audit.LINES_MAX + 5):
         decided(log, str(number))

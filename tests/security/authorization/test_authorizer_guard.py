@@ -74,7 +74,7 @@ def test_invalid_decision_denies_and_is_not_cached(held, contained, answer, reas
     assert not contained.from_image
 
 
-def test_nothing_is_allowed_until_rules_that_could_not_be_taken_are(held, contained):
+def test_requests_are_denied_until_failed_acls_are_loaded(held, contained):
     held.trouble = RuntimeError("gone")
     assert contained.take({}, frozenset()) is None and contained.is_behind
     assert not contained.authorize(*WHAT).allowed and not contained.authorize_any(*WHAT[:4]).allowed

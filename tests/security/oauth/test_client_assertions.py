@@ -54,7 +54,7 @@ def test_each_assertion_has_a_unique_id_if_configured(rsa, key_file):
     assert len(ids) == 3
 
 
-def test_a_template_goes_before_settings_and_the_time_before_both(rsa, key_file, tmp_path):
+def test_assertion_template_overrides_settings(rsa, key_file, tmp_path):
     template = tmp_path / "template.json"
     template.write_text(json.dumps({
         "header": {"kid": "k1", "own": 7, "alg": "none"},
@@ -111,7 +111,7 @@ def test_a_key_is_read_for_each_assertion(rsa, key_file):
         opened(text, rsa)
 
 
-def test_an_assertion_in_a_file_goes_before_a_key(tmp_path):
+def test_assertion_file_overrides_a_key(tmp_path):
     path = tmp_path / "assertion"
     path.write_text("a.b.c\n")
     assert made(file=path, private_key_file="/nowhere") == "a.b.c"

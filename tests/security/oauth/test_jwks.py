@@ -41,7 +41,7 @@ def test_invalid_response_has_no_keys(clock, data):
         loaded(url, clock)
 
 
-def test_a_new_key_is_known_soon_after_a_token_names_it(clock):
+def test_new_key_is_loaded_soon_after_a_token_uses_it(clock):
     issuer = Issuer()
     with served(issuer) as server:
         keys = loaded(f"{server.url}/keys", clock)
@@ -68,7 +68,7 @@ def test_unknown_keys_do_not_trigger_unlimited_issuer_requests(clock, monkeypatc
         assert len(begun) == 1
 
 
-def test_keys_are_loaded_again_in_turn_and_kept_while_the_issuer_is_away(clock, caplog):
+def test_keys_are_refreshed_and_kept_while_the_issuer_is_unreachable(clock, caplog):
     issuer = Issuer()
     with served(issuer) as server:
         keys = loaded(f"{server.url}/keys", clock, refresh_ms=60_000)
@@ -83,7 +83,7 @@ def test_keys_are_loaded_again_in_turn_and_kept_while_the_issuer_is_away(clock, 
     assert keys.find("second") is not None
 
 
-def test_a_file_that_changes_is_read_again(tmp_path, clock):
+def test_changed_key_file_is_read_again(tmp_path, clock):
     issuer, path = Issuer(), tmp_path / "keys.json"
     path.write_text(issuer.published)
     keys = loaded(f"file://{path}", clock)
@@ -109,7 +109,7 @@ def test_invalid_key_set_stops_the_start_with_one_line(tmp_path, clock, content)
     {"kty": "EC", "crv": "P-9", "x": "AA", "y": "AA"}, {"kty": "RSA", "kid": "x"},
     {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"}, {"kty": "RSA", "n": "!!", "e": "AQAB"},
     {"kty": "RSA", "n": 5, "e": "AQAB"}], ids=json.dumps)
-def test_a_key_that_is_not_understood_leaves_the_others(tmp_path, clock, odd):
+def test_unsupported_key_does_not_affect_the_others(tmp_path, clock, odd):
     path = tmp_path / "keys.json"
     published = json.loads(Issuer().published)
     path.write_text(json.dumps({"keys": [odd, *published["keys"]]}))
@@ -137,11 +137,11 @@ def test_a_thread_that_the_system_has_not_now_is_begun_later(clock, monkeypatch,
 
 
 @pytest.mark.parametrize("url", ["/keys.json", "ftp://x/keys", "", "data:,x"])
-def test_an_address_of_another_kind_is_refused(url, clock):
+def test_unsupported_url_scheme_is_rejected(url, clock):
     with pytest.raises(ConfigError, match="expected file:///path"):
         loaded(url, clock)
 
 
-def test_an_issuer_that_is_not_there_is_named(clock):
+def test_unreachable_issuer_is_named(clock):
     with pytest.raises(ConfigError, match=r"no keys from http://127\.0\.0\.1:9/"):
         loaded("http://127.0.0.1:9/keys", clock)

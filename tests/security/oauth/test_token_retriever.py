@@ -45,7 +45,7 @@ def whose(found) -> str:
     return claims_of(found.token)["sub"]
 
 
-def test_a_client_shows_an_assertion_in_place_of_its_secret(server, key_file):
+def test_client_sends_an_assertion_instead_of_a_secret(server, key_file):
     found = of({"token.endpoint.url": f"{server.url}/token", "scope": "kafka",
                 "client.credentials.client.id": "me", "assertion.private.key.file": key_file,
                 "assertion.claim.iss": "me", "assertion.claim.sub": "me",
@@ -64,7 +64,7 @@ def test_an_assertion_needs_no_client_id(server, key_file):
     assert whose(found.get()) == found.name == "me" and "client_id" not in server.asked[-1]
 
 
-def test_an_assertion_goes_before_a_secret_as_in_kafka(server, key_file):
+def test_assertion_overrides_a_secret_as_in_kafka(server, key_file):
     found = of({"token.endpoint.url": f"{server.url}/token", "assertion.claim.iss": "me",
                 "assertion.private.key.file": key_file}, clientId="other", clientSecret="s3cret")
     assert whose(found.get()) == "me" and server.asked[-1]["client_id"] == ["other"]

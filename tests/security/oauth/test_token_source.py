@@ -28,7 +28,7 @@ class Giver:
         return issued.Source(self.get, lambda: self.now_s, *pauses)
 
 
-def test_a_token_is_used_until_four_fifths_of_its_life_are_over():
+def test_token_is_refreshed_after_four_fifths_of_its_lifetime():
     giver = Giver()
     source = giver.source()
     assert source.current is None and source.token() == "t1" and source.current == "t1"
@@ -38,7 +38,7 @@ def test_a_token_is_used_until_four_fifths_of_its_life_are_over():
     assert source.current is None and source.token() == "t2"
 
 
-def test_a_token_is_used_to_its_end_while_the_issuer_gives_no_other():
+def test_token_is_used_until_expiry_if_the_issuer_fails():
     giver = Giver()
     source = giver.source(1, 1)
     assert source.token() == "t1"
@@ -76,7 +76,7 @@ def test_failing_issuer_is_retried_with_backoff():
     assert source.token() == "t5"
 
 
-def test_threads_that_want_a_token_at_once_ask_for_one():
+def test_concurrent_threads_request_one_token():
     giver = Giver()
     source, found = giver.source(), []
     threads = [threading.Thread(target=lambda: found.append(source.token())) for _ in range(8)]
@@ -87,7 +87,7 @@ def test_threads_that_want_a_token_at_once_ask_for_one():
     assert found == ["t1"] * 8
 
 
-def test_an_issuer_gives_a_token_for_the_clients_credentials():
+def test_client_credentials_are_exchanged_for_a_token():
     with served(Issuer(), {"me": "s3cret"}, lasts_s=60) as server:
         found = issued.ask(issued.Endpoint(f"{server.url}/token", "me", "s3cret"), lambda: 5.0)
     assert found.expires_s == 65 and issued.end_of(found.token) > 65

@@ -40,7 +40,7 @@ def test_scram_logs_in_with_names_that_are_escaped(mechanism):
 
 
 @pytest.mark.parametrize("mechanism", scram.MECHANISMS)
-def test_scram_with_another_password_is_refused(mechanism):
+def test_scram_with_a_wrong_password_is_rejected(mechanism):
     with pytest.raises(AuthenticationFailed):
         log_in(proofs.tokens(mechanism, NAME, "other"),
                server(mechanism, {NAME: kept(mechanism)}))

@@ -29,7 +29,7 @@ def short(principal, *rules, realm="R"):
     ("a.a@REALM", ("RULE:[1:$1]s/a/b/",), "b.a"), ("a.a@REALM", ("RULE:[1:$1]s/a/b/g",), "b.b"),
     ("a/b@REALM", ("RULE:[1:$1]",), ""), ("a@REALM", ("RULE:[1:$1@$0]",), ""),
     ("a/b/c@R", (), ""), ("a@R@R", (), "")])
-def test_a_principal_is_made_short_by_the_first_rule_that_is_for_it(principal, rules, name):
+def test_principal_is_shortened_by_the_first_matching_rule(principal, rules, name):
     assert short(principal, *rules) == name
 
 

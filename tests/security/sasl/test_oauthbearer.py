@@ -25,7 +25,7 @@ def exchange():
 @pytest.mark.parametrize("message", [
     b"n,,\x01auth=Bearer good\x01\x01", b"n,a=alice,\x01auth=bearer  good\x01\x01",
     b"n,,\x01auth=Bearer good\x01traceId=9f, and so on\x01\x01"])
-def test_a_good_token_lets_in_under_its_own_name(message):
+def test_valid_token_authenticates_its_principal(message):
     login = exchange()
     assert login.step(message) == b""
     assert (login.is_complete, login.name, login.expires_ms) == (True, "alice", 5000)

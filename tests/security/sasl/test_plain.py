@@ -8,7 +8,7 @@ from pylog.security.errors import AuthenticationFailed
 USERS = {"alice": "secret", "empty": ""}
 
 
-def test_name_and_password_let_in():
+def test_name_and_password_authenticate():
     for token in (b"\0alice\0secret", b"alice\0alice\0secret"):
         exchange = plain.Exchange(USERS)
         assert exchange.step(token) == b"" and exchange.is_complete and exchange.name == "alice"

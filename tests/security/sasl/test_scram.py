@@ -29,7 +29,7 @@ def test_correct_password_authenticates(mechanism):
 
 
 @pytest.mark.parametrize("header", ["y,,", "n,a=alice,", "n,,"])
-def test_headers_of_clients_without_channel_binding_are_taken(header):
+def test_headers_without_channel_binding_are_accepted(header):
     server, client = exchange(), ScramClient("alice", "secret", header=header)
     server.step(client.final(server.step(client.first())))
     assert server.is_complete
@@ -103,7 +103,7 @@ def test_client_that_repeats_its_nonce_gets_the_reason():
     assert not server.is_complete
 
 
-def test_a_message_of_another_login_fails():
+def test_message_of_another_login_fails():
     users = {"alice": kept("secret")}
     client = ScramClient("alice", "secret")
     numbers = iter(range(256))

@@ -106,7 +106,7 @@ class Changing:
         return self.now if name == "ssl.keystore.key" else None
 
 
-def test_the_certificate_that_is_read_last_is_the_one_in_use(monkeypatch):
+def test_certificate_loaded_last_is_used(monkeypatch):
     """Config changes and the periodic file check run on two threads."""
     settings, used = Changing(), []
     begun, goes_on = threading.Event(), threading.Event()

@@ -80,7 +80,7 @@ def test_commands_print_no_terminal_escapes_of_names_and_values(target, topic, w
     assert not [sign for sign in UNSAFE if sign in told], told
 
 
-def test_files_get_records_unchanged_and_json_keeps_its_meaning(target, topic):
+def test_escapes_do_not_change_files_or_json(target, topic):
     assert run("consume", topic, broker=target).out == EVIL + "\n"
     assert run("consume", topic, "--json", "-H", broker=target).lines[0]["value"] == EVIL
     assert EVIL in [row["group"] for row in run("groups", "list", "--json", broker=target).json]

@@ -168,7 +168,7 @@ def test_a_drained_brokers_replicas_go_to_the_emptiest_and_the_rest_stays():
     assert plan == {("t", 0): [4, 2], ("t", 2): [3, 4]}
 
 
-def test_a_replica_goes_to_a_rack_that_has_none():
+def test_replica_is_placed_on_a_rack_without_one():
     metadata = cluster_of({1: "a", 2: "b", 3: "a", 4: "b"}, (1, 2), (3, 4))
     assert planned(metadata, metadata.topics["t"].partitions.values(), {2, 3, 4}) == {
         ("t", 0): [3, 2]}
@@ -181,7 +181,7 @@ def test_partitions_grow_without_moving_existing_replicas():
     assert plan == {("t", 0): [1, 4, 3], ("t", 1): [2, 1, 4]}
 
 
-def test_a_broker_that_is_down_keeps_its_replicas_when_partitions_grow_or_another_is_drained():
+def test_offline_broker_keeps_its_replicas_during_reassignments():
     metadata = cluster_of(dict.fromkeys((1, 2, 4)), (1, 3), (3,), (3, 2))
     parts = metadata.topics["t"].partitions.values()
     assert planned(metadata, parts, {1, 2, 4}, lambda count: max(count, 2), {3}) == {
@@ -191,7 +191,7 @@ def test_a_broker_that_is_down_keeps_its_replicas_when_partitions_grow_or_anothe
         planned(metadata, parts, {1, 2, 4}, lambda count: 5, {3})
 
 
-def test_partitions_shrink_onto_the_brokers_that_are_left():
+def test_replicas_shrink_onto_the_remaining_brokers():
     metadata = cluster_of(dict.fromkeys((1, 2, 3)), (1, 2, 3), (2, 3), (3, 1), (1,))
     parts = metadata.topics["t"].partitions.values()
     assert planned(metadata, parts, {1}, lambda count: min(count, 1)) == {

@@ -52,7 +52,7 @@ def etcd_of(broker) -> int:
     return found
 
 
-def test_a_sound_cluster_is_well_and_nothing_is_left_unchecked(cluster):
+def test_healthy_cluster_passes_every_check(cluster):
     recovered(cluster)
     told = status(cluster)
     assert re.search(r"is healthy: 3 brokers, \d+ partitions, every replica in sync, "
@@ -271,7 +271,7 @@ def test_certificates_of_the_quorum_are_listed_unless_the_controllers_show_them(
     assert [named in line for line in told] == [True] * (named is not None)
 
 
-def test_kafkas_controllers_have_no_etcd_whose_certificate_is_not_checked():
+def test_kafka_controllers_need_no_etcd_certificate_check():
     row = {key: value for key, value in TLS_CLUSTER.items() if not key.startswith("quorum")}
     assert health.unread_quorum_certificates([row], "PLAINTEXT") == []
 

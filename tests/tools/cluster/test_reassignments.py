@@ -104,7 +104,7 @@ def test_waiting_for_a_move_fails_when_it_is_cancelled(cluster, tmp_path):
     assert waiting.returncode == 1 and f"not moved: {topic}-0 is on brokers {before}" in told, told
 
 
-def test_the_preferred_replica_leads_again(cluster):
+def test_preferred_replica_is_elected(cluster):
     topic = cluster.create_topic("elected", replicas=3)
     cluster.wait_in_sync(topic)
     first = described(cluster, topic)["replicas"][0]

@@ -23,7 +23,7 @@ def missing(broker) -> dict[str, int]:
     return run("cluster", "--json", broker=broker).json["missing_brokers"]
 
 
-def test_a_broker_that_is_gone_is_forgotten_once_it_has_no_replicas(cluster):
+def test_dead_broker_is_unregistered_once_it_has_no_replicas(cluster):
     until(lambda: missing(cluster) in ({"3": 1}, {"3": 2}))
     refused = run("cluster", "forget", "3", "--yes", broker=cluster, fails=True).err
     assert "broker 3 has replicas of" in refused and "pylog cluster drain 3" in refused

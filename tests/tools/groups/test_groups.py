@@ -111,7 +111,7 @@ def test_offsets_of_one_topic_are_deleted(target):
         reader.close()
 
 
-def test_a_group_with_members_keeps_its_offsets_and_lives(target):
+def test_group_with_members_cannot_be_reset_or_deleted(target):
     topic, group = filled(target), unique("group")
     consumer = member(target, group, topic)
     try:
@@ -140,7 +140,7 @@ def explained(broker, group: str, *words) -> dict:
     return run("groups", "explain", group, "-s", 1, "--json", *words, broker=broker).json
 
 
-def test_a_state_is_taken_in_any_case_and_one_with_a_slip_is_refused(target):
+def test_state_filter_ignores_case_and_rejects_misspellings(target):
     topic, group = topic_of(target, 1), unique("group")
     run("groups", "reset-offsets", group, "-t", topic, "--to-earliest", "--execute", broker=target)
     found = run("groups", "list", group, "--state", "empty", "--json", broker=target).json
@@ -262,7 +262,7 @@ def test_group_without_commits_is_not_reported_as_keeping_up(target):
 def test_groups_work_on_apache_kafka(kafka):
     for test in (test_lag_is_shown_in_records_and_seconds,
                  test_offsets_are_changed_only_with_execute,
-                 test_a_group_with_members_keeps_its_offsets_and_lives,
+                 test_group_with_members_cannot_be_reset_or_deleted,
                  test_similar_group_name_is_suggested, test_group_without_members_is_explained,
                  test_stalled_member_is_explained,
                  test_hot_partition_is_distinguished_from_a_slow_member):
@@ -310,7 +310,7 @@ def test_history_without_endpoint_or_group_prints_the_reason(target):
     assert "metrics.listener" in run("groups", "history", group, broker=target, fails=True).err
 
 
-def test_the_lag_of_a_group_is_unknown_where_no_end_is_known(monkeypatch):
+def test_lag_is_unknown_without_an_end_offset(monkeypatch):
     part = offsets.TopicPartition("t", 0)
 
     async def refresh(topics):

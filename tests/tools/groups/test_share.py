@@ -36,7 +36,7 @@ def values(broker, topic, count):
         return [record.value for record in collect(consumer, count)]
 
 
-def test_a_share_group_is_listed_and_described_and_is_where_its_records_are_done_with(
+def test_share_group_is_listed_and_described_with_its_offsets(
         broker, dead):
     assert dead.group in [row["group"] for row in
                           run("share", "list", "--json", broker=broker).json]
@@ -55,7 +55,7 @@ def test_a_share_group_is_listed_and_described_and_is_where_its_records_are_done
     assert dead.name in run("share", "describe", dead.group, broker=broker).out
 
 
-def test_a_topic_that_takes_no_letters_is_named_where_one_looks_for_them(broker):
+def test_topic_that_rejects_dead_letters_is_reported(broker):
     made = Dead(broker)
     put(broker, made.topic, rows(1))
     made.give_up(1, Acknowledge.ACCEPT)
@@ -72,7 +72,7 @@ def test_a_topic_that_takes_no_letters_is_named_where_one_looks_for_them(broker)
         assert "written" not in run(*command, broker=broker).out
 
 
-def test_a_name_with_a_slip_is_answered_with_the_group_that_is_meant(broker, dead):
+def test_misspelt_group_name_suggests_the_intended_one(broker, dead):
     assert dead.group in run("share", "describe", dead.group + "x", broker=broker, fails=True).err
 
 
@@ -111,7 +111,7 @@ def test_records_go_back_once_when_two_redrives_run_at_the_same_time(broker, dea
     assert found[3:6] == found[:3] and found[6] == rows(1, 9)[0][1]
 
 
-def test_a_letter_without_a_copy_goes_back_from_where_its_record_is_unless_that_is_gone(broker):
+def test_dead_letter_without_a_copy_is_restored_from_its_record(broker):
     dead = Dead(broker)
     dead.make()
     put(broker, dead.topic, rows(2))
@@ -126,7 +126,7 @@ def test_a_letter_without_a_copy_goes_back_from_where_its_record_is_unless_that_
     assert values(broker, dead.topic, 2) == [rows(2)[1][1]] * 2
 
 
-def test_letters_are_purged_up_to_those_of_another_group(broker, dead):
+def test_dead_letters_of_other_groups_are_not_purged(broker, dead):
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         other = Dead(broker)
         admin.incremental_alter_configs({ConfigResource(ResourceType.GROUP, other.group): {

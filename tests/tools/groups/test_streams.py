@@ -49,7 +49,7 @@ def described(broker, talk) -> dict:
     return found
 
 
-def test_streams_groups_are_listed_and_no_others(broker, talk, application):
+def test_only_streams_groups_are_listed(broker, talk, application):
     run("groups", "reset-offsets", "plain", "--topic", application, "--to-earliest", "--execute",
         broker=broker)
     found = run("streams", "list", "--json", broker=broker).json
@@ -102,7 +102,7 @@ def test_tasks_still_to_be_moved_are_distinguished_from_moved_ones(broker, talk,
     assert not found["counter"]["is_at_target"]
 
 
-def test_a_name_with_a_slip_is_answered_with_the_group_that_is_meant(broker, talk, application):
+def test_misspelt_group_name_suggests_the_intended_one(broker, talk, application):
     told = run("streams", "describe", talk.group + "x", broker=broker, fails=True).err
     assert talk.group in told
 

@@ -46,7 +46,7 @@ def test_a_transaction_is_terminated_and_its_producer_fenced(brokerd):
         producer.commit_transaction(WAIT_S)
 
 
-def test_one_partition_is_freed_of_a_producer(brokerd):
+def test_producer_is_aborted_in_one_partition(brokerd):
     topic = topic_of(brokerd)
     producer, _ = begun(brokerd, topic)
     number = holding(brokerd, topic)[0]["producer_id"]
@@ -56,7 +56,7 @@ def test_one_partition_is_freed_of_a_producer(brokerd):
     del producer
 
 
-def test_a_transaction_that_its_coordinator_tracks_is_not_aborted_in_one_partition(target):
+def test_tracked_transaction_is_not_aborted_in_one_partition(target):
     topic = topic_of(target, 2)
     producer, id_ = begun(target, topic)
     number = holding(target, topic)[0]["producer_id"]
@@ -73,7 +73,7 @@ def test_a_transaction_that_its_coordinator_tracks_is_not_aborted_in_one_partiti
         "consume", topic, "--read-committed", "--json", broker=target).lines] == ["v"]
 
 
-def test_a_state_is_taken_in_any_case_and_one_with_a_slip_is_refused(brokerd):
+def test_state_filter_ignores_case_and_rejects_misspellings(brokerd):
     producer, id_ = begun(brokerd, topic_of(brokerd))
     listed = run("txn", "list", "--state", "ongoing", "--json", broker=brokerd).json
     assert id_ in [row["transactional_id"] for row in listed]

@@ -39,7 +39,7 @@ def stopped(tmp_path):
     return tmp_path / "data"
 
 
-def test_a_stopped_directory_can_be_taken_over(stopped):
+def test_stopped_kafka_directory_can_be_adopted(stopped):
     before = {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()}
     found = looked(stopped)
     assert adopt.is_adoptable(found)
@@ -56,7 +56,7 @@ def test_the_command_ends_with_the_verdict(stopped, capsys):
     assert "set node.id=1" in capsys.readouterr().out
 
 
-def test_a_secured_kafkas_settings_are_all_looked_at(stopped, tmp_path, capsys):
+def test_all_settings_of_a_secured_kafka_are_checked(stopped, tmp_path, capsys):
     file = tmp_path / "server.properties"
     file.write_text(f"log.dirs={stopped}\nnode.id=1\n"
                     "listeners=SASL_SSL://127.0.0.1:0\n"
@@ -250,7 +250,7 @@ def compacted(broker, dirs):
 
 @pytest.mark.kafka
 @pytest.mark.timeout(400)
-def test_the_way_of_the_migration_document_and_back(tmp_path):
+def test_documented_migration_works_in_both_directions(tmp_path):
     second = tmp_path / "second"
     dirs = f"{tmp_path / 'kafka'},{second}"
     kafka = Kafka(tmp_path, {"log.dirs": dirs})

@@ -58,7 +58,7 @@ def test_a_broker_that_is_down_is_a_failure_with_advice():
 @pytest.mark.parametrize(("name", "hinted"), [
     ("OpenSSL 3.0.19 27 Jan 2026", True), ("OpenSSL 3.5.8 25 Aug 2026", False),
     ("OpenSSL 4.0.0", False)])
-def test_the_tls_library_is_named_and_a_faster_one_hinted_at(monkeypatch, name, hinted):
+def test_tls_library_is_shown_with_a_faster_alternative(monkeypatch, name, hinted):
     monkeypatch.setattr(host_checks, "library", lambda: name)
     [found] = host_checks.encryption()
     assert found.status == "ok" and found.detail.startswith(name)
@@ -74,7 +74,7 @@ def test_soon_expiring_certificate_is_reported(ends, status, words):
     assert bool(found.advice) == (status == "warn")
 
 
-def test_the_certificate_of_each_broker_is_looked_at(tmp_path):
+def test_certificate_of_each_broker_is_checked(tmp_path):
     with Broker(tls=True) as broker:
         trusted = write(tmp_path, "ca.pem", broker.authority.pem)
         told = run("-X", "security.protocol=SSL", "-X", "ssl.truststore.type=PEM",

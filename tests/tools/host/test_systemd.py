@@ -60,7 +60,7 @@ def properties(tmp_path, monkeypatch):
     return made
 
 
-def test_without_settings_everything_is_in_the_units_own_directory():
+def test_default_unit_uses_only_its_own_directory():
     text, notes = unit(None, command="/usr/bin/brokerd")
     assert not notes
     assert lines(text, "ExecStart") == ["/usr/bin/brokerd --override log.dirs=/var/lib/brokerd"]
@@ -124,7 +124,7 @@ def test_wrong_settings_are_refused_before_a_unit_has_them(properties):
 
 @needs_systemd
 @pytest.mark.parametrize("port", [9092, 80])
-def test_systemd_takes_the_unit_and_finds_it_tight(tmp_path, properties, port):
+def test_systemd_accepts_the_unit_and_rates_it_secure(tmp_path, properties, port):
     path = tmp_path / "brokerd.service"
     command = tmp_path / "brokerd"
     command.write_text("#!/bin/sh\n")
@@ -179,7 +179,7 @@ def confined(calls: list[str]):
 
 
 @needs_systemd
-def test_brokerd_starts_serves_and_stops_with_the_units_system_calls_alone(tmp_path):
+def test_brokerd_runs_with_only_the_units_system_calls(tmp_path):
     if ctypes.util.find_library("seccomp") is None:
         pytest.skip("apt install libseccomp2")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:

@@ -51,7 +51,7 @@ def test_consuming_is_measured(brokerd, columns):
         "records"] >= 10
 
 
-def test_the_way_from_end_to_end_is_measured(brokerd):
+def test_end_to_end_latency_is_measured(brokerd):
     told = run("perf", "end-to-end", "-n", 100, "-r", 500, broker=brokerd).out
     assert told.startswith("100 records in ") and "latency ms: mean " in told and "#" in told
 

@@ -104,7 +104,7 @@ def test_reading_starts_at_the_given_position(target):
     assert values("-s", "@1767225601") == "cd" and values("-p", "0", "-n", "1") == "a"
 
 
-def test_a_group_goes_on_where_it_was(target):
+def test_group_resumes_from_its_offsets(target):
     topic, group = topic_of(target, 2), unique("reader")
     send(target, topic, "a\nb\n")
     assert sorted(row["value"] for row in rows(target, topic, "-g", group)) == ["a", "b"]
@@ -123,7 +123,7 @@ def test_rejected_record_is_reported_with_its_reason_but_not_unsent_ones(brokerd
 
 
 @pytest.mark.parametrize("words", [(), ("--follow", "--from", "beginning")])
-def test_a_time_to_stop_at_ends_no_partition_before_its_own_records(target, words):
+def test_stop_time_does_not_end_a_partition_early(target, words):
     topic, count = topic_of(target, 2), 12_000
     for partition in ("0", "1"):
         for text, day in (("old\n", "01"), ("new\n", "02")):
@@ -204,7 +204,7 @@ def test_only_a_missing_topic_suggests_creating_it(monkeypatch, error, hinted):
     assert ("add --create to create it" in str(caught.value)) == hinted
 
 
-def test_a_rate_is_kept(brokerd):
+def test_rate_limit_is_respected(brokerd):
     topic = topic_of(brokerd)
     told = send(brokerd, topic, "a\n" * 50, "-r", "100", "--json").json
     assert 0.4 <= told["seconds"] < 5 and told["records"] == 50
@@ -214,7 +214,7 @@ ROW = json.dumps({"type": "record", "name": "Row", "fields": [
     {"name": "id", "type": "long"}, {"name": "raw", "type": ["null", "bytes"]}]})
 
 
-def test_avro_goes_in_and_comes_out_through_a_registry(target):
+def test_avro_is_written_and_read_through_a_registry(target):
     topic = topic_of(target, 1)
     with played() as registry:
         registry.schemas[7], registry.subjects[f"{topic}-value"] = {"schema": ROW}, {1: 7}
@@ -233,8 +233,8 @@ def test_records_go_through_apache_kafka(kafka):
     test_lines_go_in_and_come_out(kafka)
     test_records_have_the_given_fields(kafka, "zstd")
     for test in (test_consumed_json_can_be_produced_unchanged,
-                 test_reading_starts_at_the_given_position, test_a_group_goes_on_where_it_was,
-                 test_avro_goes_in_and_comes_out_through_a_registry):
+                 test_reading_starts_at_the_given_position, test_group_resumes_from_its_offsets,
+                 test_avro_is_written_and_read_through_a_registry):
         test(kafka)
 
 

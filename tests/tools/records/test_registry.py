@@ -48,7 +48,7 @@ def test_schemas_are_registered_listed_and_shown(tool, file):
     assert tool("show", "--id", "3", "--json").json["type"] == "JSON"
 
 
-def test_a_schema_that_is_shown_can_be_registered_again(tool, file, registry):
+def test_printed_schema_can_be_registered_again(tool, file, registry):
     proto = 'syntax = "proto3";\nmessage A { int64 id = 1; }\n'
     tool("register", "a", file(proto, "a.proto"), "--reference", "b.proto=b:3")
     assert registry.schemas[1] == {"schema": proto, "schemaType": "PROTOBUF", "references": [

@@ -30,7 +30,7 @@ def test_a_record_is_printed_by_a_template(text, record, wanted):
 
 
 @pytest.mark.parametrize("text", ["%x", "%", "%s %"])
-def test_a_letter_that_means_nothing_is_refused(text):
+def test_unknown_template_letter_is_rejected(text):
     with pytest.raises(click.BadParameter, match="is not a field; expected one of %s the value"):
         compiled(text)
 

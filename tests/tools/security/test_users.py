@@ -38,7 +38,7 @@ def listed(broker, *names):
         "users", "list", *names, "--json", broker=broker).json]
 
 
-def test_a_password_that_is_set_lets_in_until_it_is_removed(broker, ports, typed):
+def test_password_authenticates_until_it_is_removed(broker, ports, typed):
     name = unique("user")
     typed("s3cret\n")
     said = run("users", "set", name, broker=broker)
@@ -56,7 +56,7 @@ def test_a_password_that_is_set_lets_in_until_it_is_removed(broker, ports, typed
             admin.describe_cluster()
 
 
-def test_the_password_comes_from_a_file(broker, tmp_path):
+def test_password_is_read_from_a_file(broker, tmp_path):
     name, file = unique("user"), tmp_path / "password"
     file.write_text("from a file\nand more\n")
     run("users", "set", name, "--mechanism", "scram-sha-256", "--iterations", 8192,

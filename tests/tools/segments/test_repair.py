@@ -175,7 +175,7 @@ def test_damage_in_the_middle_stays_unless_removal_is_requested(tmp_path, damage
     assert next(iter(batch.walk(one.read(gone))))[1].base_offset == gone + 2
 
 
-def test_damaged_log_start_checkpoint_is_left_to_brokerd(tmp_path):
+def test_damaged_log_start_checkpoint_is_not_repaired(tmp_path):
     folder = partition(tmp_path)
     checkpoint = tmp_path / "log-start-offset-checkpoint"
     checkpoint.write_text("rubbish")
@@ -187,7 +187,7 @@ def test_damaged_log_start_checkpoint_is_left_to_brokerd(tmp_path):
     assert not list(tmp_path.glob("*.damaged"))
 
 
-def test_a_tail_that_is_cut_off_is_kept_beside_the_log(tmp_path):
+def test_truncated_tail_is_saved_beside_the_log(tmp_path):
     folder = partition(tmp_path)
     last = sorted(folder.glob("*.log"))[-1]
     size = last.stat().st_size
@@ -200,7 +200,7 @@ def test_a_tail_that_is_cut_off_is_kept_beside_the_log(tmp_path):
 
 @pytest.mark.parametrize("damage", [*MENDED, middle_header, middle_crc, middle_of_the_last],
                          ids=lambda damage: damage.__name__)
-def test_nothing_that_a_branch_has_too_is_written_in_place(tmp_path, damage):
+def test_files_shared_with_a_branch_are_not_written_in_place(tmp_path, damage):
     folder = partition(tmp_path)
     damage(folder, sorted(folder.glob("*.log")))
     branch = tmp_path / "branch" / "b-0"
@@ -271,7 +271,7 @@ def test_a_move_that_was_cut_short_is_undone_or_finished(tmp_path):
     assert bases(one / "v-0") == ALL
 
 
-def test_a_copy_is_not_made_the_partition_while_its_original_may_be_elsewhere(tmp_path):
+def test_copy_is_not_promoted_while_its_original_may_exist(tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
     partition(one)
     partition(other, "u")

@@ -97,7 +97,7 @@ def test_every_damage_of_a_segment_is_reported(tmp_path):
         f"then valid batches continue at offset {3 * at + 3}" for at in (2, 6)]
 
 
-def test_a_length_that_leads_past_good_batches_hides_none(tmp_path):
+def test_wrong_length_does_not_hide_later_batches(tmp_path):
     for number, length in enumerate((3 * len(batch_at(0)), 1 << 20)):
         broken = bytearray(b"".join(batch_at(3 * at) for at in range(9)))
         broken[len(batch_at(0)) + 8:len(batch_at(0)) + 12] = length.to_bytes(4, "big")
@@ -108,7 +108,7 @@ def test_a_length_that_leads_past_good_batches_hides_none(tmp_path):
         assert "at offset 6" in row["faults"][0]
 
 
-def test_damage_in_a_running_brokers_directory_is_found_with_its_place(brokerd):
+def test_damage_in_a_running_brokers_directory_is_located(brokerd):
     topic = topic_of(brokerd, 1)
     for _ in range(5):
         append(brokerd.port, topic, raw.batch())

@@ -81,7 +81,7 @@ def test_at_cuts_by_offset_and_by_time(broker):
     assert bases(broker, by_offset) == [0, 2, 4, 6, 8, 10]
 
 
-def test_any_client_can_make_one(broker):
+def test_branch_is_created_by_any_client(broker):
     admin = pytest.importorskip("confluent_kafka.admin")
     source, copy = unique("source"), unique("copy")
     create_topic(broker.port, source, 1)
@@ -143,7 +143,7 @@ def test_branches_are_whole_while_producers_write(broker):
     assert len(bases(broker, copies[-1])) > len(bases(broker, copies[0]))
 
 
-def test_the_cleaner_of_one_leaves_the_other_alone(tmp_path):
+def test_compaction_of_a_branch_does_not_affect_its_source(tmp_path):
     with Brokerd(tmp_path, {"log.cleaner.backoff.ms": 200}) as broker:
         create_topic(broker.port, "source", 1, segment_bytes=SEGMENT, retention_ms=-1)
         fill(broker, "source", 300, size=2000)
@@ -162,7 +162,7 @@ def test_the_cleaner_of_one_leaves_the_other_alone(tmp_path):
 
 
 @pytest.mark.parametrize("pause_ms", [1, 5, 15, 30])
-def test_a_kill_leaves_no_branch_or_a_whole_one(tmp_path, pause_ms):
+def test_killed_broker_leaves_no_branch_or_a_complete_one(tmp_path, pause_ms):
     with Brokerd(tmp_path) as broker:
         create_topic(broker.port, "source", 4, retention_ms=-1)
         for partition in range(4):

@@ -72,7 +72,7 @@ def told(monkeypatch, of_time):
 
 @pytest.mark.parametrize(("of_time", "offset"), [
     ((3, 5), 3), ((-1, -1), 10), ("NOT_LEADER_OR_FOLLOWER", None)])
-def test_a_time_whose_offset_is_not_known_is_not_the_end(monkeypatch, of_time, offset):
+def test_unknown_offset_of_a_time_is_not_treated_as_the_end(monkeypatch, of_time, offset):
     admin, parts = told(monkeypatch, of_time)
     session = SimpleNamespace(now_ms=lambda: 1_000_000)
     for work in (

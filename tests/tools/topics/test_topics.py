@@ -112,7 +112,7 @@ def test_offsets_of_a_time_are_found(target):
                                               broker=target).out
 
 
-def test_settings_are_described_set_and_taken_back(target):
+def test_settings_are_described_set_and_reset(target):
     topic = topic_of(target)
     told = run("configs", "describe", "topic", topic, "--all", "--json", broker=target).json
     assert {"name": "retention.ms", "value": "604800000"}.items() <= next(

@@ -26,7 +26,7 @@ def shown(found) -> dict:
             for id_, held in found.items()}
 
 
-def test_range_gives_neighbours_and_the_first_members_one_more():
+def test_range_assigns_contiguous_partitions_with_extras_to_the_first_members():
     found = assign_range(members("z", "x", "y", topics=(A, B)),
                          {A: TopicShape(5), B: TopicShape(2)})
     assert shown(found) == {"x": {A: [0, 1], B: [0]}, "y": {A: [2, 3], B: [1]}, "z": {A: [4]}}
@@ -38,7 +38,7 @@ def test_range_puts_instances_first():
     assert shown(assign_range([one, other], {A: TopicShape(2)})) == {"z": {A: [0]}, "a": {A: [1]}}
 
 
-def test_uniform_moves_no_more_than_a_fair_share_takes():
+def test_uniform_moves_as_few_partitions_as_possible():
     before = assign_uniform(members("x", "y"), {A: TopicShape(6)})
     after = assign_uniform(members("x", "y", "z", assigned=before), {A: TopicShape(6)})
     moved = sum(len(mine[A] - after[id_].get(A, frozenset())) for id_, mine in before.items())
@@ -98,7 +98,7 @@ def test_custom_assignor_is_called_by_its_name():
 
 @pytest.mark.parametrize("name", ["sticky", "no.such.module:f", f"{__name__}:missing",
                                   f"{__name__}:A"])
-def test_an_assignor_that_is_not_there_is_a_fault_of_the_settings(name):
+def test_unknown_assignor_is_a_configuration_error(name):
     with pytest.raises(ConfigError):
         assignors.load([name])
 

@@ -45,7 +45,7 @@ def test_range_shares_a_topic_among_its_subscribers_only():
     assert shown(found) == {"x": {A: [0, 1]}, "y": {A: [2], B: [0, 1]}, "z": {B: [2]}}
 
 
-def test_equal_subscribers_keep_the_odd_ones_that_they_have():
+def test_equal_subscribers_keep_their_extra_partitions():
     found = uniform([who("x", (A,), A=(0,)), who("y", (A,), A=(1, 2)), who("z", (A,))], A=4)
     assert found == {"x": {A: [0]}, "y": {A: [1, 2]}, "z": {A: [3]}}
 
@@ -95,7 +95,7 @@ def test_restricted_member_gets_its_topic_and_others_compensate():
 
 @pytest.mark.parametrize("levels", [[0], [0, 0], [2, 0], [0, 2], [5, 1, 0], [3, 3, 3], [1, 4, 4]])
 @pytest.mark.parametrize("count", range(12))
-def test_bulk_distribution_equals_one_by_one_to_the_least_loaded(levels, count):
+def test_bulk_distribution_equals_least_loaded_assignment(levels, count):
     after = list(levels)
     for _ in range(count):
         after[after.index(min(after))] += 1
@@ -111,7 +111,7 @@ def test_the_assignors_of_the_broker_are_loaded_in_the_order_of_the_setting():
 
 
 @pytest.mark.parametrize("given", [{"x": {A: [-1]}}, {"x": {A: [2]}}, {"x": {A: [0, 0]}}])
-def test_a_partition_that_is_not_there_is_not_given(given):
+def test_missing_partition_is_not_assigned(given):
     with pytest.raises(ValueError):
         assignors.checked(given, members("x"), {A: TopicShape(2)})
 

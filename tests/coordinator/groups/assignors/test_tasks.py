@@ -28,7 +28,7 @@ def test_each_task_runs_once_and_members_have_as_much_to_do():
     assert counts(found) == [2, 2, 3]
 
 
-def test_a_process_of_more_members_gets_as_many_more_tasks():
+def test_tasks_are_proportional_to_the_members_of_a_process():
     found = assign(runners({}, a="p", b="p", c="q"), {"0": 6}, [], 0)
     assert counts(found) == [2, 2, 2]
 
@@ -50,7 +50,7 @@ def test_standby_takes_over_the_task_of_a_departed_member():
     assert left in after[keeper].active["0"]
 
 
-def test_only_state_is_copied_and_to_as_many_processes_as_there_are():
+def test_standby_tasks_exist_only_for_stateful_tasks_and_available_processes():
     found = assign(runners({}, a="p", b="q"), {"0": 2, "1": 2}, ["1"], 2)
     copies = [task for row in found.values() for task in tasks_of(row.standby)]
     assert sorted(copies) == [("1", 0), ("1", 1)]
@@ -62,7 +62,7 @@ def test_no_members_get_no_tasks():
 
 
 @pytest.mark.parametrize("number", range(WALKS))
-def test_what_must_hold_holds_whatever_members_come_and_go(random_source, number):
+def test_random_task_assignments_keep_the_invariants(random_source, number):
     chance = random.Random(random_source.randrange(1 << 30))
     tasks = {str(id_): chance.randrange(1, 9) for id_ in range(chance.randrange(1, 4))}
     stateful = [id_ for id_ in tasks if chance.random() < 0.6]

@@ -144,7 +144,7 @@ def mixed():
 
 # A classic group becomes a consumer group.
 
-def test_a_member_of_the_new_protocol_makes_a_classic_group_a_consumer_group(mixed):
+def test_consumer_protocol_member_upgrades_a_classic_group(mixed):
     """The migration changes no member's partitions."""
     old = mixed.classic_group(("t", (0, 1, 2, 3)), metadata=subscription("t", rack_id="r"))
     generation = mixed.group.generation
@@ -190,13 +190,13 @@ def test_inconvertible_group_reports_the_reason_and_stays_classic(limits, fields
     assert mixed.group.generation == generation
 
 
-def test_a_group_of_as_many_members_as_are_allowed_becomes_one_and_takes_no_more():
+def test_full_classic_group_is_upgraded_and_rejects_new_members():
     mixed = Mixed(members_max=1)
     mixed.classic_group()
     assert mixed.join("new").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_a_group_whose_assignor_keeps_data_in_the_assignment_stays_classic(mixed):
+def test_group_with_assignor_user_data_is_not_upgraded(mixed):
     old = mixed.join_classic().member_id
     mixed.join_classic(old)
     mixed.run(LIMITS.initial_delay_ms)
@@ -207,7 +207,7 @@ def test_a_group_whose_assignor_keeps_data_in_the_assignment_stays_classic(mixed
     assert "stores data in the assignment" in answer.error_message
 
 
-def test_a_group_whose_leader_gave_one_partition_twice_stays_classic(mixed):
+def test_group_with_a_twice_assigned_partition_is_not_upgraded(mixed):
     for name in ("x", "y"):
         mixed.join_classic(group_instance_id=name)
     mixed.run(LIMITS.initial_delay_ms)
@@ -264,7 +264,7 @@ def test_a_group_that_may_not_go_back_stays_a_consumer_group():
 
 
 @pytest.mark.parametrize(("classic_max", "kind"), [(1, Group), (0, ConsumerGroup)])
-def test_a_group_goes_back_when_a_classic_one_may_have_as_many_members(classic_max, kind):
+def test_group_is_downgraded_if_the_classic_size_limit_allows(classic_max, kind):
     mixed = Mixed(classic_max=classic_max)
     mixed.settled()
     mixed.beat("new", -1)
@@ -287,7 +287,7 @@ def test_group_without_members_becomes_classic_for_a_classic_member(mixed):
     assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED and isinstance(mixed.group, Group)
 
 
-def test_an_instance_that_comes_back_with_the_old_protocol_takes_the_group_back(mixed):
+def test_static_member_returning_with_the_classic_protocol_downgrades_the_group(mixed):
     """The last member of the new protocol is replaced by a classic one, which keeps the partitions.
     """
     mixed.join("new", instance_id="i")
@@ -299,7 +299,7 @@ def test_an_instance_that_comes_back_with_the_old_protocol_takes_the_group_back(
     assert partitions_of(found.assignment) == {"t": [0, 1, 2, 3]}
 
 
-def test_an_instance_that_comes_back_to_other_topics_has_the_group_rebalance(mixed):
+def test_static_member_returning_with_other_topics_triggers_a_rebalance(mixed):
     mixed.join("new", instance_id="i")
     mixed.join_classic(group_instance_id="i", topics=("u",))
     assert isinstance(mixed.group, Group) and mixed.group.state == "PreparingRebalance"
@@ -307,7 +307,7 @@ def test_an_instance_that_comes_back_to_other_topics_has_the_group_rebalance(mix
 
 # JoinGroup.
 
-def test_joining_classic_member_gets_its_epoch_and_leads_nobody(mixed):
+def test_joining_classic_member_gets_its_epoch_and_is_not_leader(mixed):
     mixed.join("new")
     first = mixed.join_classic()
     assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED and len(first.member_id) == 36
@@ -330,7 +330,7 @@ def test_only_clients_that_know_of_it_have_to_come_with_an_id(mixed, version, in
 @pytest.mark.parametrize(("policy", "code"), [
     ({}, 0), ({"downgrade": False}, 0), ({"upgrade": False}, 0),
     ({"upgrade": False, "downgrade": False}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)])
-def test_a_policy_that_allows_neither_way_keeps_classic_members_out(policy, code):
+def test_disabled_migration_policy_rejects_classic_members(policy, code):
     mixed = Mixed(**policy)
     mixed.join("new")
     assert mixed.join_classic(version=3).error_code == code
@@ -355,7 +355,7 @@ def test_a_protocol_that_the_other_classic_members_do_not_know_is_refused(mixed)
 
 
 @pytest.mark.parametrize(("most", "code"), [(2, 0), (1, ErrorCode.GROUP_MAX_SIZE_REACHED)])
-def test_a_group_takes_as_many_as_it_may_have(most, code):
+def test_group_accepts_members_up_to_its_limit(most, code):
     mixed = Mixed(members_max=most)
     mixed.join("new")
     assert mixed.join_classic("m", version=3).error_code == code
@@ -381,7 +381,7 @@ def test_static_member_with_a_new_id_keeps_its_partitions(mixed):
 
 # SyncGroup and Heartbeat.
 
-def test_member_gets_partitions_released_by_others(mixed):
+def test_member_is_assigned_partitions_that_others_revoked(mixed):
     old = mixed.mixed_group()
     assert partitions_of(mixed.sync(old, mixed.generation).assignment) == {}
     # The other member has not revoked yet: rejoining would be useless.
@@ -396,7 +396,7 @@ def test_member_gets_partitions_released_by_others(mixed):
     assert mixed.beat_classic(old, answer.generation_id) == ErrorCode.NONE
 
 
-def test_a_member_lets_go_before_it_is_given_more(mixed):
+def test_member_revokes_before_it_is_assigned_more(mixed):
     old = mixed.settled()
     mixed.join("third")
     epoch = mixed.group.members[old].epoch
@@ -522,7 +522,7 @@ def test_an_administrator_removes_an_instance_by_its_name(mixed, member_id, code
 @pytest.mark.parametrize(("data", "version"), [
     (b"\0\0", 0), (b"\0\3", 3), (b"\0\4x", 3), (b"\x7f\xff", 3), (b"", None), (b"\0", None),
     (b"\xff\xff", None)])
-def test_a_later_version_is_read_as_the_last_that_is_known(data, version):
+def test_newer_subscription_version_is_parsed_as_the_latest_supported(data, version):
     if version is None:
         with pytest.raises(ProtocolError, match="no version"):
             embedded.version_of(data)

@@ -123,7 +123,7 @@ def test_member_that_does_not_revoke_in_time_is_fenced(machine):
     assert [row.partitions for row in answer.assignment.topic_partitions] == [[0, 1, 2, 3]]
 
 
-def test_a_topic_that_grows_or_goes_is_seen_by_its_group_only(machine, monkeypatch):
+def test_topic_changes_affect_only_subscribed_groups(machine, monkeypatch):
     machine.join("a")
     grown = Topic("t", T.id, T.partitions + T.partitions)
     image = Image(topics={"t": grown}, topics_by_id={T.id: grown}, offset=6)

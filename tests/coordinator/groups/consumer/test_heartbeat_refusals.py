@@ -74,7 +74,7 @@ def test_members_request_is_limited(machine, last, code):
 
 @pytest.mark.parametrize(("count", "code"), [
     (100_000, UNKNOWN), (100_001, ErrorCode.MESSAGE_TOO_LARGE)])
-def test_a_member_owns_no_more_partitions_than_there_may_be(machine, count, code):
+def test_owned_partitions_are_limited(machine, count, code):
     ask(machine)
     assert ask(machine, member_id="o", member_epoch=1,
                topic_partitions=rows(T, *range(count))).error_code == code
@@ -137,7 +137,7 @@ def test_previous_epoch_is_accepted_with_assigned_partitions(
         assert answer.error_message == f"the member is in epoch 3, not {epoch}: join again"
 
 
-def test_an_instance_is_one_member_until_it_leaves_for_a_while(machine):
+def test_instance_id_is_used_by_one_member_until_it_leaves_temporarily(machine):
     ask(machine, instance_id="i")
     refused = ask(machine, member_id="o", instance_id="i")
     assert refused.error_code == ErrorCode.UNRELEASED_INSTANCE_ID

@@ -38,14 +38,14 @@ def run(seed: int) -> int:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_groups_converge_whatever_is_lost(random_source, part):
+def test_groups_converge_despite_lost_messages(random_source, part):
     repeated = sum(run(random_source.randrange(1 << 40)) for _ in range(SEEDS // 4))
     assert repeated > SEEDS, "reactors answer many of them"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_groups_converge_whatever_is_lost_often(random_source):
+def test_groups_converge_despite_many_lost_messages(random_source):
     for _ in range(SEEDS_SLOW):
         run(random_source.randrange(1 << 40))
 
@@ -75,6 +75,6 @@ def test_planted_unrefreshed_topics_are_found(monkeypatch):
     assert finds("stale")
 
 
-def test_answers_that_are_given_again_after_a_change_are_found(monkeypatch):
+def test_checker_detects_stale_repeated_responses(monkeypatch):
     monkeypatch.setattr(GroupRepeats, "void_changed", lambda self, records: None)
     assert finds("stale")

@@ -53,14 +53,14 @@ def records_of(machine) -> int:
 # ---- topics -------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("ms, epoch", [(NEVER_MS - 1, 2), (NEVER_MS, 3)])
-def test_without_a_hint_topics_are_looked_at_again_after_a_very_long_time(machine, ms, epoch):
+def test_topics_without_a_change_hint_are_checked_again_after_a_long_interval(machine, ms, epoch):
     machine.join("a")
     machine.groups.image = lambda: grown(T)
     machine.groups.clock.ms += ms
     assert machine.beat("a", 2).member_epoch == epoch
 
 
-def test_a_hint_without_a_change_moves_no_epoch_and_is_taken_once(machine):
+def test_topic_hint_without_a_change_keeps_the_epoch_and_is_used_once(machine):
     machine.join("a")
     records_of(machine)
     targets.topics_changed(machine.groups, {"t"})
@@ -79,7 +79,7 @@ def test_topics_without_partitions_in_the_group_are_not_checked(machine):
     assert machine.group.refresh_ms == 0
 
 
-def test_the_newest_image_that_a_hint_came_with_is_remembered(machine):
+def test_newest_hinted_image_version_is_stored(machine):
     assert machine.groups.topics_version < 5
     targets.topics_changed(machine.groups, set())
     assert machine.groups.topics_version == 5
@@ -88,7 +88,7 @@ def test_the_newest_image_that_a_hint_came_with_is_remembered(machine):
     assert machine.groups.topics_version == 5
 
 
-def test_an_older_kafkas_record_of_topics_goes_at_the_next_look(machine):
+def test_topic_record_of_an_older_kafka_is_removed_at_the_next_check(machine):
     machine.join("a")
     records_of(machine)
     machine.group.had_old_metadata = True
@@ -183,7 +183,7 @@ def test_expressions_are_matched_again_when_topics_are_newer(machine, version, r
     assert (machine.group.resolving is not None) == resolves
 
 
-def test_no_second_resolution_starts_during_one(machine):
+def test_concurrent_regex_resolution_is_not_started(machine):
     machine.beat("m", 0, rebalance_timeout_ms=1000, topic_partitions=[],
                  subscribed_topic_regex="t.*")
     under_way = machine.group.resolving
@@ -193,7 +193,7 @@ def test_no_second_resolution_starts_during_one(machine):
     assert machine.group.resolving is under_way
 
 
-def test_a_match_of_the_same_topics_moves_no_epoch_and_one_of_others_does(machine):
+def test_only_changed_regex_matches_raise_the_epoch(machine):
     join_matching(machine, "[tv]")
     beat_matching(machine, "[tv]")
     epoch = machine.group.epoch
@@ -213,7 +213,7 @@ def test_a_match_of_the_same_topics_moves_no_epoch_and_one_of_others_does(machin
     assert machine.group.resolved["[tv]"].version == 8
 
 
-def test_an_expression_that_everybody_gave_up_while_it_was_matched_is_not_kept(machine):
+def test_abandoned_regex_is_not_stored_after_its_resolution(machine):
     machine.beat("m", 0, rebalance_timeout_ms=1000, topic_partitions=[],
                  subscribed_topic_regex="t.*")
     machine.join("n")
@@ -248,7 +248,7 @@ def test_refresh_resolves_each_expression_with_its_members_permissions(machine, 
     assert found == {"[tu]": {"t"}, "t|u": {"u"}}
 
 
-def test_an_expression_of_a_member_that_is_silent_since_the_load_keeps_its_topics(machine):
+def test_regex_of_a_silent_member_keeps_its_topics_after_a_load(machine):
     join_matching(machine, "t.*")
     machine.group.viewers.clear()
     machine.groups.clock.ms += PAUSE_MS + 1
@@ -258,7 +258,7 @@ def test_an_expression_of_a_member_that_is_silent_since_the_load_keeps_its_topic
     assert machine.group.resolved["t.*"].ms < machine.group.resolved["u.*"].ms
 
 
-def test_static_members_that_return_with_another_assignor_get_its_target(machine):
+def test_static_member_returning_with_another_assignor_changes_the_target(machine):
     for name in "abc":
         machine.join(name, instance_id=name, server_assignor="uniform")
     epoch = machine.group.epoch
@@ -279,7 +279,7 @@ def test_to_go_on_with_nothing_that_was_begun_is_nothing(machine):
     assert records_of(machine) == 0
 
 
-def test_many_topics_take_a_step_each_five_thousand_and_one_expression_of_few_none():
+def test_regex_resolution_yields_every_five_thousand_topics():
     machine = Machine()
     for count, steps in ((4_999, 1), (5_000, 2), (5_001, 2), (10_000, 3)):
         names = {f"t{number}": Topic(f"t{number}", number.to_bytes(16, "big"), ())
@@ -300,14 +300,14 @@ def test_of_several_expressions_each_is_a_step(machine):
 
 
 @pytest.mark.parametrize("text, code", [("(", 128), ("t.*", 0), ("", 0)])
-def test_an_expression_that_is_none_is_refused_and_nothing_is_kept_of_it(machine, text, code):
+def test_invalid_regex_is_rejected_without_side_effects(machine, text, code):
     answer = machine.beat("m", 0, rebalance_timeout_ms=1000, topic_partitions=[],
                           subscribed_topic_names=[], subscribed_topic_regex=text)
     assert answer.error_code == code and bool(answer.error_message) == bool(code)
     assert ("g" in machine.groups.groups) == (code == 0)
 
 
-def test_only_an_expression_that_is_new_to_the_group_is_a_reason_to_match_again(machine):
+def test_only_a_new_regex_triggers_resolution(machine):
     join_matching(machine, "t.*")
     machine.groups.clock.ms += PAUSE_MS + 1
     beat_matching(machine, "t.*")
@@ -337,7 +337,7 @@ def interval_machine(interval_ms):
 
 
 @pytest.mark.parametrize("ms, epoch", [(99, 2), (100, 3)])
-def test_the_next_target_is_made_after_the_interval(ms, epoch):
+def test_next_target_is_computed_after_the_interval(ms, epoch):
     machine = interval_machine(100)
     assert machine.join("a").member_epoch == 2
     machine.groups.clock.ms += ms
@@ -355,14 +355,14 @@ def test_without_an_interval_each_epoch_has_its_target_at_once():
     assert machine.group.assignment_epoch == machine.group.epoch == 3
 
 
-def test_a_target_is_made_once_for_an_epoch(machine):
+def test_target_is_computed_once_per_epoch(machine):
     machine.join("a")
     records_of(machine)
     assert targets.assign_if_due(machine.groups, machine.group) is True
     assert records_of(machine) == 0
 
 
-def test_an_assignor_that_failed_is_tried_again_after_the_interval():
+def test_failed_assignor_is_retried_after_the_interval():
     calls = []
 
     def fails(members, topics):
@@ -381,7 +381,7 @@ def test_an_assignor_that_failed_is_tried_again_after_the_interval():
     assert targets.assign_if_due(machine.groups, group) is False and len(calls) == 2
 
 
-def test_the_assignor_that_most_members_ask_for_makes_the_target_else_the_first():
+def test_most_requested_assignor_is_used_or_the_first_configured():
     asked = []
 
     def named(name):
@@ -404,7 +404,7 @@ def test_the_assignor_that_most_members_ask_for_makes_the_target_else_the_first(
     assert asked[-1] == "first"
 
 
-def test_a_member_whose_target_is_as_before_gets_no_record_of_it(machine):
+def test_unchanged_target_of_a_member_is_not_written(machine):
     machine.join("a")
     records_of(machine)
     targets.next_epoch(machine.groups, machine.group)
@@ -415,7 +415,7 @@ def test_a_member_whose_target_is_as_before_gets_no_record_of_it(machine):
     assert machine.groups.changed == {("g", None)}
 
 
-def test_a_topic_that_is_gone_is_in_no_target(machine):
+def test_deleted_topic_is_removed_from_targets(machine):
     machine.join("a", topics=("t", "u"))
     machine.groups.image = lambda: without("u")
     targets.topics_changed(machine.groups, {"u"})

@@ -31,7 +31,7 @@ def taken(world) -> int:
 
 
 @pytest.mark.parametrize("epoch, error", [(0, 0), (3, 0), (2, 0), (1, FENCED), (4, FENCED)])
-def test_the_last_two_epochs_of_a_member_are_taken_and_a_join(world, epoch, error):
+def test_last_two_member_epochs_and_a_join_are_accepted(world, epoch, error):
     assert world.joined() == 3
     assert group_of(world).members["m"].previous_epoch == 2
     taken(world)
@@ -93,7 +93,7 @@ def test_a_member_is_missed_at_the_end_of_its_session(world, ms, members):
 
 
 @pytest.mark.parametrize("ms, known", [(99, False), (100, True)])
-def test_an_assignment_is_made_again_after_the_interval(ms, known):
+def test_assignment_is_recomputed_after_the_interval(ms, known):
     world = World(OBEYED._replace(assignment_ms=100))
     world.clock.ms += 1
     world.beat("m")
@@ -145,7 +145,7 @@ def test_partition_initialized_again_is_no_longer_being_deleted(world):
     assert group.deleting == {U: "u"}
 
 
-def test_a_topic_that_went_while_it_was_initialized_is_not_kept(world):
+def test_topic_deleted_during_initialization_is_removed(world):
     world.beat()
     taken(world)
     assert share_groups.initialized(world.machine, "g", {T: [0, 1]}, {}) == 0
@@ -162,7 +162,7 @@ def test_deleted_group_gets_no_initialization_result(world):
     assert not world.machine.records and not world.machine.shares
 
 
-def test_topics_that_are_no_more_go_as_a_cleanup_and_others_stay(world):
+def test_cleanup_removes_only_deleted_topics(world):
     world.joined()
     group = group_of(world)
     group.deleting = {U: "u"}
@@ -217,7 +217,7 @@ def test_only_a_change_of_its_topics_moves_a_group(world, topics, moves):
     assert group_of(world).epoch == before + moves
 
 
-def test_a_subscription_to_a_topic_that_is_not_there_waits_for_it(world):
+def test_subscription_to_a_missing_topic_waits_for_it(world):
     world.topics = {}
     assert world.beat().assignment.topic_partitions == []
     assert world.asked == []

@@ -98,7 +98,7 @@ def test_member_and_group_are_removed_by_their_tombstones():
     assert groups == {}
 
 
-def test_a_record_of_another_kind_is_not_its():
+def test_records_of_other_types_are_ignored():
     from pylog.protocol import messages, records
 
     key = messages.GroupMetadataKey(group="g")

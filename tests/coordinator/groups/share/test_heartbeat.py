@@ -124,7 +124,7 @@ def test_a_topic_that_grows_is_followed():
     assert assigned(world.beat(epoch=epoch, topics=None)) == {T: [0, 1, 2]}
 
 
-def test_a_topic_that_is_gone_is_forgotten():
+def test_deleted_topic_is_removed():
     world = World()
     epoch = world.joined()
     world.topics = {}
@@ -172,7 +172,7 @@ def test_the_assignment_is_not_computed_again_too_soon():
     assert assigned(world.beat(epoch=epoch, topics=None)) == {T: [0, 1]}
 
 
-def test_a_group_is_the_same_after_a_load_and_from_its_own_records():
+def test_group_is_restored_from_its_snapshot_and_its_records():
     world = World()
     world.joined()
     world.beat("n")
@@ -230,7 +230,7 @@ def walked(world, random, epochs):
     world.settle()
 
 
-def test_whatever_happens_the_log_tells_all_and_members_follow_the_target(random_source):
+def test_random_share_group_is_restored_from_its_log_and_reaches_the_target(random_source):
     for _ in range(30):
         world, epochs = World(), {}
         for _ in range(60):
@@ -320,7 +320,7 @@ def test_sessions_restart_with_each_heartbeat_and_load():
     assert not world.group().members
 
 
-def test_an_epoch_is_taken_until_the_member_has_gone_on_twice():
+def test_member_epoch_is_accepted_until_two_later_ones():
     world = World(OBEYED._replace(members_max=3))
     first = world.beat().member_epoch
     world.initialize()

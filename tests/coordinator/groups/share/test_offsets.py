@@ -39,7 +39,7 @@ def left(world):
     return epoch
 
 
-def test_altering_makes_the_group_that_there_is_none_of():
+def test_altering_offsets_creates_a_missing_group():
     world = World()
     found = altered(world, {T: [1]})
     assert found.fault == FINE
@@ -48,20 +48,20 @@ def test_altering_makes_the_group_that_there_is_none_of():
     assert found.state_epoch == world.group().epoch
 
 
-def test_altering_nothing_makes_no_group():
+def test_empty_alteration_creates_no_group():
     world = World()
     assert altered(world, {}).fault == FINE
     assert not world.machine.shares and not world.log
 
 
-def test_a_group_of_another_kind_is_not_altered():
+def test_offsets_of_another_group_type_are_not_altered():
     world = World()
     world.machine.find_or_make("g")
     assert altered(world, {T: [0]}).fault.error == ErrorCode.GROUP_ID_NOT_FOUND
     assert "g" not in world.machine.shares
 
 
-def test_nothing_is_altered_or_deleted_while_there_are_members():
+def test_offsets_of_a_group_with_members_are_not_altered_or_deleted():
     world = World()
     world.joined()
     before = list(world.log)
@@ -86,7 +86,7 @@ def test_a_deletion_is_recorded_before_and_after_the_states_go():
     assert begun(world, "t").refused["t"].text == share_offsets.NOTHING_TEXT
 
 
-def test_a_deletion_that_was_interrupted_is_done_again():
+def test_interrupted_deletion_is_repeated():
     world = World()
     left(world)
     begun(world, "t")
@@ -103,7 +103,7 @@ def test_half_done_deletion_restarts_with_the_next_member():
     assert not world.group().deleting
 
 
-def test_a_group_goes_with_all_of_its_share_partitions():
+def test_group_deletion_removes_all_its_share_partitions():
     world = World()
     left(world)
     world.topics["u"] = topic("u", U, 1)

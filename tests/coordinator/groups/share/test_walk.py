@@ -130,7 +130,7 @@ def store(tmp_path):
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_a_share_group_is_what_its_log_and_its_snapshot_say_and_has_all_in_the_end(
+def test_random_share_group_matches_its_log_and_snapshot(
         store, random_source, part):
     for _ in range(2):
         walk = Walk(random.Random(random_source.randrange(1 << 40)), store)

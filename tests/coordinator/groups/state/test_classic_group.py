@@ -76,7 +76,7 @@ def test_any_remaining_member_becomes_leader():
 @pytest.mark.parametrize(("id_", "instance", "fault"), [
     ("a", "i", None), ("b", "i", "fenced"), ("a", "j", "unknown"), ("c", None, "unknown"),
     ("b", None, None), ("a", None, None)])
-def test_an_instance_is_one_member(id_, instance, fault):
+def test_instance_id_belongs_to_one_member(id_, instance, fault):
     group = Group("g", 5)
     group.add(member("a", instance_id="i"), "consumer")
     group.add(member("b"), "consumer")
@@ -132,7 +132,7 @@ def test_rebalance_timeout_is_the_longest_of_the_members():
 
 
 @pytest.mark.parametrize("left", ["members", "pending", "offsets", "unstable", None])
-def test_a_group_is_spent_when_nothing_of_it_is_left(left):
+def test_group_without_members_and_offsets_is_removable(left):
     group = Group("g", 5)
     if left is not None:
         getattr(group, left).update({"x": 1} if left != "pending" else {"x"})
@@ -178,7 +178,7 @@ def test_empty_group_accepts_any_protocol(kind, names, fits):
 
 @pytest.mark.parametrize(("kind", "names", "fits"), [
     ("consumer", "a", True), ("consumer", "", False), ("other", "a", False)])
-def test_a_group_that_everybody_left_amid_a_rebalance_keeps_its_kind(kind, names, fits):
+def test_group_emptied_during_a_rebalance_keeps_its_protocol_type(kind, names, fits):
     group = speaking("ab")
     group.remove("0")
     assert group.supports(kind, names) is fits

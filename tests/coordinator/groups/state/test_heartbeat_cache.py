@@ -75,7 +75,7 @@ def is_open(repeat: Repeat, machine: Machine) -> bool:
     return machine.groups.clock.ms < repeat.until_ms
 
 
-def test_only_a_heartbeat_that_changes_nothing_is_answered_again(machine):
+def test_only_unchanged_heartbeats_are_answered_from_the_cache(machine):
     assert not is_open(machine.join("a"), machine), "it wrote records"
     machine.run(1000)
     assert is_open(machine.beat("a", 2), machine)

@@ -67,13 +67,13 @@ def counted(machine):
         "member_joined", "member_left", "member_expired", "rebalance")}
 
 
-def test_a_first_member_is_a_rebalance_that_is_over_at_once(machine):
+def test_rebalance_of_the_first_member_ends_immediately(machine):
     assert machine.causes() == [[(rebalances.JOINED, "a")]]
     assert counted(machine) == {
         "member_joined": 1, "member_left": 0, "member_expired": 0, "rebalance": 1}
 
 
-def test_a_second_member_is_waited_for_until_it_has_its_part(machine):
+def test_rebalance_lasts_until_the_second_member_has_its_partitions(machine):
     machine.causes()
     machine.join("b")
     machine.again("a")
@@ -132,7 +132,7 @@ def test_member_that_revoked_in_time_does_not_expire(machine):
     assert counted(machine)["member_expired"] == 0 and len(machine.group.members) == 2
 
 
-def test_a_member_that_is_gone_is_not_missed_later(machine):
+def test_departed_member_does_not_time_out_later(machine):
     machine.join("b")
     machine.again("a")
     machine.beat("a", -1)

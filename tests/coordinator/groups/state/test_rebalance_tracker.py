@@ -122,7 +122,7 @@ def test_delaying_member_is_named(joins):
     assert (told["took_ms"], told["members"]) == (500, 1)
 
 
-def test_a_group_that_everybody_left_has_its_rebalance_over():
+def test_rebalance_ends_when_all_members_left():
     machine = classic()
     [a] = machine.stable("a")
     machine.told.clear()
@@ -132,7 +132,7 @@ def test_a_group_that_everybody_left_has_its_rebalance_over():
     assert (causes(told), told["members"], told["stopped"]) == ([("left", a)], 0, [])
 
 
-def test_an_instance_that_comes_back_is_a_cause_only_when_it_makes_a_rebalance():
+def test_returning_instance_is_a_cause_only_if_it_triggers_a_rebalance():
     machine = classic()
     both = (("range", b""), ("roundrobin", b""))
     machine.join("a", instance="i", protocols=both)
@@ -147,7 +147,7 @@ def test_an_instance_that_comes_back_is_a_cause_only_when_it_makes_a_rebalance()
     assert [cause for cause, _ in causes(machine.told[0])] == ["instance_replaced"]
 
 
-def test_causes_and_members_are_bounded_and_the_others_counted():
+def test_causes_and_members_are_limited_and_the_rest_counted():
     machine = classic()
     machine.groups.limits = LIMITS._replace(members_max=1000)
     for number in range(30):
@@ -164,7 +164,7 @@ def test_causes_and_members_are_bounded_and_the_others_counted():
 
 # ---- consumer groups ----------------------------------------------------------------------------
 
-def test_a_consumer_group_is_rebalanced_when_all_its_members_are_where_it_is():
+def test_rebalance_of_a_consumer_group_ends_when_all_members_reach_its_epoch():
     machine = consumers()
     machine.join("a")
     assert [(causes(told), told["took_ms"]) for told in machine.told] == [([("joined", "a")], 0)]
@@ -183,7 +183,7 @@ def test_a_consumer_group_is_rebalanced_when_all_its_members_are_where_it_is():
     assert [(row["member_id"], row["stopped_ms"]) for row in told["stopped"]] == [("b", 75)]
 
 
-def test_members_are_not_looked_through_whenever_others_join():
+def test_joins_do_not_scan_all_members():
     looked, told = [], []
     group = SimpleNamespace(id="g", kind="consumer", generation=1, members=range(1000))
 
@@ -291,7 +291,7 @@ def test_half_a_line_costs_that_line_only(tmp_path):
     assert [row["generation"] for row in kept.find("g", 10)] == [3, 1]
 
 
-def test_the_files_are_bounded_and_the_older_one_is_read_too(tmp_path, monkeypatch):
+def test_history_files_are_limited_and_both_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(history, "BYTES_MAX", 3 * len(json.dumps(one())))
     for generation in range(10):
         added(History(str(tmp_path)), one(generation=generation))

@@ -91,7 +91,7 @@ def test_member_in_an_unknown_state_rejoins_unless_it_owns_nothing(
     assert answer.error_message == ("the member's state is unknown" if code else None)
 
 
-def test_a_group_whose_topology_is_lost_has_its_members_join_again(machine):
+def test_lost_topology_makes_members_rejoin(machine):
     machine.join("a")
     machine.group.topology = None
     answer = machine.beat("a", epoch_of(machine))
@@ -128,7 +128,7 @@ def test_response_is_repeated_until_the_member_reports_all_tasks(machine):
 
 # Topic checks.
 
-def test_topics_that_nothing_changed_are_looked_at_again_after_kafkas_longest_time(
+def test_unchanged_topics_are_checked_again_after_kafkas_maximum_interval(
         machine, monkeypatch):
     machine.join("a")
     begin_ms, looks = machine.groups.clock.ms, []
@@ -147,7 +147,7 @@ def test_topics_that_nothing_changed_are_looked_at_again_after_kafkas_longest_ti
 
 # Target assignment.
 
-def test_a_group_that_everybody_left_before_its_delay_was_over_gets_no_target():
+def test_group_emptied_during_its_initial_delay_gets_no_target():
     machine = Machine(initial_rebalance_delay_ms=100)
     machine.join("a")
     machine.beat("a", -1)
@@ -167,7 +167,7 @@ def test_the_delay_begins_with_the_first_member_and_not_with_the_next():
     assert "c" in machine.group.targets
 
 
-def test_a_group_that_is_empty_for_a_while_waits_again_for_its_delay():
+def test_group_that_was_empty_waits_for_its_initial_delay_again():
     machine = Machine(initial_rebalance_delay_ms=100)
     machine.join("a")
     machine.run(100)

@@ -92,14 +92,14 @@ def machine():
 ALL = {(id_, index) for id_ in "01" for index in range(2)}
 
 
-def test_the_first_member_gets_all_tasks(machine):
+def test_first_member_gets_all_tasks(machine):
     answer = machine.join("a")
     assert (answer.error_code, answer.member_epoch, codes(answer)) == (0, 2, [])
     assert told(answer) == (ALL, set())
     assert machine.group.state == "Stable"
 
 
-def test_tasks_move_when_they_were_given_up(machine):
+def test_tasks_move_after_they_are_revoked(machine):
     machine.join("a")
     answer = machine.join("b")
     assert (told(answer), answer.member_epoch) == ((set(), set()), 3)
@@ -145,7 +145,7 @@ def test_internal_topics_with_other_partitions_stop_the_group():
     assert machine.missing == ()
 
 
-def test_tasks_are_taken_back_when_a_topic_goes(machine):
+def test_tasks_are_revoked_when_their_topic_is_deleted(machine):
     epoch = machine.join("a").member_epoch
     machine.set_topics({REPARTITION: 2, CHANGELOG: 2})
     target_assignment.topics_changed(machine.groups, {SOURCE})
@@ -189,14 +189,14 @@ def test_copies_of_state_go_to_other_processes():
     assert machine.group.state in ("Stable", "Reconciling")
 
 
-def test_another_number_of_copies_begins_a_rebalance(machine):
+def test_changed_standby_count_starts_a_rebalance(machine):
     epoch = machine.join("a").member_epoch
     machine.groups.limits.consumer.settings["group.streams.num.standby.replicas"] = 2
     assert machine.beat("a", epoch).member_epoch == epoch + 1
     assert machine.group.configs == {"num.standby.replicas": "2"}
 
 
-def test_a_silent_member_is_gone_and_its_tasks_go_to_the_others(machine):
+def test_tasks_of_an_expired_member_move_to_the_others(machine):
     machine.join("a")
     machine.run(SESSION_MS // 2)
     machine.join("b")
@@ -213,7 +213,7 @@ def test_member_that_does_not_release_tasks_in_time_is_removed(machine):
     assert list(machine.group.members) == ["b"]
 
 
-def test_a_lost_answer_is_given_again(machine):
+def test_lost_response_is_repeated(machine):
     machine.join("a")
     machine.join("b")
     kept, _ = told(machine.beat("a", 2))
@@ -285,7 +285,7 @@ def test_a_group_has_as_many_members_as_it_may(machine):
     assert machine.join("a").error_code == 0
 
 
-def test_an_id_names_one_group(machine):
+def test_group_id_has_one_type(machine):
     machine.join("a")
     answer = consumer_heartbeat.heartbeat(
         machine.groups, messages.ConsumerGroupHeartbeatRequest(
@@ -368,7 +368,7 @@ def state(group):
                                    for record in member_state(group, member_id))]
 
 
-def test_a_replay_makes_an_equal_group_and_a_second_one_changes_nothing():
+def test_replay_restores_an_equal_group_and_is_idempotent():
     machine = Machine(num_standby_replicas=1)
     machine.join("a", rack_id="r", user_endpoint=messages.StreamsGroupHeartbeatRequest.Endpoint(
         host="h", port=80))
@@ -385,7 +385,7 @@ def test_a_replay_makes_an_equal_group_and_a_second_one_changes_nothing():
     assert again.group.members == {} and again.group.state == "Empty"
 
 
-def test_the_snapshot_keeps_groups_and_members(machine, tmp_path):
+def test_snapshot_contains_groups_and_members(machine, tmp_path):
     machine.join("a")
     machine.join("b")
     store = Store(str(tmp_path))
@@ -405,7 +405,7 @@ def test_the_snapshot_keeps_groups_and_members(machine, tmp_path):
 
 
 @pytest.mark.parametrize("number", range(WALKS))
-def test_every_task_runs_once_whatever_happens(random_source, number):
+def test_random_streams_group_runs_every_task_once(random_source, number):
     world = World(random.Random(random_source.randrange(1 << 30)))
     for _ in range(600):
         if not world.step():

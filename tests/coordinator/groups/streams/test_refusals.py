@@ -41,7 +41,7 @@ def taken(machine) -> int:
     ({"task_end_offsets": []}, INVALID, "Offsets of tasks"),
     ({"active_tasks": None}, INVALID, "must be sent together"),
     ({"active_tasks": None, "standby_tasks": None, "warmup_tasks": None}, 0, None), ({}, 0, None)])
-def test_a_join_that_no_group_takes_makes_none(machine, fields, code, text):
+def test_rejected_join_creates_no_group(machine, fields, code, text):
     answer = machine.join("a", **fields)
     assert answer.error_code == code
     assert (answer.error_message is None) if text is None else text in answer.error_message
@@ -192,7 +192,7 @@ def test_a_member_is_missed_at_the_end_of_its_session(machine, ms, members):
     assert machine.groups.events["member_expired"] == 2 - members
 
 
-def test_topics_are_looked_at_again_only_when_some_have_changed(machine):
+def test_topics_are_checked_again_only_after_changes(machine):
     machine.join("a")
     epoch = machine.group.epoch
     before = machine.group.configured

@@ -75,7 +75,7 @@ def test_fenced_or_stopping_broker_cannot_join_the_isr():
                  partition_epoch=state.partition_epoch).error_code == E.INELIGIBLE_REPLICA
 
 
-def test_a_reassignment_ends_when_its_last_replica_is_in_sync_and_takes_the_leader_along():
+def test_completed_reassignment_moves_the_leader():
     cluster = Cluster().join(1, 2, 3).create((1,))
     cluster.take([messages.PartitionChangeRecord(
         partition_id=0, topic_id=cluster.image.topics["t"].id, replicas=[2, 3, 1],
@@ -95,14 +95,14 @@ def test_a_reassignment_ends_when_its_last_replica_is_in_sync_and_takes_the_lead
     ([(1, -1)], 1, E.NONE, 1), ([(1, -1)], 0, E.NONE, 0), ([(1, -1), (2, -1)], 0, E.NONE, 0),
     ([(1, -1), (2, -1)], 1, E.INVALID_REQUEST, 1),
     ([(1, -1), (2, -1), (3, -1)], 1, E.INVALID_REQUEST, 1)])
-def test_a_leader_is_alone_in_sync_while_it_recovers(members, recovery, error, state):
+def test_recovering_leader_is_the_only_in_sync_replica(members, recovery, error, state):
     cluster = recovering(three())
     answer = asked(cluster, members, recovery=recovery, partition_epoch=1)
     assert answer.error_code == error
     assert cluster.state().leader_recovery_state == state
 
 
-def test_a_member_whose_directory_is_not_known_may_join():
+def test_replica_in_an_unknown_directory_can_join_the_isr():
     cluster = three()
     cluster.take([messages.PartitionChangeRecord(
         partition_id=0, topic_id=cluster.image.topics["t"].id, isr=[1], directories=[])])

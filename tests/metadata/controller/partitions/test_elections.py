@@ -51,7 +51,7 @@ def test_offline_partitions_and_ineligible_preferred_replicas_are_not_balanced()
     assert decided(elections.balanced(cluster.rules)) == []
 
 
-def test_so_many_elections_are_made_at_once_and_the_others_later(monkeypatch):
+def test_elections_per_batch_are_limited(monkeypatch):
     monkeypatch.setattr(elections, "ELECTIONS_MAX", 2)
     cluster = led(three((1, 2), (1, 2), (1, 2)), 2, 2, 2)
     counts = []
@@ -70,7 +70,7 @@ def test_unclean_leader_is_elected_only_if_the_topic_allows_it():
     assert (leaders(cluster), leaders(cluster, "safe")) == ([2], [-1])
 
 
-def test_a_preferred_election_is_made_where_it_is_needed_and_can_be():
+def test_preferred_leaders_are_elected_where_possible():
     cluster = led(three((1, 2), (2, 1), (3, 1)), 2, 2, 1)
     cluster.beat(3, want_fence=True)
     assert elected(cluster, PREFERRED, [("t", [0, 1, 2, 3, -1]), ("x", [0])]) == [
@@ -102,7 +102,7 @@ def test_unclean_election_affects_only_partitions_without_a_leader(gone, errors,
     assert leaders(cluster) == after
 
 
-def test_the_partitions_of_a_broker_are_those_in_whose_isr_it_is_or_may_be():
+def test_partitions_of_a_broker_include_isr_and_eligible_replicas():
     cluster = three((1, 2), (2, 3))
     cluster.take([messages.PartitionChangeRecord(
         partition_id=0, topic_id=cluster.image.topics["t"].id, isr=[1],
@@ -118,7 +118,7 @@ def test_the_partitions_of_a_broker_are_those_in_whose_isr_it_is_or_may_be():
     assert [elections.leads_any(cluster.image, id_) for id_ in (1, 2)] == [False, True]
 
 
-def test_a_long_move_is_made_in_slices():
+def test_long_reassignment_is_split_into_slices():
     cluster = three(*[(1, 2)] * 250)
     steps = elections.moved(
         cluster.rules, elections.in_sync_on(cluster.image, 1), leaving=1)

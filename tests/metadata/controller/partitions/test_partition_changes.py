@@ -44,7 +44,7 @@ def directory(broker_id):
     return bytes(14) + b"\1" + bytes([broker_id])
 
 
-def test_a_reassignment_keeps_the_directories_beside_their_replicas():
+def test_reassignment_keeps_each_replicas_directory():
     state = reassigned(of_three(), [3, 2])
     assert state.replicas == (3, 2, 1) and state.adding_replicas == (3,)
     assert state.directories == (directory(3), directory(2), directory(1))
@@ -85,7 +85,7 @@ def moved_to_three(**fields):
 
 
 @pytest.mark.parametrize("known", ["eligible_leader_replicas", "last_known_elr"])
-def test_a_move_whose_new_replica_alone_has_everything_is_not_called_off(known):
+def test_reassignment_is_not_cancelled_if_only_the_new_replica_is_in_sync(known):
     image = moved_to_three(**{known: [3]})
     records, results = reassignments.alter(Rules(image, Settings()), [CALLED_OFF], True)
     assert not records
@@ -159,7 +159,7 @@ def test_a_leader_that_was_not_in_sync_recovers():
     assert (state.leader, state.isr, state.leader_recovery_state) == (2, (2,), 1)
 
 
-def test_an_eligible_replica_leads_before_others_and_does_not_recover():
+def test_eligible_replica_is_elected_first_and_without_recovery():
     state = elected(of_three(leader=-1, isr=[], eligible_leader_replicas=[2],
                              last_known_elr=[1]))
     assert (state.leader, state.isr, state.leader_recovery_state) == (2, (2,), 0)

@@ -78,7 +78,7 @@ def more(image, *wanted, mutations=None):
     return decided(partitions.create_partitions(image, asked, random.Random(4), mutations))
 
 
-def test_new_partitions_follow_the_old_ones_with_as_many_replicas():
+def test_new_partitions_have_as_many_replicas_as_existing_ones():
     image = on_three((1, 2), count=2)
     records, results = more(image, ("t", 5, None))
     assert [(name, outcome.error) for name, outcome in results] == [("t", E.NONE)]
@@ -105,19 +105,19 @@ def test_partitions_that_cannot_be_added_are_refused_and_other_topics_go_on(
     assert results[0][1].message or error == E.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_as_many_partitions_may_be_added_as_one_request_may_have():
+def test_added_partitions_per_request_are_limited():
     image = create(on_three(), topic("other", factor=2))[0]
     records, results = more(image, ("t", 1 + MOST, None), ("other", 2, None))
     assert [outcome.error for _, outcome in results] == [E.NONE, E.POLICY_VIOLATION]
     assert len(records) == MOST
 
 
-def test_a_topic_named_twice_gets_no_partitions():
+def test_repeated_topic_gets_no_partitions():
     records, results = more(on_three(), ("t", 2, None), ("t", 3, None))
     assert records == [] and [outcome.error for _, outcome in results] == [E.INVALID_REQUEST]
 
 
-def test_given_replicas_are_taken_as_they_are_and_the_first_active_one_leads():
+def test_given_replicas_are_used_and_the_first_active_one_leads():
     image = fenced(on_three(), 3)
     records, _ = more(image, ("t", 3, [[3, 1], [2, 3]]))
     assert [(record.partition_id, record.replicas, record.isr, record.leader)
@@ -126,7 +126,7 @@ def test_given_replicas_are_taken_as_they_are_and_the_first_active_one_leads():
     assert records == [] and results[0][1].error == E.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_partitions_need_as_many_brokers_as_replicas_and_an_active_one():
+def test_new_partitions_need_enough_brokers_and_an_active_one():
     image = on_three((1, 2, 3))
     assert more(image, ("t", 2, None))[1][0][1].error == E.NONE
     records, _ = more(fenced(image, 2), ("t", 2, None))
@@ -155,7 +155,7 @@ def elect(image, kind, topics=(("t", [0]),), lost=frozenset()):
                      for index, outcome in told]
 
 
-def test_the_preferred_replica_leads_again_when_it_is_in_sync_and_well():
+def test_preferred_replica_leads_again_when_healthy_and_in_sync():
     image = changed(on_three(), leader=2)
     records, told = elect(image, PREFERRED)
     assert told == [("t", 0, E.NONE)]
@@ -168,7 +168,7 @@ def test_the_preferred_replica_leads_again_when_it_is_in_sync_and_well():
     assert elect(image, PREFERRED, lost={(1, "t", 1), (2, "t", 0)})[1][0][2] == E.NONE
 
 
-def test_no_election_is_held_where_none_is_needed_or_nothing_is():
+def test_unneeded_elections_and_unknown_partitions_are_reported():
     image = on_three()
     assert elect(image, PREFERRED) == ([], [("t", 0, E.ELECTION_NOT_NEEDED)])
     assert elect(image, UNCLEAN) == ([], [("t", 0, E.ELECTION_NOT_NEEDED)])
@@ -222,7 +222,7 @@ def move(image, replicas, index=0, name="t", factor_may_change=True):
     return records, outcome.error
 
 
-def test_a_reassignment_adds_the_new_replicas_and_is_called_off_again():
+def test_reassignment_adds_replicas_and_can_be_cancelled():
     image = on_three((1, 2))
     records, error = move(image, [3, 1])
     moving = after(image, records)
@@ -238,7 +238,7 @@ def test_a_reassignment_adds_the_new_replicas_and_is_called_off_again():
         E.NONE, (1, 2), (), ())
 
 
-def test_a_change_of_the_order_alone_is_done_at_once_and_none_is_no_record():
+def test_reordering_replicas_is_immediate_and_no_change_writes_no_record():
     image = on_three((1, 2))
     assert move(image, [1, 2]) == ([], E.NONE)
     records, error = move(image, [2, 1])
@@ -305,7 +305,7 @@ def test_replicas_that_differ_in_number_are_refused():
     assert error_of(fenced(image, 1), "t", -1, -1, [(0, [1])]) == E.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_producer_ids_are_given_out_to_the_last_block():
+def test_producer_ids_are_allocated_up_to_the_last_block():
     last = controller.PRODUCER_ID_MAX - controller.PRODUCER_IDS_PER_BLOCK
     image = after(cluster(), [messages.ProducerIdsRecord(next_producer_id=last)])
     records, block = controller.allocate_producer_ids(image, 1)

@@ -67,7 +67,7 @@ def test_brokers_lead_and_hold_the_same_number(rows, factor):
     assert max(held.values()) - min(held.values()) <= factor
 
 
-def test_the_same_random_numbers_place_the_same():
+def test_placement_is_determined_by_the_random_source():
     rows = [("a", False, False)] * 2 + [("b", False, False)] * 3 + [("b", True, False)]
     first, again = (place(image(rows), 12, 3, random.Random(7)) for _ in range(2))
     assert first == again != place(image(rows), 12, 3, random.Random(8))

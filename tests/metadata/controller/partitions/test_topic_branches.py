@@ -32,12 +32,12 @@ def branch(*, partitions=-1, factor=-1, assignments=None, source="source", **opt
     return topic("branch", partitions, factor, assignments, configs)
 
 
-def test_a_request_without_branches_is_taken_as_it_is(image):
+def test_request_without_branches_is_unchanged(image):
     request = NEW(topics=[topic("plain", configs={"retention.ms": "7"})])
     assert branching.taken(image, request) == (request, {}, [])
 
 
-def test_a_branch_has_the_shape_and_the_settings_of_its_source_and_its_own_above_them(image):
+def test_branch_inherits_partitions_and_settings_of_its_source(image):
     plain = topic("plain", 7, 1)
     request, branches, refused = branching.taken(image, NEW(
         topics=[plain, branch(retention_ms="9", at_offset="12")], timeout_ms=33,
@@ -84,7 +84,7 @@ def test_a_branch_that_cannot_be_is_refused_and_the_other_topics_go_on(image, op
     assert re.search(text, refused.message)
 
 
-def test_a_cluster_makes_no_branch_for_its_links_would_be_on_one_brokers_disk():
+def test_branches_are_rejected_in_clusters_of_several_brokers():
     two = create(cluster(2), topic("source"))[0]
     _, branches, (refused,) = branching.taken(two, NEW(topics=[branch()]))
     assert branches == {} and refused.error == E.INVALID_REQUEST
@@ -104,7 +104,7 @@ def test_only_branches_get_the_leader_epochs_of_their_sources():
     assert [record.leader_epoch for record in records] == [0, 7]
 
 
-def test_nothing_is_left_of_a_branch_that_could_not_be_made_but_of_the_others_everything():
+def test_failed_branch_is_removed_and_the_others_are_created():
     def records(name, id_):
         return [messages.TopicRecord(name=name, topic_id=id_),
                 messages.ConfigRecord(resource_type=2, resource_name=name, name="x", value="1"),

@@ -67,7 +67,7 @@ def test_internal_topic_created_by_a_client_is_compacted_by_default(name):
 
 
 @pytest.mark.parametrize("name", ["a" * 249, "-lead", "CON", "a.b_c-9"])
-def test_odd_but_legal_names_are_taken(name):
+def test_unusual_but_legal_names_are_accepted(name):
     image, results = create(cluster(), topic(name))
     assert results[0].error == E.NONE and name in image.topics
 
@@ -79,7 +79,7 @@ def test_names_that_differ_in_dot_and_underscore_collide():
     assert [result.error for result in results] == [E.NONE, E.INVALID_TOPIC_EXCEPTION]
 
 
-def test_a_name_twice_in_a_request_is_refused_once_and_others_go_on():
+def test_repeated_name_is_rejected_once_and_others_are_created():
     image, results = create(cluster(), topic("a"), topic("a"), topic("b"))
     assert [(r.name, r.error) for r in results] == [("a", E.INVALID_REQUEST), ("b", E.NONE)]
     assert set(image.topics) == {"b"}
@@ -95,7 +95,7 @@ def test_the_metadata_log_is_no_topic():
 
 
 @pytest.mark.parametrize("partitions", [0, -5])
-def test_partition_counts_below_one_are_refused(partitions):
+def test_partition_counts_below_one_are_rejected(partitions):
     assert error_of(cluster(), partitions=partitions) == E.INVALID_PARTITIONS
 
 
@@ -104,7 +104,7 @@ def test_too_many_partitions_are_refused(partitions):
     assert error_of(cluster(), partitions=partitions) == E.POLICY_VIOLATION
 
 
-def test_too_many_topics_in_one_request_are_refused():
+def test_too_many_topics_in_one_request_are_rejected():
     _, results = create(cluster(), *[topic(f"t{n}") for n in range(10_001)])
     assert {result.error for result in results} == {E.POLICY_VIOLATION} and len(results) == 10_001
 
@@ -135,13 +135,13 @@ def test_setting_without_a_value_is_named_in_the_error():
     ([topic("a", -1, -1, [(n, [1]) for n in range(5)])], True),
     ([topic("a", -1, -1, [(n, [1]) for n in range(3)]), topic("b", 2)], True),
     ([topic(f"t{n}", 0) for n in range(4)], False), ([topic(f"t{n}", 0) for n in range(5)], True)])
-def test_a_request_makes_so_many_partitions_and_no_more(monkeypatch, topics, is_refused):
+def test_partitions_per_request_are_limited(monkeypatch, topics, is_refused):
     monkeypatch.setattr(controller, "PARTITIONS_PER_REQUEST_MAX", 4)
     _, results = create(cluster(), *topics, settings=Settings({"num.partitions": "3"}))
     assert {result.error == E.POLICY_VIOLATION for result in results} == {is_refused}
 
 
-def test_a_new_replica_lies_in_the_one_directory_of_its_broker_or_where_that_chooses():
+def test_new_replica_is_assigned_the_only_directory_or_left_to_the_broker():
     image = cluster(2)
     image = apply(image, [messages.BrokerRegistrationChangeRecord(
         broker_id=2, broker_epoch=image.brokers[2].epoch, log_dirs=[b"a" * 16, b"b" * 16])],
@@ -158,18 +158,18 @@ def test_defaults_come_from_the_broker():
     assert (results[0].partition_count, results[0].replication_factor) == (3, 1)
 
 
-def test_own_settings_become_records():
+def test_topic_settings_become_records():
     image, results = create(cluster(), topic(configs={"retention.ms": "5000"}))
     assert image.topic_config("t") == {"retention.ms": "5000"}
     assert results[0].configs == {"retention.ms": "5000"}
 
 
-def test_validation_alone_makes_no_records():
+def test_validate_only_writes_no_records():
     image, results = create(cluster(), topic(), validate_only=True)
     assert results[0].error == E.NONE and not image.topics
 
 
-def test_a_manual_assignment_is_taken_as_it_is():
+def test_manual_assignment_is_used_unchanged():
     image, results = create(cluster(3), topic(
         partitions=-1, factor=-1, assignments=[(1, [3, 1]), (0, [2, 3])]))
     assert results[0].error == E.NONE
@@ -209,7 +209,7 @@ def test_topics_go_by_name_and_by_id():
     assert set(image.topics) == {"c"}
 
 
-def test_a_deletion_that_names_nothing_known_is_refused():
+def test_deletion_of_unknown_topics_is_rejected():
     image, _ = create(cluster(), topic("a"))
     unknown = bytes(15) + b"\x77"
     after, results = delete(image, ("b", bytes(16)), (None, unknown), (None, bytes(16)),
