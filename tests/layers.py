@@ -46,9 +46,9 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "coordinator": ("runtime", "transactions", "share", "groups/assignors", "groups/state",
                     "groups/consumer", "groups/streams", "groups/share", "groups"),
     "api": ("handler", "versions", "security", "cluster", "groups", "data", "authorization", "."),
-    "client": ("options", "errors", "arguments", "callbacks", "types", "columns", "serialization",
-               "blocking", "config", "background_loop", "shutdown", "network", "telemetry",
-               "consumer", "producer", "share", "admin", "aio", "spark", "docs", "."),
+    "client": ("options", "errors", "extras", "arguments", "callbacks", "types", "columns",
+               "serialization", "blocking", "config", "background_loop", "shutdown", "network",
+               "telemetry", "consumer", "producer", "share", "admin", "aio", "spark", "docs", "."),
     "tools": ("cli", "records", "segments", "topics", "groups", "cluster", "security", "host",
               "app", "."),
 }

@@ -80,6 +80,18 @@ class ProgramEndedError(ClosedError):
                          "client calls before the program ends, or in an atexit handler")
 
 
+class MissingExtraError(KafkaError, ModuleNotFoundError):
+    """A library that an optional extra of the package contains is not installed.
+
+    extra: its name, as in `pip install 'pylog-broker[arrow]'`.
+    """
+
+    def __init__(self, caller: str, library: str, extra: str):
+        super().__init__(f"{caller} needs {library}, which is not installed: run "
+                         f"pip install 'pylog-broker[{extra}]'")
+        self.extra = extra
+
+
 class LostRecords(KafkaError):
     """Records that were sent and not acknowledged. `count`: number of records."""
 

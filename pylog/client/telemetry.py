@@ -15,8 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from opentelemetry import metrics, propagate, trace
-from opentelemetry.metrics import CallbackOptions, Observation
+from pylog.client.errors import MissingExtraError
+
+try:
+    from opentelemetry import metrics, propagate, trace
+    from opentelemetry.metrics import CallbackOptions, Observation
+except ModuleNotFoundError as _missing:
+    raise MissingExtraError("pylog.client.telemetry", "opentelemetry", "otel") from _missing
 
 SCOPE = "pylog.client"
 SYSTEM = {"messaging.system": "kafka"}

@@ -13,11 +13,16 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import pkcs12
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from pylog.client.errors import MissingExtraError
+
+try:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import pkcs12
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+except ModuleNotFoundError as _missing:
+    raise MissingExtraError("TLS in pylog.testing", "cryptography", "test") from _missing
 
 DAY = datetime.timedelta(days=1)
 HOSTS = ("localhost", "127.0.0.1")

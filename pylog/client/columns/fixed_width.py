@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from pylog._native.columns import fixed_width
+from pylog.client.extras import require
 
 
 def array_of(offsets: Any, data: Any, validity: Any, count: int, dtype: Any, start: int = 0) -> Any:
@@ -33,6 +34,7 @@ def numbers(column: Any, dtype: Any) -> Any:
     """Convert a pyarrow binary Array to a NumPy array of `dtype` (">i8", "<f4", ...); nulls are
     zero.
     """
+    require("numbers", "numpy")
     validity, offsets, data = column.buffers()
     return array_of(offsets, b"" if data is None else data, validity, len(column), dtype,
                     column.offset)

@@ -25,6 +25,7 @@ from pylog.client.consumer.core import Consuming
 from pylog.client.consumer.rebalance_listener import listener_of, weakly
 from pylog.client.consumer.subscription_state import NO_POLL
 from pylog.client.errors import ClosedError, ConcurrentUseError, IllegalStateError
+from pylog.client.extras import require
 from pylog.client.network.metrics import Metrics
 from pylog.client import shutdown
 from pylog.client.types import (
@@ -53,7 +54,8 @@ class Consumer:
     @property
     def _core(self) -> Consuming:
         if self._started is None:
-            raise IllegalStateError("the consumer is not started: use `async with`, or `start`")
+            raise IllegalStateError("the consumer is not started: use `async with "
+                                    "Consumer(…) as consumer:`, or `await consumer.start()` first")
         return self._started
 
     async def start(self) -> Consumer:
@@ -109,6 +111,7 @@ class Consumer:
         """Return a pyarrow.RecordBatch; it has no rows after `timeout` seconds without a record."""
         from pylog.client.columns import arrow
 
+        require("poll_arrow", "pyarrow")
         names, known = arrow.ordered(columns), self._core.subscription.known
         found = await self._columns(timeout, max_records, "headers" in names, max_bytes,
                                     lambda native: (arrow.record_batch(native, known, names), None))
@@ -123,6 +126,7 @@ class Consumer:
         """
         from pylog.client.columns import arrow
 
+        require("poll_numpy", "numpy")
         names, known = arrow.ordered(columns), self._core.subscription.known
         found: dict[str, Any] | None = await self._columns(
             timeout, max_records, False, max_bytes,

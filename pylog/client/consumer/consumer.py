@@ -19,6 +19,7 @@ from pylog.client.consumer.core import Consuming
 from pylog.client import shutdown
 from pylog.client.background_loop import Bell, Driver, SingleUser, WorkRunner
 from pylog.client.errors import ClosedError, ConcurrentUseError
+from pylog.client.extras import require
 from pylog.client.consumer.rebalance_listener import listener_of, weakly
 from pylog.client.consumer.subscription_state import NO_POLL
 from pylog.client.network.metrics import Metrics
@@ -116,6 +117,7 @@ class Consumer:
         """
         from pylog.client.columns import arrow
 
+        require("poll_arrow", "pyarrow")
         names, known = arrow.ordered(columns), self._core.subscription.known
         found = self._columns(timeout, max_records, "headers" in names, max_bytes,
                               lambda native: (arrow.record_batch(native, known, names), None))
@@ -136,6 +138,7 @@ class Consumer:
         """
         from pylog.client.columns import arrow
 
+        require("poll_numpy", "numpy")
         names, known = arrow.ordered(columns), self._core.subscription.known
         found: dict[str, Any] = self._columns(
             timeout, max_records, False, max_bytes,

@@ -134,7 +134,13 @@ class Consuming(Committing):
                 or self.membership is not None and self.membership.attention)
 
     def polled(self) -> CommitRequest | None:
-        """Begin a poll. Returns what to commit automatically, if that is due."""
+        """Begin a poll. Returns what to commit automatically, if that is due. Raises
+        IllegalStateError if there is nothing to read.
+        """
+        if not (self.subscription.by_group or self.subscription.is_manual):
+            raise IllegalStateError(
+                'the consumer has no topics to poll: call subscribe(["topic"]) or '
+                'assign([TopicPartition("topic", 0)]) first')
         self._begin_poll()
         now_s = time.monotonic()
         if self.membership is not None:
@@ -301,7 +307,9 @@ class Consuming(Committing):
     async def subscribe(self, topics: Any, pattern: Any, listener: Any) -> None:
         self._check_open()
         if self.settings["group.id"] is None:
-            raise IllegalStateError("subscribe needs group.id; or assign partitions by hand")
+            raise IllegalStateError(
+                "subscribe needs the setting group.id: set it, or read without a group by "
+                'assign([TopicPartition("topic", 0)])')
         subscription = self.subscription
         subscription.subscribe(topics, pattern, listener)
         self.cluster.wants_all_topics = subscription.pattern is not None

@@ -29,6 +29,7 @@ from pylog.client.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
+from pylog.client.extras import require
 from pylog.client.types import TopicPartition
 from pylog.protocol.codec import ZERO_UUID
 
@@ -63,8 +64,7 @@ def scan(topic: str, *, since: Time = None, until: Time = None,
     LogTruncationError if the log lost records before the scan's end. Records that retention deletes
     before they are read are skipped, with a warning in the log.
     """
-    import pyarrow as pa
-
+    pa = require("scan", "numpy", "pyarrow")
     names = list(COLUMNS) if columns is None else ordered(columns)
     settings = {**(config or {}), **{name.replace("_", "."): given for name, given in more.items()}}
     settings.setdefault("enable.auto.commit", False)

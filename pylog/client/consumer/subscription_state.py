@@ -22,7 +22,24 @@ from pylog.client.network.cluster_metadata import Metadata
 from pylog.client.types import OffsetAndMetadata, TopicPartition
 from pylog.protocol.codec import ZERO_UUID
 
+_TOPIC = re.compile("[a-zA-Z0-9._-]+")
 NO_POLL = sys.maxsize  # Above the number of every poll.
+
+
+def check_topic(name: Any, remedy: str) -> None:
+    """Raise TypeError or ValueError for a name that no topic can have."""
+    if not isinstance(name, str):
+        raise TypeError(f"a topic name must be a str, not {name!r}")
+    if not name:
+        raise ValueError("a topic name must not be empty")
+    if not _TOPIC.fullmatch(name):
+        raise ValueError(f"{name!r} is not a topic name: allowed are letters, digits, '.', '_' and "
+                         f"'-'. {remedy}")
+
+
+def _pattern_of(name: str) -> str:
+    """Return a regular expression for a name with shell wildcards, or for one without "^"."""
+    return "^" + re.sub(r"(?<![.\])])\*", ".*", name).removeprefix("^")
 
 
 class PartitionState:
@@ -152,8 +169,9 @@ class Subscription:
             names, pattern = [], names[0]
         if bool(names) == (pattern is not None):
             raise ValueError("subscribe takes topics or a pattern")
-        if not all(isinstance(name, str) and name for name in names):
-            raise ValueError("a topic must be a non-empty string")
+        for name in names:
+            check_topic(name, "To subscribe to all topics that match, pass a regular expression: "
+                        f"subscribe(pattern={_pattern_of(str(name))!r})")
         self.topics = frozenset(names)
         self.pattern = re.compile(pattern) if isinstance(pattern, str) else pattern
         self.listener = listener

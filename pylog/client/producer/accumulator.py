@@ -12,6 +12,7 @@ Source: Kafka's Java client (RecordAccumulator, BufferPool); KIP-480, KIP-794.
 
 from __future__ import annotations
 
+import asyncio
 import bisect
 import collections
 import time
@@ -30,8 +31,10 @@ SEQUENCE_MASK = 0x7FFFFFFF
 class Queue(Lane):
     """The batches and sequence numbers of one partition."""
 
-    def __init__(self, builder: BatchBuilder, topic: str, partition: int):
+    def __init__(self, builder: BatchBuilder, topic: str, partition: int,
+                 loop: asyncio.AbstractEventLoop | None):
         self.topic, self.partition = topic, partition
+        self.loop = loop
         self.producer_id, self.epoch, self.next_sequence = -1, -1, 0
         self.needs_new_epoch = False
         # A batch was sent and given up without a response: it may or may not be in the log.
@@ -56,6 +59,8 @@ class Accumulator(RecordBuffer):
 
     def __init__(self, *, batch_bytes: int, bytes_max: int, linger_s: float, codec: int,
                  level: int | None, wake: Callable[[], Any]):
+        # The loop that completes deliveries; each queue gets it.
+        self.loop: asyncio.AbstractEventLoop | None = None
         self.pool = Pool(min(bytes_max, POOLED_BYTES_MAX))
         self.flushing = 0
         self._queues: dict[tuple[str, int], Queue] = {}
@@ -65,7 +70,7 @@ class Accumulator(RecordBuffer):
         found = self._queues.get((topic, partition))
         if found is None:
             found = self._queues.setdefault((topic, partition), Queue(
-                BatchBuilder(self.batch_bytes, partition, self.pool), topic, partition))
+                BatchBuilder(self.batch_bytes, partition, self.pool), topic, partition, self.loop))
         return found
 
     def load(self, topic: str, partition: int) -> int:

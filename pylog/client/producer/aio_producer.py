@@ -14,7 +14,8 @@ from typing import Any
 
 from pylog.client import blocking
 from pylog.client.config.settings import PRODUCER, Settings
-from pylog.client.errors import LostRecords
+from pylog.client.errors import IllegalStateError, LostRecords
+from pylog.client.extras import require
 from pylog.client.network.metrics import Metrics
 from pylog.client import shutdown
 from pylog.client.producer.core import Producing
@@ -38,11 +39,21 @@ class Producer:
     def __init__(self, config: Mapping[str, Any] | None = None,
                  **more: Unpack[ProducerOptions]):
         self.settings = Settings(PRODUCER, config, **more)
-        self._core = Producing(self.settings)
+        self._unstarted = Producing(self.settings)
+
+    @property
+    def _core(self) -> Producing:
+        if not self._unstarted.started:
+            raise IllegalStateError("the producer is not started: use `async with Producer(…) as "
+                                    "producer:`, or `await producer.start()` first")
+        return self._unstarted
 
     async def start(self) -> Producer:
-        await self._core.start()
-        shutdown.watch(self._core)
+        """Connect to the cluster. Call on the loop that all calls will use."""
+        core = self._unstarted
+        if not core.started:
+            await core.start()
+            shutdown.watch(core)
         return self
 
     async def __aenter__(self) -> Producer:
@@ -52,7 +63,7 @@ class Producer:
         await self.close(CLOSE_S if kind is None else 0)
 
     def __del__(self) -> None:
-        core = getattr(self, "_core", None)
+        core = getattr(self, "_unstarted", None)
         if core is not None and core.started:
             shutdown.dropped(self, core)
 
@@ -83,6 +94,7 @@ class Producer:
         """Send each row of a table; await the TableDelivery for the outcome. See
         Producer.send_arrow.
         """
+        require("send_arrow", "numpy", "pyarrow")
         from pylog.client.producer.table_writer import TableSender
 
         loop = asyncio.get_running_loop()
@@ -124,7 +136,8 @@ class Producer:
 
     async def close(self, timeout: float | None = CLOSE_S) -> None:
         """Deliver buffered records for at most `timeout` seconds, fail the rest and close."""
-        await self._core.close(timeout)
+        if self._unstarted.started:
+            await self._unstarted.close(timeout)
 
     # Transactions
 

@@ -80,6 +80,7 @@ class Producing:
             batch_bytes=self.batch_bytes, bytes_max=self.settings["buffer.memory"],
             linger_s=self.linger_s, codec=self.codec, level=self.level,
             wake=lambda: self.loop.call_soon_threadsafe(self.sender.awake))
+        self.accumulator.loop = self.loop
         adaptive = self.settings["partitioner.adaptive.partitioning.enable"]
         if adaptive and isinstance(self.partitioner, Sticky):
             self.partitioner.load = self.accumulator.load
@@ -383,7 +384,8 @@ class Producing:
 
     def needs_transactions(self) -> Transactions:
         if self.transactions is None:
-            raise IllegalStateError("the producer has no transactional.id")
+            raise IllegalStateError(
+                "this producer sends no transactions: set transactional.id when you create it")
         return self.transactions
 
     async def end_transaction(self, committed: bool) -> None:

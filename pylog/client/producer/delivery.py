@@ -19,7 +19,9 @@ from typing import Any, NamedTuple
 from pylog._native.intake import Delivery, add_waiter
 from pylog.client import callbacks
 from pylog.client.config.durations import rounded
-from pylog.client.errors import KafkaError, KafkaTimeoutError, ProgramEndedError
+from pylog.client.errors import (
+    IllegalStateError, KafkaError, KafkaTimeoutError, ProgramEndedError,
+)
 
 __all__ = ["Delivery", "Pending", "RecordMetadata", "TableDelivery"]
 
@@ -113,6 +115,7 @@ class Pending:
         if not self.done:
             if sys.is_finalizing():
                 raise ProgramEndedError
+            _check_may_block(self.queue.loop)
             bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # An Event would take a lock.
             self.when_done(lambda: bell.put(None))
             try:
@@ -152,6 +155,17 @@ class Pending:
         if not self.done:
             yield from self.future().__await__()
         return self.result_of(index, timestamp, None)
+
+
+def _check_may_block(loop: asyncio.AbstractEventLoop | None) -> None:
+    """Raise IllegalStateError on the thread of the loop that would complete the delivery."""
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if running is loop:
+        raise IllegalStateError("result() would block the event loop that delivers the record: "
+                                "write `metadata = await delivery`, or pass on_delivery to send()")
 
 
 class TableDelivery:

@@ -19,6 +19,7 @@ from pylog.client.background_loop import Driver
 from pylog.client.config.durations import rounded
 from pylog.client.config.settings import PRODUCER, Settings
 from pylog.client.errors import BufferFullError, KafkaTimeoutError, LostRecords
+from pylog.client.extras import require
 from pylog.client.network.metrics import Metrics
 from pylog.client import shutdown
 from pylog.client.producer.core import Producing
@@ -111,6 +112,7 @@ class Producer(Intake):
         while buffer.memory is full. Raises KafkaError, TypeError, and RowError if a row cannot be
         sent; the rows before it were sent.
         """
+        require("send_arrow", "numpy", "pyarrow")
         from pylog.client.producer.table_writer import TableSender
 
         sender = TableSender(self._core, topic, batch_bytes, self._wait_for, self._core.check())

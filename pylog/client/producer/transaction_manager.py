@@ -201,6 +201,7 @@ class Transactions(Identity):
         if self.state == BROKEN and self.failure is not None:
             raise self._broken()
         self._check_ended()
+        self._check_initialized()
         if self.state != OPEN:
             raise IllegalStateError(f"the producer is {self.state}: call begin_transaction() first")
         return self.number
@@ -217,6 +218,12 @@ class Transactions(Identity):
     def _broken(self) -> KafkaError:
         assert self.failure is not None
         return self.failure
+
+    def _check_initialized(self) -> None:
+        if self.state == UNINITIALIZED:
+            raise IllegalStateError("the transactional producer is not initialized: call "
+                                    "init_transactions() once, then begin_transaction(), or use "
+                                    "`with producer.transaction():`")
 
     async def init(self) -> None:
         """Fence earlier producers of this id and end their open transactions."""
@@ -267,6 +274,7 @@ class Transactions(Identity):
 
     def begin(self) -> None:
         self._check_ended()
+        self._check_initialized()
         if self.state != READY:
             raise IllegalStateError(f"the producer is {self.state}")
         self._forget()
@@ -302,8 +310,9 @@ class Transactions(Identity):
             return  # A retry: the coordinator did not respond.
         if committed and self.state == BROKEN:
             raise self._broken()
+        self._check_initialized()
         if self.state not in (OPEN, BROKEN):
-            raise IllegalStateError(f"the producer is {self.state}")
+            raise IllegalStateError(f"the producer is {self.state}: call begin_transaction() first")
         if self.failure is not None and self.failure.fatal:
             raise self.failure
         self.state = COMMITTING if committed else ABORTING

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pylog.client.errors import SerializationError
+from pylog.client.extras import require
 from pylog.client.serialization.avro_columns import LOGICAL, flat_column
 from pylog.client.serialization.plain import Format
 from pylog.client.serialization.registry import Schema, SchemaRegistry
@@ -51,6 +52,7 @@ class Avro(Format):
     def __init__(self, registry: SchemaRegistry, schema: Any = None, *, reader_schema: Any = None,
                  is_key: bool = False, subject: Callable[[str, bool, str], str] = topic_name,
                  register: bool = True):
+        require("Avro", "fastavro")
         self.registry, self.is_key, self.subject, self.register = (
             registry, is_key, subject, register)
         self._schema = None if schema is None else _parsed(schema)
@@ -140,8 +142,7 @@ def avro_column(column: Any, registry: SchemaRegistry, reader_schema: Any = None
     value. Null values become null rows. avro: caches schemas between calls. Flat records and plain
     values are decoded natively, others one at a time. Raises SerializationError.
     """
-    import pyarrow as pa
-
+    pa = require("avro_column", "fastavro", "pyarrow")
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     known = avro or Avro(registry)

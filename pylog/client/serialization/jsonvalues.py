@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pylog.client.errors import SerializationError
+from pylog.client.extras import require
 from pylog.client.serialization.plain import Format
 
 BLOCK_BYTES_MIN = 1 << 20
@@ -37,6 +38,7 @@ def json_column(column: Any, schema: Any = None) -> Any:
     schema: the pyarrow.Schema of the result; inferred from the values by default. Raises
     SerializationError if a value is not a JSON object.
     """
+    require("json_column", "numpy", "pyarrow")
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import json as arrow_json
@@ -101,8 +103,7 @@ def _are_braced(filled: Any) -> bool:
 
 def json_rows(data: Any) -> Any:
     """Return each row of a table or struct column as a JSON object: a binary Array."""
-    import pyarrow as pa
-
+    pa = require("json_rows", "pyarrow")
     encode = Json(default=str).encode
     return pa.array([None if row is None else encode(row) for row in data.to_pylist()],
                     pa.binary())

@@ -13,6 +13,7 @@ from typing import Any
 from pylog._native.columns import Record
 from pylog.client.config.settings import SHARE_CONSUMER, Settings
 from pylog.client.errors import ConcurrentUseError, IllegalStateError, KafkaError
+from pylog.client.extras import require
 from pylog.client import shutdown
 from pylog.client.share.acknowledgements import Acknowledge
 from pylog.client.share.core import Sharing
@@ -38,7 +39,9 @@ class ShareConsumer:
     @property
     def _records(self) -> ShareRecords:
         if self._started is None:
-            raise IllegalStateError("the share consumer is not started: use `async with`, or start")
+            raise IllegalStateError(
+                "the share consumer is not started: use `async with ShareConsumer(…) as "
+                "consumer:`, or `await consumer.start()` first")
         return self._started
 
     async def start(self) -> ShareConsumer:
@@ -88,6 +91,7 @@ class ShareConsumer:
 
     async def poll_arrow(self, timeout: float = 0.0, columns: Iterable[str] = COLUMNS) -> Any:
         """See share_consumer.ShareConsumer.poll_arrow."""
+        require("poll_arrow", "numpy", "pyarrow")
         self._begin_poll()
         found = self._records.arrow(await self._records.core.poll(timeout), columns)
         self._records.core.undelivered = ()

@@ -28,7 +28,7 @@ from pylog.client.types import TopicPartition
 from pylog.client.config.settings import Settings
 from pylog.client.share.membership import ShareMembership
 from pylog.client.share.session import Acquired, Outcome, Place, ShareSession
-from pylog.client.consumer.subscription_state import Subscription
+from pylog.client.consumer.subscription_state import Subscription, check_topic
 
 OUTCOMES_MAX = 10_000  # If the application never reads outcomes, the oldest are dropped.
 
@@ -122,8 +122,8 @@ class Sharing:
     async def subscribe(self, topics: Iterable[str] | str) -> None:
         self._check_open()
         names = [topics] if isinstance(topics, str) else list(topics)
-        if any(name.startswith("^") for name in names):
-            raise ValueError("share groups subscribe to topics by name")
+        for name in names:
+            check_topic(name, "A share group has no patterns: list the topics by name")
         self.subscription.subscribe(names, None, None)
         self.cluster.keep_topics(self.subscription.topics)
         if self.membership is None:

@@ -16,6 +16,7 @@ from pylog.client.share.acknowledgements import Acknowledge
 from pylog.client import shutdown
 from pylog.client.background_loop import Driver, SingleUser, WorkRunner
 from pylog.client.errors import KafkaError
+from pylog.client.extras import require
 from pylog.client.types import TopicPartition
 from pylog.client.config.settings import SHARE_CONSUMER, Settings
 from pylog.client.share.record_reader import COLUMNS, ShareRecords
@@ -99,6 +100,7 @@ class ShareConsumer:
 
     def poll_arrow(self, timeout: float = 0.0, columns: Iterable[str] = COLUMNS) -> Any:
         """Poll as a pyarrow.RecordBatch with Consumer.poll_arrow's columns and delivery_count."""
+        require("poll_arrow", "numpy", "pyarrow")
         with self._user:
             self._records.release_rest()
             found = self._records.arrow(self._runner.run(self._core.poll(timeout)), columns)

@@ -76,6 +76,7 @@ def test_no_commit_is_due_without_a_position(play):
 def test_poll_extends_the_poll_interval(play):
     async def steps(world):
         member = world.joined()
+        world.standing(p0=5)
         world.clock.now_s += 3
         world.core.polled()
         assert member.polled_s == 1003
@@ -209,7 +210,7 @@ def test_commit_without_a_group_raises(play):
             await core.committed([ONE], None)
         with pytest.raises(IllegalStateError, match="no group.id"):
             core.group_metadata()
-        with pytest.raises(IllegalStateError, match="subscribe needs group.id"):
+        with pytest.raises(IllegalStateError, match="subscribe needs the setting group.id"):
             await core.subscribe(["t"], None, None)
 
     play(steps)

@@ -11,7 +11,7 @@ from pylog.client.producer.delivery import Delivery, Pending, RecordMetadata, Ta
 
 
 def queue():
-    return SimpleNamespace(lost_count=0)
+    return SimpleNamespace(lost_count=0, loop=None)
 
 
 def pending(count=3, of=None):

@@ -23,7 +23,7 @@ class Core:
 
     def __init__(self):
         self.heard, self.puts, self.lost, self.forked, self.block_s = [], [], 0, False, 60.0
-        self.now_s, self.wait_s = 50.0, 4.0
+        self.now_s, self.wait_s, self.started = 50.0, 4.0, True
         self.delivery = Delivery.__new__(Delivery)
         self.cluster = SimpleNamespace(metadata=SimpleNamespace(partition_count=lambda topic: 2))
 
@@ -81,7 +81,7 @@ class Aio(Plain):
         monkeypatch.setattr(aio_producer, "time",
                             SimpleNamespace(monotonic=lambda: self.core.now_s))
         self.made = aio_producer.Producer.__new__(aio_producer.Producer)
-        self.made._core = self.core
+        self.made._unstarted = self.core
 
     def call(self, name, *given, **more):
         found = getattr(self.made, name)(*given, **more)
