@@ -1,4 +1,4 @@
-"""Finds the process that uses a TCP port of this machine, for error messages.
+"""Finds the TCP ports of this machine that are in use, and the process that uses one.
 
 Owns: nothing.
 Invariants: read only: it reads /proc and never connects to the port.
@@ -12,6 +12,7 @@ import glob
 import os
 
 LISTENS = "0A"  # TCP_LISTEN in /proc/net/tcp.
+TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 
 
 def remedy(port: int, setting: str) -> str:
@@ -24,7 +25,7 @@ def remedy(port: int, setting: str) -> str:
 def process_on(port: int) -> str:
     """Return the name and id of a process that listens on the port; "" if none is visible."""
     sockets = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+    for table in TABLES:
         with contextlib.suppress(OSError), open(table) as rows:
             for row in rows:
                 fields = row.split()
@@ -38,3 +39,18 @@ def process_on(port: int) -> str:
                 with open(f"/proc/{number}/comm") as file:
                     return f"the process {file.read().strip()} (pid {number})"
     return ""
+
+
+def listening_ports() -> set[int]:
+    """Return the ports on which a process of this network namespace listens. Raises OSError if the
+    system does not show them. Blocks.
+    """
+    found = set()
+    for table in TABLES:
+        # A system without IPv6 has no second table.
+        with contextlib.suppress(FileNotFoundError), open(table) as rows:
+            for row in rows:
+                fields = row.split(None, 4)
+                if fields[3] == LISTENS:
+                    found.add(int(fields[1].rpartition(":")[2], 16))
+    return found

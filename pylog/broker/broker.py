@@ -49,7 +49,9 @@ if TYPE_CHECKING:
     from pylog.peer.credentials import Credentials
     from pylog.replication.membership import Membership
     from pylog.replication.throttles import Throttles
-    from pylog.monitor.server import Monitor
+    from pylog.broker.readiness import Readiness
+    from pylog.monitor.health import Health
+    from pylog.monitor.server import Monitor, Pages
     from pylog.security.authorization.access import Access
     from pylog.security.authorizer import Authorizer
     from pylog.server.audit_log_topic import AuditTopic
@@ -111,7 +113,9 @@ class Broker:
         self.publisher.repeats = self.repeats
         self._publishing: asyncio.Task | None = None
         self._upkeep_tasks: list[asyncio.Task] = []
-        self.monitor: Monitor | None = None
+        self.monitor: Monitor | None = None  # As the next two, if metrics.listener is set.
+        self._readiness: Readiness | None = None
+        self._health: Health | None = None
         self.broken = asyncio.Event()  # no disk is left to continue with
 
     @property
@@ -172,8 +176,6 @@ class Broker:
                 self._name_nodes(self.image)
             else:
                 self.metadata.register(self.network.addresses, self._first)
-        if self.settings["metrics.listener"]:
-            self._open_monitor()
 
     def _member(self) -> Membership:
         # Imported here because a broker that is its own controller does not need it.
@@ -195,28 +197,59 @@ class Broker:
         return Throttles(self.settings, self.node_id, self.logs,
                          lambda: time.monotonic_ns() // 1_000_000)
 
-    def _open_monitor(self) -> None:
+    def _open_monitor(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Answer /livez and /readyz, long before the broker can serve clients. Raises StartError.
+        """
         # Imported here: it adds 5 ms to startup, and not every broker exports metrics.
+        from pylog.broker.readiness import Readiness
         from pylog.monitor.admission import KEYSTORE, TOKEN, Admission
-        from pylog.monitor.cluster import ClusterView
+        from pylog.monitor.health import Health
         from pylog.monitor.server import Monitor
 
-        assert self.metadata.store is not None  # opened by open()
-        self.monitor = Monitor(
+        self._readiness = Readiness(
+            self.settings, self.metadata, self.logs, self.network, lambda: self.membership)
+        self._health = Health(self._readiness.checks(), self.now_ms, time.monotonic)
+        monitor = Monitor(
             self.settings["metrics.listener"],
-            Admission(self.settings[KEYSTORE], self.settings[TOKEN]),
-            coordinator=self.groups, logs=self.logs,
-            quotas=self.quotas, reactors=self.network.reactors, io_pool=self.io_pool,
+            Admission(self.settings[KEYSTORE], self.settings[TOKEN]), self._health,
+            now_ms=self.now_ms, seconds=time.monotonic)
+        monitor.open()
+        monitor.start(loop)
+        self.monitor = monitor
+
+    def _pages(self, loop: asyncio.AbstractEventLoop) -> Pages:
+        """Return the pages of the endpoint that show this broker's state."""
+        # Imported here, as in _open_monitor().
+        from pylog.monitor.cluster import ClusterView
+        from pylog.monitor.collect import Collector
+        from pylog.monitor.lag import GroupLags
+        from pylog.monitor.server import Pages
+
+        assert self.metadata.store is not None  # opened by open()
+        groups = GroupLags(
+            self.groups, self.logs, self.quotas, self.now_ms, time.monotonic, loop)
+        cluster_view = ClusterView(
+            self.metadata, self.settings, lambda: [] if self.membership is None else
+            self.membership.leadership.led, time.monotonic_ns)
+        return Pages(groups, Collector(
+            groups, logs=self.logs, reactors=self.network.reactors, io_pool=self.io_pool,
             store=self.metadata.store,
             replicas=lambda: {} if self.membership is None else self.membership.replicas.stats(),
             shares=lambda: [] if self._sharing is None else self._sharing.samples(),
             audit_dropped=lambda: 0 if self._guard is None else self._guard.audit_dropped,
-            cluster_view=ClusterView(
-                self.metadata, self.settings, lambda: [] if self.membership is None else
-                self.membership.leadership.led, time.monotonic_ns),
-            node_id=self.node_id, cluster_id=self.cluster_id, now_ms=self.now_ms,
-            seconds=time.monotonic)
-        self.monitor.open()
+            cluster=cluster_view.samples, node_id=self.node_id, cluster_id=self.cluster_id,
+            seconds=time.monotonic), cluster_view)
+
+    async def _close_monitor(self) -> None:
+        """Close the endpoint, as the last step: until then /readyz reports the shutdown."""
+        if self.monitor is not None and self._health is not None:
+            await self._health.close()
+            await asyncio.get_running_loop().run_in_executor(None, self.monitor.stop)
+
+    def _enter(self, phase: str) -> None:
+        """Set the phase that /readyz reports, one of broker.readiness."""
+        if self._readiness is not None:
+            self._readiness.phase = phase
 
     def _apply_settings(self) -> list | None:
         """Apply changed settings to the composed parts. Blocks. Return the listeners' addresses if
@@ -293,12 +326,15 @@ class Broker:
         """Start, and serve on the running event loop until end(). Raises StartError, OSError."""
         loop = asyncio.get_running_loop()
         try:
+            if self.settings["metrics.listener"]:
+                self._open_monitor(loop)
             await self._start()
         except BaseException:
             # A failed start keeps the clean-shutdown marker.
             if self.settings.is_member:
                 await self.metadata.leave()
             self.metadata.close()
+            await self._close_monitor()
             raise
         reactors = self.network.reactors
         loop.add_reader(reactors.fileno(), RequestQueue(self._services()).drain)
@@ -313,7 +349,7 @@ class Broker:
         reactors.set_slow(self.settings["request.log.slow.ms"])
         self.network.start()
         if self.monitor is not None:
-            self.monitor.start(loop)
+            self.monitor.attach(self._pages(loop))
         upkeep = self._upkeep()
         self._upkeep_tasks.append(
             loop.create_task(supervisor.restarting("upkeep", upkeep.run)))
@@ -328,6 +364,7 @@ class Broker:
             self.metadata.controller.tend()
         if self.membership is not None:
             self.membership.begin()
+        self._enter("running")
 
     async def joined(self) -> None:
         """Wait until clients can use this broker. Raises StartError, after end()."""
@@ -391,12 +428,13 @@ class Broker:
         """Shut down cleanly. Requests in flight have drain_ms to complete."""
         loop = asyncio.get_running_loop()
         reactors = self.network.reactors
+        self._enter("stopping")
         if self.membership is not None:
             await self.membership.leave()
         for task in self._upkeep_tasks:
             task.cancel()
         if self.monitor is not None:
-            await loop.run_in_executor(None, self.monitor.stop)
+            await loop.run_in_executor(None, self.monitor.detach)
         reactors.stop_accepting()
         if self._sharing is not None:
             await self._sharing.stop()
@@ -419,6 +457,7 @@ class Broker:
             await self.membership.stop_fetching()
             await self.membership.close()
         self.stop()
+        await self._close_monitor()
 
     def _task_ended(self, task: asyncio.Task) -> None:
         """Stop the broker: without this task no decision takes effect, and requests would wait

@@ -31,6 +31,56 @@ for Grafana is in [grafana/pylog.json](../grafana/pylog.json):
 The picture shows the answers of a Prometheus to the dashboard's queries, two minutes of a broker
 under load, drawn by `python -m bench.dashboard` rather than by Grafana.
 
+## Health checks
+
+`/livez` returns 200 while the broker's event loop responds, and 503 after two seconds without a
+response. `/readyz` returns 200 if the broker can serve clients, and 503 otherwise. The token and
+TLS apply as for `/metrics`. Both work from the start of the process until its end. `/metrics` and
+the other pages return 503 before the broker runs and while it shuts down.
+
+    $ pylog health --url http://localhost:9644
+    ok       event_loop       responds
+    ok       lifecycle        running
+    ok       listeners        open: PLAINTEXT
+    ok       recovery         done
+    ok       log_directories  1 online
+    ok       controller       in this process
+
+The JSON of `/readyz` has each component with its state, a sentence, how it was checked, when, and
+how long that took:
+
+    {"status": "ready", "age_ms": 4, "components": {
+      "controller": {"state": "ok", "detail": "controller 2 answered",
+        "check": "sent a heartbeat to the active controller",
+        "checked_at_ms": 1795872669056, "took_ms": 1.8}, ...}}
+
+| component | checked by |
+|---|---|
+| event_loop | running a callback on the event loop |
+| lifecycle | the phase of this process: starting, running, stopping |
+| listeners | the kernel's list of listening ports, for each configured listener |
+| recovery | the number of partitions that are still recovering after an unclean stop |
+| log_directories | I/O errors since the start |
+| controller | a heartbeat that the active controller answers, or a call if it is in this process |
+| registration | the answer to this heartbeat: the cluster may send clients to this broker |
+| quorum | on controllers: reading the current controller from etcd or ZooKeeper |
+
+`state` is `ok`, `failed` or `unknown`. A component that could not be checked within two seconds is
+`unknown`, and the broker is then not ready. A check starts at most once per second. Requests in
+between share its result, and `age_ms` is its age. Set the timeout of a probe to 5 s:
+
+    livenessProbe: {httpGet: {path: /livez, port: 9644}, timeoutSeconds: 5, periodSeconds: 10}
+    readinessProbe: {httpGet: {path: /readyz, port: 9644}, timeoutSeconds: 5, periodSeconds: 5}
+    startupProbe: {httpGet: {path: /livez, port: 9644}, timeoutSeconds: 5, failureThreshold: 60}
+
+A broker that is its own controller can be busy during its start, while it opens many partitions,
+so use a startup probe. A broker without its controller or quorum is not ready although it still
+serves the partitions that it leads. `pylog health` is the same check as a command: it exits with 0
+if the broker is ready, and with 1 if it is not. Under systemd you do not need it: brokerd itself
+reports its readiness to systemd.
+
+## Counters
+
 Each thread counts for itself, in native code, and a scrape adds up: it stops neither the reactors
 nor the event loop. Counters start at zero with the broker, those of a topic with the topic.
 Histograms have a bucket for each power of two: of 4.096 µs to 69 s for times, of 64 bytes to 1 GiB

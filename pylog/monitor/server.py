@@ -1,10 +1,11 @@
-"""The HTTP endpoint: /metrics for Prometheus, /explain for pylog's tool, /cluster for both the tool
-and browsers. HTTP/1.1, GET and HEAD.
+"""The HTTP endpoint: /metrics for Prometheus, /livez and /readyz for supervisors, /explain for
+pylog's tool, /cluster for both the tool and browsers. HTTP/1.1, GET and HEAD.
 
 Owns: its listening socket and threads.
 Invariants: at most CONNECTIONS_MAX connections, each with one request and at most SECONDS_MAX each
   for the handshake, the request and the response; one scrape at a time; no request can stop the
-  broker; a client without the token learns nothing, not even which pages exist.
+  broker; a client without the token learns nothing, not even which pages exist; the broker's state
+  is read only between attach() and detach(), and /livez and /readyz work before and after.
 Source: RFC 9112; Prometheus' scrape protocol. Considered: http.server costs a start 30 ms of
   imports and limits neither connections nor time. aiohttp is an additional dependency and runs on
   an event loop, which a scrape of many partitions would block.
@@ -13,7 +14,6 @@ Source: RFC 9112; Prometheus' scrape protocol. Considered: http.server costs a s
 from __future__ import annotations
 
 import errno
-import functools
 import json
 import logging
 import os
@@ -26,21 +26,17 @@ from pylog._native import compress
 from pylog.log.errors import StartError
 from pylog.monitor import overview
 from pylog.monitor.admission import Admission
-from pylog.monitor.collect import Collector
-from pylog.monitor.lag import SAMPLE_SECONDS, GroupLags
+from pylog.monitor.lag import SAMPLE_SECONDS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from pylog._native.iopool import IoPool
-    from pylog._native.reactor import Reactors
-    from pylog.config.client_quotas import ClientQuotas
-    from pylog.coordinator.groups.service import GroupCoordinator
-    from pylog.log.manager import LogManager
-    from pylog.metadata.image.state_store import Store
     from pylog.monitor.cluster import ClusterView
+    from pylog.monitor.collect import Collector
+    from pylog.monitor.health import Health
+    from pylog.monitor.lag import GroupLags
 
 CONNECTIONS_MAX = 8
 SECONDS_MAX = 10.0
@@ -52,7 +48,8 @@ PLAIN = "text/plain; charset=utf-8"
 HTML = "text/html; charset=utf-8"
 LOOPBACK = ("localhost", "::1")
 REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
-           405: "Method Not Allowed", 500: "Internal Server Error"}
+           405: "Method Not Allowed", 500: "Internal Server Error", 503: "Service Unavailable"}
+PAGES = ("/metrics", "/livez", "/readyz", "/cluster", "/explain/groups", "/explain/group/<id>")
 
 log = logging.getLogger("pylog.monitor")
 
@@ -71,27 +68,15 @@ def is_loopback(host: str) -> bool:
 
 class Monitor:
     """Listens on `listener`, the setting metrics.listener. `address` is (host, port) as bound.
-    admission: checks access.
-
-    coordinator, logs, quotas, reactors, io_pool, store, replicas, shares, audit_dropped: the
-    sources of the pages; see Collector. now_ms: the wall clock. seconds: a monotonic clock.
+    admission: checks access. health: of /livez and /readyz. now_ms: the wall clock. seconds: a
+    monotonic clock.
     """
 
-    def __init__(self, listener: str, admission: Admission, *,
-                 coordinator: GroupCoordinator, logs: LogManager,
-                 quotas: ClientQuotas, reactors: Reactors, io_pool: IoPool, store: Store,
-                 replicas: Callable[[], dict[str, int]], shares: Callable[[], list],
-                 audit_dropped: Callable[[], int], cluster_view: ClusterView, node_id: int,
-                 cluster_id: str, now_ms: Callable[[], int], seconds: Callable[[], float]):
+    def __init__(self, listener: str, admission: Admission, health: Health, *,
+                 now_ms: Callable[[], int], seconds: Callable[[], float]):
         self._listener = listener
         self._admission = admission
-        self._lags_of = functools.partial(GroupLags, coordinator, logs, quotas, now_ms, seconds)
-        self._collector_of = functools.partial(
-            Collector, logs=logs, reactors=reactors, io_pool=io_pool, store=store,
-            replicas=replicas, shares=shares, audit_dropped=audit_dropped,
-            cluster=cluster_view.samples, node_id=node_id,
-            cluster_id=cluster_id, seconds=seconds)
-        self._cluster_view = cluster_view
+        self._health = health
         self._now_ms = now_ms
         self._seconds = seconds
         self.address: tuple[str, int] | None = None
@@ -99,9 +84,9 @@ class Monitor:
         self._stopping = threading.Event()
         self._room = threading.Semaphore(CONNECTIONS_MAX)
         self._scraping = threading.Lock()
-        self._threads: list[threading.Thread] = []
-        self.groups: GroupLags | None = None
-        self.collector: Collector | None = None
+        self._accepting: threading.Thread | None = None
+        self._pages: Pages | None = None
+        self._reading = threading.Semaphore(CONNECTIONS_MAX)  # requests that use _pages
 
     def open(self) -> None:
         """Bind the listening socket. Raises StartError."""
@@ -126,22 +111,35 @@ class Monitor:
                         "authentication; set metrics.token", extra={"address": self._listener})
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the threads. loop: the event loop that owns the broker's state."""
+        """Answer /livez and /readyz. loop: the broker's event loop."""
         assert self.address is not None  # open() ran first
-        self.groups = self._lags_of(loop)
-        self.collector = self._collector_of(self.groups)
-        for work in (self._accept, self._sample):
-            thread = supervisor.thread("metrics", work, self._stopping)
-            thread.start()
-            self._threads.append(thread)
+        self._health.start(loop)
+        self._accepting = supervisor.thread("metrics", self._accept, self._stopping)
+        self._accepting.start()
         host, port = self.address
         log.info("metrics endpoint", extra={
             "address": f"[{host}]:{port}" if ":" in host else f"{host}:{port}"})
 
-    def stop(self) -> None:
-        """Stop the threads. Do not call this on the event loop: a thread may still need a result
-        from it.
+    def attach(self, pages: Pages) -> None:
+        """Answer all pages, from the state of a running broker."""
+        pages.start()
+        self._pages = pages
+
+    def detach(self) -> None:
+        """Stop reading the broker's state. Do not call this on the event loop: a thread may still
+        need a result from it.
         """
+        pages, self._pages = self._pages, None
+        if pages is None:
+            return
+        pages.stop()
+        # Wait for the requests that read the state.
+        for _ in range(CONNECTIONS_MAX):
+            self._reading.acquire(timeout=SECONDS_MAX)
+        self._reading.release(CONNECTIONS_MAX)
+
+    def stop(self) -> None:
+        """Stop the threads, after detach(). Do not call this on the event loop: as for detach()."""
         self._stopping.set()
         if self._socket is not None:
             try:
@@ -149,20 +147,10 @@ class Monitor:
             except OSError:
                 pass  # Some systems do not support shutdown() of a listening socket.
             self._socket.close()
-        for thread in self._threads:
-            thread.join(SECONDS_MAX)
+        if self._accepting is not None:
+            self._accepting.join(SECONDS_MAX)
         for _ in range(CONNECTIONS_MAX):
             self._room.acquire(timeout=SECONDS_MAX)
-
-    def _sample(self) -> None:
-        assert self.groups is not None
-        while not self._stopping.is_set():
-            wait_s = SAMPLE_SECONDS
-            try:
-                wait_s = self.groups.sample()
-            except Exception:
-                supervisor.report("metrics", "groups could not be sampled")
-            self._stopping.wait(wait_s)
 
     def _accept(self) -> None:
         assert self._socket is not None
@@ -214,19 +202,30 @@ class Monitor:
         return _response(status, content_type, body, headers, method)
 
     def _page(self, path: str, headers: dict) -> tuple[int, str, bytes]:
-        assert self.collector is not None and self.groups is not None
         path = path.partition("?")[0]
+        if path in ("/livez", "/readyz"):
+            is_good, view = self._health.live() if path == "/livez" else self._health.ready()
+            return (200 if is_good else 503), JSON, _json(view)
+        if path == "/":
+            return 200, PLAIN, "".join(f"{page}\n" for page in PAGES).encode()
+        with self._reading:
+            pages = self._pages
+            if pages is None:
+                return 503, PLAIN, b"the broker is starting or shutting down; see /readyz\n"
+            return self._of_state(pages, path, headers)
+
+    def _of_state(self, pages: Pages, path: str, headers: dict) -> tuple[int, str, bytes]:
         if path == "/metrics":
             open_metrics = "application/openmetrics-text" in headers.get("accept", "")
             # One scrape at a time: a second one waits instead of doubling the load.
             with self._scraping:
-                content_type, text = self.collector.scrape(open_metrics)
+                content_type, text = pages.collector.scrape(open_metrics)
             return 200, content_type, text
         if path == "/explain/groups":
-            return 200, JSON, _json(self.groups.summary())
+            return 200, JSON, _json(pages.groups.summary())
         if path.startswith("/explain/group/"):
             name = unquote(path.removeprefix("/explain/group/"))
-            view = self.groups.explain(name)
+            view = pages.groups.explain(name)
             if view is None:
                 return 404, JSON, _json({
                     "error": f"this broker does not coordinate group {name}, or the group is one "
@@ -234,12 +233,42 @@ class Monitor:
             return 200, JSON, _json(view)
         if path == "/cluster":
             with self._scraping:
-                view = {**self._cluster_view.view(), "time_ms": self._now_ms()}
+                view = {**pages.cluster_view.view(), "time_ms": self._now_ms()}
             return (200, HTML, overview.html(view).encode()) \
                 if "text/html" in headers.get("accept", "") else (200, JSON, _json(view))
-        if path == "/":
-            return 200, PLAIN, b"/metrics\n/cluster\n/explain/groups\n/explain/group/<id>\n"
         return 404, PLAIN, b"no such page\n"
+
+
+class Pages:
+    """The sources of the pages that show the broker's state, and the thread that samples groups.
+
+    groups: their lag. collector: of /metrics. cluster_view: of /cluster.
+    """
+
+    def __init__(self, groups: GroupLags, collector: Collector, cluster_view: ClusterView):
+        self.groups = groups
+        self.collector = collector
+        self.cluster_view = cluster_view
+        self._stopping = threading.Event()
+        self._sampling = supervisor.thread("metrics", self._sample, self._stopping)
+
+    def start(self) -> None:
+        """Start to sample the groups."""
+        self._sampling.start()
+
+    def stop(self) -> None:
+        """Stop to sample the groups. Blocks for at most SECONDS_MAX."""
+        self._stopping.set()
+        self._sampling.join(SECONDS_MAX)
+
+    def _sample(self) -> None:
+        while not self._stopping.is_set():
+            wait_s = SAMPLE_SECONDS
+            try:
+                wait_s = self.groups.sample()
+            except Exception:
+                supervisor.report("metrics", "groups could not be sampled")
+            self._stopping.wait(wait_s)
 
 
 def _json(value) -> bytes:

@@ -137,6 +137,7 @@ class ControllerChannel:
         self._wake = asyncio.Event()
         self._answered_s = 0.0
         self._reported: str | None = None
+        self._confirmations: list[asyncio.Future] = []  # done by the next answered one
 
     @property
     def broker_epoch(self) -> int:
@@ -201,6 +202,7 @@ class ControllerChannel:
                 log.info("registered", extra={"epoch": answer.broker_epoch})
                 self._registered(answer.broker_epoch)
         else:
+            confirmed = len(self._confirmations)  # Later ones need a later heartbeat.
             answer = await self._beats.ask(self._heartbeat(wanted))
             if answer.error_code == ErrorCode.NOT_CONTROLLER:
                 raise PeerError("NOT_CONTROLLER")
@@ -210,6 +212,7 @@ class ControllerChannel:
             if self.lifecycle.stage is not was:
                 log.info("broker is %s", self.lifecycle.stage.name.lower(),
                          extra={"epoch": self.broker_epoch})
+            self._confirm(confirmed)
         self._answered_s = asyncio.get_running_loop().time()
 
     def _report(self, text: str, reason: str) -> None:
@@ -248,6 +251,25 @@ class ControllerChannel:
     def beat(self) -> None:
         """Send the next heartbeat now, because of a change or an outdated epoch."""
         self._wake.set()
+
+    async def confirm(self) -> None:
+        """Send a heartbeat now; return once the active controller has answered it. Never returns
+        while no controller answers.
+        """
+        waiting = asyncio.get_running_loop().create_future()
+        self._confirmations.append(waiting)
+        self.beat()
+        try:
+            await waiting
+        finally:
+            if waiting in self._confirmations:
+                self._confirmations.remove(waiting)
+
+    def _confirm(self, count: int) -> None:
+        answered, self._confirmations = self._confirmations[:count], self._confirmations[count:]
+        for waiting in answered:
+            if not waiting.done():
+                waiting.set_result(None)
 
     async def leave(self, task: asyncio.Task, seconds: float, needed: int) -> None:
         """Run the controlled shutdown. Returns once this broker leads nothing, fewer than `needed`

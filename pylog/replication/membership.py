@@ -26,7 +26,7 @@ from pylog.replication.departures import Departures
 from pylog.replication.fetching import ReplicaFetchers
 from pylog.replication.forwarding import Forwarding
 from pylog.replication.leadership import Leadership
-from pylog.replication.lifecycle import Lifecycle
+from pylog.replication.lifecycle import Lifecycle, Stage
 from pylog.replication.registration import heartbeat, registration
 from pylog.replication.remote_controller import RemoteController
 from pylog.replication.replicas import Replicas
@@ -121,6 +121,11 @@ class Membership:
         """
         await self._metadata.tail.wait(broker_epoch)
         self._fetchers.set_broker_epoch(broker_epoch)
+
+    @property
+    def is_unfenced(self) -> bool:
+        """Return True if the last heartbeat's answer let this broker lead partitions."""
+        return self.lifecycle.stage is Stage.RUNNING
 
     async def joined(self) -> None:
         """Return once the controller has unfenced this broker. Raises StartError."""

@@ -70,6 +70,11 @@ class Network:
                  socket.gethostname() if listener.is_wildcard else listener.host, port)
                 for listener, port in self._open.values() if listener in listeners]
 
+    def bound_ports(self) -> dict[str, int]:
+        """Return the port of each configured listener by its name, -1 if it is not bound."""
+        open_ports = {listener.name: port for listener, port in list(self._open.values())}
+        return {listener.name: open_ports.get(listener.name, -1) for listener in self._listeners}
+
     def is_controllers(self, number: int) -> bool:
         """Return True if the number is that of a controller listener."""
         return self._names[number] in self._controller_names

@@ -51,6 +51,7 @@ COMMANDS = {
     "Cluster and machine": {
         "cluster": ("cluster.cluster", "Brokers, controller, log directories, moves of replicas."),
         "doctor": ("host.doctor", "Find problems of this machine and the cluster."),
+        "health": ("host.health", "Check whether a brokerd is ready; for containers."),
         "systemd": ("host.systemd", "Print a sandboxed systemd unit that runs brokerd."),
         "perf": ("records.perf", "Measure producing, consuming, and end-to-end latency."),
         "log": ("segments.segments", "Verify, print and repair segment files, without a broker."),

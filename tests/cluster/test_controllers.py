@@ -1,16 +1,35 @@
 """Three brokerds with etcd: the active controller, and failover when it is killed."""
 
+import json
+
 import pytest
 
 from pylog.client import Admin, NewTopic
 from tests.clusters import Cluster, has_process, until
+from tests.monitor import scrape
 from tests.tools.support import run
 
 
-@pytest.fixture
-def cluster(tmp_path):
-    with Cluster(tmp_path) as found:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    with Cluster(tmp_path_factory.mktemp("cluster"),
+                 settings={"metrics.listener": "127.0.0.1:0"}) as found:
         yield found
+
+
+@pytest.fixture
+def cluster(shared):
+    """Three running brokers, including those that an earlier test stopped."""
+    for number, broker in shared.brokers.items():
+        if not broker.alive():
+            shared.start_broker(number)
+    return shared
+
+
+def health(broker) -> dict:
+    """Return {component: state} of a broker's /readyz."""
+    _, _, body = scrape.get(scrape.address_of(broker), "/readyz")
+    return {name: one["state"] for name, one in json.loads(body)["components"].items()}
 
 
 def seen_by(broker) -> dict:
@@ -56,3 +75,18 @@ def test_etcd_exits_with_its_brokerd(cluster):
     assert not has_process("etcd", broker.data_dir)
     cluster.brokers[2].kill()
     until(lambda: not has_process("etcd", cluster.brokers[2].data_dir))
+
+
+def test_broker_without_controller_and_quorum_is_not_ready_until_they_return(cluster):
+    last = cluster.brokers[3]
+    ready = dict.fromkeys(["event_loop", "lifecycle", "listeners", "recovery", "log_directories",
+                           "controller", "registration", "quorum"], "ok")
+    until(lambda: health(last) == ready, words=cluster.tails())
+    for number in (1, 2):
+        cluster.brokers[number].kill()
+    until(lambda: health(last)["quorum"] == "failed", words=cluster.tails())
+    found = until(lambda: (seen := health(last))["controller"] != "ok" and seen,
+                  words=cluster.tails())
+    assert found["listeners"] == found["log_directories"] == found["event_loop"] == "ok"
+    cluster.start_broker(1)
+    until(lambda: health(last) == ready, words=cluster.tails())

@@ -1,0 +1,211 @@
+"""/readyz and /livez of real brokers in each phase, and `pylog health`."""
+
+import asyncio
+import json
+import socket
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from pylog.broker import Broker
+from pylog.broker.readiness import RUNNING, STARTING, STOPPING, Readiness
+from pylog.client import Admin, ConfigResource, ResourceType
+from pylog.config import Settings
+from pylog.metadata.quorum.quorum_state import Holder, QuorumLost, View
+from pylog.testing.ports import free_port
+from tests.brokers import Brokerd
+from tests.monitor import scrape
+from tests.tools.support import run
+
+BROKER_SETTINGS = {"metrics.listener": "127.0.0.1:0"}
+
+
+def page(address: str, path: str = "/readyz") -> tuple[int, dict]:
+    """Return the status and the content of a page of the endpoint."""
+    status, headers, body = scrape.get(address, path)
+    assert headers["Content-Type"] == "application/json", body
+    return status, json.loads(body)
+
+
+def states(found: dict) -> dict:
+    return {name: one["state"] for name, one in found["components"].items()}
+
+
+def until_page(address: str, wanted) -> dict:
+    """Return the first /readyz that fulfils wanted(status, states). Results are reused briefly."""
+    for _ in range(200):
+        status, found = page(address)
+        if wanted(status, states(found)):
+            return found
+        time.sleep(0.05)
+    raise AssertionError(found)
+
+
+def test_running_broker_is_alive_and_ready(brokerd):
+    address = scrape.address_of(brokerd)
+    assert page(address, "/livez") == (200, {"status": "alive", "components": {
+        "event_loop": page(address, "/livez")[1]["components"]["event_loop"] | {
+            "checked_at_ms": pytest.approx(0, abs=1e15), "took_ms": pytest.approx(0, abs=1e5)}}})
+    status, found = page(address)
+    assert status == 200 and found["status"] == "ready" and found["age_ms"] < 10_000
+    assert states(found) == dict.fromkeys(
+        ["event_loop", "lifecycle", "listeners", "recovery", "log_directories", "controller"], "ok")
+
+
+def test_listener_that_cannot_be_opened_is_named(brokerd):
+    address = scrape.address_of(brokerd)
+    names = "listener.security.protocol.map"
+    with socket.create_server(("127.0.0.1", 0)) as taken, \
+            Admin({"bootstrap.servers": brokerd.bootstrap}) as admin:
+        node = ConfigResource(ResourceType.BROKER, str(admin.describe_cluster().controller))
+        admin.incremental_alter_configs({node: {
+            names: "PLAINTEXT:PLAINTEXT,SECOND:PLAINTEXT",
+            "listeners": f"PLAINTEXT://127.0.0.1:{brokerd.port},"
+                         f"SECOND://127.0.0.1:{taken.getsockname()[1]}"}})
+        found = until_page(address, lambda status, seen: status == 503)
+        assert states(found)["listeners"] == "failed"
+        assert found["components"]["listeners"]["detail"] == "not open: SECOND"
+        admin.incremental_alter_configs({node: {"listeners": None, names: None}})
+        until_page(address, lambda status, seen: status == 200)
+    # The listener's error was expected.
+    lines = brokerd.log.read_text().splitlines(keepends=True)
+    brokerd.log.write_text("".join(line for line in lines if "cannot listen" not in line))
+
+
+def test_broker_that_waits_for_its_controllers_is_alive_and_not_ready(tmp_path):
+    port = free_port()
+    broker = Brokerd(tmp_path, {
+        "metrics.listener": f"127.0.0.1:{port}", "node.id": 2, "process.roles": "broker",
+        "controller.quorum.voters": f"1@127.0.0.1:{free_port()}",
+        "controller.listener.names": "CONTROLLER"})
+    broker.spawn()
+    try:
+        address = scrape.address_of(broker)
+        assert page(address, "/livez")[0] == 200
+        status, found = page(address)
+        assert status == 503 and found["components"]["lifecycle"]["detail"] == "starting"
+        assert {name for name, state in states(found).items() if state == "unknown"} == {
+            "recovery", "log_directories", "controller", "registration"}
+        assert states(found)["listeners"] == "failed"
+        status, _, body = scrape.get(address, "/metrics")
+        assert status == 503 and b"starting" in body
+        ended = run("health", "--url", f"http://127.0.0.1:{port}", fails=True)
+        assert "not ready: lifecycle, listeners" in ended.err
+        assert run("health", "--live", "--url", f"127.0.0.1:{port}").code == 0
+    finally:
+        broker.kill()
+
+
+def test_broker_that_shuts_down_is_alive_and_not_ready(tmp_path):
+    async def scenario():
+        broker = Broker(Settings.load(None, [
+            f"log.dirs={tmp_path}", "listeners=PLAINTEXT://127.0.0.1:0",
+            "metrics.listener=127.0.0.1:0"]))
+        await broker.begin()
+        address = "{}:{}".format(*broker.monitor.address)
+        assert (await asyncio.to_thread(page, address))[0] == 200
+        reached, release, stop = asyncio.Event(), asyncio.Event(), broker.groups.stop
+
+        async def slow_stop():
+            reached.set()
+            await release.wait()
+            await stop()
+
+        broker.groups.stop = slow_stop
+        ending = asyncio.ensure_future(broker.end())
+        await reached.wait()
+        await asyncio.sleep(1.0)  # An older result is reused for a second.
+        seen = await asyncio.to_thread(page, address)
+        alive = await asyncio.to_thread(page, address, "/livez")
+        metrics = await asyncio.to_thread(scrape.get, address, "/metrics")
+        release.set()
+        await ending
+        return seen, alive, metrics
+
+    (status, found), (alive, _), metrics = asyncio.run(scenario())
+    assert status == 503 and found["components"]["lifecycle"]["detail"] == "stopping"
+    assert states(found)["controller"] == "unknown" and states(found)["listeners"] == "failed"
+    assert alive == 200 and metrics[0] == 503
+
+
+def readiness(phase: str = RUNNING, recovering: int = 0, is_online=lambda number: True,
+              problem: str | None = None) -> dict:
+    """Return the results of the checks of a broker in this state."""
+    class Roles(dict):
+        is_member = False
+
+    made = Readiness(
+        Roles({"process.roles": ("broker", "controller")}),
+        SimpleNamespace(fatal=lambda: problem),
+        SimpleNamespace(recovering=recovering, disks=SimpleNamespace(
+            paths=["/one", "/two"], online=is_online)),
+        SimpleNamespace(bound_ports=dict), lambda: None)
+    made.phase = phase
+
+    async def results():
+        return {name: await check.run() for name, check in made.checks().items()}
+
+    return asyncio.run(results())
+
+
+def test_recovery_failed_directory_and_offline_metadata_log_are_not_ready():
+    assert all(result.state == "ok" for result in readiness().values())
+    found = readiness(recovering=3, is_online=lambda number: number == 0,
+                      problem="the metadata log is offline")
+    assert found["recovery"] == ("failed", "3 partitions left")
+    assert found["log_directories"] == ("failed", "offline: /two")
+    assert found["controller"] == ("failed", "the metadata log is offline")
+
+
+@pytest.mark.parametrize("phase", [STARTING, STOPPING])
+def test_component_that_cannot_be_checked_in_this_phase_is_unknown(phase):
+    found = readiness(phase)
+    assert found["lifecycle"] == ("failed", phase) and found["controller"].state == "unknown"
+    assert (found["recovery"].state == "unknown") is (phase == STARTING)
+
+
+def test_controller_on_standby_is_ready_if_the_active_one_accepts_connections():
+    class Roles(dict):
+        is_member = True
+
+    def results(view, controller=None) -> dict:
+        def look():
+            if isinstance(view, Exception):
+                raise view
+            return view
+
+        metadata = SimpleNamespace(controller=controller, credentials=None,
+                                   quorum=SimpleNamespace(look=look))
+        made = Readiness(Roles({"process.roles": ("controller",)}), metadata, None, None, None)
+        made.phase = RUNNING
+
+        async def run() -> dict:
+            checks = made.checks()
+            return {name: await checks[name].run() for name in ("controller", "quorum")}
+
+        return asyncio.run(run())
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        active = View(7, 9, Holder(2, 7, *listening.getsockname()))
+        assert [row.state for row in results(active).values()] == ["ok", "ok"]
+    found = results(active)
+    assert found["controller"].state == "failed" and "refused" in found["controller"].detail
+    found = results(View(8, 9, None))
+    assert [row.state for row in found.values()] == ["failed", "failed"]
+    found = results(QuorumLost("no etcd answers"))
+    assert [row.state for row in found.values()] == ["unknown", "failed"]
+    assert results(QuorumLost("x"), object())["quorum"].state == "failed"
+
+
+def test_health_command_reports_components_and_fails_without_a_broker(brokerd):
+    address = scrape.address_of(brokerd)
+    until_page(address, lambda status, seen: status == 200)
+    ended = run("health", "--url", f"http://{address}")
+    assert "ok       controller" in ended.out
+    assert run("health", "--json", "--url", address).json["status"] == "ready"
+    ended = run("health", "--url", f"http://127.0.0.1:{free_port()}", fails=True)
+    assert "does not respond" in ended.err and ended.code == 1
+    for url in ("ftp://x:1", "http://", "http://x:port"):
+        assert run("health", "--url", url, fails=True).code == 2
+    assert run("health", "--insecure", "--url", "https://10.0.0.1:1", fails=True).code == 2
