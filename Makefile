@@ -103,6 +103,8 @@ docs: build
 	$(PY) -m pylog.tools.docs docs/reference/pylog.md
 	$(PY) -m pylog.client.docs docs/reference/client-settings.md
 	$(PY) -m release.messages docs/reference/messages.md
+	$(PY) -m release.alerts docs/alerts/pylog.rules.yml docs/howto/alerts.md
+	$(PY) -m release.dashboards docs/grafana
 
 bench: build $(VENV)/.tested
 	$(PY) -m pytest bench $(ARGS)
