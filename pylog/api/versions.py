@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from pylog.metadata.controller.partitions.topics import CLUSTER_FEATURES, FEATURES
+from pylog.metadata.image.feature_levels import CLUSTER_FEATURES, FEATURES
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 

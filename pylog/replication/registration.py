@@ -5,7 +5,7 @@ Invariants: each feature is sent with the levels that this version supports.
 Source: KIP-631, KIP-584; the rejections of Kafka 4.3's ClusterControlManager.
 """
 
-from pylog.metadata.controller.partitions.topics import CLUSTER_FEATURES
+from pylog.metadata.image.feature_levels import CLUSTER_FEATURES
 from pylog.protocol import messages
 
 SERVED = {**CLUSTER_FEATURES, "kraft.version": (0, 1)}

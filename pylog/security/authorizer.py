@@ -2,10 +2,11 @@
 
 Owns: the index of active rules, and the names of Kafka's codes.
 Invariants: a deny rule overrides every allow rule; the cost of a decision depends on the number of
-  different prefix lengths among the rules of the principal and of `User:*`, not on the number of
-  rules; a resource without rules is available to super users only, or to every principal if
-  allow.everyone.if.no.acl.found is set.
-Source: KIP-11, KIP-290 (prefixes), KIP-679 (by resource type); Kafka's StandardAuthorizer.
+  different prefix lengths, of names and of subnets, among the rules of the principal and of
+  `User:*`, not on the number of rules; a resource without rules is available to super users only,
+  or to every principal if allow.everyone.if.no.acl.found is set.
+Source: KIP-11, KIP-290 (prefixes), KIP-1276 (subnets), KIP-679 (by resource type); Kafka's
+  StandardAuthorizer.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from pylog.security.principals import USER, Principal
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+    from typing import Any
 
 log = logging.getLogger("pylog.authorizer")
 
-SUBNETS_LOGGED_MAX = 100  # Of the rules that are loaded together.
+HOSTS_LOGGED_MAX = 100  # Of the rules that are loaded together.
 # Codes of Kafka's protocol.
 UNKNOWN, ANY, ALL, READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION, \
     DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE, CREATE_TOKENS, DESCRIBE_TOKENS, \
@@ -97,13 +99,15 @@ class Authorizer(abc.ABC):
 class _Patterns:
     """The rules for one principal and one resource type."""
 
-    __slots__ = ("lengths", "named")
+    __slots__ = ("lengths", "named", "subnets")
 
     def __init__(self) -> None:
         # (pattern type, name or prefix) -> {host: rules}
-        self.named: dict[tuple[int, str], dict[str, list[Rule]]] = {}
+        self.named: dict[tuple[int, str], dict[Any, list[Rule]]] = {}
         # prefix length -> number of prefixes
         self.lengths: dict[int, int] = {}
+        # (IP version, prefix length) of the subnets -> number of rules
+        self.subnets: Counter[tuple[int, int]] = Counter()
 
     def add(self, rule: Rule) -> None:
         key = (rule.pattern_type, rule.resource_name)
@@ -112,12 +116,20 @@ class _Patterns:
             if rule.pattern_type == PREFIXED:
                 size = len(rule.resource_name)
                 self.lengths[size] = self.lengths.get(size, 0) + 1
-        self.named[key].setdefault(_address(rule.host), []).append(rule)
+        host = _host_of(rule)
+        self.named[key].setdefault(host, []).append(rule)
+        if not isinstance(host, str):
+            self.subnets[host.version, host.prefixlen] += 1
 
     def remove(self, rule: Rule) -> None:
         key = (rule.pattern_type, rule.resource_name)
-        hosts, host = self.named[key], _address(rule.host)
+        hosts, host = self.named[key], _host_of(rule)
         hosts[host].remove(rule)
+        if not isinstance(host, str):
+            size = host.version, host.prefixlen
+            self.subnets[size] -= 1
+            if not self.subnets[size]:
+                del self.subnets[size]
         if not hosts[host]:
             del hosts[host]
         if not hosts:
@@ -135,17 +147,23 @@ class _Patterns:
             found.append(self.named.get((LITERAL, EVERYTHING)))
         found += [self.named.get((PREFIXED, name[:size])) for size in self.lengths
                   if size <= len(name)]
+        matching = self._matching(host)
         for hosts in found:
             if hosts is not None:
-                yield from hosts.get(ANYWHERE, ())
-                if host != ANYWHERE:
-                    yield from hosts.get(host, ())
+                for key in matching:
+                    yield from hosts.get(key, ())
 
     def all(self, host: str) -> Iterator[Rule]:
+        matching = self._matching(host)
         for hosts in self.named.values():
-            yield from hosts.get(ANYWHERE, ())
-            if host != ANYWHERE:
-                yield from hosts.get(host, ())
+            for key in matching:
+                yield from hosts.get(key, ())
+
+    def _matching(self, host: str) -> list:
+        """Return the hosts of rules that match a client's address: one subnet per prefix length."""
+        if host == ANYWHERE:
+            return [ANYWHERE]
+        return [ANYWHERE, host, *(_subnets_of(host, self.subnets) if self.subnets else ())]
 
 
 class StandardAuthorizer(Authorizer):
@@ -174,7 +192,7 @@ class StandardAuthorizer(Authorizer):
 
     def take(self, security: dict, changed: frozenset | None = None) -> bool:
         keys = changed if changed is not None else {*self._rules, *security}
-        differs, subnets = False, []
+        differs, unmatched = False, []
         for key in keys:
             if key[0] != ACCESS_RULE:
                 continue
@@ -185,9 +203,9 @@ class StandardAuthorizer(Authorizer):
             if key in security:
                 new = self._rules[key] = rule_of(security[key])
                 self._add(new)
-                if "/" in new.host and new != rule:
-                    subnets.append(new)
-        _warn_of_subnets(subnets)
+                if new != rule and "/" in new.host and subnet_of(new.host) is None:
+                    unmatched.append(new)
+        _warn_of_hosts(unmatched)
         return differs
 
     def _add(self, rule: Rule) -> None:
@@ -280,6 +298,39 @@ class StandardAuthorizer(Authorizer):
         return Decision(False, None, "no rule allows it")
 
 
+def _host_of(rule: Rule) -> Any:
+    """Return the host of a rule as clients are compared with it: an address, or a subnet."""
+    return (subnet_of(rule.host) or rule.host) if "/" in rule.host else _address(rule.host)
+
+
+def subnet_of(host: str) -> Any:
+    """Return the subnet of a host such as 10.0.0.0/8 (KIP-1276), None if it is not one.
+
+    The address may be any of the subnet. Returns an IPv4Network or IPv6Network.
+    """
+    import ipaddress
+
+    address, _, size = host.partition("/")
+    if not (size.isascii() and size.isdigit()):
+        return None
+    try:
+        return ipaddress.ip_network((address, int(size)), strict=False)
+    except ValueError:
+        return None
+
+
+def _subnets_of(host: str, sizes: Iterable[tuple[int, int]]) -> list:
+    """Return the subnets with these IP versions and prefix lengths that a client is in."""
+    import ipaddress
+
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return []
+    return [ipaddress.ip_network((address, size), strict=False)
+            for version, size in sizes if version == address.version]
+
+
 def _address(host: str) -> str:
     """Convert a rule's host to the form that connections use. Kafka's rules contain uncompressed
     IPv6 addresses, as Java prints them.
@@ -306,17 +357,18 @@ def _naming(rule: Rule) -> Rule:
                 ALLOW)
 
 
-def _warn_of_subnets(rules: list[Rule]) -> None:
-    """Log the rules for subnets. CreateAcls rejects them, but the metadata may contain older ones.
+def _warn_of_hosts(rules: list[Rule]) -> None:
+    """Log the rules whose host is no subnet. CreateAcls rejects them, but the metadata may contain
+    older ones.
     """
     for number, rule in enumerate(rules):
-        if number == SUBNETS_LOGGED_MAX:
-            log.warning("more access rules for subnets have no effect; list all rules with "
-                        "`pylog acl list`", extra={"count": len(rules) - number})
+        if number == HOSTS_LOGGED_MAX:
+            log.warning("more access rules have no effect, because their hosts are not subnets; "
+                        "list all rules with `pylog acl list`", extra={"count": len(rules) - number})
             return
-        log.warning("an access rule for a subnet has no effect, because only single addresses and "
-                    "`*` are compared. Add a rule for each address with `pylog acl add --host`, "
-                    "and remove this one with `pylog acl remove`", extra={"rule": shown(rule)})
+        log.warning("an access rule has no effect, because its host is not a subnet. Add a rule "
+                    "with a subnet such as 10.0.0.0/8 with `pylog acl add --host`, and remove this "
+                    "one with `pylog acl remove`", extra={"rule": shown(rule)})
 
 
 def shown(rule: Rule) -> str:

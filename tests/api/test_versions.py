@@ -30,12 +30,12 @@ def test_handlers_and_served_apis_match():
 def test_features_are_returned_with_the_images_epoch():
     answer = ask(4, client_software_name="test", client_software_version="1.0")
     assert [(f.name, f.max_version_level) for f in answer.finalized_features] \
-        == [("group.version", 1), ("metadata.version", 30), ("share.version", 1),
+        == [("group.version", 1), ("metadata.version", 33), ("share.version", 2),
             ("streams.version", 1), ("transaction.version", 2)]
     assert answer.finalized_features_epoch >= 0
     assert [(f.name, f.min_version, f.max_version) for f in answer.supported_features] \
-        == [("metadata.version", 7, 30), ("transaction.version", 0, 2), ("group.version", 0, 1),
-            ("share.version", 0, 1), ("streams.version", 0, 1)]
+        == [("metadata.version", 7, 33), ("transaction.version", 0, 2), ("group.version", 0, 1),
+            ("share.version", 0, 2), ("streams.version", 0, 1)]
 
 
 def test_old_clients_get_no_minimum_level_of_0():

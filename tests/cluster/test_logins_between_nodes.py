@@ -45,6 +45,7 @@ def by_token(root):
             **shared("OAUTHBEARER", f'{MODULE} clientId=node clientSecret="of nodes";'),
             "sasl.oauthbearer.token.endpoint.url": f"{server.url}/token",
             "sasl.oauthbearer.jwks.endpoint.url": keys.as_uri(),
+            "sasl.oauthbearer.allow.unverified.audience": "true",
             "sasl.oauthbearer.expected.issuer": issuer.name,
             "sasl.oauthbearer.clock.skew.seconds": 0})
         yield found, {

@@ -66,6 +66,8 @@ class Secured:
             f"{login}.plain.sasl.jaas.config":
                 f'{MODULES}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";',
             "sasl.oauthbearer.jwks.endpoint.url": f"file://{self._paths['keys']}",
+            "sasl.oauthbearer.allow.unverified.audience": "true",
+            "sasl.oauthbearer.allow.unverified.issuer": "true",
             "delegation.token.secret.key": "compat",
         }
 

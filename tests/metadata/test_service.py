@@ -63,8 +63,8 @@ def test_a_first_start_formats_registers_and_unfences():
     async def run():
         controller = await started(MemoryLog())
         assert controller.image.features == {
-            "metadata.version": 30, "transaction.version": 2, "group.version": 1,
-            "share.version": 1, "streams.version": 1}
+            "metadata.version": 33, "transaction.version": 2, "group.version": 1,
+            "share.version": 2, "streams.version": 1}
         broker = controller.image.brokers[1]
         assert not broker.fenced and broker.epoch == 5
     asyncio.run(run())
@@ -166,12 +166,12 @@ def test_a_topic_is_never_appended_without_all_of_its_partitions():
 
 def transaction(*ends):
     begin = messages.BeginTransactionRecord(name="bootstrap")
-    feature = messages.FeatureLevelRecord(name="metadata.version", feature_level=30)
+    feature = messages.FeatureLevelRecord(name="metadata.version", feature_level=33)
     return [begin, feature, *ends]
 
 
 @pytest.mark.parametrize("ends, features", [
-    ([messages.EndTransactionRecord()], {"metadata.version": 30}),
+    ([messages.EndTransactionRecord()], {"metadata.version": 33}),
     ([messages.AbortTransactionRecord()], {}), ([], {})])
 def test_a_transaction_counts_when_it_ended(ends, features):
     async def run():

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 from pylog.replication.registration import registration
 
-SERVED = {"metadata.version": (7, 30), "transaction.version": (0, 2), "group.version": (0, 1),
-          "share.version": (0, 1), "streams.version": (0, 1),
+SERVED = {"metadata.version": (7, 33), "transaction.version": (0, 2), "group.version": (0, 1),
+          "share.version": (0, 2), "streams.version": (0, 1),
           "eligible.leader.replicas.version": (0, 1), "kraft.version": (0, 1)}
 
 

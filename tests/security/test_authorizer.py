@@ -182,28 +182,67 @@ def test_some_topic_is_open_to_all_unless_a_rule_names_them_all():
     assert some(rule("*", WRITE), rule("x", WRITE, DENY))
 
 
-def test_stored_rule_for_a_subnet_is_logged_once_with_a_replacement(caplog):
+@pytest.mark.parametrize(("subnet", "inside", "outside"), [
+    ("10.0.0.0/8", ["10.0.0.0", "10.255.255.255"], ["11.0.0.0", "::a00:0", "h"]),
+    ("127.0.0.5/8", ["127.0.0.1"], ["128.0.0.1"]),
+    ("0.0.0.0/0", ["1.2.3.4"], ["::1"]),
+    ("1.2.3.4/32", ["1.2.3.4"], ["1.2.3.5"]),
+    ("2001:db8::/32", ["2001:db8::7"], ["2001:db9::", "10.0.0.1"]),
+    ("::/0", ["::1"], ["1.2.3.4"]),
+])
+def test_rule_for_a_subnet_applies_to_clients_from_it(subnet, inside, outside):
+    """Compared with Kafka 4.4's CidrUtils (KIP-1276)."""
+    allowing = made(rule(host=subnet))
+    denying = made(rule(), rule(host=subnet, permission=DENY))
+    for host in inside:
+        assert may(allowing, host=host) and not may(denying, host=host), host
+    for host in outside:
+        assert not may(allowing, host=host) and may(denying, host=host), host
+    assert allowing.knows_hosts
+
+
+def test_removed_rule_for_a_subnet_no_longer_applies():
+    given = made()
+    rules = {("AccessControlEntryRecord", (number,)): record(row) for number, row in enumerate(
+        [rule(), rule(host="10.0.0.0/8", permission=DENY), rule("u", host="10.1.0.0/8")])}
+    given.take(rules)
+    _, denying, other = rules
+    assert not may(given, host="10.0.0.1") and may(given, name="u", host="10.0.0.1")
+    given.take({}, frozenset([denying]))
+    assert may(given, host="10.0.0.1") and may(given, name="u", host="10.0.0.1")
+    given.take({}, frozenset([other]))
+    assert not may(given, name="u", host="10.0.0.1")
+
+
+@pytest.mark.parametrize("host", [
+    "10.0.0.0/33", "nonsense/x", "10.0.0.0/255.0.0.0", "10.0.0.0/", "/8", "1.2.3/8", "10.0.0.0/-1",
+    "10.0.0.0 /8", " 10.0.0.0/8", "::1/129", "10.0.0.0/8/8"])
+def test_text_that_is_no_subnet_is_not_read_as_one(host):
+    assert authorizer.subnet_of(host) is None
+
+
+def test_stored_rule_whose_host_is_no_subnet_is_logged_once_with_a_replacement(caplog):
     key = ("AccessControlEntryRecord", (0,))
-    rules = {key: record(rule(host="10.0.0.0/8", permission=DENY))}
+    rules = {key: record(rule(host="10.0.0.0/33", permission=DENY))}
     given = made()
     for changed in (frozenset([key]), None, frozenset([key])):
         given.take(rules, changed)
     [line] = caplog.records
     assert line.levelname == "WARNING" and "has no effect" in line.message
     assert "pylog acl add --host" in line.message and "pylog acl remove" in line.message
-    assert line.rule == "Deny User:a Read from 10.0.0.0/8 on literal Topic t"
-    assert not may(made(rule(host="10.0.0.0/8")), host="10.0.0.1")
+    assert line.rule == "Deny User:a Read from 10.0.0.0/33 on literal Topic t"
+    assert not may(made(rule(host="10.0.0.0/33")), host="10.0.0.1")
 
 
 def test_rules_for_addresses_are_not_logged(caplog):
-    made(rule(), rule(host="10.0.0.1"), rule(host="::1"), rule("a/b"))
+    made(rule(), rule(host="10.0.0.1"), rule(host="::1"), rule(host="10.0.0.0/8"), rule("a/b"))
     assert caplog.records == []
 
 
-def test_lines_about_rules_for_subnets_are_bounded(caplog):
-    made(*[rule(f"t{number}", host="10.0.0.0/8")
-           for number in range(authorizer.SUBNETS_LOGGED_MAX + 7)])
-    assert len(caplog.records) == authorizer.SUBNETS_LOGGED_MAX + 1
+def test_lines_about_rules_without_effect_are_bounded(caplog):
+    made(*[rule(f"t{number}", host="nonsense/8")
+           for number in range(authorizer.HOSTS_LOGGED_MAX + 7)])
+    assert len(caplog.records) == authorizer.HOSTS_LOGGED_MAX + 1
     assert caplog.records[-1].count == 7
 
 

@@ -4,11 +4,12 @@ Owns: nothing; no clock, no disk.
 Invariants: an ACL is stored once, even if it is created repeatedly; each ACL or filter of a request
   is decided independently; an ACL that several filters match is removed once and is in each
   filter's result.
-Source: KIP-140, KIP-290; error codes, their order and their texts as Kafka 4.3's.
+Source: KIP-140, KIP-290, KIP-1276; error codes, their order and their texts as Kafka 4.3's.
 """
 
 from collections import namedtuple
 
+from pylog.metadata.image.feature_levels import METADATA_VERSION
 from pylog.metadata.image.image import Image
 from pylog.protocol import messages
 from pylog.protocol.api_error import Refusal
@@ -18,6 +19,7 @@ from pylog.security.authorizer import Rule
 
 RULES_PER_FILTER_MAX = 10_000  # Kafka's limit; a filter that matches more is rejected.
 NAME_CHARACTERS_MAX = 32_767
+SUBNETS = 32  # the first metadata.version with subnets as hosts (4.4-IV1)
 RULES_PER_STEP = 16
 
 Created = namedtuple("Created", ("error", "message"), defaults=(ErrorCode.NONE, None))
@@ -37,7 +39,7 @@ def create(image: Image, rules, random):
     for rule in rules:
         yield
         try:
-            _check(rule)
+            _check(rule, image.features.get(METADATA_VERSION, 0))
         except Refusal as refusal:
             results.append(Created(refusal.error, refusal.message))
             continue
@@ -145,7 +147,7 @@ def _matches_name(wanted: Filter, rule: Rule) -> bool:
     return name.startswith(rule.resource_name)
 
 
-def _check(rule: Rule) -> None:
+def _check(rule: Rule, metadata_version: int) -> None:
     refused = None
     if not authorizer.TOPIC <= rule.resource_type <= authorizer.USER_RESOURCE:
         refused = "Invalid resourceType"
@@ -163,9 +165,15 @@ def _check(rule: Rule) -> None:
     elif identities.parse(rule.principal) is None:
         refused = f"Could not parse principal from `{rule.principal}` (no colon is present " \
                   "separating the principal type from the principal name)"
-    elif "/" in rule.host:
-        # The authorizer compares single addresses, so a subnet would never match.
-        refused = f"Host `{rule.host}` is a subnet. Only single addresses and `*` are supported; " \
-                  "create one ACL for each address"
+    elif not rule.host:
+        refused = "Host pattern cannot be null or empty"
+    elif "/" in rule.host and authorizer.subnet_of(rule.host) is None:
+        refused = f"Host `{rule.host}` is not a subnet: expected an address, a slash and a " \
+                  "prefix length, such as 10.0.0.0/8 or 2001:db8::/32"
     if refused is not None:
         raise Refusal(ErrorCode.INVALID_REQUEST, refused)
+    if "/" in rule.host and metadata_version < SUBNETS:
+        # A broker of an older version would not apply the rule.
+        raise Refusal(ErrorCode.UNSUPPORTED_VERSION,
+                      f"Subnets as hosts need metadata.version {SUBNETS}; this cluster has "
+                      f"{metadata_version}. Raise it with `kafka-features`")

@@ -56,7 +56,7 @@ class ActiveController(Members):
             records += controller.lead_again(
                 after(self._image, records), self._node_id, clean)
         elif self._image.offset == -1:
-            records += [*controller.bootstrap_cluster(self._settings), *first]
+            records += [*controller.bootstrap_cluster(self._image, self._settings), *first]
         records += configs.sealed_anew(self._image, self._settings)
         self._commit_now(records)
 
@@ -73,7 +73,7 @@ class ActiveController(Members):
             image = self._image
             records = self._first_records()
             if image.offset == -1:
-                records += [*controller.bootstrap_cluster(self._settings), *first]
+                records += [*controller.bootstrap_cluster(self._image, self._settings), *first]
             records += configs.sealed_anew(image, self._settings)
             await self._commit(records)
         self.tend(heard)

@@ -14,12 +14,12 @@ from collections import namedtuple
 from pylog.metadata.controller.broker_heartbeats import Heartbeats
 from pylog.metadata.controller.partitions import elections
 from pylog.metadata.controller.partitions.partition_change import Rules
+from pylog.metadata.image.feature_levels import METADATA_VERSION
 from pylog.metadata.image.image import Image
 from pylog.protocol import messages
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
-METADATA_VERSION = "metadata.version"
 # Kafka stores this level in the quorum's own log, and its brokers need not report it.
 QUORUM_FEATURE = "kraft.version"
 OLDEST_REGISTRATION = 2  # earlier versions have no log directories

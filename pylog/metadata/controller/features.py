@@ -6,13 +6,13 @@ Invariants: this version and every broker support each level; the records of one
 Source: KIP-584, KIP-778; error codes as Kafka 4.3's.
 """
 
-from pylog.metadata.controller.partitions import eligible_leader_replicas, topics
+from pylog.metadata.controller.partitions import eligible_leader_replicas
+from pylog.metadata.image.feature_levels import CLUSTER_FEATURES, METADATA_VERSION
 from pylog.protocol import messages
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
-METADATA_VERSION = "metadata.version"
 
 
 def update(image, updates, settings, node_id: int) -> list:
@@ -38,7 +38,7 @@ def _ranges(image, name: str, node_id: int):
     """Yield (node, lowest, highest supported level); a node that does not report the feature
     supports only 0.
     """
-    yield f"Local controller {node_id}", *topics.CLUSTER_FEATURES.get(name, (0, 0))
+    yield f"Local controller {node_id}", *CLUSTER_FEATURES.get(name, (0, 0))
     for broker in image.brokers.values():
         low, high = next(((low, high) for known, low, high in broker.features if known == name),
                          (0, 0))
@@ -55,7 +55,7 @@ def _fault(image, name: str, level: int, kind: int, node_id: int) -> str | None:
         if not low <= level <= high:
             return f"{who} does not support this feature." if high == 0 \
                 else f"{who} only supports versions {low}-{high}"
-    if name not in topics.CLUSTER_FEATURES and name not in image.features:
+    if name not in CLUSTER_FEATURES:
         return f"Feature {name} not found."
     if level < current and kind == UPGRADE:
         return "Can't downgrade the version of this feature without setting the upgrade type " \

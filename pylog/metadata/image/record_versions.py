@@ -6,7 +6,7 @@ Invariants: a record is written in the newest version that metadata.version has,
 Source: Kafka's MetadataVersion; KIP-584, KIP-778.
 """
 
-NEWEST_VERSION = 30      # 4.3-IV0
+NEWEST_VERSION = 33      # 4.4-IV2
 OLDEST_VERSION = 7       # 3.3-IV3
 
 # Record -> [(first metadata.version, its record version, fields it added)], newest first. Records

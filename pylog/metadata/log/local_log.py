@@ -19,6 +19,7 @@ from pylog.metadata.log.metadata_log import Conflict, MetadataBatch, MetadataLog
 
 TOPIC = "__cluster_metadata"
 READ_BYTES_MAX = 8 << 20
+FORMATTED = "bootstrap.checkpoint"
 
 log = logging.getLogger("pylog.metadata")
 
@@ -124,8 +125,8 @@ class LocalLog(MetadataLog):
         assert self._log.end_offset == end, (self._log.end_offset, end)
 
     def read(self, offset: int):
-        if offset == 0 and self._snapshot is not None:
-            path, end, epoch = self._snapshot
+        if offset == 0 and self._first_snapshot() is not None:
+            path, end, epoch = self._first_snapshot()
             records = self._snapshot_records(path)
             if records is not None:
                 yield MetadataBatch(end - 1, epoch, records)
@@ -139,6 +140,17 @@ class LocalLog(MetadataLog):
                     yield MetadataBatch(last_offset, header.leader_epoch, snapshots.decoded(
                         memoryview(data)[position:], header))
                 offset = last_offset + 1
+
+    def _first_snapshot(self) -> tuple | None:
+        """Return (path, end offset, epoch) of the snapshot to read before the log, None without.
+
+        Kafka's tool formats a directory with a snapshot that ends at offset 0 (4.4), or with a file
+        of the same form beside the partitions (before 4.4), which counts until the log has records.
+        """
+        if self._snapshot is not None or self._log.end_offset > 0:
+            return self._snapshot
+        formatted = os.path.join(os.path.dirname(self._folder), FORMATTED)
+        return (formatted, 0, 0) if os.path.exists(formatted) else None
 
     def _snapshot_records(self, path: str):
         """Return a snapshot's records, None if it is damaged and the log can be read instead."""

@@ -210,6 +210,7 @@ class Mechanisms:
         from pylog.security.oauth.jwt import Rules, Tokens
 
         value = functools.partial(self._of_bearer, listener)
+        self._check_verified(listener)
         return Tokens(Rules(
             issuer=value("sasl.oauthbearer.expected.issuer"),
             audience=value("sasl.oauthbearer.expected.audience"),
@@ -218,6 +219,22 @@ class Mechanisms:
             name_claim=value("sasl.oauthbearer.sub.claim.name"),
             skew_s=value("sasl.oauthbearer.clock.skew.seconds"),
         ), self._keys_of(listener), self._now_ms)
+
+    def _check_verified(self, listener: str) -> None:
+        """Raise ConfigError if signed tokens for any audience or from any issuer would pass.
+
+        An issuer signs tokens for other services with the same keys.
+        """
+        if self._of_bearer(listener, KEYS_URL) is None or self._of_bearer(listener, UNSECURED):
+            return
+        for expected, allowed, gap in (
+                ("sasl.oauthbearer.expected.audience",
+                 "sasl.oauthbearer.allow.unverified.audience", "tokens for every audience"),
+                ("sasl.oauthbearer.expected.issuer",
+                 "sasl.oauthbearer.allow.unverified.issuer", "tokens from every issuer")):
+            if not self._of_bearer(listener, expected) and not self._of_bearer(listener, allowed):
+                raise ConfigError(f"listener {listener} offers OAUTHBEARER: {expected} is not set, "
+                                  f"so {gap} would be accepted. Set it, or set {allowed}=true")
 
     def _of_bearer(self, listener: str, name: str) -> Any:
         return self._settings.of_listener(listener, name, BEARER)

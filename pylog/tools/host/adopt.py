@@ -26,7 +26,7 @@ from pylog.log.errors import StartError
 from pylog.log.partition_log import topic_id_in
 from pylog.metadata import meta_properties
 from pylog.metadata.image import snapshot
-from pylog.metadata.controller.partitions.topics import METADATA_VERSION, METADATA_VERSION_MIN
+from pylog.metadata.image.record_versions import NEWEST_VERSION, OLDEST_VERSION
 from pylog.metadata.image.image import ACCESS_RULE, Image, MetadataError, is_known
 from pylog.metadata.log.metadata_log import MetadataBatch
 from pylog.metadata.image.loader import Tail
@@ -259,12 +259,12 @@ def _metadata(settings: Settings) -> tuple[Image | None, list[Finding]]:
             found.append(Finding("metadata", "", FAIL, f"{kind} ({counted(count, 'record')})",
                                  UNKNOWN))
     level = image.features.get("metadata.version", 0)
-    known = METADATA_VERSION_MIN <= level <= METADATA_VERSION
+    known = OLDEST_VERSION <= level <= NEWEST_VERSION
     found.append(Finding(
         "metadata", "", OK if known else FAIL,
         f"metadata.version {level}, {counted(len(image.topics), 'topic')}, "
         + counted(sum(len(topic.partitions) for topic in image.topics.values()), "partition"),
-        "" if known else f"brokerd knows {METADATA_VERSION_MIN} to {METADATA_VERSION}"))
+        "" if known else f"brokerd knows {OLDEST_VERSION} to {NEWEST_VERSION}"))
     others = sorted(image.brokers.keys() - {settings["node.id"]})
     if others:
         found.append(Finding(

@@ -32,6 +32,10 @@ def settings(port, **more):
             "connection.failed.authentication.delay.ms": "10", **more}
 
 
+UNVERIFIED = {"sasl.oauthbearer.allow.unverified.audience": "true",
+              "sasl.oauthbearer.allow.unverified.issuer": "true"}
+
+
 @pytest.fixture(scope="module")
 def port(issuer):
     port = free_port()
@@ -108,7 +112,7 @@ def test_withdrawn_keys_are_forgotten_after_the_configured_time():
     issuer, port = Issuer(), free_port()
     with served(issuer) as server, Broker(settings=settings(port, **{
             "sasl.oauthbearer.jwks.endpoint.url": f"{server.url}/keys",
-            "sasl.oauthbearer.jwks.endpoint.refresh.ms": "300"})):
+            "sasl.oauthbearer.jwks.endpoint.refresh.ms": "300", **UNVERIFIED})):
         token = issuer.token("alice")
         with Caller(port) as caller:
             assert not log_in(caller, token).auth_bytes
@@ -125,7 +129,14 @@ def test_withdrawn_keys_are_forgotten_after_the_configured_time():
 
 @pytest.mark.parametrize(("more", "said"), [
     ({}, "jwks.endpoint.url is not set"),
-    ({"sasl.oauthbearer.jwks.endpoint.url": "file:///nowhere/keys"}, "no keys from file:"),
+    ({"sasl.oauthbearer.jwks.endpoint.url": "file:///nowhere/keys", **UNVERIFIED},
+     "no keys from file:"),
+    ({"sasl.oauthbearer.jwks.endpoint.url": "file:///nowhere/keys",
+      "sasl.oauthbearer.expected.issuer": "i"},
+     "expected.audience is not set, so tokens for every audience would be accepted"),
+    ({"sasl.oauthbearer.jwks.endpoint.url": "file:///nowhere/keys",
+      "sasl.oauthbearer.expected.audience": "a"},
+     "set sasl.oauthbearer.allow.unverified.issuer=true"),
     ({"sasl.oauthbearer.jwks.endpoint.url": "file:///nowhere/keys",
       "sasl.oauthbearer.unsecured.enable": "true"}, "exclude each other")])
 def test_a_listener_that_could_not_check_tokens_does_not_start(more, said):
@@ -147,7 +158,7 @@ def test_claims_with_configured_names_are_checked(issuer):
             "sasl.oauthbearer.jwks.endpoint.url": f"{issuer.server.url}/keys",
             "sasl.oauthbearer.expected.scope": "kafka",
             "sasl.oauthbearer.scope.claim.name": "rights",
-            "sasl.oauthbearer.sub.claim.name": "login"})):
+            "sasl.oauthbearer.sub.claim.name": "login", **UNVERIFIED})):
         accepted = []
         for claims in ({"login": "alice", "rights": "other kafka"}, {"login": "alice"},
                        {"login": "alice", "rights": "other"}, {"rights": "kafka"},

@@ -47,13 +47,22 @@ def test_repeated_acl_is_stored_once():
 @pytest.mark.parametrize("changed", [
     {"resource_type": 1}, {"resource_type": 9}, {"pattern_type": MATCH}, {"operation": 1},
     {"permission": ANY}, {"resource_name": ""}, {"principal": "nobody"},
-    {"resource_type": CLUSTER, "resource_name": "other"}, {"host": "127.0.0.0/8"},
-    {"host": "::/0", "permission": DENY}])
+    {"resource_type": CLUSTER, "resource_name": "other"}, {"host": "127.0.0.0/33"},
+    {"host": "nonsense/x", "permission": DENY}, {"host": ""}])
 def test_invalid_acl_is_rejected_separately(changed):
     records, results = decided(acls.create(
         Image(), [RULE._replace(**changed), RULE], random.Random(1)))
     assert len(records) == 1
     assert [result.error for result in results] == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
+
+
+@pytest.mark.parametrize(("level", "error"), [
+    (acls.SUBNETS - 1, ErrorCode.UNSUPPORTED_VERSION), (acls.SUBNETS, ErrorCode.NONE)])
+def test_acl_for_a_subnet_needs_brokers_that_apply_it(level, error):
+    image = Image(features={"metadata.version": level})
+    records, [result] = decided(acls.create(
+        image, [RULE._replace(host="10.0.0.0/8")], random.Random(1)))
+    assert result.error == error and len(records) == (error == ErrorCode.NONE)
 
 
 @pytest.mark.parametrize(("changed", "count"), [

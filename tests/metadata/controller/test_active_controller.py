@@ -12,6 +12,7 @@ from pylog._native.log import StorageError
 from pylog.config import Settings
 from pylog.metadata.controller.active_controller import ActiveController
 from pylog.metadata.controller.partitions import topics
+from pylog.metadata.image import feature_levels
 from pylog.metadata.image.image import RESOURCE_BROKER, RESOURCE_TOPIC, Image
 from pylog.metadata.image.loader import Tail
 from pylog.metadata.log.metadata_log import MetadataBatch
@@ -183,7 +184,7 @@ def test_quotas_are_altered_unless_validated_only_or_append_fails(validate_only,
     alone(go)
 
 
-@pytest.mark.parametrize(("validate_only", "level"), [(False, 0), (True, 1)])
+@pytest.mark.parametrize(("validate_only", "level"), [(False, 0), (True, 2)])
 def test_features_are_updated_unless_validated_only(validate_only, level):
     updates = [messages.UpdateFeaturesRequest.FeatureUpdateKey(
         feature="share.version", max_version_level=0, upgrade_type=2)]
@@ -267,7 +268,7 @@ def begun(*batches):
 def test_a_new_cluster_begins_with_its_features_and_first_records():
     names, image = begun()
     assert names[-1] == "ConfigRecord" and image.configs[4, ""]["first"] == "1"
-    assert image.features["metadata.version"] == topics.METADATA_VERSION
+    assert image.features["metadata.version"] == feature_levels.FEATURES["metadata.version"][1]
 
 
 def test_existing_cluster_starts_only_by_aborting_an_open_transaction():

@@ -16,7 +16,7 @@ from tests.metadata.controller.partitions.test_topics import create, decided, to
 REGISTRATION = messages.BrokerRegistrationRequest
 CLUSTER = "a-cluster"
 SESSION_NS = 1000
-FEATURES = {"metadata.version": (7, 30), ELR_FEATURE: (0, 1)}
+FEATURES = {"metadata.version": (7, 33), ELR_FEATURE: (0, 1)}
 
 
 class Cluster:
@@ -27,7 +27,7 @@ class Cluster:
         self.settings = Settings(settings)
         self.heartbeats = Heartbeats(SESSION_NS)
         self.now = 0
-        self.take([messages.FeatureLevelRecord(name="metadata.version", feature_level=30),
+        self.take([messages.FeatureLevelRecord(name="metadata.version", feature_level=33),
                    messages.FeatureLevelRecord(
                        name=ELR_FEATURE, feature_level=int(keeps_eligible))])
 
@@ -124,7 +124,7 @@ def test_a_registration_that_never_beat_holds_no_id():
     ({"directories": [bytes([5]) * 16] * 2}, E.INVALID_REGISTRATION),
     ({"directories": [bytes(15) + b"\1"]}, E.INVALID_REGISTRATION),
     ({"features": {ELR_FEATURE: (0, 1)}}, E.INVALID_REGISTRATION),
-    ({"features": {"metadata.version": (7, 30)}}, E.UNSUPPORTED_VERSION),
+    ({"features": {"metadata.version": (7, 33)}}, E.UNSUPPORTED_VERSION),
     ({"features": {"metadata.version": (7, 29), ELR_FEATURE: (0, 1)}}, E.UNSUPPORTED_VERSION)])
 def test_registrations_that_cannot_be_are_refused(fields, error):
     assert Cluster().join(1).refusal(2, **fields) == error
@@ -140,7 +140,7 @@ def test_a_broker_of_zookeeper_is_refused():
 
 def test_broker_without_a_cluster_feature_is_rejected_with_level_0():
     with pytest.raises(Refusal, match=f"version 1 of {ELR_FEATURE}.* between 0 and 0"):
-        Cluster().register(1, features={"metadata.version": (7, 30)})
+        Cluster().register(1, features={"metadata.version": (7, 33)})
 
 
 def test_a_heartbeat_is_decided_under_the_epoch_of_its_turn():

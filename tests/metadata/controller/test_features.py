@@ -34,11 +34,11 @@ def with_feature(name, level, **fields):
 
 
 @pytest.mark.parametrize(("wanted", "text"), [
-    ((VERSION, 30, 0), "does not support the given upgrade type"),
-    ((VERSION, 30, 4), "does not support the given upgrade type"),
+    ((VERSION, 33, 0), "does not support the given upgrade type"),
+    ((VERSION, 33, 4), "does not support the given upgrade type"),
     ((VERSION, -1, UNSAFE_DOWNGRADE), "cannot be less than 0"),
-    ((VERSION, 31, UPGRADE), "Local controller 9 only supports versions 7-30"),
-    ((VERSION, 6, UNSAFE_DOWNGRADE), "Local controller 9 only supports versions 7-30"),
+    ((VERSION, 34, UPGRADE), "Local controller 9 only supports versions 7-33"),
+    ((VERSION, 6, UNSAFE_DOWNGRADE), "Local controller 9 only supports versions 7-33"),
     ((VERSION, 29, UPGRADE), "without setting the upgrade type"),
     ((VERSION, 29, SAFE_DOWNGRADE), "might delete metadata information"),
     ((VERSION, 7, UNSAFE_DOWNGRADE), "might delete metadata information"),
@@ -49,7 +49,7 @@ def with_feature(name, level, **fields):
 ])
 def test_a_level_that_cannot_be_is_refused_for_all_of_the_request(wanted, text):
     with pytest.raises(Refusal) as refused:
-        updated(Cluster().join(1), (VERSION, 30, UPGRADE), wanted)
+        updated(Cluster().join(1), (VERSION, 33, UPGRADE), wanted)
     assert refused.value.error == E.INVALID_UPDATE_VERSION and text in refused.value.message
     assert f"Invalid update version {wanted[1]} for feature {wanted[0]}. " in refused.value.message
 
@@ -64,14 +64,15 @@ def test_a_downgrade_leads_to_no_newer_version(kind):
 
 def test_level_must_be_supported_by_each_broker():
     cluster = Cluster()
-    cluster.register(1, features={VERSION: (7, 30), ELR_FEATURE: (0, 1), TRANSACTIONS: (0, 2)})
-    cluster.register(2, features={VERSION: (7, 30), ELR_FEATURE: (0, 1), TRANSACTIONS: (0, 1)})
+    cluster.register(1, features={VERSION: (7, 33), ELR_FEATURE: (0, 1), TRANSACTIONS: (0, 2)})
+    cluster.register(2, features={VERSION: (7, 33), ELR_FEATURE: (0, 1), TRANSACTIONS: (0, 1)})
     assert levels(updated(cluster, (TRANSACTIONS, 1, UPGRADE))) == [(TRANSACTIONS, 1)]
     with pytest.raises(Refusal, match="Broker 2 only supports versions 0-1"):
         updated(cluster, (TRANSACTIONS, 2, UPGRADE))
 
 
 @pytest.mark.parametrize("kind", [UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE])
+<<<<<<< HEAD
 def test_current_feature_level_can_be_set_again(kind):
     records = updated(Cluster().join(1), (VERSION, 30, kind), (ELR_FEATURE, 1, kind))
     assert levels(records[:2]) == [(VERSION, 30), (ELR_FEATURE, 1)]
@@ -80,6 +81,11 @@ def test_current_feature_level_can_be_set_again(kind):
 def test_unsupported_feature_in_the_log_can_be_removed():
     cluster = with_feature("odd", 1)
     assert levels(updated(cluster, ("odd", 0, SAFE_DOWNGRADE))) == [("odd", 0)]
+=======
+def test_the_level_of_now_can_be_set_again(kind):
+    records = updated(Cluster().join(1), (VERSION, 33, kind), (ELR_FEATURE, 1, kind))
+    assert levels(records[:2]) == [(VERSION, 33), (ELR_FEATURE, 1)]
+>>>>>>> 79184a36 (metadata: serve levels of Kafka 4.4, ACLs for subnets, checked token claims)
 
 
 def minimum(kind, name, value):
@@ -116,8 +122,8 @@ def test_changed_minimum_clears_eligible_replicas():
 
 def test_new_cluster_enables_eligible_leader_replicas_with_its_configured_min_isr():
     cluster = Cluster(**{MIN_IN_SYNC: "2"})
-    records = topics.bootstrap_cluster(cluster.settings)
+    records = topics.bootstrap_cluster(Image(), cluster.settings)
     assert records[:-2] == topics.bootstrap(Image())
     assert levels([records[-2]]) == [(ELR_FEATURE, 1)]
     assert records[-1] == minimum(RESOURCE_BROKER, "", "2")
-    assert {name: level for name, level in levels(records[:-1])}[VERSION] == 30
+    assert {name: level for name, level in levels(records[:-1])}[VERSION] == 33

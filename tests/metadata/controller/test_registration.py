@@ -32,8 +32,8 @@ def test_a_broker_registers_fenced_and_leads_once_it_is_unfenced():
     assert broker.fenced and not broker.in_controlled_shutdown and not made.broker_is_active(4)
     assert (broker.epoch, broker.rack) == (8, "rack")
     assert broker.directories == tuple(sorted(directories))
-    assert broker.features == (("metadata.version", 7, 30), ("transaction.version", 0, 2),
-                               ("group.version", 0, 1), ("share.version", 0, 1),
+    assert broker.features == (("metadata.version", 7, 33), ("transaction.version", 0, 2),
+                               ("group.version", 0, 1), ("share.version", 0, 2),
                                ("streams.version", 0, 1))
     change, = topics.unfence_broker(made, 4)
     active = apply(made, [change], 9, 1)

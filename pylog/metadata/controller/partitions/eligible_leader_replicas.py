@@ -7,10 +7,11 @@ Source: KIP-966; Kafka's ConfigurationControlManager.
 """
 
 from pylog.config.values import format_value
+from pylog.metadata.image import feature_levels
 from pylog.metadata.image.image import RESOURCE_BROKER, RESOURCE_TOPIC, Image
 from pylog.protocol import messages
 
-ELR_FEATURE = "eligible.leader.replicas.version"
+ELR_FEATURE = feature_levels.ELR_FEATURE
 MIN_IN_SYNC = "min.insync.replicas"
 
 

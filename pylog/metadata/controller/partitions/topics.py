@@ -17,8 +17,9 @@ from pylog.metadata.controller.partitions import (
 from pylog.metadata.controller.partitions import (
     replica_placement,
 )
+from pylog.metadata.image import snapshot
+from pylog.metadata.image.feature_levels import FEATURES
 from pylog.metadata.image.image import NO_LEADER, RESOURCE_TOPIC, Image
-from pylog.metadata.image.record_versions import NEWEST_VERSION, OLDEST_VERSION
 from pylog.metadata.image.uuids import random_id
 from pylog.protocol import messages
 from pylog.protocol.api_error import Refusal
@@ -28,14 +29,6 @@ PARTITIONS_PER_REQUEST_MAX = 10_000
 PRODUCER_IDS_PER_BLOCK = 1000
 PRODUCER_ID_MAX = 2**63 - 1
 TOPIC_NAME_CHARACTERS_MAX = 249
-METADATA_VERSION = NEWEST_VERSION
-METADATA_VERSION_MIN = OLDEST_VERSION
-# Feature -> (lowest, highest supported level); a new cluster gets the highest.
-FEATURES = {"metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION),
-            "transaction.version": (0, 2), "group.version": (0, 1), "share.version": (0, 1),
-            "streams.version": (0, 1)}
-# The same for a cluster of several brokers.
-CLUSTER_FEATURES = {**FEATURES, eligible.ELR_FEATURE: (0, 1)}
 METADATA_TOPIC = "__cluster_metadata"
 DIRECTORY_UNASSIGNED = (1).to_bytes(16, "big")
 NO_TOPIC = "This server does not host this topic-partition."
@@ -336,19 +329,27 @@ def _topic_to_delete(image, name, topic_id, times, settings):
 
 
 def bootstrap(image: Image):
-    """Return the first records of an empty metadata log."""
+    """Return the first records of an empty metadata log.
+
+    If Kafka's tool formatted the directory, the image has what the tool wrote: levels, users. These
+    records are written to the log too, because a follower reads the log from its start.
+    """
     assert image.offset == -1, image.offset
-    return [messages.FeatureLevelRecord(name=name, feature_level=high)
-            for name, (_, high) in FEATURES.items()]
+    return snapshot.records_of(image) if image.features else [
+        messages.FeatureLevelRecord(name=name, feature_level=high)
+        for name, (_, high) in FEATURES.items()]
 
 
-def bootstrap_cluster(settings) -> list:
+def bootstrap_cluster(image: Image, settings) -> list:
     """Return bootstrap() for a cluster of several brokers: with ELR (KIP-966), which needs one
     min.insync.replicas for all.
     """
-    return [*bootstrap(Image()),
-            messages.FeatureLevelRecord(name=eligible.ELR_FEATURE, feature_level=1),
-            *eligible.one_minimum(Image(), settings)]
+    records = bootstrap(image)
+    if not image.features:
+        records.append(messages.FeatureLevelRecord(name=eligible.ELR_FEATURE, feature_level=1))
+    if image.features.get(eligible.ELR_FEATURE, 0) or not image.features:
+        records += eligible.one_minimum(image, settings)
+    return records
 
 
 def register_broker(image: Image, broker_id, endpoints, rack, directories, random):
