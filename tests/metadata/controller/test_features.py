@@ -72,20 +72,9 @@ def test_level_must_be_supported_by_each_broker():
 
 
 @pytest.mark.parametrize("kind", [UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE])
-<<<<<<< HEAD
 def test_current_feature_level_can_be_set_again(kind):
-    records = updated(Cluster().join(1), (VERSION, 30, kind), (ELR_FEATURE, 1, kind))
-    assert levels(records[:2]) == [(VERSION, 30), (ELR_FEATURE, 1)]
-
-
-def test_unsupported_feature_in_the_log_can_be_removed():
-    cluster = with_feature("odd", 1)
-    assert levels(updated(cluster, ("odd", 0, SAFE_DOWNGRADE))) == [("odd", 0)]
-=======
-def test_the_level_of_now_can_be_set_again(kind):
     records = updated(Cluster().join(1), (VERSION, 33, kind), (ELR_FEATURE, 1, kind))
     assert levels(records[:2]) == [(VERSION, 33), (ELR_FEATURE, 1)]
->>>>>>> 79184a36 (metadata: serve levels of Kafka 4.4, ACLs for subnets, checked token claims)
 
 
 def minimum(kind, name, value):
