@@ -8,6 +8,8 @@ Invariants: an error is one line on stderr and a non-zero exit code, never a tra
 import contextlib
 import sys
 
+from . import installation
+
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_BUG = 70
@@ -19,6 +21,8 @@ def brokerd(argv: list[str] | None = None) -> int:
     Return the exit code.
     """
     argv = sys.argv[1:] if argv is None else argv
+    if conflict := installation.problem():
+        return _report_error("brokerd", conflict, EXIT_FAILED)
     if argv[:1] == ["config"]:
         return _guarded("brokerd", _config, argv[1:])
     if argv[:1] == ["adopt"]:
@@ -33,6 +37,8 @@ def brokerd(argv: list[str] | None = None) -> int:
 def pylog(argv: list[str] | None = None) -> int:
     """Run the tool. Return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
+    if conflict := installation.problem():
+        return _report_error("pylog", conflict, EXIT_FAILED)
     if argv[:1] == ["config"]:
         return _guarded("pylog", _config, argv[1:])
     from .tools.app import main

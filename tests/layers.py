@@ -14,7 +14,7 @@ from pathlib import PurePath
 
 ORDER = (
     ("_commit",),       # Written by setup.py into its builds.
-    ("version",),
+    ("installation", "version"),
     ("_native",),
     ("port_owner", "supervisor"),
     ("config",),

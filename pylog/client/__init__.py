@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import importlib
 
+from pylog import installation
+
+installation.check()
+
 TYPE_CHECKING = False  # Keeps imports lazy.
 if TYPE_CHECKING:
     from pylog._native.columns import Record
