@@ -1,7 +1,7 @@
-"""The version and commit, as --version prints them and bug reports need them.
+"""The version, commit and build date, which --version prints and bug reports need.
 
 Owns: nothing.
-Invariants: an undetermined commit is reported as unknown, never guessed.
+Invariants: an undetermined commit or date is reported as unknown, never guessed.
 """
 
 from pathlib import Path
@@ -10,25 +10,43 @@ from pylog import __version__
 
 
 def version() -> str:
-    """Return version and commit of this build, for example `0.1.0, commit 1a2b3c4d5e6f`."""
-    return f"{__version__}, commit {commit() or 'unknown'}"
+    """Return all three, for example `0.1.0, commit 1a2b3c4d5e6f, built 2026-11-28`."""
+    return f"{__version__}, commit {commit() or 'unknown'}, built {build_date() or 'unknown'}"
 
 
 def commit() -> str | None:
     """Return the commit of this build, 12 hex digits, None if unknown.
 
-    Wheels and sdists contain the commit in the module `_commit`, which setup.py writes. In a
-    checkout git provides it; `-dirty` marks uncommitted changes.
+    Wheels and sdists contain it in the module `_commit`, which setup.py writes. In a checkout git
+    provides it; `-dirty` marks uncommitted changes.
     """
-    return _built() or _checked_out()
+    return _stamped("COMMIT") or _checked_out()
 
 
-def _built() -> str | None:
+def build_date() -> str | None:
+    """Return the date of this build (UTC, as 2026-11-28), None if unknown.
+
+    Reproducible builds contain the date of their commit. In a checkout it is the date of the newest
+    native module.
+    """
+    return _stamped("DATE") or _compiled()
+
+
+def _stamped(name: str) -> str | None:
     try:
-        from pylog._commit import COMMIT  # type: ignore[import-not-found]
+        from pylog import _commit  # type: ignore[attr-defined]
     except ImportError:
         return None
-    return COMMIT
+    value: str | None = getattr(_commit, name, None)
+    return value
+
+
+def _compiled() -> str | None:
+    from datetime import UTC, datetime
+
+    native = Path(__file__).resolve().parent / "_native"
+    times = [path.stat().st_mtime for path in native.rglob("*.so")]
+    return str(datetime.fromtimestamp(max(times), UTC).date()) if times else None
 
 
 def _checked_out() -> str | None:
