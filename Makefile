@@ -15,7 +15,7 @@ PYTHON_NEEDS := python3=python3 python3-venv=python3-venv python3-config=python3
 TEST_NEEDS := kcat=kcat javac=default-jdk-headless mvn=maven etcd=etcd-server openssl=openssl \
 	ip=iproute2 nft=nftables
 TRIAL_NEEDS := $(if $(JAVA_HOME),,java=default-jre-headless)
-RELEASE_NEEDS := nasm=nasm perl=perl dpkg-deb=dpkg aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu
+RELEASE_NEEDS := nasm=nasm perl=perl dpkg-deb=dpkg mvn=maven aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu
 OPENSSL_NEEDS := python3=python3 gcc=gcc dpkg-deb=dpkg objcopy=binutils
 COMPAT_NEEDS := go=golang node=nodejs npm=npm
 FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
@@ -164,20 +164,20 @@ trial-needs:
 # make wheel ARGS="--target manylinux_2_28_x86_64 --python 3.11".
 wheel: build
 	@.ci/packages $(RELEASE_NEEDS)
-	$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation \
-		--config-settings editable_mode=compat -e '.[release]'
+	$(PY) -m pip install -q --disable-pip-version-check --group release
 	$(PY) -m release.wheels $(ARGS)
 
 clean:
 	rm -rf build $(VENV) pylog/_native/*.c pylog/_native/*.so *.egg-info
 
-# An editable install by .pth: setuptools' import hooks would cost each start of brokerd 10 ms.
+# Dependency groups (PEP 735) need pip 25.1. The editable install uses a .pth file: setuptools' import
+# hooks would cost each start of brokerd 10 ms.
 $(VENV)/.built: pyproject.toml
 	@.ci/packages $(BUILD_NEEDS)
 	@.ci/python >/dev/null || .ci/packages $(PYTHON_NEEDS)
 	@python="$$(.ci/python)" || { echo "Python 3.11 or later with its headers is needed" >&2; exit 1; }; \
 		[ -x $(PY) ] || "$$python" -m venv $(VENV)
-	$(PY) -m pip install -q --disable-pip-version-check "setuptools>=77,<83" "Cython>=3.3,<4"
+	$(PY) -m pip install -q --disable-pip-version-check "pip>=25.1" "setuptools>=77,<83" "Cython>=3.3,<4"
 	$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation \
 		--config-settings editable_mode=compat -e .
 	@touch $@
@@ -189,5 +189,5 @@ $(VENV)/.tested: $(VENV)/.develop
 # The Python packages of tests, benchmarks and Spark jobs.
 $(VENV)/.develop: $(VENV)/.built
 	$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation \
-		--config-settings editable_mode=compat -e '.[dev]'
+		--config-settings editable_mode=compat -e . --group dev
 	@touch $@

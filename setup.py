@@ -8,21 +8,32 @@ product stands the command that made it. JOBS says how many commands run at a ti
 For machines other than this one (release/wheels.py): PYLOG_LIBRARIES is a folder with include/ and
 lib/ whose archives go into the extensions, CXX links them, AR packs, PYLOG_PYTHON_INCLUDE has the
 headers of the Python that the extensions are for, by colons. PYLOG_OPENSSL is such a folder with
-OpenSSL alone, in place of the system's (release/openssl.py).
+OpenSSL alone, in place of the system's (release/openssl.py). PYLOG_WHEEL_TAG names the wheel's
+Python, ABI and platform, and PYLOG_SBOM the list of linked components that the wheel carries.
+
+Two builds of one commit have the same bytes if SOURCE_DATE_EPOCH is set.
 """
 
 import compileall
+import datetime
+import gzip
 import os
 import re
 import shlex
+import shutil
 import subprocess
+import sys
 import sysconfig
+import tarfile
+import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel as _bdist_wheel
 from setuptools.command.build_ext import build_ext as _build_ext
 from setuptools.command.build_py import build_py as _build_py
 from setuptools.command.sdist import sdist as _sdist
@@ -71,15 +82,98 @@ DIRECTIVES = {
 }
 
 
+# Header: the packages of Debian and Fedora that contain it.
+HEADERS = {
+    "Python.h": ("python3-dev", "python3-devel"),
+    "isa-l.h": ("libisal-dev", "isa-l-devel"),
+    "lz4frame.h": ("liblz4-dev", "lz4-devel"),
+    "zstd.h": ("libzstd-dev", "libzstd-devel"),
+    "snappy-c.h": ("libsnappy-dev", "snappy-devel"),
+    "zlib.h": ("zlib1g-dev", "zlib-devel"),
+    "openssl/ssl.h": ("libssl-dev", "openssl-devel"),
+}
+COMPILER = ("gcc libc6-dev", "gcc glibc-devel")
+LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
+
+
+def unsupported_reason() -> str | None:
+    """Return why pylog cannot be built for this Python and system, None if it can."""
+    if not sys.platform.startswith("linux"):
+        return ("pylog runs on Linux only: brokerd and the client use epoll, sendfile and other "
+                "interfaces that other systems do not have. Use a Linux machine, a container, or "
+                "WSL 2 on Windows")
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return ("pylog does not support free-threaded Python (3.13t, 3.14t) yet. Use the standard "
+                "build of the same version")
+    return None
+
+
+def missing_headers(compiler: list[str], flags: list[str]) -> list[str] | None:
+    """Return the headers that the compiler cannot find, None if it does not run at all."""
+    def compiles(text: str) -> bool:
+        return not subprocess.run([*compiler, *flags, "-E", "-x", "c", "-", "-o", os.devnull],
+                                  input=text, capture_output=True, text=True).returncode
+
+    try:
+        if not compiles("#include <stdio.h>\n"):
+            return None
+        return [name for name in HEADERS if not compiles(f"#include <{name}>\n")]
+    except OSError:
+        return None
+
+
+def installation_advice(missing: list[str] | None) -> str:
+    """Return what to install for the result of missing_headers()."""
+    packages = ([COMPILER, *HEADERS.values()] if missing is None
+                else [HEADERS[name] for name in missing])
+    debian, fedora = (" ".join(names) for names in zip(*packages))
+    what = "a C compiler" if missing is None else f"the headers {', '.join(missing)}"
+    return (f"Cannot build pylog without {what}. Install them and try again:\n"
+            f"  Debian, Ubuntu:  apt install {debian}\n"
+            f"  Fedora, RHEL:    dnf install {fedora}")
+
+
+def readme(text: str, repository: str, version: str) -> str:
+    """Return README.md for the package index, which cannot resolve links to other files.
+
+    They lead to the repository, to the files of this version. Without a repository only their texts
+    remain.
+    """
+    def replaced(found: re.Match) -> str:
+        label, target = found.groups()
+        if re.match(r"[a-z]+:|#", target):
+            return found[0]
+        return f"[{label}]({repository}/blob/v{version}/{target})" if repository else label
+
+    return LINK.sub(replaced, text)
+
+
+def urls(repository: str, version: str) -> dict[str, str]:
+    """Return the URLs of the package's metadata."""
+    if not repository:
+        return {}
+    files = f"{repository}/blob/v{version}"
+    return {"Repository": repository, "Documentation": f"{files}/docs/README.md",
+            "Changelog": f"{files}/CHANGELOG.md", "Security": f"{files}/SECURITY.md",
+            "Issues": f"{repository}/issues"}
+
+
+def build_time() -> int:
+    """Return the time of this build in seconds, the commit's in a reproducible build."""
+    return int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
+
+
 def stamp_commit(folder: Path) -> None:
-    """Write the commit of this checkout into the module `pylog._commit` below `folder`.
+    """Write commit and build date into the module `pylog._commit` below `folder`.
 
     An sdist has that file already; outside a checkout nothing is written.
     """
     done = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True,
                           text=True) if Path(".git").exists() else None
     if done is not None and done.returncode == 0:
-        (folder / "pylog" / "_commit.py").write_text(f'COMMIT = "{done.stdout.strip()}"\n')
+        date = datetime.datetime.fromtimestamp(build_time(), datetime.UTC).date()
+        (folder / "pylog" / "_commit.py").write_text(
+            f'COMMIT = "{done.stdout.strip()}"\nDATE = "{date}"\n')
 
 
 class sdist(_sdist):
@@ -88,6 +182,43 @@ class sdist(_sdist):
     def make_release_tree(self, base_dir, files):
         super().make_release_tree(base_dir, files)
         stamp_commit(Path(base_dir))
+
+    def make_archive(self, base_name, format, root_dir=None, base_dir=None, owner=None,
+                     group=None):
+        """Write names in order, and no time, owner or umask of this machine: one commit, one hash.
+        """
+        assert format == "gztar" and base_dir, (format, base_dir)
+
+        def neutral(member: tarfile.TarInfo) -> tarfile.TarInfo:
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            member.mtime = build_time()
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            return member
+
+        name = f"{base_name}.tar.gz"
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        with (open(name, "wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=build_time()) as out,
+              tarfile.open(mode="w", fileobj=out, format=tarfile.PAX_FORMAT) as archive):
+            for path in [Path(base_dir), *sorted(Path(base_dir).rglob("*"))]:
+                archive.add(path, recursive=False, filter=neutral)
+        return name
+
+
+class bdist_wheel(_bdist_wheel):
+    """With the tag and the bill of materials that release/wheels.py provides (PEP 770)."""
+
+    def get_tag(self):
+        given = os.environ.get("PYLOG_WHEEL_TAG")
+        return tuple(given.split("-")) if given else super().get_tag()
+
+    def write_wheelfile(self, wheelfile_base, *args, **kwargs):
+        super().write_wheelfile(wheelfile_base, *args, **kwargs)
+        given = os.environ.get("PYLOG_SBOM")
+        if given:
+            folder = Path(wheelfile_base) / "sboms"
+            folder.mkdir(exist_ok=True)
+            shutil.copy(given, folder)
 
 
 class build_py(_build_py):
@@ -118,6 +249,7 @@ class build_ext(_build_ext):
         # Snappy's archive is C++: its library comes from the compiler's other driver.
         self.linker = shlex.split(os.environ["CXX"]) if LIBRARIES else self.cc
         self.objects = Path(self.build_temp)
+        self._check_requirements()
         with ThreadPoolExecutor(JOBS_MAX) as pool:
             core = pool.map(lambda path: self._compile(path, CORE_FLAGS),
                             sorted(glob("csrc/*/*.c")))
@@ -128,6 +260,17 @@ class build_ext(_build_ext):
                                    nthreads=JOBS_MAX if len(self.extensions) > 1 else 0)
             archive = self._archive(list(core))
             list(pool.map(lambda extension: self._build(extension, archive), translated))
+
+    def _check_requirements(self) -> None:
+        """Before the first build: report an unsupported system and missing packages."""
+        if (self.objects / "libpylogcore.a").exists():
+            return
+        reason = unsupported_reason()
+        if reason:
+            raise SystemExit(reason)
+        missing = missing_headers(self.cc, EXTENSION_FLAGS)
+        if missing or missing is None:
+            raise SystemExit(installation_advice(missing))
 
     def _compile(self, source: str, flags: list[str]) -> Path:
         """The object of `source`, compiled when the source, a header of it or setup.py is newer."""
@@ -218,10 +361,21 @@ def _run(command: list[str]) -> None:
         raise SystemExit(f"build failed: {shlex.join(command)}")
 
 
-setup(
-    cmdclass={"build_ext": build_ext, "build_py": build_py, "sdist": sdist},
-    ext_modules=[
-        Extension(path.removesuffix(".pyx").replace("/", "."), [path])
-        for path in sorted(glob("pylog/_native/*.pyx"))
-    ],
-)
+def main() -> None:
+    version = re.search(r'^__version__ = "(.+)"', Path("pylog/__init__.py").read_text(), re.M)[1]
+    repository = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["pylog"]["repository"]
+    setup(
+        cmdclass={"bdist_wheel": bdist_wheel, "build_ext": build_ext, "build_py": build_py,
+                  "sdist": sdist},
+        long_description=readme(Path("README.md").read_text(), repository, version),
+        long_description_content_type="text/markdown",
+        project_urls=urls(repository, version),
+        ext_modules=[
+            Extension(path.removesuffix(".pyx").replace("/", "."), [path])
+            for path in sorted(glob("pylog/_native/*.pyx"))
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -19,19 +19,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+from release import pythons
 from release.debian import mirror, run
 from release.targets import TARGETS, Target
-from release.wheels import PYTHONS, ROOT
+from release.wheels import CACHE, ROOT
 
 ROOTS = ROOT / "build" / "bare"
 EMULATORS = Path("/proc/sys/fs/binfmt_misc")
 # Wheels of dependencies that support older systems.
 OLDER = ("manylinux_2_27", "manylinux_2_24", "manylinux2014")
+# Holds a Python that no suite has.
+OTHER = "bookworm"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 WAY = f"""set -e
 ! command -v cc gcc clang make >/dev/null
 rm -rf /venv /data
-python3 -m venv /venv
+$PYTHON -m venv /venv
 /venv/bin/pip install -q --no-index --find-links /wheels pylog-broker
 export PATH=/venv/bin:$PATH
 brokerd --version
@@ -62,7 +65,7 @@ def proven(wheel: Path) -> str:
     target = TARGETS.get(wheel.stem.rpartition("-")[2])
     if python is None or target is None or target.is_musl:
         raise SystemExit(f"{wheel.name}: no Debian has a Python for it")
-    root = bare_root(PYTHONS[f"3.{python[1]}"], target)
+    root, interpreter = bare_root(f"3.{python[1]}", target)
     wheels = root / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
     platforms = [target.tag, *[f"{one}_{target.machine}" for one in OLDER]]
@@ -75,27 +78,31 @@ def proven(wheel: Path) -> str:
     done = subprocess.run(["unshare", "--mount", "/bin/sh", "-c", inside], text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8",
-                               "WAY": WAY})
+                               "PYTHON": interpreter, "WAY": WAY})
     print(done.stdout, flush=True)
     if done.returncode:
         raise SystemExit(f"{wheel.name}: exit {done.returncode} in the bare root")
     return done.stdout
 
 
-def bare_root(suite: str, target: Target) -> Path:
-    """Return a Debian with Python. Runs debootstrap the first time."""
+def bare_root(python: str, target: Target) -> tuple[Path, str]:
+    """Return a Debian with Python, and the interpreter in it. Runs debootstrap the first time."""
     if target.machine != platform.machine() and not (EMULATORS / f"qemu-{target.machine}").exists():
         raise SystemExit(f"{target.machine} cannot run here: "
                          "apt install qemu-user-static binfmt-support")
-    made = ROOTS / f"{suite}-{target.architecture}"
+    suite = pythons.PYTHONS[python]
+    made = ROOTS / f"{python}-{target.architecture}"
     if not made.exists():
         partial = made.with_name(f"{made.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         ROOTS.mkdir(parents=True, exist_ok=True)
         run(["debootstrap", "--variant=minbase", f"--arch={target.architecture}",
-             "--include=python3,python3-venv", suite, str(partial), mirror()])
+             f"--include={'python3,python3-venv' if suite else 'ca-certificates'}",
+             suite or OTHER, str(partial), mirror()])
+        if suite is None:
+            shutil.copytree(pythons.unpacked(CACHE, target), partial / "opt" / "python")
         partial.rename(made)
-    return made
+    return made, "python3" if suite else f"/opt/python/bin/python{python}"
 
 
 if __name__ == "__main__":

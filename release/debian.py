@@ -44,6 +44,14 @@ class Debian:
         assert len(found) == 1, found
         return found[0]
 
+    def version(self, package: str) -> str:
+        """Return the version of a package that was unpacked, or of its source."""
+        for verb, ending in (("download", "deb"), ("source", "dsc")):
+            for path in (self.folder / verb / package).glob(f"{package}_*.{ending}"):
+                # The file name of a binary package contains the architecture and quotes the epoch.
+                return path.stem.split("_")[1].replace("%3a", ":")
+        raise SystemExit(f"{package} of {self.suite} was not downloaded")
+
     def _fetched(self, verb: str, package: str) -> Path:
         """Return the output files of apt-get `verb package`, in a separate folder."""
         target = self.folder / verb / package

@@ -1,6 +1,6 @@
 """Build the C libraries that wheels contain, as static archives for a target.
 
-Owns: a folder for each target, with include/ and lib/.
+Owns: a folder for each target, with include/, lib/, licenses/ and components.json.
 Invariants: all libraries come from Debian with its patches, so that a security update of Debian
 is one of the wheels; Debian's archives use glibc's symbols, so all of them are built from source
 for musl; a folder is complete or absent.
@@ -12,15 +12,18 @@ import os
 import shutil
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 
-from release import openssl
+from release import components, openssl
+from release.components import Component
 from release.debian import Debian, run
 from release.targets import Target
 
 SUITE = "bookworm"
-# package: its archives.
-PACKAGES = {"liblz4-dev": ["liblz4.a"], "libzstd-dev": ["libzstd.a"], "zlib1g-dev": ["libz.a"]}
+# Package: its source package, and its archive.
+PACKAGES = {"liblz4-dev": ("lz4", "liblz4.a"), "libzstd-dev": ("libzstd", "libzstd.a"),
+            "zlib1g-dev": ("zlib", "libz.a")}
 # ISA-L's assembly files for aarch64 that Clang rejects.
 GNU_ASSEMBLER = "aarch64-linux-gnu-gcc -D__ASSEMBLY__"
 FLAGS = ["-O2", "-fPIC", "-fvisibility=hidden", "-D_GNU_SOURCE"]
@@ -44,25 +47,45 @@ def libraries(cache: Path, target: Target, jobs: int) -> Path:
     debian = Debian(cache, SUITE, target.architecture)
     _snappy(debian.source("snappy"), partial, target)
     _isal(_copied(debian.source("libisal"), partial), partial, target, jobs)
+    linked = [_from_source(debian, name) for name in ("snappy", "libisal")]
     if target.is_musl:
         for package, build in _BUILDS.items():
             build(_copied(debian.source(package), partial), partial, target, jobs)
+            linked.append(_from_source(debian, package))
     else:
-        _taken(debian, partial, target)
-        openssl.taken(Debian(cache, openssl.SUITE, target.architecture), partial, target.gnu)
+        linked += _taken(debian, partial, target)
+        newer = Debian(cache, openssl.SUITE, target.architecture)
+        openssl.taken(newer, partial, target.gnu)
+        linked.append(_from_package(newer, "libssl-dev", "openssl"))
+    import ziglang
+
+    components.record(partial, linked + components.compiler_components(
+        Path(ziglang.__file__).parent, metadata.version("ziglang")))
     shutil.rmtree(partial / "build")
     (partial / "exports.map").write_text("{ global: PyInit_*; local: *; };\n")
     partial.rename(made)  # Rename last: a folder must be complete or absent.
     return made
 
 
-def _taken(debian: Debian, made: Path, target: Target) -> None:
-    """Copy Debian's archives and headers."""
-    for package, archives in PACKAGES.items():
-        files = debian.unpacked(package)
-        for name in archives:
-            shutil.copy(files / "usr/lib" / target.gnu / name, made / "lib")
-    shutil.copytree(files / "usr/include", made / "include", dirs_exist_ok=True)
+def _taken(debian: Debian, made: Path, target: Target) -> list[tuple[Component, Path]]:
+    """Copy Debian's archives and headers. Return the components."""
+    for package, (_, name) in PACKAGES.items():
+        shutil.copy(debian.unpacked(package) / "usr/lib" / target.gnu / name, made / "lib")
+    shutil.copytree(debian.files / "usr/include", made / "include", dirs_exist_ok=True)
+    return [_from_package(debian, package, source) for package, (source, _) in PACKAGES.items()]
+
+
+def _from_package(debian: Debian, package: str, source: str) -> tuple[Component, Path]:
+    """Return the component of a binary package, with its licence."""
+    return components.debian_component(
+        source, debian.version(package), debian.suite,
+        debian.unpacked(package) / "usr/share/doc" / package / "copyright")
+
+
+def _from_source(debian: Debian, source: str) -> tuple[Component, Path]:
+    """Return the component of a source package, with its licence."""
+    return components.debian_component(source, debian.version(source), debian.suite,
+                                       debian.source(source) / "debian/copyright")
 
 
 def _copied(source: Path, made: Path) -> Path:

@@ -1,12 +1,13 @@
 """Build wheels for Linux systems without a compiler or our libraries: `make wheel`.
 
     python -m release.wheels                              every target, every Python
-python -m release.wheels --target manylinux_2_28_x86_64 --python 3.11
+    python -m release.wheels --target manylinux_2_28_x86_64 --python 3.11
 
 Owns: dist/, and build/wheels/ with all downloads and intermediate files.
 Invariants: a wheel needs only its platform's C library, which auditwheel confirms; wheels are
-built from the sdist, not from the checkout; Python's headers have the version of the wheel.
-Source: PEP 425 and 427 (wheels), PEP 600 (manylinux), PEP 656 (musllinux).
+built from the sdist, not from the checkout; Python's headers have the version of the wheel; two
+builds of one commit have the same bytes; a wheel contains the licences of its components.
+Source: PEP 425 and 427 (wheels), PEP 600 (manylinux), PEP 656 (musllinux), PEP 770 (SBOM).
 """
 
 from __future__ import annotations
@@ -19,19 +20,21 @@ import sys
 import tarfile
 from pathlib import Path
 
-from release.debian import Debian, run
+from release import components, pythons
+from release.debian import run
 from release.libraries import libraries
+from release.pythons import PYTHONS
 from release.targets import TARGETS, Target
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / "build" / "wheels"
 DIST = ROOT / "dist"
-# The Debian suite that has the headers of a Python version.
-PYTHONS = {"3.11": "bookworm", "3.13": "trixie"}
 
 
 def main(argv: list[str] | None = None) -> int:
     options = arguments().parse_args(argv)
+    os.umask(0o022)
+    os.environ.setdefault("SOURCE_DATE_EPOCH", str(commit_time()))
     DIST.mkdir(exist_ok=True)
     tree = unpacked(sdist(DIST))
     for tag in options.target or TARGETS:
@@ -49,6 +52,12 @@ def arguments() -> argparse.ArgumentParser:
     add("--python", action="append", choices=list(PYTHONS), help="may be repeated; all by default")
     add("--jobs", type=int, default=os.cpu_count() or 1, help="processes that compile")
     return parser
+
+
+def commit_time() -> int:
+    """Return the time of the checkout's commit in seconds."""
+    return int(subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, check=True,
+                              capture_output=True, text=True).stdout)
 
 
 def sdist(folder: Path) -> Path:
@@ -87,12 +96,14 @@ def wheel(tree: Path, target: Target, python: str, jobs: int) -> Path:
         shutil.rmtree(old)
     made = base / "dist"
     shutil.rmtree(made, ignore_errors=True)
+    linked = libraries(CACHE, target, jobs)
     libc = "musl" if target.is_musl else "gnu"
+    tag = f"{short}-{short}-{target.tag}"
     build = [sys.executable, "setup.py", "-q", "build", "--build-base", str(base)]
     environment = {
-        **target.environment(), "JOBS": str(jobs),
-        "PYLOG_LIBRARIES": str(libraries(CACHE, target, jobs)),
-        "PYLOG_PYTHON_INCLUDE": python_include(target, python),
+        **target.environment(), "JOBS": str(jobs), "PYLOG_LIBRARIES": str(linked),
+        "PYLOG_PYTHON_INCLUDE": pythons.include(CACHE, target, python),
+        "PYLOG_SBOM": str(add_components(tree, linked, base, tag)), "PYLOG_WHEEL_TAG": tag,
         "SETUPTOOLS_EXT_SUFFIX": f".cpython-{short[2:]}-{target.machine}-linux-{libc}.so"}
     run(build, tree, **environment)
     if target.is_musl:
@@ -100,17 +111,26 @@ def wheel(tree: Path, target: Target, python: str, jobs: int) -> Path:
         run(["patchelf", "--replace-needed", "libc.so", f"libc.musl-{target.machine}.so.1",
              *map(str, base.glob("lib*/**/*.so"))])
     run([*build, "bdist_wheel", "--skip-build", "--bdist-dir", str(base / "bdist"),
-         "--plat-name", target.tag, "--dist-dir", str(made)], tree, **environment)
-    run([sys.executable, "-m", "wheel", "tags", "--remove", "--python-tag", short, "--abi-tag",
-         short, "--platform-tag", target.tag, str(next(made.glob("*.whl")))])
+         "--dist-dir", str(made)], tree, **environment)
     return Path(shutil.move(str(next(made.glob("*.whl"))), DIST / next(made.glob("*.whl")).name))
 
 
-def python_include(target: Target, python: str) -> str:
-    """Return folders with headers, separated by colons, of the Python version of the wheel."""
-    debian = Debian(CACHE, PYTHONS[python], target.architecture)
-    include = debian.unpacked(f"libpython{python}-dev") / "usr" / "include"
-    return f"{include / f'python{python}'}:{include}"
+def add_components(tree: Path, linked: Path, base: Path, tag: str) -> Path:
+    """Copy the licences of the linked components into the tree. Return the bill of materials.
+
+    linked: the folder of release.libraries. base: where the bill is written.
+    """
+    for old in tree.glob("LICENSE.*"):
+        old.unlink()
+    for text in sorted((linked / components.LICENSES).iterdir()):
+        shutil.copyfile(text, tree / text.name)
+    version = next(line.partition(": ")[2] for line in (tree / "PKG-INFO").read_text().splitlines()
+                   if line.startswith("Version: "))
+    base.mkdir(parents=True, exist_ok=True)
+    bill = base / "pylog-broker.cdx.json"
+    bill.write_text(components.bill_of_materials(
+        components.recorded(linked), version, tag, int(os.environ["SOURCE_DATE_EPOCH"])))
+    return bill
 
 
 def audit(made: Path, target: Target) -> None:

@@ -110,7 +110,7 @@ class ZooKeepers:
 def _class_path() -> str:
     spec = util.find_spec("pyspark")
     assert spec is not None and spec.origin, \
-        "ZooKeeper for tests comes with PySpark: pip install -e '.[dev]'"
+        "ZooKeeper for tests comes with PySpark: pip install --group dev"
     folder = Path(spec.origin).parent / "jars"
     return ":".join(str(path) for name in JARS for path in folder.glob(f"{name}-[0-9]*.jar"))
 

@@ -1,5 +1,7 @@
 """Content of packages, and a wheel that works with nothing but Python."""
 
+import datetime
+import json
 import os
 import subprocess
 import sys
@@ -9,12 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from release import targets, wheels
+from release import components, targets, wheels
 from release.targets import TARGETS
 from tests.brokers import REPOSITORY
 
 NEEDED_OF_GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1",
                    "ld-linux-x86-64.so.2"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def commit_time():
+    """Give all builds the time of the commit, as releases do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOURCE_DATE_EPOCH", str(wheels.commit_time()))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -35,23 +45,36 @@ def tracked(*patterns: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_the_sdist_holds_all_that_is_compiled_and_run(packed):
-    sources = tracked("csrc/*/*.[ch]", "pylog/*.py", "pylog/*.py[xi]", "pylog/*.pxd",
-                      "pylog/*.msg", "pylog/py.typed")
-    assert sources - packed == set()
-    assert {"setup.py", "pyproject.toml", "README.md", "LICENSE"} <= packed
+def test_the_sdist_holds_every_file_of_the_repository(packed):
+    """Packagers build and test without the repository."""
+    assert tracked("*") - packed == set()
 
 
-def test_the_sdist_holds_nothing_that_was_built_and_no_tests(packed):
-    strangers = [name for name in packed if name.startswith(("tests/", "bench/", "build/"))
+def test_the_sdist_holds_nothing_that_was_built(packed):
+    strangers = [name for name in packed if name.startswith("build/")
                  or name.endswith((".so", ".o", ".pyc"))
                  or name.startswith("pylog/_native/") and name.endswith(".c")]
     assert strangers == []
 
 
+def test_two_sdists_of_one_commit_have_the_same_bytes(archived, tmp_path):
+    previous = os.umask(0o077)
+    try:
+        again = wheels.sdist(tmp_path)
+    finally:
+        os.umask(previous)
+    assert again.read_bytes() == archived.read_bytes()
+
+
 def commit() -> str:
     return subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=REPOSITORY, check=True,
                           capture_output=True, text=True).stdout.strip()
+
+
+def stamp() -> str:
+    """Return the file `_commit.py` of a reproducible build."""
+    date = datetime.datetime.fromtimestamp(wheels.commit_time(), datetime.UTC).date()
+    return f'COMMIT = "{commit()}"\nDATE = "{date}"\n'
 
 
 def built(tree: Path, folder: Path) -> str:
@@ -68,13 +91,12 @@ def test_sdist_and_the_wheels_built_from_it_name_the_commit_of_the_checkout(arch
         archive.extractall(tmp_path / "sdist", filter="data")
     [tree] = (tmp_path / "sdist").iterdir()
     assert not (tree / ".git").exists()
-    expected = f'COMMIT = "{commit()}"\n'
-    assert (tree / "pylog" / "_commit.py").read_text() == expected
-    assert built(tree, tmp_path / "lib") == expected
+    assert (tree / "pylog" / "_commit.py").read_text() == stamp()
+    assert built(tree, tmp_path / "lib") == stamp()
 
 
 def test_stamped_commit_is_written_into_builds_only(archived, tmp_path):
-    assert built(REPOSITORY, tmp_path / "lib") == f'COMMIT = "{commit()}"\n'
+    assert built(REPOSITORY, tmp_path / "lib") == stamp()
     assert not (REPOSITORY / "pylog" / "_commit.py").exists()
 
 
@@ -122,8 +144,13 @@ def test_a_wheel_needs_no_library_and_works_in_a_bare_root(tmp_path):
     wheels.audit(made, target)
     with zipfile.ZipFile(made) as archive:
         extensions = [name for name in archive.namelist() if name.endswith(".so")]
-        assert archive.read("pylog/_commit.py").decode() == f'COMMIT = "{commit()}"\n'
+        assert archive.read("pylog/_commit.py").decode() == stamp()
+        contents = {name.partition(".dist-info/")[2] for name in archive.namelist()}
+        bill = json.loads(archive.read(next(
+            name for name in archive.namelist() if name.endswith("sboms/pylog-broker.cdx.json"))))
         archive.extractall(tmp_path / "wheel")
+    assert {f"licenses/LICENSE.{part['name']}" for part in bill["components"]} < contents
+    assert {part["name"] for part in bill["components"]} == set(components.EXPRESSIONS)
     assert len(extensions) == len(tracked("pylog/_native/*.pyx"))
     for name in extensions:
         done = subprocess.run(["readelf", "-dW", str(tmp_path / "wheel" / name)], check=True,
