@@ -11,7 +11,7 @@ from pylog import cli
 from pylog.config import ConfigError
 from tests.brokers import Brokerd
 
-VERSION = r"\d+\.\d+\.\d+, commit (\w+(-dirty)?|unknown)"
+VERSION = r"\d+\.\d+\.\d+, commit (\w+(-dirty)?|unknown), built (\d{4}-\d\d-\d\d|unknown)"
 
 
 class StartError(Exception):

@@ -323,7 +323,8 @@ def test_version_is_available_in_three_ways():
 
     assert run("version").out == run("--version").out == f"pylog {version.version()}\n"
     assert run("version", "--json").json == {
-        "version": pylog.__version__, "commit": version.commit()}
+        "version": pylog.__version__, "commit": version.commit(),
+        "built": version.build_date()}
 
 
 def test_unresponsive_broker_is_awaited_for_the_given_timeout():

@@ -25,13 +25,12 @@ def config(ctx: click.Context, arguments: tuple[str, ...]) -> None:
 @click.command("version", cls=Local)
 @click.pass_obj
 def version(session) -> None:
-    """Print the version."""
+    """Print the version, the commit and the build date."""
     import pylog
-    from pylog.version import commit
+    from pylog.version import build_date, commit, version
 
-    found = commit()
-    session.out.result({"version": pylog.__version__, "commit": found},
-                       f"pylog {pylog.__version__}, commit {found or 'unknown'}")
+    session.out.result({"version": pylog.__version__, "commit": commit(), "built": build_date()},
+                       f"pylog {version()}")
 
 
 COMMANDS = {"config": config, "version": version}
