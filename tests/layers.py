@@ -67,20 +67,6 @@ STEM_CHARACTERS_MIN = 3
 C_ORDER = (("format",), ("os",), ("segment", "columns"), ("log",), ("log_manager",),
            ("compaction", "tables", "transport"), ("serve",), ("net",), ("replica",))
 C_RANKS = {name: rank for rank, names in enumerate(C_ORDER) for name in names}
-# (file, header) of includes that break (2) for csrc/. The list only gets shorter.
-C_MISPLACED: set[tuple[str, str]] = {
-    ("csrc/log/log_internal.h", "log_manager/flusher.h"),
-    ("csrc/log_manager/recovery.c", "compaction/pass_internal.h"),
-    ("csrc/log_manager/swap.c", "compaction/pass_internal.h"),
-    ("csrc/segment/cold_reads.c", "log/log.h"),
-    ("csrc/segment/cold_reads.c", "log/log_internal.h"),
-    ("csrc/segment/log_dir.c", "log/log_internal.h"),
-    ("csrc/segment/producer_state.c", "log/log.h"),
-    ("csrc/segment/segment.c", "log/log_internal.h"),
-    ("csrc/segment/segment.h", "log/log.h"),
-    ("csrc/segment/segment_index.c", "log/log_internal.h"),
-    ("csrc/segment/segment_scan.c", "log/log_internal.h"),
-}
 _C_INCLUDE = re.compile(r'^#include "([^"]+)"')
 _CYTHON_IMPORT = re.compile(
     r"^\s*(?:from\s+(?P<source>[.\w]+)\s+c?import\s+(?P<names>.+)|c?import\s+(?P<plain>[.\w, ]+))")
@@ -249,7 +235,7 @@ def out_of_tree_order(path: PurePath, text: str):
 
 def c_upward(path: PurePath, text: str):
     """Yield (line, header, message) of each include of a folder that is not below the file's
-    folder, those of C_MISPLACED too.
+    folder.
     """
     own = path.parts[1]
     for line, include in enumerate(text.split("\n"), 1):

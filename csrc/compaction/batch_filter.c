@@ -5,7 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compaction/offset_map.h"
+#include "format/batch.h"
 #include "format/bytes.h"
+#include "format/compress.h"
 #include "format/crc32c.h"
 
 enum { CLEAN_VARINT_BYTES_MAX = 10, CLEAN_ROOM_MIN = 64 << 10, MARKER_ABORT = 0 };

@@ -12,6 +12,22 @@
 
 #include "compaction/batch_filter.h"
 #include "compaction/pass_internal.h"
+#include "format/batch.h"
+#include "format/compress.h"
+#include "log/log_failure.h"
+#include "log/log_internal.h"
+#include "log/log_producers.h"
+#include "log_manager/log_manager.h"
+#include "log_manager/swap.h"
+#include "os/disk.h"
+#include "os/lock.h"
+#include "segment/damage_report.h"
+#include "segment/log_dir.h"
+#include "segment/log_error.h"
+#include "segment/segment.h"
+#include "segment/segment_index.h"
+#include "segment/segment_path.h"
+#include "segment/segment_scan.h"
 
 enum { CLEAN_OUTPUT_BYTES = 1 << 20 };
 

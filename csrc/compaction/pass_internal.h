@@ -4,6 +4,7 @@
 
 #include "compaction/batch_filter.h"
 #include "compaction/pass.h"
+#include "format/batch.h"
 #include "log/log_internal.h"
 
 struct clean_last { /* a producer's last batch; offset -1: the marker that began its epoch */
@@ -65,14 +66,5 @@ enum clean_next { CLEAN_NEXT_END, CLEAN_NEXT_BATCH, CLEAN_NEXT_DAMAGE };
  * there. Returns a clean_next, or an error. */
 int clean_source_next(struct log_clean *c, struct segment *s, const uint8_t **p,
                       struct batch_header *h);
-
-/* log_manager/swap.c: replaces adjacent segments by `fresh` (its file is on disk as
- * `.log.cleaned`). Without bytes it only removes them. Takes the reference if `fresh` has bytes
- * and the result is 0. LOG_E_WOULD_BLOCK: the sources have changed. */
-int log_swap(struct log *log, struct segment **sources, uint32_t count, struct segment *fresh,
-             uint64_t truncations);
-/* Before a directory is listed: completes the swaps that a crash interrupted, and removes
- * unfinished ones. Returns 0 or -errno. `fd`: of the partition's directory. */
-int log_swap_finish(int fd, const struct disk *disk);
 
 #endif

@@ -5,6 +5,12 @@
 #include <stdlib.h>
 
 #include "compaction/pass_internal.h"
+#include "format/batch.h"
+#include "log/log_failure.h"
+#include "segment/damage_report.h"
+#include "segment/log_error.h"
+#include "segment/segment.h"
+#include "segment/segment_scan.h"
 
 enum { CLEAN_WINDOW_BYTES = 1 << 20 };
 

@@ -20,116 +20,15 @@
 #include "os/io_pool.h"
 #include "os/mailbox.h"
 #include "os/meter.h"
+#include "segment/damage_report.h"
+#include "segment/file_range.h"
+#include "segment/log_dir.h"
+#include "segment/log_error.h"
+#include "segment/txn_index.h"
 
 struct log;
 struct log_dir;
 struct segment;
-
-enum log_error {                  /* negative results; log_error_code maps them to Kafka's codes */
-                 LOG_E_IO = -101, /* 56 KAFKA_STORAGE_ERROR; errno in log_dir_failure */
-                 LOG_E_OFFLINE = -102,  /* 56: the log directory failed earlier */
-                 LOG_E_RANGE = -103,    /* 1 OFFSET_OUT_OF_RANGE */
-                 LOG_E_SEQUENCE = -104, /* 45 OUT_OF_ORDER_SEQUENCE_NUMBER */
-                 LOG_E_EPOCH = -105,    /* 47 INVALID_PRODUCER_EPOCH */
-                 LOG_E_DUPLICATE =
-                     -106, /* 46; duplicates older than the remembered batches, as in Kafka */
-                 LOG_E_NOT_LEADER = -107, /* 6 */
-                 LOG_E_DELETED = -108,    /* 3 UNKNOWN_TOPIC_OR_PARTITION */
-                 LOG_E_FULL =
-                     -109, /* 56: no space left; nothing was appended, the log stays readable */
-                 LOG_E_MEMORY = -110,
-                 LOG_E_CORRUPT = -111,   /* 2: a batch on disk does not parse */
-                 LOG_E_TXN_STATE = -112, /* 48 */
-                 LOG_E_WOULD_BLOCK =
-                     -113, /* only from log_read_nowait: a required page is not cached */
-                 LOG_E_NOT_REPLICA = -114 /* 75: the leader has no such replica */
-};
-int16_t log_error_code(int error);
-
-/* ---- log directories: one per disk; the flusher works per directory ---- */
-/* `pool` runs preallocation, flushes and unlinks. Returns NULL and *error (errno) if the
- * directory cannot be opened or is not writable. */
-struct log_dir *log_dir_new(const char *path, struct iopool *pool, int *error);
-void log_dir_free(struct log_dir *dir);
-bool log_dir_offline(const struct log_dir *dir);
-/* Returns how many logs went offline so far because another program removed their files. */
-uint64_t log_dir_lost_logs(const struct log_dir *dir);
-/* Replaces the disk functions of the directory's logs, to test disk failures. */
-void log_dir_set_disk(struct log_dir *dir, const struct disk *disk);
-/* Reports the errno of a failed call on a file next to the logs. Returns true if the directory
- * is now offline, false for a shortage. */
-bool log_dir_give_up(struct log_dir *dir, int error);
-/* Returns the errno that took the directory offline and the failing call's name; 0 while it is
- * online. */
-int log_dir_failure(const struct log_dir *dir, const char **call);
-/* Limits the descriptors of unused segments that stay open. Segments in use or with unflushed
- * bytes may exceed the limit. */
-void log_dir_set_open_files(struct log_dir *dir, uint32_t open_max);
-/* Call before opening any log. Records the state of each log's last segment in `where`, a tmpfs,
- * and loads the records that a killed process left there. Recovery walks segments that have not
- * changed since without reading their contents. Does nothing if the system cannot support this. */
-void log_dir_remember(struct log_dir *dir, const char *where);
-/* Call at shutdown, before another process can open the directory. */
-void log_dir_forget(struct log_dir *dir);
-/* Rejects client appends (log_take_room) while less than `bytes` is free, so that retention,
- * compaction, groups and metadata can continue. 0 disables the reserve. */
-void log_dir_set_reserve(struct log_dir *dir, int64_t bytes);
-/* Measures free space now; preallocation measures it too. *free_bytes is the space available to
- * unprivileged programs. Returns false if it cannot be measured. */
-bool log_dir_look_at_space(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes);
-/* The same, for a timer of about one second. Also drops the pages of cold readers that have
- * stopped reading, and takes the directory offline if another program deleted it or a file that
- * is open for writing. */
-bool log_dir_tend(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes);
-/* Returns why one syncfs cannot flush many logs here; NULL: it can. */
-const char *log_dir_syncfs_silent(const struct log_dir *dir);
-bool log_dir_short_of_space(const struct log_dir *dir);
-struct log_dir_figures {
-    uint64_t open_files, flush_groups, flush_files, rolls, segments_deleted;
-    uint64_t recovered_bytes;                      /* walked by recoveries, with contents */
-    uint64_t trusted_bytes; /* walked by recoveries, headers only: see log_dir_remember */
-    uint64_t damages_cut, damages_kept, bytes_cut; /* dropped segments count as cut */
-    uint64_t shortages, short_error; /* disk_is_short: count, and the last errno */
-};
-void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out);
-/* ---- damage: what recovery cut off, and invalid bytes within a log ---- */
-enum log_damage_kind {
-    LOG_DAMAGE_CUT,     /* the end of a log, after its last valid batch */
-    LOG_DAMAGE_DROPPED, /* a whole segment after a cut */
-    LOG_DAMAGE_KEPT,    /* between valid batches: left in place, skipped by readers */
-    LOG_DAMAGE_EPOCHS,  /* leader-epoch-checkpoint: rebuilt from the batches */
-    LOG_DAMAGE_KINDS
-};
-enum log_damage_why {
-    LOG_WHY_SHORT,  /* a truncated batch */
-    LOG_WHY_ZEROS,  /* zeros: allocated, never written */
-    LOG_WHY_HEADER, /* not a batch header */
-    LOG_WHY_CRC,
-    LOG_WHY_ORDER, /* an offset below that of the previous batch */
-    LOG_WHY_GAP,   /* the next segment begins after this one's end */
-    LOG_WHY_BEHIND, /* after a cut */
-    LOG_WHY_RECORDS, /* the CRC is correct, but the records cannot be decompressed */
-    LOG_WHY_TEXT     /* not the text of a checkpoint */
-};
-struct log_damage {
-    char partition[256]; /* the name of its directory */
-    int64_t segment, offset, position, bytes;
-    enum log_damage_kind kind;
-    enum log_damage_why why;
-};
-/* Moves up to `max` recorded damages to `out`, oldest first, and returns their number. If more
- * occurred than were fetched in time, only log_dir_figures counts them. */
-uint32_t log_dir_take_damages(struct log_dir *dir, struct log_damage *out, uint32_t max);
-/* Ends current and future recoveries in this directory with LOG_E_OFFLINE, for shutdown. */
-void log_dir_stop_recovery(struct log_dir *dir);
-
-/* Adds the duration of each fdatasync of a segment, in ns. */
-void log_dir_flush_times(struct log_dir *dir, struct meter_figures *out);
-/* Calls log_flush for all logs with unflushed data; uses one sync of the file system for many
- * logs. */
-int log_dir_flush(struct log_dir *dir);
-/* Does the same for log_close_clean, at shutdown, before each log is closed. */
-int log_dir_settle(struct log_dir *dir);
 
 /* ---- settings of a log (topic configuration, resolved) ---- */
 struct log_config {
@@ -147,52 +46,7 @@ struct log_config {
     int64_t replica_lag_ms; /* a follower that caught up within it is about to join the ISR */
 };
 
-/* State from a clean shutdown, so that opening reads no directory. All -1/0: scan and recover. */
-struct log_checkpoint {
-    int64_t recovery_point;   /* everything below is on disk; 0: recover from the log's start */
-    int64_t log_start_offset; /* -1: the first segment's base offset */
-    int64_t high_watermark;   /* -1: unknown */
-    bool clean;               /* clean shutdown: rely on `segments`, scan nothing */
-    const int64_t
-        *segments; /* clean only: segment_count triples (base offset, bytes, largest timestamp) */
-    uint32_t segment_count;
-    int64_t log_end_offset; /* clean only */
-    int32_t last_epoch;     /* clean only: the newest leader epoch, -1 none */
-};
-
-/* Opens <dir>/<topic>-<partition>. Creates the directory, partition.metadata with `topic_id`
- * and, on first use, a segment. Opens no descriptor for a clean log: an idle partition costs
- * only memory. Returns 0 and *out (one reference), or a log_error. Recovery drops a torn tail
- * after the last valid batch and rebuilds missing or wrong indexes and producer state. */
-int log_open(struct log_dir *dir, const char *topic, int32_t partition, const uint8_t topic_id[16],
-             const struct log_config *config, const struct log_checkpoint *checkpoint,
-             int64_t now_ms, struct log **out);
-/* The same with a given directory name, for a replica that is being moved here. */
-int log_open_as(struct log_dir *dir, const char *name, const uint8_t topic_id[16],
-                const struct log_config *config, const struct log_checkpoint *checkpoint,
-                int64_t now_ms, struct log **out);
-/* Renames the log's directory. Returns 0 or a log_error. */
-int log_rename(struct log *log, const char *name);
-/* Copies about bytes_max from `from` to `to`, a follower in another log directory, starting at
- * the end of `to`. Copies invalid bytes unchanged and counts them in *damaged. Returns 1 (there
- * is more), 0 (the ends are equal) or a log_error. */
-int log_copy(struct log *from, struct log *to, int64_t bytes_max, int64_t now_ms, int64_t *damaged);
-/* Completes a move with appends blocked: copies the rest to `to`, flushes it, and ends the
- * leadership of `from`. Waiters stay on `from` until its flush or its end. */
-int log_hand_over(struct log *from, struct log *to, int64_t now_ms, int64_t *damaged);
 void log_retain(struct log *log);
-void log_release(struct log *log); /* the last reference closes the files */
-/* Flushes, writes the producer snapshot and the epoch checkpoint, and trims preallocated space. */
-int log_close_clean(struct log *log, int64_t now_ms);
-/* Stops all writes to the log's files; appends, reads and waiters get LOG_E_DELETED. Call it
- * after or instead of log_close_clean, before opening the same partition again in this process. */
-void log_abandon(struct log *log);
-/* Renames the directory to <topic>-<partition>.<uuid>-delete, fails waiters and appends, and
- * unlinks the files after file.delete.delay.ms. */
-int log_delete(struct log *log, int64_t now_ms);
-void log_set_config(struct log *log, const struct log_config *config);
-const struct log_config *log_config_get(struct log *log, struct log_config *copy);
-
 /* ---- role: permission to append, and rules for the high watermark ---- */
 /* Makes this replica leader of `epoch`. in_sync_count includes it: with 1, appends move the high
  * watermark directly. Call it also if only the ISR changed. */
@@ -375,16 +229,6 @@ int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t
 /* ---- read ---- */
 enum log_bound { LOG_BOUND_END = 0, LOG_BOUND_HIGH_WATERMARK = 1, LOG_BOUND_LAST_STABLE = 2 };
 
-struct log_range {           /* whole batches in one segment; release with log_range_release */
-    struct segment *segment; /* holds the descriptor; NULL if length is 0 */
-    int fd;
-    int64_t position;     /* in the file, in bytes */
-    int32_t length;       /* bytes; 0 at the end */
-    int64_t first_offset; /* base offset of the first batch (<= the requested offset) */
-    int64_t next_offset;  /* the offset after the range, for the next read */
-    int64_t high_watermark, last_stable_offset, log_start_offset, log_end_offset;
-    uint64_t truncations; /* of the log so far; the next one may change the bytes */
-};
 /* Returns whole batches, starting with the one that contains `offset`, below `bound`, at most
  * `bytes_max` (with `at_least_one`, a longer first batch is returned whole, KIP-74). Returns 0
  * (with length 0 between bound and log end: nothing is visible yet), LOG_E_RANGE outside [log
@@ -399,14 +243,9 @@ int log_read_nowait(struct log *log, int64_t offset, enum log_bound bound, int32
  * damaged batch; next_offset is the first offset after it. LOG_E_RANGE: there is no damage.
  * Blocks. */
 int log_read_damage(struct log *log, int64_t offset, struct log_range *out);
-void log_range_release(struct log_range *range);
 /* Returns true if the range's file still belongs to the log. After retention or compaction
  * removed the file, the log no longer has its aborted transactions. */
 bool log_range_is_current(struct log *log, const struct log_range *range);
-/* log_range_read calls pread on a range's file and retries after a signal. log_range_failed
- * reports a failed read or send of a range to its directory. */
-ssize_t log_range_read(const struct log_range *range, void *to, size_t len, int64_t position);
-void log_range_failed(const struct log_range *range, int error);
 /* Reads the whole range without waiting for disk. Returns false if part of it is cold or
  * unreadable. */
 bool log_range_read_cached(const struct log_range *range, uint8_t *to);
@@ -420,10 +259,7 @@ int log_range_cached(const struct log_range *range);
 bool log_range_is_cold(const struct log_range *range);
 bool log_range_warm(const struct log_range *range);
 
-/* An aborted transaction, and a list of those that overlap [offset, upper), by first offset. */
-struct log_aborted {
-    int64_t producer_id, first_offset;
-};
+/* Aborted transactions that overlap [offset, upper), by first offset. */
 struct log_aborted_list {
     struct log_aborted *at; /* malloc'd; NULL if count is 0 */
     uint32_t count;
@@ -480,28 +316,6 @@ void log_unwait(struct log *log,
 /* ---- maintenance (I/O workers, Python timers) ---- */
 int log_flush(
     struct log *log); /* blocks; moves flushed and recovery point to the end at the call */
-int log_roll_if_due(struct log *log, int64_t now_ms);
-/* Begins a new segment unless the last one is empty, so that all records are in sealed segments. */
-int log_seal(struct log *log, int64_t now_ms);
-int log_apply_retention(struct log *log, int64_t now_ms); /* returns segments deleted or an error */
-int log_move_start(struct log *log, int64_t offset,
-                   int64_t now_ms); /* DeleteRecords; LOG_E_RANGE above the high watermark */
-/* Drops records at and above offset, and leader epochs that begin there, also if the log already
- * ends there. Afterwards no checkpoint may contain a recovery point above it. leader_epoch:
- * returns LOG_E_NOT_LEADER unless the log follows the leader of that epoch; -1: any role. */
-int log_truncate(struct log *log, int64_t offset, int32_t leader_epoch);
-/* Drops everything and continues at `offset`, for a follower whose leader begins there.
- * Otherwise as above; no checkpoint may contain another start. */
-int log_restart_at(struct log *log, int64_t offset, int32_t leader_epoch);
-void log_expire_producers(struct log *log, int64_t now_ms);
-/* Returns the producers' state in the .snapshot format (see producer_state.h), malloc'd; NULL on
- * failure. */
-uint8_t *log_copy_producers(struct log *log, int64_t now_ms, size_t *bytes);
 int64_t log_recovery_point(const struct log *log);
-/* Writes triples as in log_checkpoint for the clean shutdown record. Returns the count (call
- * with max 0 to get the size). */
-uint32_t log_segments(struct log *log, int64_t *triples, uint32_t max);
-/* After log_open: bytes cut from a torn tail, and segments scanned, for the start-up report. */
-void log_recovery_report(const struct log *log, int64_t *bytes_cut, uint32_t *segments_scanned);
 
 #endif

@@ -1,12 +1,32 @@
 /* Flush of one log: syncs every segment past the flushed offset, its names and epochs, then
  * publishes the end and wakes waiters. flusher.c schedules flushes. A failed flush is never
  * retried, because its dirty pages may be gone: the directory goes offline. */
+#include "log/log_flush.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "log/flush_queue.h"
+#include "log/log_epochs.h"
+#include "log/log_failure.h"
 #include "log/log_internal.h"
+#include "log/log_replicas.h"
+#include "log/log_segments.h"
+#include "log/log_transactions.h"
+#include "log/log_waiters.h"
+#include "os/clock.h"
+#include "os/disk.h"
+#include "os/lock.h"
+#include "os/meter.h"
+#include "segment/log_dir.h"
+#include "segment/log_error.h"
+#include "segment/segment.h"
+#include "segment/segment_cache.h"
+#include "segment/segment_index.h"
+#include "segment/segment_lookup.h"
+#include "segment/segment_path.h"
 
 enum { LOG_FLUSH_SEGMENTS = 64 };
 
@@ -153,30 +173,6 @@ void log_flush_publish(struct log *log, int64_t target, uint64_t truncations) {
     bool limits = atomic_load(&log->role.flush_before_fetch) ||
                   atomic_load(&log->role.flushed_records_only);
     if (moved && limits) log_replicas_look(log);
-}
-
-void log_lose_files(struct log *log) {
-    if (log_dir_check_present(log->home->dir) && !atomic_load(&log->deleted))
-        segment_home_lose(log->home);
-}
-
-void log_check_linked(struct log *log) {
-    log_view_lock(log);
-    uint32_t count = log->view.segment_count;
-    struct segment *s = count > 0 ? log->view.segments[count - 1] : NULL;
-    if (s != NULL) segment_retain(s);
-    log_view_unlock(log);
-    if (s == NULL) return;
-    if (segment_pin(s, false) == 0) {
-        if (segment_is_unlinked(s)) log_lose_files(log);
-        segment_unpin(s);
-    }
-    segment_release(s);
-}
-
-bool log_is_short(int result) {
-    return result == LOG_E_FULL || result == LOG_E_MEMORY ||
-           (result < 0 && !log_is_error(result) && disk_is_short(-result));
 }
 
 void log_hold_point(struct log *log, int64_t offset) {

@@ -1,36 +1,20 @@
-/* Searches by time and by epoch. */
+/* Searches by time. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
+#include "format/batch.h"
+#include "format/compress.h"
 #include "log/log_internal.h"
+#include "log/log_segments.h"
+#include "segment/damage_report.h"
+#include "segment/log_dir.h"
+#include "segment/log_error.h"
+#include "segment/segment.h"
+#include "segment/segment_lookup.h"
+#include "segment/segment_path.h"
+#include "segment/segment_scan.h"
 
-enum {
-    LOG_LOOKUP_ATTEMPTS = 16
-};
-
-int log_lookup_begin(struct log *log, struct log_lookup *l) {
-    log_view_lock(log);
-    l->count = log->view.segment_count;
-    l->start = atomic_load(&log->ends.start_offset);
-    l->end = atomic_load(&log->ends.end_offset);
-    l->segments = malloc((l->count + 1) * sizeof *l->segments);
-    if (l->segments != NULL) {
-        for (uint32_t i = 0; i < l->count; i++) {
-            l->segments[i] = log->view.segments[i];
-            segment_retain(l->segments[i]);
-        }
-    }
-    log_view_unlock(log);
-    return l->segments == NULL ? LOG_E_MEMORY : 0;
-}
-
-void log_lookup_end(struct log_lookup *l) {
-    for (uint32_t i = 0; i < l->count; i++) segment_release(l->segments[i]);
-    free(l->segments);
-}
+enum { LOG_LOOKUP_ATTEMPTS = 16 };
 
 struct log_lookup_batch {
     struct batch_header header;
@@ -228,45 +212,4 @@ int log_offset_of_max_time(struct log *log, int64_t *offset, int64_t *timestamp_
                            int32_t *leader_epoch) {
     struct log_lookup_question q = {.greatest = true};
     return log_lookup_answer(log, &q, offset, timestamp_ms, leader_epoch);
-}
-
-/* ---- epochs ---- */
-
-/* Loads the epochs from their file if necessary, and adds the leader's own. Returns false if
- * they cannot be read now: no epoch may begin in an empty cache, because it would replace the
- * file. Returns with append.lock held. */
-static bool log_lookup_epochs(struct log *log) ACQUIRE(log->append.lock)
-    ACQUIRE_SHARED(log->view.access) {
-    log_append_lock(log);
-    if (log_load_epochs(log) != 0) return false;
-    if (!atomic_load(&log->role.leader)) return true;
-    int32_t epoch = atomic_load(&log->role.leader_epoch);
-    return log_begin_epoch(log, epoch, atomic_load(&log->ends.end_offset)) == 0;
-}
-
-void log_end_for_epoch(struct log *log, int32_t epoch, int32_t *found_epoch, int64_t *end_offset) {
-    if (log_lookup_epochs(log)) {
-        epochs_end_of(&log->append.epochs, epoch, atomic_load(&log->ends.end_offset), found_epoch,
-                      end_offset);
-    } else {
-        /* A follower must not truncate records that may be the same on both sides. */
-        *found_epoch = epoch;
-        *end_offset = atomic_load(&log->ends.end_offset);
-    }
-    log_append_unlock(log);
-}
-
-int32_t log_epoch_of(struct log *log, int64_t offset) {
-    int32_t epoch = log_lookup_epochs(log) ? epochs_at(&log->append.epochs, offset) : -1;
-    log_append_unlock(log);
-    return epoch;
-}
-
-int32_t log_last_epoch(struct log *log) {
-    log_append_lock(log);
-    int32_t epoch =
-        log->append.epochs_loaded ? epochs_last(&log->append.epochs) : log->append.last_epoch;
-    int32_t leading = atomic_load(&log->role.leader) ? atomic_load(&log->role.leader_epoch) : -1;
-    log_append_unlock(log);
-    return epoch > leading ? epoch : leading;
 }

@@ -1,11 +1,24 @@
 /* The producers' state of a log that was opened or cut: the newest trusted snapshot and the
  * batches after it. Also the state of one producer, and the coordinator's confirmation of it. */
+#include "log/log_producers.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "format/batch.h"
+#include "log/log_failure.h"
 #include "log/log_internal.h"
+#include "log/log_replay.h"
+#include "log/log_segments.h"
+#include "segment/log_dir.h"
+#include "segment/log_error.h"
+#include "segment/producer_state.h"
+#include "segment/segment.h"
+#include "segment/segment_lookup.h"
+#include "segment/segment_path.h"
+#include "segment/segment_scan.h"
 
 enum { LOG_RECALL_BYTES = 4 << 20, LOG_RECALL_SEGMENTS = 8 };
 
@@ -99,7 +112,7 @@ int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
     log->view.completed_from = log->view.completed_end = 0;
     log_view_changed(log);
     if (log->view.segment_count == 0) return 0;
-    int result = log_list(log, false, &listing);
+    int result = log_list(log, log_open_directory(log), &listing);
     if (result != 0) return log_storage_error(log, result, "open");
     int64_t from = log_load_snapshot(log, &listing.snapshots, end);
     log_list_free(&listing);
@@ -142,4 +155,29 @@ void log_verify_producer(struct log *log, int64_t producer_id, int16_t epoch, ui
     log_append_lock(log);
     producers_verify(&log->append.producers, producer_id, epoch, holder);
     log_append_unlock(log);
+}
+
+int log_load_producers(struct log *log, int64_t now_ms) {
+    if (log->append.producers_loaded) return 0;
+    int result = log_restore_producers(log, atomic_load(&log->ends.end_offset), now_ms);
+    if (result != 0) return result;
+    log->append.producers_loaded = true;
+    log->append.first_open = producers_first_open(&log->append.producers);
+    return 0;
+}
+
+int log_write_snapshot(struct log *log, int64_t offset) {
+    char file[64], path[SEGMENT_PATH_BYTES];
+    size_t len;
+    if (log->append.snapshot_offset == offset) return 0;
+    uint8_t *bytes = producers_encode(&log->append.producers, &len);
+    if (bytes == NULL) return -ENOMEM;
+    assert(offset > log->append.snapshot_offset);
+    snprintf(file, sizeof file, "%020lld.snapshot", (long long)offset);
+    log_path(log, file, path);
+    /* Replace by rename: a flush or retention that finds the file relies on it. */
+    int result = log_dir_write_file(log->home->dir, path, bytes, len, false);
+    free(bytes);
+    if (result == 0) log->append.snapshot_offset = offset;
+    return result;
 }

@@ -4,32 +4,29 @@
  * no index or header is read. If the bound is the end of the segment and all of it fits, the end
  * needs no search either; otherwise the last indexed batch below the limit and a few headers
  * find it. The view lock is held only for arithmetic, never while files are read. */
+#include "log/log_read.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
+#include "format/batch.h"
+#include "log/log_failure.h"
 #include "log/log_internal.h"
+#include "log/log_segments.h"
+#include "os/lock.h"
+#include "segment/cold_reads.h"
+#include "segment/file_range.h"
+#include "segment/log_dir.h"
+#include "segment/log_error.h"
+#include "segment/segment.h"
+#include "segment/segment_lookup.h"
+#include "segment/segment_path.h"
+#include "segment/segment_scan.h"
 
-enum { LOG_READ_SWAPS_MAX = 16, LOG_READ_INDEXES_MAX = 2 };
-
-int32_t log_find_segment(const struct log *log, int64_t offset) {
-    uint32_t low = 0, n = log->view.segment_count;
-    if (n > 0 && log->view.segments[n - 1]->base_offset <= offset)
-        return (int32_t)n - 1; /* most readers are at the tail */
-    while (n > 0) {
-        uint32_t half = n / 2;
-        bool below = log->view.segments[low + half]->base_offset <= offset;
-        low = below ? low + half + 1 : low;
-        n = below ? n - half - 1 : half;
-    }
-    assert_slow(low == 0 || log->view.segments[low - 1]->base_offset <= offset);
-    assert_slow(low == log->view.segment_count || log->view.segments[low]->base_offset > offset);
-    return (int32_t)low - 1;
-}
+enum { LOG_READ_SWAPS_MAX = 16 };
 
 /* ---- hints ---- */
 
@@ -61,101 +58,6 @@ static void log_hint_move(struct log *log, int64_t from, int64_t to, int64_t bas
     else
         h = &log->view.hints[log->view.next_hint++ % LOG_HINTS];
     *h = (struct log_hint){to, base_offset, (int32_t)position};
-}
-
-/* ---- positions ---- */
-
-static int log_read_error(struct segment *s, int result) {
-    if (result == -EAGAIN) return LOG_E_WOULD_BLOCK;
-    if (log_is_error(result)) return result;
-    if (result == -EIO) log_dir_fail(s->home->dir, EIO, "read");
-    return log_is_short(result) ? LOG_E_MEMORY : LOG_E_IO;
-}
-
-/* Returns true if the index entry at `from` was wrong for `offset`, given the first batch found
- * there. A skipped hole does not count: the segment is damaged, not the index. */
-static bool log_index_lied(const struct segment_scan *scan, const struct batch_header *h,
-                           int result, int64_t from, int64_t offset) {
-    if (from == 0) return false;
-    return result == 0 || result == LOG_E_CORRUPT ||
-           (result == 1 && scan->position == from && h->base_offset > offset);
-}
-
-int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int64_t *position,
-               int64_t *first) {
-    struct segment_scan scan;
-    struct batch_header h;
-    int64_t from;
-    int result;
-    for (int i = 0;; i++) {
-        result = segment_index_floor(s, offset, nowait, &from);
-        if (result != 0) return log_read_error(s, result);
-        if (i == LOG_READ_INDEXES_MAX) from = 0;
-        segment_scan_begin(&scan, s, from, end, nowait);
-        result = segment_scan_peek(&scan, &h);
-        if (!log_index_lied(&scan, &h, result, from, offset)) break;
-        segment_index_distrust(s);
-        if (nowait) return LOG_E_WOULD_BLOCK;
-    }
-    while (result == 1 && batch_last_offset(&h) < offset) {
-        segment_scan_skip(&scan, &h);
-        result = segment_scan_peek(&scan, &h);
-    }
-    if (result < 0) return log_read_error(s, result);
-    *position = scan.position;
-    *first = result == 1 ? h.base_offset : -1;
-    /* Report offsets inside a hole instead of skipping them. */
-    if (scan.hole_end == scan.position && (result == 0 || h.base_offset > offset))
-        return LOG_E_CORRUPT;
-    return result;
-}
-
-/* Moves the scan from batch `h` to the index's `begin`, if a later batch begins there. */
-static int log_border_begin(struct segment_scan *scan, const struct batch_header *h,
-                            int64_t begin) {
-    struct segment *s = scan->segment;
-    struct batch_header at;
-    int64_t from = scan->position;
-    /* An entry inside the first batch is wrong, or that batch's length is. */
-    if (begin < from + (int64_t)batch_bytes(h)) return 0;
-    segment_scan_begin(scan, s, begin, scan->end, scan->nowait);
-    int result = segment_scan_peek(scan, &at);
-    if (result != LOG_E_CORRUPT && !(result == 1 && at.base_offset <= batch_last_offset(h)))
-        return result < 0 ? result : 0;
-    segment_index_distrust(s);
-    segment_scan_begin(scan, s, from, scan->end, scan->nowait);
-    return 0;
-}
-
-/* Finds the last batch border in (from, from + bytes_max], and the offset after it; or the first
- * border after `from` if the first batch is longer. */
-static int log_border(struct segment *s, int64_t from, int64_t limit, int32_t bytes_max,
-                      bool nowait, int64_t *border, int64_t *next) {
-    struct segment_scan scan;
-    struct batch_header h;
-    int64_t target = from + bytes_max, begin;
-    int result = segment_index_border(s, target, nowait, &begin);
-    if (result != 0) return log_read_error(s, result);
-    segment_scan_begin(&scan, s, from, limit, nowait);
-    if ((result = segment_scan_peek(&scan, &h)) != 1)
-        return result < 0 ? log_read_error(s, result) : LOG_E_CORRUPT;
-    if (scan.position != from) return LOG_E_CORRUPT;
-    if ((result = log_border_begin(&scan, &h, begin)) != 0) return log_read_error(s, result);
-    *next = -1;
-    while ((result = segment_scan_peek(&scan, &h)) == 1) {
-        bool past = scan.position + (int64_t)batch_bytes(&h) > target;
-        if (past && scan.position > from) {
-            if (*next < 0) *next = h.base_offset;
-            break;
-        }
-        *next = batch_last_offset(&h) + 1;
-        segment_scan_skip(&scan, &h);
-        if (past) break;
-    }
-    assert(scan.position > from || result < 0);
-    assert(scan.position <= limit);
-    *border = scan.position;
-    return result < 0 ? log_read_error(s, result) : 0;
 }
 
 /* ---- one read ---- */
@@ -235,17 +137,6 @@ static int log_read_plan(struct log *log, int64_t offset, enum log_bound bound, 
     }
     log_view_unlock(log);
     return result;
-}
-
-/* Verifies that a header begins where the last read ended, because clients cannot use other
- * bytes. */
-static int log_check_start(struct segment *s, int64_t position, int64_t end, bool nowait) {
-    struct segment_scan scan;
-    struct batch_header h;
-    segment_scan_begin(&scan, s, position, end, nowait);
-    int result = segment_scan_peek(&scan, &h);
-    if (result < 0) return log_read_error(s, result);
-    return scan.position == position ? 0 : LOG_E_CORRUPT;
 }
 
 /* Fills the range from the pinned segment. Returns 1 if the segment has nothing at or above the
@@ -410,16 +301,6 @@ int log_read_damage(struct log *log, int64_t offset, struct log_range *out) {
     return result;
 }
 
-void log_range_release(struct log_range *range) {
-    if (range->segment == NULL) return;
-    assert(range->fd == range->segment->fd);
-    segment_unpin(range->segment);
-    segment_release(range->segment);
-    range->segment = NULL;
-    range->fd = -1;
-    range->length = 0;
-}
-
 bool log_range_is_current(struct log *log, const struct log_range *range) {
     log_view_lock(log);
     int32_t i = log_find_segment(log, range->segment->base_offset);
@@ -438,19 +319,6 @@ int log_range_cut(struct log_range *range, int64_t offset) {
     range->length = (int32_t)(position - range->position);
     range->next_offset = first;
     return 0;
-}
-
-void log_range_failed(const struct log_range *range, int error) {
-    log_dir_fail(range->segment->home->dir, error, "read");
-}
-
-ssize_t log_range_read(const struct log_range *range, void *to, size_t len, int64_t position) {
-    const struct disk *disk = log_dir_disk(range->segment->home->dir);
-    ssize_t n;
-    do n = disk->pread(range->fd, to, len, position);
-    while (n < 0 && errno == EINTR);
-    if (n < 0 && errno == EIO) log_range_failed(range, errno);
-    return n;
 }
 
 bool log_range_read_cached(const struct log_range *range, uint8_t *to) {

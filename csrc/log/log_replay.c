@@ -4,10 +4,23 @@
  * Above the recovery point every batch is checked. Below the flushed offset, an invalid batch is
  * skipped if a valid one follows: a crash cannot cause it, and the later records were
  * acknowledged. */
+#include "log/log_replay.h"
+
 #include <assert.h>
 #include <stdlib.h>
 
+#include "format/batch.h"
 #include "log/log_internal.h"
+#include "log/log_transactions.h"
+#include "os/meter.h"
+#include "segment/damage_report.h"
+#include "segment/leader_epochs.h"
+#include "segment/log_dir.h"
+#include "segment/log_error.h"
+#include "segment/segment.h"
+#include "segment/segment_index.h"
+#include "segment/segment_path.h"
+#include "segment/segment_scan.h"
 
 enum {
     LOG_WALK_WINDOW_BYTES = 256 << 10,

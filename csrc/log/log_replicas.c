@@ -6,10 +6,17 @@
  * anyway. A new table keeps a replica's state while its broker epoch is the same (KIP-903): a
  * restarted broker may have lost records that it had fetched. State from fetches with the new
  * broker epoch is also kept, even if they arrived before the metadata. */
+#include "log/log_replicas.h"
+
 #include <assert.h>
 #include <stdlib.h>
 
+#include "log/log_ends.h"
 #include "log/log_internal.h"
+#include "log/log_waiters.h"
+#include "os/clock.h"
+#include "os/lock.h"
+#include "segment/log_error.h"
 
 enum { NS_PER_MS = 1000000 };
 

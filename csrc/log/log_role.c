@@ -1,38 +1,17 @@
-/* Role and ends: permission to append, and the end offsets for readers. */
+/* Role: permission to append, and how the high watermark moves. */
 #include <assert.h>
 
-#include <stdlib.h>
-#include <string.h>
-
+#include "log/log_ends.h"
+#include "log/log_epochs.h"
 #include "log/log_internal.h"
+#include "log/log_replicas.h"
+#include "log/log_waiters.h"
+#include "segment/log_error.h"
 
-int64_t log_start_offset(const struct log *log) { return atomic_load(&log->ends.start_offset); }
-int64_t log_end_offset(const struct log *log) { return atomic_load(&log->ends.end_offset); }
-int64_t log_high_watermark(const struct log *log) { return atomic_load(&log->ends.high_watermark); }
-int64_t log_last_stable_offset(const struct log *log) {
-    return atomic_load(&log->ends.last_stable);
-}
-int64_t log_flushed_offset(const struct log *log) { return atomic_load(&log->ends.flushed); }
-int64_t log_recovery_point(const struct log *log) {
-    int64_t flushed = atomic_load(&log->ends.flushed), held = atomic_load(&log->flush.held_point);
-    return flushed < held ? flushed : held;
-}
-int64_t log_size_bytes(const struct log *log) { return atomic_load(&log->view.size_bytes); }
 bool log_is_leader(const struct log *log) { return atomic_load(&log->role.leader); }
 int32_t log_leader_epoch(const struct log *log) { return atomic_load(&log->role.leader_epoch); }
 
 int32_t log_in_sync_count(const struct log *log) { return atomic_load(&log->role.in_sync_count); }
-
-bool log_offline(const struct log *log) {
-    return log_dir_offline(log->home->dir) ||
-           atomic_load_explicit(&log->home->lost, memory_order_acquire);
-}
-
-int log_failed(const struct log *log) {
-    if (atomic_load(&log->deleted)) return LOG_E_DELETED;
-    if (log_offline(log)) return LOG_E_OFFLINE;
-    return atomic_load(&log->role.leader) ? 0 : LOG_E_NOT_LEADER;
-}
 
 bool log_flush_before_ack(const struct log *log) {
     return atomic_load(atomic_load(&log->role.in_sync_count) == 1 ? &log->role.flush_before_ack
@@ -50,85 +29,6 @@ uint32_t log_resignations(const struct log *log) {
 
 bool log_high_watermark_is_current(const struct log *log) {
     return atomic_load(&log->ends.high_watermark) >= atomic_load(&log->role.epoch_start);
-}
-
-void log_set_last_stable(struct log *log) {
-    int64_t high = atomic_load(&log->ends.high_watermark),
-            start = atomic_load(&log->ends.start_offset);
-    int64_t stable = log->append.first_open >= 0 && log->append.first_open < high
-                         ? log->append.first_open
-                         : high;
-    struct log_completed *completed = log->view.completed;
-    uint32_t from = log->view.completed_from, end = log->view.completed_end;
-    while (from < end && completed[from].last_offset < high) from++;
-    if (from < end && completed[from].first_offset < stable) stable = completed[from].first_offset;
-    log->view.completed_from = from < end ? from : 0;
-    log->view.completed_end = from < end ? end : 0;
-    /* The start of an open transaction may have been deleted. */
-    atomic_store(&log->ends.last_stable, stable < start && start <= high ? start : stable);
-}
-
-void log_open_changed(struct log *log) {
-    log->append.first_open = producers_first_open(&log->append.producers);
-    log_view_change(log);
-    log_set_last_stable(log);
-    log_ends_check(log);
-    log_view_changed(log);
-}
-
-/* Makes space for another entry at the end. */
-static int completed_reserve(struct log_view *view) REQUIRES(view->lock) {
-    uint32_t from = view->completed_from, end = view->completed_end;
-    if (end < view->completed_room) return 0;
-    if (from > 0 && from >= view->completed_room / 2) {
-        memmove(view->completed, view->completed + from, (end - from) * sizeof *view->completed);
-        view->completed_from = 0;
-        view->completed_end = end - from;
-        return 0;
-    }
-    uint32_t room = view->completed_room == 0 ? 4 : view->completed_room * 2;
-    struct log_completed *completed = realloc(view->completed, room * sizeof *completed);
-    if (completed == NULL) return LOG_E_MEMORY;
-    view->completed = completed;
-    view->completed_room = room;
-    return 0;
-}
-
-int log_complete(struct log *log, int64_t first_offset, int64_t last_offset) {
-    if (last_offset < atomic_load(&log->ends.high_watermark)) return 0;
-    log_view_change(log);
-    struct log_view *view = &log->view;
-    int result = completed_reserve(view);
-    if (result == 0) {
-        uint32_t end = view->completed_end;
-        /* Drop transactions that began later: this one ends last, so they do not limit the last
-         * stable offset. */
-        while (end > view->completed_from && view->completed[end - 1].first_offset >= first_offset)
-            end--;
-        assert(end == view->completed_from || view->completed[end - 1].last_offset < last_offset);
-        view->completed[end] = (struct log_completed){first_offset, last_offset};
-        view->completed_end = end + 1;
-    }
-    log_view_changed(log);
-    return result;
-}
-
-int64_t log_open_transaction(const struct log *log) { return atomic_load(&log->append.first_open); }
-
-int log_follow_epoch(struct log *log, int32_t epoch, int64_t offset) {
-    if (epoch < 0 || epoch == epochs_last(&log->append.epochs)) return 0;
-    assert(log->append.epochs_loaded); /* Otherwise it would hide the file's epochs. */
-    assert(offset >= 0);
-    log_view_change(log);
-    int result = epochs_assign(&log->append.epochs, epoch, offset);
-    log_view_changed(log);
-    assert(result != 1 || epochs_last(&log->append.epochs) == epoch);
-    if (result == 1) log_mark(&log->flush.epochs_marks);
-    return result < 0 ? LOG_E_MEMORY : 0;
-}
-
-int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset) {
-    return epoch <= epochs_last(&log->append.epochs) ? 0 : log_follow_epoch(log, epoch, offset);
 }
 
 /* `alone`: the high watermark waits for no other replica. */

@@ -1,8 +1,13 @@
 /* Metrics of a log: end offsets, counters, and the time of one record. */
 #include <stdlib.h>
-#include <string.h>
 
+#include "format/batch.h"
 #include "log/log_internal.h"
+#include "log/log_segments.h"
+#include "os/meter.h"
+#include "segment/log_error.h"
+#include "segment/segment.h"
+#include "segment/segment_lookup.h"
 
 static int64_t log_figures_count(const _Atomic uint64_t *counter) {
     return (int64_t)meter_read(counter);
@@ -40,10 +45,6 @@ void log_count_read(struct log *log, int32_t bytes, bool failed) {
 }
 
 void log_count_cold(struct log *log) { meter_add_shared(&log->counts.cold_reads, 1); }
-
-void log_dir_flush_times(struct log_dir *dir, struct meter_figures *out) {
-    meter_collect(&dir->flush_ns, out);
-}
 
 /* ---- the time of a record ---- */
 

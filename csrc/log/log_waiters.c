@@ -3,9 +3,18 @@
  * No wake-up is lost: a waiter is counted before it checks the end for the last time, and a
  * thread that moves an end stores it before it reads the count (both sequentially consistent).
  * So at least one of them sees the other. */
+#include "log/log_waiters.h"
+
 #include <assert.h>
 
+#include "log/flush_queue.h"
+#include "log/log_ends.h"
 #include "log/log_internal.h"
+#include "os/lock.h"
+#include "os/mailbox.h"
+#include "segment/log_dir.h"
+#include "segment/log_error.h"
+#include "segment/segment_path.h"
 
 static int64_t log_wait_end(const struct log *log, enum log_wait_for kind) {
     switch (kind) {
@@ -99,4 +108,17 @@ void log_wait_fail(struct log *log, int32_t status) {
     for (int kind = 0; kind < LOG_WAIT_KINDS; kind++)
         log_wait_post(log, (enum log_wait_for)kind, INT64_MAX, status);
     lock_release(&log->wait.lock);
+}
+
+void log_wake_after_append(struct log *log) {
+    log_wait_wake(log, LOG_WAIT_END, atomic_load(&log->ends.end_offset));
+    log_wait_wake(log, LOG_WAIT_HIGH_WATERMARK, atomic_load(&log->ends.high_watermark));
+    log_wait_wake(log, LOG_WAIT_LAST_STABLE, atomic_load(&log->ends.last_stable));
+    /* Waiters need a flush: the current group may have been collected before these bytes. */
+    bool wanted = (atomic_load(&log->role.flush_before_fetch) && !atomic_load(&log->role.alone)) ||
+                  log_hides_records(log);
+    /* Without waiters, segments still keep their descriptors until they are flushed. */
+    struct log_dir *dir = log->home->dir;
+    if (atomic_load_explicit(&dir->crowded, memory_order_relaxed)) flusher_relieve(dir);
+    if (wanted || atomic_load(&log->wait.counts[LOG_WAIT_FLUSHED]) != 0) flusher_ask(log);
 }

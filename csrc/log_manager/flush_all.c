@@ -1,10 +1,20 @@
 /* Flushes all logs of a directory: a few one by one, many with one sync of the file system.
  * Marks are read before the sync and published after it; later changes stay marked for the next
  * flush. */
+#include <assert.h>
 #include <stdlib.h>
-#include <unistd.h>
 
+#include "log/active_segment.h"
+#include "log/log_epochs.h"
+#include "log/log_failure.h"
+#include "log/log_flush.h"
 #include "log/log_internal.h"
+#include "log/log_segments.h"
+#include "log_manager/log_manager.h"
+#include "os/lock.h"
+#include "segment/log_dir.h"
+#include "segment/log_error.h"
+#include "segment/segment.h"
 
 enum { LOG_FLUSH_SYNCFS_MIN = 8 };
 

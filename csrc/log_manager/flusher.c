@@ -10,13 +10,24 @@
 #include "log_manager/flusher.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <time.h>
-#include <unistd.h>
 
+#include "log/flush_queue.h"
+#include "log/log_failure.h"
+#include "log/log_flush.h"
 #include "log/log_internal.h"
+#include "log/log_waiters.h"
+#include "log_manager/log_manager.h"
+#include "os/clock.h"
+#include "os/io_pool.h"
+#include "os/lock.h"
+#include "os/meter.h"
 #include "os/stack.h"
+#include "segment/log_dir.h"
+#include "segment/log_error.h"
+#include "segment/segment.h"
+#include "segment/segment_cache.h"
 
 /* Measured on ext4 with other load, p50 of a group of 4 KiB writes: 6 files one after another
  * 6-20 ms, with write-back started on all of them and four threads 0.4 ms; 24 files 48-80 ms and
@@ -32,62 +43,11 @@ enum {
 
 /* ---- queues ---- */
 
-static void flusher_push(struct flusher_queue *q, struct log *log) {
-    assert(log->queue.wanted);
-    assert(*q->last == NULL);
-    log->queue.next = NULL;
-    *q->last = log;
-    q->last = &log->queue.next;
-}
-
 static struct log *flusher_take_all(struct flusher_queue *q) {
     struct log *first = q->first;
     q->first = NULL;
     q->last = &q->first;
     return first;
-}
-
-static void flusher_enqueue(struct log_dir *dir, struct log *log) REQUIRES(dir->flush_lock) {
-    if (log->queue.flushing) {
-        log->queue.again = true; /* The running flush may have read the end already. */
-    } else if (!log->queue.wanted && !dir->flusher.closing) {
-        log->queue.wanted = true;
-        log_retain(log);
-        flusher_push(&dir->flusher.asked, log);
-        lock_condition_signal(&dir->flusher.more);
-    }
-}
-
-void flusher_ask(struct log *log) {
-    struct log_dir *dir = log->home->dir;
-    lock_acquire(&dir->flush_lock);
-    flusher_enqueue(dir, log);
-    lock_release(&dir->flush_lock);
-}
-
-void flusher_ask_some_time(struct log *log) {
-    struct log_dir *dir = log->home->dir;
-    lock_acquire(&dir->flush_lock);
-    if (!log->queue.slow_wanted && !dir->flusher.closing) {
-        log->queue.slow_wanted = true;
-        log_retain(log);
-        log->queue.slow_next = NULL;
-        *dir->flusher.slow_last = log;
-        dir->flusher.slow_last = &log->queue.slow_next;
-        lock_condition_signal(&dir->flusher.more);
-    }
-    lock_release(&dir->flush_lock);
-}
-
-void flusher_relieve(struct log_dir *dir) {
-    if (atomic_exchange(&dir->flusher.relief_wanted, true)) return;
-    flusher_wake(dir);
-}
-
-void flusher_wake(struct log_dir *dir) {
-    lock_acquire(&dir->flush_lock);
-    lock_condition_broadcast(&dir->flusher.more);
-    lock_release(&dir->flush_lock);
 }
 
 /* ---- one log ---- */
@@ -289,7 +249,7 @@ static void flusher_stage(struct log_dir *dir) REQUIRES(dir->flush_lock) {
         }
     }
     if (f->ready.first != NULL && f->ready.first->queue.next != NULL)
-        lock_condition_broadcast(&f->more);
+        lock_condition_broadcast(&dir->changed);
 }
 
 /* Uses one sync of the file system if possible. In a new log, each file and name would be synced
@@ -363,10 +323,10 @@ static int64_t flusher_removals(struct log_dir *dir) REQUIRES(dir->flush_lock) {
 
 static void flusher_wait(struct log_dir *dir, int64_t due_ms) REQUIRES(dir->flush_lock) {
     if (due_ms == 0 || due_ms == INT64_MAX) {
-        lock_condition_wait(&dir->flusher.more, &dir->flush_lock);
+        lock_condition_wait(&dir->changed, &dir->flush_lock);
     } else {
         struct timespec at = {due_ms / 1000, (due_ms % 1000) * 1000000};
-        lock_condition_wait_until(&dir->flusher.more, &dir->flush_lock, &at);
+        lock_condition_wait_until(&dir->changed, &dir->flush_lock, &at);
     }
 }
 
@@ -404,7 +364,6 @@ static void *flusher_work(void *argument) {
 
 int flusher_start(struct log_dir *dir) {
     struct flusher *f = &dir->flusher;
-    lock_condition_init(&f->more);
     f->asked.last = &f->asked.first;
     f->ready.last = &f->ready.first;
     f->later.last = &f->later.first;
@@ -421,12 +380,11 @@ void flusher_stop(struct log_dir *dir) {
     struct flusher *f = &dir->flusher;
     lock_acquire(&dir->flush_lock);
     f->closing = true;
-    lock_condition_broadcast(&f->more);
+    lock_condition_broadcast(&dir->changed);
     lock_release(&dir->flush_lock);
     for (int i = 0; i < f->thread_count; i++) pthread_join(f->threads[i], NULL);
     assert(f->asked.first == NULL);
     assert(f->ready.first == NULL);
     assert(f->later.first == NULL);
     assert(f->slow_first == NULL);
-    lock_condition_destroy(&f->more);
 }

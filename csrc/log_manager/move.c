@@ -2,12 +2,24 @@
  * the last ones with its append lock held. */
 #include <assert.h>
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "log/active_segment.h"
+#include "log/log_append.h"
+#include "log/log_failure.h"
 #include "log/log_internal.h"
+#include "log/log_producers.h"
+#include "log/log_read.h"
+#include "log/log_transactions.h"
+#include "log_manager/log_manager.h"
+#include "os/lock.h"
+#include "segment/file_range.h"
+#include "segment/log_dir.h"
+#include "segment/log_error.h"
+#include "segment/producer_state.h"
+#include "segment/segment.h"
+#include "segment/segment_path.h"
 
 enum { LOG_MOVE_BYTES = 4 << 20 };
 

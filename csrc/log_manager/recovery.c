@@ -7,102 +7,37 @@
  * is cut.
  *
  * Idempotent: a second recovery derives again what a killed one wrote. */
+#include "log_manager/recovery.h"
+
 #include <assert.h>
-#include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "compaction/pass_internal.h"
+#include "log/active_segment.h"
+#include "log/log_epochs.h"
+#include "log/log_failure.h"
 #include "log/log_internal.h"
-
-/* ---- the directory ---- */
-
-static bool log_offsets_push(struct log_offsets *o, int64_t offset) {
-    if (o->count == o->capacity) {
-        uint32_t capacity = o->capacity == 0 ? 8 : o->capacity * 2;
-        int64_t *at = realloc(o->at, capacity * sizeof *at);
-        if (at == NULL) return false;
-        o->at = at;
-        o->capacity = capacity;
-    }
-    assert(offset >= 0);
-    o->at[o->count++] = offset;
-    return true;
-}
-
-static int log_offsets_compare(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-const char *log_file_extension(const char *name, int64_t *offset) {
-    int64_t value = 0;
-    for (int i = 0; i < 20; i++) {
-        if (!isdigit((unsigned char)name[i])) return NULL;
-        if (__builtin_mul_overflow(value, 10, &value) ||
-            __builtin_add_overflow(value, name[i] - '0', &value))
-            return NULL;
-    }
-    if (value > LOG_OFFSET_MAX) return NULL;
-    *offset = value;
-    return name[20] == '.' ? name + 21 : NULL;
-}
-
-int log_next_entry(DIR *entries, struct dirent **entry) {
-    errno = 0;
-    *entry = readdir(entries);
-    return *entry == NULL ? -errno : 0;
-}
-
-int log_list(struct log *log, bool finish, struct log_listing *listing) {
-    struct log_dir *dir = log->home->dir;
-    char path[SEGMENT_PATH_BYTES];
-    memset(listing, 0, sizeof *listing);
-    log_path(log, ".", path);
-    int fd = log_dir_open(dir, path, O_RDONLY | O_DIRECTORY);
-    int result = fd < 0 ? -errno : finish ? log_swap_finish(fd, log_dir_disk(dir)) : 0;
-    DIR *entries = result < 0 ? NULL : fdopendir(fd);
-    if (entries == NULL) {
-        if (result == 0) result = -errno;
-        if (fd >= 0) close(fd);
-        return result;
-    }
-    struct dirent *entry = NULL;
-    while (result == 0 && (result = log_next_entry(entries, &entry)) == 0 && entry != NULL) {
-        const char *name = entry->d_name, *dot = strrchr(name, '.');
-        int64_t offset;
-        const char *extension = strlen(name) > 21 ? log_file_extension(name, &offset) : NULL;
-        bool left = dot != NULL && (strcmp(dot, ".deleted") == 0 || strcmp(dot, ".cleaned") == 0 ||
-                                    strcmp(dot, ".tmp") == 0);
-        if (left && (extension != NULL || strncmp(name, "leader-epoch", 12) == 0 ||
-                     strncmp(name, "partition.", 10) == 0))
-            log_dir_disk(dir)->unlinkat(fd, name, 0);
-        else if (extension != NULL && strcmp(extension, "log") == 0)
-            result = log_offsets_push(&listing->segments, offset) ? 0 : -ENOMEM;
-        else if (extension != NULL && strcmp(extension, "snapshot") == 0)
-            result = log_offsets_push(&listing->snapshots, offset) ? 0 : -ENOMEM;
-    }
-    closedir(entries);
-    if (listing->segments.count > 1)
-        qsort(listing->segments.at, listing->segments.count, sizeof(int64_t), log_offsets_compare);
-    if (listing->snapshots.count > 1)
-        qsort(listing->snapshots.at, listing->snapshots.count, sizeof(int64_t),
-              log_offsets_compare);
-    return result;
-}
-
-void log_list_free(struct log_listing *listing) {
-    free(listing->segments.at);
-    free(listing->snapshots.at);
-}
-
-/* ---- recovery ---- */
+#include "log/log_producers.h"
+#include "log/log_replay.h"
+#include "log/log_segments.h"
+#include "log/log_transactions.h"
+#include "log_manager/log_manager.h"
+#include "log_manager/swap.h"
+#include "os/disk.h"
+#include "segment/damage_report.h"
+#include "segment/leader_epochs.h"
+#include "segment/log_dir.h"
+#include "segment/log_error.h"
+#include "segment/producer_state.h"
+#include "segment/restart_checkpoint.h"
+#include "segment/segment.h"
+#include "segment/segment_index.h"
+#include "segment/segment_lookup.h"
+#include "segment/segment_path.h"
+#include "segment/segment_scan.h"
+#include "segment/txn_index.h"
 
 /* A full disk must not prevent opening a log: entries without space stay in memory. */
 static int log_write_index(struct segment *s) {
@@ -181,7 +116,7 @@ static int log_recover_walk(struct log *log, struct segment *s, struct log_walk 
     LOG_APPENDING(log) {
     walk->index = walk->aborts = true;
     walk->aborts_from = walk->replay_from >= 0 ? walk->replay_from : checkpoint->recovery_point;
-    int result = log_aborted_cut(s, walk->aborts_from);
+    int result = txn_index_cut(s, walk->aborts_from);
     return result != 0 ? result : log_walk_segment(log, s, walk, now_ms);
 }
 
@@ -396,12 +331,22 @@ static struct log_checkpoint log_checkpoint_bounded(const struct log_checkpoint 
     return c;
 }
 
+/* Completes interrupted swaps before the segments are listed. */
+static int log_recover_directory(struct log *log, struct log_listing *listing) {
+    int fd = log_open_directory(log);
+    int result = fd < 0 ? 0 : log_swap_finish(fd, log_dir_disk(log->home->dir));
+    if (result >= 0) return log_list(log, fd, listing);
+    memset(listing, 0, sizeof *listing);
+    close(fd);
+    return result;
+}
+
 int log_recover(struct log *log, const struct log_checkpoint *given, int64_t now_ms) {
     struct log_listing listing;
     const struct log_checkpoint checkpoint = log_checkpoint_bounded(given);
     struct log_known known = {.checkpoint = &checkpoint, .snapshot = -1, .flushed = -1};
     int64_t start = checkpoint.log_start_offset < 0 ? 0 : checkpoint.log_start_offset, end = start;
-    int result = log_list(log, true, &listing);
+    int result = log_recover_directory(log, &listing);
     if (result == 0) result = log_recover_list(log, &listing, &known);
     if (result == 0 && log->view.segment_count > 0) {
         result = log_recover_state(log, &listing, &known, &end, now_ms);

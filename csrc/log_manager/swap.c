@@ -5,6 +5,8 @@
  * (3) The new one becomes `.log`, and its indexes are written. (4) The list of segments changes.
  * A start that finds a `.log.swap` removes the segments that begin within its offsets and
  * continues at (3); it then rebuilds the indexes from the batches. */
+#include "log_manager/swap.h"
+
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
@@ -15,7 +17,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "compaction/pass_internal.h"
+#include "format/batch.h"
+#include "log/active_segment.h"
+#include "log/log_failure.h"
+#include "log/log_flush.h"
+#include "log/log_internal.h"
+#include "log/log_segments.h"
+#include "log_manager/log_manager.h"
+#include "os/lock.h"
+#include "segment/file_range.h"
+#include "segment/log_dir.h"
+#include "segment/log_error.h"
+#include "segment/segment.h"
+#include "segment/segment_index.h"
+#include "segment/segment_path.h"
+#include "segment/segment_scan.h"
 
 /* Returns the position of the sources in the log's list if they are adjacent there, otherwise
  * -1. */

@@ -102,3 +102,12 @@ void mapped_let_go(struct mapped_kept *kept) {
     atomic_store(&kept->from, 0);
     atomic_store(&kept->taken, false);
 }
+
+void mapped_read_unmap(struct mapped_read *r) {
+    for (int i = 0; i < MAPPED_READ_MAPS; i++) {
+        assert((r->at[i] == NULL) == (r->bytes[i] == 0));
+        if (r->at[i] != NULL) munmap((void *)r->at[i], r->bytes[i]);
+        r->at[i] = NULL;
+        r->bytes[i] = 0;
+    }
+}

@@ -48,6 +48,7 @@ static inline bool mapped_read_end(struct mapped_read *r) {
     mapped_reading = NULL;
     return r->failed != 0;
 }
+void mapped_read_unmap(struct mapped_read *r);
 
 /* Returns NULL if MAPPED_KEPT_MAX maps are registered. Another module may release it. */
 struct mapped_kept;

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 
+#include "log_manager/log_manager.h"
 #include "os/rate_limit.h"
 #include "tables/error_codes.h"
 

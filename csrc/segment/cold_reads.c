@@ -9,8 +9,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "log/log.h"
-#include "log/log_internal.h"
+#include "os/clock.h"
+#include "os/disk.h"
+#include "os/lock.h"
+#include "segment/file_range.h"
+#include "segment/log_dir.h"
+#include "segment/segment.h"
+#include "segment/segment_path.h"
 
 #ifndef SYS_cachestat
 #define SYS_cachestat 451

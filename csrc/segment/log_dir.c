@@ -1,5 +1,7 @@
-/* Log directories: failures are permanent, segments share a limited number of descriptors,
- * removals are delayed. */
+/* Log directories: failures are permanent, free space is measured at intervals, removals are
+ * delayed. */
+#include "segment/log_dir.h"
+
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
@@ -9,34 +11,17 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "log/log_internal.h"
+#include "os/clock.h"
+#include "os/disk.h"
+#include "os/lock.h"
+#include "segment/log_error.h"
+#include "segment/restart_checkpoint.h"
+#include "segment/segment_cache.h"
+#include "segment/segment_path.h"
 
 enum { LOG_REMOVAL_PAUSE_MS = 1000 }; /* before retrying a removal after a shortage */
-
-int16_t log_error_code(int error) {
-    static const int16_t codes[] = {
-        [LOG_E_IO - LOG_E_NOT_REPLICA] = 56,
-        [LOG_E_OFFLINE - LOG_E_NOT_REPLICA] = 56,
-        [LOG_E_RANGE - LOG_E_NOT_REPLICA] = 1,
-        [LOG_E_SEQUENCE - LOG_E_NOT_REPLICA] = 45,
-        [LOG_E_EPOCH - LOG_E_NOT_REPLICA] = 47,
-        [LOG_E_DUPLICATE - LOG_E_NOT_REPLICA] = 46,
-        [LOG_E_NOT_LEADER - LOG_E_NOT_REPLICA] = 6,
-        [LOG_E_DELETED - LOG_E_NOT_REPLICA] = 3,
-        [LOG_E_FULL - LOG_E_NOT_REPLICA] = 56,
-        [LOG_E_MEMORY - LOG_E_NOT_REPLICA] = 56, /* clients retry it, unlike -1 */
-        [LOG_E_CORRUPT - LOG_E_NOT_REPLICA] = 2,
-        [LOG_E_TXN_STATE - LOG_E_NOT_REPLICA] = 48,
-        [LOG_E_WOULD_BLOCK - LOG_E_NOT_REPLICA] = 56,
-        [0] = 75,
-    };
-    if (error >= 0) return 0;
-    if (error > LOG_E_IO || error < LOG_E_NOT_REPLICA) return batch_error_code(error);
-    return codes[error - LOG_E_NOT_REPLICA];
-}
 
 void log_dir_fail(struct log_dir *dir, int error, const char *call) {
     int none = 0;
@@ -46,7 +31,7 @@ void log_dir_fail(struct log_dir *dir, int error, const char *call) {
     crash_state_void(dir->crash_state);
     atomic_store(&dir->offline, true);
     /* The flusher wakes every waiter, because the caller may hold a log's locks. */
-    flusher_wake(dir);
+    log_dir_signal_changed(dir);
 }
 
 int log_dir_error(struct log_dir *dir, int error, const char *call) {
@@ -58,42 +43,6 @@ int log_dir_error(struct log_dir *dir, int error, const char *call) {
     atomic_fetch_add(&dir->shortages, 1);
     bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
     return full ? LOG_E_FULL : LOG_E_MEMORY;
-}
-
-static const char *log_dir_shortage_text(int error) {
-    switch (error) {
-    case ENOSPC: return "No space is left on the broker's disk.";
-    case EDQUOT: return "The broker's disk quota is used up.";
-    case EFBIG: return "A log file has reached the broker's file size limit.";
-    case EMFILE:
-    case ENFILE: return "The broker has no free file descriptor.";
-    default: return "The broker is short of memory.";
-    }
-}
-
-void log_storage_cause(const struct log *log, int error, bool below_reserve,
-                       char text[LOG_CAUSE_BYTES]) {
-    struct log_dir *dir = log->home->dir;
-    const char *call = NULL;
-    int failure = log_dir_failure(dir, &call);
-    if (failure == 0 && log_offline(log)) {
-        snprintf(text, LOG_CAUSE_BYTES,
-                 "Another program deleted the partition's files on the broker.");
-    } else if (below_reserve) {
-        snprintf(text, LOG_CAUSE_BYTES,
-                 "The broker's disk has %lld bytes free. Produce requests need more than %lld "
-                 "(log.dir.free.bytes.min).",
-                 (long long)atomic_load(&dir->free_bytes),
-                 (long long)atomic_load(&dir->reserve_bytes));
-    } else if (error == LOG_E_FULL || error == LOG_E_MEMORY) {
-        int shortage = atomic_load(&dir->short_error);
-        snprintf(text, LOG_CAUSE_BYTES, "%s", log_dir_shortage_text(shortage));
-    } else if (failure != 0 && call != NULL) {
-        snprintf(text, LOG_CAUSE_BYTES, "The broker's log directory is offline: %s (errno %d).",
-                 call, failure);
-    } else {
-        snprintf(text, LOG_CAUSE_BYTES, "The broker's log directory is offline.");
-    }
 }
 
 bool log_dir_give_up(struct log_dir *dir, int error) {
@@ -140,35 +89,6 @@ bool log_dir_check_present(struct log_dir *dir) {
     return false;
 }
 
-/* Returns the open segments with unflushed bytes, pinned. */
-static struct segment **log_dir_dirty_segments(struct log_dir *dir, uint32_t *count) {
-    *count = 0;
-    lock_acquire(&dir->files_lock);
-    struct segment **found =
-        dir->open_count > 0 ? malloc(dir->open_count * sizeof *found) : NULL;
-    struct segment *s = dir->clock;
-    for (uint32_t i = 0; found != NULL && i < dir->open_count; i++, s = s->clock_next) {
-        if (!atomic_load(&s->dirty) || !segment_try_retain(s)) continue;
-        atomic_fetch_add(&s->pins, 1);
-        found[(*count)++] = s;
-    }
-    lock_release(&dir->files_lock);
-    return found;
-}
-
-/* Without acks=all, appended bytes may not be flushed soon, and an append to an unlinked file
- * reports no error. Calls the file system without a lock: it may be slow. */
-static void log_dir_check_segments(struct log_dir *dir) {
-    uint32_t count;
-    struct segment **dirty = log_dir_dirty_segments(dir, &count);
-    for (uint32_t i = 0; i < count; i++) {
-        if (segment_is_unlinked(dirty[i])) segment_home_lose(dirty[i]->home);
-        segment_unpin(dirty[i]);
-        segment_release(dirty[i]);
-    }
-    free(dirty);
-}
-
 void log_dir_set_disk(struct log_dir *dir, const struct disk *disk) {
     atomic_store(&dir->disk, disk);
 }
@@ -191,7 +111,7 @@ bool log_dir_look_at_space(struct log_dir *dir, int64_t *free_bytes, int64_t *to
     bool is_short = room < atomic_load(&dir->refused_bytes);
     if (!is_short) atomic_store(&dir->refused_bytes, 0);
     /* Run delayed removals now. */
-    if (is_short && !atomic_exchange(&dir->short_of_space, true)) flusher_wake(dir);
+    if (is_short && !atomic_exchange(&dir->short_of_space, true)) log_dir_signal_changed(dir);
     if (!is_short) atomic_store(&dir->short_of_space, false);
     return true;
 }
@@ -200,8 +120,7 @@ bool log_dir_may_allocate(const struct log_dir *dir, int64_t bytes) {
     return atomic_load(&dir->reserve_bytes) == 0 || atomic_load(&dir->room_bytes) >= bytes;
 }
 
-bool log_take_room(struct log *log, int64_t bytes) {
-    struct log_dir *dir = log->home->dir;
+bool log_dir_reserve(struct log_dir *dir, int64_t bytes) {
     assert(bytes >= 0);
     int64_t free_bytes, total_bytes;
     /* Do not measure again for requests at least as large as a rejected one. */
@@ -213,7 +132,7 @@ bool log_take_room(struct log *log, int64_t bytes) {
             int64_t least = atomic_load(&dir->refused_bytes);
             if (least == 0 || bytes < least) atomic_store(&dir->refused_bytes, bytes);
             atomic_store(&dir->short_of_space, true);
-            flusher_wake(dir);
+            log_dir_signal_changed(dir);
             return false;
         }
         atomic_fetch_sub(&dir->room_bytes, bytes);
@@ -222,16 +141,10 @@ bool log_take_room(struct log *log, int64_t bytes) {
     return true;
 }
 
-void log_give_room(struct log *log, int64_t bytes) {
-    int64_t before = atomic_fetch_sub(&log->home->dir->under_way_bytes, bytes);
-    assert(before >= bytes); /* log_take_room came first. */
+void log_dir_unreserve(struct log_dir *dir, int64_t bytes) {
+    int64_t before = atomic_fetch_sub(&dir->under_way_bytes, bytes);
+    assert(before >= bytes); /* log_dir_reserve came first. */
     (void)before;
-}
-
-bool log_dir_tend(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes) {
-    cold_sweep(&dir->cold, false);
-    if (log_dir_check_present(dir)) log_dir_check_segments(dir);
-    return log_dir_look_at_space(dir, free_bytes, total_bytes);
 }
 
 bool log_dir_short_of_space(const struct log_dir *dir) {
@@ -403,7 +316,7 @@ static void log_dir_remove(struct log_dir *dir, const char *path, int64_t delay_
     while (*at != NULL && (*at)->due_ms <= r->due_ms) at = &(*at)->next;
     r->next = *at;
     *at = r;
-    lock_condition_broadcast(&dir->flusher.more);
+    lock_condition_broadcast(&dir->changed);
     lock_release(&dir->flush_lock);
 }
 
@@ -411,119 +324,10 @@ void log_dir_remove_later(struct log_dir *dir, const char *path, int64_t delay_m
     log_dir_remove(dir, path, delay_ms, false);
 }
 
-/* Removes directories whose deletion was interrupted by a shutdown. */
-static void log_dir_sweep(struct log_dir *dir) {
-    int fd = dup(dir->fd);
-    DIR *entries = fd < 0 ? NULL : fdopendir(fd);
-    struct dirent *entry;
-    if (entries == NULL) {
-        if (fd >= 0) close(fd);
-        return;
-    }
-    rewinddir(entries);
-    while ((entry = readdir(entries)) != NULL) {
-        size_t n = strlen(entry->d_name), suffix = LOG_DELETE_SUFFIX_BYTES;
-        const char *end = entry->d_name + n - suffix;
-        if (n > suffix && *end == '.' && strspn(end + 1, "0123456789abcdef") == 32 &&
-            strcmp(end + 33, "-delete") == 0)
-            log_dir_remove_later(dir, entry->d_name, 0);
-    }
-    closedir(entries);
-}
+void log_dir_stop_recovery(struct log_dir *dir) { atomic_store(&dir->recovery_stopped, true); }
 
-static int log_dir_prepare(struct log_dir *dir, const char *path) {
-    if (mkdir(path, 0755) != 0 && errno != EEXIST) return errno;
-    dir->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (dir->fd < 0) return errno;
-    if (faccessat(dir->fd, ".", W_OK | X_OK, AT_EACCESS) != 0) return errno;
-    dir->syncfs_silent = disk_syncfs_silent(dir->fd);
-    dir->path = strdup(path);
-    return dir->path == NULL ? ENOMEM : 0;
-}
-
-struct log_dir *log_dir_new(const char *path, struct iopool *pool, int *error) {
-    struct log_dir *dir = calloc(1, sizeof *dir);
-    *error = ENOMEM;
-    if (dir == NULL) return NULL;
-    dir->fd = -1;
-    dir->pool = pool;
-    atomic_init(&dir->disk, disk_of(DISK_SYSTEM));
-    lock_init(&dir->logs_lock);
-    lock_init(&dir->files_lock);
-    lock_init(&dir->flush_lock);
-    lock_init(&dir->syncfs_lock);
-    lock_init(&dir->damages_lock);
-    lock_condition_init(&dir->flush_quiet);
-    cold_init(&dir->cold);
-    log_dir_set_open_files(dir, LOG_DIR_OPEN_MAX);
-    *error = log_dir_prepare(dir, path);
-    if (*error == 0) *error = flusher_start(dir);
-    if (*error != 0) {
-        log_dir_free(dir);
-        return NULL;
-    }
-    log_dir_sweep(dir);
-    return dir;
-}
-
-void log_dir_set_open_files(struct log_dir *dir, uint32_t open_max) {
-    lock_acquire(&dir->files_lock);
-    dir->open_max = open_max < 1 ? 1 : open_max;
-    if (dir->open_count > dir->open_max)
-        segment_evict(dir, dir->open_count - dir->open_max, UINT32_MAX);
-    segment_look_at_count(dir);
-    lock_release(&dir->files_lock);
-}
-
-void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out) {
-    lock_acquire(&dir->files_lock);
-    out->open_files = dir->open_count;
-    lock_release(&dir->files_lock);
-    out->flush_groups = atomic_load(&dir->flusher.groups);
-    out->flush_files = atomic_load(&dir->flusher.files);
-    out->rolls = meter_read(&dir->rolls);
-    out->segments_deleted = meter_read(&dir->segments_deleted);
-    out->shortages = meter_read(&dir->shortages);
-    out->short_error = (uint64_t)atomic_load(&dir->short_error);
-    out->recovered_bytes = meter_read(&dir->recovered_bytes);
-    out->trusted_bytes = meter_read(&dir->trusted_bytes);
-    out->damages_cut = meter_read(&dir->damage_counts[LOG_DAMAGE_CUT]) +
-                       meter_read(&dir->damage_counts[LOG_DAMAGE_DROPPED]);
-    out->damages_kept = meter_read(&dir->damage_counts[LOG_DAMAGE_KEPT]);
-    out->bytes_cut = meter_read(&dir->damage_bytes[LOG_DAMAGE_CUT]) +
-                     meter_read(&dir->damage_bytes[LOG_DAMAGE_DROPPED]);
-}
-
-void log_dir_free(struct log_dir *dir) {
-    if (dir == NULL) return;
-    if (dir->flusher.thread_count > 0) flusher_stop(dir);
-    lock_acquire(&dir->logs_lock);
-    assert(dir->logs == NULL && "logs are released before their directory");
-    lock_release(&dir->logs_lock);
-    assert(dir->flusher.thread_count == 0 || dir->flusher.closing);
-    cold_clear(&dir->cold);
+void log_dir_signal_changed(struct log_dir *dir) {
     lock_acquire(&dir->flush_lock);
-    while (dir->jobs > 0) lock_condition_wait(&dir->flush_quiet, &dir->flush_lock);
-    while (dir->removals != NULL) {
-        struct log_dir_removal *r = dir->removals;
-        dir->removals = r->next;
-        dir->jobs++;
-        lock_release(&dir->flush_lock);
-        log_dir_removal_run(&r->job, NULL); /* already deleted for all users */
-        lock_acquire(&dir->flush_lock);
-    }
+    lock_condition_broadcast(&dir->changed);
     lock_release(&dir->flush_lock);
-    crash_state_free(dir->crash_state);
-    if (dir->fd >= 0) close(dir->fd);
-    lock_condition_destroy(&dir->flush_quiet);
-    lock_acquire(&dir->damages_lock);
-    free(dir->damages);
-    lock_release(&dir->damages_lock);
-    lock_destroy(&dir->logs_lock);
-    lock_destroy(&dir->files_lock);
-    lock_destroy(&dir->flush_lock);
-    lock_destroy(&dir->syncfs_lock);
-    lock_destroy(&dir->damages_lock);
-    free(dir->path);
-    free(dir);
 }

@@ -12,9 +12,10 @@
 #include <string.h>
 
 #include "format/assertion.h"
+#include "format/batch.h"
 #include "format/bytes.h"
 #include "format/crc32c.h"
-#include "log/log.h"
+#include "segment/log_error.h"
 
 enum { PRODUCERS_OPEN_FIRST = 4 };
 

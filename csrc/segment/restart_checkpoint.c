@@ -6,8 +6,8 @@
  * a store must not hit a full tmpfs. */
 #include "segment/restart_checkpoint.h"
 
-#include <dirent.h>
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -17,9 +17,11 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "os/clock.h"
 #include "os/lock.h"
 #include "os/mapped.h"
 

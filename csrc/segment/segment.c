@@ -1,19 +1,23 @@
-/* Segments: references, descriptors under the directory's clock, preallocation, header scans.
- * segment_index.c contains the indexes. */
+/* Segments: references, pins, preallocation, and cuts of the file. */
 #include "segment/segment.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
-#include "log/log_internal.h"
+#include "os/disk.h"
+#include "os/io_pool.h"
+#include "os/lock.h"
+#include "segment/log_dir.h"
+#include "segment/log_error.h"
+#include "segment/restart_checkpoint.h"
+#include "segment/segment_cache.h"
+#include "segment/segment_path.h"
+#include "segment/txn_index.h"
 
 /* As measured (16 KiB to 1 MiB appends, ext4): FALLOC_FL_KEEP_SIZE costs the same as mode 0,
  * 0.13-0.27 CPU s/GB against 0.43-1.2 for a growing file, and leaves no zeros after a killed
@@ -23,39 +27,6 @@ enum {
     SEGMENT_CHUNK_MAX = 16 * 1024 * 1024,
     SEGMENT_SMALL_BYTES = 64 * 1024
 };
-
-struct segment_home *segment_home_new(struct log_dir *dir, const char *name) {
-    struct segment_home *home = calloc(1, sizeof *home);
-    if (home == NULL || (home->name = strdup(name)) == NULL) {
-        free(home);
-        return NULL;
-    }
-    home->references = 1;
-    home->dir = dir;
-    return home;
-}
-
-void segment_home_retain(struct segment_home *home) {
-    uint32_t before = atomic_fetch_add_explicit(&home->references, 1, memory_order_relaxed);
-    assert(before > 0);
-    (void)before;
-}
-
-void segment_home_release(struct segment_home *home) {
-    uint32_t before = atomic_fetch_sub_explicit(&home->references, 1, memory_order_acq_rel);
-    assert(before > 0);
-    if (before != 1) return;
-    free(home->name);
-    free(home);
-}
-
-void segment_home_lose(struct segment_home *home) {
-    struct log_dir *dir = home->dir;
-    if (atomic_exchange(&home->lost, true)) return;
-    atomic_fetch_add(&dir->lost_logs, 1);
-    atomic_store(&dir->losses_due, true);
-    flusher_wake(dir);
-}
 
 /* The segment is not shared yet, so no lock is needed. */
 struct segment *segment_new(struct segment_home *home, int64_t base_offset, int64_t bytes,
@@ -86,26 +57,6 @@ void segment_retain(struct segment *s) {
     (void)before;
 }
 
-/* Unmaps and closes; under files_lock. The segment is not pinned, so no reader uses its maps.
- * index_lock comes before files_lock in the lock order, so the maps are released without it. */
-static void segment_close(struct segment *s) NO_THREAD_SAFETY_ANALYSIS {
-    assert(s->fd >= 0);
-    assert(atomic_load(&s->pins) == -1);
-    assert(!atomic_load(&s->preallocating));
-    segment_index_unmap(s);
-    close(s->fd);
-    s->fd = -1;
-    struct log_dir *dir = s->home->dir;
-    if (dir->clock == s) dir->clock = s->clock_next == s ? NULL : s->clock_next;
-    s->clock_prev->clock_next = s->clock_next;
-    s->clock_next->clock_prev = s->clock_prev;
-    s->clock_next = s->clock_prev = NULL;
-    assert(dir->open_count > 0);
-    dir->open_count--;
-    segment_look_at_count(dir);
-    assert((dir->clock == NULL) == (dir->open_count == 0));
-}
-
 /* The last reference is gone, so no lock is needed. */
 static void segment_free(struct segment *s) NO_THREAD_SAFETY_ANALYSIS {
     if (s->tail != NULL) {
@@ -113,7 +64,7 @@ static void segment_free(struct segment *s) NO_THREAD_SAFETY_ANALYSIS {
         free(s->tail->times);
         free(s->tail);
     }
-    log_aborted_free(s);
+    txn_index_free(s);
     free(atomic_load(&s->holes));
     lock_destroy(&s->index_lock);
     segment_home_release(s->home);
@@ -137,22 +88,10 @@ void segment_release(struct segment *s) {
     if (atomic_load(&s->pins) >= 0) {
         assert(atomic_load(&s->pins) == 0);
         atomic_store(&s->pins, -1);
-        segment_close(s);
+        segment_cache_close(s);
     }
     lock_release(&s->home->dir->files_lock);
     segment_free(s);
-}
-
-void segment_path_locked(const struct segment *s, const char *extension,
-                         char path[SEGMENT_PATH_BYTES]) {
-    snprintf(path, SEGMENT_PATH_BYTES, "%s/%020lld.%s", s->home->name, (long long)s->base_offset,
-             extension);
-}
-
-void segment_path(struct segment *s, const char *extension, char path[SEGMENT_PATH_BYTES]) {
-    lock_acquire(&s->home->dir->files_lock);
-    segment_path_locked(s, extension, path);
-    lock_release(&s->home->dir->files_lock);
 }
 
 int64_t segment_written_ms(struct segment *s) {
@@ -170,42 +109,11 @@ int64_t segment_written_ms(struct segment *s) {
     return modified_ms;
 }
 
-void segment_evict(struct log_dir *dir, uint32_t count, uint32_t looks_max) {
-    /* Two rounds: the first one clears second chances. */
-    uint32_t all = dir->open_count * 2 < looks_max ? dir->open_count * 2 : looks_max;
-    for (uint32_t seen = 0; count > 0 && seen < all && dir->clock != NULL; seen++) {
-        struct segment *s = dir->clock;
-        dir->clock = s->clock_next;
-        int32_t idle = 0;
-        if (atomic_exchange_explicit(&s->used, false, memory_order_relaxed) ||
-            atomic_load(&s->dirty))
-            continue;
-        if (atomic_load(&s->preallocating) || !atomic_compare_exchange_strong(&s->pins, &idle, -1))
-            continue;
-        segment_close(s);
-        count--;
-    }
-}
-
-void segment_evict_spare(struct log_dir *dir) {
-    uint32_t looked = 0, all = 0;
-    do {
-        lock_acquire(&dir->files_lock);
-        if (looked == 0) all = 2 * dir->open_count;
-        if (dir->open_count > dir->open_max)
-            segment_evict(dir, dir->open_count - dir->open_max, SEGMENTS_LOOKED_AT);
-        else
-            all = 0;
-        lock_release(&dir->files_lock);
-        looked += SEGMENTS_LOOKED_AT;
-    } while (looked < all);
-}
-
 void segment_close_idle(struct segment *s) {
     int32_t idle = 0;
     lock_acquire(&s->home->dir->files_lock);
     if (!atomic_load(&s->preallocating) && atomic_compare_exchange_strong(&s->pins, &idle, -1))
-        segment_close(s);
+        segment_cache_close(s);
     lock_release(&s->home->dir->files_lock);
 }
 
@@ -228,16 +136,7 @@ static int segment_open_locked(struct segment *s, bool create) REQUIRES(s->home-
         return -error;
     }
     s->fd = fd;
-    if (dir->clock == NULL) {
-        dir->clock = s->clock_next = s->clock_prev = s;
-    } else {
-        s->clock_next = dir->clock;
-        s->clock_prev = dir->clock->clock_prev;
-        s->clock_prev->clock_next = s;
-        s->clock_next->clock_prev = s;
-    }
-    dir->open_count++;
-    segment_look_at_count(dir);
+    segment_cache_add(s);
     return 0;
 }
 
@@ -444,8 +343,6 @@ int segment_cut(struct segment *s, int64_t bytes) {
     return LOG_E_IO;
 }
 
-/* ---- scan ---- */
-
 int segment_read(struct segment *s, int64_t position, uint8_t *to, size_t len) {
     assert(position >= 0);
     assert(atomic_load(&s->pins) > 0);
@@ -461,76 +358,31 @@ int segment_read(struct segment *s, int64_t position, uint8_t *to, size_t len) {
     return 0;
 }
 
-void segment_scan_begin(struct segment_scan *scan, struct segment *s, int64_t position, int64_t end,
-                        bool nowait) {
-    assert(position >= 0);
-    assert(atomic_load(&s->pins) > 0);
-    scan->segment = s;
-    scan->position = position;
-    scan->end = end;
-    scan->window_position = 0;
-    scan->window_bytes = 0;
-    scan->hole_end = -1;
-    scan->nowait = nowait;
-    scan->strict = false;
-    scan->window = scan->own;
-    scan->window_room = SEGMENT_WINDOW_BYTES;
+/* ---- files that another program removed ---- */
+
+/* Returns the open segments with unflushed bytes, pinned. */
+static struct segment **segment_pin_dirty(struct log_dir *dir, uint32_t *count) {
+    *count = 0;
+    lock_acquire(&dir->files_lock);
+    struct segment **found =
+        dir->open_count > 0 ? malloc(dir->open_count * sizeof *found) : NULL;
+    struct segment *s = dir->clock;
+    for (uint32_t i = 0; found != NULL && i < dir->open_count; i++, s = s->clock_next) {
+        if (!atomic_load(&s->dirty) || !segment_try_retain(s)) continue;
+        atomic_fetch_add(&s->pins, 1);
+        found[(*count)++] = s;
+    }
+    lock_release(&dir->files_lock);
+    return found;
 }
 
-/* Fills the window from `position` on. */
-static int segment_scan_fill(struct segment_scan *scan) {
-    int64_t left = scan->end - scan->position;
-    assert(left >= BATCH_HEADER_BYTES);
-    assert(scan->window_room >= BATCH_HEADER_BYTES);
-    struct iovec to = {scan->window, left < scan->window_room ? (size_t)left : scan->window_room};
-    ssize_t n;
-    do
-        n = scan->nowait ? preadv2(scan->segment->fd, &to, 1, scan->position, RWF_NOWAIT)
-                         : log_dir_disk(scan->segment->home->dir)
-                               ->pread(scan->segment->fd, to.iov_base, to.iov_len, scan->position);
-    while (n < 0 && errno == EINTR);
-    if (n < 0 && errno == EAGAIN) return -EAGAIN;
-    if (n < 0 && errno == EOPNOTSUPP && scan->nowait) {
-        scan->nowait = false; /* tmpfs and overlays lack this flag and never wait */
-        return segment_scan_fill(scan);
+void segment_check_all_linked(struct log_dir *dir) {
+    uint32_t count;
+    struct segment **dirty = segment_pin_dirty(dir, &count);
+    for (uint32_t i = 0; i < count; i++) {
+        if (segment_is_unlinked(dirty[i])) segment_home_lose(dirty[i]->home);
+        segment_unpin(dirty[i]);
+        segment_release(dirty[i]);
     }
-    if (n < 0) return log_dir_error(scan->segment->home->dir, errno, "pread");
-    scan->window_position = scan->position;
-    scan->window_bytes = (uint32_t)n;
-    if (n < BATCH_HEADER_BYTES) return scan->nowait && n < left ? -EAGAIN : LOG_E_CORRUPT;
-    return 0;
-}
-
-static int segment_scan_header(struct segment_scan *scan, struct batch_header *h) {
-    int64_t left = scan->end - scan->position;
-    if (left <= 0) return 0;
-    if (left < BATCH_HEADER_BYTES) return LOG_E_CORRUPT;
-    int64_t within = scan->position - scan->window_position;
-    if (within < 0 || within + BATCH_HEADER_BYTES > scan->window_bytes) {
-        int result = segment_scan_fill(scan);
-        if (result != 0) return result;
-        within = 0;
-    }
-    if (batch_parse(scan->window + within, scan->window_bytes - (size_t)within, h) != 0)
-        return LOG_E_CORRUPT;
-    /* The base offset is outside the checksum: detect damage to it here. */
-    if (!segment_batch_fits(scan->segment->base_offset, h, scan->segment->base_offset))
-        return LOG_E_CORRUPT;
-    return (int64_t)batch_bytes(h) <= left ? 1 : LOG_E_CORRUPT;
-}
-
-int segment_scan_peek(struct segment_scan *scan, struct batch_header *h) {
-    for (;;) {
-        struct segment_hole hole;
-        int result = segment_scan_header(scan, h);
-        /* Bytes within a known hole may look like a header. */
-        if (result == 1 && !scan->strict &&
-            segment_hole_behind(scan->segment, scan->position, &hole) &&
-            hole.position <= scan->position)
-            result = LOG_E_CORRUPT;
-        if (result != LOG_E_CORRUPT || scan->strict) return result;
-        result = segment_hole_at(scan->segment, scan->position, scan->nowait, &hole);
-        if (result <= 0) return result < 0 ? result : LOG_E_CORRUPT;
-        scan->position = scan->hole_end = hole.end < scan->end ? hole.end : scan->end;
-    }
+    free(dirty);
 }

@@ -17,7 +17,6 @@
 #include <stdint.h>
 
 #include "format/batch.h"
-#include "log/log.h"
 #include "os/io_pool.h"
 #include "os/lock.h"
 #include "os/mapped.h"
@@ -25,37 +24,10 @@
 struct log_dir;
 struct crash_state_slot;
 
-/* The location of a log's files; shared by its segments, which may outlive the log while a
- * reader holds them. */
-struct segment_home {
-    _Atomic uint32_t references;
-    struct log_dir *dir;
-    char *name; /* directory below the log directory; a deletion changes it, under files_lock */
-    bool deleted; /* the log was deleted: its files are unlinked later (files_lock) */
-    _Atomic bool lost; /* another program removed files: the log is offline until it is reopened */
-};
-struct segment_home *segment_home_new(struct log_dir *dir, const char *name);
-void segment_home_retain(struct segment_home *home);
-void segment_home_release(struct segment_home *home);
-/* Takes the log offline because another program removed its files. files_lock may be held. */
-void segment_home_lose(struct segment_home *home);
-
 /* Entries of the writable segment that are not in its index files yet. */
 struct segment_tail {
     uint8_t *offsets, *times;
     uint32_t offset_count, time_count, offset_room, time_room;
-};
-
-/* Invalid bytes inside a segment: [position, end). The batch before ends below `offset`, the
- * next valid one begins with `next_offset` (-1: none follows). A wrong length may lead a walk
- * past valid batches, up to `reach`. */
-struct segment_hole {
-    int64_t position, end, reach, offset, next_offset;
-};
-struct segment_holes {
-    int64_t mapped; /* bytes of the segment that were searched */
-    uint32_t count;
-    struct segment_hole at[];
 };
 
 struct segment {
@@ -91,7 +63,7 @@ struct segment {
     int64_t last_indexed_time GUARDED_BY(index_lock);
     struct mapped_read maps GUARDED_BY(index_lock); /* of the offset index and the time index */
     struct segment_tail *tail GUARDED_BY(index_lock);
-    /* log_transactions.c; NULL: the file is complete. */
+    /* txn_index.c; NULL: the file is complete. */
     struct segment_aborted *aborted GUARDED_BY(index_lock);
     uint32_t aborted_loads GUARDED_BY(index_lock); /* changes if entries may have been added */
     bool aborted_absent GUARDED_BY(index_lock);    /* the file does not exist: readers check once */
@@ -124,13 +96,6 @@ void segment_retain(struct segment *s);
  * reference is gone. */
 bool segment_try_retain(struct segment *s);
 void segment_release(struct segment *s);
-
-/* "<home>/<base>.<extension>" below the log directory. */
-enum { SEGMENT_PATH_BYTES = 320 };
-void segment_path_locked(const struct segment *s, const char *extension,
-                         char path[SEGMENT_PATH_BYTES]); /* files_lock */
-void segment_path(struct segment *s, const char *extension, char path[SEGMENT_PATH_BYTES]);
-
 /* Returns when a segment's records were written, for retention and compaction: the largest
  * timestamp or, if no record has one of 1970 or later, the file's modification time, as in
  * Kafka. -1: unknown. */
@@ -166,79 +131,11 @@ int segment_cut(struct segment *s, int64_t bytes);
 int segment_trim(struct segment *s);
 /* The same for a sealed segment; a preallocation that is still running trims it instead. */
 void segment_trim_sealed(struct segment *s);
-
-/* ---- index ---- */
-/* Called once per appended batch, in order. Returns true if an entry was added. */
-bool segment_index_batch(struct segment *s, const struct batch_header *h, int64_t position);
-/* Writes the tail to the files; `final` adds the last time entry. Returns 0 or -errno (the
- * entries stay in memory). */
-int segment_index_write(struct segment *s, bool final);
-/* Drops entries at or above the offset / position. */
-void segment_index_truncate(struct segment *s, int64_t offset, int64_t position);
-void segment_index_unmap(struct segment *s) REQUIRES(s->index_lock);
-uint32_t segment_index_entries(struct segment *s, bool times);
-/* Drops all entries and empties the files, before a rebuild. */
-void segment_index_reset(struct segment *s);
-/* Returns 1 if a required file is missing or its entries are invalid, 0 if they are valid,
- * -errno for a shortage. Reads the files completely. */
-int segment_index_damaged(struct segment *s);
-/* Marks the indexes as wrong, because an entry led to no batch or to another one. They are
- * rebuilt, but only once. */
-void segment_index_distrust(struct segment *s);
-/* Before the files of a segment without appends are synced: ensures that both exist with all
- * entries. If the disk is full, the entries stay in memory. Returns 0 or -errno. Pinned. */
-int segment_index_finish(struct segment *s);
-/* Returns true if entries wait in memory because their files had no space. */
-bool segment_index_waits(struct segment *s);
-
-/* Sets the position to scan from for `offset`: that of the last indexed batch whose last offset
- * is <= offset; 0 if there is none. Returns -EAGAIN if the index is not in the page cache (only
- * with `nowait`); other -errno, or LOG_E_IO. Rebuilds files that were cut or damaged. Pinned. */
-int segment_index_floor(struct segment *s, int64_t offset, bool nowait, int64_t *position);
-/* Finds the last indexed batch start at or below `position` (0 if none). */
-int segment_index_border(struct segment *s, int64_t position, bool nowait, int64_t *border);
-/* Finds the (absolute) offset from which records at or after `timestamp_ms` may be. */
-int segment_index_floor_time(struct segment *s, int64_t timestamp_ms, int64_t *offset);
-/* The last time entry (file or tail). Returns false if there is none. */
-bool segment_index_last_time(struct segment *s, int64_t *timestamp_ms, int64_t *offset);
-
-/* ---- scan: headers in order, through a window ---- */
-enum { SEGMENT_WINDOW_BYTES = 4096 };
-struct segment_scan {
-    struct segment *segment;
-    int64_t position, end; /* of the next header; end of the scanned bytes */
-    int64_t window_position;
-    int64_t hole_end; /* of the last hole that was skipped, -1 */
-    uint32_t window_bytes, window_room;
-    bool nowait, strict; /* strict: damage ends the scan */
-    uint8_t *window;     /* `own`, or a larger buffer set after segment_scan_begin */
-    uint8_t own[SEGMENT_WINDOW_BYTES];
-};
-void segment_scan_begin(struct segment_scan *scan, struct segment *s, int64_t position, int64_t end,
-                        bool nowait);
-/* Returns 1 and the header at `position` (which moves only over holes); 0 at the end;
- * LOG_E_CORRUPT, LOG_E_IO, or -EAGAIN with nowait. Whole batches only. */
-int segment_scan_peek(struct segment_scan *scan, struct batch_header *h);
-static inline void segment_scan_skip(struct segment_scan *scan, const struct batch_header *h) {
-    scan->position += (int64_t)batch_bytes(h);
-}
 /* Reads exactly `len` bytes at `position`. Returns 0, LOG_E_IO or LOG_E_CORRUPT (the file is
  * shorter). */
 int segment_read(struct segment *s, int64_t position, uint8_t *to, size_t len);
 
-/* ---- holes (segment_scan.c): the undamaged rest of a segment stays readable ---- */
-/* Returns true if the batch's offsets rise and an index entry of the segment can represent them. */
-bool segment_batch_fits(int64_t base_offset, const struct batch_header *h, int64_t next);
-/* For a position where no header parses: returns 1 and the hole that contains it or led there, 0
- * if there is none; negative as a scan. The first call walks the headers of the whole segment
- * and reports the damage. Pinned. */
-int segment_hole_at(struct segment *s, int64_t position, bool nowait, struct segment_hole *out);
-/* Finds the first known hole that ends after `position`. Does not block. */
-bool segment_hole_behind(struct segment *s, int64_t position, struct segment_hole *out);
-/* Reports a batch with a valid header but an invalid CRC or records; recorded once. */
-void segment_report_batch(struct segment *s, const struct batch_header *h, int64_t position,
-                          enum log_damage_why why);
-/* Call after the file was cut. */
-void segment_holes_forget(struct segment *s);
-
 #endif
+
+/* Takes logs offline whose files were unlinked by another program while they were written. */
+void segment_check_all_linked(struct log_dir *dir);

@@ -1,68 +1,28 @@
-/* Damage: recorded for reports, and mapped as holes for readers to skip.
+/* Headers of a segment in order, and its holes, which readers skip.
  *
  * A hole is found when a header does not parse. Then the headers of the whole segment are walked
  * once; where they become invalid, the bytes are searched for the next batch whose offset fits
  * and whose CRC is correct. */
+#include "segment/segment_scan.h"
+
 #include <assert.h>
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include "format/batch.h"
 #include "format/bytes.h"
-#include "log/log_internal.h"
+#include "os/disk.h"
+#include "os/lock.h"
+#include "segment/damage_report.h"
+#include "segment/log_dir.h"
+#include "segment/log_error.h"
+#include "segment/segment.h"
+#include "segment/segment_path.h"
 
 enum { DAMAGE_WINDOW_BYTES = 1 << 20, DAMAGE_HOLES_MAX = 1 << 16 };
-
-/* ---- reports ---- */
-
-static void log_damage_add(struct segment_home *home, struct log_damage damage) {
-    struct log_dir *dir = home->dir;
-    assert(damage.kind < LOG_DAMAGE_KINDS);
-    assert(damage.position >= 0);
-    assert(damage.bytes >= 0);
-    lock_acquire(&dir->files_lock);
-    snprintf(damage.partition, sizeof damage.partition, "%s", home->name);
-    lock_release(&dir->files_lock);
-    meter_add_shared(&dir->damage_counts[damage.kind], 1);
-    meter_add_shared(&dir->damage_bytes[damage.kind], (uint64_t)damage.bytes);
-    lock_acquire(&dir->damages_lock);
-    if (dir->damages == NULL) dir->damages = malloc(LOG_DAMAGES_MAX * sizeof *dir->damages);
-    if (dir->damages != NULL && dir->damage_count < LOG_DAMAGES_MAX)
-        dir->damages[dir->damage_count++] = damage;
-    lock_release(&dir->damages_lock);
-}
-
-void log_damage_note(struct segment *s, enum log_damage_kind kind, enum log_damage_why why,
-                     int64_t offset, int64_t position, int64_t bytes) {
-    log_damage_add(s->home, (struct log_damage){.segment = s->base_offset,
-                                                .offset = offset,
-                                                .position = position,
-                                                .bytes = bytes,
-                                                .kind = kind,
-                                                .why = why});
-}
-
-void log_damage_note_epochs(struct segment_home *home, int64_t bytes) {
-    log_damage_add(home, (struct log_damage){
-                             .bytes = bytes, .kind = LOG_DAMAGE_EPOCHS, .why = LOG_WHY_TEXT});
-}
-
-uint32_t log_dir_take_damages(struct log_dir *dir, struct log_damage *out, uint32_t max) {
-    lock_acquire(&dir->damages_lock);
-    assert(dir->damage_count <= LOG_DAMAGES_MAX);
-    uint32_t count = dir->damage_count < max ? dir->damage_count : max;
-    if (count > 0) {
-        memcpy(out, dir->damages, count * sizeof *out);
-        dir->damage_count -= count;
-        memmove(dir->damages, dir->damages + count, dir->damage_count * sizeof *out);
-    }
-    lock_release(&dir->damages_lock);
-    return count;
-}
-
-void log_dir_stop_recovery(struct log_dir *dir) { atomic_store(&dir->recovery_stopped, true); }
 
 enum log_damage_why log_damage_look(struct segment *s, int64_t position, int64_t end,
                                     int64_t next) {
@@ -300,4 +260,78 @@ void segment_holes_forget(struct segment *s) {
     s->reported_holes = s->reported_batches = 0;
     free(atomic_exchange(&s->holes, NULL));
     lock_release(&s->index_lock);
+}
+
+void segment_scan_begin(struct segment_scan *scan, struct segment *s, int64_t position, int64_t end,
+                        bool nowait) {
+    assert(position >= 0);
+    assert(atomic_load(&s->pins) > 0);
+    scan->segment = s;
+    scan->position = position;
+    scan->end = end;
+    scan->window_position = 0;
+    scan->window_bytes = 0;
+    scan->hole_end = -1;
+    scan->nowait = nowait;
+    scan->strict = false;
+    scan->window = scan->own;
+    scan->window_room = SEGMENT_WINDOW_BYTES;
+}
+
+/* Fills the window from `position` on. */
+static int segment_scan_fill(struct segment_scan *scan) {
+    int64_t left = scan->end - scan->position;
+    assert(left >= BATCH_HEADER_BYTES);
+    assert(scan->window_room >= BATCH_HEADER_BYTES);
+    struct iovec to = {scan->window, left < scan->window_room ? (size_t)left : scan->window_room};
+    ssize_t n;
+    do
+        n = scan->nowait ? preadv2(scan->segment->fd, &to, 1, scan->position, RWF_NOWAIT)
+                         : log_dir_disk(scan->segment->home->dir)
+                               ->pread(scan->segment->fd, to.iov_base, to.iov_len, scan->position);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN) return -EAGAIN;
+    if (n < 0 && errno == EOPNOTSUPP && scan->nowait) {
+        scan->nowait = false; /* tmpfs and overlays lack this flag and never wait */
+        return segment_scan_fill(scan);
+    }
+    if (n < 0) return log_dir_error(scan->segment->home->dir, errno, "pread");
+    scan->window_position = scan->position;
+    scan->window_bytes = (uint32_t)n;
+    if (n < BATCH_HEADER_BYTES) return scan->nowait && n < left ? -EAGAIN : LOG_E_CORRUPT;
+    return 0;
+}
+
+static int segment_scan_header(struct segment_scan *scan, struct batch_header *h) {
+    int64_t left = scan->end - scan->position;
+    if (left <= 0) return 0;
+    if (left < BATCH_HEADER_BYTES) return LOG_E_CORRUPT;
+    int64_t within = scan->position - scan->window_position;
+    if (within < 0 || within + BATCH_HEADER_BYTES > scan->window_bytes) {
+        int result = segment_scan_fill(scan);
+        if (result != 0) return result;
+        within = 0;
+    }
+    if (batch_parse(scan->window + within, scan->window_bytes - (size_t)within, h) != 0)
+        return LOG_E_CORRUPT;
+    /* The base offset is outside the checksum: detect damage to it here. */
+    if (!segment_batch_fits(scan->segment->base_offset, h, scan->segment->base_offset))
+        return LOG_E_CORRUPT;
+    return (int64_t)batch_bytes(h) <= left ? 1 : LOG_E_CORRUPT;
+}
+
+int segment_scan_peek(struct segment_scan *scan, struct batch_header *h) {
+    for (;;) {
+        struct segment_hole hole;
+        int result = segment_scan_header(scan, h);
+        /* Bytes within a known hole may look like a header. */
+        if (result == 1 && !scan->strict &&
+            segment_hole_behind(scan->segment, scan->position, &hole) &&
+            hole.position <= scan->position)
+            result = LOG_E_CORRUPT;
+        if (result != LOG_E_CORRUPT || scan->strict) return result;
+        result = segment_hole_at(scan->segment, scan->position, scan->nowait, &hole);
+        if (result <= 0) return result < 0 ? result : LOG_E_CORRUPT;
+        scan->position = scan->hole_end = hole.end < scan->end ? hole.end : scan->end;
+    }
 }

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "format/assertion.h"
+#include "log_manager/log_manager.h"
 #include "serve/wire.h"
 
 /* Takes ownership of the reference on `topic` and releases the old one: log and topic change

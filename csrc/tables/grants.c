@@ -14,6 +14,7 @@
 
 #include "format/assertion.h"
 #include "format/hash.h"
+#include "log_manager/log_manager.h"
 #include "os/shared_lock.h"
 #include "tables/broker_endpoints.h"
 #include "tables/error_codes.h"

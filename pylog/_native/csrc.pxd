@@ -300,8 +300,8 @@ cdef extern from "os/prometheus_text.h" nogil:
     void exposition_thousandths(exposition *e, const char *name, size_t name_len,
                                 const exposition_rows *rows, const int64_t *values, size_t stride)
 
-# ---- log.h
-cdef extern from "log/log.h" nogil:
+# ---- log_manager.h, log.h
+cdef extern from "log_manager/log_manager.h" nogil:
     enum: LOG_E_IO, LOG_E_OFFLINE, LOG_E_RANGE, LOG_E_SEQUENCE, LOG_E_EPOCH, LOG_E_DUPLICATE
     enum: LOG_E_NOT_LEADER, LOG_E_DELETED, LOG_E_FULL, LOG_E_MEMORY, LOG_E_CORRUPT
     enum: LOG_E_TXN_STATE, LOG_E_WOULD_BLOCK, LOG_E_NOT_REPLICA

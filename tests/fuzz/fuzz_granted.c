@@ -13,6 +13,7 @@
 
 #include "format/bytes.h"
 #include "format/crc32c.h"
+#include "log_manager/log_manager.h"
 #include "tables/grants.h"
 #include "log/log.h"
 #include "serve/serve.h"

@@ -15,6 +15,7 @@
 #include "format/crc32c.h"
 #include "log/log.h"
 #include "compaction/pass.h"
+#include "log_manager/log_manager.h"
 #include "segment/producer_state.h"
 #include "scratch.h"
 

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "log_manager/log_manager.h"
 #include "log_scenes.h"
 #include "transport/transport.h"
 #include "replica/fetcher_pool.h"

@@ -300,7 +300,7 @@ static void run_flusher(void) {
     f->slow_last = slow;
     lock_release(&dir->flush_lock);
     flusher_stop(dir);
-    lock_condition_init(&f->more);
+    lock_condition_init(&dir->changed);
     f->thread_count = 0;
     f->closing = false;
     CHECK(f->asked.first == NULL && f->slow_first == NULL && f->ready.first == NULL);

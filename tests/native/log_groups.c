@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "log_manager/log_manager.h"
 #include "log_scenes.h"
 #include "os/disk.h"
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "log_manager/log_manager.h"
 #include "log_scenes.h"
 
 enum { LOGS = 10, BATCHES = 20, NOW = 1000 };

@@ -14,8 +14,29 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "log/flush_queue.h"
+#include "log/log_flush.h"
 #include "log/log_internal.h"
+#include "log/log_read.h"
+#include "log/log_segments.h"
+#include "log_manager/flusher.h"
+#include "log_manager/log_manager.h"
 #include "log_scenes.h"
+#include "os/clock.h"
+#include "segment/cold_reads.h"
+#include "segment/file_range.h"
+#include "segment/index_search.h"
+#include "segment/leader_epochs.h"
+#include "segment/log_dir.h"
+#include "segment/producer_state.h"
+#include "segment/restart_checkpoint.h"
+#include "segment/segment.h"
+#include "segment/segment_cache.h"
+#include "segment/segment_index.h"
+#include "segment/segment_lookup.h"
+#include "segment/segment_path.h"
+#include "segment/segment_scan.h"
+#include "segment/txn_index.h"
 
 enum played_call {
     OPENAT,
@@ -164,7 +185,7 @@ static inline void played_still(struct log_dir *dir) {
     struct flusher *f = &dir->flusher;
     lock_acquire(&dir->flush_lock);
     f->closing = true;
-    lock_condition_broadcast(&f->more);
+    lock_condition_broadcast(&dir->changed);
     lock_release(&dir->flush_lock);
     for (; f->thread_count > 0; f->thread_count--)
         pthread_join(f->threads[f->thread_count - 1], NULL);

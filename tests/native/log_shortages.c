@@ -2,6 +2,7 @@
  * 0, or with 1 and a line on stderr. Linked with -Wl,--wrap=malloc,--wrap=realloc. */
 #include <errno.h>
 
+#include "log_manager/log_manager.h"
 #include "segment/leader_epochs.h"
 #include "log/log.h"
 #include "segment/producer_state.h"

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "compaction/pass.h"
+#include "log_manager/log_manager.h"
 #include "log_scenes.h"
 
 enum { LOGS_MAX = 64, APPENDERS = 3, READERS = 3, WAITERS = 3 };

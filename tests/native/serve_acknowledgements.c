@@ -3,6 +3,9 @@
 #include <unistd.h>
 
 #include "log/log_internal.h"
+#include "log_manager/log_manager.h"
+#include "segment/log_dir.h"
+#include "segment/segment.h"
 #include "serve_produce_scenes.h"
 #include "watched.h"
 

@@ -1,5 +1,6 @@
 /* Fetch and Produce of each version through the real serve, and their responses byte by byte.
  * Usage: serve_answers DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
+#include "log_manager/log_manager.h"
 #include "serve_messages.h"
 #include "watched.h"
 

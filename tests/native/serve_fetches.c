@@ -1,6 +1,7 @@
 /* Fetch through the real serve: the size of a response, its waits, and reads from disk before
  * it. Usage: serve_fetches DIRECTORY SCENE [apart]. Exits with 0, or with 1 and a line on
  * stderr. */
+#include "log_manager/log_manager.h"
 #include "serve_fetch_scenes.h"
 #include "watched.h"
 

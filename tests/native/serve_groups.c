@@ -1,5 +1,6 @@
 /* Produce requests of one turn that are appended as a group, through the real serve. Usage:
  * serve_groups DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
+#include "log_manager/log_manager.h"
 #include "serve/produce_internal.h"
 #include "serve_messages.h"
 #include "watched.h"

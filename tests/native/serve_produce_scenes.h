@@ -2,6 +2,7 @@
 #ifndef PYLOG_SERVE_PRODUCE_SCENES_H
 #define PYLOG_SERVE_PRODUCE_SCENES_H
 
+#include "log_manager/log_manager.h"
 #include "serve_messages.h"
 
 enum {

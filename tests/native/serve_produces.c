@@ -2,6 +2,7 @@
  * serve_produces DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include <time.h>
 
+#include "log_manager/log_manager.h"
 #include "serve_produce_scenes.h"
 #include "watched.h"
 

@@ -1,5 +1,6 @@
 /* Fetches of followers, and consumers redirected to a replica in their rack, through the real
  * serve. Usage: serve_replicas DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
+#include "log_manager/log_manager.h"
 #include "serve_messages.h"
 #include "os/rate_limit.h"
 #include "watched.h"

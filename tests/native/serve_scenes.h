@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "log_manager/log_manager.h"
 #include "tables/grants.h"
 #include "format/scratch.h"
 #include "log_scenes.h"

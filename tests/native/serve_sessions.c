@@ -1,6 +1,7 @@
 /* Fetch sessions through the real serve: changed partitions, their order, and the end of
  * sessions. Usage: serve_sessions DIRECTORY SCENE [apart]. Exits with 0, or with 1 and a line on
  * stderr. */
+#include "log_manager/log_manager.h"
 #include "serve_fetch_scenes.h"
 #include "watched.h"
 

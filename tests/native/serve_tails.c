@@ -2,6 +2,7 @@
  * DIRECTORY SCENE. Exits with 0, or with 1 and a line on stderr. */
 #include <unistd.h>
 
+#include "log_manager/log_manager.h"
 #include "serve_scenes.h"
 
 enum { READERS = 8, GATHER_MS = 5, ANSWERED_AT = 8 + 4 + 2 + 4 + 4 + 3 + 4 + 4 };

@@ -1,0 +1,27 @@
+/* Requests to flush logs: the queues that the threads of log_manager/flusher.c serve. */
+#ifndef PYLOG_FLUSH_QUEUE_H
+#define PYLOG_FLUSH_QUEUE_H
+
+#include <assert.h>
+
+#include "log/log_internal.h"
+#include "os/lock.h"
+
+/* Requests that the next group flushes the log up to its current end. */
+void flusher_ask(struct log *log);
+/* The same without a waiter: one such flush at a time. */
+void flusher_ask_some_time(struct log *log);
+/* Flushes everything and closes segments above the limit of open files. */
+void flusher_relieve(struct log_dir *dir);
+
+static inline void flusher_push(struct flusher_queue *q, struct log *log) {
+    assert(log->queue.wanted);
+    assert(*q->last == NULL);
+    log->queue.next = NULL;
+    *q->last = log;
+    q->last = &log->queue.next;
+}
+
+void flusher_enqueue(struct log_dir *dir, struct log *log) REQUIRES(dir->flush_lock);
+
+#endif
