@@ -23,7 +23,7 @@ FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 TIDY_NEEDS := clang-22=clang-22
 FUZZ_SECONDS ?= 60
 
-.PHONY: run build openssl test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-cluster bench-control bench-growth bench-spark soak soak-cluster simulate soak-log mutants trial trial-needs test-spark wheel clean
+.PHONY: run build openssl test compat asan tsan tsan-brokerd fuzz tidy docs docs-site docs-serve bench bench-vs bench-cluster bench-control bench-growth bench-spark soak soak-cluster simulate soak-log mutants trial trial-needs test-spark wheel clean
 
 run: build
 	@$(VENV)/bin/brokerd --version >&2
@@ -103,8 +103,18 @@ docs: build
 	$(PY) -m pylog.tools.docs docs/reference/pylog.md
 	$(PY) -m pylog.client.docs docs/reference/client-settings.md
 	$(PY) -m release.messages docs/reference/messages.md
+	$(PY) -m release.site --contents
 	$(PY) -m release.alerts docs/alerts/pylog.rules.yml docs/howto/alerts.md
 	$(PY) -m release.dashboards docs/grafana
+
+# The site, strict, one folder for each version, in build/site/html: see release/site.py.
+docs-site: build
+	$(PY) -m pip install -q --disable-pip-version-check --group docs
+	$(PY) -m release.site $(ARGS)
+
+# Build the site and serve it at http://localhost:8000/.
+docs-serve: ARGS = --serve 8000
+docs-serve: docs-site
 
 bench: build $(VENV)/.tested
 	$(PY) -m pytest bench $(ARGS)

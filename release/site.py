@@ -30,14 +30,15 @@ OUTSIDE = {"README.md": "index.md", "CHANGELOG.md": "project/changelog.md",
            "SECURITY.md": "project/security.md"}
 # For contributors: they read the pages in the repository.
 NOT_PUBLISHED = "internals"
+CONTENTS = "docs/README.md"
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#:\s]+)((?:#[^)]*)?)\)")
 CODE = re.compile(r"(^```.*?^```$|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
 
 
 def place(source: str) -> str | None:
     """Return a repository file's path in the site, or None if the site does not have it."""
-    if source in OUTSIDE:
-        return OUTSIDE[source]
+    if source in OUTSIDE or source == CONTENTS:
+        return OUTSIDE.get(source)
     inside = source.removeprefix("docs/")
     return None if inside == source or inside.split("/")[0] == NOT_PUBLISHED else inside
 
@@ -100,6 +101,25 @@ def index_for_models(summary: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def contents() -> str:
+    """Return docs/README.md: the table of contents for readers of the repository."""
+    lines = ["# Documentation\n\n`make docs` generates this page from `zensical.toml`.\n"]
+    section = ""
+    for above, title, page in navigation():
+        if not above:
+            continue
+        if above != section:
+            section = above
+            lines.append(f"\n## {section}\n\n")
+        source = next((source for source, there in OUTSIDE.items() if there == page), None)
+        lines.append(f"- [{title}]({f'../{source}' if source else page})\n")
+    lines.append("\n## Internals\n\n")
+    for page in sorted((ROOT / "docs" / NOT_PUBLISHED).glob("*.md")):
+        title = page.read_text().partition("\n")[0].removeprefix("# ")
+        lines.append(f"- [{title}]({NOT_PUBLISHED}/{page.name})\n")
+    return "".join(lines)
+
+
 def publish(built: Path, html: Path, version: str) -> None:
     """Move a built site to its version's folder, and list all versions, the newest first."""
     target = html / version
@@ -140,8 +160,12 @@ def build(version: str) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Build the documentation site.")
     parser.add_argument("--version", default=pylog.__version__, help="folder of this build")
+    parser.add_argument("--contents", action="store_true", help="only write docs/README.md")
     parser.add_argument("--serve", type=int, metavar="PORT", help="then serve it on this port")
     options = parser.parse_args()
+    if options.contents:
+        (ROOT / CONTENTS).write_text(contents())
+        return
     print(build(options.version))
     if options.serve is not None:
         handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=SITE / "html")

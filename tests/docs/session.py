@@ -143,7 +143,7 @@ class Session:
 
     def start(self, command: str) -> str:
         """Start a brokerd of the page; return its output up to the ready line."""
-        given = "" if "listeners=" in command else " --override listeners=PLAINTEXT://localhost:9092"
+        given = " --override listeners=PLAINTEXT://localhost:9092" * ("listeners=" not in command)
         log = self.folder / f"brokerd-{len(self.brokers)}.out"
         with open(log, "wb") as out:
             self.brokers.append(subprocess.Popen(

@@ -44,6 +44,10 @@ def test_the_navigation_has_each_page_once(pages):
     assert sorted(listed) == sorted(str(page.relative_to(pages)) for page in pages.rglob("*.md"))
 
 
+def test_the_table_of_contents_agrees_with_the_navigation():
+    assert (site.ROOT / site.CONTENTS).read_text() == site.contents(), "run `make docs`"
+
+
 def test_links_of_every_page_lead_somewhere(pages):
     found = {str(page.relative_to(pages)): gone for page in pages.rglob("*.md")
              if (gone := broken(page, pages))}
