@@ -37,8 +37,8 @@ openssl:
 build: $(VENV)/.built
 	@$(PY) setup.py -q build_ext --inplace
 
-# Each file of tests in one of two processes: most tests wait for a broker or a JVM.
-WORKERS ?= 2
+# More workers than a small machine has processors: most tests wait for a broker, a timer or a JVM.
+WORKERS ?= 4
 test: build $(VENV)/.tested
 	$(PY) -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0 $(TESTS)
 

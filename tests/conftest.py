@@ -6,9 +6,10 @@ written for both are first verified on Kafka, then required of ours.
 
 import pytest
 
+from bench import kafka as apache_kafka
 from tests.brokers import Brokerd, Kafka, answers
 
-pytest_plugins = ["pytester", "tests.hangs", "tests.reruns"]
+pytest_plugins = ["pytester", "tests.hangs", "tests.reruns", "tests.schedule"]
 SETTINGS = {"auto.create.topics.enable": "true"}
 RUNS_BESIDE_KAFKA = 3
 
@@ -22,6 +23,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    apache_kafka.start_quickly()
     config.addinivalue_line("markers", "kafka: needs Apache Kafka (Java and Maven)")
     config.addinivalue_line("markers", "slow: a long variant of a test that also runs short")
 
