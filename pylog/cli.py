@@ -23,14 +23,8 @@ def brokerd(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if conflict := installation.problem():
         return _report_error("brokerd", conflict, EXIT_FAILED)
-    if argv[:1] == ["config"]:
-        return _guarded("brokerd", _config, argv[1:])
-    if argv[:1] == ["adopt"]:
-        return _guarded("brokerd", _adopt, argv[1:])
-    if argv[:1] == ["detach"]:
-        return _guarded("brokerd", _detach, argv[1:])
-    if argv[:1] == ["restore-quorum"]:
-        return _guarded("brokerd", _restore_quorum, argv[1:])
+    if argv and argv[0] in COMMANDS:
+        return _guarded("brokerd", COMMANDS[argv[0]][0], argv[1:])
     return _guarded("brokerd", _serve, argv)
 
 
@@ -166,21 +160,19 @@ def _raise_open_files() -> None:
 
 
 def _serve_arguments():
-    parser = _parser("brokerd", "A commit-log broker that speaks Apache Kafka's protocol.",
-                     "brokerd config explain KEY and brokerd config list describe settings; "
-                     "brokerd adopt server.properties checks a stopped Kafka's directories; "
-                     "brokerd detach lets a stopped node leave its cluster, and brokerd "
-                     "restore-quorum lets one begin a quorum whose keys were lost.")
+    parser = _parser("brokerd", "A message broker that speaks the Apache Kafka protocol.",
+                     "Commands: " + "; ".join(f"brokerd {name}: {text}"
+                                              for name, (_, text) in COMMANDS.items()) + ".")
     parser.add_argument("properties", nargs="?", metavar="server.properties",
-                        help="settings by Kafka's names; none is needed")
+                        help="a file with settings, which have Kafka's names; optional")
     _add_override(parser)
     parser.add_argument("--cluster", metavar="HOST,HOST,HOST",
-                        help="this machine is one of these, which form a cluster; the same words "
-                             "on each of them")
+                        help="form a cluster of these machines, of which this is one; use the same "
+                             "text on all of them")
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     parser.add_argument(
         "--add-scram", action="append", default=[], metavar="MECHANISM=[name=…,password=…]",
-        help="a user of a new cluster, as kafka-storage takes it; may be repeated")
+        help="create a user of a new cluster, in the format of kafka-storage; may be repeated")
     return parser
 
 
@@ -327,6 +319,25 @@ def _restore_quorum(command: str, argv: list[str]) -> int:
     return 0
 
 
+def _completion(command: str, argv: list[str]) -> int:
+    """completion SHELL: print the script that completes brokerd's arguments in a shell."""
+    parser = _parser(f"{command} completion", "Print the completion script for a shell. Evaluate "
+                     "it in the shell's startup file, for example: eval \"$(brokerd completion "
+                     "bash)\"")
+    from .tools import brokerd_completion
+
+    parser.add_argument("shell", choices=sorted(brokerd_completion.TEMPLATES))
+    shell = parser.parse_args(argv).shell
+    from .config import catalogue
+
+    options = {name: action.help or "" for action in _serve_arguments()._actions
+               for name in action.option_strings if name.startswith("--")}
+    print(brokerd_completion.script(
+        shell, {name: text for name, (_, text) in COMMANDS.items()}, options,
+        [name for name in catalogue.broker_names() if name not in catalogue.INTERNAL]), end="")
+    return 0
+
+
 def _directories_of(command: str, about: str, argv: list[str]):
     """Return the settings for a command that works on a stopped node's directories."""
     parser = _parser(command, about)
@@ -359,3 +370,13 @@ def _version(command: str) -> int:
 
     print(f"{command} {version()} ({library()})", flush=True)
     return 0
+
+
+# Name: the function that runs it, and its purpose.
+COMMANDS = {
+    "config": (_config, "explain and list settings"),
+    "adopt": (_adopt, "check the directories of a stopped Kafka"),
+    "detach": (_detach, "separate a stopped node from its cluster"),
+    "restore-quorum": (_restore_quorum, "begin an empty quorum with a controller's own metadata"),
+    "completion": (_completion, "print the completion script for bash, zsh or fish"),
+}
