@@ -23,7 +23,7 @@ FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 TIDY_NEEDS := clang-22=clang-22
 FUZZ_SECONDS ?= 60
 
-.PHONY: run build openssl test compat asan tsan tsan-brokerd fuzz tidy docs docs-site docs-serve bench bench-vs bench-cluster bench-control bench-growth bench-spark soak soak-cluster simulate soak-log mutants trial trial-needs test-spark wheel clean
+.PHONY: run build openssl test compat asan tsan tsan-brokerd fuzz tidy docs docs-site docs-serve bench bench-vs bench-cluster bench-control bench-growth bench-spark soak soak-cluster simulate soak-log mutants trial trial-needs test-spark wheel release release-check release-versions clean
 
 run: build
 	@$(VENV)/bin/brokerd --version >&2
@@ -104,6 +104,7 @@ docs: build
 	$(PY) -m pylog.client.docs docs/reference/client-settings.md
 	$(PY) -m release.messages docs/reference/messages.md
 	$(PY) -m release.site --contents
+	$(PY) -m release.man docs/man
 	$(PY) -m release.alerts docs/alerts/pylog.rules.yml docs/howto/alerts.md
 	$(PY) -m release.dashboards docs/grafana
 
@@ -172,10 +173,23 @@ trial-needs:
 
 # The sdist and wheels for this and other Linuxes, in dist/:
 # make wheel ARGS="--target manylinux_2_28_x86_64 --python 3.11".
-wheel: build
-	@.ci/packages $(RELEASE_NEEDS)
-	$(PY) -m pip install -q --disable-pip-version-check --group release
+wheel: build $(VENV)/.release
 	$(PY) -m release.wheels $(ARGS)
+
+# Builds and checks all files of a release, and prints the commands that remain.
+release: build $(VENV)/.release
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) -m release $(ARGS)
+
+# The longer checks of the files in dist/: a second build has the same hashes, and the wheels for
+# this machine work in a Debian that has only Python.
+release-check: build $(VENV)/.release
+	@.ci/packages debootstrap=debootstrap
+	$(PY) -m release.reproduce $(ARGS)
+	$(PY) -m release.bare dist/pylog_broker-*-manylinux_*_$$(uname -m).whl
+
+# Tests with the lowest and the highest versions of all dependencies.
+release-versions: build $(VENV)/.release
+	$(PY) -m release.versions $(TESTS)
 
 clean:
 	rm -rf build $(VENV) pylog/_native/*.c pylog/_native/*.so *.egg-info
@@ -200,4 +214,10 @@ $(VENV)/.tested: $(VENV)/.develop
 $(VENV)/.develop: $(VENV)/.built
 	$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation \
 		--config-settings editable_mode=compat -e . --group dev
+	@touch $@
+
+# The tools that build releases.
+$(VENV)/.release: $(VENV)/.built
+	@.ci/packages $(RELEASE_NEEDS)
+	$(PY) -m pip install -q --disable-pip-version-check --group release
 	@touch $@

@@ -85,7 +85,7 @@ DIRECTIVES = {
 # Header: the packages of Debian and Fedora that contain it.
 HEADERS = {
     "Python.h": ("python3-dev", "python3-devel"),
-    "isa-l.h": ("libisal-dev", "isa-l-devel"),
+    "isa-l/igzip_lib.h": ("libisal-dev", "isa-l-devel"),
     "lz4frame.h": ("liblz4-dev", "lz4-devel"),
     "zstd.h": ("libzstd-dev", "libzstd-devel"),
     "snappy-c.h": ("libsnappy-dev", "snappy-devel"),

@@ -32,7 +32,12 @@ DIST = ROOT / "dist"
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = arguments().parse_args(argv)
+    build(arguments().parse_args(argv))
+    return 0
+
+
+def build(options: argparse.Namespace) -> None:
+    """Build the sdist and wheels into dist/."""
     os.umask(0o022)
     os.environ.setdefault("SOURCE_DATE_EPOCH", str(commit_time()))
     DIST.mkdir(exist_ok=True)
@@ -42,7 +47,6 @@ def main(argv: list[str] | None = None) -> int:
             made = wheel(tree, TARGETS[tag], python, options.jobs)
             audit(made, TARGETS[tag])
             print(f"{made.relative_to(ROOT)}  {made.stat().st_size / 1e6:.1f} MB", flush=True)
-    return 0
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -87,9 +91,10 @@ def unpacked(archive: Path) -> Path:
     return tree
 
 
-def wheel(tree: Path, target: Target, python: str, jobs: int) -> Path:
-    """Build a wheel in dist/."""
-    base = CACHE / f"{target.tag}-{python}"
+def wheel(tree: Path, target: Target, python: str, jobs: int, base: Path | None = None,
+          output: Path = DIST) -> Path:
+    """Build a wheel in `output`. base: the folder for intermediate files."""
+    base = base or CACHE / f"{target.tag}-{python}"
     short = f"cp{python.replace('.', '')}"
     # The package may have lost a file since the last build.
     for old in base.glob("lib*"):
@@ -112,7 +117,8 @@ def wheel(tree: Path, target: Target, python: str, jobs: int) -> Path:
              *map(str, base.glob("lib*/**/*.so"))])
     run([*build, "bdist_wheel", "--skip-build", "--bdist-dir", str(base / "bdist"),
          "--dist-dir", str(made)], tree, **environment)
-    return Path(shutil.move(str(next(made.glob("*.whl"))), DIST / next(made.glob("*.whl")).name))
+    [found] = made.glob("*.whl")
+    return Path(shutil.move(found, output / found.name))
 
 
 def add_components(tree: Path, linked: Path, base: Path, tag: str) -> Path:

@@ -75,12 +75,12 @@ def include(tmp_path, setup_script):
 def test_missing_headers_are_reported_with_their_debian_and_fedora_packages(setup_script, include):
     flags = ["-nostdinc", f"-I{include}"]
     assert setup_script.missing_headers(["gcc"], flags) == []
-    (include / "isa-l.h").unlink()
+    (include / "isa-l/igzip_lib.h").unlink()
     (include / "openssl/ssl.h").unlink()
     missing = setup_script.missing_headers(["gcc"], flags)
-    assert missing == ["isa-l.h", "openssl/ssl.h"]
+    assert missing == ["isa-l/igzip_lib.h", "openssl/ssl.h"]
     advice = setup_script.installation_advice(missing)
-    assert "without the headers isa-l.h, openssl/ssl.h." in advice
+    assert "without the headers isa-l/igzip_lib.h, openssl/ssl.h." in advice
     assert "apt install libisal-dev libssl-dev" in advice
     assert "dnf install isa-l-devel openssl-devel" in advice
 
