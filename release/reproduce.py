@@ -1,6 +1,6 @@
 """Build files of dist/ again and compare their hashes: `make release-check`.
 
-    python -m release.reproduce                            the sdist and the first wheel of each target
+    python -m release.reproduce                            the sdist and one wheel of each target
     python -m release.reproduce dist/pylog_broker-0.1.0-cp311-*.whl
 
 Owns: build/again/, which has nothing in common with the first build except the libraries.
