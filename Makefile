@@ -192,7 +192,7 @@ release-versions: build $(VENV)/.release
 	$(PY) -m release.versions $(TESTS)
 
 clean:
-	rm -rf build $(VENV) pylog/_native/*.c pylog/_native/*.so *.egg-info
+	rm -rf build $(VENV) pylog/_native/*/*.c pylog/_native/*/*.so *.egg-info
 
 # Dependency groups (PEP 735) need pip 25.1. The editable install uses a .pth file: setuptools' import
 # hooks would cost each start of brokerd 10 ms.

@@ -1,4 +1,4 @@
-"""Builds csrc/ once into a static library and every pylog/_native/*.pyx as its own extension on it.
+"""Build csrc/ into a static library and each .pyx below pylog/_native/ as an extension on it.
 
 CC names the compiler ("ccache gcc"). PYLOG_SANITIZE=address|thread adds that sanitizer's flags,
 PYLOG_STRICT=1 turns warnings into errors (see `make asan`, `make tsan`, .ci/run).
@@ -240,6 +240,7 @@ class build_ext(_build_ext):
     def run(self):
         super().run()
         if self.inplace:
+            _remove_orphans()
             # A start of brokerd counts in milliseconds, the first one too, also where the
             # environment forbids Python to write byte code.
             compileall.compile_dir("pylog", quiet=1)
@@ -311,7 +312,7 @@ class build_ext(_build_ext):
 
     def get_source_files(self):
         return [*super().get_source_files(), *glob("csrc/*/*.[ch]"),
-                *glob("pylog/_native/*.p[yx]*")]
+                *glob("pylog/_native/**/*.p[yx]*", recursive=True)]
 
 
 def _headers(listed: Path) -> list[Path] | None:
@@ -348,10 +349,19 @@ def _forget_stale(source: Path) -> None:
         used.add(path)
         words = {word for line in path.read_text().splitlines() if "cimport" in line
                  for word in re.findall(r"\w+", line)}
-        unread += [other for other in source.parent.glob("*.pxd") if other.stem in words]
+        unread += [other for other in Path("pylog/_native").rglob("*.pxd") if other.stem in words]
     if made.exists() and any(path.stat().st_mtime_ns > made.stat().st_mtime_ns
                              for path in used - {source}):
         made.unlink()
+
+
+def _remove_orphans() -> None:
+    """Remove extensions whose source has gone: an import of their old name must fail."""
+    for made in Path("pylog/_native").rglob("*.so"):
+        source = made.with_name(made.name.partition(".")[0])
+        if not source.with_suffix(".pyx").exists():
+            made.unlink()
+            source.with_suffix(".c").unlink(missing_ok=True)
 
 
 def _run(command: list[str]) -> None:
@@ -372,7 +382,7 @@ def main() -> None:
         project_urls=urls(repository, version),
         ext_modules=[
             Extension(path.removesuffix(".pyx").replace("/", "."), [path])
-            for path in sorted(glob("pylog/_native/*.pyx"))
+            for path in sorted(glob("pylog/_native/*/*.pyx"))
         ],
     )
 

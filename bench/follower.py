@@ -21,7 +21,9 @@ from bench import loads
 from bench.machine import commit_line, machine_line, touch_free_memory
 from bench.process import die_with_parent
 from bench.programs import cache_dir
-from pylog._native import batch, fetcher, log
+from pylog._native.log import log
+from pylog._native.records import batch
+from pylog._native.server import replica_fetcher
 from pylog.protocol import codec
 
 VERSION = 17
@@ -87,7 +89,7 @@ def follow(folder: Path, batch_bytes: int, total: int) -> float:
     directory = log.LogDir(folder, 2)
     one = log.Log.open(directory, "t", 0, TOPIC_ID, None, now_ms=NOW_MS)
     one.become_follower(4)
-    fetchers = fetcher.Fetchers(
+    fetchers = replica_fetcher.Fetchers(
         threads=1, replica_id=2, wait_ms_max=500, bytes_min=1, bytes_max=10 << 20,
         partition_bytes_max=1 << 20, backoff_ms_max=1000, answer_ms_max=30_000,
         flush_first=False)

@@ -29,7 +29,7 @@ from bench.process import BrokerFailed
 from bench.programs import ProgramMissing, cache_dir, load_client, rdkafka_performance
 from bench.scenarios import FULL, QUICK, SCENARIOS, Scale, Side
 from bench.secured import SECURED, certificate
-from pylog._native import tls
+from pylog._native.server import tls
 
 LOADS = SCENARIOS | SECURED
 SECTION = "Records: produce, fetch, latency, start"

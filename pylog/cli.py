@@ -365,7 +365,8 @@ def _locked(paths):
 
 
 def _version(command: str) -> int:
-    from ._native.tls import library
+    from pylog._native.server.tls import library
+
     from .version import version
 
     print(f"{command} {version()} ({library()})", flush=True)

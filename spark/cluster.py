@@ -93,7 +93,7 @@ def explained(given: Mapping[str, Any], topic: str, gaps: Iterable[tuple[int, in
               ) -> set[tuple[int, int, int]]:
     """Return the gaps (partition, first, end) that contain transaction markers or aborted records.
     """
-    from pylog._native.batch import CONTROL, TRANSACTIONAL, walk
+    from pylog._native.records.batch import CONTROL, TRANSACTIONAL, walk
     from pylog.client import KafkaError
     from pylog.client.spark.ranges import OffsetRange, RangeReader
 

@@ -12,7 +12,8 @@ from pathlib import PurePath
 
 # Constants of Python with a different meaning than the constant of C with that name and value.
 COINCIDENCES = {
-    "pylog/_native/encode.pxd:PIECES_MAX": "pieces of an encoder, not of a connection's output",
+    "pylog/_native/protocol/encode.pxd:PIECES_MAX":
+        "pieces of an encoder, not of a connection's output",
     "pylog/config/client_quotas.py:NS_PER_MS": "a unit, which cannot change",
     "pylog/coordinator/runtime/snapshot_writer.py:THREADS":
         "threads that save shards, not flushers",
@@ -24,8 +25,8 @@ COINCIDENCES = {
 }
 # Constants of Python with a different meaning and value than the constant of C with that name.
 DIFFERENT = {
-    "pylog/_native/builder.pyx:FULL": "a returned position, not a result of C",
-    "pylog/_native/columns.pyx:LOG_APPEND_TIME": "a timestamp type, not the attribute's bit",
+    "pylog/_native/client/batch_builder.pyx:FULL": "a returned position, not a result of C",
+    "pylog/_native/client/columns.pyx:LOG_APPEND_TIME": "a timestamp type, not the attribute's bit",
     "pylog/config/limits.py:INPUT_BYTES_MAX": "of the process, not a reactor's default",
     "pylog/coordinator/groups/metrics.py:STEP": "groups, not bytes that a reader skips",
     "pylog/coordinator/runtime/journal.py:BATCH_BYTES_MAX":

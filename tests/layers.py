@@ -51,12 +51,12 @@ INSIDE: dict[str, tuple[str, ...]] = {
                "telemetry", "consumer", "producer", "share", "admin", "aio", "spark", "docs", "."),
     "tools": ("cli", "records", "segments", "topics", "groups", "cluster", "security", "host",
               "app", "."),
+    "_native": ("protocol", "records", "log", "server", "client"),
 }
 # More modules make a folder hard to read.
 FOLDER_MODULES = 20
 # Folders with more. The list only gets shorter.
 CROWDED = {
-    "pylog/_native",
 }
 # Folders whose files are checked for cycles and for names.
 CHECKED = ("pylog", "bench")

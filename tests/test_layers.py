@@ -24,7 +24,8 @@ def test_an_import_that_points_up_or_sideways_is_found(path, text):
 
 
 @pytest.mark.parametrize(("path", "text"), [
-    ("pylog/log/x.py", "import asyncio\nfrom pylog._native import batch\nfrom . import roll\n"),
+    ("pylog/log/x.py",
+     "import asyncio\nfrom pylog._native.records import batch\nfrom . import roll\n"),
     ("pylog/api/x.py", "from ..protocol.errors import ErrorCode\nfrom ..config import Settings\n"),
     ("pylog/_native/x.pyx", "cimport cython\nfrom .csrc cimport batch_check\nimport os, sys\n"),
     ("pylog/cli.py", "from . import __version__, broker\n"),

@@ -106,7 +106,7 @@ def test_constant_that_differs_from_c_is_found():
     ("pylog/log/x.py", "LENGTH_AT = 9\n"),
     ("pylog/log/x.py", "_BATCH_LENGTH_AT = 4\n"),
     ("pylog/log/x.py", "KIND_CONTROL = 2\n"),
-    ("pylog/_native/batch.pyx", "BYTES_MAX = 1 << 20\n"),
+    ("pylog/_native/records/batch.pyx", "BYTES_MAX = 1 << 20\n"),
 ])
 def test_another_value_is_found_under_the_short_and_the_full_name(path, text):
     [message] = repeated(path, text)

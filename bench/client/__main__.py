@@ -28,7 +28,7 @@ from bench.client.readers import PARTITIONS, READERS
 from bench.client.records import BATCH_BYTES, values
 from bench.client.writers import WRITERS
 from bench.machine import machine_line
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.client.config.settings import CODECS, Settings
 from pylog.client.network.cluster import Cluster
 from pylog.protocol import messages

@@ -12,8 +12,8 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from pylog._native import batch
-from pylog._native.compress import compress, decompress
+from pylog._native.records import batch
+from pylog._native.records.compress import compress, decompress
 from pylog.client.config.settings import CODECS
 
 PIECE_BYTES = 1 << 20

@@ -24,7 +24,7 @@ from bench.cluster.loads import WAIT_S, create
 from bench.cluster.nodes import Cluster
 from bench.loads import LoadFailed
 from bench.network import Network
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.peer.connection import Peer
 from pylog.peer.errors import PeerError
 from pylog.protocol import api, messages

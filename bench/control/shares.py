@@ -18,7 +18,7 @@ from bench.control.wire import (
     run,
 )
 from bench.loads import LoadFailed
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.protocol import messages
 
 CONSUMERS, PARTITIONS = 8, 4

@@ -17,7 +17,7 @@ from bench import fanout, loads
 from bench.control import wire
 from bench.control.joining import come_together
 from bench.process import BrokerProcess, forget_peak_rss, peak_rss_bytes
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.protocol import messages
 
 TOPIC_PARTITIONS = 1000

@@ -6,9 +6,9 @@ import select
 import struct
 import sys
 
-from pylog._native.grants import Grants
-from pylog._native.iopool import IoPool
-from pylog._native.reactor import Reactors
+from pylog._native.log.io_pool import IoPool
+from pylog._native.server.grants import Grants
+from pylog._native.server.reactor import Reactors
 
 THREADS = 2
 API_VERSIONS = [(0, 3, 13, 9), (1, 4, 18, 12), (18, 0, 4, 3)]

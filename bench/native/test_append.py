@@ -8,7 +8,8 @@ import time
 import pytest
 
 from bench.native import note_rate
-from pylog._native import batch, log
+from pylog._native.log import log
+from pylog._native.records import batch
 
 NOW = 1_700_000_000_000
 TOTAL = 64 << 20

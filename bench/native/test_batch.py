@@ -6,7 +6,7 @@ import pytest
 from kafka.record import MemoryRecords
 
 from bench.native import note_rate
-from pylog._native.batch import build, check, find_timestamp, records
+from pylog._native.records.batch import build, check, find_timestamp, records
 
 NOW = 1_700_000_000_000
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from bench.native import note_rate
-from pylog._native.builder import BatchBuilder, BatchWriter, Column
+from pylog._native.client.batch_builder import BatchBuilder, BatchWriter, Column
 
 ROWS = 200_000
 RECORDS = 50_000

@@ -3,8 +3,8 @@
 import pytest
 
 from bench.native import note_rate
-from pylog._native.batch import build
-from pylog._native.columns import ColumnReader, Fetched, fixed_width, records
+from pylog._native.client.columns import ColumnReader, Fetched, fixed_width, records
+from pylog._native.records.batch import build
 
 RECORDS = 200_000
 BATCH = 1000

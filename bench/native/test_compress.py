@@ -9,7 +9,7 @@ import snappy
 import zstandard
 
 from bench.native import note_rate
-from pylog._native.compress import GZIP, LZ4, SNAPPY, ZSTD, compress, decompress
+from pylog._native.records.compress import GZIP, LZ4, SNAPPY, ZSTD, compress, decompress
 
 SIZE = 1 << 20
 LINES = b"".join(

@@ -4,7 +4,7 @@ import crc32c as package
 import pytest
 
 from bench.native import note_rate
-from pylog._native import batch
+from pylog._native.records import batch
 
 COMPUTE = {"ours": batch.crc32c, "package": package.crc32c, "portable": batch.crc32c_portable}
 

@@ -7,7 +7,7 @@ import struct
 from array import array
 
 from bench.native import note_rate
-from pylog._native.index import search_offsets
+from pylog._native.records.offset_index import search_offsets
 
 ENTRIES = 262_144
 WANTED = 100_000

@@ -5,7 +5,8 @@ import random
 import pytest
 
 from bench.native import note_rate
-from pylog._native import batch, log
+from pylog._native.log import log
+from pylog._native.records import batch
 
 NOW = 1_700_000_000_000
 BATCHES = 20_000

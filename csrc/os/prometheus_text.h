@@ -1,7 +1,7 @@
 /* The text of a metrics scrape: one sample per line, in a growing buffer.
  *
  * A row is a set of labels that several samples share, formatted once:
- * `topic="a",partition="0"`. _native/metrics calls these functions without the GIL. */
+ * `topic="a",partition="0"`. _native/server/metrics calls these functions without the GIL. */
 #ifndef PYLOG_PROMETHEUS_TEXT_H
 #define PYLOG_PROMETHEUS_TEXT_H
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Any
 
-    from pylog._native.reactor import RequestContext
+    from pylog._native.server.reactor import RequestContext
     from pylog.api.handler import Handler, Message
     from pylog.api.security.sasl import AuthenticationApi
     from pylog.config import Settings

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
     from typing import Any
 
-    from pylog._native.reactor import RequestContext
+    from pylog._native.server.reactor import RequestContext
     from pylog.coordinator.runtime.deferred_reply import Pending
 
     # Message classes are generated from the schemas at run time.

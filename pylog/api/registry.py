@@ -24,8 +24,8 @@ TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from pylog._native.reactor import RequestContext
-    from pylog._native.repeats import Repeats
+    from pylog._native.server.reactor import RequestContext
+    from pylog._native.server.heartbeat_cache import Repeats
     from pylog.api.handler import Handler, Message, Result
     from pylog.api.security.sasl import AuthenticationApi
     from pylog.config import Settings

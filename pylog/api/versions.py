@@ -15,7 +15,7 @@ from pylog.protocol.errors import ErrorCode
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
-    from pylog._native.reactor import RequestContext
+    from pylog._native.server.reactor import RequestContext
     from pylog.api.handler import Handler, Message
     from pylog.metadata.service import MetadataService
 

@@ -13,9 +13,9 @@ import logging
 import time
 
 from pylog import supervisor
-from pylog._native.grants import Grants
-from pylog._native.iopool import IO_THREADS_MAX, IoPool
-from pylog._native.repeats import Repeats
+from pylog._native.log.io_pool import IO_THREADS_MAX, IoPool
+from pylog._native.server.grants import Grants
+from pylog._native.server.heartbeat_cache import Repeats
 from pylog.api import registry
 from pylog.api.cluster.client_quotas import resolve_later
 from pylog.broker.upkeep import Upkeep
@@ -41,7 +41,7 @@ TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pylog._native.reactor import Closed, RequestContext
+    from pylog._native.server.reactor import Closed, RequestContext
     from pylog.api.security.sasl import AuthenticationApi
     from pylog.api.security.delegation_tokens import Asker
     from pylog.config import Settings

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from pylog._native.grants import Grants
+    from pylog._native.server.grants import Grants
     from pylog.config import Settings
     from pylog.log.manager import LogManager
     from pylog.metadata.service import MetadataService

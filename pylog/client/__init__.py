@@ -15,7 +15,7 @@ installation.check()
 
 TYPE_CHECKING = False  # Keeps imports lazy.
 if TYPE_CHECKING:
-    from pylog._native.columns import Record
+    from pylog._native.client.columns import Record
     from pylog.client import errors
     from pylog.client.admin.blocking import Admin
     from pylog.client.consumer.consumer import Consumer
@@ -39,7 +39,7 @@ _PLACES = {
     "RecordMetadata": "producer.delivery", "scan": "consumer.scan",
     "ShareConsumer": "share.share_consumer", "Acknowledge": "share.acknowledgements",
 }
-_NATIVE = {"Record": "pylog._native.columns"}
+_NATIVE = {"Record": "pylog._native.client.columns"}
 
 __all__ = ["Acknowledge", "Admin", "ConfigResource", "Consumer", "KafkaError", "NewTopic",
            "OffsetAndMetadata", "OffsetAndTimestamp", "Producer", "RebalanceListener", "Record",

@@ -12,7 +12,7 @@ from pylog.client.types import OffsetAndMetadata, OffsetAndTimestamp, TopicParti
 
 TYPE_CHECKING = False  # Keeps imports lazy.
 if TYPE_CHECKING:
-    from pylog._native.columns import Record
+    from pylog._native.client.columns import Record
     from pylog.client.admin.admin import Admin
     from pylog.client.consumer.aio_consumer import Consumer
     from pylog.client.producer.aio_producer import Producer
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _PLACES = {"Acknowledge": "pylog.client.share.acknowledgements",
            "ShareConsumer": "pylog.client.share.aio_share_consumer",
            "Admin": "pylog.client.admin.admin", "Consumer": "pylog.client.consumer.aio_consumer",
-           "Producer": "pylog.client.producer.aio_producer", "Record": "pylog._native.columns"}
+           "Producer": "pylog.client.producer.aio_producer",
+           "Record": "pylog._native.client.columns"}
 
 __all__ = ["Acknowledge", "Admin", "Consumer", "OffsetAndMetadata", "OffsetAndTimestamp",
            "Producer", "Record", "ShareConsumer", "TopicPartition"]

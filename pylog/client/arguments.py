@@ -14,7 +14,7 @@ import operator
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
-from pylog._native.message import Struct
+from pylog._native.protocol.message import Struct
 
 T = TypeVar("T")
 

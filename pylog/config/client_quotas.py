@@ -11,7 +11,7 @@ Source: KIP-13, KIP-55 (users), KIP-124 (request time), KIP-546 (filters), KIP-5
 
 import ipaddress
 
-from pylog._native import quotas as native
+from pylog._native.server import quotas as native
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 PRODUCER_BYTE_RATE = "producer_byte_rate"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from pylog._native.reactor import RequestContext
+    from pylog._native.server.reactor import RequestContext
 
 
 async def timed(coroutine: Coroutine, context: RequestContext, clock_ns: Callable[[], int]) -> Any:

@@ -10,7 +10,7 @@ Source: Kafka's recovery-point-offset-checkpoint and similar files.
 import logging
 import threading
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.log import partition_log as partitions
 
 log = logging.getLogger("pylog.log")

@@ -14,8 +14,8 @@ import threading
 from collections import namedtuple
 
 from pylog import supervisor
-from pylog._native import cleaner
-from pylog._native.log import LogDeleted, LogError, StorageError
+from pylog._native.log import compaction as cleaner
+from pylog._native.log.log import LogDeleted, LogError, StorageError
 from pylog.log import checkpoint_files as files
 
 CHECKPOINT = "cleaner-offset-checkpoint"

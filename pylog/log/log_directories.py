@@ -11,8 +11,8 @@ import fcntl
 import logging
 import os
 
-from pylog._native import crash_state, flushes
-from pylog._native.log import LogDir
+from pylog._native.log import flush_waits, restart_checkpoint
+from pylog._native.log.log import LogDir
 from pylog.config import limits
 from pylog.log import checkpoint_files as checkpoints
 from pylog.log.errors import StartError
@@ -64,8 +64,8 @@ class Directories:
                 _read_once(os.path.join(path, IDENTITY))
                 listing = set(os.listdir(path))
                 native = LogDir(path, self._io_pool, open_files_max=open_files_max)
-                crash_state.remember(native, MEMORY)
-                why = flushes.syncs_each(native)
+                restart_checkpoint.remember(native, MEMORY)
+                why = flush_waits.syncs_each(native)
                 if why is not None:
                     log.info("syncfs may not report errors: each log is synced separately", extra={
                         "directory": path, "reason": why})
@@ -83,7 +83,7 @@ class Directories:
 
     def close(self) -> None:
         for native in filter(None, self.natives):
-            crash_state.forget(native)
+            restart_checkpoint.forget(native)
         self.natives.clear()
         self._io_pool = None
         for descriptor in self._locks:

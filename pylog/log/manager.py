@@ -12,7 +12,7 @@ import logging
 import os
 from itertools import chain
 
-from pylog._native.log import Log, LogError, Shortage
+from pylog._native.log.log import Log, LogError, Shortage
 from pylog.log import partition_log as partitions
 from pylog.log import recovery, recovery_hints, startup_scan, topic_branches
 from pylog.log.checkpoint_writer import Checkpointer

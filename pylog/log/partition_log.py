@@ -10,7 +10,7 @@ import logging
 import os
 from collections import namedtuple
 
-from pylog._native.log import CorruptLog, Log, LogDeleted, LogError
+from pylog._native.log.log import CorruptLog, Log, LogDeleted, LogError
 from pylog.config import ConfigError, validate_topic_config
 from pylog.log import checkpoint_files as files
 

@@ -12,7 +12,7 @@ import os
 import threading
 
 from pylog import supervisor
-from pylog._native import damages
+from pylog._native.log import damage_report as damages
 from pylog.log.checkpoint_files import DAMAGED
 
 # How long startup waits for all partitions. Most recoveries take less, and then clients see no

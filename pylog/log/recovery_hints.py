@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 
-from pylog._native.log import StorageError
+from pylog._native.log.log import StorageError
 from pylog.log import checkpoint_files as files
 from pylog.log import partition_log as partitions
 from pylog.log.cleaner import CHECKPOINT as CLEANER

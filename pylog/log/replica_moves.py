@@ -15,8 +15,8 @@ import re
 import threading
 
 from pylog import supervisor
-from pylog._native import moves
-from pylog._native.log import LogError
+from pylog._native.log import replica_move as moves
+from pylog._native.log.log import LogError
 
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 STEP_BYTES = 8 << 20

@@ -16,8 +16,9 @@ import re
 import struct
 from collections import namedtuple
 
-from pylog._native import batch, moves, producers
-from pylog._native.log import CorruptLog, Log, LogError
+from pylog._native.log import producer_state, replica_move
+from pylog._native.log.log import CorruptLog, Log, LogError
+from pylog._native.records import batch
 from pylog.log import partition_log as partitions
 from pylog.log.checkpoint_files import sync_directory
 from pylog.log.log_directories import remove_tree
@@ -74,7 +75,7 @@ def _prepare_one(source: Log, path: str, name: str, index: int, topic_id: bytes,
                  config: dict, now_ms: int) -> partitions.Checkpoint:
     """Link one partition's segments into a new directory."""
     root = os.path.dirname(path)
-    moves.seal(source, now_ms)
+    replica_move.seal(source, now_ms)
     source.flush()
     start, whole = source.start_offset, source.flushed_offset
     end = max(start, whole if cut == Cut() else min(whole, _offset_of(source, cut)))
@@ -101,7 +102,7 @@ def _prepare_one(source: Log, path: str, name: str, index: int, topic_id: bytes,
             partition_log.move_start(start, now_ms)
         # A Kafka broker that uses the directory later appends to the last segment, even if it is
         # linked. So seal it.
-        moves.seal(partition_log, now_ms)
+        replica_move.seal(partition_log, now_ms)
         partition_log.settle(now_ms)
         checkpoint = partitions.flushed(partition_log)
     finally:
@@ -279,7 +280,7 @@ def _runs(rows: list):
 def _abort_open(partition_log: Log, leader_epoch: int, now_ms: int) -> None:
     """Abort the open transactions of the branch, with a marker for each."""
     state = partition_log.producers(now_ms)
-    rows = [row for row in _PRODUCER.iter_unpack(state[producers.HEAD_BYTES:]) if row[7] >= 0]
+    rows = [row for row in _PRODUCER.iter_unpack(state[producer_state.HEAD_BYTES:]) if row[7] >= 0]
     for producer_id, epoch, _, _, _, _, coordinator_epoch, _ in sorted(
             rows, key=lambda row: row[7]):
         end = partition_log.end_offset

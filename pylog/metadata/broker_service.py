@@ -13,7 +13,7 @@ import asyncio
 import logging
 
 from pylog import supervisor
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.eventloop.threads import in_thread
 from pylog.log.errors import StartError
 from pylog.metadata import meta_properties as identity

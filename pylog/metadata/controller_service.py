@@ -15,7 +15,7 @@ import asyncio
 import logging
 import os
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.config import ConfigError, clusters
 from pylog.eventloop.threads import in_thread
 from pylog.log.errors import StartError

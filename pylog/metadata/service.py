@@ -11,7 +11,7 @@ Source: KIP-631 (registration).
 import logging
 import random
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.log import checkpoint_files as files
 from pylog.log.errors import StartError
 from pylog.log.partition_log import Role

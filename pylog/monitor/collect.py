@@ -17,8 +17,8 @@ import resource
 
 from pylog import __version__, supervisor
 from pylog.monitor import metrics
-from pylog._native import damages
-from pylog._native import metrics as native
+from pylog._native.log import damage_report
+from pylog._native.server import metrics as native
 from pylog.monitor.page import Page, labels
 from pylog.protocol import tables
 from pylog.protocol.errors import ErrorCode
@@ -27,8 +27,8 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pylog._native.iopool import IoPool
-    from pylog._native.reactor import Reactors
+    from pylog._native.log.io_pool import IoPool
+    from pylog._native.server.reactor import Reactors
     from pylog.log.manager import LogManager
     from pylog.metadata.image.state_store import Store
     from pylog.monitor.lag import GroupLags
@@ -232,7 +232,7 @@ class Collector:
         stats = [(values, directory.stats()) for values, directory in found]
         for family, name in DIRECTORY_STATS:
             page.family(family, [(values, row[name]) for values, row in stats])
-        damaged = [(values, damages.figures(directory)) for values, directory in found]
+        damaged = [(values, damage_report.figures(directory)) for values, directory in found]
         page.family("pylog_log_damages", [
             ((*values, kind), row[f"damages_{kind}"])
             for values, row in damaged for kind in ("cut", "kept")])

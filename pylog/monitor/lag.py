@@ -17,7 +17,7 @@ import threading
 from array import array
 from collections import Counter, deque, namedtuple
 
-from pylog._native import metrics as native
+from pylog._native.server import metrics as native
 from pylog.coordinator.groups import metrics as group_metrics
 from pylog.monitor import explain
 from pylog.monitor.page import labels

@@ -7,7 +7,7 @@ Source: OpenMetrics 1.0; Prometheus' text format 0.0.4.
 """
 
 from pylog.monitor import metrics
-from pylog._native import metrics as native
+from pylog._native.server import metrics as native
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 TEXT = "text/plain; version=0.0.4; charset=utf-8"

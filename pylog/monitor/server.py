@@ -22,7 +22,7 @@ import threading
 from urllib.parse import unquote
 
 from pylog import port_owner, supervisor
-from pylog._native import compress
+from pylog._native.records import compress
 from pylog.log.errors import StartError
 from pylog.monitor import overview
 from pylog.monitor.admission import Admission

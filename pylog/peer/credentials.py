@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Any
 
-    from pylog._native.tls import TlsClient
+    from pylog._native.server.tls import TlsClient
     from pylog.config import Settings
 
     Account = accounts.Password | accounts.Ticket | accounts.Bearer
@@ -87,7 +87,7 @@ class Credentials:
         ConfigError.
         """
         # Imported here: it loads a second copy of OpenSSL, which only brokers with replicas need.
-        from pylog._native.tls import TlsClient, TlsError
+        from pylog._native.server.tls import TlsClient, TlsError
 
         made_of = stores.state(self._get)
         if self._client is None or self._client[0] != made_of:

@@ -66,7 +66,7 @@ def _secured(line: _Line, host: str, credentials: Credentials) -> Dialled:
     if not credentials.has_tls:
         return Dialled(line.socket, None, line.log_in(host, credentials))
     # Imported here: it loads Python's ssl.
-    from pylog._native.tls import TlsError
+    from pylog._native.server.tls import TlsError
     from pylog.security.tls import outgoing_tls as outgoing
 
     try:

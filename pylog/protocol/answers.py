@@ -8,8 +8,8 @@ Invariants: a part's elements are encoded before the next part is created, excep
 Source: protocol.elements, for the arrays that grow.
 """
 
-from pylog._native.encode import Encoded
-from pylog._native.message import AnswerTooLong
+from pylog._native.protocol.encode import Encoded
+from pylog._native.protocol.message import AnswerTooLong
 from pylog.protocol import codec
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.

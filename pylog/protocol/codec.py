@@ -9,10 +9,10 @@ Source: Kafka's message schemas (protocol/schemas); KIP-482; KIP-511 (ApiVersion
 
 from __future__ import annotations
 
-from pylog._native.codec import DECODED_BYTES_MAX, KINDS, Program, request_header
-from pylog._native.encode import Encoded
-from pylog._native.message import Layout, Struct
-from pylog._native.pieces import Pieces
+from pylog._native.protocol.codec import DECODED_BYTES_MAX, KINDS, Program, request_header
+from pylog._native.protocol.encode import Encoded
+from pylog._native.protocol.message import Layout, Struct
+from pylog._native.protocol.request_slices import Pieces
 from pylog.protocol import elements, tables
 from pylog.protocol.api import API_VERSIONS
 from pylog.protocol.errors import ProtocolError, UnsupportedVersion

@@ -13,7 +13,7 @@ elements. Of several paths, the path whose first array exists in the version app
 import sys
 from collections import namedtuple
 
-from pylog._native.pieces import KEEP, ONCE, TWICE
+from pylog._native.protocol.request_slices import KEEP, ONCE, TWICE
 from pylog.protocol import api, tables
 
 PIECE = 256  # Elements per handler call,

@@ -8,7 +8,7 @@ Source: the error table of Apache Kafka 4.3.0 (codes, names, retriable flags; th
 
 from __future__ import annotations
 
-from pylog._native.message import EncodeError, ProtocolError
+from pylog._native.protocol.message import EncodeError, ProtocolError
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ Source: KIP-631 (metadata records); Kafka's coordinator schemas.
 
 from __future__ import annotations
 
-from pylog._native.message import Struct
+from pylog._native.protocol.message import Struct
 from pylog.protocol import codec, tables
 from pylog.protocol.codec import Bytes, Program
 from pylog.protocol.errors import ProtocolError, UnsupportedVersion

@@ -19,8 +19,8 @@ import socket
 from functools import partial
 
 from pylog import supervisor
-from pylog._native import fetcher
-from pylog._native.log import LogDeleted, LogError, NotLeader, StorageError
+from pylog._native.log.log import LogDeleted, LogError, NotLeader, StorageError
+from pylog._native.server import replica_fetcher as fetcher
 from pylog.peer.connection import Peer
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from pylog._native.log import Log
-    from pylog._native.throttle import Throttle
+    from pylog._native.log.log import Log
+    from pylog._native.server.rate_limit import Throttle
     from pylog.peer.credentials import Credentials
     from pylog.peer.dial import Dialled
     from pylog.replication.departures import Departures

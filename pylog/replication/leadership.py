@@ -16,7 +16,7 @@ import logging
 from collections import namedtuple
 
 from pylog import supervisor
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.metadata.controller.partitions.partition_change import is_online
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages

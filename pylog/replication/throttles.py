@@ -9,7 +9,7 @@ Source: KIP-73; Kafka's ReplicationQuotaManager; kafka-reassign-partitions --thr
 
 from __future__ import annotations
 
-from pylog._native.throttle import NONE, Throttle
+from pylog._native.server.rate_limit import NONE, Throttle
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:

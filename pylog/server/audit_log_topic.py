@@ -15,7 +15,7 @@ from collections import deque
 from itertools import islice
 
 from pylog import supervisor
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.config import ConfigError
 from pylog.coordinator.runtime.internal_topic import InternalTopic, TopicSpec
 from pylog.metadata.controller.partitions.topics import topic_name_fault

@@ -22,8 +22,8 @@ TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from typing import Any
 
-    from pylog._native.pieces import Pieces
-    from pylog._native.reactor import RequestContext
+    from pylog._native.protocol.request_slices import Pieces
+    from pylog._native.server.reactor import RequestContext
     from pylog.api.handler import Handler
     from pylog.server.request_decoder import RequestDecoder
     from pylog.server.services import Services

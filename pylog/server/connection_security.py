@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 
-from pylog._native.grants import FOLLOW, READ, WRITE
-from pylog._native.reactor import SAME_SESSION
+from pylog._native.server.grants import FOLLOW, READ, WRITE
+from pylog._native.server.reactor import SAME_SESSION
 from pylog.api.security.sasl import AuthenticationApi
 from pylog.config import ConfigError
 from pylog.protocol import api
@@ -27,8 +27,8 @@ TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pylog._native.grants import Grants
-    from pylog._native.reactor import Closed, Connected, Miss, Verify
+    from pylog._native.server.grants import Grants
+    from pylog._native.server.reactor import Closed, Connected, Miss, Verify
     from pylog.config import Settings
     from pylog.metadata.service import MetadataService
     from pylog.security.authorizer import Authorizer

@@ -9,7 +9,7 @@ Source: KIP-590; Kafka's EnvelopeUtils.
 
 from __future__ import annotations
 
-from pylog._native.reactor import RequestContext
+from pylog._native.server.reactor import RequestContext
 from pylog.protocol import api, codec, messages
 from pylog.protocol.errors import ErrorCode, ProtocolError
 from pylog.security.principals import Principal

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from pylog._native.reactor import (
+from pylog._native.server.reactor import (
     Closed, Connected, MayJoin, Miss, Slow, UnknownClient, Unsafe, Verify,
 )
 from pylog.server import request_log
@@ -17,7 +17,7 @@ from pylog.server.grant_decisions import GrantDecisions
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
-    from pylog._native.reactor import Event
+    from pylog._native.server.reactor import Event
     from pylog.server.request_tasks import RequestTasks
     from pylog.server.services import Services
 

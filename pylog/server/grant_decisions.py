@@ -9,12 +9,12 @@ Invariants: atomic misses: a miss is decided from the current image in one step,
 from __future__ import annotations
 
 from pylog import supervisor
-from pylog._native.grants import FOLLOW, READ, WRITE
+from pylog._native.server.grants import FOLLOW, READ, WRITE
 from pylog.protocol.errors import ErrorCode
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
-    from pylog._native.reactor import Miss, Verify
+    from pylog._native.server.reactor import Miss, Verify
     from pylog.server.services import Services
 
 

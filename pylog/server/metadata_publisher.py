@@ -22,7 +22,7 @@ TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pylog._native.repeats import Repeats
+    from pylog._native.server.heartbeat_cache import Repeats
     from pylog.metadata.image.image import Image
     from pylog.replication.membership import Membership
     from pylog.replication.replicas import Replicas

@@ -16,7 +16,7 @@ import socket
 import threading
 
 from pylog import port_owner
-from pylog._native.reactor import ASKS, CONTROL, GUARDED, THREADS_MAX, Reactors
+from pylog._native.server.reactor import ASKS, CONTROL, GUARDED, THREADS_MAX, Reactors
 from pylog.config import ConfigError, limits
 from pylog.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS
 from pylog.log.errors import StartError

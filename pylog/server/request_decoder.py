@@ -15,8 +15,8 @@ TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from typing import Any
 
-    from pylog._native.pieces import Pieces
-    from pylog._native.reactor import RequestContext
+    from pylog._native.protocol.request_slices import Pieces
+    from pylog._native.server.reactor import RequestContext
     from pylog.protocol.elements import Elements
 
 DECODED_BYTES_MAX = 32 << 20  # Decoded size of a request or chunk.

@@ -11,7 +11,7 @@ from pylog.peer.errors import PeerError
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
-    from pylog._native.reactor import RequestContext
+    from pylog._native.server.reactor import RequestContext
     from pylog.server.request_tasks import RequestTasks
     from pylog.server.response_sender import ResponseSender
     from pylog.server.services import Services

@@ -13,7 +13,7 @@ from pylog.protocol import tables
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
-    from pylog._native.reactor import Slow, Unsafe
+    from pylog._native.server.reactor import Slow, Unsafe
 
 requests = logging.getLogger("pylog.request")
 connections = logging.getLogger("pylog.tls")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from pylog._native.reactor import RequestContext
+from pylog._native.server.reactor import RequestContext
 from pylog.server.event_processor import EventProcessor
 from pylog.server.request_runner import RequestRunner
 from pylog.server.request_tasks import RequestTasks

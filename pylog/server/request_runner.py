@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from pylog._native.reactor import RequestContext
+    from pylog._native.server.reactor import RequestContext
     from pylog.api.handler import Handler
     from pylog.server.request_tasks import RequestTasks
     from pylog.server.response_sender import ResponseSender

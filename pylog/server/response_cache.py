@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from typing import Any
 
-    from pylog._native.reactor import RequestContext
+    from pylog._native.server.reactor import RequestContext
     from pylog.metadata.image.image import Image
     from pylog.server.request_tasks import RequestTasks
     from pylog.server.response_sender import ResponseSender

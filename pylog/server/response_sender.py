@@ -12,7 +12,7 @@ import asyncio
 import functools
 import logging
 
-from pylog._native.message import AnswerTooLong
+from pylog._native.protocol.message import AnswerTooLong
 from pylog.protocol import api, codec
 from pylog.protocol.errors import ErrorCode, ProtocolError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
     from typing import Any
 
-    from pylog._native.reactor import RequestContext
+    from pylog._native.server.reactor import RequestContext
     from pylog.coordinator.runtime.deferred_reply import Pending
     from pylog.server.services import Services
 

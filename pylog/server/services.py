@@ -12,8 +12,8 @@ TYPE_CHECKING = False  # Types that only annotations use would cost startup time
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pylog._native.grants import Grants
-    from pylog._native.reactor import Closed, Reactors
+    from pylog._native.server.grants import Grants
+    from pylog._native.server.reactor import Closed, Reactors
     from pylog.api.handler import Handler
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas

@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from pylog._native import batch
-from pylog._native.log import Log, LogError
+from pylog._native.log.log import Log, LogError
+from pylog._native.records import batch
 from pylog.coordinator.runtime.broker_client import Brokers
 from pylog.coordinator.runtime.internal_topic import CREATE_TIMEOUT_MS, Node
 from pylog.coordinator.share.partition_state import ShareKey

@@ -14,8 +14,8 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, NamedTuple
 
 from pylog import supervisor
-from pylog._native.flushes import FlushWaits
-from pylog._native.log import LogError
+from pylog._native.log.flush_waits import FlushWaits
+from pylog._native.log.log import LogError
 from pylog.coordinator.runtime.broker_client import Brokers
 from pylog.coordinator.runtime.internal_topic import Node
 from pylog.coordinator.share.partition_state import ShareKey

@@ -17,8 +17,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from pylog import supervisor
-from pylog._native import batch
-from pylog._native.log import BOUND_HIGH_WATERMARK, BOUND_LAST_STABLE, Log, LogError
+from pylog._native.log.log import BOUND_HIGH_WATERMARK, BOUND_LAST_STABLE, Log, LogError
+from pylog._native.records import batch
 from pylog.coordinator.share.partition_state import NO_EPOCH, NO_OFFSET, Batch, ShareKey, ShareState
 from pylog.coordinator.share.shard import FINE, Fault
 from pylog.protocol.errors import Error, ErrorCode

@@ -10,7 +10,7 @@ Source: KIP-226 (listeners change while the broker runs).
 import os
 import socket
 
-from pylog._native.log import DISK_FULL, DISK_NO_SYNC, DISK_SYSTEM
+from pylog._native.log.log import DISK_FULL, DISK_NO_SYNC, DISK_SYSTEM
 from pylog.eventloop.threads import in_thread
 from pylog.metadata.image.image import RESOURCE_BROKER
 from pylog.protocol import api, messages

@@ -8,7 +8,7 @@ Invariants: every call runs on the broker's event loop; arguments and results ca
 import asyncio
 import errno
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.broker import Broker
 from pylog.config import Settings
 from pylog.coordinator.groups import describe as group_describe

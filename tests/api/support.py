@@ -5,7 +5,7 @@ import random
 import types
 from types import SimpleNamespace
 
-from pylog._native.reactor import RequestContext
+from pylog._native.server.reactor import RequestContext
 from pylog.api import registry
 from pylog.config import Settings
 from pylog.api.security.delegation_tokens import Asker

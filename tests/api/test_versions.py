@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from pylog._native.reactor import RequestContext
+from pylog._native.server.reactor import RequestContext
 from pylog.protocol import api, messages
 from tests.api.support import Broker, with_broker
 

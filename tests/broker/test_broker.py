@@ -20,7 +20,7 @@ def _codec(batch: bytes) -> int:
 
 
 def _records_of(batch: bytes) -> list:
-    from pylog._native.batch import records
+    from pylog._native.records.batch import records
 
     return [(key, value) for _, _, key, value, _ in records(batch)]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.metadata.image import image as images
 from pylog.metadata.image.snapshot import decoded
 from tests.chaos.history import Partition

@@ -1,6 +1,6 @@
 """Leaderships and batches, read from the files of a controller and a broker."""
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.metadata.image.snapshot import encoded
 from pylog.protocol import messages
 from tests.chaos.history import Partition

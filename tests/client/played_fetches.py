@@ -8,7 +8,7 @@ Invariants: a fetch stays in `requests` until the test responds to it; there is 
 import asyncio
 from types import SimpleNamespace
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.client.config.settings import CONSUMER, Settings
 from pylog.client.consumer import fetcher
 from pylog.client.consumer.fetch_buffer import FetchBuffer

@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import time
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.client import Consumer, TopicPartition, errors
 from pylog.client.config.settings import CODECS, Settings
 from pylog.client.network.cluster import Cluster

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import socket
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.metadata.image import snapshot
 from pylog.metadata.image.image import Image, apply
 from pylog.peer.connection import Peer

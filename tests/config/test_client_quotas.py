@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pylog._native.quotas import FETCH, PRODUCE, REQUEST, Quotas
+from pylog._native.server.quotas import FETCH, PRODUCE, REQUEST, Quotas
 from pylog.config import Settings
 from pylog.config.client_quotas import (
     CLIENT_ID,

@@ -33,7 +33,7 @@ FENCED, UNKNOWN, UNRELEASED, FENCED_INSTANCE, NO_GROUP = 110, 25, 111, 82, 69
 
 
 class Repeat:
-    """A response that may be returned again; see _native.repeats."""
+    """A response that may be returned again; see _native.server.heartbeat_cache."""
 
     def __init__(self):
         self.until_ms, self.last, self.answer = -1, -1, None

@@ -9,7 +9,8 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from pylog._native import batch, cleaner, crash_state, damages, log, moves
+from pylog._native.log import compaction, damage_report, log, replica_move, restart_checkpoint
+from pylog._native.records import batch
 from pylog.log.replica_moves import FUTURE, Move, directory_name, finish, furthest
 from tests.durability import transactions
 from tests.durability.simulated import DIE, FAIL_ONCE, FULL, NOTHING, SHORT, SimulatedDisk
@@ -68,7 +69,7 @@ class History:
         self.directories = []
         for name in "ab":
             one = log.LogDir(self.disk.root / name, 1, open_files_max=4)
-            crash_state.remember(one, self.memory)
+            restart_checkpoint.remember(one, self.memory)
             one.set_disk(self.disk.table)
             self.directories.append(one)
 
@@ -152,7 +153,7 @@ class History:
         if self.chance.random() < 0.2:
             known["recovery_point"] = 0
         self._open(known)
-        trusted = sum(damages.figures(one)["trusted_bytes"] for one in self.directories)
+        trusted = sum(damage_report.figures(one)["trusted_bytes"] for one in self.directories)
         assert not (trusted and (power or failed))
         self.trusted_bytes += trusted
         self._adopt(promised, power or failed)
@@ -463,7 +464,7 @@ class History:
             return
         try:
             self._clean(step)
-        except cleaner.Interrupted:
+        except compaction.Interrupted:
             # The next pass continues.
             self._clean(step)
 
@@ -471,8 +472,8 @@ class History:
         # Even a failed pass may have cleaned up to this offset.
         before = self.clean_until
         try:
-            one_pass = cleaner.CleaningPass(
-                self.log, cleaner.OffsetMap(1 << 16), now_ms=self.now, first_dirty=before,
+            one_pass = compaction.CleaningPass(
+                self.log, compaction.OffsetMap(1 << 16), now_ms=self.now, first_dirty=before,
                 delete_retention_ms=self.chance.choice([0, 1 << 40]),
                 segment_bytes=self.config["internal.segment.bytes"])
         except log.StorageError:
@@ -496,7 +497,7 @@ class History:
             target = log.Log.open(
                 self.directories[goal], "t", 0, TOPIC_ID, self.config, now_ms=self.now,
                 log_start_offset=self.log.start_offset, directory=directory_name("t", 0, "future"))
-            while moves.copy(self.log, target, 2000, self.now)[0]:
+            while replica_move.copy(self.log, target, 2000, self.now)[0]:
                 pass
             target.flush()
             finish(Move("t", 0, goal, self.log, target), self.now)

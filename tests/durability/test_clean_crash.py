@@ -8,13 +8,14 @@ import time
 
 import pytest
 
-from pylog._native import log
+from pylog._native.log import log
 from tests.native.test_cleaner import CONFIG, content
 from tests.native.test_log import NOW, TOPIC_ID
 
 WORK = """
 import random, sys
-from pylog._native import batch, cleaner, log
+from pylog._native.log import compaction as cleaner, log
+from pylog._native.records import batch
 from tests.native.test_cleaner import CONFIG
 from tests.native.test_log import NOW, TOPIC_ID
 

@@ -9,8 +9,8 @@ import urllib.request
 
 import pytest
 
-from pylog._native import log
-from pylog._native.batch import build as built
+from pylog._native.log import log
+from pylog._native.records.batch import build as built
 from tests.brokers import Brokerd, answers
 from tests.durability.disk import environment
 from tests.wire import raw

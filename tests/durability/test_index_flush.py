@@ -5,7 +5,7 @@ Therefore both files are on disk before the recovery point passes them.
 
 import pytest
 
-from pylog._native import moves
+from pylog._native.log import replica_move
 from tests.durability.simulated import SimulatedDisk
 from tests.durability.test_log_cuts import COMPACTED, clean, keyed, opened
 from tests.native.test_log import NOW, make
@@ -58,9 +58,9 @@ def test_index_truncated_during_writes_is_on_disk_after_the_flush(disk):
     for path in (disk.root / "a/t-0").glob("*index"):
         with open(path, "r+b") as file:
             file.truncate(0)
-    moves.seal(one, NOW)
+    replica_move.seal(one, NOW)
     one.append(make(1), NOW)
-    moves.seal(one, NOW)
+    replica_move.seal(one, NOW)
     one.flush()
     # The first batch has no index entry.
     assert sorted(map(len, indexes(disk, 1).values())) == [1099 * 8, 1099 * 12]

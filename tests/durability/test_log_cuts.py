@@ -6,7 +6,9 @@ import struct
 import crc32c
 import pytest
 
-from pylog._native import batch, cleaner, log, moves
+from pylog._native.log import compaction as cleaner
+from pylog._native.log import log, replica_move
+from pylog._native.records import batch
 from pylog.log.replica_moves import directory_name
 from tests.durability.simulated import FAIL_ONCE, FULL, NOTHING, SimulatedDisk
 from tests.native.test_log import NOW, TOPIC_ID, make, offsets
@@ -164,9 +166,9 @@ def test_moved_log_continues_at_its_end_although_last_batches_are_lost(disk):
     assert one.end_offset == 5
     goal = log.LogDir(disk.root / "b", 1)
     to = log.Log.open(goal, "t", 0, TOPIC_ID, COMPACTED, now_ms=NOW, log_start_offset=0)
-    while moves.copy(one, to, 1 << 20, NOW)[0]:
+    while replica_move.copy(one, to, 1 << 20, NOW)[0]:
         pass
-    moves.hand_over(one, to, NOW)
+    replica_move.hand_over(one, to, NOW)
     to.become_leader(9)
     assert to.end_offset == 5 and to.append(make(1), NOW) == (5, 5)
 
@@ -378,12 +380,12 @@ def test_directory_rename_is_on_disk_before_the_next_rename(disk, renamed):
     goal.set_disk(disk.table)
     copy = log.Log.open(goal, "t", 0, TOPIC_ID, CONFIG, now_ms=NOW,
                         directory=directory_name("t", 0, "future"))
-    while moves.copy(one, copy, 1 << 20, NOW)[0]:
+    while replica_move.copy(one, copy, 1 << 20, NOW)[0]:
         pass
-    moves.hand_over(one, copy, NOW)
-    moves.rename(one, directory_name("t", 0, "delete"))
+    replica_move.hand_over(one, copy, NOW)
+    replica_move.rename(one, directory_name("t", 0, "delete"))
     if renamed == "target":
-        moves.rename(copy, "t-0")
+        replica_move.rename(copy, "t-0")
     copy.release()
     cut(disk, one)
     assert not (disk.root / "a" / "t-0").exists()

@@ -5,7 +5,8 @@ import struct
 
 import pytest
 
-from pylog._native import batch, cleaner, log
+from pylog._native.log import compaction, log
+from pylog._native.records import batch
 from pylog.log import partition_log
 from tests.durability.simulated import FAIL_ONCE, FULL, NOTHING, SimulatedDisk
 from tests.durability.test_log_cuts import COMPACTED, CONFIG, clean, cut, keyed, opened
@@ -175,7 +176,7 @@ def test_compaction_retains_the_first_marker_of_a_producer_epoch(disk):
     for turn in range(3):
         for number in range(6):
             keyed(one, b"%d" % number)
-        one_pass = cleaner.CleaningPass(one, cleaner.OffsetMap(1 << 16), now_ms=NOW + turn,
+        one_pass = compaction.CleaningPass(one, compaction.OffsetMap(1 << 16), now_ms=NOW + turn,
                                         first_dirty=0, delete_retention_ms=0, segment_bytes=1_000)
         while one_pass.step(1 << 20):
             pass

@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from pylog._native import batch
+from pylog._native.records import batch
 from tests.metadata.node import Node
 
 WORK = """
 import sys, threading
-from pylog._native import batch
-from pylog._native.log import LogError
+from pylog._native.records import batch
+from pylog._native.log.log import LogError
 from tests.metadata.node import Node
 
 node, number = Node(sys.argv[1]), int(sys.argv[2])

@@ -7,7 +7,7 @@ outcome stays decided, even if the marker was lost and is written again.
 import struct
 from collections import namedtuple
 
-from pylog._native import batch
+from pylog._native.records import batch
 
 ABORT, COMMIT = 0, 1
 ENDS = batch.CONTROL | batch.TRANSACTIONAL

@@ -5,7 +5,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pylog._native import batch, compress, log, moves
+from pylog._native.log import log, replica_move
+from pylog._native.records import batch, compress
 from tests.native.fake_leader import FakeLeader, diverging, row
 from tests.native.test_log import NOW, make, opened
 from tests.wire import raw
@@ -100,7 +101,7 @@ def partitions(directory: Path) -> None:
             for sequence in range(10):
                 one.append(make(1, codec=codec, producer_id=7, producer_epoch=0,
                                 base_sequence=sequence, attributes=batch.TRANSACTIONAL), NOW)
-            moves.seal(one, NOW)
+            replica_move.seal(one, NOW)
             one.append(make(3), NOW)
             one.close(NOW)
             # fuzz_log's topic has another id.

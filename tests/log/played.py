@@ -3,7 +3,7 @@
 import os
 from types import SimpleNamespace
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.config import Settings
 from pylog.log import manager, partition_log, recovery
 from pylog.log.manager import LogManager

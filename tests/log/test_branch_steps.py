@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native import batch
-from pylog._native.log import CorruptLog, LogError
+from pylog._native.log.log import CorruptLog, LogError
+from pylog._native.records import batch
 from pylog.log import topic_branches as branches
 from pylog.log.errors import StartError
 from pylog.log.topic_branches import Part

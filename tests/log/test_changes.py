@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.log import recovery
 from pylog.log.partition_log import Role
 from pylog.log.recovery import Recovery

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native import log
+from pylog._native.log import log
 from pylog.log.checkpoint_files import RECOVERY_POINT
 from pylog.log.checkpoint_writer import Checkpointer
 from tests.native.test_log import NOW, TOPIC_ID, make, opened

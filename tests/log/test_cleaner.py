@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from pylog._native import batch
-from pylog._native.log import DISK_FULL, DISK_SYSTEM
+from pylog._native.log.log import DISK_FULL, DISK_SYSTEM
+from pylog._native.records import batch
 from pylog.log import checkpoint_files, cleaner
 from pylog.log.cleaner import CHECKPOINT
 from tests.metadata.node import Node

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog import supervisor
-from pylog._native.log import LogError, StorageError
+from pylog._native.log.log import LogError, StorageError
 from pylog.log import cleaner
 from pylog.log.cleaner import Candidate, Choice, Cleaner
 from pylog.protocol.errors import ErrorCode

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.log import cleaner
 from pylog.log.cleaner import CHECKPOINT, files
 from pylog.protocol.errors import ErrorCode

@@ -8,9 +8,9 @@ import subprocess
 
 import pytest
 
-from pylog._native import batch
-from pylog._native.flushes import FlushWaits
-from pylog._native.log import Log, LogDir, LogError, StorageError
+from pylog._native.log.flush_waits import FlushWaits
+from pylog._native.log.log import Log, LogDir, LogError, StorageError
+from pylog._native.records import batch
 from tests.metadata.node import Node
 
 NOW_MS = 1_700_000_000_000

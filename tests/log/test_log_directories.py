@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from pylog._native import batch
-from pylog._native.log import DISK_FULL, DISK_SYSTEM, Shortage
+from pylog._native.log.log import DISK_FULL, DISK_SYSTEM, Shortage
+from pylog._native.records import batch
 from pylog.config import Settings
 from pylog.log import checkpoint_files, partition_log, topic_branches
 from pylog.log.log_directories import Directories

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.log import checkpoint_files, partition_log
 from tests.metadata.node import Node
 

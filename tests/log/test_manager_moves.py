@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.log import checkpoint_files as checkpoints
 from pylog.log import manager
 from pylog.log import replica_moves as moves

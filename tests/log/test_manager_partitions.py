@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pylog._native.log import StorageError
+from pylog._native.log.log import StorageError
 from pylog.log import checkpoint_files as checkpoints
 from pylog.log import partition_log
 from pylog.log import topic_branches as branches

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pylog._native.log import Shortage
+from pylog._native.log.log import Shortage
 from pylog.log import checkpoint_files as checkpoints, recovery
 from pylog.log.partition_log import NOTHING_KNOWN, Checkpoint, Role
 from pylog.log.upkeep import CHECKPOINT_MS

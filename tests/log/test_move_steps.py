@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.log import replica_moves as moves
 from pylog.log.replica_moves import FUTURE, STEP_BYTES, Move, Moves, directory_name, furthest
 from pylog.protocol.errors import ErrorCode

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from pylog import supervisor
-from pylog._native.log import LogDir
+from pylog._native.log.log import LogDir
 from pylog.log import partition_log, recovery
 from pylog.log.recovery import Recovery
 from tests.log.test_manager import append

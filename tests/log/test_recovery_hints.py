@@ -9,8 +9,8 @@ import shutil
 
 import pytest
 
-from pylog._native import batch
-from pylog._native.log import BatchRefused, CorruptLog, Shortage, StorageError
+from pylog._native.log.log import BatchRefused, CorruptLog, Shortage, StorageError
+from pylog._native.records import batch
 from pylog.log import checkpoint_files as checkpoints
 from pylog.log import partition_log, topic_branches
 from pylog.log.cleaner import CHECKPOINT as CLEANER

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native.log import StorageError
+from pylog._native.log.log import StorageError
 from pylog.log import checkpoint_files
 from pylog.log.checkpoint_files import HIGH_WATERMARK, LOG_START, RECOVERY_POINT
 from pylog.log.cleaner import CHECKPOINT as CLEANER

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native import batch
-from pylog._native.log import BatchRefused, StorageError
+from pylog._native.log.log import BatchRefused, StorageError
+from pylog._native.records import batch
 from pylog.log import manager
 from pylog.log import replica_moves as moves
 from pylog.log.errors import StartError

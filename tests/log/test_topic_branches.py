@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.log import topic_branches
 from pylog.log.errors import StartError
 from pylog.metadata.controller.partitions.topic_branches import AT_OFFSET, AT_TIME, SOURCE

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native.log import LogDeleted
+from pylog._native.log.log import LogDeleted
 from pylog.config import Settings
 from pylog.log import checkpoint_files, partition_log
 from pylog.log.partition_log import BROKER_SETTINGS, Checkpoint

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.metadata.image import snapshot
 from pylog.protocol import codec, messages
 from pylog.protocol.errors import ErrorCode

@@ -5,7 +5,7 @@ import errno
 import os
 import time
 
-from pylog._native.iopool import IoPool
+from pylog._native.log.io_pool import IoPool
 from pylog.config import Settings
 from pylog.log.manager import LogManager
 from pylog.metadata.service import MetadataService

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from pylog._native.log import StorageError
+from pylog._native.log.log import StorageError
 from pylog.metadata.controller.partitions import topics as controller
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode as E

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.log.errors import StartError
 from pylog.metadata.image import snapshot
 from pylog.metadata.image.image import RESOURCE_TOPIC, MetadataError, apply

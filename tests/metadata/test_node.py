@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pylog._native import batch
-from pylog._native.log import DISK_NO_SYNC, CorruptLog, StorageError
+from pylog._native.log.log import DISK_NO_SYNC, CorruptLog, StorageError
+from pylog._native.records import batch
 from pylog.log import partition_log as partitions
 from pylog.log.errors import StartError
 from pylog.metadata import service

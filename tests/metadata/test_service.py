@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from pylog._native.log import StorageError
+from pylog._native.log.log import StorageError
 from pylog.config import Settings
 from pylog.log.partition_log import Role
 from pylog.metadata.controller import active_controller, decision_queue

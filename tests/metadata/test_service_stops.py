@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.config import Settings
 from pylog.config.sealing import Sealer
 from pylog.log.errors import StartError

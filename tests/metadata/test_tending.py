@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native.log import StorageError
+from pylog._native.log.log import StorageError
 from pylog.config import Settings
 from pylog.metadata.controller import liveness_probe
 from pylog.metadata.controller.active_controller import ActiveController

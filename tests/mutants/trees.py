@@ -84,8 +84,8 @@ class Tree:
 
     def _products(self) -> set[str]:
         """Return the products of an existing build."""
-        paths = [*self.root.glob("build/temp.*/**/*"), *self.root.glob("pylog/_native/*.so"),
-                 *self.root.glob("pylog/_native/*.c")]
+        paths = [*self.root.glob("build/temp.*/**/*"), *self.root.glob("pylog/_native/*/*.so"),
+                 *self.root.glob("pylog/_native/*/*.c")]
         return {str(path.relative_to(self.root)) for path in paths if path.is_file()}
 
     def build(self) -> str:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pylog._native.grants import Grants
-from pylog._native.iopool import IoPool
-from pylog._native.reactor import NATIVE_VERSIONS, Reactors
+from pylog._native.log.io_pool import IoPool
+from pylog._native.server.grants import Grants
+from pylog._native.server.reactor import NATIVE_VERSIONS, Reactors
 from pylog.protocol import api
 from pylog.protocol.errors import ErrorCode
 

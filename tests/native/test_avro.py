@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from pylog._native.avro import (
+from pylog._native.client.avro import (
     BYTES, ENUM, FIXED, INT, LONG, NO_UNION, AvroError, Decoder, Program,
 )
 from tests.native.test_builder import column

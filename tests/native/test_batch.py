@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record import MemoryRecords, MemoryRecordsBuilder
 from kafka.record.default_records import DefaultRecordBatch
-from pylog._native.batch import (
+from pylog._native.records.batch import (
     BatchError, build, check, crc32c, edges, header, records, walk,
 )
 
-from pylog._native import batch as native
-from pylog._native.compress import compress
+from pylog._native.records import batch as native
+from pylog._native.records.compress import compress
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 EACH_CODEC = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.kafka import KafkaMissing, java_command
-from pylog._native.batch import build, check, crc32c, records, recompress
+from pylog._native.records.batch import build, check, crc32c, records, recompress
 
 pytestmark = pytest.mark.kafka
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as murmur2_of_kafka_python
-from pylog._native.batch import build, check, crc_ok, header, records
-from pylog._native.builder import (
+from pylog._native.client.batch_builder import (
     BatchBuilder, BatchWriter, Column, Pool, RowError, crc32, murmur2, seal,
 )
+from pylog._native.records.batch import build, check, crc_ok, header, records
 
 from tests.native.test_batch import EACH_CODEC, NOW
 

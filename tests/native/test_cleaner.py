@@ -7,7 +7,9 @@ import struct
 
 import pytest
 
-from pylog._native import batch, cleaner, log
+from pylog._native.log import compaction as cleaner
+from pylog._native.log import log
+from pylog._native.records import batch
 from tests.native.test_log import NOW, TOPIC_ID, checkpoint_of
 from tests.wire import raw
 

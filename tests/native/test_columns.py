@@ -8,9 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylog._native import batch as native
-from pylog._native.batch import CONTROL, TRANSACTIONAL, build
-from pylog._native.columns import ColumnReader, Fetched, Record, RecordsError, fixed_width, records
+from pylog._native.client.columns import (
+    ColumnReader,
+    Fetched,
+    Record,
+    RecordsError,
+    fixed_width,
+    records,
+)
+from pylog._native.records import batch as native
+from pylog._native.records.batch import CONTROL, TRANSACTIONAL, build
 from tests.native.test_batch import CODECS, EACH_CODEC, NOW, mended, patched, raw, record, varint
 
 KEYED = [(b"k%d" % i, b"v" * (i % 90), NOW + i, []) for i in range(200)]

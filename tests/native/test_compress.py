@@ -13,7 +13,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylog._native.compress import (
+from pylog._native.records.compress import (
     GZIP,
     LZ4,
     NONE,

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from pylog._native import batch, crash_state, damages, log
+from pylog._native.log import damage_report, log, restart_checkpoint
+from pylog._native.records import batch
 from tests.native.test_log import NOW, TOPIC_ID, make, opened
 from tests.native.test_recovery import SMALL, read_all
 
@@ -28,7 +29,8 @@ BEGIN = """
     from tests.native.test_cleaner import transaction
     from tests.native.test_log import NOW, TOPIC_ID, make, opened
     from tests.native.test_recovery import SMALL, filled
-    from pylog._native import batch, crash_state, log
+    from pylog._native.log import log, restart_checkpoint as crash_state
+    from pylog._native.records import batch
     path, memory = sys.argv[1:]
     directory = log.LogDir(path, 2)
     crash_state.remember(directory, memory)
@@ -78,7 +80,7 @@ def killed(path, memory, script):
 def started(path, memory=None):
     directory = log.LogDir(path, 2)
     if memory is not None:
-        crash_state.remember(directory, memory)
+        restart_checkpoint.remember(directory, memory)
     return directory
 
 
@@ -88,7 +90,7 @@ def recovered(directory, name="t", **known):
 
 def walked(directory):
     """Return (checked bytes, trusted bytes)."""
-    told = damages.figures(directory)
+    told = damage_report.figures(directory)
     return told["recovered_bytes"], told["trusted_bytes"]
 
 
@@ -287,7 +289,7 @@ def test_bit_flip_after_the_kill_affects_no_other_batch(path, memory, seed):
     # The epoch is not covered by the CRC.
     assert lost in ([damaged], [])
     assert one.end_offset == (241 if lost != [240] else 240)
-    assert bool(damages.take(directory)) == bool(lost)
+    assert bool(damage_report.take(directory)) == bool(lost)
     assert walked(directory)[0] > 0
 
 
@@ -324,7 +326,7 @@ def test_completely_damaged_tail_is_truncated_even_if_flushed(path, memory):
     directory = started(path, memory)
     one = recovered(directory)
     assert one.end_offset == 232
-    assert damages.take(directory)[-1].kind == "cut"
+    assert damage_report.take(directory)[-1].kind == "cut"
     one.become_leader(5)
     assert one.append(make(1), NOW) == (232, 232)
 
@@ -336,7 +338,7 @@ def test_damage_above_the_flushed_offset_ends_the_log(path, memory):
     spoiled(path, 20, 20, b"\xa5")
     directory = started(path, memory)
     assert recovered(directory).end_offset == 20
-    assert [damage.kind for damage in damages.take(directory)] == ["cut"]
+    assert [damage.kind for damage in damage_report.take(directory)] == ["cut"]
 
 
 def test_torn_write_is_truncated(path, memory):
@@ -348,7 +350,7 @@ def test_torn_write_is_truncated(path, memory):
     directory = started(path, memory)
     one = recovered(directory)
     assert one.end_offset == 40
-    assert [damage.kind for damage in damages.take(directory)] == ["cut"]
+    assert [damage.kind for damage in damage_report.take(directory)] == ["cut"]
     assert walked(directory)[0] > 0
 
 
@@ -525,7 +527,7 @@ def test_wrong_headers_in_trusted_bytes_cause_a_full_check(path, memory):
     directory = started(path, memory)
     one = recovered(directory)
     assert one.end_offset < 40
-    assert [damage.position for damage in damages.take(directory)] == [0]
+    assert [damage.position for damage in damage_report.take(directory)] == [0]
     assert walked(directory)[0] > 0
 
 
@@ -533,7 +535,7 @@ def test_clean_stop_removes_the_table(path, memory):
     directory = started(path, memory)
     opened(directory).append(make(1), NOW)
     assert len(list(memory.iterdir())) == 1
-    crash_state.forget(directory)
+    restart_checkpoint.forget(directory)
     assert list(memory.iterdir()) == []
     again = started(path, memory)
     del directory

@@ -2,7 +2,7 @@ import crc32c as reference
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pylog._native.batch import crc32c, crc32c_portable
+from pylog._native.records.batch import crc32c, crc32c_portable
 
 BOTH = pytest.mark.parametrize("compute", [crc32c, crc32c_portable], ids=["fast", "portable"])
 

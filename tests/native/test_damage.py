@@ -8,7 +8,8 @@ import struct
 
 import pytest
 
-from pylog._native import batch, damages, log
+from pylog._native.log import damage_report, log
+from pylog._native.records import batch
 from tests.native.test_log import NOW, checkpoint_of, make, offsets, opened
 
 SMALL = {"internal.segment.bytes": 4_000, "index.interval.bytes": 300}
@@ -88,11 +89,11 @@ def test_records_after_a_broken_header_are_read(directory, tmp_path, segment, ho
     with pytest.raises(log.CorruptLog):
         again.read(base)
     assert again.offset_for_time(NOW + 10 * (COUNT - 1))[0] == 2 * COUNT - 2
-    told, = damages.take(directory)
+    told, = damage_report.take(directory)
     assert told[:6] == ("t-0", int(file.stem), base, position, told.bytes, "kept")
     assert position + told.bytes == list(batch.walk(before[position + told.bytes:]))[0][0] + (
         position + told.bytes)
-    assert damages.take(directory) == []
+    assert damage_report.take(directory) == []
     assert file.read_bytes() == before
     assert again.append(make(1), NOW)[0] == 2 * COUNT
 
@@ -110,7 +111,7 @@ def test_wrong_length_hides_no_valid_batch(directory, tmp_path, start):
     for number in range(COUNT):
         if number != 20:
             assert offsets(again.read(2 * number, 1)) == [2 * number]
-    told, = damages.take(directory)
+    told, = damage_report.take(directory)
     assert (told.position, told.offset, told.kind) == (position, header.base_offset, "kept")
 
 
@@ -130,7 +131,7 @@ def test_damaged_end_below_the_recovery_point_stays_and_appends_continue(
     with pytest.raises(log.CorruptLog):
         again.read(header.base_offset)
     assert offsets(again.read(end)) == [end]
-    told, = damages.take(directory)
+    told, = damage_report.take(directory)
     assert (told.kind, told.reason, told.offset) == ("kept", "zeros", header.base_offset)
     again.close(NOW)
     third = opened(directory, recovery_point=end)
@@ -210,11 +211,11 @@ def test_truncated_tail_is_reported_with_position_and_reason(directory, tmp_path
     CUTS[reason](file)
     size = file.stat().st_size
     again = opened(directory)
-    told, = damages.take(directory)
+    told, = damage_report.take(directory)
     assert told == ("t-0", 0, again.end_offset, file.stat().st_size,
                     size - file.stat().st_size, "cut", reason)
-    assert damages.figures(directory)["bytes_cut"] == told.bytes
-    assert damages.figures(directory)["recovered_bytes"] == file.stat().st_size
+    assert damage_report.figures(directory)["bytes_cut"] == told.bytes
+    assert damage_report.figures(directory)["recovered_bytes"] == file.stat().st_size
 
 
 def test_segments_dropped_after_a_truncation_are_reported(directory, tmp_path):
@@ -222,12 +223,12 @@ def test_segments_dropped_after_a_truncation_are_reported(directory, tmp_path):
     count = len(files(tmp_path))
     spoil(files(tmp_path)[1], 2, 70, b"\xa5\x5a\xff")
     opened(directory, config=SMALL)
-    told = damages.take(directory)
+    told = damage_report.take(directory)
     assert [one.kind for one in told] == ["cut"] + ["dropped"] * (count - 2)
 
 
 def test_recovery_can_be_cancelled(directory):
     filled(directory).release()
-    damages.stop_recovery(directory)
+    damage_report.stop_recovery(directory)
     with pytest.raises(log.StorageError):
         opened(directory)

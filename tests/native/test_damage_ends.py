@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from pylog._native import batch, damages, log
+from pylog._native.log import damage_report, log
+from pylog._native.records import batch
 from tests.native.test_damage import files, filled
 from tests.native.test_damage_upkeep import DAMAGES, SMALL, reopened, closed, numbered, spoil
 from tests.native.test_log import NOW, make, opened
@@ -24,7 +25,7 @@ def test_incomplete_last_batch_is_truncated_as_short(
     position = list(batch.walk(file.read_bytes()))[-1][0]
     os.truncate(file, position + left)
     one = opened(directory)
-    told, = damages.take(directory)
+    told, = damage_report.take(directory)
     assert (told.offset, told.position, told.bytes, told.reason) == (
         one.end_offset, position, left, "a batch that is cut short")
     assert file.stat().st_size == position
@@ -38,7 +39,7 @@ def test_zeroed_last_batch_is_truncated_as_zeros(directory, tmp_path, left):
     os.truncate(file, position)
     os.truncate(file, position + left)
     opened(directory)
-    told, = damages.take(directory)
+    told, = damage_report.take(directory)
     assert (told.position, told.bytes, told.reason) == (position, left, "zeros")
 
 

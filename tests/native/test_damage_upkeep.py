@@ -8,7 +8,8 @@ import struct
 
 import pytest
 
-from pylog._native import batch, cleaner, damages, log, moves
+from pylog._native.log import compaction, damage_report, log, replica_move
+from pylog._native.records import batch
 from tests.native.test_cleaner import append, cleaned, fill
 from tests.native.test_damage import files, spoil
 from tests.native.test_log import NOW, TOPIC_ID, checkpoint_of, make, opened
@@ -108,7 +109,7 @@ def test_compaction_keeps_readable_records_and_damage(
     assert survey(one) == (gone, kept)
     assert figures["records_kept"] < figures["records_read"] / 3
     assert (figures["bytes_damaged"] > 0) == (how != "inflate")
-    told, = damages.take(directory)
+    told, = damage_report.take(directory)
     assert told.kind == "kept"
     # Another pass changes nothing, and neither does a restart.
     append(one, [(b"k1", b"new")])
@@ -171,7 +172,7 @@ def test_record_with_a_wrong_offset_supersedes_nothing(directory, tmp_path, by):
     rows = {offset: row for offset, row in survey(one)[1].items() if not base <= offset < base + 2}
     try:
         cleaned(one)
-    except cleaner.Interrupted:
+    except compaction.Interrupted:
         # It was treated as intact until the next batch contradicted it; now the damage is known.
         cleaned(one)
     gone, after = survey(one)
@@ -299,7 +300,7 @@ def test_log_with_a_missing_file_is_not_handed_over(directory, tmp_path):
     (tmp_path / "other").mkdir()
     to = log.Log.open(log.LogDir(tmp_path / "other", 2), "t", 0, TOPIC_ID, SMALL, now_ms=NOW)
     with pytest.raises(log.LogError):
-        moves.hand_over(one, to, NOW)
+        replica_move.hand_over(one, to, NOW)
     assert one.is_leader
 
 

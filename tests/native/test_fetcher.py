@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from pylog._native import fetcher, log
+from pylog._native.log import log
+from pylog._native.server import replica_fetcher as fetcher
 from tests.native.fake_leader import FakeLeader, diverging, row
 from tests.native.test_log import NOW, TOPIC_ID, make, opened
 

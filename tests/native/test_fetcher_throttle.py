@@ -2,8 +2,8 @@
 
 import time
 
-from pylog._native import fetcher
-from pylog._native.throttle import NONE, Throttle
+from pylog._native.server import replica_fetcher
+from pylog._native.server.rate_limit import NONE, Throttle
 from tests.native.fake_leader import row
 from tests.native.test_fetcher import directory, filled, follower_of, leader, make_fetchers, until
 from tests.native.test_log import TOPIC_ID
@@ -30,7 +30,7 @@ def test_lagging_throttled_partition_is_skipped_while_the_rate_is_exceeded(
     assert [gone.partitions for gone in asked.forgotten_topics_data] == [[0]]
     assert throttle.rate(time.monotonic_ns() // 1_000_000) == len(data)
     throttle.set(NONE)
-    until(lambda: kept[0].figures()[2] == fetcher.FETCHING)
+    until(lambda: kept[0].figures()[2] == replica_fetcher.FETCHING)
     leader.answer()
     leader.take()
     assert [(part.partition, part.fetch_offset) for _, part in leader.partitions()] == [(0, 2)]

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from pylog._native import fetcher
-from pylog._native.tls import TlsClient, TlsError
+from pylog._native.server import replica_fetcher
+from pylog._native.server.tls import TlsClient, TlsError
 from pylog.testing.certificates import Authority, write
 from tests.native.fake_leader import VERSION, FakeLeader, row
 from tests.native.test_fetcher import (
@@ -83,7 +83,7 @@ def test_leader_that_closes_the_tls_session_is_reported_lost(make_fetchers, lead
     leader.take()
     leader.near.close()
     [lost] = next_notices(fetchers)
-    assert (lost.kind, lost.token) == (fetcher.LOST, 5)
+    assert (lost.kind, lost.token) == (replica_fetcher.LOST, 5)
     until(lambda: fetchers.stats()["connections_lost"] == 1)
 
 

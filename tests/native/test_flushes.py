@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from pylog._native import log
-from pylog._native.flushes import FlushWaits
+from pylog._native.log import log
+from pylog._native.log.flush_waits import FlushWaits
 from tests.native.test_log import NOW, make, opened
 
 

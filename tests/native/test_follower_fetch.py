@@ -11,12 +11,12 @@ import uuid
 
 import pytest
 
-from pylog._native import batch
-from pylog._native.grants import FOLLOW, READ, WRITE, Grants
-from pylog._native.iopool import IoPool
-from pylog._native.log import Log, LogDir
-from pylog._native.reactor import MayJoin, Miss, Reactors, Verify
-from pylog._native.throttle import NONE, Throttle
+from pylog._native.log.io_pool import IoPool
+from pylog._native.log.log import Log, LogDir
+from pylog._native.records import batch
+from pylog._native.server.grants import FOLLOW, READ, WRITE, Grants
+from pylog._native.server.rate_limit import NONE, Throttle
+from pylog._native.server.reactor import MayJoin, Miss, Reactors, Verify
 from pylog.coordinator.runtime.transactional_batches import Marker
 from tests.wire import raw
 from tests.wire.messages import ask

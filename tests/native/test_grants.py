@@ -20,8 +20,8 @@ SCENES = {
 }
 COLLECTED = """
 import gc, sys
-from pylog._native.grants import Grants
-from pylog._native.log import Log, LogDir
+from pylog._native.server.grants import Grants
+from pylog._native.log.log import Log, LogDir
 
 class Holder:
     pass

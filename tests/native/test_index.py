@@ -7,7 +7,7 @@ from array import array
 
 import pytest
 
-from pylog._native.index import search_offsets
+from pylog._native.records.offset_index import search_offsets
 
 
 @pytest.mark.parametrize("entries", [0, 1, 2, 3, 7, 64, 1000])

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from pylog._native.batch import records
-from pylog._native.builder import BatchBuilder, murmur2
-from pylog._native.intake import Delivery, Lane, Mutex, RecordBuffer, Route
+from pylog._native.client.batch_builder import BatchBuilder, murmur2
+from pylog._native.client.record_intake import Delivery, Lane, Mutex, RecordBuffer, Route
+from pylog._native.records.batch import records
 
 
 class World:

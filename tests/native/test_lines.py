@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as of_hypothesis
 from hypothesis import strategies as st
 
-from pylog._native import lines
-from pylog._native.columns import ColumnReader, Fetched
+from pylog._native.client import text_lines
+from pylog._native.client.columns import ColumnReader, Fetched
 from pylog.tools.segments.segment_file import text_of
 from tests.native.test_columns import binary_rows, joined
 
@@ -23,7 +23,7 @@ def settings(max_examples: int):
                          suppress_health_check=[HealthCheck.too_slow])
 
 
-def rows_of(found: lines.Lines) -> list:
+def rows_of(found: text_lines.Lines) -> list:
     values = binary_rows(found.value_offsets, found.value_data, found.value_validity, found.count)
     if found.key_offsets is None:
         return values
@@ -42,30 +42,30 @@ def columns_of(batches) -> tuple:
 @settings(max_examples=100)
 def test_complete_lines_are_rows_and_the_rest_remains(whole, rest):
     data = b"".join(line + b"\n" for line in whole) + rest
-    found = lines.split(data)
+    found = text_lines.split(data)
     assert rows_of(found) == whole and found.nbytes == len(data) - len(rest)
     assert found.record_bytes == sum(map(len, whole)) and found.bad_row == -1
-    last = lines.split(data, last=True)
+    last = text_lines.split(data, last=True)
     assert rows_of(last) == [*whole, *([rest] if rest else [])] and last.nbytes == len(data)
 
 
 def test_number_of_lines_is_limited():
-    found = lines.split(b"a\nb\nc\n", rows_max=2)
+    found = text_lines.split(b"a\nb\nc\n", rows_max=2)
     assert rows_of(found) == [b"a", b"b"] and found.nbytes == 4
 
 
 def test_line_is_split_at_its_first_separator():
-    found = lines.split(b"k::v::w\n::\nlong key::\n", separator=b"::")
+    found = text_lines.split(b"k::v::w\n::\nlong key::\n", separator=b"::")
     assert rows_of(found) == [(b"k", b"v::w"), (b"", b""), (b"long key", b"")]
 
 
 def test_line_without_a_separator_is_reported_and_earlier_lines_are_kept():
-    found = lines.split(b"a:1\nb:2\nc\nd:4\n", separator=b":")
+    found = text_lines.split(b"a:1\nb:2\nc\nd:4\n", separator=b":")
     assert found.bad_row == 2 and rows_of(found) == [(b"a", b"1"), (b"b", b"2")]
 
 
 def test_empty_values_are_null_if_configured():
-    found = lines.split(b"a\n\nb\n" * 5, tombstones=True)
+    found = text_lines.split(b"a\n\nb\n" * 5, tombstones=True)
     assert rows_of(found) == [b"a", None, b"b"] * 5
 
 
@@ -84,8 +84,8 @@ def test_raw_lines_are_the_values(rows):
     stretches = [(0, cut), (cut, columns.count)]
     values = [value or b"" for _, (_, value, _, _) in wanted]
     keys = [key or b"" for _, (key, _, _, _) in wanted]
-    assert bytes(lines.raw(columns, stretches)) == b"".join(value + b"\n" for value in values)
-    assert bytes(lines.raw(columns, stretches, keys=True)) == b"".join(
+    assert bytes(text_lines.raw(columns, stretches)) == b"".join(value + b"\n" for value in values)
+    assert bytes(text_lines.raw(columns, stretches, keys=True)) == b"".join(
         key + b"\t" + value + b"\n" for key, value in zip(keys, values))
 
 
@@ -95,7 +95,7 @@ def test_raw_lines_are_the_values(rows):
 @settings(max_examples=200)
 def test_documents_equal_json_dumps(rows):
     columns, wanted = columns_of([(0, rows)])
-    texts = bytes(lines.documents(columns, [(0, columns.count, HEAD)])).decode().split("\n")
+    texts = bytes(text_lines.documents(columns, [(0, columns.count, HEAD)])).decode().split("\n")
     assert texts.pop() == ""
     assert texts == [json.dumps(
         {"topic": "t", "partition": 4, "offset": offset, "timestamp": timestamp,
@@ -108,14 +108,14 @@ def test_missing_rows_are_rejected():
     columns, _ = columns_of([(0, [(None, b"v", 0, [])])])
     for stretch in ((0, 2), (-1, 1), (1, 0)):
         with pytest.raises(IndexError):
-            lines.raw(columns, [stretch])
+            text_lines.raw(columns, [stretch])
         with pytest.raises(IndexError):
-            lines.documents(columns, [(*stretch, HEAD)])
+            text_lines.documents(columns, [(*stretch, HEAD)])
 
 
 def test_a_long_text_grows_its_memory():
     value = bytes(np.arange(256, dtype=np.uint8)) * 4000
     columns, _ = columns_of([(0, [(None, value, 0, [])] * 3)])
     found = [json.loads(line) for line in
-             bytes(lines.documents(columns, [(0, 3, HEAD)])).decode().splitlines()]
+             bytes(text_lines.documents(columns, [(0, 3, HEAD)])).decode().splitlines()]
     assert [row["value"] for row in found] == ["0x" + value.hex()] * 3

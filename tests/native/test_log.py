@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pylog._native import batch, log
+from pylog._native.log import log
+from pylog._native.records import batch
 
 NOW = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))

@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from pylog._native import batch, cleaner, log, moves, producers
+from pylog._native.log import compaction, log, producer_state, replica_move
+from pylog._native.records import batch
 
 NOW = 1_700_000_000_000
 ROUNDS = 30
@@ -17,9 +18,9 @@ USES = {
     "aborted": lambda one: one.aborted_between(0, 100),
     "time": lambda one: one.offset_for_time(NOW),
     "upkeep": lambda one: one.upkeep(NOW),
-    "seal": lambda one: moves.seal(one, NOW),
-    "producer": lambda one: producers.producer_of(one, 5),
-    "clean": lambda one: cleaner.look(one, now_ms=NOW, first_dirty=0),
+    "seal": lambda one: replica_move.seal(one, NOW),
+    "producer": lambda one: producer_state.producer_of(one, 5),
+    "clean": lambda one: compaction.look(one, now_ms=NOW, first_dirty=0),
 }
 
 
@@ -91,11 +92,11 @@ def test_a_cleaning_pass_can_be_closed_while_another_thread_is_in_a_step(tmp_pat
     for number in range(300):
         one.append(batch.build([(b"%d" % (number % 7), bytes(10_000), NOW, [])]), NOW,
                    trusted=True)
-    moves.seal(one, NOW)
-    keys = cleaner.OffsetMap(1 << 16)
+    replica_move.seal(one, NOW)
+    keys = compaction.OffsetMap(1 << 16)
     for _ in range(ROUNDS):
         begun = threading.Event()
-        one_pass = cleaner.CleaningPass(
+        one_pass = compaction.CleaningPass(
             one, keys, now_ms=NOW, first_dirty=0, delete_retention_ms=0, segment_bytes=1 << 20)
 
         def work(one_pass=one_pass, begun=begun):

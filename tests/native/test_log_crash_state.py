@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pylog._native import damages
+from pylog._native.log import damage_report
 from tests.native.test_crash_state import (
     SLOT, SLOTS_AT, header_of, killed, recovered, remembered, started, walked)
 from tests.native.test_log import NOW, make
@@ -40,7 +40,7 @@ def test_file_shorter_than_its_crash_state_is_checked(path, memory, more):
     one = recovered(directory)
     assert walked(directory)[1] == 0
     assert (one.end_offset, one.size_bytes) == (24, border) and one.flushed_offset <= 24
-    assert [damage.bytes for damage in damages.take(directory)] == ([more] if more else [])
+    assert [damage.bytes for damage in damage_report.take(directory)] == ([more] if more else [])
     one.become_leader(1)
     assert one.append(make(1), NOW) == (24, 24)
     assert len(list((path / "t-0").glob("*.log"))) == 1

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pylog._native import batch, log
+from pylog._native.log import log
+from pylog._native.records import batch
 from tests.native.plain import ENVIRONMENT
 from tests.native.test_log import NOW, make, offsets, opened
 
@@ -50,7 +51,8 @@ int syncfs(int fd) {
 
 FAILING = """
     import os, sys
-    from pylog._native import batch, log
+    from pylog._native.log import log
+    from pylog._native.records import batch
     from tests.native.test_log import NOW, make, opened
     directory = log.LogDir(sys.argv[1], 2)
     logs = [opened(directory, "t", p) for p in range(int(sys.argv[2]))]
@@ -114,7 +116,7 @@ OVERLAY, FUSE, NFS = "794c7630", "65735546", "6969"
 # Determine which sync call is used by letting the other one fail.
 MANY = """
     import os, sys
-    from pylog._native import flushes, log
+    from pylog._native.log import flush_waits as flushes, log
     from tests.native.test_log import NOW, make, opened
     directory = log.LogDir(sys.argv[1], 2)
     logs = [opened(directory, "t", p) for p in range(200)]

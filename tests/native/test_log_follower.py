@@ -2,7 +2,8 @@
 
 import pytest
 
-from pylog._native import batch, log
+from pylog._native.log import log
+from pylog._native.records import batch
 from tests.native.test_log import NOW, TOPIC_ID, checkpoint_of, make, opened
 
 

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from pylog._native import log
+from pylog._native.log import log
 from tests.native.test_log import NOW, checkpoint_of, make, opened
 
 INT_MAX = 2**31 - 1

@@ -5,7 +5,9 @@ from array import array
 
 import pytest
 
-from pylog._native import batch, log, metrics
+from pylog._native.log import log
+from pylog._native.records import batch
+from pylog._native.server import metrics
 from tests.native.test_cleaner import CONFIG, append, cleaned, content, fill
 from tests.native.test_cleaner import opened as compacted
 from tests.native.test_log import NOW, make, offsets, opened

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from pylog._native import batch, log
-from pylog._native.flushes import FlushWaits
+from pylog._native.log import log
+from pylog._native.log.flush_waits import FlushWaits
+from pylog._native.records import batch
 
 NOW = 1_700_000_000_000
 SECOND = 1_000_000_000

@@ -8,7 +8,8 @@ import random
 
 import pytest
 
-from pylog._native import batch, log
+from pylog._native.log import log
+from pylog._native.records import batch
 from tests.native.test_cleaner import cleaned
 from tests.native.test_log import NOW, checkpoint_of, opened
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pylog._native import batch, damages, log, moves
+from pylog._native.log import damage_report, log, replica_move
+from pylog._native.records import batch
 from tests.durability.disk import shim
 from tests.native.test_crash_state import killed, recovered, remembered, started, walked
 from tests.native.test_log import NOW, checkpoint_of, make, offsets, opened
@@ -27,7 +28,7 @@ BATCHES = 3000
 BEGIN = """
     import ctypes, os, sys
     from pathlib import Path
-    from pylog._native import log, moves
+    from pylog._native.log import log, replica_move as moves
     from tests.native.test_log import NOW, make, opened
     from tests.native.test_maps import DENSE, count_of, dense, find_all, indexes, unreadable
     folder = Path(sys.argv[1])
@@ -261,7 +262,7 @@ WRONG = {
 def test_damaged_entries_hide_no_record_and_are_repaired(tmp_path, wrong, mapped):
     directory = log.LogDir(tmp_path, 2)
     one = dense(directory, 900)
-    moves.seal(one, NOW)
+    replica_move.seal(one, NOW)
     one.settle(NOW)
     file = indexes(tmp_path, "index")[0]
     before = file.read_bytes()
@@ -276,13 +277,13 @@ def test_damaged_entries_hide_no_record_and_are_repaired(tmp_path, wrong, mapped
         one = opened(directory, config=DENSE, **saved)
     find_all(one, 1)
     assert file.read_bytes() == before
-    assert damages.figures(directory)["damages_kept"] == 0
+    assert damage_report.figures(directory)["damages_kept"] == 0
 
 
 def test_reader_of_a_damaged_log_does_not_rebuild_its_index_repeatedly(tmp_path):
     directory = log.LogDir(tmp_path, 2)
     one = dense(directory, 900)
-    moves.seal(one, NOW)
+    replica_move.seal(one, NOW)
     one.flush()
     found = list(batch.walk(next((tmp_path / "t-0").glob("*.log")).read_bytes()))
     with open(next((tmp_path / "t-0").glob(f"{0:020}.log")), "r+b") as data:
@@ -304,7 +305,7 @@ def test_the_indexes_of_every_segment_are_on_disk_after_a_roll_and_after_a_clean
     directory = log.LogDir(tmp_path, 2)
     empty, short, long = [opened(directory, topic, config=SMALL) for topic in ("e", "s", "l")]
     short.append(make(1), NOW)
-    moves.seal(short, NOW)
+    replica_move.seal(short, NOW)
     empty.append(make(1), NOW)
     for i in range(60):
         long.append(make(2, now=NOW + i), NOW)

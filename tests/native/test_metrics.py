@@ -4,8 +4,8 @@ from array import array
 
 import pytest
 
-from pylog._native import log
-from pylog._native.metrics import BUCKETS, FIGURES, Exposition, Figures, Rows, flushes, times
+from pylog._native.log import log
+from pylog._native.server.metrics import BUCKETS, FIGURES, Exposition, Figures, Rows, flushes, times
 from tests.native.test_log import NOW, make, opened
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pylog._native.pieces import KEEP, ONCE, TWICE, Pieces
+from pylog._native.protocol.request_slices import KEEP, ONCE, TWICE, Pieces
 from pylog.protocol import api, codec, elements, messages, tables
 from pylog.protocol.errors import ProtocolError
 from tests.protocol.values import random_message

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from pylog._native.grants import Grants
-from pylog._native.iopool import IoPool
-from pylog._native.reactor import (
+from pylog._native.log.io_pool import IoPool
+from pylog._native.server.grants import Grants
+from pylog._native.server.reactor import (
     POLL_EVENTS_MAX,
     THREADS_MAX,
     Closed,

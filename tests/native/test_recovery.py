@@ -10,7 +10,8 @@ import textwrap
 
 import pytest
 
-from pylog._native import batch, log
+from pylog._native.log import log
+from pylog._native.records import batch
 from tests.native.test_log import NOW, TOPIC_ID, checkpoint_of, make, offsets, opened
 
 SMALL = {"internal.segment.bytes": 4_000, "index.interval.bytes": 300}
@@ -360,7 +361,8 @@ def test_leftover_files_of_a_crash_are_removed(directory, tmp_path):
 
 KILLED = """
     import sys
-    from pylog._native import batch, log
+    from pylog._native.log import log
+    from pylog._native.records import batch
     directory = log.LogDir(sys.argv[1], 2)
     one = log.Log.open(directory, "t", 0, bytes(range(16)),
                        {"internal.segment.bytes": 300_000, "index.interval.bytes": 4096}, now_ms=1,

@@ -4,8 +4,8 @@ import subprocess
 
 import pytest
 
-from pylog._native.reactor import RequestContext
-from pylog._native.repeats import Repeat, Repeats
+from pylog._native.server.heartbeat_cache import Repeat, Repeats
+from pylog._native.server.reactor import RequestContext
 from tests.native.programs import SANITIZED, built
 
 FRAME = bytes(12)

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from pylog._native import batch, log, moves
+from pylog._native.log import log, replica_move
+from pylog._native.records import batch
 from tests.native.test_cleaner import plain, transaction
 from tests.native.test_log import NOW, checkpoint_of, make, offsets, opened
 
@@ -361,13 +362,13 @@ def test_rejected_rename_keeps_the_logs_name(short, tmp_path):
     one.flush()
     disk.error, disk.wanted = errno.EMFILE, lambda path: path == "."
     with pytest.raises(log.Shortage):
-        moves.rename(one, "u-0")
+        replica_move.rename(one, "u-0")
     assert not directory.offline
     assert (tmp_path / "t-0").exists() and not (tmp_path / "u-0").exists()
     disk.error = 0
     one.append(make(1), NOW)
     one.flush()
-    moves.rename(one, "u-0")
+    replica_move.rename(one, "u-0")
     assert (tmp_path / "u-0").exists() and offsets(one.read(1)) == [1]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pylog._native.throttle import NONE, Throttle
+from pylog._native.server.rate_limit import NONE, Throttle
 
 
 def test_no_rate_is_exceeded_without_a_limit():

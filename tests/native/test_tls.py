@@ -13,10 +13,10 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from pylog._native.grants import Grants
-from pylog._native.iopool import IoPool
-from pylog._native.reactor import Connected, Reactors, Unsafe
-from pylog._native.tls import TlsError, TlsServer, library, open_pkcs12
+from pylog._native.log.io_pool import IoPool
+from pylog._native.server.grants import Grants
+from pylog._native.server.reactor import Connected, Reactors, Unsafe
+from pylog._native.server.tls import TlsError, TlsServer, library, open_pkcs12
 from pylog.testing.certificates import Authority
 from tests.wire import raw
 

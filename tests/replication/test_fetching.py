@@ -7,7 +7,7 @@ import time
 import pytest
 
 from pylog import supervisor
-from pylog._native import log
+from pylog._native.log import log
 from pylog.log.checkpoint_writer import Checkpointer
 from pylog.peer.dial import Dialled
 from pylog.peer.errors import PeerError

@@ -7,7 +7,8 @@ import uuid
 
 import pytest
 
-from pylog._native import batch, log
+from pylog._native.log import log
+from pylog._native.records import batch
 from pylog.peer.connection import Peer
 from pylog.peer.dial import dial
 from pylog.protocol import messages

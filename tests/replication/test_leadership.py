@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from pylog._native.log import LogDeleted
+from pylog._native.log.log import LogDeleted
 from pylog.metadata.image.image import Broker, Image, Partition, Topic
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages

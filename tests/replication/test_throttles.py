@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native.throttle import NONE
+from pylog._native.server.rate_limit import NONE
 from pylog.config import ConfigError, Settings
 from pylog.replication.throttles import Throttles
 

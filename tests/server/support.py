@@ -2,7 +2,7 @@
 
 import asyncio
 
-from pylog._native.reactor import RequestContext
+from pylog._native.server.reactor import RequestContext
 from pylog.config import Settings
 from pylog.config.client_quotas import CLIENT_ID, REQUEST_PERCENTAGE, ClientQuotas
 from pylog.eventloop.end_of_tick import EndOfTick

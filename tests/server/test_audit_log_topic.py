@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.config import ConfigError, Settings
 from pylog.peer.errors import PeerError
 from pylog.protocol.errors import ErrorCode

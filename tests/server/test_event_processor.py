@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from pylog._native.grants import READ
-from pylog._native.reactor import Connected, Miss, Slow, UnknownClient
+from pylog._native.server.grants import READ
+from pylog._native.server.reactor import Connected, Miss, Slow, UnknownClient
 from pylog.protocol import messages
 from pylog.server.request_queue import RequestQueue
 from tests.server.support import (

@@ -3,8 +3,8 @@
 import asyncio
 from types import SimpleNamespace
 
-from pylog._native.grants import READ
-from pylog._native.reactor import Miss
+from pylog._native.server.grants import READ
+from pylog._native.server.reactor import Miss
 from pylog.protocol.errors import ErrorCode
 from pylog.server.grant_decisions import GrantDecisions
 from tests.server.support import TOPIC_ID, Broker, Reactors, drained, request_queue, services

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from pylog._native import batch
-from pylog._native.grants import Grants
-from pylog._native.iopool import IoPool
+from pylog._native.log.io_pool import IoPool
+from pylog._native.records import batch
+from pylog._native.server.grants import Grants
 from pylog.config import Settings
 from pylog.config.client_quotas import ClientQuotas
 from pylog.log.manager import LogManager

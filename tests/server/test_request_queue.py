@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from pylog._native.grants import READ
-from pylog._native.reactor import Miss
+from pylog._native.server.grants import READ
+from pylog._native.server.reactor import Miss
 from pylog.protocol import codec, messages
 from pylog.server.scheduling import SLICE_NS
 from tests.server.support import (

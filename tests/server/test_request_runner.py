@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pylog._native.repeats import Repeat, Repeats
+from pylog._native.server.heartbeat_cache import Repeat, Repeats
 from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.eventloop.end_of_tick import EndOfTick
 from pylog.protocol import codec, messages

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.client import (
     Acknowledge, Admin, ConfigResource, NewTopic, ResourceType, ShareConsumer,
 )

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native import batch
-from pylog._native.log import BOUND_END, Log, LogDir
+from pylog._native.log.log import BOUND_END, Log, LogDir
+from pylog._native.records import batch
 from pylog.coordinator.share.shard import FINE
 from pylog.protocol.errors import ErrorCode
 from pylog.share import share_partition

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.coordinator.share.partition_state import ShareKey, ShareState
 from pylog.protocol.errors import ErrorCode
 from pylog.share.in_flight import Limits, Wanted

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native import batch
-from pylog._native.log import Log, LogDir
+from pylog._native.log.log import Log, LogDir
+from pylog._native.records import batch
 from pylog.coordinator.share.partition_state import ShareKey
 from pylog.coordinator.share.shard import ShareStates
 from pylog.protocol.errors import ErrorCode

@@ -8,7 +8,7 @@ Source: Kafka's clients.
 
 import asyncio
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.metadata.image.image import NO_LEADER
 from pylog.peer.connection import Peer
 from pylog.peer.errors import PeerError

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from pylog.api.groups.committed_offsets import CommittedOffsetsApi
 from pylog.api.data.transactions import TransactionsApi
-from pylog._native.log import NotLeader, StorageError
+from pylog._native.log.log import NotLeader, StorageError
 from pylog.coordinator.groups.state import group_store as machines
 from pylog.coordinator.runtime.broker_client import Brokers
 from pylog.coordinator.groups.shard import Groups
@@ -26,7 +26,7 @@ from tests.sim.loop import OWNER
 
 
 class FlushWaits:
-    """Model of pylog._native.flushes.FlushWaits."""
+    """Model of pylog._native.log.flush_waits.FlushWaits."""
 
     def __init__(self, count: int):
         self.count = count
@@ -62,12 +62,12 @@ class FlushWaits:
 
 
 def producer_of(log, producer_id: int, now_ms: int = 0) -> tuple:
-    """Model of pylog._native.producers.producer_of()."""
+    """Model of pylog._native.log.producer_state.producer_of()."""
     return log.written_by.of(producer_id).last_batches()
 
 
 def verify_producer(log, producer_id: int, epoch: int, holder: int) -> None:
-    """Model of pylog._native.producers.verify_producer(), with a single holder."""
+    """Model of pylog._native.log.producer_state.verify_producer(), with a single holder."""
     log.written_by.verify(producer_id, epoch)
 
 

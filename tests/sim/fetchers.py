@@ -10,8 +10,8 @@ Source: csrc/replica, csrc/serve/fetch.c, csrc/serve/fetch_replicas.c.
 import asyncio
 from collections import namedtuple
 
-from pylog._native import fetcher
-from pylog._native.log import LogError, Shortage, StorageError
+from pylog._native.log.log import LogError, Shortage, StorageError
+from pylog._native.server import replica_fetcher as fetcher
 from tests.sim.logs import STORAGE_CODE
 from tests.sim.loop import OWNER
 
@@ -74,7 +74,7 @@ class Link:
 
 
 class Fetchers:
-    """Model of pylog._native.fetcher.Fetchers."""
+    """Model of pylog._native.server.replica_fetcher.Fetchers."""
 
     def __init__(self, *, replica_id, wait_ms_max, backoff_ms_max, flush_first, **_):
         self._replica_id, self._wait_s = replica_id, wait_ms_max / 1000

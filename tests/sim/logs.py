@@ -1,15 +1,15 @@
 """Models of the native log: a partition's records as a list, and the metadata log's batches.
 
 Owns: a log's contents on a simulated disk, and its role during the process.
-Invariants: results match pylog._native.log.Log, which tests.sim.test_twins compares; flushed
+Invariants: results match pylog._native.log.log.Log, which tests.sim.test_twins compares; flushed
   records survive a power loss, written records survive the process.
 Source: csrc/log.
 """
 
 from collections import namedtuple
 
-from pylog._native import batch
-from pylog._native.log import LogError, NotLeader, OffsetOutOfRange, Shortage, StorageError
+from pylog._native.log.log import LogError, NotLeader, OffsetOutOfRange, Shortage, StorageError
+from pylog._native.records import batch
 from tests.sim.loop import Wrong
 from tests.sim.producers import Part, Producers, parts_of, placed
 

@@ -9,7 +9,7 @@ import asyncio
 import random
 from types import SimpleNamespace
 
-from pylog._native.log import Shortage
+from pylog._native.log.log import Shortage
 from pylog.api.cluster.broker_to_controller import ControllerApi, HereOrNowhere, guarded
 from pylog.api.cluster.metadata_log import MetadataLogApi, Observers
 from pylog.api.cluster.topics import TopicsApi

@@ -135,7 +135,7 @@ def an_old_controller_appends(patch):
 
 def local_copy_is_written_before_the_quorum(patch):
     def append(self, new, epoch, expected_end):
-        from pylog._native import batch
+        from pylog._native.records import batch
         data = batch.build([(None, value, 0, ()) for value in self.values_of(new)],
                            base_offset=expected_end, leader_epoch=epoch)
         self._copy(expected_end, data)

@@ -7,8 +7,8 @@ Source: csrc/segment/producer_state.c, csrc/log/log_append.c.
 
 from collections import namedtuple
 
-from pylog._native import batch
-from pylog._native.log import LogError, SequenceError
+from pylog._native.log.log import LogError, SequenceError
+from pylog._native.records import batch
 
 EPOCH_CODE, SEQUENCE_CODE, STATE_CODE = 47, 45, 48
 NONE = -1

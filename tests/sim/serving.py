@@ -11,8 +11,8 @@ Source: pylog.server.request_runner, csrc/serve.
 import asyncio
 from types import SimpleNamespace
 
-from pylog._native import batch
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
+from pylog._native.records import batch
 from pylog.api.cluster.broker_to_controller import HereOrNowhere
 from pylog.peer.connection import key_of
 from pylog.protocol import messages

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native import batch
-from pylog._native.log import Log, LogDir, LogError
+from pylog._native.log.log import Log, LogDir, LogError
+from pylog._native.records import batch
 from tests.sim.logs import Directory, Files, ModelLog, Record
 
 NOW = 1_700_000_000_000

@@ -9,7 +9,7 @@ Source: KIP-98, KIP-447.
 
 import asyncio
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.coordinator.runtime.internal_topic import partition_of
 from pylog.metadata.image.image import NO_LEADER
 from pylog.peer.errors import PeerError

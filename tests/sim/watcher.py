@@ -13,7 +13,7 @@ Source: KIP-101, KIP-497, KIP-841, KIP-966, KIP-455.
 
 from collections import defaultdict
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.metadata.image import snapshot
 from pylog.metadata.image.image import NO_LEADER, Image
 from pylog.metadata.image.loader import Tail

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from pylog._native import batch
+from pylog._native.records import batch
 from tests.wire.messages import ask
 from tests.wire.raw import Connection
 from tests.wire.sides import Side

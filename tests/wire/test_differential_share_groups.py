@@ -170,7 +170,7 @@ def coordinated(side: Side, kind: int, key: str) -> None:
 
 def append_batches(side, topic, count, each):
     """Append `count` batches of `each` records."""
-    from pylog._native import batch
+    from pylog._native.records import batch
 
     for number in range(count):
         side.append(topic, batch.build([

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from pylog._native.reactor import RequestContext
+    from pylog._native.server.reactor import RequestContext
     from pylog.api.handler import Message
     from pylog.protocol.errors import Error
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import types
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.metadata.log.metadata_log import NOT_CONTROLLER, NotController
 from pylog.protocol import api, messages
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from pylog._native.reactor import RequestContext
+    from pylog._native.server.reactor import RequestContext
     from pylog.api.handler import Handler, Message, Result
     from pylog.metadata.service import MetadataService
 

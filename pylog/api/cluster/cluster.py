@@ -24,7 +24,7 @@ TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pylog._native.reactor import RequestContext
+    from pylog._native.server.reactor import RequestContext
     from pylog.api.handler import Handler, Message
     from pylog.config import Settings
     from pylog.metadata.controller.active_controller import ActiveController

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import os
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.metadata.image.image import is_internal
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
@@ -20,7 +20,7 @@ TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from pylog._native.reactor import RequestContext
+    from pylog._native.server.reactor import RequestContext
     from pylog.api.handler import Handler, Message
     from pylog.log.manager import LogManager
     from pylog.metadata.service import MetadataService

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.eventloop.threads import in_thread
 from pylog.metadata.image.state_store import METADATA_LOG_ID
 from pylog.metadata.log.local_log import TOPIC
@@ -24,7 +24,7 @@ TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pylog._native.reactor import RequestContext
+    from pylog._native.server.reactor import RequestContext
     from pylog.api.handler import Handler, Message
     from pylog.metadata.service import MetadataService
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.metadata.image.image import is_internal
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
-    from pylog._native.reactor import RequestContext
+    from pylog._native.server.reactor import RequestContext
     from pylog.api.handler import Handler, Message
     from pylog.api.data.offsets import Leaders
     from pylog.config import Settings

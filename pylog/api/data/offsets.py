@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
-    from pylog._native.reactor import RequestContext
-    from pylog._native.log import Log
+    from pylog._native.server.reactor import RequestContext
+    from pylog._native.log.log import Log
     from pylog.api.handler import Handler, Message
     from pylog.log.manager import LogManager
     from pylog.metadata.service import MetadataService

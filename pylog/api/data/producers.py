@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import struct
 
-from pylog._native import producers
-from pylog._native.log import LogError
+from pylog._native.log import producer_state as producers
+from pylog._native.log.log import LogError
 from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.metadata.controller.partitions.topics import NO_TOPIC, topic_name_fault
 from pylog.protocol import api, messages
@@ -22,7 +22,7 @@ TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from pylog._native.reactor import RequestContext
+    from pylog._native.server.reactor import RequestContext
     from pylog.api.handler import Handler, Message
     from pylog.api.data.transactions import TransactionsApi
     from pylog.log.manager import LogManager

@@ -16,7 +16,7 @@ from pylog.protocol.errors import ErrorCode
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
-    from pylog._native.reactor import RequestContext
+    from pylog._native.server.reactor import RequestContext
     from pylog.api.handler import Handler, Message, Result
     from pylog.coordinator.groups.service import GroupCoordinator
     from pylog.coordinator.groups.shard import Groups

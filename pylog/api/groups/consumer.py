@@ -8,7 +8,7 @@ Source: KIP-848; KIP-1071 has separate requests.
 
 from __future__ import annotations
 
-from pylog._native.repeats import Repeat
+from pylog._native.server.heartbeat_cache import Repeat
 from pylog.api.groups.describe_parts import PART_ROWS, in_parts
 from pylog.coordinator.groups import describe as group_describe
 from pylog.coordinator.groups.consumer import heartbeat as consumer_groups
@@ -22,8 +22,8 @@ TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pylog._native.reactor import RequestContext
-    from pylog._native.repeats import Repeats
+    from pylog._native.server.heartbeat_cache import Repeats
+    from pylog._native.server.reactor import RequestContext
     from pylog.api.handler import Handler, Message
     from pylog.config import Settings
     from pylog.coordinator.groups.service import GroupCoordinator

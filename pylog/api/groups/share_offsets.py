@@ -20,7 +20,7 @@ TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from typing import Any
 
-    from pylog._native.reactor import RequestContext
+    from pylog._native.server.reactor import RequestContext
     from pylog.api.handler import Handler, Message
     from pylog.coordinator.groups.service import GroupCoordinator
     from pylog.metadata.service import MetadataService

@@ -20,7 +20,7 @@ TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from pylog._native.reactor import Reactors, RequestContext
+    from pylog._native.server.reactor import Reactors, RequestContext
     from pylog.api.handler import Message
     from pylog.config import Settings
     from pylog.security.principals import Identities, Principal

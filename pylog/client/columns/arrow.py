@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pylog._native.builder import Column
-from pylog._native.columns import ColumnBuffer, Columns
+from pylog._native.client.batch_builder import Column
+from pylog._native.client.columns import ColumnBuffer, Columns
 from pylog.client.arguments import several
 from pylog.client.errors import RecordDeserializationError
 from pylog.client.types import TopicPartition

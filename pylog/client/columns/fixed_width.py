@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pylog._native.columns import fixed_width
+from pylog._native.client.columns import fixed_width
 from pylog.client.extras import require
 
 

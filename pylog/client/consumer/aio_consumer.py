@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
-from pylog._native.columns import Columns, Record
+from pylog._native.client.columns import Columns, Record
 from pylog.client.callbacks import intercepted
 from pylog.client.config.settings import CONSUMER, Settings
 from pylog.client.consumer.consumer import (

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from pylog._native.columns import Record
+from pylog._native.client.columns import Record
 from pylog.client import callbacks
 from pylog.client.arguments import several
 from pylog.client.config.settings import Settings

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any
 
-from pylog._native.columns import Columns, Record
+from pylog._native.client.columns import Columns, Record
 from pylog.client.callbacks import intercepted
 from pylog.client.consumer.core import Consuming
 from pylog.client import shutdown

@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from pylog._native.columns import Record
+from pylog._native.client.columns import Record
 from pylog.client import callbacks
 from pylog.client.consumer import list_offsets as positions, offset_requests
 from pylog.client.arguments import several, whole

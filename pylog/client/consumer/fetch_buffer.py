@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 from typing import Any
 
-from pylog._native.columns import Fetched
+from pylog._native.client.columns import Fetched
 from pylog.client.consumer.subscription_state import PartitionState
 from pylog.client.network.connection import Frame
 

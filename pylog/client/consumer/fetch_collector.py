@@ -6,7 +6,7 @@ Invariants: a position moves exactly past the records returned; if the applicati
   back; an error is raised in a separate
   call, after all valid records before it; a record that a deserializer rejects stays until the
   application seeks past it.
-Source: pylog._native.columns.
+Source: pylog._native.client.columns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from pylog._native.columns import ColumnReader, Columns, Fetched, Record, RecordsError, records
+from pylog._native.client.columns import (
+    ColumnReader, Columns, Fetched, Record, RecordsError, records,
+)
 from pylog.client.errors import KafkaError, RecordDeserializationError, error
 from pylog.client.network.metrics import Records
 from pylog.client.consumer.fetch_buffer import CompletedFetch, FetchBuffer

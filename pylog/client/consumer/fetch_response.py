@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.client.network.connection import Frame
 from pylog.protocol import api, codec
 from pylog.protocol.errors import ProtocolError

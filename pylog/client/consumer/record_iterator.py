@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from pylog._native.columns import Record
+from pylog._native.client.columns import Record
 from pylog.client.consumer.fetch_collector import FetchCollector
 from pylog.client.consumer.subscription_state import PartitionState
 from pylog.client.types import TopicPartition

@@ -1,6 +1,6 @@
 """Buffer unsent records: per partition one open batch and closed batches, within buffer.memory.
 
-Owns: the queues of a producer. _native.intake owns their memory accounting and their lock.
+Owns: the queues of a producer. record_intake owns their memory accounting and their lock.
 Invariants: bytes_used is the size of the incomplete batches, at most bytes_max unless a single
   batch is larger; a queue's ready batches are ordered by number, retries included; the sender
   sleeps only if no batch was opened or closed since its last pass; no lock is held while bytecode
@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pylog._native import batch as native
-from pylog._native.builder import Batch, BatchBuilder, Pool
-from pylog._native.intake import Lane, RecordBuffer
+from pylog._native.client.batch_builder import Batch, BatchBuilder, Pool
+from pylog._native.client.record_intake import Lane, RecordBuffer
+from pylog._native.records import batch as native
 from pylog.client.producer.delivery import Pending
 
 POOLED_BYTES_MAX = 8 << 20  # About the bytes in flight to a few brokers.

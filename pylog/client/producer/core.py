@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pylog._native.intake import Delivery, Route
+from pylog._native.client.record_intake import Delivery, Route
 from pylog.client import callbacks
 from pylog.client.producer import record_check
 from pylog.client.producer.accumulator import Accumulator

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
-from pylog._native.intake import Delivery, add_waiter
+from pylog._native.client.record_intake import Delivery, add_waiter
 from pylog.client import callbacks
 from pylog.client.config.durations import rounded
 from pylog.client.errors import (

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from pylog._native.builder import CRC32, MURMUR2, murmur2
+from pylog._native.client.batch_builder import CRC32, MURMUR2, murmur2
 from pylog.client.errors import ConfigError
 
 

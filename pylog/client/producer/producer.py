@@ -1,6 +1,6 @@
 """The blocking producer: single records or whole tables.
 
-Owns: nothing. core.Producing does the work on the shared event loop; _native.intake handles plain
+Owns: nothing. core.Producing does the work on the shared event loop; record_intake handles plain
   records.
 Invariants: send() returns when the record is in its batch and blocks for at most max.block.ms;
   callbacks run on the client's thread and must not block there.
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pylog._native.intake import Intake
+from pylog._native.client.record_intake import Intake
 from pylog.client.background_loop import Driver
 from pylog.client.config.durations import rounded
 from pylog.client.config.settings import PRODUCER, Settings
@@ -120,7 +120,8 @@ class Producer(Intake):
                                   "timestamp": timestamp, "headers": headers})
 
     def rows(self, topic: str) -> TableSender:
-        """Return a sender whose `write` takes native columns (pylog._native.builder)."""
+        """Return a sender whose `write` takes native columns
+        (pylog._native.client.batch_builder)."""
         from pylog.client.producer.table_writer import TableSender
 
         return TableSender(self._core, topic, None, self._wait_for, self._core.check())

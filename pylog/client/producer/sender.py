@@ -24,7 +24,7 @@ import collections
 import time
 from typing import Any
 
-from pylog._native.builder import seal
+from pylog._native.client.batch_builder import seal
 from pylog.client.producer.accumulator import SEQUENCE_MASK, Accumulator, Queue
 from pylog.client.network.cluster import Backoff, Cluster
 from pylog.client.producer.delivery import Pending

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pylog._native.builder import MURMUR2, Batch, BatchWriter, Column
+from pylog._native.client.batch_builder import MURMUR2, Batch, BatchWriter, Column
 from pylog.client.columns.arrow import decoded, native_column
 from pylog.client.errors import ConfigError, error
 from pylog.client.producer.core import Producing

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pylog._native import avro as native
+from pylog._native.client import avro as native
 from pylog.client.columns.arrow import buffer, native_column
 from pylog.client.errors import SerializationError
 

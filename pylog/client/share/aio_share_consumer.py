@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
-from pylog._native.columns import Record
+from pylog._native.client.columns import Record
 from pylog.client.config.settings import SHARE_CONSUMER, Settings
 from pylog.client.errors import ConcurrentUseError, IllegalStateError, KafkaError
 from pylog.client.extras import require

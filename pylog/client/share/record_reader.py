@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pylog.protocol.counts import counted
-from pylog._native.columns import ColumnReader, Fetched, Record, RecordsError, records
+from pylog._native.client.columns import ColumnReader, Fetched, Record, RecordsError, records
 from pylog.client.columns import arrow
 from pylog.client.arguments import several
 from pylog.client.callbacks import intercepted

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from pylog._native.columns import Record
+from pylog._native.client.columns import Record
 from pylog.client.share.acknowledgements import Acknowledge
 from pylog.client import shutdown
 from pylog.client.background_loop import Driver, SingleUser, WorkRunner

@@ -13,8 +13,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pylog._native import batch
-from pylog._native.columns import ColumnReader, Fetched, RecordsError
+from pylog._native.client.columns import ColumnReader, Fetched, RecordsError
+from pylog._native.records import batch
 from pylog.client.columns import arrow
 from pylog.client.errors import error
 from pylog.client.spark.decoding import Decoder

@@ -14,10 +14,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from pylog._native import batch
-from pylog._native.flushes import FlushWaits
-from pylog._native.log import Log, LogError
-from pylog._native.producers import producer_of
+from pylog._native.log.flush_waits import FlushWaits
+from pylog._native.log.log import Log, LogError
+from pylog._native.log.producer_state import producer_of
+from pylog._native.records import batch
 from pylog.coordinator.runtime import transactional_batches as batches
 from pylog.coordinator.runtime.transactional_batches import Marker, TransactionalRecords
 from pylog.protocol.errors import Error, ErrorCode

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
-from pylog._native.flushes import FlushWaits
-from pylog._native.log import Log, LogError
-from pylog._native.producers import producer_of
+from pylog._native.log.flush_waits import FlushWaits
+from pylog._native.log.log import Log, LogError
+from pylog._native.log.producer_state import producer_of
 from pylog.config import internal_topics
 from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.coordinator.runtime.internal_topic import Node

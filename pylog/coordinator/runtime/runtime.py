@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any, Generic, NamedTuple
 
 from pylog import supervisor
-from pylog._native.flushes import FlushWaits
-from pylog._native.log import LogError
+from pylog._native.log.flush_waits import FlushWaits
+from pylog._native.log.log import LogError
 from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.coordinator.runtime.internal_topic import InternalTopic, Node, TopicSpec, partition_of
 from pylog.coordinator.runtime.journal import Journal, MissingOffsets, Token, replay

@@ -14,7 +14,7 @@ import logging
 from typing import Any
 
 from pylog import supervisor
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.coordinator.runtime.journal import Journal
 from pylog.coordinator.runtime.shard import Machine, Shard, Snapshot
 from pylog.metadata.image.state_store import StoreError

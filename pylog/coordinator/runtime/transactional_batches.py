@@ -9,7 +9,7 @@ Source: KIP-98; KIP-890 (a version 2 marker has a higher epoch than its records)
 
 from typing import Any, NamedTuple
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.protocol import messages
 from pylog.protocol.codec import program
 from pylog.protocol.errors import Error, ErrorCode
@@ -70,7 +70,7 @@ class Marker(NamedTuple):
 def read(header: Any, rows: list[Any]) -> "TransactionalRecords | Marker | None":
     """Parse a transactional batch; return None for a control batch that ends no transaction.
 
-    header: batch.Header. rows: the batch's records, as _native.batch returns them.
+    header: batch.Header. rows: the batch's records, as _native.records.batch returns them.
     """
     if not header.attributes & batch.CONTROL:
         return TransactionalRecords(header.producer_id, header.producer_epoch, [

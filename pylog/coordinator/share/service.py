@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pylog import supervisor
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.config import internal_topics
 from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.coordinator.runtime.internal_topic import Node, TopicSpec

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from pylog._native.grants import Grants
-from pylog._native.producers import verify_producer
+from pylog._native.server.grants import Grants
+from pylog._native.log.producer_state import verify_producer
 from pylog.config import Settings
 from pylog.coordinator.runtime.broker_client import Brokers
 from pylog.coordinator.runtime.local_append import Partition

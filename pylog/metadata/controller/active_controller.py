@@ -9,7 +9,7 @@ Source: KIP-631 (Kafka's QuorumController), KIP-320 (leader epochs).
 
 import logging
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.eventloop.slices import in_slices
 from pylog.eventloop.threads import in_thread
 from pylog.metadata.controller import (

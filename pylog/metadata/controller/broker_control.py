@@ -12,7 +12,7 @@ import asyncio
 import logging
 
 from pylog import supervisor
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.metadata.controller import broker_registration as brokers
 from pylog.metadata.controller import liveness_probe
 from pylog.metadata.controller.broker_heartbeats import Heartbeats

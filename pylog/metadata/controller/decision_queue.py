@@ -11,7 +11,7 @@ Source: KIP-631 (Kafka's QuorumController).
 import asyncio
 import logging
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.eventloop.slices import in_slices
 from pylog.eventloop.threads import in_thread, whole
 from pylog.metadata.controller.partitions.partition_change import RECOVERING

@@ -9,7 +9,7 @@ Source: KIP-630: batches between a header and a footer, which are control record
 import os
 import re
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.log.checkpoint_files import whole_file
 from pylog.metadata.image import record_versions
 from pylog.metadata.image.image import Image

@@ -25,7 +25,7 @@ import threading
 
 import lmdb
 
-from pylog._native.batch import crc32c
+from pylog._native.records.batch import crc32c
 from pylog.log.checkpoint_files import sync_directory, write_whole
 from pylog.log.partition_log import Checkpoint
 from pylog.metadata.image.image import Broker, Endpoint, Image, Partition, Topic, security_key

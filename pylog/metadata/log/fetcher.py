@@ -15,7 +15,7 @@ import asyncio
 import logging
 
 from pylog import supervisor
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.eventloop.threads import in_thread
 from pylog.metadata.image.image import MetadataError
 from pylog.metadata.image.state_store import METADATA_LOG_ID

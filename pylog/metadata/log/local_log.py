@@ -10,8 +10,8 @@ Source: KIP-595, KIP-631 (record frame).
 import logging
 import os
 
-from pylog._native import batch
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
+from pylog._native.records import batch
 from pylog.log import partition_log
 from pylog.metadata.image import snapshot as snapshots
 from pylog.metadata.image.state_store import METADATA_LOG_ID

@@ -10,7 +10,7 @@ Source: KIP-500, KIP-595, KIP-630 (snapshots).
 from abc import ABC, abstractmethod
 from collections import namedtuple
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.metadata.image.record_versions import NEWEST_VERSION
 
 NOT_CONTROLLER = 41  # Kafka's error code

@@ -10,7 +10,7 @@ Source: KIP-595 (observers), KIP-630 (snapshots).
 import logging
 import os
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.log import partition_log
 from pylog.log.checkpoint_files import sync_directory, whole_file
 from pylog.metadata.image import snapshot

@@ -18,7 +18,7 @@ from collections import namedtuple
 from functools import partial
 
 from pylog import supervisor
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.eventloop.threads import in_thread
 from pylog.metadata.log.metadata_log import Conflict
 from pylog.metadata.quorum.quorum_log import QuorumLog

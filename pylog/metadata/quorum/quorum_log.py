@@ -11,8 +11,8 @@ Source: KIP-595 (a log replicated to observers), KIP-630 (snapshots).
 import os
 import shutil
 
-from pylog._native import batch
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
+from pylog._native.records import batch
 from pylog.log.checkpoint_files import free_name
 from pylog.metadata.image import snapshot as snapshots
 from pylog.metadata.log.metadata_log import Conflict, MetadataBatch

@@ -19,7 +19,7 @@ import zlib
 from collections import namedtuple
 
 from pylog import supervisor
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.metadata.log.metadata_log import Conflict
 from pylog.metadata.quorum.key_value import (
     SORTED_DIGITS,

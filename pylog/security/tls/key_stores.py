@@ -196,7 +196,7 @@ def _store(location: str, data: bytes, password: str | None, key_password: str |
     if _BLOCK.search(data[:FILE_BYTES_MAX].decode("latin-1")):
         raise ConfigError(f"{location}: it is PEM text, but its type is not set to {PEM}")
     # Imported here because it loads OpenSSL.
-    from pylog._native.tls import TlsError, open_pkcs12
+    from pylog._native.server.tls import TlsError, open_pkcs12
 
     try:
         return open_pkcs12(data, (password or "").encode())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from pylog._native.tls import VERSIONS, TlsError, TlsServer, library
+from pylog._native.server.tls import VERSIONS, TlsError, TlsServer, library
 from pylog.config import ConfigError
 from pylog.config.listeners import TLS_PROTOCOLS
 from pylog.security.tls import key_stores as stores, principal_mapping as certificate_names

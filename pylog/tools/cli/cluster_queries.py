@@ -248,7 +248,7 @@ async def times(cluster: Cluster, wanted: Mapping[TopicPartition, int]
 
 async def _times(cluster: Cluster, wanted: Mapping[TopicPartition, int], bytes_max: int
                  ) -> dict[TopicPartition, int]:
-    from pylog._native.columns import Fetched, RecordsError, records
+    from pylog._native.client.columns import Fetched, RecordsError, records
 
     found: dict[TopicPartition, int] = {}
 

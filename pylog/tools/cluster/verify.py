@@ -13,7 +13,7 @@ import zlib
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.client.errors import KafkaError
 from pylog.client.network.cluster import Cluster
 from pylog.client.network.cluster_metadata import PartitionInfo

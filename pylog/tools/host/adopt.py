@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.config import ConfigError, Settings
 from pylog.config import internal_topics
 from pylog.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS, Listener
@@ -116,7 +116,7 @@ def _listeners(settings: Settings) -> Iterator[Finding]:
 
 def _tls_of(settings: Settings, listener: Listener) -> Iterator[Finding]:
     # Imported here: it loads OpenSSL.
-    from pylog._native.tls import TlsServer
+    from pylog._native.server.tls import TlsServer
     from pylog.security.tls import listener_tls as tls
 
     get, missing = tls.getter(settings, listener), False

@@ -13,7 +13,7 @@ import resource
 import time
 from pathlib import Path
 
-from pylog._native.tls import library
+from pylog._native.server.tls import library
 from pylog.tools.cli.output import size, span
 from pylog.tools.cli.finding import FAIL, OK, SKIP, WARN, Finding
 

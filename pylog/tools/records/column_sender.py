@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-from pylog._native import lines
-from pylog._native.builder import Column, RowError
+from pylog._native.client import text_lines as lines
+from pylog._native.client.batch_builder import Column, RowError
 from pylog.tools.cli.session import ToolError
 
 CHUNK_BYTES = 1 << 20

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from pylog._native.message import Struct
+from pylog._native.protocol.message import Struct
 from pylog.config import internal_topics
 from pylog.protocol import records
 from pylog.protocol.errors import ProtocolError

@@ -59,7 +59,7 @@ class Shape:
 
     def print_columns(self, columns: Any, stretches: list[tuple[int, int, Any]]) -> None:
         """Write rows [start, stop) of each partition, as raw values or JSON."""
-        from pylog._native import lines
+        from pylog._native.client import text_lines as lines
 
         if self.out.as_json:
             text = lines.documents(columns, [(start, stop, self._head(part))

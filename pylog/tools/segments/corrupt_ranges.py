@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from pylog._native import batch as native
+from pylog._native.records import batch as native
 
 OFFSETS_MAX = 2**31 - 1
 WINDOW_BYTES = 1 << 20

@@ -189,7 +189,7 @@ def _index_faults(path: Path, is_last: bool) -> Iterator[tuple[Path, str]]:
 
 
 def _snapshots(folder: Path) -> list[Step]:
-    from pylog._native.batch import crc32c
+    from pylog._native.records.batch import crc32c
 
     steps = []
     for path in sorted(folder.glob("*.snapshot")):
@@ -280,7 +280,7 @@ def _write(path: Path, parts: list[bytes]) -> None:
 
 def _derive(folder: Path) -> None:
     """Rebuild everything that is derived from the log's batches, as a start of brokerd does."""
-    from pylog._native.log import Log, LogDir
+    from pylog._native.log.log import Log, LogDir
     from pylog.log.partition_log import topic_id_in
 
     topic, _, partition = folder.name.rpartition("-")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pylog._native import batch as native
+from pylog._native.records import batch as native
 from pylog.tools.cli.escapes import text_of
 from pylog.tools.cli.session import ToolError
 from pylog.tools.segments import corrupt_ranges

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.metadata.controller.partitions.topic_branches import SOURCE
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from pylog._native.reactor import RequestContext
+from pylog._native.server.reactor import RequestContext
 from pylog.api.cluster import client_quotas as quotas_api
 from pylog.config import Settings
 from pylog.config.client_quotas import ClientQuotas, packed

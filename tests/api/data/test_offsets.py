@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from pylog._native import batch
-from pylog._native.reactor import RequestContext
+from pylog._native.records import batch
+from pylog._native.server.reactor import RequestContext
 from pylog.api.data.offsets import Leaders, OffsetsApi
 from pylog.protocol import api, codec, messages
 from tests.metadata.node import Node

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pylog._native.batch import build
-from pylog._native.columns import ColumnReader, Fetched
+from pylog._native.client.columns import ColumnReader, Fetched
+from pylog._native.records.batch import build
 
 from pylog.client.columns.arrow import COLUMNS, numpy_batch, record_batch, schema
 from pylog.client.columns.fixed_width import numbers

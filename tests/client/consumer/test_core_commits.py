@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native.columns import Record
+from pylog._native.client.columns import Record
 from pylog.client.consumer.commit_manager import COMMIT_BEFORE_REVOKE_S
 from pylog.client.consumer.offset_requests import Identity
 from pylog.client.errors import (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.client.consumer import fetch_response
 from pylog.client.network.connection import BufferPool, Frame
 from pylog.protocol import api, codec, messages

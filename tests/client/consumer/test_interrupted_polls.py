@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.client.background_loop import Bell, Driver, SingleUser, WorkRunner
 from pylog.client.columns import arrow
 from pylog.client.config.settings import CONSUMER, Settings

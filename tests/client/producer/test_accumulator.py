@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from pylog._native import batch as native
-from pylog._native.builder import BatchBuilder
+from pylog._native.records import batch as native
+from pylog._native.client.batch_builder import BatchBuilder
 from pylog.client.producer import accumulator
-from pylog._native.intake import FIRST_BYTES, RECORD_OVERHEAD_BYTES
+from pylog._native.client.record_intake import FIRST_BYTES, RECORD_OVERHEAD_BYTES
 from pylog.client.producer.accumulator import SEQUENCE_MASK, Accumulator
 from pylog.client.errors import KafkaError
 

@@ -4,7 +4,7 @@ import zlib
 import pytest
 from kafka.partitioner.default import murmur2 as murmur2_of_kafka_python
 
-from pylog._native.builder import CRC32, MURMUR2
+from pylog._native.client.batch_builder import CRC32, MURMUR2
 from pylog.client import Producer
 from pylog.client.errors import ConfigError
 from pylog.client.producer.partitioners import (

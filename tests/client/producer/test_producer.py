@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pylog._native.builder import RowError, murmur2
+from pylog._native.client.batch_builder import RowError, murmur2
 
 from pylog.client import errors
 from pylog.client.config.settings import CODECS

@@ -5,7 +5,7 @@ import math
 import types
 
 import pytest
-from pylog._native import batch as native
+from pylog._native.records import batch as native
 
 from pylog.client.config.settings import PRODUCER, Settings
 from pylog.client.errors import KafkaConnectionError, KafkaTimeoutError, error

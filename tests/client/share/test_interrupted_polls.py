@@ -9,7 +9,7 @@ import itertools
 
 import pytest
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.client.background_loop import Driver, SingleUser, WorkRunner
 from pylog.client.config.settings import SHARE_CONSUMER, Settings
 from pylog.client.share import share_consumer

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import lmdb
 import pytest
 
-from pylog._native.log import DISK_FULL, DISK_NO_SYNC, DISK_SYSTEM, Log, LogDir
+from pylog._native.log.log import DISK_FULL, DISK_NO_SYNC, DISK_SYSTEM, Log, LogDir
 from pylog.config.settings import Settings
 from pylog.coordinator.groups import describe as group_describe, offsets, shard as group_shard
 from pylog.coordinator.groups.state import classic_records

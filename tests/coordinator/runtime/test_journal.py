@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native import batch
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
+from pylog._native.records import batch
 from pylog.coordinator.runtime.journal import Journal, MissingOffsets, replay
 from pylog.protocol.errors import ErrorCode
 from tests.native.test_cleaner import RETENTION_MS, append, cleaned, directory, fill, opened

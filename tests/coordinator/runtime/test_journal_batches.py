@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native import batch
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
+from pylog._native.records import batch
 from pylog.coordinator.runtime.journal import replay
 from pylog.coordinator.runtime.transactional_batches import Marker, TransactionalRecords
 from pylog.protocol.errors import ErrorCode

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.config import internal_topics
 from pylog.coordinator.runtime import local_append
 from pylog.coordinator.runtime.local_append import Markers

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native import batch
-from pylog._native.log import DISK_FULL, DISK_SYSTEM, Log, LogDir
+from pylog._native.log.log import DISK_FULL, DISK_SYSTEM, Log, LogDir
+from pylog._native.records import batch
 from pylog.config.settings import Settings
 from pylog.coordinator.runtime import shard
 from pylog.coordinator.runtime.deferred_reply import Pending

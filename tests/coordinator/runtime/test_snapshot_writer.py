@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.coordinator.runtime import snapshot_writer
 from pylog.coordinator.runtime.snapshot_writer import Saver
 from pylog.metadata.image.state_store import StoreError

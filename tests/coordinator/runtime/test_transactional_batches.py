@@ -2,7 +2,7 @@
 
 import pytest
 
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.coordinator.runtime.transactional_batches import Marker, TransactionalRecords, read
 from pylog.protocol.errors import ErrorCode
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.coordinator.share import service as share_service
 from pylog.coordinator.share.partition_state import ShareKey

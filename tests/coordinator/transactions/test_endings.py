@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog import supervisor
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.coordinator.runtime.transactional_batches import Marker
 from pylog.coordinator.transactions import service as transaction_service

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from pylog._native.log import StorageError
+from pylog._native.log.log import StorageError
 from pylog.config import Settings
 from pylog.metadata.controller.active_controller import ActiveController
 from pylog.metadata.controller.partitions import topics

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pylog._native.log import StorageError
+from pylog._native.log.log import StorageError
 from pylog.metadata.controller import decision_queue as decider_module
 from pylog.metadata.controller.decision_queue import Decider, after
 from pylog.metadata.controller.partitions.partition_change import RECOVERING

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from pylog._native import batch
-from pylog._native.log import StorageError
+from pylog._native.log.log import StorageError
+from pylog._native.records import batch
 from pylog.metadata import service
 from pylog.metadata.controller import active_controller
 from pylog.metadata.controller.partitions import topics

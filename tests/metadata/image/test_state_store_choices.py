@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import lmdb
 import pytest
 
-from pylog._native.batch import crc32c
+from pylog._native.records.batch import crc32c
 from pylog.log.partition_log import Checkpoint
 from pylog.metadata.image import state_store as store_module
 from pylog.metadata.image.image import Image

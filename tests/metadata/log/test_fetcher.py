@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from pylog.testing.ports import free_port
-from pylog._native.log import LogDeleted, LogDir
+from pylog._native.log.log import LogDeleted, LogDir
 from pylog.config import Settings
 from pylog.metadata.image import snapshot
 from pylog.metadata.image.image import Image, apply

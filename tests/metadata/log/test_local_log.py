@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pylog._native.log import DISK_NO_SYNC, DISK_SYSTEM, LogDir, StorageError
+from pylog._native.log.log import DISK_NO_SYNC, DISK_SYSTEM, LogDir, StorageError
 from pylog.metadata.image.image import Image, apply
 from pylog.metadata.log.local_log import LocalLog, limits_of
 from pylog.metadata.log.metadata_log import Conflict

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from pylog._native import batch
-from pylog._native.log import LogDir, LogError
+from pylog._native.log.log import LogDir, LogError
+from pylog._native.records import batch
 from pylog.metadata.image import snapshot as snapshots
 from pylog.metadata.image.image import Image
 from pylog.metadata.log.local_log import LocalLog

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pylog._native.log import LogDir, LogError, Shortage
+from pylog._native.log.log import LogDir, LogError, Shortage
 from pylog.metadata.log.metadata_log import Conflict
 from pylog.metadata.quorum import controller_election as office
 from pylog.metadata.quorum.controller_election import Office

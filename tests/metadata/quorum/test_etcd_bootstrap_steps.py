@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native.log import LogError
+from pylog._native.log.log import LogError
 from pylog.log.errors import StartError
 from pylog.metadata import controller_service, service
 from pylog.metadata.image.image import Image, MetadataError

@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from pylog._native.log import LogDir, Shortage
+from pylog._native.log.log import LogDir, Shortage
 from pylog.metadata.quorum.quorum_log import QuorumLog
 from pylog.metadata.quorum.quorum_state import Quorum
 from pylog.protocol import messages

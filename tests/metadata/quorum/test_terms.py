@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog._native.log import StorageError
+from pylog._native.log.log import StorageError
 from pylog.metadata.log.metadata_log import Conflict
 from pylog.metadata.quorum import controller_election as office_module
 from pylog.metadata.quorum.controller_election import Office

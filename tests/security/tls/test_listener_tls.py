@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from pylog._native.tls import library
+from pylog._native.server.tls import library
 from pylog.config import ConfigError, Settings
 from pylog.config.listeners import Listener
 from pylog.security.tls import key_stores as stores, listener_tls as tls

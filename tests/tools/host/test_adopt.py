@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pylog import cli
-from pylog._native import batch
+from pylog._native.records import batch
 from pylog.config import Settings
 from pylog.protocol import messages
 from pylog.testing import certificates

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pylog._native import batch, log
+from pylog._native.log import log
+from pylog._native.records import batch
 from pylog.tools.segments import repair
 from tests.brokers import Brokerd
 from tests.native.test_log import NOW, TOPIC_ID

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog._native import batch
+from pylog._native.records import batch
 from tests.tools.support import run, topic_of
 from tests.wire import raw
 from tests.wire.talk import append

@@ -17,7 +17,7 @@ OFFSETS = frozenset((b"\0\0", b"\0\1"))  # Key types of offsets.
 
 
 class Offer(Protocol):
-    """A heartbeat whose answer may be repeated; see _native.repeats.Repeat."""
+    """A heartbeat whose answer may be repeated; see _native.server.heartbeat_cache.Repeat."""
 
     def offer(self, until_ms: int) -> None: ...
 

@@ -1,6 +1,0 @@
-from typing import Any
-
-from pylog._native.log import LogDir
-
-def remember(directory: LogDir, where: Any) -> None: ...
-def forget(directory: LogDir) -> None: ...

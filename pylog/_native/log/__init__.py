@@ -1,0 +1,5 @@
+"""Partition logs and what happens to their files.
+
+Owns: log directories, logs, the io pool.
+For: all packages above _native.
+"""

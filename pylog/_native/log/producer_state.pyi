@@ -1,0 +1,6 @@
+from pylog._native.log.log import Log
+
+HEAD_BYTES: int
+
+def producer_of(log: Log, producer_id: int, now_ms: int = 0) -> tuple[int, int, int, int]: ...
+def verify_producer(log: Log, producer_id: int, epoch: int, holder: int) -> None: ...

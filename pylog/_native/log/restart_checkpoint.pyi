@@ -1,0 +1,6 @@
+from typing import Any
+
+from pylog._native.log.log import LogDir
+
+def remember(directory: LogDir, where: Any) -> None: ...
+def forget(directory: LogDir) -> None: ...

@@ -1,8 +1,0 @@
-from pylog._native cimport csrc
-from pylog._native.iopool cimport IoPool
-
-
-cdef class LogDir:
-    cdef csrc.log_dir *dir
-    cdef readonly IoPool io_pool
-    cdef readonly str path
