@@ -338,7 +338,7 @@ def _is_same(how: Path, command: list[str]) -> bool:
 def _forget_stale(source: Path) -> None:
     """Remove a translation that is older than a .pxd that it uses, directly or through another.
 
-    Cython 3.3 misses those of `from pylog._native cimport csrc`.
+    Cython 3.3 misses those of `from pylog._native.log cimport csrc`.
     """
     made = source.with_suffix(".c")
     used, unread = set(), [source, source.with_suffix(".pxd")]

@@ -11,7 +11,7 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
-from pylog._native cimport csrc
+from pylog._native.client cimport csrc
 from pylog._native.client.batch_builder cimport Column
 from pylog._native.client.columns cimport ColumnBuffer, taken
 

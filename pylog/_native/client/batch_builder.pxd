@@ -1,6 +1,6 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from pylog._native cimport csrc
+from pylog._native.client cimport csrc
 
 
 cdef struct record_views:

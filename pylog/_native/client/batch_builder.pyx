@@ -13,7 +13,7 @@ from libc.stdint cimport INT32_MIN, INT64_MAX, int16_t, int32_t, int64_t, uint8_
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from pylog._native cimport csrc
+from pylog._native.client cimport csrc
 
 MURMUR2 = csrc.BUILDER_MURMUR2
 CRC32 = csrc.BUILDER_CRC32

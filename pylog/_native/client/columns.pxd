@@ -1,6 +1,6 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
-from pylog._native cimport csrc
+from pylog._native.client cimport csrc
 from pylog._native.records.compress cimport Inflater
 
 

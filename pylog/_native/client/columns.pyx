@@ -13,7 +13,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
-from pylog._native cimport csrc
+from pylog._native.client cimport csrc
 from pylog._native.records.compress cimport borrow_inflater, return_inflater
 
 NO_TIMESTAMP_TYPE = -1

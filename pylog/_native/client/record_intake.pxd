@@ -1,6 +1,6 @@
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
-from pylog._native cimport csrc
+from pylog._native.client cimport csrc
 from pylog._native.client.batch_builder cimport Batch, BatchBuilder
 
 

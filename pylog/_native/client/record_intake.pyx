@@ -18,7 +18,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MIN, int32_t, int64_t, uint8_t
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
-from pylog._native cimport csrc
+from pylog._native.client cimport csrc
 from pylog._native.client.batch_builder cimport (
     Batch, BatchBuilder, encoded_headers, raise_error, record_views, release_views, view_record,
 )

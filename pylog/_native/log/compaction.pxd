@@ -1,4 +1,4 @@
-from pylog._native cimport csrc
+from pylog._native.log cimport csrc
 from pylog._native.log.log cimport Log
 
 

@@ -9,7 +9,7 @@ cimport cython
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
-from pylog._native cimport csrc
+from pylog._native.log cimport csrc
 from pylog._native.log.log cimport Log
 
 SLOT_BYTES = csrc.KEYMAP_SLOT_BYTES

@@ -7,7 +7,7 @@ Source: csrc/log/log.h.
 
 from collections import namedtuple
 
-from pylog._native cimport csrc
+from pylog._native.log cimport csrc
 from pylog._native.log.log_dir cimport LogDir
 
 # In the order of log_damage_kind and log_damage_why.

@@ -13,7 +13,7 @@ from libc.stdlib cimport calloc, free
 
 from pylog._native.log.log cimport Log
 from pylog._native.log.log_dir cimport LogDir
-from pylog._native cimport csrc as c
+from pylog._native.log cimport csrc as c
 
 cdef enum:
     MESSAGES = 32

@@ -8,7 +8,7 @@ Source: csrc/os/io_pool.h.
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
-from pylog._native cimport csrc
+from pylog._native.log cimport csrc
 
 IO_THREADS_DEFAULT = 4
 JOBS_MAX = 16384

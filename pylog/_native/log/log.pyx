@@ -12,7 +12,7 @@ from libc.stdint cimport INT32_MAX, UINT32_MAX, int32_t, int64_t, uint8_t, uint3
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
-from pylog._native cimport csrc
+from pylog._native.log cimport csrc
 from pylog._native.log.topic_config cimport take_config
 from pylog._native.log.log_dir cimport LogDir
 

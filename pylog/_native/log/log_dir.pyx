@@ -11,7 +11,7 @@ import os
 cimport cython
 from libc.stdint cimport int64_t
 
-from pylog._native cimport csrc
+from pylog._native.log cimport csrc
 from pylog._native.log.io_pool cimport IoPool
 
 from pylog._native.log.io_pool import IO_THREADS_DEFAULT

@@ -8,7 +8,7 @@ Source: csrc/log/log.h (log_producer_of, log_verify_producer).
 from libc.stdint cimport int16_t, int64_t, uint64_t
 
 from pylog._native.log.log cimport Log
-from pylog._native cimport csrc as c
+from pylog._native.log cimport csrc as c
 
 from pylog._native.log.log import error_of
 

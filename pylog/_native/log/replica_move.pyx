@@ -7,7 +7,7 @@ Source: KIP-113 (replicas move between log directories).
 
 from libc.stdint cimport int64_t
 
-from pylog._native cimport csrc
+from pylog._native.log cimport csrc
 from pylog._native.log.log cimport Log
 
 

@@ -8,7 +8,7 @@ Source: csrc/segment/restart_checkpoint.h.
 
 import os
 
-from pylog._native cimport csrc
+from pylog._native.log cimport csrc
 from pylog._native.log.log_dir cimport LogDir
 
 

@@ -1,4 +1,4 @@
-from pylog._native cimport csrc
+from pylog._native.log cimport csrc
 
 
 cdef int take_config(dict settings, csrc.log_config *out) except -1

@@ -8,7 +8,7 @@ Source: csrc/log/log.h.
 from libc.stdint cimport INT32_MIN
 from libc.string cimport memset
 
-from pylog._native cimport csrc
+from pylog._native.log cimport csrc
 
 from pylog._native.log.log_settings import native_settings
 

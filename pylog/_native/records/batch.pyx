@@ -17,7 +17,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
-from pylog._native cimport csrc
+from pylog._native.records cimport csrc
 from pylog._native.records.compress cimport Inflater, borrow_inflater, return_inflater
 
 cdef enum:

@@ -12,7 +12,7 @@ from libc.stdint cimport INT32_MIN, uint8_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy
 
-from pylog._native cimport csrc
+from pylog._native.records cimport csrc
 
 NONE = csrc.CODEC_NONE
 GZIP = csrc.CODEC_GZIP

@@ -6,7 +6,7 @@ Invariants: csrc/segment/index_search.h's.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
-from pylog._native cimport csrc
+from pylog._native.records cimport csrc
 
 
 def search_offsets(const uint8_t[::1] index not None, const int64_t[::1] wanted not None,

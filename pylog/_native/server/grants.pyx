@@ -11,7 +11,7 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 
 from pylog._native.log.log cimport Log
-from pylog._native cimport csrc as c
+from pylog._native.server cimport csrc as c
 
 READ = c.GRANT_READ
 WRITE = c.GRANT_WRITE

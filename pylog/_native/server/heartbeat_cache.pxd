@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from pylog._native cimport csrc
+from pylog._native.server cimport csrc
 
 
 cdef class Repeats:

@@ -11,7 +11,7 @@ import os
 import cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
-from pylog._native cimport csrc
+from pylog._native.server cimport csrc
 
 
 # no_gc: it has no members.

@@ -16,7 +16,7 @@ from libc.stdlib cimport calloc, free, malloc
 from pylog._native.log.log cimport Log
 from pylog._native.log.log_dir cimport LogDir
 from pylog._native.server.reactor cimport Reactors
-from pylog._native cimport csrc as c
+from pylog._native.server cimport csrc as c
 
 BUCKETS = c.METER_BUCKETS
 NS_FIRST = c.METER_NS_FIRST

@@ -1,4 +1,4 @@
-from pylog._native cimport csrc as c
+from pylog._native.server cimport csrc as c
 
 
 cdef class Quotas:

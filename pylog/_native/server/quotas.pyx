@@ -10,7 +10,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from pylog._native cimport csrc as c
+from pylog._native.server cimport csrc as c
 
 PRODUCE = c.QUOTA_PRODUCE
 FETCH = c.QUOTA_FETCH

@@ -8,7 +8,7 @@ Source: csrc/os/rate_limit.h.
 import cython
 from libc.stdint cimport int64_t, uint32_t
 
-from pylog._native cimport csrc
+from pylog._native.server cimport csrc
 
 NONE = csrc.THROTTLE_NONE
 

@@ -23,7 +23,7 @@ from pylog._native.log.io_pool cimport IoPool
 from pylog._native.server.quotas cimport Quotas
 from pylog._native.server.heartbeat_cache cimport Repeats
 from pylog._native.server.rate_limit cimport Throttle
-from pylog._native cimport csrc
+from pylog._native.server cimport csrc
 
 cdef extern from "<arpa/inet.h>" nogil:
     enum: AF_INET, AF_INET6, INET6_ADDRSTRLEN

@@ -1,6 +1,6 @@
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
-from pylog._native cimport csrc as c
+from pylog._native.server cimport csrc as c
 from pylog._native.server.rate_limit cimport Throttle
 
 

@@ -16,7 +16,7 @@ from libc.string cimport memset
 
 from pylog._native.log.log cimport Log
 from pylog._native.server.rate_limit cimport Throttle
-from pylog._native cimport csrc as c
+from pylog._native.server cimport csrc as c
 
 REFUSED = c.FETCHERS_REFUSED
 DIVERGED = c.FETCHERS_DIVERGED

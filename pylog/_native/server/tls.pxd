@@ -1,4 +1,4 @@
-from pylog._native cimport csrc
+from pylog._native.server cimport csrc
 
 
 cdef class TlsServer:

@@ -13,7 +13,7 @@ from libc.errno cimport EAGAIN, errno
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from pylog._native cimport csrc
+from pylog._native.server cimport csrc
 
 cdef extern from "<openssl/ssl.h>" nogil:
     enum: TLS1_VERSION, TLS1_1_VERSION, TLS1_2_VERSION, TLS1_3_VERSION
