@@ -19,7 +19,7 @@ RELEASE_NEEDS := nasm=nasm perl=perl dpkg-deb=dpkg mvn=maven aarch64-linux-gnu-g
 OPENSSL_NEEDS := python3=python3 gcc=gcc dpkg-deb=dpkg objcopy=binutils
 COMPAT_NEEDS := go=golang node=nodejs npm=npm
 FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
-# The thread-safety analysis of C needs Clang 22: see tests/locks.py.
+# The thread-safety analysis of C needs Clang 22: see tests/checks/locks.py.
 TIDY_NEEDS := clang-22=clang-22
 FUZZ_SECONDS ?= 60
 
@@ -56,13 +56,13 @@ asan: build $(VENV)/.tested
 
 # Arrow's allocator takes more locks at a fork than TSan's search for deadlocks can hold: tests that
 # load it run apart, without that search.
-WITH_ARROW = tests/native/test_avro.py tests/native/test_builder.py
+WITH_ARROW = tests/native/client/test_avro.py tests/native/client/test_batch_builder.py
 UNDER_TSAN = cd build/tsan && LD_PRELOAD="$$(gcc -print-file-name=libtsan.so)" PYTHONPATH=. TSAN_OPTIONS=halt_on_error=1
 
 tsan: build $(VENV)/.tested
 	$(call copied,tsan,thread)
 	$(UNDER_TSAN) $(CURDIR)/$(PY) -m pytest $(if $(TESTS),,$(addprefix --ignore=,$(WITH_ARROW))) $(SANITIZED)
-	$(if $(TESTS),,$(UNDER_TSAN):detect_deadlocks=0 $(CURDIR)/$(PY) -m pytest $(SANITIZED:tests/native=$(WITH_ARROW)))
+	$(if $(TESTS),,$(UNDER_TSAN):detect_deadlocks=0 $(CURDIR)/$(PY) -m pytest $(filter-out tests/csrc,$(SANITIZED:tests/native=$(WITH_ARROW))))
 
 # Only the brokers under a sanitizer: for tests whose own process has libraries that run under none
 # (librdkafka, Arrow). What it finds ends a broker, which its test reports.
@@ -72,7 +72,7 @@ tsan-brokerd: build $(VENV)/.tested
 		TSAN_OPTIONS=halt_on_error=1 $(PY) -m pytest -p no:cacheprovider \
 		-m "not kafka and not memory and not spark" $(or $(TESTS),tests/wire)
 
-SANITIZED = -p no:cacheprovider -m "not kafka and not memory" $(or $(TESTS),tests/native)
+SANITIZED = -p no:cacheprovider -m "not kafka and not memory" $(or $(TESTS),tests/csrc tests/native)
 
 # A copy by time stamp: what is unchanged stays built, what is gone here goes there.
 define copied
@@ -89,8 +89,8 @@ fuzz: build
 
 tidy: build $(VENV)/.tested
 	@.ci/packages $(TIDY_NEEDS)
-	$(PY) -m tests.tidy
-	$(PY) -m tests.locks
+	$(PY) -m tests.checks.tidy
+	$(PY) -m tests.checks.locks
 	$(VENV)/bin/ruff check .
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cython-lint pylog/_native
 	$(VENV)/bin/mypy

@@ -7,9 +7,9 @@ written for both are first verified on Kafka, then required of ours.
 import pytest
 
 from bench import kafka as apache_kafka
-from tests.brokers import Brokerd, Kafka, answers
+from tests.fixtures.brokers import Brokerd, Kafka, answers
 
-pytest_plugins = ["pytester", "tests.hangs", "tests.reruns", "tests.schedule"]
+pytest_plugins = ["pytester", "tests.checks.hangs", "tests.checks.reruns", "tests.schedule"]
 SETTINGS = {"auto.create.topics.enable": "true"}
 RUNS_BESIDE_KAFKA = 3
 

@@ -9,7 +9,7 @@ import pytest
 
 from pylog import cli
 from pylog.config import ConfigError
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 
 VERSION = r"\d+\.\d+\.\d+, commit (\w+(-dirty)?|unknown), built (\d{4}-\d\d-\d\d|unknown)"
 

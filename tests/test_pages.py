@@ -14,7 +14,7 @@ from pylog.config import Settings
 from pylog.peer import securing
 from pylog.testing.certificates import write
 from pylog.tools.app import Root
-from tests import tidy
+from tests.checks import tidy
 from tests.peer.secured import CA, now_ms
 
 ROOT = tidy.ROOT

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import tidy
+from tests.checks import tidy
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [name for name in tidy.tracked(ROOT)

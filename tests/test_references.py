@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import tidy
+from tests.checks import tidy
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = [ROOT / name for name in tidy.tracked(ROOT) if name.endswith(".md")]

@@ -12,8 +12,8 @@ import pytest
 
 from pylog import supervisor
 from pylog.testing.ports import free_port
-from tests.brokers import Brokerd
 from tests.client.virtual_time import VirtualTime
+from tests.fixtures.brokers import Brokerd
 from tests.wire.talk import create_topic
 
 

@@ -1,5 +1,5 @@
 /* Mutexes checked at compile time: Clang's thread-safety analysis uses the attributes below, gcc
- * ignores them. `make tidy` compiles all of csrc/ that way (tests/locks.py).
+ * ignores them. `make tidy` compiles all of csrc/ that way (tests/checks/locks.py).
  *
  *   struct log { struct lock lock; int64_t end GUARDED_BY(lock); };
  *   static void move_end(struct log *log) REQUIRES(log->lock);

@@ -1,6 +1,7 @@
 /* API keys that native code uses, and the supported versions of Produce and Fetch, which it
  * serves itself. pylog/protocol/api.py has the advertised versions: Reactors refuses to start
- * with a version outside these ranges, and tests/native/test_api_keys.py compares both files. */
+ * with a version outside these ranges, and tests/native/server/test_api_keys.py compares both
+ * files. */
 #ifndef PYLOG_API_KEYS_H
 #define PYLOG_API_KEYS_H
 

@@ -1,5 +1,6 @@
 /* Kafka's error codes that the data plane returns itself, with the names of
- * pylog/protocol/errors.py; tests/native/test_api_keys.py compares both files. log_error_code
+ * pylog/protocol/errors.py; tests/native/server/test_api_keys.py compares both files.
+ * log_error_code
  * and batch_error_code return the codes for logs and batches. */
 #ifndef PYLOG_ERROR_CODES_H
 #define PYLOG_ERROR_CODES_H

@@ -3,7 +3,7 @@
 
 import pytest
 
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 from tests.wire.messages import ask
 from tests.wire.raw import Connection
 

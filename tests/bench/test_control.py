@@ -8,7 +8,7 @@ from bench.control import groups, metadata, offsets, shares, wire
 from bench.control.table import render
 from bench.process import BrokerFailed
 from pylog.protocol import messages
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 
 STALL_MS_MAX = 5000
 STORM_PER_S = 1000

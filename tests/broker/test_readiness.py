@@ -14,7 +14,7 @@ from pylog.client import Admin, ConfigResource, ResourceType
 from pylog.config import Settings
 from pylog.metadata.quorum.quorum_state import Holder, QuorumLost, View
 from pylog.testing.ports import free_port
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 from tests.monitor import scrape
 from tests.tools.support import run
 

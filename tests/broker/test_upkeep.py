@@ -5,7 +5,7 @@ import shutil
 from types import SimpleNamespace
 
 from pylog.broker.upkeep import Upkeep
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.raw import Closed, Connection

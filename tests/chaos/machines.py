@@ -16,12 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from bench.network import Network, address
-from tests.brokers import ALARMS, READY, Brokerd
 from tests.chaos.causes import Causes
 from tests.chaos.history import Final, History, Partition
 from tests.chaos.power import Disk
 from tests.chaos.traces import Refusal
 from tests.durability.disk import environment, shim
+from tests.fixtures.brokers import ALARMS, READY, Brokerd
 
 CLIENT_PORT, CONTROLLER_PORT = 9092, 9093
 DISK_BYTES = 512 << 20

@@ -15,12 +15,12 @@ from pathlib import Path
 from bench.kafka import KafkaBroker
 from bench.network import Network, address
 from bench.process import die_with_parent
-from tests.brokers import Brokerd
 from tests.chaos.causes import Causes
 from tests.chaos.history import Final, History, Partition
 from tests.chaos.machines import CLIENT_PORT, CONTROLLER_PORT, Machine, Machines, of_pylog
 from tests.chaos.reigns import Append, appends_of, leaderships_of
 from tests.chaos.traces import Refusal
+from tests.fixtures.brokers import Brokerd
 
 CONTROLLER, THEIRS, OURS = 9, (1, 2), 3
 HEAP = "400m"

@@ -14,7 +14,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from tests.brokers import REPOSITORY
 from tests.durability.disk import (
     CREATE,
     MKDIR,
@@ -28,6 +27,7 @@ from tests.durability.disk import (
     PowerCut,
     read_record,
 )
+from tests.fixtures.brokers import REPOSITORY
 
 SPARED = {"etcd"}
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.brokers import REPOSITORY
+from tests.fixtures.brokers import REPOSITORY
 
 ALLOWED = subprocess.run(["unshare", "-n", "-m", "true"], capture_output=True).returncode == 0
 pytestmark = pytest.mark.skipif(not ALLOWED, reason="network namespaces are not allowed here")

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from tests.brokers import REPOSITORY
+from tests.fixtures.brokers import REPOSITORY
 
 
 def test_records_need_neither_numpy_nor_pyarrow():

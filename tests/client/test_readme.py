@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from tests.brokers import REPOSITORY
+from tests.fixtures.brokers import REPOSITORY
 
 BLOCK = re.compile(r"(?:^    .*\n|^\n)+", re.MULTILINE)
 

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from pylog.client import Admin, Consumer, TopicPartition, errors
-from tests.brokers import Brokerd
 from tests.client.support import as_rows, collect, new_name, new_topic, poll_until, put, rows
+from tests.fixtures.brokers import Brokerd
 
 
 @pytest.fixture

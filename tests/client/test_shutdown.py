@@ -15,8 +15,8 @@ import pytest
 from pylog.client import Admin, Consumer, Producer, ShareConsumer, aio
 from pylog.client.errors import ForkedError, LostRecords
 from pylog.testing.ports import free_port
-from tests.brokers import REPOSITORY, Brokerd
 from tests.client.reading import new_topic
+from tests.fixtures.brokers import REPOSITORY, Brokerd
 
 
 def in_child(function) -> int:

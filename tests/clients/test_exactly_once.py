@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from tests.brokers import REPOSITORY, Brokerd
 from tests.compat.exactly_once import ROUNDS, SETTINGS, Copier, Worker, exactly_once
+from tests.fixtures.brokers import REPOSITORY, Brokerd
 from tests.wire.talk import create_topic, unique
 
 TRANSACTIONAL = """

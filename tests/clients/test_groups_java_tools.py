@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from tests.brokers import Brokerd
 from tests.clients.test_java_tools import CONSUMER, OFFSETS, PERF, _tool
+from tests.fixtures.brokers import Brokerd
 from tests.wire.talk import create_topic, unique
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]

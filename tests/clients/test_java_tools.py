@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 from tests.wire.mixed import mixed_batches
 from tests.wire.talk import append, create_topic, unique
 

@@ -5,8 +5,8 @@ import shutil
 import pytest
 
 from pylog.testing.ports import free_port
-from tests.brokers import Brokerd
 from tests.clients import round_trips
+from tests.fixtures.brokers import Brokerd
 from tests.security.kdc import REALM, Realm
 from tests.wire.talk import unique
 

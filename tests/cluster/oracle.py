@@ -16,7 +16,7 @@ from pylog.metadata.image.image import Image, apply
 from pylog.peer.connection import Peer
 from pylog.protocol import messages
 from pylog.testing.ports import free_port
-from tests.brokers import Brokerd, Kafka
+from tests.fixtures.brokers import Brokerd, Kafka
 from tests.wire.sides import differences
 
 # Longer than any test, so that no timer expires.

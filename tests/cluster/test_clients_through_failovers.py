@@ -6,9 +6,9 @@ import pytest
 
 from pylog.client import Consumer, TopicPartition
 from tests.cluster.test_three_machines import created, described
-from tests.clusters import Cluster, until
 from tests.compat.clients import ClientMissing
 from tests.compat.steady import STARTS, Steady
+from tests.fixtures.clusters import Cluster, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 NUMBERS = itertools.count()

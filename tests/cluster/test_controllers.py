@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pylog.client import Admin, NewTopic
-from tests.clusters import Cluster, has_process, until
+from tests.fixtures.clusters import Cluster, has_process, until
 from tests.monitor import scrape
 from tests.tools.support import run
 

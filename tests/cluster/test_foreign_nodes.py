@@ -10,8 +10,8 @@ import pytest
 
 from pylog.client import Admin, NewTopic
 from pylog.testing.ports import free_port
-from tests.brokers import BrokerDied, Brokerd
-from tests.clusters import Cluster, until
+from tests.fixtures.brokers import BrokerDied, Brokerd
+from tests.fixtures.clusters import Cluster, until
 from tests.metadata.members import members_of
 from tests.tools.support import run
 

@@ -8,7 +8,7 @@ from pylog.peer.connection import Peer
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
-from tests.clusters import START_S, Cluster, until
+from tests.fixtures.clusters import START_S, Cluster, until
 
 NEW = messages.CreateTopicsRequest
 VERSION, PARTITIONS, MADE = 7, 2, 5

@@ -12,8 +12,8 @@ from pylog.client import Admin, NewTopic
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from pylog.testing import Cluster
-from tests.clusters import until
 from tests.coordinator.streams_world import rows, subtopology, told, topology
+from tests.fixtures.clusters import until
 from tests.security.caller import Caller
 from tests.wire.raw import Closed
 

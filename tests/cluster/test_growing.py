@@ -10,8 +10,8 @@ from pylog.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from pylog.protocol import api, messages
 from pylog.security import authorizer
 from pylog.security.authorization.access import STANDARD
-from tests.brokers import Brokerd
-from tests.clusters import Cluster, files_of, until
+from tests.fixtures.brokers import Brokerd
+from tests.fixtures.clusters import Cluster, files_of, until
 from tests.security.caller import Caller
 from tests.tools.support import run
 

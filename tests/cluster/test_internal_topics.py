@@ -5,7 +5,7 @@ import pytest
 from pylog.client import Admin, Consumer, NewTopic, Producer
 from pylog.protocol.errors import ErrorCode
 from pylog.testing import Cluster
-from tests.clusters import until
+from tests.fixtures.clusters import until
 from tests.tools.support import run
 from tests.wire.messages import ask
 from tests.wire.raw import Connection

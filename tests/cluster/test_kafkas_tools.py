@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.clusters import Cluster
 from tests.compat import cluster_tools
+from tests.fixtures.clusters import Cluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -5,8 +5,8 @@ import errno
 import pytest
 
 from pylog.client import Admin, NewTopic, Producer
-from tests.clusters import Cluster, until
 from tests.durability.disk import environment, shim
+from tests.fixtures.clusters import Cluster, until
 from tests.tools.support import run
 
 PARTITIONS = 6

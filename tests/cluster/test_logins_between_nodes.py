@@ -11,7 +11,7 @@ import pytest
 
 from pylog.client import Admin, NewTopic, Producer
 from tests.cluster.test_secured_cluster import in_sync, states
-from tests.clusters import Cluster, files_of, until
+from tests.fixtures.clusters import Cluster, files_of, until
 from tests.security.issuer import Issuer, served
 from tests.security.kdc import REALM, Realm
 

@@ -7,8 +7,8 @@ import pytest
 from pylog.client import Admin, NewTopic
 from pylog.config import Settings, clusters
 from pylog.testing.ports import free_port
-from tests.brokers import BrokerDied
-from tests.clusters import Cluster, until
+from tests.fixtures.brokers import BrokerDied
+from tests.fixtures.clusters import Cluster, until
 
 
 def on_one_host(root) -> Cluster:

@@ -3,8 +3,8 @@
 import pytest
 
 from pylog.testing.ports import free_port
-from tests.brokers import BrokerDied, Brokerd
-from tests.etcds import Etcds
+from tests.fixtures.brokers import BrokerDied, Brokerd
+from tests.fixtures.etcds import Etcds
 from tests.tools.support import run
 
 

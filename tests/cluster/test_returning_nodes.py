@@ -4,8 +4,8 @@ import pytest
 
 from pylog.client import Admin, NewTopic
 from pylog.metadata import meta_properties
-from tests.brokers import BrokerDied, Brokerd
-from tests.clusters import Cluster, until
+from tests.fixtures.brokers import BrokerDied, Brokerd
+from tests.fixtures.clusters import Cluster, until
 from tests.tools.support import run
 
 

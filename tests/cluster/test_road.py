@@ -5,13 +5,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from pylog.testing.ports import free_port
-from tests.brokers import ALARMS, Kafka
 from tests.chaos.history import Final, History, Partition, problems
 from tests.chaos.readers import LibrdkafkaMember, OwnMember, Reader
 from tests.chaos.soak import read_whole
 from tests.chaos.transactors import LibrdkafkaTransactor, OwnTransactor
 from tests.chaos.writers import LibrdkafkaSender, OwnSender, Sender
-from tests.clusters import Cluster, until
+from tests.fixtures.brokers import ALARMS, Kafka
+from tests.fixtures.clusters import Cluster, until
 from tests.replication import support
 from tests.tools.support import run
 

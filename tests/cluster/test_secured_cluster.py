@@ -14,7 +14,7 @@ from pylog.peer import securing
 from pylog.peer.connection import Peer
 from pylog.protocol import messages
 from pylog.testing.certificates import Authority, write
-from tests.clusters import Cluster, files_of, until
+from tests.fixtures.clusters import Cluster, files_of, until
 from tests.peer.secured import now_ms
 
 MECHANISM, PROTOCOL = "SCRAM-SHA-512", "SASL_SSL"

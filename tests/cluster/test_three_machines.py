@@ -17,7 +17,7 @@ from pylog import cli
 from pylog.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from pylog.client.errors import KafkaError
 from pylog.testing.ports import free_port
-from tests.clusters import Cluster, files_of, until
+from tests.fixtures.clusters import Cluster, files_of, until
 from tests.tools.support import run
 
 NUMBERS = itertools.count()

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.cluster.test_controllers import create, decider, topics_of
-from tests.clusters import Cluster, has_process, until
-from tests.zookeepers import ZooKeepers
+from tests.fixtures.clusters import Cluster, has_process, until
+from tests.fixtures.zookeepers import ZooKeepers
 
 
 @pytest.fixture

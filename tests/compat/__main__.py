@@ -15,11 +15,11 @@ import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.brokers import Brokerd, Kafka
 from tests.compat.clients import CLIENTS, SCENARIOS
 from tests.compat.scenario import REPOSITORY, SETTINGS, Result, run_client
 from tests.compat.security import secured
 from tests.compat.table import document, passes
+from tests.fixtures.brokers import Brokerd, Kafka
 
 KNOWN = Path(__file__).with_name("known_failures.toml")
 DOCUMENT = REPOSITORY / "docs/reference/compatibility.md"

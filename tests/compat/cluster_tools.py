@@ -14,9 +14,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tests.clusters import Cluster, until
 from tests.compat import client_tools
 from tests.compat.client_tools import Tools, plan_file, seen
+from tests.fixtures.clusters import Cluster, until
 
 SETTINGS = {"group.initial.rebalance.delay.ms": 200, "offsets.topic.num.partitions": 4,
             "transaction.state.log.num.partitions": 2, "replica.lag.time.max.ms": 3000,

@@ -17,12 +17,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.brokers import BrokerDied
 from tests.compat import exactly_once, flows
 from tests.compat.clients import Client, ClientMissing
 from tests.compat.dying import dying, restart, static
 from tests.compat.secured_tools import CLASSES as SECURED_TOOLS
 from tests.compat.security import WAYS, Secured
+from tests.fixtures.brokers import BrokerDied
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.raw import Connection

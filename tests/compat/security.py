@@ -16,7 +16,7 @@ from pylog.client import Admin
 from pylog.client.admin.types import ScramUpsertion
 from pylog.testing.certificates import Authority, write
 from pylog.testing.ports import free_port
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 from tests.security.issuer import Issuer
 
 USER, PASSWORD = "alice", "p=ss,w rd"

@@ -5,10 +5,10 @@ Also the effect of its brokers' settings on old records.
 
 import pytest
 
-from tests.brokers import Brokerd
 from tests.compat import flows
 from tests.compat.clients import Client, ClientMissing
 from tests.compat.scenario import SETTINGS, run_client, run_scenario
+from tests.fixtures.brokers import Brokerd
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.raw import Connection

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from pylog.testing.ports import free_port
-from tests import tidy
+from tests.checks import tidy
 
 ROOT = Path(tidy.ROOT)
 BLOCK = re.compile(r'^( *)```(\w+)(?: title="([^"]+)")?\n(.*?)^\1```$', re.MULTILINE | re.DOTALL)

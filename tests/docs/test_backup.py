@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pylog.client import Admin, Consumer, NewTopic, Producer
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 from tests.docs.examples import ROOT
 from tests.monitor import scrape
 

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.native.plain import ENVIRONMENT
+from tests.fixtures.child_environment import ENVIRONMENT
 
 EVENT = struct.Struct("<QQQqqIIII")
 WRITE, TRUNCATE, ALLOCATE, SYNC_BEGIN, SYNC_END, CREATE, RENAME, UNLINK, MKDIR, MAP = range(1, 11)

@@ -9,15 +9,15 @@ import time
 import pytest
 
 from pylog._native.log import log
-from tests.native.test_cleaner import CONFIG, content
-from tests.native.test_log import NOW, TOPIC_ID
+from tests.native.log.test_compaction import CONFIG, content
+from tests.native.log.test_log import NOW, TOPIC_ID
 
 WORK = """
 import random, sys
 from pylog._native.log import compaction as cleaner, log
 from pylog._native.records import batch
-from tests.native.test_cleaner import CONFIG
-from tests.native.test_log import NOW, TOPIC_ID
+from tests.native.log.test_compaction import CONFIG
+from tests.native.log.test_log import NOW, TOPIC_ID
 
 path, seed, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 dice = random.Random(seed)

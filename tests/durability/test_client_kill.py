@@ -6,9 +6,9 @@ import time
 import pytest
 from confluent_kafka import Producer
 
-from tests.brokers import Brokerd
 from tests.durability.load import read_all
-from tests.native.plain import NO_LIBRDKAFKA
+from tests.fixtures.brokers import Brokerd
+from tests.fixtures.child_environment import NO_LIBRDKAFKA
 from tests.wire.talk import create_topic, unique
 
 pytestmark = [pytest.mark.timeout(200), NO_LIBRDKAFKA]

@@ -16,9 +16,9 @@ import pytest
 from bench.cluster.nodes import children
 from pylog.client import Admin, NewTopic
 from tests.chaos.power import Disk
-from tests.clusters import Cluster, until
 from tests.durability.disk import environment
 from tests.durability.load import Writer, check, read_all
+from tests.fixtures.clusters import Cluster, until
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.raw import Connection

@@ -8,8 +8,8 @@ import shutil
 
 import pytest
 
-from tests.brokers import Brokerd
-from tests.native.test_crash_state import remembered
+from tests.fixtures.brokers import Brokerd
+from tests.native.log.test_restart_checkpoint import remembered
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.raw import Connection, batch, record

@@ -14,8 +14,8 @@ import urllib.request
 import pytest
 
 from pylog.coordinator.runtime.internal_topic import partition_of
-from tests.brokers import BrokerDied, Brokerd
 from tests.durability.disk import SYNC_BEGIN, environment, read_record
+from tests.fixtures.brokers import BrokerDied, Brokerd
 from tests.wire import raw
 from tests.wire.messages import ask, decode, encode
 from tests.wire.raw import Connection, batch, record

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from tests.brokers import Brokerd, Kafka
 from tests.durability.disk import environment
+from tests.fixtures.brokers import Brokerd, Kafka
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.raw import Connection, batch, record

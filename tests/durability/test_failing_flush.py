@@ -8,10 +8,10 @@ import errno
 
 import pytest
 
-from tests.brokers import Brokerd, answers
 from tests.durability.disk import environment
-from tests.wire.messages import ask
+from tests.fixtures.brokers import Brokerd, answers
 from tests.wire import raw
+from tests.wire.messages import ask
 from tests.wire.raw import Closed, Connection, batch
 from tests.wire.talk import create_topic, fetch, produce, unique
 

@@ -14,9 +14,9 @@ from pylog.client import (
     Admin, ConfigResource, Consumer, NewTopic, Producer, ResourceType, ShareConsumer,
     TopicPartition,
 )
-from tests.brokers import Brokerd
-from tests.clusters import Cluster, until
 from tests.durability.disk import environment
+from tests.fixtures.brokers import Brokerd
+from tests.fixtures.clusters import Cluster, until
 from tests.wire.raw import Connection, batch
 from tests.wire.talk import create_topic, fetch, produce, unique
 

@@ -11,8 +11,8 @@ import pytest
 
 from pylog._native.log import log
 from pylog._native.records.batch import build as built
-from tests.brokers import Brokerd, answers
 from tests.durability.disk import environment
+from tests.fixtures.brokers import Brokerd, answers
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.raw import Connection, batch, record

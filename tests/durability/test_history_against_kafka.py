@@ -7,7 +7,7 @@ import pytest
 
 from bench import kafka
 from tests.durability.history import DIE, FAIL_ONCE, NOTHING, History
-from tests.native.test_log_against_kafka import COMPLAINTS
+from tests.native.log.test_log_against_kafka import COMPLAINTS
 
 CONFIG = {"internal.segment.bytes": 3_000, "index.interval.bytes": 200}
 

@@ -8,7 +8,7 @@ import pytest
 from pylog._native.log import replica_move
 from tests.durability.simulated import SimulatedDisk
 from tests.durability.test_log_cuts import COMPACTED, clean, keyed, opened
-from tests.native.test_log import NOW, make
+from tests.native.log.test_log import NOW, make
 
 
 @pytest.fixture

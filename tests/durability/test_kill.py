@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from tests.brokers import Brokerd
 from tests.durability.load import Writer, check, read_all
+from tests.fixtures.brokers import Brokerd
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.raw import Connection
@@ -113,7 +113,7 @@ def test_deleted_topic_stays_deleted_after_a_kill(ram):
 
 
 def test_a_data_directory_is_not_opened_twice(ram):
-    from tests.brokers import BrokerDied
+    from tests.fixtures.brokers import BrokerDied
 
     with Brokerd(ram / "first") as broker:
         second = Brokerd(ram / "second", data_dir=broker.data_dir)

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.raw import Closed, Connection

@@ -9,13 +9,13 @@ import time
 
 import pytest
 
-from tests.brokers import Brokerd
 from tests.chaos.history import Final, History, Partition, problems
 from tests.chaos.readers import OwnMember, Reader
 from tests.chaos.soak import READERS, read_whole
 from tests.chaos.transactors import Copier, LibrdkafkaTransactor, OwnTransactor
 from tests.chaos.writers import LibrdkafkaSender, OwnSender
-from tests.native.plain import NO_LIBRDKAFKA
+from tests.fixtures.brokers import Brokerd
+from tests.fixtures.child_environment import NO_LIBRDKAFKA
 from tests.wire.talk import create_topic
 
 pytestmark = [pytest.mark.timeout(280), NO_LIBRDKAFKA]

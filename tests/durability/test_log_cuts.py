@@ -11,7 +11,7 @@ from pylog._native.log import log, replica_move
 from pylog._native.records import batch
 from pylog.log.replica_moves import directory_name
 from tests.durability.simulated import FAIL_ONCE, FULL, NOTHING, SimulatedDisk
-from tests.native.test_log import NOW, TOPIC_ID, make, offsets
+from tests.native.log.test_log import NOW, TOPIC_ID, make, offsets
 
 CONFIG = {"internal.segment.bytes": 1_000, "index.interval.bytes": 1, "file.delete.delay.ms": 0,
           "retention.ms": -1}

@@ -11,7 +11,7 @@ from pylog.log import partition_log
 from tests.durability.simulated import FAIL_ONCE, FULL, NOTHING, SimulatedDisk
 from tests.durability.test_log_cuts import COMPACTED, CONFIG, clean, cut, keyed, opened
 from tests.durability.transactions import ABORT, COMMIT, marker
-from tests.native.test_log import NOW, TOPIC_ID, make
+from tests.native.log.test_log import NOW, TOPIC_ID, make
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from tests.brokers import Brokerd
 from tests.durability.disk import MAP, PowerCut, environment, read_record
 from tests.durability.load import Writer, check, read_all
+from tests.fixtures.brokers import Brokerd
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.raw import Connection
@@ -106,7 +106,7 @@ def test_the_same_power_cut_loses_acknowledged_records_of_kafka(ram, preload, mo
     """Proof of the method: it must find the known data loss of Kafka's defaults."""
     if against != "kafka":
         pytest.skip("with --against kafka")
-    from tests.brokers import Kafka
+    from tests.fixtures.brokers import Kafka
 
     data, record = ram / "kafka", ram / "record"
     data.mkdir()

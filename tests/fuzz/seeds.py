@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pylog._native.log import log, replica_move
 from pylog._native.records import batch, compress
-from tests.native.fake_leader import FakeLeader, diverging, row
-from tests.native.test_log import NOW, make, opened
+from tests.native.log.test_log import NOW, make, opened
+from tests.native.server.fake_leader import FakeLeader, diverging, row
 from tests.wire import raw
 
 RECORDS = [

@@ -12,7 +12,7 @@ import pytest
 from pylog._native.log import log
 from pylog.log.checkpoint_files import RECOVERY_POINT
 from pylog.log.checkpoint_writer import Checkpointer
-from tests.native.test_log import NOW, TOPIC_ID, make, opened
+from tests.native.log.test_log import NOW, TOPIC_ID, make, opened
 
 Cut = namedtuple("Cut", ("truncate_to", "restart_at"))
 

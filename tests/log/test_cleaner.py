@@ -12,8 +12,8 @@ from pylog._native.records import batch
 from pylog.log import checkpoint_files, cleaner
 from pylog.log.cleaner import CHECKPOINT
 from tests.metadata.node import Node
-from tests.native.test_cleaner import follow, marker, plain, transaction
-from tests.native.test_damage_upkeep import DAMAGES, spoil
+from tests.native.log.test_compaction import follow, marker, plain, transaction
+from tests.native.log.test_damage_upkeep import DAMAGES, spoil
 
 MIB = 1 << 20
 SETTINGS = {"log_cleaner_enable": "false", "log_cleaner_backoff_ms": "10"}

@@ -15,8 +15,8 @@ from pylog.log import manager
 from pylog.log import replica_moves as moves
 from pylog.log.errors import StartError
 from tests.metadata.node import Node, refuse_renames
-from tests.native.test_cleaner import transaction
-from tests.native.test_damage_upkeep import DAMAGES, spoil, survey
+from tests.native.log.test_compaction import transaction
+from tests.native.log.test_damage_upkeep import DAMAGES, spoil, survey
 
 
 def append(node, topic, key, size=10_000):

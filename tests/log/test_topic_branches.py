@@ -12,7 +12,7 @@ from pylog.metadata.controller.partitions.topic_branches import AT_OFFSET, AT_TI
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 from tests.metadata.node import Node, refuse_renames
-from tests.native.test_damage_upkeep import DAMAGES, spoil, survey
+from tests.native.log.test_damage_upkeep import DAMAGES, spoil, survey
 
 TIME = 1_700_000_000_000
 SMALL = {"internal.segment.bytes": "2000", "index.interval.bytes": "200",

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.etcds import Etcds
+from tests.fixtures.etcds import Etcds
 from tests.metadata.memory_keys import MemoryServers
 
 
@@ -28,7 +28,7 @@ def served(request, tmp_path_factory):
     if request.param == "etcd":
         yield request.getfixturevalue("etcds")
         return
-    from tests.zookeepers import ZooKeepers
+    from tests.fixtures.zookeepers import ZooKeepers
 
     found = ZooKeepers(tmp_path_factory.mktemp("zookeeper"))
     try:

@@ -2,7 +2,7 @@
 
 from pylog.metadata.quorum.etcd import Etcd
 from pylog.metadata.quorum.key_value import KeysError, Unknown, Unreachable
-from tests.clusters import until
+from tests.fixtures.clusters import until
 
 
 def addresses_of(cluster) -> list[str]:

@@ -58,7 +58,7 @@ def memory_store(clock=time.monotonic):
 
 
 class MemoryServers:
-    """Like tests.etcds.Etcds, for tests that need no processes."""
+    """Like tests.fixtures.etcds.Etcds, for tests that need no processes."""
 
     addresses = ["m1", "m2", "m3"]
 

@@ -11,7 +11,7 @@ from pylog.monitor.admission import Admission
 from pylog.monitor.server import is_loopback
 from pylog.testing.certificates import Authority, write
 from pylog.tools.cluster.cluster_checks import _metrics
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 from tests.monitor import scrape
 
 TOKEN = "a-token-4711"

@@ -10,7 +10,7 @@ import pytest
 
 from pylog.monitor import metrics
 from pylog.monitor.server import parse_address
-from tests.brokers import Brokerd, BrokerDied
+from tests.fixtures.brokers import Brokerd, BrokerDied
 from tests.monitor import scrape
 from tests.wire import raw, talk
 from tests.wire.messages import ask

@@ -23,11 +23,10 @@ class Part(NamedTuple):
     wide: tuple[str, ...]
 
 
-_LOG_TESTS = ("tests/native/test_log*.py", "tests/native/test_flushes.py",
-              "tests/native/test_recovery.py", "tests/native/test_crash_state.py",
-              "tests/native/test_damage*.py", "tests/native/test_cleaner.py",
-              "tests/native/test_index.py", "tests/native/test_shortages.py",
-              "tests/native/test_serve_requests.py", "tests/log/test_*.py",
+_LOG_TESTS = ("tests/csrc/segment/test_*.py", "tests/csrc/log/test_*.py",
+              "tests/csrc/log_manager/test_*.py", "tests/csrc/compaction/test_*.py",
+              "tests/native/log/test_*.py", "tests/native/records/test_offset_index.py",
+              "tests/csrc/serve/test_serve_requests.py", "tests/log/test_*.py",
               "tests/durability/test_*.py", "tests/wire/test_cold_reads.py")
 # Tests that run code of several parts and are near to none.
 OTHERS = ("tests/peer/test_*.py", "tests/replication/test_*.py", "tests/server/test_*.py",
@@ -39,16 +38,17 @@ PARTS = {
         _LOG_TESTS, ("tests/wire/test_*.py", "tests/client/consumer/test_consumer.py")),
     "csrc-serve": Part(
         ("csrc/tables/*.c", "csrc/serve/*.c", "csrc/format/batch.c", "csrc/format/recode.c"),
-        ("tests/native/test_sessions.py", "tests/native/test_intake.py",
-         "tests/native/test_batch.py", "tests/native/test_batch_bounds.py",
-         "tests/native/test_tails.py", "tests/native/test_serve_*.py",
-         "tests/native/test_quotas.py", "tests/native/test_grants.py",
-         "tests/native/test_metrics.py", "tests/wire/test_*.py"),
-        ("tests/native/test_*.py", "tests/durability/test_*.py", "tests/client/**/test_*.py")),
+        ("tests/csrc/serve/test_*.py", "tests/csrc/tables/test_*.py",
+         "tests/csrc/format/test_*.py", "tests/native/records/test_batch.py",
+         "tests/native/client/test_record_intake.py", "tests/native/server/test_grants.py",
+         "tests/native/server/test_metrics.py", "tests/wire/test_*.py"),
+        ("tests/csrc/**/test_*.py", "tests/native/**/test_*.py",
+         "tests/durability/test_*.py", "tests/client/**/test_*.py")),
     "csrc-net": Part(
         ("csrc/net/*.c", "csrc/transport/*.c", "csrc/os/*.c"),
-        ("tests/native/test_reactor*.py", "tests/native/test_metrics.py",
-         "tests/native/test_shortages.py", "tests/wire/test_framing.py",
+        ("tests/csrc/net/test_*.py", "tests/csrc/transport/test_*.py",
+         "tests/native/server/test_reactor*.py", "tests/native/server/test_metrics.py",
+         "tests/native/log/test_shortages.py", "tests/wire/test_framing.py",
          "tests/wire/test_limits.py"),
         ("tests/wire/test_*.py", "tests/broker/test_broker.py")),
     "coordinator": Part(

@@ -250,7 +250,7 @@ def test_sample_depends_only_on_the_seed():
 
 def test_tests_that_share_a_word_with_a_file_come_first():
     near = parts.near("csrc-log", "csrc/log/log_flush.c")
-    assert near[0] == "tests/native/test_flushes.py" or "flush" in near[0]
+    assert near[0] == "tests/native/log/test_flush_waits.py" or "flush" in near[0]
     assert "index" in parts.near("csrc-log", "csrc/segment/index_search.c")[0]
 
 

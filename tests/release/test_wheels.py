@@ -13,7 +13,7 @@ import pytest
 
 from release import components, targets, wheels
 from release.targets import TARGETS
-from tests.brokers import REPOSITORY
+from tests.fixtures.brokers import REPOSITORY
 
 NEEDED_OF_GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1",
                    "ld-linux-x86-64.so.2"}

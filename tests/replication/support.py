@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from pylog.peer.connection import Peer
 from pylog.protocol import messages
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 
 SETTINGS = {
     "process.roles": "broker", "controller.listener.names": "CONTROLLER",
@@ -22,7 +22,7 @@ WAIT_S = 30.0
 
 
 def member(root, kafka, node_id: int, settings: dict | None = None) -> Brokerd:
-    """A brokerd below `root`, not started, whose controller is a tests.brokers.Kafka's."""
+    """A brokerd below `root`, not started, whose controller is a tests.fixtures.brokers.Kafka's."""
     voters = re.search(r"controller.quorum.voters=(\S+)",
                        kafka.broker.properties.read_text())[1]
     return Brokerd(root, {**SETTINGS, "node.id": node_id, "controller.quorum.voters": voters,

@@ -15,8 +15,8 @@ from pylog.replication import fetching
 from pylog.replication.departures import Departures
 from pylog.replication.fetching import ReplicaFetchers
 from pylog.replication.roles import Registered
-from tests.native.fake_leader import FakeLeader, diverging, row
-from tests.native.test_log import NOW, TOPIC_ID, make, opened
+from tests.native.log.test_log import NOW, TOPIC_ID, make, opened
+from tests.native.server.fake_leader import FakeLeader, diverging, row
 
 SETTINGS = {
     "num.replica.fetchers": 1, "replica.fetch.wait.max.ms": 500, "replica.fetch.min.bytes": 1,

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.brokers import cpu_seconds
+from tests.fixtures.brokers import cpu_seconds
 from tests.monitor import scrape
 from tests.replication import support
 

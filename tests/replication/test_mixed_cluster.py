@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bench.kafka import run_tool
 from pylog.testing.ports import free_port
-from tests.brokers import Kafka
+from tests.fixtures.brokers import Kafka
 from tests.replication import support
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

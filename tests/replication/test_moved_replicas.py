@@ -4,7 +4,7 @@ import pytest
 
 from pylog.client import Admin, Producer, TopicPartition
 from pylog.testing import Cluster
-from tests.clusters import until
+from tests.fixtures.clusters import until
 from tests.wire.messages import ask
 from tests.wire.raw import Connection
 

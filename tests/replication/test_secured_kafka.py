@@ -15,7 +15,7 @@ from confluent_kafka.admin import (
 from bench.kafka import run_tool
 from pylog.testing.certificates import Authority, write
 from pylog.testing.ports import free_port
-from tests.brokers import Brokerd, Kafka
+from tests.fixtures.brokers import Brokerd, Kafka
 from tests.replication import support
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

@@ -24,7 +24,7 @@ from pylog.security.authorizer import (
     StandardAuthorizer,
 )
 from pylog.security.principals import user
-from tests.steps import steps_in
+from tests.fixtures.steps import steps_in
 
 
 def record(rule: Rule):

@@ -10,7 +10,7 @@ from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode as E
 from pylog.testing.ports import free_port
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 
 # Longer than any test waits.
 SESSION_MS = 600_000

@@ -9,7 +9,7 @@ from pylog.protocol.errors import ErrorCode as E
 from pylog.security import authorizer
 from pylog.security.authorization.access import STANDARD
 from pylog.testing.ports import free_port
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 from tests.security.caller import Caller
 from tests.wire import raw
 

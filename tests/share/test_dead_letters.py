@@ -15,8 +15,8 @@ from pylog.coordinator.share.partition_state import ShareKey
 from pylog.share.dead_letters import (
     EXCEEDED, REJECTED, DeadLetterError, DeadLetters, GivenUp, batches_of, letter_of,
 )
-from tests.brokers import Brokerd
 from tests.client.support import collect, new_name, new_topic, put, reader, rows
+from tests.fixtures.brokers import Brokerd
 
 pytestmark = pytest.mark.timeout(180)
 SETTINGS = {"share.coordinator.state.topic.num.partitions": 2,

@@ -11,7 +11,7 @@ from pylog.client import (
 )
 from pylog.client.errors import KafkaError
 from pylog.protocol.errors import ErrorCode
-from tests.clusters import Cluster, until
+from tests.fixtures.clusters import Cluster, until
 from tests.share.history import ACCEPTED, REJECTED, RELEASED, Delivery, History, Record
 
 pytestmark = pytest.mark.timeout(300)

@@ -10,7 +10,7 @@ from pylog.client import (
     Acknowledge, Admin, ConfigResource, NewTopic, Producer, ResourceType, ShareConsumer,
 )
 from pylog.testing import Cluster
-from tests.clusters import until
+from tests.fixtures.clusters import until
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 SETTINGS = {"broker.session.timeout.ms": 1500, "share.coordinator.state.topic.num.partitions": 1,

@@ -11,7 +11,7 @@ import pytest
 
 from bench.kafka import QUICK_START
 from pylog.testing.ports import free_port
-from tests.clusters import until
+from tests.fixtures.clusters import until
 
 # For the drivers, also those of jobs in separate processes.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(QUICK_START))

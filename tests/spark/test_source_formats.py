@@ -13,7 +13,7 @@ from pylog.client.serialization.avro import Avro
 from pylog.client.serialization.registry import RegistryUnavailableError, SchemaRegistry
 from pylog.client.spark.source import COLUMNS, PylogSource
 from spark import cluster
-from tests.registries import played
+from tests.fixtures.registries import played
 from tests.spark.topics import sent
 
 USER = {"type": "record", "name": "User", "fields": [

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from pylog.testing import Broker, BrokerFailed, ports
-from tests.brokers import answers
+from tests.fixtures.brokers import answers
 from tests.wire import raw, talk
 from tests.wire.raw import Connection
 

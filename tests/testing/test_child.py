@@ -10,7 +10,7 @@ import time
 import pytest
 
 from pylog.testing import BrokerFailed, record
-from tests.brokers import REPOSITORY, answers
+from tests.fixtures.brokers import REPOSITORY, answers
 from tests.wire import raw, talk
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from pylog.client import Admin, NewTopic, Producer
 from pylog.testing import BrokerFailed, Cluster
-from tests.clusters import until
+from tests.fixtures.clusters import until
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from pylog.client import Consumer, TopicPartition
 from pylog.client.errors import KafkaError
 from pylog.testing import BrokerFailed
-from tests.brokers import answers
+from tests.fixtures.brokers import answers
 from tests.wire import raw, talk
 from tests.wire.raw import Closed, Connection
 

@@ -8,7 +8,7 @@ import pytest
 
 from pylog.testing import Broker
 from pylog.testing.ports import BLOCK, FIRST, LIMIT, free_port
-from tests.brokers import REPOSITORY
+from tests.fixtures.brokers import REPOSITORY
 
 ASK = "from pylog.testing.ports import free_port\nprint(*[free_port() for _ in range(3)])"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 from tests.wire.raw import Connection, batch, record
 from tests.wire.talk import append, create_topic, fetch, unique
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 from tests.wire.messages import ask
 from tests.wire.raw import DELETE_TOPICS, Connection, batch, record
 from tests.wire.talk import append, create_topic, fetch, unique

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from pylog.config import catalogue
-from tests.clusters import until
+from tests.fixtures.clusters import until
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.sides import Side, compare

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from pylog.protocol import api, elements, tables
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 from tests.protocol.longest import longest
 from tests.wire import raw
 from tests.wire.raw import Closed, Connection, frame, header

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from tests.brokers import answers
+from tests.fixtures.brokers import answers
 from tests.wire import raw
 from tests.wire.messages import ask, decode
 from tests.wire.raw import Connection, batch, record

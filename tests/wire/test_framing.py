@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from tests.brokers import Brokerd, answers
+from tests.fixtures.brokers import Brokerd, answers
 from tests.wire import raw
 from tests.wire.messages import ask, decode, encode
 from tests.wire.raw import Closed, Connection, frame, header

@@ -9,7 +9,7 @@ import pytest
 
 from pylog.testing import Broker
 from pylog.testing.ports import free_port
-from tests.brokers import Brokerd, Kafka, answers
+from tests.fixtures.brokers import Brokerd, Kafka, answers
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.raw import Closed, Connection, batch, frame, header, record

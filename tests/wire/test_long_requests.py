@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 from tests.wire import raw
 from tests.wire.messages import ask, decode
 from tests.wire.raw import Connection, frame, header

@@ -12,7 +12,7 @@ import pytest
 import snappy
 import zstandard
 
-from tests.brokers import answers
+from tests.fixtures.brokers import answers
 from tests.wire import raw
 from tests.wire.messages import ask, decode
 from tests.wire.raw import GZIP, LZ4, SNAPPY, ZSTD, Closed, Connection, batch, record

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 from tests.monitor import scrape
 from tests.wire.messages import ask
 from tests.wire.raw import Connection

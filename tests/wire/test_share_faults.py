@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 from tests.wire import fields
 from tests.wire.raw import Closed, Connection
 from tests.wire.sides import Side

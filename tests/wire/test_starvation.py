@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from pylog.testing.ports import free_port
-from tests.brokers import Brokerd, answers
+from tests.fixtures.brokers import Brokerd, answers
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.raw import Connection, batch, frame, header, record

@@ -5,7 +5,7 @@ import select
 import struct
 
 from pylog.protocol import api
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 from tests.wire import raw
 from tests.wire.raw import Connection, frame, header
 from tests.wire.talk import create_topic

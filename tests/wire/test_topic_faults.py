@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.brokers import Brokerd, answers, cpu_seconds
+from tests.fixtures.brokers import Brokerd, answers, cpu_seconds
 from tests.wire import raw
 from tests.wire.messages import ask, decode, encode
 from tests.wire.raw import Connection, header

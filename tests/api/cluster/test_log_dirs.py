@@ -6,7 +6,7 @@ import pytest
 
 from pylog.api.cluster.log_dirs import LogDirsApi
 from pylog.protocol import messages
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.raw import Connection

@@ -10,8 +10,8 @@ import pytest
 
 from pylog.client import Admin, Consumer, TopicPartition, errors
 from pylog.client.consumer import offset_requests
-from tests.brokers import REPOSITORY
 from tests.client.support import collect, new_name, new_topic, poll_until, put, rows
+from tests.fixtures.brokers import REPOSITORY
 
 BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "500",
                    "group.consumer.min.heartbeat.interval.ms": "200",

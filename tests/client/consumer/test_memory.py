@@ -7,8 +7,8 @@ import tracemalloc
 import pytest
 
 from pylog.client import TopicPartition
-from tests.brokers import rss_bytes
 from tests.client.support import BASE_MS, new_topic, put, reader
+from tests.fixtures.brokers import rss_bytes
 
 RECORDS = 50_000
 GROWTH_BYTES_MAX = 24 << 20

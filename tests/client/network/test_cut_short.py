@@ -15,8 +15,8 @@ from pylog.client import (
 from pylog.client.errors import (
     ClosedError, ConcurrentUseError, IllegalStateError, KafkaError, KafkaTimeoutError, WakeupError,
 )
-from tests.brokers import Brokerd
 from tests.client.reading import new_topic, read_topic
+from tests.fixtures.brokers import Brokerd
 
 BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0",
                    "group.share.min.heartbeat.interval.ms": "100",

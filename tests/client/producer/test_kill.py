@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from pylog.client.producer.producer import Producer
-from tests.brokers import Brokerd
 from tests.client.reading import new_topic, read_topic
+from tests.fixtures.brokers import Brokerd
 
 pytestmark = pytest.mark.timeout(200)
 

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from pylog.client.producer.producer import Producer
-from tests.brokers import rss_bytes
 from tests.client.reading import new_topic
+from tests.fixtures.brokers import rss_bytes
 
 pytestmark = [pytest.mark.memory, pytest.mark.timeout(300)]
 ROUND = 100_000

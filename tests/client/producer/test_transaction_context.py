@@ -13,8 +13,8 @@ from pylog.client.producer.producer import Producer
 from pylog.client.producer.producer import prepared
 from pylog.client.producer.transaction_manager import Transactions
 from pylog.client.types import TopicPartition
-from tests.brokers import Brokerd
 from tests.client.reading import await_markers, new_topic, read_topic
+from tests.fixtures.brokers import Brokerd
 
 ROWS = [b"%d" % number for number in range(50)]
 

@@ -22,7 +22,7 @@ from pylog.client.serialization.plain import (
 from pylog.client.serialization.registry import (
     RegistryError, RegistryUnavailableError, Schema, SchemaRegistry,
 )
-from tests.registries import played
+from tests.fixtures.registries import played
 
 
 @pytest.mark.parametrize("form, value, data", [

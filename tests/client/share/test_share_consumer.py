@@ -14,8 +14,8 @@ from pylog.client import (
     aio,
     errors,
 )
-from tests.brokers import Brokerd
 from tests.client.support import new_name, new_topic, put, rows
+from tests.fixtures.brokers import Brokerd
 
 BROKER_SETTINGS = {"share.coordinator.state.topic.num.partitions": 4,
                    "group.share.min.heartbeat.interval.ms": 500,

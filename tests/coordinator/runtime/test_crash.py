@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from tests.brokers import Brokerd
 from tests.clients.test_groups_clients import PARTITIONS, Member, _shared, _until
+from tests.fixtures.brokers import Brokerd
 from tests.wire.messages import ask
 from tests.wire.raw import Closed, Connection
 from tests.wire.talk import create_topic

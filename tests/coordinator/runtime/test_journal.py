@@ -9,8 +9,8 @@ from pylog._native.log.log import LogError
 from pylog._native.records import batch
 from pylog.coordinator.runtime.journal import Journal, MissingOffsets, replay
 from pylog.protocol.errors import ErrorCode
-from tests.native.test_cleaner import RETENTION_MS, append, cleaned, directory, fill, opened
-from tests.native.test_log import NOW
+from tests.native.log.test_compaction import RETENTION_MS, append, cleaned, directory, fill, opened
+from tests.native.log.test_log import NOW
 
 __all__ = ["directory"]  # a fixture
 

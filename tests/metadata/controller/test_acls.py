@@ -22,8 +22,8 @@ from pylog.security.authorizer import (
     WRITE,
     Rule,
 )
+from tests.fixtures.steps import steps_in
 from tests.metadata.controller.partitions.test_topics import decided
-from tests.steps import steps_in
 
 RULE = Rule(TOPIC, LITERAL, "t", "User:a", "*", READ, ALLOW)
 

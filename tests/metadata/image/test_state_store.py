@@ -13,10 +13,10 @@ from pylog.metadata.image import state_store as store_module
 from pylog.metadata.image.image import Image, apply
 from pylog.metadata.image.state_store import FILE, SUM, Store, StoreError, _summed
 from pylog.protocol import messages
+from tests.fixtures.child_environment import ENVIRONMENT
 from tests.metadata.controller.partitions.test_topics import cluster, create, topic
 from tests.metadata.image.test_image import security_records
 from tests.metadata.node import Node
-from tests.native.plain import ENVIRONMENT
 
 
 def image():

@@ -21,8 +21,8 @@ from pylog.metadata.quorum.etcd_probe import (
 from pylog.metadata.quorum.etcd_process import Host
 from pylog.metadata.quorum.key_value import Unknown, Unreachable
 from pylog.testing.ports import free_port
-from tests.clusters import until
-from tests.etcds import Etcds
+from tests.fixtures.clusters import until
+from tests.fixtures.etcds import Etcds
 
 CLUSTER = "c" * 22
 

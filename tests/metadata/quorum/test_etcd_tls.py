@@ -11,7 +11,7 @@ from pylog.metadata.quorum.etcd import Etcd
 from pylog.metadata.quorum.etcd_process import Host, arguments
 from pylog.metadata.quorum.key_value import Get, KeysError, Put
 from pylog.testing.certificates import Authority, write
-from tests.etcds import Etcds
+from tests.fixtures.etcds import Etcds
 
 CA = Authority()
 OWN = CA.issue("h1", ["h1"])

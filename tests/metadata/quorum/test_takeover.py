@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.brokers import Brokerd, Kafka
+from tests.fixtures.brokers import Brokerd, Kafka
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 admin = pytest.importorskip("confluent_kafka.admin")

@@ -9,7 +9,7 @@ import pytest
 from pylog.metadata.quorum.etcd import Etcd
 from pylog.metadata.quorum.key_value import KeysError, MemberState, Put, Row, Unreachable
 from pylog.metadata.quorum.voter_status import Voter, Voters
-from tests.etcds import Etcds
+from tests.fixtures.etcds import Etcds
 
 KEY = "/p/at/end"
 

@@ -21,7 +21,7 @@ from pylog.metadata.quorum.key_value import (
 from pylog.metadata.quorum.zookeeper import Fact, ZooKeeper, tls_of
 from pylog.testing.certificates import Authority, write
 from pylog.testing.ports import free_port
-from tests.zookeepers import ZooKeepers
+from tests.fixtures.zookeepers import ZooKeepers
 
 CA = Authority()
 TTL_S = 10

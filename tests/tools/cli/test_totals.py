@@ -9,7 +9,7 @@ import pytest
 from pylog.tools.cli import totals
 from pylog.tools.cli.output import cell, size
 from pylog.tools.cli.session import ToolError
-from tests.clusters import Cluster, until
+from tests.fixtures.clusters import Cluster, until
 from tests.tools.groups.test_groups import records
 from tests.tools.support import run
 from tests.wire.talk import append

@@ -13,10 +13,10 @@ from pylog.testing.certificates import Authority, write
 from pylog.testing.ports import free_port
 from pylog.tools.cluster import health
 from pylog.tools.cluster import cluster_checks
-from tests.brokers import Brokerd
-from tests.clusters import Cluster, until
+from tests.fixtures.brokers import Brokerd
+from tests.fixtures.clusters import Cluster, until
+from tests.fixtures.zookeepers import ZooKeepers
 from tests.tools.support import run
-from tests.zookeepers import ZooKeepers
 
 NODES = (1, 2, 3)
 

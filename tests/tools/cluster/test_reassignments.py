@@ -12,7 +12,7 @@ from pylog.client.types import TopicPartition
 from pylog.testing import Cluster
 from pylog.tools.cli.session import ToolError
 from pylog.tools.cluster.reassignments import read, written
-from tests.clusters import until
+from tests.fixtures.clusters import until
 from tests.tools.support import run
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pylog.testing import Cluster
-from tests.clusters import until
+from tests.fixtures.clusters import until
 from tests.tools.support import run
 
 

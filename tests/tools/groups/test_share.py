@@ -6,8 +6,8 @@ import pytest
 
 from pylog.client import Acknowledge, Admin, ConfigResource, NewTopic, ResourceType
 from pylog.tools.groups import dead_letters
-from tests.brokers import Brokerd
 from tests.client.support import collect, new_topic, put, reader, rows
+from tests.fixtures.brokers import Brokerd
 from tests.share.test_dead_letters import SETTINGS, WAIT_S, Dead
 from tests.tools.support import run
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.brokers import Brokerd
 from tests.client.support import put, rows
+from tests.fixtures.brokers import Brokerd
 from tests.tools.support import run, topic_of
 from tests.wire.sides import Side
 from tests.wire.test_differential_streams_groups import COMMIT, Talk, ask, subtopology

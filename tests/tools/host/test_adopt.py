@@ -13,7 +13,7 @@ from pylog.config import Settings
 from pylog.protocol import messages
 from pylog.testing import certificates
 from pylog.tools.host import adopt
-from tests.brokers import Brokerd, Kafka
+from tests.fixtures.brokers import Brokerd, Kafka
 from tests.log.test_manager import append
 from tests.metadata.node import Node
 from tests.peer.secured import CA

@@ -14,7 +14,7 @@ from pylog.testing.certificates import write
 from pylog.tools.host import host_checks
 from pylog.tools.cluster import cluster_checks
 from pylog.testing.ports import free_port
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 from tests.tools.support import run
 
 

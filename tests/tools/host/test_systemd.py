@@ -17,7 +17,7 @@ import pytest
 from pylog.tools.cli.session import ToolError
 from pylog.tools.host import systemd
 from pylog.tools.host.systemd import unit
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 from tests.tools.support import run
 from tests.wire.talk import create_topic, unique
 

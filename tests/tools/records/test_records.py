@@ -12,7 +12,7 @@ import pytest
 from pylog.tools.cli import cluster_queries
 from pylog.tools.cli.session import ToolError
 from pylog.tools.records import produce
-from tests.registries import played
+from tests.fixtures.registries import played
 from tests.tools.support import run, topic_of
 from tests.wire.talk import unique
 

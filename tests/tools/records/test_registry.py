@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.registries import played
+from tests.fixtures.registries import played
 from tests.tools.support import run
 
 USER = {"type": "record", "name": "User", "fields": [{"name": "id", "type": "long"}]}

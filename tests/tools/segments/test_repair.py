@@ -9,8 +9,8 @@ import pytest
 from pylog._native.log import log
 from pylog._native.records import batch
 from pylog.tools.segments import repair
-from tests.brokers import Brokerd
-from tests.native.test_log import NOW, TOPIC_ID
+from tests.fixtures.brokers import Brokerd
+from tests.native.log.test_log import NOW, TOPIC_ID
 from tests.tools.support import run
 from tests.wire import raw
 from tests.wire.raw import Connection, record

@@ -7,7 +7,7 @@ import pytest
 
 from pylog.client.errors import NoBrokersError
 from pylog.metadata.controller.partitions.topic_branches import AT_OFFSET, SOURCE
-from tests.brokers import Brokerd
+from tests.fixtures.brokers import Brokerd
 from tests.tools.support import run
 from tests.wire import raw
 from tests.wire.raw import Connection, record

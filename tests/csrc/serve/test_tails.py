@@ -1,0 +1,31 @@
+"""Records sent to many tailing readers, and the readers' waits, with the sanitizers."""
+
+import subprocess
+
+import pytest
+
+from tests.csrc.programs import SANITIZED, SERVE, built
+
+SCENES = {
+    "many_readers_of_the_same_bytes_are_sent_one_copy": "shared_copies",
+    "what_was_cut_off_is_never_sent_from_a_copy": "cut",
+    "readers_of_a_busy_reactor_wait_for_the_same_moment": "gathered",
+    "a_reader_that_is_behind_does_not_wait": "behind",
+}
+
+
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
+@pytest.mark.timeout(300)
+def test_tailing_readers(tmp_path, sanitizer, scene):
+    program = built("serve_tails", sanitizer, SERVE)
+    ran = subprocess.run([str(program), str(tmp_path / "data"), scene],
+                         capture_output=True, text=True, timeout=120, env=SANITIZED)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")
+
+
+def test_short_responses_wait_only_under_a_flood():
+    program = built("gather_units", "address,undefined", ("serve/fetch_batching.c",))
+    ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=60,
+                         env=SANITIZED)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")
