@@ -56,8 +56,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
 # More modules make a folder hard to read.
 FOLDER_MODULES = 20
 # Folders with more. The list only gets shorter.
-CROWDED = {
-}
+CROWDED: set[str] = set()
 # Folders whose files are checked for cycles and for names.
 CHECKED = ("pylog", "bench")
 # Endings that do not tell two modules of a folder apart.
