@@ -346,7 +346,7 @@ int64_t columns_append(struct columns *c, struct columns_source *s, int32_t sour
         return BATCH_E_MEMORY;
     }
     while (done < rows_max && rc > 0) {
-        rc = columns_source_look(s);
+        rc = columns_source_next(s);
         if (rc <= 0) {
             break;
         }
@@ -366,7 +366,7 @@ int64_t columns_append(struct columns *c, struct columns_source *s, int32_t sour
                 break;
             }
         }
-        columns_source_took(s, taken);
+        columns_source_consume(s, taken);
         done += taken;
     }
     assert(done <= rows_max && c->rows == rows_before + (size_t)done);

@@ -72,10 +72,10 @@ void columns_source_end(struct columns_source *s);
 
 /* Fills views[view_at, view_count) if it is empty. Returns the number of views, 0 at the end,
  * COLUMNS_NEEDS_INFLATER or a batch_error. Views are valid until the next call. */
-int columns_source_look(struct columns_source *s);
+int columns_source_next(struct columns_source *s);
 
 /* Consumes `n` views and advances next_offset. */
-void columns_source_took(struct columns_source *s, int32_t n);
+void columns_source_consume(struct columns_source *s, int32_t n);
 
 /* ---- columns */
 

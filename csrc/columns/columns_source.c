@@ -215,7 +215,7 @@ static int source_next_batch(struct columns_source *s) {
 
 /* Gets the next piece of decompressed bytes. Returns 1, 0 at the end of the batch, or a
  * batch_error. */
-static int source_next_piece(struct columns_source *s) {
+static int source_next_chunk(struct columns_source *s) {
     assert(s->in_batch && s->piece == s->piece_end); /* inflater_next overwrites the piece */
     if (!s->inflating) {
         return 0;
@@ -238,7 +238,7 @@ static int source_end_batch(struct columns_source *s) {
     if (s->piece < s->piece_end) {
         return BATCH_E_COUNT;
     }
-    int rc = source_next_piece(s);
+    int rc = source_next_chunk(s);
     if (rc != 0) {
         return rc < 0 ? rc : BATCH_E_COUNT;
     }
@@ -350,7 +350,7 @@ static int carry_append(struct columns_source *s, size_t n) {
 static int carry_fill(struct columns_source *s, size_t bytes) {
     while (s->carry_len < bytes) {
         if (s->piece == s->piece_end) {
-            int rc = source_next_piece(s);
+            int rc = source_next_chunk(s);
             if (rc <= 0) {
                 return rc < 0 ? rc : BATCH_E_RECORD;
             }
@@ -439,7 +439,7 @@ static int source_views(struct columns_source *s) {
                 n = s->views[0].offset >= s->next_offset;
             }
         } else {
-            int rc = source_next_piece(s);
+            int rc = source_next_chunk(s);
             s->error = rc < 0 ? rc : rc == 0 ? BATCH_E_RECORD : 0;
         }
     }
@@ -468,7 +468,7 @@ static int source_skip_empty(struct columns_source *s) {
     return 0;
 }
 
-int columns_source_look(struct columns_source *s) {
+int columns_source_next(struct columns_source *s) {
     while (s->view_at == s->view_count) {
         int rc = source_skip_empty(s);
         if (rc < 0) {
@@ -484,7 +484,7 @@ int columns_source_look(struct columns_source *s) {
     return s->view_count - s->view_at;
 }
 
-void columns_source_took(struct columns_source *s, int32_t n) {
+void columns_source_consume(struct columns_source *s, int32_t n) {
     assert(n >= 0 && n <= s->view_count - s->view_at);
     if (n == 0) {
         return;

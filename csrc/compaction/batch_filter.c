@@ -180,7 +180,7 @@ static int open_records(const uint8_t *p, const struct batch_header *h, uint64_t
 
 /* ---- the map ---- */
 
-int clean_map(struct keymap *map, const uint8_t *p, const struct batch_header *h, int64_t from,
+int clean_map(struct offset_map *map, const uint8_t *p, const struct batch_header *h, int64_t from,
               uint64_t inflated_bytes_max, struct clean_work *w) {
     const uint8_t *at, *end;
     struct clean_record r;
@@ -188,7 +188,8 @@ int clean_map(struct keymap *map, const uint8_t *p, const struct batch_header *h
     if (result < 0) return result;
     while ((result = next_record(&at, end, &r)) == 1) {
         int64_t offset = h->base_offset + r.offset_delta;
-        if (r.key_len >= 0 && offset >= from && !keymap_put(map, r.key, (size_t)r.key_len, offset))
+        if (r.key_len >= 0 && offset >= from &&
+            !offset_map_put(map, r.key, (size_t)r.key_len, offset))
             return 0;
     }
     return result < 0 ? result : 1;
@@ -258,7 +259,7 @@ static bool record_stays(const struct clean_batch_rules *rules, const struct bat
                          const struct clean_record *r) {
     if (h->attributes & BATCH_CONTROL) return true;
     if (r->key_len < 0) return false;
-    int64_t newest = keymap_get(rules->map, r->key, (size_t)r->key_len);
+    int64_t newest = offset_map_get(rules->map, r->key, (size_t)r->key_len);
     if (h->base_offset + r->offset_delta < newest) return false;
     return !r->tombstone || !has_horizon(h) || rules->now_ms < h->base_timestamp;
 }

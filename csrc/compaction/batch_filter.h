@@ -42,7 +42,7 @@ struct clean_buffer {
 };
 
 struct clean_batch_rules {
-    const struct keymap *map;
+    const struct offset_map *map;
     int64_t now_ms, delete_retention_ms;
     uint64_t inflated_bytes_max;
 };
@@ -70,7 +70,7 @@ struct clean_kept {
 
 /* Puts the keys of a data batch into the map. Returns 1 (done), 0 (the map is full) or a
  * batch_error. Ignores records below `from`. */
-int clean_map(struct keymap *map, const uint8_t *p, const struct batch_header *h, int64_t from,
+int clean_map(struct offset_map *map, const uint8_t *p, const struct batch_header *h, int64_t from,
               uint64_t inflated_bytes_max, struct clean_work *w);
 /* Writes the batch of this header without records to w->made. Returns 0 or a batch_error. */
 int clean_empty(const uint8_t *p, const struct batch_header *h, struct clean_work *w);

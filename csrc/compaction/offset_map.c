@@ -28,7 +28,7 @@ static inline uint64_t word_at(const uint8_t *p) {
     return word;
 }
 
-struct keymap_hash keymap_hash_of(const uint64_t seed[2], const uint8_t *key, size_t len) {
+struct offset_map_hash offset_map_hash_of(const uint64_t seed[2], const uint8_t *key, size_t len) {
     uint64_t v[4] = {seed[0] ^ 0x736f6d6570736575u, seed[1] ^ 0x646f72616e646f6du ^ 0xee,
                      seed[0] ^ 0x6c7967656e657261u, seed[1] ^ 0x7465646279746573u};
     uint64_t tail = (uint64_t)len << 56;
@@ -45,14 +45,14 @@ struct keymap_hash keymap_hash_of(const uint64_t seed[2], const uint8_t *key, si
     v[0] ^= tail;
     v[2] ^= 0xee;
     for (int i = 0; i < 3; i++) sip_round(v);
-    struct keymap_hash hash = {.low = v[0] ^ v[1] ^ v[2] ^ v[3]};
+    struct offset_map_hash hash = {.low = v[0] ^ v[1] ^ v[2] ^ v[3]};
     v[1] ^= 0xdd;
     for (int i = 0; i < 3; i++) sip_round(v);
     hash.high = v[0] ^ v[1] ^ v[2] ^ v[3];
     return hash;
 }
 
-bool keymap_init(struct keymap *m, size_t bytes, double load_factor) {
+bool offset_map_init(struct offset_map *m, size_t bytes, double load_factor) {
     memset(m, 0, sizeof *m);
     m->capacity = bytes / KEYMAP_SLOT_BYTES;
     if (m->capacity < 2) m->capacity = 2;
@@ -64,35 +64,35 @@ bool keymap_init(struct keymap *m, size_t bytes, double load_factor) {
     if (getrandom(m->seed, sizeof m->seed, 0) != (ssize_t)sizeof m->seed) return false;
     m->slots = malloc((size_t)m->capacity * KEYMAP_SLOT_BYTES);
     if (m->slots == NULL) return false;
-    keymap_clear(m);
+    offset_map_clear(m);
     return true;
 }
 
-void keymap_free(struct keymap *m) {
+void offset_map_free(struct offset_map *m) {
     free(m->slots);
     m->slots = NULL;
 }
 
-void keymap_clear(struct keymap *m) {
+void offset_map_clear(struct offset_map *m) {
     m->count = 0;
     memset(m->slots, 0xff, (size_t)m->capacity * KEYMAP_SLOT_BYTES);
 }
 
-static struct keymap_slot *place_of(const struct keymap *m, struct keymap_hash key) {
+static struct offset_map_slot *place_of(const struct offset_map *m, struct offset_map_hash key) {
     uint64_t at = (uint64_t)(((unsigned __int128)key.high * m->capacity) >> 64);
     for (;;) {
-        struct keymap_slot *slot = &m->slots[at];
+        struct offset_map_slot *slot = &m->slots[at];
         if (slot->offset < 0 || (slot->key.low == key.low && slot->key.high == key.high))
             return slot;
         if (++at == m->capacity) at = 0;
     }
 }
 
-bool keymap_put(struct keymap *m, const uint8_t *key, size_t len, int64_t offset) {
+bool offset_map_put(struct offset_map *m, const uint8_t *key, size_t len, int64_t offset) {
     assert(offset >= 0); /* -1 marks a free slot. */
     assert(m->count <= m->count_max);
-    struct keymap_hash hash = keymap_hash_of(m->seed, key, len);
-    struct keymap_slot *slot = place_of(m, hash);
+    struct offset_map_hash hash = offset_map_hash_of(m->seed, key, len);
+    struct offset_map_slot *slot = place_of(m, hash);
     if (slot->offset < 0) {
         if (m->count == m->count_max) return false;
         m->count++;
@@ -102,6 +102,6 @@ bool keymap_put(struct keymap *m, const uint8_t *key, size_t len, int64_t offset
     return true;
 }
 
-int64_t keymap_get(const struct keymap *m, const uint8_t *key, size_t len) {
-    return place_of(m, keymap_hash_of(m->seed, key, len))->offset;
+int64_t offset_map_get(const struct offset_map *m, const uint8_t *key, size_t len) {
+    return place_of(m, offset_map_hash_of(m->seed, key, len))->offset;
 }

@@ -141,7 +141,7 @@ static int take_sources(struct log_clean *c) {
     return result;
 }
 
-int log_clean_begin(struct log *log, struct keymap *map, const struct log_clean_rules *rules,
+int log_clean_begin(struct log *log, struct offset_map *map, const struct log_clean_rules *rules,
                     struct log_clean **out) {
     if (atomic_load(&log->deleted)) return LOG_E_DELETED;
     if (log_offline(log)) return LOG_E_OFFLINE;
@@ -212,7 +212,7 @@ static int follow_segment(struct log_clean *c, struct segment *s) {
            (h.base_offset < c->stable || is_undecided(c))) {
         /* The marker of an open transaction may be inside the hole: its result is unknown, so
          * nothing may be removed. */
-        if (scan.hole_end == scan.position && c->open.count > 0) {
+        if (scan.corrupt_end == scan.position && c->open.count > 0) {
             result = LOG_E_CORRUPT;
             break;
         }
@@ -309,7 +309,7 @@ static int step_map(struct log_clean *c, int64_t *bytes_left) {
 
 static int flush_output(struct log_clean *c) {
     struct clean_output *o = &c->output;
-    const struct disk *disk = log_dir_disk(c->log->home->dir);
+    const struct disk *disk = log_dir_disk(c->log->partition->dir);
     for (size_t at = 0; at < o->len;) {
         ssize_t n = disk->pwrite(o->fd, o->bytes + at, o->len - at, o->written);
         if (n < 0 && errno == EINTR) continue;
@@ -382,7 +382,7 @@ static int write_damage(struct log_clean *c, struct segment *s) {
     c->beside_damage = true;
     /* The damage was already reported at its old position. */
     lock_acquire(&o->segment->index_lock);
-    o->segment->reported_holes = o->segment->reported_batches = INT64_MAX;
+    o->segment->reported_ranges_end = o->segment->reported_batches_end = INT64_MAX;
     lock_release(&o->segment->index_lock);
     atomic_store(&o->segment->damaged, true);
     return 0;
@@ -485,7 +485,7 @@ static int begin_group(struct log_clean *c) {
     o->written = 0;
     o->changed = c->group_end > c->at + 1;
     if (copy_transactions(&c->open_before, &c->open) != 0) return LOG_E_MEMORY;
-    o->segment = segment_new(c->log->home, c->sources[c->at]->base_offset, 0, -1);
+    o->segment = segment_new(c->log->partition, c->sources[c->at]->base_offset, 0, -1);
     if (o->segment == NULL) return LOG_E_MEMORY;
     /* Its files must not be opened before they are renamed, and it writes no index until then. */
     o->segment->removed = true;
@@ -498,15 +498,15 @@ static int begin_group(struct log_clean *c) {
     atomic_store(&o->segment->sealed, true);
     atomic_store(&o->segment->flush_done, true);
     segment_path(o->segment, "log.cleaned", path);
-    o->fd = log_dir_open(c->log->home->dir, path, O_WRONLY | O_CREAT | O_TRUNC);
+    o->fd = log_dir_open(c->log->partition->dir, path, O_WRONLY | O_CREAT | O_TRUNC);
     return o->fd < 0 ? log_storage_error(c->log, -errno, "open") : 0;
 }
 
 /* Maps the holes of the new file, so that readers find them as in the old one. */
 static void map_damage(struct segment *s) {
-    struct segment_hole ignored;
+    struct corrupt_range ignored;
     if (segment_pin(s, false) != 0) return;
-    segment_hole_at(s, 0, false, &ignored);
+    segment_find_corrupt_range(s, 0, false, &ignored);
     segment_unpin(s);
 }
 
@@ -517,7 +517,7 @@ static int end_group(struct log_clean *c) {
     int result = flush_output(c);
     if (result != 0) return result;
     bool changed = o->changed;
-    if (changed && log_dir_disk(c->log->home->dir)->fdatasync(o->fd) != 0)
+    if (changed && log_dir_disk(c->log->partition->dir)->fdatasync(o->fd) != 0)
         return log_storage_error(c->log, -errno, "fdatasync");
     close(o->fd);
     o->fd = -1;
@@ -555,7 +555,7 @@ void clean_output_discard(struct log_clean *c) {
     c->pinned = false;
     if (o->segment == NULL) return;
     segment_path(o->segment, "log.cleaned", path);
-    log_dir_unlink(c->log->home->dir, path);
+    log_dir_unlink(c->log->partition->dir, path);
     segment_release(o->segment);
     o->segment = NULL;
 }

@@ -47,7 +47,7 @@ struct log_clean_figures {
 struct log_clean;
 /* `map` is empty and used only by this pass until log_clean_end. Returns 0 and *out, or 1:
  * nothing to clean. */
-int log_clean_begin(struct log *log, struct keymap *map, const struct log_clean_rules *rules,
+int log_clean_begin(struct log *log, struct offset_map *map, const struct log_clean_rules *rules,
                     struct log_clean **out);
 /* Reads about `bytes_max` more. Returns 1 (there is more), 0 (the pass is done) or a log_error.
  * LOG_E_WOULD_BLOCK: unexpected segments, or the log is being closed. */

@@ -29,7 +29,7 @@ struct clean_output { /* the new segment */
 
 struct log_clean {
     struct log *log;
-    struct keymap *map;
+    struct offset_map *map;
     struct log_clean_rules rules;
     struct log_clean_figures figures;
     struct segment **sources; /* all segments at the start of the pass, retained */

@@ -35,8 +35,8 @@ static int read_window(struct log_clean *c, struct segment *s, size_t wanted) {
 /* Measures the invalid bytes at `position`. `h`: the header of a whole batch with a wrong CRC,
  * or NULL. */
 static int measure_damage(struct log_clean *c, struct segment *s, const struct batch_header *h) {
-    struct segment_hole hole;
-    int result = segment_hole_at(s, c->position, false, &hole);
+    struct corrupt_range hole;
+    int result = segment_find_corrupt_range(s, c->position, false, &hole);
     if (result < 0) return result;
     if (result == 1 && hole.position <= c->position && c->position < hole.end) {
         /* The segment was truncated during the pass. */
@@ -55,18 +55,18 @@ static int measure_damage(struct log_clean *c, struct segment *s, const struct b
 /* Offsets fall: an earlier batch has a wrong offset but was accepted. If this search finds it,
  * the next pass knows the hole from the start. */
 static int look_back(struct segment *s, int64_t position) {
-    struct segment_hole hole;
+    struct corrupt_range hole;
     bool known = atomic_load(&s->holes) != NULL;
-    int result = segment_hole_at(s, position, false, &hole);
+    int result = segment_find_corrupt_range(s, position, false, &hole);
     return result < 0 ? result : result == 1 && !known ? LOG_E_WOULD_BLOCK : LOG_E_CORRUPT;
 }
 
 int clean_source_next(struct log_clean *c, struct segment *s, const uint8_t **p,
                       struct batch_header *h) {
-    struct segment_hole hole;
+    struct corrupt_range hole;
     assert(c->pinned);
     if (c->position >= atomic_load(&s->bytes)) return CLEAN_NEXT_END;
-    if (segment_hole_behind(s, c->position, &hole) && hole.position <= c->position)
+    if (segment_next_corrupt_range(s, c->position, &hole) && hole.position <= c->position)
         return measure_damage(c, s, NULL);
     for (size_t wanted = BATCH_HEADER_BYTES;;) {
         int64_t within = c->position - c->window.position;

@@ -28,7 +28,7 @@ enum {
  * __builtin_cpu_supports, which always returns false when zig compiles. */
 static bool has_instruction;
 
-__attribute__((constructor)) static void look_for_instruction(void) {
+__attribute__((constructor)) static void detect_instruction(void) {
     unsigned eax, ebx, ecx, edx;
     has_instruction = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_SSE4_2) != 0;
 }

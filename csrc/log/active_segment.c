@@ -50,7 +50,7 @@ void log_unlock_quiet(struct log *log) {
     log_append_unlock(log);
 }
 
-void log_tune_last(struct log *log, struct segment *s) {
+void active_segment_configure(struct log *log, struct segment *s) {
     s->index_interval_bytes = log->view.config.index_interval_bytes;
     int64_t jitter = log->view.config.segment_jitter_ms < INT32_MAX
                          ? log->view.config.segment_jitter_ms
@@ -61,13 +61,14 @@ void log_tune_last(struct log *log, struct segment *s) {
         s->jitter_ms = (int32_t)(random % (uint32_t)jitter);
 }
 
-int log_create_last(struct log *log, int64_t base_offset, int64_t now_ms, struct segment **out) {
-    struct segment *s = segment_new(log->home, base_offset, 0, -1);
+int active_segment_create(struct log *log, int64_t base_offset, int64_t now_ms,
+                          struct segment **out) {
+    struct segment *s = segment_new(log->partition, base_offset, 0, -1);
     if (s == NULL) return LOG_E_MEMORY;
     char path[SEGMENT_PATH_BYTES];
     /* A segment with this base before a crash may have left aborted transactions. */
     segment_path(s, "txnindex", path);
-    int result = log_dir_unlink(log->home->dir, path);
+    int result = log_dir_unlink(log->partition->dir, path);
     if (result == 0 || result == -ENOENT) result = segment_pin(s, true);
     if (result != 0) {
         segment_release(s);
@@ -77,26 +78,26 @@ int log_create_last(struct log *log, int64_t base_offset, int64_t now_ms, struct
     assert(atomic_load(&s->bytes) == 0);
     s->created_ms = now_ms;
     segment_unpin(s);
-    log_tune_last(log, s);
+    active_segment_configure(log, s);
     *out = s;
     return 0;
 }
 
 /* Checks the last segment's file: its size must match the checkpoint. */
-static int log_adopt_last(struct log *log, struct segment *s) LOG_APPENDING(log) {
+static int active_segment_adopt(struct log *log, struct segment *s) LOG_APPENDING(log) {
     struct stat st;
     struct batch_header h;
     struct segment_scan scan;
     if (fstat(s->fd, &st) != 0) return log_storage_error(log, -errno, "fstat");
     int64_t bytes = atomic_load(&s->bytes), timestamp, offset;
     if (st.st_size < bytes) return LOG_E_CORRUPT;
-    if (st.st_size > bytes && log_dir_disk(log->home->dir)->ftruncate(s->fd, bytes) != 0)
+    if (st.st_size > bytes && log_dir_disk(log->partition->dir)->ftruncate(s->fd, bytes) != 0)
         return log_storage_error(log, -errno, "ftruncate");
     int damaged = segment_index_damaged(s);
     if (damaged < 0) return log_storage_error(log, damaged, "open");
     if (damaged == 1) {
-        struct log_walk walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
-        int result = log_walk_segment(log, s, &walk, 0);
+        struct log_replay walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
+        int result = log_replay_segment(log, s, &walk, 0);
         if (result != 0) return result;
     } else if (segment_index_last_time(s, &timestamp, &offset) &&
                timestamp >= atomic_load(&s->largest_timestamp)) {
@@ -110,12 +111,12 @@ static int log_adopt_last(struct log *log, struct segment *s) LOG_APPENDING(log)
 }
 
 /* Never append to a segment that a branch shares: create another one after it. */
-static int log_follow_shared(struct log *log, struct segment *s, int64_t now_ms)
+static int active_segment_follow_shared(struct log *log, struct segment *s, int64_t now_ms)
     LOG_APPENDING(log) {
     struct segment *next;
     int64_t end = atomic_load(&log->ends.end_offset);
     if (end <= s->base_offset) return LOG_E_CORRUPT;
-    int result = log_create_last(log, end, now_ms, &next);
+    int result = active_segment_create(log, end, now_ms, &next);
     if (result == 0) result = log_add_segment(log, next);
     if (result != 0) return result;
     atomic_store(&s->sealed, true);
@@ -128,7 +129,7 @@ int log_make_writable(struct log *log, int64_t now_ms) {
     int result;
     if (log->view.segment_count == 0) {
         struct segment *s;
-        result = log_create_last(log, atomic_load(&log->ends.end_offset), now_ms, &s);
+        result = active_segment_create(log, atomic_load(&log->ends.end_offset), now_ms, &s);
         if (result == 0) result = log_add_segment(log, s);
         if (result != 0) return result;
         log_mark(&log->flush.files_marks);
@@ -137,16 +138,16 @@ int log_make_writable(struct log *log, int64_t now_ms) {
         if ((result = segment_pin(s, false)) != 0) return log_storage_error(log, result, "open");
         if (segment_is_shared(s)) {
             segment_unpin(s);
-            if ((result = log_follow_shared(log, s, now_ms)) != 0) return result;
+            if ((result = active_segment_follow_shared(log, s, now_ms)) != 0) return result;
         } else {
             segment_unseal(s);
             atomic_store(&s->flush_done, false);
-            if (log->append.clean) result = log_adopt_last(log, s);
+            if (log->append.clean) result = active_segment_adopt(log, s);
             segment_unpin(s);
             if (result != 0) return result;
         }
     }
-    log_tune_last(log, log->view.segments[log->view.segment_count - 1]);
+    active_segment_configure(log, log->view.segments[log->view.segment_count - 1]);
     if ((result = log_load_epochs(log)) != 0 || (result = log_load_producers(log, now_ms)) != 0)
         return result;
     log->append.clean = false;
@@ -157,7 +158,7 @@ int log_make_writable(struct log *log, int64_t now_ms) {
     assert(!atomic_load(&last->sealed));
     assert(last->base_offset <= atomic_load(&log->ends.end_offset));
     if (segment_pin(last, false) == 0) {
-        log_crash_state_record(log, last, NULL);
+        log_restart_checkpoint_record(log, last, NULL);
         segment_unpin(last);
     }
     return 0;
@@ -169,10 +170,10 @@ int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) {
     assert(base_offset > old->base_offset); /* It holds offsets: log_may_roll. */
     assert(log->append.writable);
     assert(!atomic_load(&old->sealed));
-    if (!log_dir_check_present(log->home->dir)) return LOG_E_IO;
+    if (!log_dir_check_present(log->partition->dir)) return LOG_E_IO;
     /* Create the new file first: without space for it, the old segment stays unchanged. */
     struct segment *next;
-    int result = log_create_last(log, base_offset, now_ms, &next);
+    int result = active_segment_create(log, base_offset, now_ms, &next);
     if (result != 0) return result;
     if (segment_pin(old, false) == 0) {
         /* Index and snapshot can be rebuilt: if they fail, a later scan takes longer, but the
@@ -190,11 +191,11 @@ int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) {
     }
     log_mark(&log->flush.files_marks);
     if (segment_pin(next, false) == 0) {
-        log_crash_state_record(log, next, NULL);
+        log_restart_checkpoint_record(log, next, NULL);
         segment_unpin(next);
     }
-    meter_add_shared(&log->home->dir->rolls, 1);
-    flusher_ask_some_time(log);
+    meter_add_shared(&log->partition->dir->rolls, 1);
+    flush_queue_add_lazy(log);
     return 0;
 }
 
@@ -204,7 +205,7 @@ static int log_close_indexes(struct segment *s) {
     bool needed = segment_index_entries(s, false) > 0;
     int result = segment_index_write(s, true);
     if (result == 0) result = segment_index_finish(s);
-    return !needed && log_is_short(result) ? 0 : result;
+    return !needed && log_error_is_shortage(result) ? 0 : result;
 }
 
 int log_close_files(struct log *log) {
@@ -217,7 +218,7 @@ int log_close_files(struct log *log) {
         if ((pinned = segment_pin(s, false)) == 0) {
             result = log_close_indexes(s);
             if (result == 0) result = segment_trim(s);
-            if (result == 0) log_crash_state_record(log, s, NULL);
+            if (result == 0) log_restart_checkpoint_record(log, s, NULL);
             segment_unpin(s);
         }
         if (pinned != 0) result = pinned;

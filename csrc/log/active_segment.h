@@ -21,10 +21,10 @@ static inline bool log_may_roll(const struct log *log) REQUIRES_SHARED(log->view
            atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed) > s->base_offset;
 }
 
-void log_tune_last(struct log *log, struct segment *s) LOG_APPENDING(log);
+void active_segment_configure(struct log *log, struct segment *s) LOG_APPENDING(log);
 /* Creates the file of a new last segment; log_add_segment adds it to the list. */
-int log_create_last(struct log *log, int64_t base_offset, int64_t now_ms, struct segment **out)
-    LOG_APPENDING(log);
+int active_segment_create(struct log *log, int64_t base_offset, int64_t now_ms,
+                          struct segment **out) LOG_APPENDING(log);
 int log_make_writable(struct log *log, int64_t now_ms)
     LOG_APPENDING(log); /* opens the last segment for appends */
 int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) LOG_APPENDING(log);

@@ -8,13 +8,13 @@
 #include "os/lock.h"
 
 /* Requests that the next group flushes the log up to its current end. */
-void flusher_ask(struct log *log);
+void flush_queue_add(struct log *log);
 /* The same without a waiter: one such flush at a time. */
-void flusher_ask_some_time(struct log *log);
+void flush_queue_add_lazy(struct log *log);
 /* Flushes everything and closes segments above the limit of open files. */
-void flusher_relieve(struct log_dir *dir);
+void flush_queue_relieve(struct log_dir *dir);
 
-static inline void flusher_push(struct flusher_queue *q, struct log *log) {
+static inline void flush_queue_push(struct flush_queue_list *q, struct log *log) {
     assert(log->queue.wanted);
     assert(*q->last == NULL);
     log->queue.next = NULL;
@@ -22,6 +22,6 @@ static inline void flusher_push(struct flusher_queue *q, struct log *log) {
     q->last = &log->queue.next;
 }
 
-void flusher_enqueue(struct log_dir *dir, struct log *log) REQUIRES(dir->flush_lock);
+void flush_queue_add_locked(struct log_dir *dir, struct log *log) REQUIRES(dir->flush_lock);
 
 #endif

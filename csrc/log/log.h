@@ -72,12 +72,12 @@ bool log_offline(const struct log *log);
  * other replica is in sync, flush_before_fetch otherwise. Then the high watermark usually waits
  * for the flush too, but not for records that were appended before the log had other replicas. */
 bool log_flush_before_ack(const struct log *log);
-/* Reserves space for a client's append of `bytes`; release it with log_give_room. Returns false
- * if the append would use the reserve (log_dir_set_reserve). */
-bool log_take_room(struct log *log, int64_t bytes);
-void log_give_room(struct log *log, int64_t bytes);
+/* Reserves space for a client's append of `bytes`; release it with log_unreserve_space. Returns
+ * false if the append would use the reserve (log_dir_set_reserve). */
+bool log_reserve_space(struct log *log, int64_t bytes);
+void log_unreserve_space(struct log *log, int64_t bytes);
 /* Writes why the log's directory rejected an append to `text`, for the client's error message,
- * without paths. error: the append's log_error. below_reserve: log_take_room returned false. */
+ * without paths. error: the append's log_error. below_reserve: log_reserve_space returned false. */
 enum { LOG_CAUSE_BYTES = 192 };
 void log_storage_cause(const struct log *log, int error, bool below_reserve,
                        char text[LOG_CAUSE_BYTES]);
@@ -86,12 +86,12 @@ int32_t log_in_sync_count(const struct log *log);
 
 /* Returns true if the ISR has fewer members than min.insync.replicas (at most the replication
  * factor). With `maximal`, replicas that are joining count too. */
-bool log_lacks_replicas(const struct log *log, bool maximal);
+bool log_below_min_isr(const struct log *log, bool maximal);
 /* Returns true if an append would open a file while too many open files wait for a flush before
  * they can be closed. Also requests that flush. */
-bool log_lacks_files(struct log *log);
+bool log_descriptors_exhausted(struct log *log);
 /* Number of times this log lost leadership. Records appended under another number may be gone. */
-uint32_t log_resignations(const struct log *log);
+uint32_t log_leadership_losses(const struct log *log);
 /* Returns true if the high watermark has reached the log's end at the start of this leadership.
  * Before that, a reader may have seen a higher one from the previous leader (KIP-207). */
 bool log_high_watermark_is_current(const struct log *log);
@@ -113,7 +113,8 @@ struct log_follower_fetch {
     int64_t epoch; /* broker epoch, -1: not sent */
     int64_t offset, start_offset; /* of the fetch: it has everything before; of its log */
     int64_t now_ns;               /* CLOCK_MONOTONIC */
-    int64_t told_high; /* out: high watermark in the previous response, -1: there was none */
+    /* out: high watermark in the previous response, -1: there was none */
+    int64_t sent_high_watermark;
     int32_t broker;
     int32_t leader_epoch; /* the leader epoch under which its fetch offset was validated */
     bool in_sync; /* out: it is in the ISR */
@@ -149,13 +150,13 @@ int64_t log_open_transaction(const struct log *log);
 int64_t log_size_bytes(const struct log *log);
 
 /* ---- metrics: offsets, and counters since the log was opened ---- */
-struct log_figures {
+struct log_stats {
     int64_t start_offset, end_offset, high_watermark, last_stable_offset, size_bytes, segments;
     int64_t produce_requests, produce_failures, batches_in, records_in, bytes_in;
     int64_t fetch_requests, fetch_failures, bytes_out, cold_reads;
     int64_t offline; /* 1: its directory failed */
 };
-void log_figures_take(struct log *log, struct log_figures *out);
+void log_read_stats(struct log *log, struct log_stats *out);
 /* Counts events outside the log: a Produce partition rejected before log_append, a Fetch
  * partition with a response, a range that had to be read from disk first. */
 void log_count_refused(struct log *log);
@@ -170,7 +171,7 @@ struct log_appended {
     int64_t base_offset, last_offset;
     int64_t append_time_ms; /* -1 with CreateTime */
     int64_t log_start_offset;
-    uint32_t resignations; /* log_resignations at the append */
+    uint32_t leadership_losses; /* log_leadership_losses at the append */
     bool duplicate; /* known from producer state; nothing was written */
 };
 /* Appends one checked batch as the leader of `leader_epoch` (-1: any epoch): verifies producer

@@ -34,12 +34,12 @@
  * 1.9 CPU s/GB to fill; with 512 KiB to 2 MiB, 0.17 to 0.21. */
 enum { LOG_WRITE_BYTES_MAX = 1 << 20 };
 
-bool log_take_room(struct log *log, int64_t bytes) {
-    return log_dir_reserve(log->home->dir, bytes);
+bool log_reserve_space(struct log *log, int64_t bytes) {
+    return log_dir_reserve(log->partition->dir, bytes);
 }
 
-void log_give_room(struct log *log, int64_t bytes) {
-    log_dir_unreserve(log->home->dir, bytes);
+void log_unreserve_space(struct log *log, int64_t bytes) {
+    log_dir_unreserve(log->partition->dir, bytes);
 }
 
 /* Each index entry needs at least the interval in bytes: most segments cannot fill their index. */
@@ -66,7 +66,7 @@ bool log_append_must_roll(const struct log *log, struct segment *s, size_t len,
 
 int log_append_write(struct log *log, struct segment *s, const uint8_t *bytes, size_t len) {
     int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed), at = position;
-    const struct disk *disk = log_dir_disk(log->home->dir);
+    const struct disk *disk = log_dir_disk(log->partition->dir);
     assert(len <= BATCH_BYTES_MAX); /* Readers reject longer batches. */
     assert(!atomic_load_explicit(&s->sealed, memory_order_relaxed));
     assert_slow(log->append.writable);
@@ -81,7 +81,7 @@ int log_append_write(struct log *log, struct segment *s, const uint8_t *bytes, s
             int error = n < 0 ? errno : ENOSPC;
             if (at > position && disk->ftruncate(s->fd, position) == 0) {
                 atomic_store(&s->allocated, 0);
-                log_crash_state_grown(log, position);
+                log_restart_checkpoint_grown(log, position);
             }
             return log_storage_error(log, -error, "pwrite");
         }
@@ -117,7 +117,7 @@ void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end)
 
 /* ---- as leader ---- */
 
-int log_append_gate(struct log *log) {
+int log_append_check_online(struct log *log) {
     if (atomic_load_explicit(&log->deleted, memory_order_relaxed)) return LOG_E_DELETED;
     return log_offline(log) ? LOG_E_OFFLINE : 0;
 }
@@ -138,11 +138,11 @@ int log_append_last(struct log *log, struct segment *s, const uint8_t *batch, si
     result = log_append_write(log, s, batch, len);
     /* Allocate memory for the producer before the end moves: a batch that is not recorded must
      * not be appended. */
-    if (result == 0) result = log_account(log, s, h, batch, now_ms);
+    if (result == 0) result = log_update_producer(log, s, h, batch, now_ms);
     if (result == 0) {
         int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
         segment_index_batch(s, h, position);
-        log_crash_state_grown(log, position + (int64_t)len);
+        log_restart_checkpoint_grown(log, position + (int64_t)len);
         log_publish(log, s, position + (int64_t)len, batch_last_offset(h) + 1);
         if (atomic_load_explicit(&log->append.quiet, memory_order_relaxed) == 0)
             segment_preallocate(s, log->view.config.segment_bytes, log->view.config.preallocate);
@@ -194,7 +194,7 @@ static int log_append_verify(const struct log *log, const struct batch_header *h
 static int log_append_admit(struct log *log, const struct batch_header *h, int32_t leader_epoch,
                             const struct log_verified *verified, int64_t now_ms,
                             struct producers_batch *seen) LOG_APPENDING(log) {
-    int result = log_append_gate(log);
+    int result = log_append_check_online(log);
     if (result == 0 &&
         (!atomic_load_explicit(&log->role.leader, memory_order_relaxed) ||
          (leader_epoch >= 0 &&
@@ -219,15 +219,15 @@ static void log_append_count(struct log *log, const struct batch_header *h, size
 }
 
 /* Returns true if the unflushed messages reach flush.messages. */
-static bool log_append_asks(const struct log *log) REQUIRES_SHARED(log->view.access) {
+static bool log_append_needs_flush(const struct log *log) REQUIRES_SHARED(log->view.access) {
     return atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed) -
                atomic_load_explicit(&log->ends.flushed, memory_order_relaxed) >=
            log->view.config.flush_messages;
 }
 
 /* Fills the result of an appended batch: `h` has its offsets. */
-static void log_append_tell(struct log *log, const uint8_t *batch, const struct batch_header *h,
-                            struct log_appended *out) {
+static void log_append_fill_result(struct log *log, const uint8_t *batch,
+                                   const struct batch_header *h, struct log_appended *out) {
     assert(h->base_offset >= 0);
     out->base_offset = h->base_offset;
     out->last_offset = batch_last_offset(h);
@@ -246,7 +246,8 @@ static int log_append_checked(struct log *log, uint8_t *batch, size_t len,
     if (batch_bytes(&h) != len) return LOG_E_CORRUPT;
     log_append_lock(log);
     meter_add(&log->counts.appends, 1);
-    out->resignations = atomic_load_explicit(&log->role.resignations, memory_order_relaxed);
+    out->leadership_losses =
+        atomic_load_explicit(&log->role.leadership_losses, memory_order_relaxed);
     int result = log_append_admit(log, &h, leader_epoch, verified, now_ms, &seen);
     if (result == 1) {
         log_append_duplicate(log, &seen, out);
@@ -258,12 +259,12 @@ static int log_append_checked(struct log *log, uint8_t *batch, size_t len,
         producers_verify(&log->append.producers, h.producer_id, h.producer_epoch,
                          verified->holder);
     log_append_count(log, &h, len, result);
-    bool ask = result == 0 && log_append_asks(log);
+    bool ask = result == 0 && log_append_needs_flush(log);
     log_append_unlock(log);
     if (result != 0) return result;
-    log_append_tell(log, batch, &h, out);
+    log_append_fill_result(log, batch, &h, out);
     log_wake_after_append(log);
-    if (ask) flusher_ask(log);
+    if (ask) flush_queue_add(log);
     return 0;
 }
 
@@ -306,7 +307,7 @@ static bool log_group_admits(struct log *log, const struct log_group_part *parts
     if (batch_bytes(h) != parts[i].len) return false;
     for (uint32_t k = i; h->producer_id >= 0 && k-- > from;) {
         if (parts[k].header.producer_id != h->producer_id) continue;
-        return producers_goes_on(&log->append.producers, &parts[k].header, h);
+        return producers_continues(&log->append.producers, &parts[k].header, h);
     }
     return log_append_admit(log, h, -1, NULL, now_ms, &seen) == 0;
 }
@@ -331,14 +332,14 @@ static uint32_t log_group_account(struct log *log, struct segment *s, struct log
     uint32_t i = from;
     for (; i < to; i++) {
         struct log_group_part *p = &parts[i];
-        p->result = log_account(log, s, &p->header, p->batch, now_ms);
+        p->result = log_update_producer(log, s, &p->header, p->batch, now_ms);
         if (p->result != 0) break;
         segment_index_batch(s, &p->header, position);
         position += (int64_t)p->len;
         end = batch_last_offset(&p->header) + 1;
     }
     if (end >= 0) {
-        log_crash_state_grown(log, position);
+        log_restart_checkpoint_grown(log, position);
         log_publish(log, s, position, end);
         if (atomic_load_explicit(&log->append.quiet, memory_order_relaxed) == 0)
             segment_preallocate(s, log->view.config.segment_bytes, log->view.config.preallocate);
@@ -351,7 +352,7 @@ static uint32_t log_group_account(struct log *log, struct segment *s, struct log
 static int log_group_write(struct log *log, struct segment *s, struct log_group_part *parts,
                            uint32_t from, uint32_t *to, size_t used) LOG_APPENDING(log) {
     int result = log_append_write(log, s, parts[from].batch, used);
-    if (*to == from + 1 || !log_is_short(result)) return result;
+    if (*to == from + 1 || !log_error_is_shortage(result)) return result;
     *to = from + 1;
     return log_append_write(log, s, parts[from].batch, parts[from].len);
 }
@@ -404,7 +405,8 @@ void log_append_group(struct log *log, struct log_group_part *parts, uint32_t co
     for (uint32_t i = 0; i < count; i++) memset(&parts[i].out, 0, sizeof parts[i].out);
     log_append_lock(log);
     meter_add(&log->counts.appends, count);
-    uint32_t resignations = atomic_load_explicit(&log->role.resignations, memory_order_relaxed);
+    uint32_t leadership_losses =
+        atomic_load_explicit(&log->role.leadership_losses, memory_order_relaxed);
     for (uint32_t i = 0; i < count;) {
         uint32_t next = log_group_run(log, parts, i, count, now_ms);
         assert(next > i && next <= count);
@@ -412,18 +414,18 @@ void log_append_group(struct log *log, struct log_group_part *parts, uint32_t co
     }
     for (uint32_t i = 0; i < count; i++) {
         struct log_group_part *p = &parts[i];
-        p->out.resignations = resignations;
+        p->out.leadership_losses = leadership_losses;
         if (p->out.duplicate) continue;
         log_append_count(log, &p->summary->header, p->len, p->result);
         any = any || p->result == 0;
     }
-    bool ask = any && log_append_asks(log);
+    bool ask = any && log_append_needs_flush(log);
     log_append_unlock(log);
     for (uint32_t i = 0; i < count; i++) {
         struct log_group_part *p = &parts[i];
         if (p->result == 0 && !p->out.duplicate)
-            log_append_tell(log, p->batch, &p->header, &p->out);
+            log_append_fill_result(log, p->batch, &p->header, &p->out);
     }
     if (any) log_wake_after_append(log);
-    if (ask) flusher_ask(log);
+    if (ask) flush_queue_add(log);
 }

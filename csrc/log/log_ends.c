@@ -14,7 +14,8 @@ int64_t log_last_stable_offset(const struct log *log) {
 }
 int64_t log_flushed_offset(const struct log *log) { return atomic_load(&log->ends.flushed); }
 int64_t log_recovery_point(const struct log *log) {
-    int64_t flushed = atomic_load(&log->ends.flushed), held = atomic_load(&log->flush.held_point);
+    int64_t flushed = atomic_load(&log->ends.flushed),
+            held = atomic_load(&log->flush.held_recovery_point);
     return flushed < held ? flushed : held;
 }
 int64_t log_size_bytes(const struct log *log) { return atomic_load(&log->view.size_bytes); }

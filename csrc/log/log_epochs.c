@@ -64,9 +64,10 @@ static int log_rebuild_epochs(struct log *log, int64_t upto, struct epochs *epoc
 static int log_set_epochs_aside(struct log *log, const char *path, size_t bytes) {
     char aside[SEGMENT_PATH_BYTES + 16];
     snprintf(aside, sizeof aside, "%s.damaged", path);
-    int result = log_dir_rename(log->home->dir, path, aside);
-    if (result != 0 && !log_is_short(result)) return log_storage_error(log, result, "rename");
-    log_damage_note_epochs(log->home, (int64_t)bytes);
+    int result = log_dir_rename(log->partition->dir, path, aside);
+    if (result != 0 && !log_error_is_shortage(result))
+        return log_storage_error(log, result, "rename");
+    log_damage_record_epochs(log->partition, (int64_t)bytes);
     return 0;
 }
 
@@ -79,7 +80,7 @@ int log_load_epochs_upto(struct log *log, int64_t upto) {
     size_t len = 0;
     struct epochs epochs = {NULL, 0, 0};
     log_path(log, "leader-epoch-checkpoint", path);
-    int result = log_dir_read_file(log->home->dir, path, EPOCHS_TEXT_BYTES_MAX, &text, &len);
+    int result = log_dir_read_file(log->partition->dir, path, EPOCHS_TEXT_BYTES_MAX, &text, &len);
     /* The file exists but cannot be read. */
     if (result != 0 && result != -ENOENT && result != LOG_E_CORRUPT)
         return log_storage_error(log, result, "open");
@@ -87,7 +88,7 @@ int log_load_epochs_upto(struct log *log, int64_t upto) {
     if (result == 0) result = epochs_decode(&epochs, (const char *)text, len);
     free(text);
     if (result != 0) epochs_free(&epochs);
-    if (log_is_short(result)) return log_storage_error(log, result, "open");
+    if (log_error_is_shortage(result)) return log_storage_error(log, result, "open");
     if (result != 0) {
         int aside = missing ? 0 : log_set_epochs_aside(log, path, len);
         result = aside != 0 ? aside : log_rebuild_epochs(log, upto, &epochs);
@@ -115,7 +116,7 @@ int log_write_epochs(struct log *log, bool sync, uint32_t *made) {
     log_append_unlock(log);
     if (text == NULL) return -ENOMEM;
     log_path(log, "leader-epoch-checkpoint", path);
-    int result = log_dir_write_file(log->home->dir, path, text, len, sync);
+    int result = log_dir_write_file(log->partition->dir, path, text, len, sync);
     free(text);
     if (result != 0) return result;
     log_mark(&log->flush.files_marks);

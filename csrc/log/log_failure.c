@@ -16,8 +16,8 @@
 #include "segment/segment_path.h"
 
 bool log_offline(const struct log *log) {
-    return log_dir_offline(log->home->dir) ||
-           atomic_load_explicit(&log->home->lost, memory_order_acquire);
+    return log_dir_offline(log->partition->dir) ||
+           atomic_load_explicit(&log->partition->lost, memory_order_acquire);
 }
 
 int log_failed(const struct log *log) {
@@ -26,9 +26,9 @@ int log_failed(const struct log *log) {
     return atomic_load(&log->role.leader) ? 0 : LOG_E_NOT_LEADER;
 }
 
-void log_lose_files(struct log *log) {
-    if (log_dir_check_present(log->home->dir) && !atomic_load(&log->deleted))
-        segment_home_lose(log->home);
+void log_mark_files_lost(struct log *log) {
+    if (log_dir_check_present(log->partition->dir) && !atomic_load(&log->deleted))
+        partition_dir_mark_lost(log->partition);
 }
 
 void log_check_linked(struct log *log) {
@@ -39,7 +39,7 @@ void log_check_linked(struct log *log) {
     log_view_unlock(log);
     if (s == NULL) return;
     if (segment_pin(s, false) == 0) {
-        if (segment_is_unlinked(s)) log_lose_files(log);
+        if (segment_is_unlinked(s)) log_mark_files_lost(log);
         segment_unpin(s);
     }
     segment_release(s);
@@ -48,16 +48,16 @@ void log_check_linked(struct log *log) {
 static bool log_folder_is_missing(struct log *log) {
     char name[SEGMENT_PATH_BYTES];
     log_path(log, ".", name);
-    return faccessat(log->home->dir->fd, name, F_OK, 0) != 0 && errno == ENOENT;
+    return faccessat(log->partition->dir->fd, name, F_OK, 0) != 0 && errno == ENOENT;
 }
 
 int log_storage_error(struct log *log, int result, const char *call) {
     if (log_is_error(result)) return result; /* already a log_error */
     if (result == -ENOENT) {
-        if (log_folder_is_missing(log)) log_lose_files(log);
+        if (log_folder_is_missing(log)) log_mark_files_lost(log);
         return log_offline(log) ? LOG_E_IO : LOG_E_CORRUPT;
     }
-    return log_dir_error(log->home->dir, -result, call);
+    return log_dir_error(log->partition->dir, -result, call);
 }
 
 static const char *log_dir_shortage_text(int error) {
@@ -73,7 +73,7 @@ static const char *log_dir_shortage_text(int error) {
 
 void log_storage_cause(const struct log *log, int error, bool below_reserve,
                        char text[LOG_CAUSE_BYTES]) {
-    struct log_dir *dir = log->home->dir;
+    struct log_dir *dir = log->partition->dir;
     const char *call = NULL;
     int failure = log_dir_failure(dir, &call);
     if (failure == 0 && log_offline(log)) {

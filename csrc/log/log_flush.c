@@ -83,7 +83,7 @@ int log_flush_file(struct log_dir *dir, const char *path) {
 int log_flush_index(struct segment *s, const char *extension) {
     char path[SEGMENT_PATH_BYTES];
     segment_path(s, extension, path);
-    int result = log_flush_file(s->home->dir, path);
+    int result = log_flush_file(s->partition->dir, path);
     return result == -ENOENT ? 0 : result;
 }
 
@@ -93,7 +93,7 @@ static int log_flush_indexes(struct log *log, struct segment *s) {
     int result = segment_pin(s, false);
     if (result != 0) return s->removed ? 0 : result;
     result = segment_index_finish(s);
-    if (result == 0 && segment_index_waits(s)) atomic_store(&log->flush.indexes_due, true);
+    if (result == 0 && segment_index_has_pending(s)) atomic_store(&log->flush.indexes_due, true);
     segment_unpin(s);
     if (result == 0) result = log_flush_index(s, "index");
     return result != 0 ? result : log_flush_index(s, "timeindex");
@@ -112,7 +112,7 @@ static int log_flush_due_indexes(struct log *log) REQUIRES(log->flush.lock) {
         if (s != NULL) segment_retain(s);
         log_view_unlock(log);
         if (s == NULL) break;
-        if (atomic_load(&s->flush_done) && segment_index_waits(s))
+        if (atomic_load(&s->flush_done) && segment_index_has_pending(s))
             result = log_flush_indexes(log, s);
         segment_release(s);
     }
@@ -128,17 +128,17 @@ static int log_flush_segment(struct log *log, struct segment *s) {
     atomic_store(&s->dirty, false);
     if (sealed) segment_trim_sealed(s);
     int64_t began_ns = clock_read_ns(CLOCK_MONOTONIC);
-    if (log_dir_disk(s->home->dir)->fdatasync(s->fd) != 0) {
+    if (log_dir_disk(s->partition->dir)->fdatasync(s->fd) != 0) {
         result = -errno;
-        log_dir_fail(s->home->dir, errno, "fdatasync");
+        log_dir_fail(s->partition->dir, errno, "fdatasync");
     }
     if (result == 0 && segment_is_unlinked(s)) {
         result = -ENOENT;
-        log_lose_files(log);
+        log_mark_files_lost(log);
     }
-    meter_record_shared(&s->home->dir->flush_ns, METER_NS_FIRST,
+    meter_record_shared(&s->partition->dir->flush_ns, METER_NS_FIRST,
                         (uint64_t)(clock_read_ns(CLOCK_MONOTONIC) - began_ns));
-    atomic_fetch_add_explicit(&s->home->dir->flusher.files, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->partition->dir->flusher.files, 1, memory_order_relaxed);
     segment_unpin(s);
     /* Indexes of sealed segments are trusted below the recovery point: sync them before it
      * passes. */
@@ -151,7 +151,7 @@ static int log_flush_segment(struct log *log, struct segment *s) {
 static int log_flush_names(struct log *log) REQUIRES(log->flush.lock) {
     if (!log_marked(&log->flush.files_marks)) return 0;
     uint32_t made = atomic_load(&log->flush.files_marks.made);
-    struct log_dir *dir = log->home->dir;
+    struct log_dir *dir = log->partition->dir;
     char name[SEGMENT_PATH_BYTES];
     log_path(log, ".", name);
     int result = log_dir_sync(dir, name);
@@ -166,23 +166,24 @@ void log_flush_publish(struct log *log, int64_t target, uint64_t truncations) {
     assert(!moved || target <= atomic_load(&log->ends.end_offset));
     if (moved) atomic_store(&log->ends.flushed, target);
     assert(log_recovery_point(log) <= atomic_load(&log->ends.flushed));
-    if (moved) log_crash_state_flushed(log);
+    if (moved) log_restart_checkpoint_flushed(log);
     log_view_unlock(log);
     atomic_store(&log->flush.last_flush_ms, clock_read_ms(CLOCK_REALTIME));
     if (moved) log_wait_wake(log, LOG_WAIT_FLUSHED, target);
     bool limits = atomic_load(&log->role.flush_before_fetch) ||
                   atomic_load(&log->role.flushed_records_only);
-    if (moved && limits) log_replicas_look(log);
+    if (moved && limits) log_replicas_advance(log);
 }
 
-void log_hold_point(struct log *log, int64_t offset) {
+void log_hold_recovery_point(struct log *log, int64_t offset) {
     assert(offset >= 0);
-    if (offset < atomic_load(&log->flush.held_point)) atomic_store(&log->flush.held_point, offset);
+    if (offset < atomic_load(&log->flush.held_recovery_point))
+        atomic_store(&log->flush.held_recovery_point, offset);
 }
 
 static int log_flush_held(struct log *log, int result, int64_t flushed, bool *held) {
-    if (!log_is_short(result)) return result;
-    log_hold_point(log, flushed);
+    if (!log_error_is_shortage(result)) return result;
+    log_hold_recovery_point(log, flushed);
     *held = true;
     return 0;
 }
@@ -200,20 +201,20 @@ static int log_flush_epochs(struct log *log, int64_t flushed, bool *held)
     return log_flush_held(log, result, flushed, held);
 }
 
-bool log_lacks_files(struct log *log) {
-    struct log_dir *dir = log->home->dir;
-    if (!atomic_load_explicit(&dir->full, memory_order_relaxed) || log_dir_offline(dir))
+bool log_descriptors_exhausted(struct log *log) {
+    struct log_dir *dir = log->partition->dir;
+    if (!atomic_load_explicit(&dir->over_hard_limit, memory_order_relaxed) || log_dir_offline(dir))
         return false;
     log_view_lock(log);
     uint32_t count = log->view.segment_count;
     bool open = count > 0 && atomic_load(&log->view.segments[count - 1]->pins) >= 0;
     log_view_unlock(log);
-    if (!open) flusher_relieve(dir);
+    if (!open) flush_queue_relieve(dir);
     return !open;
 }
 
 int log_flush(struct log *log) {
-    struct log_dir *dir = log->home->dir;
+    struct log_dir *dir = log->partition->dir;
     struct log_flush_set set;
     int result = 0;
     log_dir_check_present(dir);
@@ -237,7 +238,7 @@ int log_flush(struct log *log) {
         if (result == 0) result = log_flush_epochs(log, flushed, &held);
         if (result == 0) result = log_flush_names(log);
         if (atomic_load(&log->deleted)) break;
-        if (result == 0 && !held) atomic_store(&log->flush.held_point, INT64_MAX);
+        if (result == 0 && !held) atomic_store(&log->flush.held_recovery_point, INT64_MAX);
         if (result == 0) log_flush_publish(log, set.target, set.truncations);
     } while (result == 0 && set.count == LOG_FLUSH_SEGMENTS);
     bool deleted = atomic_load(&log->deleted);
@@ -245,11 +246,11 @@ int log_flush(struct log *log) {
     /* Unflushed bytes may have kept more files open than the limit allows. */
     lock_acquire(&dir->files_lock);
     if (dir->open_count > dir->open_max)
-        segment_evict(dir, dir->open_count - dir->open_max, SEGMENTS_LOOKED_AT);
+        segment_cache_evict(dir, dir->open_count - dir->open_max, EVICT_SCAN_MAX);
     lock_release(&dir->files_lock);
     if (deleted) return LOG_E_DELETED;
     if (result == 0) return 0;
-    if (result == -ENOENT) log_lose_files(log);
+    if (result == -ENOENT) log_mark_files_lost(log);
     if (log_offline(log)) return offline ? LOG_E_OFFLINE : LOG_E_IO;
     return log_is_error(result) ? result : log_dir_error(dir, -result, "flush");
 }

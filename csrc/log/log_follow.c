@@ -42,7 +42,7 @@ static int log_follow_batch(struct log *log, const uint8_t *batch, const struct 
 int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t end,
                       int64_t now_ms) {
     log_append_lock(log);
-    int result = log_append_gate(log);
+    int result = log_append_check_online(log);
     if (result == 0 && atomic_load(&log->role.leader)) result = LOG_E_NOT_LEADER;
     if (result == 0 && !log->append.writable) result = log_make_writable(log, now_ms);
     int64_t before = atomic_load(&log->ends.end_offset);
@@ -80,7 +80,7 @@ void log_begin_at(struct log *log, int64_t offset) {
 }
 
 /* Restores the start and the high watermark, at most up to the log's end. */
-static void log_begun(struct log *log, int64_t start, int64_t high) LOG_APPENDING(log) {
+static void log_restore_ends(struct log *log, int64_t start, int64_t high) LOG_APPENDING(log) {
     log_view_change(log);
     int64_t end = atomic_load(&log->ends.end_offset);
     atomic_store(&log->ends.start_offset, start < end ? start : end);
@@ -112,7 +112,7 @@ int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, 
     struct batch_header h;
     size_t at = 0;
     log_append_lock(log);
-    int result = log_append_gate(log), more = 0;
+    int result = log_append_check_online(log), more = 0;
     if (result == 0 && atomic_load(&log->role.leader)) result = LOG_E_NOT_LEADER;
     int64_t start = atomic_load(&log->ends.start_offset), end = atomic_load(&log->ends.end_offset),
             high = atomic_load(&log->ends.high_watermark);
@@ -133,7 +133,7 @@ int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, 
     assert(at <= len);
     *taken = at;
     if (before && at == 0 && log->view.segment_count == 0) log_begin_at(log, end);
-    if (before) log_begun(log, start, high);
+    if (before) log_restore_ends(log, start, high);
     log_append_unlock(log);
     log_wake_after_append(log);
     return result;

@@ -55,8 +55,8 @@ struct log_link {
 
 /* The log's position in the flusher's queues; guarded by dir->flush_lock. */
 struct log_queue {
-    struct log *next, *slow_next;
-    bool wanted, slow_wanted; /* queued */
+    struct log *next, *lazy_next;
+    bool wanted, lazy_wanted; /* queued */
     bool flushing, again;     /* a thread is flushing it; another flush was requested */
     /* For the flusher's sync: written by the thread that set `flushing`. */
     int64_t sync_target;
@@ -71,7 +71,7 @@ struct log_role {
     _Atomic bool alone; /* no other replica limits the high watermark */
     _Atomic int32_t leader_epoch, in_sync_count, maximal_count;
     _Atomic int32_t in_sync_count_min; /* min.insync.replicas, at most the replication factor */
-    _Atomic uint32_t resignations;
+    _Atomic uint32_t leadership_losses;
     _Atomic int64_t epoch_start; /* log end when it became leader */
     _Atomic bool throttled_leading, throttled_following; /* log_set_throttled; at any time */
     /* Copies of the settings acks_all_flush, flush_before_fetch and flushed_records_only,
@@ -84,7 +84,7 @@ struct log_remote {
     int64_t epoch;         /* broker epoch in the metadata */
     int64_t fetched_epoch; /* broker epoch of the fetch, -1: not sent */
     int64_t end, start;    /* -1: no fetch yet */
-    int64_t leader_end_then, told_high;
+    int64_t leader_end_then, sent_high_watermark;
     int64_t fetched_ns, caught_up_ns; /* CLOCK_MONOTONIC; 0: not yet */
     int32_t broker;
     bool in_sync, maximal, eligible;
@@ -150,7 +150,7 @@ struct log_flush_state {
     struct lock lock;
     /* Epochs that are not in their file; directory entries that are not on disk. */
     struct log_marks epochs_marks, files_marks;
-    _Atomic int64_t held_point;    /* log_hold_point; INT64_MAX: none */
+    _Atomic int64_t held_recovery_point; /* log_hold_recovery_point; INT64_MAX: none */
     _Atomic int64_t last_flush_ms; /* CLOCK_REALTIME */
     /* Indexes of flushed segments could not be written for lack of space: their entries are in
      * memory. */
@@ -171,7 +171,7 @@ struct log_recovery {
 
 struct log {
     _Atomic uint32_t references;
-    struct segment_home *home;
+    struct partition_dir *partition;
     uint8_t topic_id[16];
     _Atomic bool deleted;
     struct log_link link;
@@ -183,7 +183,7 @@ struct log {
     struct log_view view;
     struct log_waiting wait;
     struct log_recovery recovery;
-    _Atomic(struct crash_state_slot *) crash_state; /* set once; NULL: none */
+    _Atomic(struct restart_checkpoint_slot *) restart_checkpoint; /* set once; NULL: none */
     struct log_counts counts;
 };
 

@@ -30,14 +30,14 @@ static int log_lookup_load(struct segment *s, int64_t position, struct log_looku
 
 /* A query for one record. Functions return 1 (found), 0 (not in this batch or segment) or an
  * error. */
-struct log_lookup_question {
+struct log_lookup_query {
     int64_t target_ms, start, offset, timestamp_ms;
     int32_t epoch;
     bool greatest;
 };
 
-static int log_lookup_ask(struct segment *s, int64_t position, const struct batch_header *h,
-                          struct inflater *in, struct log_lookup_question *q) {
+static int log_lookup_in_batch(struct segment *s, int64_t position, const struct batch_header *h,
+                               struct inflater *in, struct log_lookup_query *q) {
     struct log_lookup_batch batch = {*h, NULL};
     int result = log_lookup_load(s, position, &batch);
     bool damaged = result == 0 && batch_check_crc(batch.bytes, h) != 0;
@@ -57,16 +57,16 @@ static int log_lookup_ask(struct segment *s, int64_t position, const struct batc
 
 /* Searches the batches from `offset` on; opens only those whose header reaches the target. */
 static int log_lookup_scan(struct segment *s, int64_t offset, int64_t end, struct inflater *in,
-                           struct log_lookup_question *q) {
+                           struct log_lookup_query *q) {
     struct segment_scan scan;
     struct batch_header h;
     int64_t position = -1, first, bytes = atomic_load(&s->bytes);
-    int result = log_locate(s, offset, bytes, false, &position, &first);
+    int result = segment_find_batch(s, offset, bytes, false, &position, &first);
     if (result != 1 && !(result == LOG_E_CORRUPT && position >= 0)) return result;
     segment_scan_begin(&scan, s, position, bytes, false);
     while ((result = segment_scan_peek(&scan, &h)) == 1 && h.base_offset < end) {
         if (h.max_timestamp >= q->target_ms && batch_last_offset(&h) >= q->start) {
-            result = log_lookup_ask(s, scan.position, &h, in, q);
+            result = log_lookup_in_batch(s, scan.position, &h, in, q);
             if (result != 0) return result;
         }
         segment_scan_skip(&scan, &h);
@@ -85,7 +85,7 @@ static int64_t log_lookup_largest(struct segment *s) {
 /* Keeps -ENOENT: the segment was removed. */
 static int log_lookup_error(struct segment *s, int result) {
     if (result == 0 || result == -ENOENT || log_is_error(result)) return result;
-    return log_dir_error(s->home->dir, -result, "open");
+    return log_dir_error(s->partition->dir, -result, "open");
 }
 
 static int log_lookup_pin(struct segment *s) {
@@ -94,7 +94,7 @@ static int log_lookup_pin(struct segment *s) {
 
 /* Searches from the first batch of a pinned segment that may reach the target. */
 static int log_lookup_in(const struct log_lookup *l, struct segment *s, struct inflater *in,
-                         struct log_lookup_question *q) {
+                         struct log_lookup_query *q) {
     int64_t from;
     int result = segment_index_floor_time(s, q->target_ms, &from);
     if (result != 0) return log_lookup_error(s, result);
@@ -102,7 +102,7 @@ static int log_lookup_in(const struct log_lookup *l, struct segment *s, struct i
 }
 
 static int log_lookup_first(const struct log_lookup *l, struct inflater *in,
-                            struct log_lookup_question *q) {
+                            struct log_lookup_query *q) {
     int result = 0;
     for (uint32_t i = 0; i < l->count && result == 0; i++) {
         struct segment *s = l->segments[i];
@@ -134,7 +134,7 @@ static int log_lookup_next_largest(const struct log_lookup *l, struct segment *s
 }
 
 static int log_lookup_greatest(const struct log_lookup *l, struct inflater *in,
-                               struct log_lookup_question *q) {
+                               struct log_lookup_query *q) {
     int64_t *largest = malloc((l->count + 1) * sizeof *largest);
     int result = largest == NULL ? LOG_E_MEMORY : 0;
     for (uint32_t i = 0; i < l->count && result == 0; i++) {
@@ -162,7 +162,7 @@ static int log_lookup_greatest(const struct log_lookup *l, struct inflater *in,
 }
 
 /* Returns -ENOENT if a segment was removed or replaced. */
-static int log_lookup_once(struct log *log, struct log_lookup_question *q) {
+static int log_lookup_once(struct log *log, struct log_lookup_query *q) {
     struct log_lookup l;
     int result = log_lookup_begin(log, &l);
     if (result != 0) return result;
@@ -177,7 +177,7 @@ static int log_lookup_once(struct log *log, struct log_lookup_question *q) {
     return result;
 }
 
-static int log_lookup_run(struct log *log, struct log_lookup_question *q) {
+static int log_lookup_run(struct log *log, struct log_lookup_query *q) {
     int result;
     for (int i = 0; i < LOG_LOOKUP_ATTEMPTS; i++) {
         if ((result = log_lookup_once(log, q)) != -ENOENT) return result;
@@ -189,8 +189,8 @@ static int log_lookup_run(struct log *log, struct log_lookup_question *q) {
     return LOG_E_CORRUPT;
 }
 
-static int log_lookup_answer(struct log *log, struct log_lookup_question *q, int64_t *offset,
-                             int64_t *timestamp_ms, int32_t *leader_epoch) {
+static int log_lookup_time(struct log *log, struct log_lookup_query *q, int64_t *offset,
+                           int64_t *timestamp_ms, int32_t *leader_epoch) {
     *offset = *timestamp_ms = -1;
     *leader_epoch = -1;
     if (atomic_load(&log->deleted)) return LOG_E_DELETED;
@@ -204,12 +204,12 @@ static int log_lookup_answer(struct log *log, struct log_lookup_question *q, int
 
 int log_offset_for_time(struct log *log, int64_t target_ms, int64_t *offset, int64_t *timestamp_ms,
                         int32_t *leader_epoch) {
-    struct log_lookup_question q = {.target_ms = target_ms};
-    return log_lookup_answer(log, &q, offset, timestamp_ms, leader_epoch);
+    struct log_lookup_query q = {.target_ms = target_ms};
+    return log_lookup_time(log, &q, offset, timestamp_ms, leader_epoch);
 }
 
 int log_offset_of_max_time(struct log *log, int64_t *offset, int64_t *timestamp_ms,
                            int32_t *leader_epoch) {
-    struct log_lookup_question q = {.greatest = true};
-    return log_lookup_answer(log, &q, offset, timestamp_ms, leader_epoch);
+    struct log_lookup_query q = {.greatest = true};
+    return log_lookup_time(log, &q, offset, timestamp_ms, leader_epoch);
 }

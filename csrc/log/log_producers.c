@@ -20,7 +20,7 @@
 #include "segment/segment_path.h"
 #include "segment/segment_scan.h"
 
-enum { LOG_RECALL_BYTES = 4 << 20, LOG_RECALL_SEGMENTS = 8 };
+enum { LOG_RECENT_BYTES = 4 << 20, LOG_RECENT_SEGMENTS = 8 };
 
 int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, int64_t end) {
     int64_t found = -1;
@@ -34,10 +34,10 @@ int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, 
         size_t len;
         snprintf(file, sizeof file, "%020lld.snapshot", (long long)snapshots->at[i - 1]);
         log_path(log, file, path);
-        int result = snapshots->at[i - 1] > end || snapshots->at[i - 1] < first
-                         ? -ESTALE
-                         : log_dir_read_file(log->home->dir, path, PRODUCERS_BYTES_MAX,
-                                             &bytes, &len);
+        int result =
+            snapshots->at[i - 1] > end || snapshots->at[i - 1] < first
+                ? -ESTALE
+                : log_dir_read_file(log->partition->dir, path, PRODUCERS_BYTES_MAX, &bytes, &len);
         if (result == 0) {
             result = producers_decode(&log->append.producers, bytes, len);
             free(bytes);
@@ -46,13 +46,13 @@ int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, 
             found = snapshots->at[i - 1];
         else if (result != -ESTALE && result != -EINVAL && result != LOG_E_CORRUPT)
             found = log_storage_error(log, result, "open"); /* Keep it for the next attempt. */
-        else if (log_dir_unlink(log->home->dir, path) == 0)
+        else if (log_dir_unlink(log->partition->dir, path) == 0)
             gone = true;
     }
     if (gone) {
         char path[SEGMENT_PATH_BYTES];
         log_path(log, ".", path);
-        int result = log_dir_sync(log->home->dir, path);
+        int result = log_dir_sync(log->partition->dir, path);
         /* If it returns, it is rejected again. */
         if (result != 0) log_storage_error(log, result, "open");
     }
@@ -61,14 +61,14 @@ int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, 
 
 /* Adds a segment's batches below `snapshot` to `older`, at most the last `bytes` of them. Returns
  * 0 or a shortage: -errno or a log_error. */
-static int log_recall_segment(struct segment *s, int64_t snapshot, int64_t bytes,
-                              struct producers *older) {
+static int log_restore_recent_in(struct segment *s, int64_t snapshot, int64_t bytes,
+                                 struct producers *older) {
     struct segment_scan scan;
     struct batch_header h;
     int64_t end, first, begin = 0;
     int result = segment_pin(s, false);
-    if (result != 0) return log_is_short(result) ? result : 0;
-    if (log_locate(s, snapshot, atomic_load(&s->bytes), false, &end, &first) >= 0 &&
+    if (result != 0) return log_error_is_shortage(result) ? result : 0;
+    if (segment_find_batch(s, snapshot, atomic_load(&s->bytes), false, &end, &first) >= 0 &&
         (end <= bytes || segment_index_border(s, end - bytes, false, &begin) == 0)) {
         segment_scan_begin(&scan, s, begin, end, false);
         while (segment_scan_peek(&scan, &h) == 1) {
@@ -86,20 +86,20 @@ static int log_recall_segment(struct segment *s, int64_t snapshot, int64_t bytes
 
 /* These batches include those that clients may have in flight: without them, a batch that is sent
  * again would be appended again. */
-int log_recall_producers(struct log *log, int64_t snapshot) {
+int log_restore_recent_batches(struct log *log, int64_t snapshot) {
     struct producers older = {0};
     int32_t last = snapshot > 0 ? log_find_segment(log, snapshot - 1) : -1, i = last;
-    int64_t bytes = LOG_RECALL_BYTES;
+    int64_t bytes = LOG_RECENT_BYTES;
     int result = 0;
     if (last < 0 || log->append.producers.count == 0) return 0;
-    while (i > 0 && last - i < LOG_RECALL_SEGMENTS &&
+    while (i > 0 && last - i < LOG_RECENT_SEGMENTS &&
            bytes > atomic_load(&log->view.segments[i]->bytes))
         bytes -= atomic_load(&log->view.segments[i--]->bytes);
     for (; i <= last && result == 0; i++) {
-        result = log_recall_segment(log->view.segments[i], snapshot, bytes, &older);
-        bytes = LOG_RECALL_BYTES;
+        result = log_restore_recent_in(log->view.segments[i], snapshot, bytes, &older);
+        bytes = LOG_RECENT_BYTES;
     }
-    if (result == 0) producers_recall(&log->append.producers, &older);
+    if (result == 0) producers_restore_batches(&log->append.producers, &older);
     producers_free(&older);
     return result == 0 ? 0 : log_storage_error(log, result, "open");
 }
@@ -123,17 +123,17 @@ int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
             i + 1 < log->view.segment_count ? log->view.segments[i + 1]->base_offset : end;
         if (upper <= from) continue;
         struct segment *s = log->view.segments[i];
-        struct log_walk walk = {.check_from = INT64_MAX, .replay_from = from};
+        struct log_replay walk = {.check_from = INT64_MAX, .replay_from = from};
         if ((result = segment_pin(s, false)) != 0) return log_storage_error(log, result, "open");
         assert(upper > s->base_offset || i + 1 == log->view.segment_count);
         if (from > s->base_offset) segment_index_floor(s, from, false, &walk.position);
-        result = log_walk_segment(log, s, &walk, now_ms);
+        result = log_replay_segment(log, s, &walk, now_ms);
         segment_unpin(s);
         if (result == LOG_E_CORRUPT)
             result = 0; /* Interior damage: later batches of this segment are not replayed. */
     }
     assert(from <= end);
-    return result == 0 ? log_recall_producers(log, from) : result;
+    return result == 0 ? log_restore_recent_batches(log, from) : result;
 }
 
 bool log_producer_of(struct log *log, int64_t producer_id, int64_t now_ms,
@@ -176,7 +176,7 @@ int log_write_snapshot(struct log *log, int64_t offset) {
     snprintf(file, sizeof file, "%020lld.snapshot", (long long)offset);
     log_path(log, file, path);
     /* Replace by rename: a flush or retention that finds the file relies on it. */
-    int result = log_dir_write_file(log->home->dir, path, bytes, len, false);
+    int result = log_dir_write_file(log->partition->dir, path, bytes, len, false);
     free(bytes);
     if (result == 0) log->append.snapshot_offset = offset;
     return result;

@@ -13,7 +13,7 @@ int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, 
     LOG_APPENDING(log);
 /* Restores what a snapshot does not contain, from the batches just below it. Returns 0 or
  * LOG_E_MEMORY. */
-int log_recall_producers(struct log *log, int64_t snapshot) LOG_APPENDING(log);
+int log_restore_recent_batches(struct log *log, int64_t snapshot) LOG_APPENDING(log);
 int log_restore_producers(struct log *log, int64_t end, int64_t now_ms)
     LOG_APPENDING(log); /* newest valid snapshot, then replay */
 int log_load_producers(struct log *log, int64_t now_ms) LOG_APPENDING(log);

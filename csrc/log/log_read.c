@@ -86,7 +86,7 @@ static int64_t log_read_bound(const struct log *log, enum log_bound bound) {
 
 /* Returns true if the data read is still current: not truncated, and the segment was not
  * replaced. */
-static bool log_read_holds(const struct log *log, const struct log_read_plan *plan)
+static bool log_read_is_current(const struct log *log, const struct log_read_plan *plan)
     REQUIRES_SHARED(log->view.access) {
     int32_t i = log_find_segment(log, plan->base_offset);
     return log->view.truncations == plan->truncations && i >= 0 &&
@@ -147,23 +147,23 @@ static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, b
     int64_t position = plan->position, limit = plan->limit, first = plan->offset, ignored;
     int result = 1;
     if (position < 0 &&
-        (result = log_locate(s, plan->offset, plan->bytes, nowait, &position, &first)) < 0)
+        (result = segment_find_batch(s, plan->offset, plan->bytes, nowait, &position, &first)) < 0)
         return result;
     if (result == 0) return 1;
     if (limit < 0 &&
-        (result = log_locate(s, plan->upper, plan->bytes, nowait, &limit, &ignored)) < 0)
+        (result = segment_find_batch(s, plan->upper, plan->bytes, nowait, &limit, &ignored)) < 0)
         return result;
     out->position = position;
     out->first_offset = first;
     out->next_offset = plan->upper;
     if (limit <= position) return plan->more ? 1 : 0;
-    /* Verify a header for readers that catch up, here or in log_border. Readers at the tail get
-     * bytes that were just written. */
+    /* Verify a header for readers that catch up, here or in segment_find_border. Readers at the
+     * tail get bytes that were just written. */
     if (plan->position >= 0 && plan->more && limit - position <= bytes_max &&
-        (result = log_check_start(s, position, plan->bytes, nowait)) != 0)
+        (result = segment_check_batch_at(s, position, plan->bytes, nowait)) != 0)
         return result;
-    struct segment_hole hole;
-    if (segment_hole_behind(s, position, &hole) && hole.position < limit) {
+    struct corrupt_range hole;
+    if (segment_next_corrupt_range(s, position, &hole) && hole.position < limit) {
         if (hole.position <= position) return LOG_E_CORRUPT;
         limit = hole.position;
         out->next_offset = hole.offset;
@@ -171,8 +171,8 @@ static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, b
     if (bytes_max < 0) bytes_max = 0;
     if (limit - position > bytes_max) {
         int64_t border;
-        if ((result = log_border(s, position, limit, bytes_max, nowait, &border,
-                                 &out->next_offset)) != 0)
+        if ((result = segment_find_border(s, position, limit, bytes_max, nowait, &border,
+                                          &out->next_offset)) != 0)
             return result;
         if (border - position > bytes_max && !at_least_one) {
             out->next_offset = plan->offset;
@@ -226,7 +226,7 @@ static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, 
         if (result == 0 && out->length > 0) {
             log_view_lock(log);
             /* Offsets may fall in damaged data: a hint must not lead its reader back. */
-            if (log_read_holds(log, &plan) && out->next_offset > offset)
+            if (log_read_is_current(log, &plan) && out->next_offset > offset)
                 log_hint_move(log, offset, out->next_offset, plan.base_offset,
                               out->position + out->length);
             log_view_unlock(log);
@@ -257,18 +257,18 @@ int log_read_locked(struct log *log, int64_t offset, int32_t bytes_max, struct l
 
 /* Finds the damaged bytes that contain `offset`, in a pinned segment of readable offsets below
  * `upper`. */
-static int log_read_broken(struct segment *s, int64_t offset, int64_t upper,
+static int log_find_damage(struct segment *s, int64_t offset, int64_t upper,
                            struct log_range *out) {
-    struct segment_hole hole;
+    struct corrupt_range hole;
     struct segment_scan scan;
     struct batch_header h;
     int64_t position = -1, bytes = atomic_load(&s->bytes);
-    int result = log_locate(s, offset, bytes, false, &position, &out->first_offset);
+    int result = segment_find_batch(s, offset, bytes, false, &position, &out->first_offset);
     if (result < 0 && (result != LOG_E_CORRUPT || position < 0)) return result;
     /* After a hole, the scan stops at the hole's end. */
     int64_t within = result == 1 ? position : position - 1;
     if (position < 0 || within < 0) return LOG_E_RANGE;
-    if ((result = segment_hole_at(s, within, false, &hole)) < 0) return result;
+    if ((result = segment_find_corrupt_range(s, within, false, &hole)) < 0) return result;
     if (result == 1) {
         out->position = hole.position;
         out->first_offset = hole.offset;
@@ -294,7 +294,7 @@ int log_read_damage(struct log *log, int64_t offset, struct log_range *out) {
         segment_release(plan.segment);
         return log_storage_error(log, result, "open");
     }
-    result = log_read_broken(plan.segment, offset, plan.upper, out);
+    result = log_find_damage(plan.segment, offset, plan.upper, out);
     out->segment = plan.segment;
     out->fd = plan.segment->fd;
     if (result != 0) log_range_release(out);
@@ -311,7 +311,7 @@ bool log_range_is_current(struct log *log, const struct log_range *range) {
 
 int log_range_cut(struct log_range *range, int64_t offset) {
     int64_t position, first, end = range->position + range->length;
-    int result = log_locate(range->segment, offset, end, false, &position, &first);
+    int result = segment_find_batch(range->segment, offset, end, false, &position, &first);
     if (result < 0) return result;
     /* Ranges from log_read contain no holes, so the removed part begins with a batch. */
     if (result == 0 || position <= range->position || position >= end) return LOG_E_CORRUPT;
@@ -322,7 +322,7 @@ int log_range_cut(struct log_range *range, int64_t offset) {
 }
 
 bool log_range_read_cached(const struct log_range *range, uint8_t *to) {
-    if (cold_expects(&range->segment->home->dir->cold, range)) return false;
+    if (cold_expects(&range->segment->partition->dir->cold, range)) return false;
     for (int32_t done = 0; done < range->length;) {
         struct iovec rest = {to + done, (size_t)(range->length - done)};
         int64_t position = range->position + done;
@@ -377,10 +377,10 @@ int log_range_cached(const struct log_range *range) {
 }
 
 bool log_range_is_cold(const struct log_range *range) {
-    struct cold *cold = &range->segment->home->dir->cold;
+    struct cold *cold = &range->segment->partition->dir->cold;
     return cold_expects(cold, range) || !log_range_cached(range);
 }
 
 bool log_range_warm(const struct log_range *range) {
-    return cold_read(&range->segment->home->dir->cold, range);
+    return cold_read(&range->segment->partition->dir->cold, range);
 }

@@ -83,7 +83,7 @@ void log_replicas_appended(struct log *log) {
         log_replicas_move(log, clock_read_ns(CLOCK_MONOTONIC));
 }
 
-void log_replicas_bound(struct log *log) {
+void log_replicas_set_min_isr(struct log *log) {
     int32_t count = log->view.replicas == NULL ? 1 : (int32_t)log->view.replicas->count + 1;
     int32_t wanted = log->view.config.min_insync_replicas;
     atomic_store(&log->role.in_sync_count_min, wanted < count ? wanted : count);
@@ -92,7 +92,7 @@ void log_replicas_bound(struct log *log) {
 void log_replicas_forget(struct log *log) {
     free(log->view.replicas);
     log->view.replicas = NULL;
-    log_replicas_bound(log);
+    log_replicas_set_min_isr(log);
 }
 
 /* Waiters compare the ends with their own offset, so it may be called if the ends did not move. */
@@ -101,7 +101,7 @@ static void log_replicas_wake(struct log *log) {
     log_wait_wake(log, LOG_WAIT_LAST_STABLE, atomic_load(&log->ends.last_stable));
 }
 
-void log_replicas_look(struct log *log) {
+void log_replicas_advance(struct log *log) {
     log_view_lock(log);
     log_replicas_move(log, clock_read_ns(CLOCK_MONOTONIC));
     log_view_unlock(log);
@@ -112,7 +112,8 @@ void log_replicas_look(struct log *log) {
 static struct log_remote log_remote_named(const struct log *log, const struct log_replica *named,
                                           int64_t now_ns) REQUIRES(log->view.lock) {
     const struct log_remote *known = log_remote_of(log, named->broker);
-    struct log_remote r = {.end = -1, .start = -1, .leader_end_then = -1, .told_high = -1};
+    struct log_remote r = {
+        .end = -1, .start = -1, .leader_end_then = -1, .sent_high_watermark = -1};
     r.fetched_epoch = -1;
     r.caught_up_ns = named->in_sync ? now_ns : 0;
     if (known != NULL && (known->epoch == named->epoch ||
@@ -150,7 +151,7 @@ int log_set_replicas(struct log *log, int32_t partition_epoch, const struct log_
         log->view.replicas = all;
         atomic_store(&log->role.in_sync_count, in_sync_count);
         atomic_store(&log->role.maximal_count, (int32_t)all->maximal_count + 1);
-        log_replicas_bound(log);
+        log_replicas_set_min_isr(log);
         log_replicas_move(log, now_ns);
     }
     log_view_changed(log);
@@ -208,9 +209,9 @@ int log_follower_at(struct log *log, struct log_follower_fetch *at) {
             result = 1;
         }
         log_replicas_move(log, at->now_ns);
-        at->told_high = r->told_high;
+        at->sent_high_watermark = r->sent_high_watermark;
         at->in_sync = r->in_sync;
-        r->told_high = atomic_load(&log->ends.high_watermark);
+        r->sent_high_watermark = atomic_load(&log->ends.high_watermark);
     }
     bool moved = atomic_load(&log->ends.high_watermark) > high;
     log_view_unlock(log);

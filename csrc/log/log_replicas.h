@@ -14,11 +14,11 @@ void log_replicas_move(struct log *log, int64_t now_ns) REQUIRES(log->view.lock)
 void log_replicas_appended(struct log *log) REQUIRES(log->view.lock)
     REQUIRES_SHARED(log->view.access);
 /* Updates in_sync_count_min, after the replicas or the settings changed. */
-void log_replicas_bound(struct log *log) REQUIRES(log->view.lock)
+void log_replicas_set_min_isr(struct log *log) REQUIRES(log->view.lock)
     REQUIRES_SHARED(log->view.access);
 void log_replicas_forget(struct log *log) REQUIRES(log->view.lock)
     REQUIRES_SHARED(log->view.access);
 /* As log_replicas_move, with wake-ups, after the settings or the flushed offset changed. */
-void log_replicas_look(struct log *log);
+void log_replicas_advance(struct log *log);
 
 #endif

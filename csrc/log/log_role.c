@@ -18,13 +18,13 @@ bool log_flush_before_ack(const struct log *log) {
                                                                   : &log->role.flush_before_fetch);
 }
 
-bool log_lacks_replicas(const struct log *log, bool maximal) {
+bool log_below_min_isr(const struct log *log, bool maximal) {
     int32_t count = atomic_load(maximal ? &log->role.maximal_count : &log->role.in_sync_count);
     return count < atomic_load(&log->role.in_sync_count_min);
 }
 
-uint32_t log_resignations(const struct log *log) {
-    return atomic_load(&log->role.resignations);
+uint32_t log_leadership_losses(const struct log *log) {
+    return atomic_load(&log->role.leadership_losses);
 }
 
 bool log_high_watermark_is_current(const struct log *log) {
@@ -70,7 +70,7 @@ int log_lead_replicas(struct log *log, int32_t epoch, int32_t in_sync_count) {
 void log_become_follower(struct log *log, int32_t epoch) {
     log_append_lock(log);
     atomic_store(&log->role.leader_epoch, epoch);
-    if (atomic_load(&log->role.leader)) atomic_fetch_add(&log->role.resignations, 1);
+    if (atomic_load(&log->role.leader)) atomic_fetch_add(&log->role.leadership_losses, 1);
     atomic_store(&log->role.leader, false);
     atomic_store(&log->role.readable, false);
     log_view_change(log);

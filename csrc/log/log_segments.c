@@ -40,9 +40,9 @@ bool log_try_retain(struct log *log) {
 }
 
 void log_path(struct log *log, const char *file, char path[SEGMENT_PATH_BYTES]) {
-    lock_acquire(&log->home->dir->files_lock);
-    snprintf(path, SEGMENT_PATH_BYTES, "%s/%s", log->home->name, file);
-    lock_release(&log->home->dir->files_lock);
+    lock_acquire(&log->partition->dir->files_lock);
+    snprintf(path, SEGMENT_PATH_BYTES, "%s/%s", log->partition->name, file);
+    lock_release(&log->partition->dir->files_lock);
 }
 
 /* ---- the list ---- */
@@ -95,7 +95,7 @@ static bool log_remove_file(struct log_dir *dir, const char *from, int64_t delay
         return true;
     }
     /* There may be no space for the longer name. */
-    if (disk_is_short(-result)) result = log_dir_unlink(dir, from);
+    if (disk_error_is_shortage(-result)) result = log_dir_unlink(dir, from);
     if (result == 0 || result == -ENOENT) return true;
     log_dir_fail(dir, -result, "rename");
     return false;
@@ -103,7 +103,7 @@ static bool log_remove_file(struct log_dir *dir, const char *from, int64_t delay
 
 bool log_remove_files(struct log *log, struct segment *s, int64_t delay_ms) {
     static const char *const extensions[] = {"log", "index", "timeindex", "txnindex", "snapshot"};
-    struct log_dir *dir = log->home->dir;
+    struct log_dir *dir = log->partition->dir;
     char from[SEGMENT_PATH_BYTES];
     lock_acquire(&dir->files_lock);
     s->removed = true;
@@ -120,7 +120,7 @@ void log_drop_segments(struct log *log, uint32_t from, uint32_t count, int64_t d
     struct segment **gone = count == 0 ? NULL : malloc(count * sizeof *gone);
     if (gone == NULL) return;
     /* For all segments, even if deleting the first ones ends the shortage. */
-    if (log_dir_short_of_space(log->home->dir)) delay_ms = 0;
+    if (log_dir_short_of_space(log->partition->dir)) delay_ms = 0;
     log_view_change(log);
     memcpy(gone, log->view.segments + from, count * sizeof *gone);
     memmove(log->view.segments + from, log->view.segments + from + count,
@@ -207,12 +207,12 @@ int log_next_entry(DIR *entries, struct dirent **entry) {
 int log_open_directory(struct log *log) {
     char path[SEGMENT_PATH_BYTES];
     log_path(log, ".", path);
-    int fd = log_dir_open(log->home->dir, path, O_RDONLY | O_DIRECTORY);
+    int fd = log_dir_open(log->partition->dir, path, O_RDONLY | O_DIRECTORY);
     return fd < 0 ? -errno : fd;
 }
 
 int log_list(struct log *log, int fd, struct log_listing *listing) {
-    struct log_dir *dir = log->home->dir;
+    struct log_dir *dir = log->partition->dir;
     int result = 0;
     memset(listing, 0, sizeof *listing);
     DIR *entries = fd < 0 ? NULL : fdopendir(fd);
@@ -253,35 +253,36 @@ void log_list_free(struct log_listing *listing) {
 
 /* ---- the record for the next process: see restart_checkpoint.h ---- */
 
-void log_crash_state_record(struct log *log, struct segment *s, const struct stat *st) {
-    struct crash_state *w = log->home->dir->crash_state;
+void log_restart_checkpoint_record(struct log *log, struct segment *s, const struct stat *st) {
+    struct restart_checkpoint *w = log->partition->dir->restart_checkpoint;
     struct stat now;
     if (w == NULL || atomic_load(&log->deleted)) return;
-    struct crash_state_slot *slot = atomic_load(&log->crash_state);
-    if (slot != NULL) crash_state_clear(slot);
+    struct restart_checkpoint_slot *slot = atomic_load(&log->restart_checkpoint);
+    if (slot != NULL) restart_checkpoint_clear(slot);
     if (st == NULL && fstat(s->fd, &now) != 0) return;
     if (st == NULL) st = &now;
     /* Extra bytes in the file are from a failed append. */
     if (st->st_size != atomic_load(&s->bytes)) return;
-    if (slot == NULL) slot = crash_state_take(w, st);
+    if (slot == NULL) slot = restart_checkpoint_acquire_slot(w, st);
     if (slot == NULL) return;
-    crash_state_record(slot, st, s->base_offset, st->st_size, log_recovery_point(log));
-    atomic_store(&log->crash_state, slot);
-    atomic_store(&s->crash_state, slot);
+    restart_checkpoint_record(slot, st, s->base_offset, st->st_size, log_recovery_point(log));
+    atomic_store(&log->restart_checkpoint, slot);
+    atomic_store(&s->restart_checkpoint, slot);
 }
 
-void log_crash_state_clear(struct log *log) {
-    struct crash_state_slot *slot = atomic_load(&log->crash_state);
-    if (slot != NULL) crash_state_clear(slot);
+void log_restart_checkpoint_clear(struct log *log) {
+    struct restart_checkpoint_slot *slot = atomic_load(&log->restart_checkpoint);
+    if (slot != NULL) restart_checkpoint_clear(slot);
 }
 
-void log_crash_state_flushed(struct log *log) {
-    struct crash_state_slot *slot = atomic_load(&log->crash_state);
+void log_restart_checkpoint_flushed(struct log *log) {
+    struct restart_checkpoint_slot *slot = atomic_load(&log->restart_checkpoint);
     if (slot == NULL) return;
     atomic_store(&slot->flushed, log_recovery_point(log));
-    crash_state_touched(slot);
+    restart_checkpoint_touched(slot);
 }
 
-void log_crash_state_give_back(struct log *log) {
-    crash_state_give_back(log->home->dir->crash_state, atomic_load(&log->crash_state));
+void log_restart_checkpoint_release(struct log *log) {
+    restart_checkpoint_release_slot(log->partition->dir->restart_checkpoint,
+                                    atomic_load(&log->restart_checkpoint));
 }

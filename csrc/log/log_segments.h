@@ -57,18 +57,19 @@ int log_list(struct log *log, int fd, struct log_listing *listing);
 void log_list_free(struct log_listing *listing);
 /* Records that the next start can rely on the segment as it is now. `st` is its file's status
  * (NULL: read it here). Pinned. */
-void log_crash_state_record(struct log *log, struct segment *s, const struct stat *st)
+void log_restart_checkpoint_record(struct log *log, struct segment *s, const struct stat *st)
     LOG_APPENDING(log);
 /* The next start must verify the segment unless it is recorded again. */
-void log_crash_state_clear(struct log *log) LOG_APPENDING(log);
+void log_restart_checkpoint_clear(struct log *log) LOG_APPENDING(log);
 /* With append.lock: the last segment has grown to `bytes`. */
-static inline void log_crash_state_grown(struct log *log, int64_t bytes) {
-    struct crash_state_slot *slot = atomic_load_explicit(&log->crash_state, memory_order_relaxed);
-    if (slot != NULL) crash_state_grown(slot, bytes);
+static inline void log_restart_checkpoint_grown(struct log *log, int64_t bytes) {
+    struct restart_checkpoint_slot *slot =
+        atomic_load_explicit(&log->restart_checkpoint, memory_order_relaxed);
+    if (slot != NULL) restart_checkpoint_grown(slot, bytes);
 }
 /* Call after the recovery point has moved; files of sealed segments may have been trimmed
  * before. */
-void log_crash_state_flushed(struct log *log);
-void log_crash_state_give_back(struct log *log);
+void log_restart_checkpoint_flushed(struct log *log);
+void log_restart_checkpoint_release(struct log *log);
 
 #endif

@@ -9,11 +9,11 @@
 #include "segment/segment.h"
 #include "segment/segment_lookup.h"
 
-static int64_t log_figures_count(const _Atomic uint64_t *counter) {
+static int64_t log_stats_count(const _Atomic uint64_t *counter) {
     return (int64_t)meter_read(counter);
 }
 
-void log_figures_take(struct log *log, struct log_figures *out) {
+void log_read_stats(struct log *log, struct log_stats *out) {
     const struct log_counts *c = &log->counts;
     out->start_offset = atomic_load(&log->ends.start_offset);
     out->end_offset = atomic_load(&log->ends.end_offset);
@@ -23,16 +23,16 @@ void log_figures_take(struct log *log, struct log_figures *out) {
     log_view_lock(log);
     out->segments = log->view.segment_count;
     log_view_unlock(log);
-    int64_t refused = log_figures_count(&c->refused);
-    out->produce_requests = log_figures_count(&c->appends) + refused;
-    out->produce_failures = log_figures_count(&c->append_failures) + refused;
-    out->batches_in = log_figures_count(&c->batches_in);
-    out->records_in = log_figures_count(&c->records_in);
-    out->bytes_in = log_figures_count(&c->bytes_in);
-    out->fetch_requests = log_figures_count(&c->reads);
-    out->fetch_failures = log_figures_count(&c->read_failures);
-    out->bytes_out = log_figures_count(&c->bytes_out);
-    out->cold_reads = log_figures_count(&c->cold_reads);
+    int64_t refused = log_stats_count(&c->refused);
+    out->produce_requests = log_stats_count(&c->appends) + refused;
+    out->produce_failures = log_stats_count(&c->append_failures) + refused;
+    out->batches_in = log_stats_count(&c->batches_in);
+    out->records_in = log_stats_count(&c->records_in);
+    out->bytes_in = log_stats_count(&c->bytes_in);
+    out->fetch_requests = log_stats_count(&c->reads);
+    out->fetch_failures = log_stats_count(&c->read_failures);
+    out->bytes_out = log_stats_count(&c->bytes_out);
+    out->cold_reads = log_stats_count(&c->cold_reads);
     out->offline = log_failed(log) == LOG_E_OFFLINE;
 }
 
@@ -49,12 +49,12 @@ void log_count_cold(struct log *log) { meter_add_shared(&log->counts.cold_reads,
 /* ---- the time of a record ---- */
 
 /* In the pinned segment. Returns 1 (found), 0 (nothing at or above the offset) or an error. */
-static int log_figures_time_in(struct segment *s, int64_t offset, int64_t bytes,
-                               struct inflater *in, int64_t *timestamp_ms) {
+static int log_time_in(struct segment *s, int64_t offset, int64_t bytes, struct inflater *in,
+                       int64_t *timestamp_ms) {
     uint8_t head[BATCH_HEADER_BYTES], *whole;
     struct batch_header h;
     int64_t position = -1, first, ignored;
-    int result = log_locate(s, offset, bytes, false, &position, &first);
+    int result = segment_find_batch(s, offset, bytes, false, &position, &first);
     /* The offset is inside damage: use the next record after it. */
     if (result == LOG_E_CORRUPT && position >= 0) result = position < bytes;
     if (result != 1) return result;
@@ -81,8 +81,8 @@ static int log_figures_time_in(struct segment *s, int64_t offset, int64_t bytes,
 
 /* Returns the segment `skip` places after the one that contains the offset, with a reference;
  * NULL past the last. */
-static struct segment *log_figures_segment(struct log *log, int64_t offset, int32_t skip,
-                                           int64_t *bytes) {
+static struct segment *log_time_segment(struct log *log, int64_t offset, int32_t skip,
+                                        int64_t *bytes) {
     struct segment *s = NULL;
     log_view_lock(log);
     int32_t i = log_find_segment(log, offset);
@@ -100,11 +100,11 @@ int log_time_of(struct log *log, int64_t offset, struct inflater *in, int64_t *t
     int64_t bytes = 0;
     if (atomic_load(&log->deleted)) return LOG_E_DELETED;
     for (int32_t skip = 0;; skip++) {
-        struct segment *s = log_figures_segment(log, offset, skip, &bytes);
+        struct segment *s = log_time_segment(log, offset, skip, &bytes);
         if (s == NULL) return 0;
         int result = bytes == 0 ? 0 : segment_pin(s, false);
         if (bytes != 0 && result == 0) {
-            result = log_figures_time_in(s, offset, bytes, in, timestamp_ms);
+            result = log_time_in(s, offset, bytes, in, timestamp_ms);
             segment_unpin(s);
         } else if (result != 0) {
             result = LOG_E_RANGE; /* removed by retention */

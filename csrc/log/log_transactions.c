@@ -26,7 +26,7 @@ enum {
 
 /* ---- markers ---- */
 
-void log_open_changed(struct log *log) {
+void log_update_first_open(struct log *log) {
     log->append.first_open = producers_first_open(&log->append.producers);
     log_view_change(log);
     log_set_last_stable(log);
@@ -52,7 +52,7 @@ static int completed_reserve(struct log_view *view) REQUIRES(view->lock) {
     return 0;
 }
 
-int log_complete(struct log *log, int64_t first_offset, int64_t last_offset) {
+int log_end_transaction(struct log *log, int64_t first_offset, int64_t last_offset) {
     if (last_offset < atomic_load(&log->ends.high_watermark)) return 0;
     log_view_change(log);
     struct log_view *view = &log->view;
@@ -80,15 +80,15 @@ int log_aborted_write(struct log *log, struct segment *s) {
     return result;
 }
 
-static int account_marker(struct log *log, struct segment *s, const struct batch_header *h,
-                          const uint8_t *batch, int64_t now_ms) LOG_APPENDING(log) {
+static int log_update_from_marker(struct log *log, struct segment *s, const struct batch_header *h,
+                                  const uint8_t *batch, int64_t now_ms) LOG_APPENDING(log) {
     const struct producers_entry *e = producers_find(&log->append.producers, h->producer_id);
     int64_t first = e == NULL ? -1 : e->transaction_first_offset, last = batch_last_offset(h);
     int32_t coordinator_epoch = -1;
     int type = batch == NULL ? -1 : batch_marker(batch, h, &coordinator_epoch), result = 0;
     bool noted = s != NULL && first >= 0 && type == LOG_MARKER_ABORT;
     /* Allocate memory first: an appended marker must be recorded completely. */
-    if (first >= 0) result = log_complete(log, first, last);
+    if (first >= 0) result = log_end_transaction(log, first, last);
     if (result == 0 && noted) result = txn_index_reserve(s);
     if (result == 0)
         result = producers_end_transaction(&log->append.producers, h, coordinator_epoch, now_ms);
@@ -99,27 +99,27 @@ static int account_marker(struct log *log, struct segment *s, const struct batch
     return 0;
 }
 
-int log_account(struct log *log, struct segment *noted_in, const struct batch_header *h,
-                const uint8_t *batch, int64_t now_ms) {
+int log_update_producer(struct log *log, struct segment *noted_in, const struct batch_header *h,
+                        const uint8_t *batch, int64_t now_ms) {
     if (h->producer_id < 0) return 0;
     int result = h->attributes & BATCH_CONTROL
-                     ? account_marker(log, noted_in, h, batch, now_ms)
+                     ? log_update_from_marker(log, noted_in, h, batch, now_ms)
                      : producers_update(&log->append.producers, h, now_ms);
     if (h->attributes & BATCH_TRANSACTIONAL)
         log->append.first_open = producers_first_open(&log->append.producers);
     return result;
 }
 
-int log_account_in(struct log *log, struct segment *s, const struct batch_header *h,
-                   int64_t position, bool note, int64_t now_ms) {
+int log_update_producer_at(struct log *log, struct segment *s, const struct batch_header *h,
+                           int64_t position, bool note, int64_t now_ms) {
     struct segment *noted_in = note ? s : NULL;
     if (h->producer_id < 0 || !(h->attributes & BATCH_CONTROL))
-        return log_account(log, noted_in, h, NULL, now_ms);
+        return log_update_producer(log, noted_in, h, NULL, now_ms);
     uint8_t usual[LOG_MARKER_BYTES], *marker = usual;
     if (batch_bytes(h) > sizeof usual && (marker = malloc(batch_bytes(h))) == NULL)
         return LOG_E_MEMORY;
     int result = segment_read(s, position, marker, batch_bytes(h));
-    if (result == 0) result = log_account(log, noted_in, h, marker, now_ms);
+    if (result == 0) result = log_update_producer(log, noted_in, h, marker, now_ms);
     if (marker != usual) free(marker);
     return result;
 }
@@ -157,7 +157,7 @@ int log_aborted_between(struct log *log, int64_t offset, int64_t upper, int64_t 
         }
     }
     if (result != 0) return result == -ENOENT ? LOG_E_CORRUPT : result;
-    txn_index_bound(&q);
+    txn_index_limit(&q);
     *out = (struct log_aborted_list){q.found, q.count, q.upper};
     return 0;
 }

@@ -77,7 +77,7 @@ bool log_wait(struct log *log, struct log_waiter *waiter) {
     if (failed != 0) log_wait_notify(log, waiter, failed);
     assert(waiter->linked == (failed == 0)); /* otherwise a message is on its way */
     lock_release(&log->wait.lock);
-    if (kind == LOG_WAIT_FLUSHED) flusher_ask(log);
+    if (kind == LOG_WAIT_FLUSHED) flush_queue_add(log);
     return false;
 }
 
@@ -118,7 +118,7 @@ void log_wake_after_append(struct log *log) {
     bool wanted = (atomic_load(&log->role.flush_before_fetch) && !atomic_load(&log->role.alone)) ||
                   log_hides_records(log);
     /* Without waiters, segments still keep their descriptors until they are flushed. */
-    struct log_dir *dir = log->home->dir;
-    if (atomic_load_explicit(&dir->crowded, memory_order_relaxed)) flusher_relieve(dir);
-    if (wanted || atomic_load(&log->wait.counts[LOG_WAIT_FLUSHED]) != 0) flusher_ask(log);
+    struct log_dir *dir = log->partition->dir;
+    if (atomic_load_explicit(&dir->over_limit, memory_order_relaxed)) flush_queue_relieve(dir);
+    if (wanted || atomic_load(&log->wait.counts[LOG_WAIT_FLUSHED]) != 0) flush_queue_add(log);
 }

@@ -50,7 +50,7 @@ static int log_dir_prepare(struct log_dir *dir, const char *path) {
     dir->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir->fd < 0) return errno;
     if (faccessat(dir->fd, ".", W_OK | X_OK, AT_EACCESS) != 0) return errno;
-    dir->syncfs_silent = disk_syncfs_silent(dir->fd);
+    dir->syncfs_problem = disk_syncfs_problem(dir->fd);
     dir->path = strdup(path);
     return dir->path == NULL ? ENOMEM : 0;
 }
@@ -67,7 +67,7 @@ struct log_dir *log_dir_new(const char *path, struct iopool *pool, int *error) {
     lock_init(&dir->flush_lock);
     lock_init(&dir->syncfs_lock);
     lock_init(&dir->damages_lock);
-    lock_condition_init(&dir->flush_quiet);
+    lock_condition_init(&dir->jobs_done);
     lock_condition_init(&dir->changed);
     cold_init(&dir->cold);
     log_dir_set_open_files(dir, LOG_DIR_OPEN_MAX);
@@ -85,18 +85,18 @@ void log_dir_set_open_files(struct log_dir *dir, uint32_t open_max) {
     lock_acquire(&dir->files_lock);
     dir->open_max = open_max < 1 ? 1 : open_max;
     if (dir->open_count > dir->open_max)
-        segment_evict(dir, dir->open_count - dir->open_max, UINT32_MAX);
-    segment_look_at_count(dir);
+        segment_cache_evict(dir, dir->open_count - dir->open_max, UINT32_MAX);
+    segment_cache_update_limits(dir);
     lock_release(&dir->files_lock);
 }
 
-bool log_dir_tend(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes) {
+bool log_dir_upkeep(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes) {
     cold_sweep(&dir->cold, false);
     if (log_dir_check_present(dir)) segment_check_all_linked(dir);
-    return log_dir_look_at_space(dir, free_bytes, total_bytes);
+    return log_dir_measure_space(dir, free_bytes, total_bytes);
 }
 
-void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out) {
+void log_dir_read_stats(struct log_dir *dir, struct log_dir_stats *out) {
     lock_acquire(&dir->files_lock);
     out->open_files = dir->open_count;
     lock_release(&dir->files_lock);
@@ -115,7 +115,7 @@ void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out) {
                      meter_read(&dir->damage_bytes[LOG_DAMAGE_DROPPED]);
 }
 
-void log_dir_flush_times(struct log_dir *dir, struct meter_figures *out) {
+void log_dir_flush_times(struct log_dir *dir, struct meter_stats *out) {
     meter_collect(&dir->flush_ns, out);
 }
 
@@ -128,7 +128,7 @@ void log_dir_free(struct log_dir *dir) {
     assert(dir->flusher.thread_count == 0 || dir->flusher.closing);
     cold_clear(&dir->cold);
     lock_acquire(&dir->flush_lock);
-    while (dir->jobs > 0) lock_condition_wait(&dir->flush_quiet, &dir->flush_lock);
+    while (dir->jobs > 0) lock_condition_wait(&dir->jobs_done, &dir->flush_lock);
     while (dir->removals != NULL) {
         struct log_dir_removal *r = dir->removals;
         dir->removals = r->next;
@@ -138,9 +138,9 @@ void log_dir_free(struct log_dir *dir) {
         lock_acquire(&dir->flush_lock);
     }
     lock_release(&dir->flush_lock);
-    crash_state_free(dir->crash_state);
+    restart_checkpoint_free(dir->restart_checkpoint);
     if (dir->fd >= 0) close(dir->fd);
-    lock_condition_destroy(&dir->flush_quiet);
+    lock_condition_destroy(&dir->jobs_done);
     lock_condition_destroy(&dir->changed);
     lock_acquire(&dir->damages_lock);
     free(dir->damages);

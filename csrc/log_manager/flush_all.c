@@ -69,7 +69,7 @@ static void log_flushing_note(struct log_flushing *entry) {
     struct segment *s =
         log->view.segment_count > 0 ? log->view.segments[log->view.segment_count - 1] : NULL;
     entry->noted = !atomic_load(&log->deleted) && !atomic_load(&log->flush.indexes_due) &&
-                   atomic_load(&log->flush.held_point) == INT64_MAX &&
+                   atomic_load(&log->flush.held_recovery_point) == INT64_MAX &&
                    (s == NULL || (s->base_offset <= atomic_load(&log->ends.flushed) &&
                                   !atomic_load(&s->aborted_due)));
     entry->target = atomic_load(&log->ends.end_offset);
@@ -102,13 +102,13 @@ int log_dir_flush(struct log_dir *dir) {
     if (log_dir_offline(dir)) return LOG_E_OFFLINE;
     struct log_flushing *list = log_flushing_list(dir, false, &count);
     if (list == NULL) return LOG_E_MEMORY;
-    if (count >= LOG_FLUSH_SYNCFS_MIN && dir->syncfs_silent == NULL)
+    if (count >= LOG_FLUSH_SYNCFS_MIN && dir->syncfs_problem == NULL)
         result = log_flushing_sync(dir, list, count);
     for (uint32_t i = 0; i < count && result == 0; i++) {
         if (!list[i].noted || log_offline(list[i].log)) result = log_flush(list[i].log);
         if (result == LOG_E_DELETED) result = 0;
         /* A shortage or the lost files of one log do not affect the others. */
-        if (!log_is_short(result) && (result == 0 || log_dir_offline(dir))) continue;
+        if (!log_error_is_shortage(result) && (result == 0 || log_dir_offline(dir))) continue;
         refused = result;
         result = 0;
     }
@@ -116,7 +116,7 @@ int log_dir_flush(struct log_dir *dir) {
     return result != 0 ? result : refused;
 }
 
-int log_dir_settle(struct log_dir *dir) {
+int log_dir_close_files(struct log_dir *dir) {
     uint32_t count;
     int result = 0;
     struct log_flushing *list = log_flushing_list(dir, true, &count);

@@ -43,7 +43,7 @@ enum {
 
 /* ---- queues ---- */
 
-static struct log *flusher_take_all(struct flusher_queue *q) {
+static struct log *flusher_take_all(struct flush_queue_list *q) {
     struct log *first = q->first;
     q->first = NULL;
     q->last = &q->first;
@@ -54,25 +54,25 @@ static struct log *flusher_take_all(struct flusher_queue *q) {
 
 /* Retries after a pause, because the shortage may end. A log of the slow queue may already be in
  * another queue, which is its next attempt. */
-static void flusher_put_off(struct log_dir *dir, struct log *log) REQUIRES(dir->flush_lock) {
+static void flusher_retry_later(struct log_dir *dir, struct log *log) REQUIRES(dir->flush_lock) {
     struct flusher *f = &dir->flusher;
     if (log->queue.wanted) return;
     if (f->later.first == NULL)
         f->later_ms = clock_read_ms(CLOCK_MONOTONIC) + FLUSHER_SHORT_PAUSE_MS;
     log->queue.wanted = true;
     log_retain(log);
-    flusher_push(&f->later, log);
+    flush_queue_push(&f->later, log);
 }
 
 /* Requests the delayed flushes again if they are due. Returns when they are due, 0 if there are
  * none. */
-static int64_t flusher_take_later(struct log_dir *dir) REQUIRES(dir->flush_lock) {
+static int64_t flusher_requeue_due(struct log_dir *dir) REQUIRES(dir->flush_lock) {
     struct flusher *f = &dir->flusher;
     if (f->later.first == NULL) return 0;
     if (!f->closing && clock_read_ms(CLOCK_MONOTONIC) < f->later_ms) return f->later_ms;
     for (struct log *log = flusher_take_all(&f->later), *next; log != NULL; log = next) {
         next = log->queue.next;
-        flusher_push(&f->asked, log);
+        flush_queue_push(&f->requested, log);
     }
     return 0;
 }
@@ -85,10 +85,10 @@ static void flusher_run(struct log_dir *dir, struct log *log) REQUIRES(dir->flus
     int result = log_dir_offline(dir) ? LOG_E_OFFLINE : log_flush(log);
     lock_acquire(&dir->flush_lock);
     log->queue.flushing = false;
-    if (log_is_short(result) && !dir->flusher.closing)
-        flusher_put_off(dir, log);
+    if (log_error_is_shortage(result) && !dir->flusher.closing)
+        flusher_retry_later(dir, log);
     else if (log->queue.again)
-        flusher_enqueue(dir, log);
+        flush_queue_add_locked(dir, log);
     log->queue.again = false;
     lock_release(&dir->flush_lock);
     log_release(log);
@@ -114,13 +114,13 @@ static struct log *flusher_pop(struct log_dir *dir) REQUIRES(dir->flush_lock) {
     return NULL;
 }
 
-static void flusher_run_slow(struct log_dir *dir) REQUIRES(dir->flush_lock) {
-    struct log *log = dir->flusher.slow_first;
-    assert(log->queue.slow_wanted);
-    assert(!dir->flusher.slow_busy);
-    dir->flusher.slow_first = log->queue.slow_next;
-    if (log->queue.slow_next == NULL) dir->flusher.slow_last = &dir->flusher.slow_first;
-    log->queue.slow_wanted = false;
+static void flusher_run_lazy(struct log_dir *dir) REQUIRES(dir->flush_lock) {
+    struct log *log = dir->flusher.lazy_first;
+    assert(log->queue.lazy_wanted);
+    assert(!dir->flusher.lazy_busy);
+    dir->flusher.lazy_first = log->queue.lazy_next;
+    if (log->queue.lazy_next == NULL) dir->flusher.lazy_last = &dir->flusher.lazy_first;
+    log->queue.lazy_wanted = false;
     if (log->queue.flushing) {
         log->queue.again = true;
         lock_release(&dir->flush_lock);
@@ -129,9 +129,9 @@ static void flusher_run_slow(struct log_dir *dir) REQUIRES(dir->flush_lock) {
         return;
     }
     log->queue.flushing = true;
-    dir->flusher.slow_busy = true;
+    dir->flusher.lazy_busy = true;
     flusher_run(dir, log);
-    dir->flusher.slow_busy = false;
+    dir->flusher.lazy_busy = false;
 }
 
 /* ---- a group ---- */
@@ -157,7 +157,7 @@ static void flusher_start_writeback(struct log *log) {
 static void flusher_note(struct log *log) {
     bool simple = !log_marked(&log->flush.files_marks) && !log_marked(&log->flush.epochs_marks) &&
                   !atomic_load(&log->flush.indexes_due) && !atomic_load(&log->deleted) &&
-                  atomic_load(&log->flush.held_point) == INT64_MAX;
+                  atomic_load(&log->flush.held_recovery_point) == INT64_MAX;
     log_view_lock(log);
     struct segment *s =
         log->view.segment_count > 0 ? log->view.segments[log->view.segment_count - 1] : NULL;
@@ -192,7 +192,7 @@ static void flusher_stage_whole(struct log_dir *dir, struct log *first) REQUIRES
     for (struct log *log = first; log != NULL; log = next) {
         next = log->queue.next;
         if (log->queue.flushing) {
-            flusher_push(&dir->flusher.ready, log);
+            flush_queue_push(&dir->flusher.ready, log);
             continue;
         }
         assert(log->queue.wanted);
@@ -212,9 +212,9 @@ static void flusher_stage_whole(struct log_dir *dir, struct log *first) REQUIRES
         if (!done) {
             assert(!log->queue.wanted);
             log->queue.wanted = true;
-            flusher_push(&dir->flusher.ready, log);
+            flush_queue_push(&dir->flusher.ready, log);
         } else if (log->queue.again) {
-            flusher_enqueue(dir, log);
+            flush_queue_add_locked(dir, log);
         }
         log->queue.again = false;
         lock_release(&dir->flush_lock);
@@ -226,11 +226,11 @@ static void flusher_stage_whole(struct log_dir *dir, struct log *first) REQUIRES
 /* Makes the requested flushes ready. May release flush_lock. */
 static void flusher_stage(struct log_dir *dir) REQUIRES(dir->flush_lock) {
     struct flusher *f = &dir->flusher;
-    struct log *first = flusher_take_all(&f->asked), *next;
+    struct log *first = flusher_take_all(&f->requested), *next;
     uint32_t count = 0, skips = atomic_load(&f->syncfs_skips);
     for (struct log *log = first; log != NULL; log = log->queue.next) count++;
     atomic_fetch_add_explicit(&f->groups, 1, memory_order_relaxed);
-    bool whole = count >= FLUSHER_SYNCFS_MIN && dir->syncfs_silent == NULL;
+    bool whole = count >= FLUSHER_SYNCFS_MIN && dir->syncfs_problem == NULL;
     if (whole && skips == 0 && !f->syncfs_busy && !log_dir_offline(dir)) {
         f->syncfs_busy = true;
         flusher_stage_whole(dir, first);
@@ -245,7 +245,7 @@ static void flusher_stage(struct log_dir *dir) REQUIRES(dir->flush_lock) {
         }
         for (struct log *log = first; log != NULL; log = next) {
             next = log->queue.next;
-            flusher_push(&f->ready, log);
+            flush_queue_push(&f->ready, log);
         }
     }
     if (f->ready.first != NULL && f->ready.first->queue.next != NULL)
@@ -261,7 +261,7 @@ static void flusher_run_relief(struct log_dir *dir) REQUIRES(dir->flush_lock) {
     atomic_store(&f->relief_wanted, false);
     lock_release(&dir->flush_lock);
     log_dir_flush(dir); /* failed flushes are requested again */
-    segment_evict_spare(dir);
+    segment_cache_trim(dir);
     lock_acquire(&dir->flush_lock);
     f->relief_busy = false;
 }
@@ -336,7 +336,7 @@ static void *flusher_work(void *argument) {
     pthread_setname_np(pthread_self(), "flusher");
     lock_acquire(&dir->flush_lock);
     for (;;) {
-        int64_t due = flusher_removals(dir), later = flusher_take_later(dir);
+        int64_t due = flusher_removals(dir), later = flusher_requeue_due(dir);
         if (later != 0 && (due == 0 || later < due)) due = later;
         if (log_dir_offline(dir) && !f->reported) {
             f->reported = true;
@@ -345,13 +345,13 @@ static void *flusher_work(void *argument) {
             flusher_fail_lost(dir);
         } else if (atomic_load(&f->relief_wanted) && !f->relief_busy) {
             flusher_run_relief(dir);
-        } else if (f->asked.first != NULL) {
+        } else if (f->requested.first != NULL) {
             flusher_stage(dir);
         } else if (f->ready.first != NULL) {
             struct log *log = flusher_pop(dir);
             if (log != NULL) flusher_run(dir, log);
-        } else if (f->slow_first != NULL && !f->slow_busy) {
-            flusher_run_slow(dir);
+        } else if (f->lazy_first != NULL && !f->lazy_busy) {
+            flusher_run_lazy(dir);
         } else if (f->closing) {
             break;
         } else {
@@ -364,10 +364,10 @@ static void *flusher_work(void *argument) {
 
 int flusher_start(struct log_dir *dir) {
     struct flusher *f = &dir->flusher;
-    f->asked.last = &f->asked.first;
+    f->requested.last = &f->requested.first;
     f->ready.last = &f->ready.first;
     f->later.last = &f->later.first;
-    f->slow_last = &f->slow_first;
+    f->lazy_last = &f->lazy_first;
     int error = 0;
     while (error == 0 && f->thread_count < FLUSHER_THREADS)
         if ((error = stack_begin(&f->threads[f->thread_count], flusher_work, dir)) == 0)
@@ -383,8 +383,8 @@ void flusher_stop(struct log_dir *dir) {
     lock_condition_broadcast(&dir->changed);
     lock_release(&dir->flush_lock);
     for (int i = 0; i < f->thread_count; i++) pthread_join(f->threads[i], NULL);
-    assert(f->asked.first == NULL);
+    assert(f->requested.first == NULL);
     assert(f->ready.first == NULL);
     assert(f->later.first == NULL);
-    assert(f->slow_first == NULL);
+    assert(f->lazy_first == NULL);
 }

@@ -21,23 +21,24 @@ void log_dir_set_open_files(struct log_dir *dir, uint32_t open_max);
 /* The same, for a timer of about one second. Also drops the pages of cold readers that have
  * stopped reading, and takes the directory offline if another program deleted it or a file that
  * is open for writing. */
-bool log_dir_tend(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes);
+bool log_dir_upkeep(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes);
 
-struct log_dir_figures {
+struct log_dir_stats {
     uint64_t open_files, flush_groups, flush_files, rolls, segments_deleted;
     uint64_t recovered_bytes;                      /* walked by recoveries, with contents */
-    uint64_t trusted_bytes; /* walked by recoveries, headers only: see log_dir_remember */
+    /* walked by recoveries, headers only: see log_dir_use_restart_checkpoint */
+    uint64_t trusted_bytes;
     uint64_t damages_cut, damages_kept, bytes_cut; /* dropped segments count as cut */
-    uint64_t shortages, short_error; /* disk_is_short: count, and the last errno */
+    uint64_t shortages, short_error; /* disk_error_is_shortage: count, and the last errno */
 };
-void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out);
+void log_dir_read_stats(struct log_dir *dir, struct log_dir_stats *out);
 /* Adds the duration of each fdatasync of a segment, in ns. */
-void log_dir_flush_times(struct log_dir *dir, struct meter_figures *out);
+void log_dir_flush_times(struct log_dir *dir, struct meter_stats *out);
 /* Calls log_flush for all logs with unflushed data; uses one sync of the file system for many
  * logs. */
 int log_dir_flush(struct log_dir *dir);
 /* Does the same for log_close_clean, at shutdown, before each log is closed. */
-int log_dir_settle(struct log_dir *dir);
+int log_dir_close_files(struct log_dir *dir);
 
 /* ---- logs ---- */
 /* State from a clean shutdown, so that opening reads no directory. All -1/0: scan and recover. */

@@ -25,12 +25,12 @@ enum { LOG_MOVE_BYTES = 4 << 20 };
 
 /* Renames the log's directory and swaps its name with `*name`, which may be the old one. */
 static int log_rename_folder(struct log *log, char **name) {
-    struct log_dir *dir = log->home->dir;
+    struct log_dir *dir = log->partition->dir;
     lock_acquire(&dir->files_lock);
-    char *before = log->home->name;
+    char *before = log->partition->name;
     int result = log_dir_rename(dir, before, *name);
     if (result == 0) {
-        log->home->name = *name;
+        log->partition->name = *name;
         *name = before;
     }
     lock_release(&dir->files_lock);
@@ -38,7 +38,7 @@ static int log_rename_folder(struct log *log, char **name) {
 }
 
 int log_rename(struct log *log, const char *name) {
-    struct log_dir *dir = log->home->dir;
+    struct log_dir *dir = log->partition->dir;
     char *other = strdup(name);
     if (other == NULL) return LOG_E_MEMORY;
     int result = log_rename_folder(log, &other);
@@ -134,7 +134,7 @@ static int hand_over_producers(struct log *from, struct log *to, int64_t now_ms)
     if (result == 0) result = producers_copy(&to->append.producers, &from->append.producers);
     if (result == 0) {
         to->append.producers_loaded = true;
-        log_open_changed(to);
+        log_update_first_open(to);
         /* Also replaces a snapshot with the same offset, which contains less. */
         to->append.snapshot_offset = -1;
         result = log_write_snapshot(to, atomic_load(&to->ends.end_offset));

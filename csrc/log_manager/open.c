@@ -41,7 +41,7 @@ static int log_write_metadata(struct log *log) {
     id[22] = 0;
     int n = snprintf(text, sizeof text, "version: 0\ntopic_id: %s", id);
     log_path(log, "partition.metadata", path);
-    int result = log_dir_read_file(log->home->dir, path, 4096, &old, &len);
+    int result = log_dir_read_file(log->partition->dir, path, 4096, &old, &len);
     if (result == 0) {
         while (len > 0 && old[len - 1] == '\n') len--;
         bool same = len == (size_t)n && memcmp(old, text, len) == 0,
@@ -53,7 +53,7 @@ static int log_write_metadata(struct log *log) {
     } else if (result != -ENOENT)
         return log_storage_error(log, result, "open");
     /* Missing, or left empty by a power loss. */
-    result = log_dir_write_file(log->home->dir, path, text, (size_t)n, false);
+    result = log_dir_write_file(log->partition->dir, path, text, (size_t)n, false);
     result = result == 0 ? 0 : log_storage_error(log, result, "write");
     /* Serving records is more important: a later start writes the file. */
     return result == LOG_E_FULL ? 0 : result;
@@ -76,7 +76,7 @@ static int log_open_clean(struct log *log, const struct log_checkpoint *checkpoi
     if (!log_checkpoint_holds(checkpoint)) return LOG_E_CORRUPT;
     for (uint32_t i = 0; i < checkpoint->segment_count; i++) {
         const int64_t *triple = checkpoint->segments + 3 * (size_t)i;
-        struct segment *s = segment_new(log->home, triple[0], triple[1], triple[2]);
+        struct segment *s = segment_new(log->partition, triple[0], triple[1], triple[2]);
         if (s == NULL) return LOG_E_MEMORY;
         s->index_interval_bytes = log->view.config.index_interval_bytes;
         atomic_store(&s->sealed, i + 1 < checkpoint->segment_count);
@@ -109,7 +109,7 @@ static void log_init(struct log *log, const uint8_t topic_id[16],
     log->role.in_sync_count = log->role.maximal_count = 2;
     log->role.in_sync_count_min = 1;
     log->append.first_open = log->append.snapshot_offset = -1;
-    log->flush.held_point = INT64_MAX;
+    log->flush.held_recovery_point = INT64_MAX;
     log->append.last_epoch = -1;
     memcpy(log->topic_id, topic_id, 16);
     log->view.config = *config;
@@ -125,7 +125,7 @@ static void log_init(struct log *log, const uint8_t topic_id[16],
 /* The last reference is gone, so no locks are needed. */
 static void log_free(struct log *log) NO_THREAD_SAFETY_ANALYSIS {
     assert(!log->queue.wanted); /* Queues and running flushes hold references. */
-    assert(!log->queue.slow_wanted);
+    assert(!log->queue.lazy_wanted);
     assert(!log->queue.flushing);
     assert(atomic_load(&log->append.quiet) == 0);
     for (int kind = 0; kind < LOG_WAIT_KINDS; kind++) {
@@ -133,7 +133,7 @@ static void log_free(struct log *log) NO_THREAD_SAFETY_ANALYSIS {
         assert(atomic_load(&log->wait.counts[kind]) == 0);
     }
     for (uint32_t i = 0; i < log->view.segment_count; i++) segment_release(log->view.segments[i]);
-    segment_home_release(log->home);
+    partition_dir_release(log->partition);
     producers_free(&log->append.producers);
     epochs_free(&log->append.epochs);
     free(log->view.segments);
@@ -159,7 +159,7 @@ int log_open(struct log_dir *dir, const char *topic, int32_t partition, const ui
 
 /* From here on, flushes of the directory include the log: its ends must match its batches. */
 static void log_enlist(struct log *log) {
-    struct log_dir *dir = log->home->dir;
+    struct log_dir *dir = log->partition->dir;
     assert(atomic_load(&log->ends.flushed) <= atomic_load(&log->ends.end_offset));
     lock_acquire(&dir->logs_lock);
     assert(!log->link.listed);
@@ -172,7 +172,7 @@ static void log_enlist(struct log *log) {
 }
 
 static void log_delist(struct log *log) {
-    struct log_dir *dir = log->home->dir;
+    struct log_dir *dir = log->partition->dir;
     lock_acquire(&dir->logs_lock);
     assert(log->link.listed);
     assert(log->link.prev != NULL || dir->logs == log);
@@ -194,7 +194,7 @@ int log_open_as(struct log_dir *dir, const char *name, const uint8_t topic_id[16
     struct log *log = calloc(1, sizeof *log);
     if (log == NULL) return LOG_E_MEMORY;
     log_init(log, topic_id, config);
-    if ((log->home = segment_home_new(dir, name)) == NULL) {
+    if ((log->partition = partition_dir_new(dir, name)) == NULL) {
         free(log);
         return LOG_E_MEMORY;
     }
@@ -227,7 +227,7 @@ void log_release(struct log *log) {
     if (before != 1) return;
     if (log->link.listed) log_delist(log);
     assert(atomic_load(&log->references) == 0);
-    log_crash_state_give_back(log);
+    log_restart_checkpoint_release(log);
     log_free(log);
 }
 
@@ -236,14 +236,15 @@ int log_close_clean(struct log *log, int64_t now_ms) {
     int result = log_close_files(log);
     if (result == 0) result = log_flush(log);
     /* A clean start would rely on the file that could not be written for lack of space. */
-    return result == 0 && atomic_load(&log->flush.held_point) != INT64_MAX ? LOG_E_FULL : result;
+    return result == 0 && atomic_load(&log->flush.held_recovery_point) != INT64_MAX ? LOG_E_FULL
+                                                                                    : result;
 }
 
 void log_abandon(struct log *log) {
     lock_acquire(&log->flush.lock);
     log_lock_quiet(log);
     atomic_store(&log->deleted, true);
-    log_crash_state_clear(log);
+    log_restart_checkpoint_clear(log);
     /* References may outlive this call for long, so close unused descriptors now. */
     for (uint32_t i = 0; i < log->view.segment_count; i++)
         segment_close_idle(log->view.segments[i]);
@@ -261,14 +262,14 @@ void log_set_config(struct log *log, const struct log_config *config) {
     if (log->view.segment_count > 0)
         log->view.segments[log->view.segment_count - 1]->index_interval_bytes =
             config->index_interval_bytes;
-    log_replicas_bound(log);
+    log_replicas_set_min_isr(log);
     log_view_changed(log);
     log_append_unlock(log);
     atomic_store(&log->role.flush_before_ack, config->acks_all_flush);
     atomic_store(&log->role.flush_before_fetch, config->flush_before_fetch);
     atomic_store(&log->role.flushed_records_only, config->flushed_records_only);
-    log_replicas_look(log);
-    if (log_hides_records(log)) flusher_ask(log);
+    log_replicas_advance(log);
+    if (log_hides_records(log)) flush_queue_add(log);
 }
 
 const struct log_config *log_config_get(struct log *log, struct log_config *copy) {

@@ -42,7 +42,7 @@
 /* A full disk must not prevent opening a log: entries without space stay in memory. */
 static int log_write_index(struct segment *s) {
     int result = segment_index_write(s, true);
-    return log_is_short(result) ? 0 : result;
+    return log_error_is_shortage(result) ? 0 : result;
 }
 
 /* For a segment completely below the recovery point: takes its size from the file and its
@@ -52,8 +52,8 @@ static int log_adopt_sealed(struct log *log, struct segment *s) LOG_APPENDING(lo
     int result = 0, damaged = segment_index_damaged(s);
     if (damaged < 0) return damaged;
     if (damaged == 1) {
-        struct log_walk walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
-        result = log_walk_segment(log, s, &walk, 0);
+        struct log_replay walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
+        result = log_replay_segment(log, s, &walk, 0);
         if (result == LOG_E_CORRUPT)
             result = 0; /* Damage below the recovery point stays; reads fail with a CRC error. */
         int written = log_write_index(s);
@@ -76,9 +76,9 @@ static int log_cut(struct log *log, struct segment *s, int64_t good, int64_t nex
     assert(good >= 0);
     assert(good <= bytes);
     if (bytes == good) return 0;
-    log_damage_note(s, LOG_DAMAGE_CUT, log_damage_look(s, good, bytes, next), next, good,
-                    bytes - good);
-    segment_holes_forget(s);
+    log_damage_record(s, LOG_DAMAGE_CUT, segment_damage_cause(s, good, bytes, next), next, good,
+                      bytes - good);
+    segment_forget_corrupt_ranges(s);
     log->recovery.bytes_cut += bytes - good;
     int result = segment_cut(s, good);
     if (result != 0) return result;
@@ -95,14 +95,14 @@ struct log_known {
     int64_t
         flushed; /* everything below was on disk, despite later changes; -1: unknown */
     bool found, kept; /* kept: its last segment is as recorded */
-    struct crash_state_found last;
+    struct restart_checkpoint_found last;
 };
 
 /* Returns true if the file is unchanged since the previous process and was whole then: the last
  * segment has exactly the appended bytes; earlier segments were flushed and trimmed. */
 static bool log_trusts(const struct log_known *known, const struct segment *s,
                        const struct stat *st, int64_t upper) {
-    if (!known->found || crash_state_ctime_ns(st) > known->last.time_ns) return false;
+    if (!known->found || restart_checkpoint_ctime_ns(st) > known->last.time_ns) return false;
     if (st->st_size != atomic_load(&s->bytes)) return false;
     if (st->st_ino == known->last.inode)
         return s->base_offset == known->last.base_offset && st->st_size == known->last.bytes;
@@ -111,24 +111,24 @@ static bool log_trusts(const struct log_known *known, const struct segment *s,
 
 /* Walks a segment and rebuilds its aborted transactions, starting where the producers' state
  * begins, or else where the file may be wrong. */
-static int log_recover_walk(struct log *log, struct segment *s, struct log_walk *walk,
+static int log_recover_walk(struct log *log, struct segment *s, struct log_replay *walk,
                             const struct log_checkpoint *checkpoint, int64_t now_ms)
     LOG_APPENDING(log) {
     walk->index = walk->aborts = true;
     walk->aborts_from = walk->replay_from >= 0 ? walk->replay_from : checkpoint->recovery_point;
     int result = txn_index_cut(s, walk->aborts_from);
-    return result != 0 ? result : log_walk_segment(log, s, walk, now_ms);
+    return result != 0 ? result : log_replay_segment(log, s, walk, now_ms);
 }
 
 static int log_recover_write(struct log *log, struct segment *s) LOG_APPENDING(log) {
     int result = log_aborted_write(log, s);
-    return result != 0 && !log_is_short(result) ? result : log_write_index(s);
+    return result != 0 && !log_error_is_shortage(result) ? result : log_write_index(s);
 }
 
 /* Walks only the headers. Returns 1 if they are not as expected: the whole log must be checked. */
 static int log_recover_trusted(struct log *log, struct segment *s, const struct log_known *known,
                                int64_t upper, int64_t *end, int64_t now_ms) LOG_APPENDING(log) {
-    struct log_walk walk = {
+    struct log_replay walk = {
         .check_from = INT64_MAX, .replay_from = known->snapshot, .trusted = true};
     int result = log_recover_walk(log, s, &walk, known->checkpoint, now_ms);
     bool gap = upper != INT64_MAX && walk.next < upper && !log->view.config.cleanup_compact;
@@ -140,13 +140,13 @@ static int log_recover_trusted(struct log *log, struct segment *s, const struct 
 
 /* Walks a segment that may be torn. `*ended`: the log ends in this segment. */
 static int log_recover_segment(struct log *log, struct segment *s, const struct log_known *known,
-                               int64_t upper, int64_t *end, bool *ended, bool *holed,
+                               int64_t upper, int64_t *end, bool *ended, bool *ends_corrupt,
                                int64_t now_ms) LOG_APPENDING(log) {
     const struct log_checkpoint *checkpoint = known->checkpoint;
-    struct log_walk walk = {.check_from = checkpoint->recovery_point,
-                            .keep_below = known->flushed,
-                            .replay_from = known->snapshot,
-                            .tail = upper == INT64_MAX};
+    struct log_replay walk = {.check_from = checkpoint->recovery_point,
+                              .keep_below = known->flushed,
+                              .replay_from = known->snapshot,
+                              .tail = upper == INT64_MAX};
     int result = log_recover_walk(log, s, &walk, checkpoint, now_ms);
     log->recovery.segments_scanned++;
     if (result == LOG_E_CORRUPT && walk.next < checkpoint->recovery_point) return LOG_E_CORRUPT;
@@ -157,9 +157,9 @@ static int log_recover_segment(struct log *log, struct segment *s, const struct 
                !log->view.config.cleanup_compact;
     *ended = result == LOG_E_CORRUPT || gap;
     *end = walk.next;
-    *holed = walk.holed;
+    *ends_corrupt = walk.ends_corrupt;
     if (gap && result == 0)
-        log_damage_note(s, LOG_DAMAGE_CUT, LOG_WHY_GAP, walk.next, walk.good, 0);
+        log_damage_record(s, LOG_DAMAGE_CUT, LOG_WHY_GAP, walk.next, walk.good, 0);
     if ((result = log_cut(log, s, walk.good, walk.next)) != 0) return result;
     return log_recover_write(log, s);
 }
@@ -172,7 +172,7 @@ static int log_recover_holed(struct log *log, const struct log_checkpoint *check
     if (*end < checkpoint->recovery_point) *end = checkpoint->recovery_point;
     if (*end <= s->base_offset) return LOG_E_CORRUPT;
     assert(!atomic_load(&s->sealed));
-    int result = log_create_last(log, *end, now_ms, &fresh);
+    int result = active_segment_create(log, *end, now_ms, &fresh);
     if (result == 0) result = log_add_segment(log, fresh);
     if (result != 0) return result;
     atomic_store(&s->sealed, true);
@@ -185,7 +185,7 @@ static int log_drop_rest(struct log *log, uint32_t from) LOG_APPENDING(log) {
     char path[SEGMENT_PATH_BYTES];
     log_drop_segments(log, from, log->view.segment_count - from, 0);
     log_path(log, ".", path);
-    return log_dir_sync(log->home->dir, path);
+    return log_dir_sync(log->partition->dir, path);
 }
 
 /* Drops the segments from `from` on: nothing after a cut is valid. */
@@ -193,8 +193,8 @@ static int log_recover_ended(struct log *log, uint32_t from) LOG_APPENDING(log) 
     for (uint32_t k = from; k < log->view.segment_count; k++) {
         int64_t bytes = atomic_load(&log->view.segments[k]->bytes);
         log->recovery.bytes_cut += bytes;
-        log_damage_note(log->view.segments[k], LOG_DAMAGE_DROPPED, LOG_WHY_BEHIND,
-                        log->view.segments[k]->base_offset, 0, bytes);
+        log_damage_record(log->view.segments[k], LOG_DAMAGE_DROPPED, LOG_WHY_BEHIND,
+                          log->view.segments[k]->base_offset, 0, bytes);
     }
     return log_drop_rest(log, from);
 }
@@ -204,7 +204,7 @@ static int log_recover_segments(struct log *log, struct log_known *known, int64_
                                 int64_t now_ms) LOG_APPENDING(log) {
     const struct log_checkpoint *checkpoint = known->checkpoint;
     int64_t snapshot = known->snapshot;
-    bool ended = false, holed = false;
+    bool ended = false, ends_corrupt = false;
     int64_t walked = 0; /* end offset of the previous segment, if it was walked */
     for (uint32_t i = 0; i < log->view.segment_count; i++) {
         struct segment *s = log->view.segments[i];
@@ -226,17 +226,18 @@ static int log_recover_segments(struct log *log, struct log_known *known, int64_
         else if (result == 0 && log_trusts(known, s, &st, upper))
             result = log_recover_trusted(log, s, known, upper, end, now_ms);
         else if (result == 0)
-            result = log_recover_segment(log, s, known, upper, end, &ended, &holed, now_ms);
+            result = log_recover_segment(log, s, known, upper, end, &ended, &ends_corrupt, now_ms);
         walked = upper <= checkpoint->recovery_point && upper <= snapshot ? 0 : *end;
         /* Compare the file's status from before the walk, unless the walk changed the file. */
         known->kept = result == 0 && last && log_trusts(known, s, &st, upper);
         if (result == 0 && last)
-            log_crash_state_record(log, s, st.st_size == atomic_load(&s->bytes) ? &st : NULL);
+            log_restart_checkpoint_record(log, s,
+                                          st.st_size == atomic_load(&s->bytes) ? &st : NULL);
         segment_unpin(s);
         if (result != 0) return result;
         if (!last && !ended) atomic_store(&s->sealed, true);
     }
-    return holed && !ended ? log_recover_holed(log, checkpoint, end, now_ms) : 0;
+    return ends_corrupt && !ended ? log_recover_holed(log, checkpoint, end, now_ms) : 0;
 }
 
 static void log_recover_ends(struct log *log, const struct log_known *known, int64_t end)
@@ -254,10 +255,10 @@ static void log_recover_ends(struct log *log, const struct log_known *known, int
     log->ends.end_offset = end;
     log->ends.high_watermark = watermark > end ? end : watermark;
     log->ends.flushed = flushed < end ? flushed : end;
-    struct crash_state_slot *slot = atomic_load(&log->crash_state);
+    struct restart_checkpoint_slot *slot = atomic_load(&log->restart_checkpoint);
     if (slot != NULL) atomic_store(&slot->flushed, log_recovery_point(log));
     producers_end_before(&log->append.producers, start);
-    log_open_changed(log);
+    log_update_first_open(log);
 }
 
 /* A snapshot may survive a power loss that lost its batches, and with gaps from compaction this
@@ -300,16 +301,17 @@ static int log_recover_state(struct log *log, const struct log_listing *listing,
 static int log_recover_list(struct log *log, const struct log_listing *listing,
                             struct log_known *known) LOG_APPENDING(log) {
     for (uint32_t i = 0; i < listing->segments.count; i++) {
-        struct segment *s = segment_new(log->home, listing->segments.at[i], 0, -1);
+        struct segment *s = segment_new(log->partition, listing->segments.at[i], 0, -1);
         struct stat st;
         char path[SEGMENT_PATH_BYTES];
         if (s == NULL) return LOG_E_MEMORY;
         segment_path(s, "log", path);
-        int result = fstatat(log->home->dir->fd, path, &st, 0) != 0 ? -errno : 0;
+        int result = fstatat(log->partition->dir->fd, path, &st, 0) != 0 ? -errno : 0;
         if (result == 0) {
             atomic_store(&s->bytes, st.st_size);
             atomic_fetch_add(&log->view.size_bytes, st.st_size);
-            bool told = crash_state_find(log->home->dir->crash_state, &st, &known->last);
+            bool told =
+                restart_checkpoint_find(log->partition->dir->restart_checkpoint, &st, &known->last);
             known->found = told || known->found;
             /* Another file may have reused the inode number of a removed one. */
             if (told && known->last.base_offset == s->base_offset &&
@@ -334,7 +336,7 @@ static struct log_checkpoint log_checkpoint_bounded(const struct log_checkpoint 
 /* Completes interrupted swaps before the segments are listed. */
 static int log_recover_directory(struct log *log, struct log_listing *listing) {
     int fd = log_open_directory(log);
-    int result = fd < 0 ? 0 : log_swap_finish(fd, log_dir_disk(log->home->dir));
+    int result = fd < 0 ? 0 : log_swap_finish(fd, log_dir_disk(log->partition->dir));
     if (result >= 0) return log_list(log, fd, listing);
     memset(listing, 0, sizeof *listing);
     close(fd);
@@ -355,7 +357,7 @@ int log_recover(struct log *log, const struct log_checkpoint *given, int64_t now
         else
             log->append.snapshot_offset = known.snapshot;
         if (result == 0 && known.snapshot <= end)
-            result = log_recall_producers(log, known.snapshot);
+            result = log_restore_recent_batches(log, known.snapshot);
     }
     log->append.epochs_loaded = true;
     log->append.producers_loaded = result == 0;

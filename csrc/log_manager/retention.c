@@ -46,7 +46,7 @@ int log_roll_if_due(struct log *log, int64_t now_ms) {
             result = log_roll(log, atomic_load(&log->ends.end_offset), now_ms);
     }
     log_append_unlock(log);
-    if (ask) flusher_ask(log);
+    if (ask) flush_queue_add(log);
     return result;
 }
 
@@ -123,7 +123,7 @@ static int log_flush_snapshot(struct log *log, int64_t offset) LOG_APPENDING(log
     char file[64], path[SEGMENT_PATH_BYTES];
     snprintf(file, sizeof file, "%020lld.snapshot", (long long)offset);
     log_path(log, file, path);
-    int result = log_flush_file(log->home->dir, path);
+    int result = log_flush_file(log->partition->dir, path);
     return result == 0 || result == -ENOENT ? result : log_storage_error(log, result, "fdatasync");
 }
 
@@ -145,7 +145,7 @@ static int log_check_producers(struct log *log, int64_t base, int64_t now_ms) LO
 }
 
 /* Writes the producers' state at the log's end to disk, with all batches before it. */
-static int log_secure_producers(struct log *log, int64_t now_ms) {
+static int log_persist_producers(struct log *log, int64_t now_ms) {
     log_append_lock(log);
     int result = atomic_load(&log->deleted) ? LOG_E_DELETED : log_load_producers(log, now_ms);
     if (result == 0) {
@@ -169,8 +169,9 @@ static int log_drop_secured(struct log *log, bool by_settings, bool partly, int6
         result = LOG_E_OFFLINE;
     uint32_t count = result == 0 ? log_retention_count(log, by_settings, now_ms) : 0;
     /* On a read-only file system the old files would keep their names. */
-    if (count > 0 && faccessat(log->home->dir->fd, ".", W_OK, AT_EACCESS) != 0 && errno == EROFS)
-        result = log_dir_error(log->home->dir, EROFS, "rename");
+    if (count > 0 && faccessat(log->partition->dir->fd, ".", W_OK, AT_EACCESS) != 0 &&
+        errno == EROFS)
+        result = log_dir_error(log->partition->dir, EROFS, "rename");
     if (result != 0) count = 0;
     /* The writable segment is also deleted if it is due; create a new one first. */
     if (count > 0 && count == log->view.segment_count) {
@@ -178,7 +179,7 @@ static int log_drop_secured(struct log *log, bool by_settings, bool partly, int6
         if (result == 0 && count == log->view.segment_count)
             result = log_roll(log, atomic_load(&log->ends.end_offset), now_ms);
         /* No space for a new segment: delete the others to free it, and the last one next time. */
-        if (log_is_short(result) && log->view.segment_count > 1) {
+        if (log_error_is_shortage(result) && log->view.segment_count > 1) {
             count = log->view.segment_count - 1;
             result = 0;
         }
@@ -198,7 +199,7 @@ static int log_drop_secured(struct log *log, bool by_settings, bool partly, int6
         assert(count < log->view.segment_count); /* The writable one stays. */
         log_raise_start(log, log_segment_end(log, count - 1));
         log_drop_segments(log, 0, count, log->view.config.file_delete_delay_ms);
-        meter_add_shared(&log->home->dir->segments_deleted, count);
+        meter_add_shared(&log->partition->dir->segments_deleted, count);
         result = (int)count;
     }
     log_append_unlock(log);
@@ -208,8 +209,8 @@ static int log_drop_secured(struct log *log, bool by_settings, bool partly, int6
 static int log_drop_front(struct log *log, bool by_settings, int64_t now_ms) {
     int result = log_drop_secured(log, by_settings, false, now_ms);
     if (result != LOG_E_WOULD_BLOCK) return result;
-    int written = log_secure_producers(log, now_ms);
-    if (written != 0 && !log_is_short(written)) return written;
+    int written = log_persist_producers(log, now_ms);
+    if (written != 0 && !log_error_is_shortage(written)) return written;
     /* No room for the state: delete segments before an older snapshot to make room. */
     result = log_drop_secured(log, by_settings, written != 0, now_ms);
     if (result == LOG_E_WOULD_BLOCK) return 0;
@@ -293,23 +294,23 @@ static int log_deleted_name(const char *name, char out[LOG_NAME_BYTES_MAX + 1]) 
 }
 
 int log_delete(struct log *log, int64_t now_ms) {
-    struct log_dir *dir = log->home->dir;
+    struct log_dir *dir = log->partition->dir;
     char name[LOG_NAME_BYTES_MAX + 1];
     (void)now_ms;
     lock_acquire(&log->flush.lock);
     log_append_lock(log);
     bool before = atomic_exchange(&log->deleted, true);
-    log_crash_state_clear(log);
+    log_restart_checkpoint_clear(log);
     int64_t delay = log->view.config.file_delete_delay_ms;
     int result = before ? LOG_E_DELETED : 0;
     if (!before) {
         lock_acquire(&dir->files_lock);
-        log->home->deleted = true;
+        log->partition->deleted = true;
         char *renamed =
-            (result = log_deleted_name(log->home->name, name)) == 0 ? strdup(name) : NULL;
-        if (renamed != NULL && (result = log_dir_rename(dir, log->home->name, name)) == 0) {
-            free(log->home->name);
-            log->home->name = renamed;
+            (result = log_deleted_name(log->partition->name, name)) == 0 ? strdup(name) : NULL;
+        if (renamed != NULL && (result = log_dir_rename(dir, log->partition->name, name)) == 0) {
+            free(log->partition->name);
+            log->partition->name = renamed;
         } else {
             if (renamed == NULL) result = -ENOMEM;
             free(renamed);

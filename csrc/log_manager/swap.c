@@ -49,7 +49,7 @@ static int rename_segment(struct segment *s, const char *from_extension, const c
     char from[SEGMENT_PATH_BYTES], to[SEGMENT_PATH_BYTES];
     segment_path(s, from_extension, from);
     segment_path(s, to_extension, to);
-    return log_dir_rename(s->home->dir, from, to);
+    return log_dir_rename(s->partition->dir, from, to);
 }
 
 static void list_fresh(struct log *log, uint32_t place, uint32_t count, struct segment *fresh)
@@ -88,7 +88,7 @@ static int swap_locked(struct log *log, struct segment **sources, uint32_t count
     char name[SEGMENT_PATH_BYTES];
     int result = rename_segment(fresh, "log.cleaned", "log.swap");
     log_path(log, ".", name);
-    if (result == 0) result = log_dir_sync(log->home->dir, name);
+    if (result == 0) result = log_dir_sync(log->partition->dir, name);
     if (result != 0) {
         /* Otherwise a start would replace the old files, which stay in use until then. */
         rename_segment(fresh, "log.swap", "log.cleaned");
@@ -101,14 +101,14 @@ static int swap_locked(struct log *log, struct segment **sources, uint32_t count
     if (result != 0) {
         /* The old files have lost their names: only a start can complete the swap. */
         if (result == -ENOENT)
-            log_lose_files(log);
+            log_mark_files_lost(log);
         else
-            log_dir_fail(log->home->dir, -result, "rename");
+            log_dir_fail(log->partition->dir, -result, "rename");
         return LOG_E_IO;
     }
-    lock_acquire(&log->home->dir->files_lock);
+    lock_acquire(&log->partition->dir->files_lock);
     fresh->removed = false;
-    lock_release(&log->home->dir->files_lock);
+    lock_release(&log->partition->dir->files_lock);
     /* If the files are missing, the first search rebuilds them. */
     if (segment_index_write(fresh, true) == 0) {
         result = log_flush_index(fresh, "index");
@@ -123,7 +123,8 @@ static int swap_locked(struct log *log, struct segment **sources, uint32_t count
     log_mark(&log->flush.files_marks);
     /* The log has the new segment, whether or not its name is synced: if this fails, the
      * directory goes offline. */
-    if ((result = log_dir_sync(log->home->dir, name)) != 0) log_storage_error(log, result, "fsync");
+    if ((result = log_dir_sync(log->partition->dir, name)) != 0)
+        log_storage_error(log, result, "fsync");
     return 0;
 }
 

@@ -46,11 +46,11 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
     int64_t position, first, bytes = atomic_load(&s->bytes);
     int result = segment_pin(s, false);
     if (result != 0) return log_storage_error(log, result, "open");
-    result = log_locate(s, offset, bytes, false, &position, &first);
-    struct segment_hole hole;
+    result = segment_find_batch(s, offset, bytes, false, &position, &first);
+    struct corrupt_range hole;
     /* A hole that contains the offset is cut too, like a batch. */
     if (result == LOG_E_CORRUPT && position > 0 &&
-        segment_hole_at(s, position - 1, false, &hole) == 1) {
+        segment_find_corrupt_range(s, position - 1, false, &hole) == 1) {
         position = hole.position;
         first = hole.offset;
         result = 1;
@@ -70,7 +70,7 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
         log_view_changed(log);
         atomic_fetch_sub(&log->view.size_bytes, bytes - position);
         atomic_store(&s->allocated, 0);
-        segment_holes_forget(s);
+        segment_forget_corrupt_ranges(s);
         s->since_entry_bytes = 0;
         int cut = segment_cut(s, position);
         /* Readers must not see these bytes during the cut. If it fails, the next attempt must
@@ -80,14 +80,14 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
         else
             *end = first < offset ? first : offset; /* Compaction may have left a gap there. */
         if (cut == 0 && (cut = txn_index_cut(s, first)) == 0 &&
-            log_is_short(cut = log_aborted_write(log, s)))
+            log_error_is_shortage(cut = log_aborted_write(log, s)))
             cut = 0;
         if (cut != 0) result = log_storage_error(log, cut, "ftruncate");
         /* The largest timestamp may have been cut off: read the headers. */
-        struct log_walk walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
-        if (result == 1) result = log_walk_segment(log, s, &walk, now_ms);
+        struct log_replay walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
+        if (result == 1) result = log_replay_segment(log, s, &walk, now_ms);
         /* A clean start must not find the old entries in the files. */
-        if (result == 0 && !log_is_short(cut = segment_index_write(s, true)) && cut != 0)
+        if (result == 0 && !log_error_is_shortage(cut = segment_index_write(s, true)) && cut != 0)
             result = log_storage_error(log, cut, "pwrite");
     }
     segment_unpin(s);
@@ -126,7 +126,7 @@ static int log_cut_segments(struct log *log, uint32_t keep, int64_t offset, int6
     if (log_offline(log)) return LOG_E_OFFLINE;
     char name[SEGMENT_PATH_BYTES];
     log_path(log, ".", name);
-    int result = dropped ? log_dir_sync(log->home->dir, name) : 0;
+    int result = dropped ? log_dir_sync(log->partition->dir, name) : 0;
     if (result != 0) return log_storage_error(log, result, "fsync");
     if (keep > 0) {
         segment_unseal(log->view.segments[keep - 1]);
@@ -140,7 +140,7 @@ static int log_cut_segments(struct log *log, uint32_t keep, int64_t offset, int6
 static int log_cut(struct log *log, int64_t offset, int64_t now_ms) LOG_APPENDING(log) {
     int result = log_make_writable(log, now_ms);
     if (result != 0) return result;
-    log_crash_state_clear(log);
+    log_restart_checkpoint_clear(log);
     uint32_t keep = log->view.segment_count;
     while (keep > 0 && log->view.segments[keep - 1]->base_offset >= offset) keep--;
     log->append.writable = false;
@@ -151,7 +151,7 @@ static int log_cut(struct log *log, int64_t offset, int64_t now_ms) LOG_APPENDIN
     if (result != 0) return result;
     result = log_restore_producers(log, end, now_ms);
     log->append.producers_loaded = result == 0;
-    log_open_changed(log);
+    log_update_first_open(log);
     return result;
 }
 

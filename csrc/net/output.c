@@ -106,7 +106,7 @@ static ssize_t send_range(struct reactor *r, struct connection *c, size_t bytes_
     off_t position = range->position + s->range_sent;
     size_t left = (size_t)(range->length - s->range_sent);
     /* Bulk transfers tolerate latency: use a long slice, so that waiting threads run first. */
-    if (left >= OUTPUT_TURN_BYTES) slices_ask(&r->slice_ns, SLICES_LONG_NS);
+    if (left >= OUTPUT_TURN_BYTES) time_slice_request(&r->slice_ns, SLICES_LONG_NS);
     ssize_t n = c->transport.calls->sendfile(&c->transport, range->fd, position,
                                              left < bytes_max ? left : bytes_max);
     if (n < 0 && errno == EIO) log_range_failed(range, errno);

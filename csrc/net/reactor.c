@@ -225,7 +225,7 @@ static int64_t give_way(struct reactor *r, int64_t done_ns, int64_t woke_ns) REQ
     if (woke_ns - done_ns >= SLEPT_NS) r->ran_ns = 0;
     if (r->ran_ns < SLICES_SHORT_NS) return woke_ns;
     r->ran_ns = 0;
-    slices_give_way();
+    time_slice_yield();
     return reactors_now_ns();
 }
 
@@ -242,7 +242,7 @@ void *reactor_main(void *argument) {
     char name[16];
     snprintf(name, sizeof name, "reactor-%u", r->index);
     pthread_setname_np(pthread_self(), name);
-    slices_ask(&r->slice_ns, SLICES_SHORT_NS);
+    time_slice_request(&r->slice_ns, SLICES_SHORT_NS);
     int64_t woke_ns, done_ns = reactors_now_ns();
     r->now_ms = done_ns / 1000000;
     timers_set(&r->timers, &r->tick, r->now_ms + TICK_MS);
@@ -250,9 +250,9 @@ void *reactor_main(void *argument) {
         int wait_ms = sleep_ms(r, done_ns / 1000000);
         /* Return to a short slice, with which this thread runs first when it wakes: bulk
          * transfers have ended, or new requests have arrived. */
-        if (wait_ms != 0) slices_ask(&r->slice_ns, SLICES_SHORT_NS);
+        if (wait_ms != 0) time_slice_request(&r->slice_ns, SLICES_SHORT_NS);
         int count = epoll_wait(r->epoll, events, EPOLL_EVENTS, wait_ms);
-        if (count > 0) slices_ask(&r->slice_ns, SLICES_SHORT_NS);
+        if (count > 0) time_slice_request(&r->slice_ns, SLICES_SHORT_NS);
         woke_ns = give_way(r, done_ns, reactors_now_ns());
         r->now_ms = woke_ns / 1000000;
         r->handshakes_ns = 0;

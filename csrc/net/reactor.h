@@ -63,8 +63,8 @@ struct reactors_limits {
     uint32_t descriptors_max, descriptor_end;
 };
 
-struct meter_api_figures;
-struct meter_figures;
+struct meter_api_stats;
+struct meter_stats;
 struct reactors;
 /* Borrows `shared`, which must outlive it. Returns NULL if out of memory or
  * descriptors (errno). */
@@ -145,8 +145,8 @@ const char *reactors_stat_name(int i);
 uint64_t reactors_stat(struct reactors *rs, int i);
 /* Metrics of one API key, and the durations of reactor rounds between two sleeps, summed over
  * the reactors. */
-void reactors_meter(struct reactors *rs, int api_key, struct meter_api_figures *out);
-void reactors_rounds(struct reactors *rs, struct meter_figures *out);
+void reactors_meter(struct reactors *rs, int api_key, struct meter_api_stats *out);
+void reactors_rounds(struct reactors *rs, struct meter_stats *out);
 /* Adds the control plane's metrics of a request that it answered. Call on the thread that takes
  * the events. error_code 0: none. */
 void reactors_meter_control(struct reactors *rs, int api_key, int64_t queue_ns, int64_t local_ns,

@@ -364,15 +364,15 @@ uint64_t reactors_stat(struct reactors *rs, int i) {
     return sum;
 }
 
-void reactors_meter(struct reactors *rs, int api_key, struct meter_api_figures *out) {
-    *out = (struct meter_api_figures){0};
+void reactors_meter(struct reactors *rs, int api_key, struct meter_api_stats *out) {
+    *out = (struct meter_api_stats){0};
     for (int r = 0; r < rs->count; r++)
         meter_collect_api(&rs->reactors[r].meters[api_key], out);
     meter_collect_api(&rs->control[api_key], out);
 }
 
-void reactors_rounds(struct reactors *rs, struct meter_figures *out) {
-    *out = (struct meter_figures){0};
+void reactors_rounds(struct reactors *rs, struct meter_stats *out) {
+    *out = (struct meter_stats){0};
     for (int r = 0; r < rs->count; r++) meter_collect(&rs->reactors[r].rounds, out);
 }
 

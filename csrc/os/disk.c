@@ -120,7 +120,7 @@ static bool syncfs_reports(const char *release) {
            (version > 5 || (version == 5 && patch >= 17));
 }
 
-const char *disk_syncfs_silent(int fd) {
+const char *disk_syncfs_problem(int fd) {
     struct utsname system;
     struct statfs fs;
     if (uname(&system) != 0 || !syncfs_reports(system.release)) return "Linux before 5.17";
@@ -135,7 +135,7 @@ const char *disk_syncfs_silent(int fd) {
     }
 }
 
-bool disk_is_short(int error) {
+bool disk_error_is_shortage(int error) {
     switch (error) {
     case ENOSPC:
     case EDQUOT:

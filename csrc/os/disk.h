@@ -36,13 +36,13 @@ const struct disk *disk_of(enum disk_kind kind);
 
 /* Returns NULL if syncfs reliably reports write-back errors of the file system of the open
  * directory `fd`. Otherwise returns the reason why it might not: then sync each file. */
-const char *disk_syncfs_silent(int fd);
+const char *disk_syncfs_problem(int fd);
 
 /* Returns true if an errno means a shortage, not a disk failure: no space, descriptors or
  * memory. The call is rejected or retried until the shortage ends. A read-only file system is a
  * failure: the kernel remounts a disk this way after errors, and a leader that rejects every
  * append must lose its leadership. Do not use it for syncs: data that a sync could not write is
  * lost, whatever the errno. */
-bool disk_is_short(int error);
+bool disk_error_is_shortage(int error);
 
 #endif

@@ -81,7 +81,7 @@ static void *iopool_work(void *argument) {
     while ((job = iopool_next(worker, patient)) != NULL) {
         /* Copy fields first: without a mailbox, run may free the job. */
         patient = job->patient;
-        slices_ask(&slice_ns, patient ? SLICES_LONG_NS : SLICES_USUAL_NS);
+        time_slice_request(&slice_ns, patient ? SLICES_LONG_NS : SLICES_USUAL_NS);
         struct mailbox *mailbox = job->mailbox;
         struct message message = {.kind = MESSAGE_IO_DONE, .token = job->token, .data = job};
         message.status = job->run(job, scratch);

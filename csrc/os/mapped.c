@@ -14,12 +14,12 @@
 _Thread_local struct mapped_read *mapped_reading __attribute__((tls_model("initial-exec")));
 atomic_bool mapped_handles;
 
-struct mapped_kept {
+struct mapped_registration {
     atomic_bool taken;
     _Atomic uintptr_t from; /* 0: unused */
     _Atomic size_t bytes;
 };
-static struct mapped_kept mapped_all_kept[MAPPED_KEPT_MAX];
+static struct mapped_registration mapped_all_kept[MAPPED_KEPT_MAX];
 static struct lock mapped_lock = LOCK_INITIALIZER; /* prevents installing the handler twice */
 static struct sigaction mapped_before;
 
@@ -42,7 +42,7 @@ static bool mapped_take(uintptr_t at) {
             return true;
         }
     for (int i = 0; i < MAPPED_KEPT_MAX; i++) {
-        struct mapped_kept *kept = &mapped_all_kept[i];
+        struct mapped_registration *kept = &mapped_all_kept[i];
         if (mapped_holds(atomic_load(&kept->from), atomic_load(&kept->bytes), at))
             return mapped_patch(at, PROT_READ | PROT_WRITE);
     }
@@ -83,11 +83,11 @@ void mapped_handle(void) {
     lock_release(&mapped_lock);
 }
 
-struct mapped_kept *mapped_keep(const uint8_t *map, size_t bytes) {
+struct mapped_registration *mapped_register(const uint8_t *map, size_t bytes) {
     assert(map != NULL && bytes > 0);
     mapped_handle();
     for (int i = 0; i < MAPPED_KEPT_MAX; i++) {
-        struct mapped_kept *kept = &mapped_all_kept[i];
+        struct mapped_registration *kept = &mapped_all_kept[i];
         bool taken = false;
         if (!atomic_compare_exchange_strong(&kept->taken, &taken, true)) continue;
         atomic_store(&kept->bytes, bytes);
@@ -97,7 +97,7 @@ struct mapped_kept *mapped_keep(const uint8_t *map, size_t bytes) {
     return NULL;
 }
 
-void mapped_let_go(struct mapped_kept *kept) {
+void mapped_unregister(struct mapped_registration *kept) {
     assert(atomic_load(&kept->taken));
     atomic_store(&kept->from, 0);
     atomic_store(&kept->taken, false);

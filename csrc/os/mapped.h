@@ -3,8 +3,8 @@
  * maps a page of zeros there and informs the reader. The file does not change.
  *
  * A reading thread registers its maps from mapped_read_begin to mapped_read_end. A map that any
- * thread may write at any time is registered from mapped_keep to mapped_let_go; writes beyond
- * the end of the file are lost. All other faults go to the previous handler. */
+ * thread may write at any time is registered from mapped_register to mapped_unregister; writes
+ * beyond the end of the file are lost. All other faults go to the previous handler. */
 #ifndef PYLOG_MAPPED_H
 #define PYLOG_MAPPED_H
 
@@ -51,8 +51,8 @@ static inline bool mapped_read_end(struct mapped_read *r) {
 void mapped_read_unmap(struct mapped_read *r);
 
 /* Returns NULL if MAPPED_KEPT_MAX maps are registered. Another module may release it. */
-struct mapped_kept;
-struct mapped_kept *mapped_keep(const uint8_t *map, size_t bytes);
-void mapped_let_go(struct mapped_kept *kept);
+struct mapped_registration;
+struct mapped_registration *mapped_register(const uint8_t *map, size_t bytes);
+void mapped_unregister(struct mapped_registration *kept);
 
 #endif

@@ -20,7 +20,7 @@ enum {
 struct meter_histogram {
     _Atomic uint64_t sum, counts[METER_BUCKETS];
 };
-struct meter_figures { /* a histogram's values, summed over its writers */
+struct meter_stats { /* a histogram's values, summed over its writers */
     uint64_t sum, counts[METER_BUCKETS];
 };
 
@@ -51,7 +51,7 @@ static inline void meter_record_shared(struct meter_histogram *h, unsigned first
     meter_add_shared(&h->sum, value);
 }
 /* Adds to *out. */
-static inline void meter_collect(const struct meter_histogram *h, struct meter_figures *out) {
+static inline void meter_collect(const struct meter_histogram *h, struct meter_stats *out) {
     for (int i = 0; i < METER_BUCKETS; i++) out->counts[i] += meter_read(&h->counts[i]);
     out->sum += meter_read(&h->sum);
 }
@@ -73,8 +73,8 @@ struct meter_api {
     struct meter_histogram histograms[METER_KINDS];
     _Atomic uint64_t errors[METER_ERRORS]; /* index: error code + 1 */
 };
-struct meter_api_figures {
-    struct meter_figures histograms[METER_KINDS];
+struct meter_api_stats {
+    struct meter_stats histograms[METER_KINDS];
     uint64_t errors[METER_ERRORS];
 };
 
@@ -90,7 +90,7 @@ static inline void meter_error(struct meter_api *api, int code) {
     unsigned i = (unsigned)(code + 1);
     meter_add_shared(&api->errors[i < METER_ERRORS ? i : 0], 1);
 }
-static inline void meter_collect_api(const struct meter_api *api, struct meter_api_figures *out) {
+static inline void meter_collect_api(const struct meter_api *api, struct meter_api_stats *out) {
     for (int i = 0; i < METER_KINDS; i++) meter_collect(&api->histograms[i], &out->histograms[i]);
     for (int i = 0; i < METER_ERRORS; i++) out->errors[i] += meter_read(&api->errors[i]);
 }

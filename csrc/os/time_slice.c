@@ -5,7 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-void slices_ask(uint32_t *now, uint32_t wanted_ns) {
+void time_slice_request(uint32_t *now, uint32_t wanted_ns) {
     struct {
         uint32_t size, policy;
         uint64_t flags;
@@ -21,4 +21,4 @@ void slices_ask(uint32_t *now, uint32_t wanted_ns) {
     (void)asked; /* may be forbidden: slices are only an optimization */
 }
 
-void slices_give_way(void) { sched_yield(); }
+void time_slice_yield(void) { sched_yield(); }

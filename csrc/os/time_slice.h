@@ -35,9 +35,9 @@ enum {
 };
 
 /* *now: the slice requested before, initially 0. Does not change niceness or policy. */
-void slices_ask(uint32_t *now, uint32_t wanted_ns);
+void time_slice_request(uint32_t *now, uint32_t wanted_ns);
 
 /* Yields to the other runnable threads, then continues. */
-void slices_give_way(void);
+void time_slice_yield(void);
 
 #endif

@@ -22,7 +22,7 @@
 #endif
 
 enum {
-    COLD_PIECE_BYTES = 128 << 10, /* precision of the border of resident pages */
+    COLD_PROBE_BYTES = 128 << 10, /* precision of the border of resident pages */
     COLD_AHEAD_BYTES = 32 << 20,  /* the kernel's maximum read-ahead */
     COLD_FOLIO_BYTES = 4 << 20,   /* unit of dropping: a partly dropped folio stays */
     COLD_AGAIN_BYTES = 16 << 20,
@@ -55,7 +55,7 @@ int64_t cold_resident(int fd, int64_t position, int64_t length) {
 static int64_t cold_find(int fd, int64_t from, int64_t to, bool wanted) {
     if (wanted && cold_resident(fd, from, to - from) == 0) return to;
     while (from < to) {
-        int64_t piece = COLD_PIECE_BYTES - from % COLD_PIECE_BYTES;
+        int64_t piece = COLD_PROBE_BYTES - from % COLD_PROBE_BYTES;
         if (piece > to - from) piece = to - from;
         if ((cold_resident(fd, from, piece) > piece / 2) == wanted) return from;
         from += piece;
@@ -64,7 +64,7 @@ static int64_t cold_find(int fd, int64_t from, int64_t to, bool wanted) {
 }
 
 /* Before a read, checks which pages the kernel may read ahead with this range. */
-static void cold_look(struct cold_stream *s, int fd, int64_t end, int64_t bytes) {
+static void cold_note_resident(struct cold_stream *s, int fd, int64_t end, int64_t bytes) {
     int64_t to = end + COLD_AHEAD_BYTES < bytes ? end + COLD_AHEAD_BYTES : bytes;
     if (s->warm_at < s->known || to <= s->known) return;
     s->warm_at = cold_find(fd, s->known, to, true);
@@ -75,7 +75,7 @@ static void cold_look(struct cold_stream *s, int fd, int64_t end, int64_t bytes)
 /* Drops [from, to), limited to pages that this reader loaded. Pages that sockets still held last
  * time stayed resident, so ranges overlap: each part is dropped more than once, until all of it
  * is gone. */
-static void cold_forget(struct cold_stream *s, int fd, int64_t from, int64_t to) {
+static void cold_drop_pages(struct cold_stream *s, int fd, int64_t from, int64_t to) {
     if (from < s->from) from = s->from;
     if (to > s->warm_at) to = s->warm_at;
     if (to <= from) return;
@@ -87,7 +87,7 @@ static void cold_forget(struct cold_stream *s, int fd, int64_t from, int64_t to)
 
 static void cold_end(struct cold_stream *s) {
     if (segment_pin(s->segment, false) == 0) {
-        cold_forget(s, s->segment->fd, s->from, s->known);
+        cold_drop_pages(s, s->segment->fd, s->from, s->known);
         segment_unpin(s->segment);
     }
     segment_release(s->segment);
@@ -105,7 +105,7 @@ static struct cold_stream *cold_find_stream(struct cold *cold, const struct log_
 }
 
 /* Returns a free slot, or the least recently used one: `*old` is its previous content. */
-static struct cold_stream *cold_take_place(struct cold *cold, struct cold_stream *old)
+static struct cold_stream *cold_claim_stream(struct cold *cold, struct cold_stream *old)
     REQUIRES(cold->lock) {
     struct cold_stream *oldest = NULL;
     old->segment = NULL;
@@ -135,7 +135,7 @@ static void cold_read_in(struct cold *cold, const struct log_range *range) {
     off_t position = range->position, end = position + range->length;
     /* If a test replaces the disk functions, they must see all reads. Compare the function, not
      * the table: every extension module has its own tables. */
-    bool splice = cold->null >= 0 && log_dir_disk(range->segment->home->dir)->pread == pread;
+    bool splice = cold->null >= 0 && log_dir_disk(range->segment->partition->dir)->pread == pread;
     while (position < end) {
         size_t left = (size_t)(end - position);
         ssize_t n =
@@ -163,7 +163,7 @@ static bool cold_begin(struct cold_stream *s, const struct log_range *range) {
 }
 
 /* Puts the stream back into its slot, where its reader may continue it. */
-static void cold_put(struct cold *cold, struct cold_stream *place, struct cold_stream *s) {
+static void cold_store(struct cold *cold, struct cold_stream *place, struct cold_stream *s) {
     s->used_ms = clock_read_ms(CLOCK_MONOTONIC);
     assert(!s->busy);
     lock_acquire(&cold->lock);
@@ -185,7 +185,7 @@ bool cold_read(struct cold *cold, const struct log_range *range) {
     if (place != NULL)
         own = *place;
     else
-        place = cold_take_place(cold, &old);
+        place = cold_claim_stream(cold, &old);
     if (place != NULL) place->busy = true;
     lock_release(&cold->lock);
     if (old.segment != NULL) cold_end(&old);
@@ -196,18 +196,19 @@ bool cold_read(struct cold *cold, const struct log_range *range) {
     }
     bool known = cold_resident(range->fd, range->position, range->length) >= 0;
     bool cold_here = known && (own.segment != NULL || cold_begin(&own, range));
-    if (cold_here) cold_look(&own, range->fd, end, bytes);
+    if (cold_here) cold_note_resident(&own, range->fd, end, bytes);
     cold_read_in(cold, range);
     if (own.segment != NULL) {
         /* The reader has received everything before this range, because it requests the next
          * one. */
         int64_t to = range->position / COLD_FOLIO_BYTES * COLD_FOLIO_BYTES;
-        if (to > own.forgotten) cold_forget(&own, range->fd, own.forgotten - COLD_AGAIN_BYTES, to);
+        if (to > own.forgotten)
+            cold_drop_pages(&own, range->fd, own.forgotten - COLD_AGAIN_BYTES, to);
         own.next = end;
     }
     /* A stream without a slot is never found again. Keep its pages: they are not sent yet. */
     if (place != NULL)
-        cold_put(cold, place, &own);
+        cold_store(cold, place, &own);
     else if (own.segment != NULL)
         segment_release(own.segment);
     return cold_here || !known;

@@ -6,7 +6,7 @@
 
 struct log_dir;
 struct segment;
-struct segment_home;
+struct partition_dir;
 
 enum log_damage_kind {
     LOG_DAMAGE_CUT,     /* the end of a log, after its last valid batch */
@@ -33,13 +33,13 @@ struct log_damage {
     enum log_damage_why why;
 };
 /* Moves up to `max` recorded damages to `out`, oldest first, and returns their number. If more
- * occurred than were fetched in time, only log_dir_figures counts them. */
-uint32_t log_dir_take_damages(struct log_dir *dir, struct log_damage *out, uint32_t max);
-/* Records damage found by a recovery or a read, for log_dir_take_damages. Any lock may be held. */
-void log_damage_note(struct segment *s, enum log_damage_kind kind, enum log_damage_why why,
-                     int64_t offset, int64_t position, int64_t bytes);
+ * occurred than were fetched in time, only log_dir_read_stats counts them. */
+uint32_t log_dir_fetch_damages(struct log_dir *dir, struct log_damage *out, uint32_t max);
+/* Records damage found by a recovery or a read, for log_dir_fetch_damages. Any lock may be held. */
+void log_damage_record(struct segment *s, enum log_damage_kind kind, enum log_damage_why why,
+                       int64_t offset, int64_t position, int64_t bytes);
 /* Records that the file of leader epochs, of `bytes` bytes, could not be parsed. */
-void log_damage_note_epochs(struct segment_home *home, int64_t bytes);
+void log_damage_record_epochs(struct partition_dir *partition, int64_t bytes);
 
 enum { LOG_DAMAGES_MAX = 1024 };
 

@@ -24,11 +24,11 @@ void log_range_release(struct log_range *range) {
 }
 
 void log_range_failed(const struct log_range *range, int error) {
-    log_dir_fail(range->segment->home->dir, error, "read");
+    log_dir_fail(range->segment->partition->dir, error, "read");
 }
 
 ssize_t log_range_read(const struct log_range *range, void *to, size_t len, int64_t position) {
-    const struct disk *disk = log_dir_disk(range->segment->home->dir);
+    const struct disk *disk = log_dir_disk(range->segment->partition->dir);
     ssize_t n;
     do n = disk->pread(range->fd, to, len, position);
     while (n < 0 && errno == EINTR);

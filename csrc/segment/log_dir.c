@@ -28,14 +28,14 @@ void log_dir_fail(struct log_dir *dir, int error, const char *call) {
     assert(error >= 0); /* an errno, not -errno */
     if (!atomic_compare_exchange_strong(&dir->failure, &none, error == 0 ? EIO : error)) return;
     atomic_store(&dir->failed_call, call);
-    crash_state_void(dir->crash_state);
+    restart_checkpoint_void(dir->restart_checkpoint);
     atomic_store(&dir->offline, true);
     /* The flusher wakes every waiter, because the caller may hold a log's locks. */
     log_dir_signal_changed(dir);
 }
 
 int log_dir_error(struct log_dir *dir, int error, const char *call) {
-    if (!disk_is_short(error)) {
+    if (!disk_error_is_shortage(error)) {
         log_dir_fail(dir, error, call);
         return LOG_E_IO;
     }
@@ -45,7 +45,7 @@ int log_dir_error(struct log_dir *dir, int error, const char *call) {
     return full ? LOG_E_FULL : LOG_E_MEMORY;
 }
 
-bool log_dir_give_up(struct log_dir *dir, int error) {
+bool log_dir_report_error(struct log_dir *dir, int error) {
     return log_dir_error(dir, error, "checkpoint") == LOG_E_IO;
 }
 
@@ -61,17 +61,19 @@ int log_dir_failure(const struct log_dir *dir, const char **call) {
     return error;
 }
 
-const char *log_dir_syncfs_silent(const struct log_dir *dir) { return dir->syncfs_silent; }
+const char *log_dir_syncfs_problem(const struct log_dir *dir) { return dir->syncfs_problem; }
 
-void log_dir_remember(struct log_dir *dir, const char *where) {
-    assert(dir->crash_state == NULL);
+void log_dir_use_restart_checkpoint(struct log_dir *dir, const char *where) {
+    assert(dir->restart_checkpoint == NULL);
     lock_acquire(&dir->logs_lock);
     assert(dir->logs == NULL);
     lock_release(&dir->logs_lock);
-    dir->crash_state = crash_state_new(dir->fd, where);
+    dir->restart_checkpoint = restart_checkpoint_new(dir->fd, where);
 }
 
-void log_dir_forget(struct log_dir *dir) { crash_state_forget(dir->crash_state); }
+void log_dir_drop_restart_checkpoint(struct log_dir *dir) {
+    restart_checkpoint_forget(dir->restart_checkpoint);
+}
 
 static bool log_dir_is_present(const struct log_dir *dir) {
     struct stat opened, named;
@@ -97,17 +99,17 @@ void log_dir_set_reserve(struct log_dir *dir, int64_t bytes) {
     atomic_store(&dir->reserve_bytes, bytes);
 }
 
-bool log_dir_look_at_space(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes) {
+bool log_dir_measure_space(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes) {
     struct statvfs space;
     if (fstatvfs(dir->fd, &space) != 0) return false;
     *free_bytes = (int64_t)(space.f_bavail * space.f_frsize);
     *total_bytes = (int64_t)(space.f_blocks * space.f_frsize);
     atomic_store(&dir->free_bytes, *free_bytes);
-    int64_t room = *free_bytes - atomic_load(&dir->reserve_bytes) -
-                   atomic_load(&dir->under_way_bytes);
+    int64_t room =
+        *free_bytes - atomic_load(&dir->reserve_bytes) - atomic_load(&dir->reserved_bytes);
     atomic_store(&dir->room_bytes, room);
     /* Other programs may use the same disk: measure again long before the space is used up. */
-    atomic_store(&dir->room_look_bytes, room - room / 4);
+    atomic_store(&dir->measure_below_bytes, room - room / 4);
     bool is_short = room < atomic_load(&dir->refused_bytes);
     if (!is_short) atomic_store(&dir->refused_bytes, 0);
     /* Run delayed removals now. */
@@ -126,8 +128,9 @@ bool log_dir_reserve(struct log_dir *dir, int64_t bytes) {
     /* Do not measure again for requests at least as large as a rejected one. */
     if (log_dir_short_of_space(dir) && bytes >= atomic_load(&dir->refused_bytes)) return false;
     if (atomic_load_explicit(&dir->reserve_bytes, memory_order_relaxed) > 0 &&
-        atomic_fetch_sub(&dir->room_bytes, bytes) - bytes < atomic_load(&dir->room_look_bytes)) {
-        log_dir_look_at_space(dir, &free_bytes, &total_bytes);
+        atomic_fetch_sub(&dir->room_bytes, bytes) - bytes <
+            atomic_load(&dir->measure_below_bytes)) {
+        log_dir_measure_space(dir, &free_bytes, &total_bytes);
         if (atomic_load(&dir->room_bytes) < bytes) {
             int64_t least = atomic_load(&dir->refused_bytes);
             if (least == 0 || bytes < least) atomic_store(&dir->refused_bytes, bytes);
@@ -137,12 +140,12 @@ bool log_dir_reserve(struct log_dir *dir, int64_t bytes) {
         }
         atomic_fetch_sub(&dir->room_bytes, bytes);
     }
-    atomic_fetch_add(&dir->under_way_bytes, bytes);
+    atomic_fetch_add(&dir->reserved_bytes, bytes);
     return true;
 }
 
 void log_dir_unreserve(struct log_dir *dir, int64_t bytes) {
-    int64_t before = atomic_fetch_sub(&dir->under_way_bytes, bytes);
+    int64_t before = atomic_fetch_sub(&dir->reserved_bytes, bytes);
     assert(before >= bytes); /* log_dir_reserve came first. */
     (void)before;
 }
@@ -156,7 +159,7 @@ int log_dir_open_locked(struct log_dir *dir, const char *path, int flags) {
     if (fd >= 0 || (errno != EMFILE && errno != ENFILE) || dir->open_count == 0) return fd;
     assert(dir->clock != NULL);
     /* Other parts of the process use the descriptors: close unused segments. */
-    segment_evict(dir, SEGMENTS_EVICTED_WHEN_SHORT, SEGMENTS_LOOKED_AT_WHEN_SHORT);
+    segment_cache_evict(dir, EVICT_COUNT_UNDER_PRESSURE, EVICT_SCAN_MAX_UNDER_PRESSURE);
     return log_dir_disk(dir)->openat(dir->fd, path, flags | O_CLOEXEC, 0644);
 }
 
@@ -274,7 +277,7 @@ void log_dir_job_end(struct log_dir *dir) {
     lock_acquire(&dir->flush_lock);
     assert(dir->jobs > 0);
     dir->jobs--;
-    lock_condition_broadcast(&dir->flush_quiet);
+    lock_condition_broadcast(&dir->jobs_done);
     lock_release(&dir->flush_lock);
 }
 
@@ -291,10 +294,10 @@ static int log_dir_removal_run(struct iojob *job, void *scratch) {
     bool closing = dir->flusher.closing;
     lock_release(&dir->flush_lock);
     /* Retry: removing it may end the shortage. */
-    if (log_is_short(result) && !closing)
+    if (log_error_is_shortage(result) && !closing)
         log_dir_remove(dir, r->path, LOG_REMOVAL_PAUSE_MS, true);
     int64_t free_bytes, total_bytes;
-    if (log_dir_short_of_space(dir)) log_dir_look_at_space(dir, &free_bytes, &total_bytes);
+    if (log_dir_short_of_space(dir)) log_dir_measure_space(dir, &free_bytes, &total_bytes);
     free(r);
     log_dir_job_end(dir);
     return 0;

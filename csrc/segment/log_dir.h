@@ -20,7 +20,7 @@
 #include "segment/cold_reads.h"
 #include "segment/damage_report.h"
 
-struct crash_state;
+struct restart_checkpoint;
 struct log;
 struct log_dir;
 struct segment;
@@ -39,17 +39,17 @@ struct log_dir_removal {
 
 enum { FLUSHER_THREADS = 4 };
 
-struct flusher_queue {
+struct flush_queue_list {
     struct log *first, **last;
 }; /* linked by flush_next, one reference each */
 
 struct flusher {
-    struct flusher_queue asked; /* the next group */
-    struct flusher_queue ready; /* write-back has started */
-    struct flusher_queue later; /* failed with a shortage: retry at later_ms */
+    struct flush_queue_list requested; /* the next group */
+    struct flush_queue_list ready;     /* write-back has started */
+    struct flush_queue_list later;     /* failed with a shortage: retry at later_ms */
     int64_t later_ms;           /* CLOCK_MONOTONIC */
-    struct log *slow_first, **slow_last;
-    bool slow_busy, syncfs_busy, relief_busy, closing, reported;
+    struct log *lazy_first, **lazy_last;
+    bool lazy_busy, syncfs_busy, relief_busy, closing, reported;
     _Atomic bool relief_wanted;
     _Atomic uint32_t syncfs_skips;
     _Atomic uint64_t groups, files;
@@ -66,16 +66,16 @@ struct log_dir {
     /* Space above the reserve, minus allocations since it was measured, and the value at which
      * to measure again; bytes that current appends will need; the smallest request rejected
      * since. */
-    _Atomic int64_t room_bytes, room_look_bytes, under_way_bytes, refused_bytes;
+    _Atomic int64_t room_bytes, measure_below_bytes, reserved_bytes, refused_bytes;
     _Atomic int64_t free_bytes; /* at the last measurement */
     _Atomic bool short_of_space;
     _Atomic bool offline;
-    /* crowded: more segments are open than the limit, because unflushed ones cannot be closed.
-     * full: 50 % over it; the remaining descriptors are reserved for other uses. */
-    _Atomic bool crowded, full;
+    /* over_limit: more segments are open than the limit, because unflushed ones cannot be closed.
+     * over_hard_limit: 50 % over it; the remaining descriptors are reserved for other uses. */
+    _Atomic bool over_limit, over_hard_limit;
     _Atomic int failure;
     _Atomic(const char *) failed_call;
-    _Atomic uint64_t lost_logs; /* so far; see segment_home.lost */
+    _Atomic uint64_t lost_logs; /* so far; see partition_dir.lost */
     _Atomic bool losses_due;    /* waiters of lost logs are not notified yet */
     _Atomic uint64_t shortages; /* so far */
     _Atomic int short_error;    /* errno of the last one */
@@ -88,7 +88,7 @@ struct log_dir {
      * caller. */
     struct lock syncfs_lock ACQUIRED_AFTER(files_lock);
     struct lock flush_lock ACQUIRED_AFTER(syncfs_lock); /* also guards the flusher's queues */
-    struct lock_condition flush_quiet;                 /* signalled when `jobs` decreases */
+    struct lock_condition jobs_done;                    /* signalled when `jobs` decreases */
     struct lock_condition changed; /* signalled when there is work for the flusher */
     struct log_dir_removal *removals GUARDED_BY(flush_lock);
     uint32_t jobs GUARDED_BY(flush_lock); /* jobs on the pool that point to this directory */
@@ -98,8 +98,9 @@ struct log_dir {
     uint32_t damage_count GUARDED_BY(damages_lock);
     _Atomic uint64_t damage_counts[LOG_DAMAGE_KINDS], damage_bytes[LOG_DAMAGE_KINDS];
     _Atomic uint64_t recovered_bytes, trusted_bytes;
-    struct crash_state *crash_state; /* NULL: nothing is recorded for the next process */
-    const char *syncfs_silent; /* why each log is synced separately; NULL: one syncfs per group */
+    /* NULL: nothing is recorded for the next process */
+    struct restart_checkpoint *restart_checkpoint;
+    const char *syncfs_problem; /* why each log is synced separately; NULL: one syncfs per group */
     _Atomic bool recovery_stopped;
     _Atomic uint64_t rolls, segments_deleted;
     struct meter_histogram flush_ns;
@@ -113,24 +114,24 @@ uint64_t log_dir_lost_logs(const struct log_dir *dir);
 void log_dir_set_disk(struct log_dir *dir, const struct disk *disk);
 /* Reports the errno of a failed call on a file next to the logs. Returns true if the directory
  * is now offline, false for a shortage. */
-bool log_dir_give_up(struct log_dir *dir, int error);
+bool log_dir_report_error(struct log_dir *dir, int error);
 /* Returns the errno that took the directory offline and the failing call's name; 0 while it is
  * online. */
 int log_dir_failure(const struct log_dir *dir, const char **call);
 /* Call before opening any log. Records the state of each log's last segment in `where`, a tmpfs,
  * and loads the records that a killed process left there. Recovery walks segments that have not
  * changed since without reading their contents. Does nothing if the system cannot support this. */
-void log_dir_remember(struct log_dir *dir, const char *where);
+void log_dir_use_restart_checkpoint(struct log_dir *dir, const char *where);
 /* Call at shutdown, before another process can open the directory. */
-void log_dir_forget(struct log_dir *dir);
+void log_dir_drop_restart_checkpoint(struct log_dir *dir);
 /* Rejects client appends (log_dir_reserve) while less than `bytes` is free, so that retention,
  * compaction, groups and metadata can continue. 0 disables the reserve. */
 void log_dir_set_reserve(struct log_dir *dir, int64_t bytes);
 /* Measures free space now; preallocation measures it too. *free_bytes is the space available to
  * unprivileged programs. Returns false if it cannot be measured. */
-bool log_dir_look_at_space(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes);
+bool log_dir_measure_space(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes);
 /* Returns why one syncfs cannot flush many logs here; NULL: it can. */
-const char *log_dir_syncfs_silent(const struct log_dir *dir);
+const char *log_dir_syncfs_problem(const struct log_dir *dir);
 bool log_dir_short_of_space(const struct log_dir *dir);
 /* Ends current and future recoveries in this directory with LOG_E_OFFLINE, for shutdown. */
 void log_dir_stop_recovery(struct log_dir *dir);

@@ -29,7 +29,7 @@ int16_t log_error_code(int error) {
     return codes[error - LOG_E_NOT_REPLICA];
 }
 
-bool log_is_short(int result) {
+bool log_error_is_shortage(int result) {
     return result == LOG_E_FULL || result == LOG_E_MEMORY ||
-           (result < 0 && !log_is_error(result) && disk_is_short(-result));
+           (result < 0 && !log_is_error(result) && disk_error_is_shortage(-result));
 }

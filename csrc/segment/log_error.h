@@ -30,6 +30,7 @@ static inline bool log_is_error(int result) { /* a log_error, not -errno */
     return result <= LOG_E_IO && result >= LOG_E_NOT_REPLICA;
 }
 
-bool log_is_short(int result); /* -errno or a log_error: out of space, memory or descriptors */
+/* -errno or a log_error: out of space, memory or descriptors */
+bool log_error_is_shortage(int result);
 
 #endif

@@ -222,8 +222,8 @@ int producers_check(const struct producers *p, const struct batch_header *h,
     return h->base_sequence == next || is_free ? yes : LOG_E_SEQUENCE;
 }
 
-bool producers_goes_on(const struct producers *p, const struct batch_header *before,
-                       const struct batch_header *h) {
+bool producers_continues(const struct producers *p, const struct batch_header *before,
+                         const struct batch_header *h) {
     struct producers_batch seen;
     assert_slow(before->producer_id == h->producer_id);
     if ((h->attributes | before->attributes) & (BATCH_CONTROL | BATCH_TRANSACTIONAL)) return false;
@@ -291,7 +291,7 @@ void producers_verify(struct producers *p, int64_t producer_id, int16_t epoch, u
     e->verified_for = holder;
 }
 
-void producers_recall(struct producers *p, const struct producers *older) {
+void producers_restore_batches(struct producers *p, const struct producers *older) {
     for (uint32_t i = 0; i < p->capacity; i++) {
         struct producers_entry *e = &p->slots[i];
         const struct producers_entry *o =

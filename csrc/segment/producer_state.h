@@ -61,8 +61,8 @@ int producers_check(const struct producers *p, const struct batch_header *h,
 /* The same for a batch after `before`, an accepted batch of the same producer that is not
  * recorded yet. Returns true if it is the next one. After false, record `before` and call
  * producers_check. */
-bool producers_goes_on(const struct producers *p, const struct batch_header *before,
-                       const struct batch_header *h);
+bool producers_continues(const struct producers *p, const struct batch_header *before,
+                         const struct batch_header *h);
 /* Records an appended (or replayed) batch. Returns 0 or LOG_E_MEMORY. */
 int producers_update(struct producers *p, const struct batch_header *h, int64_t now_ms);
 /* A transaction marker ends the producer's open transaction. coordinator_epoch: from the marker,
@@ -75,7 +75,7 @@ void producers_verify(struct producers *p, int64_t producer_id, int16_t epoch, u
 void producers_expire(struct producers *p, int64_t now_ms, int64_t expiration_ms);
 /* A snapshot keeps one batch per producer. `older`, built from the batches before it, restores
  * the others, so that a client that resends all unacknowledged batches finds each of them. */
-void producers_recall(struct producers *p, const struct producers *older);
+void producers_restore_batches(struct producers *p, const struct producers *older);
 /* Ends open transactions without records at or above `start`. A crash may have lost their
  * markers, and no records remain that depend on the result. */
 void producers_end_before(struct producers *p, int64_t start);

@@ -36,53 +36,55 @@
 #endif
 
 enum {
-    CRASH_STATE_NAME_BYTES = 96,
-    CRASH_STATE_PATH_BYTES = 1024,
-    CRASH_STATE_CHUNK_MIN = 64,
-    CRASH_STATE_CHUNK_MAX = 4096
+    RESTART_CHECKPOINT_NAME_BYTES = 96,
+    RESTART_CHECKPOINT_PATH_BYTES = 1024,
+    RESTART_CHECKPOINT_CHUNK_MIN = 64,
+    RESTART_CHECKPOINT_CHUNK_MAX = 4096
 };
-static const uint64_t CRASH_STATE_MAGIC = 0x31746977676f6c70; /* "plogwit1" */
+static const uint64_t RESTART_CHECKPOINT_MAGIC = 0x31746977676f6c70; /* "plogwit1" */
 
-_Static_assert(sizeof(struct crash_state_slot) == CRASH_STATE_SLOT_BYTES, "one cache line");
-_Static_assert(offsetof(struct crash_state_slot, flushed) ==
-                   offsetof(struct crash_state_found, flushed),
+_Static_assert(sizeof(struct restart_checkpoint_slot) == RESTART_CHECKPOINT_SLOT_BYTES,
+               "one cache line");
+_Static_assert(offsetof(struct restart_checkpoint_slot, flushed) ==
+                   offsetof(struct restart_checkpoint_found, flushed),
                "a slot is read as an entry");
 
-struct crash_state_header {
+struct restart_checkpoint_header {
     uint64_t magic, device, inode, mount;
     _Atomic uint64_t counts;
-    char path[CRASH_STATE_PATH_BYTES]; /* of the directory; empty if too long */
+    char path[RESTART_CHECKPOINT_PATH_BYTES]; /* of the directory; empty if too long */
 };
 
 /* A record of an earlier process, in an array sorted by inode. `slot`: its copy in the new file,
  * until it is taken. */
-struct crash_state_entry {
-    struct crash_state_found found;
-    struct crash_state_slot *slot;
+struct restart_checkpoint_entry {
+    struct restart_checkpoint_found found;
+    struct restart_checkpoint_slot *slot;
 };
 
-struct crash_state {
+struct restart_checkpoint {
     struct lock lock;
     int fd, where;
     bool forgotten;
-    char name[CRASH_STATE_NAME_BYTES];
-    struct crash_state_header header; /* the expected content */
-    struct mapped_kept *kept;
-    uint8_t *map; /* addresses for CRASH_STATE_SLOTS_MAX, of which `room` are backed */
+    char name[RESTART_CHECKPOINT_NAME_BYTES];
+    struct restart_checkpoint_header header; /* the expected content */
+    struct mapped_registration *kept;
+    uint8_t *map; /* addresses for RESTART_CHECKPOINT_SLOTS_MAX, of which `room` are backed */
     uint32_t room GUARDED_BY(lock), used GUARDED_BY(lock);
-    struct crash_state_slot **given_back GUARDED_BY(lock);
+    struct restart_checkpoint_slot **given_back GUARDED_BY(lock);
     uint32_t given_back_count GUARDED_BY(lock), given_back_room GUARDED_BY(lock);
-    struct crash_state_entry *entries;
+    struct restart_checkpoint_entry *entries;
     uint32_t entry_count;
 };
 
-static const size_t CRASH_STATE_MAP_BYTES =
-    CRASH_STATE_HEADER_BYTES + (size_t)CRASH_STATE_SLOTS_MAX * CRASH_STATE_SLOT_BYTES;
+static const size_t RESTART_CHECKPOINT_MAP_BYTES =
+    RESTART_CHECKPOINT_HEADER_BYTES +
+    (size_t)RESTART_CHECKPOINT_SLOTS_MAX * RESTART_CHECKPOINT_SLOT_BYTES;
 
 /* ---- the directory, and the file's name ---- */
 
 /* Accepts local file systems whose pages survive a process and whose ctimes show every change. */
-static bool crash_state_file_system_fits(int dir_fd) {
+static bool restart_checkpoint_file_system_fits(int dir_fd) {
     struct statfs fs;
     if (fstatfs(dir_fd, &fs) != 0) return false;
     switch ((uint64_t)fs.f_type) {
@@ -96,29 +98,29 @@ static bool crash_state_file_system_fits(int dir_fd) {
 }
 
 /* The kernel's stx_mnt_id, which musl does not declare. */
-static uint64_t crash_state_mount(const struct statx *st) {
+static uint64_t restart_checkpoint_mount(const struct statx *st) {
     uint64_t id;
     memcpy(&id, (const char *)st + offsetof(struct statx, stx_dev_minor) + sizeof st->stx_dev_minor,
            sizeof id);
     return id;
 }
 
-static bool crash_state_identify(int dir_fd, struct crash_state_header *header) {
+static bool restart_checkpoint_identify(int dir_fd, struct restart_checkpoint_header *header) {
     struct statx st;
     struct stat plain;
     if (statx(dir_fd, "", AT_EMPTY_PATH, STATX_INO | STATX_MNT_ID_UNIQUE, &st) != 0 ||
         !(st.stx_mask & STATX_MNT_ID_UNIQUE) || fstat(dir_fd, &plain) != 0)
         return false;
     char link[64];
-    *header = (struct crash_state_header){
-        CRASH_STATE_MAGIC, plain.st_dev, plain.st_ino, crash_state_mount(&st), 1, ""};
+    *header = (struct restart_checkpoint_header){
+        RESTART_CHECKPOINT_MAGIC, plain.st_dev, plain.st_ino, restart_checkpoint_mount(&st), 1, ""};
     snprintf(link, sizeof link, "/proc/self/fd/%d", dir_fd);
     ssize_t n = readlink(link, header->path, sizeof header->path);
     header->path[n > 0 && n < (ssize_t)sizeof header->path ? n : 0] = 0;
     return true;
 }
 
-static int crash_state_where(const char *where) {
+static int restart_checkpoint_where(const char *where) {
     struct statfs fs;
     int fd = open(where, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0 && (fstatfs(fd, &fs) != 0 || fs.f_type != TMPFS_MAGIC)) {
@@ -130,52 +132,55 @@ static int crash_state_where(const char *where) {
 
 /* ---- reading an earlier process's file ---- */
 
-static int crash_state_compare(const void *a, const void *b) {
-    const struct crash_state_found *x = &((const struct crash_state_entry *)a)->found,
-                                   *y = &((const struct crash_state_entry *)b)->found;
+static int restart_checkpoint_compare(const void *a, const void *b) {
+    const struct restart_checkpoint_found *x = &((const struct restart_checkpoint_entry *)a)->found,
+                                          *y = &((const struct restart_checkpoint_entry *)b)->found;
     if (x->inode != y->inode) return x->inode < y->inode ? -1 : 1;
     return x->time_ns > y->time_ns ? -1 : x->time_ns < y->time_ns;
 }
 
 /* Keeps the newest entry of each file. */
-static void crash_state_sort(struct crash_state *w) {
+static void restart_checkpoint_sort(struct restart_checkpoint *w) {
     uint32_t kept = 0;
     if (w->entry_count > 1)
-        qsort(w->entries, w->entry_count, sizeof *w->entries, crash_state_compare);
+        qsort(w->entries, w->entry_count, sizeof *w->entries, restart_checkpoint_compare);
     for (uint32_t i = 0; i < w->entry_count; i++)
         if (kept == 0 || w->entries[kept - 1].found.inode != w->entries[i].found.inode)
             w->entries[kept++] = w->entries[i];
     w->entry_count = kept;
 }
 
-static void crash_state_parse(struct crash_state *w, const uint8_t *bytes, size_t len) {
-    struct crash_state_header header;
+static void restart_checkpoint_parse(struct restart_checkpoint *w, const uint8_t *bytes,
+                                     size_t len) {
+    struct restart_checkpoint_header header;
     memcpy(&header, bytes, sizeof header);
     if (header.magic != w->header.magic || header.device != w->header.device ||
         header.inode != w->header.inode || header.mount != w->header.mount || header.counts != 1)
         return;
-    size_t count = (len - CRASH_STATE_HEADER_BYTES) / CRASH_STATE_SLOT_BYTES;
+    size_t count = (len - RESTART_CHECKPOINT_HEADER_BYTES) / RESTART_CHECKPOINT_SLOT_BYTES;
     w->entries = count == 0 ? NULL : calloc(count, sizeof *w->entries);
     int64_t now_ns = clock_read_ns(CLOCK_REALTIME);
     for (size_t i = 0; i < count && w->entries != NULL; i++) {
-        struct crash_state_found *found = &w->entries[w->entry_count].found;
-        memcpy(found, bytes + CRASH_STATE_HEADER_BYTES + i * CRASH_STATE_SLOT_BYTES, sizeof *found);
+        struct restart_checkpoint_found *found = &w->entries[w->entry_count].found;
+        memcpy(found, bytes + RESTART_CHECKPOINT_HEADER_BYTES + i * RESTART_CHECKPOINT_SLOT_BYTES,
+               sizeof *found);
         /* A timestamp in the future comes from another clock and cannot be compared with ctimes. */
         if (found->inode != 0 && found->base_offset >= 0 && found->bytes >= 0 &&
             found->time_ns <= now_ns)
             w->entry_count++;
     }
-    crash_state_sort(w);
+    restart_checkpoint_sort(w);
 }
 
 /* Returns a descriptor of a file that only this user can have written, or -1. */
-static int crash_state_open_own(int where, const char *name, size_t *len) {
+static int restart_checkpoint_open_own(int where, const char *name, size_t *len) {
     struct stat st;
     int fd = openat(where, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return -1;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() ||
-        (st.st_mode & 077) != 0 || st.st_nlink != 1 || st.st_size < CRASH_STATE_HEADER_BYTES ||
-        (size_t)st.st_size > CRASH_STATE_MAP_BYTES) {
+        (st.st_mode & 077) != 0 || st.st_nlink != 1 ||
+        st.st_size < RESTART_CHECKPOINT_HEADER_BYTES ||
+        (size_t)st.st_size > RESTART_CHECKPOINT_MAP_BYTES) {
         close(fd);
         return -1;
     }
@@ -183,9 +188,9 @@ static int crash_state_open_own(int where, const char *name, size_t *len) {
     return fd;
 }
 
-static void crash_state_read(struct crash_state *w) {
+static void restart_checkpoint_read(struct restart_checkpoint *w) {
     size_t len, have = 0;
-    int fd = crash_state_open_own(w->where, w->name, &len);
+    int fd = restart_checkpoint_open_own(w->where, w->name, &len);
     if (fd < 0) return;
     uint8_t *bytes = malloc(len);
     ssize_t n = 1;
@@ -193,19 +198,19 @@ static void crash_state_read(struct crash_state *w) {
         n = pread(fd, bytes + have, len - have, (off_t)have);
         if (n > 0) have += (size_t)n;
     }
-    if (bytes != NULL && have == len) crash_state_parse(w, bytes, len);
+    if (bytes != NULL && have == len) restart_checkpoint_parse(w, bytes, len);
     free(bytes);
     close(fd);
 }
 
 /* Returns true if no process uses the file and its directory no longer exists. */
-static bool crash_state_is_left(int fd) {
-    struct crash_state_header header;
+static bool restart_checkpoint_is_left(int fd) {
+    struct restart_checkpoint_header header;
     struct stat st;
     if (flock(fd, LOCK_EX | LOCK_NB) != 0 ||
         pread(fd, &header, sizeof header, 0) != (ssize_t)sizeof header ||
-        header.magic != CRASH_STATE_MAGIC || memchr(header.path, 0, sizeof header.path) == NULL ||
-        header.path[0] != '/')
+        header.magic != RESTART_CHECKPOINT_MAGIC ||
+        memchr(header.path, 0, sizeof header.path) == NULL || header.path[0] != '/')
         return false;
     if (stat(header.path, &st) != 0) return errno == ENOENT;
     return st.st_dev != header.device || st.st_ino != header.inode;
@@ -213,7 +218,7 @@ static bool crash_state_is_left(int fd) {
 
 /* Removes files of killed brokers whose directories are gone: they would stay until the next
  * reboot. */
-static void crash_state_sweep(struct crash_state *w) {
+static void restart_checkpoint_sweep(struct restart_checkpoint *w) {
     char prefix[32];
     int copy = dup(w->where);
     DIR *entries = copy < 0 ? NULL : fdopendir(copy);
@@ -227,9 +232,9 @@ static void crash_state_sweep(struct crash_state *w) {
     rewinddir(entries);
     while ((entry = readdir(entries)) != NULL) {
         if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0) continue;
-        int fd = crash_state_open_own(w->where, entry->d_name, &len);
+        int fd = restart_checkpoint_open_own(w->where, entry->d_name, &len);
         if (fd < 0) continue;
-        if (crash_state_is_left(fd)) unlinkat(w->where, entry->d_name, 0);
+        if (restart_checkpoint_is_left(fd)) unlinkat(w->where, entry->d_name, 0);
         close(fd);
     }
     closedir(entries);
@@ -237,52 +242,56 @@ static void crash_state_sweep(struct crash_state *w) {
 
 /* ---- this process's file ---- */
 
-static struct crash_state_slot *crash_state_slot_at(struct crash_state *w, uint32_t i) {
-    return (struct crash_state_slot *)(w->map + CRASH_STATE_HEADER_BYTES) + i;
+static struct restart_checkpoint_slot *restart_checkpoint_slot_at(struct restart_checkpoint *w,
+                                                                  uint32_t i) {
+    return (struct restart_checkpoint_slot *)(w->map + RESTART_CHECKPOINT_HEADER_BYTES) + i;
 }
 
 /* Backs bytes `from` to `to` with allocated space, so that no store hits a full tmpfs. */
-static bool crash_state_back(struct crash_state *w, size_t from, size_t to) {
+static bool restart_checkpoint_back(struct restart_checkpoint *w, size_t from, size_t to) {
     return posix_fallocate(w->fd, (off_t)from, (off_t)(to - from)) == 0 &&
            mmap(w->map + from, to - from, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, w->fd,
                 (off_t)from) != MAP_FAILED;
 }
 
 /* Makes space for at least one more slot; chunks are pages. */
-static bool crash_state_grow(struct crash_state *w, uint32_t wanted) REQUIRES(w->lock) {
-    uint32_t more = w->room < CRASH_STATE_CHUNK_MIN   ? CRASH_STATE_CHUNK_MIN
-                    : w->room > CRASH_STATE_CHUNK_MAX ? CRASH_STATE_CHUNK_MAX
-                                                      : w->room;
+static bool restart_checkpoint_grow(struct restart_checkpoint *w, uint32_t wanted)
+    REQUIRES(w->lock) {
+    uint32_t more = w->room < RESTART_CHECKPOINT_CHUNK_MIN   ? RESTART_CHECKPOINT_CHUNK_MIN
+                    : w->room > RESTART_CHECKPOINT_CHUNK_MAX ? RESTART_CHECKPOINT_CHUNK_MAX
+                                                             : w->room;
     if (more < wanted)
-        more = (wanted + CRASH_STATE_CHUNK_MIN - 1) / CRASH_STATE_CHUNK_MIN * CRASH_STATE_CHUNK_MIN;
-    if (more > CRASH_STATE_SLOTS_MAX - w->room) return false;
-    size_t from = CRASH_STATE_HEADER_BYTES + (size_t)w->room * CRASH_STATE_SLOT_BYTES;
-    if (!crash_state_back(w, from, from + (size_t)more * CRASH_STATE_SLOT_BYTES)) return false;
+        more = (wanted + RESTART_CHECKPOINT_CHUNK_MIN - 1) / RESTART_CHECKPOINT_CHUNK_MIN *
+               RESTART_CHECKPOINT_CHUNK_MIN;
+    if (more > RESTART_CHECKPOINT_SLOTS_MAX - w->room) return false;
+    size_t from = RESTART_CHECKPOINT_HEADER_BYTES + (size_t)w->room * RESTART_CHECKPOINT_SLOT_BYTES;
+    if (!restart_checkpoint_back(w, from, from + (size_t)more * RESTART_CHECKPOINT_SLOT_BYTES))
+        return false;
     w->room += more;
-    assert(w->room <= CRASH_STATE_SLOTS_MAX);
+    assert(w->room <= RESTART_CHECKPOINT_SLOTS_MAX);
     return true;
 }
 
 /* Creates the file under another name, copies the earlier records into it and renames it: a kill
  * at any time leaves the old file or the new one. */
-static bool crash_state_make(struct crash_state *w) REQUIRES(w->lock) {
-    char fresh[CRASH_STATE_NAME_BYTES + 8];
+static bool restart_checkpoint_make(struct restart_checkpoint *w) REQUIRES(w->lock) {
+    char fresh[RESTART_CHECKPOINT_NAME_BYTES + 8];
     snprintf(fresh, sizeof fresh, "%s.new", w->name);
     unlinkat(w->where, fresh, 0);
     w->fd = openat(w->where, fresh, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (w->fd < 0) return false;
     flock(w->fd, LOCK_EX | LOCK_NB);
-    void *map = mmap(NULL, CRASH_STATE_MAP_BYTES, PROT_NONE,
+    void *map = mmap(NULL, RESTART_CHECKPOINT_MAP_BYTES, PROT_NONE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     w->map = map == MAP_FAILED ? NULL : map;
     /* If another program truncates the file, records are lost, but the broker continues. */
-    w->kept = w->map != NULL ? mapped_keep(w->map, CRASH_STATE_MAP_BYTES) : NULL;
-    bool made = w->kept != NULL && crash_state_back(w, 0, CRASH_STATE_HEADER_BYTES) &&
-                (w->entry_count == 0 || crash_state_grow(w, w->entry_count));
+    w->kept = w->map != NULL ? mapped_register(w->map, RESTART_CHECKPOINT_MAP_BYTES) : NULL;
+    bool made = w->kept != NULL && restart_checkpoint_back(w, 0, RESTART_CHECKPOINT_HEADER_BYTES) &&
+                (w->entry_count == 0 || restart_checkpoint_grow(w, w->entry_count));
     if (made) {
         memcpy(w->map, &w->header, sizeof w->header);
         for (uint32_t i = 0; i < w->entry_count; i++) {
-            w->entries[i].slot = crash_state_slot_at(w, w->used++);
+            w->entries[i].slot = restart_checkpoint_slot_at(w, w->used++);
             memcpy((void *)w->entries[i].slot, &w->entries[i].found, sizeof w->entries[i].found);
         }
         made = renameat(w->where, fresh, w->where, w->name) == 0;
@@ -292,9 +301,9 @@ static bool crash_state_make(struct crash_state *w) REQUIRES(w->lock) {
 }
 
 /* The last user is gone, so no lock is needed. */
-static void crash_state_drop(struct crash_state *w) NO_THREAD_SAFETY_ANALYSIS {
-    if (w->kept != NULL) mapped_let_go(w->kept);
-    if (w->map != NULL) munmap(w->map, CRASH_STATE_MAP_BYTES);
+static void restart_checkpoint_drop(struct restart_checkpoint *w) NO_THREAD_SAFETY_ANALYSIS {
+    if (w->kept != NULL) mapped_unregister(w->kept);
+    if (w->map != NULL) munmap(w->map, RESTART_CHECKPOINT_MAP_BYTES);
     if (w->fd >= 0) close(w->fd);
     close(w->where);
     lock_destroy(&w->lock);
@@ -303,11 +312,12 @@ static void crash_state_drop(struct crash_state *w) NO_THREAD_SAFETY_ANALYSIS {
     free(w);
 }
 
-struct crash_state *crash_state_new(int dir_fd, const char *where) {
-    struct crash_state *w = calloc(1, sizeof *w);
+struct restart_checkpoint *restart_checkpoint_new(int dir_fd, const char *where) {
+    struct restart_checkpoint *w = calloc(1, sizeof *w);
     if (w == NULL) return NULL;
-    if (!crash_state_file_system_fits(dir_fd) || !crash_state_identify(dir_fd, &w->header) ||
-        (w->where = crash_state_where(where)) < 0) {
+    if (!restart_checkpoint_file_system_fits(dir_fd) ||
+        !restart_checkpoint_identify(dir_fd, &w->header) ||
+        (w->where = restart_checkpoint_where(where)) < 0) {
         free(w);
         return NULL;
     }
@@ -315,38 +325,38 @@ struct crash_state *crash_state_new(int dir_fd, const char *where) {
     lock_init(&w->lock);
     snprintf(w->name, sizeof w->name, "pylog-%u-%llx-%llx", (unsigned)geteuid(),
              (unsigned long long)w->header.device, (unsigned long long)w->header.inode);
-    crash_state_sweep(w);
-    crash_state_read(w);
+    restart_checkpoint_sweep(w);
+    restart_checkpoint_read(w);
     lock_acquire(&w->lock);
-    bool made = crash_state_make(w);
+    bool made = restart_checkpoint_make(w);
     lock_release(&w->lock);
     if (made) return w;
     /* The next start must not find a file that cannot be kept up to date. */
     unlinkat(w->where, w->name, 0);
-    crash_state_drop(w);
+    restart_checkpoint_drop(w);
     return NULL;
 }
 
-void crash_state_forget(struct crash_state *w) {
+void restart_checkpoint_forget(struct restart_checkpoint *w) {
     if (w == NULL || w->forgotten) return;
     w->forgotten = true;
     unlinkat(w->where, w->name, 0);
 }
 
-void crash_state_free(struct crash_state *w) {
+void restart_checkpoint_free(struct restart_checkpoint *w) {
     if (w == NULL) return;
-    crash_state_forget(w);
-    crash_state_drop(w);
+    restart_checkpoint_forget(w);
+    restart_checkpoint_drop(w);
 }
 
-void crash_state_void(struct crash_state *w) {
-    if (w != NULL) atomic_store(&((struct crash_state_header *)w->map)->counts, 0);
+void restart_checkpoint_void(struct restart_checkpoint *w) {
+    if (w != NULL) atomic_store(&((struct restart_checkpoint_header *)w->map)->counts, 0);
 }
 
 /* ---- entries ---- */
 
-static struct crash_state_entry *crash_state_entry_of(struct crash_state *w,
-                                                      const struct stat *file) {
+static struct restart_checkpoint_entry *restart_checkpoint_entry_of(struct restart_checkpoint *w,
+                                                                    const struct stat *file) {
     if (file->st_dev != w->header.device) return NULL;
     uint32_t low = 0, high = w->entry_count;
     while (low < high) {
@@ -360,43 +370,47 @@ static struct crash_state_entry *crash_state_entry_of(struct crash_state *w,
                                                                                : NULL;
 }
 
-bool crash_state_find(struct crash_state *w, const struct stat *file,
-                      struct crash_state_found *out) {
+bool restart_checkpoint_find(struct restart_checkpoint *w, const struct stat *file,
+                             struct restart_checkpoint_found *out) {
     if (w == NULL) return false;
     lock_acquire(&w->lock);
-    const struct crash_state_entry *entry = crash_state_entry_of(w, file);
+    const struct restart_checkpoint_entry *entry = restart_checkpoint_entry_of(w, file);
     if (entry != NULL) *out = entry->found;
     lock_release(&w->lock);
     return entry != NULL;
 }
 
-uint32_t crash_state_found_count(struct crash_state *w) { return w == NULL ? 0 : w->entry_count; }
+uint32_t restart_checkpoint_found_count(struct restart_checkpoint *w) {
+    return w == NULL ? 0 : w->entry_count;
+}
 
-struct crash_state_slot *crash_state_take(struct crash_state *w, const struct stat *file) {
-    struct crash_state_slot *slot = NULL;
+struct restart_checkpoint_slot *restart_checkpoint_acquire_slot(struct restart_checkpoint *w,
+                                                                const struct stat *file) {
+    struct restart_checkpoint_slot *slot = NULL;
     if (w == NULL || file->st_dev != w->header.device) return NULL;
     lock_acquire(&w->lock);
-    struct crash_state_entry *entry = crash_state_entry_of(w, file);
+    struct restart_checkpoint_entry *entry = restart_checkpoint_entry_of(w, file);
     if (entry != NULL && entry->slot != NULL) {
         slot = entry->slot;
         entry->slot = NULL;
     } else if (w->given_back_count > 0) {
         slot = w->given_back[--w->given_back_count];
-    } else if (w->used < w->room || crash_state_grow(w, 1)) {
+    } else if (w->used < w->room || restart_checkpoint_grow(w, 1)) {
         assert(w->used < w->room);
-        slot = crash_state_slot_at(w, w->used++);
+        slot = restart_checkpoint_slot_at(w, w->used++);
     }
     lock_release(&w->lock);
     return slot;
 }
 
-void crash_state_give_back(struct crash_state *w, struct crash_state_slot *slot) {
+void restart_checkpoint_release_slot(struct restart_checkpoint *w,
+                                     struct restart_checkpoint_slot *slot) {
     if (slot == NULL) return;
-    crash_state_clear(slot);
+    restart_checkpoint_clear(slot);
     lock_acquire(&w->lock);
     if (w->given_back_count == w->given_back_room) {
         uint32_t room = w->given_back_room == 0 ? 16 : w->given_back_room * 2;
-        struct crash_state_slot **more = realloc(w->given_back, room * sizeof *more);
+        struct restart_checkpoint_slot **more = realloc(w->given_back, room * sizeof *more);
         if (more != NULL) {
             w->given_back = more;
             w->given_back_room = room;
@@ -408,20 +422,20 @@ void crash_state_give_back(struct crash_state *w, struct crash_state_slot *slot)
     lock_release(&w->lock);
 }
 
-void crash_state_record(struct crash_state_slot *slot, const struct stat *file, int64_t base_offset,
-                        int64_t bytes, int64_t flushed) {
+void restart_checkpoint_record(struct restart_checkpoint_slot *slot, const struct stat *file,
+                               int64_t base_offset, int64_t bytes, int64_t flushed) {
     assert(base_offset >= 0);
     assert(bytes >= 0);
     assert(flushed >= 0);
-    crash_state_clear(slot);
+    restart_checkpoint_clear(slot);
     atomic_store(&slot->base_offset, base_offset);
     atomic_store(&slot->bytes, bytes);
-    atomic_store(&slot->time_ns, crash_state_ctime_ns(file));
+    atomic_store(&slot->time_ns, restart_checkpoint_ctime_ns(file));
     atomic_store(&slot->flushed, flushed);
     atomic_store(&slot->inode, file->st_ino);
 }
 
-void crash_state_touched(struct crash_state_slot *slot) {
+void restart_checkpoint_touched(struct restart_checkpoint_slot *slot) {
     int64_t now_ns = clock_read_ns(CLOCK_REALTIME), before = atomic_load(&slot->time_ns);
     while (before < now_ns && !atomic_compare_exchange_weak(&slot->time_ns, &before, now_ns)) {}
 }

@@ -29,15 +29,15 @@ enum {
 };
 
 /* The segment is not shared yet, so no lock is needed. */
-struct segment *segment_new(struct segment_home *home, int64_t base_offset, int64_t bytes,
+struct segment *segment_new(struct partition_dir *partition, int64_t base_offset, int64_t bytes,
                             int64_t largest_timestamp) NO_THREAD_SAFETY_ANALYSIS {
     struct segment *s = calloc(1, sizeof *s);
     if (s == NULL) return NULL;
     s->references = 1;
     s->pins = -1;
     s->fd = -1;
-    s->home = home;
-    segment_home_retain(home);
+    s->partition = partition;
+    partition_dir_retain(partition);
     s->base_offset = base_offset;
     s->bytes = bytes;
     s->largest_timestamp = largest_timestamp;
@@ -67,7 +67,7 @@ static void segment_free(struct segment *s) NO_THREAD_SAFETY_ANALYSIS {
     txn_index_free(s);
     free(atomic_load(&s->holes));
     lock_destroy(&s->index_lock);
-    segment_home_release(s->home);
+    partition_dir_release(s->partition);
     free(s);
 }
 
@@ -84,13 +84,13 @@ void segment_release(struct segment *s) {
     uint32_t before = atomic_fetch_sub_explicit(&s->references, 1, memory_order_acq_rel);
     assert(before > 0);
     if (before != 1) return;
-    lock_acquire(&s->home->dir->files_lock);
+    lock_acquire(&s->partition->dir->files_lock);
     if (atomic_load(&s->pins) >= 0) {
         assert(atomic_load(&s->pins) == 0);
         atomic_store(&s->pins, -1);
         segment_cache_close(s);
     }
-    lock_release(&s->home->dir->files_lock);
+    lock_release(&s->partition->dir->files_lock);
     segment_free(s);
 }
 
@@ -102,7 +102,7 @@ int64_t segment_written_ms(struct segment *s) {
     char path[SEGMENT_PATH_BYTES];
     struct stat st;
     segment_path(s, "log", path);
-    if (fstatat(s->home->dir->fd, path, &st, 0) != 0) return -1;
+    if (fstatat(s->partition->dir->fd, path, &st, 0) != 0) return -1;
     modified_ms = (int64_t)st.st_mtim.tv_sec * 1000 + st.st_mtim.tv_nsec / 1000000;
     /* Cache it for sealed segments only: a writable file still changes. */
     if (atomic_load(&s->sealed)) atomic_store(&s->modified_ms, modified_ms);
@@ -111,20 +111,21 @@ int64_t segment_written_ms(struct segment *s) {
 
 void segment_close_idle(struct segment *s) {
     int32_t idle = 0;
-    lock_acquire(&s->home->dir->files_lock);
+    lock_acquire(&s->partition->dir->files_lock);
     if (!atomic_load(&s->preallocating) && atomic_compare_exchange_strong(&s->pins, &idle, -1))
         segment_cache_close(s);
-    lock_release(&s->home->dir->files_lock);
+    lock_release(&s->partition->dir->files_lock);
 }
 
-static int segment_open_locked(struct segment *s, bool create) REQUIRES(s->home->dir->files_lock) {
-    struct log_dir *dir = s->home->dir;
+static int segment_open_locked(struct segment *s, bool create)
+    REQUIRES(s->partition->dir->files_lock) {
+    struct log_dir *dir = s->partition->dir;
     char path[SEGMENT_PATH_BYTES];
     assert(s->fd < 0);
     assert(s->clock_next == NULL);
     if (s->removed) return -ENOENT;
     if (dir->open_count >= dir->open_max)
-        segment_evict(dir, dir->open_count - dir->open_max + 1, SEGMENTS_LOOKED_AT);
+        segment_cache_evict(dir, dir->open_count - dir->open_max + 1, EVICT_SCAN_MAX);
     segment_path_locked(s, "log", path);
     /* The existing file may also belong to a branch: unlink it instead of truncating it. */
     if (create) log_dir_disk(dir)->unlinkat(dir->fd, path, 0);
@@ -132,7 +133,7 @@ static int segment_open_locked(struct segment *s, bool create) REQUIRES(s->home-
     if (fd < 0) {
         int error = errno;
         /* This code renames and removes files only after it has set one of the two flags. */
-        if (error == ENOENT && !s->home->deleted) segment_home_lose(s->home);
+        if (error == ENOENT && !s->partition->deleted) partition_dir_mark_lost(s->partition);
         return -error;
     }
     s->fd = fd;
@@ -147,7 +148,7 @@ int segment_pin(struct segment *s, bool create) {
         if (atomic_compare_exchange_weak_explicit(&s->pins, &pins, pins + 1, memory_order_acquire,
                                                   memory_order_acquire))
             return 0;
-    struct log_dir *dir = s->home->dir;
+    struct log_dir *dir = s->partition->dir;
     lock_acquire(&dir->files_lock);
     int result = 0;
     if (atomic_load(&s->pins) >= 0) {
@@ -170,21 +171,21 @@ void segment_unpin(struct segment *s) {
 
 static int segment_preallocate_run(struct iojob *job, void *scratch) {
     struct segment *s = (struct segment *)((char *)job - offsetof(struct segment, job));
-    struct log_dir *dir = s->home->dir;
+    struct log_dir *dir = s->partition->dir;
     (void)scratch;
     int64_t from = atomic_load(&s->allocated), to = (int64_t)job->token;
     assert(to > from);
     assert(atomic_load(&s->preallocating));
     assert(atomic_load(&s->pins) > 0);
     int64_t free_bytes, total_bytes;
-    log_dir_look_at_space(dir, &free_bytes, &total_bytes);
+    log_dir_measure_space(dir, &free_bytes, &total_bytes);
     if (!log_dir_may_allocate(dir, to - from)) {
         /* Keeps the reserve: appends extend the file, and each of them reserves its own space. */
     } else if (log_dir_disk(dir)->fallocate(s->fd, FALLOC_FL_KEEP_SIZE, from, to - from) == 0) {
         atomic_store(&s->allocated, to);
         atomic_fetch_sub(&dir->room_bytes, to - from);
-        struct crash_state_slot *slot = atomic_load(&s->crash_state);
-        if (slot != NULL) crash_state_touched(slot);
+        struct restart_checkpoint_slot *slot = atomic_load(&s->restart_checkpoint);
+        if (slot != NULL) restart_checkpoint_touched(slot);
     } else {
         /* No space, or fallocate is not supported: appends extend the file and get ENOSPC
          * themselves. */
@@ -220,7 +221,7 @@ static int64_t segment_space_end(const struct segment *s, int64_t limit, bool wh
 
 void segment_preallocate(struct segment *s, int64_t limit, bool whole) {
     int64_t from = 0, to = segment_space_end(s, limit, whole, &from);
-    if (to == 0 || !log_dir_may_allocate(s->home->dir, to - from)) return;
+    if (to == 0 || !log_dir_may_allocate(s->partition->dir, to - from)) return;
     bool idle = false;
     if (!atomic_compare_exchange_strong(&s->preallocating, &idle, true)) return;
     /* The previous job may have ended since the first check. From here on no other job can
@@ -237,7 +238,7 @@ void segment_preallocate(struct segment *s, int64_t limit, bool whole) {
     int pinned = segment_pin(s, false);
     assert(pinned == 0); /* The caller has it pinned. */
     (void)pinned;
-    struct log_dir *dir = s->home->dir;
+    struct log_dir *dir = s->partition->dir;
     log_dir_job_begin(dir);
     if (iopool_submit(dir->pool, &s->job)) return;
     log_dir_job_end(dir);
@@ -249,7 +250,8 @@ void segment_preallocate(struct segment *s, int64_t limit, bool whole) {
 int segment_trim(struct segment *s) {
     if (atomic_load(&s->allocated) == 0) return 0;
     assert(atomic_load(&s->pins) > 0);
-    if (log_dir_disk(s->home->dir)->ftruncate(s->fd, atomic_load(&s->bytes)) != 0) return -errno;
+    if (log_dir_disk(s->partition->dir)->ftruncate(s->fd, atomic_load(&s->bytes)) != 0)
+        return -errno;
     atomic_store(&s->allocated, 0);
     return 0;
 }
@@ -271,9 +273,9 @@ bool segment_is_unlinked(struct segment *s) {
     assert(atomic_load(&s->pins) > 0);
     if (fstat(s->fd, &st) != 0 || st.st_nlink > 0) return false;
     /* Retention and deletion mark the segment before they unlink its file. */
-    lock_acquire(&s->home->dir->files_lock);
-    bool unlinked = !s->removed && !s->home->deleted;
-    lock_release(&s->home->dir->files_lock);
+    lock_acquire(&s->partition->dir->files_lock);
+    bool unlinked = !s->removed && !s->partition->deleted;
+    lock_release(&s->partition->dir->files_lock);
     return unlinked;
 }
 
@@ -299,7 +301,7 @@ static int segment_copy(const struct disk *disk, int from, int to, int64_t bytes
 /* Replaces the shared file by a separate copy of its first `bytes`. Readers keep the descriptor
  * number. */
 static int segment_unshare(struct segment *s, int64_t bytes) {
-    struct log_dir *dir = s->home->dir;
+    struct log_dir *dir = s->partition->dir;
     const struct disk *disk = log_dir_disk(dir);
     char path[SEGMENT_PATH_BYTES], fresh[SEGMENT_PATH_BYTES];
     segment_path(s, "log", path);
@@ -331,7 +333,7 @@ static int segment_unshare(struct segment *s, int64_t bytes) {
 }
 
 int segment_cut(struct segment *s, int64_t bytes) {
-    const struct disk *disk = log_dir_disk(s->home->dir);
+    const struct disk *disk = log_dir_disk(s->partition->dir);
     assert(bytes >= 0);
     assert(bytes <= atomic_load(&s->bytes));
     assert(atomic_load(&s->pins) > 0);
@@ -339,7 +341,7 @@ int segment_cut(struct segment *s, int64_t bytes) {
     if (disk->ftruncate(s->fd, bytes) != 0) return -errno;
     if (disk->fdatasync(s->fd) == 0) return 0;
     /* For any error: the cut bytes may be back after a restart. */
-    log_dir_fail(s->home->dir, errno, "fdatasync");
+    log_dir_fail(s->partition->dir, errno, "fdatasync");
     return LOG_E_IO;
 }
 
@@ -347,9 +349,9 @@ int segment_read(struct segment *s, int64_t position, uint8_t *to, size_t len) {
     assert(position >= 0);
     assert(atomic_load(&s->pins) > 0);
     while (len > 0) {
-        ssize_t n = log_dir_disk(s->home->dir)->pread(s->fd, to, len, position);
+        ssize_t n = log_dir_disk(s->partition->dir)->pread(s->fd, to, len, position);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return log_dir_error(s->home->dir, errno, "pread");
+        if (n < 0) return log_dir_error(s->partition->dir, errno, "pread");
         if (n == 0) return LOG_E_CORRUPT;
         to += n;
         position += n;
@@ -380,7 +382,7 @@ void segment_check_all_linked(struct log_dir *dir) {
     uint32_t count;
     struct segment **dirty = segment_pin_dirty(dir, &count);
     for (uint32_t i = 0; i < count; i++) {
-        if (segment_is_unlinked(dirty[i])) segment_home_lose(dirty[i]->home);
+        if (segment_is_unlinked(dirty[i])) partition_dir_mark_lost(dirty[i]->partition);
         segment_unpin(dirty[i]);
         segment_release(dirty[i]);
     }

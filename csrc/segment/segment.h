@@ -22,7 +22,7 @@
 #include "os/mapped.h"
 
 struct log_dir;
-struct crash_state_slot;
+struct restart_checkpoint_slot;
 
 /* Entries of the writable segment that are not in its index files yet. */
 struct segment_tail {
@@ -37,7 +37,7 @@ struct segment {
     _Atomic bool flush_done;  /* flushed and trimmed since it was sealed */
     bool removed;             /* files renamed or gone: never opened again (files_lock) */
     int fd;
-    struct segment_home *home;
+    struct partition_dir *partition;
     struct segment *clock_next, *clock_prev;
     int64_t base_offset;
     _Atomic int64_t bytes;     /* written, whole batches */
@@ -49,7 +49,7 @@ struct segment {
     int32_t index_interval_bytes, since_entry_bytes, jitter_ms;
     _Atomic bool preallocating, sealed;
     _Atomic bool aborted_due;              /* the .txnindex is incomplete or not on disk */
-    _Atomic(struct segment_holes *) holes; /* NULL: none found yet; contents under index_lock */
+    _Atomic(struct corrupt_ranges *) holes; /* NULL: none found yet; contents under index_lock */
     _Atomic bool damaged;                  /* invalid bytes were found */
     struct lock index_lock;
     bool counted GUARDED_BY(index_lock); /* index counts are set */
@@ -57,7 +57,7 @@ struct segment {
     bool rebuilt GUARDED_BY(index_lock);
     /* The files lack written entries: do not read or write them until they are rebuilt. */
     bool index_lost GUARDED_BY(index_lock);
-    bool index_doubted GUARDED_BY(index_lock); /* a search found wrong entries, once */
+    bool index_invalidated GUARDED_BY(index_lock); /* a search found wrong entries, once */
     /* Entries in the files; the last timestamp of the time index, INT64_MIN: none. */
     uint32_t offset_count GUARDED_BY(index_lock), time_count GUARDED_BY(index_lock);
     int64_t last_indexed_time GUARDED_BY(index_lock);
@@ -68,9 +68,10 @@ struct segment {
     uint32_t aborted_loads GUARDED_BY(index_lock); /* changes if entries may have been added */
     bool aborted_absent GUARDED_BY(index_lock);    /* the file does not exist: readers check once */
     /* Damage below these positions was recorded. */
-    int64_t reported_holes GUARDED_BY(index_lock), reported_batches GUARDED_BY(index_lock);
+    int64_t reported_ranges_end GUARDED_BY(index_lock), reported_batches_end GUARDED_BY(index_lock);
     struct iojob job; /* preallocation */
-    _Atomic(struct crash_state_slot *) crash_state; /* last segment: its log's slot, or NULL */
+    /* last segment: its log's slot, or NULL */
+    _Atomic(struct restart_checkpoint_slot *) restart_checkpoint;
 };
 
 /* The largest timestamp so far, and the last offset of its batch. */
@@ -89,7 +90,7 @@ static inline void segment_largest_publish(struct segment *s, struct segment_lar
     atomic_store_explicit(&s->largest_timestamp_offset, largest.offset, memory_order_relaxed);
 }
 
-struct segment *segment_new(struct segment_home *home, int64_t base_offset, int64_t bytes,
+struct segment *segment_new(struct partition_dir *partition, int64_t base_offset, int64_t bytes,
                             int64_t largest_timestamp);
 void segment_retain(struct segment *s);
 /* For a segment found in the directory's clock, under files_lock. Returns false if its last

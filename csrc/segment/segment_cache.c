@@ -22,19 +22,19 @@ void segment_cache_close(struct segment *s) NO_THREAD_SAFETY_ANALYSIS {
     mapped_read_unmap(&s->maps);
     close(s->fd);
     s->fd = -1;
-    struct log_dir *dir = s->home->dir;
+    struct log_dir *dir = s->partition->dir;
     if (dir->clock == s) dir->clock = s->clock_next == s ? NULL : s->clock_next;
     s->clock_prev->clock_next = s->clock_next;
     s->clock_next->clock_prev = s->clock_prev;
     s->clock_next = s->clock_prev = NULL;
     assert(dir->open_count > 0);
     dir->open_count--;
-    segment_look_at_count(dir);
+    segment_cache_update_limits(dir);
     assert((dir->clock == NULL) == (dir->open_count == 0));
 }
 
 void segment_cache_add(struct segment *s) {
-    struct log_dir *dir = s->home->dir;
+    struct log_dir *dir = s->partition->dir;
     assert(s->clock_next == NULL);
     if (dir->clock == NULL) {
         dir->clock = s->clock_next = s->clock_prev = s;
@@ -45,10 +45,10 @@ void segment_cache_add(struct segment *s) {
         s->clock_next->clock_prev = s;
     }
     dir->open_count++;
-    segment_look_at_count(dir);
+    segment_cache_update_limits(dir);
 }
 
-void segment_evict(struct log_dir *dir, uint32_t count, uint32_t looks_max) {
+void segment_cache_evict(struct log_dir *dir, uint32_t count, uint32_t looks_max) {
     /* Two rounds: the first one clears second chances. */
     uint32_t all = dir->open_count * 2 < looks_max ? dir->open_count * 2 : looks_max;
     for (uint32_t seen = 0; count > 0 && seen < all && dir->clock != NULL; seen++) {
@@ -65,16 +65,16 @@ void segment_evict(struct log_dir *dir, uint32_t count, uint32_t looks_max) {
     }
 }
 
-void segment_evict_spare(struct log_dir *dir) {
+void segment_cache_trim(struct log_dir *dir) {
     uint32_t looked = 0, all = 0;
     do {
         lock_acquire(&dir->files_lock);
         if (looked == 0) all = 2 * dir->open_count;
         if (dir->open_count > dir->open_max)
-            segment_evict(dir, dir->open_count - dir->open_max, SEGMENTS_LOOKED_AT);
+            segment_cache_evict(dir, dir->open_count - dir->open_max, EVICT_SCAN_MAX);
         else
             all = 0;
         lock_release(&dir->files_lock);
-        looked += SEGMENTS_LOOKED_AT;
+        looked += EVICT_SCAN_MAX;
     } while (looked < all);
 }

@@ -1,6 +1,6 @@
 /* The indexes of one segment: entries are collected in the tail and appended to the files in
- * groups; the files are mapped for searches. Everything is under the segment's index_lock. Callers pin
- * the segment, so that maps stay. */
+ * groups; the files are mapped for searches. Everything is under the segment's index_lock. Callers
+ * pin the segment, so that maps stay. */
 #include "segment/segment_index.h"
 
 #include <assert.h>
@@ -36,13 +36,13 @@ static size_t segment_index_entry(bool times) {
 /* Opens a file whose contents will be replaced; the writer cuts any old bytes after them. A file
  * that a branch shares, and may have mapped, only loses its name here. Other files are reused,
  * because creating names and inodes by the thousand is the most expensive part of a recovery. */
-static int segment_index_open_anew(struct log_dir *dir, const char *path, int flags)
+static int segment_index_open_empty(struct log_dir *dir, const char *path, int flags)
     REQUIRES(dir->files_lock) {
     struct stat st;
     int fd = log_dir_open_locked(dir, path, flags & ~(O_TRUNC | O_CREAT));
     if (fd >= 0 && fstat(fd, &st) == 0 && st.st_nlink == 1) return fd;
     /* Keep the existing file until another can be created in its place. */
-    if (fd < 0 && disk_is_short(errno)) return fd;
+    if (fd < 0 && disk_error_is_shortage(errno)) return fd;
     if (fd >= 0) close(fd);
     log_dir_disk(dir)->unlinkat(dir->fd, path, 0);
     return log_dir_open_locked(dir, path, flags);
@@ -50,13 +50,13 @@ static int segment_index_open_anew(struct log_dir *dir, const char *path, int fl
 
 static int segment_index_open(struct segment *s, bool times, int flags) {
     char path[SEGMENT_PATH_BYTES];
-    struct log_dir *dir = s->home->dir;
+    struct log_dir *dir = s->partition->dir;
     /* The names of a removed segment may already belong to another; the lock prevents that
      * during the open. */
     lock_acquire(&dir->files_lock);
     segment_path_locked(s, segment_index_extension(times), path);
     int fd = s->removed        ? -1
-             : flags & O_TRUNC ? segment_index_open_anew(dir, path, flags)
+             : flags & O_TRUNC ? segment_index_open_empty(dir, path, flags)
                                : log_dir_open_locked(dir, path, flags);
     int result = s->removed ? -ENOENT : fd < 0 ? -errno : fd;
     lock_release(&dir->files_lock);
@@ -107,7 +107,7 @@ static int segment_index_count_file(struct segment *s, bool times, uint32_t *cou
 /* Returns 0, or the errno of a disk that cannot read the file. A truncated file is readable. */
 static int segment_index_probe(struct segment *s, bool times) {
     uint8_t piece[SEGMENT_PROBE_BYTES];
-    const struct disk *disk = log_dir_disk(s->home->dir);
+    const struct disk *disk = log_dir_disk(s->partition->dir);
     int fd = segment_index_open(s, times, O_RDONLY);
     if (fd < 0) return fd == -EIO ? EIO : 0;
     ssize_t n;
@@ -123,17 +123,17 @@ static int segment_index_probe(struct segment *s, bool times) {
 
 /* Call after a page of a map could not be read, or contained invalid entries. Returns 1 if the
  * files must be rebuilt, LOG_E_IO if the disk failed. */
-static int segment_index_lose(struct segment *s) REQUIRES(s->index_lock) {
+static int segment_index_mark_lost(struct segment *s) REQUIRES(s->index_lock) {
     mapped_read_unmap(&s->maps);
     int error = segment_index_probe(s, false);
     if (error == 0) error = segment_index_probe(s, true);
-    if (error != 0) log_dir_fail(s->home->dir, error, "read of an index");
+    if (error != 0) log_dir_fail(s->partition->dir, error, "read of an index");
     s->index_lost = true;
     return error != 0 ? LOG_E_IO : 1;
 }
 
 int segment_index_read_end(struct segment *s) {
-    return mapped_read_end(&s->maps) ? segment_index_lose(s) : 0;
+    return mapped_read_end(&s->maps) ? segment_index_mark_lost(s) : 0;
 }
 
 /* ---- loading ---- */
@@ -145,7 +145,7 @@ int segment_index_load(struct segment *s) {
         result = segment_index_count_file(s, false, &s->offset_count);
         if (result == 0) result = segment_index_count_file(s, true, &s->time_count);
         /* After a shortage, the file still exists. */
-        if (result != 0) return disk_is_short(-result) ? result : 1;
+        if (result != 0) return disk_error_is_shortage(-result) ? result : 1;
     }
     if (s->offset_count * (size_t)INDEX_OFFSET_BYTES > s->maps.bytes[0])
         result = segment_index_map(s, false, s->offset_count);
@@ -205,7 +205,7 @@ static int segment_index_write_file(struct segment *s, bool times, bool create)
     size_t entry = segment_index_entry(times), bytes = fresh * entry;
     int fd = segment_index_open(s, times, O_WRONLY | O_CREAT | (*count == 0 ? O_TRUNC : 0));
     if (fd < 0) return fd;
-    const struct disk *disk = log_dir_disk(s->home->dir);
+    const struct disk *disk = log_dir_disk(s->partition->dir);
     struct stat st;
     off_t at = (off_t)(*count * entry);
     if (at > 0 && fstat(fd, &st) == 0 && st.st_size < at) {
@@ -327,14 +327,14 @@ static void segment_index_cut_file(struct segment *s, bool times, uint32_t count
         /* A branch shares the file: unlink it here and rebuild it. */
         close(fd);
         fd = segment_index_open(s, times, O_WRONLY | O_CREAT | O_TRUNC);
-        if (fd >= 0 && log_dir_disk(s->home->dir)->ftruncate(fd, 0) != 0) s->rebuilt = false;
+        if (fd >= 0 && log_dir_disk(s->partition->dir)->ftruncate(fd, 0) != 0) s->rebuilt = false;
         if (fd >= 0) close(fd);
         return;
     }
     /* If this fails, later writes replace the entries after the count, or the next check finds
      * them. */
     off_t bytes = (off_t)(count * segment_index_entry(times));
-    if (log_dir_disk(s->home->dir)->ftruncate(fd, bytes) != 0) s->rebuilt = false;
+    if (log_dir_disk(s->partition->dir)->ftruncate(fd, bytes) != 0) s->rebuilt = false;
     close(fd);
 }
 
@@ -370,7 +370,7 @@ void segment_index_truncate(struct segment *s, int64_t offset, int64_t position)
     lock_release(&s->index_lock);
 }
 
-bool segment_index_waits(struct segment *s) {
+bool segment_index_has_pending(struct segment *s) {
     lock_acquire(&s->index_lock);
     bool waits = s->tail != NULL && !s->index_lost && !s->rebuilt;
     lock_release(&s->index_lock);

@@ -22,7 +22,7 @@ uint32_t segment_index_entries(struct segment *s, bool times);
 /* Drops all entries and empties the files, before a rebuild. */
 void segment_index_reset(struct segment *s);
 /* Returns true if entries wait in memory because their files had no space. */
-bool segment_index_waits(struct segment *s);
+bool segment_index_has_pending(struct segment *s);
 /* Counts and maps the files. Returns 0, 1 if they are missing or implausible, LOG_E_IO, or
  * another -errno. */
 int segment_index_load(struct segment *s) REQUIRES(s->index_lock);

@@ -49,7 +49,7 @@ static int segment_index_rebuild(struct segment *s) {
 
 /* Returns 1 if a batch after the last entry should have its own entry, or is later than the last
  * time entry, which is written when the segment is sealed. */
-static int segment_index_short(struct segment *s, int64_t position, int64_t latest) {
+static int segment_index_lacks_entries(struct segment *s, int64_t position, int64_t latest) {
     struct batch_header h;
     struct segment_scan scan;
     int64_t since = position == 0 ? 0 : -1; /* An indexed batch counts from its first byte. */
@@ -83,24 +83,24 @@ int segment_index_damaged(struct segment *s) {
     }
     int64_t latest = m > 0 ? s->last_indexed_time : -1;
     lock_release(&s->index_lock);
-    if (result != 0) return log_is_short(result) ? result : 1;
-    return !sane ? 1 : segment_index_short(s, position, latest);
+    if (result != 0) return log_error_is_shortage(result) ? result : 1;
+    return !sane ? 1 : segment_index_lacks_entries(s, position, latest);
 }
 
-void segment_index_distrust(struct segment *s) {
+void segment_index_invalidate(struct segment *s) {
     lock_acquire(&s->index_lock);
-    if (!s->index_doubted) {
-        s->index_doubted = s->index_lost = true;
+    if (!s->index_invalidated) {
+        s->index_invalidated = s->index_lost = true;
         mapped_read_unmap(&s->maps);
     }
     lock_release(&s->index_lock);
 }
 
 /* Rebuilds the files; releases index_lock while doing so. Returns 0, -ENODATA or LOG_E_IO. */
-static int segment_index_remake(struct segment *s) REQUIRES(s->index_lock) {
+static int segment_index_repair(struct segment *s) REQUIRES(s->index_lock) {
     s->rebuilt = true;
     lock_release(&s->index_lock);
-    if (segment_index_rebuild(s) == -EIO) log_dir_fail(s->home->dir, EIO, "write of an index");
+    if (segment_index_rebuild(s) == -EIO) log_dir_fail(s->partition->dir, EIO, "write of an index");
     lock_acquire(&s->index_lock);
     int result = segment_index_load(s);
     /* Damage after a successful rebuild is new. */
@@ -117,7 +117,7 @@ static int segment_index_begin(struct segment *s, bool nowait) ACQUIRE(s->index_
     /* Appends repair the index of the writable segment. */
     if (result == 1 && (s->rebuilt || !atomic_load(&s->sealed))) return -ENODATA;
     if (result == 1 && nowait) return -EAGAIN;
-    if (result == 1) result = segment_index_remake(s);
+    if (result == 1) result = segment_index_repair(s);
     if (result != 0) return result;
     mapped_read_begin(&s->maps);
     if (!nowait || s->tail != NULL || s->offset_count == 0) return 0;
@@ -220,64 +220,64 @@ int segment_index_finish(struct segment *s) {
     lock_acquire(&s->index_lock);
     /* `rebuilt`: a reader is rebuilding it. */
     bool lost = s->index_lost && !s->rebuilt, pending = s->tail != NULL && !s->rebuilt;
-    int result = lost ? segment_index_remake(s) : 0;
+    int result = lost ? segment_index_repair(s) : 0;
     lock_release(&s->index_lock);
     if (!lost && pending) result = segment_index_write(s, true);
     /* Retention has removed the segment and its files. */
     if (result == -ENOENT && s->removed) return 0;
-    return log_is_short(result) || result == -ENODATA ? 0 : result;
+    return log_error_is_shortage(result) || result == -ENODATA ? 0 : result;
 }
 
 /* ---- batches ---- */
 
-static int log_read_error(struct segment *s, int result) {
+static int lookup_error(struct segment *s, int result) {
     if (result == -EAGAIN) return LOG_E_WOULD_BLOCK;
     if (log_is_error(result)) return result;
-    if (result == -EIO) log_dir_fail(s->home->dir, EIO, "read");
-    return log_is_short(result) ? LOG_E_MEMORY : LOG_E_IO;
+    if (result == -EIO) log_dir_fail(s->partition->dir, EIO, "read");
+    return log_error_is_shortage(result) ? LOG_E_MEMORY : LOG_E_IO;
 }
 
 /* Returns true if the index entry at `from` was wrong for `offset`, given the first batch found
  * there. A skipped hole does not count: the segment is damaged, not the index. */
-static bool log_index_lied(const struct segment_scan *scan, const struct batch_header *h,
-                           int result, int64_t from, int64_t offset) {
+static bool index_entry_is_wrong(const struct segment_scan *scan, const struct batch_header *h,
+                                 int result, int64_t from, int64_t offset) {
     if (from == 0) return false;
     return result == 0 || result == LOG_E_CORRUPT ||
            (result == 1 && scan->position == from && h->base_offset > offset);
 }
 
-int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int64_t *position,
-               int64_t *first) {
+int segment_find_batch(struct segment *s, int64_t offset, int64_t end, bool nowait,
+                       int64_t *position, int64_t *first) {
     struct segment_scan scan;
     struct batch_header h;
     int64_t from;
     int result;
     for (int i = 0;; i++) {
         result = segment_index_floor(s, offset, nowait, &from);
-        if (result != 0) return log_read_error(s, result);
+        if (result != 0) return lookup_error(s, result);
         if (i == LOG_READ_INDEXES_MAX) from = 0;
         segment_scan_begin(&scan, s, from, end, nowait);
         result = segment_scan_peek(&scan, &h);
-        if (!log_index_lied(&scan, &h, result, from, offset)) break;
-        segment_index_distrust(s);
+        if (!index_entry_is_wrong(&scan, &h, result, from, offset)) break;
+        segment_index_invalidate(s);
         if (nowait) return LOG_E_WOULD_BLOCK;
     }
     while (result == 1 && batch_last_offset(&h) < offset) {
         segment_scan_skip(&scan, &h);
         result = segment_scan_peek(&scan, &h);
     }
-    if (result < 0) return log_read_error(s, result);
+    if (result < 0) return lookup_error(s, result);
     *position = scan.position;
     *first = result == 1 ? h.base_offset : -1;
     /* Report offsets inside a hole instead of skipping them. */
-    if (scan.hole_end == scan.position && (result == 0 || h.base_offset > offset))
+    if (scan.corrupt_end == scan.position && (result == 0 || h.base_offset > offset))
         return LOG_E_CORRUPT;
     return result;
 }
 
 /* Moves the scan from batch `h` to the index's `begin`, if a later batch begins there. */
-static int log_border_begin(struct segment_scan *scan, const struct batch_header *h,
-                            int64_t begin) {
+static int border_scan_begin(struct segment_scan *scan, const struct batch_header *h,
+                             int64_t begin) {
     struct segment *s = scan->segment;
     struct batch_header at;
     int64_t from = scan->position;
@@ -287,23 +287,23 @@ static int log_border_begin(struct segment_scan *scan, const struct batch_header
     int result = segment_scan_peek(scan, &at);
     if (result != LOG_E_CORRUPT && !(result == 1 && at.base_offset <= batch_last_offset(h)))
         return result < 0 ? result : 0;
-    segment_index_distrust(s);
+    segment_index_invalidate(s);
     segment_scan_begin(scan, s, from, scan->end, scan->nowait);
     return 0;
 }
 
-int log_border(struct segment *s, int64_t from, int64_t limit, int32_t bytes_max,
-               bool nowait, int64_t *border, int64_t *next) {
+int segment_find_border(struct segment *s, int64_t from, int64_t limit, int32_t bytes_max,
+                        bool nowait, int64_t *border, int64_t *next) {
     struct segment_scan scan;
     struct batch_header h;
     int64_t target = from + bytes_max, begin;
     int result = segment_index_border(s, target, nowait, &begin);
-    if (result != 0) return log_read_error(s, result);
+    if (result != 0) return lookup_error(s, result);
     segment_scan_begin(&scan, s, from, limit, nowait);
     if ((result = segment_scan_peek(&scan, &h)) != 1)
-        return result < 0 ? log_read_error(s, result) : LOG_E_CORRUPT;
+        return result < 0 ? lookup_error(s, result) : LOG_E_CORRUPT;
     if (scan.position != from) return LOG_E_CORRUPT;
-    if ((result = log_border_begin(&scan, &h, begin)) != 0) return log_read_error(s, result);
+    if ((result = border_scan_begin(&scan, &h, begin)) != 0) return lookup_error(s, result);
     *next = -1;
     while ((result = segment_scan_peek(&scan, &h)) == 1) {
         bool past = scan.position + (int64_t)batch_bytes(&h) > target;
@@ -318,14 +318,14 @@ int log_border(struct segment *s, int64_t from, int64_t limit, int32_t bytes_max
     assert(scan.position > from || result < 0);
     assert(scan.position <= limit);
     *border = scan.position;
-    return result < 0 ? log_read_error(s, result) : 0;
+    return result < 0 ? lookup_error(s, result) : 0;
 }
 
-int log_check_start(struct segment *s, int64_t position, int64_t end, bool nowait) {
+int segment_check_batch_at(struct segment *s, int64_t position, int64_t end, bool nowait) {
     struct segment_scan scan;
     struct batch_header h;
     segment_scan_begin(&scan, s, position, end, nowait);
     int result = segment_scan_peek(&scan, &h);
-    if (result < 0) return log_read_error(s, result);
+    if (result < 0) return lookup_error(s, result);
     return scan.position == position ? 0 : LOG_E_CORRUPT;
 }

@@ -13,7 +13,7 @@
 int segment_index_damaged(struct segment *s);
 /* Marks the indexes as wrong, because an entry led to no batch or to another one. They are
  * rebuilt, but only once. */
-void segment_index_distrust(struct segment *s);
+void segment_index_invalidate(struct segment *s);
 /* Before the files of a segment without appends are synced: ensures that both exist with all
  * entries. If the disk is full, the entries stay in memory. Returns 0 or -errno. Pinned. */
 int segment_index_finish(struct segment *s);
@@ -30,14 +30,14 @@ bool segment_index_last_time(struct segment *s, int64_t *timestamp_ms, int64_t *
 /* Finds the position of the first batch whose last offset is >= offset; *first is its base
  * offset. Returns 1 (found), 0 (none) or an error: LOG_E_CORRUPT with a *position >= 0 if that
  * batch is after a hole that contains `offset`. Pinned. */
-int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int64_t *position,
-               int64_t *first);
+int segment_find_batch(struct segment *s, int64_t offset, int64_t end, bool nowait,
+                       int64_t *position, int64_t *first);
 /* Finds the last batch border in (from, from + bytes_max], and the offset after it; or the first
  * border after `from` if the first batch is longer. */
-int log_border(struct segment *s, int64_t from, int64_t limit, int32_t bytes_max,
-               bool nowait, int64_t *border, int64_t *next);
+int segment_find_border(struct segment *s, int64_t from, int64_t limit, int32_t bytes_max,
+                        bool nowait, int64_t *border, int64_t *next);
 /* Verifies that a header begins where the last read ended, because clients cannot use other
  * bytes. */
-int log_check_start(struct segment *s, int64_t position, int64_t end, bool nowait);
+int segment_check_batch_at(struct segment *s, int64_t position, int64_t end, bool nowait);
 
 #endif

@@ -13,34 +13,34 @@
 #include "segment/log_dir.h"
 #include "segment/segment.h"
 
-struct segment_home *segment_home_new(struct log_dir *dir, const char *name) {
-    struct segment_home *home = calloc(1, sizeof *home);
-    if (home == NULL || (home->name = strdup(name)) == NULL) {
-        free(home);
+struct partition_dir *partition_dir_new(struct log_dir *dir, const char *name) {
+    struct partition_dir *partition = calloc(1, sizeof *partition);
+    if (partition == NULL || (partition->name = strdup(name)) == NULL) {
+        free(partition);
         return NULL;
     }
-    home->references = 1;
-    home->dir = dir;
-    return home;
+    partition->references = 1;
+    partition->dir = dir;
+    return partition;
 }
 
-void segment_home_retain(struct segment_home *home) {
-    uint32_t before = atomic_fetch_add_explicit(&home->references, 1, memory_order_relaxed);
+void partition_dir_retain(struct partition_dir *partition) {
+    uint32_t before = atomic_fetch_add_explicit(&partition->references, 1, memory_order_relaxed);
     assert(before > 0);
     (void)before;
 }
 
-void segment_home_release(struct segment_home *home) {
-    uint32_t before = atomic_fetch_sub_explicit(&home->references, 1, memory_order_acq_rel);
+void partition_dir_release(struct partition_dir *partition) {
+    uint32_t before = atomic_fetch_sub_explicit(&partition->references, 1, memory_order_acq_rel);
     assert(before > 0);
     if (before != 1) return;
-    free(home->name);
-    free(home);
+    free(partition->name);
+    free(partition);
 }
 
-void segment_home_lose(struct segment_home *home) {
-    struct log_dir *dir = home->dir;
-    if (atomic_exchange(&home->lost, true)) return;
+void partition_dir_mark_lost(struct partition_dir *partition) {
+    struct log_dir *dir = partition->dir;
+    if (atomic_exchange(&partition->lost, true)) return;
     atomic_fetch_add(&dir->lost_logs, 1);
     atomic_store(&dir->losses_due, true);
     log_dir_signal_changed(dir);
@@ -48,12 +48,12 @@ void segment_home_lose(struct segment_home *home) {
 
 void segment_path_locked(const struct segment *s, const char *extension,
                          char path[SEGMENT_PATH_BYTES]) {
-    snprintf(path, SEGMENT_PATH_BYTES, "%s/%020lld.%s", s->home->name, (long long)s->base_offset,
-             extension);
+    snprintf(path, SEGMENT_PATH_BYTES, "%s/%020lld.%s", s->partition->name,
+             (long long)s->base_offset, extension);
 }
 
 void segment_path(struct segment *s, const char *extension, char path[SEGMENT_PATH_BYTES]) {
-    lock_acquire(&s->home->dir->files_lock);
+    lock_acquire(&s->partition->dir->files_lock);
     segment_path_locked(s, extension, path);
-    lock_release(&s->home->dir->files_lock);
+    lock_release(&s->partition->dir->files_lock);
 }

@@ -22,10 +22,10 @@
 #include "segment/segment.h"
 #include "segment/segment_path.h"
 
-enum { DAMAGE_WINDOW_BYTES = 1 << 20, DAMAGE_HOLES_MAX = 1 << 16 };
+enum { DAMAGE_WINDOW_BYTES = 1 << 20, DAMAGE_RANGES_MAX = 1 << 16 };
 
-enum log_damage_why log_damage_look(struct segment *s, int64_t position, int64_t end,
-                                    int64_t next) {
+enum log_damage_why segment_damage_cause(struct segment *s, int64_t position, int64_t end,
+                                         int64_t next) {
     uint8_t head[BATCH_HEADER_BYTES] = {0};
     struct batch_header h;
     int64_t left = end - position;
@@ -50,7 +50,7 @@ struct damage_search {
     int64_t end, told; /* `told`: holes below were already recorded */
     uint8_t *window, *batch;
     size_t batch_room;
-    struct segment_holes *holes;
+    struct corrupt_ranges *holes;
 };
 
 bool segment_batch_fits(int64_t base_offset, const struct batch_header *h, int64_t next) {
@@ -81,8 +81,8 @@ static int damage_find_good(struct damage_search *d, int64_t position, int64_t n
     while (++position + BATCH_HEADER_BYTES <= d->end) {
         int64_t left = d->end - position;
         size_t len = left < DAMAGE_WINDOW_BYTES ? (size_t)left : DAMAGE_WINDOW_BYTES;
-        ssize_t n =
-            log_dir_disk(d->segment->home->dir)->pread(d->segment->fd, d->window, len, position);
+        ssize_t n = log_dir_disk(d->segment->partition->dir)
+                        ->pread(d->segment->fd, d->window, len, position);
         if (n < 0 && errno == EINTR) continue;
         if (n < BATCH_HEADER_BYTES) return n < 0 ? LOG_E_IO : 0;
         size_t last = (size_t)n - BATCH_HEADER_BYTES;
@@ -107,14 +107,14 @@ static int damage_find_good(struct damage_search *d, int64_t position, int64_t n
     return 0;
 }
 
-static int damage_add(struct damage_search *d, const struct segment_hole *hole) {
+static int damage_add(struct damage_search *d, const struct corrupt_range *hole) {
     uint32_t count = d->holes->count;
     assert(hole->end > hole->position);
     assert(count == 0 || hole->position >= d->holes->at[count - 1].end);
-    if (count == DAMAGE_HOLES_MAX) return LOG_E_CORRUPT;
+    if (count == DAMAGE_RANGES_MAX) return LOG_E_CORRUPT;
     if ((count & (count - 1)) == 0) {
         size_t room = count == 0 ? 1 : count * 2u;
-        struct segment_holes *more = realloc(d->holes, sizeof *more + room * sizeof *hole);
+        struct corrupt_ranges *more = realloc(d->holes, sizeof *more + room * sizeof *hole);
         if (more == NULL) return LOG_E_MEMORY;
         d->holes = more;
     }
@@ -143,7 +143,7 @@ static int damage_map(struct damage_search *d) {
             continue;
         }
         if (result != 1 && result != LOG_E_CORRUPT) return result;
-        struct segment_hole hole = {scan.position, d->end, scan.position + 1, next, -1};
+        struct corrupt_range hole = {scan.position, d->end, scan.position + 1, next, -1};
         int good = before_at < 0 ? 1 : damage_check(d, before_at, &before);
         /* No CRC covers a base offset. If this batch fits after the batch before `before`, then
          * the offset of `before` is the wrong one. */
@@ -162,9 +162,9 @@ static int damage_map(struct damage_search *d) {
         result = damage_add(d, &hole);
         if (result != 0) return result;
         if (hole.position >= d->told)
-            log_damage_note(s, LOG_DAMAGE_KEPT,
-                            log_damage_look(s, hole.position, d->end, hole.offset), hole.offset,
-                            hole.position, hole.end - hole.position);
+            log_damage_record(s, LOG_DAMAGE_KEPT,
+                              segment_damage_cause(s, hole.position, d->end, hole.offset),
+                              hole.offset, hole.position, hole.end - hole.position);
         if (hole.next_offset < 0) return 0;
         segment_scan_begin(&scan, s, hole.end, d->end, false);
         scan.strict = true;
@@ -173,12 +173,12 @@ static int damage_map(struct damage_search *d) {
     }
 }
 
-static bool damage_leads_to(struct segment *s, int64_t position, struct segment_hole *out)
+static bool damage_leads_to(struct segment *s, int64_t position, struct corrupt_range *out)
     REQUIRES(s->index_lock) {
-    const struct segment_holes *holes = atomic_load(&s->holes);
-    const struct segment_hole *led = NULL;
+    const struct corrupt_ranges *holes = atomic_load(&s->holes);
+    const struct corrupt_range *led = NULL;
     for (uint32_t i = 0; holes != NULL && i < holes->count; i++) {
-        const struct segment_hole *hole = &holes->at[i];
+        const struct corrupt_range *hole = &holes->at[i];
         if (hole->position > position) break;
         if (position < hole->end || position < hole->reach) led = hole;
     }
@@ -186,9 +186,9 @@ static bool damage_leads_to(struct segment *s, int64_t position, struct segment_
     return led != NULL;
 }
 
-static bool damage_known(struct segment *s, int64_t position, struct segment_hole *out)
+static bool damage_known(struct segment *s, int64_t position, struct corrupt_range *out)
     REQUIRES(s->index_lock) {
-    const struct segment_holes *holes = atomic_load(&s->holes);
+    const struct corrupt_ranges *holes = atomic_load(&s->holes);
     for (uint32_t i = 0; holes != NULL && i < holes->count; i++)
         if (holes->at[i].end > position) {
             *out = holes->at[i];
@@ -197,10 +197,11 @@ static bool damage_known(struct segment *s, int64_t position, struct segment_hol
     return false;
 }
 
-int segment_hole_at(struct segment *s, int64_t position, bool nowait, struct segment_hole *out) {
+int segment_find_corrupt_range(struct segment *s, int64_t position, bool nowait,
+                               struct corrupt_range *out) {
     lock_acquire(&s->index_lock);
-    const struct segment_holes *known = atomic_load(&s->holes);
-    int64_t told = s->reported_holes;
+    const struct corrupt_ranges *known = atomic_load(&s->holes);
+    int64_t told = s->reported_ranges_end;
     bool mapped = known != NULL && known->mapped > position;
     bool found = mapped && damage_leads_to(s, position, out);
     lock_release(&s->index_lock);
@@ -221,22 +222,22 @@ int segment_hole_at(struct segment *s, int64_t position, bool nowait, struct seg
         return result;
     }
     lock_acquire(&s->index_lock);
-    /* The segment was truncated during the search. Discard the result: segment_holes_forget()
-     * could not. */
+    /* The segment was truncated during the search. Discard the result:
+     * segment_forget_corrupt_ranges() could not. */
     if (atomic_load(&s->bytes) < d.end) {
         lock_release(&s->index_lock);
         free(d.holes);
         return 0;
     }
     if (d.holes->count > 0) atomic_store(&s->damaged, true);
-    if (s->reported_holes < d.end) s->reported_holes = d.end;
+    if (s->reported_ranges_end < d.end) s->reported_ranges_end = d.end;
     free(atomic_exchange(&s->holes, d.holes));
     found = damage_leads_to(s, position, out);
     lock_release(&s->index_lock);
     return found;
 }
 
-bool segment_hole_behind(struct segment *s, int64_t position, struct segment_hole *out) {
+bool segment_next_corrupt_range(struct segment *s, int64_t position, struct corrupt_range *out) {
     if (atomic_load_explicit(&s->holes, memory_order_acquire) == NULL) return false;
     lock_acquire(&s->index_lock);
     bool found = damage_known(s, position, out);
@@ -247,17 +248,18 @@ bool segment_hole_behind(struct segment *s, int64_t position, struct segment_hol
 void segment_report_batch(struct segment *s, const struct batch_header *h, int64_t position,
                           enum log_damage_why why) {
     lock_acquire(&s->index_lock);
-    bool again = position < s->reported_batches;
-    if (!again) s->reported_batches = position + 1;
+    bool again = position < s->reported_batches_end;
+    if (!again) s->reported_batches_end = position + 1;
     lock_release(&s->index_lock);
     atomic_store(&s->damaged, true);
     if (!again)
-        log_damage_note(s, LOG_DAMAGE_KEPT, why, h->base_offset, position, (int64_t)batch_bytes(h));
+        log_damage_record(s, LOG_DAMAGE_KEPT, why, h->base_offset, position,
+                          (int64_t)batch_bytes(h));
 }
 
-void segment_holes_forget(struct segment *s) {
+void segment_forget_corrupt_ranges(struct segment *s) {
     lock_acquire(&s->index_lock);
-    s->reported_holes = s->reported_batches = 0;
+    s->reported_ranges_end = s->reported_batches_end = 0;
     free(atomic_exchange(&s->holes, NULL));
     lock_release(&s->index_lock);
 }
@@ -271,7 +273,7 @@ void segment_scan_begin(struct segment_scan *scan, struct segment *s, int64_t po
     scan->end = end;
     scan->window_position = 0;
     scan->window_bytes = 0;
-    scan->hole_end = -1;
+    scan->corrupt_end = -1;
     scan->nowait = nowait;
     scan->strict = false;
     scan->window = scan->own;
@@ -287,7 +289,7 @@ static int segment_scan_fill(struct segment_scan *scan) {
     ssize_t n;
     do
         n = scan->nowait ? preadv2(scan->segment->fd, &to, 1, scan->position, RWF_NOWAIT)
-                         : log_dir_disk(scan->segment->home->dir)
+                         : log_dir_disk(scan->segment->partition->dir)
                                ->pread(scan->segment->fd, to.iov_base, to.iov_len, scan->position);
     while (n < 0 && errno == EINTR);
     if (n < 0 && errno == EAGAIN) return -EAGAIN;
@@ -295,7 +297,7 @@ static int segment_scan_fill(struct segment_scan *scan) {
         scan->nowait = false; /* tmpfs and overlays lack this flag and never wait */
         return segment_scan_fill(scan);
     }
-    if (n < 0) return log_dir_error(scan->segment->home->dir, errno, "pread");
+    if (n < 0) return log_dir_error(scan->segment->partition->dir, errno, "pread");
     scan->window_position = scan->position;
     scan->window_bytes = (uint32_t)n;
     if (n < BATCH_HEADER_BYTES) return scan->nowait && n < left ? -EAGAIN : LOG_E_CORRUPT;
@@ -322,16 +324,16 @@ static int segment_scan_header(struct segment_scan *scan, struct batch_header *h
 
 int segment_scan_peek(struct segment_scan *scan, struct batch_header *h) {
     for (;;) {
-        struct segment_hole hole;
+        struct corrupt_range hole;
         int result = segment_scan_header(scan, h);
         /* Bytes within a known hole may look like a header. */
         if (result == 1 && !scan->strict &&
-            segment_hole_behind(scan->segment, scan->position, &hole) &&
+            segment_next_corrupt_range(scan->segment, scan->position, &hole) &&
             hole.position <= scan->position)
             result = LOG_E_CORRUPT;
         if (result != LOG_E_CORRUPT || scan->strict) return result;
-        result = segment_hole_at(scan->segment, scan->position, scan->nowait, &hole);
+        result = segment_find_corrupt_range(scan->segment, scan->position, scan->nowait, &hole);
         if (result <= 0) return result < 0 ? result : LOG_E_CORRUPT;
-        scan->position = scan->hole_end = hole.end < scan->end ? hole.end : scan->end;
+        scan->position = scan->corrupt_end = hole.end < scan->end ? hole.end : scan->end;
     }
 }

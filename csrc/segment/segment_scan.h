@@ -13,13 +13,13 @@
 /* Invalid bytes inside a segment: [position, end). The batch before ends below `offset`, the
  * next valid one begins with `next_offset` (-1: none follows). A wrong length may lead a walk
  * past valid batches, up to `reach`. */
-struct segment_hole {
+struct corrupt_range {
     int64_t position, end, reach, offset, next_offset;
 };
-struct segment_holes {
+struct corrupt_ranges {
     int64_t mapped; /* bytes of the segment that were searched */
     uint32_t count;
-    struct segment_hole at[];
+    struct corrupt_range at[];
 };
 
 enum { SEGMENT_WINDOW_BYTES = 4096 };
@@ -27,7 +27,7 @@ struct segment_scan {
     struct segment *segment;
     int64_t position, end; /* of the next header; end of the scanned bytes */
     int64_t window_position;
-    int64_t hole_end; /* of the last hole that was skipped, -1 */
+    int64_t corrupt_end; /* of the last hole that was skipped, -1 */
     uint32_t window_bytes, window_room;
     bool nowait, strict; /* strict: damage ends the scan */
     uint8_t *window;     /* `own`, or a larger buffer set after segment_scan_begin */
@@ -47,16 +47,18 @@ bool segment_batch_fits(int64_t base_offset, const struct batch_header *h, int64
 /* For a position where no header parses: returns 1 and the hole that contains it or led there, 0
  * if there is none; negative as a scan. The first call walks the headers of the whole segment
  * and reports the damage. Pinned. */
-int segment_hole_at(struct segment *s, int64_t position, bool nowait, struct segment_hole *out);
+int segment_find_corrupt_range(struct segment *s, int64_t position, bool nowait,
+                               struct corrupt_range *out);
 /* Finds the first known hole that ends after `position`. Does not block. */
-bool segment_hole_behind(struct segment *s, int64_t position, struct segment_hole *out);
+bool segment_next_corrupt_range(struct segment *s, int64_t position, struct corrupt_range *out);
 /* Reports a batch with a valid header but an invalid CRC or records; recorded once. */
 void segment_report_batch(struct segment *s, const struct batch_header *h, int64_t position,
                           enum log_damage_why why);
 /* Call after the file was cut. */
-void segment_holes_forget(struct segment *s);
+void segment_forget_corrupt_ranges(struct segment *s);
 /* Returns why no valid batch begins at `position`, where one at or above `next` was expected.
  * Pinned. */
-enum log_damage_why log_damage_look(struct segment *s, int64_t position, int64_t end, int64_t next);
+enum log_damage_why segment_damage_cause(struct segment *s, int64_t position, int64_t end,
+                                         int64_t next);
 
 #endif

@@ -60,7 +60,7 @@ static uint8_t *txn_index_at(const struct segment_aborted *a, uint32_t i) {
 
 /* Returns how many entries, from the first, are plausible. before: the last offset of the
  * previous entry, -1: none. */
-static uint32_t txn_index_whole(const uint8_t *bytes, size_t len, int64_t before) {
+static uint32_t txn_index_count_valid(const uint8_t *bytes, size_t len, int64_t before) {
     uint32_t count = 0;
     for (const uint8_t *at = bytes; (size_t)(at - bytes) + TXN_INDEX_ENTRY_BYTES <= len;
          at += TXN_INDEX_ENTRY_BYTES, count++) {
@@ -81,15 +81,16 @@ static int txn_index_load(struct segment *s) REQUIRES(s->index_lock) {
     s->aborted_loads++;
     if (s->aborted != NULL) return 0;
     segment_path(s, "txnindex", path);
-    int result = log_dir_read_file(s->home->dir, path, TXN_INDEX_FILE_LENGTH_MAX, &bytes, &len);
+    int result =
+        log_dir_read_file(s->partition->dir, path, TXN_INDEX_FILE_LENGTH_MAX, &bytes, &len);
     if (log_is_error(result)) return result;
-    if (result != 0 && result != -ENOENT) return log_dir_error(s->home->dir, -result, "open");
+    if (result != 0 && result != -ENOENT) return log_dir_error(s->partition->dir, -result, "open");
     struct segment_aborted *a = calloc(1, sizeof *a);
     if (a == NULL) {
         free(bytes);
         return LOG_E_MEMORY;
     }
-    a->count = a->room = a->written = txn_index_whole(bytes, len, -1);
+    a->count = a->room = a->written = txn_index_count_valid(bytes, len, -1);
     a->ragged = len > (size_t)a->count * TXN_INDEX_ENTRY_BYTES;
     a->entries = bytes;
     s->aborted = a;
@@ -166,7 +167,7 @@ int txn_index_cut(struct segment *s, int64_t offset) {
 static int txn_index_write_file(struct segment *s, const uint8_t *bytes, uint32_t from,
                                 uint32_t count, bool cut) {
     char path[SEGMENT_PATH_BYTES];
-    struct log_dir *dir = s->home->dir;
+    struct log_dir *dir = s->partition->dir;
     const struct disk *disk = log_dir_disk(dir);
     size_t len = (size_t)count * TXN_INDEX_ENTRY_BYTES;
     assert(bytes != NULL);
@@ -230,7 +231,7 @@ static int txn_index_compare(const void *a, const void *b) {
     return x->first_offset < y->first_offset ? -1 : x->first_offset > y->first_offset;
 }
 
-void txn_index_bound(struct txn_index_query *q) {
+void txn_index_limit(struct txn_index_query *q) {
     if (q->count > 1) qsort(q->found, q->count, sizeof *q->found, txn_index_compare);
     uint32_t needed = 0;
     while (needed < q->count && q->found[needed].first_offset < q->keep_below) needed++;
@@ -245,7 +246,7 @@ void txn_index_bound(struct txn_index_query *q) {
 
 static int txn_index_query_add(struct txn_index_query *q, struct log_aborted one) {
     bool full = q->count == q->room;
-    if (full && q->count / 2 >= q->count_max) txn_index_bound(q);
+    if (full && q->count / 2 >= q->count_max) txn_index_limit(q);
     if (one.first_offset >= q->upper) return 0;
     /* After each sort at least half is free, so that sorting costs little per entry. */
     if (full && q->count >= q->room / 2) {
@@ -274,7 +275,7 @@ static int txn_index_collect(struct txn_index_query *q, const uint8_t *entries, 
 
 /* Returns 0, LOG_E_CORRUPT if the file is shorter, or another log_error. */
 static int txn_index_read(struct segment *s, int fd, int64_t first, uint8_t *to, uint32_t count) {
-    struct log_dir *dir = s->home->dir;
+    struct log_dir *dir = s->partition->dir;
     size_t len = (size_t)count * TXN_INDEX_ENTRY_BYTES, have = 0;
     off_t position = (off_t)first * TXN_INDEX_ENTRY_BYTES;
     while (have < len) {
@@ -308,7 +309,7 @@ static int txn_index_search(struct segment *s, int fd, int64_t count, int64_t of
 static int txn_index_collect_file(struct segment *s, int fd, struct txn_index_query *q) {
     uint8_t chunk[TXN_INDEX_SCAN_BYTES];
     struct stat st;
-    if (fstat(fd, &st) != 0) return log_dir_error(s->home->dir, errno, "fstat");
+    if (fstat(fd, &st) != 0) return log_dir_error(s->partition->dir, errno, "fstat");
     int64_t count = st.st_size / TXN_INDEX_ENTRY_BYTES, at, before = -1;
     int result = st.st_size % TXN_INDEX_ENTRY_BYTES != 0
                      ? LOG_E_CORRUPT
@@ -317,7 +318,7 @@ static int txn_index_collect_file(struct segment *s, int fd, struct txn_index_qu
         int64_t left = count - at, most = TXN_INDEX_SCAN_BYTES / TXN_INDEX_ENTRY_BYTES;
         uint32_t some = (uint32_t)(left < most ? left : most);
         if ((result = txn_index_read(s, fd, at, chunk, some)) != 0) break;
-        if (txn_index_whole(chunk, (size_t)some * TXN_INDEX_ENTRY_BYTES, before) != some)
+        if (txn_index_count_valid(chunk, (size_t)some * TXN_INDEX_ENTRY_BYTES, before) != some)
             return LOG_E_CORRUPT;
         before = txn_index_last(chunk + (size_t)(some - 1) * TXN_INDEX_ENTRY_BYTES);
         result = txn_index_collect(q, chunk, some);
@@ -328,7 +329,7 @@ static int txn_index_collect_file(struct segment *s, int fd, struct txn_index_qu
 
 int txn_index_query_segment(struct segment *s, struct txn_index_query *q) {
     char path[SEGMENT_PATH_BYTES];
-    struct log_dir *dir = s->home->dir;
+    struct log_dir *dir = s->partition->dir;
     lock_acquire(&s->index_lock);
     bool here = s->aborted != NULL, absent = s->aborted_absent;
     uint32_t loads = s->aborted_loads;
@@ -345,9 +346,9 @@ int txn_index_query_segment(struct segment *s, struct txn_index_query *q) {
     /* If another program removed all files, a missing file does not mean that no transaction was
      * aborted. */
     segment_path_locked(s, "log", path);
-    bool lost = none && faccessat(dir->fd, path, F_OK, 0) != 0 && errno == ENOENT &&
-                !s->home->deleted;
-    if (lost) segment_home_lose(s->home);
+    bool lost =
+        none && faccessat(dir->fd, path, F_OK, 0) != 0 && errno == ENOENT && !s->partition->deleted;
+    if (lost) partition_dir_mark_lost(s->partition);
     none = none && !lost;
     lock_release(&dir->files_lock);
     if (fd >= 0) {

@@ -36,7 +36,7 @@ int txn_index_reserve(struct segment *s);
 void txn_index_add(struct segment *s, const struct log_aborted *aborted, int64_t last_offset,
                    int64_t last_stable_offset);
 /* Sorts the list and applies the limit: see log_aborted_between(). */
-void txn_index_bound(struct txn_index_query *q);
+void txn_index_limit(struct txn_index_query *q);
 /* Returns 0, -ENOENT if the segment was removed or replaced, or a log_error. */
 int txn_index_query_segment(struct segment *s, struct txn_index_query *q);
 

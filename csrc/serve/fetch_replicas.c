@@ -43,7 +43,7 @@ static void follow_part(struct serve *s, struct fetch *f, struct fetch_part *p, 
         f->throttled = read->throttled = true;
     }
     if (result >= 0 && s->shared->limits.rack_aware &&
-        log_high_watermark(read->log) > at.told_high)
+        log_high_watermark(read->log) > at.sent_high_watermark)
         f->high_is_news = true;
 }
 

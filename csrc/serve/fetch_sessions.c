@@ -60,7 +60,7 @@ void fetch_set_clear(struct fetch_set *set) {
 static uint32_t part_hash(const struct fetch_set *set, const uint8_t *key, uint32_t len,
                           int32_t partition) {
     const uint64_t seed[2] = {set->seed[0], set->seed[1] ^ (uint32_t)partition};
-    return (uint32_t)keymap_hash_of(seed, key, len).low;
+    return (uint32_t)offset_map_hash_of(seed, key, len).low;
 }
 
 static uint32_t hash_of(const struct fetch_set *set, const struct fetch_part *p) {

@@ -268,7 +268,7 @@ static int64_t check_part(struct produce *q, struct produce_part *p, struct infl
     }
     if ((h->attributes & BATCH_TRANSACTIONAL) && !q->transactional)
         p->error = ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
-    else if (q->acks == -1 && log_lacks_replicas(p->log, false))
+    else if (q->acks == -1 && log_below_min_isr(p->log, false))
         p->error = ERROR_NOT_ENOUGH_REPLICAS;
     if (p->error != 0 || config.compression_codec < 0 || config.compression_codec == batch_codec(h))
         return work;

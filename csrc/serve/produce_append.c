@@ -24,14 +24,14 @@ void produce_appended(struct produce_part *p, int error, const struct log_append
     p->base_offset = done->base_offset;
     p->last_offset = done->last_offset;
     p->append_time_ms = done->append_time_ms;
-    p->resignations = done->resignations;
+    p->leadership_losses = done->leadership_losses;
     p->log_start_offset = done->log_start_offset;
 }
 
 void produce_append_part(const struct produce *q, struct produce_part *p, int64_t now_ms) {
     struct log_appended done;
     assert(p->log != NULL && p->base_offset == -1); /* appended only once */
-    if (!log_take_room(p->log, (int64_t)p->len)) {
+    if (!log_reserve_space(p->log, (int64_t)p->len)) {
         p->error = log_error_code(LOG_E_FULL);
         p->cause = LOG_E_FULL;
         p->below_reserve = true;
@@ -45,15 +45,15 @@ void produce_append_part(const struct produce *q, struct produce_part *p, int64_
                                     q->version >= ADDING_VERSION_MIN, q->holder, now_ms, &done);
     else
         error = log_append(p->log, p->records, p->len, p->summary, -1, now_ms, &done);
-    log_give_room(p->log, (int64_t)p->len);
+    log_unreserve_space(p->log, (int64_t)p->len);
     produce_appended(p, error, &done);
 }
 
 /* Checks, after the high watermark has passed the records, that they still exist and on enough
  * replicas. */
 static int16_t check_replicas(const struct produce_part *p) {
-    if (log_resignations(p->log) != p->resignations) return ERROR_NOT_LEADER_OR_FOLLOWER;
-    return log_lacks_replicas(p->log, true) ? ERROR_NOT_ENOUGH_REPLICAS_AFTER_APPEND : 0;
+    if (log_leadership_losses(p->log) != p->leadership_losses) return ERROR_NOT_LEADER_OR_FOLLOWER;
+    return log_below_min_isr(p->log, true) ? ERROR_NOT_ENOUGH_REPLICAS_AFTER_APPEND : 0;
 }
 
 /* Returns true if the acknowledgement's offsets are reached or the part has an error, false if
@@ -107,7 +107,8 @@ static bool lacks_files(const struct serve_request *r, const struct produce *q) 
     if (r->now_ms - r->received_ms >= wait_ms) return false;
     for (uint32_t i = 0; i < q->part_count; i++) {
         const struct produce_part *p = &q->parts[i];
-        if (p->error == 0 && log_is_leader(p->log) && log_lacks_files(p->log)) return true;
+        if (p->error == 0 && log_is_leader(p->log) && log_descriptors_exhausted(p->log))
+            return true;
     }
     return false;
 }

@@ -104,9 +104,9 @@ static void append_together(struct produce_group *g, int64_t now_ms) {
 static void append_group(struct produce_group *g, int64_t now_ms) {
     assert(g->count > 0);
     int64_t bytes = (int64_t)g->bytes_used;
-    if (g->count > 1 && log_take_room(g->log, bytes)) {
+    if (g->count > 1 && log_reserve_space(g->log, bytes)) {
         append_together(g, now_ms);
-        log_give_room(g->log, bytes);
+        log_unreserve_space(g->log, bytes);
         return;
     }
     for (uint32_t i = 0; i < g->count; i++) produce_append_part(g->of[i], g->of[i]->parts, now_ms);

@@ -22,12 +22,12 @@ struct produce_part {
     int64_t base_offset, last_offset, append_time_ms, log_start_offset;
     struct batch_summary *summary; /* owned; NULL: not checked */
     struct log_waiter waiter;
-    uint32_t resignations; /* the log's count when the part was appended */
+    uint32_t leadership_losses; /* the log's count when the part was appended */
     int32_t partition;
     int64_t last_marker; /* of the batch's producer, before the coordinator verified it */
     int32_t check; /* batch_error of the check */
     int cause; /* log_error that led to `error`; 0: none */
-    bool below_reserve; /* log_take_room rejected it */
+    bool below_reserve; /* log_reserve_space rejected it */
     int16_t error;
     bool first_of_topic, waiting;
     bool unverified; /* the coordinator is verifying it */

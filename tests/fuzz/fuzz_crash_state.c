@@ -18,7 +18,7 @@ enum { FUZZ_SLOTS = 100 };
 
 static char root[] = "/dev/shm/fuzz_crash_state.XXXXXX";
 static char where[64], name[256];
-static uint8_t header[CRASH_STATE_HEADER_BYTES];
+static uint8_t header[RESTART_CHECKPOINT_HEADER_BYTES];
 static int directory = -1, place = -1;
 
 static void end(void) {
@@ -36,7 +36,7 @@ static int begin(void) {
     directory = open(root, O_RDONLY | O_DIRECTORY);
     place = open(where, O_RDONLY | O_DIRECTORY);
     atexit(end);
-    struct crash_state *w = crash_state_new(directory, where);
+    struct restart_checkpoint *w = restart_checkpoint_new(directory, where);
     if (w == NULL) { return 0; }
     DIR *entries = opendir(where);
     struct dirent *entry;
@@ -47,35 +47,35 @@ static int begin(void) {
     int fd = openat(place, name, O_RDONLY);
     require(fd >= 0 && pread(fd, header, sizeof header, 0) == (ssize_t)sizeof header);
     close(fd);
-    crash_state_free(w);
+    restart_checkpoint_free(w);
     return 1;
 }
 
 /* Use the files that the bytes name first, and a file that they are unlikely to name. */
-static void use(struct crash_state *w, const uint8_t *data, size_t len) {
-    struct crash_state_slot *taken[FUZZ_SLOTS + 1];
-    struct crash_state_found found;
+static void use(struct restart_checkpoint *w, const uint8_t *data, size_t len) {
+    struct restart_checkpoint_slot *taken[FUZZ_SLOTS + 1];
+    struct restart_checkpoint_found found;
     struct stat file;
     int count = 0;
     require(fstat(directory, &file) == 0);
-    for (size_t at = CRASH_STATE_HEADER_BYTES; count < FUZZ_SLOTS && at + 8 <= len;
-         at += CRASH_STATE_SLOT_BYTES) {
+    for (size_t at = RESTART_CHECKPOINT_HEADER_BYTES; count < FUZZ_SLOTS && at + 8 <= len;
+         at += RESTART_CHECKPOINT_SLOT_BYTES) {
         memcpy(&file.st_ino, data + at, 8);
-        if (crash_state_find(w, &file, &found)) {
+        if (restart_checkpoint_find(w, &file, &found)) {
             require(found.inode == file.st_ino && found.bytes >= 0 && found.base_offset >= 0);
         }
-        taken[count++] = crash_state_take(w, &file);
+        taken[count++] = restart_checkpoint_acquire_slot(w, &file);
     }
     file.st_ino = 77;
-    taken[count++] = crash_state_take(w, &file);
+    taken[count++] = restart_checkpoint_acquire_slot(w, &file);
     for (int i = 0; i < count; i++) {
         require(taken[i] != NULL);
         for (int k = 0; k < i; k++) { require(taken[k] != taken[i]); }
         file.st_ino = (ino_t)(1000 + i);
-        crash_state_record(taken[i], &file, i, 10, 5);
-        crash_state_grown(taken[i], 20);
+        restart_checkpoint_record(taken[i], &file, i, 10, 5);
+        restart_checkpoint_grown(taken[i], 20);
     }
-    crash_state_give_back(w, taken[0]);
+    restart_checkpoint_release_slot(w, taken[0]);
 }
 
 /* Keep the file as a kill does, for the next process. */
@@ -110,16 +110,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         memcpy(file, data + 1, size - 1);
     }
     write_file(file, len);
-    struct crash_state *w = crash_state_new(directory, where);
+    struct restart_checkpoint *w = restart_checkpoint_new(directory, where);
     require(w != NULL);
     use(w, file, len);
-    if (data[0] & 2) { crash_state_void(w); }
+    if (data[0] & 2) { restart_checkpoint_void(w); }
     require(keep_copy(&kept, &len));
-    crash_state_free(w);
+    restart_checkpoint_free(w);
     write_file(kept, len);
-    require((w = crash_state_new(directory, where)) != NULL);
-    if (data[0] & 2) { require(crash_state_found_count(w) == 0); }
-    crash_state_free(w);
+    require((w = restart_checkpoint_new(directory, where)) != NULL);
+    if (data[0] & 2) { require(restart_checkpoint_found_count(w) == 0); }
+    restart_checkpoint_free(w);
     free(kept);
     free(file);
     return 0;

@@ -40,7 +40,7 @@ enum { FUZZ_NAMES = sizeof NAMES / sizeof *NAMES };
 
 static struct log_dir *directory;
 static char root[] = "/dev/shm/fuzz_log.XXXXXX";
-static struct keymap map;
+static struct offset_map map;
 static uint32_t number;
 static uint64_t holes_before;
 
@@ -52,7 +52,7 @@ static void end(void) {
 static void begin(void) {
     int error;
     if (directory != NULL) { return; }
-    require(mkdtemp(root) != NULL && keymap_init(&map, 1 << 14, 0.9));
+    require(mkdtemp(root) != NULL && offset_map_init(&map, 1 << 14, 0.9));
     directory = log_dir_new(root, iopool_new(1, 64, NULL, NULL), &error);
     require(directory != NULL);
     atexit(end);
@@ -112,8 +112,8 @@ static void write_files(const char *partition, const uint8_t *p, size_t len) {
 /* ---- operations ---- */
 
 static uint64_t holes(void) {
-    struct log_dir_figures figures;
-    log_dir_stats(directory, &figures);
+    struct log_dir_stats figures;
+    log_dir_read_stats(directory, &figures);
     return figures.damages_kept;
 }
 
@@ -196,7 +196,7 @@ static void clean(struct log *log) {
     const struct log_clean_rules rules = {
         .now_ms = FUZZ_NOW, .segment_bytes = 2000, .inflated_bytes_max = FUZZ_INFLATED_MAX};
     struct log_clean *pass = NULL;
-    keymap_clear(&map);
+    offset_map_clear(&map);
     if (log_clean_begin(log, &map, &rules, &pass) != 0) { return; }
     while (log_clean_step(pass, 2000) == 1) {}
     log_clean_end(pass);
@@ -279,7 +279,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         restart(log, partition, &config);
     }
     struct log_damage damages[8];
-    while (log_dir_take_damages(directory, damages, 8) > 0) {}
+    while (log_dir_fetch_damages(directory, damages, 8) > 0) {}
     const char *call = NULL;
     int failure = log_dir_failure(directory, &call);
     if (failure != 0) { fprintf(stderr, "errno %d in %s\n", failure, call); }

@@ -118,7 +118,7 @@ cdef class Fetched:
         cdef int rc
         while True:
             with nogil:
-                rc = csrc.columns_source_look(&self.state)
+                rc = csrc.columns_source_next(&self.state)
             if rc != csrc.COLUMNS_NEEDS_INFLATER:
                 return rc
             self.borrow()
@@ -492,7 +492,7 @@ def records(Fetched fetched not None, str topic not None, int32_t partition,
         for i in range(count):
             out.append(record_of(&s.views[s.view_at + i], topic, partition, timestamp_type, epoch))
         with nogil:
-            csrc.columns_source_took(s, count)
+            csrc.columns_source_consume(s, count)
         left -= count
     if s.exhausted:
         fetched.give_back()

@@ -31,8 +31,8 @@ cdef extern from "columns/columns.h" nogil:
         int32_t view_at, view_count
     int columns_source_begin(columns_source *s, const columns_aborted *aborted, size_t count)
     void columns_source_end(columns_source *s)
-    int columns_source_look(columns_source *s)
-    void columns_source_took(columns_source *s, int32_t n)
+    int columns_source_next(columns_source *s)
+    void columns_source_consume(columns_source *s, int32_t n)
     struct columns_bytes:
         int32_t *offsets
         uint8_t *data

@@ -3,7 +3,7 @@ from pylog._native.log.log cimport Log
 
 
 cdef class OffsetMap:
-    cdef csrc.keymap map
+    cdef csrc.offset_map map
 
 
 cdef class CleaningPass:

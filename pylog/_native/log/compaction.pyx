@@ -22,17 +22,17 @@ cdef class OffsetMap:
     def __cinit__(self, size_t size, double load_factor=0.9):
         cdef bint made
         with nogil:
-            made = csrc.keymap_init(&self.map, size, load_factor)
+            made = csrc.offset_map_init(&self.map, size, load_factor)
         if not made:
             raise MemoryError(f"an offset map of {size} bytes")
 
     def __dealloc__(self):
-        csrc.keymap_free(&self.map)
+        csrc.offset_map_free(&self.map)
 
     def clear(self):
         """Remove every key."""
         with nogil:
-            csrc.keymap_clear(&self.map)
+            csrc.offset_map_clear(&self.map)
 
     @property
     def size(self):

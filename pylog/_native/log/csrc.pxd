@@ -41,11 +41,11 @@ cdef extern from "os/io_pool.h" nogil:
 # ---- meter.h
 cdef extern from "os/meter.h" nogil:
     enum: METER_BUCKETS, METER_NS_FIRST, METER_BYTES_FIRST, METER_ERRORS, METER_KINDS
-    struct meter_figures:
+    struct meter_stats:
         uint64_t sum
         uint64_t *counts
-    struct meter_api_figures:
-        meter_figures *histograms
+    struct meter_api_stats:
+        meter_stats *histograms
         uint64_t *errors
 
 # ---- log_manager.h
@@ -62,21 +62,21 @@ cdef extern from "log_manager/log_manager.h" nogil:
     void log_dir_free(log_dir *dir)
     bint log_dir_offline(const log_dir *dir)
     uint64_t log_dir_lost_logs(const log_dir *dir)
-    void log_dir_remember(log_dir *dir, const char *where)
-    void log_dir_forget(log_dir *dir)
-    bint log_dir_give_up(log_dir *dir, int error)
+    void log_dir_use_restart_checkpoint(log_dir *dir, const char *where)
+    void log_dir_drop_restart_checkpoint(log_dir *dir)
+    bint log_dir_report_error(log_dir *dir, int error)
     struct disk
     enum disk_kind:
         DISK_SYSTEM, DISK_FULL, DISK_NO_SYNC, DISK_BROKEN
     void log_dir_set_reserve(log_dir *dir, int64_t bytes)
-    bint log_dir_tend(log_dir *dir, int64_t *free_bytes, int64_t *total_bytes)
-    const char *log_dir_syncfs_silent(const log_dir *dir)
+    bint log_dir_upkeep(log_dir *dir, int64_t *free_bytes, int64_t *total_bytes)
+    const char *log_dir_syncfs_problem(const log_dir *dir)
     bint log_dir_short_of_space(const log_dir *dir)
     const disk *disk_of(disk_kind kind)
     void log_dir_set_disk(log_dir *dir, const disk *table)
     int log_dir_failure(const log_dir *dir, const char **call)
     void log_dir_set_open_files(log_dir *dir, uint32_t open_max)
-    struct log_dir_figures:
+    struct log_dir_stats:
         uint64_t open_files, flush_groups, flush_files, rolls, segments_deleted
         uint64_t recovered_bytes, trusted_bytes, damages_cut, damages_kept, bytes_cut
         uint64_t shortages, short_error
@@ -84,12 +84,12 @@ cdef extern from "log_manager/log_manager.h" nogil:
         char partition[256]
         int64_t segment, offset, position, bytes
         int kind, why
-    uint32_t log_dir_take_damages(log_dir *dir, log_damage *out, uint32_t max)
+    uint32_t log_dir_fetch_damages(log_dir *dir, log_damage *out, uint32_t max)
     void log_dir_stop_recovery(log_dir *dir)
-    void log_dir_stats(log_dir *dir, log_dir_figures *out)
-    void log_dir_flush_times(log_dir *dir, meter_figures *out)
+    void log_dir_read_stats(log_dir *dir, log_dir_stats *out)
+    void log_dir_flush_times(log_dir *dir, meter_stats *out)
     int log_dir_flush(log_dir *dir)
-    int log_dir_settle(log_dir *dir)
+    int log_dir_close_files(log_dir *dir)
     struct log_config:
         int64_t segment_ms, segment_jitter_ms, retention_ms, retention_bytes, file_delete_delay_ms
         int64_t flush_messages, flush_ms, timestamp_before_max_ms, timestamp_after_max_ms
@@ -135,7 +135,7 @@ cdef extern from "log_manager/log_manager.h" nogil:
                          uint32_t count, int32_t in_sync_count)
     void log_set_throttled(log_t *log, bint leading, bint following)
     struct log_follower_fetch:
-        int64_t epoch, offset, start_offset, now_ns, told_high
+        int64_t epoch, offset, start_offset, now_ns, sent_high_watermark
         int32_t broker, leader_epoch
         bint may_ask
     int log_follower_at(log_t *log, log_follower_fetch *at)
@@ -157,9 +157,9 @@ cdef extern from "log_manager/log_manager.h" nogil:
     int64_t log_open_transaction(const log_t *log)
     int64_t log_flushed_offset(const log_t *log)
     int64_t log_size_bytes(const log_t *log)
-    struct log_figures:
+    struct log_stats:
         int64_t start_offset, high_watermark
-    void log_figures_take(log_t *log, log_figures *out)
+    void log_read_stats(log_t *log, log_stats *out)
     int log_time_of(log_t *log, int64_t offset, inflater *inflater, int64_t *timestamp_ms)
     struct log_appended:
         int64_t base_offset, last_offset, append_time_ms, log_start_offset
@@ -243,11 +243,11 @@ cdef extern from "format/scratch.h" nogil:
 # ---- offset_map.h
 cdef extern from "compaction/offset_map.h" nogil:
     enum: KEYMAP_SLOT_BYTES
-    struct keymap:
+    struct offset_map:
         uint64_t capacity, count
-    bint keymap_init(keymap *m, size_t bytes, double load_factor)
-    void keymap_free(keymap *m)
-    void keymap_clear(keymap *m)
+    bint offset_map_init(offset_map *m, size_t bytes, double load_factor)
+    void offset_map_free(offset_map *m)
+    void offset_map_clear(offset_map *m)
 
 # ---- pass.h
 cdef extern from "compaction/pass.h" nogil:
@@ -263,7 +263,7 @@ cdef extern from "compaction/pass.h" nogil:
         uint32_t segments_before, segments_after
     struct log_clean:
         pass
-    int log_clean_begin(log_t *log, keymap *map, const log_clean_rules *rules, log_clean **out)
+    int log_clean_begin(log_t *log, offset_map *map, const log_clean_rules *rules, log_clean **out)
     int log_clean_step(log_clean *c, int64_t bytes_max)
     void log_clean_figures_of "log_clean_figures"(const log_clean *c, log_clean_figures *out)
     void log_clean_end(log_clean *c)

@@ -28,7 +28,7 @@ def take(LogDir directory not None) -> list:
     """Return the damages found since the last call, oldest first."""
     cdef csrc.log_damage one
     found = []
-    while csrc.log_dir_take_damages(directory.dir, &one, 1):
+    while csrc.log_dir_fetch_damages(directory.dir, &one, 1):
         found.append(Damage(one.partition.decode(), one.segment, one.offset, one.position,
                             one.bytes, KINDS[one.kind], REASONS[one.why]))
     return found
@@ -36,8 +36,8 @@ def take(LogDir directory not None) -> list:
 
 def figures(LogDir directory not None) -> dict:
     """Return counters since the start."""
-    cdef csrc.log_dir_figures told
-    csrc.log_dir_stats(directory.dir, &told)
+    cdef csrc.log_dir_stats told
+    csrc.log_dir_read_stats(directory.dir, &told)
     return {"recovered_bytes": told.recovered_bytes, "trusted_bytes": told.trusted_bytes,
             "damages_cut": told.damages_cut, "damages_kept": told.damages_kept,
             "bytes_cut": told.bytes_cut}

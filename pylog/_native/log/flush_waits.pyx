@@ -25,7 +25,7 @@ def syncs_each(LogDir directory not None):
     """Return why each log of the directory is synced separately, however many there are; None if
     groups use one syncfs.
     """
-    cdef const char *why = c.log_dir_syncfs_silent(directory.dir)
+    cdef const char *why = c.log_dir_syncfs_problem(directory.dir)
     return why.decode() if why != NULL else None
 
 

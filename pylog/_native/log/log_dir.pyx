@@ -87,7 +87,7 @@ cdef class LogDir:
         """Report errno `error` of a file outside the logs. Return True if the directory is now
         offline, False for a shortage such as a full disk.
         """
-        return csrc.log_dir_give_up(self.dir, error)
+        return csrc.log_dir_report_error(self.dir, error)
 
     @property
     def failure(self):
@@ -106,7 +106,7 @@ cdef class LogDir:
         if reserve_bytes is not None:
             csrc.log_dir_set_reserve(self.dir, reserve_bytes)
         with nogil:
-            csrc.log_dir_tend(self.dir, &free_bytes, &total_bytes)
+            csrc.log_dir_upkeep(self.dir, &free_bytes, &total_bytes)
         return free_bytes, total_bytes
 
     @property
@@ -137,12 +137,12 @@ cdef class LogDir:
         """
         cdef int error
         with nogil:
-            error = csrc.log_dir_settle(self.dir)
+            error = csrc.log_dir_close_files(self.dir)
         if error != 0:
             raise error_of(error, self.path)
 
     def stats(self) -> dict:
         """Return open segment descriptors, group commits, and files synced by them."""
-        cdef csrc.log_dir_figures figures
-        csrc.log_dir_stats(self.dir, &figures)
+        cdef csrc.log_dir_stats figures
+        csrc.log_dir_read_stats(self.dir, &figures)
         return figures

@@ -19,10 +19,10 @@ def remember(LogDir directory not None, where) -> None:
     cdef bytes name = os.fsencode(where)
     cdef const char *c_name = name
     with nogil:
-        csrc.log_dir_remember(directory.dir, c_name)
+        csrc.log_dir_use_restart_checkpoint(directory.dir, c_name)
 
 
 def forget(LogDir directory not None) -> None:
     """Discard the state on shutdown. Destroying the LogDir does the same."""
     with nogil:
-        csrc.log_dir_forget(directory.dir)
+        csrc.log_dir_drop_restart_checkpoint(directory.dir)

@@ -5,8 +5,8 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t,
 from pylog._native.records.csrc cimport inflater, inflater_free, inflater_new
 from pylog._native.log.csrc cimport (
     LOG_E_OFFLINE, METER_BUCKETS, METER_BYTES_FIRST, METER_ERRORS, METER_KINDS, METER_NS_FIRST,
-    iopool, log_dir_flush_times, log_error_code, log_figures, log_figures_take, log_release,
-    log_retain, log_t, log_time_of, meter_api_figures, meter_figures,
+    iopool, log_dir_flush_times, log_error_code, log_stats, log_read_stats, log_release,
+    log_retain, log_t, log_time_of, meter_api_stats, meter_stats,
 )
 
 # ---- prometheus_text.h
@@ -309,8 +309,8 @@ cdef extern from "net/reactor.h" nogil:
     void reactors_stop(reactors *rs, int64_t drain_ms)
     const char *reactors_stat_name(int i)
     uint64_t reactors_stat(reactors *rs, int i)
-    void reactors_meter(reactors *rs, int api_key, meter_api_figures *out)
-    void reactors_rounds(reactors *rs, meter_figures *out)
+    void reactors_meter(reactors *rs, int api_key, meter_api_stats *out)
+    void reactors_rounds(reactors *rs, meter_stats *out)
     void reactors_meter_control(reactors *rs, int api_key, int64_t queue_ns, int64_t local_ns,
                                 int64_t remote_ns, int error_code)
     void reactors_set_slow(reactors *rs, int64_t slow_ms)

@@ -22,7 +22,7 @@ BUCKETS = c.METER_BUCKETS
 NS_FIRST = c.METER_NS_FIRST
 BYTES_FIRST = c.METER_BYTES_FIRST
 API_KEYS_MAX = c.FRAMES_API_KEYS_MAX
-# The members of csrc/log/log.h's log_figures, in order.
+# The members of csrc/log/log.h's log_stats, in order.
 FIGURES = (
     "start_offset", "end_offset", "high_watermark", "last_stable_offset", "size_bytes", "segments",
     "produce_requests", "produce_failures", "batches_in", "records_in", "bytes_in",
@@ -32,18 +32,18 @@ cdef enum:
 KINDS = ("request_bytes", "response_bytes", "total", "queue", "local", "remote", "send")
 NO_TIME = -1
 
-assert sizeof(c.log_figures) == FIGURE_COUNT * sizeof(int64_t)
+assert sizeof(c.log_stats) == FIGURE_COUNT * sizeof(int64_t)
 assert len(KINDS) == c.METER_KINDS
 
 
-cdef tuple _histogram(const c.meter_figures *figures):
+cdef tuple _histogram(const c.meter_stats *figures):
     """Return (sum, counts per bucket); the counts are not cumulative."""
     return figures.sum, [figures.counts[i] for i in range(c.METER_BUCKETS)]
 
 
 def requests(Reactors reactors not None) -> dict:
     """Return api key -> ({kind: (sum, counts)}, {error code: count}) for keys received so far."""
-    cdef c.meter_api_figures figures
+    cdef c.meter_api_stats figures
     cdef int key, kind
     cdef dict out = {}
     for key in range(c.FRAMES_API_KEYS_MAX):
@@ -60,14 +60,14 @@ def requests(Reactors reactors not None) -> dict:
 
 def rounds(Reactors reactors not None) -> tuple:
     """Return (sum, counts) of the reactors' loop durations between two sleeps, in ns."""
-    cdef c.meter_figures figures
+    cdef c.meter_stats figures
     c.reactors_rounds(reactors.ptr, &figures)
     return _histogram(&figures)
 
 
 def flushes(LogDir directory not None) -> tuple:
     """Return (sum, counts) of a log directory's flush durations, in ns."""
-    cdef c.meter_figures figures
+    cdef c.meter_stats figures
     for i in range(c.METER_BUCKETS):
         figures.counts[i] = 0
     figures.sum = 0
@@ -79,14 +79,14 @@ def flushes(LogDir directory not None) -> tuple:
 cdef class Figures:
     """A snapshot of the figures of many logs: row i is for log i."""
 
-    cdef c.log_figures *rows
+    cdef c.log_stats *rows
     cdef readonly Py_ssize_t count
 
     def __cinit__(self, list logs not None):
         cdef Py_ssize_t i, count = len(logs)
         cdef c.log_t **ptrs = <c.log_t **>malloc((count + 1) * sizeof(c.log_t *))
         cdef Log log
-        self.rows = <c.log_figures *>calloc(count + 1, sizeof(c.log_figures))
+        self.rows = <c.log_stats *>calloc(count + 1, sizeof(c.log_stats))
         if self.rows == NULL or ptrs == NULL:
             free(ptrs)
             raise MemoryError("figures")
@@ -99,7 +99,7 @@ cdef class Figures:
         with nogil:
             for i in range(count):
                 if ptrs[i] != NULL:
-                    c.log_figures_take(ptrs[i], &self.rows[i])
+                    c.log_read_stats(ptrs[i], &self.rows[i])
                     c.log_release(ptrs[i])
         free(ptrs)
 
@@ -140,7 +140,7 @@ cdef class Figures:
         """Return sums over ranges of rows: range k ends before ends[k]."""
         cdef Py_ssize_t i = 0, k, at, end
         cdef Figures out = Figures.__new__(Figures, [])
-        cdef c.log_figures *rows = <c.log_figures *>calloc(len(ends) + 1, sizeof(c.log_figures))
+        cdef c.log_stats *rows = <c.log_stats *>calloc(len(ends) + 1, sizeof(c.log_stats))
         cdef int64_t *total
         cdef const int64_t *values
         if rows == NULL:

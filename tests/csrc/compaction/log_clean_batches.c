@@ -9,7 +9,7 @@ static uint8_t bytes[4096], records[2048];
 static size_t records_len, bytes_len;
 static int32_t record_count;
 static struct batch_header h;
-static struct keymap map;
+static struct offset_map map;
 static struct clean_batch_rules rules;
 static struct clean_batch_facts facts;
 static struct clean_work work;
@@ -50,7 +50,7 @@ static void seal(int16_t attributes, int64_t base_time) {
 }
 
 static void newest(const char *key, int64_t offset) {
-    CHECK(keymap_put(&map, (const uint8_t *)key, strlen(key), offset));
+    CHECK(offset_map_put(&map, (const uint8_t *)key, strlen(key), offset));
 }
 
 static int clean(void) {
@@ -241,8 +241,8 @@ static void clean_compressed(void) {
     bytes_len = packed_len;
     CHECK(batch_parse(bytes, bytes_len, &h) == 0);
     CHECK(clean_map(&map, bytes, &h, BASE, 1 << 20, &work) == 1 && map.count == 2);
-    CHECK(keymap_get(&map, (const uint8_t *)"even", 4) == BASE + 4);
-    CHECK(keymap_get(&map, (const uint8_t *)"odd", 3) == BASE + 3);
+    CHECK(offset_map_get(&map, (const uint8_t *)"even", 4) == BASE + 4);
+    CHECK(offset_map_get(&map, (const uint8_t *)"odd", 3) == BASE + 3);
     CHECK(clean() == 0 && kept.read == 5 && kept.kept == 2);
     CHECK(made().attributes == CODEC_LZ4 && made().record_count == 2);
     rules.inflated_bytes_max = plain_len - 1;
@@ -266,9 +266,9 @@ static void map_some(void) {
     add("a", "3", 0);
     seal(0, TIME);
     CHECK(clean_map(&map, bytes, &h, BASE + 2, 1 << 20, &work) == 1 && map.count == 2);
-    CHECK(keymap_get(&map, (const uint8_t *)"a", 1) == BASE + 3);
-    CHECK(keymap_get(&map, (const uint8_t *)"b", 1) == BASE + 2);
-    keymap_clear(&map);
+    CHECK(offset_map_get(&map, (const uint8_t *)"a", 1) == BASE + 3);
+    CHECK(offset_map_get(&map, (const uint8_t *)"b", 1) == BASE + 2);
+    offset_map_clear(&map);
     CHECK(clean_map(&map, bytes, &h, BASE + 3, 1 << 20, &work) == 1 && map.count == 1);
     for (char c = 'c'; map.count < map.count_max; c++) newest((char[]){c, 0}, 1);
     CHECK(clean_map(&map, bytes, &h, BASE, 1 << 20, &work) == 0);
@@ -366,12 +366,12 @@ int main(int argc, char **argv) {
     played.by = pthread_self();
     rules = (struct clean_batch_rules){&map, TIME, RETENTION, 1 << 20};
     CHECK((work.inflater = inflater_new()) != NULL);
-    CHECK(keymap_init(&map, 20 * KEYMAP_SLOT_BYTES, 0.5));
+    CHECK(offset_map_init(&map, 20 * KEYMAP_SLOT_BYTES, 0.5));
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
         if (strcmp(argv[2], scenes[i].name) == 0) scenes[i].run();
     inflater_free(work.inflater);
     clean_work_free(&work);
-    keymap_free(&map);
+    offset_map_free(&map);
     puts("ok");
     return 0;
 }

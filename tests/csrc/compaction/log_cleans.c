@@ -98,16 +98,16 @@ static struct log_clean_figures figures;
 
 /* Run a whole pass in steps of this many bytes. */
 static int pass(int64_t step_bytes, size_t map_slots) {
-    struct keymap map;
+    struct offset_map map;
     struct log_clean *c;
-    CHECK(keymap_init(&map, map_slots * KEYMAP_SLOT_BYTES, 0.9));
+    CHECK(offset_map_init(&map, map_slots * KEYMAP_SLOT_BYTES, 0.9));
     int result = log_clean_begin(one, &map, &rules, &c);
     if (result == 0) {
         while ((result = log_clean_step(c, step_bytes)) == 1) {}
         log_clean_figures(c, &figures);
         log_clean_end(c);
     }
-    keymap_free(&map);
+    offset_map_free(&map);
     return result;
 }
 
@@ -271,21 +271,21 @@ static void refuse(void) {
     CHECK(pass(100, 10) == LOG_E_DELETED);
     let_go();
     make_three();
-    struct keymap map;
+    struct offset_map map;
     struct log_clean *c;
-    CHECK(keymap_init(&map, 100 * KEYMAP_SLOT_BYTES, 0.9));
+    CHECK(offset_map_init(&map, 100 * KEYMAP_SLOT_BYTES, 0.9));
     CHECK(log_clean_begin(one, &map, &rules, &c) == 0 && log_clean_step(c, 0) == 1);
     CHECK(log_truncate(one, 8, -1) == 0); /* the data it read no longer exists */
     int result;
     while ((result = log_clean_step(c, 0)) == 1) {}
     CHECK(result == LOG_E_WOULD_BLOCK);
     log_clean_end(c);
-    keymap_clear(&map);
+    offset_map_clear(&map);
     CHECK(log_clean_begin(one, &map, &rules, &c) == 0 && log_clean_step(c, 0) == 1);
     log_dir_fail(dir, EIO, "read");
     CHECK(log_clean_step(c, 0) == LOG_E_OFFLINE);
     log_clean_end(c);
-    keymap_free(&map);
+    offset_map_free(&map);
     CHECK(pass(100, 10) == LOG_E_OFFLINE);
     let_go();
 }
@@ -350,9 +350,9 @@ static void wait_for_transactions(void) {
     CHECK(l.cleanable_end == 5);
     int failed = 0;
     for (int after = 0; after < 60; after++) {
-        struct keymap map;
+        struct offset_map map;
         struct log_clean *c = NULL;
-        CHECK(keymap_init(&map, 100 * KEYMAP_SLOT_BYTES, 0.9));
+        CHECK(offset_map_init(&map, 100 * KEYMAP_SLOT_BYTES, 0.9));
         short_of.starved_after = after;
         short_of.starved = 1;
         int result = log_clean_begin(one, &map, &rules, &c);
@@ -361,7 +361,7 @@ static void wait_for_transactions(void) {
         short_of.starved = 0;
         failed += result != 0;
         if (result == 0) log_clean_end(c);
-        keymap_free(&map);
+        offset_map_free(&map);
     }
     CHECK(failed >= 4);
     log_abandon(one);
@@ -369,15 +369,15 @@ static void wait_for_transactions(void) {
 }
 
 static void end_with_the_log(void) {
-    struct keymap map;
+    struct offset_map map;
     struct log_clean *c;
     make_three();
-    CHECK(keymap_init(&map, 100 * KEYMAP_SLOT_BYTES, 0.9));
+    CHECK(offset_map_init(&map, 100 * KEYMAP_SLOT_BYTES, 0.9));
     CHECK(log_clean_begin(one, &map, &rules, &c) == 0 && log_clean_step(c, 0) == 1);
     log_abandon(one);
     CHECK(log_clean_step(c, 0) == LOG_E_DELETED);
     log_clean_end(c);
-    keymap_free(&map);
+    offset_map_free(&map);
     let_go();
 }
 
@@ -407,7 +407,7 @@ static void keep_damage(void) {
     CHECK(memcmp(fresh + 61, old + len, (size_t)(3 * len)) == 0);
     CHECK(atomic_load(&one->view.segments[0]->damaged));
     struct log_damage damage[4];
-    CHECK(log_dir_take_damages(dir, damage, 4) == 1 && damage[0].kind == LOG_DAMAGE_KEPT);
+    CHECK(log_dir_fetch_damages(dir, damage, 4) == 1 && damage[0].kind == LOG_DAMAGE_KEPT);
     CHECK(damage[0].offset == 1 && damage[0].position == len && damage[0].bytes == len);
     leave();
 }
@@ -447,16 +447,16 @@ static void clean_starved(void) {
         make_three();
         short_of.starved_after = after;
         short_of.starved = 1;
-        struct keymap map;
+        struct offset_map map;
         struct log_clean *c;
         int result = LOG_E_MEMORY;
-        if (keymap_init(&map, 100 * KEYMAP_SLOT_BYTES, 0.9)) {
+        if (offset_map_init(&map, 100 * KEYMAP_SLOT_BYTES, 0.9)) {
             result = log_clean_begin(one, &map, &rules, &c);
             if (result == 0) {
                 while ((result = log_clean_step(c, 100)) == 1) {}
                 log_clean_end(c);
             }
-            keymap_free(&map);
+            offset_map_free(&map);
         }
         bool met = short_of.starved == 0;
         short_of.starved = 0;

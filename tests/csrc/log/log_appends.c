@@ -20,8 +20,8 @@ static void roll_by_bytes(void) {
     CHECK(segments_begin("0 2 3"));
     fill(1, 1);
     CHECK(segments_begin("0 2 3 4"));
-    struct log_dir_figures figures;
-    log_dir_stats(dir, &figures);
+    struct log_dir_stats figures;
+    log_dir_read_stats(dir, &figures);
     CHECK(figures.rolls == 3);
     /* A roll seals the segment: indexes are complete, the producers' state is written. */
     struct segment *s = one->view.segments[0];
@@ -187,8 +187,8 @@ static void take_back(void) {
     CHECK(tearing_writes == 2 && atomic_load(&s->allocated) == 0);
     CHECK(played_size(dir, file_of(0, "log")) == 2 * SMALL && ends_are(0, 2, 2, 2));
     CHECK(append((struct played_batch){.time = 2}) == LOG_E_FULL && tearing_writes == 3);
-    struct log_dir_figures figures;
-    log_dir_stats(dir, &figures);
+    struct log_dir_stats figures;
+    log_dir_read_stats(dir, &figures);
     CHECK(figures.shortages == 2 && figures.short_error == ENOSPC && !log_dir_offline(dir));
     let_go();
 }
@@ -212,7 +212,7 @@ static void open_again(void) {
     CHECK(log_flush(one) == 0);
     for (int i = 0; i < 2; i++) {
         lock_acquire(&dir->files_lock);
-        segment_evict(dir, 9, UINT32_MAX);
+        segment_cache_evict(dir, 9, UINT32_MAX);
         lock_release(&dir->files_lock);
         CHECK(dir->open_count == 0);
         if (i == 0) played_fail(OPENAT, ".log", EMFILE, 1);
@@ -224,9 +224,9 @@ static void open_again(void) {
 
 /* ---- results ---- */
 
-static struct log_figures figures(void) {
-    struct log_figures f;
-    log_figures_take(one, &f);
+static struct log_stats figures(void) {
+    struct log_stats f;
+    log_read_stats(one, &f);
     return f;
 }
 
@@ -235,7 +235,7 @@ static void answer(void) {
     CHECK(append((struct played_batch){.time = 7, .records = 3, .value_bytes = 10}) == 0);
     CHECK(appended.base_offset == 0 && appended.last_offset == 2 && !appended.duplicate);
     CHECK(appended.append_time_ms == -1 && appended.log_start_offset == 0);
-    CHECK(appended.resignations == 0 && get_i64(made) == 0);
+    CHECK(appended.leadership_losses == 0 && get_i64(made) == 0);
     CHECK(get_i32(made + BATCH_LEADER_EPOCH_AT) == 0);
     log_become_follower(one, 1);
     CHECK(append((struct played_batch){.time = 7}) == LOG_E_NOT_LEADER);
@@ -243,7 +243,8 @@ static void answer(void) {
     CHECK(append_as((struct played_batch){.time = 7}, 4) == LOG_E_NOT_LEADER);
     CHECK(append_as((struct played_batch){.time = 7}, 6) == LOG_E_NOT_LEADER);
     CHECK(append_as((struct played_batch){.time = 7, .records = 2}, 5) == 0);
-    CHECK(appended.base_offset == 3 && appended.last_offset == 4 && appended.resignations == 1);
+    CHECK(appended.base_offset == 3 && appended.last_offset == 4 &&
+          appended.leadership_losses == 1);
     CHECK(appended.log_start_offset == 3 && get_i64(made) == 3);
     CHECK(get_i32(made + BATCH_LEADER_EPOCH_AT) == 5 && log_last_epoch(one) == 5);
     CHECK(append_as((struct played_batch){.time = 7}, 0) == LOG_E_NOT_LEADER);
@@ -259,7 +260,7 @@ static void answer(void) {
     CHECK(batch_parse(made, len, &summary.header) == 0);
     CHECK(log_append(one, made, len + 1, &summary, -1, NOW, &appended) == LOG_E_CORRUPT);
     CHECK(log_append(one, made, len - 1, &summary, -1, NOW, &appended) == LOG_E_CORRUPT);
-    struct log_figures f = figures();
+    struct log_stats f = figures();
     CHECK(f.produce_requests == 7 && f.produce_failures == 4 && f.batches_in == 3);
     CHECK(f.records_in == 6 && f.bytes_in == SMALL + 2 * 68);
     CHECK(f.start_offset == 3 && f.end_offset == 6 && f.segments == 1 && f.offline == 0);
@@ -279,7 +280,7 @@ static void answer_again(void) {
     b.time = 1000;
     CHECK(append(b) == 0 && appended.duplicate && appended.base_offset == 1);
     CHECK(appended.last_offset == 2 && appended.append_time_ms == 9 && log_end_offset(one) == 5);
-    struct log_figures f = figures();
+    struct log_stats f = figures();
     CHECK(f.produce_requests == 4 && f.produce_failures == 0 && f.batches_in == 3);
     b.sequence = 7;
     CHECK(append(b) == LOG_E_SEQUENCE);

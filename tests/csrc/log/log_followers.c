@@ -57,8 +57,8 @@ static void write_together(void) {
     struct log_range range;
     CHECK(read_bytes(0, 1 << 20, &range) == 12 * SMALL && range.next_offset == 15);
     CHECK(log_size_bytes(one) == 12 * SMALL);
-    struct log_figures f;
-    log_figures_take(one, &f);
+    struct log_stats f;
+    log_read_stats(one, &f);
     CHECK(f.produce_requests == 12 && f.produce_failures == 0 && f.batches_in == 12);
     CHECK(f.records_in == 15 && f.bytes_in == 12 * SMALL);
     for (int i = 0; i < 2; i++) put(i, false, (struct played_batch){.time = i});
@@ -82,8 +82,8 @@ static void answer_each(void) {
     CHECK(writes_for(4) == 1);
     CHECK(parts[0].result == 0 && parts[0].out.duplicate && parts[0].out.base_offset == 1);
     CHECK(parts[1].result == LOG_E_SEQUENCE && parts[2].result == LOG_E_CORRUPT && got(3, 3, 3));
-    struct log_figures f;
-    log_figures_take(one, &f);
+    struct log_stats f;
+    log_read_stats(one, &f);
     CHECK(f.produce_requests == 7 && f.produce_failures == 2 && f.batches_in == 4);
     /* All but the first batch of a continuing group. */
     put(0, false, (struct played_batch){.time = 1});
@@ -93,7 +93,7 @@ static void answer_each(void) {
     log_become_follower(one, 1);
     CHECK(log_become_leader(one, 2, 1) == 0);
     put(0, false, (struct played_batch){.time = 1});
-    CHECK(writes_for(1) == 1 && got(0, 6, 6) && parts[0].out.resignations == 1);
+    CHECK(writes_for(1) == 1 && got(0, 6, 6) && parts[0].out.leadership_losses == 1);
     CHECK(parts[0].out.append_time_ms == -1 && get_i32(bytes + BATCH_LEADER_EPOCH_AT) == 2);
     struct log_config config = config_of(1 << 20);
     config.log_append_time = true;

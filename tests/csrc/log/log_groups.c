@@ -98,7 +98,7 @@ static void check_alike(const struct log_group_part *p, int result,
     CHECK(p->out.base_offset == out->base_offset && p->out.last_offset == out->last_offset);
     CHECK(p->out.append_time_ms == out->append_time_ms && p->out.duplicate == out->duplicate);
     CHECK(p->out.log_start_offset == out->log_start_offset);
-    CHECK(p->out.resignations == out->resignations);
+    CHECK(p->out.leadership_losses == out->leadership_losses);
 }
 
 static void append_both(struct log *together, struct log *apart, int32_t *next, int64_t now) {

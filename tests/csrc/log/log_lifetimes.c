@@ -171,7 +171,7 @@ static void *flush_all(void *unused) {
 
 static void *settle_all(void *unused) {
     (void)unused;
-    while (!atomic_load(&over)) (void)log_dir_settle(directory);
+    while (!atomic_load(&over)) (void)log_dir_close_files(directory);
     return NULL;
 }
 

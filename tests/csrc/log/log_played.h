@@ -196,10 +196,10 @@ static inline void played_still(struct log_dir *dir) {
 static inline int played_asked(struct log_dir *dir) {
     struct flusher *f = &dir->flusher;
     int count = 0;
-    for (struct log *log; (log = f->asked.first) != NULL; count++) {
+    for (struct log *log; (log = f->requested.first) != NULL; count++) {
         CHECK(log->queue.wanted);
-        f->asked.first = log->queue.next;
-        if (f->asked.first == NULL) f->asked.last = &f->asked.first;
+        f->requested.first = log->queue.next;
+        if (f->requested.first == NULL) f->requested.last = &f->requested.first;
         log->queue.wanted = false;
         log_release(log);
     }
@@ -210,11 +210,11 @@ static inline int played_asked(struct log_dir *dir) {
 static inline int played_asked_some_time(struct log_dir *dir) {
     struct flusher *f = &dir->flusher;
     int count = 0;
-    for (struct log *log; (log = f->slow_first) != NULL; count++) {
-        CHECK(log->queue.slow_wanted);
-        f->slow_first = log->queue.slow_next;
-        if (f->slow_first == NULL) f->slow_last = &f->slow_first;
-        log->queue.slow_wanted = false;
+    for (struct log *log; (log = f->lazy_first) != NULL; count++) {
+        CHECK(log->queue.lazy_wanted);
+        f->lazy_first = log->queue.lazy_next;
+        if (f->lazy_first == NULL) f->lazy_last = &f->lazy_first;
+        log->queue.lazy_wanted = false;
         log_release(log);
     }
     return count;

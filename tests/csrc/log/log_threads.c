@@ -90,7 +90,7 @@ static void *read_all(void *argument) {
             (void)log_range_is_cold(&range);
             (void)log_range_warm(&range);
             int64_t free_bytes, total_bytes;
-            if (at % 64 < 8) CHECK(log_dir_tend(setting->dir, &free_bytes, &total_bytes));
+            if (at % 64 < 8) CHECK(log_dir_upkeep(setting->dir, &free_bytes, &total_bytes));
         }
         log_range_release(&range);
     }
@@ -156,7 +156,7 @@ static void *upkeep(void *argument) {
             CHECK(log_apply_retention(log, 1000) >= 0);
             CHECK(log_flush(log) == 0);
             if (k % 8 == 0) CHECK(log_dir_flush(setting->dir) == 0);
-            if (k % 16 == 0) CHECK(log_dir_settle(setting->dir) == 0);
+            if (k % 16 == 0) CHECK(log_dir_close_files(setting->dir) == 0);
             log_expire_producers(log, 1000);
             CHECK(log_offset_for_time(log, 1001, &offset, &timestamp, &epoch) >= 0);
             log_end_for_epoch(log, 0, &epoch, &offset);
@@ -191,13 +191,13 @@ static void *cut(void *argument) {
 /* All keys differ: no record may be lost when neighbouring segments are merged. */
 static void *clean(void *argument) {
     struct setting *setting = ((struct worker *)argument)->setting;
-    struct keymap map;
-    CHECK(keymap_init(&map, 1 << 20, 0.9));
+    struct offset_map map;
+    CHECK(offset_map_init(&map, 1 << 20, 0.9));
     while (atomic_load(&setting->appenders_left) > 0) {
         for (int k = 0; k < setting->count; k++) {
             struct log_clean_rules rules = {.segment_bytes = 100000, .inflated_bytes_max = 1 << 20};
             struct log_clean *pass = NULL;
-            keymap_clear(&map);
+            offset_map_clear(&map);
             int result = log_clean_begin(setting->logs[k], &map, &rules, &pass);
             CHECK(result >= 0);
             if (result == 1) continue;
@@ -207,7 +207,7 @@ static void *clean(void *argument) {
         }
         usleep(1000);
     }
-    keymap_free(&map);
+    offset_map_free(&map);
     return NULL;
 }
 

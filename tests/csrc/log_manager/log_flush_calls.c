@@ -49,10 +49,10 @@ static void bring_all_to_disk(void) {
     played_note();
     CHECK(log_flush(one) == 0 && log_flushed_offset(one) == 11 && noted("sync ") == 1);
     CHECK(noted("fsync ") == 0);
-    struct log_dir_figures figures;
-    struct meter_figures times;
+    struct log_dir_stats figures;
+    struct meter_stats times;
     memset(&times, 0, sizeof times);
-    log_dir_stats(dir, &figures);
+    log_dir_read_stats(dir, &figures);
     log_dir_flush_times(dir, &times);
     CHECK(figures.flush_files == 4 && figures.flush_groups == 0);
     uint64_t count = 0;
@@ -69,8 +69,8 @@ static void bring_many_segments(void) {
     fill(150, 1000);
     CHECK(log_flush(one) == 0 && log_flushed_offset(one) == 150);
     for (int i = 0; i < 149; i++) CHECK(atomic_load(&one->view.segments[i]->flush_done));
-    struct log_dir_figures figures;
-    log_dir_stats(dir, &figures);
+    struct log_dir_stats figures;
+    log_dir_read_stats(dir, &figures);
     CHECK(figures.flush_files == 150);
     let_go();
 }
@@ -159,11 +159,11 @@ static void wait_for_room(void) {
     fill(10, 1000);
     CHECK(played.faults[PWRITE].times == 1);
     CHECK(log_flush(one) == 0 && log_flushed_offset(one) == 10 && log_recovery_point(one) == 10);
-    CHECK(atomic_load(&one->flush.indexes_due) && segment_index_waits(one->view.segments[0]));
+    CHECK(atomic_load(&one->flush.indexes_due) && segment_index_has_pending(one->view.segments[0]));
     CHECK(played_size(dir, file_of(0, "index")) == 0);
     CHECK(log_flush(one) == 0 && !atomic_load(&one->flush.indexes_due));
     CHECK(played_size(dir, file_of(0, "index")) == 8);
-    CHECK(!segment_index_waits(one->view.segments[0]));
+    CHECK(!segment_index_has_pending(one->view.segments[0]));
     let_go();
 }
 
@@ -191,7 +191,7 @@ static void let_go_many(int count) {
 }
 
 static void flush_few(void) {
-    dir->syncfs_silent = NULL;
+    dir->syncfs_problem = NULL;
     open_many(7, config_of(1 << 20));
     for (int i = 0; i < 7; i++) append_to(i, 2);
     CHECK(log_dir_flush(dir) == 0 && played.counts[SYNCFS] == 0);
@@ -204,11 +204,11 @@ static void flush_few(void) {
 }
 
 static void flush_many(void) {
-    dir->syncfs_silent = NULL;
+    dir->syncfs_problem = NULL;
     open_many(12, config_of(4 * SMALL));
     for (int i = 0; i < 12; i++) append_to(i, i == 5 ? 6 : 2); /* log 5 has two segments */
     log_abandon(logs[7]);
-    log_hold_point(logs[8], 0);
+    log_hold_recovery_point(logs[8], 0);
     uint32_t syncs = played.counts[FDATASYNC];
     CHECK(log_dir_flush(dir) == 0 && played.counts[SYNCFS] == 1);
     for (int i = 0; i < 12; i++)
@@ -234,8 +234,8 @@ static void flush_many(void) {
 
 /* If syncfs may miss errors, each file is synced by itself. */
 static void flush_each(void) {
-    dir->syncfs_silent = "the test says so";
-    CHECK(strcmp(log_dir_syncfs_silent(dir), "the test says so") == 0);
+    dir->syncfs_problem = "the test says so";
+    CHECK(strcmp(log_dir_syncfs_problem(dir), "the test says so") == 0);
     open_many(12, config_of(1 << 20));
     for (int i = 0; i < 12; i++) append_to(i, 2);
     CHECK(log_dir_flush(dir) == 0 && played.counts[SYNCFS] == 0);
@@ -254,19 +254,19 @@ static void flush_each(void) {
 }
 
 static void settle(void) {
-    dir->syncfs_silent = NULL;
+    dir->syncfs_problem = NULL;
     open_many(9, config_of(4 * SMALL));
     for (int i = 0; i < 9; i++) append_to(i, 6);
     log_abandon(logs[2]);
     short_of.starved = 1;
-    CHECK(log_dir_settle(dir) == LOG_E_MEMORY);
+    CHECK(log_dir_close_files(dir) == LOG_E_MEMORY);
     played_fail(PWRITE, ".snapshot", ENOSPC, 1);
-    CHECK(log_dir_settle(dir) == LOG_E_FULL);
+    CHECK(log_dir_close_files(dir) == LOG_E_FULL);
     for (int i = 0; i < 9; i++) {
         CHECK(log_flushed_offset(logs[i]) == (i == 2 ? 0 : 6));
         CHECK(logs[i]->append.writable == (i == 2));
     }
-    CHECK(log_dir_settle(dir) == 0);
+    CHECK(log_dir_close_files(dir) == 0);
     let_go_many(9);
 }
 
@@ -294,60 +294,60 @@ static void run_flusher(void) {
     log_dir_set_disk(dir, &disk);
     data_syncs = whole_syncs = 0;
     lock_acquire(&dir->flush_lock);
-    struct log **asked = f->asked.last, **slow = f->slow_last;
+    struct log **asked = f->requested.last, **slow = f->lazy_last;
     CHECK(flusher_start(dir) == 0 && f->thread_count == FLUSHER_THREADS);
-    f->asked.last = asked;
-    f->slow_last = slow;
+    f->requested.last = asked;
+    f->lazy_last = slow;
     lock_release(&dir->flush_lock);
     flusher_stop(dir);
     lock_condition_init(&dir->changed);
     f->thread_count = 0;
     f->closing = false;
-    CHECK(f->asked.first == NULL && f->slow_first == NULL && f->ready.first == NULL);
+    CHECK(f->requested.first == NULL && f->lazy_first == NULL && f->ready.first == NULL);
 }
 
 static void flush_what_was_asked(void) {
-    struct log_dir_figures figures;
-    dir->syncfs_silent = NULL;
+    struct log_dir_stats figures;
+    dir->syncfs_problem = NULL;
     open_many(31, config_of(1 << 20));
     for (int i = 0; i < 31; i++) append_to(i, 1);
     CHECK(log_dir_flush(dir) == 0);
     for (int i = 0; i < 31; i++) append_to(i, 1);
-    for (int i = 0; i < 31; i += 2) flusher_ask(logs[i]);
-    flusher_ask(logs[0]); /* a second request is merged */
+    for (int i = 0; i < 31; i += 2) flush_queue_add(logs[i]);
+    flush_queue_add(logs[0]); /* a second request is merged */
     CHECK(atomic_load(&logs[0]->references) == 2);
-    log_dir_stats(dir, &figures);
+    log_dir_read_stats(dir, &figures);
     uint64_t groups = figures.flush_groups;
     run_flusher();
-    log_dir_stats(dir, &figures);
+    log_dir_read_stats(dir, &figures);
     CHECK(figures.flush_groups == groups + 1 && data_syncs == 16 && whole_syncs == 0);
     for (int i = 0; i < 31; i++) {
         CHECK(log_flushed_offset(logs[i]) == (i % 2 == 0 ? 2 : 1));
         CHECK(atomic_load(&logs[i]->references) == 1 && !logs[i]->queue.wanted);
         CHECK(!logs[i]->queue.flushing && !logs[i]->queue.again);
     }
-    for (int i = 1; i < 31; i += 2) flusher_ask_some_time(logs[i]);
-    flusher_ask_some_time(logs[1]);
+    for (int i = 1; i < 31; i += 2) flush_queue_add_lazy(logs[i]);
+    flush_queue_add_lazy(logs[1]);
     CHECK(atomic_load(&logs[1]->references) == 2);
     run_flusher();
     CHECK(data_syncs == 15);
     for (int i = 0; i < 31; i++) {
-        CHECK(log_flushed_offset(logs[i]) == 2 && !logs[i]->queue.slow_wanted);
+        CHECK(log_flushed_offset(logs[i]) == 2 && !logs[i]->queue.lazy_wanted);
         CHECK(atomic_load(&logs[i]->references) == 1);
     }
     let_go_many(31);
 }
 
 static void flush_large_groups(void) {
-    dir->syncfs_silent = NULL;
+    dir->syncfs_problem = NULL;
     open_many(34, config_of(4 * SMALL));
     for (int i = 0; i < 34; i++) append_to(i, 1);
     CHECK(log_dir_flush(dir) == 0);
     drop_asked();
     for (int i = 0; i < 34; i++) append_to(i, i == 20 ? 6 : 1); /* log 20 needs more */
-    log_hold_point(logs[21], 0);
+    log_hold_recovery_point(logs[21], 0);
     drop_asked();
-    for (int i = 0; i < 34; i++) flusher_ask(logs[i]);
+    for (int i = 0; i < 34; i++) flush_queue_add(logs[i]);
     run_flusher();
     CHECK(whole_syncs == 1);
     /* Log 20: two files and two indexes; log 21: one file. */
@@ -361,18 +361,18 @@ static void flush_large_groups(void) {
     for (int i = 0; i < 34; i++) append_to(i, 1);
     drop_asked();
     atomic_store(&dir->flusher.syncfs_skips, 2);
-    for (int i = 0; i < 34; i++) flusher_ask(logs[i]);
+    for (int i = 0; i < 34; i++) flush_queue_add(logs[i]);
     run_flusher();
     CHECK(whole_syncs == 0 && data_syncs >= 34 && atomic_load(&dir->flusher.syncfs_skips) == 1);
     for (int i = 0; i < 32; i++) append_to(i, 1);
     drop_asked();
     atomic_store(&dir->flusher.syncfs_skips, 0);
-    for (int i = 0; i < 31; i++) flusher_ask(logs[i]);
+    for (int i = 0; i < 31; i++) flush_queue_add(logs[i]);
     run_flusher();
     CHECK(whole_syncs == 0);
     append_to(0, 1);
     drop_asked();
-    for (int i = 0; i < 32; i++) flusher_ask(logs[i]);
+    for (int i = 0; i < 32; i++) flush_queue_add(logs[i]);
     run_flusher();
     CHECK(whole_syncs == 1);
     for (int i = 0; i < 32; i++) CHECK(log_flushed_offset(logs[i]) == log_end_offset(logs[i]));
@@ -381,14 +381,16 @@ static void flush_large_groups(void) {
 
 /* One sync covers files, names and epochs of new logs, and surplus files are closed. */
 static void relieve(void) {
-    dir->syncfs_silent = NULL;
+    dir->syncfs_problem = NULL;
     open_many(34, config_of(1 << 20));
     log_dir_set_open_files(dir, 20);
     for (int i = 0; i < 30; i++) append_to(i, 1);
-    CHECK(dir->open_count == 30 && atomic_load(&dir->crowded) && !atomic_load(&dir->full));
-    CHECK(!log_lacks_files(logs[33]));
+    CHECK(dir->open_count == 30 && atomic_load(&dir->over_limit) &&
+          !atomic_load(&dir->over_hard_limit));
+    CHECK(!log_descriptors_exhausted(logs[33]));
     append_to(30, 1);
-    CHECK(atomic_load(&dir->full) && !log_lacks_files(logs[30]) && log_lacks_files(logs[33]));
+    CHECK(atomic_load(&dir->over_hard_limit) && !log_descriptors_exhausted(logs[30]) &&
+          log_descriptors_exhausted(logs[33]));
     CHECK(atomic_load(&logs[30]->references) == 1); /* it is not in the flusher's queue */
     run_flusher();
     CHECK(whole_syncs == 1 && data_syncs == 0 && !atomic_load(&dir->flusher.relief_wanted));
@@ -397,7 +399,8 @@ static void relieve(void) {
         CHECK(!log_marked(&logs[i]->flush.files_marks));
         CHECK(!log_marked(&logs[i]->flush.epochs_marks));
     }
-    CHECK(dir->open_count == 20 && !atomic_load(&dir->crowded) && !log_lacks_files(logs[33]));
+    CHECK(dir->open_count == 20 && !atomic_load(&dir->over_limit) &&
+          !log_descriptors_exhausted(logs[33]));
     let_go_many(34);
     log_dir_set_open_files(dir, 100);
 }
@@ -414,7 +417,7 @@ static void fail_all(void) {
                                          .wait_for = (uint8_t)(i + 1)};
         CHECK(!log_wait(logs[i], &waiters[i]));
     }
-    for (int i = 0; i < 3; i++) flusher_ask(logs[i]);
+    for (int i = 0; i < 3; i++) flush_queue_add(logs[i]);
     log_dir_fail(dir, EIO, "pread");
     run_flusher();
     CHECK(data_syncs == 0 && mailbox_take(m, messages, 8) == 3 && dir->flusher.reported);
@@ -446,7 +449,7 @@ static void *flush_besides(void *result) {
 /* Two threads sync the directory at the same time: a failed write counts for neither. */
 static void fail_both(void) {
     static struct disk disk;
-    dir->syncfs_silent = NULL;
+    dir->syncfs_problem = NULL;
     open_many(12, config_of(1 << 20));
     for (int i = 0; i < 12; i++) append_to(i, 1);
     disk = *log_dir_disk(dir);
@@ -473,7 +476,7 @@ static void remove_what_is_due(void) {
         atomic_store(&dir->short_of_space, hurry);
         run_flusher();
         lock_acquire(&dir->flush_lock);
-        while (dir->jobs > 0) lock_condition_wait(&dir->flush_quiet, &dir->flush_lock);
+        while (dir->jobs > 0) lock_condition_wait(&dir->jobs_done, &dir->flush_lock);
         lock_release(&dir->flush_lock);
         CHECK(played_size(dir, "gone0") == -1 && played_size(dir, "gone1") == -1);
         CHECK((played_size(dir, "gone2") == -1) == (hurry == 1));
@@ -504,13 +507,13 @@ static void flush_soon(void) {
     while (mailbox_take(m, &message, 1) == 0) usleep(500);
     CHECK(message.status == 0 && log_flushed_offset(one) == 1);
     fill(1, 1000);
-    flusher_ask_some_time(one);
+    flush_queue_add_lazy(one);
     while (log_flushed_offset(one) < 2) usleep(500);
     log_dir_set_disk(dir, &disk);
     log_mark(&one->flush.files_marks);
     fill(1, 1000);
     atomic_store(&refusals, 4);
-    flusher_ask(one);
+    flush_queue_add(one);
     while (log_flushed_offset(one) < 3) usleep(500);
     CHECK(atomic_load(&refusals) < 0 && !log_dir_offline(dir));
     while (atomic_load(&one->references) > 1) usleep(500);

@@ -131,21 +131,21 @@ static void copy_with_faults(void) {
 
 static void name_anew(void) {
     make_source(3);
-    CHECK(log_rename(one, "u-7") == 0 && strcmp(one->home->name, "u-7") == 0);
+    CHECK(log_rename(one, "u-7") == 0 && strcmp(one->partition->name, "u-7") == 0);
     CHECK(played_size(dir, "t-0") == -1 && played_size(dir, "u-7") >= 0);
     uint32_t syncs = played.counts[FSYNC];
     CHECK(log_rename(one, "t-0") == 0 && played.counts[FSYNC] == syncs + 1);
     fill(8, 2000);
     CHECK(played_size(dir, file_of(10, "log")) == SMALL);
     played_fail(RENAMEAT, "t-0", ENOSPC, 1);
-    CHECK(log_rename(one, "u-7") == LOG_E_FULL && strcmp(one->home->name, "t-0") == 0);
+    CHECK(log_rename(one, "u-7") == LOG_E_FULL && strcmp(one->partition->name, "t-0") == 0);
     short_of.starved = 1;
     CHECK(log_rename(one, "u-7") == LOG_E_MEMORY && played_size(dir, "t-0") >= 0);
     /* A rename that cannot be synced now is undone. */
     log_dir_set_open_files(dir, 100);
     played_fail(OPENAT, ".", EMFILE, 9);
     played.faults[OPENAT].of = NULL;
-    CHECK(log_rename(one, "u-7") == LOG_E_MEMORY && strcmp(one->home->name, "t-0") == 0);
+    CHECK(log_rename(one, "u-7") == LOG_E_MEMORY && strcmp(one->partition->name, "t-0") == 0);
     played_heal();
     CHECK(played_size(dir, "t-0") >= 0 && played_size(dir, "u-7") == -1);
     CHECK(!log_dir_offline(dir));
@@ -160,7 +160,7 @@ static void change_roles(void) {
     struct mailbox *m = mailbox_new(8);
     struct message message;
     CHECK(open_with(config_of(1 << 20), from_nothing()) == 0);
-    CHECK(!log_is_leader(one) && log_leader_epoch(one) == -1 && log_resignations(one) == 0);
+    CHECK(!log_is_leader(one) && log_leader_epoch(one) == -1 && log_leadership_losses(one) == 0);
     CHECK(log_failed(one) == LOG_E_NOT_LEADER && !log_is_readable(one));
     CHECK(log_lead_replicas(one, 3, 2) == 0 && log_in_sync_count(one) == 2);
     CHECK(log_failed(one) == 0 && log_leader_epoch(one) == 3 && log_last_epoch(one) == 3);
@@ -184,7 +184,7 @@ static void change_roles(void) {
     log_become_follower(one, 6);
     CHECK(mailbox_take(m, &message, 1) == 1 && message.status == LOG_E_NOT_LEADER && !w.linked);
     CHECK(message.token == 42 && message.data == &w && message.kind == MESSAGE_WAKE);
-    CHECK(log_resignations(one) == 1 && log_leader_epoch(one) == 6 && !log_is_leader(one));
+    CHECK(log_leadership_losses(one) == 1 && log_leader_epoch(one) == 6 && !log_is_leader(one));
     /* A waiter at a log without leadership is notified at once, unless it also waits as a
      * follower. */
     CHECK(!log_wait(one, &w) && !w.linked && mailbox_take(m, &message, 1) == 1);
@@ -197,7 +197,7 @@ static void change_roles(void) {
     log_set_readable(one, true);
     CHECK(log_is_readable(one));
     log_become_follower(one, 7);
-    CHECK(!log_is_readable(one) && log_resignations(one) == 1);
+    CHECK(!log_is_readable(one) && log_leadership_losses(one) == 1);
     CHECK(log_become_leader(one, 8, 1) == 0 && ends_are(0, 6, 6, 6));
     log_set_throttled(one, true, false);
     CHECK(log_is_throttled_leading(one) && !log_is_throttled_following(one));

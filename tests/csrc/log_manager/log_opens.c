@@ -284,7 +284,7 @@ static void rebuild_epochs(void) {
         CHECK(log_epoch_of(one, 10) == 4 && log_last_epoch(one) == 4);
         log_end_for_epoch(one, 0, &found, &end);
         CHECK(found == 0 && end == 10);
-        CHECK(log_dir_take_damages(dir, &damage, 1) == (texts[i] != NULL));
+        CHECK(log_dir_fetch_damages(dir, &damage, 1) == (texts[i] != NULL));
         if (texts[i] != NULL) {
             CHECK(damage.kind == LOG_DAMAGE_EPOCHS && strcmp(damage.partition, "t-0") == 0);
             CHECK(text_is("t-0/leader-epoch-checkpoint.damaged", texts[i]));
@@ -364,7 +364,7 @@ static void close_with_faults(void) {
     played_fail(FTRUNCATE, ".log", ENOSPC, 1);
     CHECK(log_close_clean(one, NOW) == LOG_E_FULL);
     fill(1, 53);
-    log_hold_point(one, 3);
+    log_hold_recovery_point(one, 3);
     played_fail(PWRITE, "epoch", ENOSPC, 1);
     log_mark(&one->flush.epochs_marks);
     CHECK(log_close_clean(one, NOW) == LOG_E_FULL && log_recovery_point(one) == 3);
@@ -397,7 +397,7 @@ static void change_settings(void) {
     CHECK(log_flush_before_ack(one) && log_config_get(one, &copy) == &copy);
     CHECK(copy.index_interval_bytes == 777 && copy.min_insync_replicas == 3);
     CHECK(copy.compression_codec == 2);
-    CHECK(!log_lacks_replicas(one, false)); /* one replica: no more required */
+    CHECK(!log_below_min_isr(one, false)); /* one replica: no more required */
     CHECK(log_become_leader(one, 1, 2) == 0 && !log_flush_before_ack(one));
     let_go();
     CHECK(open_with(config, from_nothing()) == 0);

@@ -45,7 +45,7 @@ static int64_t bytes_cut(uint32_t *scanned) {
 }
 
 static struct log_damage damages[16];
-static uint32_t take_damages(void) { return log_dir_take_damages(dir, damages, 16); }
+static uint32_t take_damages(void) { return log_dir_fetch_damages(dir, damages, 16); }
 
 static bool damage_is(uint32_t i, enum log_damage_kind kind, enum log_damage_why why, int64_t base,
                       int64_t offset, int64_t position, int64_t bytes) {
@@ -336,7 +336,7 @@ static void give_up(void) {
     /* Indexes without disk space wait in memory: the log opens. */
     played_fail(PWRITE, "index", ENOSPC, 100);
     CHECK(open_with(config, at_point(0)) == 0 && log_end_offset(one) == 23);
-    CHECK(segment_index_waits(one->view.segments[0]));
+    CHECK(segment_index_has_pending(one->view.segments[0]));
     let_go();
     played_heal();
     played_fail(PREAD, "020.log", EIO, 1);

@@ -6,15 +6,15 @@ static struct log_config config_of(int32_t segment_bytes) {
     return scene_config(segment_bytes, 100);
 }
 
-static struct log_figures figures(void) {
-    struct log_figures f;
-    log_figures_take(one, &f);
+static struct log_stats figures(void) {
+    struct log_stats f;
+    log_read_stats(one, &f);
     return f;
 }
 
 static uint64_t deleted_segments(void) {
-    struct log_dir_figures f;
-    log_dir_stats(dir, &f);
+    struct log_dir_stats f;
+    log_dir_read_stats(dir, &f);
     return f.segments_deleted;
 }
 
@@ -292,7 +292,7 @@ static void restart(void) {
 
 static char gone_name[300];
 static bool note_gone(void) {
-    snprintf(gone_name, sizeof gone_name, "%s", one->home->name);
+    snprintf(gone_name, sizeof gone_name, "%s", one->partition->name);
     size_t n = strlen(gone_name);
     return n > 40 && strcmp(gone_name + n - 7, "-delete") == 0 && gone_name[n - 40] == '.' &&
            strspn(gone_name + n - 39, "0123456789abcdef") == 32;
@@ -349,12 +349,12 @@ static void delete_by_name(void) {
     /* If the rename fails, the log keeps its name and is deleted anyway. */
     CHECK(log_open_as(dir, "r-0", id, &config, &checkpoint, NOW, &one) == 0);
     played_fail(RENAMEAT, "r-0", ENOSPC, 1);
-    CHECK(log_delete(one, NOW) == LOG_E_FULL && strcmp(one->home->name, "r-0") == 0);
+    CHECK(log_delete(one, NOW) == LOG_E_FULL && strcmp(one->partition->name, "r-0") == 0);
     CHECK(log_failed(one) == LOG_E_DELETED);
     let_go();
     CHECK(log_open_as(dir, "r-1", id, &config, &checkpoint, NOW, &one) == 0);
     short_of.starved = 1;
-    CHECK(log_delete(one, NOW) == LOG_E_MEMORY && strcmp(one->home->name, "r-1") == 0);
+    CHECK(log_delete(one, NOW) == LOG_E_MEMORY && strcmp(one->partition->name, "r-1") == 0);
     let_go();
     CHECK(log_open_as(dir, "r-2", id, &config, &checkpoint, NOW, &one) == 0);
     played_fail(RENAMEAT, "r-2", ENOENT, 1);

@@ -239,8 +239,8 @@ SCENE(a_reactor_that_stops_leaves_what_is_not_answered_in_time) {
 
 /* ---- measurements */
 
-static struct meter_api_figures figures_of(int key) {
-    struct meter_api_figures figures;
+static struct meter_api_stats figures_of(int key) {
+    struct meter_api_stats figures;
     reactors_meter(all, key, &figures);
     return figures;
 }
@@ -252,7 +252,7 @@ SCENE(the_time_of_a_request_is_told_apart_into_work_waiting_and_sending) {
     pass_ms(30);
     wake_up(serve_seen.starts[0]);
     settle();
-    struct meter_api_figures f = figures_of(API_FETCH);
+    struct meter_api_stats f = figures_of(API_FETCH);
     CHECK(f.histograms[METER_TOTAL].sum == 30000000);
     CHECK(f.histograms[METER_REMOTE].sum == 30000000 && f.histograms[METER_LOCAL].sum == 0);
     CHECK(f.histograms[METER_SEND].sum == 0 && f.histograms[METER_QUEUE].sum == 0);
@@ -279,7 +279,7 @@ SCENE(the_time_of_a_request_is_told_apart_into_work_waiting_and_sending) {
     CHECK(f.histograms[METER_TOTAL].sum == 7000000);
     CHECK(f.histograms[METER_LOCAL].sum == 4000001 && f.histograms[METER_REMOTE].sum == 3);
     CHECK(f.histograms[METER_QUEUE].sum == 2000001 && f.errors[30] == 1 && f.errors[1] == 0);
-    struct meter_figures rounds;
+    struct meter_stats rounds;
     reactors_rounds(all, &rounds);
     uint64_t count = 0;
     for (int i = 0; i < METER_BUCKETS; i++) count += rounds.counts[i];

@@ -188,9 +188,9 @@ SCENE(what_is_short_is_over_some_time_and_nothing_else_is) {
                                     ENFILE, ENOMEM, ENOBUFS, EAGAIN};
     static const int failures[] = {EIO, EROFS, ENOENT, EACCES, 0};
     for (size_t i = 0; i < sizeof shortages / sizeof *shortages; i++)
-        CHECK(disk_is_short(shortages[i]));
+        CHECK(disk_error_is_shortage(shortages[i]));
     for (size_t i = 0; i < sizeof failures / sizeof *failures; i++)
-        CHECK(!disk_is_short(failures[i]));
+        CHECK(!disk_error_is_shortage(failures[i]));
 }
 
 static const char *release;
@@ -215,19 +215,19 @@ SCENE(syncfs_is_trusted_where_kernel_and_file_system_report_what_failed) {
     fs_type = EXT4_SUPER_MAGIC;
     for (size_t i = 0; i < sizeof old / sizeof *old; i++) {
         release = old[i];
-        CHECK(strcmp(disk_syncfs_silent(0), "Linux before 5.17") == 0);
+        CHECK(strcmp(disk_syncfs_problem(0), "Linux before 5.17") == 0);
     }
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         release = good[i];
-        CHECK(disk_syncfs_silent(0) == NULL);
+        CHECK(disk_syncfs_problem(0) == NULL);
     }
     static const long known[] = {0x58465342, BTRFS_SUPER_MAGIC, TMPFS_MAGIC};
     for (int i = 0; i < 3; i++) {
         fs_type = known[i];
-        CHECK(disk_syncfs_silent(0) == NULL);
+        CHECK(disk_syncfs_problem(0) == NULL);
     }
     fs_type = 0x6969; /* NFS */
-    CHECK(strstr(disk_syncfs_silent(0), "may not report") != NULL);
+    CHECK(strstr(disk_syncfs_problem(0), "may not report") != NULL);
     stat_error = -1;
-    CHECK(strcmp(disk_syncfs_silent(0), "an unknown file system") == 0);
+    CHECK(strcmp(disk_syncfs_problem(0), "an unknown file system") == 0);
 }

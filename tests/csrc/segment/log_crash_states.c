@@ -10,7 +10,7 @@ static const char *where;
 static int dir_fd;
 static dev_t device;
 
-static struct crash_state *begin(void) { return crash_state_new(dir_fd, where); }
+static struct restart_checkpoint *begin(void) { return restart_checkpoint_new(dir_fd, where); }
 
 /* Return the stat of a file that has been unchanged for this many seconds. */
 static struct stat file_of(uint64_t inode, int64_t seconds_ago) {
@@ -23,16 +23,18 @@ static struct stat file_of(uint64_t inode, int64_t seconds_ago) {
     return st;
 }
 
-static void record(struct crash_state *w, uint64_t inode, int64_t bytes, int64_t seconds_ago) {
+static void record(struct restart_checkpoint *w, uint64_t inode, int64_t bytes,
+                   int64_t seconds_ago) {
     struct stat st = file_of(inode, seconds_ago);
-    struct crash_state_slot *slot = crash_state_take(w, &st);
+    struct restart_checkpoint_slot *slot = restart_checkpoint_acquire_slot(w, &st);
     CHECK(slot != NULL && atomic_load(&slot->inode) == 0);
-    crash_state_record(slot, &st, (int64_t)inode * 10, bytes, bytes / 2);
+    restart_checkpoint_record(slot, &st, (int64_t)inode * 10, bytes, bytes / 2);
 }
 
-static bool finds(struct crash_state *w, uint64_t inode, struct crash_state_found *out) {
+static bool finds(struct restart_checkpoint *w, uint64_t inode,
+                  struct restart_checkpoint_found *out) {
     struct stat st = file_of(inode, 0);
-    return crash_state_find(w, &st, out);
+    return restart_checkpoint_find(w, &st, out);
 }
 
 /* Return the size of the only table file here, and its name below the folder. */
@@ -53,12 +55,12 @@ static off_t table(char name[300]) {
 
 /* A process finds the entries of the killed one. */
 static void find(void) {
-    struct crash_state_found found;
-    struct crash_state *w = begin();
-    CHECK(w != NULL && crash_state_found_count(w) == 0 && !finds(w, 5, &found));
+    struct restart_checkpoint_found found;
+    struct restart_checkpoint *w = begin();
+    CHECK(w != NULL && restart_checkpoint_found_count(w) == 0 && !finds(w, 5, &found));
     for (uint64_t inode = 90; inode >= 10; inode -= 10) record(w, inode, 1000 + inode, 60);
-    struct crash_state *next = begin();
-    CHECK(crash_state_found_count(next) == 9);
+    struct restart_checkpoint *next = begin();
+    CHECK(restart_checkpoint_found_count(next) == 9);
     for (uint64_t inode = 1; inode <= 100; inode++) {
         bool there = inode % 10 == 0 && inode < 100;
         CHECK(finds(next, inode, &found) == there);
@@ -66,56 +68,60 @@ static void find(void) {
         CHECK(found.inode == inode && found.base_offset == (int64_t)inode * 10);
         CHECK(found.bytes == 1000 + (int64_t)inode && found.flushed == (1000 + (int64_t)inode) / 2);
         struct stat st = file_of(inode, 60);
-        CHECK(found.time_ns <= crash_state_ctime_ns(&st) && found.time_ns % 1000 == 7);
+        CHECK(found.time_ns <= restart_checkpoint_ctime_ns(&st) && found.time_ns % 1000 == 7);
     }
     struct stat other = file_of(10, 0);
     other.st_dev++;
-    CHECK(!crash_state_find(next, &other, &found) && crash_state_take(next, &other) == NULL);
-    CHECK(!crash_state_find(NULL, &other, &found) && crash_state_take(NULL, &other) == NULL);
-    CHECK(crash_state_found_count(NULL) == 0);
+    CHECK(!restart_checkpoint_find(next, &other, &found) &&
+          restart_checkpoint_acquire_slot(next, &other) == NULL);
+    CHECK(!restart_checkpoint_find(NULL, &other, &found) &&
+          restart_checkpoint_acquire_slot(NULL, &other) == NULL);
+    CHECK(restart_checkpoint_found_count(NULL) == 0);
     /* So does the one after it, including entries that were never taken. */
-    struct crash_state *third = begin();
-    CHECK(crash_state_found_count(third) == 9 && finds(third, 90, &found) && found.bytes == 1090);
-    crash_state_free(third);
+    struct restart_checkpoint *third = begin();
+    CHECK(restart_checkpoint_found_count(third) == 9 && finds(third, 90, &found) &&
+          found.bytes == 1090);
+    restart_checkpoint_free(third);
     char name[300];
     CHECK(table(name) == 0 && name[0] == 0);
     third = begin();
-    CHECK(crash_state_found_count(third) == 0);
-    crash_state_forget(third);
-    crash_state_forget(third);
-    crash_state_forget(NULL);
+    CHECK(restart_checkpoint_found_count(third) == 0);
+    restart_checkpoint_forget(third);
+    restart_checkpoint_forget(third);
+    restart_checkpoint_forget(NULL);
     CHECK(table(name) == 0 && name[0] == 0);
-    crash_state_free(third);
-    crash_state_free(NULL);
+    restart_checkpoint_free(third);
+    restart_checkpoint_free(NULL);
 }
 
 /* The newest entry of a file counts; entries with another clock or without a file do not. */
 static void believe(void) {
-    struct crash_state_found found;
-    struct crash_state *w = begin();
+    struct restart_checkpoint_found found;
+    struct restart_checkpoint *w = begin();
     record(w, 5, 100, 30);
     record(w, 5, 200, 20);
     record(w, 5, 300, 40);
     record(w, 6, 400, -60);
     record(w, 7, 500, 10);
     struct stat st = file_of(8, 10);
-    struct crash_state_slot *slot = crash_state_take(w, &st);
-    crash_state_record(slot, &st, 0, 0, 0);
-    struct crash_state *next = begin();
-    CHECK(crash_state_found_count(next) == 3 && finds(next, 5, &found) && found.bytes == 200);
+    struct restart_checkpoint_slot *slot = restart_checkpoint_acquire_slot(w, &st);
+    restart_checkpoint_record(slot, &st, 0, 0, 0);
+    struct restart_checkpoint *next = begin();
+    CHECK(restart_checkpoint_found_count(next) == 3 && finds(next, 5, &found) &&
+          found.bytes == 200);
     CHECK(!finds(next, 6, &found) && finds(next, 7, &found) && found.bytes == 500);
     CHECK(finds(next, 8, &found) && found.base_offset == 0 && found.bytes == 0);
     /* After a disk fault no entry counts. */
-    crash_state_void(next);
-    crash_state_void(NULL);
-    struct crash_state *third = begin();
-    CHECK(crash_state_found_count(third) == 0);
-    crash_state_free(third);
+    restart_checkpoint_void(next);
+    restart_checkpoint_void(NULL);
+    struct restart_checkpoint *third = begin();
+    CHECK(restart_checkpoint_found_count(third) == 0);
+    restart_checkpoint_free(third);
 }
 
 static void grow(void) {
-    struct crash_state_slot *slots[300];
-    struct crash_state *w = begin();
+    struct restart_checkpoint_slot *slots[300];
+    struct restart_checkpoint *w = begin();
     char name[300];
     CHECK(table(name) == 4096);
     static const struct {
@@ -125,52 +131,53 @@ static void grow(void) {
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         for (; taken < sizes[i].taken; taken++) {
             struct stat st = file_of(1000 + (uint64_t)taken, 5);
-            slots[taken] = crash_state_take(w, &st);
+            slots[taken] = restart_checkpoint_acquire_slot(w, &st);
             CHECK(slots[taken] != NULL && (taken == 0 || slots[taken] == slots[0] + taken));
-            crash_state_record(slots[taken], &st, taken, 50, 10);
+            restart_checkpoint_record(slots[taken], &st, taken, 50, 10);
         }
         CHECK(table(name) == 4096 + 64 * sizes[i].room);
     }
     /* The next table starts with space for the entries found, in chunks. */
-    struct crash_state *next = begin();
-    CHECK(crash_state_found_count(next) == 257 && table(name) == 4096 + 64 * 320);
+    struct restart_checkpoint *next = begin();
+    CHECK(restart_checkpoint_found_count(next) == 257 && table(name) == 4096 + 64 * 320);
     /* A known file gets the slot of its entry, once. */
     struct stat st = file_of(1100, 0);
-    struct crash_state_slot *slot = crash_state_take(next, &st);
-    struct crash_state_slot *again = crash_state_take(next, &st);
+    struct restart_checkpoint_slot *slot = restart_checkpoint_acquire_slot(next, &st);
+    struct restart_checkpoint_slot *again = restart_checkpoint_acquire_slot(next, &st);
     CHECK(atomic_load(&slot->inode) == 1100 && atomic_load(&slot->base_offset) == 100);
     CHECK(again != slot && atomic_load(&again->inode) == 0);
     /* A returned slot is empty and is reused first. */
-    crash_state_give_back(next, slot);
+    restart_checkpoint_release_slot(next, slot);
     CHECK(atomic_load(&slot->inode) == 0);
-    crash_state_give_back(next, NULL);
+    restart_checkpoint_release_slot(next, NULL);
     st.st_ino = 1;
-    CHECK(crash_state_take(next, &st) == slot && crash_state_take(next, &st) == again + 1);
-    for (int i = 0; i < 40; i++) crash_state_give_back(next, again - i);
-    for (int i = 39; i >= 0; i--) CHECK(crash_state_take(next, &st) == again - i);
-    crash_state_free(next);
+    CHECK(restart_checkpoint_acquire_slot(next, &st) == slot &&
+          restart_checkpoint_acquire_slot(next, &st) == again + 1);
+    for (int i = 0; i < 40; i++) restart_checkpoint_release_slot(next, again - i);
+    for (int i = 39; i >= 0; i--) CHECK(restart_checkpoint_acquire_slot(next, &st) == again - i);
+    restart_checkpoint_free(next);
 }
 
 static void move(void) {
-    struct crash_state *w = begin();
+    struct restart_checkpoint *w = begin();
     struct stat st = file_of(9, 100);
-    struct crash_state_slot *slot = crash_state_take(w, &st);
-    crash_state_record(slot, &st, 70, 500, 400);
+    struct restart_checkpoint_slot *slot = restart_checkpoint_acquire_slot(w, &st);
+    restart_checkpoint_record(slot, &st, 70, 500, 400);
     int64_t before = clock_read_ns(CLOCK_REALTIME);
-    crash_state_grown(slot, 600);
+    restart_checkpoint_grown(slot, 600);
     int64_t grown = atomic_load(&slot->time_ns);
     CHECK(atomic_load(&slot->bytes) == 600 && grown >= before &&
           grown <= clock_read_ns(CLOCK_REALTIME));
     atomic_store(&slot->time_ns, 5);
-    crash_state_touched(slot);
+    restart_checkpoint_touched(slot);
     CHECK(atomic_load(&slot->time_ns) >= grown && atomic_load(&slot->bytes) == 600);
     int64_t ahead = clock_read_ns(CLOCK_REALTIME) + 1000000000000;
     atomic_store(&slot->time_ns, ahead);
-    crash_state_touched(slot);
+    restart_checkpoint_touched(slot);
     CHECK(atomic_load(&slot->time_ns) == ahead);
-    crash_state_clear(slot);
+    restart_checkpoint_clear(slot);
     CHECK(atomic_load(&slot->inode) == 0);
-    crash_state_free(w);
+    restart_checkpoint_free(w);
 }
 
 static void copy_table(const char *from, const char *name, mode_t mode, off_t bytes) {
@@ -199,7 +206,7 @@ static bool is_there(const char *name) {
 static void sweep(void) {
     char name[300], ours[64], other[600];
     unsigned user = (unsigned)geteuid();
-    struct crash_state *w = begin();
+    struct restart_checkpoint *w = begin();
     table(name);
     snprintf(ours, sizeof ours, "pylog-%u-left", user);
     copy_table(name, ours, 0600, 4096);
@@ -210,24 +217,24 @@ static void sweep(void) {
     snprintf(cut, sizeof cut, "pylog-%u-cut", user);
     copy_table(name, cut, 0600, 4095);
     snprintf(other, sizeof other, "%s/none", where);
-    CHECK(crash_state_new(dir_fd, other) == NULL);
-    struct crash_state *next = begin();
+    CHECK(restart_checkpoint_new(dir_fd, other) == NULL);
+    struct restart_checkpoint *next = begin();
     CHECK(next != NULL && !is_there(ours) && is_there("other-table"));
     CHECK(is_there(open_to_all) && is_there(cut));
-    crash_state_free(next);
+    restart_checkpoint_free(next);
     (void)w;
 }
 
 /* Without memory there is no table, and no process finds an outdated one. */
 static void starve(void) {
-    struct crash_state *w = begin();
+    struct restart_checkpoint *w = begin();
     record(w, 5, 100, 10);
     char name[300];
     int failed = 0;
     for (int after = 0; after < 20; after++) {
         short_of.starved_after = after;
         short_of.starved = 1;
-        struct crash_state *next = begin();
+        struct restart_checkpoint *next = begin();
         bool met = short_of.starved == 0;
         short_of.starved = 0;
         failed += next == NULL;

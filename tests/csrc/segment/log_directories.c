@@ -7,8 +7,8 @@ static struct log_dir *dir;
 static struct iopool *pool;
 
 static uint64_t shortages(int *error) {
-    struct log_dir_figures figures;
-    log_dir_stats(dir, &figures);
+    struct log_dir_stats figures;
+    log_dir_read_stats(dir, &figures);
     *error = (int)figures.short_error;
     return figures.shortages;
 }
@@ -26,10 +26,10 @@ static void tell_shortages(void) {
         CHECK(shortages(&last) == i + 1 && last == shorts[i].error);
         CHECK(!log_dir_offline(dir));
     }
-    CHECK(!log_dir_give_up(dir, ENOSPC) && shortages(&last) == 7 && last == ENOSPC);
+    CHECK(!log_dir_report_error(dir, ENOSPC) && shortages(&last) == 7 && last == ENOSPC);
     const char *call = "";
     CHECK(log_dir_failure(dir, &call) == 0 && call == NULL);
-    CHECK(log_dir_give_up(dir, EACCES) && log_dir_offline(dir) && shortages(&last) == 7);
+    CHECK(log_dir_report_error(dir, EACCES) && log_dir_offline(dir) && shortages(&last) == 7);
     CHECK(log_dir_failure(dir, &call) == EACCES && strcmp(call, "checkpoint") == 0);
     /* The first failure is reported. */
     CHECK(log_dir_error(dir, EIO, "pread") == LOG_E_IO);
@@ -140,7 +140,7 @@ static struct log *open_log(void) {
 
 static int64_t look(void) {
     int64_t free_bytes = -1, total_bytes = -1;
-    CHECK(log_dir_look_at_space(dir, &free_bytes, &total_bytes));
+    CHECK(log_dir_measure_space(dir, &free_bytes, &total_bytes));
     CHECK(total_bytes == 10000);
     return free_bytes;
 }
@@ -150,26 +150,26 @@ static void take_room(void) {
     short_of.total_blocks = 10000;
     short_of.free_blocks = 5000;
     CHECK(look() == 5000 && atomic_load(&dir->room_bytes) == 5000);
-    CHECK(atomic_load(&dir->room_look_bytes) == 3750);
+    CHECK(atomic_load(&dir->measure_below_bytes) == 3750);
     /* Without a reserve nothing is checked. */
-    CHECK(log_take_room(log, 6000) && atomic_load(&dir->under_way_bytes) == 6000);
+    CHECK(log_reserve_space(log, 6000) && atomic_load(&dir->reserved_bytes) == 6000);
     CHECK(log_dir_may_allocate(dir, 1 << 30));
-    log_give_room(log, 6000);
-    CHECK(atomic_load(&dir->under_way_bytes) == 0 && atomic_load(&dir->room_bytes) == 5000);
+    log_unreserve_space(log, 6000);
+    CHECK(atomic_load(&dir->reserved_bytes) == 0 && atomic_load(&dir->room_bytes) == 5000);
     log_dir_set_reserve(dir, 1000);
     CHECK(look() == 5000 && atomic_load(&dir->room_bytes) == 4000);
     CHECK(log_dir_may_allocate(dir, 4000) && !log_dir_may_allocate(dir, 4001));
     /* Until a quarter of the space is used, it is not checked again; then pending bytes count. */
     short_of.free_blocks = 4500;
-    CHECK(log_take_room(log, 1000) && atomic_load(&dir->room_bytes) == 3000);
-    CHECK(log_take_room(log, 1) && atomic_load(&dir->room_bytes) == 2499);
-    CHECK(atomic_load(&dir->under_way_bytes) == 1001);
-    CHECK(log_take_room(log, 2499) && atomic_load(&dir->room_bytes) == 0);
+    CHECK(log_reserve_space(log, 1000) && atomic_load(&dir->room_bytes) == 3000);
+    CHECK(log_reserve_space(log, 1) && atomic_load(&dir->room_bytes) == 2499);
+    CHECK(atomic_load(&dir->reserved_bytes) == 1001);
+    CHECK(log_reserve_space(log, 2499) && atomic_load(&dir->room_bytes) == 0);
     CHECK(!log_dir_short_of_space(dir));
-    CHECK(!log_take_room(log, 1) && log_dir_short_of_space(dir));
-    CHECK(atomic_load(&dir->refused_bytes) == 1 && atomic_load(&dir->under_way_bytes) == 3500);
-    log_give_room(log, 2500);
-    log_give_room(log, 1000);
+    CHECK(!log_reserve_space(log, 1) && log_dir_short_of_space(dir));
+    CHECK(atomic_load(&dir->refused_bytes) == 1 && atomic_load(&dir->reserved_bytes) == 3500);
+    log_unreserve_space(log, 2500);
+    log_unreserve_space(log, 1000);
     CHECK(look() == 4500 && !log_dir_short_of_space(dir));
     CHECK(atomic_load(&dir->refused_bytes) == 0);
     log_release(log);
@@ -181,23 +181,23 @@ static void refuse_the_large(void) {
     short_of.free_blocks = 3000;
     log_dir_set_reserve(dir, 1000);
     CHECK(look() == 3000);
-    CHECK(!log_take_room(log, 2001) && atomic_load(&dir->refused_bytes) == 2001);
+    CHECK(!log_reserve_space(log, 2001) && atomic_load(&dir->refused_bytes) == 2001);
     CHECK(log_dir_short_of_space(dir) && atomic_load(&dir->room_bytes) == 2000);
-    CHECK(log_take_room(log, 2000) && atomic_load(&dir->room_bytes) == 0);
-    log_give_room(log, 2000);
-    CHECK(!log_take_room(log, 5000) && atomic_load(&dir->refused_bytes) == 2001);
+    CHECK(log_reserve_space(log, 2000) && atomic_load(&dir->room_bytes) == 0);
+    log_unreserve_space(log, 2000);
+    CHECK(!log_reserve_space(log, 5000) && atomic_load(&dir->refused_bytes) == 2001);
     short_of.free_blocks = 2500;
-    CHECK(!log_take_room(log, 1600) && atomic_load(&dir->refused_bytes) == 1600);
+    CHECK(!log_reserve_space(log, 1600) && atomic_load(&dir->refused_bytes) == 1600);
     /* After a rejection, requests of that size wait until enough space exists for them. */
     short_of.free_blocks = 9000;
-    CHECK(!log_take_room(log, 1600));
+    CHECK(!log_reserve_space(log, 1600));
     short_of.free_blocks = 2599;
     CHECK(look() == 2599 && log_dir_short_of_space(dir));
     CHECK(atomic_load(&dir->refused_bytes) == 1600);
     short_of.free_blocks = 2600;
     CHECK(look() == 2600 && !log_dir_short_of_space(dir));
-    CHECK(log_take_room(log, 1600));
-    log_give_room(log, 1600);
+    CHECK(log_reserve_space(log, 1600));
+    log_unreserve_space(log, 1600);
     log_release(log);
 }
 
@@ -280,7 +280,7 @@ static void wake_flusher(void) {
     await_removal("now", 0);
     /* Rejected space and a check that finds none both trigger pending removals. */
     await_removal("later", 600000);
-    CHECK(!log_take_room(log, 2001));
+    CHECK(!log_reserve_space(log, 2001));
     while (played_size(dir, "later") >= 0) usleep(500);
     short_of.free_blocks = 9000;
     CHECK(look() == 9000 && !log_dir_short_of_space(dir));
@@ -339,8 +339,8 @@ static void open_directories(const char *path) {
     short_of.starved = 0;
     struct log_dir *other = log_dir_new(name, pool, &error);
     CHECK(other != NULL && error == 0 && strcmp(other->path, name) == 0);
-    struct log_dir_figures figures;
-    log_dir_stats(other, &figures);
+    struct log_dir_stats figures;
+    log_dir_read_stats(other, &figures);
     CHECK(figures.open_files == 0 && figures.shortages == 0 && figures.rolls == 0);
     CHECK(other->open_max == LOG_DIR_OPEN_MAX && !log_dir_offline(other));
     log_dir_free(other);
@@ -351,25 +351,25 @@ static void open_directories(const char *path) {
 
 static void take_damages(void) {
     CHECK(mkdirat(dir->fd, "t-0", 0755) == 0);
-    struct segment_home *home = segment_home_new(dir, "t-0");
+    struct partition_dir *home = partition_dir_new(dir, "t-0");
     struct segment *s = segment_new(home, 70, 0, -1);
     static struct log_damage out[LOG_DAMAGES_MAX + 10];
-    struct log_dir_figures figures;
-    CHECK(log_dir_take_damages(dir, out, 5) == 0);
+    struct log_dir_stats figures;
+    CHECK(log_dir_fetch_damages(dir, out, 5) == 0);
     for (int i = 0; i < LOG_DAMAGES_MAX + 3; i++)
-        log_damage_note(s, i % LOG_DAMAGE_EPOCHS, LOG_WHY_CRC, 100 + i, i, 10);
-    CHECK(log_dir_take_damages(dir, out, 3) == 3);
+        log_damage_record(s, i % LOG_DAMAGE_EPOCHS, LOG_WHY_CRC, 100 + i, i, 10);
+    CHECK(log_dir_fetch_damages(dir, out, 3) == 3);
     for (int i = 0; i < 3; i++) CHECK(out[i].offset == 100 + i && out[i].position == i);
     CHECK(strcmp(out[0].partition, "t-0") == 0 && out[0].segment == 70 && out[0].bytes == 10);
     CHECK(out[1].kind == LOG_DAMAGE_DROPPED && out[1].why == LOG_WHY_CRC);
-    CHECK(log_dir_take_damages(dir, out, LOG_DAMAGES_MAX + 10) == LOG_DAMAGES_MAX - 3);
+    CHECK(log_dir_fetch_damages(dir, out, LOG_DAMAGES_MAX + 10) == LOG_DAMAGES_MAX - 3);
     CHECK(out[0].offset == 103 && out[LOG_DAMAGES_MAX - 4].offset == 99 + LOG_DAMAGES_MAX);
-    CHECK(log_dir_take_damages(dir, out, 5) == 0);
-    log_dir_stats(dir, &figures);
+    CHECK(log_dir_fetch_damages(dir, out, 5) == 0);
+    log_dir_read_stats(dir, &figures);
     /* 1027 alternating entries: 343 truncated, 342 dropped, 342 retained. */
     CHECK(figures.damages_cut == 685 && figures.damages_kept == 342 && figures.bytes_cut == 6850);
     segment_release(s);
-    segment_home_release(home);
+    partition_dir_release(home);
 }
 
 static void run(const char *name, const char *path) {

@@ -23,38 +23,38 @@ static struct segment *segment_of(void) {
 }
 
 static struct log_damage damages[8];
-static uint32_t take_damages(void) { return log_dir_take_damages(dir, damages, 8); }
+static uint32_t take_damages(void) { return log_dir_fetch_damages(dir, damages, 8); }
 
 /* Check a hole of a segment: positions [position, end), offsets before and after. */
 static void check_hole(struct segment *s, int64_t from, int64_t position, int64_t end,
                        int64_t offset, int64_t next) {
-    struct segment_hole hole;
-    CHECK(segment_hole_behind(s, from, &hole));
+    struct corrupt_range hole;
+    CHECK(segment_next_corrupt_range(s, from, &hole));
     CHECK(hole.position == position && hole.end == end);
     CHECK(hole.offset == offset && hole.next_offset == next);
 }
 
 static void find_holes(void) {
-    struct segment_hole hole;
+    struct corrupt_range hole;
     make_log();
     struct segment *s = segment_of();
-    CHECK(!segment_hole_behind(s, 0, &hole));
+    CHECK(!segment_next_corrupt_range(s, 0, &hole));
     change(5, BATCH_MAGIC_AT, "\7", 1);
     change(11, BATCH_MAGIC_AT, "\7", 1);
     change(12, BATCH_MAGIC_AT, "\7", 1);
     /* A caller that must not block does not search. */
-    CHECK(segment_hole_at(s, 5 * SMALL, true, &hole) == -EAGAIN);
-    CHECK(segment_hole_at(s, 5 * SMALL, false, &hole) == 1);
+    CHECK(segment_find_corrupt_range(s, 5 * SMALL, true, &hole) == -EAGAIN);
+    CHECK(segment_find_corrupt_range(s, 5 * SMALL, false, &hole) == 1);
     CHECK(hole.position == 5 * SMALL && hole.end == 6 * SMALL && hole.offset == 5);
     CHECK(hole.next_offset == 6 && atomic_load(&s->damaged));
-    CHECK(segment_hole_at(s, 5 * SMALL, true, &hole) == 1);
-    CHECK(segment_hole_at(s, 6 * SMALL - 1, true, &hole) == 1 && hole.offset == 5);
-    CHECK(segment_hole_at(s, 6 * SMALL, true, &hole) == 0);
-    CHECK(segment_hole_at(s, 4 * SMALL, true, &hole) == 0);
+    CHECK(segment_find_corrupt_range(s, 5 * SMALL, true, &hole) == 1);
+    CHECK(segment_find_corrupt_range(s, 6 * SMALL - 1, true, &hole) == 1 && hole.offset == 5);
+    CHECK(segment_find_corrupt_range(s, 6 * SMALL, true, &hole) == 0);
+    CHECK(segment_find_corrupt_range(s, 4 * SMALL, true, &hole) == 0);
     check_hole(s, 0, 5 * SMALL, 6 * SMALL, 5, 6);
     check_hole(s, 6 * SMALL - 1, 5 * SMALL, 6 * SMALL, 5, 6);
     check_hole(s, 6 * SMALL, 11 * SMALL, 13 * SMALL, 11, 13);
-    CHECK(!segment_hole_behind(s, 13 * SMALL, &hole));
+    CHECK(!segment_next_corrupt_range(s, 13 * SMALL, &hole));
     CHECK(take_damages() == 2 && damages[0].offset == 5 && damages[0].bytes == SMALL);
     CHECK(damages[0].kind == LOG_DAMAGE_KEPT && damages[0].why == LOG_WHY_HEADER);
     CHECK(damages[1].position == 11 * SMALL && damages[1].bytes == 2 * SMALL);
@@ -63,14 +63,14 @@ static void find_holes(void) {
 }
 
 static void forget_holes(void) {
-    struct segment_hole hole;
+    struct corrupt_range hole;
     make_log();
     struct segment *s = segment_of();
     change(5, BATCH_MAGIC_AT, "\7", 1);
-    CHECK(segment_hole_at(s, 5 * SMALL, false, &hole) == 1 && take_damages() == 1);
-    segment_holes_forget(s);
-    CHECK(!segment_hole_behind(s, 0, &hole));
-    CHECK(segment_hole_at(s, 5 * SMALL, false, &hole) == 1 && take_damages() == 1);
+    CHECK(segment_find_corrupt_range(s, 5 * SMALL, false, &hole) == 1 && take_damages() == 1);
+    segment_forget_corrupt_ranges(s);
+    CHECK(!segment_next_corrupt_range(s, 0, &hole));
+    CHECK(segment_find_corrupt_range(s, 5 * SMALL, false, &hole) == 1 && take_damages() == 1);
     struct batch_header h = {.base_offset = 3, .batch_length = 66};
     segment_report_batch(s, &h, 3 * SMALL, LOG_WHY_CRC);
     segment_report_batch(s, &h, 3 * SMALL, LOG_WHY_CRC);
@@ -100,8 +100,8 @@ static void find_where_it_leads(void) {
         make_log();
         change(9, wrong[i].at, wrong[i].bytes, wrong[i].len);
         struct segment *s = segment_of();
-        struct segment_hole hole;
-        CHECK(segment_hole_at(s, 9 * SMALL, false, &hole) == 1);
+        struct corrupt_range hole;
+        CHECK(segment_find_corrupt_range(s, 9 * SMALL, false, &hole) == 1);
         CHECK(hole.position == 9 * SMALL && hole.end == 10 * SMALL);
         CHECK(hole.offset == 9 && hole.next_offset == 10);
         CHECK(take_damages() == 1 && damages[0].why == wrong[i].why);
@@ -121,12 +121,13 @@ static void find_where_it_leads(void) {
 }
 
 static void find_at_the_ends(void) {
-    struct segment_hole hole;
+    struct corrupt_range hole;
     make_log();
     change(0, BATCH_MAGIC_AT, "\7", 1);
     change(19, BATCH_MAGIC_AT, "\7", 1);
     struct segment *s = segment_of();
-    CHECK(segment_hole_at(s, 0, false, &hole) == 1 && hole.position == 0 && hole.end == SMALL);
+    CHECK(segment_find_corrupt_range(s, 0, false, &hole) == 1 && hole.position == 0 &&
+          hole.end == SMALL);
     CHECK(hole.offset == 0 && hole.next_offset == 1);
     check_hole(s, SMALL, 19 * SMALL, 20 * SMALL, 19, -1);
     struct log_range range;
@@ -141,22 +142,23 @@ static void find_at_the_ends(void) {
 }
 
 static void fail_to_find(void) {
-    struct segment_hole hole;
+    struct corrupt_range hole;
     make_log();
     change(5, BATCH_MAGIC_AT, "\7", 1);
     struct segment *s = segment_of();
     for (int after = 0; after < 3; after++) {
         short_of.starved_after = after;
         short_of.starved = 1;
-        CHECK(segment_hole_at(s, 5 * SMALL, false, &hole) == LOG_E_MEMORY);
-        CHECK(short_of.starved == 0 && !segment_hole_behind(s, 0, &hole));
+        CHECK(segment_find_corrupt_range(s, 5 * SMALL, false, &hole) == LOG_E_MEMORY);
+        CHECK(short_of.starved == 0 && !segment_next_corrupt_range(s, 0, &hole));
     }
     take_damages();
     played_fail(PREAD, ".log", EINTR, 2);
-    CHECK(segment_hole_at(s, 5 * SMALL, false, &hole) == 1 && hole.next_offset == 6);
-    segment_holes_forget(s);
+    CHECK(segment_find_corrupt_range(s, 5 * SMALL, false, &hole) == 1 && hole.next_offset == 6);
+    segment_forget_corrupt_ranges(s);
     played_fail(PREAD, ".log", EIO, 1);
-    CHECK(segment_hole_at(s, 5 * SMALL, false, &hole) == LOG_E_IO && log_dir_offline(dir));
+    CHECK(segment_find_corrupt_range(s, 5 * SMALL, false, &hole) == LOG_E_IO &&
+          log_dir_offline(dir));
     segment_unpin(s);
     let_go();
 }

@@ -107,14 +107,14 @@ static void finish(void) {
     begin(100, INTERVAL);
     fill(100, 20);
     atomic_store(&s->sealed, true);
-    CHECK(segment_index_waits(s));
+    CHECK(segment_index_has_pending(s));
     played_fail(PWRITE, "timeindex", ENOSPC, 1);
-    CHECK(segment_index_finish(s) == 0 && segment_index_waits(s));
+    CHECK(segment_index_finish(s) == 0 && segment_index_has_pending(s));
     played_fail(OPENAT, "timeindex", EMFILE, 2);
-    CHECK(segment_index_finish(s) == 0 && segment_index_waits(s));
+    CHECK(segment_index_finish(s) == 0 && segment_index_has_pending(s));
     played_fail(PWRITE, "timeindex", EIO, 1);
-    CHECK(segment_index_finish(s) == -EIO && segment_index_waits(s));
-    CHECK(segment_index_finish(s) == 0 && !segment_index_waits(s));
+    CHECK(segment_index_finish(s) == -EIO && segment_index_has_pending(s));
+    CHECK(segment_index_finish(s) == 0 && !segment_index_has_pending(s));
     CHECK(played_size(dir, path_of("index")) == 48 && played_size(dir, path_of("timeindex")) == 84);
     CHECK(s->tail == NULL && segment_index_finish(s) == 0);
     check_all(20);
@@ -136,7 +136,7 @@ static void finish(void) {
     s->tail = calloc(1, sizeof *s->tail);
     fill(120, 3);
     CHECK(segment_index_write(s, false) == 0 && s->index_lost);
-    CHECK(played_size(dir, path_of("index")) == 8 && !segment_index_waits(s));
+    CHECK(played_size(dir, path_of("index")) == 8 && !segment_index_has_pending(s));
     CHECK(segment_index_write(s, true) == 0 && played_size(dir, path_of("index")) == 8);
     CHECK(segment_index_finish(s) == 0 && !s->index_lost);
     CHECK(played_size(dir, path_of("index")) == 56);
@@ -175,7 +175,7 @@ static void probe(void) {
 static void fail_to_make(void) {
     int64_t found;
     begin_sealed(20);
-    segment_index_distrust(s);
+    segment_index_invalidate(s);
     played_fail(PWRITE, "index", EIO, 2);
     CHECK(segment_index_floor(s, 110, false, &found) == 0);
     CHECK(log_dir_offline(dir) && log_dir_failure(dir, NULL) == EIO);

@@ -8,7 +8,7 @@
 enum { VALUE = 10, BATCH = 61 + 7 + VALUE, INTERVAL = 2 * BATCH };
 
 static struct log_dir *dir;
-static struct segment_home *home;
+static struct partition_dir *home;
 static struct segment *s;
 
 static inline const char *path_of(const char *extension) {
@@ -19,7 +19,7 @@ static inline const char *path_of(const char *extension) {
 
 static inline void begin(int64_t base, int32_t interval) {
     CHECK(mkdirat(dir->fd, "t-0", 0755) == 0 || errno == EEXIST);
-    home = segment_home_new(dir, "t-0");
+    home = partition_dir_new(dir, "t-0");
     s = segment_new(home, base, 0, -1);
     s->index_interval_bytes = interval;
     CHECK(segment_pin(s, true) == 0);
@@ -29,7 +29,7 @@ static inline void begin(int64_t base, int32_t interval) {
 static inline void end(void) {
     segment_unpin(s);
     segment_release(s);
-    segment_home_release(home);
+    partition_dir_release(home);
 }
 
 /* Append a batch; return true if it got an index entry. */

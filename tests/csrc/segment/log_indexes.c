@@ -18,13 +18,13 @@ static void count_due(void) {
     check_all(8);
     int64_t time, offset;
     CHECK(segment_index_last_time(s, &time, &offset) && time == 106 && offset == 106);
-    CHECK(segment_index_waits(s));
+    CHECK(segment_index_has_pending(s));
     seal();
     /* The last batch's time gets an extra entry. */
     CHECK(segment_index_entries(s, false) == 2 && segment_index_entries(s, true) == 3);
     CHECK(played_size(dir, path_of("index")) == 16);
     CHECK(played_size(dir, path_of("timeindex")) == 36);
-    CHECK(!segment_index_waits(s));
+    CHECK(!segment_index_has_pending(s));
     check_all(8);
     CHECK(segment_index_last_time(s, &time, &offset) && time == 107 && offset == 107);
     CHECK(segment_index_damaged(s) == 0);
@@ -118,7 +118,7 @@ static void wait_for_room(void) {
     check_all(3 * 1023 + 1);
     CHECK(segment_index_write(s, false) == -ENOSPC);
     CHECK(s->tail->offset_count == 1023 && played_size(dir, path_of("index")) == 0);
-    CHECK(segment_index_write(s, true) == -ENOSPC && segment_index_waits(s));
+    CHECK(segment_index_write(s, true) == -ENOSPC && segment_index_has_pending(s));
     played_heal();
     played_shorten(PWRITE, ".index", 7);
     CHECK(segment_index_write(s, true) == -ENOSPC && s->tail->offset_count == 1023);
@@ -157,9 +157,9 @@ static void write_over_others(void) {
     played_write(dir, path_of("index"), junk, sizeof junk);
     played_fail(OPENAT, ".index", EMFILE, 2);
     CHECK(segment_index_write(s, true) == -EMFILE);
-    CHECK(played_size(dir, path_of("index")) == sizeof junk && segment_index_waits(s));
+    CHECK(played_size(dir, path_of("index")) == sizeof junk && segment_index_has_pending(s));
     played_fail(OPENAT, ".index", EACCES, 1);
-    CHECK(segment_index_write(s, true) == 0 && !segment_index_waits(s));
+    CHECK(segment_index_write(s, true) == 0 && !segment_index_has_pending(s));
     CHECK(played_size(dir, path_of("index")) == 16);
     end();
     begin(100, INTERVAL);
@@ -178,7 +178,7 @@ static void check_made_anew(void) {
     check_all(20);
     CHECK(played_size(dir, path_of("index")) == 6 * 8);
     CHECK(played_size(dir, path_of("timeindex")) == 7 * 12);
-    CHECK(!s->index_lost && !s->rebuilt && !segment_index_waits(s));
+    CHECK(!s->index_lost && !s->rebuilt && !segment_index_has_pending(s));
     CHECK(segment_largest_of(s).timestamp == 119 && segment_largest_of(s).offset == 119);
     CHECK(!log_dir_offline(dir));
     end();
@@ -324,11 +324,11 @@ static void find_short(void) {
 static void distrust(void) {
     begin_sealed(20);
     CHECK(floor_of(119) == 18 * BATCH);
-    segment_index_distrust(s);
+    segment_index_invalidate(s);
     CHECK(s->index_lost && s->maps.at[0] == NULL);
     CHECK(segment_index_finish(s) == 0 && !s->index_lost);
     CHECK(floor_of(119) == 18 * BATCH);
-    segment_index_distrust(s); /* Once is enough: the batches may be wrong instead. */
+    segment_index_invalidate(s); /* Once is enough: the batches may be wrong instead. */
     CHECK(!s->index_lost);
     check_made_anew();
 }

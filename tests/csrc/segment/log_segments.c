@@ -6,7 +6,7 @@
 enum { KIB = 1024, MIB = 1024 * KIB };
 
 static struct log_dir *dir;
-static struct segment_home *home;
+static struct partition_dir *home;
 
 static struct segment *make(int64_t base) {
     struct segment *s = segment_new(home, base, 0, -1);
@@ -23,8 +23,8 @@ static void drop(struct segment *s) {
 static bool is_open(const struct segment *s) { return s->fd >= 0; }
 
 static uint32_t open_count(void) {
-    struct log_dir_figures figures;
-    log_dir_stats(dir, &figures);
+    struct log_dir_stats figures;
+    log_dir_read_stats(dir, &figures);
     return (uint32_t)figures.open_files;
 }
 
@@ -81,7 +81,7 @@ static void keep_few_open(void) {
 
 /* An open does not check all files that wait for the disk: the next open continues there. */
 static void look_at_few(void) {
-    enum { MANY = 2 * SEGMENTS_LOOKED_AT + 1 };
+    enum { MANY = 2 * EVICT_SCAN_MAX + 1 };
     struct segment *s[MANY + 3];
     log_dir_set_open_files(dir, MANY);
     for (int i = 0; i < MANY; i++) {
@@ -90,16 +90,16 @@ static void look_at_few(void) {
         atomic_store(&s[i]->used, false);
         atomic_store(&s[i]->dirty, i != MANY - 1);
     }
-    CHECK(open_count() == MANY && dir->clock == s[0] && !atomic_load(&dir->crowded));
+    CHECK(open_count() == MANY && dir->clock == s[0] && !atomic_load(&dir->over_limit));
     for (int i = MANY; i < MANY + 2; i++) {
         s[i] = make(i * 10);
-        CHECK(open_count() == (uint32_t)i + 1 && atomic_load(&dir->crowded));
+        CHECK(open_count() == (uint32_t)i + 1 && atomic_load(&dir->over_limit));
     }
     s[MANY + 2] = make((MANY + 2) * 10);
     CHECK(open_count() == MANY + 2 && !is_open(s[MANY - 1]));
     for (int i = 0; i < MANY; i++) atomic_store(&s[i]->dirty, false);
     log_dir_set_open_files(dir, MANY); /* This one checks all. */
-    CHECK(open_count() == MANY && !atomic_load(&dir->crowded));
+    CHECK(open_count() == MANY && !atomic_load(&dir->over_limit));
     for (int i = MANY; i < MANY + 3; i++) segment_unpin(s[i]);
     for (int i = 0; i < MANY + 3; i++) segment_release(s[i]);
     log_dir_set_open_files(dir, 100);
@@ -235,12 +235,12 @@ static void take_none(void) {
     short_of.free_blocks = 20 * MIB;
     log_dir_set_reserve(dir, 20 * MIB - MIB + 1);
     int64_t free_bytes, total_bytes;
-    CHECK(log_dir_look_at_space(dir, &free_bytes, &total_bytes));
+    CHECK(log_dir_measure_space(dir, &free_bytes, &total_bytes));
     segment_preallocate(s, 100 * MIB, false);
     await_end(s);
     CHECK(allocations == 1 && atomic_load(&s->allocated) == 0);
     log_dir_set_reserve(dir, 20 * MIB - MIB);
-    CHECK(log_dir_look_at_space(dir, &free_bytes, &total_bytes));
+    CHECK(log_dir_measure_space(dir, &free_bytes, &total_bytes));
     segment_preallocate(s, 100 * MIB, false);
     await_end(s);
     CHECK(allocations == 2 && atomic_load(&dir->room_bytes) == 0);
@@ -387,7 +387,7 @@ static void scan(void) {
                 segment_scan_skip(&scan, &h);
             }
             CHECK(seen == 70 && segment_scan_peek(&scan, &h) == 0);
-            CHECK(scan.position == scan.end && scan.hole_end == -1);
+            CHECK(scan.position == scan.end && scan.corrupt_end == -1);
             played_heal();
             drop(s);
         }
@@ -437,13 +437,13 @@ int main(int argc, char **argv) {
     dir = played_directory(argv[1], pool);
     played_still(dir);
     CHECK(mkdirat(dir->fd, "t-0", 0755) == 0);
-    home = segment_home_new(dir, "t-0");
+    home = partition_dir_new(dir, "t-0");
     int before = played_descriptors();
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
         if (strcmp(argv[2], scenes[i].name) == 0) scenes[i].run();
     CHECK(played_descriptors() == before);
     CHECK(atomic_load(&home->references) == 1);
-    segment_home_release(home);
+    partition_dir_release(home);
     log_dir_free(dir);
     iopool_free(pool);
     puts("ok");

@@ -152,7 +152,7 @@ static void follow_sequences(void) {
 
 static bool goes_on(const struct producers *p, struct batch_header before, struct batch_header h) {
     before.producer_id = h.producer_id = 1;
-    return producers_goes_on(p, &before, &h);
+    return producers_continues(p, &before, &h);
 }
 
 static void go_on(void) {
@@ -316,7 +316,7 @@ static void recall(void) {
     struct producers p = {0}, older = {0};
     for (int i = 0; i < 6; i++) update(&older, 1, 0, i, 1, 10 + i, 0);
     update(&p, 1, 0, 5, 1, 15, 0);
-    producers_recall(&p, &older);
+    producers_restore_batches(&p, &older);
     struct producers_batch seen;
     CHECK(producers_find(&p, 1)->batch_count == PRODUCERS_BATCHES);
     for (int i = 1; i < 6; i++) {
@@ -336,7 +336,7 @@ static void recall(void) {
     update(&older, 3, 0, 1, 1, 35, 0);
     update(&p, 4, 0, 9, 1, 45, 0);
     update(&older, 4, 0, 7, 1, 43, 0);
-    producers_recall(&p, &older);
+    producers_restore_batches(&p, &older);
     CHECK(producers_find(&p, 2)->batch_count == 4);
     for (int i = 2; i < 6; i++) CHECK(check(&p, 2, 0, i, 1, 0, &seen) == 1);
     CHECK(check(&p, 2, 0, 1, 1, 0, &seen) == LOG_E_SEQUENCE);
@@ -346,7 +346,7 @@ static void recall(void) {
     update(&p, 5, 0, 5, 1, 55, 0);
     update(&older, 5, 0, 4, 1, 99, 0);
     update(&older, 5, 0, 5, 1, 55, 0);
-    producers_recall(&p, &older);
+    producers_restore_batches(&p, &older);
     CHECK(producers_find(&p, 5)->batch_count == 1);
     producers_free(&p);
     producers_free(&older);
@@ -379,30 +379,30 @@ static void hash_keys(void) {
     uint8_t key[32];
     for (uint8_t i = 0; i < sizeof key; i++) key[i] = i;
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
-        struct keymap_hash h = keymap_hash_of(seed, key, i);
+        struct offset_map_hash h = offset_map_hash_of(seed, key, i);
         CHECK(h.low == expected[i][0] && h.high == expected[i][1]);
     }
 }
 
 static void map_keys(void) {
-    struct keymap m;
-    CHECK(keymap_init(&m, 10 * KEYMAP_SLOT_BYTES, 0.9));
+    struct offset_map m;
+    CHECK(offset_map_init(&m, 10 * KEYMAP_SLOT_BYTES, 0.9));
     CHECK(m.capacity == 10 && m.count_max == 9);
-    for (uint8_t i = 0; i < 9; i++) CHECK(keymap_put(&m, &i, 1, i * 5));
+    for (uint8_t i = 0; i < 9; i++) CHECK(offset_map_put(&m, &i, 1, i * 5));
     uint8_t more = 9, one = 4;
-    CHECK(!keymap_put(&m, &more, 1, 1) && keymap_get(&m, &more, 1) == -1);
-    CHECK(keymap_put(&m, &one, 1, 1000) && m.count == 9);
-    for (uint8_t i = 0; i < 9; i++) CHECK(keymap_get(&m, &i, 1) == (i == 4 ? 1000 : i * 5));
-    keymap_clear(&m);
-    CHECK(m.count == 0 && keymap_get(&m, &one, 1) == -1 && keymap_put(&m, &more, 1, 0));
-    CHECK(keymap_get(&m, &more, 1) == 0);
-    keymap_free(&m);
-    CHECK(keymap_init(&m, 0, 1.0) && m.capacity == 2 && m.count_max == 1);
-    keymap_free(&m);
-    CHECK(keymap_init(&m, 4 * KEYMAP_SLOT_BYTES, 0.1) && m.count_max == 1);
-    keymap_free(&m);
+    CHECK(!offset_map_put(&m, &more, 1, 1) && offset_map_get(&m, &more, 1) == -1);
+    CHECK(offset_map_put(&m, &one, 1, 1000) && m.count == 9);
+    for (uint8_t i = 0; i < 9; i++) CHECK(offset_map_get(&m, &i, 1) == (i == 4 ? 1000 : i * 5));
+    offset_map_clear(&m);
+    CHECK(m.count == 0 && offset_map_get(&m, &one, 1) == -1 && offset_map_put(&m, &more, 1, 0));
+    CHECK(offset_map_get(&m, &more, 1) == 0);
+    offset_map_free(&m);
+    CHECK(offset_map_init(&m, 0, 1.0) && m.capacity == 2 && m.count_max == 1);
+    offset_map_free(&m);
+    CHECK(offset_map_init(&m, 4 * KEYMAP_SLOT_BYTES, 0.1) && m.count_max == 1);
+    offset_map_free(&m);
     short_of.starved = 1;
-    CHECK(!keymap_init(&m, 4 * KEYMAP_SLOT_BYTES, 0.5));
+    CHECK(!offset_map_init(&m, 4 * KEYMAP_SLOT_BYTES, 0.5));
 }
 
 /* ---- names and codes ---- */
@@ -435,9 +435,12 @@ static void code_errors(void) {
     CHECK(log_error_code(LOG_E_IO + 1) == batch_error_code(LOG_E_IO + 1));
     CHECK(log_is_error(LOG_E_IO) && log_is_error(LOG_E_NOT_REPLICA));
     CHECK(!log_is_error(LOG_E_IO + 1) && !log_is_error(LOG_E_NOT_REPLICA - 1));
-    CHECK(log_is_short(LOG_E_FULL) && log_is_short(LOG_E_MEMORY) && log_is_short(-ENOSPC));
-    CHECK(log_is_short(-EMFILE) && !log_is_short(-EIO) && !log_is_short(LOG_E_IO));
-    CHECK(!log_is_short(0) && !log_is_short(LOG_E_RANGE) && !log_is_short(ENOSPC));
+    CHECK(log_error_is_shortage(LOG_E_FULL) && log_error_is_shortage(LOG_E_MEMORY) &&
+          log_error_is_shortage(-ENOSPC));
+    CHECK(log_error_is_shortage(-EMFILE) && !log_error_is_shortage(-EIO) &&
+          !log_error_is_shortage(LOG_E_IO));
+    CHECK(!log_error_is_shortage(0) && !log_error_is_shortage(LOG_E_RANGE) &&
+          !log_error_is_shortage(ENOSPC));
 }
 
 static void judge_entries(void) {

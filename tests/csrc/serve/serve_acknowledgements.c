@@ -344,7 +344,7 @@ static void crowd(void) {
     wait_for_relief();
     CHECK(log_flush(a.logs[0]) == 0);
     log_dir_set_open_files(directory, 1);
-    CHECK(atomic_load(&directory->full));
+    CHECK(atomic_load(&directory->over_hard_limit));
     CHECK(atomic_load(&a.logs[0]->view.segments[0]->pins) == -1);
 }
 
@@ -397,7 +397,8 @@ static void failed(void) {
         open_a(&config, false);
         wait_for_all(len);
         if (i == 0) delete_topic(&a);
-        else CHECK(log_dir_give_up(directory, 5));
+        else
+            CHECK(log_dir_report_error(directory, 5));
         check_woken();
         CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
         char cause[LOG_CAUSE_BYTES];

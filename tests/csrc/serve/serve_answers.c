@@ -60,7 +60,7 @@ static void fetch_versions(void) {
     struct held_topic a;
     struct serve_request r;
     struct body m;
-    struct log_figures figures;
+    struct log_stats figures;
     uint8_t records[1024];
     uint64_t answers = 0;
     open_topic(&a, "a", &config, true);
@@ -88,10 +88,10 @@ static void fetch_versions(void) {
             CHECK_FETCHED(&r, version, rows, 3, .nodes = &four, .node_count = 1);
         }
     CHECK(errors_of(FETCH, NOT_LEADER) == answers && errors_of(FETCH, UNKNOWN_TOPIC) == answers);
-    log_figures_take(a.logs[0], &figures);
+    log_read_stats(a.logs[0], &figures);
     CHECK(figures.fetch_requests == (int64_t)answers && figures.fetch_failures == 0);
     CHECK(figures.bytes_out == (int64_t)(answers * len));
-    log_figures_take(a.logs[1], &figures);
+    log_read_stats(a.logs[1], &figures);
     CHECK(figures.fetch_requests == (int64_t)answers &&
           figures.fetch_failures == (int64_t)answers && figures.bytes_out == 0);
     delete_topic(&a);
@@ -220,7 +220,7 @@ static void produce_versions(void) {
     struct held_topic a, b;
     struct serve_request r;
     struct body m;
-    struct log_figures figures;
+    struct log_stats figures;
     uint8_t good[128], damaged[128], keyless[128];
     int64_t answers = 0;
     open_topic(&a, "a", &config, true);
@@ -260,7 +260,7 @@ static void produce_versions(void) {
     CHECK(errors_of(PRODUCE, NOT_LEADER) == (uint64_t)answers);
     CHECK(errors_of(PRODUCE, CORRUPT) == (uint64_t)answers);
     CHECK(errors_of(PRODUCE, INVALID_RECORD) == 2 * (uint64_t)answers);
-    log_figures_take(b.logs[1], &figures);
+    log_read_stats(b.logs[1], &figures);
     CHECK(figures.produce_requests == 1 + answers && figures.produce_failures == answers);
     delete_topic(&a);
     delete_topic(&b);

@@ -256,8 +256,8 @@ static void await_io(struct serve_request *r) {
 }
 
 static int64_t cold_reads(struct log *log) {
-    struct log_figures figures;
-    log_figures_take(log, &figures);
+    struct log_stats figures;
+    log_read_stats(log, &figures);
     return figures.cold_reads;
 }
 

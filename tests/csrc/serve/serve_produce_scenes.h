@@ -54,12 +54,12 @@ static inline void check_answer(int16_t version, const struct wrote *row) {
 
 /* Check that the batch is rejected and nothing is appended. */
 static inline void refuse(size_t len, int16_t version, int16_t acks, const struct wrote *row) {
-    struct log_figures before, after;
-    log_figures_take(a.logs[0], &before);
+    struct log_stats before, after;
+    log_read_stats(a.logs[0], &before);
     uint64_t errors = meter_read(&apis[PRODUCE].errors[row->error + 1]);
     CHECK(send_batch(len, version, acks, NULL) == SERVE_ANSWER);
     check_answer(version, row);
-    log_figures_take(a.logs[0], &after);
+    log_read_stats(a.logs[0], &after);
     CHECK(after.end_offset == before.end_offset);
     CHECK(after.produce_requests == before.produce_requests + 1);
     CHECK(after.produce_failures == before.produce_failures + 1);

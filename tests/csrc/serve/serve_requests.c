@@ -322,7 +322,7 @@ static void offline(void) {
     append(a.logs[0], -1, -1, 0);
     CHECK(log_become_leader(a.logs[0], 1, 1) == 0);
     for (int i = 0; i < 6; i++) {
-        if (i == 3) CHECK(log_dir_give_up(directory, EIO));
+        if (i == 3) CHECK(log_dir_report_error(directory, EIO));
         make_fetch(&m, "a", 0, WAIT_MS);
         /* The following fields: offset, start, bytes, forgotten topics, rack. */
         put_i32(m.bytes + m.len - 30, i % 3);

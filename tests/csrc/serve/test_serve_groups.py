@@ -4,7 +4,7 @@ import pytest
 
 from tests.csrc.programs import CACHE, SERVE, play_watched
 
-PLAYED = (*CACHE, "log_take_room", "log_give_room")
+PLAYED = (*CACHE, "log_reserve_space", "log_unreserve_space")
 SCENES = {
     "those_of_a_turn_are_appended_together_and_answered_in_order": "turns",
     "what_goes_by_itself_goes_after_what_came_before_it": "apart",
