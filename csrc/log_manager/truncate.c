@@ -38,60 +38,89 @@ static void log_restore_bytes(struct log *log, struct segment *s, int64_t bytes)
     log_view_changed(log);
 }
 
+/* Where a segment is cut: the bytes that stay, and the first offset that goes. */
+struct truncate_cut {
+    int64_t position, offset;
+};
+
+/* Finds the batch, or the corrupt range, that contains `offset`. Returns 1 (found), 0 (the segment
+ * ends before it) or an error. */
+static int truncate_find(struct segment *s, int64_t offset, struct truncate_cut *cut) {
+    struct corrupt_range corrupt;
+    int result = segment_find_batch(s, offset, atomic_load(&s->bytes), false, &cut->position,
+                                    &cut->offset);
+    if (result == LOG_E_CORRUPT && cut->position > 0 &&
+        segment_find_corrupt_range(s, cut->position - 1, false, &corrupt) == 1) {
+        cut->position = corrupt.position;
+        cut->offset = corrupt.offset;
+        result = 1;
+    }
+    if (result != 1) return result;
+    /* A corrupt range before all batches is cut with them: the segment would contain no offset. */
+    if (cut->offset == s->base_offset) cut->position = 0;
+    assert(cut->position <= atomic_load(&s->bytes));
+    assert(cut->offset >= s->base_offset);
+    return 1;
+}
+
+/* Hides the bytes from readers, then cuts the file. If the file cannot be cut, shows the bytes
+ * again, because the next attempt must cut them. Returns 0 or an error of segment_cut. */
+static int truncate_cut_file(struct log *log, struct segment *s, const struct truncate_cut *cut)
+    LOG_APPENDING(log) {
+    int64_t bytes = atomic_load(&s->bytes);
+    segment_index_truncate(s, cut->offset, cut->position);
+    log_view_change(log);
+    atomic_store(&s->bytes, cut->position);
+    /* Hints must not outlive the bytes that they point to. */
+    log->view.truncations++;
+    free(log->view.hints);
+    log->view.hints = NULL;
+    log_view_changed(log);
+    atomic_fetch_sub(&log->view.size_bytes, bytes - cut->position);
+    atomic_store(&s->allocated, 0);
+    segment_forget_corrupt_ranges(s);
+    s->since_entry_bytes = 0;
+    int result = segment_cut(s, cut->position);
+    if (result != 0) log_restore_bytes(log, s, bytes);
+    return result;
+}
+
+/* Removes aborted transactions that were cut off, and rebuilds the indexes. Entries for which the
+ * disk has no space stay in memory. */
+static int truncate_repair(struct log *log, struct segment *s, const struct truncate_cut *cut,
+                           int64_t now_ms) LOG_APPENDING(log) {
+    int result = txn_index_cut(s, cut->offset);
+    if (result == 0 && log_error_is_shortage(result = log_aborted_write(log, s))) result = 0;
+    if (result != 0) return log_storage_error(log, result, "ftruncate");
+    /* The largest timestamp may have been cut off: read the headers. */
+    struct log_replay replay = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
+    if ((result = log_replay_segment(log, s, &replay, now_ms)) != 0) return result;
+    /* A clean start must not find the old entries in the files. */
+    result = segment_index_write(s, true);
+    return result == 0 || log_error_is_shortage(result) ? 0
+                                                        : log_storage_error(log, result, "pwrite");
+}
+
 /* Cuts the last segment before the batch that contains `offset`. *end changes to the new end of
  * the log as soon as the file is cut, also if a later step fails. */
 static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, int64_t *end)
     LOG_APPENDING(log) {
     struct segment *s = log->view.segments[log->view.segment_count - 1];
-    int64_t position, first, bytes = atomic_load(&s->bytes);
+    struct truncate_cut cut = {-1, -1};
     int result = segment_pin(s, false);
     if (result != 0) return log_storage_error(log, result, "open");
-    result = segment_find_batch(s, offset, bytes, false, &position, &first);
-    struct corrupt_range hole;
-    /* A hole that contains the offset is cut too, like a batch. */
-    if (result == LOG_E_CORRUPT && position > 0 &&
-        segment_find_corrupt_range(s, position - 1, false, &hole) == 1) {
-        position = hole.position;
-        first = hole.offset;
-        result = 1;
-    }
+    result = truncate_find(s, offset, &cut);
     if (result == 1) {
-        /* A hole before all batches is cut with them: the segment would contain no offset. */
-        if (first == s->base_offset) position = 0;
-        assert(position <= bytes);
-        assert(first >= s->base_offset);
-        segment_index_truncate(s, first, position);
-        log_view_change(log);
-        atomic_store(&s->bytes, position);
-        /* Hints must not outlive the bytes that they point to. */
-        log->view.truncations++;
-        free(log->view.hints);
-        log->view.hints = NULL;
-        log_view_changed(log);
-        atomic_fetch_sub(&log->view.size_bytes, bytes - position);
-        atomic_store(&s->allocated, 0);
-        segment_forget_corrupt_ranges(s);
-        s->since_entry_bytes = 0;
-        int cut = segment_cut(s, position);
-        /* Readers must not see these bytes during the cut. If it fails, the next attempt must
-         * cut them. */
-        if (cut != 0)
-            log_restore_bytes(log, s, bytes);
-        else
-            *end = first < offset ? first : offset; /* Compaction may have left a gap there. */
-        if (cut == 0 && (cut = txn_index_cut(s, first)) == 0 &&
-            log_error_is_shortage(cut = log_aborted_write(log, s)))
-            cut = 0;
-        if (cut != 0) result = log_storage_error(log, cut, "ftruncate");
-        /* The largest timestamp may have been cut off: read the headers. */
-        struct log_replay walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
-        if (result == 1) result = log_replay_segment(log, s, &walk, now_ms);
-        /* A clean start must not find the old entries in the files. */
-        if (result == 0 && !log_error_is_shortage(cut = segment_index_write(s, true)) && cut != 0)
-            result = log_storage_error(log, cut, "pwrite");
+        if ((result = truncate_cut_file(log, s, &cut)) != 0) {
+            result = log_storage_error(log, result, "ftruncate");
+        } else {
+            /* Compaction may have left a gap there. */
+            *end = cut.offset < offset ? cut.offset : offset;
+            result = truncate_repair(log, s, &cut, now_ms);
+        }
     }
     segment_unpin(s);
-    return result < 0 ? result : 0;
+    return result;
 }
 
 /* Lowers the offsets of a log whose data now ends at `end`. */
