@@ -33,7 +33,7 @@ struct log_damage {
     enum log_damage_why why;
 };
 /* Moves up to `max` recorded damages to `out`, oldest first, and returns their number. If more
- * occurred than were fetched in time, only log_dir_read_stats counts them. */
+ * occurred than were fetched in time, only log_dir_stats counts them. */
 uint32_t log_dir_fetch_damages(struct log_dir *dir, struct log_damage *out, uint32_t max);
 /* Records damage found by a recovery or a read, for log_dir_fetch_damages. Any lock may be held. */
 void log_damage_record(struct segment *s, enum log_damage_kind kind, enum log_damage_why why,
