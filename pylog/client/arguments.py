@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import warnings
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
@@ -32,6 +33,14 @@ def whole(name: str, given: Any) -> int:
         return operator.index(given)
     except TypeError:
         raise TypeError(f"{name} must be a whole number, not {given!r}") from None
+
+
+def seconds(timeout: float | None, timeout_s: float | None) -> float | None:
+    """Return the timeout of a call whose argument may still have its earlier name, timeout_s."""
+    if timeout_s is None:
+        return timeout
+    warnings.warn("the argument timeout_s is now named timeout", DeprecationWarning, stacklevel=3)
+    return timeout_s
 
 
 def checks_iterables(kind: type[T]) -> type[T]:

@@ -31,6 +31,12 @@ def call(what: str, function: Callable[..., Any], *given: Any) -> None:
         _LOG.exception("%s failed", what)
 
 
+def deserializer_of(given: Any) -> Callable[[bytes], Any] | None:
+    """Return the function of a deserializer setting: an object, or a function of bytes."""
+    found: Callable[[bytes], Any] | None = getattr(given, "deserialize", given)
+    return found
+
+
 def interceptors_of(given: Iterable[Any]) -> list[Any]:
     """Return the interceptors of a setting: each is an object, a class, or a dotted name."""
     return [_instance(one) for one in given]

@@ -8,6 +8,7 @@ Source: Kafka's Java client, for names and fields.
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 EARLIEST = -2  # Special timestamps of ListOffsets for the start and end of a log.
@@ -61,6 +62,18 @@ class OffsetAndTimestamp(NamedTuple):
     offset: int
     timestamp: int
     leader_epoch: int = -1
+
+
+Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
+
+
+class RecordMetadata(NamedTuple):
+    """A record's position. offset: -1 if unknown (acks=0, or a duplicate of an earlier attempt)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
 
 
 class GroupMetadata(NamedTuple):

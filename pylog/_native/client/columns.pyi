@@ -15,9 +15,12 @@ NumPy.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, TypeVar
+
+K = TypeVar("K", default=bytes)
+V = TypeVar("V", default=bytes)
 
 NO_TIMESTAMP_TYPE: int
 CREATE_TIME: int
@@ -135,11 +138,11 @@ class Columns:
         codes).
         """
 
-class Record:
-    """One consumed record. key and value may be replaced by deserialized objects."""
+class Record(Generic[K, V]):
+    """One consumed record. Deserializers replace key and value. A value of None is a tombstone."""
 
-    key: Any
-    value: Any
+    key: K | None
+    value: V | None
     def __init__(
         self,
         topic: str,
@@ -147,8 +150,8 @@ class Record:
         offset: int = -1,
         timestamp: int = -1,
         timestamp_type: int = ...,
-        key: Any = None,
-        value: Any = None,
+        key: K | None = None,
+        value: V | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
         leader_epoch: int = -1,
     ) -> None: ...
@@ -167,7 +170,9 @@ class Record:
     @property
     def headers(self) -> list[tuple[str, bytes | None]]: ...
 
-def records(fetched: Fetched, topic: str, partition: int, records_max: int) -> list[Record]:
+def records(
+    fetched: Fetched, topic: str, partition: int, records_max: int
+) -> list[Record[Any, Any]]:
     """Return up to records_max Records. Raises RecordsError, MemoryError.
 
     Deserialize by assigning to record.key and record.value.

@@ -13,6 +13,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
+from types import GenericAlias
+
 from pylog._native.client cimport csrc
 from pylog._native.records.compress cimport borrow_inflater, return_inflater
 
@@ -382,6 +384,11 @@ cdef class Record:
     Not tracked by the garbage collector, which would have to traverse all records that a program
     keeps. A value must therefore not refer to its own record.
     """
+
+    @classmethod
+    def __class_getitem__(cls, parameters) -> GenericAlias:
+        """Return Record[K, V], for annotations."""
+        return GenericAlias(cls, parameters)
 
     def __init__(
         self, str topic not None, int32_t partition=0, int64_t offset=-1, int64_t timestamp=-1,

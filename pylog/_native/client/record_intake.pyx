@@ -367,15 +367,18 @@ cdef class Delivery:
     def done(self) -> bool:
         return self.pending.done
 
-    def result(self, timeout_s=None):
-        """Wait for the acknowledgement and return a RecordMetadata. Raises KafkaError; raises
-        KafkaTimeoutError after timeout_s, in which case the record may still arrive.
-        """
-        return self.pending.result_of(self.index, self.timestamp, timeout_s)
+    def result(self, timeout=None, *, timeout_s=None):
+        """Wait for the acknowledgement and return a RecordMetadata.
 
-    def exception(self, timeout_s=None):
-        """Wait likewise; return the error, or None if the record was acknowledged."""
-        return self.pending.exception_of(self.index, timeout_s)
+        timeout: seconds; None waits until delivery.timeout.ms fails the record. Raises KafkaError;
+        KafkaTimeoutError after `timeout`, in which case the record may still arrive; and
+        IllegalStateError on the event loop that delivers the record: await the delivery there.
+        """
+        return self.pending.result_of(self.index, self.timestamp, timeout, timeout_s)
+
+    def exception(self, timeout=None, *, timeout_s=None):
+        """Wait as result() does; return the error, or None if the record was acknowledged."""
+        return self.pending.exception_of(self.index, timeout, timeout_s)
 
     def add_done_callback(self, function):
         """Call function(self) on completion, on the client's thread, or now if already complete."""
@@ -533,4 +536,4 @@ cdef class Intake:
                 taken = (<Route>route).take(value, key, partition, timestamp)
                 if taken is not None:
                     return taken
-        return self.send_slowly(topic, value, key, partition, timestamp, headers, on_delivery)
+        return self._send_slowly(topic, value, key, partition, timestamp, headers, on_delivery)

@@ -23,6 +23,7 @@ from pylog.client.admin.types import (
     LogDirDescription, NewTopic, QuotaAlteration, ReplicaInfo, ResourceType,
 )
 from pylog.client.arguments import checks_iterables
+from pylog.client.config.configured import Configured
 from pylog.client.config.settings import ADMIN, Settings
 from pylog.client.consumer import list_offsets as positions
 from pylog.client.consumer.list_offsets import TIMES
@@ -38,9 +39,9 @@ from pylog.protocol.errors import ErrorCode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Unpack
+    from typing import Self, Unpack
 
-    from pylog.client.options import AdminOptions
+    from pylog.client.options import AdminConfig, AdminOptions
 
 _MATCH_EXACT, _MATCH_DEFAULT, _MATCH_ANY = 0, 1, 2
 _BROKER_TYPES = {ResourceType.BROKER, ResourceType.BROKER_LOGGER}
@@ -48,22 +49,22 @@ _BROKER_TYPES = {ResourceType.BROKER, ResourceType.BROKER_LOGGER}
 
 @checks_iterables
 class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdministration,
-            TransactionAdministration):
+            TransactionAdministration, Configured):
     """`async with Admin(bootstrap_servers="…") as admin: …`"""
 
-    def __init__(self, config: Mapping[str, Any] | None = None,
-                 **more: Unpack[AdminOptions]):
+    def __init__(self, config: AdminConfig | None = None, /, **more: Unpack[AdminOptions]):
         self.settings = Settings(ADMIN, config, **more)
         self._made: Cluster | None = None
 
     @property
     def cluster(self) -> Cluster:
+        """The connections, for pylog's own commands: not part of the API."""
         if self._made is None:
             self._made = Cluster(self.settings)
             self._made.may_create_topics = False
         return self._made
 
-    async def start(self) -> Admin:
+    async def start(self) -> Self:
         await self.cluster.start()
         return self
 
@@ -76,7 +77,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
         if self._made is not None:
             await self._made.close()
 
-    async def __aenter__(self) -> Admin:
+    async def __aenter__(self) -> Self:
         return await self.start()
 
     async def __aexit__(self, *exception: object) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from pylog.client.admin import admin
@@ -18,23 +18,23 @@ from pylog.client.admin.types import (
     ResourceType, ScramDeletion, ScramUpsertion,
 )
 from pylog.client.background_loop import Driver
+from pylog.client.config.configured import Configured
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Unpack
+    from typing import Self, Unpack
 
-    from pylog.client.options import AdminOptions
+    from pylog.client.options import AdminConfig, AdminOptions
 
 __all__ = ["AclBinding", "AclFilter", "Admin", "AlterConfigOp", "ConfigResource", "NewTopic",
            "OpType", "QuotaAlteration", "ResourceType", "ScramDeletion", "ScramUpsertion"]
 _OWN = {"start", "close"}
 
 
-class Admin:
+class Admin(Configured):
     """`with Admin(bootstrap_servers="…") as admin: admin.create_topics([NewTopic("t", 6)])`"""
 
-    def __init__(self, config: Mapping[str, Any] | None = None,
-                 **more: Unpack[AdminOptions]):
+    def __init__(self, config: AdminConfig | None = None, /, **more: Unpack[AdminOptions]):
         self._admin = admin.Admin(config, **more)
         self._driver = Driver.shared()
         self._driver.run(self._admin.start())
@@ -42,7 +42,7 @@ class Admin:
     def close(self) -> None:
         self._driver.close_client(self._admin.close())
 
-    def __enter__(self) -> Admin:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -29,15 +29,20 @@ from pylog.client.network.cluster_metadata import TopicInfo as TopicInfo
 from pylog.client.types import OffsetAndMetadata as OffsetAndMetadata
 from pylog.client.types import TopicPartition as TopicPartition
 from typing import Any as Any
-from typing import Unpack
+from os import PathLike
+from typing import Self, Unpack
 
-from pylog.client.options import AdminOptions
+from pylog.client.options import AdminConfig, AdminOptions
 
 class Admin:
-    def __init__(self, config: Mapping[str, Any] | None = None,
+    def __init__(self, config: AdminConfig | None = None, /,
                  **more: Unpack[AdminOptions]) -> None: ...
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, object], /) -> Self: ...
+    @classmethod
+    def from_properties(cls, path: str | PathLike[str], /) -> Self: ...
     def close(self) -> None: ...
-    def __enter__(self) -> Admin: ...
+    def __enter__(self) -> Self: ...
     def __exit__(self, *exception: object) -> None: ...
     def abort_transaction(
         self,

@@ -17,7 +17,12 @@ from pylog.client.arguments import several
 from pylog.client.errors import RecordDeserializationError
 from pylog.client.types import TopicPartition
 
-COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pylog.client.interfaces import ColumnName
+
+COLUMNS: tuple[ColumnName, ...] = (
+    "topic", "partition", "offset", "timestamp", "key", "value", "headers")
 SOURCES_MAX = 1 << 20
 
 
@@ -36,7 +41,7 @@ def schema(columns: Iterable[str] = COLUMNS) -> Any:
                       for name in ordered(columns)])
 
 
-def ordered(columns: Iterable[str]) -> list[str]:
+def ordered(columns: Iterable[str]) -> list[ColumnName]:
     """Return these columns in COLUMNS' order. Raises ValueError if one does not exist."""
     wanted = set(several("columns", columns))
     unknown = wanted - set(COLUMNS)

@@ -13,10 +13,11 @@ import asyncio
 import inspect
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Generic
 
 from pylog._native.client.columns import Columns, Record
 from pylog.client.callbacks import intercepted
+from pylog.client.config.configured import Configured, given
 from pylog.client.config.settings import CONSUMER, Settings
 from pylog.client.consumer.consumer import (
     ALL_COLUMNS, CLOSE_S, COLUMN_BYTES_MAX, COLUMN_RECORDS_MAX, Make, empty_batch,
@@ -26,25 +27,38 @@ from pylog.client.consumer.rebalance_listener import listener_of, weakly
 from pylog.client.consumer.subscription_state import NO_POLL
 from pylog.client.errors import ClosedError, ConcurrentUseError, IllegalStateError
 from pylog.client.extras import require
+from pylog.client.generics import K, V
 from pylog.client.network.metrics import Metrics
 from pylog.client import shutdown
 from pylog.client.types import (
-    EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition,
+    EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, Offsets, TopicPartition,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Unpack
+    import re
+    from typing import Self, Unpack
 
-    from pylog.client.options import ConsumerOptions
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from pylog.client.consumer.rebalance_listener import RebalanceListener
+    from pylog.client.interfaces import (
+        ColumnName, CommitCallback, Deserializes, RebalanceCallback,
+    )
+    from pylog.client.options import ConsumerConfig, ConsumerOptions
 
 
-class Consumer:
+class Consumer(Configured, Generic[K, V]):
     """`async with Consumer(bootstrap_servers="…", group_id="g") as consumer: …`"""
 
-    def __init__(self, config: Mapping[str, Any] | None = None,
+    def __init__(self, config: ConsumerConfig | None = None, /, *,
+                 key_deserializer: Deserializes[K] | None = None,
+                 value_deserializer: Deserializes[V] | None = None,
                  **more: Unpack[ConsumerOptions]):
-        self.settings = Settings(CONSUMER, config, **more)
+        self.settings = Settings(CONSUMER, config, **given(
+            more, key_deserializer=key_deserializer, value_deserializer=value_deserializer))
         self._event = asyncio.Event()
         self._records_max = self.settings["max.poll.records"]
         self._started: Consuming | None = None
@@ -58,7 +72,7 @@ class Consumer:
                                     "Consumer(…) as consumer:`, or `await consumer.start()` first")
         return self._started
 
-    async def start(self) -> Consumer:
+    async def start(self) -> Self:
         """Start the consumer. Call once, on the loop that all calls will use."""
         if self._started is None:
             core = Consuming(self.settings, _call, self._event.set)
@@ -68,7 +82,7 @@ class Consumer:
                 if hasattr(interceptor, "on_consume")]
         return self
 
-    async def __aenter__(self) -> Consumer:
+    async def __aenter__(self) -> Self:
         return await self.start()
 
     async def __aexit__(self, *exception: object) -> None:
@@ -81,17 +95,18 @@ class Consumer:
 
     # Reading
 
-    async def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record]:
+    async def poll(self, timeout: float = 0.0, max_records: int | None = None
+                   ) -> list[Record[K, V]]:
         """Return up to max_records (default max.poll.records) records; empty after `timeout`
         seconds.
         """
         most = self._records_max if max_records is None else max_records
         collector = self._core.collector
-        found: list[Record] = await self._poll(
+        found: list[Record[K, V]] = await self._poll(
             timeout, lambda: collector.records(most), self._intercepted) or []
         return found
 
-    def _intercepted(self, found: list[Record]) -> tuple[list[Record], None]:
+    def _intercepted(self, found: list[Record[K, V]]) -> tuple[list[Record[K, V]], None]:
         return intercepted(self._interceptors, found), None
 
     async def poll_columns(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
@@ -106,8 +121,8 @@ class Consumer:
         return found
 
     async def poll_arrow(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
-                         columns: Iterable[str] = ALL_COLUMNS,
-                         max_bytes: int = COLUMN_BYTES_MAX) -> Any:
+                         columns: Iterable[ColumnName] = ALL_COLUMNS,
+                         max_bytes: int = COLUMN_BYTES_MAX) -> pa.RecordBatch:
         """Return a pyarrow.RecordBatch; it has no rows after `timeout` seconds without a record."""
         from pylog.client.columns import arrow
 
@@ -118,9 +133,10 @@ class Consumer:
         return empty_batch(names) if found is None else found
 
     async def poll_numpy(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
-                         columns: Iterable[str] = ALL_COLUMNS, value_dtype: Any = None,
-                         key_dtype: Any = None, max_bytes: int = COLUMN_BYTES_MAX
-                         ) -> dict[str, Any]:
+                         columns: Iterable[ColumnName] = ALL_COLUMNS,
+                         value_dtype: npt.DTypeLike | None = None,
+                         key_dtype: npt.DTypeLike | None = None, max_bytes: int = COLUMN_BYTES_MAX
+                         ) -> dict[str, np.ndarray]:
         """Return NumPy arrays by column name; {} after `timeout` seconds without a record. Raises
         RecordDeserializationError if a record's length differs from the dtype's.
         """
@@ -128,7 +144,7 @@ class Consumer:
 
         require("poll_numpy", "numpy")
         names, known = arrow.ordered(columns), self._core.subscription.known
-        found: dict[str, Any] | None = await self._columns(
+        found: dict[str, np.ndarray] | None = await self._columns(
             timeout, max_records, False, max_bytes,
             lambda native: arrow.numpy_rows(native, known, names, value_dtype, key_dtype))
         return found or {}
@@ -198,7 +214,7 @@ class Consumer:
         collector.undelivered_poll = NO_POLL
         return made
 
-    async def __aiter__(self) -> AsyncIterator[Record]:
+    async def __aiter__(self) -> AsyncIterator[Record[K, V]]:
         """Iterate over records endlessly. A commit includes all records yielded so far, also the
         last.
 
@@ -212,6 +228,19 @@ class Consumer:
                 self._core.collector.undelivered_poll = NO_POLL
                 yield record
 
+    async def batches(self, size: int, timeout: float) -> AsyncIterator[list[Record[K, V]]]:
+        """Yield lists of up to `size` records, endlessly. See Consumer.batches."""
+        self._core.check_commits_are_manual()
+        if size < 1:
+            raise ValueError(f"a batch has at least one record, not {size}")
+        while True:
+            found: list[Record[K, V]] = []
+            end_s = time.monotonic() + timeout
+            while len(found) < size and (left_s := end_s - time.monotonic()) > 0:
+                found += await self.poll(left_s, size - len(found))
+            if found:
+                yield found
+
     def wakeup(self) -> None:
         """Make the waiting poll, or the next one, raise WakeupError."""
         self._core.woken = True
@@ -224,10 +253,12 @@ class Consumer:
 
     # Subscription
 
-    async def subscribe(self, topics: Iterable[str] | str | None = None, *, pattern: Any = None,
-                        listener: Any = None, on_assign: Callable[..., Any] | None = None,
-                        on_revoke: Callable[..., Any] | None = None,
-                        on_lost: Callable[..., Any] | None = None) -> None:
+    async def subscribe(self, topics: Iterable[str] | str | None = None, *,
+                        pattern: str | re.Pattern[str] | None = None,
+                        listener: RebalanceListener | None = None,
+                  on_assign: RebalanceCallback | None = None,
+                        on_revoke: RebalanceCallback | None = None,
+                        on_lost: RebalanceCallback | None = None) -> None:
         """Subscribe to topics by name, or to all that match a pattern (re, or one name with "^"
         first).
         """
@@ -297,7 +328,8 @@ class Consumer:
         return await self._core.ends(partitions, LATEST, timeout)
 
     async def offsets_for_times(self, times: Mapping[TopicPartition, int],
-                                timeout: float | None = None) -> dict[TopicPartition, Any]:
+                                timeout: float | None = None
+                                ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return the first record at or after each time (ms) as OffsetAndTimestamp, or None."""
         return await self._core.list_offsets(times, timeout)
 
@@ -307,17 +339,17 @@ class Consumer:
 
     # Commits
 
-    async def commit(self, offsets: Mapping[TopicPartition, Any] | None = None,
+    async def commit(self, offsets: Offsets | None = None,
                      timeout: float | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
         """Commit the positions, or these offsets (int or OffsetAndMetadata: the next to read)."""
         return await self._core.commit(offsets, timeout)
 
-    def commit_async(self, offsets: Mapping[TopicPartition, Any] | None = None,
-                     callback: Callable[..., Any] | None = None) -> None:
+    def commit_async(self, offsets: Offsets | None = None,
+                     callback: CommitCallback | None = None) -> None:
         """Commit in the background, then call callback(offsets, error or None)."""
         self._core.commit_in_background(self._core.commit_request(offsets), callback)
 
-    def store_offsets(self, offsets: Mapping[TopicPartition, Any] | Record | Iterable[Record]
+    def store_offsets(self, offsets: Offsets | Record[Any, Any] | Iterable[Record[Any, Any]]
                       ) -> None:
         """Store offsets for later commits without offsets (enable.auto.offset.store=false).
 

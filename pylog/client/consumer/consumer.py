@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Generic
 
 from pylog._native.client.columns import Columns, Record
 from pylog.client.callbacks import intercepted
@@ -22,36 +22,51 @@ from pylog.client.errors import ClosedError, ConcurrentUseError
 from pylog.client.extras import require
 from pylog.client.consumer.rebalance_listener import listener_of, weakly
 from pylog.client.consumer.subscription_state import NO_POLL
+from pylog.client.generics import K, V
 from pylog.client.network.metrics import Metrics
 from pylog.client.types import (
-    EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition,
+    EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, Offsets, TopicPartition,
 )
+from pylog.client.config.configured import Configured, given
 from pylog.client.config.settings import CONSUMER, Settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Unpack
+    import re
+    from typing import Self, Unpack
 
-    from pylog.client.options import ConsumerOptions
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from pylog.client.consumer.rebalance_listener import RebalanceListener
+    from pylog.client.interfaces import (
+        ColumnName, CommitCallback, Deserializes, RebalanceCallback,
+    )
+    from pylog.client.options import ConsumerConfig, ConsumerOptions
 
 CLOSE_S = 30.0
 COLUMN_RECORDS_MAX = 100_000
 COLUMN_BYTES_MAX = 8 << 20
-ALL_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+ALL_COLUMNS: tuple[ColumnName, ...] = (
+    "topic", "partition", "offset", "timestamp", "key", "value", "headers")
 # Returns a poll's result, and the first offset of each partition not included in it, if any.
 Make = Callable[[Any], tuple[Any, Mapping[TopicPartition, int] | None]]
 
 
-class Consumer:
+class Consumer(Configured, Generic[K, V]):
     """Read topics: `with Consumer(bootstrap_servers="…", group_id="g") as consumer: …`.
 
     Settings have Kafka's names: pass a dict with dots, or keywords with underscores. A call while
     another thread is in a call raises ConcurrentUseError, except for `wakeup` and `close`.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None,
+    def __init__(self, config: ConsumerConfig | None = None, /, *,
+                 key_deserializer: Deserializes[K] | None = None,
+                 value_deserializer: Deserializes[V] | None = None,
                  **more: Unpack[ConsumerOptions]):
-        self.settings = Settings(CONSUMER, config, **more)
+        self.settings = Settings(CONSUMER, config, **given(
+            more, key_deserializer=key_deserializer, value_deserializer=value_deserializer))
         self._driver = Driver.shared()
         self._runner = WorkRunner(self._driver)
         self._user = SingleUser("consumer")
@@ -65,7 +80,7 @@ class Consumer:
     async def _make(self) -> Consuming:
         return await Consuming(self.settings, self._runner.call, self._event.set).start()
 
-    def __enter__(self) -> Consumer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -87,7 +102,7 @@ class Consumer:
 
     # Reading
 
-    def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record]:
+    def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record[K, V]]:
         """Return up to max_records (default max.poll.records) records; empty after `timeout`
         seconds.
 
@@ -98,18 +113,18 @@ class Consumer:
         self._core.collector.undelivered_poll = NO_POLL
         return found
 
-    def _records(self, timeout: float, most: int) -> list[Record]:
+    def _records(self, timeout: float, most: int) -> list[Record[K, V]]:
         collector = self._core.collector
-        found: list[Record] | None = self._poll(
+        found: list[Record[K, V]] | None = self._poll(
             timeout, lambda: collector.records(most), self._intercepted)
         return found or []
 
-    def _intercepted(self, found: list[Record]) -> tuple[list[Record], None]:
+    def _intercepted(self, found: list[Record[K, V]]) -> tuple[list[Record[K, V]], None]:
         return intercepted(self._interceptors, found), None
 
     def poll_arrow(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
-                   columns: Iterable[str] = ALL_COLUMNS,
-                   max_bytes: int = COLUMN_BYTES_MAX) -> Any:
+                   columns: Iterable[ColumnName] = ALL_COLUMNS,
+                   max_bytes: int = COLUMN_BYTES_MAX) -> pa.RecordBatch:
         """Return fetched records as a pyarrow.RecordBatch; no rows after `timeout` seconds.
 
         Columns: topic (dictionary), partition, offset, timestamp (ms), key, value, headers, or
@@ -127,9 +142,10 @@ class Consumer:
         return found
 
     def poll_numpy(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
-                   columns: Iterable[str] = ALL_COLUMNS, value_dtype: Any = None,
-                   key_dtype: Any = None, max_bytes: int = COLUMN_BYTES_MAX
-                   ) -> dict[str, Any]:
+                   columns: Iterable[ColumnName] = ALL_COLUMNS,
+                   value_dtype: npt.DTypeLike | None = None,
+                   key_dtype: npt.DTypeLike | None = None, max_bytes: int = COLUMN_BYTES_MAX
+                   ) -> dict[str, np.ndarray]:
         """Return NumPy arrays by column name; {} after `timeout` seconds without a record.
 
         With a dtype of 1 to 8 bytes ("<i8", ">f4"), keys or values become one plain array.
@@ -140,7 +156,7 @@ class Consumer:
 
         require("poll_numpy", "numpy")
         names, known = arrow.ordered(columns), self._core.subscription.known
-        found: dict[str, Any] = self._columns(
+        found: dict[str, np.ndarray] = self._columns(
             timeout, max_records, False, max_bytes,
             lambda native: arrow.numpy_rows(native, known, names, value_dtype, key_dtype)) or {}
         self._core.collector.undelivered_poll = NO_POLL
@@ -218,7 +234,7 @@ class Consumer:
             self._runner.run(self._core.restore_undelivered(unread))
         return made
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Record[K, V]]:
         """Iterate over records endlessly. A commit includes all records yielded so far, also the
         last.
 
@@ -234,6 +250,25 @@ class Consumer:
                 collector.undelivered_poll = NO_POLL
                 yield record
 
+    def batches(self, size: int, timeout: float) -> Iterator[list[Record[K, V]]]:
+        """Yield lists of up to `size` records, endlessly; commit between them.
+
+        A list is shorter if fewer records arrive within `timeout` seconds. If none arrive, nothing
+        is yielded and the wait begins again. After you have processed a list, commit()
+        includes all its records. Raises IllegalStateError if commits are automatic: they would
+        include records of a list that is not complete.
+        """
+        self._core.check_commits_are_manual()
+        if size < 1:
+            raise ValueError(f"a batch has at least one record, not {size}")
+        while True:
+            found: list[Record[K, V]] = []
+            end_s = time.monotonic() + timeout
+            while len(found) < size and (left_s := end_s - time.monotonic()) > 0:
+                found += self.poll(left_s, size - len(found))
+            if found:
+                yield found
+
     def wakeup(self) -> None:
         """Make the waiting poll, or the next one, raise WakeupError. Callable from any thread."""
         self._core.woken = True
@@ -246,10 +281,12 @@ class Consumer:
 
     # Subscription
 
-    def subscribe(self, topics: Iterable[str] | str | None = None, *, pattern: Any = None,
-                  listener: Any = None, on_assign: Callable[..., Any] | None = None,
-                  on_revoke: Callable[..., Any] | None = None,
-                  on_lost: Callable[..., Any] | None = None) -> None:
+    def subscribe(self, topics: Iterable[str] | str | None = None, *,
+                  pattern: str | re.Pattern[str] | None = None,
+                  listener: RebalanceListener | None = None,
+                  on_assign: RebalanceCallback | None = None,
+                  on_revoke: RebalanceCallback | None = None,
+                  on_lost: RebalanceCallback | None = None) -> None:
         """Subscribe to topics by name, or to all that match a pattern (re, or one name with "^"
         first).
 
@@ -331,9 +368,10 @@ class Consumer:
         return found
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int], timeout: float | None = None
-                          ) -> dict[TopicPartition, Any]:
+                          ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return the first record at or after each time (ms) as OffsetAndTimestamp, or None."""
-        found: dict[TopicPartition, Any] = self._run(self._core.list_offsets(times, timeout))
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = self._run(
+            self._core.list_offsets(times, timeout))
         return found
 
     def lag(self, *partitions: TopicPartition, timeout: float | None = None
@@ -345,7 +383,7 @@ class Consumer:
 
     # Commits
 
-    def commit(self, offsets: Mapping[TopicPartition, Any] | None = None,
+    def commit(self, offsets: Offsets | None = None,
                timeout: float | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
         """Commit the positions, or these offsets (int or OffsetAndMetadata: the next to read).
 
@@ -355,14 +393,14 @@ class Consumer:
             self._core.commit(offsets, timeout))
         return found
 
-    def commit_async(self, offsets: Mapping[TopicPartition, Any] | None = None,
-                     callback: Callable[..., Any] | None = None) -> None:
+    def commit_async(self, offsets: Offsets | None = None,
+                     callback: CommitCallback | None = None) -> None:
         """Commit in the background. callback(offsets, error or None) runs on the client's thread.
         """
         request = self._core.commit_request(offsets)
         self._driver.post(self._core.commit_in_background, request, callback)
 
-    def store_offsets(self, offsets: Mapping[TopicPartition, Any] | Record | Iterable[Record]
+    def store_offsets(self, offsets: Offsets | Record[Any, Any] | Iterable[Record[Any, Any]]
                       ) -> None:
         """Store offsets for later commits without offsets (enable.auto.offset.store=false).
 
@@ -393,7 +431,7 @@ class Consumer:
         self._runner.close_client(self._core.close(timeout))
 
 
-def empty_batch(names: list[str]) -> Any:
+def empty_batch(names: list[ColumnName]) -> pa.RecordBatch:
     """Return a batch without rows."""
     import pyarrow as pa
 

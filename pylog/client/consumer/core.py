@@ -60,8 +60,9 @@ class Consuming(Committing):
                                 settings["isolation.level"] == "read_committed",
                                 settings["check.crcs"])
         self.fetcher = Fetcher(self.cluster, self.subscription, self.queue, self.notify)
-        self.collector = FetchCollector(self.queue, self._failed, settings["key.deserializer"],
-                           settings["value.deserializer"])
+        self.collector = FetchCollector(
+            self.queue, self._failed, callbacks.deserializer_of(settings["key.deserializer"]),
+            callbacks.deserializer_of(settings["value.deserializer"]))
         self.interceptors = callbacks.interceptors_of(settings["interceptor.classes"])
         self.woken = False
         # Records not yet returned to an application that reads one record at a time.
@@ -387,11 +388,11 @@ class Consuming(Committing):
         self.fetcher.poke()
         self.notify()
 
-    def iterate(self, found: list[Record]) -> None:
+    def iterate(self, found: list[Record[Any, Any]]) -> None:
         """Set the records of a poll that next_record() returns."""
         self.iteration = Iteration(self.collector, self.subscription.states, found)
 
-    def next_record(self) -> Record | None:
+    def next_record(self) -> Record[Any, Any] | None:
         """Return the next record of an iteration; None if another poll is needed.
 
         The caller must reset undelivered_poll when it yields the record.

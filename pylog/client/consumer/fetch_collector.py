@@ -44,9 +44,9 @@ class FetchCollector:
         self.undelivered_poll = NO_POLL
         self._readers: dict[tuple[bool, int], ColumnReader] = {}
 
-    def records(self, records_max: int) -> list[Record]:
+    def records(self, records_max: int) -> list[Record[Any, Any]]:
         """Return up to records_max available records. Raises KafkaError."""
-        out: list[Record] = []
+        out: list[Record[Any, Any]] = []
         queue, records_max = self.queue, operator.index(records_max)
         queue.sweep()
         while len(out) < records_max:
@@ -82,7 +82,7 @@ class FetchCollector:
             out = out + found if out else found
         return out
 
-    def _deserialize(self, found: list[Record]) -> tuple[int, Exception | None]:
+    def _deserialize(self, found: list[Record[Any, Any]]) -> tuple[int, Exception | None]:
         """Deserialize records. Returns (number of successful records, exception of the next
         record).
         """

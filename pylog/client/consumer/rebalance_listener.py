@@ -11,14 +11,16 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from pylog.client.types import TopicPartition
+
 
 class RebalanceListener:
     """Derive from it and override callbacks; each receives a list of TopicPartition."""
 
-    def on_partitions_assigned(self, partitions: list[Any]) -> Any:
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> object:
         """Called with new partitions, before anything is fetched: seeking is possible here."""
 
-    def on_partitions_revoked(self, partitions: list[Any]) -> Any:
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> object:
         """Called before partitions are revoked: committing is still possible here."""
 
 

@@ -10,7 +10,7 @@ Source: none.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pylog._native.client.columns import Record
 from pylog.client.consumer.fetch_collector import FetchCollector
@@ -34,7 +34,7 @@ class Iteration:
     """rest: an iterator over the records of the latest poll."""
 
     def __init__(self, collector: FetchCollector,
-                 states: Mapping[TopicPartition, PartitionState], found: list[Record]):
+                 states: Mapping[TopicPartition, PartitionState], found: list[Record[Any, Any]]):
         self._collector = collector
         lasts = {(record.topic, record.partition): place for place, record in enumerate(found)}
         self._parts: dict[tuple[str, int], _Part] = {}
@@ -46,7 +46,7 @@ class Iteration:
                 state.position, state.record_epoch = state.before, state.before_epoch
         self.rest = self._records(found)
 
-    def _records(self, found: list[Record]) -> Iterator[Record]:
+    def _records(self, found: list[Record[Any, Any]]) -> Iterator[Record[Any, Any]]:
         """Yield the records that are still valid and advance positions."""
         parts, collector = self._parts, self._collector
         for place, record in enumerate(found):

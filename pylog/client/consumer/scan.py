@@ -15,7 +15,7 @@ import datetime
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pylog.client.arguments import several, whole
@@ -37,22 +37,23 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from pylog.client.options import ConsumerOptions
+    import pyarrow as pa
+
+    from pylog.client.interfaces import ColumnName, Time
+    from pylog.client.options import ConsumerConfig, ConsumerOptions
 
 BATCH_RECORDS_MAX = 100_000
 POLL_S = 1.0
 SHORT_POLLS = 5  # Consecutive empty polls: a new leader may briefly report a lower end.
 MISSING_S = 5.0  # Every broker's metadata has a new topic within this time.
-_NEEDED = ("partition", "offset")
+_NEEDED: tuple[ColumnName, ...] = ("partition", "offset")
 _LOG = logging.getLogger("pylog.client")
-
-Time = int | float | str | datetime.datetime | datetime.date | datetime.timedelta | None
 
 
 def scan(topic: str, *, since: Time = None, until: Time = None,
-         columns: Iterable[str] | None = None, partitions: Iterable[int] | None = None,
-         batch_records_max: int = BATCH_RECORDS_MAX, config: Mapping[str, Any] | None = None,
-         **more: Unpack[ConsumerOptions]) -> Any:
+         columns: Iterable[ColumnName] | None = None, partitions: Iterable[int] | None = None,
+         batch_records_max: int = BATCH_RECORDS_MAX, config: ConsumerConfig | None = None,
+         **more: Unpack[ConsumerOptions]) -> pa.RecordBatchReader:
     """Return a pyarrow.RecordBatchReader over the topic's current records, or a time range of them.
 
     since, until: ms since the epoch, datetime (naive: local time), date, ISO text, or timedelta
@@ -64,9 +65,10 @@ def scan(topic: str, *, since: Time = None, until: Time = None,
     LogTruncationError if the log lost records before the scan's end. Records that retention deletes
     before they are read are skipped, with a warning in the log.
     """
-    pa = require("scan", "numpy", "pyarrow")
+    arrow = require("scan", "numpy", "pyarrow")
     names = list(COLUMNS) if columns is None else ordered(columns)
-    settings = {**(config or {}), **{name.replace("_", "."): given for name, given in more.items()}}
+    settings: Any = {**(config or {}),
+                     **{name.replace("_", "."): given for name, given in more.items()}}
     settings.setdefault("enable.auto.commit", False)
     settings.setdefault("allow.auto.create.topics", False)  # Reading must not create a topic.
     with Consumer(settings) as consumer:
@@ -75,7 +77,7 @@ def scan(topic: str, *, since: Time = None, until: Time = None,
     # A reset would skip records, or read those of another topic.
     settings["auto.offset.reset"] = "none"
     batches = _batches(settings, found, names, batch_records_max, topic_id)
-    return pa.RecordBatchReader.from_batches(schema(names), batches)
+    return arrow.RecordBatchReader.from_batches(schema(names), batches)
 
 
 def milliseconds(given: Time) -> int | None:
@@ -93,7 +95,7 @@ def milliseconds(given: Time) -> int | None:
     return int(given)
 
 
-def offset_ranges(consumer: Consumer, topic: str, partitions: Iterable[int] | None,
+def offset_ranges(consumer: Consumer[Any, Any], topic: str, partitions: Iterable[int] | None,
                   since_ms: int | None, until_ms: int | None
                   ) -> dict[TopicPartition, tuple[int, int]]:
     """Return [start, end) of each partition that has records to read."""
@@ -106,15 +108,15 @@ def offset_ranges(consumer: Consumer, topic: str, partitions: Iterable[int] | No
     starts, ends = consumer.beginning_offsets(parts), consumer.end_offsets(parts)
     if since_ms is not None:
         found = consumer.offsets_for_times(dict.fromkeys(parts, since_ms))
-        starts = {tp: ends[tp] if found[tp] is None else found[tp].offset for tp in parts}
+        starts = {tp: ends[tp] if (first := found[tp]) is None else first.offset for tp in parts}
     if until_ms is not None:
         found = consumer.offsets_for_times(dict.fromkeys(parts, until_ms))
-        ends = {tp: ends[tp] if found[tp] is None else min(ends[tp], found[tp].offset)
+        ends = {tp: ends[tp] if (first := found[tp]) is None else min(ends[tp], first.offset)
                 for tp in parts}
     return {tp: (starts[tp], ends[tp]) for tp in parts if starts[tp] < ends[tp]}
 
 
-def _partitions(consumer: Consumer, topic: str) -> list[int]:
+def _partitions(consumer: Consumer[Any, Any], topic: str) -> list[int]:
     """Return the topic's partitions. Raises UnknownTopicOrPartitionError."""
     try:
         known = consumer.partitions_for(topic, MISSING_S)
@@ -127,13 +129,13 @@ def _partitions(consumer: Consumer, topic: str) -> list[int]:
     return known
 
 
-def _topic_id(consumer: Consumer, topic: str) -> bytes:
+def _topic_id(consumer: Consumer[Any, Any], topic: str) -> bytes:
     """Return the topic id in this consumer's metadata; zero if the broker has no topic ids."""
     return consumer._core.cluster.metadata.topic_id(topic)
 
 
-def _batches(settings: Mapping[str, Any], found: dict[TopicPartition, tuple[int, int]],
-             names: list[str], records_max: int, topic_id: bytes) -> Iterator[Any]:
+def _batches(settings: Any, found: dict[TopicPartition, tuple[int, int]],
+             names: list[ColumnName], records_max: int, topic_id: bytes) -> Iterator[Any]:
     if not found:
         return
     left = {tp: end for tp, (_, end) in found.items()}
@@ -176,7 +178,8 @@ def _batches(settings: Mapping[str, Any], found: dict[TopicPartition, tuple[int,
             consumer.close()
 
 
-def _cut(consumer: Consumer, left: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+def _cut(consumer: Consumer[Any, Any], left: dict[TopicPartition, int]
+         ) -> dict[TopicPartition, int]:
     """Return the end offsets of logs that end before the scan does."""
     return {tp: end for tp, end in consumer.end_offsets(list(left)).items() if end < left[tp]}
 
@@ -191,7 +194,8 @@ def _truncated(cut: dict[TopicPartition, int],
     return made
 
 
-def _check_topic(consumer: Consumer, topic: str, topic_id: bytes, is_silent: bool) -> None:
+def _check_topic(consumer: Consumer[Any, Any], topic: str, topic_id: bytes,
+                 is_silent: bool) -> None:
     """Raise UnknownTopicOrPartitionError if the topic was deleted, or deleted and re-created."""
     if is_silent:
         _partitions(consumer, topic)
@@ -200,7 +204,7 @@ def _check_topic(consumer: Consumer, topic: str, topic_id: bytes, is_silent: boo
         raise UnknownTopicOrPartitionError(f"{topic} was deleted and created again during the scan")
 
 
-def _skip_deleted(consumer: Consumer, left: dict[TopicPartition, int],
+def _skip_deleted(consumer: Consumer[Any, Any], left: dict[TopicPartition, int],
                   failure: KafkaError) -> None:
     """Continue after records that the brokers have deleted, and log them."""
     starts, is_behind = consumer.beginning_offsets(list(left)), False

@@ -9,36 +9,44 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Generic
 
 from pylog.client import blocking
+from pylog.client.config.configured import Configured, given
+from pylog.client.config.durations import rounded
 from pylog.client.config.settings import PRODUCER, Settings
-from pylog.client.errors import IllegalStateError, LostRecords
+from pylog.client.errors import IllegalStateError, KafkaTimeoutError, LostRecords
 from pylog.client.extras import require
+from pylog.client.generics import KeyIn, ValueIn
 from pylog.client.network.metrics import Metrics
 from pylog.client import shutdown
-from pylog.client.producer.core import Producing
+from pylog.client.producer.core import Producing, within
 from pylog.client.producer.delivery import Delivery, RecordMetadata, TableDelivery
 from pylog.client.producer.transaction_context import AioTransaction, core_of
-from pylog.client.types import TopicPartition
+from pylog.client.types import GroupMetadata, Offsets, TopicPartition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Unpack
+    from typing import Self, Unpack
 
     from pylog.client.consumer.aio_consumer import Consumer
-    from pylog.client.options import ProducerOptions
+    from pylog.client.interfaces import (
+        ArrowColumn, ArrowData, DeliveryCallback, Headers, Serializes,
+    )
+    from pylog.client.options import ProducerConfig, ProducerOptions
 
 CLOSE_S = 30.0
 
 
-class Producer:
+class Producer(Configured, Generic[KeyIn, ValueIn]):
     """`async with Producer(bootstrap_servers="…") as producer: await producer.send(…)`."""
 
-    def __init__(self, config: Mapping[str, Any] | None = None,
+    def __init__(self, config: ProducerConfig | None = None, /, *,
+                 key_serializer: Serializes[KeyIn] | None = None,
+                 value_serializer: Serializes[ValueIn] | None = None,
                  **more: Unpack[ProducerOptions]):
-        self.settings = Settings(PRODUCER, config, **more)
+        self.settings = Settings(PRODUCER, config, **given(
+            more, key_serializer=key_serializer, value_serializer=value_serializer))
         self._unstarted = Producing(self.settings)
 
     @property
@@ -48,7 +56,7 @@ class Producer:
                                     "producer:`, or `await producer.start()` first")
         return self._unstarted
 
-    async def start(self) -> Producer:
+    async def start(self) -> Self:
         """Connect to the cluster. Call on the loop that all calls will use."""
         core = self._unstarted
         if not core.started:
@@ -56,7 +64,7 @@ class Producer:
             shutdown.watch(core)
         return self
 
-    async def __aenter__(self) -> Producer:
+    async def __aenter__(self) -> Self:
         return await self.start()
 
     async def __aexit__(self, kind: Any, *rest: object) -> None:
@@ -67,9 +75,10 @@ class Producer:
         if core is not None and core.started:
             shutdown.dropped(self, core)
 
-    async def send(self, topic: str, value: Any = None, key: Any = None, *,
-                   partition: int | None = None, timestamp: int | None = None, headers: Any = None,
-                   on_delivery: Callable[..., Any] | None = None) -> Delivery:
+    async def send(self, topic: str, value: ValueIn | None = None, key: KeyIn | None = None, *,
+                   partition: int | None = None, timestamp: int | None = None,
+                   headers: Headers | None = None, on_delivery: DeliveryCallback | None = None
+                   ) -> Delivery:
         """Send one record; await the Delivery for its outcome. See Producer.send."""
         core = self._core
         transaction = core.check()
@@ -82,14 +91,29 @@ class Producer:
             found = core.put(*given)
         return found
 
-    async def send_and_wait(self, topic: str, value: Any = None, key: Any = None,
-                            **more: Any) -> RecordMetadata:
-        """Send one record and await its acknowledgement."""
-        return await (await self.send(topic, value, key, **more))
+    async def send_and_wait(
+        self, topic: str, value: ValueIn | None = None, key: KeyIn | None = None, *,
+        partition: int | None = None, timestamp: int | None = None, headers: Headers | None = None,
+        timeout: float | None = None,
+    ) -> RecordMetadata:
+        """Send one record and await its acknowledgement. See Producer.send_and_wait."""
+        delivery = await self.send(topic, value, key, partition=partition, timestamp=timestamp,
+                                   headers=headers)
+        if timeout is None:
+            return await delivery
+        try:
+            async with asyncio.timeout(timeout):
+                return await delivery
+        except TimeoutError as failure:
+            if isinstance(failure, KafkaTimeoutError):
+                raise
+            raise KafkaTimeoutError(f"no acknowledgement within {rounded(timeout)}") from failure
 
     async def send_arrow(
-        self, data: Any, topic: str, *, key: Any = None, value: Any = None, partition: Any = None,
-        timestamp: Any = None, headers: Any = None, batch_bytes: int | None = None,
+        self, data: ArrowData, topic: str, *, key: ArrowColumn | None = None,
+        value: ArrowColumn | None = None, partition: ArrowColumn | None = None,
+        timestamp: ArrowColumn | None = None, headers: ArrowColumn | None = None,
+        batch_bytes: int | None = None,
     ) -> TableDelivery:
         """Send each row of a table; await the TableDelivery for the outcome. See
         Producer.send_arrow.
@@ -141,7 +165,7 @@ class Producer:
 
     # Transactions
 
-    def transaction(self, consumer: Consumer | None = None) -> AioTransaction:
+    def transaction(self, consumer: Consumer[Any, Any] | None = None) -> AioTransaction:
         """See Producer.transaction, with `async with`."""
         if consumer is None:
             return AioTransaction(self, self._core, None)
@@ -150,24 +174,25 @@ class Producer:
 
         return AioTransaction(self, self._core, core_of(consumer, Consumer))
 
-    async def init_transactions(self) -> None:
+    async def init_transactions(self, timeout: float | None = None) -> None:
         """Fence earlier producers of the transactional.id. Call once, before the first transaction.
         """
-        await self._core.needs_transactions().init()
+        await within(self._core.needs_transactions().init(), timeout)
 
     def begin_transaction(self) -> None:
         """Begin a transaction; it includes all records sent from now on."""
         self._core.needs_transactions().begin()
 
-    async def send_offsets_to_transaction(self, offsets: Mapping[Any, Any], group: Any) -> None:
+    async def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str,
+                                          timeout: float | None = None) -> None:
         """Commit consumed offsets with the transaction. See Producer.send_offsets_to_transaction.
         """
-        await self._core.send_offsets(offsets, group)
+        await within(self._core.send_offsets(offsets, group), timeout)
 
-    async def commit_transaction(self) -> None:
+    async def commit_transaction(self, timeout: float | None = None) -> None:
         """Deliver all records and commit. Raises the error of a failed record: abort then."""
-        await self._core.end_transaction(True)
+        await within(self._core.end_transaction(True), timeout)
 
-    async def abort_transaction(self) -> None:
+    async def abort_transaction(self, timeout: float | None = None) -> None:
         """Drop unsent records and abort."""
-        await self._core.end_transaction(False)
+        await within(self._core.end_transaction(False), timeout)

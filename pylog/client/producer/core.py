@@ -12,15 +12,15 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from pylog._native.client.record_intake import Delivery, Route
+from pylog._native.client.record_intake import Route
 from pylog.client import callbacks
 from pylog.client.producer import record_check
 from pylog.client.producer.accumulator import Accumulator
 from pylog.client.network.cluster import Cluster
-from pylog.client.producer.delivery import Pending
+from pylog.client.producer.delivery import Delivery, Pending
 from pylog.client.arguments import whole
 from pylog.client.config.durations import rounded
 from pylog.client.errors import (
@@ -415,6 +415,17 @@ class Producing:
 
     async def send_offsets(self, offsets: Mapping[Any, Any], group: Any) -> None:
         await self.needs_transactions().send_offsets(offsets, group)
+
+
+async def within(work: Coroutine[Any, Any, None], timeout_s: float | None) -> None:
+    """Await a call. Raises KafkaTimeoutError after timeout_s."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await work
+    except TimeoutError as failure:
+        if isinstance(failure, KafkaTimeoutError):
+            raise
+        raise KafkaTimeoutError(f"not done within {rounded(timeout_s)}") from failure
 
 
 def acks_of(settings: Settings) -> tuple[int, bool]:

@@ -14,25 +14,34 @@ import itertools
 import queue
 import sys
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
+from typing import Any
 
-from pylog._native.client.record_intake import Delivery, add_waiter
+from pylog._native.client.record_intake import add_waiter
 from pylog.client import callbacks
+from pylog.client.arguments import seconds
 from pylog.client.config.durations import rounded
 from pylog.client.errors import (
     IllegalStateError, KafkaError, KafkaTimeoutError, ProgramEndedError,
 )
+from pylog.client.types import RecordMetadata
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pylog._native.client import record_intake
+
+    class Delivery(record_intake.Delivery):
+        """The outcome of one sent record: wait with result(), or await it."""
+
+        def result(self, timeout: float | None = None, *, timeout_s: float | None = None
+                   ) -> RecordMetadata: ...
+        def exception(self, timeout: float | None = None, *, timeout_s: float | None = None
+                      ) -> BaseException | None: ...
+        def add_done_callback(self, function: Callable[[Any], object]) -> None: ...
+        def __await__(self) -> Generator[Any, None, RecordMetadata]: ...
+else:
+    from pylog._native.client.record_intake import Delivery
 
 __all__ = ["Delivery", "Pending", "RecordMetadata", "TableDelivery"]
-
-
-class RecordMetadata(NamedTuple):
-    """A record's position. offset: -1 if unknown (acks=0, or a duplicate of an earlier attempt)."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
 
 
 class Pending:
@@ -138,7 +147,9 @@ class Pending:
 
     # For Delivery.
 
-    def result_of(self, index: int, timestamp: int, timeout_s: float | None) -> RecordMetadata:
+    def result_of(self, index: int, timestamp: int, timeout: float | None,
+                  timeout_s: float | None = None) -> RecordMetadata:
+        timeout_s = seconds(timeout, timeout_s)
         if not self.wait(timeout_s):
             raise KafkaTimeoutError(f"no acknowledgement within {rounded(timeout_s)}")
         failure = self.part(index)[0].error
@@ -146,7 +157,9 @@ class Pending:
             raise failure
         return self.metadata(index, timestamp)
 
-    def exception_of(self, index: int, timeout_s: float | None) -> BaseException | None:
+    def exception_of(self, index: int, timeout: float | None, timeout_s: float | None = None
+                     ) -> BaseException | None:
+        timeout_s = seconds(timeout, timeout_s)
         if not self.wait(timeout_s):
             raise KafkaTimeoutError(f"no acknowledgement within {rounded(timeout_s)}")
         return self.part(index)[0].error
@@ -190,12 +203,14 @@ class TableDelivery:
         for pending in self._pendings:
             pending.when_done(lambda: next(left) or function())
 
-    def result(self, timeout_s: float | None = None) -> list[tuple[str, int, int, int]]:
+    def result(self, timeout: float | None = None, *, timeout_s: float | None = None
+               ) -> list[tuple[str, int, int, int]]:
         """Wait for all batches; return (topic, partition, base offset, record count) of each, in
         order per partition.
 
-        Raises the first failure, or KafkaTimeoutError after timeout_s.
+        Raises the first failure, or KafkaTimeoutError after `timeout` seconds.
         """
+        timeout_s = seconds(timeout, timeout_s)
         for pending in self._pendings:
             if not pending.wait(timeout_s):
                 raise KafkaTimeoutError(f"no acknowledgement within {rounded(timeout_s)}")

@@ -11,43 +11,50 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic
 
 from pylog._native.client.record_intake import Intake
 from pylog.client.background_loop import Driver
-from pylog.client.config.durations import rounded
+from pylog.client.config.configured import Configured, given
 from pylog.client.config.settings import PRODUCER, Settings
-from pylog.client.errors import BufferFullError, KafkaTimeoutError, LostRecords
+from pylog.client.errors import BufferFullError, LostRecords
 from pylog.client.extras import require
+from pylog.client.generics import KeyIn, ValueIn
 from pylog.client.network.metrics import Metrics
 from pylog.client import shutdown
-from pylog.client.producer.core import Producing
-from pylog.client.producer.delivery import Delivery, TableDelivery
+from pylog.client.producer.core import Producing, within
+from pylog.client.producer.delivery import Delivery, RecordMetadata, TableDelivery
 from pylog.client.producer.transaction_context import Transaction, core_of
 from pylog.client.producer.transaction_manager import Prepared
-from pylog.client.types import TopicPartition
+from pylog.client.types import GroupMetadata, Offsets, TopicPartition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Unpack
+    from typing import Self, Unpack
 
     from pylog.client.consumer.consumer import Consumer
-    from pylog.client.options import ProducerOptions
+    from pylog.client.interfaces import (
+        ArrowColumn, ArrowData, DeliveryCallback, Headers, Serializes,
+    )
+    from pylog.client.options import ProducerConfig, ProducerOptions
     from pylog.client.producer.table_writer import TableSender
 
 CLOSE_S = 30.0
 
 
-class Producer(Intake):
+class Producer(Intake, Configured, Generic[KeyIn, ValueIn]):
     """Write records: `with Producer(bootstrap_servers="…") as producer: producer.send(…)`.
 
     Settings have Kafka's names: pass a dict with dots, or keywords with underscores.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None,
+    def __init__(self, config: ProducerConfig | None = None, /, *,
+                 key_serializer: Serializes[KeyIn] | None = None,
+                 value_serializer: Serializes[ValueIn] | None = None,
                  **more: Unpack[ProducerOptions]):
-        self.settings = Settings(PRODUCER, config, **more)
+        self.settings = Settings(PRODUCER, config, **given(
+            more, key_serializer=key_serializer, value_serializer=value_serializer))
         self._driver = Driver.shared()
         self._core: Producing = self._driver.run(self._make())
         core = self._core
@@ -59,7 +66,7 @@ class Producer(Intake):
     async def _make(self) -> Producing:
         return await Producing(self.settings).start()
 
-    def __enter__(self) -> Producer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, *rest: object) -> None:
@@ -72,7 +79,25 @@ class Producer(Intake):
 
     # Records
 
-    def send_slowly(self, topic: str, value: Any, key: Any, partition: int | None,
+    if TYPE_CHECKING:  # Native code implements it: Intake.send.
+        def send(self, topic: str, value: ValueIn | None = None, key: KeyIn | None = None, *,
+                 partition: int | None = None, timestamp: int | None = None,
+                 headers: Headers | None = None, on_delivery: DeliveryCallback | None = None
+                 ) -> Delivery: ...
+
+    def send_and_wait(self, topic: str, value: ValueIn | None = None, key: KeyIn | None = None, *,
+                      partition: int | None = None, timestamp: int | None = None,
+                      headers: Headers | None = None, timeout: float | None = None
+                      ) -> RecordMetadata:
+        """Send one record and wait for its acknowledgement.
+
+        timeout: seconds; None waits until delivery.timeout.ms fails the record. Raises what send()
+        and Delivery.result() raise.
+        """
+        return self.send(topic, value, key, partition=partition, timestamp=timestamp,
+                         headers=headers).result(timeout)
+
+    def _send_slowly(self, topic: str, value: Any, key: Any, partition: int | None,
                     timestamp: int | None, headers: Any,
                     on_delivery: Callable[..., Any] | None) -> Delivery:
         """Send a record that native code cannot add: it starts a batch, needs conversion, or must
@@ -99,8 +124,10 @@ class Producer(Intake):
     # Tables
 
     def send_arrow(
-        self, data: Any, topic: str, *, key: Any = None, value: Any = None, partition: Any = None,
-        timestamp: Any = None, headers: Any = None, batch_bytes: int | None = None,
+        self, data: ArrowData, topic: str, *, key: ArrowColumn | None = None,
+        value: ArrowColumn | None = None, partition: ArrowColumn | None = None,
+        timestamp: ArrowColumn | None = None, headers: ArrowColumn | None = None,
+        batch_bytes: int | None = None,
     ) -> TableDelivery:
         """Send each row of a pyarrow Table, RecordBatch, reader or other object with an Arrow
         stream.
@@ -118,13 +145,6 @@ class Producer(Intake):
         sender = TableSender(self._core, topic, batch_bytes, self._wait_for, self._core.check())
         return sender.send(data, {"key": key, "value": value, "partition": partition,
                                   "timestamp": timestamp, "headers": headers})
-
-    def rows(self, topic: str) -> TableSender:
-        """Return a sender whose `write` takes native columns
-        (pylog._native.client.batch_builder)."""
-        from pylog.client.producer.table_writer import TableSender
-
-        return TableSender(self._core, topic, None, self._wait_for, self._core.check())
 
     def metrics(self) -> Metrics:
         """Return metrics as {group: {name: value}} with Kafka's names, including a group per topic.
@@ -154,7 +174,7 @@ class Producer(Intake):
 
     # Transactions
 
-    def transaction(self, consumer: Consumer | None = None) -> Transaction:
+    def transaction(self, consumer: Consumer[Any, Any] | None = None) -> Transaction:
         """Run `with producer.transaction(consumer):` as one transaction, with the consumer's
         positions.
 
@@ -184,13 +204,15 @@ class Producer(Intake):
         """Begin a transaction; it includes all records sent from now on."""
         self._core.needs_transactions().begin()
 
-    def send_offsets_to_transaction(self, offsets: Mapping[Any, Any], group: Any) -> None:
+    def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str,
+                                    timeout: float | None = None) -> None:
         """Commit consumed offsets with the transaction.
 
         offsets: by TopicPartition, the next offset to read or an OffsetAndMetadata. group: the
-        consumer's group_metadata(), or a group id.
+        consumer's group_metadata(), or a group id. Raises KafkaTimeoutError after `timeout`
+        seconds.
         """
-        self._driver.run(self._core.send_offsets(offsets, group))
+        self._run(self._core.send_offsets(offsets, group), timeout)
 
     def commit_transaction(self, timeout: float | None = None) -> None:
         """Deliver all records and commit. Raises the error of a failed record: abort then."""
@@ -200,22 +222,19 @@ class Producer(Intake):
         """Drop unsent records and abort."""
         self._run(self._core.end_transaction(False), timeout)
 
-    def _run(self, work: Any, timeout: float | None) -> None:
-        import asyncio
-
-        async def bounded() -> None:
-            try:
-                async with asyncio.timeout(timeout):
-                    await work
-            except TimeoutError as failure:
-                if isinstance(failure, KafkaTimeoutError):
-                    raise
-                raise KafkaTimeoutError(f"not done within {rounded(timeout)}") from failure
-
-        self._driver.run(bounded())
+    def _run(self, work: Coroutine[Any, Any, None], timeout: float | None) -> None:
+        self._driver.run(within(work, timeout))
 
 
-def prepared(producer: Producer) -> Prepared:
+def row_sender(producer: Producer[Any, Any], topic: str) -> TableSender:
+    """Return a sender whose `write` takes native columns (pylog._native.client.batch_builder)."""
+    from pylog.client.producer.table_writer import TableSender
+
+    core = producer._core
+    return TableSender(core, topic, None, producer._wait_for, core.check())
+
+
+def prepared(producer: Producer[Any, Any]) -> Prepared:
     """Deliver the open transaction's records and leave it open, even if the producer closes.
 
     Raises the error of a failed record.

@@ -41,7 +41,7 @@ def topic_record_name(topic: str, is_key: bool, record_name: str) -> str:
     return f"{topic}-{record_name}"
 
 
-class Avro(Format):
+class Avro(Format[Any]):
     """Serialize and deserialize Avro values.
 
     schema: a dict or JSON text: the writer schema, and also the reader schema if reader_schema is
@@ -61,7 +61,7 @@ class Avro(Format):
         self._writers: dict[int, Any] = {}
         self._heads: dict[str, bytes] = {}
 
-    def serialize(self, topic: str, value: Any) -> bytes:
+    def serialize(self, topic: str, value: Any, /) -> bytes:
         import fastavro
 
         if self._schema is None:
@@ -85,7 +85,7 @@ class Avro(Format):
         head = self._heads[topic] = _HEAD.pack(MAGIC, ask(subject, Schema(self._text)))
         return head
 
-    def deserialize(self, data: bytes) -> Any:
+    def deserialize(self, data: bytes, /) -> Any:
         import fastavro
 
         written = self.writer_schema(schema_id(data))

@@ -18,7 +18,7 @@ from pylog.client.serialization.plain import Format
 BLOCK_BYTES_MIN = 1 << 20
 
 
-class Json(Format):
+class Json(Format[Any]):
     """Serialize and deserialize JSON in UTF-8. default: as in json.dumps."""
 
     def __init__(self, default: Callable[[Any], Any] | None = None):

@@ -16,7 +16,12 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from pylog.client.arguments import seconds
 from pylog.client.errors import KafkaError, RetriableError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import ssl
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 SCHEMAS_MAX = 10_000
@@ -50,17 +55,18 @@ class SchemaRegistry:
     """Connect to `SchemaRegistry("http://localhost:8081")`; several servers as a list or
     comma-separated.
 
-    auth: (user, password); default: those in the URL, `http://user:password@host`.
+    auth: (user, password); default: those in the URL, `http://user:password@host`. timeout: of one
+    request, in seconds.
     """
 
     def __init__(self, url: str | list[str], *, auth: tuple[str, str] | None = None,
-                 headers: Mapping[str, str] | None = None, timeout_s: float = 10.0,
-                 ssl_context: Any = None):
+                 headers: Mapping[str, str] | None = None, timeout: float = 10.0,
+                 ssl_context: ssl.SSLContext | None = None, timeout_s: float | None = None):
         urls = url.split(",") if isinstance(url, str) else list(url)
         found = [_parted(url.strip().rstrip("/")) for url in urls if url.strip()]
         self.urls = [url for url, _ in found]
         auth = auth or next((own for _, own in found if own), None)
-        self.timeout_s = timeout_s
+        self.timeout = seconds(timeout, timeout_s)
         self._context = ssl_context
         self._headers = {"Content-Type": CONTENT_TYPE, "Accept": CONTENT_TYPE, **(headers or {})}
         if auth is not None:
@@ -165,7 +171,7 @@ class SchemaRegistry:
                 url + path, data=data, method=method, headers=self._headers)
             try:
                 with urllib.request.urlopen(
-                        request, timeout=self.timeout_s, context=self._context) as answer:
+                        request, timeout=self.timeout, context=self._context) as answer:
                     return json.load(answer)
             except urllib.error.HTTPError as failure:
                 last = _refusal(method, url + path, failure)

@@ -7,10 +7,11 @@ Source: Kafka's KafkaShareConsumer (KIP-932).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Generic
 
 from pylog._native.client.columns import Record
+from pylog.client.config.configured import Configured, given
 from pylog.client.config.settings import SHARE_CONSUMER, Settings
 from pylog.client.errors import ConcurrentUseError, IllegalStateError, KafkaError
 from pylog.client.extras import require
@@ -19,21 +20,28 @@ from pylog.client.share.acknowledgements import Acknowledge
 from pylog.client.share.core import Sharing
 from pylog.client.share.record_reader import COLUMNS, ShareRecords
 from pylog.client.share.share_consumer import CLOSE_S, Callback
+from pylog.client.generics import K, V
 from pylog.client.types import TopicPartition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Unpack
+    from typing import Self, Unpack
 
-    from pylog.client.options import ShareConsumerOptions
+    import pyarrow as pa
+
+    from pylog.client.interfaces import Deserializes, ShareColumnName
+    from pylog.client.options import ShareConsumerConfig, ShareConsumerOptions
 
 
-class ShareConsumer:
+class ShareConsumer(Configured, Generic[K, V]):
     """`async with ShareConsumer(bootstrap_servers="…", group_id="g") as consumer: …`."""
 
-    def __init__(self, config: Mapping[str, Any] | None = None,
+    def __init__(self, config: ShareConsumerConfig | None = None, /, *,
+                 key_deserializer: Deserializes[K] | None = None,
+                 value_deserializer: Deserializes[V] | None = None,
                  **more: Unpack[ShareConsumerOptions]):
-        self.settings = Settings(SHARE_CONSUMER, config, **more)
+        self.settings = Settings(SHARE_CONSUMER, config, **given(
+            more, key_deserializer=key_deserializer, value_deserializer=value_deserializer))
         self._started: ShareRecords | None = None
 
     @property
@@ -44,12 +52,12 @@ class ShareConsumer:
                 "consumer:`, or `await consumer.start()` first")
         return self._started
 
-    async def start(self) -> ShareConsumer:
+    async def start(self) -> Self:
         if self._started is None:
             self._started = ShareRecords(await Sharing(self.settings).start())
         return self
 
-    async def __aenter__(self) -> ShareConsumer:
+    async def __aenter__(self) -> Self:
         return await self.start()
 
     async def __aexit__(self, *exception: object) -> None:
@@ -82,14 +90,15 @@ class ShareConsumer:
                 "another task is polling this share consumer: use one share consumer per task")
         self._records.release_rest()
 
-    async def poll(self, timeout: float = 0.0) -> list[Record]:
+    async def poll(self, timeout: float = 0.0) -> list[Record[K, V]]:
         """See share_consumer.ShareConsumer.poll."""
         self._begin_poll()
         found = self._records.records(await self._records.core.poll(timeout))
         self._records.core.undelivered = ()
         return found
 
-    async def poll_arrow(self, timeout: float = 0.0, columns: Iterable[str] = COLUMNS) -> Any:
+    async def poll_arrow(self, timeout: float = 0.0, columns: Iterable[ShareColumnName] = COLUMNS
+                   ) -> pa.RecordBatch:
         """See share_consumer.ShareConsumer.poll_arrow."""
         require("poll_arrow", "numpy", "pyarrow")
         self._begin_poll()
@@ -97,7 +106,7 @@ class ShareConsumer:
         self._records.core.undelivered = ()
         return found
 
-    async def __aiter__(self) -> AsyncIterator[Record]:
+    async def __aiter__(self) -> AsyncIterator[Record[K, V]]:
         """Iterate over records endlessly. See share_consumer.ShareConsumer."""
         while True:
             record = self._records.next_record()
@@ -107,11 +116,11 @@ class ShareConsumer:
                 self._records.received = record
                 yield record
 
-    def delivery_count(self, record: Record) -> int:
+    def delivery_count(self, record: Record[Any, Any]) -> int:
         """Return how often a record of the last poll was delivered, including this time."""
         return self._records.delivery_count(record)
 
-    def acknowledge(self, records: Record | Iterable[Record] | Any,
+    def acknowledge(self, records: Record[Any, Any] | Iterable[Record[Any, Any]] | pa.RecordBatch,
                     kind: Acknowledge = Acknowledge.ACCEPT) -> None:
         """See share_consumer.ShareConsumer.acknowledge."""
         self._records.acknowledge(records, kind)

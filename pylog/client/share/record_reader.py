@@ -19,15 +19,19 @@ from pylog.protocol.counts import counted
 from pylog._native.client.columns import ColumnReader, Fetched, Record, RecordsError, records
 from pylog.client.columns import arrow
 from pylog.client.arguments import several
-from pylog.client.callbacks import intercepted
+from pylog.client.callbacks import deserializer_of, intercepted
 from pylog.client.share.acknowledgements import Acknowledge
 from pylog.client.errors import IllegalStateError, RecordDeserializationError, error
 from pylog.client.types import TopicPartition
 from pylog.client.share.session import Acquired
 from pylog.client.share.core import Sharing
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pylog.client.interfaces import ShareColumnName
+
 CHUNK_RECORDS = 10_000
-COLUMNS = (*arrow.COLUMNS, "delivery_count")
+COLUMNS: tuple[ShareColumnName, ...] = (*arrow.COLUMNS, "delivery_count")
 
 
 class ShareRecords:
@@ -37,20 +41,21 @@ class ShareRecords:
         self.core = core
         self.callback: Callable[..., Any] | None = None
         settings = core.settings
-        self._key, self._value = settings["key.deserializer"], settings["value.deserializer"]
+        self._key = deserializer_of(settings["key.deserializer"])
+        self._value = deserializer_of(settings["value.deserializer"])
         self._check_crc = settings["check.crcs"]
         self._interceptors = [found for found in core.interceptors
                               if hasattr(found, "on_consume")]
         self._counts: dict[TopicPartition, list[tuple[int, int, int]]] = {}
         # The remaining records of the current iteration.
-        self._rest: collections.deque[Record] = collections.deque()
+        self._rest: collections.deque[Record[Any, Any]] = collections.deque()
         # The record that the iteration yielded last. Set by a single assignment, so that a
         # KeyboardInterrupt before it leaves the record unaccepted.
-        self.received: Record | None = None
+        self.received: Record[Any, Any] | None = None
 
-    def records(self, acquired: Iterable[Acquired]) -> list[Record]:
+    def records(self, acquired: Iterable[Acquired]) -> list[Record[Any, Any]]:
         """Return the acquired records. Raises KafkaError if there are only errors."""
-        out: list[Record] = []
+        out: list[Record[Any, Any]] = []
         for item in self._begin(acquired):
             found, broken = self._read(item)
             mine = list(_mine(found, item.ranges))
@@ -79,7 +84,7 @@ class ShareRecords:
         return Fetched(item.data, source=source, next_offset=item.ranges[0][0],
                        check_crc=self._check_crc)
 
-    def _read(self, item: Acquired) -> tuple[list[Record], RecordsError | None]:
+    def _read(self, item: Acquired) -> tuple[list[Record[Any, Any]], RecordsError | None]:
         fetched, found = self._fetched(item, 0), []
         try:
             while not fetched.exhausted:
@@ -106,7 +111,8 @@ class ShareRecords:
         for offset in unread:
             self.core.delivered[item.tp].acknowledge(offset, kind)
 
-    def _deserialized(self, tp: TopicPartition, found: list[Record]) -> list[Record]:
+    def _deserialized(self, tp: TopicPartition, found: list[Record[Any, Any]]
+                      ) -> list[Record[Any, Any]]:
         key, value = self._key, self._value
         if key is None and value is None:
             return found
@@ -168,7 +174,7 @@ class ShareRecords:
             batch = batch.filter(pa.array(of_each > 0))  # Drops records of other members.
         return batch
 
-    def iterate(self, found: Iterable[Record]) -> None:
+    def iterate(self, found: Iterable[Record[Any, Any]]) -> None:
         """Set the records of a poll that next_record() returns. Only records that the application
         has received are accepted implicitly.
         """
@@ -178,7 +184,7 @@ class ShareRecords:
                 delivered.later.add(record.offset)
         self._rest = collections.deque(found)
 
-    def next_record(self) -> Record | None:
+    def next_record(self) -> Record[Any, Any] | None:
         """Return the next record of an iteration; None if another poll is needed.
 
         The caller must set `received` when it yields the record.
@@ -213,7 +219,7 @@ class ShareRecords:
             delivered.later.clear()
         self._rest.clear()
 
-    def delivery_count(self, record: Record) -> int:
+    def delivery_count(self, record: Record[Any, Any]) -> int:
         """Return the delivery count of a record of the last poll. Raises IllegalStateError."""
         for first, last, count in self._counts.get(
                 TopicPartition(record.topic, record.partition), ()):
@@ -250,7 +256,8 @@ def _ordered(columns: Iterable[str]) -> list[str]:
             *(["delivery_count"] if "delivery_count" in wanted else [])]
 
 
-def _mine(found: list[Record], ranges: list[tuple[int, int, int]]) -> Iterable[Record]:
+def _mine(found: list[Record[Any, Any]], ranges: list[tuple[int, int, int]]
+          ) -> Iterable[Record[Any, Any]]:
     """Yield the records within the acquired ranges. Both inputs are ascending."""
     place = 0
     for record in found:

@@ -8,8 +8,8 @@ Source: Kafka's KafkaShareConsumer (KIP-932).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic
 
 from pylog._native.client.columns import Record
 from pylog.client.share.acknowledgements import Acknowledge
@@ -17,31 +17,39 @@ from pylog.client import shutdown
 from pylog.client.background_loop import Driver, SingleUser, WorkRunner
 from pylog.client.errors import KafkaError
 from pylog.client.extras import require
+from pylog.client.generics import K, V
 from pylog.client.types import TopicPartition
+from pylog.client.config.configured import Configured, given
 from pylog.client.config.settings import SHARE_CONSUMER, Settings
 from pylog.client.share.record_reader import COLUMNS, ShareRecords
 from pylog.client.share.core import Sharing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Unpack
+    from typing import Self, Unpack
 
-    from pylog.client.options import ShareConsumerOptions
+    import pyarrow as pa
+
+    from pylog.client.interfaces import Deserializes, ShareColumnName
+    from pylog.client.options import ShareConsumerConfig, ShareConsumerOptions
 
 CLOSE_S = 30.0
-Callback = Callable[[TopicPartition, list[tuple[int, int]], KafkaError | None], Any]
+Callback = Callable[[TopicPartition, list[tuple[int, int]], KafkaError | None], object]
 
 
-class ShareConsumer:
+class ShareConsumer(Configured, Generic[K, V]):
     """Read topics as a member of a share group, in which each record goes to one member.
 
     With share_acknowledgement_mode="implicit", a poll accepts the previous poll's records. Records
     that were not accepted when the consumer closes go to other members.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None,
+    def __init__(self, config: ShareConsumerConfig | None = None, /, *,
+                 key_deserializer: Deserializes[K] | None = None,
+                 value_deserializer: Deserializes[V] | None = None,
                  **more: Unpack[ShareConsumerOptions]):
-        self.settings = Settings(SHARE_CONSUMER, config, **more)
+        self.settings = Settings(SHARE_CONSUMER, config, **given(
+            more, key_deserializer=key_deserializer, value_deserializer=value_deserializer))
         self._driver = Driver.shared()
         self._runner = WorkRunner(self._driver)
         self._user = SingleUser("share consumer")
@@ -51,7 +59,7 @@ class ShareConsumer:
     async def _make(self) -> Sharing:
         return await Sharing(self.settings).start()
 
-    def __enter__(self) -> ShareConsumer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -81,7 +89,7 @@ class ShareConsumer:
         """
         return list(self._core.subscription.states)
 
-    def poll(self, timeout: float = 0.0) -> list[Record]:
+    def poll(self, timeout: float = 0.0) -> list[Record[K, V]]:
         """Return records; empty after `timeout` seconds.
 
         Returns whole batches, so possibly more than max.poll.records, unless share.acquire.mode is
@@ -93,12 +101,13 @@ class ShareConsumer:
         self._core.undelivered = ()
         return found
 
-    def _polled(self, timeout: float) -> list[Record]:
+    def _polled(self, timeout: float) -> list[Record[K, V]]:
         with self._user:
             self._records.release_rest()
             return self._records.records(self._runner.run(self._core.poll(timeout)))
 
-    def poll_arrow(self, timeout: float = 0.0, columns: Iterable[str] = COLUMNS) -> Any:
+    def poll_arrow(self, timeout: float = 0.0, columns: Iterable[ShareColumnName] = COLUMNS
+                   ) -> pa.RecordBatch:
         """Poll as a pyarrow.RecordBatch with Consumer.poll_arrow's columns and delivery_count."""
         require("poll_arrow", "numpy", "pyarrow")
         with self._user:
@@ -107,7 +116,7 @@ class ShareConsumer:
         self._core.undelivered = ()
         return found
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Record[K, V]]:
         """Iterate over records endlessly.
 
         After a break, the next iteration continues with the remaining records; a poll releases them
@@ -122,11 +131,11 @@ class ShareConsumer:
                 self._records.received = record
                 yield record
 
-    def delivery_count(self, record: Record) -> int:
+    def delivery_count(self, record: Record[Any, Any]) -> int:
         """Return how often a record of the last poll was delivered, including this time."""
         return self._records.delivery_count(record)
 
-    def acknowledge(self, records: Record | Iterable[Record] | Any,
+    def acknowledge(self, records: Record[Any, Any] | Iterable[Record[Any, Any]] | pa.RecordBatch,
                     kind: Acknowledge = Acknowledge.ACCEPT) -> None:
         """Acknowledge a record, several, or a batch with topic, partition and offset.
 

@@ -30,7 +30,8 @@ class Planner:
 
     def __init__(self, options: ReadOptions):
         self.options = options
-        self.consumer = Consumer({"allow.auto.create.topics": False, **options.settings})
+        self.consumer = Consumer.from_settings(
+            {"allow.auto.create.topics": False, **options.settings})
 
     def __enter__(self) -> Planner:
         return self
@@ -167,7 +168,7 @@ class Planner:
                       and offset_range.partition in listed[offset_range.topic].partitions]
         sizes: dict[tuple[str, int], int] = {}
         try:
-            with Admin({name: value for name, value in self.options.settings.items()
+            with Admin.from_settings({name: value for name, value in self.options.settings.items()
                         if name in _ADMIN
                         or name.startswith(("ssl.", "sasl.", "https."))}) as admin:
                 for directories in admin.describe_log_dirs().values():

@@ -70,7 +70,7 @@ class Committer:
     def _with(self, work: Callable[..., Any], *given: Any) -> Any:
         async def run() -> Any:
             values = self.settings.values
-            async with Admin({name: values[name] for name in self.settings.given
+            async with Admin.from_settings({name: values[name] for name in self.settings.given
                               if ALL in ROWS[name].roles}) as admin:
                 return await work(admin, *given)
 

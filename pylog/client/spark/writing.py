@@ -75,7 +75,7 @@ class _Writing:
         check_types(formats, schema)
 
     def run(self, batches: Iterator[Any]) -> Written:
-        with Producer(self.settings) as producer:
+        with Producer.from_settings(self.settings) as producer:
             return Written(self.send(producer, self.gathered(batches)))
 
     def send(self, producer: Producer, tables: Iterable[tuple[str, Any]]) -> int:
@@ -191,7 +191,7 @@ class ExactlyOnceWriter(_Writing, DataSourceStreamArrowWriter):
         if first is None:
             return Part(0, task, right, None)
         id_ = task.transactional_id(self.sink, right)
-        with Producer({**self.settings, "transactional.id": id_}) as producer:
+        with Producer.from_settings({**self.settings, "transactional.id": id_}) as producer:
             producer.init_transactions()
             producer.begin_transaction()
             try:

@@ -183,7 +183,8 @@ class Session:
 
         # No retries, so the request timeout equals the total timeout.
         wait_ms = max(1, min(REQUEST_MS_MAX, int(self.timeout_s * 1000)))
-        async with Admin(self.settings_of("admin", request_timeout_ms=wait_ms)) as admin:
+        settings = self.settings_of("admin", request_timeout_ms=wait_ms)
+        async with Admin.from_settings(settings) as admin:
             await self.reach(admin.cluster)
             return await work(admin)
 

@@ -108,7 +108,7 @@ class Reader:
         self.group, self.topic = group, name
         self.parts = cluster_queries.partitions_of(
             session.run(lambda cluster: cluster_queries.topics(cluster, [name])))
-        self.consumer = Consumer(session.settings_of(
+        self.consumer = Consumer.from_settings(session.settings_of(
             "consumer", group_id=POSITIONS + group, enable_auto_commit=False,
             auto_offset_reset="earliest"))
         self.first = self.consumer.beginning_offsets(self.parts)
@@ -233,8 +233,9 @@ class Redrive:
         from pylog.client import Producer
 
         rows: list[dict[str, Any]] = []
-        with Originals(self._session) as originals, Producer(self._session.settings_of(
-                "producer", transactional_id=POSITIONS + self._reader.group)) as producer:
+        settings = self._session.settings_of(
+            "producer", transactional_id=POSITIONS + self._reader.group)
+        with Originals(self._session) as originals, Producer.from_settings(settings) as producer:
             producer.init_transactions()
             # Read the progress after the fence: another redrive may have run until now.
             starts = self._reader.first if again else self._reader.done()
@@ -287,7 +288,8 @@ class Originals:
     def __init__(self, session: Session):
         from pylog.client import Consumer
 
-        self._consumer = Consumer(session.settings_of("consumer", enable_auto_commit=False))
+        self._consumer = Consumer.from_settings(
+            session.settings_of("consumer", enable_auto_commit=False))
         self._timeout_s = session.timeout_s
 
     def __enter__(self) -> Originals:

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from pylog._native.client import text_lines as lines
 from pylog._native.client.batch_builder import Column, RowError
+from pylog.client.producer.producer import row_sender
 from pylog.tools.cli.session import ToolError
 
 CHUNK_BYTES = 1 << 20
@@ -61,7 +62,7 @@ def send(producer: Any, topic: str, files: tuple[BinaryIO, ...], plan: Plan,
 
     done: called with the number of bytes read. Raises ToolError, KafkaError.
     """
-    sent, sender = Sent(), producer.rows(topic)
+    sent, sender = Sent(), row_sender(producer, topic)
     line_bytes_max = producer.settings["max.request.size"]
     for file in files:
         number = 0

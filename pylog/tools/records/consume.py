@@ -119,7 +119,7 @@ class Reader:
         values = session.settings_of("consumer", **{k: v for k, v in own.items() if v is not None})
         if group is None:
             values.pop("group.id", None)
-        self.consumer = Consumer(values)
+        self.consumer = Consumer.from_settings(values)
 
     def begin(self, topics: tuple[str, ...]) -> None:
         """Subscribe, or assign the partitions and set the start positions."""
@@ -157,7 +157,7 @@ class Reader:
 
     def _at(self, when: int, last: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         found = self.consumer.offsets_for_times(dict.fromkeys(self.parts, when))
-        return {part: last[part] if found.get(part) is None else found[part].offset
+        return {part: last[part] if (first := found.get(part)) is None else first.offset
                 for part in self.parts}
 
     def _set_until(self, last: dict[TopicPartition, int]) -> None:

@@ -152,7 +152,8 @@ def perf_produce(session: Session, topic: str | None, count: int, value_bytes: i
         _needed("pyarrow", "--columns")
     latencies = Latencies()
     settings = session.settings_of("producer", compression_type=compression, acks=acks)
-    with _topic(session, topic, partition_count) as name, Producer(settings) as producer, \
+    with _topic(session, topic, partition_count) as name, \
+            Producer.from_settings(settings) as producer, \
             session.out.progress("produce", count) as done:
         producer.partitions_for(name)
         clock = Clock()
@@ -242,7 +243,7 @@ def perf_consume(session: Session, topic: str, count: int | None, columns: bool)
     parts = _parts(session, topic)
     settings = session.settings_of("consumer", enable_auto_commit=False, max_poll_records=10_000)
     settings.pop("group.id", None)
-    with Consumer(settings) as consumer:
+    with Consumer.from_settings(settings) as consumer:
         consumer.assign(parts)
         first, last = consumer.beginning_offsets(parts), consumer.end_offsets(parts)
         there = sum(last[part] - first[part] for part in parts)
@@ -324,8 +325,8 @@ def _end_to_end(session: Session, topic: str, count: int, value_bytes: int, rate
     settings.pop("group.id", None)
     filler = _value(value_bytes - 8)
     failures: list[BaseException] = []
-    with Consumer(settings) as consumer, \
-            Producer(session.settings_of("producer", **own)) as producer:
+    with Consumer.from_settings(settings) as consumer, \
+            Producer.from_settings(session.settings_of("producer", **own)) as producer:
         consumer.assign(parts)
         for part, end in consumer.end_offsets(parts).items():
             consumer.seek(part, end)
@@ -352,7 +353,7 @@ def _end_to_end(session: Session, topic: str, count: int, value_bytes: int, rate
                 rows = consumer.poll(POLL_S)
                 now_ns = time.perf_counter_ns()
                 for row in rows:
-                    latencies.add((now_ns - int.from_bytes(row.value[:8], "big")) / 1e9)
+                    latencies.add((now_ns - int.from_bytes((row.value or b"")[:8], "big")) / 1e9)
                 if rows:
                     heard_s = time.perf_counter()
                     received += len(rows)

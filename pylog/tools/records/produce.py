@@ -280,7 +280,7 @@ def _send(session: Session, topic: str, given: Iterator[InputRecord], rate: floa
     outcome = Outcome()
     count = byte_count = 0
     begun = time.monotonic()
-    with Producer(settings) as producer, session.out.progress("send", total or None,
+    with Producer.from_settings(settings) as producer, session.out.progress("send", total or None,
                                                               "bytes") as done:
         for record in given:
             if outcome.error is not None:
@@ -318,7 +318,7 @@ def _send_lines(session: Session, topic: str, files: tuple[BinaryIO, ...], plan:
     from pylog.client import Producer
 
     begun = time.monotonic()
-    with Producer(settings) as producer, session.out.progress("send", total or None,
+    with Producer.from_settings(settings) as producer, session.out.progress("send", total or None,
                                                               "bytes") as done:
         sent = column_sender.send(producer, topic, files, plan, done, session.timeout_s)
     return _reported(topic, sent, sent.count, sent.bytes, time.monotonic() - begun)

@@ -397,7 +397,7 @@ def test_producer_allocates_an_id_only_if_needed(produce, more, identity, transa
         assert (core.identity is not None, core.transactions is not None) == (
             identity, transactions)
         if not transactions:
-            with pytest.raises(IllegalStateError, match="no transactional.id"):
+            with pytest.raises(IllegalStateError, match="this producer sends no transactions"):
                 core.needs_transactions()
 
     produce(steps, **more)

@@ -72,7 +72,7 @@ class Plain:
         return getattr(self.made, name)(*given, **more)
 
     def send(self):
-        return self.made.send_slowly(*GIVEN)
+        return self.made._send_slowly(*GIVEN)
 
 
 class Aio(Plain):
