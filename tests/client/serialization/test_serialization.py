@@ -46,7 +46,7 @@ def test_unfitting_value_is_a_serialization_error(form, value, data):
         with pytest.raises(SerializationError):
             form.serialize("t", value)
     with pytest.raises(SerializationError):
-        form(data)
+        form.deserialize(data)
 
 
 # ---- JSON columns
@@ -200,7 +200,7 @@ def test_damaged_avro_is_a_serialization_error(registry, data):
     avro = Avro(registry, USER)
     avro.serialize("t", {"id": 1})
     with pytest.raises(SerializationError):
-        avro(data)
+        avro.deserialize(data)
     with pytest.raises(SerializationError):
         avro.serialize("t", {"id": "text"})
     with pytest.raises(SerializationError):
