@@ -156,6 +156,14 @@ def test_batches_are_full_or_what_arrived_in_time(brokerd):
         assert [len(next(found)) for _ in range(3)] == [10, 10, 5]
 
 
+def test_batches_without_a_timeout_are_what_is_there(brokerd):
+    topic = new_topic(brokerd)
+    put(brokerd, topic, rows(5))
+    with reader(brokerd, topic) as consumer:
+        assert [record.offset for record in next(consumer.batches(10, timeout=0.0))] == [
+            0, 1, 2, 3, 4]
+
+
 def test_a_commit_after_a_batch_covers_all_its_records(brokerd):
     topic = new_topic(brokerd)
     put(brokerd, topic, rows(20), batch_records=3)

@@ -234,8 +234,8 @@ class Consumer(Configured, Generic[K, V]):
         if size < 1:
             raise ValueError(f"a batch has at least one record, not {size}")
         while True:
-            found: list[Record[K, V]] = []
             end_s = time.monotonic() + timeout
+            found = await self.poll(timeout, size)
             while len(found) < size and (left_s := end_s - time.monotonic()) > 0:
                 found += await self.poll(left_s, size - len(found))
             if found:
