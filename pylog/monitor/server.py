@@ -24,7 +24,7 @@ from urllib.parse import unquote
 from pylog import port_owner, supervisor
 from pylog._native.records import compress
 from pylog.log.errors import StartError
-from pylog.monitor import overview
+from pylog.monitor import overview, threads
 from pylog.monitor.admission import Admission
 from pylog.monitor.lag import SAMPLE_SECONDS
 
@@ -49,7 +49,8 @@ HTML = "text/html; charset=utf-8"
 LOOPBACK = ("localhost", "::1")
 REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
            405: "Method Not Allowed", 500: "Internal Server Error", 503: "Service Unavailable"}
-PAGES = ("/metrics", "/livez", "/readyz", "/cluster", "/explain/groups", "/explain/group/<id>")
+PAGES = ("/metrics", "/livez", "/readyz", "/cluster", "/explain/groups", "/explain/group/<id>",
+         "/threads")
 
 log = logging.getLogger("pylog.monitor")
 
@@ -86,6 +87,7 @@ class Monitor:
         self._scraping = threading.Lock()
         self._accepting: threading.Thread | None = None
         self._pages: Pages | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._reading = threading.Semaphore(CONNECTIONS_MAX)  # requests that use _pages
 
     def open(self) -> None:
@@ -113,6 +115,7 @@ class Monitor:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Answer /livez and /readyz. loop: the broker's event loop."""
         assert self.address is not None  # open() ran first
+        self._loop = loop
         self._health.start(loop)
         self._accepting = supervisor.thread("metrics", self._accept, self._stopping)
         self._accepting.start()
@@ -206,6 +209,8 @@ class Monitor:
         if path in ("/livez", "/readyz"):
             is_good, view = self._health.live() if path == "/livez" else self._health.ready()
             return (200 if is_good else 503), JSON, _json(view)
+        if path == "/threads":
+            return 200, JSON, _json(threads.state(self._loop))
         if path == "/":
             return 200, PLAIN, "".join(f"{page}\n" for page in PAGES).encode()
         with self._reading:

@@ -54,6 +54,8 @@ COMMANDS = {
         "health": ("host.health", "Check whether a brokerd is ready; for containers."),
         "systemd": ("host.systemd", "Print a sandboxed systemd unit that runs brokerd."),
         "perf": ("records.perf", "Measure producing, consuming, and end-to-end latency."),
+        "support-bundle": ("support_bundle",
+                           "Collect what support needs in one file, without secrets."),
         "log": ("segments.segments", "Verify, print and repair segment files, without a broker."),
     },
     "This command": {
@@ -86,7 +88,7 @@ class Root(Tools):
         for title, rows in COMMANDS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, text) for name, (_, text) in rows.items()],
-                                   col_max=12)
+                                   col_max=14)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list:
         from click.shell_completion import CompletionItem

@@ -1,8 +1,8 @@
-"""Read JSON pages from the brokers' metrics endpoints.
+"""Read pages from the brokers' metrics endpoints.
 
 Owns: nothing.
-Invariants: a request takes ENDPOINT_S at most; an endpoint that is missing, silent or refuses is
-  None, never an error.
+Invariants: a request takes ENDPOINT_S or PAGE_S at most; an endpoint that is missing, silent or
+  refuses is None or status 0, never an error.
 Source: the pages of monitor.server.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -22,6 +23,7 @@ from pylog.tools.cli import config_resources
 from pylog.tools.cli.session import ToolError
 
 ENDPOINT_S = 2.0
+PAGE_S = 10.0  # For pages that take longer, such as all metrics.
 HTTPS = "https://"
 
 
@@ -43,9 +45,29 @@ async def page(cluster: Cluster, broker: int, path: str, metrics: str | None,
         return None
     try:
         async with asyncio.timeout(ENDPOINT_S):
-            return await asyncio.to_thread(_get, address, path, token, cluster.settings)
+            status, body = await asyncio.to_thread(_get, address, path, token, cluster.settings)
+        return json.loads(body) if status == 200 else None
     except (OSError, ValueError):
         return None
+
+
+async def raw_pages(cluster: Cluster, broker: int, paths: Iterable[str], metrics: str | None,
+                    token: str | None) -> dict[str, tuple[int, bytes]]:
+    """Return {path: (status, body)} of a broker's endpoint. Status 0: it does not respond, and the
+    body is the reason.
+    """
+    address = metrics or await _address(cluster, broker)
+    if address is None:
+        return dict.fromkeys(paths, (0, b"no metrics.listener"))
+    found: dict[str, tuple[int, bytes]] = {}
+    for path in paths:
+        try:
+            async with asyncio.timeout(PAGE_S):
+                found[path] = await asyncio.to_thread(
+                    _get, address, path, token, cluster.settings, PAGE_S)
+        except (OSError, ValueError) as error:
+            found[path] = 0, (str(error) or type(error).__name__).encode()
+    return found
 
 
 async def quorum(cluster: Cluster, metrics: str | None = None,
@@ -78,23 +100,23 @@ async def _address(cluster: Cluster, broker: int) -> str | None:
     return f"{HTTPS if values.get(KEYSTORE) else ''}{host}:{port}"
 
 
-def _get(address: str, path: str, token: str | None, settings: Settings) -> Any:
+def _get(address: str, path: str, token: str | None, settings: Settings,
+         timeout_s: float = ENDPOINT_S) -> tuple[int, bytes]:
     import http.client
 
     if address.startswith(HTTPS):
         from pylog.security.tls import outgoing_tls as outgoing
 
         connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-            address.removeprefix(HTTPS), timeout=ENDPOINT_S,
+            address.removeprefix(HTTPS), timeout=timeout_s,
             context=outgoing.context(lambda name: settings[name]))
     else:
-        connection = http.client.HTTPConnection(address, timeout=ENDPOINT_S)
+        connection = http.client.HTTPConnection(address, timeout=timeout_s)
     try:
         connection.request("GET", path,
                            headers={"Authorization": f"Bearer {token}"} if token else {})
         answer = connection.getresponse()
-        body = answer.read()
-        return json.loads(body) if answer.status == 200 else None
+        return answer.status, answer.read()
     except http.client.HTTPException as error:
         raise ValueError(str(error)) from None
     finally:

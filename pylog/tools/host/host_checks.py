@@ -68,19 +68,29 @@ def limits() -> list[Finding]:
     return found
 
 
-def _broker_limits() -> list[Finding]:
-    """Check the limits of each running brokerd, which can differ from those of this process."""
+def broker_processes() -> list[tuple[Path, list[str]]]:
+    """Return [(directory in /proc, command line)] of each running brokerd."""
     found = []
     for path in Path("/proc").iterdir():
         if not path.name.isdigit():
             continue
         try:
             words = (path / "cmdline").read_bytes().split(b"\0")
-            # Match a script or `python -m pylog`, but not this command itself.
-            is_broker = any(word.rpartition(b"/")[2] == b"brokerd" for word in words[:2]) \
-                or words[1:3] == [b"-m", b"pylog"]
-            if not is_broker or "config" in map(os.fsdecode, words[1:4]):
-                continue
+        except OSError:
+            continue  # It has ended.
+        # Match a script or `python -m pylog`, but not this command itself.
+        is_broker = any(word.rpartition(b"/")[2] == b"brokerd" for word in words[:2]) \
+            or words[1:3] == [b"-m", b"pylog"]
+        if is_broker and "config" not in map(os.fsdecode, words[1:4]):
+            found.append((path, [os.fsdecode(word) for word in words if word]))
+    return found
+
+
+def _broker_limits() -> list[Finding]:
+    """Check the limits of each running brokerd, which can differ from those of this process."""
+    found = []
+    for path, _ in broker_processes():
+        try:
             row = next(line for line in (path / "limits").read_text().splitlines()
                        if line.startswith("Max open files"))
             used = len(os.listdir(path / "fd"))

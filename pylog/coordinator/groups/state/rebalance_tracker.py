@@ -153,7 +153,7 @@ def sentence(entry: dict[str, Any]) -> str:
         if "member_id" in first else ""
     others = len(entry["causes"]) + entry["causes_left_out"] - 1
     more = f" and {others} more" if others else ""
-    said = f"with reason: {first['reason']}" if "reason" in first else ""
+    said = f" with reason: {first['reason']}" if "reason" in first else ""
     stopped = max((row["stopped_ms"] for row in entry["stopped"]), default=0)
     idle = "no member stopped consuming"
     if stopped:
