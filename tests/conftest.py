@@ -4,6 +4,8 @@
 written for both are first verified on Kafka, then required of ours.
 """
 
+import gc
+
 import pytest
 
 from bench import kafka as apache_kafka
@@ -40,6 +42,12 @@ def pytest_collection_modifyitems(config, items):
     if slow:
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in slow]
+
+
+def pytest_collection_finish():
+    # Thousands of tests stay until the end. Without this, each full collection examines them.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

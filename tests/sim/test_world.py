@@ -6,12 +6,15 @@ import pytest
 from tests.sim import plants
 from tests.sim.world import World, run
 
-SEEDS, SEEDS_PER_TEST = 60, 15
+SEEDS, SLOW_SEEDS, SEEDS_PER_TEST = 30, 60, 15
 TRIES = 60
 EMPTY_NODE_SEEDS = range(60, 200)
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
+@pytest.mark.parametrize("first", [
+    *range(0, SEEDS, SEEDS_PER_TEST),
+    *(pytest.param(first, marks=pytest.mark.slow)
+      for first in range(SEEDS, SLOW_SEEDS, SEEDS_PER_TEST))])
 def test_cluster_keeps_its_guarantees_under_random_faults(first, request):
     chosen = request.config.getoption("--seed")
     seeds = range(first, first + SEEDS_PER_TEST) if chosen is None else [int(chosen)]

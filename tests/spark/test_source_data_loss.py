@@ -20,7 +20,7 @@ from tests.spark.topics import sent
 
 TRIGGERS = ["processing time", "available now", "limited"]
 # timeout of a task whose topic is missing
-TASK_TIMEOUT_MS = "3000"
+TASK_TIMEOUT_MS = "1500"
 
 
 class Stream:

@@ -3,7 +3,6 @@
 Permitted differences, with reasons, are in docs/reference/differences.md.
 """
 
-import time
 
 import pytest
 
@@ -20,7 +19,6 @@ QUORUM, FEATURES, PRODUCERS, RESOURCES = 55, 57, 61, 74
 INVALID_REPLICATION_FACTOR = 38
 TOPIC, BROKER, LOGGER, SUBSCRIPTION, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
-SETTLE_S = 0.5
 
 
 def _shown(answer: dict) -> list:
@@ -55,7 +53,7 @@ def _alter(side: Side, label: str, kind: int, name: str, *rows, version: int = 1
         {"resource_type": kind, "resource_name": name, "configs": [
             {"name": key, "config_operation": operation, "value": value}
             for key, operation, value in rows]}])
-    time.sleep(SETTLE_S if side.broker.name == "kafka" else 0)
+    side.settle()
     return answer
 
 
@@ -158,7 +156,7 @@ def _alter_legacy(side: Side, version: int) -> None:
         side.ask(label, ALTER_CONFIGS, version, resources=[
             {"resource_type": kind, "resource_name": resource, "configs": [
                 {"name": key, "value": value} for key, value in rows]}], **more)
-        time.sleep(SETTLE_S if side.broker.name == "kafka" else 0)
+        side.settle()
         _describe(side, f"{label}: then", 4, TOPIC, name, keys=["retention.ms", "flush.ms"])
 
     alter("one stays", TOPIC, name, ("flush.ms", "200"))
@@ -307,7 +305,7 @@ def _create_partitions(side: Side, version: int) -> None:
             {"name": topic, "count": count, "assignments": places and [
                 {"broker_ids": brokers} for brokers in places]} for topic, count, places in rows],
             **more)
-        time.sleep(SETTLE_S if side.broker.name == "kafka" else 0)
+        side.settle()
         side.ask(f"{label}: then", raw.METADATA, 12, topics=[{"name": name, "topic_id": None}],
                  allow_auto_topic_creation=False)
 

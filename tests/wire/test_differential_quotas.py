@@ -13,7 +13,6 @@ from tests.wire.talk import unique
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 DESCRIBE, ALTER, CREATE, DELETE, PARTITIONS = 48, 49, 19, 20, 37
 EXACT, DEFAULT, SPECIFIED = range(3)
-SETTLE_S = 0.5
 USER, CLIENT, IP = "user", "client-id", "ip"
 
 
@@ -48,7 +47,7 @@ def _alter(side: Side, label: str, *rows, version: int = 1, validate_only: bool 
             {"key": key, "value": 0.0 if value is None else float(value), "remove": value is None}
             for key, value in (ops.items() if isinstance(ops, dict) else ops)]}
         for entity, ops in rows])
-    time.sleep(SETTLE_S if side.broker.name == "kafka" else 0)
+    side.settle()
     return _note(side, label, answer)
 
 
@@ -64,7 +63,7 @@ def _clear(side: Side) -> None:
         {"entity": row["entity"], "ops": [{"key": value["key"], "value": 0.0, "remove": True}
                                           for value in row["values"]]}
         for row in answer["entries"]])
-    time.sleep(SETTLE_S if side.broker.name == "kafka" else 0)
+    side.settle()
 
 
 WRONG = (
