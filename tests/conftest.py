@@ -11,7 +11,7 @@ import pytest
 from bench import kafka as apache_kafka
 from tests.fixtures.brokers import Brokerd, Kafka, answers
 
-pytest_plugins = ["pytester", "tests.checks.hangs", "tests.checks.reruns", "tests.schedule"]
+pytest_plugins = ["pytester", "tests.checks.hangs", "tests.checks.reruns", "tests.checks.schedule"]
 SETTINGS = {"auto.create.topics.enable": "true"}
 RUNS_BESIDE_KAFKA = 3
 

@@ -53,7 +53,7 @@ def run(*args, **options):
     (["absent.properties"], 1, "absent.properties: No such file"),
     (["config", "explain", "log.dirz"], 2, "nearest valid name: log.dir"),
 ])
-def test_an_error_is_one_line_on_stderr_and_a_code(args, code, words, capsys):
+def test_error_is_one_line_on_stderr_and_an_exit_code(args, code, words, capsys):
     assert cli.brokerd(args) == code
     out, err = capsys.readouterr()
     assert out == ""
@@ -121,7 +121,7 @@ def test_settings_that_only_a_start_finds_wrong_are_no_bug(with_broker, capsys):
     assert capsys.readouterr().err == "brokerd: authorizer.class.name=x: no such class\n"
 
 
-def test_a_bug_is_one_log_line_and_no_traceback(with_broker, capsys):
+def test_unexpected_error_is_one_log_line_without_traceback(with_broker, capsys):
     def fail(settings, ready, first):
         raise AssertionError("two\nlines")
 
@@ -140,7 +140,7 @@ def test_a_setting_without_effect_is_warned_of_at_start(with_broker, capsys):
 
 
 @pytest.mark.parametrize("words", [["--port", "9093"], ["--port=9093"]])
-def test_an_unknown_option_names_the_way_to_give_settings(words, capsys):
+def test_unknown_option_explains_how_to_pass_settings(words, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.brokerd(words)
     assert ended.value.code == cli.EXIT_USAGE
@@ -163,7 +163,7 @@ def test_tool_prints_its_version_and_the_settings(capsys):
     assert "(Kafka: /tmp/kafka-logs)" in capsys.readouterr().out
 
 
-def test_a_reader_that_leaves_early_gets_no_complaint():
+def test_closed_pipe_is_not_an_error():
     command = f"{sys.executable} -m pylog config list | head -1"
     ended = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
     assert ended.stdout.count("\n") == 1 and ended.stderr == ""

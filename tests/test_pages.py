@@ -110,11 +110,11 @@ def test_commands_are_found_at_all():
     "pylog topics create x --partitoins 3", "seq 3 | pylog prodcue x", "make tset",
     "brokerd --clutser h", "python -m pylog.nothing", "sudo pylog systemd --instal",
     "pylog topics create x \\\n    --no-such-option"])
-def test_a_command_that_is_not_there_is_found(line):
+def test_missing_command_is_reported(line):
     assert len(wrong_in(f"text\n\n    {line}\n")) == len(wrong_in(f"```\n{line}\n```\n")) == 1
 
 
-def test_the_settings_of_a_secured_cluster_are_taken(tmp_path):
+def test_documented_settings_of_a_secured_cluster_are_accepted(tmp_path):
     text = (ROOT / "docs/howto/tls.md").read_text()
     block, = [block for block in FENCED.findall(text) if "sasl.jaas.config" in block]
     own = CA.issue("h1", ["h1"])

@@ -38,7 +38,7 @@ def test_files_named_by_code_exist():
     assert found == {}
 
 
-def test_a_file_that_is_not_there_is_found():
+def test_missing_file_reference_is_reported():
     assert missing("see csrc/log/gone.h, csrc/log/log.h, csrc/replay.c") == ["csrc/log/gone.h"]
     assert dead_links("[this](gone.md#top), [that](README.md#start), [x](https://x.org)", ROOT) == [
         "gone.md"]

@@ -30,7 +30,7 @@ class Work:
             raise ValueError("planted")
 
 
-def test_work_that_fails_is_started_again_with_backoff_until_it_returns(caplog):
+def test_failed_work_is_restarted_with_backoff(caplog):
     before, work = supervisor.failures().get("w", 0), Work(11)
     VirtualTime().run(supervisor.restarting("w", work, topic="t"))
     pauses = [after - before for before, after in zip(work.runs, work.runs[1:], strict=False)]
@@ -39,14 +39,14 @@ def test_work_that_fails_is_started_again_with_backoff_until_it_returns(caplog):
     assert all((row.work, row.topic) == ("w", "t") and row.exc_info for row in caplog.records)
 
 
-def test_work_that_ran_for_long_is_started_again_after_the_shortest_pause():
+def test_long_running_work_is_restarted_after_the_minimum_backoff():
     work = Work(5, lasts_s=supervisor.STABLE_S + 1)
     VirtualTime().run(supervisor.restarting("w", work))
     pauses = [after - before for before, after in zip(work.runs, work.runs[1:], strict=False)]
     assert pauses == pytest.approx([supervisor.STABLE_S + 1.1] * 5)
 
 
-def test_work_that_is_cancelled_is_not_started_again():
+def test_cancelled_work_is_not_restarted():
     async def scenario():
         work = Work(0, lasts_s=60)
         task = asyncio.get_running_loop().create_task(supervisor.restarting("w", work))
@@ -92,7 +92,7 @@ def test_reported_work_can_be_awaited_and_cancelled_while_it_waits():
     asyncio.run(scenario())
 
 
-def test_a_thread_whose_work_fails_runs_it_again():
+def test_failed_thread_work_is_run_again():
     runs, done = [], threading.Event()
 
     def work():
@@ -108,7 +108,7 @@ def test_a_thread_whose_work_fails_runs_it_again():
     assert runs == ["w"] * 3 and not one.is_alive()
 
 
-def test_a_thread_that_is_stopping_does_not_run_its_work_again():
+def test_stopping_thread_does_not_rerun_its_work():
     stopping, runs = threading.Event(), []
 
     def work():

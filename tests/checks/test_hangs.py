@@ -50,7 +50,7 @@ def _as_the_makefile_does() -> list[str]:
     return ["-n", "2", *options.split()]
 
 
-def test_a_test_within_its_time_is_left_alone(pytester, monkeypatch):
+def test_test_within_its_limit_is_not_interrupted(pytester, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makeini("[pytest]\ntimeout = 0.5")
     pytester.makeconftest(PATIENT)

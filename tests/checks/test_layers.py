@@ -44,7 +44,7 @@ def test_a_package_without_a_layer_is_found():
     ("pylog/log/x.py", "import bench.kafka\n", "pylog imports bench.kafka, which is not below it"),
     ("spark/x.py", "from tests import brokers\n", "spark imports tests, which is not below it"),
 ])
-def test_a_folder_that_imports_one_above_it_is_found(path, text, message):
+def test_upward_import_is_reported(path, text, message):
     assert list(layers.out_of_tree_order(PurePath(path), text)) == [(1, message)]
 
 
@@ -151,7 +151,7 @@ def test_package_that_imports_its_module_is_a_cycle_only_if_the_module_imports_i
 @pytest.mark.parametrize("modules", [
     ("consumer", "consuming"), ("observer", "observed"), ("transaction", "transactions"),
     ("assignment", "assigned")])
-def test_modules_whose_names_differ_only_in_their_endings_are_found(modules):
+def test_modules_with_names_differing_only_in_endings_are_reported(modules):
     paths = [PurePath(f"pylog/log/{name}.py") for name in modules]
     assert list(layers.twins(paths)) == [("pylog/log", sorted(modules))]
 

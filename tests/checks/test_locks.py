@@ -52,7 +52,7 @@ def test_locks_that_are_used_by_the_rules_pass(tmp_path, body):
 
 
 @needs_clang
-def test_the_tree_keeps_its_locks():
+def test_source_tree_has_no_lock_errors():
     assert locks.check(locks.sources()) == ""
 
 

@@ -147,5 +147,5 @@ def test_listed_exceptions_exist_in_the_tree(monkeypatch):
     assert {place.rpartition(":")[2] for place in found("differs") - listed["differs"]} == generic
 
 
-def test_the_tree_keeps_the_rules():
+def test_source_tree_follows_the_rules():
     assert list(tidy.check()) == []

@@ -22,7 +22,7 @@ static int parse(size_t len) {
     return batch_parse(batch, len, &h);
 }
 
-static void a_header_is_parsed_to_its_bounds(void) {
+static void header_is_parsed_to_its_limits(void) {
     static const struct {
         int64_t batch_length;
         size_t len;
@@ -184,7 +184,7 @@ static void errors_have_codes_and_words(void) {
     CHECK(batch_inflate_error(-1000) == BATCH_E_INFLATE);
 }
 
-static void stamps_keep_the_checksum_right(void) {
+static void stamping_keeps_the_checksum_valid(void) {
     struct batch_header h;
     make();
     batch_stamp(batch, 0x0102030405060708, 0x11121314);
@@ -267,7 +267,7 @@ static size_t make_times(const int8_t *after_ms, int count) {
     return len;
 }
 
-static void records_are_found_by_their_times(void) {
+static void records_are_found_by_timestamp(void) {
     const int8_t after_ms[] = {3, 9, 1, 9};
     size_t len = make_times(after_ms, 4);
     int64_t offset = -5, ms = -5;
@@ -311,7 +311,7 @@ static void check_recoded(int codec, size_t bytes_max, int64_t inflated_max, int
     free(out);
 }
 
-static void a_batch_is_encoded_anew_within_its_limits(void) {
+static void batch_is_reencoded_within_its_limits(void) {
     make();
     put_i16(batch + BATCH_ATTRIBUTES_AT, BATCH_TRANSACTIONAL);
     scene_seal(batch, LEN);
@@ -380,7 +380,7 @@ static void a_long_batch_comes_back_as_it_was(void) {
 }
 
 static void recoded(void) {
-    a_batch_is_encoded_anew_within_its_limits();
+    batch_is_reencoded_within_its_limits();
     a_long_batch_comes_back_as_it_was();
 }
 
@@ -394,11 +394,11 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*play)(void);
-    } scenes[] = {{"parsed", a_header_is_parsed_to_its_bounds},
+    } scenes[] = {{"parsed", header_is_parsed_to_its_limits},
                   {"checked", checked},
-                  {"stamped", stamps_keep_the_checksum_right},
+                  {"stamped", stamping_keeps_the_checksum_valid},
                   {"markers", a_marker_says_its_type_and_its_epoch},
-                  {"times", records_are_found_by_their_times},
+                  {"times", records_are_found_by_timestamp},
                   {"recoded", recoded}};
     CHECK(argc == 2);
     inflater = inflater_new();

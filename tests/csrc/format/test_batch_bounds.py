@@ -5,12 +5,12 @@ import pytest
 from tests.csrc.programs import play_watched
 
 SCENES = {
-    "a_header_is_parsed_to_its_bounds": "parsed",
-    "of_several_faults_of_a_producers_batch_the_first_is_said": "checked",
-    "stamps_keep_the_checksum_right": "stamped",
-    "a_marker_says_its_type_and_its_epoch_or_is_none": "markers",
-    "records_are_found_by_their_times": "times",
-    "a_batch_is_encoded_anew_within_its_limits": "recoded",
+    "header_is_parsed_to_its_limits": "parsed",
+    "first_of_several_batch_errors_is_reported": "checked",
+    "stamping_keeps_the_checksum_valid": "stamped",
+    "marker_has_a_type_and_an_epoch": "markers",
+    "records_are_found_by_timestamp": "times",
+    "batch_is_reencoded_within_its_limits": "recoded",
 }
 
 

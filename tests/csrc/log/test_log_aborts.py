@@ -5,19 +5,19 @@ import pytest
 from tests.csrc.programs import play
 
 SCENES = {
-    "those_that_overlap_are_told_in_the_order_of_their_beginning": "tell",
-    "each_segment_has_those_whose_marker_it_holds": "segments",
-    "an_entry_says_what_was_stable_behind_it": "entries",
-    "a_truncation_takes_those_whose_marker_goes": "cut",
-    "a_file_that_is_wrong_is_made_anew_from_the_batches": "anew",
-    "a_file_without_room_holds_the_recovery_point": "fail",
-    "few_are_found_among_many": "many",
-    "a_bounded_list_is_whole_up_to_where_it_ends": "bound",
-    "a_range_is_cut_before_a_batch": "range",
-    "a_file_of_68_mb_is_read_as_any_other": "large",
-    "a_file_of_68_mb_is_loaded_at_a_start": "load",
-    "a_damaged_file_is_an_error_and_not_an_empty_list": "damaged",
-    "an_abort_marker_of_any_length_is_replayed": "marker",
+    "overlapping_aborted_transactions_are_ordered_by_start": "tell",
+    "each_segment_lists_aborts_of_its_markers": "segments",
+    "entry_contains_the_last_stable_offset": "entries",
+    "truncation_removes_aborts_with_their_markers": "cut",
+    "damaged_abort_file_is_rebuilt_from_batches": "anew",
+    "unwritable_abort_file_holds_the_recovery_point": "fail",
+    "few_aborts_are_found_among_many": "many",
+    "limited_list_is_complete_up_to_its_end": "bound",
+    "range_is_cut_at_a_batch_boundary": "range",
+    "abort_file_of_68_mb_is_read": "large",
+    "abort_file_of_68_mb_is_loaded_at_the_start": "load",
+    "damaged_abort_file_is_an_error": "damaged",
+    "abort_markers_of_any_length_are_replayed": "marker",
 }
 
 

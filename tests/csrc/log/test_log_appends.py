@@ -5,22 +5,22 @@ import pytest
 from tests.csrc.programs import play
 
 SCENES = {
-    "a_segment_takes_as_many_bytes_as_its_setting_says": "bytes",
-    "a_segment_takes_records_of_as_long_a_time_as_its_setting_says": "time",
-    "a_segment_of_records_without_a_time_goes_by_its_age": "timeless",
-    "a_segment_ends_before_its_indexes_are_full": "index",
-    "a_segment_that_cannot_be_followed_stays_the_last": "made",
-    "a_batch_is_written_whole_over_several_calls": "write",
-    "a_long_batch_is_written_in_pieces": "pieces",
-    "a_torn_write_is_cut_off_again": "back",
-    "a_disk_that_fails_a_write_is_offline": "fail",
-    "a_file_that_was_closed_meanwhile_is_opened_again": "open",
-    "an_append_is_answered_with_its_offsets_and_counted": "answer",
-    "a_batch_that_is_there_already_is_answered_as_the_first_time": "again",
-    "a_transaction_goes_on_only_after_the_marker_that_its_coordinator_knew": "verify",
-    "an_append_wakes_those_whose_end_it_moved": "wake",
-    "unflushed_records_stay_above_the_high_watermark_where_the_setting_says_so": "hide",
-    "a_flush_is_asked_for_when_as_much_is_not_on_disk_as_the_setting_says": "ask",
+    "segment_rolls_at_the_configured_size": "bytes",
+    "segment_rolls_at_the_configured_age": "time",
+    "segment_without_timestamps_rolls_by_file_age": "timeless",
+    "segment_rolls_before_its_indexes_are_full": "index",
+    "failed_roll_keeps_the_last_segment": "made",
+    "partial_writes_complete_a_batch": "write",
+    "long_batch_is_written_in_chunks": "pieces",
+    "torn_write_is_truncated": "back",
+    "failed_write_takes_the_disk_offline": "fail",
+    "closed_file_is_reopened_for_an_append": "open",
+    "append_returns_offsets_and_is_counted": "answer",
+    "duplicate_batch_returns_its_first_result": "again",
+    "transaction_continues_only_after_the_verified_marker": "verify",
+    "append_wakes_waiters_of_the_end_offset": "wake",
+    "unflushed_records_stay_above_the_high_watermark_if_configured": "hide",
+    "flush_is_requested_at_the_configured_limit": "ask",
 }
 
 

@@ -5,14 +5,14 @@ import pytest
 from tests.csrc.programs import play
 
 SCENES = {
-    "batches_that_lie_behind_each_other_are_written_at_once": "together",
-    "each_of_several_batches_has_an_answer_of_its_own": "each",
-    "several_batches_roll_where_each_would": "roll",
-    "batches_without_room_together_are_written_alone": "alone",
-    "a_follower_takes_whole_batches_as_they_are": "follow",
-    "a_segment_reaches_as_far_as_its_index_can_say": "far",
-    "a_copy_begins_with_the_batch_that_holds_its_start": "within",
-    "damage_is_copied_as_it_lies": "damage",
+    "consecutive_batches_are_written_together": "together",
+    "each_batch_has_its_own_result": "each",
+    "group_of_batches_rolls_like_single_ones": "roll",
+    "batches_are_written_separately_if_the_group_does_not_fit": "alone",
+    "follower_appends_whole_batches_unchanged": "follow",
+    "segment_span_is_limited_by_its_index": "far",
+    "copy_begins_with_the_batch_of_its_start_offset": "within",
+    "damage_is_copied_unchanged": "damage",
 }
 
 

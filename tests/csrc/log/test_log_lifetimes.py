@@ -9,9 +9,9 @@ from tests.csrc.programs import LOG, SANITIZED, built
 ROUNDS = 60
 
 SCENES = {
-    "a_flush_beside_a_recovery_publishes_no_end_that_nobody_knows": "recovered",
-    "a_flush_beside_a_copy_publishes_no_end_above_the_copys": "followed",
-    "nobody_gets_a_log_that_is_let_go_of": "together",
+    "flush_during_recovery_publishes_no_unknown_end": "recovered",
+    "flush_during_a_copy_publishes_no_end_above_the_copy": "followed",
+    "released_log_is_not_returned": "together",
 }
 
 

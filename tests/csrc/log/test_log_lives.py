@@ -5,13 +5,13 @@ import pytest
 from tests.csrc.programs import play
 
 SCENES = {
-    "descriptors_that_are_short_once_lose_nothing": "descriptors",
-    "room_for_writes_that_is_short_once_loses_nothing": "room",
-    "cuts_that_are_refused_once_lose_nothing": "cuts",
-    "names_that_are_refused_once_lose_nothing": "names",
-    "pages_that_cannot_be_had_once_lose_nothing": "pages",
-    "memory_that_is_short_once_loses_nothing": "memory",
-    "folders_that_cannot_be_made_once_lose_nothing": "folders",
+    "single_descriptor_shortage_loses_nothing": "descriptors",
+    "single_space_shortage_loses_nothing": "room",
+    "single_rejected_truncation_loses_nothing": "cuts",
+    "single_rejected_rename_loses_nothing": "names",
+    "single_page_shortage_loses_nothing": "pages",
+    "single_memory_shortage_loses_nothing": "memory",
+    "single_failed_mkdir_loses_nothing": "folders",
 }
 
 

@@ -5,17 +5,17 @@ import pytest
 from tests.csrc.programs import play
 
 SCENES = {
-    "a_range_ends_with_the_last_batch_that_fits": "borders",
-    "a_range_begins_with_the_batch_that_holds_the_offset": "within",
-    "a_range_ends_where_its_reader_may_not_read_on": "bounds",
-    "a_reader_that_goes_on_is_known": "hints",
-    "bytes_that_are_left_to_read_are_counted": "bytes",
-    "a_read_that_fails_says_why": "fail",
-    "a_range_is_read_whole_or_its_disk_is_offline": "ranges",
-    "what_is_in_the_page_cache_is_read_without_a_disk": "cached",
-    "the_first_record_of_a_time_is_found": "times",
-    "each_record_has_its_time": "records",
-    "each_epoch_ends_where_the_next_begins": "epochs",
+    "range_ends_with_the_last_fitting_batch": "borders",
+    "range_begins_with_the_batch_of_the_offset": "within",
+    "range_ends_at_the_readers_limit": "bounds",
+    "sequential_reader_is_recognised": "hints",
+    "remaining_bytes_are_counted": "bytes",
+    "failed_read_reports_the_reason": "fail",
+    "incomplete_read_takes_the_disk_offline": "ranges",
+    "cached_pages_are_read_without_the_disk": "cached",
+    "first_record_of_a_timestamp_is_found": "times",
+    "each_record_has_its_timestamp": "records",
+    "epoch_ends_at_the_start_of_the_next": "epochs",
 }
 
 

@@ -8,9 +8,9 @@ from tests.csrc.programs import LOG, built
 from tests.fixtures.child_environment import ENVIRONMENT
 
 SCENES = {
-    "epochs_that_there_is_no_memory_for_are_not_damaged": "epochs",
-    "a_snapshot_that_there_is_no_memory_for_is_not_damaged": "producers",
-    "one_large_batch_that_does_not_fit_keeps_no_small_one_away": "room",
+    "memory_shortage_is_not_reported_as_damaged_epochs": "epochs",
+    "memory_shortage_is_not_reported_as_a_damaged_snapshot": "producers",
+    "rejected_large_batch_does_not_block_small_ones": "room",
 }
 
 

@@ -5,17 +5,17 @@ import pytest
 from tests.csrc.programs import play
 
 SCENES = {
-    "files_are_taken_in_order_and_what_a_crash_left_over_goes": "files",
-    "what_was_flushed_is_believed_as_far_as_the_log_goes": "believe",
-    "a_torn_end_is_cut_and_told": "end",
-    "segments_behind_a_cut_are_dropped_and_told": "rest",
+    "recovery_loads_segments_in_order_and_removes_leftovers": "files",
+    "recovery_trusts_flushed_bytes": "believe",
+    "torn_end_is_truncated_and_reported": "end",
+    "segments_after_a_truncation_are_dropped_and_reported": "rest",
     "compaction_leaves_gaps_between_segments": "gaps",
-    "a_segment_that_lost_its_end_ends_the_log": "gap",
-    "a_log_that_ends_below_its_start_goes_on_from_there": "below",
-    "epochs_are_those_of_the_batches": "epochs",
-    "producers_are_those_of_the_newest_snapshot_and_the_batches_behind": "producers",
-    "a_recovery_that_meets_a_fault_is_refused_and_may_come_again": "faults",
-    "segments_that_cannot_be_listed_do_not_count_as_absent": "part",
+    "segment_without_its_end_ends_the_log": "gap",
+    "log_that_ends_below_its_start_restarts_there": "below",
+    "epochs_are_recovered_from_batches": "epochs",
+    "producers_are_recovered_from_snapshot_and_batches": "producers",
+    "failed_recovery_can_be_repeated": "faults",
+    "unlistable_segments_are_not_treated_as_absent": "part",
 }
 
 

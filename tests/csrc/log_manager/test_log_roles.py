@@ -5,13 +5,13 @@ import pytest
 from tests.csrc.programs import play
 
 SCENES = {
-    "a_copy_has_each_byte_and_leads_once_it_is_on_disk": "copy",
-    "a_copy_begins_where_its_source_does": "start",
-    "damage_is_copied_and_counted": "damage",
-    "a_copy_that_meets_a_fault_leaves_the_source_its_role": "faults",
-    "a_name_that_cannot_be_on_disk_is_taken_back": "name",
-    "a_leader_that_follows_tells_who_waits": "roles",
-    "each_waiter_is_woken_when_the_end_has_passed_it": "wake",
+    "durable_copy_is_identical_and_leads": "copy",
+    "copy_begins_at_the_start_of_its_source": "start",
+    "copied_damage_is_counted": "damage",
+    "failed_copy_keeps_the_source_in_its_role": "faults",
+    "unsynced_rename_is_reverted": "name",
+    "leader_that_becomes_follower_wakes_waiters": "roles",
+    "waiter_is_woken_when_the_end_passes_it": "wake",
 }
 
 

@@ -4,7 +4,7 @@
 
 /* ---- start of requests */
 
-SCENE(produces_wait_side_by_side_up_to_sixteen) {
+SCENE(sixteen_produces_wait_in_parallel) {
     begin();
     struct client c = connect_one();
     for (int32_t i = 1; i <= 18; i++) post(&c, API_PRODUCE, i, 'W', 1000, 0);
@@ -22,7 +22,7 @@ SCENE(produces_wait_side_by_side_up_to_sixteen) {
     end();
 }
 
-SCENE(behind_anything_else_nothing_starts) {
+SCENE(requests_other_than_produce_block_the_next) {
     static const struct {
         int16_t key;
         char letter;
@@ -41,7 +41,7 @@ SCENE(behind_anything_else_nothing_starts) {
     end();
 }
 
-SCENE(only_a_produce_starts_behind_a_produce) {
+SCENE(only_a_produce_starts_after_a_waiting_produce) {
     static const int16_t keys[] = {API_FETCH, METADATA};
     begin();
     for (int i = 0; i < 2; i++) {
@@ -62,7 +62,7 @@ SCENE(only_a_produce_starts_behind_a_produce) {
     end();
 }
 
-SCENE(what_is_queued_is_appended_before_the_turn_is_over_and_lets_others_start) {
+SCENE(queued_appends_finish_within_the_iteration) {
     begin();
     struct client c = connect_one();
     post(&c, API_PRODUCE, 1, 'Q', 0, 0);
@@ -74,7 +74,7 @@ SCENE(what_is_queued_is_appended_before_the_turn_is_over_and_lets_others_start) 
     end();
 }
 
-SCENE(more_is_to_come_of_a_turn_with_other_sockets) {
+SCENE(iteration_with_more_sockets_expects_more_appends) {
     begin();
     struct client c = connect_one(), other = connect_one();
     post(&c, API_PRODUCE, 1, 'A', 0, 0);
@@ -84,7 +84,7 @@ SCENE(more_is_to_come_of_a_turn_with_other_sockets) {
     end();
 }
 
-SCENE(a_request_knows_where_it_came_from) {
+SCENE(request_carries_its_origin) {
     begin();
     struct client c = connect_one();
     reactors_set_principal(all, name_of(&c), 42, 0);
@@ -105,7 +105,7 @@ SCENE(a_request_knows_where_it_came_from) {
 
 /* ---- events of the control plane */
 
-SCENE(the_control_plane_gets_all_of_a_request) {
+SCENE(control_plane_receives_the_complete_request) {
     begin();
     struct client c = connect_one();
     reactors_set_principal(all, name_of(&c), 6, 0);
@@ -135,7 +135,7 @@ SCENE(the_control_plane_gets_all_of_a_request) {
     end();
 }
 
-SCENE(a_request_without_a_client_id_has_none) {
+SCENE(request_without_a_client_id_is_accepted) {
     begin();
     struct client c = connect_one();
     uint8_t bytes[] = {0, 0, 0, 11, 0, METADATA, 0, VERSION, 0, 0, 0, 3, 0xff, 0xff, 'b'};
@@ -147,7 +147,7 @@ SCENE(a_request_without_a_client_id_has_none) {
     end();
 }
 
-SCENE(a_miss_names_what_is_missing_and_goes_on_with_the_verdicts) {
+SCENE(miss_lists_missing_names_and_continues_with_verdicts) {
     begin();
     struct client c = connect_one();
     uint8_t bytes[64];
@@ -174,7 +174,7 @@ SCENE(a_miss_names_what_is_missing_and_goes_on_with_the_verdicts) {
     end();
 }
 
-SCENE(a_transaction_is_asked_for_with_its_producer) {
+SCENE(transaction_verification_includes_the_producer) {
     begin();
     struct client c = connect_one();
     ask(&c, API_PRODUCE, 5, 'V', 2);
@@ -188,7 +188,7 @@ SCENE(a_transaction_is_asked_for_with_its_producer) {
     end();
 }
 
-SCENE(the_control_plane_may_answer_what_was_missing_itself) {
+SCENE(control_plane_can_answer_a_miss) {
     begin();
     struct client c = connect_one();
     ask(&c, API_PRODUCE, 5, 'M', 1);
@@ -202,7 +202,7 @@ SCENE(the_control_plane_may_answer_what_was_missing_itself) {
     end();
 }
 
-SCENE(followers_that_may_join_are_reported_after_a_fetch) {
+SCENE(followers_ready_for_the_isr_are_reported_after_a_fetch) {
     begin();
     struct client c = connect_one();
     joins_left = 1;
@@ -227,7 +227,7 @@ SCENE(followers_that_may_join_are_reported_after_a_fetch) {
     end();
 }
 
-SCENE(requests_wait_for_room_with_the_control_plane_in_their_order) {
+SCENE(requests_wait_in_order_for_space_in_the_control_queue) {
     struct reactors_config config = usual_config();
     config.queued_requests_max = 2;
     begin_with(&config, 0, NULL);
@@ -263,7 +263,7 @@ SCENE(requests_wait_for_room_with_the_control_plane_in_their_order) {
     end();
 }
 
-SCENE(queued_answers_go_out_with_numbers_of_their_own_when_they_are_flushed) {
+SCENE(queued_responses_keep_their_correlation_ids) {
     begin();
     struct client c = connect_one(), other = connect_one();
     ask(&c, METADATA, 1, 'A', 0);
@@ -289,7 +289,7 @@ SCENE(queued_answers_go_out_with_numbers_of_their_own_when_they_are_flushed) {
 
 /* ---- without memory */
 
-SCENE(a_request_without_memory_ends_its_connection_and_nobody_elses) {
+SCENE(memory_shortage_closes_only_the_requests_connection) {
     static const int enough = 4; /* for the slab's two, for timers, for its event */
     for (int left = 0; left <= enough; left++) {
         begin();
@@ -308,7 +308,7 @@ SCENE(a_request_without_memory_ends_its_connection_and_nobody_elses) {
     }
 }
 
-SCENE(a_miss_without_memory_ends_its_connection) {
+SCENE(memory_shortage_at_a_miss_closes_the_connection) {
     begin();
     struct client c = connect_one(), other = connect_one();
     ask(&other, API_PRODUCE, 1, 'A', 0);
@@ -321,7 +321,7 @@ SCENE(a_miss_without_memory_ends_its_connection) {
     end();
 }
 
-SCENE(after_slots_that_found_no_memory_many_requests_wait_side_by_side) {
+SCENE(parallel_requests_work_after_a_slot_shortage) {
     begin();
     struct client c[4];
     for (int i = 0; i < 4; i++) c[i] = connect_one();

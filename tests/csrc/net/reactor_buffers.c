@@ -22,7 +22,7 @@ static void send_part(const struct client *c, size_t len, size_t from, size_t to
 
 static size_t room_of(const struct client *c) { return connection_of(c)->in->room; }
 
-SCENE(a_frame_is_read_by_four_times_what_has_arrived_and_then_exactly) {
+SCENE(input_buffer_grows_fourfold_and_then_exactly) {
     begin();
     struct client c = connect_one();
     enum { LEN = 2000000 };
@@ -54,7 +54,7 @@ static void send_of_each(const struct client *clients, int count, size_t from, s
         for (int i = 0; i < count; i++) send_part(&clients[i], 7000000, at, at + 100000);
 }
 
-SCENE(large_frames_after_large_ones_are_received_into_the_buffers_of_those) {
+SCENE(large_frames_reuse_large_buffers) {
     begin();
     enum { CLIENTS = 4, LEN = 7000000 };
     struct client clients[CLIENTS];
@@ -89,13 +89,13 @@ static size_t earned_with_limit(uint64_t bytes_max) {
     return earned;
 }
 
-SCENE(a_frame_lets_the_next_one_take_a_sixteenth_of_the_limit_at_once) {
+SCENE(spare_buffer_is_limited_to_a_sixteenth) {
     CHECK(earned_with_limit(64 << 20) == 2000000);
     size_t earned = earned_with_limit(16 << 20);
     CHECK(earned < 2000000 && input_room_for(earned) + sizeof(struct input_buffer) == 1 << 20);
 }
 
-SCENE(what_a_frame_lacks_is_read_alone_from_16_kib_on) {
+SCENE(remainder_of_a_frame_above_16_kib_is_read_exactly) {
     begin();
     struct client c = connect_one();
     played_recv = note_room;
@@ -110,7 +110,7 @@ SCENE(what_a_frame_lacks_is_read_alone_from_16_kib_on) {
     end();
 }
 
-SCENE(a_short_read_is_the_last_and_a_full_one_is_not) {
+SCENE(short_read_ends_reading) {
     begin();
     struct client c = connect_one();
     played_recv = note_room;
@@ -133,7 +133,7 @@ static ssize_t fail_once(int fd, void *to, size_t room) {
     return -1;
 }
 
-SCENE(an_interrupted_read_is_done_again_and_a_failed_one_ends_the_connection) {
+SCENE(interrupted_read_is_retried_and_a_failed_one_closes) {
     begin();
     struct client c = connect_one();
     played_recv = fail_once;
@@ -167,7 +167,7 @@ static ssize_t read_endlessly(int fd, void *to, size_t room) {
     return (ssize_t)n;
 }
 
-SCENE(a_turn_reads_512_kib_of_one_and_then_others_have_theirs) {
+SCENE(iteration_reads_512_kib_per_connection) {
     begin();
     struct client c = connect_one(), other = connect_one();
     connection_of(&c)->hung_up = true; /* a read that is not full is not the last */
@@ -188,7 +188,7 @@ SCENE(a_turn_reads_512_kib_of_one_and_then_others_have_theirs) {
     end();
 }
 
-SCENE(a_body_that_must_stay_keeps_its_buffer_and_what_follows_moves) {
+SCENE(retained_body_keeps_its_buffer_and_later_bytes_move) {
     begin();
     struct client c = connect_one();
     uint8_t bytes[42];
@@ -231,10 +231,10 @@ static void stay_before(size_t part) {
     end();
 }
 
-SCENE(half_a_frame_behind_a_body_that_stays_is_moved_on) { stay_before(100); }
-SCENE(a_byte_behind_a_body_that_stays_is_moved_on) { stay_before(1); }
+SCENE(partial_frame_after_a_retained_body_is_moved) { stay_before(100); }
+SCENE(single_byte_after_a_retained_body_is_moved) { stay_before(1); }
 
-SCENE(a_frame_at_the_end_of_its_buffer_is_moved_to_the_beginning) {
+SCENE(frame_at_the_buffer_end_is_moved_to_the_start) {
     begin();
     struct client c = connect_one();
     enum { COUNT = 150, LEN = 1021 };
@@ -249,7 +249,7 @@ SCENE(a_frame_at_the_end_of_its_buffer_is_moved_to_the_beginning) {
     end();
 }
 
-SCENE(a_frame_that_has_room_behind_others_stays_where_it_is) {
+SCENE(frame_with_space_after_others_is_not_moved) {
     begin();
     struct client c = connect_one();
     uint8_t bytes[42];
@@ -281,7 +281,7 @@ static int mark_of(const struct client *c) {
     return bytes;
 }
 
-SCENE(what_a_large_frame_lacks_is_gathered_by_the_kernel) {
+SCENE(large_frame_waits_in_the_kernel_by_low_watermark) {
     begin();
     struct client c = connect_one();
     enum { LEN = 400000 };
@@ -306,7 +306,7 @@ SCENE(what_a_large_frame_lacks_is_gathered_by_the_kernel) {
     end();
 }
 
-SCENE(what_a_session_of_tls_has_inside_is_not_waited_for) {
+SCENE(buffered_tls_bytes_are_read_without_an_event) {
     begin();
     struct client c = connect_one();
     enum { LEN = 400000, INSIDE = 5000 };
@@ -320,7 +320,7 @@ SCENE(what_a_session_of_tls_has_inside_is_not_waited_for) {
     end();
 }
 
-SCENE(a_frame_that_arrives_slowly_is_heard_byte_by_byte) {
+SCENE(slow_frame_is_read_byte_by_byte) {
     begin();
     struct client c = connect_one();
     enum { LEN = 400000 };
@@ -334,7 +334,7 @@ SCENE(a_frame_that_arrives_slowly_is_heard_byte_by_byte) {
     end();
 }
 
-SCENE(before_a_frame_is_late_its_client_is_heard) {
+SCENE(pending_bytes_are_read_before_a_frame_times_out) {
     begin();
     struct client c = connect_one();
     enum { LEN = 400000 };
@@ -363,7 +363,7 @@ static void fill(struct client *clients, int count, size_t len) {
     }
 }
 
-SCENE(while_it_is_tight_frames_begin_in_tiny_buffers) {
+SCENE(scarce_memory_starts_frames_in_tiny_buffers) {
     begin_small(4 * 64 * KIB);
     struct client held[3], small;
     fill(held, 2, 60000);
@@ -380,7 +380,7 @@ SCENE(while_it_is_tight_frames_begin_in_tiny_buffers) {
     end();
 }
 
-SCENE(control_requests_count_towards_the_input_limit_until_they_are_answered) {
+SCENE(unanswered_control_requests_count_as_input_memory) {
     begin_small(8 * 64 * KIB);
     struct client control = connect_one(), other = connect_one();
     enum { REST = 150000 };
@@ -399,7 +399,7 @@ SCENE(control_requests_count_towards_the_input_limit_until_they_are_answered) {
     end();
 }
 
-SCENE(a_closed_connection_gives_back_the_bytes_of_its_control_request) {
+SCENE(closed_connection_releases_control_request_bytes) {
     begin_small(4 * 64 * KIB);
     struct client control = connect_one();
     post(&control, METADATA, 1, 'A', 0, 100000);
@@ -443,7 +443,7 @@ SCENE(control_requests_wait_while_the_queue_holds_too_many_bytes) {
     end();
 }
 
-SCENE(while_it_is_tight_nothing_is_gathered_and_who_stops_is_heard_before_it_goes) {
+SCENE(scarce_memory_disables_low_watermarks_and_reads_before_eviction) {
     begin_small(4 * 64 * KIB);
     struct client first = connect_one(), held[2], waits[2];
     send_part(&first, 60000, 0, 10000);
@@ -462,7 +462,7 @@ SCENE(while_it_is_tight_nothing_is_gathered_and_who_stops_is_heard_before_it_goe
     end();
 }
 
-SCENE(who_finds_no_room_waits_until_somebody_gives_some_back) {
+SCENE(connection_waits_until_input_memory_is_released) {
     begin_small(2 * 64 * KIB + 8 * KIB);
     struct client held[1];
     fill(held, 1, 60000);
@@ -494,7 +494,7 @@ static int32_t answered_in_time(const struct client *c) {
     return id;
 }
 
-SCENE(of_those_that_wait_the_one_that_lacks_least_goes_on_beyond_the_limit) {
+SCENE(waiting_frame_with_the_fewest_missing_bytes_exceeds_the_limit) {
     begin_small(3 * 64 * KIB);
     struct client all_of[3];
     for (int i = 0; i < 3; i++) all_of[i] = connect_one();
@@ -523,7 +523,7 @@ SCENE(of_those_that_wait_the_one_that_lacks_least_goes_on_beyond_the_limit) {
 }
 
 /* With the four bytes of its size it needs a buffer twice as large as without them. */
-SCENE(the_longest_frame_goes_on_beyond_the_limit_too) {
+SCENE(longest_frame_may_exceed_the_limit) {
     struct reactors_config config = usual_config();
     enum { LEN = 128 * KIB - sizeof(struct input_buffer) + 1 };
     config.input_bytes_max = 160 * KIB;
@@ -540,7 +540,7 @@ SCENE(the_longest_frame_goes_on_beyond_the_limit_too) {
     end();
 }
 
-SCENE(when_even_tiny_buffers_are_out_frames_begin_after_a_while) {
+SCENE(frames_wait_when_tiny_buffers_are_exhausted) {
     begin_small(96 * KIB);
     struct client held[1], tiny[8];
     fill(held, 1, 60000);
@@ -564,7 +564,7 @@ SCENE(when_even_tiny_buffers_are_out_frames_begin_after_a_while) {
 
 /* One connection holds most of the space for a frame that stopped; the first of the waiting ones
  * may exceed the limit and stops too. */
-SCENE(frames_that_stop_give_way_after_half_a_second) {
+SCENE(stalled_frames_are_evicted_after_half_a_second) {
     begin_small(80 * KIB);
     struct client stalled = connect_one(), first = connect_one(), second = connect_one();
     send_part(&stalled, 60000, 0, 50000);
@@ -584,7 +584,7 @@ SCENE(frames_that_stop_give_way_after_half_a_second) {
     end();
 }
 
-SCENE(the_one_that_may_pass_the_limit_gives_way_too) {
+SCENE(stalled_frame_above_the_limit_is_evicted) {
     begin_small(80 * KIB);
     struct client held = connect_one(), first = connect_one(), second = connect_one();
     send_part(&held, 60000, 0, 50000);
@@ -602,7 +602,7 @@ SCENE(the_one_that_may_pass_the_limit_gives_way_too) {
     end();
 }
 
-SCENE(a_frame_that_trickles_gives_way_after_five_seconds) {
+SCENE(trickling_frame_is_evicted_after_five_seconds) {
     begin_small(80 * KIB);
     struct client held = connect_one();
     int64_t began_ms = now_ms();
@@ -621,7 +621,7 @@ SCENE(a_frame_that_trickles_gives_way_after_five_seconds) {
     end();
 }
 
-SCENE(who_waits_for_five_seconds_and_holds_what_others_could_use_gives_way) {
+SCENE(waiting_frame_that_holds_memory_is_evicted_after_five_seconds) {
     begin_small(80 * KIB);
     struct client busy = connect_one(), waits[3];
     uint8_t *bytes = malloc(50000);

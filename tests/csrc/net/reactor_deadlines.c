@@ -7,7 +7,7 @@ static void begin_idle(int64_t idle_ms_max) {
     begin_with(&config, 0, NULL);
 }
 
-SCENE(an_idle_connection_ends_to_the_millisecond) {
+SCENE(idle_connection_is_closed_to_the_millisecond) {
     begin_idle(5000);
     struct client c = connect_one(), other = connect_one();
     after_ms(3000);
@@ -26,7 +26,7 @@ SCENE(an_idle_connection_ends_to_the_millisecond) {
     end();
 }
 
-SCENE(without_a_limit_nobody_is_idle) {
+SCENE(no_idle_limit_keeps_connections) {
     begin_idle(-1);
     struct client c = connect_one();
     after_ms(1 << 30);
@@ -35,7 +35,7 @@ SCENE(without_a_limit_nobody_is_idle) {
     end();
 }
 
-SCENE(a_limit_of_nothing_ends_it_at_once) {
+SCENE(idle_limit_of_zero_closes_immediately) {
     begin_idle(0);
     arrive_from(1);
     knock();
@@ -43,7 +43,7 @@ SCENE(a_limit_of_nothing_ends_it_at_once) {
     end();
 }
 
-SCENE(a_usual_request_moves_no_timer) {
+SCENE(usual_request_moves_no_timer) {
     begin();
     struct client c = connect_one();
     int64_t at_ms = connection_of(&c)->timer.at_ms;
@@ -54,7 +54,7 @@ SCENE(a_usual_request_moves_no_timer) {
     end();
 }
 
-SCENE(a_frame_has_30_s_and_time_for_each_of_its_bytes) {
+SCENE(frame_timeout_is_30_s_plus_time_per_byte) {
     begin();
     struct client c = connect_one();
     uint8_t bytes[2000];
@@ -72,7 +72,7 @@ SCENE(a_frame_has_30_s_and_time_for_each_of_its_bytes) {
     end();
 }
 
-SCENE(a_frame_that_arrives_in_time_is_answered_and_the_next_has_time_of_its_own) {
+SCENE(each_frame_has_its_own_timeout) {
     begin();
     struct client c = connect_one();
     uint8_t bytes[100];
@@ -89,7 +89,7 @@ SCENE(a_frame_that_arrives_in_time_is_answered_and_the_next_has_time_of_its_own)
     end();
 }
 
-SCENE(a_large_buffer_of_a_few_bytes_is_given_up_after_a_second) {
+SCENE(mostly_empty_buffer_is_shrunk_after_a_second) {
     begin();
     struct client c = connect_one();
     uint8_t bytes[3000];
@@ -109,7 +109,7 @@ SCENE(a_large_buffer_of_a_few_bytes_is_given_up_after_a_second) {
     end();
 }
 
-SCENE(a_buffer_that_cannot_shrink_is_looked_at_again_a_second_later) {
+SCENE(failed_shrink_is_retried_after_a_second) {
     begin();
     struct client c = connect_one();
     uint8_t bytes[1000];
@@ -128,7 +128,7 @@ SCENE(a_buffer_that_cannot_shrink_is_looked_at_again_a_second_later) {
     end();
 }
 
-SCENE(a_reader_that_takes_nothing_has_60_s) {
+SCENE(client_that_never_reads_is_closed_after_60_s) {
     begin();
     struct client c = connect_one();
     ask(&c, API_FETCH, 1, 'R', 3000000);
@@ -153,7 +153,7 @@ static ssize_t refuse_all(int fd, size_t bytes) {
     return -1;
 }
 
-SCENE(a_reader_that_takes_nothing_has_60_s_since_its_answer_was_there) {
+SCENE(write_timeout_starts_with_the_response) {
     begin();
     struct client c = connect_one();
     after_ms(100000);
@@ -167,7 +167,7 @@ SCENE(a_reader_that_takes_nothing_has_60_s_since_its_answer_was_there) {
     end();
 }
 
-SCENE(a_request_that_waits_for_us_has_all_the_time) {
+SCENE(waiting_request_has_no_idle_timeout) {
     begin_idle(1000);
     struct client served = connect_one(), controlled = connect_one();
     ask(&served, API_FETCH, 1, 'H', 0);
@@ -186,7 +186,7 @@ SCENE(a_request_that_waits_for_us_has_all_the_time) {
     end();
 }
 
-SCENE(a_muted_connection_goes_on_to_the_millisecond) {
+SCENE(muted_connection_resumes_to_the_millisecond) {
     begin();
     struct client c = connect_one();
     post(&c, API_PRODUCE, 1, 'T', 500, 0);
@@ -200,7 +200,7 @@ SCENE(a_muted_connection_goes_on_to_the_millisecond) {
     end();
 }
 
-SCENE(a_silent_request_and_the_control_plane_mute_too) {
+SCENE(acks_0_and_control_requests_can_mute) {
     begin();
     struct client c = connect_one();
     post(&c, API_PRODUCE, 1, 'U', 500, 0);
@@ -242,10 +242,10 @@ static void mute_twice(int32_t second_ms, int64_t until_ms) {
     end();
 }
 
-SCENE(a_shorter_mute_does_not_end_a_longer_one) { mute_twice(500, 1000); }
-SCENE(a_longer_mute_outlasts_a_shorter_one) { mute_twice(2000, 2100); }
+SCENE(shorter_mute_does_not_end_a_longer_one) { mute_twice(500, 1000); }
+SCENE(longer_mute_extends_a_shorter_one) { mute_twice(2000, 2100); }
 
-SCENE(the_time_of_a_frame_begins_when_its_connection_is_muted_no_more) {
+SCENE(frame_timeout_starts_when_muting_ends) {
     begin_idle(5000);
     struct client c = connect_one();
     post(&c, API_PRODUCE, 1, 'T', 40000, 0);
@@ -263,7 +263,7 @@ SCENE(the_time_of_a_frame_begins_when_its_connection_is_muted_no_more) {
     end();
 }
 
-SCENE(a_connection_is_idle_only_after_it_was_muted) {
+SCENE(idle_time_starts_after_muting) {
     begin_idle(5000);
     struct client c = connect_one();
     ask(&c, API_PRODUCE, 1, 'T', 10000);
@@ -276,7 +276,7 @@ SCENE(a_connection_is_idle_only_after_it_was_muted) {
     end();
 }
 
-SCENE(a_muted_connection_whose_peer_has_ended_its_input_is_idle_in_its_time) {
+SCENE(muted_half_closed_connection_becomes_idle) {
     begin_idle(5000);
     struct client c = connect_one(), waits = connect_one(), live = connect_one();
     ask(&waits, API_PRODUCE, 1, 'W', 5500);
@@ -302,7 +302,7 @@ SCENE(a_muted_connection_whose_peer_has_ended_its_input_is_idle_in_its_time) {
     end();
 }
 
-SCENE(a_stranger_has_10_s_whatever_others_have) {
+SCENE(unauthenticated_connection_has_10_s) {
     struct reactors_config config = usual_config();
     begin_with(&config, LISTENER_GUARDED, NULL);
     struct client c = connect_one();
@@ -313,7 +313,7 @@ SCENE(a_stranger_has_10_s_whatever_others_have) {
     end();
 }
 
-SCENE(a_stranger_has_10_s_where_others_have_for_ever) {
+SCENE(unauthenticated_connection_has_10_s_without_an_idle_limit) {
     struct reactors_config config = usual_config();
     config.idle_ms_max = -1;
     begin_with(&config, LISTENER_GUARDED, NULL);
@@ -329,7 +329,7 @@ SCENE(a_stranger_has_10_s_where_others_have_for_ever) {
     end();
 }
 
-SCENE(a_stranger_has_no_longer_than_others) {
+SCENE(unauthenticated_connection_has_at_most_the_idle_limit) {
     struct reactors_config config = usual_config();
     config.idle_ms_max = 3000;
     begin_with(&config, LISTENER_GUARDED, NULL);
@@ -341,7 +341,7 @@ SCENE(a_stranger_has_no_longer_than_others) {
     end();
 }
 
-SCENE(a_request_ends_at_its_own_deadline) {
+SCENE(request_ends_at_its_deadline) {
     begin();
     struct client c = connect_one();
     ask(&c, API_FETCH, 1, 'X', 700);

@@ -18,7 +18,7 @@ static bool is_closed(int fd) {
     return __real_recv(fd, &byte, 1, 0) == 0;
 }
 
-SCENE(a_round_accepts_thirty_two) {
+SCENE(iteration_accepts_thirty_two_connections) {
     begin();
     for (int i = 0; i < 40; i++) arrive_from(1);
     knock();
@@ -28,7 +28,7 @@ SCENE(a_round_accepts_thirty_two) {
     end();
 }
 
-SCENE(beyond_the_most_connections_accepting_pauses_for_50_ms) {
+SCENE(accepting_pauses_50_ms_at_the_connection_limit) {
     begin();
     limit(2, UINT32_MAX, UINT32_MAX, UINT32_MAX);
     struct client c = connect_one();
@@ -48,7 +48,7 @@ SCENE(beyond_the_most_connections_accepting_pauses_for_50_ms) {
     end();
 }
 
-SCENE(a_listener_that_cannot_be_watched_is_tried_again) {
+SCENE(failed_listener_registration_is_retried) {
     begin();
     limit(0, UINT32_MAX, UINT32_MAX, UINT32_MAX);
     knock();
@@ -61,7 +61,7 @@ SCENE(a_listener_that_cannot_be_watched_is_tried_again) {
     end();
 }
 
-SCENE(a_shortage_pauses_and_a_connection_that_is_gone_does_not) {
+SCENE(only_shortages_pause_accepting) {
     static const struct {
         int error;
         bool goes_on, pauses;
@@ -85,7 +85,7 @@ SCENE(a_shortage_pauses_and_a_connection_that_is_gone_does_not) {
     end();
 }
 
-SCENE(an_address_has_so_many_connections_and_no_more) {
+SCENE(connections_per_address_are_limited) {
     begin();
     limit(UINT32_MAX, 2, UINT32_MAX, UINT32_MAX);
     struct client c = connect_from(1);
@@ -135,7 +135,7 @@ static int gives_way(int count, const int64_t ages_ms[], const bool has_asked[])
     return found;
 }
 
-SCENE(the_idlest_gives_way_and_the_silent_before_all) {
+SCENE(idlest_connection_is_closed_and_unused_ones_first) {
     begin();
     static const bool asked[4] = {true, true, true, true}, silent[4] = {0};
     CHECK(gives_way(1, (int64_t[]){999}, silent) == -1);
@@ -152,7 +152,7 @@ SCENE(the_idlest_gives_way_and_the_silent_before_all) {
     end();
 }
 
-SCENE(who_is_known_or_has_something_to_do_does_not_give_way) {
+SCENE(authenticated_or_busy_connections_are_not_evicted) {
     struct reactors_config config = usual_config();
     config.queued_requests_max = 1;
     begin_with(&config, 0, NULL);
@@ -171,7 +171,7 @@ SCENE(who_is_known_or_has_something_to_do_does_not_give_way) {
     end();
 }
 
-SCENE(a_muted_one_that_never_asked_keeps_nobody) {
+SCENE(muted_connection_without_requests_can_be_evicted) {
     begin();
     struct client muted = connect_one(), idle = connect_one();
     connection_of(&muted)->muted = true; /* as if the control plane had throttled it */
@@ -184,7 +184,7 @@ SCENE(a_muted_one_that_never_asked_keeps_nobody) {
     end();
 }
 
-SCENE(where_files_need_the_descriptors_one_gives_way_or_the_new_one_goes) {
+SCENE(descriptor_reserve_evicts_a_connection_or_rejects_the_new_one) {
     begin();
     limit(UINT32_MAX, UINT32_MAX, 1, UINT32_MAX);
     struct client c = connect_one();
@@ -205,7 +205,7 @@ SCENE(where_files_need_the_descriptors_one_gives_way_or_the_new_one_goes) {
     end();
 }
 
-SCENE(an_address_that_begins_too_often_is_kept_waiting_unread) {
+SCENE(connection_rate_limit_delays_reading) {
     struct reactors_config config = usual_config();
     config.quotas = quotas_new(2, 1000);
     CHECK(quotas_set_addresses(config.quotas, NULL, 0, 1) == 0);
@@ -227,7 +227,7 @@ SCENE(an_address_that_begins_too_often_is_kept_waiting_unread) {
     quotas_free(config.quotas);
 }
 
-SCENE(one_that_is_kept_waiting_for_its_end_gives_way_first) {
+SCENE(rate_limited_connection_is_evicted_first) {
     struct reactors_config config = usual_config();
     config.quotas = quotas_new(2, 1000);
     begin_with(&config, 0, NULL);
@@ -244,7 +244,7 @@ SCENE(one_that_is_kept_waiting_for_its_end_gives_way_first) {
     quotas_free(config.quotas);
 }
 
-SCENE(a_connection_without_memory_is_closed_and_later_ones_are_served) {
+SCENE(memory_shortage_closes_one_connection_and_later_ones_work) {
     for (int left = 0; left < 4; left++) { /* for its address, for the slab's two, for timers */
         begin();
         int fd = arrive_from(1);
@@ -263,7 +263,7 @@ SCENE(a_connection_without_memory_is_closed_and_later_ones_are_served) {
     }
 }
 
-SCENE(a_connection_that_cannot_be_watched_is_closed) {
+SCENE(unregistrable_connection_is_closed) {
     begin();
     int fd = arrive_from(1);
     epoll_ctl_error = ENOSPC;
@@ -273,7 +273,7 @@ SCENE(a_connection_that_cannot_be_watched_is_closed) {
     end();
 }
 
-SCENE(a_connection_goes_to_the_reactor_with_the_fewest) {
+SCENE(connection_goes_to_the_least_loaded_reactor) {
     struct reactors_config config = usual_config();
     config.threads = 3;
     begin_with(&config, 0, NULL);
@@ -298,7 +298,7 @@ SCENE(a_connection_goes_to_the_reactor_with_the_fewest) {
     end();
 }
 
-SCENE(without_memory_for_a_message_a_connection_stays_where_it_came) {
+SCENE(connection_stays_if_its_handover_message_fails) {
     struct reactors_config config = usual_config();
     config.threads = 2;
     begin_with(&config, 0, NULL);

@@ -1,7 +1,7 @@
 /* The end of connections: by the peer, by invalid input, by the control plane. */
 #include "reactor_played.h"
 
-SCENE(after_the_end_of_input_a_produce_is_answered_still) {
+SCENE(produce_is_answered_after_the_end_of_input) {
     begin();
     struct client c = connect_one();
     ask(&c, API_PRODUCE, 1, 'W', 1000);
@@ -15,7 +15,7 @@ SCENE(after_the_end_of_input_a_produce_is_answered_still) {
     end();
 }
 
-SCENE(after_the_end_of_input_nobody_waits_for_a_fetch) {
+SCENE(fetch_does_not_wait_after_the_end_of_input) {
     begin();
     struct client c = connect_one();
     ask(&c, API_FETCH, 1, 'W', 1000);
@@ -26,7 +26,7 @@ SCENE(after_the_end_of_input_nobody_waits_for_a_fetch) {
     end();
 }
 
-SCENE(after_the_end_of_input_whatever_else_is_asked_for_is_answered) {
+SCENE(other_requests_are_answered_after_the_end_of_input) {
     begin();
     struct client c = connect_one(), missing = connect_one();
     ask(&c, METADATA, 1, 'A', 0);
@@ -47,7 +47,7 @@ SCENE(after_the_end_of_input_whatever_else_is_asked_for_is_answered) {
     end();
 }
 
-SCENE(a_peer_that_is_gone_is_waited_for_by_nothing) {
+SCENE(reset_connection_cancels_all_waits) {
     begin();
     struct client c = connect_one(), idle = connect_one(), control = connect_one();
     ask(&c, API_PRODUCE, 1, 'H', 0);
@@ -64,7 +64,7 @@ SCENE(a_peer_that_is_gone_is_waited_for_by_nothing) {
     end();
 }
 
-SCENE(what_came_before_the_end_of_input_still_counts) {
+SCENE(requests_before_the_end_of_input_are_served) {
     begin();
     struct client c = connect_one();
     post(&c, API_PRODUCE, 1, 'S', 0, 0);
@@ -76,7 +76,7 @@ SCENE(what_came_before_the_end_of_input_still_counts) {
     end();
 }
 
-SCENE(a_muted_connection_outlasts_the_end_of_input_and_no_more) {
+SCENE(half_closed_connection_is_closed_after_muting) {
     begin();
     struct client c = connect_one(), gone = connect_one();
     ask(&c, API_PRODUCE, 1, 'T', 500);
@@ -93,7 +93,7 @@ SCENE(a_muted_connection_outlasts_the_end_of_input_and_no_more) {
     end();
 }
 
-SCENE(an_end_amid_a_frame_is_no_late_frame) {
+SCENE(end_of_input_within_a_frame_is_not_a_timeout) {
     begin();
     struct client c = connect_one();
     send_bytes_of(&c, "\0\0\1\0abc", 7);
@@ -103,7 +103,7 @@ SCENE(an_end_amid_a_frame_is_no_late_frame) {
     end();
 }
 
-SCENE(a_watched_connection_is_reported_once_when_it_ends) {
+SCENE(watched_connection_is_reported_once) {
     begin();
     struct client c = connect_one(), other = connect_one();
     uint64_t name = name_of(&c);
@@ -130,7 +130,7 @@ SCENE(a_watched_connection_is_reported_once_when_it_ends) {
     end();
 }
 
-SCENE(the_control_plane_closes_a_connection_at_once) {
+SCENE(control_plane_closes_a_connection_immediately) {
     begin();
     struct client c = connect_one(), other = connect_one();
     ask(&c, API_PRODUCE, 1, 'H', 0);
@@ -140,7 +140,7 @@ SCENE(the_control_plane_closes_a_connection_at_once) {
     end();
 }
 
-SCENE(an_answer_may_be_the_last) {
+SCENE(response_can_close_the_connection) {
     begin();
     struct client c = connect_one();
     post(&c, METADATA, 1, 'A', 0, 0);
@@ -170,7 +170,7 @@ static void refuse(const void *frame, size_t len) {
     CHECK(STAT(frames_illegal) == illegal + 1);
 }
 
-SCENE(what_is_not_legal_ends_a_connection_after_the_answers_before_it) {
+SCENE(illegal_frame_closes_after_earlier_responses) {
     begin();
     uint8_t frame[64];
     refuse("\0\0\0\0", 4);
@@ -184,7 +184,7 @@ SCENE(what_is_not_legal_ends_a_connection_after_the_answers_before_it) {
     end();
 }
 
-SCENE(the_longest_frame_that_is_legal_is_waited_for) {
+SCENE(longest_legal_frame_is_received) {
     begin();
     struct client c = connect_one();
     uint8_t frame[4];
@@ -196,7 +196,7 @@ SCENE(the_longest_frame_that_is_legal_is_waited_for) {
     end();
 }
 
-SCENE(a_request_that_proves_illegal_ends_its_connection_with_those_behind_it) {
+SCENE(illegal_request_closes_and_drops_later_ones) {
     begin();
     struct client c = connect_one(), last = connect_one(), alone = connect_one();
     for (int32_t i = 1; i <= 2; i++) {
@@ -225,7 +225,7 @@ static void say_hello(const struct client *c, uint8_t first, uint8_t second) {
     CHECK(!is_open(c));
 }
 
-SCENE(only_the_first_bytes_of_a_connection_are_taken_for_tls) {
+SCENE(tls_is_detected_only_in_the_first_bytes) {
     begin();
     struct client c = connect_one(), late = connect_one(), no = connect_one(), not = connect_one();
     uint64_t name = name_of(&c);
@@ -246,7 +246,7 @@ SCENE(only_the_first_bytes_of_a_connection_are_taken_for_tls) {
     end();
 }
 
-SCENE(failures_are_reported_five_in_a_second_and_the_others_counted) {
+SCENE(five_failures_per_second_are_reported_and_others_counted) {
     begin();
     for (int i = 0; i < 8; i++) {
         struct client c = connect_one();
@@ -269,7 +269,7 @@ SCENE(failures_are_reported_five_in_a_second_and_the_others_counted) {
     end();
 }
 
-SCENE(a_listener_that_ends_takes_its_connections_with_it_once_they_are_answered) {
+SCENE(closed_listener_closes_connections_after_their_responses) {
     begin();
     struct reactors_listener second = {.listener = 8, .host = "127.0.0.1", .backlog = 10};
     CHECK(reactors_listen(all, &second) > 0);
@@ -311,7 +311,7 @@ static int hand_on(struct reactor *to) {
     return fd;
 }
 
-SCENE(a_connection_that_is_handed_on_while_its_listener_ends_ends_too) {
+SCENE(connection_in_handover_closes_with_its_listener) {
     struct reactors_config config = usual_config();
     config.threads = 2;
     begin_with(&config, 0, NULL);
@@ -330,7 +330,7 @@ SCENE(a_connection_that_is_handed_on_while_its_listener_ends_ends_too) {
     end();
 }
 
-SCENE(a_connection_that_comes_when_no_more_are_accepted_is_closed) {
+SCENE(late_connection_of_a_closed_listener_is_closed) {
     begin();
     struct client c = connect_one();
     reactors_stop_accepting(all);

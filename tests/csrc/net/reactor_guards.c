@@ -30,7 +30,7 @@ static bool passes(const struct client *c, int16_t key, int16_t version, size_t 
     return true;
 }
 
-SCENE(a_stranger_may_do_nothing_but_authenticate) {
+SCENE(unauthenticated_connection_may_only_authenticate) {
     static const int16_t keys[] = {API_PRODUCE, API_FETCH, METADATA};
     begin_guarded(LISTENER_GUARDED);
     for (int i = 0; i < 3; i++) {
@@ -50,7 +50,7 @@ SCENE(a_stranger_may_do_nothing_but_authenticate) {
     end();
 }
 
-SCENE(a_stranger_asks_once_for_versions_and_once_more_in_a_version_that_is_served) {
+SCENE(unauthenticated_api_versions_is_limited_to_two) {
     begin_guarded(LISTENER_GUARDED);
     struct client twice = connect_one(), newer = connect_one(), stubborn = connect_one();
     CHECK(passes(&twice, API_VERSIONS, 0, 0));
@@ -62,7 +62,7 @@ SCENE(a_stranger_asks_once_for_versions_and_once_more_in_a_version_that_is_serve
     end();
 }
 
-SCENE(a_strangers_frame_has_a_limit_of_its_own) {
+SCENE(unauthenticated_frames_have_a_smaller_limit) {
     begin_guarded(LISTENER_GUARDED);
     struct client c = connect_one();
     CHECK(passes(&c, API_SASL_AUTHENTICATE, 0, 990)); /* 1000 with its header */
@@ -75,7 +75,7 @@ SCENE(a_strangers_frame_has_a_limit_of_its_own) {
     end();
 }
 
-SCENE(after_an_old_handshake_tokens_come_without_headers) {
+SCENE(tokens_after_an_old_handshake_have_no_header) {
     begin_guarded(LISTENER_GUARDED);
     struct client c = connect_one();
     CHECK(passes(&c, API_SASL_HANDSHAKE, 0, 3));
@@ -96,7 +96,7 @@ SCENE(after_an_old_handshake_tokens_come_without_headers) {
     end();
 }
 
-SCENE(a_session_that_ended_may_do_nothing_but_begin_another) {
+SCENE(expired_session_may_only_reauthenticate) {
     begin_guarded(LISTENER_GUARDED);
     struct client c = connect_one(), late = connect_one(), no = connect_one();
     const struct client *clients[] = {&c, &late, &no};
@@ -120,7 +120,7 @@ SCENE(a_session_that_ended_may_do_nothing_but_begin_another) {
     end();
 }
 
-SCENE(a_session_ends_when_it_was_to_under_whatever_number) {
+SCENE(session_expires_regardless_of_its_principal_number) {
     begin_guarded(LISTENER_GUARDED);
     struct client c = connect_one(), other = connect_one();
     reactors_set_principal(all, name_of(&c), 8, 5000);
@@ -140,7 +140,7 @@ SCENE(a_session_ends_when_it_was_to_under_whatever_number) {
     end();
 }
 
-SCENE(a_connection_that_asks_waits_until_it_is_named) {
+SCENE(requests_wait_for_the_principal_number) {
     begin_guarded(LISTENER_ASKS);
     struct client c = connect_one();
     uint64_t name = name_of(&c);
@@ -165,7 +165,7 @@ SCENE(a_connection_that_asks_waits_until_it_is_named) {
     end();
 }
 
-SCENE(a_question_without_memory_ends_the_connection) {
+SCENE(memory_shortage_at_a_principal_lookup_closes_the_connection) {
     begin_guarded(LISTENER_ASKS);
     connect_one();
     expect_gone(EVENT_CONNECTED);
@@ -178,7 +178,7 @@ SCENE(a_question_without_memory_ends_the_connection) {
     end();
 }
 
-SCENE(a_listener_for_control_passes_everything_on) {
+SCENE(control_listener_forwards_all_requests) {
     struct reactors_config config = usual_config();
     config.rules.control_bytes_max = 2000;
     begin_with(&config, LISTENER_CONTROL, NULL);
@@ -190,7 +190,7 @@ SCENE(a_listener_for_control_passes_everything_on) {
     end();
 }
 
-SCENE(only_what_serve_answers_may_be_longer_than_what_control_does) {
+SCENE(only_natively_served_requests_may_exceed_the_control_limit) {
     struct reactors_config config = usual_config();
     config.rules.control_bytes_max = 1000;
     begin_with(&config, 0, NULL);
@@ -272,7 +272,7 @@ static void end_shaking(void) {
     CHECK(maker_seen.retained == maker_seen.released);
 }
 
-SCENE(a_handshake_has_10_s_and_then_the_connection_its_own_time) {
+SCENE(handshake_has_10_s_and_then_the_idle_limit_applies) {
     begin_shaking(0);
     struct client c = connect_one(), good = connect_one();
     CHECK(maker_seen.opened == 2 && maker_seen.retained == 3 && maker_seen.released == 2);
@@ -296,7 +296,7 @@ SCENE(a_handshake_has_10_s_and_then_the_connection_its_own_time) {
     end_shaking();
 }
 
-SCENE(a_handshake_that_fails_is_reported_when_there_is_something_to_say) {
+SCENE(failed_handshake_is_reported_with_a_reason) {
     begin_shaking(0);
     struct client mute = connect_one();
     maker_seen.shake = TRANSPORT_FAILED;
@@ -315,7 +315,7 @@ SCENE(a_handshake_that_fails_is_reported_when_there_is_something_to_say) {
     end_shaking();
 }
 
-SCENE(a_certificate_names_its_connection_before_the_first_request) {
+SCENE(certificate_sets_the_principal_before_the_first_request) {
     static const struct {
         unsigned flags;
         const char *name;
@@ -345,7 +345,7 @@ SCENE(a_certificate_names_its_connection_before_the_first_request) {
     }
 }
 
-SCENE(a_round_has_half_a_millisecond_for_handshakes) {
+SCENE(iteration_spends_half_a_millisecond_on_handshakes) {
     begin_shaking(0);
     struct client c[4];
     for (int i = 0; i < 4; i++) c[i] = connect_one();
@@ -360,7 +360,7 @@ SCENE(a_round_has_half_a_millisecond_for_handshakes) {
     end_shaking();
 }
 
-SCENE(a_session_that_fails_at_once_says_why_and_one_that_was_used_does_not) {
+SCENE(only_failures_before_use_are_reported) {
     begin_shaking(0);
     struct client c = connect_one(), used = connect_one(), silent = connect_one();
     maker_seen.shake = TRANSPORT_SAFE;
@@ -382,7 +382,7 @@ SCENE(a_session_that_fails_at_once_says_why_and_one_that_was_used_does_not) {
     end_shaking();
 }
 
-SCENE(a_transport_that_cannot_be_made_ends_the_connection) {
+SCENE(failed_transport_creation_closes_the_connection) {
     begin_shaking(0);
     maker_seen.refuses = true;
     int fd = arrive_from(1);
@@ -399,7 +399,7 @@ static ssize_t would_block(int fd, size_t bytes) {
     return -1;
 }
 
-SCENE(a_session_may_have_to_write_before_it_reads_and_the_other_way_round) {
+SCENE(tls_reads_may_need_writes_and_vice_versa) {
     begin_shaking(0);
     struct client c = connect_one();
     maker_seen.shake = TRANSPORT_SAFE;
@@ -417,7 +417,7 @@ SCENE(a_session_may_have_to_write_before_it_reads_and_the_other_way_round) {
     end_shaking();
 }
 
-SCENE(a_plain_connection_is_read_when_there_is_something_to_read) {
+SCENE(plain_connection_is_read_when_readable) {
     struct reactors_config config = usual_config();
     begin_with(&config, 0, NULL);
     struct client c = connect_one();

@@ -32,7 +32,7 @@ static bool rung(struct mailbox *m) {
     return read(mailbox_fd(m), &count, sizeof count) == sizeof count && count == 1;
 }
 
-SCENE(wakes_take_half_of_a_mailbox_and_other_messages_all_of_it) {
+SCENE(wake_ups_use_at_most_half_of_a_mailbox) {
     struct mailbox *m = mailbox_new(6);
     struct message out[8];
     for (uint64_t i = 0; i < 3; i++) CHECK(post(m, MESSAGE_WAKE, i));
@@ -47,7 +47,7 @@ SCENE(wakes_take_half_of_a_mailbox_and_other_messages_all_of_it) {
     mailbox_free(m);
 }
 
-SCENE(messages_keep_their_order_around_the_end_of_the_ring) {
+SCENE(messages_keep_their_order_across_ring_wraparound) {
     struct mailbox *m = mailbox_new(4);
     struct message out[4];
     uint64_t put = 0, taken = 0;
@@ -60,7 +60,7 @@ SCENE(messages_keep_their_order_around_the_end_of_the_ring) {
     mailbox_free(m);
 }
 
-SCENE(messages_with_links_come_first_and_are_never_too_many) {
+SCENE(linked_messages_come_first_and_are_unlimited) {
     struct mailbox *m = mailbox_new(2);
     struct message_link links[5];
     struct message out[8];
@@ -82,7 +82,7 @@ SCENE(messages_with_links_come_first_and_are_never_too_many) {
     mailbox_free(m);
 }
 
-SCENE(a_reader_that_sleeps_is_woken_once_and_one_that_is_awake_never) {
+SCENE(only_a_sleeping_reader_is_woken_once) {
     struct mailbox *m = mailbox_new(8);
     struct message out[8];
     CHECK(post(m, MESSAGE_IO_DONE, 1) && !rung(m));
@@ -108,7 +108,7 @@ SCENE(a_reader_that_sleeps_is_woken_once_and_one_that_is_awake_never) {
     mailbox_free(m);
 }
 
-SCENE(a_dropped_wake_rings_for_a_reader_that_sleeps_amid_messages) {
+SCENE(dropped_wake_up_still_wakes_a_sleeping_reader) {
     struct mailbox *m = mailbox_new(2);
     struct message out[2];
     CHECK(mailbox_arm(m) && mailbox_queue(m, &(struct message){.kind = MESSAGE_IO_DONE}));
@@ -117,7 +117,7 @@ SCENE(a_dropped_wake_rings_for_a_reader_that_sleeps_amid_messages) {
     mailbox_free(m);
 }
 
-SCENE(what_there_is_no_memory_or_descriptor_for_is_not_made) {
+SCENE(mailbox_creation_fails_without_memory_or_descriptors) {
     memory_left = 0;
     CHECK(mailbox_new(8) == NULL && events_new() == NULL && peers_new() == NULL);
     CHECK(iopool_new(1, 1, NULL, NULL) == NULL && events_make(EVENT_CLOSED, 1) == NULL);
@@ -129,7 +129,7 @@ SCENE(what_there_is_no_memory_or_descriptor_for_is_not_made) {
 
 /* ---- the control plane's events */
 
-SCENE(events_are_taken_a_few_at_a_time_and_ring_while_some_are_left) {
+SCENE(remaining_events_keep_the_doorbell_set) {
     struct events *events = events_new();
     struct pollfd p = {.fd = events_fd(events), .events = POLLIN};
     for (uint64_t i = 0; i < 3; i++) {
@@ -192,7 +192,7 @@ static void await(sem_t *s) {
     while (sem_wait(s) != 0) {}
 }
 
-SCENE(jobs_run_in_their_order_and_the_patient_ones_after_all_others) {
+SCENE(jobs_run_in_order_and_low_priority_ones_last) {
     struct step steps[6];
     struct iopool *pool = iopool_new(1, 5, NULL, NULL);
     uint64_t waiting, done;
@@ -213,7 +213,7 @@ SCENE(jobs_run_in_their_order_and_the_patient_ones_after_all_others) {
     for (int i = 0; i < 6; i++) CHECK(order[i] == expected[i]);
 }
 
-SCENE(patient_jobs_have_half_of_the_workers) {
+SCENE(low_priority_jobs_use_half_of_the_workers) {
     struct step patient[3], plain;
     struct iopool *pool = iopool_new(3, 10, NULL, NULL);
     uint64_t waiting, done;
@@ -233,7 +233,7 @@ SCENE(patient_jobs_have_half_of_the_workers) {
     CHECK(ran == 4);
 }
 
-SCENE(a_worker_alone_takes_patient_jobs_too) {
+SCENE(single_worker_runs_low_priority_jobs) {
     struct step steps[3];
     struct mailbox *m = mailbox_new(8);
     struct iopool *pool = iopool_new(1, 10, NULL, NULL);
@@ -264,7 +264,7 @@ static void free_one(void *p) {
     free(p);
 }
 
-SCENE(workers_come_and_go_each_with_its_scratch) {
+SCENE(each_worker_has_its_own_scratch_memory) {
     struct step steps[4];
     struct iopool *pool = iopool_new(1, 10, scratch_one, free_one);
     CHECK(iopool_resize(pool, 3));
@@ -283,7 +283,7 @@ SCENE(workers_come_and_go_each_with_its_scratch) {
     iopool_free(NULL);
 }
 
-SCENE(a_pool_has_the_workers_that_can_be_had) {
+SCENE(pool_runs_with_the_workers_that_started) {
     threads_left = 0;
     CHECK(iopool_new(2, 10, NULL, NULL) == NULL);
     threads_left = 1;
@@ -300,7 +300,7 @@ SCENE(a_pool_has_the_workers_that_can_be_had) {
 
 /* ---- timers */
 
-SCENE(a_timer_may_be_set_anew_either_way_and_cancelled_twice) {
+SCENE(timer_can_be_moved_and_cancelled_twice) {
     struct timers heap;
     struct timer timers[5] = {0};
     timers_init(&heap);

@@ -36,7 +36,7 @@ static void tell(const struct client *c, uint32_t principal, const char *client_
     settle();
 }
 
-SCENE(a_client_is_asked_about_once_and_its_request_waits_for_that) {
+SCENE(client_is_looked_up_once_and_its_request_waits) {
     begin_counting(0);
     struct client c = connect_one();
     ask(&c, API_PRODUCE, 1, 'A', 0);
@@ -67,7 +67,7 @@ SCENE(a_client_is_asked_about_once_and_its_request_waits_for_that) {
     end_counting();
 }
 
-SCENE(a_client_is_another_by_its_principal_or_its_name) {
+SCENE(client_is_identified_by_principal_and_client_id) {
     begin_counting(0);
     quotas_void(quotas, true);
     struct client c = connect_one();
@@ -91,7 +91,7 @@ SCENE(a_client_is_another_by_its_principal_or_its_name) {
     end_counting();
 }
 
-SCENE(a_client_that_is_known_is_not_looked_up_again) {
+SCENE(known_client_is_not_looked_up_again) {
     begin_counting(0);
     quotas_void(quotas, true);
     struct client c = connect_one();
@@ -104,7 +104,7 @@ SCENE(a_client_that_is_known_is_not_looked_up_again) {
     end_counting();
 }
 
-SCENE(a_limited_client_goes_with_its_request) {
+SCENE(request_carries_its_quota_client) {
     begin_counting(0);
     quotas_void(quotas, true);
     struct client c = connect_one();
@@ -140,7 +140,7 @@ static int64_t busy_of(enum quota_kind kind) {
     return busy_ns;
 }
 
-SCENE(the_time_of_work_counts_where_it_is_limited) {
+SCENE(work_time_counts_towards_the_time_quota) {
     CHECK(busy_of(QUOTA_REQUEST) == 1000); /* from one clock reading to the next */
     memset(&serve_seen, 0, sizeof serve_seen);
     CHECK(busy_of(QUOTA_FETCH) == 0);
@@ -170,12 +170,12 @@ static int32_t excess_after_sending(enum quota_kind kind) {
     return ms;
 }
 
-SCENE(the_time_of_sending_counts_where_it_is_limited) {
+SCENE(send_time_counts_towards_the_time_quota) {
     CHECK(excess_after_sending(QUOTA_REQUEST) > 0);
     CHECK(excess_after_sending(QUOTA_FETCH) == 0);
 }
 
-SCENE(for_how_long_a_client_was_muted_is_noted) {
+SCENE(mute_time_is_recorded) {
     begin_counting(0);
     quotas_void(quotas, true);
     struct client c = connect_one();
@@ -187,7 +187,7 @@ SCENE(for_how_long_a_client_was_muted_is_noted) {
     end_counting();
 }
 
-SCENE(a_question_that_there_is_no_memory_for_ends_the_connection) {
+SCENE(memory_shortage_at_a_client_lookup_closes_the_connection) {
     begin_counting(0);
     quotas_void(quotas, true);
     struct client c = connect_one(), other = connect_one();

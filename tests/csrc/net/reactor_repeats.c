@@ -57,7 +57,7 @@ static bool is_heard_of(const struct client *c, int32_t correlation_id, char let
     return true;
 }
 
-SCENE(the_same_heartbeat_is_answered_again_and_noted) {
+SCENE(repeated_heartbeat_is_answered_from_the_cache) {
     begin_repeating(0);
     struct client c = connect_one(), other = connect_one();
     CHECK(is_heard_of(&c, 1, 'a'));
@@ -74,7 +74,7 @@ SCENE(the_same_heartbeat_is_answered_again_and_noted) {
     end_repeating();
 }
 
-SCENE(one_of_another_name_or_place_is_not) {
+SCENE(heartbeat_of_another_client_or_connection_is_not_cached) {
     begin_repeating(0);
     struct client c = connect_one(), far = connect_from(0x7f000002);
     struct repeat *e = know(&c, 5, 'a', INT64_MAX);
@@ -88,7 +88,7 @@ SCENE(one_of_another_name_or_place_is_not) {
     end_repeating();
 }
 
-SCENE(what_was_voided_or_is_late_or_was_given_up_is_not_answered_again) {
+SCENE(voided_expired_or_withdrawn_response_is_not_repeated) {
     begin_repeating(0);
     struct client c = connect_one();
     struct repeat *e = know(&c, 0, 'a', now_ms() + 100), *silent = know(&c, 0, 'b', INT64_MAX);
@@ -110,7 +110,7 @@ SCENE(what_was_voided_or_is_late_or_was_given_up_is_not_answered_again) {
     end_repeating();
 }
 
-SCENE(it_needs_no_room_with_the_control_plane_and_another_one_waits_for_it) {
+SCENE(cached_heartbeat_needs_no_control_queue_space) {
     begin_repeating(0);
     struct client c = connect_one(), full[3] = {connect_one(), connect_one(), connect_one()};
     struct repeat *e = know(&c, 0, 'a', INT64_MAX);
@@ -128,7 +128,7 @@ SCENE(it_needs_no_room_with_the_control_plane_and_another_one_waits_for_it) {
     end_repeating();
 }
 
-SCENE(a_stranger_and_a_listener_of_controllers_are_not_answered_that_way) {
+SCENE(unauthenticated_and_controller_connections_bypass_the_cache) {
     begin_repeating(LISTENER_CONTROL);
     struct client c = connect_one();
     struct repeat *e = know(&c, 0, 'a', INT64_MAX);
@@ -144,7 +144,7 @@ SCENE(a_stranger_and_a_listener_of_controllers_are_not_answered_that_way) {
     end_repeating();
 }
 
-SCENE(where_the_clients_time_is_limited_the_control_plane_counts_it) {
+SCENE(time_quota_bypasses_the_cache) {
     begin_repeating(0);
     struct client c = connect_one();
     struct repeat *e = know(&c, 0, 'a', INT64_MAX);
@@ -159,7 +159,7 @@ SCENE(where_the_clients_time_is_limited_the_control_plane_counts_it) {
     end_repeating();
 }
 
-SCENE(without_memory_the_control_plane_answers_or_the_connection_ends) {
+SCENE(cache_shortage_falls_back_to_the_control_plane) {
     begin_repeating(0);
     struct client c = connect_one();
     struct repeat *e = know(&c, 0, 'a', INT64_MAX);

@@ -4,7 +4,7 @@
 
 #include "os/meter.h"
 
-SCENE(it_sleeps_until_the_next_timer_and_a_second_at_most) {
+SCENE(reactor_sleeps_until_the_next_timer_up_to_a_second) {
     begin();
     CHECK(turn() == 1000);
     after_ms(400);
@@ -22,7 +22,7 @@ SCENE(it_sleeps_until_the_next_timer_and_a_second_at_most) {
     end();
 }
 
-SCENE(a_deadline_that_moves_sets_no_alarm) {
+SCENE(extended_deadline_does_not_set_a_timer) {
     begin();
     struct client c = connect_one();
     turn();
@@ -41,7 +41,7 @@ SCENE(a_deadline_that_moves_sets_no_alarm) {
     end();
 }
 
-SCENE(who_works_on_without_a_sleep_gives_way_after_as_long_as_it_asks_for) {
+SCENE(busy_reactor_yields_after_its_configured_time) {
     begin();
     turn();
     int before = gave_way;
@@ -59,7 +59,7 @@ SCENE(who_works_on_without_a_sleep_gives_way_after_as_long_as_it_asks_for) {
     end();
 }
 
-SCENE(a_second_brings_a_tick) {
+SCENE(tick_runs_every_second) {
     begin();
     int64_t began_ms = now_ms();
     after_ms(999);
@@ -75,7 +75,7 @@ SCENE(a_second_brings_a_tick) {
     end();
 }
 
-SCENE(a_tick_frees_spare_buffers_and_lets_those_that_wait_look_again) {
+SCENE(tick_frees_spare_buffers_and_retries_waiting_connections) {
     begin();
     struct client c = connect_one();
     ask(&c, API_PRODUCE, 1, 'A', 0);
@@ -86,7 +86,7 @@ SCENE(a_tick_frees_spare_buffers_and_lets_those_that_wait_look_again) {
     end();
 }
 
-SCENE(many_wakes_of_a_request_are_one_look) {
+SCENE(repeated_wake_ups_resume_a_request_once) {
     begin();
     struct client c = connect_one(), other = connect_one();
     ask(&c, API_FETCH, 1, 'H', 0);
@@ -107,7 +107,7 @@ SCENE(many_wakes_of_a_request_are_one_look) {
     end();
 }
 
-SCENE(after_a_flood_of_wakes_everybody_looks_again) {
+SCENE(wake_up_overflow_resumes_all_waiters) {
     begin();
     struct client c[3];
     for (int i = 0; i < 3; i++) {
@@ -133,7 +133,7 @@ SCENE(after_a_flood_of_wakes_everybody_looks_again) {
     end();
 }
 
-SCENE(a_turn_takes_256_messages_before_the_sockets_and_256_after_them) {
+SCENE(iteration_handles_256_messages_before_and_after_sockets) {
     begin();
     struct client c = connect_one();
     for (int i = 0; i < 600; i++) reactors_retry(all, 1);
@@ -144,7 +144,7 @@ SCENE(a_turn_takes_256_messages_before_the_sockets_and_256_after_them) {
     end();
 }
 
-SCENE(requests_that_came_together_take_turns_with_those_of_others) {
+SCENE(pipelined_requests_alternate_with_other_connections) {
     enum { MANY = 100 };
     begin();
     struct client c = connect_one(), other = connect_one();
@@ -157,7 +157,7 @@ SCENE(requests_that_came_together_take_turns_with_those_of_others) {
     end();
 }
 
-SCENE(a_message_for_nobody_is_dropped_with_what_it_brings) {
+SCENE(message_for_a_closed_connection_is_released) {
     begin();
     struct client c = connect_one();
     uint64_t name = name_of(&c);
@@ -181,7 +181,7 @@ SCENE(a_message_for_nobody_is_dropped_with_what_it_brings) {
     end();
 }
 
-SCENE(a_reactor_that_retires_answers_closes_and_may_return) {
+SCENE(retiring_reactor_answers_closes_and_can_restart) {
     struct reactors_config config = usual_config();
     config.threads = 2;
     begin_with(&config, 0, NULL);
@@ -214,7 +214,7 @@ SCENE(a_reactor_that_retires_answers_closes_and_may_return) {
     end();
 }
 
-SCENE(a_reactor_that_stops_leaves_what_is_not_answered_in_time) {
+SCENE(stopping_reactor_abandons_unanswered_requests) {
     begin();
     struct client c = connect_one(), fetch = connect_one(), idle = connect_one();
     ask(&c, API_PRODUCE, 1, 'H', 0);
@@ -245,7 +245,7 @@ static struct meter_api_stats figures_of(int key) {
     return figures;
 }
 
-SCENE(the_time_of_a_request_is_told_apart_into_work_waiting_and_sending) {
+SCENE(request_time_is_split_into_work_wait_and_send) {
     begin();
     struct client c = connect_one();
     ask(&c, API_FETCH, 1, 'H', 0);
@@ -306,7 +306,7 @@ static bool is_slow(const struct client *c, int16_t key, char letter, int64_t ms
     return slow;
 }
 
-SCENE(slow_requests_are_those_that_made_their_clients_wait_against_their_wish) {
+SCENE(only_unrequested_waiting_makes_a_request_slow) {
     struct reactors_config config = usual_config();
     config.rules.apis[API_JOIN_GROUP] = config.rules.apis[API_SYNC_GROUP] =
         (struct frames_versions){0, 9, INT16_MAX};
@@ -328,7 +328,7 @@ SCENE(slow_requests_are_those_that_made_their_clients_wait_against_their_wish) {
     end();
 }
 
-SCENE(ten_slow_requests_a_second_are_reported_with_all_that_is_known) {
+SCENE(ten_slow_requests_per_second_are_reported) {
     begin();
     struct client c = connect_one();
     uint64_t name = name_of(&c);
@@ -358,7 +358,7 @@ SCENE(ten_slow_requests_a_second_are_reported_with_all_that_is_known) {
     end();
 }
 
-SCENE(statistics_have_names_and_are_added_up) {
+SCENE(statistics_are_named_and_summed) {
     struct reactors_config config = usual_config();
     config.threads = 2;
     begin_with(&config, 0, NULL);

@@ -19,7 +19,7 @@ static void take_range(const struct client *c, int32_t correlation_id, uint32_t 
     free(bytes);
 }
 
-SCENE(ranges_arrive_between_bytes_from_the_file_and_from_copies) {
+SCENE(file_ranges_and_copies_are_sent_in_order) {
     begin();
     struct client c = connect_one();
     static const uint32_t lengths[] = {1, 32768, 32769, 65536, 300000, 3000000};
@@ -54,7 +54,7 @@ static ssize_t count_sendfiles(int fd, size_t bytes) {
     return -2;
 }
 
-SCENE(answers_that_are_due_together_leave_in_one_call) {
+SCENE(pending_responses_are_sent_in_one_call) {
     begin();
     struct client c = connect_one();
     played_send = count_sends;
@@ -75,7 +75,7 @@ SCENE(answers_that_are_due_together_leave_in_one_call) {
     end();
 }
 
-SCENE(before_a_range_the_kernel_is_told_that_more_comes) {
+SCENE(header_before_a_file_range_is_sent_with_msg_more) {
     begin();
     struct client c = connect_one();
     played_send = count_sends;
@@ -98,7 +98,7 @@ static ssize_t send_little(int fd, size_t bytes) {
     return most == 0 ? -1 : bytes < most ? (ssize_t)bytes : (ssize_t)most;
 }
 
-SCENE(an_answer_that_leaves_byte_by_byte_is_whole) {
+SCENE(response_over_single_byte_sends_is_complete) {
     begin();
     struct client c = connect_one();
     played_send = played_sendfile = send_little;
@@ -117,7 +117,7 @@ SCENE(an_answer_that_leaves_byte_by_byte_is_whole) {
     end();
 }
 
-SCENE(nothing_starts_and_nothing_is_read_while_an_answer_is_stuck) {
+SCENE(blocked_response_stops_reading_and_new_requests) {
     begin();
     struct client c = connect_one();
     played_send = send_little;
@@ -144,7 +144,7 @@ static ssize_t send_fails(int fd, size_t bytes) {
     return -1;
 }
 
-SCENE(an_interrupted_send_is_done_again_and_a_failed_one_ends_the_connection) {
+SCENE(interrupted_send_is_retried_and_a_failed_one_closes) {
     begin();
     struct client c = connect_one(), other = connect_one();
     played_send = played_sendfile = send_fails;
@@ -158,7 +158,7 @@ SCENE(an_interrupted_send_is_done_again_and_a_failed_one_ends_the_connection) {
     end();
 }
 
-SCENE(a_disk_that_fails_under_an_answer_is_reported_to_the_log) {
+SCENE(disk_error_during_sendfile_is_reported) {
     begin();
     struct client c = connect_one(), gone = connect_one();
     played_sendfile = send_fails;
@@ -176,7 +176,7 @@ static ssize_t no_file_left(int fd, size_t bytes) {
     return 0;
 }
 
-SCENE(a_file_that_ends_before_its_range_ends_the_connection) {
+SCENE(truncated_file_range_closes_the_connection) {
     begin();
     struct client c = connect_one();
     played_sendfile = no_file_left;
@@ -191,7 +191,7 @@ static ssize_t swallow(int fd, size_t bytes) {
     return sendfile_calls % 2 == 0 ? -2 : 1000;
 }
 
-SCENE(a_turn_sends_256_kib_of_one_answer) {
+SCENE(iteration_sends_256_kib_per_response) {
     begin();
     struct client c = connect_one();
     played_sendfile = count_sendfiles;
@@ -212,7 +212,7 @@ static ssize_t say_all(int fd, size_t bytes) {
     return -3;
 }
 
-SCENE(a_socket_that_takes_everything_has_a_turn_at_a_time) {
+SCENE(fast_socket_is_served_once_per_iteration) {
     begin();
     struct client c = connect_one();
     played_sendfile = say_all;
@@ -227,7 +227,7 @@ SCENE(a_socket_that_takes_everything_has_a_turn_at_a_time) {
     end();
 }
 
-SCENE(a_long_answer_goes_on_after_what_others_have_asked) {
+SCENE(long_response_yields_to_other_requests) {
     begin();
     struct client big = connect_one(), small = connect_one();
     ask(&big, API_FETCH, 1, 'R', 2000000);
@@ -243,7 +243,7 @@ SCENE(a_long_answer_goes_on_after_what_others_have_asked) {
     end();
 }
 
-SCENE(those_that_are_ready_have_100_us_and_the_others_stay_first) {
+SCENE(ready_connections_get_100_us_per_iteration) {
     begin();
     struct client c[5];
     for (int i = 0; i < 5; i++) {
@@ -268,7 +268,7 @@ SCENE(those_that_are_ready_have_100_us_and_the_others_stay_first) {
     end();
 }
 
-SCENE(the_last_that_is_ready_may_end_before_its_turn) {
+SCENE(last_ready_connection_may_close_before_it_is_served) {
     begin();
     struct client c[5];
     for (int i = 0; i < 5; i++) {

@@ -62,7 +62,7 @@ static int value_of(int level, int name) {
 
 /* ---- start */
 
-SCENE(reactors_are_made_whole_or_not_at_all) {
+SCENE(failed_reactor_creation_releases_everything) {
     struct reactors_config config = usual_config();
     config.threads = 2;
     int before = open_descriptors(), left = 0;
@@ -85,7 +85,7 @@ SCENE(reactors_are_made_whole_or_not_at_all) {
         }
 }
 
-SCENE(threads_that_cannot_be_had_stop_those_before_them) {
+SCENE(failed_thread_start_stops_earlier_threads) {
     struct reactors_config config = usual_config();
     config.threads = 3;
     runs_free = true;
@@ -98,7 +98,7 @@ SCENE(threads_that_cannot_be_had_stop_those_before_them) {
     reactors_free(all);
 }
 
-SCENE(reactors_grow_as_far_as_they_can) {
+SCENE(reactor_pool_grows_as_far_as_possible) {
     begin();
     runs_free = true;
     sem_post(&thread_of[0].go);
@@ -122,7 +122,7 @@ static int listen_on(const char *host, int port) {
     return reactors_listen(all, &l);
 }
 
-SCENE(a_listener_has_its_options_before_it_is_bound) {
+SCENE(listener_options_are_set_before_bind) {
     struct reactors_config config = usual_config();
     config.send_buffer_bytes = 50000;
     config.receive_buffer_bytes = 60000;
@@ -134,13 +134,13 @@ SCENE(a_listener_has_its_options_before_it_is_bound) {
     end();
 }
 
-SCENE(buffers_of_sockets_are_the_systems_unless_they_are_set) {
+SCENE(socket_buffers_use_system_defaults_unless_set) {
     begin();
     CHECK(value_of(SOL_SOCKET, SO_SNDBUF) == -1 && value_of(SOL_SOCKET, SO_RCVBUF) == -1);
     end();
 }
 
-SCENE(a_listener_that_fails_half_way_leaves_no_socket) {
+SCENE(failed_listener_leaves_no_socket) {
     struct reactors_config config = usual_config();
     config.threads = 2;
     begin_with(&config, 0, NULL);
@@ -174,7 +174,7 @@ SCENE(a_listener_that_fails_half_way_leaves_no_socket) {
     end();
 }
 
-SCENE(another_port_is_tried_only_where_any_will_do) {
+SCENE(port_is_retried_only_for_port_zero) {
     begin();
     for (int port = 0; port < 2; port++) {
         binds = (struct failing){.error = EADDRINUSE};
@@ -185,7 +185,7 @@ SCENE(another_port_is_tried_only_where_any_will_do) {
     end();
 }
 
-SCENE(a_host_that_is_not_found_is_an_error_by_its_reason) {
+SCENE(unresolvable_host_reports_the_reason) {
     begin();
     static const struct {
         int result, error;
@@ -206,7 +206,7 @@ SCENE(a_host_that_is_not_found_is_an_error_by_its_reason) {
     end();
 }
 
-SCENE(every_reactor_listens_on_the_port_and_new_ones_join) {
+SCENE(all_reactors_listen_on_the_port) {
     struct reactors_config config = usual_config();
     config.threads = 2;
     begin_with(&config, 0, NULL);

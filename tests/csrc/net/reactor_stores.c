@@ -23,7 +23,7 @@ struct thing {
     uint64_t value[4];
 };
 
-SCENE(a_slab_that_cannot_grow_stays_as_it_is) {
+SCENE(failed_growth_keeps_the_slab) {
     struct slab slab;
     bool grew;
     slab_init(&slab, sizeof(struct thing));
@@ -49,7 +49,7 @@ SCENE(a_slab_that_cannot_grow_stays_as_it_is) {
     CHECK(slab_room(&slab) == 0 && slab.item_bytes == sizeof(struct thing));
 }
 
-SCENE(the_last_of_a_slab_is_taken_first_under_a_name_of_its_own) {
+SCENE(slab_reuses_the_last_slot_with_a_new_handle) {
     struct slab slab;
     bool grew;
     slab_init(&slab, sizeof(struct thing));
@@ -66,7 +66,7 @@ SCENE(the_last_of_a_slab_is_taken_first_under_a_name_of_its_own) {
     slab_clear(&slab);
 }
 
-SCENE(large_buffers_leave_some_room_to_small_ones_and_those_to_tiny_ones) {
+SCENE(large_buffers_leave_space_to_small_and_tiny_ones) {
     struct input_pool pool;
     enum { MAX = 1 << 20, LARGE = (128 << 10) - 64, SMALL = (64 << 10) - 64, TINY = 4000 };
     struct input_buffer *held[64];
@@ -85,7 +85,7 @@ SCENE(large_buffers_leave_some_room_to_small_ones_and_those_to_tiny_ones) {
     input_pool_clear(&pool);
 }
 
-SCENE(half_of_the_room_is_not_tight_yet) {
+SCENE(half_used_input_memory_is_not_scarce) {
     struct input_pool pool;
     input_pool_init(&pool, 4096, 1024);
     struct input_buffer *a = input_take(&pool, 2000, false), *b = input_take(&pool, 900, false);
@@ -96,7 +96,7 @@ SCENE(half_of_the_room_is_not_tight_yet) {
     input_pool_clear(&pool);
 }
 
-SCENE(a_buffer_goes_back_with_its_last_holder_and_is_taken_again) {
+SCENE(buffer_is_reused_after_its_last_reference) {
     struct input_pool pool;
     input_pool_init(&pool, 1 << 20, 1 << 16);
     struct input_buffer *a = input_take(&pool, 100, false), *b = input_take(&pool, 100, false);
@@ -121,7 +121,7 @@ SCENE(a_buffer_goes_back_with_its_last_holder_and_is_taken_again) {
     input_pool_clear(&pool);
 }
 
-SCENE(an_address_is_counted_until_it_has_left) {
+SCENE(address_is_counted_until_it_disconnects) {
     struct peers *peers = peers_new();
     static const uint8_t a[16] = {1}, b[32] = {2, [16] = 3};
     CHECK(!peers_enter(peers, a, 0) && peers_enter(peers, a, 1) && !peers_enter(peers, a, 1));
@@ -144,7 +144,7 @@ SCENE(an_address_is_counted_until_it_has_left) {
 
 /* ---- disks */
 
-SCENE(a_full_disk_refuses_what_takes_room_and_nothing_else) {
+SCENE(full_disk_rejects_only_calls_that_need_space) {
     const struct disk *full = disk_of(DISK_FULL);
     int file = memfd_create("log", 0);
     char byte = 'x';
@@ -165,7 +165,7 @@ SCENE(a_full_disk_refuses_what_takes_room_and_nothing_else) {
     close(there);
 }
 
-SCENE(a_broken_disk_does_nothing_and_one_without_syncs_all_but_those) {
+SCENE(broken_disk_fails_all_calls_and_a_sync_fault_only_syncs) {
     const struct disk *broken = disk_of(DISK_BROKEN), *lazy = disk_of(DISK_NO_SYNC);
     int file = memfd_create("log", 0);
     char byte = 'x';
@@ -183,7 +183,7 @@ SCENE(a_broken_disk_does_nothing_and_one_without_syncs_all_but_those) {
     close(file);
 }
 
-SCENE(what_is_short_is_over_some_time_and_nothing_else_is) {
+SCENE(only_shortages_are_temporary) {
     static const int shortages[] = {ENOSPC, EDQUOT, EFBIG,   EMFILE,
                                     ENFILE, ENOMEM, ENOBUFS, EAGAIN};
     static const int failures[] = {EIO, EROFS, ENOENT, EACCES, 0};
@@ -209,7 +209,7 @@ int __wrap_fstatfs(int fd, struct statfs *out) {
     return stat_error;
 }
 
-SCENE(syncfs_is_trusted_where_kernel_and_file_system_report_what_failed) {
+SCENE(syncfs_is_used_only_if_it_reports_errors) {
     static const char *const old[] = {"5.16.9", "4.99.0", "5.0", "x", "5", "", NULL};
     static const char *const good[] = {"5.17.0", "5.17-rc1", "6.0", "6.16.1", "10.0"};
     fs_type = EXT4_SUPER_MAGIC;

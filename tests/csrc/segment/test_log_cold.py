@@ -5,12 +5,12 @@ import pytest
 from tests.csrc.programs import play
 
 SCENES = {
-    "what_a_reader_brought_in_is_forgotten_once_it_has_gone": "read",
-    "where_it_goes_on_the_cache_is_not_read_for_others": "next",
-    "what_is_appended_while_it_reads_stays": "appended",
-    "what_was_resident_before_it_came_stays": "resident",
-    "where_the_kernel_cannot_tell_nothing_is_forgotten": "silent",
-    "a_read_while_all_streams_are_busy_keeps_no_reference": "busy",
+    "pages_of_a_finished_cold_read_are_dropped": "read",
+    "continuing_cold_read_uses_no_shared_cache": "next",
+    "data_appended_during_a_cold_read_stays_cached": "appended",
+    "previously_cached_pages_stay_cached": "resident",
+    "nothing_is_dropped_without_residency_information": "silent",
+    "cold_read_beyond_the_stream_limit_keeps_no_reference": "busy",
 }
 
 

@@ -6,12 +6,12 @@ from tests.csrc.programs import play
 from tests.native.log.test_restart_checkpoint import remembered
 
 SCENES = {
-    "what_a_killed_process_left_is_found_until_a_stop_takes_it_away": "find",
-    "the_newest_entry_of_a_file_is_believed_unless_the_disk_failed": "believe",
-    "a_table_grows_and_gives_slots_out_again": "grow",
-    "a_slot_moves_with_its_file": "move",
-    "tables_that_nobody_needs_are_removed": "sweep",
-    "without_memory_there_is_no_table": "starve",
+    "crash_state_is_kept_until_a_clean_stop": "find",
+    "newest_entry_is_trusted_unless_the_disk_failed": "believe",
+    "table_grows_and_reuses_slots": "grow",
+    "slot_follows_a_renamed_file": "move",
+    "unused_tables_are_removed": "sweep",
+    "memory_shortage_disables_the_table": "starve",
 }
 
 

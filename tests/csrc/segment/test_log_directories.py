@@ -5,20 +5,20 @@ import pytest
 from tests.csrc.programs import play
 
 SCENES = {
-    "a_shortage_is_counted_and_any_other_error_ends_the_directory_once": "shortages",
-    "a_failure_without_a_reason_is_one_of_the_disk": "errno",
-    "a_small_file_is_read_whole_or_not_at_all": "read",
-    "a_small_file_is_replaced_whole_or_not_at_all": "write",
-    "a_file_is_tried_once_more_when_descriptors_are_short": "open",
-    "a_directory_that_cannot_be_synced_is_offline": "sync",
-    "room_is_measured_again_before_the_last_quarter_goes": "room",
-    "what_was_refused_is_refused_until_there_is_room_for_it": "large",
-    "removals_wait_in_the_order_of_their_time": "order",
-    "a_start_removes_what_was_being_deleted_and_nothing_else": "sweep",
-    "a_directory_that_cannot_be_opened_says_why": "new",
-    "removals_and_waiters_need_not_wait_for_the_flushers_next_round": "wake",
+    "shortages_are_counted_and_other_errors_take_the_directory_offline": "shortages",
+    "unknown_failure_counts_as_a_disk_error": "errno",
+    "small_file_is_read_completely_or_not": "read",
+    "small_file_is_replaced_atomically": "write",
+    "descriptor_shortage_retries_once": "open",
+    "failed_directory_sync_takes_it_offline": "sync",
+    "space_is_measured_again_before_the_last_quarter": "room",
+    "rejected_appends_are_rejected_until_space_is_free": "large",
+    "removals_are_ordered_by_due_time": "order",
+    "start_removes_only_pending_deletions": "sweep",
+    "unopenable_directory_reports_the_reason": "new",
+    "removals_and_waiters_wake_the_flusher": "wake",
     "the_flusher_sleeps_until_the_next_removal_is_due": "sleep",
-    "damages_are_told_once_oldest_first_and_all_are_counted": "damages",
+    "damage_is_reported_once_oldest_first": "damages",
 }
 
 

@@ -5,17 +5,17 @@ import pytest
 from tests.csrc.programs import play
 
 SCENES = {
-    "who_opens_a_segment_looks_at_few_that_wait_for_the_disk": "looks",
-    "descriptors_at_rest_are_closed_in_the_order_of_their_use": "few",
-    "a_segment_that_was_closed_is_opened_again_and_a_new_one_takes_its_name": "again",
-    "room_is_taken_ahead_in_pieces_that_grow_with_the_segment": "ahead",
-    "room_that_is_not_there_is_not_taken": "none",
-    "a_trim_takes_what_lies_behind_the_bytes": "trim",
-    "a_cut_is_on_disk_when_it_returns": "cut",
-    "a_cut_of_a_file_that_a_branch_has_leaves_that_to_the_branch": "shared",
-    "a_read_is_whole_or_an_error": "read",
-    "a_scan_sees_every_header_whatever_its_window_holds": "scan",
-    "a_scan_ends_where_no_whole_batch_begins": "ends",
+    "opening_a_segment_examines_few_unsynced_ones": "looks",
+    "idle_descriptors_are_closed_least_recently_used_first": "few",
+    "closed_segment_is_reopened": "again",
+    "preallocation_grows_with_the_segment": "ahead",
+    "preallocation_fails_without_space": "none",
+    "trim_removes_preallocated_space": "trim",
+    "truncation_is_durable_when_it_returns": "cut",
+    "truncation_of_a_shared_file_keeps_the_branchs_copy": "shared",
+    "read_is_complete_or_an_error": "read",
+    "scan_finds_every_header_for_any_window_size": "scan",
+    "scan_ends_at_an_incomplete_batch": "ends",
 }
 
 

@@ -5,18 +5,18 @@ import pytest
 from tests.csrc.programs import CACHE, SERVE, play_watched
 
 SCENES = {
-    "a_transactions_first_batch_waits_for_its_coordinator": "transactions",
-    "a_request_has_one_producer": "one_producer",
-    "what_is_verified_before_is_not_asked_about_until_the_marker": "verified_before",
-    "an_open_transaction_is_for_whom_the_coordinator_was_asked": "verified_for_another",
-    "a_coordinator_is_asked_again_once_rights_have_changed": "verified_under_other_rights",
-    "a_batch_without_an_epoch_is_never_verified_before": "verified_without_epoch",
-    "a_transactional_batch_of_an_old_epoch_is_not_asked_about": "transactions_refused",
-    "replicas_that_are_lost_are_told_before_and_after_the_append": "replicas",
-    "a_leader_that_was_another_meanwhile_acknowledges_nothing": "resigned",
-    "a_leader_that_is_alone_acknowledges_what_is_on_its_disk": "flushed",
-    "what_would_open_a_file_waits_while_too_many_are_open": "files",
-    "what_waits_for_a_partition_that_fails_is_told_so": "failed",
+    "first_batch_of_a_transaction_waits_for_its_coordinator": "transactions",
+    "request_must_have_one_producer": "one_producer",
+    "verified_partition_is_not_verified_again_until_the_marker": "verified_before",
+    "verification_applies_to_one_producer": "verified_for_another",
+    "permission_change_causes_a_new_verification": "verified_under_other_rights",
+    "batch_without_an_epoch_is_not_verified_in_advance": "verified_without_epoch",
+    "batch_of_an_old_epoch_is_rejected_without_verification": "transactions_refused",
+    "lost_replicas_are_reported_before_and_after_the_append": "replicas",
+    "leader_change_prevents_acknowledgement": "resigned",
+    "single_replica_acknowledges_flushed_records": "flushed",
+    "requests_wait_while_too_many_files_are_open": "files",
+    "waiters_of_a_failed_partition_get_an_error": "failed",
 }
 
 

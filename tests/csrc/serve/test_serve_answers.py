@@ -5,10 +5,10 @@ import pytest
 from tests.csrc.programs import CACHE, SERVE, play_watched
 
 SCENES = {
-    "a_fetch_of_each_version_is_answered_as_its_version_says": "fetch_versions",
-    "a_fetch_is_told_where_its_history_parts_from_the_logs": "epochs",
-    "each_leader_that_an_answer_names_is_reached_where_the_listener_has_it": "endpoints",
-    "a_produce_of_each_version_is_answered_as_its_version_says": "produce_versions",
+    "fetch_response_matches_every_version": "fetch_versions",
+    "fetch_returns_the_diverging_epoch": "epochs",
+    "leader_endpoints_use_the_clients_listener": "endpoints",
+    "produce_response_matches_every_version": "produce_versions",
 }
 
 

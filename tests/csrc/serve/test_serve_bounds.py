@@ -6,12 +6,12 @@ import pytest
 from tests.csrc.programs import CACHE, SERVE, play_watched
 
 SCENES = {
-    "a_request_that_is_cut_off_anywhere_closes_the_connection": "cut",
-    "what_is_null_where_it_must_not_be_closes_the_connection": "illegal",
-    "a_request_without_topics_or_partitions_is_answered": "empty",
-    "only_the_versions_of_the_table_are_known": "versions",
-    "what_is_cold_is_answered_in_smaller_pieces": "narrow",
-    "without_memory_a_session_is_as_it_was_or_over": "starved",
+    "truncated_request_closes_the_connection": "cut",
+    "invalid_null_closes_the_connection": "illegal",
+    "empty_request_is_answered": "empty",
+    "only_listed_versions_are_served": "versions",
+    "cold_data_is_returned_in_smaller_chunks": "narrow",
+    "memory_shortage_keeps_or_ends_the_session": "starved",
 }
 
 

@@ -6,18 +6,18 @@ from tests.csrc.programs import CACHE, SERVE, play_watched
 
 PLAYED = (*CACHE, "log_range_warm", "iopool_submit", "log_wait")
 SCENES = {
-    "an_answer_has_as_many_bytes_as_all_limits_let_it": "bytes",
-    "a_fetch_waits_for_its_bytes_until_its_deadline": "waits",
-    "an_end_that_moves_just_before_it_is_waited_for_is_seen": "moved_meanwhile",
-    "a_fetch_of_what_replicas_lack_waits_for_just_that": "waits_for_replicas",
-    "what_is_unknown_is_asked_for_once_and_hastens_nothing": "rights",
-    "rights_that_end_while_a_fetch_waits_are_asked_for_anew": "voided",
-    "what_is_cold_is_read_by_a_worker_where_one_is_free": "cold",
-    "what_was_found_on_the_disk_and_is_too_little_waits_for_more": "cold_and_little",
-    "aborted_records_whose_file_goes_meanwhile_are_not_answered": "gone_meanwhile",
-    "a_range_with_too_many_aborted_transactions_is_cut": "many_aborted",
-    "a_wide_fetch_leaves_the_reactor_to_others_and_is_answered_the_same": "wide",
-    "a_range_with_too_many_overlapping_aborted_transactions_is_read_to_its_end": "many_open",
+    "response_size_obeys_all_limits": "bytes",
+    "fetch_waits_for_min_bytes_until_its_deadline": "waits",
+    "end_offset_change_before_waiting_is_noticed": "moved_meanwhile",
+    "fetch_waits_for_the_high_watermark": "waits_for_replicas",
+    "unknown_partition_is_looked_up_once": "rights",
+    "permission_change_during_a_wait_is_checked_again": "voided",
+    "cold_data_is_read_by_a_free_worker": "cold",
+    "short_cold_read_waits_for_more": "cold_and_little",
+    "aborted_records_of_a_removed_file_are_not_returned": "gone_meanwhile",
+    "range_with_too_many_aborted_transactions_is_cut": "many_aborted",
+    "wide_fetch_is_served_by_a_worker": "wide",
+    "range_with_too_many_overlapping_aborts_is_read_to_its_end": "many_open",
 }
 
 

@@ -5,14 +5,14 @@ import pytest
 from tests.csrc.programs import CACHE, SERVE, play_watched
 
 SCENES = {
-    "a_produce_is_charged_for_its_bytes_and_its_time": "produce_quotas",
-    "a_fetch_over_its_quota_is_told_how_long_to_wait_and_nothing_else": "fetch_quotas",
-    "a_fetch_has_no_more_bytes_than_its_quota_holds": "fetch_quota_bytes",
-    "records_and_what_is_around_them_are_charged": "charges",
-    "fetches_of_very_many_partitions_wait_only_up_to_a_limit": "wide",
-    "records_of_more_partitions_than_an_answer_has_parts_for_come_in_several": "wide_answers",
-    "without_memory_a_connection_is_closed_and_nothing_stays_behind": "starved",
-    "requests_that_are_over_are_kept_for_the_next_ones_up_to_a_limit": "spares",
+    "produce_is_charged_for_bytes_and_time": "produce_quotas",
+    "fetch_over_its_quota_returns_only_the_throttle_time": "fetch_quotas",
+    "fetch_size_is_limited_by_its_quota": "fetch_quota_bytes",
+    "fetch_quota_charges_the_whole_response": "charges",
+    "waiting_wide_fetches_are_limited": "wide",
+    "many_partitions_are_returned_over_several_responses": "wide_answers",
+    "memory_shortage_closes_the_connection_without_leaks": "starved",
+    "finished_requests_are_pooled_up_to_a_limit": "spares",
 }
 
 

@@ -6,16 +6,16 @@ from tests.csrc.programs import CACHE, SERVE, play_watched
 
 PLAYED = (*CACHE, "iopool_submit", "quotas_monotonic_ns")
 SCENES = {
-    "a_batch_that_is_refused_is_not_appended_and_is_told_why": "refusals",
-    "a_partition_that_is_not_here_or_the_brokers_own_is_refused": "absent",
-    "without_acknowledgement_nothing_is_answered_and_an_error_closes": "silent",
-    "each_of_many_parts_has_an_answer_of_its_own": "parts",
-    "times_are_the_brokers_or_what_the_records_say": "times",
-    "a_worker_encodes_anew_what_the_topic_stores_otherwise": "recoded",
-    "only_what_is_compressed_and_long_leaves_the_reactor": "inflated",
-    "the_sum_of_inflated_bytes_decides_who_checks_a_request": "swollen",
-    "streams_that_inflate_to_nothing_are_work_for_a_worker": "hollow",
-    "a_long_request_is_checked_and_appended_in_slices": "slices",
+    "rejected_batch_returns_its_reason": "refusals",
+    "foreign_or_internal_partition_is_rejected": "absent",
+    "acks_0_has_no_response_and_errors_disconnect": "silent",
+    "each_partition_of_a_produce_has_its_own_result": "parts",
+    "timestamps_follow_the_topics_type": "times",
+    "worker_reencodes_batches_for_the_topics_codec": "recoded",
+    "only_long_compressed_batches_go_to_a_worker": "inflated",
+    "total_decompressed_size_selects_a_worker": "swollen",
+    "empty_compressed_streams_go_to_a_worker": "hollow",
+    "long_request_is_processed_in_slices": "slices",
 }
 
 

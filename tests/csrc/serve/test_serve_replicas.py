@@ -6,14 +6,14 @@ from tests.csrc.programs import CACHE, SERVE, play_watched
 
 PLAYED = (*CACHE, "log_follower_at")
 SCENES = {
-    "what_a_follower_has_is_committed": "positions",
-    "a_follower_that_is_refused_moves_nothing": "refusals",
-    "a_position_in_what_another_leadership_cut_off_moves_nothing": "leadership",
-    "a_follower_that_has_all_is_told_on_once_so_that_it_joins": "joins",
-    "a_follower_with_readers_is_told_of_a_new_high_watermark_at_once": "high_is_news",
-    "a_throttle_stops_only_followers_that_are_behind": "throttled",
-    "a_consumer_is_sent_to_the_replica_in_its_rack_that_has_most": "racks",
-    "a_follower_serves_readers_only_where_it_may": "read_from_a_follower",
+    "follower_fetch_advances_the_high_watermark": "positions",
+    "rejected_follower_fetch_has_no_effect": "refusals",
+    "position_in_truncated_records_has_no_effect": "leadership",
+    "caught_up_follower_is_reported_once": "joins",
+    "follower_with_readers_gets_a_new_high_watermark_immediately": "high_is_news",
+    "replication_throttle_affects_only_lagging_followers": "throttled",
+    "consumer_is_sent_to_the_most_complete_replica_in_its_rack": "racks",
+    "follower_serves_consumers_only_if_enabled": "read_from_a_follower",
 }
 
 

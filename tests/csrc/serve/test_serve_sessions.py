@@ -5,10 +5,10 @@ import pytest
 from tests.csrc.programs import CACHE, SERVE, play_watched
 
 SCENES = {
-    "a_session_is_told_only_news": "news",
-    "who_got_data_goes_last_in_the_next_answer": "turns",
-    "what_a_session_forgets_is_not_answered_and_without_all_it_ends": "forgotten",
-    "a_session_ends_by_its_client_and_refuses_others": "ended",
+    "session_response_contains_only_changes": "news",
+    "partitions_with_data_move_to_the_end_of_the_session": "turns",
+    "forgotten_partitions_leave_the_session": "forgotten",
+    "session_is_closed_by_its_client_only": "ended",
 }
 
 

@@ -7,10 +7,10 @@ import pytest
 from tests.csrc.programs import SANITIZED, SERVE, built
 
 SCENES = {
-    "many_readers_of_the_same_bytes_are_sent_one_copy": "shared_copies",
-    "what_was_cut_off_is_never_sent_from_a_copy": "cut",
-    "readers_of_a_busy_reactor_wait_for_the_same_moment": "gathered",
-    "a_reader_that_is_behind_does_not_wait": "behind",
+    "readers_of_the_same_bytes_share_one_copy": "shared_copies",
+    "truncated_bytes_are_never_sent_from_a_copy": "cut",
+    "readers_of_a_busy_reactor_are_served_together": "gathered",
+    "lagging_reader_does_not_wait": "behind",
 }
 
 

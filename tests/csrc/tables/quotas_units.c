@@ -215,7 +215,7 @@ static void a_client_is_what_was_installed_last(void) {
     quotas_free(q);
 }
 
-static void waits_are_summed_by_client_id(void) {
+static void throttle_times_are_summed_by_client_id(void) {
     struct quotas *q = quotas_new(SAMPLES, WINDOW_MS);
     struct quota_limit limits[QUOTA_KINDS] = {{0}};
     struct quota_client *c[3];
@@ -250,7 +250,7 @@ static void install(struct quotas *q, uint32_t number, double value, int64_t now
     quota_client_release(c);
 }
 
-static void clients_that_nobody_holds_go_when_they_are_many(void) {
+static void unused_clients_are_removed_above_a_limit(void) {
     enum { HELD = 10 };
     struct quotas *q = quotas_new(SAMPLES, WINDOW_MS);
     struct quota_client *held[HELD];
@@ -280,7 +280,7 @@ static void clients_that_nobody_holds_go_when_they_are_many(void) {
 }
 
 /* A returning client finds its counted amount, until it expires, and as long as there is space. */
-static void rates_are_kept_while_they_say_something(void) {
+static void rates_are_kept_while_they_are_relevant(void) {
     struct quotas *q = quotas_new(SAMPLES, WINDOW_MS);
     for (uint32_t i = 0; i < QUOTA_IDLE_MAX + 1000; i++) install(q, i, 1, 0);
     CHECK(rates_of(q) == QUOTA_IDLE_MAX + 1000); /* the next sweep of them comes later */
@@ -377,7 +377,7 @@ static void connections_are_limited_by_address(void) {
     quotas_free(q);
 }
 
-static void addresses_that_come_no_more_are_forgotten(void) {
+static void inactive_addresses_are_removed(void) {
     struct quotas *q = quotas_new(SAMPLES, WINDOW_MS);
     CHECK(quotas_set_addresses(q, NULL, 0, 2) == 0);
     uint8_t ip[16] = {0};
@@ -414,12 +414,12 @@ int main(int argc, char **argv) {
                   {"fetches", a_fetch_that_is_over_is_not_counted},
                   {"shared", clients_of_one_entity_share_its_rate},
                   {"installed", a_client_is_what_was_installed_last},
-                  {"summed", waits_are_summed_by_client_id},
-                  {"swept", clients_that_nobody_holds_go_when_they_are_many},
-                  {"kept", rates_are_kept_while_they_say_something},
+                  {"summed", throttle_times_are_summed_by_client_id},
+                  {"swept", unused_clients_are_removed_above_a_limit},
+                  {"kept", rates_are_kept_while_they_are_relevant},
                   {"starved", memory_that_runs_out_installs_nothing_and_leaves_nothing},
                   {"addresses", connections_are_limited_by_address},
-                  {"forgotten", addresses_that_come_no_more_are_forgotten},
+                  {"forgotten", inactive_addresses_are_removed},
                   {"clock", time_is_the_systems_and_a_percent_is_of_a_second}};
     CHECK(argc == 2);
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)

@@ -5,20 +5,20 @@ import pytest
 from tests.csrc.programs import play_watched
 
 SCENES = {
-    "a_rate_is_spread_over_the_windows_that_passed": "spread",
-    "a_steady_stream_is_over_by_the_same_time_again_and_again": "streams",
-    "a_wait_is_rounded_and_has_an_end": "rounded",
-    "a_window_that_there_is_no_memory_for_adds_to_the_one_before": "coarse",
-    "a_fetch_that_is_over_is_not_counted_but_passes_when_it_never_could": "fetches",
+    "rate_covers_the_elapsed_windows": "spread",
+    "steady_load_is_throttled_equally": "streams",
+    "throttle_time_is_rounded_and_limited": "rounded",
+    "usage_without_memory_for_a_window_joins_the_previous_one": "coarse",
+    "fetch_larger_than_the_quota_passes_uncounted": "fetches",
     "clients_of_one_entity_share_its_rate": "shared",
-    "a_client_is_what_was_installed_last_and_nothing_after_a_change": "installed",
-    "waits_are_summed_by_client_id": "summed",
-    "clients_that_nobody_holds_go_when_they_are_many": "swept",
-    "rates_are_kept_while_they_say_something": "kept",
-    "what_there_is_no_memory_for_is_not_installed": "starved",
+    "quota_change_resets_installed_clients": "installed",
+    "throttle_times_are_summed_by_client_id": "summed",
+    "unused_clients_are_removed_above_a_limit": "swept",
+    "rates_are_kept_while_they_are_relevant": "kept",
+    "memory_shortage_installs_nothing": "starved",
     "connections_are_limited_by_address": "addresses",
-    "addresses_that_come_no_more_are_forgotten": "forgotten",
-    "time_is_the_systems": "clock",
+    "inactive_addresses_are_removed": "forgotten",
+    "quotas_use_the_system_clock": "clock",
 }
 
 

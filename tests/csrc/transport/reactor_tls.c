@@ -184,7 +184,7 @@ static void fill_bytes(void) {
     for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (uint8_t)(i % 253);
 }
 
-SCENE(small_pieces_leave_in_one_record_and_large_ones_in_full_ones) {
+SCENE(small_chunks_share_a_tls_record) {
     fill_bytes();
     open_usual();
     struct iovec three[] = {{bytes, 10}, {bytes + 10, 1}, {bytes + 11, 89}};
@@ -214,7 +214,7 @@ static void *send_range(void *file) {
 }
 
 /* The gathered records alone are more than 64 KiB. */
-SCENE(a_range_is_sent_by_a_thread_with_a_small_stack) {
+SCENE(file_range_is_sent_from_a_small_stack) {
     enum { SMALL_STACK_BYTES = 72 << 10 };
     fill_bytes();
     open_usual();
@@ -232,7 +232,7 @@ SCENE(a_range_is_sent_by_a_thread_with_a_small_stack) {
     close_both();
 }
 
-SCENE(a_few_bytes_before_a_range_go_in_its_first_record) {
+SCENE(bytes_before_a_range_share_its_first_record) {
     fill_bytes();
     open_usual();
     int file = memfd_create("log", 0);
@@ -261,7 +261,7 @@ SCENE(a_few_bytes_before_a_range_go_in_its_first_record) {
     close_both();
 }
 
-SCENE(what_was_refused_is_sent_again_and_not_held) {
+SCENE(blocked_bytes_are_sent_again) {
     fill_bytes();
     open_usual();
     int file = memfd_create("log", 0);
@@ -280,7 +280,7 @@ SCENE(what_was_refused_is_sent_again_and_not_held) {
     close_both();
 }
 
-SCENE(a_read_that_emptied_the_socket_is_the_last_one) {
+SCENE(read_stops_when_the_socket_is_empty) {
     open_usual();
     struct iovec piece = {(uint8_t *)"bytes", 5};
     CHECK(send_pieces(&piece, 1, false) == 5);
@@ -302,7 +302,7 @@ static size_t inside_after(size_t room, ssize_t expected) {
     return client.inside;
 }
 
-SCENE(a_session_says_what_it_has_inside_and_never_less) {
+SCENE(pending_tls_bytes_are_never_underreported) {
     enum { HEADER = 5, OVERHEAD = 22 };
     static const size_t parts[] = {1, HEADER, HEADER + 1, 300, 400 + OVERHEAD - 1};
     open_usual();
@@ -320,7 +320,7 @@ SCENE(a_session_says_what_it_has_inside_and_never_less) {
     close_both();
 }
 
-SCENE(four_records_of_a_range_leave_at_once_and_it_ends_with_the_file) {
+SCENE(four_records_of_a_range_are_sent_together) {
     fill_bytes();
     open_usual();
     int file = memfd_create("log", 0);
@@ -341,7 +341,7 @@ SCENE(four_records_of_a_range_leave_at_once_and_it_ends_with_the_file) {
     close_both();
 }
 
-SCENE(a_full_socket_takes_the_rest_of_a_range_later) {
+SCENE(rest_of_a_range_is_sent_when_writable) {
     fill_bytes();
     open_usual();
     int file = memfd_create("log", 0);
@@ -372,7 +372,7 @@ SCENE(a_full_socket_takes_the_rest_of_a_range_later) {
     close_both();
 }
 
-SCENE(a_range_whose_reader_leaves_ends_the_session_also_while_some_of_it_waits) {
+SCENE(disconnect_during_a_range_ends_the_session) {
     fill_bytes();
     int file = memfd_create("log", 0);
     CHECK(write(file, bytes, sizeof bytes) == (ssize_t)sizeof bytes);
@@ -393,7 +393,7 @@ SCENE(a_range_whose_reader_leaves_ends_the_session_also_while_some_of_it_waits) 
     close(file);
 }
 
-SCENE(a_full_socket_takes_the_rest_later) {
+SCENE(rest_is_sent_when_writable) {
     fill_bytes();
     open_usual();
     size_t sent = 0;
@@ -418,7 +418,7 @@ SCENE(a_full_socket_takes_the_rest_later) {
     close_both();
 }
 
-SCENE(the_end_of_a_session_comes_after_its_last_bytes) {
+SCENE(close_notify_follows_the_last_bytes) {
     open_usual();
     uint8_t got[100];
     CHECK(client.calls->recv(&client, got, sizeof got) == -1 && errno == EAGAIN && !client.left);
@@ -432,7 +432,7 @@ SCENE(the_end_of_a_session_comes_after_its_last_bytes) {
     transport_close(&client);
 }
 
-SCENE(what_is_no_record_ends_a_session_and_says_so) {
+SCENE(invalid_record_ends_the_session_with_a_reason) {
     open_usual();
     uint8_t got[100];
     CHECK(__real_send(client.fd, "\x17\x03\x03\0\5hello and more", 19, 0) == 19);
@@ -470,7 +470,7 @@ static void say(const char *hello, size_t len, const char *why) {
     transport_close(&server);
 }
 
-SCENE(whoever_speaks_no_tls_is_told_apart_by_what_it_says) {
+SCENE(non_tls_clients_are_classified) {
     make_identity(&broker, "broker", "DNS:broker", 86400);
     say("GET / HTTP/1.1\r\n\r\n", 18, "HTTP on a TLS port");
     say("\0\0\0\x12\0\x12\0\3\0\0\0\0\0\2me\0\0", 18, "plain text on a TLS port");
@@ -478,7 +478,7 @@ SCENE(whoever_speaks_no_tls_is_told_apart_by_what_it_says) {
     say("\x16\3\1", 3, "the peer closed the connection");
 }
 
-SCENE(a_certificate_is_for_its_host_and_for_its_time) {
+SCENE(certificate_is_checked_for_host_and_validity) {
     make_identity(&broker, "broker", "DNS:broker,IP:127.0.0.1", 86400);
     struct tls_settings own = settings_of(&broker, NULL), other = settings_of(NULL, &broker);
     other.connects = true;
@@ -499,7 +499,7 @@ SCENE(a_certificate_is_for_its_host_and_for_its_time) {
     close_both();
 }
 
-SCENE(a_client_is_known_by_its_certificate_or_refused) {
+SCENE(client_certificate_identifies_or_rejects) {
     make_identity(&broker, "broker", "DNS:broker", 86400);
     make_identity(&alice, "alice", "DNS:alice", 86400);
     struct tls_settings other = settings_of(&alice, &broker), own = settings_of(&broker, &alice);
@@ -532,7 +532,7 @@ static void refuse(struct tls_settings settings, const char *words) {
     CHECK(ERR_peek_error() == 0);
 }
 
-SCENE(settings_that_cannot_be_are_refused_by_what_is_wrong) {
+SCENE(invalid_tls_settings_report_the_reason) {
     make_identity(&broker, "broker", "DNS:broker", 86400);
     make_identity(&alice, "alice", "DNS:alice", 86400);
     struct tls_settings good = settings_of(&broker, &alice), bad = good;
@@ -595,7 +595,7 @@ static void write_name(const char *const parts[][2], int count, const char *expe
     X509_NAME_free(name);
 }
 
-SCENE(a_name_is_written_from_its_end_with_sets_together) {
+SCENE(distinguished_name_is_formatted_in_reverse_with_grouped_sets) {
     write_name((const char *const[][2]){{"C", "DE"}}, 0, "");
     write_name((const char *const[][2]){{"CN", "me"}}, 1, "CN=me");
     write_name((const char *const[][2]){{"C", "DE"}, {"O", "us"}, {"CN", "me"}}, 3,
@@ -610,7 +610,7 @@ SCENE(a_name_is_written_from_its_end_with_sets_together) {
     write_name((const char *const[][2]){{"serialNumber", "5"}}, 1, "2.5.4.5=#130135");
 }
 
-SCENE(what_means_something_in_a_name_is_escaped) {
+SCENE(special_characters_of_a_name_are_escaped) {
     write_name((const char *const[][2]){{"CN", ",=+<>#;\"\\"}}, 1,
                "CN=\\,\\=\\+\\<\\>\\#\\;\\\"\\\\");
     write_name((const char *const[][2]){{"CN", " a b "}}, 1, "CN=\\ a b\\ ");

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from tests import schedule
+from tests.checks import schedule
 
 
 def test_files_that_start_clusters_come_before_unit_tests():
@@ -29,10 +29,10 @@ def test_worker_runs_long_files_first(tmp_path):
         path.parent.mkdir(parents=True)
         path.write_text("def test_a(): pass\ndef test_b(): pass\n")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "tests.schedule", "-p", "no:cacheprovider", "-n1",
+        [sys.executable, "-m", "pytest", "-p", "tests.checks.schedule", "-p", "no:cacheprovider", "-n1",
          "--dist", "loadfile", "-v", "--rootdir", str(tmp_path), "tests"],
         cwd=tmp_path, capture_output=True, text=True, timeout=100,
-        env={**os.environ, "PYTHONPATH": str(Path(schedule.__file__).parents[1])})
+        env={**os.environ, "PYTHONPATH": str(Path(schedule.__file__).parents[2])})
     ran = [line.split()[-1].partition("::")[0] for line in done.stdout.splitlines()
            if "PASSED" in line]
     assert ran == ["tests/cluster/test_long.py"] * 2 + ["tests/api/test_short.py"] * 2, done.stdout
