@@ -11,7 +11,7 @@ from tests.checks import schedule
 
 def test_files_that_start_clusters_come_before_unit_tests():
     items = [SimpleNamespace(nodeid=name) for name in (
-        "tests/api/test_silence.py::test_a", "tests/cluster/test_growing.py::test_b",
+        "tests/api/test_hidden_objects.py::test_a", "tests/cluster/test_growing.py::test_b",
         "tests/api/test_effects.py::test_c", "tests/spark/test_jobs.py::test_d")]
     schedule.pytest_collection_modifyitems(SimpleNamespace(workerinput={}), items)
     assert [item.nodeid[-1] for item in items] == ["d", "b", "a", "c"]

@@ -8,7 +8,7 @@ import pytest
 
 from pylog.client import Producer, ShareConsumer, TopicPartition, aio
 from pylog.client.errors import GroupIdNotFoundError, KafkaError
-from tests.client.network.test_cut_short import cancelled_at_each_await
+from tests.client.network.test_timeouts_and_cancellation import cancelled_at_each_await
 from tests.client.reading import new_topic, read_topic
 
 BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0",

@@ -9,7 +9,7 @@ from pylog._native.log.log import StorageError
 from pylog.metadata.controller.partitions import topics as controller
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode as E
-from tests.metadata.test_tending import World
+from tests.metadata.test_controller_upkeep import World
 
 REGISTRATION = messages.BrokerRegistrationRequest
 REQUESTS = {
