@@ -1,9 +1,13 @@
 """C programs of these folders, linked with parts of csrc/ and a sanitizer, as processes."""
 
+import contextlib
+import fcntl
 import functools
+import hashlib
 import os
 import subprocess
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,6 +33,8 @@ LIBRARIES = ["-lisal", "-llz4", "-lzstd", "-lsnappy", "-lz", "-lstdc++"]
 SANITIZED = {**ENVIRONMENT, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "",
              "UBSAN_OPTIONS": "print_stacktrace=1"}
 BUILT = tempfile.TemporaryDirectory(prefix="programs-")
+OBJECTS = ROOT / "build/programs"
+KEPT_S = 3 * 86_400.0
 
 
 def source_of(program: str) -> Path:
@@ -77,14 +83,39 @@ def play_watched(name: str, parts: tuple[str, ...], *arguments: object,
 
 
 @functools.cache
+def _headers() -> bytes:
+    """Return a hash of all headers, which decides about objects together with their source."""
+    paths = sorted([*ROOT.glob("csrc/**/*.h"), *ROOT.glob("tests/csrc/**/*.h")])
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).digest()
+
+
 def _object(source: Path, command: tuple[str, ...]) -> str:
-    """Compile separately, because ccache caches objects but not programs."""
-    made = tempfile.mkstemp(suffix=f"-{source.stem}.o", dir=BUILT.name)
-    os.close(made[0])
-    folders = ["-I", str(ROOT / "csrc"), "-I", str(ROOT / "tests/csrc")]
-    subprocess.run([*command, *folders, "-c", str(source), "-o", made[1]],
-                   check=True, env=ENVIRONMENT)
-    return made[1]
+    """Compile a source unless an equal object exists. Workers of one run share objects."""
+    parts = (repr(command), str(source), str(OBJECTS))
+    key = hashlib.sha256("\n".join(parts).encode() + _headers() + source.read_bytes()).hexdigest()
+    made = OBJECTS / f"{source.stem}-{key[:32]}.o"
+    OBJECTS.mkdir(parents=True, exist_ok=True)
+    with open(made.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(made)
+        if not made.exists():
+            _remove_old()
+            unfinished = made.with_suffix(".tmp")
+            folders = ["-I", str(ROOT / "csrc"), "-I", str(ROOT / "tests/csrc")]
+            subprocess.run([*command, *folders, "-c", str(source), "-o", str(unfinished)],
+                           check=True, env=ENVIRONMENT)
+            unfinished.rename(made)
+    return str(made)
+
+
+@functools.cache
+def _remove_old() -> None:
+    """Remove objects that no run has used for some days."""
+    for path in OBJECTS.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < time.time() - KEPT_S:
+                path.unlink()
 
 
 def play(name: str, path: Path, scene: str, played: tuple[str, ...] = ()) -> None:

@@ -105,7 +105,7 @@ def test_permanent_error_is_stored_but_a_retriable_one_is_not():
     assert list(merged(picture, answer(code=5), True).topics) == ["t"]
 
 
-def test_older_leader_epoch_is_ignored():
+def test_leader_of_the_same_or_an_unknown_epoch_is_accepted():
     picture = merged(Metadata(), answer(epoch=5, leader=1), False)
     assert merged(picture, answer(epoch=5, leader=2), False).leader("t", 0) == 2
     assert merged(picture, answer(epoch=-1, leader=2), False).leader("t", 0) == 2

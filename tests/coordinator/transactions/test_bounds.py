@@ -158,7 +158,7 @@ def test_each_transaction_has_a_separate_timeout():
     assert side.state == "PrepareAbort"
 
 
-def test_lookup_of_an_unknown_transactional_id_creates_nothing():
+def test_unknown_transactional_id_is_rejected_and_not_created():
     side = Side()
     assert side.machine.add("", 7, 0, [AT], 2) == INVALID
     assert side.machine.verify("", 7, 0, [AT]) == {AT: INVALID}

@@ -89,7 +89,7 @@ def test_acl_matched_by_two_filters_is_deleted_once_and_returned_to_both():
 @pytest.mark.parametrize("changed", [
     {"resource_type": 0}, {"resource_type": 50}, {"pattern_type": 7}, {"operation": 0},
     {"permission": 9}])
-def test_acl_filter_of_a_newer_version_is_rejected(changed):
+def test_acl_filter_with_unknown_types_is_rejected(changed):
     with pytest.raises(Refusal):
         decided(acls.found(Image(), wanted(**changed)))
 
