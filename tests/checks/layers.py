@@ -8,6 +8,7 @@ Source: docs/internals/architecture.md, The file map.
 """
 
 import ast
+import functools
 import re
 from collections import Counter
 from pathlib import PurePath
@@ -249,14 +250,17 @@ def c_upward(path: PurePath, text: str):
             yield line, match[1], f"{own} includes {match[1]}, which is not below it"
 
 
-def _of_python(text: str):
+@functools.cache
+def _of_python(text: str) -> list[tuple[int, str, list[str]]]:
+    """Return (line, source, names) of each import. Several checks read each file."""
+    found = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom):
             source = "." * node.level + (node.module or "")
-            yield node.lineno, source, [alias.name for alias in node.names]
+            found.append((node.lineno, source, [alias.name for alias in node.names]))
         elif isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name, [""]
+            found += [(node.lineno, alias.name, [""]) for alias in node.names]
+    return found
 
 
 def _of_cython(text: str):

@@ -29,8 +29,8 @@ def test_worker_runs_long_files_first(tmp_path):
         path.parent.mkdir(parents=True)
         path.write_text("def test_a(): pass\ndef test_b(): pass\n")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "tests.checks.schedule", "-p", "no:cacheprovider", "-n1",
-         "--dist", "loadfile", "-v", "--rootdir", str(tmp_path), "tests"],
+        [sys.executable, "-m", "pytest", "-p", "tests.checks.schedule", "-p", "no:cacheprovider",
+         "-n1", "--dist", "loadfile", "-v", "--rootdir", str(tmp_path), "tests"],
         cwd=tmp_path, capture_output=True, text=True, timeout=100,
         env={**os.environ, "PYTHONPATH": str(Path(schedule.__file__).parents[2])})
     ran = [line.split()[-1].partition("::")[0] for line in done.stdout.splitlines()

@@ -282,7 +282,8 @@ def test_wait_for_records_ends_with_the_term():
 def test_the_image_after_a_decision_is_at_the_offset_of_its_last_record():
     image = Image(offset=4, epoch=2)
     assert after(image, []) is image
-    made = after(image, [messages.FeatureLevelRecord(name="group.version", feature_level=1), NO_OP()])
+    made = after(image, [messages.FeatureLevelRecord(name="group.version", feature_level=1),
+                         NO_OP()])
     assert (made.offset, made.epoch, made.features) == (6, 2, {"group.version": 1})
 
 
