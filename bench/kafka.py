@@ -195,7 +195,7 @@ class KafkaBroker(BrokerProcess):
             self._format()
         self.spawn(java_command(
             "kafka.Kafka", self.properties, heap=self.heap, level="info",
-            jvm_options=(f"-Xms{self.heap}", *([] if _quick_start else JVM_OPTIONS)),
+            jvm_options=() if _quick_start else (f"-Xms{self.heap}", *JVM_OPTIONS),
         ))
 
     def _format(self) -> None:
