@@ -47,7 +47,7 @@ def test_old_clients_get_no_minimum_level_of_0():
 
 @pytest.mark.parametrize("name, version", [
     ("bad name", "1"), ("", "1"), ("x", ""), ("-x", "1"), ("x-", "1"), ("x", "1;2"), ("x\n", "1")])
-def test_software_names_with_other_characters_are_refused(name, version):
+def test_software_names_with_other_characters_are_rejected(name, version):
     answer = ask(3, client_software_name=name, client_software_version=version)
     assert answer.error_code == 42 and not answer.api_keys
 

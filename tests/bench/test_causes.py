@@ -85,7 +85,7 @@ def test_long_system_call_is_the_cause():
     assert causes.cause(spans, NAMES, OURS) == "the reactor runs in pwrite64"
 
 
-def test_a_disk_that_is_waited_for_is_the_cause():
+def test_waiting_for_a_disk_is_the_cause():
     spans = _way([*SENT, _switch(120, 0, REACTOR), _call(125, REACTOR, 18, True),
                   _switch(130, REACTOR, 55, "D"), _waking(5000, 55, REACTOR),
                   _switch(5010, 55, REACTOR), _call(5015, REACTOR, 18, False), *FOUND],

@@ -68,7 +68,7 @@ def test_records_of_a_share_group_are_acknowledged_once_and_delivered(broker, mo
     assert 0 < figures["p50_ms"] <= figures["p99_ms"]
 
 
-def test_an_answer_with_an_error_ends_the_program(broker):
+def test_error_response_ends_the_program(broker):
     wire.run(_coordinator(broker.port))
     beat = wire.frame(12, 3, messages.HeartbeatRequest(
         group_id="nobody's", generation_id=1, member_id="nobody"))

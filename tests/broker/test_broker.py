@@ -119,7 +119,7 @@ def test_repeated_partition_in_one_request_stores_both_batches(brokerd):
         assert talk.fetch(connection, name)["high_watermark"] == 2
 
 
-def test_keyless_records_on_a_compacted_topic_are_refused_and_named(brokerd):
+def test_keyless_records_on_a_compacted_topic_are_rejected_and_named(brokerd):
     name = talk.unique("compacted")
     talk.create_topic(brokerd.port, name, cleanup_policy="compact")
     rows = [raw.record(b"k"), raw.record(None, offset_delta=1), raw.record(None, offset_delta=2)]

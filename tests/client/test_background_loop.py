@@ -30,7 +30,7 @@ async def here():
     return threading.current_thread()
 
 
-def test_work_is_done_on_the_drivers_thread_which_no_process_waits_for(driver):
+def test_work_runs_on_a_daemon_thread(driver):
     assert driver.run(here()) is driver.thread and driver.thread.daemon
     assert driver.submit(here()).result(30) is driver.thread
 

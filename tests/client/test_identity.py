@@ -193,7 +193,7 @@ def test_from_transaction_version_2_on_brokers_add_partitions_themselves(
     assert (one.brokers_add, one.produce_version_max) == (adds, highest)
 
 
-def test_a_version_that_changes_amid_a_transaction_counts_from_the_next_on(clock):
+def test_transaction_version_change_applies_to_the_next_transaction(clock):
     world = World(clock, version=1)
     one = world.begun()
     world.features["transaction.version"] = 2
@@ -383,7 +383,7 @@ def test_group_given_by_name_commits_without_a_member(world):
 @pytest.mark.parametrize("script", [
     [ADDED_OFFSETS(error_code=int(ErrorCode.GROUP_AUTHORIZATION_FAILED))],
     [ADDED_OFFSETS(), committed(ErrorCode.GROUP_AUTHORIZATION_FAILED)]])
-def test_offsets_that_are_refused_break_the_transaction(world, script):
+def test_rejected_offsets_fail_the_transaction(world, script):
     one = world.begun()
     world.script = list(script)
     with pytest.raises(KafkaError):
@@ -391,7 +391,7 @@ def test_offsets_that_are_refused_break_the_transaction(world, script):
     assert one.state == BROKEN and one.failure.code == ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
-def test_offsets_outside_a_transaction_are_refused(world):
+def test_offsets_outside_a_transaction_are_rejected(world):
     with pytest.raises(IllegalStateError, match="begin_transaction"):
         world.run(lambda: world.one.send_offsets({ONE: 5}, "g"))
 

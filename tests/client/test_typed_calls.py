@@ -148,7 +148,7 @@ def test_an_unknown_setting_in_a_file_is_rejected(tmp_path):
 # ---- batches
 
 
-def test_batches_are_full_or_what_arrived_in_time(brokerd):
+def test_batches_are_full_or_end_at_the_timeout(brokerd):
     topic = new_topic(brokerd)
     put(brokerd, topic, rows(25), batch_records=3)
     with reader(brokerd, topic) as consumer:
@@ -156,7 +156,7 @@ def test_batches_are_full_or_what_arrived_in_time(brokerd):
         assert [len(next(found)) for _ in range(3)] == [10, 10, 5]
 
 
-def test_batches_without_a_timeout_are_what_is_there(brokerd):
+def test_batches_without_a_timeout_return_available_records(brokerd):
     topic = new_topic(brokerd)
     put(brokerd, topic, rows(5))
     with reader(brokerd, topic) as consumer:
@@ -175,7 +175,7 @@ def test_a_commit_after_a_batch_covers_all_its_records(brokerd):
             break
 
 
-def test_batches_are_refused_where_commits_are_automatic(brokerd):
+def test_batches_require_manual_commits(brokerd):
     with reader(brokerd, new_topic(brokerd), group_id="g") as consumer:
         with pytest.raises(errors.IllegalStateError, match="enable.auto.commit=false"):
             next(consumer.batches(10, 1.0))
@@ -288,6 +288,6 @@ def test_consumers_return_what_their_formats_read(brokerd, form, value):
         assert [record.value for record in consumer.poll(30.0)] == [expected]
 
 
-def test_a_format_without_methods_says_which_is_missing():
+def test_format_without_methods_names_the_missing_one():
     with pytest.raises(errors.SerializationError, match="Format has no encode"):
         Format().serialize("t", 5)

@@ -80,7 +80,7 @@ def planted() -> dict[str, int]:
     return found
 
 
-def test_there_are_twelve_planted_errors():
+def test_twelve_errors_are_planted():
     assert len(planted()) == 12
 
 

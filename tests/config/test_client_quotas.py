@@ -302,7 +302,7 @@ def test_byte_quota_ignores_other_request_types_and_addresses():
 HERE, THERE = packed("127.0.0.1"), packed("2001:db8::1")
 
 
-def test_connections_from_an_address_are_limited_and_those_refused_do_not_count():
+def test_connections_per_address_are_limited_without_rejected_ones():
     clock = Clock()
     quotas = _quotas(clock)
     quotas.take({entity({IP: "127.0.0.1"}.items()): {CONNECTION_CREATION_RATE: 2.0}})

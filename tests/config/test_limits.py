@@ -47,7 +47,7 @@ def test_descriptor_limit_determines_the_number_of_written_partitions(monkeypatc
     assert limits.connections(1)[0] > 10_000
 
 
-def test_no_limit_stays_none(monkeypatch):
+def test_undefined_limit_stays_undefined(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY,) * 2)
     assert limits.connections(2) == (limits.NO_LIMIT, limits.NO_LIMIT)
     assert limits.segment_files(2) == limits.SEGMENT_FILES_MAX

@@ -82,5 +82,5 @@ def test_messages_and_code_name_only_existing_settings():
 
 @pytest.mark.parametrize("name", ["log.segment.byte", "log.retention.day.ms", "client.timeout.ms",
                                   "max.connection.per.ip"])
-def test_a_setting_that_is_none_is_found(name):
+def test_unknown_setting_is_reported(name):
     assert strangers(f"`{name}=3` and set {name} to 3.") == [name, name]

@@ -33,6 +33,6 @@ def test_a_continued_entry_has_the_number_of_its_first_line():
     assert properties.parse("\na=1\\\n2\nb=3", "f") == {"a": ("12", 2), "b": ("3", 4)}
 
 
-def test_a_broken_unicode_escape_is_refused_with_its_line():
+def test_a_broken_unicode_escape_is_rejected_with_its_line():
     with pytest.raises(ConfigError, match=r"\\u00g1.*\(f:2\)"):
         properties.parse("a=1\nb=\\u00g1", "f")

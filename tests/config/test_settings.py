@@ -25,7 +25,7 @@ def test_override_takes_precedence_over_the_file(tmp_path):
     assert settings.origin("log.segment.bytes") == f"{path}:2"
 
 
-def test_an_unknown_key_is_refused_with_the_nearest_valid_name(tmp_path):
+def test_an_unknown_key_is_rejected_with_the_nearest_valid_name(tmp_path):
     path = tmp_path / "server.properties"
     path.write_text("\nlog.segment.byte=1\n")
     with pytest.raises(ConfigError, match=r"log\.segment\.byte; nearest valid name: "
@@ -92,7 +92,7 @@ def test_setting_for_one_listener_that_applies_to_all_gives_a_warning():
     "principal.builder.class", "listener.name.plaintext.principal.builder.class",
     "sasl.server.callback.handler.class",
     "listener.name.sasl_ssl.plain.sasl.server.callback.handler.class"])
-def test_java_class_that_identifies_clients_is_refused(name):
+def test_java_class_that_identifies_clients_is_rejected(name):
     with pytest.raises(ConfigError, match=f"{name}=com.example.Own.*cannot load Java classes"):
         Settings({name: "com.example.Own"})
     with pytest.raises(ConfigError):
@@ -201,12 +201,12 @@ def test_topic_settings_override_broker_settings():
     ("cleanup.policy", "shred", "one of: compact, delete"),
     ("leader.replication.throttled.replicas", "1-2", "partitionId.:.brokerId"),
 ])
-def test_a_wrong_topic_setting_is_refused(name, text, words):
+def test_a_wrong_topic_setting_is_rejected(name, text, words):
     with pytest.raises(ConfigError, match=words):
         validate_topic_config(name, text)
 
 
-def test_topic_settings_that_contradict_each_other_are_refused():
+def test_topic_settings_that_contradict_each_other_are_rejected():
     settings = Settings()
     with pytest.raises(ConfigError, match=r"min.compaction.lag.ms \(10\) > max"):
         settings.validate_topic_configs(

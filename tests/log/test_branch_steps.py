@@ -298,7 +298,7 @@ def test_cut_at_a_batch_boundary_copies_nothing():
 
 
 @pytest.mark.parametrize("end", [11, 14])
-def test_of_the_last_batch_the_records_below_the_end_come_back_as_they_were(end):
+def test_branch_keeps_records_of_the_last_batch_below_its_end(end):
     data = batch_at(10, codec=2, producer_id=9, producer_epoch=3, base_sequence=2**31 - 2,
                     attributes=batch.TRANSACTIONAL)
     target, asked = cut_off(end, data)
@@ -311,7 +311,7 @@ def test_of_the_last_batch_the_records_below_the_end_come_back_as_they_were(end)
     assert head.attributes == batch.TRANSACTIONAL | 2
 
 
-def test_gaps_of_a_compacted_batch_stay_and_sequences_go_on_behind_them(monkeypatch):
+def test_compaction_gaps_and_sequences_are_kept(monkeypatch):
     records = batch.records
     monkeypatch.setattr(branches.batch, "records", lambda data: [
         row for row in records(data) if row[0] != 11])
@@ -337,7 +337,7 @@ def test_batch_that_begins_below_the_start_is_read_from_the_start():
     assert [row[0] for row in target.appended[0][1]] == [10, 11, 12]
 
 
-def test_damage_below_the_end_ends_the_branch_before_it():
+def test_branch_ends_before_damage():
     spoiled = bytearray(batch_at(10))
     spoiled[-1] ^= 1
     for given in ({"data": bytes(spoiled)}, {"data": b""},

@@ -62,7 +62,7 @@ def test_follower_log_is_not_trimmed(follower):
     assert follower.end_offset == 10
 
 
-def test_no_cut_is_none(follower):
+def test_undefined_truncation_is_ignored(follower):
     checkpointer = checkpointer_of(follower)
     checkpointer.cut(TOPIC_ID, 0, follower, Cut(None, None), 4)
     assert checkpointer.store.saved == [] and follower.end_offset == 10

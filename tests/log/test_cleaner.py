@@ -227,7 +227,7 @@ def test_compact_and_delete_together_also_delete(node):
     assert node.logs.get("both", 0).size_bytes < 4 * MIB
 
 
-def test_without_room_a_deleted_topic_leaves_nothing_that_the_next_of_its_name_is_clean_by(
+def test_deletion_on_a_full_disk_leaves_no_cleaner_checkpoint(
         node, tmp_path, monkeypatch):
     node.create("a", configs=COMPACT)
     append(node, "a", [1, 2] * 30)

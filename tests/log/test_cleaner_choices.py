@@ -236,7 +236,7 @@ def test_failed_checkpoint_write_is_reported_to_the_directory(world, tmp_path):
 # Memory.
 
 @pytest.mark.parametrize(("load_factor", "slots"), [(1, 10_001), (0.8, 12_501), (0.9, 11_112)])
-def test_a_map_has_no_more_slots_than_its_keys_need(world, load_factor, slots):
+def test_key_map_size_is_limited_by_its_keys(world, load_factor, slots):
     """One slot stays free, so that probing ends."""
     world.settings["log.cleaner.io.buffer.load.factor"] = load_factor
     size, _ = world.one._map_size(Choice(None, 5, 10_005, 0, 0))

@@ -93,7 +93,7 @@ def test_only_a_directory_without_an_identity_is_formatted(world, monkeypatch):
     assert made == world.paths[1:]
 
 
-def test_a_first_directory_that_cannot_be_used_ends_the_start(world):
+def test_unusable_first_directory_stops_the_start(world):
     world.bad = {world.paths[0]}
     with pytest.raises(StartError, match=f"^log directory {world.paths[0]}: broken$"):
         world.disks.open()
@@ -181,7 +181,7 @@ def test_a_directory_is_renamed_on_disk(world, monkeypatch):
 
 
 @pytest.mark.parametrize(("code", "ends"), [(errno.ENOSPC, True), (errno.EIO, False)])
-def test_an_only_copy_that_cannot_be_renamed_for_a_shortage_ends_the_start(
+def test_shortage_while_renaming_the_only_copy_stops_the_start(
         world, monkeypatch, code, ends):
     def rename(source, goal):
         raise OSError(code, os.strerror(code))

@@ -123,7 +123,7 @@ def test_producers_expire_at_the_configured_interval(tmp_path, monkeypatch):
     node.stop()
 
 
-def test_retention_and_checkpoints_go_on_under_a_clock_that_was_set_back(tmp_path):
+def test_retention_and_checkpoints_continue_after_the_clock_is_set_back(tmp_path):
     node = Node(tmp_path)
     node.create("a", configs={"retention.bytes": "0", "segment.bytes": "1048576",
                               "file.delete.delay.ms": "0"})

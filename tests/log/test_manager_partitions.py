@@ -111,7 +111,7 @@ def test_unpublishable_branch_is_left_to_the_next_start(branched, monkeypatch):
     assert branched.logs.finish_moves() == []
 
 
-def test_a_name_that_a_deleted_topic_still_has_in_kafkas_files_is_waited_for(world, monkeypatch):
+def test_topic_waits_until_stale_checkpoint_rows_are_removed(world, monkeypatch):
     is_free = []
     monkeypatch.setattr(world.logs._hints, "is_free", lambda place, key: bool(is_free))
     world.logs.create("t", topic_id(1), [LEADS], {})

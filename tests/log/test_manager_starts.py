@@ -291,7 +291,7 @@ def test_offline_partition_is_not_reported_again_when_its_directory_returns(two)
     assert [key for key, _ in two.logs.close_partitions()] == [(topic_id(), 0)]
 
 
-def test_a_stop_amid_recovery_marks_nothing_and_writes_no_file(world):
+def test_stop_during_recovery_writes_no_marks_or_files(world):
     world.start(("t", [LEADS]))
 
     class Unfinished:
@@ -305,7 +305,7 @@ def test_a_stop_amid_recovery_marks_nothing_and_writes_no_file(world):
     assert world.logs.stopped == frozenset() and not world.rows(checkpoints.RECOVERY_POINT)
 
 
-def test_amid_recovery_no_checkpoint_is_written(world):
+def test_no_checkpoint_is_written_during_recovery(world):
     world.start(("t", [LEADS]))
     world.logs.get("t", 0).recovery_point = 5
 

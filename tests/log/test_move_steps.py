@@ -123,7 +123,7 @@ def test_move_rate_of_zero_pauses_and_is_polled_twice_a_second(monkeypatch):
     assert world.waits == [0.5] * 3 and not world.copied
 
 
-def test_without_a_rate_whole_steps_follow_each_other_and_less_waits_for_records(monkeypatch):
+def test_unthrottled_move_copies_whole_steps(monkeypatch):
     world = World(monkeypatch, sizes=[STEP_BYTES, STEP_BYTES, STEP_BYTES - 1, STEP_BYTES])
     world.begin()
     world.moves._run()
@@ -161,7 +161,7 @@ def test_moves_use_one_daemon_thread(monkeypatch):
     assert began == [first, one._thread] and one._thread is not first and len(one.all()) == 3
 
 
-def test_a_move_that_begins_as_the_thread_ends_has_a_thread(monkeypatch):
+def test_move_started_while_the_thread_ends_gets_a_thread(monkeypatch):
     class Late(dict):
         """A new move may start after a caller has seen an empty list."""
 
@@ -224,7 +224,7 @@ def test_stop_removes_incomplete_copies(monkeypatch):
     assert world.stopped and move.target.steps == [("delete", 77)] and not world.moves.all()
 
 
-def test_a_stop_waits_for_its_thread_before_it_touches_a_copy_and_needs_none(monkeypatch):
+def test_stop_waits_for_the_move_thread(monkeypatch):
     world = World(monkeypatch)
     move, joined = world.begin(), []
     world.moves._thread.join = lambda: joined.append((world.stopped, list(move.target.steps)))

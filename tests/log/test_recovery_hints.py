@@ -365,7 +365,7 @@ def test_unreadable_file_is_not_treated_as_empty(tmp_path, monkeypatch):
     node.stop()
 
 
-def test_records_of_a_batch_that_begins_below_the_start_stay_below_it(tmp_path):
+def test_log_start_within_a_batch_hides_its_earlier_records(tmp_path):
     node = Node(tmp_path)
     node.create("a")
     append(node, "a", records=10)
@@ -380,7 +380,7 @@ def test_records_of_a_batch_that_begins_below_the_start_stay_below_it(tmp_path):
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_deletion_of_records_beside_that_of_their_topic_leaves_no_row(tmp_path, place):
+def test_concurrent_record_and_topic_deletion_leaves_no_row(tmp_path, place):
     """Otherwise the next topic of the name would begin there after a crash."""
     paths = [tmp_path / "one", tmp_path / "two"]
     node = Node(f"{paths[0]},{paths[1]}")

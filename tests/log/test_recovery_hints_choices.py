@@ -93,7 +93,7 @@ def test_a_start_writes_no_file_in_which_nothing_is_too_much(world):
 
 @pytest.mark.parametrize("code", SHORT)
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_shortage_ends_the_start(world, number, code):
+def test_shortage_stops_the_start(world, number, code):
     world.refuses = f"read {LOG_START}", code
     with pytest.raises(StartError, match=f"checkpoints in {world.paths[number]}: planted"):
         world.hints.take(number, {A})

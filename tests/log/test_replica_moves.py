@@ -59,7 +59,7 @@ def node(paths):
     made.stop()
 
 
-def test_moves_wait_while_their_rate_is_0_and_go_on_once_it_is_lifted(node):
+def test_moves_pause_at_rate_zero_and_continue_later(node):
     node.settings.set_dynamic({moves.RATE: "0"}, {})
     for number in range(5):
         append(node, "t", number)
@@ -185,7 +185,7 @@ def test_directory_to_delete_after_a_move_has_a_name_that_kafka_accepts(paths):
     node.stop()
 
 
-def test_a_move_that_is_called_off_leaves_everything_as_it_was(node, paths):
+def test_cancelled_move_changes_nothing(node, paths):
     append(node, "t", 1)
     node.logs.move("t", 0, 1)
     node.logs.move("t", 0, 0)
@@ -361,7 +361,7 @@ def test_move_of_a_deleted_topic_does_not_affect_its_successor(node, paths):
         [], ["t-0"])
 
 
-def test_a_deletion_waits_for_a_move_that_is_being_finished(node, paths, monkeypatch):
+def test_deletion_waits_for_a_finishing_move(node, paths, monkeypatch):
     for number in range(20):
         append(node, "t", number)
     node.logs.move("t", 0, 1)

@@ -156,7 +156,7 @@ def test_copy_that_cannot_be_renamed_is_removed_in_place(world, monkeypatch):
     assert world.find(t=ONE)[1] == [os.path.join("two", COPY)]
 
 
-def test_a_copy_that_has_no_room_for_its_name_ends_the_start(world, monkeypatch):
+def test_copy_without_space_for_its_name_stops_the_start(world, monkeypatch):
     world.put(1, COPY, ONE)
 
     def refuse(name, goal):

@@ -230,7 +230,7 @@ def test_undeletable_log_is_logged(caplog):
 
 
 @pytest.mark.parametrize(("field", "value"), [("end_offset", 1), ("recovery_point", 10)])
-def test_a_log_at_rest_promises_no_more_than_it_has(field, value):
+def test_closed_log_state_beyond_its_records_is_an_assertion_error(field, value):
     one = Log(None, "t", 0, AT_REST)
     setattr(one, field, value)
     with pytest.raises(AssertionError):

@@ -190,7 +190,7 @@ def test_currently_committed_records_are_caught_up(world):
 
 
 @pytest.mark.parametrize("compared", [PREFIX, UNKNOWN])
-def test_a_log_that_is_longer_than_the_quorums_ends_the_start(world, compared):
+def test_log_longer_than_the_quorums_stops_the_start(world, compared):
     world.quorum.end = 8
     world.log(9, compared=compared)
     with pytest.raises(StartError, match="in /data has 9 records, the quorum's only 8: etcd has"):
@@ -433,7 +433,7 @@ def test_etcd_runs_here_unless_the_quorum_is_external(world, monkeypatch, outer)
     assert (policy.cluster_id(), policy.prefix, policy.absent_s) == (None, "/pylog/", 10)
 
 
-def test_a_member_that_cannot_start_ends_the_start(world):
+def test_failed_member_start_stops_the_start(world):
     failure = StartError("the port is in use")
     world.member._member = SimpleNamespace(failure=failure)
     with pytest.raises(StartError, match="the port is in use"):

@@ -435,7 +435,7 @@ TestRestarts = Restarts.TestCase
 TestRestarts.settings = settings(max_examples=8, stateful_step_count=15, deadline=None)
 
 
-def test_a_clean_stop_amid_a_transaction_leaves_its_records_to_be_read(tmp_path):
+def test_clean_stop_during_a_transaction_keeps_its_records(tmp_path):
     node = Node(tmp_path)
     node.create("a")
     topic_id, tail, log = b"x" * 16, node.service.tail, node.service._log

@@ -298,7 +298,7 @@ def test_former_controller_cannot_write_or_delete(quorum):
     assert quorum.keys.store.keys == before
 
 
-def test_nothing_is_trimmed_without_a_snapshot_and_no_more_than_it_covers(quorum):
+def test_log_is_trimmed_only_up_to_its_snapshot(quorum):
     term = in_office(quorum)
     for base in range(4):
         quorum.append(term, base, 1, b"x")

@@ -102,7 +102,7 @@ def test_start_that_opened_no_partition_leaves_files_unchanged(world):
 
 
 @pytest.mark.parametrize("where", ["after an unclean stop", "unreadable", "amid opening"])
-def test_a_start_that_failed_otherwise_leaves_no_mark(world, where):
+def test_failed_start_leaves_no_clean_stop_mark(world, where):
     service = world.service
     service._opened = False
     if where == "unreadable":
@@ -162,7 +162,7 @@ def test_store_without_a_checksum_is_logged(world, caplog):
 @pytest.mark.parametrize(("behind", "amid", "due"), [
     (RECORDS_BETWEEN_IMAGES - 1, False, False), (RECORDS_BETWEEN_IMAGES, False, True),
     (RECORDS_BETWEEN_IMAGES, True, False)])
-def test_an_image_is_due_when_a_start_would_read_too_much_but_for_amid_a_transaction(
+def test_image_save_is_due_after_many_records_but_not_during_a_transaction(
         world, behind, amid, due):
     world.service._stored_offset = 7 - behind
     world.service.tail.published_in_transaction = amid
@@ -205,7 +205,7 @@ def test_partitions_without_metadata_stop_the_start(
         assert world.heard == []
 
 
-def test_a_store_that_fails_as_partitions_are_opened_ends_the_start(world):
+def test_store_failure_while_opening_partitions_stops_the_start(world):
     world.fails = {"open_partitions": StoreError("planted")}
     with pytest.raises(StartError, match="/a/state.lmdb cannot be used: planted"):
         world.service._open_partitions(world.store, frozenset(), {})

@@ -262,7 +262,7 @@ def test_slow_request_is_logged_in_one_line(brokerd, address):
     assert "left_out=0" in line and "response_bytes=80" in line
 
 
-def test_heads_that_are_no_requests_and_other_methods_are_refused(brokerd, address):
+def test_invalid_http_requests_and_methods_are_rejected(brokerd, address):
     host, _, port = address.rpartition(":")
     for sent, wanted in ((b"POST /metrics HTTP/1.1\r\n\r\n", b"HTTP/1.1 405"),
                          (b"GET /nothing HTTP/1.1\r\n\r\n", b"HTTP/1.1 404"),

@@ -32,12 +32,12 @@ def slowly(monkeypatch, step):
         thread.join()
 
 
-def test_a_request_that_drips_in_has_its_time_and_no_more(monkeypatch):
+def test_slow_http_request_times_out(monkeypatch):
     with slowly(monkeypatch, lambda there: there.send(b"x")) as ours, pytest.raises(TimeoutError):
         server._read_head(ours, time.monotonic)
 
 
-def test_an_answer_that_is_sipped_has_its_time_and_no_more(monkeypatch):
+def test_slowly_read_http_response_times_out(monkeypatch):
     with slowly(monkeypatch, lambda there: there.recv(1)) as ours, pytest.raises(TimeoutError):
         server._send(ours, bytes(16 << 20), time.monotonic)
 

@@ -70,7 +70,7 @@ def test_token_from_a_file_is_sent(tmp_path):
     assert next(account.tokens("h")) == b"n,,\x01auth=Bearer a.b.c\x01\x01"
 
 
-def test_a_token_that_cannot_be_had_ends_the_login():
+def test_unavailable_token_ends_the_login():
     account = made("OAUTHBEARER", **{URL: "file:///nowhere"})
     with pytest.raises(AuthenticationFailed, match="no token in /nowhere"):
         next(account.tokens("h"))

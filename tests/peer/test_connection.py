@@ -85,7 +85,7 @@ def test_bytes_are_sent_and_returned_as_they_are():
     assert codec.decode_response_header(63, 1, answer)[0] == 77
 
 
-def test_an_answer_that_does_not_come_ends_the_connection():
+def test_missing_response_closes_the_peer_connection():
     async def use(peer):
         with pytest.raises(PeerError, match="no response within"):
             await peer.call(HEARTBEAT, 1, 0.01)
@@ -110,7 +110,7 @@ def test_cancelled_caller_does_not_affect_other_responses():
     b"\0\0\0\3abc", (FRAME_BYTES_MAX + 1).to_bytes(4, "big"), b"\xff\xff\xff\xff",
     b"\0\0\0\x08\0\0\0\x63\0\0\0\0", b"\0\0\0\x06\0\0\0\1\0\0"],
     ids=["short", "long", "negative", "another's id", "cut"])
-def test_an_answer_that_is_none_ends_the_connection(data):
+def test_invalid_response_closes_the_peer_connection(data):
     async def use(peer):
         with pytest.raises(PeerError):
             await peer.call(HEARTBEAT, 1, 5)
@@ -148,7 +148,7 @@ def test_closed_connection_fails_all_waiters():
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".b"])
-def test_a_name_that_is_none_is_a_peer_error(host):
+def test_unresolvable_name_is_a_peer_error(host):
     with pytest.raises(PeerError, match=f"^{host}:9092: "):
         asyncio.run(Peer.connect(host, 9092, "test"))
 

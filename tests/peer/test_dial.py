@@ -20,7 +20,7 @@ def test_a_dialled_socket_sends_small_frames_at_once_and_does_not_block():
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".b"])
-def test_a_name_that_is_none_is_a_peer_error(host):
+def test_unresolvable_name_is_a_peer_error(host):
     with pytest.raises(PeerError, match=f"^{host}:9092: "):
         dial(host, 9092, time.monotonic_ns)
 

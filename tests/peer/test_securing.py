@@ -105,7 +105,7 @@ def test_own_expired_certificate_is_reported_with_its_date(way, tmp_path):
 
 
 @WAYS
-def test_a_certificate_that_is_half_written_is_an_attempt_that_failed_and_no_more(way, tmp_path):
+def test_partly_written_certificate_fails_one_attempt(way, tmp_path):
     wanted, file = credentials("SSL", tmp_path), tmp_path / "ca.pem"
 
     async def both() -> int:

@@ -72,7 +72,7 @@ def mind_the_gap(value, name: str, struct: str | None = None) -> None:
                 mind_the_gap(element, name, field.type)
 
 
-def test_random_messages_come_back_byte_for_byte():
+def test_random_messages_survive_encoding_byte_for_byte():
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)

@@ -102,7 +102,7 @@ def test_tags_in_a_flexible_request_header_are_skipped():
     assert codec.decode_request_header(header)[4] == len(header)
 
 
-def test_a_header_of_an_unknown_api_key_is_refused():
+def test_a_header_of_an_unknown_api_key_is_rejected():
     for key in (9999, -1, 4, 7):
         with pytest.raises(ProtocolError, match=f"no api key {key}"):
             codec.decode_request_header(struct.pack(">hhih", key, 0, 1, -1))
@@ -112,7 +112,7 @@ def test_a_header_of_an_unknown_api_key_is_refused():
     b"", b"\0", b"\x7f\xffab", b"\xff\xfe", b"\0\1a\xff\xff\xff\xff\xff\xff", b"\0\1a\xe9\x07",
     b"\0\1a\1\0\x05abc", b"\0\1a",
 ])
-def test_a_broken_request_header_is_refused(tail):
+def test_a_broken_request_header_is_rejected(tail):
     with pytest.raises(ProtocolError):
         codec.decode_request_header(struct.pack(">hhi", METADATA, 12, 1) + tail)
 
@@ -188,7 +188,7 @@ def test_damaged_messages_give_a_message_or_a_protocol_error(pair, rng):
         pass
 
 
-def test_every_truncation_is_refused():
+def test_every_truncation_is_rejected():
     for name, version in REQUESTS:
         program = codec.program(name, version)
         data = program.encode(random_message(random.Random(f"{name}{version}"), name, version))
@@ -210,12 +210,12 @@ def test_a_declared_count_beyond_the_bytes_allocates_nothing(count):
 @pytest.mark.parametrize("count", [
     b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x10", b"\xff" * 10 + b"\1", b"\xff\xff\xff\x07",
 ])
-def test_a_compact_count_beyond_the_bytes_is_refused(count):
+def test_a_compact_count_beyond_the_bytes_is_rejected(count):
     with pytest.raises(ProtocolError):
         codec.decode_request(METADATA, 12, count + b"\0" * 40)
 
 
-def test_more_than_a_thousand_tagged_fields_are_refused():
+def test_more_than_a_thousand_tagged_fields_are_rejected():
     body = codec.encode_request(METADATA, 12, messages.MetadataRequest())[:-1]
     tags = b"".join(b"\x7f\0" for _ in range(1000))
     codec.decode_request(METADATA, 12, body + b"\xe8\x07" + tags)
@@ -243,7 +243,7 @@ def test_disallowed_null_is_rejected_with_the_field_path():
         codec.decode_request(METADATA, 1, b"\0\0\0\1\xff\xff")
 
 
-def test_an_unknown_key_or_version_is_refused():
+def test_an_unknown_key_or_version_is_rejected():
     with pytest.raises(UnsupportedVersion):
         codec.decode_request(METADATA, 99, b"")
     with pytest.raises(UnsupportedVersion):
@@ -252,7 +252,7 @@ def test_an_unknown_key_or_version_is_refused():
         codec.decode_request(4711, 0, b"")
 
 
-def test_an_offset_outside_the_bytes_is_refused():
+def test_an_offset_outside_the_bytes_is_rejected():
     for offset in (-1, 5):
         with pytest.raises(ProtocolError):
             codec.decode_request(METADATA, 12, b"1234", offset)
@@ -279,7 +279,7 @@ def test_a_wrong_value_is_named_by_its_path(change, words):
         codec.encode_response(METADATA, 12, message)
 
 
-def test_wrong_structs_and_strings_are_refused():
+def test_wrong_structs_and_strings_are_rejected():
     message = metadata_response()
     message.brokers = [message.topics[0]]
     with pytest.raises(EncodeError, match=r"brokers\[0\]: MetadataResponse.MetadataResponseBroker"):
@@ -299,14 +299,14 @@ def test_wrong_structs_and_strings_are_refused():
         codec.encode_response(METADATA, 12, None)
 
 
-def test_a_deleted_field_is_refused():
+def test_a_deleted_field_is_rejected():
     message = metadata_response()
     del message.brokers[0].host
     with pytest.raises(EncodeError, match=r"brokers\[0\].host: not set"):
         codec.encode_response(METADATA, 12, message)
 
 
-def test_a_value_that_the_version_cannot_carry_is_refused():
+def test_a_value_that_the_version_cannot_carry_is_rejected():
     request = messages.MetadataRequest(topics=None, include_topic_authorized_operations=True)
     with pytest.raises(EncodeError, match="include_topic_authorized_operations: this version"):
         codec.encode_request(METADATA, 5, request)
@@ -318,7 +318,7 @@ def test_ignorable_field_is_dropped_in_versions_without_it():
     assert codec.decode_response(METADATA, 0, data).throttle_time_ms == 0
 
 
-def test_a_message_stays_usable_after_it_was_refused():
+def test_a_message_stays_usable_after_it_was_rejected():
     message = metadata_response()
     message.brokers[0].port = "x"
     for _ in range(50):

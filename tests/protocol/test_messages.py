@@ -30,7 +30,7 @@ def test_structs_are_attributes_of_their_message():
     assert topic.topic_id == bytes(16)
 
 
-def test_unknown_names_are_refused():
+def test_unknown_names_are_rejected():
     with pytest.raises(AttributeError):
         messages.NoSuchRequest  # noqa: B018
     with pytest.raises(TypeError, match="MetadataRequest has no field 'topic'"):

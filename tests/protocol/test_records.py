@@ -25,7 +25,7 @@ def test_a_metadata_record_keeps_its_version():
 @pytest.mark.parametrize("data", [
     b"", b"\1", b"\1\2", b"\2\2\0", b"\1\x7f\0", b"\1\2\x63", b"\xff" * 6, b"\1\2\0\2t",
 ])
-def test_a_broken_metadata_record_is_refused(data):
+def test_a_broken_metadata_record_is_rejected(data):
     with pytest.raises(ProtocolError):
         records.decode_record(data)
 

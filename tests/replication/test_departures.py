@@ -98,13 +98,13 @@ def test_repeatedly_lost_connection_does_not_delay_each_time():
     assert departures.suspects
 
 
-def test_a_broker_that_is_fenced_already_is_not_waited_for():
+def test_fenced_broker_is_not_awaited():
     departures, _ = made(1, 3)
     departures.lost(2)
     assert not departures.suspects
 
 
-def test_a_broker_that_died_stays_listed_for_a_while():
+def test_dead_broker_stays_listed_temporarily():
     departures, clock = made(1, 2, 3)
     departures.take_brokers(brokers(1, 3, fenced=[2]))
     assert departures.is_listed(2) and departures.any and not departures.suspects

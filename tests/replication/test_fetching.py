@@ -346,7 +346,7 @@ def test_follower_adopts_the_leaders_log_start(
     assert (copy.start_offset, copy.end_offset) == (50, 50)
 
 
-def test_nothing_native_begins_before_something_is_followed(run):
+def test_native_fetcher_starts_with_the_first_followed_partition(run):
     async def scenario(fetchers):
         fetchers.set_broker_epoch(3)
         assert fetchers.stats() == {} and fetchers.lag() == []

@@ -62,7 +62,7 @@ def test_it_follows_a_leader_of_kafkas_and_is_in_the_isr(kafka, member, topic):
     assert own == theirs != {}
 
 
-def test_a_topic_that_is_deleted_is_followed_no_more(kafka, member):
+def test_deleted_topic_is_unfollowed(kafka, member):
     name = "follows-and-goes"
     support.create(kafka, name, [[1, 2]])
     support.produce(kafka, name, [b"value"] * 10)

@@ -75,7 +75,7 @@ def test_rates_are_those_of_this_broker_else_of_the_cluster_else_none(logs):
 
 @pytest.mark.parametrize("text,words", [
     ("-1", "Value must be at least 0"), ("many", "Not a number of type LONG")])
-def test_a_rate_that_is_none_is_refused(text, words):
+def test_invalid_rate_is_rejected(text, words):
     with pytest.raises(ConfigError, match=f"{LEADER_RATE}: {words}"):
         Settings().check_dynamic({LEADER_RATE: text}, True)
 

@@ -148,7 +148,7 @@ def test_oversized_audit_batches_are_split_and_oversized_lines_counted(run):
     run(scenario)
 
 
-def test_lines_without_space_are_rejected_at_once(run, monkeypatch):
+def test_lines_without_space_are_rejected_immediately(run, monkeypatch):
     monkeypatch.setattr(audit_log_topic, "LINES_MAX", 2)
 
     async def scenario(world):
@@ -186,6 +186,6 @@ def test_stop_waits_for_pending_lines_and_reports_lost_ones(run, monkeypatch, ca
     assert (left.lines, left.topic) == (1, "audit")
 
 
-def test_a_name_that_no_topic_can_have_is_refused_with_the_setting():
+def test_invalid_topic_name_in_a_setting_is_rejected():
     with pytest.raises(ConfigError, match="audit.log.topic=a b: Topic name is invalid"):
         World("a b")

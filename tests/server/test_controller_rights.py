@@ -126,7 +126,7 @@ def test_enveloped_request_is_authorized_by_its_principal(port):
             == E.CLUSTER_AUTHORIZATION_FAILED
 
 
-def test_an_envelope_without_a_readable_principal_is_refused(port):
+def test_an_envelope_without_a_readable_principal_is_rejected(port):
     with logged_in(port, "node") as node:
         for envelope in (enveloped(None, creation(TOPIC)), enveloped("", creation(TOPIC)),
                          enveloped("alice", creation(TOPIC), principal_version=1)):

@@ -178,7 +178,7 @@ def test_failed_effect_of_one_topic_does_not_affect_others():
     assert broker.logs.topics["stays"][1] == [Role(True, 3, 1)]
 
 
-def test_a_stop_waits_for_the_effect_that_a_thread_is_at():
+def test_stop_waits_for_a_running_effect():
     broker, begun, goes_on, done = Broker(), threading.Event(), threading.Event(), []
 
     def slow(*args):

@@ -454,7 +454,7 @@ def test_gap_creates_no_dead_letter():
     assert (in_flight.start, in_flight.is_archiving) == (4, False)
 
 
-def test_a_rejection_that_could_not_be_written_leaves_the_record_with_its_member():
+def test_unwritten_rejection_keeps_the_record_acquired():
     in_flight = InFlight(LETTERS, 0)
     acquired(in_flight, (0, 1))
     _, _, moved = in_flight.acknowledge("a", [(0, 1, [REJECT])], 0)
@@ -463,7 +463,7 @@ def test_a_rejection_that_could_not_be_written_leaves_the_record_with_its_member
     assert in_flight.holds("a")
 
 
-def test_a_log_that_begins_later_cuts_off_no_letter_that_is_being_written():
+def test_raised_log_start_does_not_cancel_a_dead_letter():
     in_flight = InFlight(LETTERS, 0)
     acquired(in_flight, (0, 9))
     acknowledged(in_flight, 0, 9, REJECT)

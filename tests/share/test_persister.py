@@ -62,7 +62,7 @@ def test_a_failover_of_the_coordinator_does_not_fail_a_write(code):
     assert world.time.now_s - world.start_s < SESSION_S + 2
 
 
-def test_a_write_ends_when_the_coordinator_stays_away():
+def test_write_fails_if_the_coordinator_stays_unavailable():
     world = World((0, None))
     assert world.write() == ErrorCode.NETWORK_EXCEPTION
     assert RETRY_SECONDS <= world.time.now_s - world.start_s < RETRY_SECONDS + 1

@@ -22,7 +22,7 @@ def test_decided_batch_is_not_written_again():
 
 
 @pytest.mark.parametrize("batch", [0, 5, 8, 100])
-def test_a_checkpoint_that_is_elsewhere_than_the_sink_is_refused(batch):
+def test_checkpoint_on_another_cluster_than_the_sink_is_rejected(batch):
     with pytest.raises(ConfigError, match="used with another checkpoint") as refused:
         is_decided(Decision(6, "q", PARTS), "orders", "q", batch)
     assert f"at batch {batch}" in str(refused.value) and "decided batch 6" in str(refused.value)

@@ -80,7 +80,7 @@ def test_records_committed_twice_are_reported_as_duplicates(spark, target, tmp_p
     assert found.faults["doubled"] == 40 and not found.faults["missing"] and not found.good
 
 
-def test_an_open_transaction_is_not_waited_for(spark, target, tmp_path):
+def test_an_open_transaction_is_not_awaited(spark, target, tmp_path):
     loaded(spark, target, "open", tmp_path, content=Content(5), records=2000)
     with Producer({"bootstrap.servers": target.bootstrap,
                    "transactional.id": "open-test"}) as producer:

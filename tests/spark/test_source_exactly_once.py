@@ -148,7 +148,7 @@ def test_batches_follow_each_other(query):
 
 
 @pytest.mark.parametrize("steps", range(4))
-def test_a_driver_that_dies_anywhere_in_a_commit_leaves_each_record_once(
+def test_driver_death_during_a_commit_leaves_each_record_once(
         query, protocol, monkeypatch, steps):
     query.whole(0)
     answers = query.tasks(query.plan(), 1)
@@ -166,7 +166,7 @@ def test_a_driver_that_dies_anywhere_in_a_commit_leaves_each_record_once(
     assert query.seen() == wanted(0, 1, 2)
 
 
-def test_a_driver_that_dies_between_two_tasks_leaves_each_record_once(query):
+def test_driver_death_between_tasks_leaves_each_record_once(query):
     query.run(query.plan(), 0, 0, (b"a", b"b"))
     query.whole(0)
     assert query.seen() == wanted(0)
@@ -336,7 +336,7 @@ def test_two_queries_do_not_share_an_id(query):
     assert query.seen() == wanted(0)
 
 
-def test_a_task_that_fails_leaves_nothing_open(query):
+def test_failed_task_leaves_no_open_transaction(query):
     def rows():
         yield pa.RecordBatch.from_pydict({"value": [b"x"], "partition": pa.array([0], pa.int32())})
         raise ArithmeticError("of the query")

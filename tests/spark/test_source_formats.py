@@ -271,7 +271,7 @@ def test_invalid_formats_are_reported_in_one_line(target, topic, given, word):
     (T.LongType(), {"valueFormat": "int"}), (T.StringType(), {"valueFormat": "json"}),
     (struct_of(x=T.MapType(T.StringType(), T.IntegerType())), {"valueFormat": "json"}),
     (struct_of(x=T.BinaryType()), {"valueFormat": "json"})])
-def test_columns_that_values_cannot_fill_are_refused(target, topic, kind, given):
+def test_incompatible_columns_are_rejected(target, topic, kind, given):
     filled(target, topic, [b"{}"])
     with pytest.raises(ConfigError, match="value"):
         rows(source(target, topic, **given), struct_of(value=kind))

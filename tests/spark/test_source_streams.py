@@ -39,7 +39,7 @@ def rows(offsets):
     return sum(Positions.from_json(offsets).offsets.values())
 
 
-def test_a_batch_waits_for_the_least_of_records(stream):
+def test_batch_waits_for_the_minimum_of_records(stream):
     reader, grow = stream(minoffsetspertrigger="100")
     limit = reader.getDefaultReadLimit()
     assert limit == ReadMinRows(100)

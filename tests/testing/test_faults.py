@@ -187,7 +187,7 @@ def test_failed_fsync_is_not_acknowledged_until_a_restart(broker):
     assert broker.topic("t").values()[-1] == b"taken"
 
 
-def test_a_fault_of_an_unknown_api_is_refused(broker):
+def test_a_fault_of_an_unknown_api_is_rejected(broker):
     with pytest.raises(BrokerFailed, match="'Teleport' is not an API"):
         broker.faults.delay(1, "Teleport")
 

@@ -83,7 +83,7 @@ def test_records_are_tuples_with_names(topic):
     assert topic.records() == [Record(0, 0, 5, b"k", b"v", ())]
 
 
-def test_an_unknown_field_is_refused():
+def test_an_unknown_field_is_rejected():
     with pytest.raises(TypeError, match="no colour"):
         record(colour="red")
 

@@ -101,7 +101,7 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch, tmp_path):
     assert sys.stderr.getvalue() == "pylog: this command needs rich: pip install rich\n"
 
 
-def test_help_comes_within_a_quarter_of_a_second_of_processor_time():
+def test_help_takes_at_most_a_quarter_of_a_second_of_cpu():
     # Measured in processor time, because other processes on the machine may delay it.
     best = HELP_S * 10
     for _ in range(3):

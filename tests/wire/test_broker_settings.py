@@ -179,7 +179,7 @@ def test_listener_has_the_configured_backlog(broker, port):
     assert found == {37}
 
 
-def test_protocol_of_groups_that_is_not_listed_is_refused(connection):
+def test_unlisted_group_protocol_is_rejected(connection):
     answer = ask(connection, CONSUMER_HEARTBEAT, 0, group_id=unique("g"), member_id="",
                  member_epoch=0, rebalance_timeout=1000, subscribed_topic_names=["t"],
                  topic_partitions=[])

@@ -359,7 +359,7 @@ def wrong_topologies(side: Side) -> None:
     talk.beat("minus three", "m", -3)
 
 
-def test_wrong_topologies_are_refused_as_by_kafka(kafka, brokerd):
+def test_wrong_topologies_are_rejected_as_by_kafka(kafka, brokerd):
     compare(kafka, brokerd, wrong_topologies)
 
 

@@ -72,7 +72,7 @@ def test_180_a_limit_below_one_batch_still_returns_one_whole_batch(connection, t
 
 
 @pytest.mark.parametrize("limits", [{"bytes_max": -1}, {"partition_bytes_max": -1}], ids=str)
-def test_180_a_negative_limit_is_refused_or_read_as_zero(target, connection, topic, limits):
+def test_180_a_negative_limit_is_rejected_or_read_as_zero(target, connection, topic, limits):
     code = fetch(connection, topic, 2, **limits)["error_code"]
     assert code in ((OK, -1, 42) if target.name == "pylog" else (-1,))
 

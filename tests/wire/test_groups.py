@@ -410,7 +410,7 @@ def test_168_member_without_an_id_is_assigned_one(port):
     assert answer["member_id"].startswith("raw-")
 
 
-def test_169_metadata_beyond_512_kib_is_refused_at_once(brokerd):
+def test_169_metadata_beyond_512_kib_is_rejected_immediately(brokerd):
     # Kafka does not respond within 8 seconds.
     group = _group(brokerd.port)
     answer = _ask(brokerd.port, JOIN, 5, **_join_fields(
@@ -418,14 +418,14 @@ def test_169_metadata_beyond_512_kib_is_refused_at_once(brokerd):
     assert answer["error_code"] == TOO_LARGE
 
 
-def test_170_ten_thousand_protocols_are_refused(brokerd):
+def test_170_ten_thousand_protocols_are_rejected(brokerd):
     # Kafka accepts them.
     answer = _ask(brokerd.port, JOIN, 5, **_join_fields(_group(brokerd.port), protocols=[
         {"name": f"p{number}", "metadata": b""} for number in range(10_000)]))
     assert answer["error_code"] == 42
 
 
-def test_171_a_commit_of_a_wrong_generation_is_refused(port):
+def test_171_a_commit_of_a_wrong_generation_is_rejected(port):
     group, topic = _group(port), unique("generation")
     create_topic(port, topic)
     member, generation = _member(port, group)

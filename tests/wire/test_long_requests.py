@@ -79,7 +79,7 @@ def test_response_keeps_the_order_of_many_requested_partitions(broker, connectio
     assert {cell["error_code"] for cell in answer["topics"][1]["partitions"]} == {3}
 
 
-def test_a_partition_that_is_named_twice_far_apart_is_refused_once(broker, connection):
+def test_a_partition_that_is_named_twice_far_apart_is_rejected_once(broker, connection):
     topic = unique("twice")
     create_topic(broker.port, topic)
     cell = {"partition_index": 0, "timestamp": -1}
@@ -93,7 +93,7 @@ def test_a_partition_that_is_named_twice_far_apart_is_refused_once(broker, conne
     assert told == [42]
 
 
-def test_a_long_request_that_is_cut_is_refused_whole(broker, connection):
+def test_truncated_long_request_is_rejected_completely(broker, connection):
     body = raw.array([raw.string("g")] * 5000)[:-1]
     connection.send(frame(header(DESCRIBE_GROUPS, 0) + body))
     assert connection.closed()

@@ -201,7 +201,7 @@ def test_91_a_null_record_set_does_not_block_its_connection(target, topic, versi
         assert produce(connection, topic, batch(), version=version)["error_code"] == OK
 
 
-def test_121_zstd_before_produce_v7_is_refused(target, topic):
+def test_121_zstd_before_produce_v7_is_rejected(target, topic):
     payload = batch(codec=ZSTD)
     for version in (3, 4, 5, 6):
         assert _answer(target.port, topic, payload, version=version) == NO_CODEC
@@ -279,7 +279,7 @@ def test_repeated_partition_stores_exactly_the_acknowledged_batches(target):
         assert fetch(connection, name)["high_watermark"] == len(rows)
 
 
-def test_133_a_null_key_to_a_compacted_topic_is_refused_by_record(target):
+def test_133_a_null_key_to_a_compacted_topic_is_rejected_by_record(target):
     name = unique("compacted")
     create_topic(target.port, name, cleanup_policy="compact")
     with Connection(target.port) as connection:
@@ -312,7 +312,7 @@ def test_134_large_decompressed_record_does_not_grow_memory(target, topic):
 
 @pytest.mark.parametrize("codec, size", [(GZIP, 300 << 20), (ZSTD, 1900 << 20)],
                          ids=["gzip-300-mb", "zstd-1900-mb"])
-def test_135_a_compression_bomb_is_refused_in_constant_memory(target, topic, codec, size):
+def test_135_a_compression_bomb_is_rejected_in_constant_memory(target, topic, codec, size):
     if target.name == "kafka":
         pytest.skip("Kafka stores it")
     payload = _lie(codec, _zeros(codec, size))

@@ -280,7 +280,7 @@ def test_quotas_survive_a_kill_and_are_in_force_afterwards(tmp_path):
         broker.stop()
 
 
-def test_an_address_begins_no_more_connections_than_it_may(brokerd):
+def test_connection_rate_per_address_is_limited(brokerd):
     limit(brokerd.port, {"ip": "127.0.0.1"}, connection_creation_rate=1)
     try:
         began = []

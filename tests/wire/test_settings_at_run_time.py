@@ -107,7 +107,7 @@ def test_listener_moved_to_another_address_keeps_its_port(broker):
 @pytest.mark.parametrize("value, told", [
     ("PLAINTEXT://127.0.0.1:1,PLAINTEXT://127.0.0.1:2", "twice"), ("nonsense", "nonsense"),
     ("UNMAPPED://:1", "UNMAPPED")])
-def test_listeners_that_cannot_be_are_refused(broker, value, told):
+def test_invalid_listeners_are_rejected(broker, value, told):
     code, text = alter(broker, "listeners", value)
     assert code in (40, 42) and told in text
     assert answers(broker.port)

@@ -118,7 +118,7 @@ def test_65_an_existing_topic_is_error_36(target):
 
 @pytest.mark.parametrize("count, code", [(0, BAD_PARTITIONS), (-5, BAD_PARTITIONS),
                                          (2**31 - 1, POLICY), (100001, POLICY)])
-def test_66_to_69_a_partition_count_out_of_range_is_refused(target, count, code):
+def test_66_to_69_a_partition_count_out_of_range_is_rejected(target, count, code):
     assert _create(target.port, name=unique("count"), num_partitions=count) == code
     assert answers(target.port)
 

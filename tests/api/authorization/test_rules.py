@@ -114,7 +114,7 @@ def followed(caller, topic) -> int:
     return row.error_code
 
 
-def test_empty_topic_name_is_refused_for_missing_rights_first(alice):
+def test_authorization_precedes_the_check_for_an_empty_topic_name(alice):
     assert (produced(alice, ""), fetched(alice, "")) == (REFUSED, REFUSED)
 
 
@@ -133,7 +133,7 @@ def branch(caller, source: str, name: str, *more_sources: str) -> int:
 @pytest.mark.parametrize("rights", [
     (), (authorizer.READ,), (authorizer.DESCRIBE_CONFIGS,), (authorizer.WRITE, authorizer.DESCRIBE),
 ])
-def test_branch_is_refused_without_rights_to_read_its_source(ports, topic, alice, rights):
+def test_branch_requires_read_permission_on_its_source(ports, topic, alice, rights):
     name = unique("branch")
     allow(ports, rule(name, authorizer.CREATE),
           *(rule(topic, operation) for operation in rights))

@@ -127,7 +127,7 @@ def creation(*rows):
 
 
 @pytest.mark.parametrize("version", [5, 6])
-def test_topics_beyond_the_mutation_quota_are_refused_since_version_6(version):
+def test_topics_beyond_the_mutation_quota_are_rejected_since_version_6(version):
     async def scenario(broker):
         await _set(broker, {"client-id": "c"}, controller_mutation_rate=1.0)
         answer = await broker.ask(

@@ -27,7 +27,7 @@ def test_the_cluster_is_described_in_every_version(version):
 
 
 @pytest.mark.parametrize("kind, error", [(2, 114), (3, 115)])
-def test_other_endpoint_types_are_refused(kind, error):
+def test_other_endpoint_types_are_rejected(kind, error):
     async def scenario(broker):
         answer = await broker.ask(api.DESCRIBE_CLUSTER, 1, CLUSTER(endpoint_type=kind))
         assert answer.error_code == error and answer.error_message
@@ -81,7 +81,7 @@ def test_unknown_and_invalid_names_are_reported():
     with_broker(scenario)
 
 
-def test_a_negative_cursor_is_refused():
+def test_a_negative_cursor_is_rejected():
     async def scenario(broker):
         await make(broker, a=1)
         answer = await broker.ask(api.DESCRIBE_TOPIC_PARTITIONS, 0, NEW(

@@ -138,7 +138,7 @@ def test_dynamic_retention_overrides_the_file_in_any_unit():
     ("node.id", "2"), ("log.retention.hours", "1"), ("log.segment.bytes", "x"),
     ("ssl.keystore.location", "/x"), ("background.threads", "500"), ("num.network.threads", "9"),
     ("log.roll.ms", "0")])
-def test_a_broker_setting_that_cannot_change_is_refused(name, value):
+def test_a_broker_setting_that_cannot_change_is_rejected(name, value):
     async def scenario(broker):
         code, text = await alter(broker, BROKER, "1", (name, SET, value))
         assert code == 42 and name in text
@@ -146,7 +146,7 @@ def test_a_broker_setting_that_cannot_change_is_refused(name, value):
     with_broker(scenario)
 
 
-def test_settings_that_contradict_each_other_are_refused_for_a_broker():
+def test_settings_that_contradict_each_other_are_rejected_for_a_broker():
     async def scenario(broker):
         code, _ = await alter(broker, BROKER, "", ("log.cleaner.max.compaction.lag.ms", SET, "1"),
                               ("log.cleaner.min.compaction.lag.ms", SET, "2"))

@@ -87,7 +87,7 @@ def test_topics_are_found_by_id_and_unknown_ids_reported():
     with_broker(scenario)
 
 
-def test_ids_are_refused_before_version_12():
+def test_ids_are_rejected_before_version_12():
     async def scenario(broker):
         answer = await broker.ask(api.METADATA, 10, NEW(topics=[
             NEW.MetadataRequestTopic(topic_id=bytes(15) + b"\x42", name=None)]))

@@ -33,7 +33,7 @@ def test_topic_growth_updates_logs_and_invalidates_its_grant():
 
 
 @pytest.mark.parametrize("count, error", [(1, 37), (0, 37), (-1, 37), (10_002, 44)])
-def test_a_count_that_is_no_increase_or_too_much_is_refused(count, error):
+def test_partition_count_must_increase_within_the_limit(count, error):
     async def scenario(broker):
         await make(broker)
         assert await grow(broker, count) == error

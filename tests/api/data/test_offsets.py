@@ -87,7 +87,7 @@ def test_the_log_start_counts_after_deletion_of_records(node):
 
 
 @pytest.mark.parametrize("timestamp, since", [(-3, 7), (-4, 8), (-5, 9), (-6, 11), (-7, 12)])
-def test_a_special_timestamp_before_its_version_is_refused(node, timestamp, since):
+def test_a_special_timestamp_before_its_version_is_rejected(node, timestamp, since):
     for version in range(1, 12):
         error = offsets(node, timestamp, version=version)[0][0]
         assert error == (0 if version >= since else 35)
@@ -124,7 +124,7 @@ def test_different_leader_epoch_is_reported(tmp_path):
     node.stop()
 
 
-def test_a_partition_named_twice_is_refused(node):
+def test_a_partition_named_twice_is_rejected(node):
     row = NEW.ListOffsetsPartition(partition_index=0, timestamp=-1)
     other = NEW.ListOffsetsPartition(partition_index=1, timestamp=-1)
     answer = ask(node, api.LIST_OFFSETS, 5, NEW(topics=[

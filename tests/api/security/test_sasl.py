@@ -95,7 +95,7 @@ def test_unsupported_mechanism_is_rejected_with_the_supported_ones(caller):
     assert caller.closed()
 
 
-def test_a_second_handshake_amid_a_login_ends_the_connection(caller):
+def test_second_handshake_during_a_login_disconnects(caller):
     caller.handshake("PLAIN")
     assert caller.handshake("PLAIN").error_code == ErrorCode.ILLEGAL_SASL_STATE
     assert caller.closed()

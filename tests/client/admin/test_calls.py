@@ -192,7 +192,7 @@ def test_request_follows_a_new_controller(call, answer):
     assert not asyncio.run(call(admin)) and len(cluster.asked) == 2
 
 
-def test_an_election_that_is_refused_as_a_whole_is_raised():
+def test_error_of_a_whole_election_is_raised():
     admin, _ = admin_of(messages.ElectLeadersResponse(
         error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     assert raised(admin.elect_leaders()).code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED

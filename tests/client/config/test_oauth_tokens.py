@@ -110,12 +110,12 @@ def test_issuer_ca_has_a_separate_setting(tmp_path):
     ({"token.endpoint.url": "http://h", "grant.type": "password"}, "expected one of Default"),
     ({"token.endpoint.url": "http://h", "assertion.algorithm": "none"}, "allowed are RS256, ES"),
 ])
-def test_settings_that_no_token_could_be_had_with_are_refused_at_once(given, words):
+def test_settings_without_a_token_source_are_rejected_immediately(given, words):
     with pytest.raises(ConfigError, match=words):
         Settings("admin", SASL | {PREFIX + name: value for name, value in given.items()})
 
 
-def test_trust_in_the_issuer_that_cannot_be_read_is_refused_at_once():
+def test_unreadable_issuer_trust_is_rejected_immediately():
     with pytest.raises(ConfigError, match="/nowhere"):
         Settings("admin", SASL | {
             f"{PREFIX}token.endpoint.url": "https://h", f"{PREFIX}client.id": "me",

@@ -25,7 +25,7 @@ def test_alias_error_names_the_other_client():
         Settings("consumer", {**SERVERS, "linger.ms": 5})
 
 
-def test_the_same_setting_twice_is_refused():
+def test_the_same_setting_twice_is_rejected():
     with pytest.raises(ConfigError, match="given twice"):
         Settings("consumer", SERVERS, bootstrap_servers="localhost:9093")
 
@@ -35,13 +35,13 @@ def test_the_same_setting_twice_is_refused():
     ("enable.auto.commit", "perhaps"), ("auto.offset.reset", "middle"),
     ("bootstrap.servers", "localhost"), ("bootstrap.servers", "localhost:0"),
 ])
-def test_a_wrong_value_is_refused(name, value):
+def test_a_wrong_value_is_rejected(name, value):
     with pytest.raises(ConfigError, match=name):
         Settings("consumer", {**SERVERS, name: value})
 
 
 @pytest.mark.parametrize("given", ["orders", ["localhost:9092"]])
-def test_settings_that_are_no_mapping_are_refused(given):
+def test_settings_must_be_a_mapping(given):
     with pytest.raises(ConfigError, match="a mapping or keywords"):
         Settings("consumer", given, bootstrap_servers="localhost:9092")
 

@@ -58,7 +58,7 @@ def poll(virtual_time):
     return run
 
 
-def test_a_poll_waits_for_records_as_long_as_it_may(poll):
+def test_poll_waits_for_records_until_its_timeout(poll):
     async def steps(consumer, core, clock):
         assert await consumer.poll() == [] and clock.now_s == 1000
         assert await consumer.poll(3.0) == [] and clock.now_s == 1003
@@ -96,7 +96,7 @@ def test_poll_commits_due_offsets_and_handles_events_within_its_timeout(poll):
     poll(steps)
 
 
-def test_a_closed_consumer_polls_no_more(poll):
+def test_closed_consumer_rejects_polls(poll):
     async def steps(consumer, core, clock):
         core.closed = True
         with pytest.raises(ClosedError):

@@ -110,7 +110,7 @@ def test_sticky_user_data_survives_encoding():
         unpack_sticky(b"\0\0\0\1\0\7")
 
 
-def test_sticky_user_data_that_ends_early_is_refused_unless_only_the_generation_is_missing():
+def test_sticky_user_data_that_ends_early_is_rejected_unless_only_the_generation_is_missing():
     data = pack_sticky([("a", 0), ("a", 3), ("bc", 1)], 7)
     assert data == (b"\0\0\0\2\0\1a\0\0\0\2\0\0\0\0\0\0\0\3\0\2bc\0\0\0\1\0\0\0\1\0\0\0\7")
     owned = (("a", 0), ("a", 3), ("bc", 1))

@@ -398,7 +398,7 @@ def test_an_idle_consumer_names_its_partitions_once(broker, monkeypatch):
     assert sent[-1].session_id != 0 and sent[-1].session_epoch > 1
 
 
-def test_records_that_come_later_are_waited_for(broker):
+def test_records_that_come_later_are_awaited(broker):
     topic = new_topic(broker)
     with reader(broker, topic) as consumer:
         assert consumer.poll(0.2) == []
@@ -416,7 +416,7 @@ def test_unknown_topic_is_reported(broker):
             consumer.partitions_for(new_name("nowhere"), timeout=1.0)
 
 
-def test_calls_that_do_not_fit_are_refused(broker, filled):
+def test_mismatching_calls_are_rejected(broker, filled):
     with reader(broker, filled) as consumer:
         with pytest.raises(errors.IllegalStateError):
             consumer.subscribe([filled])

@@ -242,7 +242,7 @@ def test_an_application_that_does_not_poll_leaves_the_group(world, polling, inte
     assert one.one.lost == bool(left)
 
 
-def test_a_refused_commit_while_late_does_not_stop_the_loop(world, interrupted_after):
+def test_a_rejected_commit_while_late_does_not_stop_the_loop(world, interrupted_after):
     one = world(max_poll_interval_ms=7000)
     one.polling = False
     one.subscription.add([ONE])
@@ -349,7 +349,7 @@ def test_assignment_waits_for_the_name_of_a_topic_id(world):
     assert one.calls == [("assigned", [TopicPartition("v", 0)])] and one.refreshes == 1
 
 
-def test_a_topic_that_fresh_metadata_names_is_not_waited_for(world):
+def test_topic_named_by_fresh_metadata_is_not_awaited(world):
     one = world()
     one.learns = {b"v" * 16: "v"}
     one.script = [answer(2, given={b"v" * 16: [0]})]

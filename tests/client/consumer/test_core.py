@@ -35,7 +35,7 @@ def test_event_after_the_last_check_wakes_the_poll():
     assert asyncio.run(scenario()) == ["attended", "look", "attended"]
 
 
-def test_a_position_that_stays_unknown_ends_the_call_in_time():
+def test_unknown_position_ends_the_call_at_its_timeout():
     async def scenario() -> None:
         core = Consuming.__new__(Consuming)
         core.subscription = SimpleNamespace(state=lambda tp: SimpleNamespace(

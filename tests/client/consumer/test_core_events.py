@@ -98,7 +98,7 @@ def test_records_and_wakeups_end_the_wait(play, news):
     play(steps)
 
 
-def test_with_records_at_hand_nothing_is_waited_for(play):
+def test_buffered_records_are_returned_without_waiting(play):
     async def steps(world):
         endless(world)
         world.core.queue.put([CompletedFetch(PartitionState(ONE, 0), b"", [], None)])
@@ -189,7 +189,7 @@ def test_a_rebalance_does_not_wait_for_positions_that_cannot_be_had(play):
     play(steps, group_id="g")
 
 
-def test_a_subscription_that_changes_amid_a_look_up_is_for_the_group_at_once(play):
+def test_subscription_change_during_a_lookup_reaches_the_group_immediately(play):
     async def steps(world):
         core, member = world.core, world.joined()
         core.subscription.subscribe(["t"], None, None)

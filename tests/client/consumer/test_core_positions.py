@@ -121,7 +121,7 @@ def test_paused_records_are_kept_and_returned_after_resume(play):
     play(steps)
 
 
-def test_a_position_is_waited_for(play):
+def test_a_position_is_awaited(play):
     async def steps(world):
         one, two = world.standing(p0=None, p1=5)
         assert await world.core.position(TWO, 0) == 5

@@ -175,7 +175,7 @@ def test_wakeup_is_recorded_before_the_poll_wakes(face):
 
 # The blocking poll.
 
-def test_a_poll_waits_for_records_as_long_as_it_may(plain):
+def test_poll_waits_for_records_until_its_timeout(plain):
     assert plain.call("poll") == [] and plain.waits == []
     assert plain.call("poll", 3.0) == [] and plain.waits == [3.0]
     assert plain.core.polling is False

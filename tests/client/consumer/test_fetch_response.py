@@ -84,7 +84,7 @@ def test_every_version_is_read_as_the_codec_reads_it(version, topics):
 
 @settings(deadline=None)
 @given(topics=TOPICS, cut=st.integers(1, 50), noise=st.binary(max_size=20))
-def test_a_damaged_answer_is_refused_or_read_but_never_beyond_its_end(topics, cut, noise):
+def test_a_damaged_answer_is_rejected_or_read_but_never_beyond_its_end(topics, cut, noise):
     frame = framed(build(topics), 16)
     damaged = bytes(frame.view)[:-cut] + noise
     broken = Frame(bytearray(damaged), len(damaged), BufferPool())
@@ -112,7 +112,7 @@ def _lies_within(found, damaged: bytes) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 13, 18])
-def test_an_answer_that_was_cut_anywhere_is_refused(version):
+def test_truncated_response_is_rejected(version):
     """Every truncation of a response is rejected: no byte is optional."""
     row = RESPONSE.PartitionData(
         partition_index=1, records=b"r" * 20, high_watermark=7, last_stable_offset=7,

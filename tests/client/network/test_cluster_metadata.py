@@ -32,7 +32,7 @@ def test_recreated_topic_starts_with_its_own_epochs():
     assert anew.leader("t", 0) == 2 and anew.ids == {b"2" * 16: "t"}
 
 
-def test_a_leader_that_is_not_among_the_brokers_is_none():
+def test_leader_outside_the_broker_list_is_unknown():
     picture = merged(Metadata(), answer(leader=2, nodes=(1,)), False)
     assert picture.leader("t", 0) == -1 and picture.partition_count("t") == 1
     assert picture.partition_count("unknown") == 0 and picture.leader("unknown", 0) == -1

@@ -223,7 +223,7 @@ def test_silent_broker_is_replaced_after_a_timeout(timed):
     assert silent == [0] and world.asked[-1][0] in (1, 2)
 
 
-def test_the_only_broker_is_waited_for_also_when_it_is_silent(timed):
+def test_silent_single_broker_is_awaited(timed):
     world = timed()
     world.nodes = {}
 

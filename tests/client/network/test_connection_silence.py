@@ -223,7 +223,7 @@ def test_an_answer_to_more_than_the_greeting_is_a_broker_that_serves(played):
     played(steps)
 
 
-def test_a_certificate_that_is_refused_after_the_handshake_is_no_lost_connection(played):
+def test_certificate_rejected_after_the_handshake_is_not_a_lost_connection(played):
     async def steps(one, clock):
         one.connection_lost(connection.ssl.SSLError(1, "bad certificate"))
         assert isinstance(one.failure, AuthenticationError)
@@ -245,7 +245,7 @@ def test_invalid_response_closes_the_connection_with_its_content(played, data, w
 
 
 @pytest.mark.parametrize("data", [struct.pack(">i", 4)[:3], struct.pack(">i", 1 << 30)])
-def test_the_beginning_of_an_answer_is_waited_for(played, data):
+def test_the_beginning_of_an_answer_is_awaited(played, data):
     async def steps(one, clock):
         one.pool = SimpleNamespace(take=lambda size: bytearray(STAGING_BYTES))
         receive(one, data)
@@ -300,7 +300,7 @@ def test_request_without_a_common_version_is_rejected(played, served, highest, s
 
 # Send buffer and re-authentication.
 
-def test_a_full_send_buffer_is_waited_for(played):
+def test_a_full_send_buffer_is_awaited(played):
     async def steps(one, clock):
         await one.drain()
         one.pause_writing()
@@ -382,7 +382,7 @@ def test_reauthentication_precedes_session_expiry(played, monkeypatch, outcome, 
     played(steps, request_timeout_ms=5000)
 
 
-def test_a_closed_connection_logs_in_no_more(played, monkeypatch):
+def test_closed_connection_does_not_reauthenticate(played, monkeypatch):
     logins = []
 
     async def log_in(one):

@@ -69,7 +69,7 @@ def polling(request, target):
     consumer.close()
 
 
-def test_a_call_of_a_second_thread_is_refused_at_once(polling):
+def test_a_call_of_a_second_thread_is_rejected_immediately(polling):
     calls = [lambda: polling.consumer.poll(60), polling.consumer.commit,
              polling.consumer.unsubscribe]
     for call in calls:
@@ -97,7 +97,7 @@ def test_a_consumer_may_change_threads_between_calls(target):
 
 
 @pytest.mark.parametrize("kind", [aio.Consumer, aio.ShareConsumer])
-def test_a_poll_of_a_second_task_is_refused_at_once(target, kind):
+def test_a_poll_of_a_second_task_is_rejected_immediately(target, kind):
     topic = new_topic(target.bootstrap)
 
     async def main():

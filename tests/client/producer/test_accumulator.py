@@ -124,7 +124,7 @@ def test_callbacks_know_their_records(make):
 
 # Linger.
 
-def test_an_open_batch_waits_for_its_linger_and_no_longer(make):
+def test_open_batch_waits_for_its_linger(make):
     world = make()
     queue = world.one.queue("t", 0)
     assert world.one.close_due(queue, 2000.0) is None

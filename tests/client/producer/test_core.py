@@ -361,7 +361,7 @@ def test_producer_is_idempotent_if_its_settings_allow_it(given, expected):
     ({"transactional_id": "x", "enable_idempotence": False}, "needs enable.idempotence"),
     ({"delivery_timeout_ms": 1009, "linger_ms": 10, "request_timeout_ms": 1000},
      "delivery.timeout.ms must be at least")])
-def test_settings_that_do_not_go_together_are_refused(given, words):
+def test_conflicting_settings_are_rejected(given, words):
     with pytest.raises(ConfigError, match=words):
         acks_of(settings(**given))
 

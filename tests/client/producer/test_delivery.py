@@ -124,7 +124,7 @@ def test_waiting_for_a_delivery_times_out():
     waiter.join()
 
 
-def test_a_task_waits_for_the_outcome_and_may_give_up():
+def test_task_waits_for_the_outcome_until_its_timeout():
     async def main():
         one, failure = pending(), KafkaError("lost")
         given_up, waiting = one.future(), asyncio.ensure_future(_awaited(Delivery(one, 1, 0)))

@@ -105,7 +105,7 @@ def plain(monkeypatch):
 
 # Records.
 
-def test_a_record_that_has_room_waits_for_nothing(face):
+def test_record_with_buffer_space_does_not_wait(face):
     assert face.send() is face.core.delivery and face.core.heard == [("check",)]
 
 
@@ -143,7 +143,7 @@ def test_flush_returns_lost_records_and_raises_on_request(face):
     assert face.core.heard == [("flush", None), ("flush", 2), ("flush", 5), ("flush", None)]
 
 
-def test_the_partitions_of_a_topic_are_waited_for(face):
+def test_the_partitions_of_a_topic_are_awaited(face):
     assert face.call("partitions_for", "t") == [TopicPartition("t", 0), TopicPartition("t", 1)]
     assert face.core.heard == [("wait_for", "metadata", "t", None, 60.0)]
 

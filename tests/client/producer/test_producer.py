@@ -88,7 +88,7 @@ def test_null_keys_stay_together_and_move_on_by_batch(bootstrap):
     assert set(partitions) == {0, 1, 2} and 5 <= changes <= 20
 
 
-def test_an_unknown_partition_is_refused(bootstrap, producer):
+def test_an_unknown_partition_is_rejected(bootstrap, producer):
     topic = new_topic(bootstrap, 2)
     assert producer.send(topic, b"x", partition=1).result(20).partition == 1
     with pytest.raises(ValueError, match="no partition 2"):
@@ -274,7 +274,7 @@ def test_interceptors_see_records_and_outcomes(bootstrap):
     {"delivery.timeout.ms": 10}, {"partitioner.class": "nobody"},
     {"transactional.id": "t", "enable.idempotence": False},
 ])
-def test_settings_that_do_not_fit_together_are_refused(bad):
+def test_incompatible_settings_are_rejected(bad):
     with pytest.raises(errors.ConfigError):
         Producer({"bootstrap.servers": "127.0.0.1:1", **bad})
 
@@ -387,7 +387,7 @@ def test_records_and_tables_keep_the_order_of_the_calls(bootstrap):
     assert values_of(bootstrap, topic) == {0: [b"0", b"1", b"2", b"3"]}
 
 
-def test_tables_that_cannot_be_sent_are_refused(producer, bootstrap):
+def test_unsendable_tables_are_rejected(producer, bootstrap):
     topic = new_topic(bootstrap, 2)
     with pytest.raises(errors.ConfigError, match="no column"):
         producer.send_arrow(pa.table({"value": [b"x"]}), topic, key="nothing")

@@ -434,7 +434,7 @@ async def test_without_a_timeout_no_leader_is_stalled(world):
 
 
 @played
-async def test_a_broker_that_is_slow_holds_up_no_other_partition(world):
+async def test_slow_broker_does_not_delay_other_partitions(world):
     world.put(b"a" * 10)
     await world.wait(1)
     while world.sender._wakeup is None:
@@ -566,7 +566,7 @@ async def test_batches_after_a_failed_one_start_a_new_epoch(world):
 
 
 @played
-async def test_a_new_epoch_begins_behind_a_last_batch_without_an_answer(world):
+async def test_new_epoch_begins_after_the_last_unanswered_batch(world):
     first = world.put(b"a" * 90)
     await world.wait(1)
     expired(first)

@@ -149,7 +149,7 @@ def test_fenced_producer_aborts_nothing_and_raises(bootstrap, topics):
     assert values_of(bootstrap, goal) == [b"other"]
 
 
-def test_a_consumer_that_commits_by_itself_or_has_no_group_is_refused(bootstrap):
+def test_a_consumer_that_commits_by_itself_or_has_no_group_is_rejected(bootstrap):
     with producer_of(bootstrap) as producer:
         with consumer_of(bootstrap, enable_auto_commit=True) as consumer, \
                 pytest.raises(ConfigError, match=r"enable\.auto\.commit=false"):

@@ -128,7 +128,7 @@ def test_failed_end_without_a_waiter_is_retried():
     asyncio.run(main())
 
 
-def test_a_producer_that_closes_ends_the_wait():
+def test_closing_the_producer_ends_the_wait():
     async def main():
         one = Ended()
         waiting = asyncio.ensure_future(one.ended(True))

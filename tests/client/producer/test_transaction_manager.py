@@ -154,7 +154,7 @@ def test_a_failed_record_breaks_the_transaction_until_it_is_aborted(bootstrap, p
     assert values_of(bootstrap, topic) == [b"good"]
 
 
-def test_calls_out_of_order_are_refused(bootstrap):
+def test_calls_out_of_order_are_rejected(bootstrap):
     with Producer(bootstrap_servers=bootstrap) as plain:
         for call in (plain.init_transactions, plain.begin_transaction, plain.commit_transaction):
             with pytest.raises(errors.IllegalStateError):

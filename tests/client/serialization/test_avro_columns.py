@@ -94,7 +94,7 @@ def test_flat_column_contains_the_written_values(table, start):
 
 @settings(max_examples=200, deadline=None)
 @given(tables(), st.data())
-def test_damaged_values_are_refused_or_read_as_some_value(table, data):
+def test_damaged_values_are_rejected_or_read_as_some_value(table, data):
     schema, rows = table
     registry = Registry(schema)
     values = [bytearray(v) for v in registry.written([row for row in rows if row is not None])]

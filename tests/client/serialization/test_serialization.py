@@ -71,12 +71,12 @@ def test_json_columns_may_be_empty_null_or_large():
 
 
 @pytest.mark.parametrize("bad", [b"[1]", b"5", b'{"a": 1} {"a": 2}', b"{", b"text"])
-def test_values_that_are_no_json_object_are_refused(bad):
+def test_non_object_json_values_are_rejected(bad):
     with pytest.raises(SerializationError):
         json_column(pa.array([b'{"a": 3}', bad]))
 
 
-def test_rows_become_json_and_come_back():
+def test_rows_survive_json_encoding():
     table = pa.table({"a": [1, 2], "b": ["x", None]})
     assert json_column(json_rows(table)).to_pylist() == table.to_pylist()
 
@@ -165,7 +165,7 @@ def test_an_address_may_have_the_password_and_errors_do_not_show_it(server):
 # ---- Avro
 
 
-def test_avro_values_carry_their_schemas_id_and_come_back(server, registry):
+def test_avro_values_carry_their_schema_id_and_are_decoded(server, registry):
     avro = Avro(registry, USER)
     data = avro.serialize("users", {"id": 5, "name": "x"})
     assert data[0] == 0 and schema_id(data) == 1 and "users-value" in server.subjects
@@ -256,6 +256,6 @@ def test_avro_columns_contain_the_written_values(rows):
     ["int", "string"],
     {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]},
 ])
-def test_schemas_without_an_arrow_type_are_refused(schema):
+def test_schemas_without_an_arrow_type_are_rejected(schema):
     with pytest.raises(SerializationError):
         arrow_type(schema)

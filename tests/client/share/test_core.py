@@ -166,7 +166,7 @@ def test_records_are_returned_before_their_broker_finishes_other_requests(clock,
     run(steps())
 
 
-def test_a_poll_without_a_subscription_is_refused(clock, run):
+def test_a_poll_without_a_subscription_is_rejected(clock, run):
     async def steps():
         core = Core(clock)
         with pytest.raises(IllegalStateError, match="subscribe"):

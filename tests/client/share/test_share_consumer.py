@@ -146,7 +146,7 @@ def test_each_record_is_accepted_released_or_rejected(broker, topic, member):
             consumer.acknowledge(again)
 
 
-def test_a_renewed_record_stays_in_hand_and_is_acknowledged_later(broker, topic, member):
+def test_renewed_record_stays_acquired_until_acknowledged(broker, topic, member):
     put(broker, topic, rows(2))
     with member(share_acknowledgement_mode="explicit") as consumer:
         consumer.subscribe([topic])
@@ -260,7 +260,7 @@ def test_waiting_poll_is_woken_from_another_thread(broker, topic, member):
         consumer.poll(WAIT_S)
 
 
-def test_settings_that_share_groups_do_not_have_are_refused():
+def test_settings_that_share_groups_do_not_have_are_rejected():
     with pytest.raises(errors.ConfigError, match="auto.offset.reset"):
         ShareConsumer(bootstrap_servers="localhost:1", group_id="g", auto_offset_reset="earliest")
     with pytest.raises(errors.ConfigError, match="group.id"):

@@ -33,7 +33,7 @@ JOINS = [
 
 
 @pytest.mark.parametrize(("changed", "error"), JOINS)
-def test_a_join_that_cannot_be_is_refused_at_once(machine, changed, error):
+def test_invalid_join_is_rejected_immediately(machine, changed, error):
     answer = machine.join("a", **changed)
     assert answer.error_code == error and answer.member_id == ""
     assert not any(group.members for group in machine.groups.groups.values())
@@ -56,7 +56,7 @@ def test_join_of_an_unknown_member_is_rejected_with_its_id(machine):
     assert "unknown" not in machine.groups.groups
 
 
-def test_a_join_with_other_protocols_than_all_members_know_is_refused(machine):
+def test_join_without_a_shared_protocol_is_rejected(machine):
     machine.stable("a")
     assert machine.join("b", protocols=(("other", b""),)).error_code == 23
     assert machine.join("c", kind="connect").error_code == 23
@@ -79,7 +79,7 @@ def sync(machine, token, member, generation, **fields):
     return machine.settle().answers.get(token)
 
 
-def test_a_sync_that_cannot_be_is_refused(machine):
+def test_invalid_sync_is_rejected(machine):
     assert sync(machine, 1, "a", 1, group_id="").error_code == E.INVALID_GROUP_ID
     assert sync(machine, 2, "a", 1).error_code == E.UNKNOWN_MEMBER_ID
     machine.join("a")
@@ -126,7 +126,7 @@ def test_sync_in_a_stable_group_returns_the_assignment(machine):
     assert (got.protocol_type, got.protocol_name) == ("consumer", "range")
 
 
-def test_a_heartbeat_that_cannot_be_is_refused(machine):
+def test_invalid_heartbeat_is_rejected(machine):
     assert machine.heartbeat("x", 1) == E.UNKNOWN_MEMBER_ID
     member, = machine.stable("a")
     assert machine.heartbeat("x", 1) == E.UNKNOWN_MEMBER_ID
@@ -256,7 +256,7 @@ def test_commit_with_a_generation_and_no_group_is_rejected(machine, version, err
     assert "g" not in machine.groups.groups
 
 
-def test_a_commit_while_the_leader_assigns_is_refused(machine):
+def test_a_commit_while_the_leader_assigns_is_rejected(machine):
     machine.join("a")
     machine.run(100)
     assert machine.group.state == COMPLETING and machine.commit(5, "client-0", 1) == 27

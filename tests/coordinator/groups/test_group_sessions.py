@@ -68,7 +68,7 @@ def synced(machine):
 
 
 @pytest.mark.parametrize("phase", ["JoinGroup", "SyncGroup"])
-def test_a_session_starts_when_the_answer_leaves_and_not_when_it_is_decided(machine, phase):
+def test_session_starts_when_the_response_is_sent(machine, phase):
     if phase == "SyncGroup":
         joined_by_two(machine)
     machine.flushes = False
@@ -85,7 +85,7 @@ def test_a_session_starts_when_the_answer_leaves_and_not_when_it_is_decided(mach
     assert machine.group.members == {}
 
 
-def test_a_session_starts_when_the_refusal_of_a_sync_leaves(machine):
+def test_session_starts_when_a_sync_error_is_sent(machine):
     joined_by_two(machine)
     machine.sync("b syncs", "client-1", 1)
     machine.run(900)
@@ -112,7 +112,7 @@ def test_response_to_a_departed_member_starts_no_session(machine):
     assert ("member", "g", "client-0") not in machine.groups.timers
 
 
-def test_a_sync_that_waits_for_the_leader_is_no_silence(machine):
+def test_waiting_sync_keeps_the_session(machine):
     machine.join("a", session_ms=1000, rebalance_ms=5000)
     machine.join("b", session_ms=1000, rebalance_ms=5000)
     machine.run(100).run(100)
@@ -123,7 +123,7 @@ def test_a_sync_that_waits_for_the_leader_is_no_silence(machine):
     assert set(machine.group.members) == {"client-0", "client-1"}
 
 
-def test_a_sync_that_a_rebalance_ends_begins_a_session(machine):
+def test_sync_ended_by_a_rebalance_starts_a_session(machine):
     machine.join("a", session_ms=1000, rebalance_ms=5000)
     machine.join("b", session_ms=1000, rebalance_ms=5000)
     machine.run(100).run(100)

@@ -69,7 +69,7 @@ def test_rejected_commit_leaves_no_group_behind(machine):
     assert not machine.groups.groups and not machine.groups.records
 
 
-def test_a_group_with_something_in_it_stays_when_a_commit_is_refused(machine):
+def test_rejected_commit_keeps_a_nonempty_group(machine):
     commit(machine, row(5))
     assert commit(machine, row(6, metadata="m" * 99)) == [TOO_LARGE]
     assert commit_open(machine, row(6, metadata="m" * 99)) == [TOO_LARGE]

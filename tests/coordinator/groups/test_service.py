@@ -161,7 +161,7 @@ def test_temporary_full_disk_reloads_and_discards_unappended_records(
     on_node(scenario)
 
 
-def test_reloads_of_a_disk_that_stays_full_come_less_and_less_often(on_node):
+def test_reloads_on_a_full_disk_back_off(on_node):
     async def scenario(node):
         assert await node.commit(0, 1) == 0
         node.disks[FIRST_AT].set_disk(DISK_FULL)
@@ -295,7 +295,7 @@ def test_a_map_that_cannot_be_written_costs_nothing_but_the_next_try(on_node, mo
     on_node(scenario)
 
 
-def test_a_stop_amid_a_write_to_the_map_leaves_nothing_out_of_it(on_node, monkeypatch):
+def test_stop_during_a_save_completes_it(on_node, monkeypatch):
     async def scenario(node):
         monkeypatch.setattr("pylog.coordinator.runtime.snapshot_writer.SAVE_ROWS", 1)
         found, _ = node.shard(0)
@@ -388,7 +388,7 @@ def test_a_look_at_a_group_with_offsets_of_a_deleted_topic_removes_them(on_node,
     on_node(scenario)
 
 
-def test_an_answer_that_a_failed_step_leaves_behind_is_a_refusal(on_node):
+def test_failed_step_rejects_its_pending_response(on_node):
     async def scenario(node):
         found, waiting = node.shard(0)[0], Pending(lambda code: code)
 
@@ -518,7 +518,7 @@ def test_deletion_with_a_moving_coordinator_is_rejected_and_can_be_retried(on_no
     on_node(scenario)
 
 
-def test_a_deletion_amid_which_the_map_is_written_is_whole_after_a_crash(on_node):
+def test_deletion_during_a_save_is_complete_after_a_crash(on_node):
     async def scenario(node):
         _fill(node, MANY)
         found, _ = node.shard(0)

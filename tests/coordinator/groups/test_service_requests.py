@@ -147,7 +147,7 @@ def test_offsets_of_an_earlier_topic_are_deleted_as_a_cleanup(
     (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.TRANSACTION_COORDINATOR_FENCED)])
-def test_a_marker_for_a_partition_that_is_elsewhere_is_refused_as_of_any_partition(
+def test_marker_for_a_foreign_partition_is_rejected(
         world, error, told):
     pending = Pending(lambda error: ("refused", error))
     world.runtime.errors = [error]

@@ -194,7 +194,7 @@ def test_issued_member_id_expires(machine):
     assert machine.join("late", "client-0").error_code == 25
 
 
-def test_a_join_that_is_refused_leaves_an_empty_group_on_the_log(machine):
+def test_rejected_join_leaves_an_empty_group(machine):
     refused = machine.join("a", protocols=())
     assert refused.error_code == 23
     assert machine.group.state == EMPTY and len(machine.log) == 1
@@ -407,7 +407,7 @@ def test_a_static_follower_that_is_replaced_before_it_syncs_is_missed_at_the_syn
     assert machine.heartbeat(back.member_id, 1, "two") == 25
 
 
-def test_a_static_follower_that_is_replaced_while_the_leader_assigns_begins_a_rebalance(machine):
+def test_replacing_a_static_follower_during_assignment_rebalances(machine):
     first, second = _static_pair(machine)
     waiting = machine.sync("sync b", second, 1, instance="two")
     assert waiting is None
@@ -422,7 +422,7 @@ def test_a_static_follower_that_is_replaced_while_the_leader_assigns_begins_a_re
     assert list(machine.group.members) == [first] and machine.heartbeat(first, 2, "one") == 27
 
 
-def test_a_protocol_stays_while_no_other_has_more_votes(machine):
+def test_protocol_is_kept_unless_another_has_more_votes(machine):
     likes = [("a", "b"), ("b", "a")]
     for token, names in zip("xy", likes, strict=True):
         machine.join(token, instance=token, protocols=[(name, b"") for name in names])

@@ -55,7 +55,7 @@ def test_the_applied_offset_is_read_back_of_this_topic_and_partition_only(kept, 
 
 
 @pytest.mark.parametrize("applied", [(-1, 0), (0, -1)])
-def test_an_offset_that_is_none_is_not_written(kept, applied):
+def test_undefined_offset_is_not_written(kept, applied):
     with pytest.raises(AssertionError):
         kept.write([], applied)
 

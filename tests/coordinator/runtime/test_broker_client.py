@@ -105,7 +105,7 @@ class Hung(Other):
         self.is_closed = True
 
 
-def test_a_broker_that_is_fenced_is_waited_for_no_longer():
+def test_fenced_broker_is_no_longer_awaited():
     async def scene():
         hung = Hung()
         brokers = brokers_of(_2=hung)

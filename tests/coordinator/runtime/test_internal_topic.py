@@ -73,7 +73,7 @@ class Cluster:
 
 @pytest.mark.parametrize(("factor", "min_insync", "made"), [
     (3, None, (3, [])), (2, 1, (2, ["1"])), (3, 2, (3, ["2"])), (1, 2, (1, ["1"]))])
-def test_the_topic_has_the_configured_replicas_and_no_more_in_sync(factor, min_insync, made):
+def test_topic_has_the_configured_replicas_and_min_isr(factor, min_insync, made):
     cluster = Cluster(factor=factor, min_insync=min_insync)
     assert cluster.ensure() == [NONE]
     (row,) = cluster.asked[0].topics

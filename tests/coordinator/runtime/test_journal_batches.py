@@ -36,7 +36,7 @@ def test_a_batch_is_as_long_as_the_limit_and_no_longer(more, counts):
 
 
 @pytest.mark.parametrize("count, counts", [(5000, [5000]), (5001, [5000, 1])])
-def test_a_batch_has_no_more_records_than_the_limit(count, counts):
+def test_records_per_batch_are_limited(count, counts):
     rows = [(b"%d" % number, None) for number in range(count)]
     found = written(rows)
     assert [len(part) for part in found] == counts
@@ -107,7 +107,7 @@ def test_to_append_now_without_records_does_nothing():
     with_journal(scenario)
 
 
-def test_a_reply_that_nothing_was_written_for_leaves_at_once():
+def test_reply_without_records_is_immediate():
     async def scenario(log, journal):
         token = Token(got=None)
         journal.after(token, "done")
@@ -115,7 +115,7 @@ def test_a_reply_that_nothing_was_written_for_leaves_at_once():
     with_journal(scenario)
 
 
-def test_a_journal_that_failed_amid_a_turn_appends_nothing_of_it():
+def test_journal_that_fails_within_a_tick_appends_nothing():
     """Check that the next load waits no longer than the previous one."""
     async def scenario(log, journal):
         token, later = Token(got=None), Token(got=None)
@@ -133,7 +133,7 @@ def test_a_journal_that_failed_amid_a_turn_appends_nothing_of_it():
     with_journal(scenario)
 
 
-def test_without_waits_a_reply_leaves_after_the_append():
+def test_reply_without_flush_waits_follows_the_append():
     async def scenario(log, journal):
         journal._waits = None
         token = Token(got=None)
@@ -276,7 +276,7 @@ def plain(*keys):
 @pytest.mark.parametrize("offset, keys", [
     (0, b"abcde"), (1, b"bcde"), (2, b"cde"), (3, b"de"), (4, b"e"), (5, b"")])
 @pytest.mark.parametrize("many", [1, 2])
-def test_a_replay_begins_at_its_offset_amid_a_batch_too(offset, keys, many):
+def test_replay_can_begin_within_a_batch(offset, keys, many):
     log = Read(plain(b"a", b"b", b"c"), plain(b"d"), plain(b"e"), many=many)
     assert b"".join(key for key, _ in replay(log, offset)) == keys
     assert bool(log.asked) == bool(keys)

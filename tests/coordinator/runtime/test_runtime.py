@@ -161,7 +161,7 @@ async def answers_come_after_their_records(node, runtime):
     assert sorted(got for got, _ in seen) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
 
 
-def test_an_answer_leaves_after_the_records_of_its_step_are_on_disk(on_node):
+def test_response_is_sent_after_its_records_are_durable(on_node):
     on_node(answers_come_after_their_records)
 
 
@@ -191,7 +191,7 @@ def test_step_that_answers_early_is_not_written(on_node):
     on_node(scenario)
 
 
-def test_a_look_that_writes_is_refused_and_nothing_of_it_is_written(on_node):
+def test_query_that_writes_is_rejected(on_node):
     async def scenario(node, runtime):
         with pytest.raises(AssertionError):
             runtime.look(KEYS[0], Counter.count, KEYS[0])
@@ -399,7 +399,7 @@ def test_new_term_of_the_same_leader_is_loaded_again(on_node):
     on_node(scenario)
 
 
-def test_a_change_that_leaves_the_leader_epoch_leaves_the_machine(on_node):
+def test_change_within_a_leader_epoch_keeps_the_state_machine(on_node):
     async def scenario(node, runtime):
         waiting = waiter(runtime, KEYS[0])
         node.elect(0, US, 0)

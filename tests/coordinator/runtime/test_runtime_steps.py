@@ -177,7 +177,7 @@ def test_failed_long_step_reloads_and_keeps_written_records(on_node):
     on_node(scenario)
 
 
-def test_a_long_step_of_a_key_that_is_elsewhere_is_refused_and_not_begun(on_node):
+def test_long_step_for_a_foreign_key_is_rejected(on_node):
     async def scenario(node, runtime):
         node.elect(0, OTHERS, 1)
         begun = []
@@ -287,7 +287,7 @@ def test_an_expiry_that_is_overtaken_by_a_reload_ends(on_node):
 
 # ---- topics -------------------------------------------------------------------------------------
 
-def test_after_a_stop_no_change_of_the_topic_begins_a_term(on_node):
+def test_topic_changes_after_a_stop_start_no_term(on_node):
     async def scenario(node, runtime):
         await runtime.stop()
         node.elect(0, US, 4)

@@ -45,7 +45,7 @@ def test_two_phases_make_a_timeout_meaningless(timeout_ms):
     assert last(side).timeout_ms == transaction_metadata.TIMEOUT_NEVER
 
 
-def test_a_refused_init_names_no_producer():
+def test_rejected_init_returns_no_producer_id():
     side = Side()
     answer = side.machine.init(messages.InitProducerIdRequest(
         transactional_id=ID, enable2_pc=True))

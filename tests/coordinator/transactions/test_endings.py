@@ -128,7 +128,7 @@ def test_fenced_coordinator_leaves_the_ending_to_its_successor(world, answers):
 
 
 @pytest.mark.parametrize(("writes", "answers"), [(0, {}), (1, {}), (1, {A: [LATER]})])
-def test_a_coordinator_that_serves_the_id_no_more_ends_nothing(world, writes, answers):
+def test_former_coordinator_ends_no_transaction(world, writes, answers):
     world.answers = answers
     epochs = itertools.chain([0] * (1 + writes), itertools.repeat(-1))
     world.runtime.epoch_of = lambda id_: next(epochs)
@@ -222,7 +222,7 @@ class Adding:
         return self.world.run(work)
 
 
-def test_partitions_that_are_added_amid_an_ending_wait_for_its_end(monkeypatch):
+def test_adding_partitions_waits_for_an_ending(monkeypatch):
     adding = Adding(monkeypatch, 500, 2)
     adding.world.runtime.errors = [BUSY]
     assert adding.result() == (NONE, 0.06, 2)

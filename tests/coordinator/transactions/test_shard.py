@@ -156,7 +156,7 @@ def test_nothing_begun_cannot_be_committed_but_a_new_client_may_abort_it():
     assert side.state == "CompleteAbort"
 
 
-def test_while_it_ends_nothing_else_begins():
+def test_requests_during_an_ending_are_rejected():
     side, producer = begun()
     side.end(producer)
     assert side.add((7, 1)) == BUSY

@@ -20,5 +20,5 @@ SCENES = {
 
 
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
-def test_looks(tmp_path, scene):
+def test_reads(tmp_path, scene):
     play("log_reads", tmp_path, scene, played=("preadv2",))

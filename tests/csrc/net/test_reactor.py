@@ -60,7 +60,7 @@ def test_ranges_of_files_arrive_between_bytes(server, length):
         assert c.ask(FETCH, "B", length) == two
 
 
-def test_a_miss_comes_back_with_a_verdict_for_each_name(server):
+def test_miss_resumes_with_a_verdict_per_name(server):
     with server.connect() as c:
         assert c.ask(PRODUCE, "M", 4) == b"M\1M\3"
         assert c.ask(FETCH, "M", 1) == b"M"

@@ -126,11 +126,11 @@ def test_a_registration_that_never_beat_holds_no_id():
     ({"features": {ELR_FEATURE: (0, 1)}}, E.INVALID_REGISTRATION),
     ({"features": {"metadata.version": (7, 33)}}, E.UNSUPPORTED_VERSION),
     ({"features": {"metadata.version": (7, 29), ELR_FEATURE: (0, 1)}}, E.UNSUPPORTED_VERSION)])
-def test_registrations_that_cannot_be_are_refused(fields, error):
+def test_invalid_registrations_are_rejected(fields, error):
     assert Cluster().join(1).refusal(2, **fields) == error
 
 
-def test_a_broker_of_zookeeper_is_refused():
+def test_a_broker_of_zookeeper_is_rejected():
     cluster = Cluster()
     with pytest.raises(Refusal) as refused:
         decided(brokers.register(cluster.rules, cluster.heartbeats, REGISTRATION(
@@ -174,7 +174,7 @@ def test_a_fenced_broker_leaves_every_isr_and_leads_nothing():
     assert (cluster.state(name="u").leader, cluster.state(name="u").isr) == (1, (1,))
 
 
-def test_without_eligible_replicas_the_last_in_sync_stays_so():
+def test_last_in_sync_replica_stays_without_eligible_leader_replicas():
     cluster = Cluster(keeps_eligible=False).join(1).create((1,))
     cluster.take(decided(brokers.fenced(cluster.rules, 1)))
     assert (cluster.state().leader, cluster.state().isr) == (-1, (1,))

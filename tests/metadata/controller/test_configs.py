@@ -166,7 +166,7 @@ def test_replacement_resets_settings_that_it_omits(image):
     assert key not in after(image, replacement(*key), incremental=False)
 
 
-def test_a_value_may_have_so_many_bytes_and_no_more(image):
+def test_value_length_is_limited(image):
     def error(value):
         _, (result,) = alter(image, resource(
             RESOURCE_TOPIC, "t", ("follower.replication.throttled.replicas", 0, value)))

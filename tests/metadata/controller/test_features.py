@@ -47,7 +47,7 @@ def with_feature(name, level, **fields):
     (("no.such", 0, UPGRADE), "Feature no.such not found"),
     ((ELR_FEATURE, 0, UPGRADE), "without setting the upgrade type"),
 ])
-def test_a_level_that_cannot_be_is_refused_for_all_of_the_request(wanted, text):
+def test_invalid_feature_level_rejects_the_whole_request(wanted, text):
     with pytest.raises(Refusal) as refused:
         updated(Cluster().join(1), (VERSION, 33, UPGRADE), wanted)
     assert refused.value.error == E.INVALID_UPDATE_VERSION and text in refused.value.message

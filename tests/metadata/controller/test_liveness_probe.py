@@ -38,7 +38,7 @@ def judged(monkeypatch, answers, endpoints=ENDPOINTS):
     return run(go)
 
 
-def test_a_refused_dial_is_a_verdict_at_once(monkeypatch):
+def test_refused_dial_is_an_immediate_verdict(monkeypatch):
     assert judged(monkeypatch, [ConnectionRefusedError()]) == (True, [("a", 1)], [], 0)
 
 

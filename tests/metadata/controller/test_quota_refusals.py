@@ -28,7 +28,7 @@ IP = (("ip", "10.0.0.1"),)
     ((("user", "u"),), [("request_percentage", -1.0)],
      "Quota request_percentage must be greater than 0"),
 ])
-def test_a_quota_that_cannot_be_is_refused_and_the_other_entities_go_on(parts, ops, text):
+def test_invalid_quota_does_not_affect_other_entities(parts, ops, text):
     image, _, (refused, made) = altered(
         Image(), entry(parts, *ops), entry((("user", "other"),), RATE), hosts=("10.0.0.1",))
     assert (refused.error, refused.message) == (ErrorCode.INVALID_REQUEST, text)

@@ -150,7 +150,7 @@ def test_failed_image_save_is_logged_and_retried(
     node.stop()
 
 
-def test_an_image_that_is_read_from_the_store_is_amid_no_transaction():
+def test_stored_image_is_not_within_a_transaction():
     tail = Tail(image())
     assert not tail.published_in_transaction and tail.published == tail.newest == image()
 
@@ -206,7 +206,7 @@ def test_broker_leaves_once():
 
 
 @pytest.mark.parametrize("level", [0, 29])
-def test_a_feature_of_level_zero_is_none(level):
+def test_feature_of_level_zero_is_absent(level):
     record = messages.FeatureLevelRecord(name="metadata.version", feature_level=level)
     features = apply(cluster(), [record], 9, 1).features
     assert features.get("metadata.version") == (level or None)

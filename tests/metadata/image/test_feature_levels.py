@@ -12,7 +12,7 @@ def finalized(name: str, level: int) -> Image:
 
 
 @pytest.mark.parametrize("name", CLUSTER_FEATURES)
-def test_level_above_the_supported_ones_is_refused_by_its_number(name):
+def test_level_above_the_supported_ones_is_rejected_by_its_number(name):
     high = CLUSTER_FEATURES[name][1]
     assert finalized(name, high).features == {name: high}
     with pytest.raises(MetadataError, match=f"the cluster has {name}={high + 1}, but this version "
@@ -20,7 +20,7 @@ def test_level_above_the_supported_ones_is_refused_by_its_number(name):
         finalized(name, high + 1)
 
 
-def test_levels_below_the_lowest_and_of_unknown_features_are_refused():
+def test_levels_below_the_lowest_and_of_unknown_features_are_rejected():
     with pytest.raises(MetadataError, match="metadata.version=6"):
         finalized("metadata.version", 6)
     with pytest.raises(MetadataError, match="later.version=1.*supports no level of it"):

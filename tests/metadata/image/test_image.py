@@ -69,7 +69,7 @@ def test_setting_without_a_value_is_reset():
     assert apply(image, [record], 1, 1).configs == {}
 
 
-def test_records_that_contradict_the_image_are_refused():
+def test_records_that_contradict_the_image_are_rejected():
     image = apply(Image(), topic_records(), 2, 1)
     for record in (
             messages.TopicRecord(name="t", topic_id=bytes(16)),
@@ -191,7 +191,7 @@ def test_metadata_records_are_identified_by_name(kind, known):
     assert is_known(kind) == known
 
 
-def test_a_record_that_this_version_does_not_know_is_refused():
+def test_a_record_that_this_version_does_not_know_is_rejected():
     with pytest.raises(MetadataError, match="FetchRequest is unknown to this version"):
         apply(Image(), [messages.FetchRequest()], 0, 1)
 

@@ -62,7 +62,7 @@ def test_wait_for_a_record_includes_its_effects():
     asyncio.run(run())
 
 
-def test_a_waiter_that_went_away_holds_up_no_other():
+def test_cancelled_waiter_does_not_block_others():
     async def run():
         tail = Tail(Image())
         follow(tail, topic("a"))
@@ -122,7 +122,7 @@ def test_a_batch_that_the_image_holds_already_is_a_bug():
         tail.fold(MetadataBatch(0, 1, [topic("b")]))
 
 
-def test_a_record_that_contradicts_the_image_leaves_a_transaction_as_it_was():
+def test_contradictory_record_does_not_change_the_transaction():
     tail = Tail(Image())
     follow(tail, topic("a"))
     follow(tail, BEGIN, topic("b"))

@@ -24,7 +24,7 @@ def test_written_snapshot_is_readable_and_replaces_older_ones(tmp_path):
     assert os.listdir(tmp_path) == ["00000000000000000100-0000000003.checkpoint"]
 
 
-def test_a_damaged_snapshot_is_refused(tmp_path):
+def test_a_damaged_snapshot_is_rejected(tmp_path):
     snapshot.write(str(tmp_path), snapshot.records_of(image()), 100, 3, 7)
     path, _, _ = snapshot.newest(str(tmp_path))
     with open(path, "r+b") as file:
@@ -57,7 +57,7 @@ def test_a_long_log_is_replaced_by_a_snapshot_and_its_tail(tmp_path, monkeypatch
     node.stop()
 
 
-def test_a_snapshot_that_a_full_disk_refuses_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_snapshot_on_a_full_disk_leaves_no_file(tmp_path, monkeypatch):
     def full(_):
         raise OSError(28, "no space left on device")
 

@@ -70,7 +70,7 @@ def test_an_empty_mark_is_a_mark_too(store):
     assert store.load_checkpoints() == {ONE: IN_USE} and store.take_clean_mark() == []
 
 
-def test_an_image_stays_when_none_is_saved_with_the_checkpoints(store):
+def test_image_is_kept_if_only_checkpoints_are_saved(store):
     store.save(Image(offset=7, epoch=3), [])
     store.save(None, [(ONE, IN_USE)])
     assert (store.load_image().offset, store.load_image().epoch) == (7, 3)
@@ -260,7 +260,7 @@ def test_damaged_file_is_replaced_and_kept_aside(
     store_module._Lacking("planted"), *(lmdb.Error(f"x: {os.strerror(code)}") for code in (
         errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EIO, errno.EACCES)),
     OSError(errno.EMFILE, "planted")])
-def test_a_start_that_lacks_something_leaves_the_file_as_it_is(filled, monkeypatch, error):
+def test_resource_shortage_at_the_start_keeps_the_file(filled, monkeypatch, error):
     refused_once(monkeypatch, error)
     before = (filled / FILE).read_bytes()
     with pytest.raises(StoreError):

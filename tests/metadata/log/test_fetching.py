@@ -281,7 +281,7 @@ def test_records_and_high_watermark_may_arrive_separately(
     assert world.tail.newest.offset == 0 and world.observer.caught_up.is_set()
 
 
-def test_a_log_that_grew_long_is_shortened_but_not_amid_a_transaction(monkeypatch):
+def test_long_log_is_trimmed_but_not_during_a_transaction(monkeypatch):
     world = World(monkeypatch, [grown()])
     world.log.is_due = True
     assert ("shorten", 0) in world.follow().log.told

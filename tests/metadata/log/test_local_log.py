@@ -117,7 +117,7 @@ def test_torn_tail_removes_only_incomplete_appends(
     assert "t99" in folded(again).topics
 
 
-def test_after_a_failed_flush_every_append_is_refused_as_the_first(tmp_path):
+def test_appends_after_a_failed_flush_get_the_first_error(tmp_path):
     directory = LogDir(str(tmp_path))
     log = LocalLog(directory, None, now_ms)
     epoch = log.elect(1)

@@ -248,7 +248,7 @@ def test_newest_snapshot_has_the_latest_end_and_other_files_are_ignored(tmp_path
     assert (os.path.basename(path)[:20], end, epoch) == (f"{10:020d}", 10, 1)
 
 
-def test_a_snapshot_of_the_same_end_stays_and_other_files_too(tmp_path):
+def test_cleanup_keeps_the_current_snapshot_and_other_files(tmp_path):
     (tmp_path / "quorum-state").touch()
     for level in (1, 2):
         snapshots.write(str(tmp_path), [record(level)], 5, 3, NOW)
@@ -292,7 +292,7 @@ def test_an_empty_image_needs_no_record():
     assert snapshots.records_of(Image()) == []
 
 
-def test_a_record_without_a_value_is_refused():
+def test_a_record_without_a_value_is_rejected():
     data = batch.build([(None, None, NOW, ())])
     _, head = next(iter(batch.walk(data)))
     with pytest.raises(ValueError, match="empty record"):

@@ -368,7 +368,7 @@ def test_failed_watch_does_not_replace_the_controller(
     in_cluster(tmp_path, servers, prefix, scenario)
 
 
-def test_a_term_that_ends_amid_a_snapshot_is_a_conflict(tmp_path, servers, prefix):
+def test_term_that_ends_during_a_snapshot_is_a_conflict(tmp_path, servers, prefix):
     async def scenario(nodes):
         log = (await until(lambda: active(nodes))).log
         log.end_term()

@@ -179,7 +179,7 @@ def test_two_empty_nodes_do_not_begin_a_cluster_while_the_third_hangs(etcds):
     etcds.resume(3)
 
 
-def test_a_node_joins_a_cluster_that_begins(etcds):
+def test_node_joins_a_new_cluster(etcds):
     etcds.start_member(1)
     assert asyncio.run(joining(etcds, 2).state()) == NEW
     etcds.start_member(2)
@@ -311,7 +311,7 @@ def test_node_of_another_cluster_is_rejected(etcds):
     assert ids(etcds) == before
 
 
-def test_a_node_with_other_voters_is_refused(etcds):
+def test_a_node_with_other_voters_is_rejected(etcds):
     etcds.start()
     named(etcds)
     lose(etcds, 2)

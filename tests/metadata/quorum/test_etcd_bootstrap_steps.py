@@ -114,14 +114,14 @@ def test_a_log_is_trusted_if_its_directory_was_stopped_cleanly_and_terms_if_all_
 
 
 @pytest.mark.parametrize("error", [MetadataError("planted"), failure(), ValueError("planted")])
-def test_a_log_that_cannot_be_read_ends_the_start(parts, error):
+def test_unreadable_log_stops_the_start(parts, error):
     alone = Alone(_follow_log=error)
     with pytest.raises(StartError, match="the metadata log in /a cannot be read: .*planted"):
         alone.service.open()
     assert "begin" not in alone.heard
 
 
-def test_a_log_that_cannot_be_written_ends_the_start(parts):
+def test_unwritable_log_stops_the_start(parts):
     alone = Alone(_open_partitions=failure())
     with pytest.raises(StartError, match="the metadata log cannot be written"):
         alone.service.open()

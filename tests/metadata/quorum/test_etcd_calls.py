@@ -177,7 +177,7 @@ def test_login_precedes_the_first_call_and_is_renewed_after_expiry():
     assert members.asked[0][2] == {"name": "me", "password": "secret"}
 
 
-def test_a_call_that_is_refused_after_its_login_too_is_refused():
+def test_a_call_that_is_rejected_after_its_login_too_is_rejected():
     members = Members({"token": "one"}, (401, {"code": 16}), {"token": "two"},
                       (401, {"code": 16, "error": "again"}), login=("me", "secret"))
     with pytest.raises(KeysError, match="again"):

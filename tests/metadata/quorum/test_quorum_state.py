@@ -160,7 +160,7 @@ def test_append_with_a_lost_response_is_applied_once(servers, prefix, applied):
     quorum.close()
 
 
-def test_an_append_without_an_answer_leaves_its_writer_in_doubt_and_the_next_epoch_sure(
+def test_unanswered_append_is_resolved_by_the_next_epoch(
         servers, prefix):
     client = Cut(servers.keys(TTL_S))
     quorum = Quorum(client, prefix, 0.1, time.monotonic)

@@ -262,7 +262,7 @@ def test_new_lease_holder_is_watched_instead_of_the_previous_one(monkeypatch):
     assert (world.times("h2"), world.times("h3")) == ([0], [1])
 
 
-def test_an_append_that_failed_ends_the_term_at_once(monkeypatch):
+def test_failed_append_ends_the_term_immediately(monkeypatch):
     world = World(monkeypatch, View(4, 0, None))
 
     async def fails():
@@ -313,7 +313,7 @@ def test_unrecoverable_error_ends_the_term(monkeypatch, name, error):
     assert world.run(1) is error and world.stirs == []
 
 
-def test_a_node_that_was_away_for_long_begins_with_the_newest_snapshot(monkeypatch):
+def test_long_absent_node_starts_with_the_newest_snapshot(monkeypatch):
     world = World(monkeypatch, View(4, 9, None))
     world.failures["catch_up"], world.snapshots = [Trimmed("gone")], [8]
     world.run(1)

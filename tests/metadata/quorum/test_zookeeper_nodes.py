@@ -107,7 +107,7 @@ def test_key_created_during_a_transaction_fails_its_absence_condition(two):
     assert keys.look([Get("/a/x"), Get("/a/y")]) == [[Row("/a/x", b"2")], []]
 
 
-def test_a_condition_on_a_key_that_is_not_changed_leaves_it_as_it_is(keys, server):
+def test_condition_does_not_change_its_key(keys, server):
     keys.transact([], [Put("/a/x", b"1")])
     assert keys.transact([Is("/a/x", b"1"), Absent("/a/z")], [Put("/a/y", b"2")]).succeeded
     assert server.nodes["/a/x"] == (b"1", 0, 0) and "/a/z" not in server.nodes
@@ -250,7 +250,7 @@ def test_leased_value_belongs_to_its_session_and_to_a_later_writer(two, server):
     assert keys.get("/d/x") is None
 
 
-def test_a_put_without_a_lease_stays(keys, server):
+def test_key_without_a_lease_is_permanent(keys, server):
     keys.transact([], [Put("/d/x", b"1")])
     server.end_session(keys.grant(9))
     assert keys.get("/d/x").value == b"1"

@@ -82,7 +82,7 @@ def test_offsets_outside_the_log_are_rejected_and_the_unreplicated_tail_is_empty
     assert offsets(one.read(0, bound=log.BOUND_HIGH_WATERMARK)) == [0]
 
 
-def test_a_bound_inside_the_log_ends_the_range_at_its_batch(directory):
+def test_upper_bound_ends_the_range_at_its_batch(directory):
     one = opened(directory, leader=False)
     one.become_leader(0, in_sync_count=2)
     for _ in range(6):

@@ -165,7 +165,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", disk], check=True)
 
 
-def test_a_full_disk_appends_nothing_and_leaves_the_rest_readable(small_disk):
+def test_full_disk_rejects_appends_and_stays_readable(small_disk):
     directory = log.LogDir(small_disk, 2)
     one = opened(directory, config={"internal.segment.bytes": 1_000_000})
     two = opened(directory, "u")

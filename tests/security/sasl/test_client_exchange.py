@@ -57,7 +57,7 @@ def test_plain_logs_in():
     (b"r=other,s=c2FsdA==,i=4096", "does not continue"),
     (b"r=NONCE,s=c2FsdA==,i=2000000", "requires 2000000"),
     (b"r=NONCE,s=c2FsdA==,i=0", "requires 0")])
-def test_a_challenge_that_is_none_ends_the_login(challenge, words):
+def test_invalid_challenge_ends_the_login(challenge, words):
     steps = proofs.tokens("SCRAM-SHA-256", NAME, PASSWORD)
     nonce = next(steps).rpartition(b"r=")[2]
     with pytest.raises(AuthenticationFailed, match=words):

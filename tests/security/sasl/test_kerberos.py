@@ -83,7 +83,7 @@ def test_a_login_ends_with_no_layer_and_the_name_of_the_ticket(exchange, answer)
 
 @pytest.mark.parametrize("chosen", [b"", b"w", b"w\x01", b"w\x02\x00\xff\xff", b"w\x04\x00\xff\xff",
                                     b"w\x00\x00\x00\x00", b"w\x03\x00\x00\x00"])
-def test_a_layer_that_was_not_offered_ends_the_login(exchange, chosen):
+def test_unoffered_security_layer_ends_the_login(exchange, chosen):
     login = exchange()
     login.step(b"ticket")
     with pytest.raises(AuthenticationFailed):

@@ -86,7 +86,7 @@ def test_tokens_are_judged_by_the_settings_of_now(tmp_path):
     assert let_in(mechanisms, issuer.token(aud="after"))
 
 
-def test_a_login_waits_for_no_issuer():
+def test_login_does_not_wait_for_the_issuer():
     """An issuer that is new to a running broker is requested in the background."""
     issuer = Issuer()
     with served(issuer) as server:

@@ -162,7 +162,7 @@ def cluster_of(racks, *replicas):
     return Metadata(nodes=nodes, topics={"t": TopicInfo("t", bytes(16), False, 0, parts)})
 
 
-def test_a_drained_brokers_replicas_go_to_the_emptiest_and_the_rest_stays():
+def test_drained_replicas_move_to_the_least_loaded_brokers():
     metadata = cluster_of(dict.fromkeys((1, 2, 3, 4)), (1, 2), (2, 3), (3, 1), (2, 4))
     plan = planned(metadata, metadata.topics["t"].partitions.values(), {2, 3, 4})
     assert plan == {("t", 0): [4, 2], ("t", 2): [3, 4]}

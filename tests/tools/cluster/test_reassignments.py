@@ -37,7 +37,7 @@ def test_kafkas_json_is_read_and_written():
     (b'{"partitions": [{"topic": "a", "partition": 0, "replicas": [1]},'
      b'{"topic": "a", "partition": 0, "replicas": [2]}]}', "twice"),
 ])
-def test_a_plan_that_is_none_is_refused(text, words):
+def test_invalid_plan_is_rejected(text, words):
     with pytest.raises(ToolError, match=words):
         read(text)
 

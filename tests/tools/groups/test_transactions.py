@@ -83,7 +83,7 @@ def test_state_filter_ignores_case_and_rejects_misspellings(brokerd):
 
 
 @pytest.mark.parametrize("words", [("holding",), ("abort", "--producer-id", "1", "--yes")])
-def test_a_partition_with_a_slip_is_not_waited_for(brokerd, words):
+def test_misspelt_partition_is_not_awaited(brokerd, words):
     topic = topic_of(brokerd, 2)
     command, *more = words
     missing = run("txn", command, f"{topic}x-0", *more, broker=brokerd, fails=True)

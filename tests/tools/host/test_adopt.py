@@ -101,7 +101,7 @@ def test_indistinguishable_directories_are_rejected(stopped, tmp_path):
     assert "different clusters" in " ".join(failures(looked(stopped, tmp_path / "other")))
 
 
-def test_a_directory_in_use_is_refused(tmp_path):
+def test_a_directory_in_use_is_rejected(tmp_path):
     node = Node(tmp_path)
     assert "is held" in failures(looked(tmp_path))[0]
     node.stop()

@@ -77,7 +77,7 @@ def test_settings_are_hidden_by_type_and_unknown_ones_too():
         "delegation.token.max.lifetime.ms": "604800000", "listener.name.x.ssl.key.password": HIDDEN}
 
 
-def test_json_stays_json_and_hides_by_key_and_by_name():
+def test_json_stays_valid_and_redacts_by_key_and_name():
     redaction = Redaction()
     given = {"password": SECRET, "rows": [{"name": "metrics.token", "value": SECRET},
                                           {"name": "listeners", "value": "x"}],

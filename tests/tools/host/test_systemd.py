@@ -117,7 +117,7 @@ def test_directory_not_writable_for_a_dynamic_user_is_reported(properties):
     assert told.err == f"pylog: {note}\n" and "ReadWritePaths=/data/a" in told.out
 
 
-def test_wrong_settings_are_refused_before_a_unit_has_them(properties):
+def test_wrong_settings_are_rejected_before_a_unit_has_them(properties):
     told = run("systemd", properties(no_such_setting="1"), fails=True)
     assert "unknown setting" in told.out + told.err
 

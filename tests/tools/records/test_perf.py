@@ -28,7 +28,7 @@ def test_producing_is_measured(brokerd, columns):
 
 
 @pytest.mark.parametrize("columns", [False, True])
-def test_records_that_are_refused_are_no_measurement(brokerd, columns):
+def test_rejected_records_are_not_measured(brokerd, columns):
     if columns:
         pytest.importorskip("pyarrow")
     topic = topic_of(brokerd, 1, **{"max.message.bytes": "1000"})

@@ -93,14 +93,14 @@ def test_with_the_brokers_settings_super_users_count(broker, tmp_path, who, more
     ("", "without authorizer.class.name every connected client may do everything"),
     ("authorizer.class.name=a:B", "do not use these rules"),
     ("no.such.setting=1", "unknown setting")])
-def test_settings_under_which_rules_decide_nothing_are_refused(broker, tmp_path, text, words):
+def test_explain_rejects_settings_without_effective_acls(broker, tmp_path, text, words):
     (tmp_path / "p").write_text(text)
     ended = run("acl", "explain", "--principal", "User:a", "--operation", "READ", "--topic", "t",
                 "--properties", tmp_path / "p", broker=broker, fails=True)
     assert words in ended.err
 
 
-def test_rules_go_into_a_file_and_come_back(broker, tmp_path):
+def test_acls_survive_export_and_import(broker, tmp_path):
     topic, file = unique("file"), tmp_path / "rules.json"
     run("acl", "add", "--allow", "User:f", "--operation", "WRITE", "--topic", topic,
         "--host", "10.0.0.1", broker=broker)

@@ -247,7 +247,7 @@ def test_a_repair_that_dies_is_done_by_the_next(tmp_path, monkeypatch, damage, c
     run("log", "verify", tmp_path)
 
 
-def test_a_directory_in_use_is_refused(tmp_path):
+def test_a_directory_in_use_is_rejected(tmp_path):
     with Brokerd(tmp_path / "b") as broker:
         create_topic(broker.port, "t")
         ended = run("log", "repair", broker.data_dir, "--execute", fails=True)

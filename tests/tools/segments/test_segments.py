@@ -68,7 +68,7 @@ print("ok")
 
 
 @pytest.mark.parametrize("left", [0, 100_010, 1_500_000])
-def test_a_segment_that_is_cut_while_it_is_read_ends_the_reading_not_the_program(tmp_path, left):
+def test_segment_truncated_during_a_read_does_not_crash_the_tool(tmp_path, left):
     path = written(tmp_path / "t-0", *[
         batch.build([(b"k", bytes(100_000), 1_767_225_600_000, [])], base_offset=offset)
         for offset in range(30)])

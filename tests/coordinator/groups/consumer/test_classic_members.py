@@ -241,7 +241,7 @@ def test_unreadable_second_protocol_has_no_effect(mixed):
 
 # A consumer group becomes a classic group.
 
-def test_when_the_last_of_the_new_protocol_leaves_the_group_is_classic_and_rebalances(mixed):
+def test_group_is_downgraded_when_the_last_consumer_member_leaves(mixed):
     old = mixed.settled()
     epoch, held = mixed.group.epoch, sorted(mixed.group.members[old].assigned[T.id])
     mixed.groups.records.clear()
@@ -256,7 +256,7 @@ def test_when_the_last_of_the_new_protocol_leaves_the_group_is_classic_and_rebal
     assert mixed.groups.records[-1][1] is not None and mixed.groups.records[0][1] is None
 
 
-def test_a_group_that_may_not_go_back_stays_a_consumer_group():
+def test_group_is_not_downgraded_if_disabled():
     mixed = Mixed(downgrade=False)
     old = mixed.settled()
     mixed.beat("new", -1)
@@ -346,7 +346,7 @@ def test_non_consumer_protocol_is_rejected(mixed, fields):
     assert set(mixed.group.members) == {"new"}
 
 
-def test_a_protocol_that_the_other_classic_members_do_not_know_is_refused(mixed):
+def test_unshared_classic_protocol_is_rejected(mixed):
     mixed.join("new")
     assert mixed.join_classic("a", version=3, names=("range", "sticky")).error_code == 0
     assert mixed.join_classic("b", version=3, names=("other",)).error_code \
@@ -421,7 +421,7 @@ def test_member_revokes_before_it_is_assigned_more(mixed):
     ({"member_id": "other"}, ErrorCode.UNKNOWN_MEMBER_ID),
     ({"member_id": "new", "generation": 2}, ErrorCode.UNKNOWN_MEMBER_ID),
     ({"group_instance_id": "i"}, ErrorCode.UNKNOWN_MEMBER_ID)])
-def test_a_sync_that_does_not_fit_is_refused(mixed, fields, code):
+def test_mismatching_sync_is_rejected(mixed, fields, code):
     fields = {"member_id": mixed.mixed_group(), "generation": mixed.generation, **fields}
     assert mixed.sync(**fields).error_code == code
 
@@ -436,7 +436,7 @@ def test_sync_of_a_past_epoch_requires_a_rejoin(mixed):
     ("other", 3, None, ErrorCode.UNKNOWN_MEMBER_ID), ("new", 2, None, ErrorCode.UNKNOWN_MEMBER_ID),
     (None, 2, None, ErrorCode.ILLEGAL_GENERATION), (None, 4, None, ErrorCode.ILLEGAL_GENERATION),
     (None, 3, "i", ErrorCode.UNKNOWN_MEMBER_ID), (None, 3, None, ErrorCode.NONE)])
-def test_a_heartbeat_that_does_not_fit_is_refused(mixed, member_id, generation, instance_id, code):
+def test_mismatching_heartbeat_is_rejected(mixed, member_id, generation, instance_id, code):
     old = mixed.mixed_group()
     assert mixed.beat_classic(member_id or old, generation, instance_id) == code
 

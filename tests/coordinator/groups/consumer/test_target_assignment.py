@@ -272,7 +272,7 @@ def test_static_member_returning_with_another_assignor_changes_the_target(machin
     assert machine.group.epoch == epoch + 1 and machine.group.assignors == {"range": 3}
 
 
-def test_to_go_on_with_nothing_that_was_begun_is_nothing(machine):
+def test_resolving_without_a_pending_resolution_writes_nothing(machine):
     machine.join("a")
     records_of(machine)
     targets.resolve_some(machine.groups, machine.group)
@@ -317,7 +317,7 @@ def test_only_a_new_regex_triggers_resolution(machine):
     assert machine.group.resolving is None
 
 
-def test_an_instance_that_is_away_is_not_waited_for(machine):
+def test_absent_instance_is_not_awaited(machine):
     machine.join("a", instance_id="i")
     machine.join("b")
     machine.beat("a", -2, instance_id="i")

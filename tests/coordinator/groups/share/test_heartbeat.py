@@ -133,7 +133,7 @@ def test_deleted_topic_is_removed():
     assert assigned(world.beat(epoch=epoch, topics=None)) == {}
 
 
-def test_wrong_members_are_refused_and_nothing_changes():
+def test_wrong_members_are_rejected_and_nothing_changes():
     world = World()
     assert world.beat(epoch=1).error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert world.beat(epoch=-1).error_code == ErrorCode.GROUP_ID_NOT_FOUND

@@ -182,7 +182,7 @@ def test_cached_heartbeat_neither_restores_a_member_nor_ends_a_session(resting):
     assert len(resting.groups.timers) == 0
 
 
-def test_a_machine_that_serves_no_more_offers_nothing(resting):
+def test_unloaded_coordinator_voids_cached_heartbeats(resting):
     repeat = resting.beat("a", 2)
     resting.groups.repeats.void_all()
     assert not is_open(repeat, resting)

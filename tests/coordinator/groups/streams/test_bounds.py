@@ -156,7 +156,7 @@ def test_group_emptied_during_its_initial_delay_gets_no_target():
     assert machine.groups.records == [] and machine.group.targets == {}
 
 
-def test_the_delay_begins_with_the_first_member_and_not_with_the_next():
+def test_initial_delay_starts_with_the_first_member():
     machine = Machine(initial_rebalance_delay_ms=100)
     machine.join("a")
     machine.run(60)

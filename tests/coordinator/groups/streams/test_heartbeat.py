@@ -266,7 +266,7 @@ def test_older_topology_is_reported_and_a_newer_one_rejected(machine):
     topology(*(subtopology(str(number), [SOURCE]) for number in range(1001))),
     topology(subtopology("0", repartitions=[("big", 100_001)], sinks=["big"])),
 ])
-def test_a_topology_that_no_cluster_can_run_is_refused_and_changes_nothing(machine, named):
+def test_impossible_topology_is_rejected_without_effect(machine, named):
     assert machine.join("a", named).error_code == 130
     assert machine.groups.records == [] and "g" not in machine.groups.groups
 

@@ -65,13 +65,13 @@ def test_only_a_joining_member_sends_a_topology(machine):
         INVALID, "only a joining member may send its topology")
 
 
-def test_a_topology_of_an_epoch_below_zero_is_none(machine):
+def test_topology_with_a_negative_epoch_is_rejected(machine):
     named = word_count()
     named.epoch = -1
     assert machine.join("a", named).error_code == INVALID and not machine.groups.groups
 
 
-def test_sources_by_expression_are_refused(machine):
+def test_sources_by_expression_are_rejected(machine):
     named = topology(subtopology("0", [SOURCE]))
     named.subtopologies[0].source_topic_regex = ["s.*"]
     assert machine.join("a", named).error_code == INVALID and not machine.groups.groups

@@ -152,7 +152,7 @@ def test_differing_partition_counts_are_all_reported_in_order():
     assert "[6] of the source topic" in found.status[1]
 
 
-def test_a_loop_without_a_source_is_refused():
+def test_a_loop_without_a_source_is_rejected():
     with pytest.raises(Refusal):
         configured({}, subtopology("0", repartitions=["r"], sinks=["s"]),
                    subtopology("1", repartitions=["s"], sinks=["r"]))

@@ -56,7 +56,7 @@ def test_an_isr_shrinks_and_grows_by_its_leader():
     ({"members": [(1, -1), (9, -1)]}, E.INVALID_REQUEST), ({"members": []}, E.INVALID_REQUEST),
     ({"members": [(1, -1), (1, -1)]}, E.INVALID_REQUEST),
     ({"members": [(1, -1), (2, 999)]}, E.INELIGIBLE_REPLICA)])
-def test_changes_that_cannot_be_are_refused(fields, error):
+def test_invalid_changes_are_rejected(fields, error):
     cluster = three()
     before = cluster.image
     assert asked(cluster, fields.pop("members", [(1, -1), (2, -1)]), **fields).error_code == error

@@ -97,7 +97,7 @@ def test_new_partitions_have_as_many_replicas_as_existing_ones():
     ("t", 2, [[1, 9]], E.INVALID_REPLICA_ASSIGNMENT),
     ("t", 2, [[1]], E.INVALID_REPLICA_ASSIGNMENT),
     ("t", 2 + MOST, None, E.POLICY_VIOLATION)])
-def test_partitions_that_cannot_be_added_are_refused_and_other_topics_go_on(
+def test_invalid_partition_counts_do_not_affect_other_topics(
         name, count, given, error):
     image = create(on_three(), topic("other", factor=2))[0]
     records, results = more(image, (name, count, given), ("other", 2, None))
@@ -255,7 +255,7 @@ def test_reordering_replicas_is_immediate_and_no_change_writes_no_record():
     ([3], {}, False, E.INVALID_REPLICATION_FACTOR),
     ([1, 2, 3], {}, False, E.INVALID_REPLICATION_FACTOR),
     ([1, 3], {}, False, E.NONE), ([3], {}, True, E.NONE)])
-def test_reassignments_that_cannot_be_are_refused(replicas, where, may_change, error):
+def test_invalid_reassignments_are_rejected(replicas, where, may_change, error):
     records, found = move(on_three((1, 2)), replicas, factor_may_change=may_change, **where)
     assert found == error and bool(records) == (error == E.NONE)
 
@@ -263,7 +263,7 @@ def test_reassignments_that_cannot_be_are_refused(replicas, where, may_change, e
 # ---- exact limits of a creation -----------------------------------------------------------------
 
 
-def test_a_request_may_create_so_many_partitions_and_topics_and_no_more():
+def test_partitions_and_topics_per_request_are_limited():
     image = cluster()
     _, results = create(image, topic("a", partitions=MOST - 1), topic("b"))
     assert [result.error for result in results] == [E.NONE] * 2
@@ -295,7 +295,7 @@ def test_a_creation_is_charged_to_the_client_topic_by_topic():
     controller.charge(None, 10**9)
 
 
-def test_replicas_that_differ_in_number_are_refused():
+def test_replicas_that_differ_in_number_are_rejected():
     image = cluster(2)
     for assignments in ([(0, [1]), (1, [1, 2])], [(0, [1]), (2, [1])], [(1, [1])],
                         [(0, [1]), (0, [2])], [(0, [1, 1])], [(0, [3])], [(0, [])]):

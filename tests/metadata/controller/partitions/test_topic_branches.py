@@ -76,7 +76,7 @@ def test_branch_ends_at_the_requested_offset(image, options, cut):
     ({"at_offset": "\u0661"}, E.INVALID_CONFIG, "expected a number"),
     ({"at_time": "now"}, E.INVALID_CONFIG, "milliseconds since 1970$"),
 ])
-def test_a_branch_that_cannot_be_is_refused_and_the_other_topics_go_on(image, options, error, text):
+def test_invalid_branch_does_not_affect_other_topics(image, options, error, text):
     plain = topic("plain")
     request, branches, (refused,) = branching.taken(image, NEW(topics=[branch(**options), plain]))
     assert request.topics == [plain] and branches == {}

@@ -53,7 +53,7 @@ def error_of(image, *args, **fields):
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "../../etc/passwd", "", "a" * 250, "a b", "a\0",
                                   "a\n", "\u00e9", "\udcff"])
-def test_names_that_cannot_be_are_refused(name):
+def test_invalid_names_are_rejected(name):
     assert error_of(cluster(), name) == E.INVALID_TOPIC_EXCEPTION
 
 
@@ -85,7 +85,7 @@ def test_repeated_name_is_rejected_once_and_others_are_created():
     assert set(image.topics) == {"b"}
 
 
-def test_an_existing_topic_is_refused():
+def test_an_existing_topic_is_rejected():
     image, _ = create(cluster(), topic("a"))
     assert error_of(image, "a") == E.TOPIC_ALREADY_EXISTS
 
@@ -100,7 +100,7 @@ def test_partition_counts_below_one_are_rejected(partitions):
 
 
 @pytest.mark.parametrize("partitions", [2**31 - 1, 100_001])
-def test_too_many_partitions_are_refused(partitions):
+def test_too_many_partitions_are_rejected(partitions):
     assert error_of(cluster(), partitions=partitions) == E.POLICY_VIOLATION
 
 
@@ -110,14 +110,14 @@ def test_too_many_topics_in_one_request_are_rejected():
 
 
 @pytest.mark.parametrize("factor", [0, 5, 32767, -2])
-def test_replication_factors_that_cannot_be_are_refused(factor):
+def test_invalid_replication_factors_are_rejected(factor):
     assert error_of(cluster(), factor=factor) == E.INVALID_REPLICATION_FACTOR
 
 
 @pytest.mark.parametrize("configs", [
     {"no.such.thing": "1"}, {"retention.ms": "soon"}, {"retention.ms": "9" * 32_000},
     {"retention.ms": None}, {"cleanup.policy": "shred"}])
-def test_settings_that_cannot_be_are_refused(configs):
+def test_invalid_settings_are_rejected(configs):
     assert error_of(cluster(), configs=configs) == E.INVALID_CONFIG
 
 
@@ -180,12 +180,12 @@ def test_manual_assignment_is_used_unchanged():
 @pytest.mark.parametrize("assignments", [
     [(0, [1]), (0, [2])], [(0, [])], [(0, [1, 1])], [(0, [9])], [(1, [1])], [(0, [1]), (2, [1])],
     [(0, [1]), (1, [1, 2])]])
-def test_bad_assignments_are_refused(assignments):
+def test_bad_assignments_are_rejected(assignments):
     assert error_of(cluster(3), partitions=-1, factor=-1, assignments=assignments) \
         == E.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_an_assignment_beside_counts_is_refused():
+def test_assignment_together_with_counts_is_rejected():
     assert error_of(cluster(), partitions=1, factor=-1, assignments=[(0, [1])]) == E.INVALID_REQUEST
 
 
