@@ -12,7 +12,8 @@ from pylog._native.records import batch
 from pylog.broker import Broker
 from pylog.config import Settings
 from pylog.coordinator.groups import describe as group_describe
-from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.classic import protocol as classic_protocol
+from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.log.checkpoint_files import remove_clean_mark
 from pylog.log.errors import StartError
@@ -265,7 +266,7 @@ class Node:
         group = self._group(group_id)
         if group is None or not group.members:
             raise BrokerFailed(f"group {group_id!r} has no members")
-        self._step(group_id, Groups.rebalance, group)
+        self._step(group_id, classic_protocol.rebalance, group)
 
     async def expire_session(self, group_id: str, member_id: str | None) -> None:
         """Expire the session of one or all members. Raises BrokerFailed."""
@@ -275,10 +276,10 @@ class Node:
         if member_id is not None and member_id not in group.members:
             raise BrokerFailed(f"group {group_id!r} has no member {member_id!r}")
         for id_ in [member_id] if member_id is not None else list(group.members):
-            self._step(group_id, Groups.expire_session, group, id_)
+            self._step(group_id, classic_protocol.expire_session, group, id_)
 
     def _group(self, group_id: str):
-        return self._broker.groups.look(group_id, Groups.find, group_id)[0]
+        return self._broker.groups.look(group_id, GroupShard.find, group_id)[0]
 
     def _step(self, group_id: str, step, *arguments) -> None:
         self._broker.groups.run(group_id, Pending(lambda code: None), step, *arguments)

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from pylog.coordinator.groups.consumer import heartbeat as consumer_heartbeat
 from pylog.coordinator.groups.consumer import target_assignment
 from pylog.coordinator.groups.consumer.group import ConsumerGroup
-from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.state.group_config import ConsumerLimits, Limits
 from pylog.coordinator.groups.state.modern_group import STABLE
 from pylog.metadata.image.image import Image, Topic
@@ -106,7 +106,7 @@ class World:
                            offset=self.image.offset + 1)
 
     def start(self) -> None:
-        self.machine = Groups(LIMITS, self.clock, str, image=lambda: self.image)
+        self.machine = GroupShard(LIMITS, self.clock, str, image=lambda: self.image)
         for key, value in self.log:
             self.machine.replay(key, value)
         self.machine.loaded()

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from pylog.coordinator.groups.state.modern_group import STABLE
 from pylog.coordinator.groups.consumer import target_assignment
 from pylog.coordinator.groups.streams import heartbeat as streams_heartbeat
-from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.state.group_config import ConsumerLimits, Limits
 from pylog.coordinator.groups.streams.group import StreamsGroup
 from pylog.metadata.image.image import Image, Topic
@@ -154,7 +154,7 @@ class World:
             and row.partitions == self.counts()[SOURCE]})
 
     def start(self) -> None:
-        self.machine = Groups(self.limits, self.clock, str, image=lambda: self.image)
+        self.machine = GroupShard(self.limits, self.clock, str, image=lambda: self.image)
         for key, value in self.log:
             self.machine.replay(key, value)
         self.machine.loaded()

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 from pylog.coordinator.groups import offsets
 from pylog.coordinator.groups.state.classic_group import STABLE
-from pylog.coordinator.groups.classic_protocol import SentAnswer
-from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.classic.protocol import SentAnswer
+from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.state.group_config import Limits
 from pylog.protocol import messages
 
@@ -91,7 +91,7 @@ class World:
     # ---- the broker -----------------------------------------------------------------------------
 
     def start_machine(self) -> None:
-        self.machine = Groups(LIMITS, self.clock, lambda: str(next(self.ids)))
+        self.machine = GroupShard(LIMITS, self.clock, lambda: str(next(self.ids)))
         self.held = []
         loaded(self.machine, self.disk.records)
         self.settle()

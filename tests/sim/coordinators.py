@@ -14,7 +14,7 @@ from pylog.api.data.transactions import TransactionsApi
 from pylog._native.log.log import NotLeader, StorageError
 from pylog.coordinator.groups.state import group_store as machines
 from pylog.coordinator.runtime.broker_client import Brokers
-from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.runtime.local_append import Markers
 from pylog.coordinator.groups.service import GroupCoordinator
 from pylog.coordinator.transactions.service import TransactionCoordinator
@@ -76,7 +76,7 @@ class _GroupCoordinator(GroupCoordinator):
 
     def _open(self, topic_id, index, clock):
         numbers = itertools.count()
-        return lambda: Groups(
+        return lambda: GroupShard(
             self._limits, clock, lambda: f"member-{next(numbers)}", events=dict.fromkeys(
                 machines.EVENTS, 0), image=lambda: self._broker.image), None
 

@@ -13,7 +13,7 @@ import itertools
 
 from pylog.api.groups.describe_parts import PART_ROWS, in_parts
 from pylog.coordinator.groups import describe as inventory
-from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.share import offsets as share_offsets
 from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.protocol import api, messages
@@ -107,7 +107,7 @@ class GroupsApi:
             return refusal(ErrorCode.INVALID_GROUP_ID)
         pending = Pending(refusal, None if context.api_version >= NULL_PROTOCOL_SINCE else _named)
         return self._groups.run(
-            request.group_id, pending, Groups.join, request, context.api_version,
+            request.group_id, pending, GroupShard.join, request, context.api_version,
             context.client_id or "", f"/{context.peer_host}", pending)
 
     def sync_group(self, context: RequestContext, request: Message) -> Message | Pending:
@@ -125,7 +125,7 @@ class GroupsApi:
         if not request.group_id:
             return refusal(ErrorCode.INVALID_GROUP_ID)
         pending = Pending(refusal)
-        return self._groups.run(request.group_id, pending, Groups.sync, request, pending)
+        return self._groups.run(request.group_id, pending, GroupShard.sync, request, pending)
 
     def heartbeat(self, context: RequestContext, request: Message) -> Message:
         """Extend a member's session by its session.timeout.ms.
@@ -135,7 +135,7 @@ class GroupsApi:
         """
         if not request.group_id:
             return messages.HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-        found, error = self._groups.look(request.group_id, Groups.heartbeat, request)
+        found, error = self._groups.look(request.group_id, GroupShard.heartbeat, request)
         if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             error = ErrorCode.NONE  # A coordinator restart must not end the member's session.
         return messages.HeartbeatResponse(error_code=error if found is None else found)
@@ -154,7 +154,7 @@ class GroupsApi:
             [(request.member_id, None, None)] if old else [
                 (row.member_id, row.group_instance_id, row.reason) for row in request.members]
 
-        def leave(machine: Groups) -> Message:
+        def leave(machine: GroupShard) -> Message:
             result = machine.leave(request.group_id, members)
             if isinstance(result, int):
                 return new(error_code=result)

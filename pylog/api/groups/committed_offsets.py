@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pylog._native.server.reactor import RequestContext
     from pylog.api.handler import Handler, Message, Result
     from pylog.coordinator.groups.service import GroupCoordinator
-    from pylog.coordinator.groups.shard import Groups
+    from pylog.coordinator.groups.shard import GroupShard
     from pylog.metadata.service import MetadataService
 
 IDS_SINCE = 10
@@ -84,7 +84,7 @@ class CommittedOffsetsApi:
                 row.error_code = error
             return message
 
-        def commit(machine: Groups) -> Message:
+        def commit(machine: GroupShard) -> Message:
             result = offsets.commit(machine, request, entries, context.api_version)
             if isinstance(result, list):
                 for row, code in zip(places, result, strict=True):
@@ -194,7 +194,7 @@ class CommittedOffsetsApi:
             if image.partition(topic.name, cell.partition_index) is not None])
             for topic in request.topics]
 
-        def delete(machine: Groups) -> Message:
+        def delete(machine: GroupShard) -> Message:
             error, errors = offsets.delete(machine, request.group_id, wanted)
             if error != ErrorCode.NONE:
                 return new(error_code=error)

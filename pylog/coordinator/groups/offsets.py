@@ -8,6 +8,7 @@ Source: Kafka's offset requests; KIP-211 (expiry when a group is empty), KIP-496
 from array import array
 
 from pylog.coordinator.groups import transactional_offsets
+from pylog.coordinator.groups.classic import protocol as classic_protocol
 from pylog.coordinator.groups.state import classic_records as records
 from pylog.coordinator.groups.state import consumer_protocol
 from pylog.coordinator.groups.state.classic_group import (
@@ -128,7 +129,7 @@ def group_of_commit(groups, request, generation: int, in_transaction: bool, vers
     if group.state == COMPLETING and not in_transaction:
         return None, ErrorCode.REBALANCE_IN_PROGRESS
     if group.state in (STABLE, PREPARING) and member_id in group.members:
-        groups.expect(group, member_id)
+        classic_protocol.expect(groups, group, member_id)
     return group, ErrorCode.NONE
 
 

@@ -18,7 +18,7 @@ from pylog.coordinator.groups.consumer import target_assignment
 from pylog.coordinator.groups.share import heartbeat as share_heartbeat
 from pylog.coordinator.runtime.transactional_batches import Marker
 from pylog.coordinator.groups.state.classic_group import Committed
-from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.state.rebalance_history import History
 from pylog.coordinator.runtime.internal_topic import Node, TopicSpec, partition_of
 from pylog.coordinator.runtime.deferred_reply import Pending
@@ -47,7 +47,7 @@ class GroupCoordinator:
         self._changed_topics: set[str] = set()
         self._history: History | None = None
         self._events = dict.fromkeys(machines.EVENTS, 0)
-        self.runtime: CoordinatorRuntime[Groups] = CoordinatorRuntime(Coordination(
+        self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(Coordination(
             TopicSpec(
                 TOPIC, settings["offsets.topic.num.partitions"],
                 settings[internal_topics.FACTORS[TOPIC]],
@@ -150,12 +150,12 @@ class GroupCoordinator:
     # ---- state machines -------------------------------------------------------------------------
 
     def _open(self, topic_id: bytes, index: int,
-              clock: Clock) -> tuple[Callable[[], Groups], ShardSnapshot]:
+              clock: Clock) -> tuple[Callable[[], GroupShard], ShardSnapshot]:
         """Return (function that creates an empty machine of one partition, its snapshot)."""
         assert self._store is not None
         snapshot = ShardSnapshot(self._store, topic_id, index)
 
-        def make() -> Groups:
+        def make() -> GroupShard:
             def find(group_id: str) -> Committed | None:
                 group = snapshot.find(group_id)
                 # Offsets removed during a load are recorded at its end: otherwise their tombstones
@@ -164,8 +164,9 @@ class GroupCoordinator:
                     self._forget_gone(machine, group)
                 return group
 
-            machine = Groups(self._limits, clock, lambda: str(uuid.uuid4()), find, snapshot.names,
-                             self._events, lambda: self._broker.image, self._rebalanced)
+            machine = GroupShard(
+                self._limits, clock, lambda: str(uuid.uuid4()), find, snapshot.names,
+                                 self._events, lambda: self._broker.image, self._rebalanced)
             return machine
 
         return make, snapshot
@@ -176,7 +177,7 @@ class GroupCoordinator:
         self._events["member_stopped_ms"] += rebalance["stopped_ms"]
         self._history.add(rebalance)
 
-    def _forget_gone(self, machine: Groups, group: Committed) -> None:
+    def _forget_gone(self, machine: GroupShard, group: Committed) -> None:
         """Remove offsets of topics that were deleted since the commit."""
         topics, before = self._broker.image.topics, len(machine.records)
         for (topic, partition), entry in list(group.offsets.items()):
@@ -185,37 +186,37 @@ class GroupCoordinator:
                 offsets.forget(machine, group, topic, partition)
         machine.cleanups += len(machine.records) - before
 
-    def _forget_deleted(self, machine: Groups) -> None:
+    def _forget_deleted(self, machine: GroupShard) -> None:
         """Remove offsets of deleted topics from all groups in memory."""
         for group in list(machine.groups.values()):
             self._forget_gone(machine, group)
         self._forget_share_partitions(machine)
 
-    def _forget_share_partitions(self, machine: Groups) -> None:
+    def _forget_share_partitions(self, machine: GroupShard) -> None:
         if machine.shares:
             share_heartbeat.forget_topics(
                 machine, {topic.id for topic in self._broker.image.topics.values()})
 
 
-def _forget_topic(machine: Groups, name: str) -> None:
+def _forget_topic(machine: GroupShard, name: str) -> None:
     for group in list(machine.groups.values()):
         offsets.forget_topic(machine, group, name)
 
 
-def _expiry(machine: Groups) -> Iterator[object]:
+def _expiry(machine: GroupShard) -> Iterator[object]:
     """Expire unused groups and offsets, some groups per step."""
     every = [*machine.groups, *(name for name, *_ in machine.elsewhere())]
     return _expire_all(machine, every)
 
 
-def _expire_all(machine: Groups, group_ids: list[str]) -> Iterator[None]:
+def _expire_all(machine: GroupShard, group_ids: list[str]) -> Iterator[None]:
     for first in range(0, len(group_ids), EXPIRY_STEP):
         for group_id in group_ids[first:first + EXPIRY_STEP]:
             _expire_group(machine, group_id)
         yield
 
 
-def _expire_group(machine: Groups, group_id: str) -> None:
+def _expire_group(machine: GroupShard, group_id: str) -> None:
     """Expire offsets of a group. Unloads the group again if nothing changed."""
     was_here, before = group_id in machine.groups, len(machine.records)
     group = machine.find(group_id)

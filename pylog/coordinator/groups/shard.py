@@ -6,7 +6,7 @@ Invariants: a group id belongs to one group of one type; a replay gives the stat
 Source: Kafka's GroupMetadataManager.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from pylog.coordinator.groups import transactional_offsets
@@ -15,9 +15,9 @@ from pylog.coordinator.groups.consumer import (
 )
 from pylog.coordinator.groups.share import heartbeat as share_heartbeat
 from pylog.coordinator.groups.state import classic_records as records
-from pylog.coordinator.groups.classic_protocol import ClassicGroups
+from pylog.coordinator.groups.classic import protocol as classic_protocol
+from pylog.coordinator.groups.state.group_store import GroupStore
 from pylog.coordinator.groups.state.modern_group import NO_RECORD
-from pylog.coordinator.runtime.journal import Written
 from pylog.coordinator.groups.consumer.group import ConsumerGroup
 from pylog.coordinator.groups.state.classic_group import (
     CLASSIC, CONSUMER, NO_TIME, STREAMS, Committed, Group,
@@ -30,8 +30,8 @@ from pylog.protocol.errors import ErrorCode
 STREAMS_KEYS = frozenset(kind.to_bytes(2, "big") for kind in (17, 19, 20, 21, 22, 23))
 
 
-class Groups(ClassicGroups):
-    """The groups of all types in one partition."""
+class GroupShard(GroupStore):
+    """Applies records, requests and timers to the groups of one partition, by group type."""
 
     # ---- the log --------------------------------------------------------------------------------
 
@@ -61,16 +61,6 @@ class Groups(ClassicGroups):
             group.offsets.pop(place, None)
             transactional_offsets.forget(self, group, place)
         self.changed.add((group_id, place[0]))
-
-    def _tombstones(self, group: Any) -> Sequence[Written]:
-        if group.kind == CONSUMER:
-            return consumer_records.group_gone(group)
-        if group.kind == STREAMS:
-            # Imported here: few brokers have Streams groups.
-            from pylog.coordinator.groups.streams import records as streams_records
-
-            return streams_records.group_gone(group)
-        return super()._tombstones(group)
 
     def _replay_classic(self, group_id: str, made: Group | None) -> None:
         group = self.find(group_id)
@@ -148,7 +138,7 @@ class Groups(ClassicGroups):
 
                 streams_heartbeat.loaded(self, group)
             else:
-                self.loaded_classic(group)
+                classic_protocol.loaded(self, group)
         share_heartbeat.expect_all(self, self.limits.share_session_ms)
 
     def open_tokens(self) -> Iterator[Any]:
@@ -166,9 +156,9 @@ class Groups(ClassicGroups):
         group = self.find(request.group_id)
         is_share = request.group_id in self.shares
         if not is_share and (group is None or group.kind == CLASSIC):
-            super().join(request, version, client_id, host, token)
+            classic_protocol.join(self, request, version, client_id, host, token)
             return
-        error = self.join_fault(request)
+        error = classic_protocol.join_fault(self, request)
         if error == ErrorCode.NONE and (is_share or group.kind == STREAMS and group.members):
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if error == ErrorCode.NONE and not group.members:
@@ -196,13 +186,13 @@ class Groups(ClassicGroups):
         classic = self.groups[group.id] = Group(group.id, self.clock.wall_ms())
         classic.take_offsets(group)
         self.record_group(classic)
-        super().join(request, version, client_id, host, token)
+        classic_protocol.join(self, request, version, client_id, host, token)
 
     def sync(self, request: Any, token: Any) -> None:
         """Handle SyncGroup. Followers get their reply when the leader has synced."""
         group = self.find(request.group_id)
         if group is None or group.kind == CLASSIC:
-            super().sync(request, token)
+            classic_protocol.sync(self, request, token)
             return
         try:
             if group.kind == STREAMS:
@@ -216,7 +206,7 @@ class Groups(ClassicGroups):
         """Handle Heartbeat and return its error code."""
         group = self.find(request.group_id)
         if group is None or group.kind == CLASSIC:
-            return super().heartbeat(request)
+            return classic_protocol.heartbeat(self, request)
         if group.kind == STREAMS:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return classic_members.heartbeat(self, group, request)
@@ -228,7 +218,7 @@ class Groups(ClassicGroups):
         """
         group = self.find(group_id)
         if group is None or group.kind == CLASSIC:
-            return super().leave(group_id, members)
+            return classic_protocol.leave(self, group_id, members)
         if group.kind == STREAMS:
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
         return classic_members.leave(self, group, members)
@@ -253,15 +243,7 @@ class Groups(ClassicGroups):
 
                 streams_heartbeat.due(self, group, key)
             else:
-                self.is_due(group, key)
-
-    def expect_all(self, group: ConsumerGroup) -> None:
-        """Restart the sessions of all members."""
-        for member in group.members.values():
-            consumer_heartbeat.expect(self, group, member)
-
-    def forget_timers(self, group_id: str, member_id: str) -> None:
-        consumer_heartbeat.cancel(self, group_id, member_id)
+                classic_protocol.due(self, group, key)
 
 
 def _kind_of(timer: str) -> str:

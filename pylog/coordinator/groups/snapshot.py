@@ -24,7 +24,7 @@ from pylog.coordinator.groups.consumer.group import ConsumerGroup
 from pylog.coordinator.groups.state.classic_group import (
     CLASSIC, NO_TIME, STREAMS, Committed, Group, Offset,
 )
-from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.share.group import records_of
 from pylog.coordinator.runtime.journal import Record
 from pylog.coordinator.groups.state.group_store import Changes, Name
@@ -83,7 +83,7 @@ class ShardSnapshot:
         with self._store.transaction() as txn:
             return self._read(txn, _digest(group_id))
 
-    def restore(self, machine: Groups) -> None:
+    def restore(self, machine: GroupShard) -> None:
         """Load the groups with members into an empty machine; find() loads the others on demand."""
         for group in self.with_members():
             machine.groups[group.id] = group
@@ -142,7 +142,7 @@ class ShardSnapshot:
                 replay(key, record, lambda _: group, lambda _: group)
         return group
 
-    def rows(self, machine: Groups, changed: Changes) -> Iterator[list[Row]]:
+    def rows(self, machine: GroupShard, changed: Changes) -> Iterator[list[Row]]:
         """Yield [(key, value or None)] for write(), one changed group at a time.
 
         changed: see GroupStore.
@@ -161,7 +161,7 @@ class ShardSnapshot:
             for first in range(0, len(members), MEMBERS_STEP):
                 yield self._member_rows(machine, group_id, members[first:first + MEMBERS_STEP])
 
-    def _member_rows(self, machine: Groups, group_id: str, member_ids: list[str]) -> list[Row]:
+    def _member_rows(self, machine: GroupShard, group_id: str, member_ids: list[str]) -> list[Row]:
         """Return the rows of members of a consumer or Streams group, or of a former one."""
         place = MEMBER + self._partition + _digest(group_id)
         group = machine.groups.get(group_id)
@@ -172,7 +172,7 @@ class ShardSnapshot:
             rows.append((place + _digest(member_id), _packed_records(found) if found else None))
         return rows
 
-    def _group_rows(self, machine: Groups, group_id: str,
+    def _group_rows(self, machine: GroupShard, group_id: str,
                     topics: set[str | None]) -> list[Row]:
         """Return the rows that update one changed group.
 

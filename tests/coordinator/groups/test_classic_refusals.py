@@ -3,6 +3,7 @@
 import pytest
 
 from pylog.coordinator.groups import describe as group_describe
+from pylog.coordinator.groups.classic import protocol
 from pylog.coordinator.groups.state.classic_group import COMPLETING, EMPTY, PREPARING, STABLE
 from pylog.protocol import messages
 from tests.coordinator.groups.test_shard import LIMITS, Machine
@@ -247,7 +248,7 @@ def test_member_that_never_fetches_its_first_response_expires_after_five_minutes
 def test_only_a_joined_group_is_notified_to_rejoin(machine):
     machine.stable("a")
     for rebalances in (2, 2):
-        machine.groups.rebalance(machine.group)
+        protocol.rebalance(machine.groups, machine.group)
         assert machine.group.state == PREPARING
         assert machine.groups.events["rebalance"] == rebalances
 
@@ -392,7 +393,7 @@ def test_static_members_without_a_rebalance_timeout_do_not_cause_busy_checks(
     member = machine.answers["a"].member_id
     machine.sync("s", member, 1, {member: b"x"})
     machine.group.members[member].rebalance_ms = 0
-    machine.groups.rebalance(machine.group)
+    protocol.rebalance(machine.groups, machine.group)
     machine.run(1)
     due_ms = machine.groups.timers._deadlines["join", "g"]
     assert machine.group.state == PREPARING and due_ms >= machine.clock.now_ms() + 500

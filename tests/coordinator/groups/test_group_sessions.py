@@ -3,7 +3,7 @@
 import pytest
 
 from pylog.coordinator.groups import offsets
-from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.state.classic_group import COMPLETING, EMPTY, PREPARING, STABLE
 from pylog.coordinator.groups.state.group_store import Name
 from tests.coordinator.groups.test_shard import LIMITS, Machine
@@ -254,7 +254,8 @@ def cold():
 
 @pytest.fixture
 def machine_over(cold):
-    groups = Groups(LIMITS, Clock(), iter(map(str, range(1000))).__next__, cold.find, cold.names)
+    groups = GroupShard(
+        LIMITS, Clock(), iter(map(str, range(1000))).__next__, cold.find, cold.names)
     groups.loaded()
     return groups
 

@@ -8,7 +8,7 @@ import pytest
 
 from pylog.coordinator.groups import offsets, transactional_offsets
 from pylog.coordinator.groups.offsets import UNSTABLE
-from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.runtime.transactional_batches import Marker, TransactionalRecords
 from tests.coordinator.groups.test_offsets import commit, commit_open, row
 from tests.coordinator.groups.test_shard import LIMITS, Machine
@@ -69,7 +69,7 @@ class World:
                 del self.open[producer]
 
     def restart(self):
-        made = Groups(LIMITS, self.machine.clock, str)
+        made = GroupShard(LIMITS, self.machine.clock, str)
         for written in self.log + self.machine.groups.records:
             if isinstance(written, TransactionalRecords | Marker):
                 transactional_offsets.replay(made, written)

@@ -85,8 +85,8 @@ class Node:
             group_id=self.group(index), session_timeout_ms=60_000, rebalance_timeout_ms=60_000,
             member_id=member, protocol_type="consumer", protocols=[
                 messages.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")])
-        return self.groups.run(request.group_id, pending, group_shard.Groups.join, request, 3, "c",
-                               "/h", pending)
+        return self.groups.run(
+            request.group_id, pending, group_shard.GroupShard.join, request, 3, "c", "/h", pending)
 
     def committed(self, index: int) -> int | None:
         """Return the committed offset in the machine of partition `index`, once it is loaded."""
@@ -256,14 +256,14 @@ def test_unreadable_partition_does_not_block_loading_of_others(on_node, monkeypa
         await node.groups.stop()
         for index in range(PARTITIONS):
             ShardSnapshot(node.store, bytes(15) + b"\x01", index).clear()
-        replay, refused = group_shard.Groups.replay, set("0")
+        replay, refused = group_shard.GroupShard.replay, set("0")
 
         def failing(machine, key, value):
             if node.group(0).encode() in key and refused:
                 raise AssertionError("planted")
             replay(machine, key, value)
 
-        monkeypatch.setattr(group_shard.Groups, "replay", failing)
+        monkeypatch.setattr(group_shard.GroupShard, "replay", failing)
         node.groups = GroupCoordinator(node)
         node.groups.start(node.store)
         await node.until(lambda: [node.shard(index)[1] for index in range(PARTITIONS)]
@@ -496,7 +496,7 @@ def test_other_groups_are_served_during_a_deletion(on_node):
         assert await node.groups.run(
             other, Pending(lambda code: code), offsets.commit, commit_request(other),
             [(*PLACE, 3, 0, "")]) == 0
-        node.groups.look(other, group_shard.Groups.find, other)
+        node.groups.look(other, group_shard.GroupShard.find, other)
         assert await deleted == 0
     on_node(scenario)
 

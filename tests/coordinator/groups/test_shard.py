@@ -8,8 +8,8 @@ import pytest
 
 from pylog.coordinator.groups import describe as group_describe
 from pylog.coordinator.groups import offsets
-from pylog.coordinator.groups.classic_protocol import SentAnswer
-from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.classic.protocol import SentAnswer
+from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.state.classic_group import COMPLETING, EMPTY, PREPARING, STABLE
 from pylog.coordinator.groups.state.group_config import Limits
 from pylog.protocol import messages
@@ -36,7 +36,7 @@ class Machine:
 
     def __init__(self, limits=LIMITS):
         self.clock = Clock()
-        self.groups = Groups(limits, self.clock, iter(map(str, range(1000))).__next__)
+        self.groups = GroupShard(limits, self.clock, iter(map(str, range(1000))).__next__)
         self.log = []
         self.answers = {}
         self.flushes, self.unsent = True, []

@@ -6,7 +6,7 @@ import pytest
 
 from pylog.coordinator.groups import describe as group_describe
 from pylog.coordinator.groups import snapshot
-from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.snapshot import ShardSnapshot
 from pylog.coordinator.groups.state.classic_group import CLASSIC, CONSUMER, NO_TIME, Offset
 from pylog.metadata.image.state_store import Store
@@ -125,7 +125,7 @@ def test_members_are_restored_and_groups_without_stay_in_the_map(kept):
     member, = machine.stable("a")
     machine.groups.find_or_make("h").offsets["t", 0] = Offset(1, 0, "", 1, NO_TIME, bytes(16))
     write(kept, machine.groups, changed={*machine.groups.changed, ("h", "t")})
-    again = Groups(LIMITS, Clock(), str, kept.find, kept.names)
+    again = GroupShard(LIMITS, Clock(), str, kept.find, kept.names)
     kept.restore(again)
     assert list(again.groups) == ["g"] and list(again.groups["g"].members) == [member]
     assert again.changed == set()
@@ -136,11 +136,11 @@ def test_members_are_restored_and_groups_without_stay_in_the_map(kept):
 
 
 def test_a_share_group_is_restored_from_its_records(kept):
-    groups = Groups(LIMITS, Clock(), str)
+    groups = GroupShard(LIMITS, Clock(), str)
     groups.shares["g"] = full()
     assert prefixes(write(kept, groups, changed={("g", None)})) == [
         (b"cg/g", False), (b"cg/m", False), (b"cg/o", False), (b"cg/s", True)]
-    again = Groups(LIMITS, Clock(), str, kept.find, kept.names)
+    again = GroupShard(LIMITS, Clock(), str, kept.find, kept.names)
     kept.restore(again)
     row, wanted = told(again.shares["g"]), told(full())
     for name in ("initializing", "initialized"):
@@ -149,7 +149,7 @@ def test_a_share_group_is_restored_from_its_records(kept):
     assert row == wanted and again.changed == set() and again.groups == {}
     del groups.shares["g"]
     write(kept, groups, changed={("g", None)})
-    last = Groups(LIMITS, Clock(), str, kept.find, kept.names)
+    last = GroupShard(LIMITS, Clock(), str, kept.find, kept.names)
     kept.restore(last)
     assert last.shares == {}
 
@@ -188,7 +188,7 @@ def test_departed_and_downgraded_members_have_no_rows(kept):
 
 @pytest.mark.parametrize("count, steps", [(500, 1), (501, 2), (1001, 3)])
 def test_many_members_are_written_in_steps(kept, count, steps):
-    groups = Groups(LIMITS, Clock(), str)
+    groups = GroupShard(LIMITS, Clock(), str)
     changed = {("g", (f"m{number}",)) for number in range(count)}
     rows = list(kept.rows(groups, changed))
     assert len(rows) == 1 + steps
@@ -199,7 +199,7 @@ def test_many_members_are_written_in_steps(kept, count, steps):
 
 def test_to_clear_forgets_this_partition_whole_and_no_other(kept, store):
     other = ShardSnapshot(store, TOPIC_ID, 8)
-    machine, shares = Machine(), Groups(LIMITS, Clock(), str)
+    machine, shares = Machine(), GroupShard(LIMITS, Clock(), str)
     member, = machine.stable("a")
     machine.commit(5, member, 1)
     shares.shares["s"] = full()
@@ -208,7 +208,7 @@ def test_to_clear_forgets_this_partition_whole_and_no_other(kept, store):
         write(place, shares, changed={("s", None)})
     kept.clear()
     assert kept.applied() == (-1, -1) and kept.names() == [] and kept.find("g") is None
-    again = Groups(LIMITS, Clock(), str)
+    again = GroupShard(LIMITS, Clock(), str)
     kept.restore(again)
     assert again.groups == again.shares == {}
     assert other.applied() == (10, 0) and other.find("g").offsets
@@ -235,7 +235,7 @@ def test_deletion_of_a_stored_group_removes_its_rows(kept):
     machine = Machine()
     machine.commit(5)
     write(kept, machine.groups)
-    again = Groups(LIMITS, Clock(), str, kept.find, kept.names)
+    again = GroupShard(LIMITS, Clock(), str, kept.find, kept.names)
     kept.restore(again)
     list(group_describe.delete(again, "g"))
     write(kept, again)

@@ -8,7 +8,7 @@ import pytest
 
 from pylog.coordinator.groups.consumer import records as consumer_records
 from pylog.coordinator.groups.consumer import target_assignment
-from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.snapshot import ShardSnapshot
 from pylog.coordinator.groups.state import classic_records
 from pylog.coordinator.groups.state.classic_group import CLASSIC, EMPTY, STABLE, STREAMS
@@ -68,8 +68,8 @@ def followed(base, store):
                    for group in live.groups.values()):
                 return  # The record of a classic group is written with its assignment.
             self.checks += 1
-            found = Groups(live.limits, live.clock, str, self.kept.find, self.kept.names,
-                           image=live.image)
+            found = GroupShard(live.limits, live.clock, str, self.kept.find, self.kept.names,
+                               image=live.image)
             self.kept.restore(found)
             assert {name.id for name in self.kept.names()} == set(live.groups)
             assert set(found.groups) == {id_ for id_, group in live.groups.items()
@@ -114,13 +114,13 @@ def test_planted_unreported_change_is_found(store, monkeypatch, base):
         def update(self, changes):
             pass
 
-    made = Groups.__init__
+    made = GroupShard.__init__
 
     def deaf(self, *arguments, **named):
         made(self, *arguments, **named)
         self.changed = Deaf()
 
-    monkeypatch.setattr(Groups, "__init__", deaf)
+    monkeypatch.setattr(GroupShard, "__init__", deaf)
     with pytest.raises(AssertionError):
         walk = followed(base, store)(random.Random(1))
         for _ in range(STEPS):

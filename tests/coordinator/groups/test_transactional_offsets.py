@@ -1,7 +1,7 @@
 """Transactional offset commits, as their log contains them."""
 
 from pylog.coordinator.groups import offsets
-from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.state import classic_records
 from pylog.coordinator.groups.state.classic_group import NO_TIME, Group, Offset
 from pylog.coordinator.groups.transactional_offsets import replay
@@ -13,7 +13,7 @@ ENTRY = Offset(5, -1, "", 1, NO_TIME, bytes(16))
 
 
 def test_other_records_in_a_transaction_are_ignored():
-    groups = Groups(LIMITS, Clock(), lambda: "id")
+    groups = GroupShard(LIMITS, Clock(), lambda: "id")
     key, value = classic_records.offset_key("g", *PLACE), classic_records.offset_value(ENTRY)
     replay(groups, TransactionalRecords(7, 0, [
         (classic_records.group_key("h"), classic_records.group_value(Group("h", 0))),

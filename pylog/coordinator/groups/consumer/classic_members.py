@@ -12,11 +12,7 @@ import uuid
 from typing import Any
 
 from pylog.coordinator.groups.consumer import (
-    heartbeat as consumer_heartbeat,
-)
-from pylog.coordinator.groups.consumer import (
-    migration,
-    target_assignment,
+    heartbeat as consumer_heartbeat, migration, sessions, target_assignment,
 )
 from pylog.coordinator.groups.consumer.group import (
     NO_TIMEOUT,
@@ -102,9 +98,9 @@ def _as_requested(before: ConsumerMember, request: Any, said: Any, client_id: st
 
 def _expect_sync(groups: Any, group: ConsumerGroup, member: ConsumerMember) -> None:
     """Fence the member if it does not sync within its rebalance timeout."""
-    groups.timers.cancel((consumer_heartbeat.JOIN, group.id, member.id))
-    consumer_heartbeat.expect(groups, group, member)
-    groups.timers.set((consumer_heartbeat.SYNC, group.id, member.id),
+    groups.timers.cancel((sessions.JOIN, group.id, member.id))
+    sessions.expect(groups, group, member)
+    groups.timers.set((sessions.SYNC, group.id, member.id),
                       groups.clock.now_ms() + member.rebalance_ms)
 
 
@@ -120,8 +116,8 @@ def sync(groups: Any, group: ConsumerGroup, request: Any) -> Any:
     if group.assignment_epoch > member.epoch and member.state != UNREVOKED:
         _expect_join(groups, group, member)
         raise Refusal(ErrorCode.REBALANCE_IN_PROGRESS)
-    groups.timers.cancel((consumer_heartbeat.SYNC, group.id, member.id))
-    consumer_heartbeat.expect(groups, group, member)
+    groups.timers.cancel((sessions.SYNC, group.id, member.id))
+    sessions.expect(groups, group, member)
     held = {topic_id: frozenset(partitions) for topic_id, partitions in member.assigned.items()}
     return messages.SyncGroupResponse(
         protocol_type=request.protocol_type, protocol_name=request.protocol_name,
@@ -135,7 +131,7 @@ def heartbeat(groups: Any, group: ConsumerGroup, request: Any) -> Error:
                          request.generation_id)
     except Refusal as refused:
         return ErrorCode.of(refused.error)
-    consumer_heartbeat.expect(groups, group, member)
+    sessions.expect(groups, group, member)
     if member.epoch < group.assignment_epoch or member.state == UNREVOKED or \
             member.state == UNRELEASED and not group.waits_for_others(member):
         _expect_join(groups, group, member)
@@ -183,6 +179,6 @@ def _member(group: ConsumerGroup, member_id: str, instance_id: str | None,
 
 def _expect_join(groups: Any, group: ConsumerGroup, member: ConsumerMember) -> None:
     """Fence the member if it does not rejoin in time, counted from the first rejoin request."""
-    key = consumer_heartbeat.JOIN, group.id, member.id
+    key = sessions.JOIN, group.id, member.id
     if key not in groups.timers:
         groups.timers.set(key, groups.clock.now_ms() + member.rebalance_ms)

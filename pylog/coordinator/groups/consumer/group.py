@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 from pylog.coordinator.groups.assignors.partitions import Assignment
 from pylog.coordinator.groups.state.classic_group import CONSUMER
+from pylog.coordinator.groups.state.modern_records import Kind
 from pylog.coordinator.groups.state.modern_group import AssignedGroup
+from pylog.coordinator.runtime.journal import Record
 
 # Member states, with the values of Kafka's records.
 MEMBER_STABLE, UNREVOKED, UNRELEASED, UNKNOWN = 0, 1, 2, 127
@@ -98,6 +100,9 @@ class ConsumerMember:
 COPIED = tuple(name for name in ConsumerMember.__slots__ if name != "id")
 
 
+KIND = Kind("ConsumerGroup", ConsumerMember, dict)  # Of the group's records.
+
+
 class ConsumerGroup(AssignedGroup):
     """A consumer group. Its topics are the subscribed ones."""
 
@@ -126,6 +131,19 @@ class ConsumerGroup(AssignedGroup):
         self.classics = 0  # Number of classic-protocol members,
         self.classic_protocols: dict[str, int] = {}  # protocol -> how many support it.
         self.owners: dict[bytes, dict[int, str]] = {}   # Topic id -> partition -> member id.
+
+    def tombstones(self) -> list[Record]:
+        """Return the records that delete the group, in Kafka's order; see Kind.member_gone()."""
+        members = list(self.members)
+        keys = [*(KIND.assignment_key(self.id, member_id) for member_id in members),
+                *(KIND.target_key(self.id, member_id) for member_id in members),
+                KIND.target_epoch_key(self.id),
+                *(KIND.member_key(self.id, member_id) for member_id in members),
+                *(KIND.key("RegularExpression", group_id=self.id, regular_expression=text)
+                  for text in self.resolved),
+                KIND.key("PartitionMetadata", group_id=self.id),
+                KIND.group_key(self.id)]
+        return [(key, None) for key in keys]
 
     # ---- state ----------------------------------------------------------------------------------
 

@@ -27,8 +27,10 @@ from pylog.coordinator.groups.consumer.group import (
     ConsumerMember,
 )
 from pylog.coordinator.groups.state.classic_group import EMPTY, Group
-from pylog.coordinator.groups.state.group_config import GROUP_RESOURCE
 from pylog.coordinator.groups.consumer.current_assignment import Owned
+from pylog.coordinator.groups.consumer.sessions import (
+    JOIN, REBALANCE, SESSION, SYNC, cancel, expect, setting,
+)
 from pylog.coordinator.groups.state.heartbeat_cache import Offer
 from pylog.protocol.api_error import Refusal
 from pylog.protocol import messages
@@ -41,8 +43,6 @@ SETTLING_MS = 3000  # How long further changes are likely after a new target.
 # One core handles about 30,000 heartbeats/s; this causes at most 2,000, for any group size.
 SOON_MS, SOON_MEMBERS = 500, 1000
 # Timer types.
-SESSION, REBALANCE, JOIN, SYNC = (
-    "consumer session", "consumer rebalance", "consumer join", "consumer sync")
 CAUSES = {SESSION: rebalance_tracker.EXPIRED, REBALANCE: rebalance_tracker.NOT_REVOKED,
           JOIN: rebalance_tracker.NOT_REJOINED, SYNC: rebalance_tracker.NOT_SYNCED}
 TIMERS = frozenset((SESSION, REBALANCE, JOIN, SYNC, target_assignment.RESOLVE))
@@ -454,23 +454,3 @@ def loaded(groups: Any, group: ConsumerGroup) -> None:
         expect(groups, group, member)
         if member.state == UNREVOKED and member.classic is None:
             groups.timers.set((REBALANCE, group.id, member.id), now_ms + member.rebalance_ms)
-
-
-# ---- time ---------------------------------------------------------------------------------------
-
-def setting(groups: Any, group_id: str, name: str) -> int:
-    """Return a group setting, or the broker's default."""
-    return groups.limits.consumer.of_group(
-        groups.image().configs.get((GROUP_RESOURCE, group_id)), name)
-
-
-def expect(groups: Any, group: ConsumerGroup, member: ConsumerMember) -> None:
-    """Restart the member's session."""
-    session_ms = setting(groups, group.id, "consumer.session.timeout.ms") \
-        if member.classic is None else member.classic.session_ms
-    groups.timers.set((SESSION, group.id, member.id), groups.clock.now_ms() + session_ms)
-
-
-def cancel(groups: Any, group_id: str, member_id: str) -> None:
-    for kind in (SESSION, REBALANCE, JOIN, SYNC):
-        groups.timers.cancel((kind, group_id, member_id))

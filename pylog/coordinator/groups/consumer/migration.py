@@ -11,7 +11,8 @@ Source: KIP-848 (migration); Kafka's GroupMetadataManager.
 from collections.abc import Container
 from typing import Any
 
-from pylog.coordinator.groups.consumer import records as consumer_records
+from pylog.coordinator.groups.classic import protocol
+from pylog.coordinator.groups.consumer import records as consumer_records, sessions
 from pylog.coordinator.groups.consumer.group import ClassicMember, ConsumerGroup, ConsumerMember
 from pylog.coordinator.groups.state import consumer_protocol, subscribed_topics
 from pylog.coordinator.groups.state.classic_group import CONSUMER, STABLE, Group, Member
@@ -75,12 +76,13 @@ def _upgraded(groups: Any, classic: Group) -> ConsumerGroup:
 
 def install(groups: Any, classic: Group, group: ConsumerGroup) -> None:
     """Replace the classic group with the consumer group."""
-    groups.dissolve(classic)
+    protocol.dissolve(groups, classic)
     group.take_offsets(classic)
     groups.groups[group.id] = group
     if group.members:
         groups.records += consumer_records.created(group)
-        groups.expect_all(group)
+        for member in group.members.values():
+            sessions.expect(groups, group, member)
         groups.changed.update((group.id, (member_id,)) for member_id in group.members)
 
 
@@ -121,13 +123,13 @@ def downgrade(groups: Any, group: ConsumerGroup, gone: Container[str],
             image, group.targets.get(old.id, {}), old.metadata(classic.protocol))
     classic.state = classic.previous = STABLE
     for member_id in group.members:
-        groups.forget_timers(group.id, member_id)
+        sessions.cancel(groups, group.id, member_id)
     groups.record_gone(group)
     classic.take_offsets(group)
     groups.groups[group.id] = classic
     groups.record_group(classic)
     for member_id in classic.members:
-        groups.expect(classic, member_id)
+        protocol.expect(groups, classic, member_id)
     if rebalance:
-        groups.rebalance(classic)
+        protocol.rebalance(groups, classic)
     return classic

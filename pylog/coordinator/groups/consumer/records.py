@@ -12,27 +12,27 @@ from typing import Any
 
 from pylog.coordinator.groups.assignors.partitions import Assignment
 from pylog.coordinator.groups.consumer.group import (
+    KIND,
     ClassicMember,
     ConsumerGroup,
     ConsumerMember,
     Held,
     Resolved,
 )
-from pylog.coordinator.groups.state.modern_records import Kind, apply, dated
+from pylog.coordinator.groups.state.modern_records import apply, dated
 from pylog.coordinator.groups.state.modern_records import member_state as state_of
 from pylog.coordinator.runtime.journal import Record
 from pylog.protocol import messages, records
 from pylog.protocol.errors import UnsupportedVersion
 
 STEM = "records_group"
-_KIND = Kind("ConsumerGroup", ConsumerMember, dict)
-target_epoch_record, member_gone = _KIND.target_epoch_record, _KIND.member_gone
+target_epoch_record, member_gone = KIND.target_epoch_record, KIND.member_gone
 
 
 # ---- to records ---------------------------------------------------------------------------------
 
 def group_record(group: ConsumerGroup) -> Record:
-    return _KIND.group_key(group.id), records.encode_value(
+    return KIND.group_key(group.id), records.encode_value(
         0, messages.ConsumerGroupMetadataValue(epoch=group.epoch, metadata_hash=group.hash))
 
 
@@ -42,7 +42,7 @@ def member_record(group: ConsumerGroup, member: ConsumerMember) -> Record:
         session_timeout_ms=member.classic.session_ms, supported_protocols=[
             new.ClassicProtocol(name=name, metadata=metadata)
             for name, metadata in member.classic.protocols])
-    return _KIND.member_key(group.id, member.id), records.encode_value(0, new(
+    return KIND.member_key(group.id, member.id), records.encode_value(0, new(
         instance_id=member.instance_id, rack_id=member.rack_id, client_id=member.client_id,
         client_host=member.client_host, subscribed_topic_names=sorted(member.topics),
         subscribed_topic_regex=member.regex, rebalance_timeout_ms=member.rebalance_ms,
@@ -51,13 +51,13 @@ def member_record(group: ConsumerGroup, member: ConsumerMember) -> Record:
 
 def target_record(group: ConsumerGroup, member_id: str, target: Assignment) -> Record:
     new = messages.ConsumerGroupTargetAssignmentMemberValue
-    return _KIND.target_key(group.id, member_id), records.encode_value(0, new(topic_partitions=[
+    return KIND.target_key(group.id, member_id), records.encode_value(0, new(topic_partitions=[
         new.TopicPartition(topic_id=topic_id, partitions=sorted(partitions))
         for topic_id, partitions in sorted(target.items())]))
 
 
 def assignment_record(group: ConsumerGroup, member: ConsumerMember) -> Record:
-    return _KIND.assignment_key(group.id, member.id), records.encode_value(
+    return KIND.assignment_key(group.id, member.id), records.encode_value(
         0, messages.ConsumerGroupCurrentMemberAssignmentValue(
             member_epoch=member.epoch, previous_member_epoch=member.previous_epoch,
             state=member.state, assigned_partitions=_held_rows(member.assigned),
@@ -81,24 +81,11 @@ def _held_rows(held: Held) -> list:
 # ---- tombstones ---------------------------------------------------------------------------------
 
 def expression_gone(group_id: str, text: str) -> Record:
-    return _KIND.key("RegularExpression", group_id=group_id, regular_expression=text), None
+    return KIND.key("RegularExpression", group_id=group_id, regular_expression=text), None
 
 
 def old_metadata_gone(group_id: str) -> Record:
-    return _KIND.key("PartitionMetadata", group_id=group_id), None
-
-
-def group_gone(group: ConsumerGroup) -> list[Record]:
-    """Return the group's tombstones, in Kafka's order; see member_gone()."""
-    id_ = group.id
-    members = list(group.members)
-    return [*((_KIND.assignment_key(id_, member_id), None) for member_id in members),
-            *((_KIND.target_key(id_, member_id), None) for member_id in members),
-            (_KIND.target_epoch_key(id_), None),
-            *((_KIND.member_key(id_, member_id), None) for member_id in members),
-            *(expression_gone(id_, text) for text in group.resolved),
-            old_metadata_gone(id_),
-            (_KIND.group_key(id_), None)]
+    return KIND.key("PartitionMetadata", group_id=group_id), None
 
 
 # ---- complete state -----------------------------------------------------------------------------
@@ -151,7 +138,7 @@ def _replay_old_metadata(group: ConsumerGroup, row: Any, value: Any) -> None:
 
 
 def _replay_member(group: ConsumerGroup, row: Any, value: Any) -> None:
-    member = _KIND.copy_of(group, row.member_id)
+    member = KIND.copy_of(group, row.member_id)
     classic = value.classic_member_metadata
     member.instance_id, member.rack_id = value.instance_id, value.rack_id
     member.client_id, member.client_host = value.client_id, value.client_host
@@ -170,7 +157,7 @@ def _replay_target(group: ConsumerGroup, row: Any, value: Any) -> None:
 
 
 def _replay_assignment(group: ConsumerGroup, row: Any, value: Any) -> None:
-    member = _KIND.copy_of(group, row.member_id)
+    member = KIND.copy_of(group, row.member_id)
     member.epoch, member.previous_epoch = value.member_epoch, value.previous_member_epoch
     member.state = value.state
     member.assigned = dated(value.assigned_partitions, _topic_id, value.member_epoch)
@@ -195,9 +182,9 @@ def _forget_old_metadata(group: ConsumerGroup, row: Any) -> None:
     group.had_old_metadata = False
 
 
-_STEPS = _KIND.steps(
+_STEPS = KIND.steps(
     Metadata=_replay_group, PartitionMetadata=_replay_old_metadata, MemberMetadata=_replay_member,
     TargetAssignmentMember=_replay_target, CurrentMemberAssignment=_replay_assignment,
     RegularExpression=_replay_expression)
-_GONE = _KIND.gone(
+_GONE = KIND.gone(
     PartitionMetadata=_forget_old_metadata, RegularExpression=_forget_expression)

@@ -10,6 +10,9 @@ Source: Kafka's group protocol: KIP-62, KIP-134, KIP-345, KIP-394, KIP-559.
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from pylog.coordinator.runtime.journal import Record
+from pylog.protocol import messages, records
+
 EMPTY = "Empty"
 PREPARING = "PreparingRebalance"
 COMPLETING = "CompletingRebalance"
@@ -19,6 +22,11 @@ CLASSIC = "classic"
 CONSUMER = "consumer"
 STREAMS = "streams"
 NO_TIME = -1
+
+
+def group_key(group_id: str) -> bytes:
+    return records.encode_key(messages.GroupMetadataKey(group=group_id))
+
 
 class Offset(NamedTuple):
     """A committed offset.
@@ -91,6 +99,10 @@ class Committed:
         self.offsets, self.unstable = other.offsets, other.unstable
         self.offset_keys = other.offset_keys
 
+    def tombstones(self) -> list[Record]:
+        """Return the records that delete the group, but not its offsets."""
+        raise AssertionError(self.kind)
+
 
 class Group(Committed):
     """A classic group.
@@ -118,6 +130,9 @@ class Group(Committed):
         self.supported: dict[str, int] = {}  # protocol -> number of members that support it
         self.awaiting = 0
         self.grown = False
+
+    def tombstones(self) -> list[Record]:
+        return [(group_key(self.id), None)]
 
     # ---- state ----------------------------------------------------------------------------------
 

@@ -28,10 +28,6 @@ NO_ID = bytes(16)
 STEM = "records_group"
 
 
-def group_key(group_id: str) -> bytes:
-    return records.encode_key(messages.GroupMetadataKey(group=group_id))
-
-
 def offset_key(group_id: str, topic: str, partition: int) -> bytes:
     return records.encode_key(messages.OffsetCommitKey(
         group=group_id, topic=topic, partition=partition))

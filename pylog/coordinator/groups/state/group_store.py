@@ -1,4 +1,4 @@
-"""The groups of one partition of `__consumer_offsets`: the operations that all types share.
+"""The groups of one partition of `__consumer_offsets`: their lookup, creation, removal and records.
 
 Owns: the groups, their timers, and the output of a step for the runtime.
 Invariants: a group is in memory, in the snapshot, or nowhere: a dropped group is not loaded from
@@ -6,12 +6,12 @@ Invariants: a group is in memory, in the snapshot, or nowhere: a dropped group i
 Source: Kafka's GroupMetadataManager.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from pylog.coordinator.groups.state import classic_records as records
 from pylog.coordinator.groups.state.classic_group import (
-    CLASSIC, CONSUMER, DEAD, STREAMS, Committed, Group,
+    CLASSIC, CONSUMER, DEAD, STREAMS, Committed, Group, group_key,
 )
 from pylog.coordinator.groups.state.group_config import Limits
 from pylog.coordinator.groups.state.heartbeat_cache import GroupRepeats
@@ -36,7 +36,7 @@ class Name(NamedTuple):
 
 
 class GroupStore:
-    """The groups of one partition. See shard.Machine for the other attributes.
+    """The groups of one partition. See runtime.shard.Machine for the other attributes.
 
     clock: see timers.Time. new_id: returns unique strings. cold: group id -> the group in the
     snapshot, or None. names: returns all groups in the snapshot. events: counters, shared by all
@@ -71,7 +71,8 @@ class GroupStore:
         self.deleting: set[str] = set()  # Hidden; tombstones are still being written.
         self.events = dict.fromkeys(EVENTS, 0) if events is None else events
         self.is_loading = True  # Until loaded() is called.
-        self._new_id = new_id
+        self.new_id = new_id
+        self.initial_left_ms: dict[str, int] = {}  # Rest of the initial rebalance delay.
         self._cold = cold or (lambda group_id: None)
         self._names = names or (lambda: ())
 
@@ -116,19 +117,15 @@ class GroupStore:
 
     def record_group(self, group: Group) -> None:
         """Record a classic group."""
-        self.records.append((records.group_key(group.id), records.group_value(group)))
+        self.records.append((group_key(group.id), records.group_value(group)))
         self.changed.add((group.id, None))
 
     def record_gone(self, group: Any) -> None:
         """Record the tombstones of a group."""
-        self.records += self._tombstones(group)
+        self.records += group.tombstones()
         if group.kind == CONSUMER:
             self.changed.update((group.id, (member_id,)) for member_id in group.members)
         self.changed.add((group.id, None))
-
-    def _tombstones(self, group: Any) -> Sequence[Written]:
-        """Return the records that delete a classic group. Overridden for the other types."""
-        return [(records.group_key(group.id), None)]
 
     def saved(self, changed: Changes) -> None:
         """Note that the snapshot has `changed`, and so no longer the groups dropped before."""

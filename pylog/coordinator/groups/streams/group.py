@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 from pylog.coordinator.groups.assignors.tasks import Assignment, Tasks
 from pylog.coordinator.groups.state.classic_group import STREAMS
+from pylog.coordinator.groups.state.modern_records import Kind
 from pylog.coordinator.groups.state.modern_group import AssignedGroup
+from pylog.coordinator.runtime.journal import Record
 from pylog.coordinator.groups.streams.topology import Configured, Topology
 
 NOT_READY = "NotReady"
@@ -110,6 +112,9 @@ class StreamsMember:
 COPIED = tuple(name for name in StreamsMember.__slots__ if name != "id")
 
 
+KIND = Kind("StreamsGroup", StreamsMember, lambda: NOTHING_HELD)  # Of the group's records.
+
+
 class StreamsGroup(AssignedGroup):
     """A Streams group.
 
@@ -137,6 +142,12 @@ class StreamsGroup(AssignedGroup):
         self.runs: dict[tuple[str, int], str] = {}  # Active task -> its process.
         # Standby or warm-up task -> {process: how many of its members have the task}.
         self.states: dict[tuple[str, int], dict[str, int]] = {}
+
+    def tombstones(self) -> list[Record]:
+        """Return the records that delete the group, in Kafka's order; see Kind.member_gone()."""
+        assert not self.members, self.id
+        return [(KIND.target_epoch_key(self.id), None), (KIND.group_key(self.id), None),
+                (KIND.key("Topology", group_id=self.id), None)]
 
     # ---- state ----------------------------------------------------------------------------------
 

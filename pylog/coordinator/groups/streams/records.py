@@ -10,11 +10,11 @@ Source: Kafka's coordinator schemas: keys 17 (group), 19 (member), 20 and 21 (ta
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pylog.coordinator.groups.state.modern_records import Kind, apply, dated
+from pylog.coordinator.groups.state.modern_records import apply, dated
 from pylog.coordinator.groups.state.modern_records import member_state as state_of
 from pylog.coordinator.groups.assignors.tasks import Assignment, Tasks
 from pylog.coordinator.groups.streams.group import (
-    NOTHING_HELD,
+    KIND,
     Dated,
     Held,
     StreamsGroup,
@@ -25,15 +25,14 @@ from pylog.coordinator.runtime.journal import Record
 from pylog.protocol import messages, records
 
 STEM = "records_group"
-_KIND = Kind("StreamsGroup", StreamsMember, lambda: NOTHING_HELD)
-target_epoch_record, member_gone = _KIND.target_epoch_record, _KIND.member_gone
+target_epoch_record, member_gone = KIND.target_epoch_record, KIND.member_gone
 
 
 # ---- to records ---------------------------------------------------------------------------------
 
 def group_record(group: StreamsGroup) -> Record:
     new = messages.StreamsGroupMetadataValue
-    return _KIND.group_key(group.id), records.encode_value(0, new(
+    return KIND.group_key(group.id), records.encode_value(0, new(
         epoch=group.epoch, metadata_hash=group.hash, validated_topology_epoch=group.validated,
         last_assignment_configs=[new.LastAssignmentConfig(key=name, value=value)
                                  for name, value in sorted(group.configs.items())]))
@@ -48,7 +47,7 @@ def topology_record(group_id: str, topology: Topology) -> Record:
             topic_configs=[new.TopicConfig(key=name, value=value) for name, value in row.configs])
             for row in rows]
 
-    return _KIND.key("Topology", group_id=group_id), records.encode_value(0, new(
+    return KIND.key("Topology", group_id=group_id), records.encode_value(0, new(
         epoch=topology.epoch, subtopologies=[new.Subtopology(
             subtopology_id=row.id, source_topics=list(row.sources),
             source_topic_regex=list(row.patterns), state_changelog_topics=internal(row.changelogs),
@@ -65,7 +64,7 @@ def member_record(group: StreamsGroup, member: StreamsMember) -> Record:
     new = messages.StreamsGroupMemberMetadataValue
     endpoint = None if member.endpoint is None else new.Endpoint(
         host=member.endpoint[0], port=member.endpoint[1])
-    return _KIND.member_key(group.id, member.id), records.encode_value(0, new(
+    return KIND.member_key(group.id, member.id), records.encode_value(0, new(
         instance_id=member.instance_id, rack_id=member.rack_id, client_id=member.client_id,
         client_host=member.client_host, rebalance_timeout_ms=member.rebalance_ms,
         topology_epoch=member.topology_epoch, process_id=member.process_id,
@@ -76,14 +75,14 @@ def member_record(group: StreamsGroup, member: StreamsMember) -> Record:
 def target_record(group: StreamsGroup, member_id: str, target: Assignment) -> Record:
     new = messages.StreamsGroupTargetAssignmentMemberValue
     active, standby, warmup = (_rows(new.TaskIds, tasks) for tasks in target)
-    return _KIND.target_key(group.id, member_id), records.encode_value(0, new(
+    return KIND.target_key(group.id, member_id), records.encode_value(0, new(
         active_tasks=active, standby_tasks=standby, warmup_tasks=warmup))
 
 
 def assignment_record(group: StreamsGroup, member: StreamsMember) -> Record:
     new = messages.StreamsGroupCurrentMemberAssignmentValue
     assigned, revoking = member.assigned, member.revoking
-    return _KIND.assignment_key(group.id, member.id), records.encode_value(0, new(
+    return KIND.assignment_key(group.id, member.id), records.encode_value(0, new(
         member_epoch=member.epoch, previous_member_epoch=member.previous_epoch,
         state=member.state, active_tasks=_dated_rows(new.TaskIds, assigned.active),
         standby_tasks=_rows(new.TaskIds, assigned.standby),
@@ -105,13 +104,6 @@ def _dated_rows(new: Any, tasks: Dated) -> list[Any]:
 
 
 # ---- tombstones ---------------------------------------------------------------------------------
-
-def group_gone(group: StreamsGroup) -> list[Record]:
-    """Return the tombstones of a group without members, in Kafka's order; see member_gone()."""
-    assert not group.members, group.id
-    return [(_KIND.target_epoch_key(group.id), None), (_KIND.group_key(group.id), None),
-            (_KIND.key("Topology", group_id=group.id), None)]
-
 
 # ---- complete state -----------------------------------------------------------------------------
 
@@ -150,7 +142,7 @@ def _replay_topology(group: StreamsGroup, row: Any, value: Any) -> None:
 
 
 def _replay_member(group: StreamsGroup, row: Any, value: Any) -> None:
-    member = _KIND.copy_of(group, row.member_id)
+    member = KIND.copy_of(group, row.member_id)
     member.instance_id, member.rack_id = value.instance_id, value.rack_id
     member.client_id, member.client_host = value.client_id, value.client_host
     member.rebalance_ms, member.topology_epoch = value.rebalance_timeout_ms, value.topology_epoch
@@ -166,7 +158,7 @@ def _replay_target(group: StreamsGroup, row: Any, value: Any) -> None:
 
 
 def _replay_assignment(group: StreamsGroup, row: Any, value: Any) -> None:
-    member = _KIND.copy_of(group, row.member_id)
+    member = KIND.copy_of(group, row.member_id)
     member.epoch, member.previous_epoch = value.member_epoch, value.previous_member_epoch
     member.state = value.state
     member.assigned = Held(
@@ -203,7 +195,7 @@ def _forget_topology(group: StreamsGroup, row: Any) -> None:
     group.topology = group.configured = None
 
 
-_STEPS = _KIND.steps(
+_STEPS = KIND.steps(
     Metadata=_replay_group, MemberMetadata=_replay_member, TargetAssignmentMember=_replay_target,
     CurrentMemberAssignment=_replay_assignment, Topology=_replay_topology)
-_GONE = _KIND.gone(Topology=_forget_topology)
+_GONE = KIND.gone(Topology=_forget_topology)

@@ -4,7 +4,7 @@ without a broker, on a virtual clock.
 
 import pytest
 
-from pylog.coordinator.groups.classic_protocol import SentAnswer
+from pylog.coordinator.groups.classic.protocol import SentAnswer
 from pylog.coordinator.groups.consumer.group import ConsumerGroup
 from pylog.coordinator.groups.state import consumer_protocol as embedded
 from pylog.coordinator.groups.state.classic_group import Group

@@ -10,7 +10,7 @@ from pylog.coordinator.groups.assignors import partitions as partition_assignors
 from pylog.coordinator.groups.consumer import heartbeat as consumer_heartbeat
 from pylog.coordinator.groups.consumer import target_assignment
 from pylog.coordinator.groups.consumer.group import ConsumerGroup
-from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.snapshot import ShardSnapshot
 from pylog.coordinator.groups.state.group_config import ConsumerLimits
 from pylog.coordinator.groups.state.group_store import Name
@@ -29,7 +29,7 @@ class Machine:
     """A machine with one group, and heartbeats to it."""
 
     def __init__(self, limits=LIMITS, groups=None):
-        self.groups = groups or Groups(limits, Clock(), str, image=lambda: IMAGE)
+        self.groups = groups or GroupShard(limits, Clock(), str, image=lambda: IMAGE)
         if groups is None:
             self.groups.loaded()
 
@@ -146,7 +146,7 @@ def test_replayed_and_stored_groups_are_equal(machine, tmp_path):
     commit = SimpleNamespace(group_id="g", generation_id_or_member_epoch=2, member_id="a",
                              group_instance_id=None, retention_time_ms=-1)
     assert offsets.commit(groups, commit, [("t", T.id, 0, 7, -1, "")], 9) == 0
-    replayed = Groups(LIMITS, Clock(), str, image=lambda: IMAGE)
+    replayed = GroupShard(LIMITS, Clock(), str, image=lambda: IMAGE)
     for key, value in groups.records:
         replayed.replay(key, value)
     replayed.loaded()
@@ -155,7 +155,8 @@ def test_replayed_and_stored_groups_are_equal(machine, tmp_path):
         snapshot = ShardSnapshot(store, bytes(16), 0)
         for rows in snapshot.rows(groups, groups.changed):
             snapshot.write(rows, None)
-        restored = Groups(LIMITS, Clock(), str, snapshot.find, snapshot.names, image=lambda: IMAGE)
+        restored = GroupShard(LIMITS, Clock(), str, snapshot.find, snapshot.names,
+                              image=lambda: IMAGE)
         snapshot.restore(restored)
         names = snapshot.names()
     finally:
@@ -179,7 +180,7 @@ def test_group_is_deleted_when_empty(machine):
     machine.beat("a", -1)
     list(group_describe.delete(machine.groups, "g"))
     assert machine.groups.find("g") is None
-    again = Groups(LIMITS, Clock(), str, image=lambda: IMAGE)
+    again = GroupShard(LIMITS, Clock(), str, image=lambda: IMAGE)
     for key, value in machine.groups.records:
         again.replay(key, value)
     assert again.find("g") is None

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.share import group as share_group
 from pylog.coordinator.groups.share import heartbeat as share_groups
 from pylog.coordinator.groups.share.heartbeat import Obeyed
@@ -25,7 +25,7 @@ class World:
 
     def __init__(self, obeyed=OBEYED):
         self.clock = Clock()
-        self.machine = Groups(LIMITS, self.clock, lambda: "id")
+        self.machine = GroupShard(LIMITS, self.clock, lambda: "id")
         self.machine.loaded()
         self.topics = {"t": topic()}
         self.obeyed = obeyed
@@ -177,7 +177,7 @@ def test_group_is_restored_from_its_snapshot_and_its_records():
     world.joined()
     world.beat("n")
     for records in (world.log, state(world.group())):
-        other = Groups(LIMITS, Clock(), lambda: "id")
+        other = GroupShard(LIMITS, Clock(), lambda: "id")
         loaded(other, records)
         assert state(other.shares["g"]) == state(world.group())
     other.clock.ms += 301
@@ -251,7 +251,7 @@ def test_random_share_group_is_restored_from_its_log_and_reaches_the_target(rand
             assert set(group.target) <= set(group.members)
             assert group.state == ("Stable" if group.members else "Empty")
         if "g" in world.machine.shares:
-            other = Groups(LIMITS, Clock(), lambda: "id")
+            other = GroupShard(LIMITS, Clock(), lambda: "id")
             loaded(other, world.log)
             assert kept(other.shares["g"]) == kept(world.group())
 
@@ -308,7 +308,7 @@ def test_sessions_restart_with_each_heartbeat_and_load():
     for _ in range(4):
         world.run(299)
         assert world.beat(epoch=epoch, topics=None).member_epoch == epoch
-    other = Groups(LIMITS, Clock(), lambda: "id")
+    other = GroupShard(LIMITS, Clock(), lambda: "id")
     loaded(other, world.log)
     other.clock.ms += 299
     other.tick()

@@ -2,7 +2,7 @@
 machine.
 """
 
-from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.share import group as share_group
 from pylog.coordinator.groups.share import offsets as share_offsets
 from pylog.coordinator.groups.share.offsets import FINE
@@ -27,7 +27,7 @@ def begun(world, *names, group="g"):
 
 def replayed(records):
     """Return the groups that records produce."""
-    machine = Groups(LIMITS, Clock(), lambda: "id")
+    machine = GroupShard(LIMITS, Clock(), lambda: "id")
     loaded(machine, records)
     return machine.shares
 

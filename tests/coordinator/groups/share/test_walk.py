@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.share import group as share_group
 from pylog.coordinator.groups.share import heartbeat as share_heartbeat
 from pylog.coordinator.groups.snapshot import ShardSnapshot
@@ -37,11 +37,11 @@ class Walk(World):
 
     def check(self):
         wanted = self.facts(self.machine)
-        replayed = Groups(LIMITS, self.clock, str)
+        replayed = GroupShard(LIMITS, self.clock, str)
         for key, value in self.log:
             replayed.replay(key, value)
         assert self.facts(replayed) == wanted
-        restored = Groups(LIMITS, self.clock, str, self.kept.find, self.kept.names)
+        restored = GroupShard(LIMITS, self.clock, str, self.kept.find, self.kept.names)
         self.kept.restore(restored)
         assert self.facts(restored) == wanted
 
@@ -94,7 +94,7 @@ class Walk(World):
         self.settle()
 
     def restart(self):
-        self.machine = Groups(LIMITS, self.clock, str)
+        self.machine = GroupShard(LIMITS, self.clock, str)
         for key, value in self.log:
             self.machine.replay(key, value)
         self.machine.loaded()

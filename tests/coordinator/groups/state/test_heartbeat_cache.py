@@ -7,7 +7,7 @@ import pytest
 from pylog.coordinator.groups import offsets
 from pylog.coordinator.groups.consumer import heartbeat as consumer_heartbeat
 from pylog.coordinator.groups.consumer import target_assignment
-from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.state import classic_records
 from pylog.coordinator.groups.state.heartbeat_cache import GroupRepeats
 from pylog.coordinator.runtime.timers import Timers
@@ -27,7 +27,7 @@ class Machine:
     """A machine, heartbeats to it, and the runtime's work between them."""
 
     def __init__(self):
-        self.groups = Groups(LIMITS, Clock(), str, image=lambda: IMAGE)
+        self.groups = GroupShard(LIMITS, Clock(), str, image=lambda: IMAGE)
         self.groups.loaded()
 
     def write(self) -> None:

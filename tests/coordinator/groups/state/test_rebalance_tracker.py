@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog.coordinator.groups.consumer import target_assignment
-from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.state import rebalance_history as history
 from pylog.coordinator.groups.state import rebalance_tracker
 from pylog.coordinator.groups.state.rebalance_history import History
@@ -29,7 +29,8 @@ def classic():
 
 def consumers():
     told = []
-    machine = Consumers(groups=Groups(LIMITS, Clock(), str, image=lambda: IMAGE, over=told.append))
+    machine = Consumers(groups=GroupShard(
+        LIMITS, Clock(), str, image=lambda: IMAGE, over=told.append))
     machine.groups.loaded()
     machine.told = told
     return machine

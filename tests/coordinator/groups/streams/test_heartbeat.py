@@ -9,7 +9,7 @@ import pytest
 from pylog.coordinator.groups import describe as group_describe, offsets
 from pylog.coordinator.groups.consumer import heartbeat as consumer_heartbeat
 from pylog.coordinator.groups.consumer import target_assignment
-from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.snapshot import ShardSnapshot
 from pylog.coordinator.groups.state.classic_group import STREAMS
 from pylog.coordinator.groups.streams import (
@@ -48,7 +48,8 @@ class Machine:
         self.image = image_of(topics if topics is not None else {
             SOURCE: 2, REPARTITION: 2, CHANGELOG: 2})
         settings = {"initial_rebalance_delay_ms": 0, "assignment_interval_ms": 0, **settings}
-        self.groups = groups or Groups(limits(**settings), Clock(), str, image=lambda: self.image)
+        self.groups = groups or GroupShard(
+            limits(**settings), Clock(), str, image=lambda: self.image)
         if groups is None:
             self.groups.loaded()
         self.missing = ()
@@ -347,7 +348,7 @@ def test_group_is_listed_described_and_deleted_when_empty(machine):
     machine.beat("a", -1)
     list(group_describe.delete(machine.groups, "g"))
     assert "g" not in machine.groups.groups
-    again = Groups(limits(), Clock(), str)
+    again = GroupShard(limits(), Clock(), str)
     for key, value in machine.groups.records:
         again.replay(key, value)
     again.loaded()
@@ -374,7 +375,7 @@ def test_replay_restores_an_equal_group_and_is_idempotent():
         host="h", port=80))
     machine.join("b")
     machine.full("a", 2, {"0": {0, 1}, "1": {0, 1}})
-    again = Machine(groups=Groups(limits(), Clock(), str, image=lambda: machine.image))
+    again = Machine(groups=GroupShard(limits(), Clock(), str, image=lambda: machine.image))
     for _ in range(2):
         for key, value in machine.groups.records:
             again.groups.replay(key, value)

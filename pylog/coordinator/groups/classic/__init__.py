@@ -1,0 +1,5 @@
+"""The classic group protocol.
+
+Owns: nothing.
+For: groups.consumer, offsets and shard.
+"""
