@@ -348,8 +348,8 @@ def _blocks(work) -> bool:
         work, "__name__", "") == "<lambda>"
 
 
-def _without_eligible(settings):
-    return [record for record in _bootstrap(settings) if not (
+def _without_eligible(image, settings):
+    return [record for record in _bootstrap(image, settings) if not (
         isinstance(record, messages.FeatureLevelRecord) and record.name == ELR_FEATURE)]
 
 
