@@ -115,7 +115,7 @@ def test_missing_command_is_reported(line):
 
 
 def test_documented_settings_of_a_secured_cluster_are_accepted(tmp_path):
-    text = (ROOT / "docs/howto/tls.md").read_text()
+    text = (ROOT / "docs/howto/cluster-secure.md").read_text()
     block, = [block for block in FENCED.findall(text) if "sasl.jaas.config" in block]
     own = CA.issue("h1", ["h1"])
     given = dict([line.split("=", 1) for line in block.splitlines()])

@@ -44,13 +44,13 @@ def test_the_page_has_a_section_for_each_program():
         assert page.count(f"## {title}\n") == 1
 
 
-def test_the_readme_quotes_the_runs_that_the_page_has():
-    readme = (report.PAGE.parents[2] / "README.md").read_text()
-    quoted, = re.findall(r"\(commits (\w+\+?) and (\w+\+?)\)", readme)
+def test_the_performance_page_quotes_the_runs_that_the_results_have():
+    quoting = (report.PAGE.parents[2] / "docs/explain/performance.md").read_text()
+    quoted = re.findall(r"from commit (\w+\+?)", quoting)
     sections = report.PAGE.read_text().split("\n## ")[1:]
     for commit, title in zip(quoted, (vs.SECTION, control.SECTION), strict=True):
         section, = [text for text in sections if text.startswith(f"{title}\n")]
-        assert f"commit {commit}" in section, "README.md has values of an older run"
+        assert f"commit {commit}" in section, "explain/performance.md has values of an older run"
 
 
 def test_every_run_is_saved_with_its_samples(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ Invariants: every block with one of the languages below runs or is written to a 
     ```LANGUAGE title="server.properties"           a file in the directory
 """
 
+import contextlib
 import os
 import random
 import re
@@ -112,7 +113,8 @@ class Session:
                 self.console(text)
             elif language == "python":
                 code = compile(self.here(text), f"{page}, example {count + 1}", "exec")
-                exec(code, self.names)
+                with contextlib.chdir(self.folder):
+                    exec(code, self.names)
             else:
                 continue
             count += 1
@@ -143,7 +145,8 @@ class Session:
 
     def start(self, command: str) -> str:
         """Start a brokerd of the page; return its output up to the ready line."""
-        given = " --override listeners=PLAINTEXT://localhost:9092" * ("listeners=" not in command)
+        own = "listeners=" in command or ".properties" in command
+        given = "" if own else " --override listeners=PLAINTEXT://localhost:9092"
         log = self.folder / f"brokerd-{len(self.brokers)}.out"
         with open(log, "wb") as out:
             self.brokers.append(subprocess.Popen(
