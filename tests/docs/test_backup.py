@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pylog.client import Admin, Consumer, NewTopic, Producer
+from tests.docs.session import ROOT
 from tests.fixtures.brokers import Brokerd
-from tests.docs.examples import ROOT
 from tests.monitor import scrape
 
 PAGE = ROOT / "docs/howto/backup.md"
