@@ -19,7 +19,8 @@ from tests.peer.secured import CA, now_ms
 
 ROOT = tidy.ROOT
 PAGES = [name for name in tidy.tracked(ROOT) if name.endswith(".md") and name != "CHANGELOG.md"]
-FENCED = re.compile(r"```\n(.*?)```", re.DOTALL)
+FENCED = re.compile(r"^```([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SHELL = ("", "bash", "console")
 INDENTED = re.compile(r"(?:^ {4}.*\n)+", re.MULTILINE)
 TARGETS = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 COMMANDS_MIN = 70
@@ -27,7 +28,8 @@ COMMANDS_MIN = 70
 
 def lines_of(text: str) -> list[str]:
     """Return the lines of its blocks; continued lines are joined."""
-    blocks = FENCED.findall(text) + INDENTED.findall(text)
+    blocks = [block for language, block in FENCED.findall(text)
+              if language.partition(" ")[0] in SHELL] + INDENTED.findall(text)
     return [line.strip().removeprefix("$ ")
             for block in blocks for line in block.replace("\\\n", " ").splitlines()]
 
@@ -116,7 +118,7 @@ def test_missing_command_is_reported(line):
 
 def test_documented_settings_of_a_secured_cluster_are_accepted(tmp_path):
     text = (ROOT / "docs/howto/cluster-secure.md").read_text()
-    block, = [block for block in FENCED.findall(text) if "sasl.jaas.config" in block]
+    block, = [block for _, block in FENCED.findall(text) if "sasl.jaas.config" in block]
     own = CA.issue("h1", ["h1"])
     given = dict([line.split("=", 1) for line in block.splitlines()])
     given["ssl.keystore.location"] = write(tmp_path, "own.pem", own.chain + own.key)

@@ -29,7 +29,7 @@ OTHERS = {
     "schema.registry.url": "an option of the Spark source",
     "schema.registry.basic.auth.user.info": "an option of the Spark source",
     "rlmm.config": "a prefix of a plug-in's settings", "rsm.config": "a prefix too",
-    "memory.max": "a file of cgroups",
+    "memory.max": "a file of cgroups", "ca.key": "a file",
     "messaging.client.id": "OpenTelemetry's", "messaging.destination.name": "OpenTelemetry's",
     "messaging.system": "OpenTelemetry's",
     "spark.python.unix.domain.socket.enabled": "Spark's own",

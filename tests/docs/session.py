@@ -147,6 +147,7 @@ class Session:
         """Start a brokerd of the page; return its output up to the ready line."""
         own = "listeners=" in command or ".properties" in command
         given = "" if own else " --override listeners=PLAINTEXT://localhost:9092"
+        given += " --override group.initial.rebalance.delay.ms=0"
         log = self.folder / f"brokerd-{len(self.brokers)}.out"
         with open(log, "wb") as out:
             self.brokers.append(subprocess.Popen(
