@@ -97,12 +97,13 @@ tidy: build $(VENV)/.tested
 
 # The documents that are derived from tables.
 docs: build
-	$(PY) -m pylog.config.document docs/reference/settings.md
+	$(PY) -m pylog.config.document docs/reference
 	$(PY) -m pylog.protocol.document docs/reference/protocol.md
 	$(PY) -m pylog.monitor.document docs/reference/metrics.md
 	$(PY) -m pylog.tools.docs docs/reference/pylog.md
 	$(PY) -m pylog.client.docs docs/reference/client-settings.md
 	$(PY) -m release.messages docs/reference/messages.md
+	$(PY) -m release.brokerd_page docs/reference/brokerd.md
 	$(PY) -m release.site --contents
 	$(PY) -m release.man docs/man
 	$(PY) -m release.alerts docs/alerts/pylog.rules.yml docs/howto/alerts.md

@@ -1,22 +1,26 @@
-"""Generates docs/reference/settings.md from the catalogue.
+"""Generates docs/reference/settings.md and topic-settings.md from the catalogue.
 
 Owns: nothing; the document is generated, never edited.
 Invariants: the same tables generate the same bytes.
 """
 
 import sys
+from pathlib import Path
 
 from . import catalogue, groups, values
 
 _INTRODUCTION = """\
-# Settings
+# Broker settings
 
 Generated from the tables of `pylog/config` by `make docs`; do not edit.
 
-brokerd takes a Kafka `server.properties` with Kafka's names and units, and `--override key=value`
-on top of it. It needs neither. `brokerd config explain KEY` describes one setting and its value,
-`brokerd config list` lists them all. An unknown key stops the start and names the nearest valid
-one; a known one without effect in pylog gives a warning.
+brokerd needs no settings. You can pass a Kafka `server.properties`, with Kafka's names and units,
+and `--override key=value`, which takes precedence. `brokerd config explain KEY` describes one
+setting and its value. `brokerd config list` lists them all. brokerd does not start with an unknown
+name, and suggests the nearest valid one. It logs a warning for a setting of Kafka that has no
+effect in pylog. [Topic and group settings](topic-settings.md) have a page of their own.
+
+Importance is high for settings that most installations change, or must know.
 
 - `listeners=PLAINTEXT://localhost:9092`, the default, serves this machine only, without
   authentication. `PLAINTEXT://:9092`, Kafka's default, listens on every interface; port 0 takes a
@@ -27,14 +31,37 @@ one; a known one without effect in pylog gives a warning.
   serves brokers elsewhere, on the listeners named in `controller.listener.names`; `broker` alone
   joins the cluster of the controllers in `controller.quorum.voters`.
 
-"Changes" says when a value may change: at start only, or while the broker runs, per broker or
-cluster-wide too (`kafka-configs`). A change is saved in the metadata log and takes effect at once,
-also on topics without a setting of their own.
+The column "changes" shows when you can change a value: only at the start, or while the broker runs
+(`pylog configs set`), for one broker or for the cluster. A change takes effect at once, also on
+topics without a setting of their own.
+"""
+_TOPICS = """\
+# Topic and group settings
+
+Generated from the tables of `pylog/config` by `make docs`; do not edit.
+
+Set them when you create a topic (`pylog topics create orders --set retention.ms=3600000`) or later
+(`pylog configs set topic orders retention.ms=3600000`). A topic without a value uses the broker
+setting in the column "default from".
+
+## Topic settings
 """
 _GROUPS = """\
-Saved and shown for `kafka-configs --entity-type groups`; each lies within the broker's `min` and
-`max` settings of that name. The groups that use them are not served yet.
+`pylog configs set group shop share.auto.offset.reset=earliest` changes a setting of a group. Each
+value must lie within the broker's `min` and `max` settings of that name.
 """
+# Most installations change these, or must know their values.
+IMPORTANT = frozenset("""
+    node.id process.roles log.dirs listeners advertised.listeners inter.broker.listener.name
+    controller.quorum.voters controller.listener.names num.partitions auto.create.topics.enable
+    default.replication.factor min.insync.replicas offsets.topic.replication.factor
+    transaction.state.log.replication.factor unclean.leader.election.enable message.max.bytes
+    log.retention.hours log.retention.ms log.retention.bytes log.segment.bytes
+    log.flush.acks.all.enable replica.flush.before.fetch.enable metrics.listener metrics.token
+    authorizer.class.name sasl.enabled.mechanisms security.inter.broker.protocol
+    ssl.keystore.location ssl.truststore.location ssl.client.auth audit.log.file
+    cleanup.policy max.message.bytes retention.ms retention.bytes segment.bytes
+    share.auto.offset.reset""".split())
 _CHANGES = {"": "start", "broker": "per broker", "cluster": "cluster"}
 
 
@@ -46,39 +73,49 @@ def document() -> str:
     parts = [_INTRODUCTION, "## pylog's own\n", _table(catalogue.broker(name) for name in own),
              "## Broker settings in effect\n",
              _table(setting for setting in kafkas if setting.effect == "live"),
-             "## Topic settings\n", _topic_table(),
-             "## Group settings\n", _GROUPS, _group_table(),
-             "## Broker settings known, without effect yet\n",
+             "## Settings of Kafka without effect\n",
              _table(setting for setting in kafkas if setting.effect == "inert")]
     return "\n".join(parts)
 
 
+def topics() -> str:
+    """Return the text of docs/reference/topic-settings.md."""
+    return "\n".join([_TOPICS, _topic_table(), "## Group settings\n", _GROUPS, _group_table()])
+
+
+def _importance(name: str) -> str:
+    return "high" if name in IMPORTANT else ""
+
+
 def _table(settings) -> str:
-    lines = ["| setting | type | default | allowed | changes | what it does |",
-             "|---|---|---|---|---|---|"]
+    lines = ["| setting | importance | type | default | allowed | changes | effect |",
+             "|---|---|---|---|---|---|---|"]
     for setting in settings:
-        lines.append(_row(setting.name, _type(setting), _default(setting),
+        lines.append(_row(setting.name, _importance(setting.name), _type(setting),
+                          _default(setting),
                           values.allowed(setting), _CHANGES[setting.dynamic], setting.doc))
     return "\n".join(lines) + "\n"
 
 
 def _group_table() -> str:
-    lines = ["| setting | type | default from | default | allowed | what it does |",
-             "|---|---|---|---|---|---|"]
+    lines = ["| setting | importance | type | default from | default | allowed | effect |",
+             "|---|---|---|---|---|---|---|"]
     for name in groups.names():
         setting = groups.group(name)
-        lines.append(_row(name, _type(setting), ", ".join(setting.synonyms), _default(setting),
+        lines.append(_row(name, _importance(name), _type(setting), ", ".join(setting.synonyms),
+                          _default(setting),
                           values.allowed(setting), setting.doc))
     return "\n".join(lines) + "\n"
 
 
 def _topic_table() -> str:
-    lines = ["| setting | type | default from | default | allowed | in effect | what it does |",
-             "|---|---|---|---|---|---|---|"]
+    lines = ["| setting | importance | type | default from | default | allowed | supported "
+             "| effect |", "|---|---|---|---|---|---|---|---|"]
     for name in catalogue.topic_names():
         setting = catalogue.topic(name)
         if name not in catalogue.INTERNAL:
-            lines.append(_row(name, _type(setting), ", ".join(setting.synonyms), _default(setting),
+            lines.append(_row(name, _importance(name), _type(setting), ", ".join(setting.synonyms),
+                          _default(setting),
                               values.allowed(setting),
                               "yes" if setting.effect == "live" else "not yet", setting.doc))
     return "\n".join(lines) + "\n"
@@ -101,5 +138,6 @@ def _default(setting) -> str:
 
 
 if __name__ == "__main__":
-    with open(sys.argv[1], "w") as file:
-        file.write(document())
+    folder = Path(sys.argv[1])
+    (folder / "settings.md").write_text(document())
+    (folder / "topic-settings.md").write_text(topics())

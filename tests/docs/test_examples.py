@@ -10,7 +10,8 @@ SETTINGS = {"auto.create.topics.enable": "true", "group.initial.rebalance.delay.
             "group.share.heartbeat.interval.ms": "100"}
 # Its tests run in a pytest of their own: tests/testing/test_docs.py.
 PYTEST_PAGE = "docs/howto/testing.md"
-PAGES = [page for page in pages("tutorial", "howto", "migrate", "explain") if page != PYTEST_PAGE
+PAGES = [page for page in pages("tutorial", "howto", "migrate", "reference", "explain")
+         if page != PYTEST_PAGE
          and any(language in ("console", "python") for language, _, _ in blocks(page))]
 
 
