@@ -10,6 +10,7 @@ lib/ whose archives go into the extensions, CXX links them, AR packs, PYLOG_PYTH
 headers of the Python that the extensions are for, by colons. PYLOG_OPENSSL is such a folder with
 OpenSSL alone, in place of the system's (release/openssl.py). PYLOG_WHEEL_TAG names the wheel's
 Python, ABI and platform, and PYLOG_SBOM the list of linked components that the wheel carries.
+PYLOG_CORE is a folder for the objects of csrc/, which wheels for several Pythons share.
 
 Two builds of one commit have the same bytes if SOURCE_DATE_EPOCH is set.
 """
@@ -250,9 +251,11 @@ class build_ext(_build_ext):
         # Snappy's archive is C++: its library comes from the compiler's other driver.
         self.linker = shlex.split(os.environ["CXX"]) if LIBRARIES else self.cc
         self.objects = Path(self.build_temp)
+        # The core does not depend on Python: builds for several versions can share it.
+        self.core = Path(os.environ.get("PYLOG_CORE") or self.build_temp)
         self._check_requirements()
         with ThreadPoolExecutor(JOBS_MAX) as pool:
-            core = pool.map(lambda path: self._compile(path, CORE_FLAGS),
+            core = pool.map(lambda path: self._compile(path, CORE_FLAGS, self.core),
                             sorted(glob("csrc/*/*.c")))
             for extension in self.extensions:
                 _forget_stale(Path(extension.sources[0]))
@@ -264,7 +267,7 @@ class build_ext(_build_ext):
 
     def _check_requirements(self) -> None:
         """Before the first build: report an unsupported system and missing packages."""
-        if (self.objects / "libpylogcore.a").exists():
+        if (self.core / "libpylogcore.a").exists():
             return
         reason = unsupported_reason()
         if reason:
@@ -273,9 +276,9 @@ class build_ext(_build_ext):
         if missing or missing is None:
             raise SystemExit(installation_advice(missing))
 
-    def _compile(self, source: str, flags: list[str]) -> Path:
+    def _compile(self, source: str, flags: list[str], folder: Path) -> Path:
         """The object of `source`, compiled when the source, a header of it or setup.py is newer."""
-        made = self.objects / Path(source).with_suffix(".o")
+        made = folder / Path(source).with_suffix(".o")
         listed = made.with_suffix(".d")
         command = [*self.cc, *flags, "-MMD", "-MF", str(listed), "-c", source, "-o", str(made)]
         if not (_is_newer(made, _headers(listed)) and _is_same(made.with_suffix(".how"), command)):
@@ -285,7 +288,7 @@ class build_ext(_build_ext):
         return made
 
     def _archive(self, objects: list[Path]) -> Path:
-        archive = self.objects / "libpylogcore.a"
+        archive = self.core / "libpylogcore.a"
         names = "\n".join(map(str, objects))
         listed = archive.with_suffix(".list")
         # The list too: a source that was removed leaves no newer object behind.
@@ -300,7 +303,7 @@ class build_ext(_build_ext):
 
     def _build(self, extension: Extension, archive: Path) -> None:
         made = Path(self.get_ext_fullpath(extension.name))
-        compiled = self._compile(extension.sources[0], EXTENSION_FLAGS)
+        compiled = self._compile(extension.sources[0], EXTENSION_FLAGS, self.objects)
         command = [*self.linker, "-shared", "-pthread", "-Wl,--as-needed", *SANITIZE, str(compiled),
                    str(archive), *LINKED, "-o", str(made)]
         how = compiled.with_suffix(".linked")

@@ -36,7 +36,8 @@ class Component(NamedTuple):
 def debian_component(name: str, version: str, suite: str, licence: Path) -> tuple[Component, Path]:
     """Return a library of a Debian suite. name: of the source package; licence: its text."""
     quoted = version.replace(":", "%3A").replace("+", "%2B")
-    return Component(name, version, f"pkg:deb/debian/{name}@{quoted}?distro={suite}"), licence
+    origin = f"pkg:deb/debian/{name}@{quoted}?arch=source&distro={suite}"
+    return Component(name, version, origin), licence
 
 
 def compiler_components(zig: Path, version: str) -> list[tuple[Component, Path]]:

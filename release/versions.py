@@ -24,8 +24,9 @@ RESOLUTIONS = ("lowest-direct", "highest")
 # spark: 400 MB; `make test-spark` runs with a fixed version. kerberos: needs the system's headers.
 LEFT_OUT = {"spark", "kerberos"}
 # What the tests themselves import.
-FOR_TESTS = """pytest pytest-timeout pytest-randomly hypothesis psutil lz4 zstandard python-snappy
-    crc32c prometheus-client confluent-kafka kafka-python kio pandas polars""".split()
+FOR_TESTS = """pytest pytest-timeout pytest-randomly pytest-xdist pytest-rerunfailures hypothesis
+    psutil lz4 zstandard python-snappy crc32c prometheus-client confluent-kafka kafka-python kio
+    pandas polars""".split()
 # Where each dependency is used: LMDB, RE2, click and rich, Arrow, formats, tokens, secrets.
 TESTS = """tests/metadata/image tests/coordinator/groups/consumer tests/tools/cli tests/tools/topics
     tests/test_cli.py tests/client/columns tests/client/serialization tests/security/oauth

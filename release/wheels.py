@@ -107,6 +107,7 @@ def wheel(tree: Path, target: Target, python: str, jobs: int, base: Path | None 
     build = [sys.executable, "setup.py", "-q", "build", "--build-base", str(base)]
     environment = {
         **target.environment(), "JOBS": str(jobs), "PYLOG_LIBRARIES": str(linked),
+        "PYLOG_CORE": str(base.with_name(f"{target.tag}-core")),
         "PYLOG_PYTHON_INCLUDE": pythons.include(CACHE, target, python),
         "PYLOG_SBOM": str(add_components(tree, linked, base, tag)), "PYLOG_WHEEL_TAG": tag,
         "SETUPTOOLS_EXT_SUFFIX": f".cpython-{short[2:]}-{target.machine}-linux-{libc}.so"}

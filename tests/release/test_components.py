@@ -78,8 +78,8 @@ def test_bill_of_materials_has_the_linked_versions_and_origins(linked):
     assert set(parts) == LINKED
     assert parts["openssl"]["version"] == "1:2.3+libssl-dev"
     assert parts["openssl"]["purl"] == (
-        "pkg:deb/debian/openssl@1%3A2.3%2Blibssl-dev?distro=trixie")
-    assert parts["zlib"]["purl"].endswith("?distro=bookworm")
+        "pkg:deb/debian/openssl@1%3A2.3%2Blibssl-dev?arch=source&distro=trixie")
+    assert parts["zlib"]["purl"].endswith("&distro=bookworm")
     assert bill["dependencies"] == [{"ref": "pkg:pypi/pylog-broker@0.1.0",
                                      "dependsOn": [part["purl"] for part in bill["components"]]}]
 
