@@ -23,7 +23,7 @@ FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 TIDY_NEEDS := clang-22=clang-22
 FUZZ_SECONDS ?= 60
 
-.PHONY: run build openssl test compat asan tsan tsan-brokerd fuzz tidy docs docs-site docs-serve bench bench-vs bench-cluster bench-control bench-growth bench-spark soak soak-cluster simulate soak-log mutants trial trial-needs test-spark wheel release release-check release-versions clean
+.PHONY: run build openssl test compat asan tsan tsan-brokerd fuzz tidy docs docs-site docs-serve bench bench-vs bench-cluster bench-control bench-growth bench-spark soak soak-cluster simulate soak-log mutants trial trial-needs test-spark wheel release release-check release-versions container clean
 
 run: build
 	@$(VENV)/bin/brokerd --version >&2
@@ -187,6 +187,11 @@ release-check: build $(VENV)/.release
 	@.ci/packages debootstrap=debootstrap
 	$(PY) -m release.reproduce $(ARGS)
 	$(PY) -m release.bare dist/pylog_broker-*-manylinux_*_$$(uname -m).whl
+
+# The container image, from the wheel for Python 3.13 in dist/, and a test of it.
+container: build $(VENV)/.release
+	@.ci/packages debootstrap=debootstrap buildah=buildah
+	$(PY) -m release.container dist/pylog_broker-*-cp313-*-manylinux_2_28_$$(uname -m).whl
 
 # Tests with the lowest and the highest versions of all dependencies.
 release-versions: build $(VENV)/.release

@@ -65,23 +65,34 @@ def proven(wheel: Path) -> str:
     target = TARGETS.get(wheel.stem.rpartition("-")[2])
     if python is None or target is None or target.is_musl:
         raise SystemExit(f"{wheel.name}: no Debian has a Python for it")
-    root, interpreter = bare_root(f"3.{python[1]}", target)
-    wheels = root / "wheels"
-    shutil.rmtree(wheels, ignore_errors=True)
+    version = f"3.{python[1]}"
+    root, interpreter = bare_root(version, target)
+    fetch_wheels(wheel, version, target, root / "wheels")
+    (root / "numbers").write_text("".join(f"{number}\n" for number in range(1, 1001)))
+    text = inside(root, WAY, PYTHON=interpreter)
+    print(text, flush=True)
+    return text
+
+
+def fetch_wheels(wheel: Path, python: str, target: Target, folder: Path) -> None:
+    """Download the dependencies of a wheel for another Python or machine, and copy the wheel."""
+    shutil.rmtree(folder, ignore_errors=True)
     platforms = [target.tag, *[f"{one}_{target.machine}" for one in OLDER]]
     run([sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:",
-         "--python-version", f"3.{python[1]}", "--implementation", "cp", "--dest", str(wheels),
+         "--python-version", python, "--implementation", "cp", "--dest", str(folder),
          *[f"--platform={one}" for one in platforms], str(wheel)])
-    (root / "numbers").write_text("".join(f"{number}\n" for number in range(1, 1001)))
-    inside = f"mount -t proc proc {root}/proc; exec chroot {root} /bin/sh -c \"$WAY\""
+
+
+def inside(root: Path, script: str, **environment: str) -> str:
+    """Run a shell script in a root. Return its output; exit if it fails."""
+    command = f"mount -t proc proc {root}/proc; exec chroot {root} /bin/sh -c \"$SCRIPT\""
     # The mounts disappear when the program ends.
-    done = subprocess.run(["unshare", "--mount", "/bin/sh", "-c", inside], text=True,
+    done = subprocess.run(["unshare", "--mount", "/bin/sh", "-c", command], text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8",
-                               "PYTHON": interpreter, "WAY": WAY})
-    print(done.stdout, flush=True)
+                               "SCRIPT": script, **environment})
     if done.returncode:
-        raise SystemExit(f"{wheel.name}: exit {done.returncode} in the bare root")
+        raise SystemExit(f"{done.stdout}\nexit {done.returncode} in {root}")
     return done.stdout
 
 
