@@ -100,3 +100,10 @@ def test_other_systems_and_free_threaded_python_are_rejected_with_the_reason(
     assert "free-threaded Python" in setup_script.unsupported_reason()
     monkeypatch.setattr(sys, "platform", "darwin")
     assert "Linux only" in setup_script.unsupported_reason()
+
+
+def test_installation_guide_lists_every_extra():
+    text = (ROOT / "docs/howto/install.md").read_text()
+    missing = [name for name in PROJECT["project"]["optional-dependencies"]
+               if f"`{name}`" not in text]
+    assert missing == []
