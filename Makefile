@@ -218,8 +218,7 @@ $(VENV)/.tested: $(VENV)/.develop
 
 # The Python packages of tests, benchmarks and Spark jobs.
 $(VENV)/.develop: $(VENV)/.built
-	$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation \
-		--config-settings editable_mode=compat -e . --group dev
+	$(PY) -m pip install -q --disable-pip-version-check --group dev
 	@touch $@
 
 # The tools that build releases.

@@ -238,6 +238,12 @@ class build_py(_build_py):
 class build_ext(_build_ext):
     """Compiles by file and in parallel; the base class redoes every extension for any change."""
 
+    def finalize_options(self):
+        super().finalize_options()
+        if self.editable_mode:
+            # setuptools chooses a temporary folder. Share the objects with `build_ext --inplace`.
+            self.build_temp = f"build/temp.{self.plat_name}-{sys.implementation.cache_tag}"
+
     def run(self):
         super().run()
         if self.inplace:
