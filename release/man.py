@@ -169,7 +169,7 @@ def heading(name: str, date: str) -> str:
 
 
 def names(name: str, text: str) -> str:
-    return f".SH NAME\n{roff(name)} \\- {roff(' '.join(text.split())).rstrip('.')}\n"
+    return f".SH NAME\n{roff(name)} \\- {filled(text.rstrip('.'), WIDTH - len(name))}\n"
 
 
 def see(*others: str) -> str:
@@ -181,9 +181,9 @@ def sentence(text: str) -> str:
     return roff(text[:1].upper() + text[1:] + ".")
 
 
-def filled(text: str) -> str:
+def filled(text: str, width: int = WIDTH) -> str:
     """Return a paragraph in lines of at most 80 bytes, which mandoc asks for."""
-    lines = textwrap.wrap(" ".join(text.replace("\b", "").split()), WIDTH, break_long_words=False,
+    lines = textwrap.wrap(" ".join(text.replace("\b", "").split()), width, break_long_words=False,
                           break_on_hyphens=False)
     return roff("\n".join(lines))
 
