@@ -16,6 +16,7 @@ from .plan import Outcome
 from .verdict import MEANING, PART_FAULTS, PartitionRow, Verdict
 
 BARS_MAX = 200
+STRIP_HEIGHT = 120
 STYLE = """
 :root { color-scheme: light dark; --ground: #fff; --text: #1c2430; --soft: #5b6675;
   --line: #d9dee5; --card: #f5f7f9; --bar: #2f6fcf; --bar2: #2b9a86; --good: #1e7d41;
@@ -46,6 +47,7 @@ ul.faults { margin: .5rem 0; padding-left: 1.2rem } ul.faults li { overflow-wrap
 .scroll { overflow-x: auto } svg { display: block; width: 100%; min-width: 620px; height: auto }
 svg text { font: 11.5px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; fill: var(--soft) }
 svg .grid { stroke: var(--line) } svg .a { fill: var(--bar) } svg .b { fill: var(--bar2) }
+svg .fault-bar { fill: var(--bad) }
 svg .mark { stroke: var(--mark); stroke-dasharray: 4 3 }
 svg text.mark { fill: var(--mark); stroke: none }
 .share { display: inline-block; vertical-align: middle; height: .6rem; background: var(--bar);
@@ -63,7 +65,8 @@ def html(topic: str, found: Verdict, outcome: Outcome | None, seconds: float,
     parts = [
         f"<h1>Topic <code>{markup.escape(topic)}</code></h1>", _verdict(word, found),
         _fault_list(found), _cards(found, outcome, seconds),
-        "<h2>Checks</h2>", _checks(found), *_throughput(found), *_latency(found),
+        "<h2>Checks</h2>", _checks(found), *_over_time(found), *_throughput(found),
+        *_latency(found),
         "<h2>Partitions</h2>", _partitions(found.partitions), _circumstances(found, outcome, more),
         f"<footer>Written {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())} by "
         "spark.validate. Each record's content follows from the seed, so nothing here was taken "
@@ -133,6 +136,41 @@ def _checks(found: Verdict) -> str:
                  'soft">offsets of markers, of aborted transactions, or removed by compaction'
                  "</td></tr>")
     return f'<div class="scroll"><table>{rows}</table></div>'
+
+
+def _over_time(found: Verdict) -> list[str]:
+    """Return one picture: throughput, latency, missing and duplicate records, on one time axis."""
+    if not found.timeline:
+        return []
+    first, last = found.timeline[0].second, found.timeline[-1].second
+    step = max(1, -(-(last - first + 1) // BARS_MAX))
+    count = (last - first) // step + 1
+    rows: dict[str, list[float]] = {name: [0.0] * count for name in (
+        "records", "latency", "missing", "doubled")}
+    for moment in found.timeline:
+        at = (moment.second - first) // step
+        rows["records"][at] += moment.records / step
+        rows["latency"][at] = max(rows["latency"][at], moment.ack_p99_ms or 0.0)
+        rows["missing"][at] += moment.missing
+        rows["doubled"][at] += moment.doubled
+    ticks = [(at / step, f"{at:g} s") for at in chart.steps(0, last - first + 1, 10)]
+    parts = ["<h2>Over time</h2>", '<p class="note">One time axis, from '
+             f"{time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime(first))}. Missing records are "
+             "at the time at which they were sent. Duplicates in different reading tasks have no time "
+             "and are only in the table of checks.</p>"]
+    for title, name, unit, kind in (
+            ("Records per second", "records", " records/s", "b"),
+            ("Acknowledged within, p99 (ms)", "latency", " ms", "a"),
+            ("Missing records", "missing", " missing", "fault-bar"),
+            ("Duplicate records", "doubled", " duplicates", "fault-bar")):
+        if name == "latency" and not found.ack_ms:
+            continue
+        values = rows[name]
+        hints = [f"{place * step} s: {value:,.0f}{unit}" for place, value in enumerate(values)]
+        total = f", {sum(values):,.0f} in all" if kind == "fault-bar" else ""
+        parts += [f'<p class="note">{title}{total}</p>', chart.framed(
+            chart.plot(values, ticks, hints, kind, height=STRIP_HEIGHT), STRIP_HEIGHT)]
+    return parts
 
 
 def _throughput(found: Verdict) -> list[str]:

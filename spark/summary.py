@@ -103,8 +103,7 @@ class _Part:
             self._note("wrong_key", ~match, offsets)
         if self.expected.content.headers and "headers" in batch.schema.names:
             self._note("wrong_header", ~_headers_match(batch.column("headers"), found), offsets)
-        self._sequences(found, offsets)
-        self._times(batch, np.diff(ends))
+        self._times(batch, np.diff(ends), self._sequences(found, offsets))
 
     def _offsets(self, offsets: np.ndarray) -> None:
         steps = np.diff(offsets, prepend=self.end - 1)
@@ -121,17 +120,21 @@ class _Part:
             detail = "" if more is None else f" (sequence {int(more[row])})"
             self.examples.append(f"{kind} at {self.partition}/{int(offsets[row])}{detail}")
 
-    def _sequences(self, found: records.Found, offsets: np.ndarray) -> None:
+    def _sequences(self, found: records.Found, offsets: np.ndarray) -> np.ndarray:
+        """Note the sequences; return which records are duplicates."""
+        duplicates = np.zeros(len(offsets), bool)
         for generator in np.unique(found.generators[found.good]):
             rows = np.flatnonzero(found.good & (found.generators == generator))
             sequences = found.sequences[rows]
             again = self._mark(int(generator), sequences)
+            duplicates[rows] = again
             self._note("doubled", again, offsets[rows], sequences)
             lowest, highest = self.order.get(int(generator), (int(sequences[0]), -1))
             before = np.maximum.accumulate(np.concatenate(([highest], sequences)))[:-1]
             self._note("disordered", (sequences < before) & ~again, offsets[rows], sequences)
             self.order[int(generator)] = (min(lowest, int(sequences.min())),
                                           max(highest, int(sequences.max())))
+        return duplicates
 
     def _mark(self, generator: int, sequences: np.ndarray) -> np.ndarray:
         """Mark sequences as seen; return which ones were seen before."""
@@ -153,7 +156,7 @@ class _Part:
             bits[inside] = True
         return again
 
-    def _times(self, batch: Any, lengths: np.ndarray) -> None:
+    def _times(self, batch: Any, lengths: np.ndarray, duplicates: np.ndarray) -> None:
         if "timestamp" not in batch.schema.names:
             return
         column = batch.column("timestamp")
@@ -164,18 +167,22 @@ class _Part:
         firsts = np.flatnonzero(np.diff(raw, prepend=raw[0] - 1))
         counts = np.diff(firsts, append=len(raw))
         sizes = np.add.reduceat(lengths, firsts, dtype=np.int64)
+        doubled = np.add.reduceat(duplicates, firsts, dtype=np.int64)
         times = raw[firsts] // factor
         late = np.maximum(round(time.time() * 1000) - times, 0)
         np.add.at(self.latencies, bucket(late), counts)
         seconds, rows = np.unique(times // 1000, return_inverse=True)
         records_of = np.bincount(rows, weights=counts)
         bytes_of = np.bincount(rows, weights=sizes)
-        for second, count, size in zip(seconds.tolist(), records_of, bytes_of):
+        doubled_of = np.bincount(rows, weights=doubled)
+        for second, count, size, twice in zip(
+                seconds.tolist(), records_of, bytes_of, doubled_of):
             if second not in self.seconds and len(self.seconds) >= SECONDS_MAX:
                 continue
-            row = self.seconds.setdefault(second, [0, 0])
+            row = self.seconds.setdefault(second, [0, 0, 0])
             row[0] += int(count)
             row[1] += int(size)
+            row[2] += int(twice)
 
     def table(self) -> Any:
         import pyarrow as pa
@@ -189,7 +196,8 @@ class _Part:
                   "bitmap": np.packbits(bits).tobytes(), "records": int(bits.sum()),
                   "lowest": self.order[generator][0], "highest": self.order[generator][1]}
                  for (generator, block), bits in self.seen.items()]
-        rows += [{**shared, "kind": kind, "second": second, "records": row[0], "bytes": row[1]}
+        rows += [{**shared, "kind": kind, "second": second, "records": row[0], "bytes": row[1],
+                  "doubled": row[2] if kind == "second" else None}
                  for kind, sums in (("second", self.seconds), ("read", self.read))
                  for second, row in sums.items()]
         schema = pa.schema([(name, _ARROW[kind]) for name, kind in FIELDS])

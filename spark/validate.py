@@ -29,7 +29,7 @@ from .plan import Outcome, PlanError, made_directory, read_outcome
 from .records import Content, ContentError
 from .session import SetupError, session
 from .summary import Expected
-from .verdict import Verdict, percentiles, verdict
+from .verdict import Verdict, percentiles, timeline, verdict
 
 ENGINES = ["pylog", "source", "kafka"]
 # The stock connector's defaults read 500 records at a time.
@@ -130,11 +130,14 @@ def acknowledged(found: Verdict, manifest: str) -> None:
     if not paths:
         return
     rows = ds.dataset(paths).to_table(
-        ["generator", "batch_records", "sent_ms", "acked_ms"], filter=ds.field("generator") >= 0)
+        ["generator", "first_sequence", "batch_records", "sent_ms", "acked_ms"],
+        filter=ds.field("generator") >= 0)
     took = rows["acked_ms"].to_numpy() - rows["sent_ms"].to_numpy()
     counts = np.bincount(summary.bucket(took), weights=rows["batch_records"].to_numpy(),
                          minlength=summary.LATENCY_BUCKETS).astype(np.int64)
     found.acks, found.ack_ms = counts.tolist(), percentiles(counts)
+    found.timeline = timeline(found, *[rows[name].to_numpy() for name in (
+        "generator", "first_sequence", "batch_records", "sent_ms", "acked_ms")])
 
 
 def validate(options: argparse.Namespace, expected: Expected, spark: Any = None,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,6 +55,16 @@ class PartitionRow:
     unexplained_gaps: int = 0
 
 
+class Moment(NamedTuple):
+    """One second of a load. ack_p99_ms: None without acknowledgements in this second."""
+
+    second: int
+    records: int
+    ack_p99_ms: float | None
+    missing: int
+    doubled: int
+
+
 @dataclass
 class Verdict:
     """The result (good) and all details that the report shows."""
@@ -75,6 +85,9 @@ class Verdict:
     superseded: int = 0
     acks: list[int] = field(default_factory=list)
     ack_ms: dict[str, float] = field(default_factory=dict)
+    timeline: list[Moment] = field(default_factory=list)
+    # {generator: missing sequences}, not part of the JSON.
+    lost: dict[int, np.ndarray] = field(default_factory=dict, repr=False)
 
     def lines(self) -> list[str]:
         """Return the verdict as text."""
@@ -90,7 +103,8 @@ class Verdict:
         return [head, *faults, *runs, *(f"  {text}" for text in self.examples)]
 
     def json(self, **more: Any) -> str:
-        return json.dumps({**more, **asdict(self)}, indent=1)
+        plain = {name: value for name, value in asdict(self).items() if name != "lost"}
+        return json.dumps({**more, **plain}, indent=1)
 
 
 def distinct(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -136,7 +150,8 @@ def verdict(expected: Expected, rows: list[dict[str, Any]], planned: dict[int, t
     if gone and compacted is not None and expected.content.keys and compacted():
         replaced = _superseded(expected, bits)
     superseded = sum(map(len, replaced.values()))
-    missing, runs = _missing(expected, bits, replaced)
+    lost, runs = _missing(expected, bits, replaced)
+    missing = sum(map(len, lost.values()))
     if replaced:
         _explain_gaps(partitions, superseded, notes)
         if superseded > gone:  # More records are missing than there are unexplained offsets.
@@ -154,7 +169,9 @@ def verdict(expected: Expected, rows: list[dict[str, Any]], planned: dict[int, t
         partitions=[partitions[number] for number in sorted(partitions)], missing_runs=runs,
         latency_ms=percentiles(latencies), latencies=latencies.tolist(),
         seconds=_seconds(rows, "second"), read_seconds=_seconds(rows, "read"),
-        skew=max(counts) * len(counts) / total if total else 0.0, superseded=superseded)
+        skew=max(counts) * len(counts) / total if total else 0.0, superseded=superseded, lost=lost,
+        timeline=[Moment(second, count, None, 0, twice)
+                  for second, count, twice in _doubled_seconds(rows)])
 
 
 def _unexplained(partitions: dict[int, PartitionRow], explained: Any) -> int:
@@ -267,14 +284,14 @@ def _sequences(expected: Expected, seen: list[dict[str, Any]], ranges: list[dict
 
 
 def _missing(expected: Expected, bits: dict[int, np.ndarray], replaced: dict[int, np.ndarray]
-             ) -> tuple[int, list[tuple[int, int, int]]]:
-    """Return (number, ranges) of the sequences that are neither present nor superseded."""
-    missing, runs = 0, list[tuple[int, int, int]]()
+             ) -> tuple[dict[int, np.ndarray], list[tuple[int, int, int]]]:
+    """Return ({generator: sequences}, the first ranges) that are neither present nor superseded."""
+    missing, runs = dict[int, np.ndarray](), list[tuple[int, int, int]]()
     for generator, count in expected.counts.items():
         gone = ~bits[generator][:count]
         gone[replaced.get(generator, [])] = False
         lost = np.flatnonzero(gone)
-        missing += len(lost)
+        missing[generator] = lost
         for run in np.split(lost, np.flatnonzero(np.diff(lost) != 1) + 1) if len(lost) else []:
             if len(runs) < RUNS_MAX:
                 runs.append((generator, int(run[0]), int(run[-1])))
@@ -316,3 +333,42 @@ def _seconds(rows: list[dict[str, Any]], kind: str) -> list[tuple[int, int, int]
             sums[row["second"]][0] += row["records"]
             sums[row["second"]][1] += row["bytes"]
     return [(second, records, size) for second, (records, size) in sorted(sums.items())]
+
+
+def _doubled_seconds(rows: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
+    """Return (second, records, duplicates within one offset range) by record timestamp."""
+    sums: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    for row in rows:
+        if row["kind"] == "second":
+            sums[row["second"]][0] += row["records"]
+            sums[row["second"]][1] += row.get("doubled") or 0
+    return [(second, count, twice) for second, (count, twice) in sorted(sums.items())]
+
+
+def timeline(found: Verdict, generators: np.ndarray, firsts: np.ndarray, counts: np.ndarray,
+             sent_ms: np.ndarray, acked_ms: np.ndarray) -> list[Moment]:
+    """Return the verdict's timeline with what the load's manifest adds: acknowledgement latency and
+    the time at which missing records were sent. One row of the arrays is an acknowledged batch.
+    """
+    moments = {one.second: one for one in found.timeline}
+
+    def at(second: int) -> Moment:
+        return moments.get(second) or Moment(second, 0, None, 0, 0)
+
+    acked_s = acked_ms // 1000
+    for second in np.unique(acked_s).tolist():
+        rows = acked_s == second
+        took = np.bincount(summary.bucket(acked_ms[rows] - sent_ms[rows]), weights=counts[rows],
+                           minlength=summary.LATENCY_BUCKETS).astype(np.int64)
+        moments[second] = at(second)._replace(ack_p99_ms=percentiles(took)["p99"])
+    for generator, lost in found.lost.items():
+        own = np.flatnonzero(generators == generator)
+        if not len(lost) or not len(own):
+            continue
+        own = own[np.argsort(firsts[own], kind="stable")]
+        batch = np.clip(np.searchsorted(firsts[own], lost, "right") - 1, 0, len(own) - 1)
+        seconds, missing = np.unique(sent_ms[own][batch] // 1000, return_counts=True)
+        for second, count in zip(seconds.tolist(), missing.tolist()):
+            moment = at(second)
+            moments[second] = moment._replace(missing=moment.missing + count)
+    return [moments[second] for second in sorted(moments)]

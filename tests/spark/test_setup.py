@@ -133,3 +133,23 @@ def test_a_paced_load_keeps_its_rate_on_its_own_clock():
 def test_the_jobs_run_as_scripts_too():
     done = subprocess.run([sys.executable, load.__file__, "--help"], capture_output=True, text=True)
     assert done.returncode == 0 and "--manifest" in done.stdout
+
+
+@pytest.mark.parametrize(("master", "environment", "conf", "expected"), [
+    ("local[2]", None, None, sys.executable), ("local[2]", "/other/python", None, "python3"),
+    ("local[2]", None, "/other/python", "python3"), ("spark://host:7077", None, None, "python3")])
+def test_local_python_workers_use_this_interpreter_unless_another_is_named(
+        monkeypatch, master, environment, conf, expected):
+    from types import SimpleNamespace
+
+    from pylog.client import spark as pylog_spark
+
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    if environment:
+        monkeypatch.setenv("PYSPARK_PYTHON", environment)
+    context = SimpleNamespace(master=master, pythonExec="python3",
+                              getConf=lambda: {"spark.pyspark.python": conf})
+    registered = []
+    pylog_spark.register(SimpleNamespace(
+        sparkContext=context, dataSource=SimpleNamespace(register=registered.append)))
+    assert context.pythonExec == expected and len(registered) == 1

@@ -1,6 +1,7 @@
 import itertools
 import re
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -8,7 +9,7 @@ from spark import chart, report, summary
 from spark.plan import Outcome, Plan
 from spark.records import Content
 from spark.summary import Expected
-from spark.verdict import verdict
+from spark.verdict import percentiles, timeline, verdict
 from tests.spark.topics import values
 
 CONTENT = Content(21, keys=8)
@@ -225,7 +226,7 @@ def test_report_is_one_self_contained_page():
     parts[0][3] = (b"<script>" + parts[0][3][0], parts[0][3][1])
     page = report.html("a<b", judged(parts), None, 1.0)
     assert "http" not in page and "<script" not in page and "a&lt;b" in page
-    assert page.count("<svg") == 3 and "corrupted at 0/3" in page
+    assert page.count("<svg") == 6 and "corrupted at 0/3" in page
     assert page.index("1 corrupted") < page.index("corrupted at 0/3") < page.index("<table")
 
 
@@ -249,3 +250,44 @@ def test_reading_is_reported_per_second_too():
     found = judged(topic())
     assert sum(row[1] for row in found.read_seconds) == found.records
     assert sum(row[1] for row in found.seconds) == found.records
+
+
+def test_timeline_has_throughput_latency_missing_and_duplicate_records():
+    parts = topic()
+    lost = parts[0].pop(20)
+    parts[1][11] = parts[1][10]
+    found = judged(parts)
+    assert {"missing", "doubled"} <= faults(found).keys() and lost
+    # Batches of ten records, each sent a second after the one before, acknowledged after 100 ms.
+    firsts = np.tile(np.arange(0, COUNT, 10), 2)
+    generators = np.repeat([0, 1], COUNT // 10)
+    sent_ms = 1_700_000_000_000 + firsts // 10 * 1000
+    rows = timeline(found, generators, firsts, np.full(len(firsts), 10), sent_ms, sent_ms + 100)
+    assert sum(row.records for row in rows) == found.records
+    assert sum(row.missing for row in rows) == found.faults["missing"] == 2
+    assert sum(row.doubled for row in rows) == found.faults["doubled"] == 1
+    assert {row.ack_p99_ms for row in rows} == {percentiles(np.bincount(
+        summary.bucket(np.array([100])), minlength=summary.LATENCY_BUCKETS))["p99"]}
+    gone = {(generator, int(number)) for generator, numbers in found.lost.items()
+            for number in numbers}
+    assert {row.second for row in rows if row.missing} == {
+        1_700_000_000 + number // 10 for _, number in gone}
+
+
+def test_report_shows_missing_and_duplicate_records_over_time():
+    parts = topic()
+    parts[0].pop(20)
+    parts[1][11] = parts[1][10]
+    found = judged(parts)
+    firsts = np.tile(np.arange(0, COUNT, 10), 2)
+    sent_ms = 1_700_000_000_000 + firsts // 10 * 1000
+    acks = np.bincount(summary.bucket(np.full(COUNT, 100)), minlength=summary.LATENCY_BUCKETS)
+    found.acks, found.ack_ms = acks.tolist(), percentiles(acks)
+    found.timeline = timeline(found, np.repeat([0, 1], COUNT // 10), firsts,
+                              np.full(len(firsts), 10), sent_ms, sent_ms + 100)
+    page = report.html("t", found, None, 1.0)
+    section = page.partition("<h2>Over time</h2>")[2].partition("<h2>")[0]
+    assert section.count("<svg") == 4
+    assert "Missing records, 2 in all" in section and "Duplicate records, 1 in all" in section
+    assert " 1 missing" in section or " 2 missing" in section
+    assert "lost" not in found.json() and "timeline" in found.json()
