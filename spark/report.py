@@ -154,8 +154,9 @@ def _over_time(found: Verdict) -> list[str]:
         rows["missing"][at] += moment.missing
         rows["doubled"][at] += moment.doubled
     ticks = [(at / step, f"{at:g} s") for at in chart.steps(0, last - first + 1, 10)]
+    began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(first))
     parts = ["<h2>Over time</h2>", '<p class="note">One time axis, from '
-             f"{time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime(first))}. Missing records are "
+             f"{began}. Missing records are "
              "at the time at which they were sent. Duplicates in different reading tasks have no time "
              "and are only in the table of checks.</p>"]
     for title, name, unit, kind in (
