@@ -157,8 +157,8 @@ def _over_time(found: Verdict) -> list[str]:
     began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(first))
     parts = ["<h2>Over time</h2>", '<p class="note">One time axis, from '
              f"{began}. Missing records are "
-             "at the time at which they were sent. Duplicates in different reading tasks have no time "
-             "and are only in the table of checks.</p>"]
+             "at the time at which they were sent. Duplicates in different reading tasks have no "
+             "time and are only in the table of checks.</p>"]
     for title, name, unit, kind in (
             ("Records per second", "records", " records/s", "b"),
             ("Acknowledged within, p99 (ms)", "latency", " ms", "a"),
