@@ -68,15 +68,15 @@ def test_the_same_broker_until_the_next_test_uses_it(
         benchmark, tmp_path_factory, process, topic_count):
     """Measure the end of one test and the beginning of the next: delete old topics, create one."""
     brokers = Brokers(_Config(), tmp_path_factory)
-    held = [brokers.take({}, process)]
+    held = [brokers.acquire({}, process)]
 
     def setup():
         for number in range(topic_count):
             held[0].create_topic(f"t-{number}").append("x")
 
     def work():
-        brokers.give(held[0], {}, process)
-        held[0] = brokers.take({}, process)
+        brokers.release(held[0], {}, process)
+        held[0] = brokers.acquire({}, process)
         _use(held[0], "t")
 
     benchmark.pedantic(work, setup=setup, rounds=ROUNDS, warmup_rounds=1)

@@ -10,14 +10,21 @@ from __future__ import annotations
 
 import re
 import tempfile
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+TYPE_CHECKING = False  # Nothing of the broker is imported before a fixture is used.
+if TYPE_CHECKING:
+    from pylog.client import Consumer, Producer, aio
+    from pylog.testing import Broker, Cluster, Topic
+
 THREAD, PROCESS = "thread", "process"
 MEMORY, TMP_PATH = "memory", "tmp_path"
 NAME_CHARACTERS_MAX = 200
-AT_REST_MAX = 4  # Idle brokers kept for reuse, one per settings.
+IDLE_MAX = 4  # Idle brokers kept for reuse, one per settings.
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
 
 
@@ -35,11 +42,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "pylog_broker(own=False, process=None, **settings): how the broker fixture's "
-                   "broker is to be; settings by Kafka's names with underscores")
+        "markers", "pylog_broker(own=False, process=None, **settings): configure the broker of "
+                   "pylog_broker; settings have Kafka's names, with underscores")
     config.addinivalue_line(
-        "markers", "pylog_topic(name=None, partitions=1, **settings): how the topic fixture's "
-                   "topic is to be")
+        "markers", "pylog_topic(name=None, partitions=1, **settings): configure the topic of "
+                   "pylog_topic")
+    config.addinivalue_line(
+        "markers", "pylog_cluster(count=3, processes=False, **settings): configure the cluster of "
+                   "pylog_cluster")
 
 
 class Brokers:
@@ -47,13 +57,13 @@ class Brokers:
 
     def __init__(self, config: pytest.Config, tmp_path_factory: pytest.TempPathFactory):
         self._kind = config.getoption("--pylog-broker") or config.getini("pylog_broker")
-        self._place = config.getini("pylog_broker_directory")
+        self._directory_kind = config.getini("pylog_broker_directory")
         self._settings = dict(_setting(line) for line in config.getini("pylog_broker_settings"))
         self._tmp_path_factory = tmp_path_factory
-        self._at_rest: dict[Any, Any] = {}
-        self._all: list[Any] = []
+        self._idle: dict[tuple[Any, ...], Broker] = {}
+        self._all: list[Broker] = []
 
-    def make(self, settings: dict[str, Any], process: bool | None = None) -> Any:
+    def make(self, settings: dict[str, Any], process: bool | None = None) -> Broker:
         """Start a new broker."""
         from pylog.testing.broker import Broker
 
@@ -63,40 +73,40 @@ class Brokers:
         return made.start()
 
     def _directory(self) -> Any:
-        if self._place == MEMORY:
+        if self._directory_kind == MEMORY:
             return None
-        if self._place == TMP_PATH:
+        if self._directory_kind == TMP_PATH:
             return self._tmp_path_factory.mktemp("pylog")
-        return tempfile.mkdtemp(prefix="pylog-", dir=self._place)
+        return tempfile.mkdtemp(prefix="pylog-", dir=self._directory_kind)
 
-    def take(self, settings: dict[str, Any], process: bool | None) -> Any:
+    def acquire(self, settings: dict[str, Any], process: bool | None) -> Broker:
         """Return an idle broker without topics and groups, or a new one."""
-        found = self._at_rest.pop(_wish(settings, process), None)
+        found = self._idle.pop(_options(settings, process), None)
         return found if found is not None else self.make(settings, process)
 
-    def give(self, broker: Any, settings: dict[str, Any], process: bool | None) -> None:
-        """Take a broker back from a test. Keeps it for reuse if it can be reset, otherwise stops
-        it.
-        """
-        wish = _wish(settings, process)
-        if wish in self._at_rest or not broker.reset():
-            self.end(broker)
+    def release(self, broker: Broker, settings: dict[str, Any], process: bool | None) -> None:
+        """Keep a test's broker for reuse if it can be reset, otherwise stop it."""
+        options = _options(settings, process)
+        if options in self._idle or not broker.reset():
+            self.stop(broker)
             return
-        if len(self._at_rest) == AT_REST_MAX:
-            self.end(self._at_rest.pop(next(iter(self._at_rest))))
-        self._at_rest[wish] = broker
+        if len(self._idle) == IDLE_MAX:
+            self.stop(self._idle.pop(next(iter(self._idle))))
+        self._idle[options] = broker
 
-    def end(self, broker: Any) -> None:
+    def stop(self, broker: Broker) -> None:
+        """Stop a broker and remove its data."""
         broker.close()
         self._all.remove(broker)
 
     def close(self) -> None:
         for broker in list(self._all):
-            self.end(broker)
+            self.stop(broker)
 
 
 @pytest.fixture(scope="session")
-def pylog_brokers(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def pylog_brokers(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+                  ) -> Iterator[Brokers]:
     """Create brokers: `pylog_brokers.make({"message.max.bytes": 1000})`. All stop with the run."""
     brokers = Brokers(pytestconfig, tmp_path_factory)
     yield brokers
@@ -104,52 +114,62 @@ def pylog_brokers(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture(scope="session")
-def session_broker(pylog_brokers: Brokers) -> Any:
-    """One broker for the whole run, without cleanup between tests."""
+def pylog_session_broker(pylog_brokers: Brokers) -> Broker:
+    """Return one broker for the whole run, without cleanup between tests."""
     return pylog_brokers.make({})
 
 
 @pytest.fixture(scope="module")
-def module_broker(pylog_brokers: Brokers) -> Any:
-    """One broker for a module, without cleanup between its tests."""
-    broker = pylog_brokers.make({})
-    yield broker
-    pylog_brokers.end(broker)
+def pylog_module_broker(pylog_brokers: Brokers) -> Iterator[Broker]:
+    """Return one broker for a module, without cleanup between its tests."""
+    made = pylog_brokers.make({})
+    yield made
+    pylog_brokers.stop(made)
 
 
 @pytest.fixture
-def broker(request: pytest.FixtureRequest, pylog_brokers: Brokers) -> Any:
-    """A broker without topics and groups, configured with @pytest.mark.pylog_broker."""
-    marker = request.node.get_closest_marker("pylog_broker")
-    wishes = dict(marker.kwargs) if marker is not None else {}
-    own, process = wishes.pop("own", False), wishes.pop("process", None)
+def pylog_broker(request: pytest.FixtureRequest, pylog_brokers: Brokers) -> Iterator[Broker]:
+    """Return a broker without topics and groups; configure it with @pytest.mark.pylog_broker."""
+    settings = _marked(request, "pylog_broker")
+    own, process = settings.pop("own", False), settings.pop("process", None)
     if own:
-        made = pylog_brokers.make(wishes, process)
+        made = pylog_brokers.make(settings, process)
         yield made
-        pylog_brokers.end(made)
+        pylog_brokers.stop(made)
     else:
-        taken = pylog_brokers.take(wishes, process)
-        yield taken
-        pylog_brokers.give(taken, wishes, process)
+        acquired = pylog_brokers.acquire(settings, process)
+        yield acquired
+        pylog_brokers.release(acquired, settings, process)
 
 
 @pytest.fixture
-def topic(request: pytest.FixtureRequest, broker: Any) -> Any:
-    """A topic named after the test; configure it with `@pytest.mark.pylog_topic(partitions=3)`."""
-    marker = request.node.get_closest_marker("pylog_topic")
-    wishes = {"name": _name(request), **(marker.kwargs if marker is not None else {})}
-    return broker.create_topic(**wishes)
+def pylog_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Return a new cluster of three brokers; configure it with @pytest.mark.pylog_cluster."""
+    from pylog.testing.cluster import Cluster
+
+    settings = _marked(request, "pylog_cluster")
+    count, processes = settings.pop("count", 3), settings.pop("processes", False)
+    with Cluster(count, processes=processes, settings=settings) as cluster:
+        yield cluster
 
 
 @pytest.fixture
-def make_producer(broker: Any) -> Any:
-    """Create pylog.client.Producers for the broker: `make_producer(linger_ms=5)`."""
-    made: list[Any] = []
+def pylog_topic(request: pytest.FixtureRequest, pylog_broker: Broker) -> Topic:
+    """Return a topic named after the test; configure it with
+    `@pytest.mark.pylog_topic(partitions=3)`.
+    """
+    return pylog_broker.create_topic(**{"name": _name(request), **_marked(request, "pylog_topic")})
 
-    def make(**settings: Any) -> Any:
+
+@pytest.fixture
+def pylog_make_producer(pylog_broker: Broker) -> Iterator[Callable[..., Producer[Any, Any]]]:
+    """Create pylog.client.Producers for the broker: `pylog_make_producer(linger_ms=5)`."""
+    made: list[Producer[Any, Any]] = []
+
+    def make(**settings: Any) -> Producer[Any, Any]:
         from pylog.client import Producer
 
-        made.append(Producer(**{"bootstrap_servers": broker.bootstrap, **settings}))
+        made.append(Producer(**{"bootstrap_servers": pylog_broker.bootstrap, **settings}))
         return made[-1]
 
     yield make
@@ -157,18 +177,20 @@ def make_producer(broker: Any) -> Any:
 
 
 @pytest.fixture
-def make_consumer(request: pytest.FixtureRequest, broker: Any) -> Any:
-    """Create pylog.client.Consumers for the broker: `make_consumer("topic", group_id="g")`.
+def pylog_make_consumer(request: pytest.FixtureRequest, pylog_broker: Broker
+                        ) -> Iterator[Callable[..., Consumer[Any, Any]]]:
+    """Create pylog.client.Consumers for the broker: `pylog_make_consumer("topic", group_id="g")`.
 
     By default they read from the beginning, in a group named after the test.
     """
-    made: list[Any] = []
+    made: list[Consumer[Any, Any]] = []
 
-    def make(*topics: Any, **settings: Any) -> Any:
+    def make(*topics: Topic | str, **settings: Any) -> Consumer[Any, Any]:
         from pylog.client import Consumer
 
-        made.append(Consumer(**{"bootstrap_servers": broker.bootstrap, "group_id": _name(request),
-                                "auto_offset_reset": "earliest", **settings}))
+        made.append(Consumer(**{
+            "bootstrap_servers": pylog_broker.bootstrap, "group_id": _name(request),
+            "auto_offset_reset": "earliest", **settings}))
         if topics:
             made[-1].subscribe([str(name) for name in topics])
         return made[-1]
@@ -178,15 +200,68 @@ def make_consumer(request: pytest.FixtureRequest, broker: Any) -> Any:
 
 
 @pytest.fixture
-def producer(make_producer: Any) -> Any:
-    """A pylog.client.Producer for the broker."""
-    return make_producer()
+def pylog_producer(pylog_make_producer: Callable[..., Producer]) -> Producer:
+    """Return a pylog.client.Producer for the broker."""
+    return pylog_make_producer()
 
 
 @pytest.fixture
-def consumer(make_consumer: Any, topic: Any) -> Any:
-    """A pylog.client.Consumer for the broker, subscribed to the topic."""
-    return make_consumer(topic)
+def pylog_consumer(pylog_make_consumer: Callable[..., Consumer], pylog_topic: Topic) -> Consumer:
+    """Return a pylog.client.Consumer for the broker, subscribed to the topic."""
+    return pylog_make_consumer(pylog_topic)
+
+
+@pytest.fixture
+def pylog_aio_producer(pylog_broker: Broker) -> aio.Producer:
+    """Return a pylog.client.aio.Producer that is not started: `async with pylog_aio_producer:`."""
+    from pylog.client import aio
+
+    return aio.Producer(bootstrap_servers=pylog_broker.bootstrap)
+
+
+@pytest.fixture
+def pylog_aio_consumer(request: pytest.FixtureRequest, pylog_broker: Broker) -> aio.Consumer:
+    """Return a pylog.client.aio.Consumer that is not started: `async with pylog_aio_consumer:`.
+
+    It reads from the beginning, in a group named after the test. Subscribe it after the start.
+    """
+    from pylog.client import aio
+
+    return aio.Consumer(bootstrap_servers=pylog_broker.bootstrap, group_id=_name(request),
+                        auto_offset_reset="earliest")
+
+
+# ---- Short names, which pylog.testing.short defines without the warning.
+
+
+def _deprecated(name: str, scope: Any = "function") -> Any:
+    """Return a fixture with the name that a fixture had before release 0.1."""
+
+    @pytest.fixture(name=name, scope=scope)
+    def short(request: pytest.FixtureRequest) -> Any:
+        warnings.warn(
+            f"the fixture {name} is now named pylog_{name}. To keep the short names, write "
+            'pytest_plugins = ["pylog.testing.short"] in conftest.py', DeprecationWarning,
+            stacklevel=1)
+        return request.getfixturevalue(f"pylog_{name}")
+
+    return short
+
+
+broker = _deprecated("broker")
+topic = _deprecated("topic")
+producer = _deprecated("producer")
+consumer = _deprecated("consumer")
+make_producer = _deprecated("make_producer")
+make_consumer = _deprecated("make_consumer")
+module_broker = _deprecated("module_broker", "module")
+session_broker = _deprecated("session_broker", "session")
+
+
+def _marked(request: pytest.FixtureRequest, name: str) -> dict[str, Any]:
+    """Return the keywords of a test's marker."""
+    marker = request.node.get_closest_marker(name)
+    return {} if marker is None else dict(marker.kwargs)
 
 
 def _close_all(clients: list[Any]) -> None:
@@ -198,7 +273,7 @@ def _name(request: pytest.FixtureRequest) -> str:
     return _NOT_IN_NAMES.sub("-", request.node.name).strip("-.")[:NAME_CHARACTERS_MAX] or "topic"
 
 
-def _wish(settings: dict[str, Any], process: bool | None) -> tuple:
+def _options(settings: dict[str, Any], process: bool | None) -> tuple[Any, ...]:
     return process, tuple(sorted((name, repr(value)) for name, value in settings.items()))
 
 
