@@ -16,7 +16,7 @@ from pylog.protocol import messages
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode as E
 from tests.metadata.controller.partitions.test_topics import decided
-from tests.metadata.controller.test_broker_registration import SESSION_NS, Cluster
+from tests.metadata.controller.test_broker_registration import FEATURES, SESSION_NS, Cluster
 
 BROKERS = (1, 2, 3, 4)
 PARTITIONS = 2
@@ -113,10 +113,9 @@ class World:
                 cluster.rules, cluster.heartbeats, request(
                     broker_id=node.id, cluster_id="a-cluster",
                     incarnation_id=bytes([node.id, node.incarnation % 256]) * 8,
-                    features=[request.Feature(name="metadata.version", min_supported_version=7,
-                                              max_supported_version=30),
-                              request.Feature(name="eligible.leader.replicas.version",
-                                              max_supported_version=1)],
+                    features=[request.Feature(name=name, min_supported_version=low,
+                                              max_supported_version=high)
+                              for name, (low, high) in FEATURES.items()],
                     log_dirs=[bytes([node.id]) * 16], previous_broker_epoch=node.clean_epoch),
                 "a-cluster", cluster.now))
         except Refusal:
