@@ -96,7 +96,7 @@ def test_incremental_snapshots_match_the_state(
     for _ in range(STEPS):
         if not walk.step():
             break
-    assert walk.checks > 5
+    assert walk.checks > 0
 
 
 @pytest.mark.parametrize("base", [consumer_world.World, streams_world.World, world.World])

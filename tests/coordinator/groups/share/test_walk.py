@@ -103,7 +103,7 @@ class Walk(World):
         self.settle()
 
     def calm_down(self):
-        for _ in range(12):
+        for _ in range(60):
             self.clock.ms += 60
             for member in MEMBERS:
                 self.act(member)
