@@ -177,16 +177,17 @@ static uint8_t right_for(const struct fetch *f) {
     return fetch_is_follower(f) ? GRANT_FOLLOW : GRANT_READ;
 }
 
-/* Like serve_topic, but reuses the topic of the preceding partition if it is the same. */
-static bool find_topic(struct serve *s, const struct serve_request *r, const struct fetch *f,
-                       const struct fetch_part *p, uint32_t changes, struct topic **out) {
+/* Like grants_find, but reuses the topic of the preceding partition if it is the same. */
+static struct topic *find_topic(struct serve *s, const struct serve_request *r,
+                                const struct fetch *f, const struct fetch_part *p,
+                                uint32_t changes) {
     const struct fetch_part *before = p->prev;
     if (before != NULL && before->read->topic != NULL && before->read->changes == changes &&
         fetch_same_topic(before, p)) {
-        topic_retain(*out = before->read->topic);
-        return true;
+        topic_retain(before->read->topic);
+        return before->read->topic;
     }
-    return serve_topic(s, r->principal, key_of(f, p), right_for(f), out);
+    return grants_find(s->shared->grants, r->principal, key_of(f, p), right_for(f));
 }
 
 /* Looks up topics that are new or whose grants have changed. Returns false if grants are
@@ -198,14 +199,13 @@ static bool look_up(struct serve *s, struct serve_request *r, struct fetch *f, b
     struct fetch_part *last = NULL;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
         if (p->read->topic != NULL && p->read->changes == changes) continue;
-        struct topic *topic = NULL;
+        struct topic *topic = find_topic(s, r, f, p, changes);
         p->read->grant_error = 0;
-        bool found = find_topic(s, r, f, p, changes, &topic);
-        if (!found && granted) {
+        if (topic == NULL && granted) {
             int16_t verdict = misses_verdict(r, key_of(f, p), &verdict_at);
             is_void |= verdict == 0;
             p->read->grant_error = verdict != 0 ? verdict : ERROR_NOT_LEADER_OR_FOLLOWER;
-        } else if (!found) {
+        } else if (topic == NULL) {
             complete = false;
             bool asked = last != NULL && fetch_same_topic(last, p);
             if (!asked && !misses_add(&f->misses, r, key_of(f, p), right_for(f))) {

@@ -7,46 +7,8 @@
 
 #include "format/assertion.h"
 
-
-int64_t serve_wall_ms(const struct serve *s) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000 +
-           atomic_load_explicit(&s->shared->wall_ahead_ms, memory_order_relaxed);
-}
-
 void serve_shared_set_wall_ahead(struct serve_shared *shared, int64_t ahead_ms) {
     atomic_store(&shared->wall_ahead_ms, ahead_ms);
-}
-
-/* Charges the time used so far. The remaining time is charged when the request completes. */
-static int32_t charge_time(struct serve_request *r, int64_t now_ns) {
-    if (!quota_client_timed(r->quota)) return 0;
-    int64_t busy_ns = r->busy_ns + now_ns - r->began_ns;
-    r->busy_ns = 0;
-    r->began_ns = now_ns;
-    return quota_client_charge(r->quota, QUOTA_REQUEST, quotas_percent(busy_ns),
-                               now_ns / NS_PER_MS);
-}
-
-int32_t serve_charge_produce(struct serve_request *r, bool timed) {
-    if (r->quota == NULL) return 0;
-    int64_t now_ns = quotas_monotonic_ns();
-    int32_t bytes_ms =
-        quota_client_charge(r->quota, QUOTA_PRODUCE, (double)r->frame_bytes, now_ns / NS_PER_MS);
-    int32_t time_ms = timed ? charge_time(r, now_ns) : 0;
-    return r->throttle_ms = bytes_ms > time_ms ? bytes_ms : time_ms;
-}
-
-int32_t serve_charge_fetch(struct serve_request *r, size_t bytes) {
-    assert(r->quota != NULL);
-    int64_t now_ns = quotas_monotonic_ns();
-    int32_t time_ms = charge_time(r, now_ns);
-    int32_t bytes_ms = quota_client_charge_fetch(r->quota, (double)bytes, now_ns / NS_PER_MS);
-    /* Nothing is sent, so nothing counts. */
-    if (time_ms > 0 && bytes_ms == 0)
-        quota_client_count(r->quota, QUOTA_FETCH, -(double)bytes, now_ns / NS_PER_MS);
-    return r->throttle_ms = bytes_ms > time_ms ? bytes_ms : time_ms;
 }
 
 struct serve_shared *serve_shared_new(struct grants *grants, struct iopool *pool,
@@ -106,22 +68,6 @@ void serve_free(struct serve *s) {
     produce_free_spares(s);
     inflater_free(s->inflater);
     free(s);
-}
-
-bool serve_topic(struct serve *s, uint32_t principal, struct topic_key key, uint8_t right,
-                 struct topic **out) {
-    struct grants *grants = s->shared->grants;
-    uint8_t rights = 0;
-    struct topic *t = key.by_id ? grants_by_id(grants, principal, key.bytes, &rights)
-                                : grants_by_name(grants, principal, key.bytes, key.len, &rights);
-    if (t == NULL) return false;
-    assert_slow(key.by_id || t->name_len == key.len);
-    if (!(rights & right)) {
-        topic_release(t);
-        return false;
-    }
-    *out = t;
-    return true;
 }
 
 uint32_t serve_take_joins(struct serve *s, const struct serve_join **joins) {

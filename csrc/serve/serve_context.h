@@ -63,11 +63,6 @@ int32_t serve_charge_produce(struct serve_request *r, bool timed);
  * be sent. */
 int32_t serve_charge_fetch(struct serve_request *r, size_t bytes);
 
-/* Looks up one topic for a request. Returns true and *out with one reference, or false on a
- * miss. */
-bool serve_topic(struct serve *s, uint32_t principal, struct topic_key key, uint8_t right,
-                struct topic **out);
-
 enum serve_status produce_start(struct serve *s, struct serve_request *r);
 enum serve_status produce_resume(struct serve *s, struct serve_request *r,
                                  enum serve_reason reason);

@@ -5,6 +5,7 @@
 
 #include "format/bytes.h"
 #include "serve/response.h"
+#include "tables/grants.h"
 
 enum { WIRE_TAGGED_FIELDS_MAX = 1000 };
 
@@ -27,15 +28,6 @@ static inline struct wire_string wire_string(struct cursor *c, bool flexible) {
     s.len = (int32_t)len;
     return s;
 }
-
-enum { TOPIC_ID_BYTES = 16 };
-
-/* A topic as named in a request; points into the request's body. */
-struct topic_key {
-    const uint8_t *bytes;
-    uint32_t len; /* length of the name, or TOPIC_ID_BYTES */
-    bool by_id;
-};
 
 /* Returns false if bytes are missing or the name is null. */
 static inline bool wire_topic_key(struct cursor *c, bool flexible, bool by_id,

@@ -365,3 +365,15 @@ struct topic *grants_by_id(struct grants *g, uint32_t principal, const uint8_t i
     shared_lock_release(&g->lock);
     return t;
 }
+
+struct topic *grants_find(struct grants *g, uint32_t principal, struct topic_key key,
+                          uint8_t right) {
+    uint8_t rights;
+    struct topic *t = key.by_id ? grants_by_id(g, principal, key.bytes, &rights)
+                                : grants_by_name(g, principal, key.bytes, key.len, &rights);
+    if (t == NULL) return NULL;
+    assert_slow(key.by_id || t->name_len == key.len);
+    if (rights & right) return t;
+    topic_release(t);
+    return NULL;
+}

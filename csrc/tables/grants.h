@@ -18,6 +18,15 @@ enum grant_right {
     GRANT_FOLLOW = 4 /* fetch as a follower */
 };
 
+enum { TOPIC_ID_BYTES = 16 };
+
+/* A topic as named in a request; points into the request's body. */
+struct topic_key {
+    const uint8_t *bytes;
+    uint32_t len; /* length of the name, or TOPIC_ID_BYTES */
+    bool by_id;
+};
+
 struct topic_leader {
     int32_t id, epoch; /* id -1: no leader */
 };
@@ -91,5 +100,9 @@ struct topic *grants_by_name(struct grants *g, uint32_t principal, const uint8_t
                              uint32_t len, uint8_t *rights);
 struct topic *grants_by_id(struct grants *g, uint32_t principal, const uint8_t id[16],
                            uint8_t *rights);
+/* Returns the topic with one reference if the principal has the right (enum grant_right), or NULL
+ * if the control plane must decide. */
+struct topic *grants_find(struct grants *g, uint32_t principal, struct topic_key key,
+                          uint8_t right);
 
 #endif
