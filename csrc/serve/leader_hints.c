@@ -34,7 +34,7 @@ static void answer_node(struct reply *a, const struct node *n) {
     reply_i8(a, 0);
 }
 
-void leaders_answer_endpoints(const struct leaders *l, struct serve *s,
+void leaders_answer_endpoints(const struct leaders *l, const struct serve *s,
                               const struct serve_request *r, struct reply *a) {
     struct nodes *nodes = l->count == 0 ? NULL : grants_nodes(s->shared->grants);
     const struct node *found[LEADERS_NAMED_MAX];

@@ -25,7 +25,7 @@ static inline bool leaders_of(const struct topic *t, int32_t partition,
  * leaders_answer_endpoints. */
 void leaders_answer(struct leaders *l, struct reply *a, uint8_t tag, struct topic_leader leader);
 /* Writes the response's own tagged fields: NodeEndpoints, tag 0, if a leader was named. */
-void leaders_answer_endpoints(const struct leaders *l, struct serve *s,
+void leaders_answer_endpoints(const struct leaders *l, const struct serve *s,
                               const struct serve_request *r, struct reply *a);
 
 #endif

@@ -1,133 +1,16 @@
-/* Produce v3-13: parse, look up, check, append, wait, answer.
- *
- * The work of a request is limited by the decompressed size of its records, not by its own
- * length: a reactor checks records up to a budget, and io workers check the rest in time slices,
- * so that other connections and jobs run in between.
+/* Produce v3-13: parse, look up, check, append, wait, respond.
  *
  * All topics are looked up before the first append. A miss parks the whole request. It is looked
  * up again when the control plane has decided, so nothing is ever appended twice. The body stays
  * in place until the batches are appended, because they are stamped there. */
+#include "format/assertion.h"
 #include "serve/produce_internal.h"
 
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "format/assertion.h"
-#include "log_manager/log_manager.h"
-#include "serve/wire.h"
-
-/* Takes ownership of the reference on `topic` and releases the old one: log and topic change
- * together. `error`: set if the part is rejected although the topic exists. */
-static void set_topic(struct produce_part *p, struct topic *topic, int16_t error) {
-    assert(!p->waiting && (p->log == NULL || p->topic != NULL));
-    if (p->topic != NULL) topic_release(p->topic);
-    p->topic = topic;
-    p->log = NULL;
-    p->error = error;
-    if (topic != NULL && error == 0) p->log = topic_log(topic, p->partition, &p->error);
-}
-
-void produce_free(struct serve_request *r) {
-    struct produce *q = r->state;
-    if (q == NULL) return;
-    for (uint32_t i = 0; i < q->part_count; i++) {
-        struct produce_part *p = &q->parts[i];
-        if (p->waiting) log_unwait(p->log, &p->waiter);
-        p->waiting = false;
-        set_topic(p, NULL, 0);
-        free(p->recoded);
-        if (p->summary != &q->summary_first) free(p->summary);
-    }
-    if (q->parts != q->parts_inline) free(q->parts);
-    misses_clear(&q->misses, r);
-    r->state = NULL;
-    struct serve *s = q->serve;
-    if (s->spare_count == PRODUCE_SPARES_MAX) {
-        free(q);
-        return;
-    }
-    assert(!q->queued && !q->appended);
-    q->next = s->spares;
-    s->spares = q;
-    s->spare_count++;
-}
-
-static struct produce *produce_new(struct serve *s) {
-    struct produce *q = s->spares;
-    if (q == NULL) {
-        q = malloc(sizeof *q);
-    } else {
-        assert_slow(s->spare_count > 0);
-        s->spares = q->next;
-        s->spare_count--;
-    }
-    if (q != NULL) memset(q, 0, offsetof(struct produce, summary_first));
-    return q;
-}
-
-void produce_free_spares(struct serve *s) {
-    while (s->spares != NULL) {
-        struct produce *q = s->spares;
-        s->spares = q->next;
-        free(q);
-    }
-    s->spare_count = 0;
-}
-
-static struct produce_part *add_part(struct produce *q) {
-    if (q->part_count == q->part_cap) {
-        uint32_t cap = q->part_cap * 2;
-        struct produce_part *grown = cap > PRODUCE_PARTS_MAX ? NULL : malloc(cap * sizeof *grown);
-        if (grown == NULL) return NULL;
-        memcpy(grown, q->parts, q->part_count * sizeof *grown);
-        if (q->parts != q->parts_inline) free(q->parts);
-        q->parts = grown;
-        q->part_cap = cap;
-    }
-    assert_slow(q->part_count < q->part_cap);
-    struct produce_part *p = &q->parts[q->part_count++];
-    memset(p, 0, sizeof *p);
-    p->base_offset = p->append_time_ms = p->log_start_offset = -1;
-    return p;
-}
-
-static bool parse_partitions(struct produce *q, struct cursor *c, struct topic_key key) {
-    int64_t count = wire_count(c, q->flexible);
-    for (int64_t i = 0; i < count && c->p != NULL; i++) {
-        int32_t partition = cursor_i32(c);
-        int64_t len;
-        const uint8_t *records = wire_bytes(c, q->flexible, &len);
-        wire_skip_tags(c, q->flexible);
-        struct produce_part *p = c->p == NULL ? NULL : add_part(q);
-        if (p == NULL) return false;
-        p->key = key;
-        p->partition = partition;
-        p->first_of_topic = i == 0;
-        /* The leader stamps the batch in place: the frame belongs to this request. */
-        p->records = len < 0 ? NULL : (uint8_t *)(uintptr_t)records;
-        p->len = len < 0 ? 0 : (size_t)len;
-    }
-    return c->p != NULL && count >= 0;
-}
-
-static bool parse(struct produce *q, const struct serve_request *r) {
-    struct cursor c = {r->body, r->body + r->body_len};
-    struct wire_string id = wire_string(&c, q->flexible);
-    q->transactional = id.len >= 0;
-    q->transaction = (struct serve_transaction){.id = id.p, .id_len = id.len};
-    q->acks = cursor_i16(&c);
-    q->timeout_ms = cursor_i32(&c);
-    int64_t count = wire_count(&c, q->flexible);
-    for (int64_t i = 0; i < count && c.p != NULL; i++) {
-        struct topic_key key;
-        if (!wire_topic_key(&c, q->flexible, q->by_id, &key)) return false;
-        if (!parse_partitions(q, &c, key)) return false;
-        wire_skip_tags(&c, q->flexible);
-    }
-    wire_skip_tags(&c, q->flexible);
-    return c.p != NULL && count >= 0;
-}
+enum {
+    WORKER_PAUSE_MS = 10, /* pause before resubmitting a job if the pool is full */
+    FILES_PAUSE_MS = 20,  /* pause before checking again for free file descriptors */
+    FILES_WAIT_MS_MAX = 10000
+};
 
 /* Finds every part's log. Returns false if grants are missing (r->missing lists the topics) or
  * memory ran out (r->missing_count is 0). */
@@ -157,182 +40,10 @@ static bool look_up(struct serve *s, struct serve_request *r, struct produce *q,
         } else if (topic != NULL) {
             topic_retain(topic);
         }
-        set_topic(p, topic, error);
+        produce_set_topic(p, topic, error);
     }
     if (is_void && misses_again(&q->misses, r)) return look_up(s, r, q, false);
     return complete;
-}
-
-static void rules_from(const struct log_config *config, int64_t now_ms, struct batch_rules *rules) {
-    rules->now_ms = now_ms;
-    rules->timestamp_before_max_ms = config->timestamp_before_max_ms;
-    rules->timestamp_after_max_ms = config->timestamp_after_max_ms;
-    rules->inflated_bytes_max = config->inflated_bytes_max;
-    rules->batch_bytes_max = config->max_message_bytes;
-    rules->key_required = config->cleanup_compact;
-    rules->log_append_time = config->log_append_time;
-    rules->walk_records = config->walk_records;
-}
-
-/* v7: zstd (KIP-110). */
-static bool zstd_too_old(const struct produce *q, const struct produce_part *p) {
-    return q->version < 7 && p->len >= BATCH_HEADER_BYTES &&
-           (get_i16(p->records + BATCH_ATTRIBUTES_AT) & BATCH_CODEC_MASK) == CODEC_ZSTD;
-}
-
-/* Work of a reactor's check, in decompressed bytes. */
-enum {
-    INFLATION_USUAL = 8,      /* budget: inline_inflate_bytes times this factor */
-    PLAIN_BYTES_PER_WORK = 8, /* uncompressed bytes cost 1/8 of a decompressed byte */
-    /* Minimum cost of a compressed byte: a stream of empty blocks decompresses to nothing, yet
-     * takes longer than a stream that decompresses to this size. */
-    STREAM_WORK_PER_BYTE = 4,
-    PART_WORK_MIN = 512,
-    OVER_BUDGET = -1
-};
-/* Time slice of one request on a worker, before other jobs run. */
-#define CHECK_SLICE_NS ((int64_t)20 * NS_PER_MS)
-enum { WORKER_PAUSE_MS = 10 /* pause before resubmitting a job if the pool is full */ };
-
-static int64_t reactor_budget(const struct serve *s) {
-    return (int64_t)s->shared->limits.inline_inflate_bytes * INFLATION_USUAL;
-}
-
-/* Returns the minimum work for the part, or OVER_BUDGET if a worker must check it. */
-static int64_t least_work(const struct serve *s, const struct produce_part *p, bool walked,
-                          int stored_codec, int64_t budget) {
-    if (p->len < BATCH_HEADER_BYTES) return PART_WORK_MIN;
-    int codec = get_i16(p->records + BATCH_ATTRIBUTES_AT) & BATCH_CODEC_MASK;
-    bool inflates = codec != CODEC_NONE && walked;
-    int64_t len = (int64_t)p->len;
-    int64_t work =
-        PART_WORK_MIN + (inflates ? len * STREAM_WORK_PER_BYTE : len / PLAIN_BYTES_PER_WORK);
-    bool long_stream = p->len > (size_t)s->shared->limits.inline_inflate_bytes;
-    bool recodes = stored_codec >= 0 && stored_codec != codec;
-    return recodes || (inflates && long_stream) || work >= budget ? OVER_BUDGET : work;
-}
-
-/* Checks one part, and re-encodes it if the topic's compression.type requires it. Returns the
- * work spent. With a budget (on a reactor), returns OVER_BUDGET and changes nothing if the work
- * would exceed it. On a worker `budget` is INT64_MAX. */
-static int64_t check_part(struct produce *q, struct produce_part *p, struct inflater *in,
-                          int64_t now_ms, int64_t budget) {
-    struct log_config config;
-    struct batch_rules rules;
-    bool bounded = budget != INT64_MAX;
-    assert_slow(p->log != NULL && p->error == 0 && budget > 0);
-    if (q->acks < -1 || q->acks > 1) {
-        p->error = ERROR_INVALID_REQUIRED_ACKS;
-        return 0;
-    }
-    if (p->len == 0) {
-        p->error = ERROR_INVALID_RECORD;
-        return 0;
-    }
-    if (zstd_too_old(q, p)) {
-        p->error = ERROR_UNSUPPORTED_COMPRESSION_TYPE;
-        return 0;
-    }
-    rules_from(log_config_get(p->log, &config), now_ms, &rules);
-    int64_t work = 0, inflated_max = rules.inflated_bytes_max;
-    if (bounded) {
-        work = least_work(q->serve, p, rules.walk_records, config.compression_codec, budget);
-        if (work == OVER_BUDGET) return OVER_BUDGET;
-        if (budget - PART_WORK_MIN < inflated_max)
-            rules.inflated_bytes_max = budget - PART_WORK_MIN;
-    }
-    if (p->summary == NULL)
-        p->summary = p == q->parts ? &q->summary_first : malloc(sizeof *p->summary);
-    if (p->summary == NULL) {
-        p->error = ERROR_KAFKA_STORAGE_ERROR;
-        return work;
-    }
-    p->check = batch_check(p->records, p->len, &rules, in, p->summary);
-    if (p->check == BATCH_E_INFLATE_MAX && rules.inflated_bytes_max < inflated_max) {
-        p->check = 0;
-        return OVER_BUDGET;
-    }
-    int64_t inflation = p->summary->inflated_bytes + PART_WORK_MIN;
-    if (batch_codec(&p->summary->header) != CODEC_NONE && inflation > work) work = inflation;
-    if (p->check != 0) {
-        p->error = batch_error_code(p->check);
-        return work;
-    }
-    struct batch_header *h = &p->summary->header;
-    /* The header's maximum timestamp must match the records, because the time index is built
-     * from it. */
-    if (!rules.log_append_time &&
-        batch_stamp_max_timestamp(p->records, p->len, p->summary->max_timestamp)) {
-        h->max_timestamp = p->summary->max_timestamp;
-        h->attributes = (int16_t)(h->attributes & ~BATCH_LOG_APPEND_TIME);
-    }
-    if ((h->attributes & BATCH_TRANSACTIONAL) && !q->transactional)
-        p->error = ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
-    else if (q->acks == -1 && log_below_min_isr(p->log, false))
-        p->error = ERROR_NOT_ENOUGH_REPLICAS;
-    if (p->error != 0 || config.compression_codec < 0 || config.compression_codec == batch_codec(h))
-        return work;
-    assert(!bounded); /* only workers re-encode */
-    /* The limit applies to the stored batch. The received batch was checked before. */
-    size_t bytes_max = config.max_message_bytes < 0 ? 0 : (size_t)config.max_message_bytes;
-    int recoded =
-        batch_recompress(p->records, p->len, config.compression_codec, config.compression_level,
-                         config.inflated_bytes_max, bytes_max, in, &p->recoded, &p->len);
-    if (recoded == 0) recoded = batch_parse(p->recoded, p->len, &p->summary->header);
-    if (recoded != 0) {
-        p->error = batch_error_code(recoded);
-        return work;
-    }
-    p->records = p->recoded;
-    return work;
-}
-
-/* On an io worker: checks parts until the time slice ends, at least one. */
-static int check_job(struct iojob *job, void *worker_scratch) {
-    struct produce *q = (struct produce *)job;
-    struct scratch *scratch = worker_scratch;
-    struct inflater *in = scratch == NULL ? NULL : scratch->inflater;
-    int64_t now_ms = serve_wall_ms(q->serve), began_ns = quotas_monotonic_ns();
-    assert(q->checked_count < q->part_count);
-    do {
-        struct produce_part *p = &q->parts[q->checked_count++];
-        if (p->error == 0) check_part(q, p, in, now_ms, INT64_MAX);
-        q->job_ns = quotas_monotonic_ns() - began_ns;
-    } while (q->checked_count < q->part_count && q->job_ns < CHECK_SLICE_NS);
-    return 0;
-}
-
-/* On a reactor: checks parts within its budget. Returns false if a worker must check the rest. */
-static bool check_inline(struct serve *s, struct produce *q, int64_t now_ms) {
-    int64_t budget = reactor_budget(s);
-    for (; q->checked_count < q->part_count; q->checked_count++) {
-        struct produce_part *p = &q->parts[q->checked_count];
-        if (p->error != 0) continue;
-        int64_t work =
-            budget <= 0 ? OVER_BUDGET : check_part(q, p, s->inflater, now_ms, budget);
-        if (work == OVER_BUDGET) return false;
-        budget -= work;
-    }
-    return true;
-}
-
-/* Checks the next slice of the request on a worker. After its first slice, a request leaves half
- * of the workers to other jobs. */
-static enum serve_status check_on_worker(struct serve *s, struct serve_request *r,
-                                         struct produce *q, bool patient) {
-    assert(!q->job_running && r->exclusive && r->body_needed);
-    q->job = (struct iojob){
-        .run = check_job, .mailbox = s->mailbox, .token = r->token, .patient = patient};
-    q->job_running = iopool_submit(s->shared->pool, &q->job);
-    q->lacks_worker = !q->job_running;
-    r->deadline_ms = q->lacks_worker ? r->now_ms + WORKER_PAUSE_MS : INT64_MAX;
-    return SERVE_WAIT;
-}
-
-static enum serve_status check_all(struct serve *s, struct serve_request *r, struct produce *q) {
-    int64_t now_ms = serve_wall_ms(s);
-    return check_inline(s, q, now_ms) ? produce_append(r, q, now_ms)
-                                      : check_on_worker(s, r, q, false);
 }
 
 /* ---- transactions: partitions verify with the coordinator before a transaction's first batch
@@ -375,17 +86,17 @@ static bool verify_part(struct serve_request *r, struct produce *q, struct produ
     return p->unverified = true;
 }
 
-/* Returns SERVE_ANSWER if no partition needs verification. */
-static enum serve_status verify(struct serve_request *r, struct produce *q) {
+/* Finds the partitions to verify, in r->missing. Returns false if the request must be rejected as
+ * a whole. */
+static bool verify(struct serve_request *r, struct produce *q) {
     r->missing_count = 0;
     q->holder = grants_holder(q->serve->shared->grants, r->principal);
     for (uint32_t i = 0; i < q->part_count; i++)
-        if (!verify_part(r, q, &q->parts[i])) return SERVE_CLOSE;
-    q->verifying = r->missing_count > 0;
-    return q->verifying ? SERVE_MISS : SERVE_ANSWER;
+        if (!verify_part(r, q, &q->parts[i])) return false;
+    return true;
 }
 
-static void take_verdicts(struct serve_request *r, struct produce *q) {
+static void take_results(struct serve_request *r, struct produce *q) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < q->part_count; i++) {
         struct produce_part *p = &q->parts[i];
@@ -395,66 +106,232 @@ static void take_verdicts(struct serve_request *r, struct produce *q) {
         p->error = r->missing[n++].error;
     }
     assert(n == r->missing_count);
-    q->verifying = false;
     r->transaction.id = NULL;
 }
 
-static enum serve_status verified(struct serve *s, struct serve_request *r, struct produce *q) {
-    enum serve_status asked = verify(r, q);
-    if (asked == SERVE_CLOSE) produce_free(r);
-    return asked == SERVE_ANSWER ? check_all(s, r, q) : asked;
+/* ---- check and append ---- */
+
+/* Checks the next slice of the request on a worker. After its first slice (`patient`), a request
+ * leaves half of the workers to other jobs. */
+static enum serve_status check_on_worker(struct serve *s, struct serve_request *r,
+                                         struct produce *q, bool patient) {
+    assert(!q->job_running && r->exclusive && r->body_needed);
+    q->job = (struct iojob){
+        .run = produce_check_job, .mailbox = s->mailbox, .token = r->token, .patient = patient};
+    q->job_running = iopool_submit(s->shared->pool, &q->job);
+    r->deadline_ms = q->job_running ? INT64_MAX : r->now_ms + WORKER_PAUSE_MS;
+    return SERVE_WAIT;
 }
 
-static enum serve_status look(struct serve *s, struct serve_request *r, struct produce *q,
-                              bool granted) {
-    if (look_up(s, r, q, granted)) return q->transactional ? verified(s, r, q) : check_all(s, r, q);
-    if (r->missing_count != 0) return SERVE_MISS;
+/* Takes the result of a worker's slice. Returns true if all parts are checked. */
+static bool take_slice(struct serve_request *r, struct produce *q) {
+    assert(q->job_running && q->job_ns >= 0);
+    q->job_running = false;
+    r->busy_ns += q->job_ns;
+    return q->checked_count == q->part_count;
+}
+
+/* Returns true if too many files are open: the request waits until some are flushed and closed,
+ * but tries to append anyway after FILES_WAIT_MS_MAX. Nothing of it is appended yet, and later
+ * requests of its connection do not start. */
+static bool awaits_descriptors(const struct serve_request *r, const struct produce *q) {
+    int64_t wait_ms = q->timeout_ms < FILES_WAIT_MS_MAX ? q->timeout_ms : FILES_WAIT_MS_MAX;
+    if (r->now_ms - r->received_ms >= wait_ms) return false;
+    for (uint32_t i = 0; i < q->part_count; i++) {
+        const struct produce_part *p = &q->parts[i];
+        if (p->error == 0 && log_is_leader(p->log) && log_descriptors_exhausted(p->log)) return true;
+    }
+    return false;
+}
+
+static enum serve_status pause_append(struct serve_request *r, int64_t until_ms) {
+    assert(r->exclusive && r->body_needed);
+    r->deadline_ms = until_ms;
+    return SERVE_WAIT;
+}
+
+/* ---- acknowledge ---- */
+
+/* Checks, after the high watermark has passed the records, that they still exist and on enough
+ * replicas. */
+static int16_t check_replicas(const struct produce_part *p) {
+    if (log_leadership_losses(p->log) != p->leadership_losses) return ERROR_NOT_LEADER_OR_FOLLOWER;
+    return log_below_min_isr(p->log, true) ? ERROR_NOT_ENOUGH_REPLICAS_AFTER_APPEND : 0;
+}
+
+/* Returns true if the acknowledgement's offsets are reached or the part has an error, false if
+ * the waiter is linked. */
+static bool acknowledged(struct produce_part *p) {
+    assert_slow(p->waiter.mailbox != NULL);
+    p->waiting = false;
+    if (p->error != 0) return true;
+    assert_slow(p->last_offset >= 0); /* a part that waits was appended */
+    for (int step = 0; step < 2; step++) {
+        if (step == 1 && (p->error = check_replicas(p)) != 0) return true;
+        if (step == 1 && !log_flush_before_ack(p->log)) return true;
+        p->waiter.wait_for = step == 0 ? LOG_WAIT_HIGH_WATERMARK : LOG_WAIT_FLUSHED;
+        p->waiter.offset = p->last_offset;
+        if (log_wait(p->log, &p->waiter)) continue;
+        p->waiting = true;
+        return false;
+    }
+    return true;
+}
+
+/* Returns true if all parts can be acknowledged, false if the request must wait. */
+static bool acknowledge(struct serve_request *r, struct produce *q) {
+    bool pending = false;
+    for (uint32_t i = 0; q->acks == -1 && i < q->part_count; i++) {
+        struct produce_part *p = &q->parts[i];
+        p->waiter.mailbox = q->serve->mailbox;
+        p->waiter.token = r->token;
+        if (!acknowledged(p)) pending = true;
+    }
+    if (!pending) return true;
+    r->exclusive = false;
+    r->body_needed = !produce_keep_keys(q);
+    r->deadline_ms = r->received_ms + (q->timeout_ms < 0 ? 0 : q->timeout_ms);
+    return false;
+}
+
+/* After a wake-up or at the deadline: checks all waiting parts; parts that cannot be acknowledged
+ * get an error. Returns true if none waits any longer. */
+static bool check_waiters(struct produce *q, bool timed_out) {
+    bool pending = false;
+    for (uint32_t i = 0; i < q->part_count; i++) {
+        struct produce_part *p = &q->parts[i];
+        if (!p->waiting) continue;
+        assert(p->log != NULL && p->error == 0 && q->acks == -1);
+        log_unwait(p->log, &p->waiter);
+        int failed = log_failed(p->log);
+        if (failed == 0 && !acknowledged(p)) {
+            if (!timed_out) {
+                pending = true;
+                continue;
+            }
+            log_unwait(p->log, &p->waiter);
+            p->error = ERROR_REQUEST_TIMED_OUT;
+        } else if (failed != 0) {
+            p->error = log_error_code(failed);
+            p->cause = failed;
+        }
+        p->waiting = false;
+    }
+    return !pending;
+}
+
+/* ---- the request ---- */
+
+static enum serve_status close_request(struct serve_request *r) {
     produce_free(r);
     return SERVE_CLOSE;
 }
 
+/* Counts errors, charges the client, builds the response and frees the request. */
+static enum serve_status respond(struct serve_request *r, struct produce *q) {
+    bool failed = false;
+    for (uint32_t i = 0; i < q->part_count; i++) {
+        if (q->parts[i].error == 0) continue;
+        serve_count_error(q->serve, API_PRODUCE, q->parts[i].error);
+        failed = true;
+    }
+    int32_t throttle_ms = r->quota == NULL ? 0 : serve_charge_produce(r, q->acks != 0);
+    enum serve_status status = SERVE_SILENT;
+    if (q->acks != 0) {
+        produce_encode(r, q, throttle_ms, &r->reply);
+        status = r->reply.failed ? SERVE_CLOSE : SERVE_ANSWER;
+    } else if (failed) {
+        /* The client reads no response. Closing the connection makes it refresh its metadata. */
+        status = SERVE_CLOSE;
+    }
+    produce_free(r);
+    return status;
+}
+
+/* Runs the request's stages until it must wait or is done. `reason`: why it continues;
+ * SERVE_STARTED also after it has been appended with others. */
+static enum serve_status produce_advance(struct serve *s, struct serve_request *r,
+                                         struct produce *q, enum serve_reason reason) {
+    int64_t wall_ms = 0; /* 0: not read so far */
+    for (;;) switch (q->stage) {
+        case PRODUCE_LOOK_UP:
+            if (!look_up(s, r, q, reason == SERVE_GRANTED))
+                return r->missing_count != 0 ? SERVE_MISS : close_request(r);
+            q->stage = q->transactional ? PRODUCE_VERIFY : PRODUCE_CHECK;
+            break;
+        case PRODUCE_VERIFY:
+            if (!verify(r, q)) return close_request(r);
+            q->stage = r->missing_count > 0 ? PRODUCE_VERIFYING : PRODUCE_CHECK;
+            if (r->missing_count > 0) return SERVE_MISS;
+            break;
+        case PRODUCE_VERIFYING:
+            assert(reason == SERVE_GRANTED);
+            take_results(r, q);
+            q->stage = PRODUCE_CHECK;
+            break;
+        case PRODUCE_CHECK:
+            wall_ms = serve_wall_ms(s);
+            if (produce_check(q, wall_ms)) {
+                q->stage = PRODUCE_APPEND;
+                break;
+            }
+            q->stage = PRODUCE_CHECKING;
+            return check_on_worker(s, r, q, false);
+        case PRODUCE_CHECKING:
+            if (reason != SERVE_IO_DONE && q->job_running) return SERVE_WAIT;
+            if (reason != SERVE_IO_DONE) return check_on_worker(s, r, q, q->job_ns > 0);
+            if (!take_slice(r, q)) return check_on_worker(s, r, q, true);
+            q->stage = PRODUCE_APPEND;
+            break;
+        case PRODUCE_APPEND:
+            if (q->appended_count == 0) {
+                if (awaits_descriptors(r, q)) return pause_append(r, r->now_ms + FILES_PAUSE_MS);
+                if (produce_batcher_accepts(s, r, q) && produce_batcher_add(s, r, q))
+                    return SERVE_QUEUED;
+            }
+            if (s->group_count != 0) produce_batcher_append(s); /* earlier requests first */
+            if (wall_ms == 0) wall_ms = serve_wall_ms(s);
+            /* The rest is appended after the requests that are ready now. */
+            if (!produce_append(q, wall_ms)) return pause_append(r, r->now_ms);
+            r->deadline_ms = INT64_MAX;
+            q->stage = PRODUCE_ACKNOWLEDGE;
+            break;
+        case PRODUCE_ACKNOWLEDGE:
+            q->stage = acknowledge(r, q) ? PRODUCE_RESPOND : PRODUCE_REPLICATING;
+            if (q->stage == PRODUCE_REPLICATING) return SERVE_WAIT;
+            break;
+        case PRODUCE_REPLICATING:
+            if (!check_waiters(q, reason == SERVE_TIMEOUT)) return SERVE_WAIT;
+            q->stage = PRODUCE_RESPOND;
+            break;
+        case PRODUCE_RESPOND: return respond(r, q);
+        case PRODUCE_QUEUED:
+        case PRODUCE_APPENDED: assert(!"a queued request is appended first");
+        }
+}
+
 enum serve_status produce_start(struct serve *s, struct serve_request *r) {
     assert_slow(r->api_key == API_PRODUCE);
-    struct produce *q = produce_new(s);
-    if (q == NULL) return SERVE_CLOSE;
-    r->state = q;
-    q->serve = s;
-    q->parts = q->parts_inline;
-    q->part_cap = PARTS_INLINE;
-    q->version = r->api_version;
-    q->flexible = r->api_version >= 9; /* v9: tagged fields (KIP-482) */
-    q->by_id = r->api_version >= 13;   /* v13: topic ids in place of names (KIP-516) */
-    if (!parse(q, r)) {
-        produce_free(r);
-        return SERVE_CLOSE;
-    }
-    return look(s, r, q, false);
+    struct produce *q = produce_parse(s, r);
+    return q == NULL ? SERVE_CLOSE : produce_advance(s, r, q, SERVE_STARTED);
 }
 
 enum serve_status produce_resume(struct serve *s, struct serve_request *r,
                                  enum serve_reason reason) {
-    struct produce *q = r->state;
-    if (reason == SERVE_GRANTED && q->verifying) {
-        take_verdicts(r, q);
-        return check_all(s, r, q);
-    }
-    if (reason == SERVE_GRANTED) return look(s, r, q, true);
-    if (reason == SERVE_IO_DONE) {
-        assert(q->job_running && q->job_ns >= 0);
-        q->job_running = false;
-        r->busy_ns += q->job_ns;
-        if (q->checked_count < q->part_count) return check_on_worker(s, r, q, true);
-        return produce_append(r, q, serve_wall_ms(s));
-    }
-    if (q->job_running) return SERVE_WAIT;
-    if (q->lacks_worker) return check_on_worker(s, r, q, q->job_ns > 0);
-    if (q->pauses) return produce_append(r, q, serve_wall_ms(s));
-    return produce_look_again(r, q, reason == SERVE_TIMEOUT);
+    return produce_advance(s, r, r->state, reason);
+}
+
+struct serve_request *serve_next_appended(struct serve *s, enum serve_status *status) {
+    struct produce *q = produce_batcher_next(s);
+    if (q == NULL) return NULL;
+    struct serve_request *r = q->request;
+    *status = produce_advance(s, r, q, SERVE_STARTED);
+    return r;
 }
 
 bool produce_abandon(struct serve_request *r) {
     struct produce *q = r->state;
-    produce_group_leave(q->serve, q);
+    produce_batcher_cancel(q->serve, q);
     if (q->job_running) {
         /* Called again when the job's message arrives. The checks are discarded; nothing was
          * appended. */

@@ -28,50 +28,44 @@ struct produce_group {
 };
 
 struct produce_groups {
-    uint32_t count; /* the first `count` groups are in use */
     struct produce *first, *last; /* appended, status not yet returned */
-    struct produce_group groups[GROUPS_MAX];
+    struct produce_group groups[GROUPS_MAX]; /* serve->group_count of them are in use */
 };
 
 void produce_free_groups(struct serve *s) {
-    assert(s->groups == NULL || (s->groups->count == 0 && s->groups->first == NULL));
+    assert(s->groups == NULL || (s->group_count == 0 && s->groups->first == NULL));
     free(s->groups);
 }
 
 /* Returns the log's group or an empty one, or NULL if there is no room. */
-static struct produce_group *group_for(struct produce_groups *all, struct log *log, size_t len) {
-    for (uint32_t i = 0; i < all->count; i++) {
+static struct produce_group *group_for(struct serve *s, struct log *log, size_t len) {
+    struct produce_groups *all = s->groups;
+    for (uint32_t i = 0; i < s->group_count; i++) {
         struct produce_group *g = &all->groups[i];
         if (g->log != log) continue;
         bool room = g->count < GROUP_REQUESTS_MAX && g->bytes_used + len <= GROUP_BYTES_MAX;
         return room ? g : NULL;
     }
-    if (all->count == GROUPS_MAX) return NULL;
-    struct produce_group *g = &all->groups[all->count++];
+    if (s->group_count == GROUPS_MAX) return NULL;
+    struct produce_group *g = &all->groups[s->group_count++];
     g->log = log;
     g->count = 0;
     g->bytes_used = 0;
     return g;
 }
 
-static bool may_wait(const struct serve *s, const struct serve_request *r,
-                     const struct produce *q) {
-    const struct produce_part *p = q->parts;
-    if (!r->more && (s->groups == NULL || s->groups->count == 0)) return false;
-    return q->part_count == 1 && p->error == 0 && p->len <= GROUPED_BYTES_MAX &&
-           p->recoded == NULL && r->quota == NULL &&
-           !(p->summary->header.attributes & BATCH_TRANSACTIONAL);
-}
-
-bool produce_group_take(struct serve *s, struct serve_request *r, struct produce *q) {
-    if (!may_wait(s, r, q)) return false;
+bool produce_batcher_add(struct serve *s, struct serve_request *r, struct produce *q) {
+    assert_slow(produce_batcher_accepts(s, r, q));
+    struct produce_part *p = q->parts;
+    if (p->error != 0 || p->len > GROUPED_BYTES_MAX || p->recoded != NULL ||
+        (p->summary->header.attributes & BATCH_TRANSACTIONAL))
+        return false;
     if (s->groups == NULL) s->groups = calloc(1, sizeof *s->groups);
     if (s->groups == NULL) return false;
-    struct produce_part *p = q->parts;
-    struct produce_group *g = group_for(s->groups, p->log, p->len);
+    struct produce_group *g = group_for(s, p->log, p->len);
     if (g == NULL) {
-        produce_group_append(s);
-        g = group_for(s->groups, p->log, p->len);
+        produce_batcher_append(s);
+        g = group_for(s, p->log, p->len);
     }
     assert(g != NULL && p->base_offset == -1); /* appended only once */
     uint8_t *copy = g->bytes + g->bytes_used;
@@ -80,7 +74,7 @@ bool produce_group_take(struct serve *s, struct serve_request *r, struct produce
     g->bytes_used += p->len;
     g->of[g->count++] = q;
     q->request = r;
-    q->queued = true;
+    q->stage = PRODUCE_QUEUED;
     r->body_needed = !produce_keep_keys(q);
     r->exclusive = false;
     assert(!r->body_needed);
@@ -112,50 +106,45 @@ static void append_group(struct produce_group *g, int64_t now_ms) {
     for (uint32_t i = 0; i < g->count; i++) produce_append_part(g->of[i], g->of[i]->parts, now_ms);
 }
 
-void produce_group_append(struct serve *s) {
+void produce_batcher_append(struct serve *s) {
     struct produce_groups *all = s->groups;
-    if (all == NULL || all->count == 0) return;
+    if (s->group_count == 0) return;
     int64_t now_ms = serve_wall_ms(s);
-    for (uint32_t i = 0; i < all->count; i++) {
+    for (uint32_t i = 0; i < s->group_count; i++) {
         struct produce_group *g = &all->groups[i];
         append_group(g, now_ms);
         for (uint32_t k = 0; k < g->count; k++) {
             struct produce *q = g->of[k];
-            q->queued = false;
-            q->appended = true;
+            q->stage = PRODUCE_APPENDED;
             q->next = NULL;
             *(all->first == NULL ? &all->first : &all->last->next) = q;
             all->last = q;
         }
     }
-    all->count = 0;
+    s->group_count = 0;
 }
 
 static struct produce *take_first(struct produce_groups *all) {
     struct produce *q = all->first;
-    assert(q->appended);
+    assert(q->stage == PRODUCE_APPENDED);
     all->first = q->next;
-    q->appended = false;
+    q->stage = PRODUCE_ACKNOWLEDGE;
     return q;
 }
 
 bool serve_is_queued(const struct serve *s) {
-    return s->groups != NULL && (s->groups->count != 0 || s->groups->first != NULL);
+    return s->groups != NULL && (s->group_count != 0 || s->groups->first != NULL);
 }
 
-struct serve_request *serve_next_appended(struct serve *s, enum serve_status *status) {
+struct produce *produce_batcher_next(struct serve *s) {
     if (s->groups == NULL) return NULL;
-    produce_group_append(s);
-    if (s->groups->first == NULL) return NULL;
-    struct produce *q = take_first(s->groups);
-    struct serve_request *r = q->request;
-    *status = produce_acknowledge(r, q);
-    return r;
+    produce_batcher_append(s);
+    return s->groups->first == NULL ? NULL : take_first(s->groups);
 }
 
-void produce_group_leave(struct serve *s, struct produce *q) {
-    if (q->queued) produce_group_append(s);
-    if (!q->appended) return;
+void produce_batcher_cancel(struct serve *s, struct produce *q) {
+    if (q->stage == PRODUCE_QUEUED) produce_batcher_append(s);
+    if (q->stage != PRODUCE_APPENDED) return;
     struct produce_groups *all = s->groups;
     if (all->first == q) {
         take_first(all);
@@ -165,5 +154,5 @@ void produce_group_leave(struct serve *s, struct produce *q) {
     while (before->next != q) before = before->next;
     before->next = q->next;
     if (all->last == q) all->last = before;
-    q->appended = false;
+    q->stage = PRODUCE_ACKNOWLEDGE;
 }

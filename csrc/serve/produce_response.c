@@ -59,21 +59,10 @@ static uint32_t count_topics(const struct produce *q) {
     return n;
 }
 
-enum serve_status produce_answer(struct serve_request *r, struct produce *q) {
-    struct reply *a = &r->reply;
-    assert_slow(!q->job_running && a->len == 0);
-    for (uint32_t i = 0; i < q->part_count; i++)
-        if (q->parts[i].error != 0) serve_count_error(q->serve, API_PRODUCE, q->parts[i].error);
-    if (q->acks == 0) {
-        /* The client reads no response. Closing the connection makes it refresh its metadata. */
-        enum serve_status status = SERVE_SILENT;
-        for (uint32_t i = 0; i < q->part_count; i++)
-            if (q->parts[i].error != 0) status = SERVE_CLOSE;
-        serve_charge_produce(r, false);
-        produce_free(r);
-        return status;
-    }
+void produce_encode(const struct serve_request *r, const struct produce *q, int32_t throttle_ms,
+                    struct reply *a) {
     struct leaders leaders;
+    assert_slow(!q->job_running && a->len == 0);
     leaders.count = 0;
     reply_header(a, r->correlation_id, q->flexible);
     reply_count(a, q->flexible, count_topics(q));
@@ -88,9 +77,7 @@ enum serve_status produce_answer(struct serve_request *r, struct produce *q) {
         answer_part(a, p, q->version, q->flexible, &leaders);
         if (i + 1 == q->part_count || q->parts[i + 1].first_of_topic) reply_no_tags(a, q->flexible);
     }
-    reply_i32(a, serve_charge_produce(r, true));
+    reply_i32(a, throttle_ms);
     if (q->flexible) leaders_answer_endpoints(&leaders, q->serve, r, a);
     reply_finish(a);
-    produce_free(r);
-    return a->failed ? SERVE_CLOSE : SERVE_ANSWER;
 }

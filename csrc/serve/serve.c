@@ -27,6 +27,7 @@ struct serve_shared *serve_shared_new(struct grants *grants, struct iopool *pool
         free(shared);
         return NULL;
     }
+    shared->session_seed = sessions_seed(shared->sessions);
     return shared;
 }
 

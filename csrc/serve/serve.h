@@ -32,7 +32,14 @@ enum serve_status {
      * its status. */
     SERVE_QUEUED = 5
 };
-enum serve_reason { SERVE_WOKEN = 1, SERVE_TIMEOUT = 2, SERVE_IO_DONE = 3, SERVE_GRANTED = 4 };
+/* SERVE_STARTED: only within serve. */
+enum serve_reason {
+    SERVE_STARTED = 0,
+    SERVE_WOKEN = 1,
+    SERVE_TIMEOUT = 2,
+    SERVE_IO_DONE = 3,
+    SERVE_GRANTED = 4
+};
 
 struct serve_missing { /* a topic without a grant for this principal; names point into the body */
     const uint8_t *name; /* NULL if named by id */

@@ -23,7 +23,7 @@ static int32_t charge_time(struct serve_request *r, int64_t now_ns) {
 }
 
 int32_t serve_charge_produce(struct serve_request *r, bool timed) {
-    if (r->quota == NULL) return 0;
+    assert(r->quota != NULL);
     int64_t now_ns = quotas_monotonic_ns();
     int32_t bytes_ms =
         quota_client_charge(r->quota, QUOTA_PRODUCE, (double)r->frame_bytes, now_ns / NS_PER_MS);

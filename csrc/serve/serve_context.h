@@ -29,6 +29,7 @@ struct serve_shared {
     struct grants *grants;
     struct iopool *pool;
     struct sessions *sessions;
+    const uint64_t *session_seed;
     struct serve_limits limits;
     atomic_uint_fast64_t random; /* for session ids */
     _Atomic int64_t fetches_waiting; /* partitions of large waiting fetches */
@@ -46,6 +47,7 @@ struct serve {
     struct produce *spares; /* finished Produce states for reuse */
     uint32_t spare_count;
     struct produce_groups *groups; /* NULL: nothing has been queued yet */
+    uint32_t group_count; /* groups with queued requests */
 };
 
 /* Counts an error returned for a partition or a whole Fetch. */
@@ -56,8 +58,8 @@ static inline void serve_count_error(const struct serve *s, int api_key, int16_t
 /* Returns the broker's wall clock. */
 int64_t serve_wall_ms(const struct serve *s);
 
-/* Charges the request against the client's quotas; sets and returns r->throttle_ms. `timed`:
- * also charges thread time. */
+/* For requests with a quota: charges the request against it; sets and returns r->throttle_ms.
+ * `timed`: also charges thread time. */
 int32_t serve_charge_produce(struct serve_request *r, bool timed);
 /* Same for a fetch whose response takes `bytes`. If the result is positive, the records must not
  * be sent. */
