@@ -1,5 +1,4 @@
-/* Declarations shared by fetch.c, fetch_request.c, fetch_response.c, fetch_replicas.c and
- * fetch_tail.c. */
+/* Declarations shared by the fetch*.c files: a Fetch in progress and its partitions. */
 #ifndef PYLOG_FETCH_INTERNAL_H
 #define PYLOG_FETCH_INTERNAL_H
 
@@ -40,6 +39,23 @@ enum fetch_outcome {
     FETCH_RELEASED
 };
 
+/* What the request does next. A stage that waits is entered again when the request continues. */
+enum fetch_stage {
+    FETCH_LOOK_UP, /* find the logs; waits for missing grants */
+    FETCH_READ,    /* take the ranges; a short response may be delayed */
+    FETCH_WAIT,    /* link a waiter to each log; then read again */
+    FETCH_COLD,    /* read what is not in the page cache on the io pool */
+    FETCH_RESPOND
+};
+
+/* What reading all partitions found. */
+struct fetch_found {
+    int64_t bytes;   /* total of the ranges */
+    bool ready;      /* can be answered now: enough bytes, an error, or nothing to wait for */
+    bool needs_disk; /* finding a range would have to wait for a disk */
+    bool at_end; /* every range reaches the end offset: more data only arrives over time */
+};
+
 struct fetch {
     struct iojob job;        /* first, so that the job can be cast to the fetch */
     struct fetch_set own;    /* of this request; moves into a new session */
@@ -58,14 +74,14 @@ struct fetch {
     struct leaders leaders; /* leaders named in the response */
     int32_t wait_ms, bytes_min, bytes_max, replica_id, session_id, session_epoch;
     int16_t version, error;
-    bool flexible, by_id, read_committed, full, waiting, job_running, blocked;
+    enum fetch_stage stage;
+    struct fetch_found found;
+    bool flexible, by_id, read_committed, full, waiting, job_running;
     bool lacks_worker; /* the io pool is full: resubmit the job */
-    bool followed;     /* the follower's offsets have been recorded */
+    bool recorded;     /* the follower's offsets have been recorded */
     bool throttled;    /* some partition counts against the throttle */
-    bool high_is_news; /* the follower's consumers wait for the new high watermark */
-    bool too_little; /* the range found on disk is too small to answer */
-    bool at_end; /* every range reaches the end offset: more data only arrives over time */
-    int64_t taken; /* total bytes of the ranges */
+    bool watermark_moved; /* the follower's consumers wait for the new high watermark */
+    bool below_min_bytes; /* the ranges found on disk are too small to answer */
 };
 
 /* A fetch of so many partitions that processing them would block the reactor for too long. A
@@ -88,7 +104,8 @@ static inline bool fetch_is_follower(const struct fetch *f) { return f->replica_
 /* Returns true for a consumer's response that is short and reaches the end of its logs: it can
  * be delayed. */
 static inline bool fetch_is_short(const struct fetch *f) {
-    return f->at_end && f->taken > 0 && f->taken < GATHER_BYTES && !fetch_is_follower(f);
+    return f->found.at_end && f->found.bytes > 0 && f->found.bytes < GATHER_BYTES &&
+           !fetch_is_follower(f);
 }
 /* Drops a range that is not sent. A range with a copy must be released on the reactor that owns
  * the copy. */
@@ -99,31 +116,45 @@ static inline void fetch_release(struct fetch_read *read) {
     free(read->aborted.at);
     read->aborted = (struct log_aborted_list){0};
 }
-/* fetch_request.c */
-/* Returns false if the request is invalid or memory ran out. */
-bool fetch_parse(struct serve *s, struct fetch *f, const struct serve_request *r);
-/* Removes the forgotten partitions of a session's request from `apply`, once the session is
- * known. NULL: only skips them. */
-bool fetch_parse_forgotten(struct fetch *f, struct cursor *c, struct fetch_set *apply);
+/* ---- fetch_request.c */
+/* Parses the request. Returns NULL if it is invalid or memory ran out. */
+struct fetch *fetch_parse(struct serve *s, struct serve_request *r);
+/* Allocates the per-partition state of this request. Returns false if out of memory. */
+bool fetch_take_reads(struct fetch *f);
+/* Drops every reference on topics, logs and files before the session is returned. */
+void fetch_release_reads(struct fetch *f);
+void fetch_release_ranges(struct fetch *f);
+void fetch_unwait(struct fetch *f);
+void fetch_free(struct serve *s, struct serve_request *r);
 
-/* fetch_tail.c */
+/* ---- fetch_batching.c */
 /* Returns true if the response is delayed until r->deadline_ms; nothing else wakes the request. */
-bool fetch_gathers(struct serve *s, struct serve_request *r, struct fetch *f);
+bool fetch_is_delayed(struct serve *s, struct serve_request *r, struct fetch *f);
 /* Sends ranges that several consumers read from memory. */
 void fetch_take_copies(struct serve *s, struct fetch *f);
 void fetch_release_copies(struct fetch *f);
 
+/* ---- fetch_read.c */
 /* Checks epochs in Kafka's order and sets DivergingEpoch in p->read. Returns 0 or an error code. */
 int16_t fetch_check_epochs(const struct fetch *f, struct fetch_part *p);
 
-/* fetch_replicas.c */
-/* Records a follower's offsets, once per request, on its reactor. */
-void fetch_follow(struct serve *s, struct fetch *f);
-/* Returns true if out-of-sync followers must wait before they fetch more of throttled
- * partitions. */
-bool fetch_is_over(const struct serve *s);
+/* Returns the end offset that a fetch waits for, and which kind it is. */
+int64_t fetch_awaited_end(const struct fetch *f, const struct log_range *range, uint8_t *kind);
+/* Takes the range of every partition. With `nowait`, stops at a range that a disk must find. */
+struct fetch_found fetch_read_all(struct serve *s, struct fetch *f, bool nowait);
+/* Returns true if some range is not in the page cache, or must be found on a disk. */
+bool fetch_is_cold(const struct fetch *f);
+/* Keeps responses with cold data small, so that other requests run in between. */
+void fetch_narrow(struct serve *s, struct fetch *f, bool nowait);
+/* Reads the ranges into the page cache. Blocks, so it must run on a worker. */
+void fetch_warm(struct fetch *f);
+int fetch_cold_job(struct iojob *job, void *worker_scratch);
 /* Counts the response's bytes of a throttled partition. */
 void fetch_count_throttled(const struct serve *s, const struct fetch_part *p);
+
+/* ---- fetch_replicas.c */
+/* Records a follower's offsets, once per request, on its reactor. */
+void fetch_follow(struct serve *s, struct fetch *f);
 /* Returns the replica in the consumer's rack to read from, or -1 (KIP-392). */
 int32_t fetch_preferred(struct serve *s, const struct serve_request *r, const struct fetch *f,
                         const struct fetch_part *p);
@@ -135,18 +166,14 @@ static inline bool fetch_is_unknown(const struct fetch_part *p) {
            p->read->grant_error != ERROR_KAFKA_STORAGE_ERROR;
 }
 
-void fetch_free(struct serve *s, struct serve_request *r);
+/* ---- fetch_response.c */
 /* Returns the response size including its size field, without aborted transactions. */
-size_t fetch_answer_bytes(struct fetch *f);
+size_t fetch_response_bytes(struct fetch *f);
 /* Writes the response from the partitions' ranges. Runs on any thread. */
-void fetch_build(struct serve *s, const struct serve_request *r, struct fetch *f, struct reply *a);
-/* The client exceeds its quota: the response contains only the throttle time. An existing
- * session stays unchanged; a new session is discarded. */
-enum serve_status fetch_answer_throttled(struct serve *s, struct serve_request *r,
-                                         struct fetch *f);
-/* Frees the state of a request whose response is complete. */
-enum serve_status fetch_done(struct serve *s, struct serve_request *r, struct fetch *f);
-/* Builds the response from the partitions' ranges and frees the request's state. */
-enum serve_status fetch_answer(struct serve *s, struct serve_request *r, struct fetch *f);
+void fetch_encode(struct serve *s, const struct serve_request *r, struct fetch *f,
+                  struct reply *a);
+/* Writes a response that contains only the throttle time. */
+void fetch_encode_throttled(const struct serve_request *r, const struct fetch *f,
+                            struct reply *a);
 
 #endif

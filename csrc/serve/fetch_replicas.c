@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "format/assertion.h"
-#include "os/rate_limit.h"
 #include "tables/broker_endpoints.h"
 
 enum { READERS_MAX = 16 }; /* replicas considered for KIP-392 */
@@ -44,25 +43,15 @@ static void follow_part(struct serve *s, struct fetch *f, struct fetch_part *p, 
     }
     if (result >= 0 && s->shared->limits.rack_aware &&
         log_high_watermark(read->log) > at.sent_high_watermark)
-        f->high_is_news = true;
+        f->watermark_moved = true;
 }
 
 void fetch_follow(struct serve *s, struct fetch *f) {
     int64_t now_ns = quotas_monotonic_ns();
-    assert(fetch_is_follower(f) && !f->followed);
-    f->followed = true;
+    assert(fetch_is_follower(f) && !f->recorded);
+    f->recorded = true;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next)
         if (p->read->log != NULL && p->read->grant_error == 0) follow_part(s, f, p, now_ns);
-}
-
-bool fetch_is_over(const struct serve *s) {
-    return throttle_is_over(s->shared->limits.throttle, quotas_monotonic_ns() / NS_PER_MS);
-}
-
-void fetch_count_throttled(const struct serve *s, const struct fetch_part *p) {
-    assert(p->read->throttled);
-    throttle_count(s->shared->limits.throttle, p->read->range.length,
-                   quotas_monotonic_ns() / NS_PER_MS);
 }
 
 static bool is_in_rack(const struct nodes *nodes, const struct serve_request *r, int32_t id,

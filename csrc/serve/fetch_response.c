@@ -198,7 +198,7 @@ static void rotate(struct fetch *f) {
     }
 }
 
-size_t fetch_answer_bytes(struct fetch *f) {
+size_t fetch_response_bytes(struct fetch *f) {
     size_t bytes = ANSWER_BYTES, topic_bytes = 0;
     struct fetch_part *before = NULL;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
@@ -211,14 +211,9 @@ size_t fetch_answer_bytes(struct fetch *f) {
     return bytes + topic_bytes;
 }
 
-enum serve_status fetch_answer_throttled(struct serve *s, struct serve_request *r,
-                                         struct fetch *f) {
-    struct reply *a = &r->reply;
+void fetch_encode_throttled(const struct serve_request *r, const struct fetch *f,
+                            struct reply *a) {
     assert(r->throttle_ms > 0);
-    if (f->full && f->session != NULL) {
-        sessions_close(s->shared->sessions, f->session_id, r->principal);
-        f->session_id = 0;
-    }
     reply_header(a, r->correlation_id, f->flexible);
     reply_i32(a, r->throttle_ms);
     if (f->version >= 7) { /* v7: fetch sessions (KIP-227) */
@@ -228,12 +223,10 @@ enum serve_status fetch_answer_throttled(struct serve *s, struct serve_request *
     reply_count(a, f->flexible, 0);
     reply_no_tags(a, f->flexible);
     reply_finish(a);
-    fetch_free(s, r);
-    return a->failed ? SERVE_CLOSE : SERVE_ANSWER;
 }
 
-void fetch_build(struct serve *s, const struct serve_request *r, struct fetch *f,
-                 struct reply *a) {
+void fetch_encode(struct serve *s, const struct serve_request *r, struct fetch *f,
+                  struct reply *a) {
     assert(f->session == NULL || (f->session->busy && f->set == &f->session->set));
     assert_slow(a->len == 0); /* a request is answered only once */
     reply_header(a, r->correlation_id, f->flexible);
@@ -247,19 +240,4 @@ void fetch_build(struct serve *s, const struct serve_request *r, struct fetch *f
     if (f->flexible) leaders_answer_endpoints(&f->leaders, s, r, a);
     reply_finish(a);
     if (f->error == 0 && !f->full) rotate(f);
-}
-
-enum serve_status fetch_done(struct serve *s, struct serve_request *r, struct fetch *f) {
-    if (fetch_is_short(f)) gather_answered(&s->gather, r->connection, f->taken, r->now_ms);
-    fetch_free(s, r);
-    return r->reply.failed ? SERVE_CLOSE : SERVE_ANSWER;
-}
-
-enum serve_status fetch_answer(struct serve *s, struct serve_request *r, struct fetch *f) {
-    assert_slow(!f->job_running);
-    if (r->quota != NULL && !fetch_is_follower(f) &&
-        serve_charge_fetch(r, fetch_answer_bytes(f)) > 0)
-        return fetch_answer_throttled(s, r, f);
-    fetch_build(s, r, f, &r->reply);
-    return fetch_done(s, r, f);
 }

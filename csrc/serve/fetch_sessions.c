@@ -17,18 +17,13 @@
 #include "compaction/offset_map.h"
 #include "format/assertion.h"
 #include "os/lock.h"
+#include "serve/wire.h"
 #include "tables/error_codes.h"
 
 enum {
     SESSION_BUCKETS = 1024,
     SET_BUCKETS_FIRST = 8
 };
-
-void fetch_set_init(struct fetch_set *set, bool by_id, const uint64_t seed[2]) {
-    memset(set, 0, sizeof *set);
-    set->by_id = by_id;
-    set->seed = seed;
-}
 
 /* Returns the number of bytes freed. */
 static size_t key_release(struct fetch_key *key) {
@@ -169,6 +164,24 @@ void fetch_set_remove(struct fetch_set *set, struct fetch_part *part) {
     size_t bytes = part_free(part);
     assert(set->bytes >= bytes);
     set->bytes -= bytes;
+}
+
+bool fetch_set_forget(struct fetch_set *set, struct cursor *c, bool flexible, bool by_id) {
+    int64_t topics = wire_count(c, flexible);
+    for (int64_t i = 0; i < topics && c->p != NULL; i++) {
+        struct topic_key key;
+        if (!wire_topic_key(c, flexible, by_id, &key)) return false;
+        int64_t count = wire_count(c, flexible);
+        if (count < 0) return false;
+        for (int64_t j = 0; j < count && c->p != NULL; j++) {
+            int32_t partition = cursor_i32(c);
+            if (c->p == NULL || set == NULL) continue;
+            struct fetch_part *p = fetch_set_part(set, key.bytes, key.len, partition, false);
+            if (p != NULL) fetch_set_remove(set, p);
+        }
+        wire_skip_tags(c, flexible);
+    }
+    return c->p != NULL && topics >= 0;
 }
 
 void fetch_set_move_to_end(struct fetch_set *set, struct fetch_part *part) {
@@ -389,4 +402,69 @@ void sessions_close(struct sessions *s, int32_t id, uint32_t principal) {
     struct session **at = session_at(s, id);
     if (*at != NULL && (*at)->principal == principal) session_drop(s, at);
     lock_release(&s->lock);
+}
+
+/* Applies the additions and changes of an incremental request. */
+static bool merge(struct fetch_set *set, const struct fetch_sessions_open *o) {
+    for (struct fetch_part *p = o->own->first; p != NULL; p = p->next) {
+        struct fetch_part *kept =
+            fetch_set_part(set, p->key->bytes, p->key->len, p->partition, true);
+        if (kept == NULL) return false;
+        kept->offset = p->offset;
+        kept->start_offset = p->start_offset;
+        kept->bytes_max = p->bytes_max;
+        kept->leader_epoch = p->leader_epoch;
+        kept->last_fetched_epoch = p->last_fetched_epoch;
+    }
+    struct cursor forgotten = o->forgotten;
+    return fetch_set_forget(set, &forgotten, o->flexible, o->own->by_id);
+}
+
+static void end_session(struct sessions *s, struct fetch_sessions_open *o) {
+    sessions_close(s, o->id, o->principal);
+    sessions_return(s, o->session, o->now_ms);
+    o->session = NULL;
+}
+
+/* Continues a session. Returns 0 or a top-level error. */
+static int16_t continue_session(struct sessions *s, struct fetch_sessions_open *o) {
+    int16_t error =
+        sessions_acquire(s, o->id, o->epoch, o->own->by_id, o->principal, &o->session);
+    if (error != 0) return error;
+    if (!merge(&o->session->set, o) || !sessions_resize(s, o->session, o->now_ms)) {
+        /* No room. The client must start over with a full request, possibly without a session. */
+        end_session(s, o);
+        return ERROR_FETCH_SESSION_ID_NOT_FOUND;
+    }
+    if (o->session->set.count != 0) {
+        fetch_set_clear(o->own);
+        return 0;
+    }
+    /* As in Kafka: if an incremental request forgets all partitions, the session ends, and the
+     * partitions named in that request are answered without a session. */
+    end_session(s, o);
+    o->id = 0;
+    o->full = true;
+    return 0;
+}
+
+int16_t fetch_sessions_open(struct sessions *s, struct fetch_sessions_open *o) {
+    int16_t error = 0;
+    o->session = NULL;
+    o->full = o->epoch == 0 || o->epoch == -1;
+    if (o->full) {
+        if (o->id != 0) sessions_close(s, o->id, o->principal);
+        o->id = 0;
+        if (o->epoch == -1) return 0;
+        uint64_t random =
+            atomic_fetch_add(o->random, 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
+        o->session = sessions_create(s, o->own, o->principal, random >> 16, o->now_ms);
+    } else {
+        error = continue_session(s, o);
+    }
+    if (o->session != NULL) {
+        assert(o->session->busy && o->own->count == 0);
+        o->id = o->session->id;
+    }
+    return error;
 }

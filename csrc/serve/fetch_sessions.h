@@ -13,9 +13,13 @@
 #ifndef PYLOG_FETCH_SESSIONS_H
 #define PYLOG_FETCH_SESSIONS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+
+#include "format/bytes.h"
 
 enum {
     FETCH_PARTITIONS_MAX = 200000, /* per request or session */
@@ -52,13 +56,20 @@ struct fetch_set {
 
 /* `seed`: two words, secret and borrowed. Without a secret, clients could choose partitions with
  * colliding hashes and slow down all others. */
-void fetch_set_init(struct fetch_set *set, bool by_id, const uint64_t seed[2]);
+static inline void fetch_set_init(struct fetch_set *set, bool by_id, const uint64_t seed[2]) {
+    memset(set, 0, sizeof *set);
+    set->by_id = by_id;
+    set->seed = seed;
+}
 void fetch_set_clear(struct fetch_set *set);
 /* Returns the part with this key (a name, or 16 bytes of id); creates it if `make`. Returns NULL
  * if absent, out of memory or over FETCH_PARTITIONS_MAX. */
 struct fetch_part *fetch_set_part(struct fetch_set *set, const uint8_t *key, uint32_t key_len,
                                   int32_t partition, bool make);
 void fetch_set_remove(struct fetch_set *set, struct fetch_part *part);
+/* Parses the forgotten partitions of a request and removes them from the set; NULL: only skips
+ * them. Returns false if the request is invalid. */
+bool fetch_set_forget(struct fetch_set *set, struct cursor *c, bool flexible, bool by_id);
 /* Moves the part to the end of the service order: keeps one busy partition from starving the
  * others. */
 void fetch_set_move_to_end(struct fetch_set *set, struct fetch_part *part);
@@ -97,6 +108,21 @@ int16_t sessions_acquire(struct sessions *s, int32_t id, int32_t epoch, bool by_
 /* Call after the set of a busy session has changed. Returns false if there is no room: the
  * session must be closed. */
 bool sessions_resize(struct sessions *s, struct session *session, int64_t now_ms);
+/* A request that opens, continues or closes a session. */
+struct fetch_sessions_open {
+    struct fetch_set *own;   /* the request's partitions; cleared if a session takes them */
+    struct cursor forgotten; /* the request's forgotten partitions */
+    bool flexible;
+    uint32_t principal;
+    int64_t now_ms;
+    atomic_uint_fast64_t *random; /* for session ids */
+    int32_t id, epoch;       /* of the request; then id: of the session, 0: none */
+    struct session *session; /* result, busy; NULL: without a session */
+    bool full;               /* result: the response lists all partitions */
+};
+/* Chooses the set to fetch: the request's own, a new session's or an existing session's. Returns
+ * 0 or a top-level error. */
+int16_t fetch_sessions_open(struct sessions *s, struct fetch_sessions_open *o);
 void sessions_return(struct sessions *s, struct session *session, int64_t now_ms);
 void sessions_close(struct sessions *s, int32_t id, uint32_t principal);
 /* Closes sessions that were idle for too long. */
