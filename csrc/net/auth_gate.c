@@ -49,11 +49,6 @@ void guard_identify(struct reactor *r, struct connection *c, uint32_t principal,
     assert(!guard_is_stranger(c));
 }
 
-bool guard_fits(const struct reactor *r, const struct connection *c, int32_t size) {
-    assert_slow(c->guarded && size > 0);
-    return !guard_is_stranger(c) || size <= r->all->config.stranger_bytes_max;
-}
-
 static bool is_admitted(const struct reactor *r, const struct connection *c, int16_t api_key)
     REQUIRES(r->role) {
     if (api_key == API_SASL_HANDSHAKE || api_key == API_SASL_AUTHENTICATE) return true;
@@ -62,18 +57,12 @@ static bool is_admitted(const struct reactor *r, const struct connection *c, int
     return r->now_ms < c->session_until_ms;
 }
 
-bool guard_header(struct reactor *r, struct connection *c, const uint8_t *frame, size_t len,
-                  struct frames_header *out) {
+bool guard_admits(struct reactor *r, struct connection *c, struct frames_header *h) {
     assert(c->guarded);
-    if (c->raw_tokens) {
-        *out = (struct frames_header){.body = frame,
-                                      .body_len = len,
-                                      .api_key = API_SASL_AUTHENTICATE,
-                                      .api_version = GUARD_RAW_VERSION};
-        return true;
-    }
-    if (!frames_header(&r->all->config.rules, frame, len, out)) return false;
-    return is_admitted(r, c, out->api_key);
+    if (!c->raw_tokens) return is_admitted(r, c, h->api_key);
+    h->api_key = API_SASL_AUTHENTICATE;
+    h->api_version = GUARD_RAW_VERSION;
+    return true;
 }
 
 void guard_posted(const struct frames_rules *rules, struct connection *c, int16_t api_key,

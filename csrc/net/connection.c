@@ -12,25 +12,6 @@
 
 #include "format/assertion.h"
 
-void connection_delist(struct connection *c) {
-    struct connection_list *list = c->list;
-    if (list == NULL) return;
-    *(c->list_prev == NULL ? &list->first : &c->list_prev->list_next) = c->list_next;
-    *(c->list_next == NULL ? &list->last : &c->list_next->list_prev) = c->list_prev;
-    c->list = NULL;
-    c->list_next = c->list_prev = NULL;
-}
-
-void connection_enlist(struct connection *c, struct connection_list *list) {
-    if (c->list == list) return;
-    connection_delist(c);
-    assert_slow((list->first == NULL) == (list->last == NULL));
-    c->list = list;
-    c->list_prev = list->last;
-    *(list->last == NULL ? &list->first : &list->last->list_next) = c;
-    list->last = c;
-}
-
 void connection_run_list(struct reactor *r, struct connection_list *list) {
     struct connection_list now = *list;
     *list = (struct connection_list){0};
@@ -234,6 +215,7 @@ void connection_on_timer(struct reactor *r, struct connection *c) {
     }
     if (c->transport.handshaking) {
         handshake_expire(r, c);
+        connection_close(r, c);
         return;
     }
     if (!c->blocked && c->muted && c->muted_until_ms > r->now_ms) {
@@ -265,21 +247,19 @@ void connection_on_timer(struct reactor *r, struct connection *c) {
     connection_close(r, c);
 }
 
-void connection_mute(struct reactor *r, struct connection *c, int32_t throttle_ms) {
-    assert(throttle_ms > 0);
-    int64_t until_ms = r->now_ms + throttle_ms;
-    if (!c->muted || c->muted_until_ms < until_ms) c->muted_until_ms = until_ms;
-    c->muted = true;
-    if (r->privileged == c) r->privileged = NULL; /* otherwise it would block the others */
-    STAT_ADD(r, requests_throttled, 1);
-    if (c->quota != NULL) quota_client_note(c->quota, throttle_ms, r->now_ms);
+/* Sends due responses, and removes the requests whose responses have been sent. */
+static enum output_result send_due(struct reactor *r, struct connection *c) REQUIRES(r->role) {
+    enum output_result sent = output_run(r, c);
+    if (c->first != NULL && slot_is_sent(c->first)) requests_pop(r, c);
+    return sent;
 }
 
-/* Sends due responses. The time counts toward the client's request quota, if it has one. */
-static enum output_result send_answers(struct reactor *r, struct connection *c) REQUIRES(r->role) {
-    if (c->quota == NULL || !quota_client_timed(c->quota)) return output_run(r, c);
+/* Sends responses. The time counts toward the client's request quota, if it has one. */
+static enum output_result send_responses(struct reactor *r, struct connection *c)
+    REQUIRES(r->role) {
+    if (c->quota == NULL || !quota_client_timed(c->quota)) return send_due(r, c);
     int64_t began_ns = quotas_monotonic_ns();
-    enum output_result sent = output_run(r, c);
+    enum output_result sent = send_due(r, c);
     quota_client_count(c->quota, QUOTA_REQUEST, quotas_percent(quotas_monotonic_ns() - began_ns),
                        r->now_ms);
     return sent;
@@ -319,11 +299,15 @@ void connection_run(struct reactor *r, struct connection *c) {
     size_t turn = 0;
     int rounds = 0;
     connection_delist(c);
-    if (c->transport.handshaking && !handshake_run(r, c)) return;
+    if (c->transport.handshaking) {
+        enum handshake_result result = handshake_run(r, c);
+        if (result == HANDSHAKE_FAILED) connection_close(r, c);
+        if (result != HANDSHAKE_DONE) return;
+    }
     for (;;) {
         int started = requests_start(r, c);
         uint8_t before = c->slot_count;
-        enum output_result sent = send_answers(r, c);
+        enum output_result sent = send_responses(r, c);
         bool failed = sent == OUTPUT_FAILED || c->failed;
         bool ended = (c->closing || r->draining) && c->first == NULL;
         if (!failed && !ended) {
@@ -374,83 +358,6 @@ void connection_on_events(struct reactor *r, struct connection *c, uint32_t even
         connection_enlist(c, &r->ready); /* a long response: after the requests of others */
     else
         connection_run(r, c);
-}
-
-/* Returns true if the connection holds a buffer for a frame without enough progress. */
-static bool is_stalled(const struct reactor *r, const struct connection *c) REQUIRES(r->role) {
-    if (c->in == NULL || c->in_end == c->in_start || c->first != NULL || c->asking || c->muted)
-        return false;
-    if (c == r->privileged) {
-        int64_t frame_ms = (int64_t)(c->frame_bytes / PRIVILEGED_BYTES_PER_MS);
-        return r->now_ms - r->privileged_ms >= EVICT_MS + frame_ms;
-    }
-    if (c->list == &r->input_waiting)
-        return c->waiting_ms != 0 && r->now_ms - c->waiting_ms >= WAIT_MS_MAX;
-    int64_t late_ms = WAIT_MS_MAX + (int64_t)(c->in_end - c->in_start) / CROWDED_BYTES_PER_MS;
-    return c->list == NULL && !c->readable &&
-           (r->now_ms - c->active_ms >= EVICT_MS || r->now_ms - c->frame_ms >= late_ms);
-}
-
-/* Wakes stalled connections that may have received more than was read (SO_RCVLOWAT). Returns
- * false if there are none. */
-static bool hears_stalled(struct reactor *r) REQUIRES(r->role) {
-    bool heard = false;
-    for (uint32_t at = 0; at < slab_room(&r->connections); at++) {
-        struct connection *c = slab_at(&r->connections, at);
-        if (c != NULL && is_stalled(r, c) && receive_unmark(c)) heard = true;
-    }
-    return heard;
-}
-
-void connection_evict_stalled(struct reactor *r) {
-    if (input_is_tight(&r->input) && hears_stalled(r)) return; /* checked again after RELIEF_MS */
-    for (int i = 0; i < EVICTIONS_MAX && input_is_tight(&r->input); i++) {
-        struct connection *slowest = NULL;
-        for (uint32_t at = 0; at < slab_room(&r->connections); at++) {
-            struct connection *c = slab_at(&r->connections, at);
-            if (c != NULL && is_stalled(r, c) &&
-                (slowest == NULL || c->active_ms < slowest->active_ms))
-                slowest = c;
-        }
-        if (slowest == NULL) return;
-        STAT_ADD(r, frames_late, 1);
-        connection_close(r, slowest);
-    }
-}
-
-/* Returns the time since which the connection is idle; INT64_MAX if it must not be closed for
- * another one. */
-static int64_t idle_since_ms(const struct reactor *r, const struct connection *c)
-    REQUIRES(r->role) {
-    if (c->principal != 0 || c->first != NULL || c->list != NULL || c->asking) return INT64_MAX;
-    if (c->refused) return INT64_MIN; /* only kept open until the end of its mute */
-    if (c->muted) return INT64_MAX;
-    bool silent = c->earned == 0;
-    int64_t least_ms = silent ? CROWDED_SILENT_MS : CROWDED_IDLE_MS;
-    if (r->now_ms - c->active_ms < least_ms) return INT64_MAX;
-    return silent ? c->active_ms - INT32_MAX : c->active_ms;
-}
-
-bool connection_evict_idle(struct reactor *r) {
-    struct connection *oldest = NULL;
-    int64_t since_ms = INT64_MAX;
-    /* Silent connections still below their limit must be closed before any other. */
-    bool young = false;
-    uint32_t room = slab_room(&r->connections);
-    for (uint32_t i = 0; i < room && i < CROWDED_LOOKS_MAX; i++) {
-        r->crowded_at = r->crowded_at + 1 < room ? r->crowded_at + 1 : 0;
-        struct connection *c = slab_at(&r->connections, r->crowded_at);
-        if (c == NULL) continue;
-        int64_t idle_ms = idle_since_ms(r, c);
-        young = young || (c->earned == 0 && idle_ms == INT64_MAX && !c->muted);
-        if (idle_ms >= since_ms) continue;
-        oldest = c;
-        since_ms = idle_ms;
-    }
-    if (oldest == NULL || (young && oldest->earned != 0)) return false;
-    STAT_ADD(r, connections_evicted, 1);
-    connection_close(r, oldest);
-    return true;
 }
 
 void connection_drain(struct reactor *r, struct connection *c) {

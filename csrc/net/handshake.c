@@ -22,38 +22,37 @@ void handshake_report(struct reactor *r, const struct connection *c, const char 
     events_post(r->all->events, e);
 }
 
-static bool fail(struct reactor *r, struct connection *c, const char *why) REQUIRES(r->role) {
+static void count_failure(struct reactor *r, struct connection *c, const char *why)
+    REQUIRES(r->role) {
     STAT_ADD(r, handshakes_failed, 1);
     if (why[0] != 0) handshake_report(r, c, why);
-    connection_close(r, c);
-    return false;
 }
 
-bool handshake_run(struct reactor *r, struct connection *c) {
+enum handshake_result handshake_run(struct reactor *r, struct connection *c) {
     assert(c->transport.handshaking && c->first == NULL && c->in == NULL);
-    if (c->closing || r->draining) {
-        connection_close(r, c);
-        return false;
-    }
+    if (c->closing || r->draining) return HANDSHAKE_FAILED;
     if (r->handshakes_ns >= HANDSHAKE_TURN_NS) {
         connection_enlist(c, &r->ready);
-        return false;
+        return HANDSHAKE_WAITS;
     }
     struct transport_report report;
     int64_t began_ns = reactors_now_ns();
     enum transport_shake shake = c->transport.calls->handshake(&c->transport, &report);
     r->handshakes_ns += reactors_now_ns() - began_ns;
-    if (shake == TRANSPORT_WAITS) return false;
-    if (shake == TRANSPORT_FAILED) return fail(r, c, report.text);
+    if (shake == TRANSPORT_WAITS) return HANDSHAKE_WAITS;
+    if (shake == TRANSPORT_FAILED) {
+        count_failure(r, c, report.text);
+        return HANDSHAKE_FAILED;
+    }
     assert(!c->transport.handshaking);
     STAT_ADD(r, handshakes, 1);
     if (report.resumed) STAT_ADD(r, handshakes_resumed, 1);
     c->active_ms = c->frame_ms = r->now_ms;
     c->readable = true; /* bytes after the handshake cause no further event */
     if (!guard_shaken(r, c, report.text)) c->closing = true;
-    return true;
+    return HANDSHAKE_DONE;
 }
 
 void handshake_expire(struct reactor *r, struct connection *c) {
-    fail(r, c, "the handshake took too long");
+    count_failure(r, c, "the handshake took too long");
 }

@@ -1,9 +1,7 @@
-/* Opens listening sockets, one per address and reactor on the same port, and accepts connections.
+/* Opens listening sockets, one per address and reactor on the same port.
  *
  * The first socket is bound without SO_REUSEPORT, so that binding fails if another process uses
- * the port. The option is set afterwards, and the other reactors' sockets join. A connection is
- * assigned to the reactor with the fewest connections: the kernel's choice by hash leaves some
- * reactors idle while there are few connections. */
+ * the port. The option is set afterwards, and the other reactors' sockets join. */
 #include "net/reactor_internal.h"
 
 #include <arpa/inet.h>
@@ -18,7 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { ACCEPT_TURN = 32, PORT_ATTEMPTS = 16 };
+enum { PORT_ATTEMPTS = 16 };
 
 void listener_address(const struct sockaddr_storage *from, struct event_address *to) {
     memset(to, 0, sizeof *to);
@@ -98,8 +96,7 @@ void listener_close(struct reactor *r, int listener) {
             link = &(*link)->next;
 }
 
-/* Leaves new connections in the kernel's queue while a limit is reached or descriptors run out. */
-static void pause_accepting(struct reactor *r, struct listener_socket *l) REQUIRES(r->role) {
+void listener_pause(struct reactor *r, struct listener_socket *l) {
     STAT_ADD(r, accept_pauses, 1);
     epoll_ctl(r->epoll, EPOLL_CTL_DEL, l->fd, NULL);
     timers_set(&r->timers, &l->timer, r->now_ms + ACCEPT_PAUSE_MS);
@@ -107,92 +104,6 @@ static void pause_accepting(struct reactor *r, struct listener_socket *l) REQUIR
 
 void listener_on_timer(struct reactor *r, struct listener_socket *l) {
     if (!watch(r, l)) timers_set(&r->timers, &l->timer, r->now_ms + ACCEPT_PAUSE_MS);
-}
-
-static struct reactor *least_loaded(struct reactor *r) REQUIRES(r->role) {
-    struct reactor *best = r;
-    unsigned least = atomic_load_explicit(&r->load, memory_order_relaxed);
-    int active = atomic_load(&r->all->active);
-    for (int i = 0; i < active; i++) {
-        struct reactor *other = &r->all->reactors[i];
-        unsigned load = atomic_load_explicit(&other->load, memory_order_relaxed);
-        if (load < least) {
-            best = other;
-            least = load;
-        }
-    }
-    return best;
-}
-
-static void place(struct reactor *r, const struct listener_accepted *a) REQUIRES(r->role) {
-    struct reactor *to = least_loaded(r);
-    struct listener_accepted *copy = to == r ? NULL : malloc(sizeof *copy);
-    if (copy != NULL) {
-        *copy = *a;
-        atomic_fetch_add(&to->load, 1);
-        struct message adopt = {.kind = MESSAGE_ADOPT, .data = copy};
-        if (mailbox_post(to->mailbox, &adopt)) return;
-        atomic_fetch_sub(&to->load, 1);
-        free(copy);
-    }
-    atomic_fetch_add(&r->load, 1);
-    connection_open(r, a);
-}
-
-/* Keeps the remaining descriptors for log files: without them, writes fail. */
-static bool is_crowded(struct reactor *r, int fd) REQUIRES(r->role) {
-    return atomic_load(&r->all->connections) >= atomic_load(&r->all->descriptors_max) ||
-           (uint32_t)fd >= atomic_load(&r->all->descriptor_end);
-}
-
-/* Returns false if there is nothing more to accept now. */
-static bool accept_one(struct reactor *r, struct listener_socket *l) REQUIRES(r->role) {
-    struct sockaddr_storage from;
-    socklen_t len = sizeof from;
-    int fd = accept4(l->fd, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd < 0) {
-        int error = errno;
-        if (error == EMFILE && connection_evict_idle(r)) return true;
-        if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS)
-            pause_accepting(r, l);
-        return error == ECONNABORTED || error == EINTR;
-    }
-    if (is_crowded(r, fd) && !connection_evict_idle(r)) {
-        STAT_ADD(r, connections_crowded, 1);
-        close(fd);
-        return true;
-    }
-    struct listener_accepted a = {
-        .fd = fd, .listener = l->listener, .flags = l->flags, .maker = l->maker,
-        .limit = l->limit};
-    listener_address(&from, &a.peer);
-    if (r->all->config.quotas != NULL)
-        a.refused_ms = quotas_connection(r->all->config.quotas, a.peer.ip, r->now_ms);
-    if (!peers_enter(r->all->peers, a.peer.ip, atomic_load(&r->all->connections_per_ip_max))) {
-        STAT_ADD(r, connections_refused, 1);
-        close(fd);
-        return true;
-    }
-    atomic_fetch_add(&r->all->connections, 1);
-    atomic_fetch_add(&l->limit->connections, 1);
-    if (a.maker != NULL) a.maker->retain(a.maker);
-    place(r, &a);
-    return true;
-}
-
-static bool is_full(struct reactor *r, const struct listener_socket *l) REQUIRES(r->role) {
-    return atomic_load(&r->all->connections) >= atomic_load(&r->all->connections_max) ||
-           atomic_load(&l->limit->connections) >= atomic_load(&l->limit->connections_max);
-}
-
-void listener_accept(struct reactor *r, struct listener_socket *l) {
-    for (int i = 0; i < ACCEPT_TURN; i++) {
-        if (is_full(r, l)) {
-            pause_accepting(r, l);
-            return;
-        }
-        if (!accept_one(r, l)) return;
-    }
 }
 
 /* ---- on the caller's thread */

@@ -49,17 +49,20 @@ static struct output_place advanced(const struct slot *s, struct output_place at
     return at;
 }
 
-static bool is_sent(const struct slot *s) {
-    return s->part == s->r.reply.part_count && s->bytes_sent == s->r.reply.len;
+/* Returns the first slot with a response that is due and not completely sent, or NULL. */
+static struct slot *first_due(const struct connection *c) {
+    struct slot *s = c->first;
+    while (s != NULL && slot_is_sent(s)) s = s->next;
+    return s != NULL && s->state == SLOT_ANSWERED ? s : NULL;
 }
 
 /* Sends all memory up to the next file range in one call. Returns the number of bytes sent, or
  * -1 with errno. */
-static ssize_t send_bytes(struct connection *c) {
+static ssize_t send_bytes(struct connection *c, const struct slot *first) {
     struct iovec pieces[OUTPUT_PIECES_MAX];
     size_t count = 0;
     bool more = false;
-    for (struct slot *s = c->first; s != NULL && s->state == SLOT_ANSWERED; s = s->next) {
+    for (const struct slot *s = first; s != NULL && s->state == SLOT_ANSWERED; s = s->next) {
         struct output_place at = place_of(s);
         struct iovec piece;
         while ((piece = piece_at(s, at)).iov_len != 0 && count < OUTPUT_PIECES_MAX) {
@@ -72,33 +75,26 @@ static ssize_t send_bytes(struct connection *c) {
     return c->transport.calls->send(&c->transport, pieces, count, more);
 }
 
-static void bytes_went(struct reactor *r, struct connection *c, size_t n) REQUIRES(r->role) {
-    int64_t now_ns = reactors_now_ns();
-    for (struct slot *s = c->first; n != 0;) {
+static void advance_slots(struct slot *first, size_t n) {
+    for (struct slot *s = first; n != 0; s = s->next) {
         assert_slow(s != NULL && s->state == SLOT_ANSWERED); /* cannot send more than was due */
-        struct output_place at = place_of(s);
-        size_t due = piece_at(s, at).iov_len, went = n < due ? n : due;
-        if (due != 0) {
+        while (n != 0) {
+            struct output_place at = place_of(s);
+            size_t due = piece_at(s, at).iov_len, went = n < due ? n : due;
+            if (due == 0) break;
             at = advanced(s, at, went);
             s->bytes_sent = at.bytes_sent;
             s->part = at.part;
             s->range_sent = at.range_sent;
             n -= went;
         }
-        if (is_sent(s)) {
-            requests_pop(r, c, now_ns);
-            s = c->first;
-        } else if (due == 0) {
-            break;
-        }
     }
 }
 
 /* Sends a part of the next file range. Returns the number of bytes sent, 0 if the file ends
  * before the range, or -1 with errno. */
-static ssize_t send_range(struct reactor *r, struct connection *c, size_t bytes_max)
-    REQUIRES(r->role) {
-    struct slot *s = c->first;
+static ssize_t send_range(struct reactor *r, struct connection *c, struct slot *s,
+                          size_t bytes_max) REQUIRES(r->role) {
     assert_slow(s->part < s->r.reply.part_count && bytes_max > 0);
     assert_slow(s->r.reply.parts[s->part].copy == NULL);
     const struct log_range *range = &s->r.reply.parts[s->part].range;
@@ -117,7 +113,6 @@ static ssize_t send_range(struct reactor *r, struct connection *c, size_t bytes_
     if (s->range_sent == range->length) {
         s->range_sent = 0;
         s->part++;
-        if (is_sent(s)) requests_pop(r, c, reactors_now_ns());
     }
     return n;
 }
@@ -125,21 +120,17 @@ static ssize_t send_range(struct reactor *r, struct connection *c, size_t bytes_
 enum output_result output_run(struct reactor *r, struct connection *c) {
     if (c->blocked) return OUTPUT_BLOCKED;
     size_t turn = 0;
-    while (c->first != NULL && c->first->state == SLOT_ANSWERED) {
-        if (is_sent(c->first)) { /* an empty response */
-            requests_pop(r, c, reactors_now_ns());
-            continue;
-        }
+    for (struct slot *s; (s = first_due(c)) != NULL;) {
         if (turn >= OUTPUT_TURN_BYTES) return OUTPUT_TURN;
-        bool bytes = piece_at(c->first, place_of(c->first)).iov_len != 0;
-        ssize_t n = bytes ? send_bytes(c) : send_range(r, c, OUTPUT_TURN_BYTES - turn);
+        bool bytes = piece_at(s, place_of(s)).iov_len != 0;
+        ssize_t n = bytes ? send_bytes(c, s) : send_range(r, c, s, OUTPUT_TURN_BYTES - turn);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) {
             c->blocked = true;
             return OUTPUT_BLOCKED;
         }
         if (n <= 0) return OUTPUT_FAILED;
-        if (bytes) bytes_went(r, c, (size_t)n);
+        if (bytes) advance_slots(s, (size_t)n);
         turn += (size_t)n;
         c->active_ms = c->progress_ms = r->now_ms;
         STAT_ADD(r, bytes_out, n);

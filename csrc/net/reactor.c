@@ -4,7 +4,6 @@
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 
@@ -15,12 +14,6 @@ enum {
 };
 _Static_assert(REACTOR_MESSAGES_MAX / 2 >= MESSAGES_TURN,
                "wakes overflow what a turn leaves behind");
-
-int64_t reactors_now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 static struct slot *find_slot(struct reactor *r, uint64_t name) REQUIRES(r->role) {
     return slab_find(&r->slots, name_index(name), name_generation(name));
@@ -84,14 +77,15 @@ static void on_connection_message(struct reactor *r, const struct message *l) RE
 
 static void on_slot_message(struct reactor *r, const struct message *l) REQUIRES(r->role) {
     struct slot *s = find_slot(r, l->token);
-    if (s == NULL)
-        control_discard(l);
-    else if (l->kind == MESSAGE_IO_DONE)
+    if (s == NULL) { /* its connection has closed */
+        if (l->kind != MESSAGE_IO_DONE) free(l->data);
+    } else if (l->kind == MESSAGE_IO_DONE) {
         requests_on_io_done(r, s);
-    else if (l->kind == MESSAGE_REPLY)
+    } else if (l->kind == MESSAGE_REPLY) {
         requests_on_reply(r, s, l);
-    else
+    } else {
         requests_on_verdict(r, s, l);
+    }
 }
 
 static void on_message(struct reactor *r, const struct message *l) REQUIRES(r->role) {
@@ -171,7 +165,7 @@ static void expire_timers(struct reactor *r) REQUIRES(r->role) {
         case TIMER_CONNECTION: connection_on_timer(r, OWNER_OF(t, connection)); break;
         case TIMER_SLOT: requests_resume(r, OWNER_OF(t, slot), SERVE_TIMEOUT); break;
         case TIMER_LISTENER: listener_on_timer(r, OWNER_OF(t, listener_socket)); break;
-        case TIMER_RELIEF: receive_relieve(r); break;
+        case TIMER_RELIEF: eviction_relieve(r); break;
         case TIMER_TICK: on_tick(r); break;
         default: assert(!"a timer of no kind");
         }
@@ -187,7 +181,7 @@ static void on_event(struct reactor *r, const struct epoll_event *event) REQUIRE
     }
     if (name & EPOLL_LISTENER) {
         struct listener_socket *l = listener_at(r, (uint32_t)name);
-        if (l != NULL) listener_accept(r, l);
+        if (l != NULL) accept_connections(r, l);
         return;
     }
     struct connection *c = find_connection(r, name);
@@ -229,6 +223,12 @@ static int64_t give_way(struct reactor *r, int64_t done_ns, int64_t woke_ns) REQ
     return reactors_now_ns();
 }
 
+/* Appends queued Produce requests, and sends their responses. */
+static void append_queued(struct reactor *r) REQUIRES(r->role) {
+    requests_append(r);
+    connection_run_list(r, &r->appended);
+}
+
 static bool is_over(struct reactor *r) REQUIRES(r->role) {
     if (!r->stopping) return false;
     if (r->now_ms >= r->drain_until_ms) close_connections(r);
@@ -264,9 +264,9 @@ void *reactor_main(void *argument) {
         }
         take_messages(r);
         expire_timers(r);
-        requests_append(r);
+        append_queued(r);
         connection_run_ready(r);
-        requests_append(r); /* responses have been sent, so more requests could start */
+        append_queued(r); /* responses have been sent, so more requests could start */
         atomic_store_explicit(&r->stats.input_bytes, input_used(&r->input), memory_order_relaxed);
         done_ns = reactors_now_ns();
         meter_record(&r->rounds, METER_NS_FIRST, (uint64_t)(done_ns - woke_ns));

@@ -19,6 +19,7 @@
 
 #include "net/events.h"
 #include "net/frames.h"
+#include "os/clock.h"
 #include "os/roles.h"
 #include "serve/serve.h"
 #include "tables/heartbeat_cache.h"
@@ -154,6 +155,7 @@ void reactors_meter_control(struct reactors *rs, int api_key, int64_t queue_ns, 
 /* Reports requests slower than slow_ms as EVENT_SLOW, a few per second; < 0: none. Excludes the
  * time that a Fetch waits for records (max.wait.ms), and all JoinGroup and SyncGroup requests. */
 void reactors_set_slow(struct reactors *rs, int64_t slow_ms) ON_CONTROL_PLANE;
-int64_t reactors_now_ns(void); /* CLOCK_MONOTONIC, like began_ns of events */
+/* CLOCK_MONOTONIC, like began_ns of events. */
+static inline int64_t reactors_now_ns(void) { return clock_read_ns(CLOCK_MONOTONIC); }
 
 #endif

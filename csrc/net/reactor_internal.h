@@ -1,12 +1,15 @@
-/* Internal state of reactors: reactor.c (threads, messages), connection.c (a connection's life),
- * receive.c (reading), requests.c (requests and responses), output.c (sending), listener.c
- * (accepting), auth_gate.c (unauthenticated connections), reactor_pool.c (calls from the control
- * plane). */
+/* Internal state of reactors: reactor.c (threads, messages), accept.c (new connections),
+ * eviction.c (connections that give up buffers and descriptors), connection.c (a connection's
+ * life), receive.c (reading), requests.c (requests and responses), output.c (sending), listener.c
+ * (sockets), auth_gate.c (unauthenticated connections), reactor_pool.c (calls from the control
+ * plane). A file calls only files that this list names after it. */
 #ifndef PYLOG_REACTOR_INTERNAL_H
 #define PYLOG_REACTOR_INTERNAL_H
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include "net/input.h"
 #include "net/ip_connections.h"
@@ -290,29 +293,33 @@ void connection_on_events(struct reactor *r, struct connection *c, uint32_t even
 /* Sends, starts requests and reads until it has to wait. May close the connection. */
 void connection_run(struct reactor *r, struct connection *c) REQUIRES(r->role);
 void connection_on_timer(struct reactor *r, struct connection *c) REQUIRES(r->role);
-/* When buffers are short: closes connections that hold buffers for stalled frames, the slowest
- * first, until memory is no longer tight. */
-void connection_evict_stalled(struct reactor *r) REQUIRES(r->role);
-/* When descriptors are short: closes the unauthenticated connection that has been idle longest,
- * preferring those that never sent a request. Returns false if none has been idle long enough. */
-bool connection_evict_idle(struct reactor *r) REQUIRES(r->role);
 void connection_drain(struct reactor *r, struct connection *c) REQUIRES(r->role);
-void connection_enlist(struct connection *c, struct connection_list *list);
-void connection_delist(struct connection *c);
-/* Stops reading and starting requests for this time. */
-void connection_mute(struct reactor *r, struct connection *c, int32_t throttle_ms)
-    REQUIRES(r->role);
 /* Runs the connections that are in the list now. */
 void connection_run_list(struct reactor *r, struct connection_list *list) REQUIRES(r->role);
 /* Runs ready connections for at most one turn. The rest stay ready, so that new requests of
  * others are read in between, however long the responses are. */
 void connection_run_ready(struct reactor *r) REQUIRES(r->role);
 
+/* ---- connection_list.c */
+void connection_enlist(struct connection *c, struct connection_list *list);
+void connection_delist(struct connection *c);
+/* Stops reading and starting requests for this time. */
+void connection_mute(struct reactor *r, struct connection *c, int32_t throttle_ms)
+    REQUIRES(r->role);
+
+/* ---- eviction.c */
+/* When descriptors are short: closes the unauthenticated connection that has been idle longest,
+ * preferring those that never sent a request. Returns false if none has been idle long enough. */
+bool eviction_close_idle(struct reactor *r) REQUIRES(r->role);
+/* Runs RELIEF_MS after a buffer was missing: closes connections with stalled frames, and lets the
+ * frame with the fewest bytes missing continue. */
+void eviction_relieve(struct reactor *r) REQUIRES(r->role);
+
 /* ---- handshake.c */
-/* Runs the next handshake steps. Returns false if the handshake is not complete, or if the
- * connection was closed. */
-bool handshake_run(struct reactor *r, struct connection *c) REQUIRES(r->role);
-/* Closes a connection whose handshake timed out. */
+enum handshake_result { HANDSHAKE_WAITS, HANDSHAKE_DONE, HANDSHAKE_FAILED };
+/* Runs the next handshake steps. After HANDSHAKE_FAILED the connection must be closed. */
+enum handshake_result handshake_run(struct reactor *r, struct connection *c) REQUIRES(r->role);
+/* Reports a handshake that timed out. */
 void handshake_expire(struct reactor *r, struct connection *c) REQUIRES(r->role);
 /* Reports why TLS failed with this peer, at most UNSAFE_PER_TICK_MAX times per tick. */
 void handshake_report(struct reactor *r, const struct connection *c, const char *why)
@@ -326,6 +333,11 @@ enum receive_result {
     RECEIVE_FAILED = -2,
     RECEIVE_NO_ROOM = -3
 };
+/* Returns how many bytes of the arriving frame are missing, as far as known. */
+static inline size_t receive_missing(const struct connection *c) {
+    size_t pending = c->in_end - c->in_start;
+    return c->frame_bytes > pending ? c->frame_bytes - pending : 0;
+}
 /* Reads once. *bytes: number of bytes read. */
 enum receive_result receive_some(struct reactor *r, struct connection *c, size_t *bytes)
     REQUIRES(r->role);
@@ -345,9 +357,6 @@ bool receive_unmark(struct connection *c);
 bool receive_wants_shrink(const struct connection *c);
 /* Call when there is no receive buffer for the connection. */
 void receive_wait(struct reactor *r, struct connection *c) REQUIRES(r->role);
-/* Runs RELIEF_MS later: evicts stalled frames, and lets the frame with the fewest bytes
- * missing continue. */
-void receive_relieve(struct reactor *r) REQUIRES(r->role);
 
 /* ---- requests.c */
 /* Starts requests that have arrived and may start. Returns their number. Sets c->closing for
@@ -365,8 +374,13 @@ void requests_on_verdict(struct reactor *r, struct slot *s, const struct message
     REQUIRES(r->role);
 /* Releases all requests of a connection that closes. */
 void requests_abandon_all(struct reactor *r, struct connection *c) REQUIRES(r->role);
-/* Removes the oldest request, whose response has been sent. */
-void requests_pop(struct reactor *r, struct connection *c, int64_t now_ns) REQUIRES(r->role);
+/* Returns true if the response has been sent. */
+static inline bool slot_is_sent(const struct slot *s) {
+    return s->state == SLOT_ANSWERED && s->part == s->r.reply.part_count &&
+           s->bytes_sent == s->r.reply.len;
+}
+/* Removes the oldest requests, whose responses have been sent. */
+void requests_pop(struct reactor *r, struct connection *c) REQUIRES(r->role);
 
 /* ---- auth_gate.c: unauthenticated connections */
 /* Applies the listener's flags to a new connection. Returns false if out of memory. */
@@ -381,21 +395,37 @@ void guard_identify(struct reactor *r, struct connection *c, uint32_t principal,
 static inline bool guard_is_stranger(const struct connection *c) {
     return c->guarded && c->session_until_ms == 0;
 }
-/* Returns true if a frame of `size` bytes is allowed. */
-bool guard_fits(const struct reactor *r, const struct connection *c, int32_t size);
-/* Like frames_header, for a guarded connection. */
-bool guard_header(struct reactor *r, struct connection *c, const uint8_t *frame, size_t len,
-                  struct frames_header *out) REQUIRES(r->role);
+/* Returns true if a guarded connection may send this request. Completes the header of a raw
+ * token. */
+bool guard_admits(struct reactor *r, struct connection *c, struct frames_header *h)
+    REQUIRES(r->role);
 /* Call after sending a request of a guarded connection to the control plane. */
 void guard_posted(const struct frames_rules *rules, struct connection *c, int16_t api_key,
                   int16_t api_version);
 
 /* ---- request_timing.c: request metrics */
 /* Call when the last byte has arrived. */
-void timing_begin(struct connection *c, struct slot *s, int64_t now_ns);
+static inline void timing_begin(struct connection *c, struct slot *s, int64_t now_ns) {
+    size_t len = s->r.client_id == NULL ? 0 : (size_t)s->r.client_id_len;
+    if (len > CLIENT_ID_BYTES_MAX) len = CLIENT_ID_BYTES_MAX;
+    if (len != 0) memcpy(c->client_id, s->r.client_id, len);
+    c->client_id_len = (uint8_t)len;
+    s->request_bytes = (uint32_t)c->frame_bytes;
+    s->began_ns = s->mark_ns = now_ns;
+}
 /* Call before and after each time the request is processed; the rest counts as waiting. */
-void timing_resume(struct slot *s);
-void timing_pause(struct slot *s, int64_t now_ns);
+static inline void timing_resume(struct slot *s) {
+    int64_t now_ns = reactors_now_ns(), waited_ns = now_ns - s->mark_ns;
+    assert_slow(waited_ns >= 0); /* timing_begin came first */
+    s->remote_ns += waited_ns;
+    if (s->asked) s->asked_ns += waited_ns;
+    s->asked = false;
+    s->mark_ns = now_ns;
+}
+static inline void timing_pause(struct slot *s, int64_t now_ns) {
+    s->local_ns += now_ns - s->mark_ns;
+    s->mark_ns = now_ns;
+}
 /* Call when the response has been sent, or none will be. */
 void timing_end(struct reactor *r, struct connection *c, struct slot *s, int64_t now_ns)
     REQUIRES(r->role);
@@ -405,24 +435,28 @@ enum output_result { OUTPUT_DONE, OUTPUT_BLOCKED, OUTPUT_TURN, OUTPUT_FAILED };
 /* Sends responses that are due. */
 enum output_result output_run(struct reactor *r, struct connection *c) REQUIRES(r->role);
 
+/* ---- accept.c */
+/* Accepts waiting connections, at most one turn. */
+void accept_connections(struct reactor *r, struct listener_socket *l) REQUIRES(r->role);
+
 /* ---- listener.c */
 struct sockaddr_storage;
 void listener_address(const struct sockaddr_storage *from, struct event_address *to);
 /* Frees an unprocessed MESSAGE_LISTEN or MESSAGE_ADOPT. */
 void listener_discard(const struct message *l);
 void listener_add(struct reactor *r, struct listener_socket *l) REQUIRES(r->role);
-void listener_accept(struct reactor *r, struct listener_socket *l) REQUIRES(r->role);
+/* Leaves new connections in the kernel's queue while a limit is reached or descriptors run out. */
+void listener_pause(struct reactor *r, struct listener_socket *l) REQUIRES(r->role);
 struct listener_socket *listener_at(struct reactor *r, uint32_t index) REQUIRES(r->role);
 void listener_on_timer(struct reactor *r, struct listener_socket *l) REQUIRES(r->role);
 void listener_close_all(struct reactor *r) REQUIRES(r->role);
 void listener_close(struct reactor *r, int listener) REQUIRES(r->role);
 
-/* ---- reactor_pool.c */
 /* For any thread except the reactor's own. Waits while the mailbox is full; the reactor always
  * empties it. */
-void control_post(struct reactor *r, const struct message *l) ON_CONTROL_PLANE;
-/* Frees the data of an unprocessed message. */
-void control_discard(const struct message *l);
+static inline void control_post(struct reactor *r, const struct message *l) ON_CONTROL_PLANE {
+    while (!mailbox_post(r->mailbox, l)) sched_yield();
+}
 
 /* ---- reactor.c */
 void *reactor_main(void *reactor);

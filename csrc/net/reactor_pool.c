@@ -13,11 +13,8 @@
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 
-void control_post(struct reactor *r, const struct message *l) {
-    while (!mailbox_post(r->mailbox, l)) sched_yield();
-}
-
-void control_discard(const struct message *l) {
+/* Frees the data of an unprocessed message. */
+static void control_discard(const struct message *l) {
     switch (l->kind) {
     case MESSAGE_LISTEN:
     case MESSAGE_ADOPT: listener_discard(l); return;

@@ -54,44 +54,11 @@ static struct input_buffer *take(struct reactor *r, struct connection *c, size_t
     return input_take(&r->input, room, r->privileged == c || begins);
 }
 
-static size_t lacks(const struct connection *c) {
-    size_t pending = c->in_end - c->in_start;
-    return c->frame_bytes > pending ? c->frame_bytes - pending : 0;
-}
-
 void receive_wait(struct reactor *r, struct connection *c) {
     STAT_ADD(r, input_waits, 1);
     if (c->waiting_ms == 0) c->waiting_ms = r->now_ms;
     connection_enlist(c, &r->input_waiting);
     if (r->relief.place == 0) timers_set(&r->timers, &r->relief, r->now_ms + RELIEF_MS);
-}
-
-/* Lets unread frames start, beyond the limit if necessary: they may be small. */
-static void let_begin(struct reactor *r) REQUIRES(r->role) {
-    r->relieving = true;
-    struct connection *next;
-    for (struct connection *c = r->input_waiting.first; c != NULL; c = next) {
-        next = c->list_next;
-        if (c->in == NULL) connection_enlist(c, &r->ready);
-    }
-    connection_run_list(r, &r->ready);
-    r->relieving = false;
-}
-
-void receive_relieve(struct reactor *r) {
-    connection_evict_stalled(r);
-    let_begin(r);
-    struct connection *next = NULL;
-    for (struct connection *c = r->input_waiting.first; c != NULL; c = c->list_next)
-        if (c->in != NULL && (next == NULL || lacks(c) < lacks(next))) next = c;
-    if (next != NULL && (r->privileged == NULL || lacks(next) < lacks(r->privileged))) {
-        r->privileged = next;
-        r->privileged_ms = r->now_ms;
-        next->frame_ms = r->now_ms; /* the broker, not the client, caused the wait */
-        connection_enlist(next, &r->ready);
-    }
-    if (r->input_waiting.first != NULL)
-        timers_set(&r->timers, &r->relief, r->now_ms + RELIEF_MS);
 }
 
 /* Moves pending bytes to the start of another buffer. */
@@ -140,9 +107,9 @@ enum receive_result receive_some(struct reactor *r, struct connection *c, size_t
     if (!make_room(r, c)) return RECEIVE_NO_ROOM;
     size_t pending = c->in_end - c->in_start;
     size_t room = c->in->room - c->in_end;
-    size_t lacks = c->frame_bytes > pending ? c->frame_bytes - pending : 0;
+    size_t missing = receive_missing(c);
     if (pending == 0) room = smaller(room, larger(RECEIVE_BYTES, c->earned));
-    if (lacks >= RECEIVE_EXACT_BYTES_MIN) room = smaller(room, lacks);
+    if (missing >= RECEIVE_EXACT_BYTES_MIN) room = smaller(room, missing);
     assert_slow(room > 0 && c->in_end + room <= c->in->room);
     ssize_t n;
     do n = c->transport.calls->recv(&c->transport, c->in->bytes + c->in_end, room);
@@ -173,7 +140,7 @@ static void mark(struct connection *c, int bytes) {
 }
 
 void receive_mark(struct reactor *r, struct connection *c) {
-    size_t wanted = lacks(c), inside = c->transport.inside;
+    size_t wanted = receive_missing(c), inside = c->transport.inside;
     bool gathers = c->in != NULL && wanted >= RECEIVE_MARK_BYTES_MIN + inside &&
                    r->now_ms - c->frame_ms < RECEIVE_MARK_MS_MAX && !input_is_tight(&r->input);
     mark(c, gathers ? (int)smaller(wanted - inside, RECEIVE_MARK_BYTES_MAX) : 1);

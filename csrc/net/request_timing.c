@@ -9,29 +9,6 @@
 
 #include "format/assertion.h"
 
-void timing_begin(struct connection *c, struct slot *s, int64_t now_ns) {
-    size_t len = s->r.client_id == NULL ? 0 : (size_t)s->r.client_id_len;
-    if (len > CLIENT_ID_BYTES_MAX) len = CLIENT_ID_BYTES_MAX;
-    if (len != 0) memcpy(c->client_id, s->r.client_id, len);
-    c->client_id_len = (uint8_t)len;
-    s->request_bytes = (uint32_t)c->frame_bytes;
-    s->began_ns = s->mark_ns = now_ns;
-}
-
-void timing_resume(struct slot *s) {
-    int64_t now_ns = reactors_now_ns(), waited_ns = now_ns - s->mark_ns;
-    assert_slow(waited_ns >= 0); /* timing_begin came first */
-    s->remote_ns += waited_ns;
-    if (s->asked) s->asked_ns += waited_ns;
-    s->asked = false;
-    s->mark_ns = now_ns;
-}
-
-void timing_pause(struct slot *s, int64_t now_ns) {
-    s->local_ns += now_ns - s->mark_ns;
-    s->mark_ns = now_ns;
-}
-
 static void post_slow(struct reactor *r, const struct connection *c, const struct slot *s,
                       int64_t now_ns, uint64_t response_bytes) REQUIRES(r->role) {
     STAT_ADD(r, requests_slow, 1);

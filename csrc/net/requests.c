@@ -65,15 +65,16 @@ static void unlink_slot(struct connection *c, struct slot *s) {
     assert_slow((c->slot_count == 0) == (c->first == NULL));
 }
 
-void requests_pop(struct reactor *r, struct connection *c, int64_t now_ns) {
-    struct slot *s = c->first;
-    assert(s->state == SLOT_ANSWERED);
-    assert_slow(s->bytes_sent == s->r.reply.len && s->part == s->r.reply.part_count);
-    timing_end(r, c, s, now_ns);
-    if (s->close_after) c->closing = true;
-    unlink_slot(c, s);
-    free_slot(r, s);
-    c->frame_ms = r->now_ms;
+void requests_pop(struct reactor *r, struct connection *c) {
+    int64_t now_ns = reactors_now_ns();
+    while (c->first != NULL && slot_is_sent(c->first)) {
+        struct slot *s = c->first;
+        timing_end(r, c, s, now_ns);
+        if (s->close_after) c->closing = true;
+        unlink_slot(c, s);
+        free_slot(r, s);
+        c->frame_ms = r->now_ms;
+    }
 }
 
 static struct slot *new_slot(struct reactor *r, struct connection *c,
@@ -286,7 +287,6 @@ void requests_append(struct reactor *r) {
         enter(r, s, status, false, now_ns);
         connection_enlist(c, &r->appended);
     }
-    connection_run_list(r, &r->appended);
 }
 
 /* The time in serve counts toward the client's request quota, if it has one. */
@@ -418,53 +418,69 @@ static void refuse_frame(struct reactor *r, struct connection *c, const uint8_t 
         handshake_report(r, c, "TLS on a plain-text port");
 }
 
+static struct frames_limits limits_of(const struct reactor *r, const struct connection *c) {
+    const struct reactors_config *config = &r->all->config;
+    int32_t bytes_max = c->controls ? config->rules.control_bytes_max
+                                    : config->rules.request_bytes_max;
+    if (guard_is_stranger(c) && config->stranger_bytes_max < bytes_max)
+        bytes_max = config->stranger_bytes_max;
+    return (struct frames_limits){.bytes_max = bytes_max, .raw = c->raw_tokens};
+}
+
+/* Returns the next frame of the connection's buffer. Rejects a frame that is not allowed. */
+static enum frames_result next_frame(struct reactor *r, struct connection *c,
+                                     struct frames_header *h) REQUIRES(r->role) {
+    size_t pending = c->in_end - c->in_start;
+    assert_slow(c->in_start <= c->in_end && (c->in == NULL || c->in_end <= c->in->room));
+    if (pending < FRAMES_SIZE_BYTES) return FRAMES_MORE;
+    const uint8_t *at = c->in->bytes + c->in_start;
+    enum frames_result result =
+        frames_next(&r->all->config.rules, limits_of(r, c), at, pending, &c->frame_bytes, h);
+    if (result == FRAMES_READY && c->guarded && !guard_admits(r, c, h)) result = FRAMES_ILLEGAL;
+    if (result == FRAMES_ILLEGAL) refuse_frame(r, c, at);
+    return result;
+}
+
+/* Removes the frame of a started request from the buffer. */
+static void consume_frame(struct reactor *r, struct connection *c) REQUIRES(r->role) {
+    assert_slow(c->in_end - c->in_start >= c->frame_bytes);
+    c->in_start += c->frame_bytes;
+    c->earned = receive_earned(r, c->frame_bytes);
+    c->frame_bytes = 0;
+    /* Privilege applies to one frame only. */
+    if (r->privileged == c) r->privileged = NULL;
+    c->waiting_ms = 0;
+    c->frame_ms = r->now_ms;
+}
+
+/* Starts the request, or returns false if it may not start yet: requests stay in order, the
+ * control plane has no room for it, or the client's quotas are unknown. */
+static bool start_request(struct reactor *r, struct connection *c, const struct frames_header *h)
+    REQUIRES(r->role) {
+    if (c->slot_count > 0 && h->api_key != API_PRODUCE) return false;
+    bool served = !c->controls && serve_knows(h->api_key, h->api_version);
+    bool cacheable = h->api_key == API_CONSUMER_GROUP_HEARTBEAT;
+    if (!served && !cacheable && !control_has_room(r, c)) return false;
+    if (!knows_client(r, c, h)) return false;
+    size_t len = 0;
+    uint8_t *frame = cacheable ? repeated(r, c, h, &len) : NULL;
+    if (cacheable && frame == NULL && !control_has_room(r, c)) return false;
+    int64_t now_ns = r->paused_ns != 0 ? r->paused_ns : reactors_now_ns();
+    if (frame != NULL)
+        start_repeated(r, c, h, frame, len, now_ns);
+    else
+        start_one(r, c, h, served, now_ns);
+    return true;
+}
+
 int requests_start(struct reactor *r, struct connection *c) {
-    const struct frames_rules *rules = &r->all->config.rules;
+    struct frames_header h;
     int started = 0;
     r->paused_ns = 0;
-    while (may_start(c) && !r->draining) {
-        assert_slow(c->in_start <= c->in_end && (c->in == NULL || c->in_end <= c->in->room));
-        size_t pending = c->in_end - c->in_start;
-        if (pending < FRAMES_SIZE_BYTES) break;
-        const uint8_t *at = c->in->bytes + c->in_start;
-        int32_t size = frames_size(rules, at);
-        struct frames_header h;
-        const uint8_t *header = at + FRAMES_SIZE_BYTES;
-        bool legal = size > 0 && (!c->guarded || guard_fits(r, c, size)) &&
-                     (!c->controls || size <= rules->control_bytes_max) &&
-                     frames_fits(rules, size, header, pending - FRAMES_SIZE_BYTES);
-        if (legal) {
-            c->frame_bytes = FRAMES_SIZE_BYTES + (size_t)size;
-            if (pending < c->frame_bytes) break;
-            legal = c->guarded ? guard_header(r, c, header, (size_t)size, &h)
-                               : frames_header(rules, header, (size_t)size, &h);
-        }
-        if (!legal) {
-            refuse_frame(r, c, at);
-            break;
-        }
-        if (c->slot_count > 0 && h.api_key != API_PRODUCE) break;
-        bool served = !c->controls && serve_knows(h.api_key, h.api_version);
-        bool repeats = h.api_key == API_CONSUMER_GROUP_HEARTBEAT;
-        if (!served && !repeats && !control_has_room(r, c)) break;
-        if (!knows_client(r, c, &h)) break;
-        size_t len = 0;
-        uint8_t *frame = repeats ? repeated(r, c, &h, &len) : NULL;
-        if (repeats && frame == NULL && !control_has_room(r, c)) break;
-        int64_t now_ns = r->paused_ns != 0 ? r->paused_ns : reactors_now_ns();
-        if (frame != NULL)
-            start_repeated(r, c, &h, frame, len, now_ns);
-        else
-            start_one(r, c, &h, served, now_ns);
-        assert_slow(pending >= c->frame_bytes);
+    while (may_start(c) && !r->draining && next_frame(r, c, &h) == FRAMES_READY &&
+           start_request(r, c, &h)) {
+        consume_frame(r, c);
         started++;
-        c->in_start += c->frame_bytes;
-        c->earned = receive_earned(r, c->frame_bytes);
-        c->frame_bytes = 0;
-        /* Privilege applies to one frame only. */
-        if (r->privileged == c) r->privileged = NULL;
-        c->waiting_ms = 0;
-        c->frame_ms = r->now_ms;
     }
     return started;
 }

@@ -14,9 +14,10 @@ PARTS = ["input", "events", "ip_connections", "quotas", "slab", "timers", "mailb
 SOURCES = {
     "reactor_units": [*PARTS, "io_pool"],
     "sessions_units": ["fetch_sessions", "offset_map"],
-    "reactor_server": [*PARTS, "reactor", "handshake", "reactor_pool", "listener", "connection",
-                       "auth_gate", "requests", "receive", "output", "plain_transport", "frames",
-                       "heartbeat_cache", "response", "io_pool", "request_timing"],
+    "reactor_server": [*PARTS, "reactor", "handshake", "reactor_pool", "listener", "accept",
+                       "connection", "connection_list", "eviction", "auth_gate", "requests",
+                       "receive", "output", "plain_transport", "frames", "heartbeat_cache",
+                       "response", "io_pool", "request_timing"],
 }
 
 

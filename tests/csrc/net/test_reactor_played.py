@@ -9,10 +9,10 @@ from tests.csrc.programs import built
 from tests.csrc.scenes import names, play
 
 PARTS = tuple(f"*/{name}.c" for name in (
-    "auth_gate", "connection", "events", "frames", "handshake", "heartbeat_cache", "input",
-    "ip_connections", "listener", "mailbox", "output", "plain_transport", "quotas", "reactor",
-    "reactor_pool", "receive", "request_timing", "requests", "response", "slab", "time_slice",
-    "timers"))
+    "accept", "auth_gate", "connection", "connection_list", "events", "eviction", "frames",
+    "handshake", "heartbeat_cache", "input", "ip_connections", "listener", "mailbox", "output",
+    "plain_transport", "quotas", "reactor", "reactor_pool", "receive", "request_timing", "requests",
+    "response", "slab", "time_slice", "timers"))
 PLAYED = ("accept4", "calloc", "clock_gettime", "epoll_ctl", "epoll_wait", "getsockname", "malloc",
           "realloc", "recv", "sched_yield", "send", "sendfile", "sendmsg", "timerfd_settime")
 PROGRAMS = ("reactor_answers", "reactor_buffers", "reactor_deadlines", "reactor_doors",

@@ -21,7 +21,7 @@ def test_tails(tmp_path, scene):
 
 
 def test_gathering():
-    check_ok(built("gather_units", "", ("serve/fetch_batching.c",)))
+    check_ok(built("gather_units", "", SERVE))
 
 
 def test_sessions(random_source):

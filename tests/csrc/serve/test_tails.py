@@ -25,7 +25,7 @@ def test_tailing_readers(tmp_path, sanitizer, scene):
 
 
 def test_short_responses_wait_only_under_a_flood():
-    program = built("gather_units", "address,undefined", ("serve/fetch_batching.c",))
+    program = built("gather_units", "address,undefined", SERVE)
     ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=60,
                          env=SANITIZED)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")
