@@ -20,58 +20,13 @@ void followed_release(struct followed *p) {
     free(p);
 }
 
-/* ---- changes for the next request ---- */
-
-void followed_change(struct followed *p) {
-    struct leader *l = p->leader;
-    assert(atomic_load(&p->state) == FOLLOWED_FETCHING);
-    if (p->changed) return;
-    p->changed = true;
-    p->next_changed = NULL;
-    p->before_changed = l->last_changed;
-    if (l->last_changed != NULL)
-        l->last_changed->next_changed = p;
-    else
-        l->changed = p;
-    l->last_changed = p;
-}
-
-static void unchange(struct followed *p) {
-    struct leader *l = p->leader;
-    if (!p->changed) return;
-    p->changed = false;
-    if (p->before_changed != NULL)
-        p->before_changed->next_changed = p->next_changed;
-    else
-        l->changed = p->next_changed;
-    if (p->next_changed != NULL)
-        p->next_changed->before_changed = p->before_changed;
-    else
-        l->last_changed = p->before_changed;
-}
-
-void followed_unchange_all(struct leader *l) {
-    for (struct followed *p = l->changed; p != NULL; p = p->next_changed) p->changed = false;
-    l->changed = l->last_changed = NULL;
-}
-
-/* Keeps the order of arrival, in which partitions of a topic are mostly adjacent. */
-void followed_change_all(struct leader *l) {
-    followed_unchange_all(l);
-    for (uint32_t i = 0; i < l->followed_count; i++) {
-        struct followed *p = l->followed[i];
-        p->in_session = false;
-        if (atomic_load(&p->state) == FOLLOWED_FETCHING) followed_change(p);
-    }
-}
-
 /* ---- states ---- */
 
 static void leave_fetching(struct followed *p) {
     if (atomic_load(&p->state) != FOLLOWED_FETCHING) return;
     assert(p->leader->fetching_count > 0);
     p->leader->fetching_count--;
-    unchange(p);
+    followed_unchange(p);
     if (p->in_session) leader_forget(p->leader, p);
     p->in_session = false;
 }

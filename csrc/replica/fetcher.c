@@ -9,88 +9,10 @@
 #include <sys/timerfd.h>
 #include <time.h>
 
-#include "format/hash.h"
-
-enum { EPOLL_EVENTS = 64, MESSAGES_TURN = 256, BUCKETS_FIRST = 64 };
+enum { EPOLL_EVENTS = 64, MESSAGES_TURN = 256 };
 
 #define FOLLOWED_OF(t) ((struct followed *)(void *)((char *)(t)-offsetof(struct followed, timer)))
 #define LEADER_OF(t) ((struct leader *)(void *)((char *)(t)-offsetof(struct leader, timer)))
-
-/* ---- the tables ---- */
-
-static uint32_t hash_of(const uint8_t topic_id[16], int32_t index) {
-    return hash_bytes(HASH_SEED ^ (uint32_t)index, topic_id, 16);
-}
-
-struct followed *fetcher_find(struct fetcher *f, const uint8_t topic_id[16], int32_t index) {
-    if (f->bucket_count == 0) return NULL;
-    struct followed *p = f->buckets[hash_of(topic_id, index) & (f->bucket_count - 1)];
-    while (p != NULL && (p->index != index || memcmp(p->topic_id, topic_id, 16) != 0))
-        p = p->next_in_bucket;
-    return p;
-}
-
-static bool grow_buckets(struct fetcher *f) REQUIRES(f->role) {
-    uint32_t count = f->bucket_count == 0 ? BUCKETS_FIRST : 2 * f->bucket_count;
-    struct followed **buckets = calloc(count, sizeof(struct followed *));
-    if (buckets == NULL) return false;
-    for (uint32_t i = 0; i < f->bucket_count; i++) {
-        for (struct followed *p = f->buckets[i], *next; p != NULL; p = next) {
-            next = p->next_in_bucket;
-            struct followed **bucket = &buckets[hash_of(p->topic_id, p->index) & (count - 1)];
-            p->next_in_bucket = *bucket;
-            *bucket = p;
-        }
-    }
-    free(f->buckets);
-    f->buckets = buckets;
-    f->bucket_count = count;
-    return true;
-}
-
-/* Reserves one timer per partition and per leader, so that setting a timer cannot fail. */
-static bool reserve_timer(struct fetcher *f) REQUIRES(f->role) {
-    uint32_t wanted = f->followed_count + f->leader_count + 1;
-    return wanted <= f->timers.reserved || timers_reserve(&f->timers, wanted - f->timers.reserved);
-}
-
-bool fetcher_insert(struct fetcher *f, struct followed *p) {
-    assert(fetcher_find(f, p->topic_id, p->index) == NULL);
-    if (f->followed_count == f->bucket_count && !grow_buckets(f)) return false;
-    if (!reserve_timer(f)) return false;
-    struct followed **bucket = &f->buckets[hash_of(p->topic_id, p->index) & (f->bucket_count - 1)];
-    p->next_in_bucket = *bucket;
-    *bucket = p;
-    f->followed_count++;
-    return true;
-}
-
-void fetcher_remove(struct fetcher *f, struct followed *p) {
-    struct followed **at = &f->buckets[hash_of(p->topic_id, p->index) & (f->bucket_count - 1)];
-    while (*at != p) at = &(*at)->next_in_bucket;
-    *at = p->next_in_bucket;
-    assert(f->followed_count > 0);
-    f->followed_count--;
-}
-
-static struct leader *find_leader(struct fetcher *f, int32_t id) REQUIRES(f->role) {
-    struct leader *l = f->leaders;
-    while (l != NULL && l->id != id) l = l->next;
-    return l;
-}
-
-struct leader *fetcher_leader(struct fetcher *f, int32_t id) {
-    struct leader *l = find_leader(f, id);
-    if (l != NULL) return l;
-    if (!reserve_timer(f) || (l = calloc(1, sizeof *l)) == NULL) return NULL;
-    l->id = id;
-    l->transport.fd = -1;
-    l->timer.kind = TIMER_LEADER;
-    l->next = f->leaders;
-    f->leaders = l;
-    f->leader_count++;
-    return l;
-}
 
 /* ---- messages ---- */
 
@@ -109,7 +31,7 @@ static void attach(struct fetcher *f, struct connecting *c) REQUIRES(f->role) {
 }
 
 static void detach(struct fetcher *f, struct connecting *c) REQUIRES(f->role) {
-    struct leader *l = find_leader(f, c->leader_id);
+    struct leader *l = fetcher_find_leader(f, c->leader_id);
     if (l != NULL) leader_disconnect(f, l, 0);
     free(c);
 }
@@ -210,7 +132,7 @@ static void on_event(struct fetcher *f, const struct epoll_event *event) REQUIRE
         f->alarm_ms = INT64_MAX;
         return;
     }
-    struct leader *l = find_leader(f, (int32_t)event->data.u64);
+    struct leader *l = fetcher_find_leader(f, (int32_t)event->data.u64);
     if (l != NULL && l->connection != NULL) leader_on_events(f, l, event->events);
 }
 

@@ -171,13 +171,27 @@ struct fetchers {
 
 /* fetcher.c */
 void *fetcher_main(void *argument);
+
+/* partition_map.c */
 struct followed *fetcher_find(struct fetcher *f, const uint8_t topic_id[16], int32_t index)
     REQUIRES(f->role);
+/* Returns NULL if the fetcher has no such leader. */
+struct leader *fetcher_find_leader(struct fetcher *f, int32_t id) REQUIRES(f->role);
 /* Finds or creates the leader with this id. Returns NULL if out of memory. */
 struct leader *fetcher_leader(struct fetcher *f, int32_t id) REQUIRES(f->role);
 /* Adds p to the table and reserves its timer. Returns false if out of memory. */
 bool fetcher_insert(struct fetcher *f, struct followed *p) REQUIRES(f->role);
 void fetcher_remove(struct fetcher *f, struct followed *p) REQUIRES(f->role);
+
+/* fetch_session.c */
+/* Includes the partition in the next request: its offsets changed, or the leader does not have
+ * it in its session. */
+void followed_change(struct followed *p);
+void followed_unchange(struct followed *p);
+void followed_change_all(struct leader *l);
+void followed_unchange_all(struct leader *l);
+/* Removes a partition from the leader's session with the next request. */
+void leader_forget(struct leader *l, const struct followed *p);
 
 /* fetch_partition.c */
 static inline void followed_retain(struct followed *p) { atomic_fetch_add(&p->references, 1); }
@@ -186,11 +200,6 @@ void followed_join(struct fetcher *f, struct followed *p) REQUIRES(f->role);
 void followed_leave(struct fetcher *f, struct followed *p) REQUIRES(f->role);
 void followed_resume(struct fetcher *f, struct followed *p) REQUIRES(f->role);
 void followed_on_timer(struct fetcher *f, struct followed *p) REQUIRES(f->role);
-/* Includes the partition in the next request: its offsets changed, or the leader does not have
- * it in its session. */
-void followed_change(struct followed *p);
-void followed_change_all(struct leader *l);
-void followed_unchange_all(struct leader *l);
 /* Appends the available records: `len` of the `left` bytes that the partition has in this
  * response. Returns the number of bytes processed; 0: needs more, *want in total.
  * followed_answered reports errors. */
@@ -223,9 +232,6 @@ void leader_on_timer(struct fetcher *f, struct leader *l) REQUIRES(f->role);
 /* Sends the next request if there is one. Called at the end of each round, when the content of
  * the request is complete. */
 void leader_go_on(struct fetcher *f, struct leader *l) REQUIRES(f->role);
-/* Removes a partition from the leader's session with the next request. */
-void leader_forget(struct leader *l, const struct followed *p);
-
 /* Returns true if it has neither partitions nor a connection. */
 static inline bool leader_idle(const struct leader *l) {
     return l->followed_count == 0 && l->connection == NULL;

@@ -84,22 +84,6 @@ void leader_free(struct fetcher *f, struct leader *l) {
 
 /* ---- requests ---- */
 
-void leader_forget(struct leader *l, const struct followed *p) {
-    if (l->forgotten_count == l->forgotten_room) {
-        uint32_t room = l->forgotten_room == 0 ? 8 : 2 * l->forgotten_room;
-        struct forgotten *grown = realloc(l->forgotten, room * sizeof *grown);
-        if (grown == NULL) {
-            l->session_epoch = 0; /* A new session does not include it. */
-            return;
-        }
-        l->forgotten = grown;
-        l->forgotten_room = room;
-    }
-    struct forgotten *gone = &l->forgotten[l->forgotten_count++];
-    memcpy(gone->topic_id, p->topic_id, sizeof gone->topic_id);
-    gone->index = p->index;
-}
-
 static void send_rest(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
     while (l->sent < l->out.len) {
         struct iovec piece = {l->out.bytes + l->sent, l->out.len - l->sent};

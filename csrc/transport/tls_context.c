@@ -1,5 +1,4 @@
-/* OpenSSL contexts from PEM texts: parsed, checked against each other, and never changed
- * afterwards. */
+/* Sets up OpenSSL's contexts from PEM texts, which are parsed and checked against each other. */
 #include "transport/tls_context.h"
 
 #include <openssl/err.h>
@@ -7,13 +6,11 @@
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "format/assertion.h"
-#include "os/lock.h"
 
 enum {
     CERTIFICATES_BYTES_MAX = 64 << 10, /* for a client's chain */
@@ -23,25 +20,11 @@ enum {
 /* TLS 1.3 suites, the cheapest first. A client that prefers ChaCha20 gets it. */
 #define SUITES "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
 
-struct tls {
-    SSL_CTX *context;
-    BIO_METHOD *socket;
-    atomic_uint references;
-};
-
-struct tls_server {
-    struct transport_maker maker; /* first member: pointers to both convert */
-    atomic_uint references;
-    struct lock lock;
-    struct tls *newest GUARDED_BY(lock);
-};
-
 const char *tls_library(void) { return OpenSSL_version(OPENSSL_VERSION); }
 
 /* ---- error reasons */
 
-/* Writes the message and OpenSSL's reason to `why`. Returns false. */
-static bool refuse(char *why, const char *what) {
+bool tls_fail(char *why, const char *what) {
     unsigned long error = ERR_peek_last_error();
     const char *reason = error == 0 ? NULL : ERR_reason_error_string(error);
     snprintf(why, TLS_WHY_BYTES, reason == NULL ? "%s" : "%s: %s", what, reason);
@@ -117,24 +100,24 @@ static bool use_key(SSL_CTX *to, const struct tls_settings *settings, char *why)
         const char *hint = settings->key_password == NULL
                                ? "the private key cannot be read, or needs a password"
                                : "the private key cannot be read, or its password is wrong";
-        return refuse(why, hint);
+        return tls_fail(why, hint);
     }
     bool good = SSL_CTX_use_PrivateKey(to, key) == 1;
     EVP_PKEY_free(key);
-    return good || refuse(why, "the private key does not belong to the certificate");
+    return good || tls_fail(why, "the private key does not belong to the certificate");
 }
 
 static bool use_own(SSL_CTX *to, const struct tls_settings *settings, char *why) {
     if (settings->connects && settings->chain == NULL && settings->key == NULL) return true;
     if (settings->chain == NULL || settings->key == NULL)
-        return refuse(why, "there is no certificate that matches the private key");
+        return tls_fail(why, "there is no certificate that matches the private key");
     int count;
     if (!each_certificate(settings->chain, take_own, to, &count))
-        return refuse(why, "the certificate chain cannot be used");
-    if (count == 0) return refuse(why, "there is no certificate in the chain");
+        return tls_fail(why, "the certificate chain cannot be used");
+    if (count == 0) return tls_fail(why, "there is no certificate in the chain");
     if (!use_key(to, settings, why)) return false;
     return SSL_CTX_check_private_key(to) == 1 ||
-           refuse(why, "the private key does not belong to the certificate");
+           tls_fail(why, "the private key does not belong to the certificate");
 }
 
 static bool use_revoked(SSL_CTX *to, const char *pem, char *why) {
@@ -153,8 +136,8 @@ static bool use_revoked(SSL_CTX *to, const char *pem, char *why) {
         count++;
     }
     BIO_free(text);
-    if (!good) return refuse(why, "the certificate revocation list cannot be read");
-    if (count == 0) return refuse(why, "the file has no certificate revocation list");
+    if (!good) return tls_fail(why, "the certificate revocation list cannot be read");
+    if (count == 0) return tls_fail(why, "the file has no certificate revocation list");
     X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK);
     return true;
 }
@@ -165,15 +148,15 @@ static bool use_trust(SSL_CTX *to, const struct tls_settings *settings, char *wh
     if (!required && settings->client_auth == TLS_CLIENT_NONE) return true;
     if (settings->trusted != NULL &&
         !each_certificate(settings->trusted, take_trusted, to, &count))
-        return refuse(why, "the trusted certificates cannot be used");
+        return tls_fail(why, "the trusted certificates cannot be used");
     if (settings->trusted == NULL && settings->connects)
         count = SSL_CTX_set_default_verify_paths(to);
-    if (count == 0) return refuse(why, "the trust store has no certificates");
+    if (count == 0) return tls_fail(why, "the trust store has no certificates");
     /* As in Java, any trusted certificate ends a chain. */
     X509_STORE_set_flags(SSL_CTX_get_cert_store(to), X509_V_FLAG_PARTIAL_CHAIN);
     if (settings->revoked != NULL && !use_revoked(to, settings->revoked, why)) return false;
     SSL_CTX_set_verify(to, SSL_VERIFY_PEER | (required ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0),
-                       transport_tls_verified);
+                       NULL);
     return true;
 }
 
@@ -216,7 +199,7 @@ static bool sort_ciphers(const STACK_OF(SSL_CIPHER) *known, const char *names,
         }
         bool suite = SSL_CIPHER_get_protocol_id(cipher) >> 8 == 0x13;
         if (!add_name(suite ? to->suites : to->others, SSL_CIPHER_get_name(cipher)))
-            return refuse(why, "too many cipher suites");
+            return tls_fail(why, "too many cipher suites");
         at += len;
     }
     return true;
@@ -228,26 +211,26 @@ static bool use_ciphers(SSL_CTX *to, const struct tls_settings *settings, char *
     if (settings->ciphers != NULL) {
         lists.suites[0] = 0;
         if (SSL_CTX_set_cipher_list(to, "ALL:COMPLEMENTOFALL") != 1)
-            return refuse(why, "OpenSSL has no ciphers");
+            return tls_fail(why, "OpenSSL has no ciphers");
         if (!sort_ciphers(SSL_CTX_get_ciphers(to), settings->ciphers, &lists, why)) return false;
         /* Do not offer versions without a cipher. */
         if (lists.others[0] == 0) low = TLS1_3_VERSION;
         if (lists.suites[0] == 0) high = TLS1_2_VERSION;
         if (low > high)
-            return refuse(why, "no cipher suite belongs to an enabled protocol");
+            return tls_fail(why, "no cipher suite belongs to an enabled protocol");
         const char *others = lists.others[0] == 0 ? "DEFAULT" : lists.others;
         if (SSL_CTX_set_cipher_list(to, others) != 1)
-            return refuse(why, "the cipher suites cannot be used");
+            return tls_fail(why, "the cipher suites cannot be used");
     }
     return (SSL_CTX_set_ciphersuites(to, lists.suites) == 1 &&
             SSL_CTX_set_min_proto_version(to, low) == 1 &&
             SSL_CTX_set_max_proto_version(to, high) == 1) ||
-           refuse(why, "protocols and cipher suites cannot be used");
+           tls_fail(why, "protocols and cipher suites cannot be used");
 }
 
 /* ---- contexts */
 
-static bool set_up(SSL_CTX *to, const struct tls_settings *settings, char *why) {
+bool tls_set_up(SSL_CTX *to, const struct tls_settings *settings, char *why) {
     static const unsigned char id[] = "pylog"; /* session context: OpenSSL requires one */
     /* No renegotiation, no compression. */
     SSL_CTX_set_options(to, SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION |
@@ -262,100 +245,7 @@ static bool set_up(SSL_CTX *to, const struct tls_settings *settings, char *why) 
     SSL_CTX_set_timeout(to, SESSION_S);
     if (SSL_CTX_set_num_tickets(to, 1) != 1 ||
         SSL_CTX_set_session_id_context(to, id, sizeof id - 1) != 1)
-        return refuse(why, "TLS sessions");
+        return tls_fail(why, "TLS sessions");
     return use_ciphers(to, settings, why) && use_own(to, settings, why) &&
            use_trust(to, settings, why);
-}
-
-struct tls *tls_new(const struct tls_settings *settings, char why[TLS_WHY_BYTES]) {
-    assert(settings->version_min <= settings->version_max);
-    ERR_clear_error();
-    struct tls *tls = calloc(1, sizeof *tls);
-    if (tls != NULL) {
-        atomic_store(&tls->references, 1);
-        tls->context = SSL_CTX_new(settings->connects ? TLS_client_method() : TLS_server_method());
-        tls->socket = transport_tls_socket();
-    }
-    if (tls == NULL || tls->context == NULL || tls->socket == NULL)
-        refuse(why, "out of memory");
-    else if (set_up(tls->context, settings, why))
-        return tls;
-    if (tls != NULL) tls_release(tls);
-    return NULL;
-}
-
-void tls_retain(struct tls *tls) {
-    unsigned before = atomic_fetch_add(&tls->references, 1);
-    assert(before > 0);
-}
-
-void tls_release(struct tls *tls) {
-    unsigned before = atomic_fetch_sub(&tls->references, 1);
-    assert(before > 0);
-    if (before != 1) return;
-    SSL_CTX_free(tls->context);
-    BIO_meth_free(tls->socket);
-    free(tls);
-}
-
-SSL *tls_open(struct tls *tls) { return SSL_new(tls->context); }
-
-const BIO_METHOD *tls_socket(const struct tls *tls) { return tls->socket; }
-
-/* ---- servers */
-
-static struct tls_server *server_of(struct transport_maker *maker) {
-    return (struct tls_server *)(void *)maker;
-}
-
-static bool server_open(struct transport_maker *maker, struct transport *t) {
-    struct tls_server *server = server_of(maker);
-    lock_acquire(&server->lock);
-    struct tls *tls = server->newest;
-    if (tls != NULL) tls_retain(tls);
-    lock_release(&server->lock);
-    if (tls == NULL) return false;
-    bool opened = transport_tls_accept(tls, t);
-    tls_release(tls);
-    return opened;
-}
-
-static void server_retain(struct transport_maker *maker) {
-    unsigned before = atomic_fetch_add(&server_of(maker)->references, 1);
-    assert(before > 0);
-}
-
-static void server_release(struct transport_maker *maker) { tls_server_release(server_of(maker)); }
-
-struct tls_server *tls_server_new(void) {
-    struct tls_server *server = calloc(1, sizeof *server);
-    if (server == NULL) return NULL;
-    server->maker = (struct transport_maker){server_open, server_retain, server_release};
-    atomic_store(&server->references, 1);
-    lock_init(&server->lock);
-    return server;
-}
-
-void tls_server_use(struct tls_server *server, struct tls *tls) {
-    tls_retain(tls);
-    lock_acquire(&server->lock);
-    struct tls *before = server->newest;
-    server->newest = tls;
-    lock_release(&server->lock);
-    if (before != NULL) tls_release(before);
-}
-
-struct transport_maker *tls_server_maker(struct tls_server *server) { return &server->maker; }
-
-void tls_server_release(struct tls_server *server) {
-    unsigned before = atomic_fetch_sub(&server->references, 1);
-    assert(before > 0);
-    if (before != 1) return;
-    lock_acquire(&server->lock);
-    struct tls *tls = server->newest;
-    server->newest = NULL;
-    lock_release(&server->lock);
-    if (tls != NULL) tls_release(tls);
-    lock_destroy(&server->lock);
-    free(server);
 }

@@ -41,22 +41,17 @@ void tls_server_use(struct tls_server *server, struct tls *tls);
 struct transport_maker *tls_server_maker(struct tls_server *server);
 void tls_server_release(struct tls_server *server);
 
-/* ---- tls_transport.c */
-struct ssl_st;
-struct bio_method_st;
 /* Starts TLS as a server on t->fd. Returns false if out of memory. */
 bool transport_tls_accept(struct tls *tls, struct transport *t);
 /* Starts TLS as a client. host: expected name in the certificate, verified if `checked`. */
 bool transport_tls_connect(struct tls *tls, struct transport *t, const char *host, bool checked);
-struct x509_store_ctx_st;
-/* Verification callback of OpenSSL: stores why a certificate was rejected. */
-int transport_tls_verified(int good, struct x509_store_ctx_st *checked);
-/* Returns the BIO with which OpenSSL accesses the socket, or NULL if out of memory. */
-struct bio_method_st *transport_tls_socket(void);
 
 /* ---- tls_context.c, for tls_transport.c */
-struct ssl_st *tls_open(struct tls *tls);
-const struct bio_method_st *tls_socket(const struct tls *tls);
+struct ssl_ctx_st;
+/* Returns false on failure, with the reason in `why`. */
+bool tls_set_up(struct ssl_ctx_st *to, const struct tls_settings *settings, char *why);
+/* Writes the message and OpenSSL's reason to `why`. Returns false. */
+bool tls_fail(char *why, const char *what);
 
 /* ---- certificate_name.c */
 struct X509_name_st;

@@ -14,6 +14,7 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,7 @@
 #include <unistd.h>
 
 #include "format/assertion.h"
+#include "os/lock.h"
 #include "transport/tls_context.h"
 
 enum {
@@ -48,6 +50,19 @@ struct workspace { /* one per thread, in transport->workspace */
     struct gather gather;
 };
 _Static_assert(sizeof(struct workspace) <= TRANSPORT_WORKSPACE_BYTES, "a thread has room for it");
+
+struct tls {
+    SSL_CTX *context;
+    BIO_METHOD *socket;
+    atomic_uint references;
+};
+
+struct tls_server {
+    struct transport_maker maker; /* first member: pointers to both convert */
+    atomic_uint references;
+    struct lock lock;
+    struct tls *newest GUARDED_BY(lock);
+};
 
 struct session {
     SSL *ssl;
@@ -145,7 +160,8 @@ static long bio_ctrl(BIO *bio, int command, long number, void *pointer) {
     return command == BIO_CTRL_FLUSH;
 }
 
-BIO_METHOD *transport_tls_socket(void) {
+/* Returns the BIO with which OpenSSL accesses the socket, or NULL if out of memory. */
+static BIO_METHOD *new_socket(void) {
     BIO_METHOD *method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "socket");
     if (method == NULL) return NULL;
     if (BIO_meth_set_write(method, bio_write) == 1 && BIO_meth_set_read(method, bio_read) == 1 &&
@@ -181,7 +197,8 @@ static const char *refusal_of(struct session *s, X509 *certificate, int verdict)
     return s->refusal;
 }
 
-int transport_tls_verified(int good, X509_STORE_CTX *checked) {
+/* Verification callback of OpenSSL: stores why a certificate was rejected. */
+static int on_verified(int good, X509_STORE_CTX *checked) {
     if (good) return 1;
     const SSL *ssl = X509_STORE_CTX_get_ex_data(checked, SSL_get_ex_data_X509_STORE_CTX_idx());
     struct session *s = BIO_get_data(SSL_get_rbio(ssl));
@@ -474,6 +491,43 @@ static void tls_end(struct transport *t) {
     t->session = NULL;
 }
 
+/* ---- contexts ---- */
+
+struct tls *tls_new(const struct tls_settings *settings, char why[TLS_WHY_BYTES]) {
+    assert(settings->version_min <= settings->version_max);
+    ERR_clear_error();
+    struct tls *tls = calloc(1, sizeof *tls);
+    if (tls != NULL) {
+        atomic_store(&tls->references, 1);
+        tls->context = SSL_CTX_new(settings->connects ? TLS_client_method() : TLS_server_method());
+        tls->socket = new_socket();
+    }
+    if (tls == NULL || tls->context == NULL || tls->socket == NULL) {
+        tls_fail(why, "out of memory");
+    } else if (tls_set_up(tls->context, settings, why)) {
+        SSL_CTX_set_verify(tls->context, SSL_CTX_get_verify_mode(tls->context), on_verified);
+        return tls;
+    }
+    if (tls != NULL) tls_release(tls);
+    return NULL;
+}
+
+void tls_retain(struct tls *tls) {
+    unsigned before = atomic_fetch_add(&tls->references, 1);
+    assert(before > 0);
+}
+
+void tls_release(struct tls *tls) {
+    unsigned before = atomic_fetch_sub(&tls->references, 1);
+    assert(before > 0);
+    if (before != 1) return;
+    SSL_CTX_free(tls->context);
+    BIO_meth_free(tls->socket);
+    free(tls);
+}
+
+/* ---- sessions ---- */
+
 static const struct transport_calls transport_tls = {.recv = tls_recv,
                                                      .send = tls_send,
                                                      .sendfile = tls_sendfile,
@@ -485,7 +539,7 @@ static const struct transport_calls transport_tls = {.recv = tls_recv,
  * it. */
 static bool begin(struct tls *tls, struct transport *t, SSL *ssl) {
     struct session *s = ssl == NULL ? NULL : calloc(1, sizeof *s);
-    BIO *bio = s == NULL ? NULL : BIO_new(tls_socket(tls));
+    BIO *bio = s == NULL ? NULL : BIO_new(tls->socket);
     if (bio == NULL) {
         SSL_free(ssl);
         free(s);
@@ -504,7 +558,7 @@ static bool begin(struct tls *tls, struct transport *t, SSL *ssl) {
 }
 
 bool transport_tls_accept(struct tls *tls, struct transport *t) {
-    SSL *ssl = tls_open(tls);
+    SSL *ssl = SSL_new(tls->context);
     if (ssl != NULL) SSL_set_accept_state(ssl);
     return begin(tls, t, ssl);
 }
@@ -522,7 +576,7 @@ static bool name(SSL *ssl, const char *host, bool checked) {
 }
 
 bool transport_tls_connect(struct tls *tls, struct transport *t, const char *host, bool checked) {
-    SSL *ssl = tls_open(tls);
+    SSL *ssl = SSL_new(tls->context);
     if (ssl != NULL && !name(ssl, host, checked)) {
         SSL_free(ssl);
         ERR_clear_error();
@@ -534,4 +588,62 @@ bool transport_tls_connect(struct tls *tls, struct transport *t, const char *hos
         SSL_set_quiet_shutdown(ssl, 1);
     }
     return begin(tls, t, ssl);
+}
+
+/* ---- servers */
+
+static struct tls_server *server_of(struct transport_maker *maker) {
+    return (struct tls_server *)(void *)maker;
+}
+
+static bool server_open(struct transport_maker *maker, struct transport *t) {
+    struct tls_server *server = server_of(maker);
+    lock_acquire(&server->lock);
+    struct tls *tls = server->newest;
+    if (tls != NULL) tls_retain(tls);
+    lock_release(&server->lock);
+    if (tls == NULL) return false;
+    bool opened = transport_tls_accept(tls, t);
+    tls_release(tls);
+    return opened;
+}
+
+static void server_retain(struct transport_maker *maker) {
+    unsigned before = atomic_fetch_add(&server_of(maker)->references, 1);
+    assert(before > 0);
+}
+
+static void server_release(struct transport_maker *maker) { tls_server_release(server_of(maker)); }
+
+struct tls_server *tls_server_new(void) {
+    struct tls_server *server = calloc(1, sizeof *server);
+    if (server == NULL) return NULL;
+    server->maker = (struct transport_maker){server_open, server_retain, server_release};
+    atomic_store(&server->references, 1);
+    lock_init(&server->lock);
+    return server;
+}
+
+void tls_server_use(struct tls_server *server, struct tls *tls) {
+    tls_retain(tls);
+    lock_acquire(&server->lock);
+    struct tls *before = server->newest;
+    server->newest = tls;
+    lock_release(&server->lock);
+    if (before != NULL) tls_release(before);
+}
+
+struct transport_maker *tls_server_maker(struct tls_server *server) { return &server->maker; }
+
+void tls_server_release(struct tls_server *server) {
+    unsigned before = atomic_fetch_sub(&server->references, 1);
+    assert(before > 0);
+    if (before != 1) return;
+    lock_acquire(&server->lock);
+    struct tls *tls = server->newest;
+    server->newest = NULL;
+    lock_release(&server->lock);
+    if (tls != NULL) tls_release(tls);
+    lock_destroy(&server->lock);
+    free(server);
 }
