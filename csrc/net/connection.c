@@ -247,21 +247,21 @@ void connection_on_timer(struct reactor *r, struct connection *c) {
     connection_close(r, c);
 }
 
-/* Sends due responses, and removes the requests whose responses have been sent. */
-static enum output_result send_due(struct reactor *r, struct connection *c) REQUIRES(r->role) {
-    enum output_result sent = output_run(r, c);
+/* Removes the requests whose responses have been sent. */
+static inline void pop_sent(struct reactor *r, struct connection *c) REQUIRES(r->role) {
     if (c->first != NULL && slot_is_sent(c->first)) requests_pop(r, c);
-    return sent;
 }
 
-/* Sends responses. The time counts toward the client's request quota, if it has one. */
+/* Sends due responses. The time counts toward the client's request quota, if it has one. */
 static enum output_result send_responses(struct reactor *r, struct connection *c)
     REQUIRES(r->role) {
-    if (c->quota == NULL || !quota_client_timed(c->quota)) return send_due(r, c);
-    int64_t began_ns = quotas_monotonic_ns();
-    enum output_result sent = send_due(r, c);
-    quota_client_count(c->quota, QUOTA_REQUEST, quotas_percent(quotas_monotonic_ns() - began_ns),
-                       r->now_ms);
+    bool timed = c->quota != NULL && quota_client_timed(c->quota);
+    int64_t began_ns = timed ? quotas_monotonic_ns() : 0;
+    enum output_result sent = output_run(r, c);
+    pop_sent(r, c);
+    if (timed)
+        quota_client_count(c->quota, QUOTA_REQUEST,
+                           quotas_percent(quotas_monotonic_ns() - began_ns), r->now_ms);
     return sent;
 }
 

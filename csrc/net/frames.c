@@ -49,18 +49,18 @@ bool frames_header(const struct frames_rules *rules, const uint8_t *frame, size_
     return true;
 }
 
-enum frames_result frames_next(const struct frames_rules *rules, struct frames_limits limits,
+enum frames_result frames_next(const struct frames_rules *rules, int32_t bytes_max, bool raw,
                                const uint8_t *bytes, size_t pending, size_t *frame_bytes,
                                struct frames_header *out) {
-    if (pending < FRAMES_SIZE_BYTES) return FRAMES_MORE;
+    assert_slow(pending >= FRAMES_SIZE_BYTES);
     int32_t size = frames_size(rules, bytes);
     const uint8_t *frame = bytes + FRAMES_SIZE_BYTES;
-    if (size <= 0 || size > limits.bytes_max ||
+    if (size <= 0 || size > bytes_max ||
         !frames_fits(rules, size, frame, pending - FRAMES_SIZE_BYTES))
         return FRAMES_ILLEGAL;
     *frame_bytes = FRAMES_SIZE_BYTES + (size_t)size;
     if (pending < *frame_bytes) return FRAMES_MORE;
-    if (limits.raw) {
+    if (raw) {
         *out = (struct frames_header){.body = frame, .body_len = (size_t)size};
         return FRAMES_READY;
     }

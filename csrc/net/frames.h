@@ -39,15 +39,12 @@ bool frames_fits(const struct frames_rules *rules, int32_t size, const uint8_t *
 bool frames_header(const struct frames_rules *rules, const uint8_t *frame, size_t len,
                    struct frames_header *out);
 
-/* What a connection may send next. */
-struct frames_limits {
-    int32_t bytes_max; /* of a frame after its size */
-    bool raw;          /* frames are SASL tokens without a header */
-};
 enum frames_result { FRAMES_MORE, FRAMES_ILLEGAL, FRAMES_READY };
-/* Parses the next frame of `pending` bytes. *frame_bytes: its size with the size field, once it is
- * known to be legal. With FRAMES_READY, *out is its header; of a raw frame only the body. */
-enum frames_result frames_next(const struct frames_rules *rules, struct frames_limits limits,
+/* Parses the next frame of `pending` bytes, at least FRAMES_SIZE_BYTES. bytes_max: limit for the
+ * frame after its size. raw: it is a SASL token without a header. *frame_bytes: its size with the
+ * size field, once it is known to be legal. With FRAMES_READY, *out is its header; of a raw frame
+ * only the body. */
+enum frames_result frames_next(const struct frames_rules *rules, int32_t bytes_max, bool raw,
                                const uint8_t *bytes, size_t pending, size_t *frame_bytes,
                                struct frames_header *out);
 

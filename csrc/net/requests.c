@@ -67,14 +67,16 @@ static void unlink_slot(struct connection *c, struct slot *s) {
 
 void requests_pop(struct reactor *r, struct connection *c) {
     int64_t now_ns = reactors_now_ns();
-    while (c->first != NULL && slot_is_sent(c->first)) {
-        struct slot *s = c->first;
+    struct slot *s = c->first;
+    assert_slow(slot_is_sent(s));
+    do {
         timing_end(r, c, s, now_ns);
         if (s->close_after) c->closing = true;
         unlink_slot(c, s);
         free_slot(r, s);
         c->frame_ms = r->now_ms;
-    }
+        s = c->first;
+    } while (s != NULL && slot_is_sent(s));
 }
 
 static struct slot *new_slot(struct reactor *r, struct connection *c,
@@ -418,13 +420,13 @@ static void refuse_frame(struct reactor *r, struct connection *c, const uint8_t 
         handshake_report(r, c, "TLS on a plain-text port");
 }
 
-static struct frames_limits limits_of(const struct reactor *r, const struct connection *c) {
+static int32_t frame_bytes_max(const struct reactor *r, const struct connection *c) {
     const struct reactors_config *config = &r->all->config;
     int32_t bytes_max = c->controls ? config->rules.control_bytes_max
                                     : config->rules.request_bytes_max;
     if (guard_is_stranger(c) && config->stranger_bytes_max < bytes_max)
         bytes_max = config->stranger_bytes_max;
-    return (struct frames_limits){.bytes_max = bytes_max, .raw = c->raw_tokens};
+    return bytes_max;
 }
 
 /* Returns the next frame of the connection's buffer. Rejects a frame that is not allowed. */
@@ -434,8 +436,8 @@ static enum frames_result next_frame(struct reactor *r, struct connection *c,
     assert_slow(c->in_start <= c->in_end && (c->in == NULL || c->in_end <= c->in->room));
     if (pending < FRAMES_SIZE_BYTES) return FRAMES_MORE;
     const uint8_t *at = c->in->bytes + c->in_start;
-    enum frames_result result =
-        frames_next(&r->all->config.rules, limits_of(r, c), at, pending, &c->frame_bytes, h);
+    enum frames_result result = frames_next(&r->all->config.rules, frame_bytes_max(r, c),
+                                            c->raw_tokens, at, pending, &c->frame_bytes, h);
     if (result == FRAMES_READY && c->guarded && !guard_admits(r, c, h)) result = FRAMES_ILLEGAL;
     if (result == FRAMES_ILLEGAL) refuse_frame(r, c, at);
     return result;

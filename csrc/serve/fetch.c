@@ -15,6 +15,10 @@ enum {
 
 /* Opens the request's session. Returns 0 or a top-level error. */
 static int16_t open_session(struct serve *s, struct serve_request *r, struct fetch *f) {
+    if (f->session_epoch == -1 && f->session_id == 0) {
+        f->full = true;
+        return 0;
+    }
     struct fetch_sessions_open open = {.own = &f->own,
                                        .forgotten = f->forgotten,
                                        .flexible = f->flexible,
@@ -233,8 +237,8 @@ static enum serve_status fetch_advance(struct serve *s, struct serve_request *r,
             break;
         case FETCH_READ:
             if (f->waiting) fetch_unwait(f);
-            update_replicas(s, r, f);
-            f->found = fetch_read_all(s, f, true);
+            if (fetch_is_follower(f) || f->rack != NULL) update_replicas(s, r, f);
+            fetch_read_all(s, f, true);
             bool ready = f->found.ready || f->watermark_moved;
             if (ready && !last_chance && fetch_is_short(f) && fetch_is_delayed(s, r, f))
                 return SERVE_WAIT;
@@ -281,7 +285,9 @@ static enum fetch_outcome examine(struct serve *s, struct serve_request *r, stru
         w->granted = false;
     }
     update_replicas(s, r, f);
-    while (!(f->found = fetch_read_all(s, f, false)).ready && !f->watermark_moved) {
+    for (;;) {
+        fetch_read_all(s, f, false);
+        if (f->found.ready || f->watermark_moved) break;
         if (f->wait_ms <= 0 || w->last_chance || !may_wait(s, f)) break;
         if (link_waiters(s, r, f)) return FETCH_WAITS;
     }

@@ -74,14 +74,14 @@ struct fetch {
     struct leaders leaders; /* leaders named in the response */
     int32_t wait_ms, bytes_min, bytes_max, replica_id, session_id, session_epoch;
     int16_t version, error;
-    enum fetch_stage stage;
-    struct fetch_found found;
+    uint8_t stage; /* enum fetch_stage */
     bool flexible, by_id, read_committed, full, waiting, job_running;
     bool lacks_worker; /* the io pool is full: resubmit the job */
     bool recorded;     /* the follower's offsets have been recorded */
     bool throttled;    /* some partition counts against the throttle */
     bool watermark_moved; /* the follower's consumers wait for the new high watermark */
     bool below_min_bytes; /* the ranges found on disk are too small to answer */
+    struct fetch_found found;
 };
 
 /* A fetch of so many partitions that processing them would block the reactor for too long. A
@@ -140,8 +140,9 @@ int16_t fetch_check_epochs(const struct fetch *f, struct fetch_part *p);
 
 /* Returns the end offset that a fetch waits for, and which kind it is. */
 int64_t fetch_awaited_end(const struct fetch *f, const struct log_range *range, uint8_t *kind);
-/* Takes the range of every partition. With `nowait`, stops at a range that a disk must find. */
-struct fetch_found fetch_read_all(struct serve *s, struct fetch *f, bool nowait);
+/* Takes the range of every partition, and sets f->found. With `nowait`, stops at a range that a
+ * disk must find. */
+void fetch_read_all(struct serve *s, struct fetch *f, bool nowait);
 /* Returns true if some range is not in the page cache, or must be found on a disk. */
 bool fetch_is_cold(const struct fetch *f);
 /* Keeps responses with cold data small, so that other requests run in between. */

@@ -111,29 +111,30 @@ static bool reaches_end(const struct fetch *f, const struct fetch_read *read) {
            read->range.next_offset >= fetch_awaited_end(f, &read->range, &kind);
 }
 
-struct fetch_found fetch_read_all(struct serve *s, struct fetch *f, bool nowait) {
+void fetch_read_all(struct serve *s, struct fetch *f, bool nowait) {
     int64_t limit = f->bytes_max;
     if (limit > s->shared->limits.fetch_bytes_max) limit = s->shared->limits.fetch_bytes_max;
-    struct fetch_found found = {.at_end = true};
+    int64_t bytes = 0;
     uint32_t ranges = 0; /* each may become a part of the reply */
-    bool ready = false, any = false, over = f->throttled && is_over(s);
+    bool ready = false, any = false, at_end = true, over = f->throttled && is_over(s);
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
-        int64_t left = ranges < REPLY_PARTS_MAX ? limit - found.bytes : 0;
-        bool at_least_one = found.bytes == 0;
-        if (!read_part(f, p, left < 0 ? 0 : (int32_t)left, at_least_one, nowait, over))
-            return (struct fetch_found){.ready = true, .needs_disk = true};
-        found.bytes += p->read->range.length;
+        int64_t left = ranges < REPLY_PARTS_MAX ? limit - bytes : 0;
+        if (!read_part(f, p, left < 0 ? 0 : (int32_t)left, bytes == 0, nowait, over)) {
+            f->found = (struct fetch_found){.ready = true, .needs_disk = true};
+            return;
+        }
+        bytes += p->read->range.length;
         ranges += p->read->range.length > 0;
-        if (!reaches_end(f, p->read)) found.at_end = false;
+        if (!reaches_end(f, p->read)) at_end = false;
         /* An unknown partition is part of the response, but does not end the wait. */
         if (fetch_is_unknown(p)) continue;
         any = true;
         if (p->read->error != 0 || p->read->diverging_epoch >= 0 || p->read->preferred >= 0)
             ready = true;
     }
-    if (ready) found.at_end = false;
-    found.ready = ready || !any || found.bytes >= f->bytes_min;
-    return found;
+    f->found = (struct fetch_found){.bytes = bytes,
+                                    .ready = ready || !any || bytes >= f->bytes_min,
+                                    .at_end = at_end && !ready};
 }
 
 void fetch_warm(struct fetch *f) {
@@ -147,7 +148,7 @@ int fetch_cold_job(struct iojob *job, void *worker_scratch) {
     (void)worker_scratch;
     assert(!f->waiting); /* only the job's own message may access it */
     if (f->found.needs_disk) {
-        f->found = fetch_read_all(f->serve, f, false);
+        fetch_read_all(f->serve, f, false);
         f->below_min_bytes = !f->found.ready;
     }
     fetch_warm(f);
@@ -166,5 +167,5 @@ bool fetch_is_cold(const struct fetch *f) {
 void fetch_narrow(struct serve *s, struct fetch *f, bool nowait) {
     if (f->bytes_max <= COLD_BYTES_MAX) return;
     f->bytes_max = COLD_BYTES_MAX;
-    f->found = fetch_read_all(s, f, nowait);
+    fetch_read_all(s, f, nowait);
 }

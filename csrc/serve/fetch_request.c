@@ -82,8 +82,9 @@ static bool parse_body(struct serve *s, struct fetch *f, const struct serve_requ
 }
 
 struct fetch *fetch_parse(struct serve *s, struct serve_request *r) {
-    struct fetch *f = calloc(1, sizeof *f);
+    struct fetch *f = malloc(sizeof *f); /* unlike calloc, uses the thread's cache */
     if (f == NULL) return NULL;
+    memset(f, 0, sizeof *f);
     r->state = f;
     f->joins = &s->joins;
     f->version = r->api_version;
@@ -114,7 +115,10 @@ void fetch_release_ranges(struct fetch *f) {
 /* Zeroed. A wide fetch uses mmap: tens of megabytes must not stay in a worker's heap. */
 static struct fetch_read *reads_new(const struct fetch *f) {
     size_t bytes = f->set->count * sizeof *f->reads;
-    if (f->wide == NULL) return calloc(1, bytes);
+    if (f->wide == NULL) {
+        struct fetch_read *reads = malloc(bytes);
+        return reads == NULL ? NULL : memset(reads, 0, bytes);
+    }
     void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return map == MAP_FAILED ? NULL : map;
 }

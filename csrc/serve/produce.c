@@ -272,7 +272,7 @@ static enum serve_status produce_advance(struct serve *s, struct serve_request *
         case PRODUCE_CHECK:
             wall_ms = serve_wall_ms(s);
             if (produce_check(q, wall_ms)) {
-                q->stage = PRODUCE_APPEND;
+                q->stage = PRODUCE_APPEND_TO_LOGS;
                 break;
             }
             q->stage = PRODUCE_CHECKING;
@@ -281,9 +281,9 @@ static enum serve_status produce_advance(struct serve *s, struct serve_request *
             if (reason != SERVE_IO_DONE && q->job_running) return SERVE_WAIT;
             if (reason != SERVE_IO_DONE) return check_on_worker(s, r, q, q->job_ns > 0);
             if (!take_slice(r, q)) return check_on_worker(s, r, q, true);
-            q->stage = PRODUCE_APPEND;
+            q->stage = PRODUCE_APPEND_TO_LOGS;
             break;
-        case PRODUCE_APPEND:
+        case PRODUCE_APPEND_TO_LOGS:
             if (q->appended_count == 0) {
                 if (awaits_descriptors(r, q)) return pause_append(r, r->now_ms + FILES_PAUSE_MS);
                 if (produce_batcher_accepts(s, r, q) && produce_batcher_add(s, r, q))

@@ -41,7 +41,7 @@ enum produce_stage {
     PRODUCE_VERIFYING,  /* waits for the coordinator */
     PRODUCE_CHECK,      /* check the batches on the reactor */
     PRODUCE_CHECKING,   /* waits for the io workers that check the rest */
-    PRODUCE_APPEND,     /* append; waits for descriptors, or for other requests */
+    PRODUCE_APPEND_TO_LOGS,     /* append; waits for descriptors, or for other requests */
     PRODUCE_QUEUED,     /* waits to be appended with other requests */
     PRODUCE_APPENDED,   /* appended with others, status not yet returned */
     PRODUCE_ACKNOWLEDGE, /* link a waiter to each log that is not replicated or flushed so far */
@@ -61,7 +61,7 @@ struct produce {
     uint64_t holder; /* grants_holder() before the coordinator was asked */
     int32_t timeout_ms;
     int16_t acks, version;
-    enum produce_stage stage;
+    uint8_t stage; /* enum produce_stage */
     bool flexible, by_id, transactional;
     bool job_running; /* while CHECKING; if not set, the io pool was full: resubmit the job */
     struct serve_request *request; /* set while queued or appended */
