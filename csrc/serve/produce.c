@@ -139,7 +139,8 @@ static bool awaits_descriptors(const struct serve_request *r, const struct produ
     if (r->now_ms - r->received_ms >= wait_ms) return false;
     for (uint32_t i = 0; i < q->part_count; i++) {
         const struct produce_part *p = &q->parts[i];
-        if (p->error == 0 && log_is_leader(p->log) && log_descriptors_exhausted(p->log)) return true;
+        if (p->error == 0 && log_is_leader(p->log) && log_descriptors_exhausted(p->log))
+            return true;
     }
     return false;
 }

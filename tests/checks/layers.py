@@ -13,6 +13,8 @@ import re
 from collections import Counter
 from pathlib import PurePath
 
+from tests.checks import c_calls
+
 ORDER = (
     ("_commit",),       # Written by setup.py into its builds.
     ("installation", "version"),
@@ -204,6 +206,12 @@ def _components(edges: dict[PurePath, set[PurePath]]) -> list[list[PurePath]]:
         if node not in numbers:
             visit(node)
     return components
+
+
+def c_cycles(texts: dict[PurePath, str]) -> set[frozenset[str]]:
+    """Return the cycles of calls among files of csrc/, as sets of paths. texts: path -> content."""
+    return {frozenset(map(str, group)) for group in _components(c_calls.calls(texts))
+            if len(group) > 1}
 
 
 def twins(paths):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path, PurePath
 
-from tests.checks import asserts, constants, layers
+from tests.checks import asserts, c_calls, constants, layers, walks
 
 ROOT = Path(__file__).resolve().parents[2]
 LINE_COLUMNS = 100
@@ -74,6 +74,15 @@ def check(root: Path = ROOT):
                 for folder, count in layers.crowded(texts) if folder not in layers.CROWDED)
     yield from ((group[0], 1, f"import cycle: {', '.join(group)}")
                 for group in sorted(map(sorted, layers.cycles(texts))))
+    yield from ((group[0], 1, f"cycle of calls: {', '.join(group)}")
+                for group in sorted(map(sorted, layers.c_cycles(texts))))
+    yield from ((folder, 1, f"{name}() is static in {' and '.join(files)}: name one by its file")
+                for folder, name, files in c_calls.shared_names(texts)
+                if (folder, name) not in c_calls.SHARED_NAMES)
+    yield from ((file, 1, f"includes an internal header of csrc/{folder}/")
+                for file, folder in c_calls.foreign_internals(texts)
+                if (file, folder) not in c_calls.FOREIGN_INTERNALS)
+    yield from ((file, 1, message) for file, message in walks.broken(texts))
     yield from ((folder, 1, f"{' and '.join(modules)} differ only in their endings")
                 for folder, modules in layers.twins(texts))
     yield from asserts.too_few(texts)
