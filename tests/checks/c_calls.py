@@ -5,6 +5,7 @@ Invariants: no files of csrc/ call each other in a cycle; two files of a folder 
   function of the same name; a header named *_internal.h is included only by its own folder.
 """
 
+import functools
 import re
 from collections import defaultdict
 from pathlib import PurePath
@@ -59,6 +60,7 @@ class Function(NamedTuple):
     calls: tuple[str, ...]
 
 
+@functools.cache
 def functions(text: str) -> dict[str, Function]:
     """Return the functions that a C file or header defines, by name."""
     text = _TEXT.sub(lambda match: '""' if match[0].startswith('"') else " ", text)
