@@ -49,13 +49,6 @@ static struct output_place advanced(const struct slot *s, struct output_place at
     return at;
 }
 
-/* Returns the first slot with a response that is due and not completely sent, or NULL. */
-static struct slot *first_due(const struct connection *c) {
-    struct slot *s = c->first;
-    while (s != NULL && slot_is_sent(s)) s = s->next;
-    return s != NULL && s->state == SLOT_ANSWERED ? s : NULL;
-}
-
 /* Sends all memory up to the next file range in one call. Returns the number of bytes sent, or
  * -1 with errno. */
 static ssize_t send_bytes(struct connection *c, const struct slot *first) {
@@ -75,20 +68,22 @@ static ssize_t send_bytes(struct connection *c, const struct slot *first) {
     return c->transport.calls->send(&c->transport, pieces, count, more);
 }
 
-static void advance_slots(struct slot *first, size_t n) {
-    for (struct slot *s = first; n != 0; s = s->next) {
+/* Records that `n` bytes of memory have been sent, from slot `s` on. Returns the slot that is due
+ * next. */
+static struct slot *advance_slots(struct slot *s, size_t n) {
+    while (n != 0) {
         assert_slow(s != NULL && s->state == SLOT_ANSWERED); /* cannot send more than was due */
-        while (n != 0) {
-            struct output_place at = place_of(s);
-            size_t due = piece_at(s, at).iov_len, went = n < due ? n : due;
-            if (due == 0) break;
-            at = advanced(s, at, went);
-            s->bytes_sent = at.bytes_sent;
-            s->part = at.part;
-            s->range_sent = at.range_sent;
-            n -= went;
-        }
+        struct output_place at = place_of(s);
+        size_t due = piece_at(s, at).iov_len, went = n < due ? n : due;
+        assert_slow(due != 0);
+        at = advanced(s, at, went);
+        s->bytes_sent = at.bytes_sent;
+        s->part = at.part;
+        s->range_sent = at.range_sent;
+        n -= went;
+        while (s != NULL && slot_is_sent(s)) s = s->next;
     }
+    return s;
 }
 
 /* Sends a part of the next file range. Returns the number of bytes sent, 0 if the file ends
@@ -120,7 +115,10 @@ static ssize_t send_range(struct reactor *r, struct connection *c, struct slot *
 enum output_result output_run(struct reactor *r, struct connection *c) {
     if (c->blocked) return OUTPUT_BLOCKED;
     size_t turn = 0;
-    for (struct slot *s; (s = first_due(c)) != NULL;) {
+    struct slot *s = c->first;
+    for (;;) {
+        while (s != NULL && slot_is_sent(s)) s = s->next; /* also an empty response */
+        if (s == NULL || s->state != SLOT_ANSWERED) return OUTPUT_DONE;
         if (turn >= OUTPUT_TURN_BYTES) return OUTPUT_TURN;
         bool bytes = piece_at(s, place_of(s)).iov_len != 0;
         ssize_t n = bytes ? send_bytes(c, s) : send_range(r, c, s, OUTPUT_TURN_BYTES - turn);
@@ -130,10 +128,9 @@ enum output_result output_run(struct reactor *r, struct connection *c) {
             return OUTPUT_BLOCKED;
         }
         if (n <= 0) return OUTPUT_FAILED;
-        if (bytes) advance_slots(s, (size_t)n);
+        if (bytes) s = advance_slots(s, (size_t)n);
         turn += (size_t)n;
         c->active_ms = c->progress_ms = r->now_ms;
         STAT_ADD(r, bytes_out, n);
     }
-    return OUTPUT_DONE;
 }
