@@ -24,7 +24,8 @@ int declared(int n);
 
 def test_calls_resolve_to_the_own_static_function_first():
     texts = {PurePath("csrc/log/a.c"): "void a(void) {\n    help();\n    b();\n}\n",
-             PurePath("csrc/log/b.c"): "static void help(void) {}\nvoid b(void) {\n    help();\n}\n",
+             PurePath("csrc/log/b.c"): "static void help(void) {}\n"
+                                      "void b(void) {\n    help();\n}\n",
              PurePath("csrc/log/c.c"): "void help(void) {}\n"}
     assert c_calls.calls(texts) == {
         PurePath("csrc/log/a.c"): {PurePath("csrc/log/b.c"), PurePath("csrc/log/c.c")},
