@@ -364,7 +364,8 @@ def _warn_of_hosts(rules: list[Rule]) -> None:
     for number, rule in enumerate(rules):
         if number == HOSTS_LOGGED_MAX:
             log.warning("more access rules have no effect, because their hosts are not subnets; "
-                        "list all rules with `pylog acl list`", extra={"count": len(rules) - number})
+                        "list all rules with `pylog acl list`",
+                        extra={"count": len(rules) - number})
             return
         log.warning("an access rule has no effect, because its host is not a subnet. Add a rule "
                     "with a subnet such as 10.0.0.0/8 with `pylog acl add --host`, and remove this "

@@ -75,7 +75,8 @@ def script(shell: str, commands: dict[str, str], options: dict[str, str],
 
 def _described(shell: str, commands: dict[str, str], options: dict[str, str]) -> tuple[str, str]:
     if shell == "fish":
-        return ("\n".join(f"complete -c brokerd -n __fish_use_subcommand -a {name} -d {_quoted(text)}"
+        first = "complete -c brokerd -n __fish_use_subcommand"
+        return ("\n".join(f"{first} -a {name} -d {_quoted(text)}"
                           for name, text in commands.items()),
                 "\n".join(f"complete -c brokerd -l {name.removeprefix('--')} -d {_quoted(text)}"
                           for name, text in options.items() if name != "--override"))
