@@ -30,6 +30,8 @@ EMULATORS = Path("/proc/sys/fs/binfmt_misc")
 OLDER = ("manylinux_2_27", "manylinux_2_24", "manylinux2014")
 # Holds a Python that no suite has.
 OTHER = "bookworm"
+# debootstrap's script for all current suites, also those that are newer than debootstrap.
+SCRIPT = "/usr/share/debootstrap/scripts/sid"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 WAY = f"""set -e
 ! command -v cc gcc clang make >/dev/null
@@ -109,7 +111,7 @@ def bare_root(python: str, target: Target) -> tuple[Path, str]:
         ROOTS.mkdir(parents=True, exist_ok=True)
         run(["debootstrap", "--variant=minbase", f"--arch={target.architecture}",
              f"--include={'python3,python3-venv' if suite else 'ca-certificates'}",
-             suite or OTHER, str(partial), mirror()])
+             suite or OTHER, str(partial), mirror(), SCRIPT])
         if suite is None:
             shutil.copytree(pythons.unpacked(CACHE, target), partial / "opt" / "python")
         partial.rename(made)

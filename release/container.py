@@ -36,7 +36,6 @@ python3 -m venv /tmp/pip
 rm -rf /tmp/pip /wheels /var/cache/apt /var/lib/apt/lists/* /var/log/*
 groupadd --gid 10001 pylog
 useradd --uid 10001 --gid 10001 --no-create-home --home-dir /data --shell /usr/sbin/nologin pylog
-install -d -o pylog -g pylog /data
 """
 
 
@@ -71,6 +70,7 @@ def built(wheel: Path) -> str:
         run(["rm", "-rf", str(root / name)])
     bare.fetch_wheels(wheel, PYTHON, target, root / "wheels")
     bare.inside(root, INSTALLATION)
+    (FOLDER / "data").mkdir(exist_ok=True)
     image = f"pylog:{found[1]}"
     shutil.copy(ROOT / "release" / "Containerfile", FOLDER)
     run(buildah("build", "--isolation", "chroot", "--format", "docker", "-t", image,
