@@ -48,14 +48,13 @@ def libraries(cache: Path, target: Target, jobs: int) -> Path:
     _snappy(debian.source("snappy"), partial, target)
     _isal(_copied(debian.source("libisal"), partial), partial, target, jobs)
     linked = [_from_source(debian, name) for name in ("snappy", "libisal")]
-    newer = Debian(cache, openssl.SUITE, target.architecture)
     if target.is_musl:
         for package, build in _BUILDS.items():
-            suite = newer if package == "openssl" else debian
-            build(_copied(suite.source(package), partial), partial, target, jobs)
-            linked.append(_from_source(suite, package))
+            build(_copied(debian.source(package), partial), partial, target, jobs)
+            linked.append(_from_source(debian, package))
     else:
         linked += _taken(debian, partial, target)
+        newer = Debian(cache, openssl.SUITE, target.architecture)
         openssl.taken(newer, partial, target.gnu)
         linked.append(_from_package(newer, "libssl-dev", "openssl"))
     import ziglang
