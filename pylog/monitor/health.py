@@ -143,6 +143,10 @@ class Health:
         began_s = self._seconds()
         # An earlier check without a result is awaited again, so that hanging checks do not add up.
         task = self._running.get(name)
+        if task is not None and task.done():
+            # Its result belongs to the time of an earlier check.
+            self._results.pop(name, None)
+            task = None
         if task is None:
             task = self._running[name] = asyncio.ensure_future(
                 supervisor.reporting("health check", self._run(name, check), component=name))

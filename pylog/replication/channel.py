@@ -212,7 +212,8 @@ class ControllerChannel:
             if self.lifecycle.stage is not was:
                 log.info("broker is %s", self.lifecycle.stage.name.lower(),
                          extra={"epoch": self.broker_epoch})
-            self._confirm(confirmed)
+            if not answer.error_code:
+                self._confirm(confirmed)
         self._answered_s = asyncio.get_running_loop().time()
 
     def _report(self, text: str, reason: str) -> None:
@@ -253,8 +254,8 @@ class ControllerChannel:
         self._wake.set()
 
     async def confirm(self) -> None:
-        """Send a heartbeat now; return once the active controller has answered it. Never returns
-        while no controller answers.
+        """Send a heartbeat now; return once the active controller has accepted it. Never returns
+        while no controller answers, or while it rejects this broker.
         """
         waiting = asyncio.get_running_loop().create_future()
         self._confirmations.append(waiting)

@@ -5,10 +5,11 @@ import os
 
 import pytest
 
-from pylog._native.log import LogDir
+from pylog._native.log.log import LogDir
 from pylog.metadata.image import snapshot
 from pylog.metadata.log import local_log
 from pylog.metadata.log.local_log import LocalLog
+from pylog.metadata.log.replica_log import ObservedLog
 from pylog.protocol import messages
 from tests.metadata.test_service import Started
 
@@ -51,3 +52,16 @@ def test_start_takes_levels_and_users_of_a_formatted_directory(tmp_path, before_
             log.close()
 
     asyncio.run(run())
+
+
+def test_damaged_file_of_the_tool_stops_the_start(tmp_path):
+    formatted(tmp_path, True, {"metadata.version": 25})
+    file = tmp_path / local_log.FORMATTED
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(ValueError):
+        list(LocalLog(LogDir(str(tmp_path)), None, now_ms).read(0))
+
+
+def test_broker_of_another_controller_ignores_the_file_of_the_tool(tmp_path):
+    formatted(tmp_path, True, {"metadata.version": 25})
+    assert list(ObservedLog(LogDir(str(tmp_path)), None, now_ms).read(0)) == []

@@ -189,6 +189,7 @@ def test_some_topic_is_open_to_all_unless_a_rule_names_them_all():
     ("1.2.3.4/32", ["1.2.3.4"], ["1.2.3.5"]),
     ("2001:db8::/32", ["2001:db8::7"], ["2001:db9::", "10.0.0.1"]),
     ("::/0", ["::1"], ["1.2.3.4"]),
+    ("::ffff:10.0.0.0/104", ["10.1.2.3"], ["11.0.0.1", "::1"]),
 ])
 def test_rule_for_a_subnet_applies_to_clients_from_it(subnet, inside, outside):
     """Compared with Kafka 4.4's CidrUtils (KIP-1276)."""
@@ -216,7 +217,7 @@ def test_removed_rule_for_a_subnet_no_longer_applies():
 
 @pytest.mark.parametrize("host", [
     "10.0.0.0/33", "nonsense/x", "10.0.0.0/255.0.0.0", "10.0.0.0/", "/8", "1.2.3/8", "10.0.0.0/-1",
-    "10.0.0.0 /8", " 10.0.0.0/8", "::1/129", "10.0.0.0/8/8"])
+    "10.0.0.0 /8", " 10.0.0.0/8", "::1/129", "10.0.0.0/8/8", "fe80::%eth0/64"])
 def test_text_that_is_no_subnet_is_not_read_as_one(host):
     assert authorizer.subnet_of(host) is None
 

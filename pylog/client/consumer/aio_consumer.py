@@ -24,6 +24,7 @@ from pylog.client.consumer.consumer import (
 )
 from pylog.client.consumer.core import Consuming
 from pylog.client.consumer.rebalance_listener import listener_of, weakly
+from pylog.client.consumer.record_iterator import check_batches
 from pylog.client.consumer.subscription_state import NO_POLL
 from pylog.client.errors import ClosedError, ConcurrentUseError, IllegalStateError
 from pylog.client.extras import require
@@ -173,6 +174,7 @@ class Consumer(Configured, Generic[K, V]):
 
     async def _polled(self, timeout: float, take: Callable[[], Any], make: Make) -> Any:
         core, event = self._core, self._event
+        core.check_topics()
         if core.has_undelivered:
             await core.put_back()
         end_s = time.monotonic() + timeout
@@ -230,15 +232,9 @@ class Consumer(Configured, Generic[K, V]):
 
     async def batches(self, size: int, timeout: float) -> AsyncIterator[list[Record[K, V]]]:
         """Yield lists of up to `size` records, endlessly. See Consumer.batches."""
-        self._core.check_commits_are_manual()
-        if size < 1:
-            raise ValueError(f"a batch has at least one record, not {size}")
+        check_batches(size, timeout)
         while True:
-            end_s = time.monotonic() + timeout
-            found = await self.poll(timeout, size)
-            while len(found) < size and (left_s := end_s - time.monotonic()) > 0:
-                found += await self.poll(left_s, size - len(found))
-            if found:
+            if found := await self.poll(timeout, size):
                 yield found
 
     def wakeup(self) -> None:

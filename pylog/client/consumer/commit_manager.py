@@ -165,12 +165,6 @@ class Committing:
         found: Identity = self.membership.identity
         return found
 
-    def check_commits_are_manual(self) -> None:
-        """Raise IllegalStateError if this consumer commits positions by itself."""
-        if self._auto and self._stores:
-            raise IllegalStateError("batches() needs the setting enable.auto.commit=false: call "
-                                    "commit() after each batch")
-
     def commit_request(self, offsets: Mapping[TopicPartition, Any] | None = None,
                        before: int = NO_POLL) -> CommitRequest:
         """Return what a commit that is requested now includes. Callable from any thread.

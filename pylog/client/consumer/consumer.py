@@ -21,6 +21,7 @@ from pylog.client.background_loop import Bell, Driver, SingleUser, WorkRunner
 from pylog.client.errors import ClosedError, ConcurrentUseError
 from pylog.client.extras import require
 from pylog.client.consumer.rebalance_listener import listener_of, weakly
+from pylog.client.consumer.record_iterator import check_batches
 from pylog.client.consumer.subscription_state import NO_POLL
 from pylog.client.generics import K, V
 from pylog.client.network.metrics import Metrics
@@ -194,6 +195,7 @@ class Consumer(Configured, Generic[K, V]):
         self._driver.check_running()  # A forked child has copies of the parent's fetched records.
         if core.closed:
             raise ClosedError("the consumer is closed")
+        core.check_topics()
         if core.has_undelivered:
             self._runner.run(core.put_back())
         end_s = None
@@ -253,20 +255,15 @@ class Consumer(Configured, Generic[K, V]):
     def batches(self, size: int, timeout: float) -> Iterator[list[Record[K, V]]]:
         """Yield lists of up to `size` records, endlessly; commit between them.
 
-        A list is shorter if fewer records arrive within `timeout` seconds. If none arrive, nothing
-        is yielded and the wait begins again. After you have processed a list, commit()
-        includes all its records. Raises IllegalStateError if commits are automatic: they would
-        include records of a list that is not complete.
+        Each list is the result of one poll, so that no record is lost if a poll raises, and no
+        commit includes a record before you have it. To get longer lists from a slow topic, let the
+        broker wait: fetch.min.bytes and fetch.max.wait.ms. If nothing arrives within `timeout`
+        seconds, the wait begins again. Raises ValueError if size is below 1 or timeout is not
+        above 0.
         """
-        self._core.check_commits_are_manual()
-        if size < 1:
-            raise ValueError(f"a batch has at least one record, not {size}")
+        check_batches(size, timeout)
         while True:
-            end_s = time.monotonic() + timeout
-            found = self.poll(timeout, size)
-            while len(found) < size and (left_s := end_s - time.monotonic()) > 0:
-                found += self.poll(left_s, size - len(found))
-            if found:
+            if found := self.poll(timeout, size):
                 yield found
 
     def wakeup(self) -> None:

@@ -134,14 +134,15 @@ class Consuming(Committing):
         return (self.dirty or self.woken or self.closed or self._attending is not None
                 or self.membership is not None and self.membership.attention)
 
-    def polled(self) -> CommitRequest | None:
-        """Begin a poll. Returns what to commit automatically, if that is due. Raises
-        IllegalStateError if there is nothing to read.
-        """
+    def check_topics(self) -> None:
+        """Raise IllegalStateError if there is nothing to read, as Kafka does when a poll begins."""
         if not (self.subscription.by_group or self.subscription.is_manual):
             raise IllegalStateError(
                 'the consumer has no topics to poll: call subscribe(["topic"]) or '
                 'assign([TopicPartition("topic", 0)]) first')
+
+    def polled(self) -> CommitRequest | None:
+        """Begin a turn of a poll. Returns what to commit automatically, if that is due."""
         self._begin_poll()
         now_s = time.monotonic()
         if self.membership is not None:

@@ -68,3 +68,11 @@ class Iteration:
             if state in (None, part.state) and part.epoch == part.state.epoch \
                     and part.state.position != part.end:
                 part.state.refetch()
+
+
+def check_batches(size: int, timeout: float) -> None:
+    """Raise ValueError if batches(size, timeout) could yield nothing or would not wait."""
+    if size < 1:
+        raise ValueError(f"a batch has at least one record, not {size}")
+    if timeout <= 0:
+        raise ValueError(f"batches() waits for records: timeout is above 0, not {timeout:g}")

@@ -42,6 +42,8 @@ class LocalLog(MetadataLog):
     """
 
     KEY = (METADATA_LOG_ID, 0)
+    # Kafka's nodes that follow another controller ignore the file of the tool.
+    READS_FORMATTED = True
 
     def __init__(self, directory, checkpoint, now_ms, *, snapshot_bytes: int = 20 << 20,
                  snapshot_ms: int = 0, segments: dict | None = None):
@@ -147,7 +149,7 @@ class LocalLog(MetadataLog):
         Kafka's tool formats a directory with a snapshot that ends at offset 0 (4.4), or with a file
         of the same form beside the partitions (before 4.4), which counts until the log has records.
         """
-        if self._snapshot is not None or self._log.end_offset > 0:
+        if self._snapshot is not None or self._log.end_offset > 0 or not self.READS_FORMATTED:
             return self._snapshot
         formatted = os.path.join(os.path.dirname(self._folder), FORMATTED)
         return (formatted, 0, 0) if os.path.exists(formatted) else None
@@ -158,8 +160,8 @@ class LocalLog(MetadataLog):
             return snapshots.read(path)
         except ValueError:
             # Includes BatchError and ProtocolError.
-            if self._log.start_offset > 0:
-                raise
+            if self._log.start_offset > 0 or self._log.end_offset == 0:
+                raise  # No log has these records.
             log.warning("a snapshot cannot be read; reading the log instead",
                         extra={"snapshot": path})
             return None

@@ -24,6 +24,8 @@ log = logging.getLogger("pylog.metadata")
 class ObservedLog(LocalLog):
     """The log of another node's decisions. Arguments as for LocalLog."""
 
+    READS_FORMATTED = False
+
     def __init__(self, directory, checkpoint, now_ms, **limits):
         super().__init__(directory, checkpoint, now_ms, **limits)
         self._directory = directory
