@@ -128,10 +128,10 @@ class _Patterns:
         hosts, host = self.named[key], _host_of(rule)
         hosts[host].remove(rule)
         if not isinstance(host, str):
-            size = host.version, host.prefixlen
-            self.subnets[size] -= 1
-            if not self.subnets[size]:
-                del self.subnets[size]
+            subnets = host.version, host.prefixlen
+            self.subnets[subnets] -= 1
+            if not self.subnets[subnets]:
+                del self.subnets[subnets]
         if not hosts[host]:
             del hosts[host]
         if not hosts:

@@ -163,9 +163,10 @@ def test_batches_contain_every_record_once_and_at_most_the_given_number(brokerd)
 
 def test_records_before_an_undeserializable_one_are_yielded_first(brokerd):
     topic = new_topic(brokerd)
-    put(brokerd, topic, [b"1", b"2", b"no", b"4"])
+    put(brokerd, topic, [(key, value, timestamp, headers) for (key, _, timestamp, headers), value in
+                         zip(rows(4), (b"1", b"2", b"no", b"4"))])
     part, values = TopicPartition(topic, 0), []
-    with reader(brokerd, topic, value_deserializer=lambda topic, data: int(data)) as consumer:
+    with reader(brokerd, topic, value_deserializer=int) as consumer:
         with pytest.raises(errors.RecordDeserializationError):
             for batch in consumer.batches(10, timeout=20.0):
                 values += [record.value for record in batch]

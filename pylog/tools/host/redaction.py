@@ -37,12 +37,13 @@ _SHAPES = (
     # --token VALUE
     (re.compile(rf"(--?[\w.-]*(?:{_WORDS})[\w.-]*\s+)(?![-=:])(?:\"[^\"]*\"|'[^']*'|\S+)",
                 re.IGNORECASE), rf"\1{HIDDEN}"),
-    # name="value", 'name': 'value'
-    (re.compile(rf"([\w.-]*(?:{_WORDS})[\w.-]*[\"']?\s*[=:]\s*)"
+    # name="value", 'name': 'value'. Without the characters before the word, whose search would take
+    # time that grows with the square of a word's length.
+    (re.compile(rf"((?:{_WORDS})[\w.-]*[\"']?\s*[=:]\s*)"
                 rf"(\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')", re.IGNORECASE),
      rf'\1"{HIDDEN}"'),
     # name=value, up to the end of the line
-    (re.compile(rf"([\w.-]*(?:{_WORDS})[\w.-]*[\"']?\s*[=:]\s*)(?!\"\[hidden\]\")\S.*",
+    (re.compile(rf"((?:{_WORDS})[\w.-]*[\"']?\s*[=:]\s*)(?!\"\[hidden\]\")\S.*",
                 re.IGNORECASE), rf"\1{HIDDEN}"),
 )
 # Options of login modules whose values are no secrets.
