@@ -51,7 +51,7 @@ class World:
                 ("_abort_open", lambda target, epoch, now_ms: self.step(f"abort {epoch}")),
                 ("sync_directory", lambda path: self.step(f"sync {os.path.basename(path)}"))):
             monkeypatch.setattr(topic_branches, name, stand_in)
-        monkeypatch.setattr(topic_branches.moves, "seal", lambda one, now_ms: self.step(
+        monkeypatch.setattr(topic_branches.replica_move, "seal", lambda one, now_ms: self.step(
             "seal source" if one is self.source else "seal"))
 
     def step(self, name):

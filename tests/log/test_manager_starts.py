@@ -333,7 +333,7 @@ def test_background_work_ends_before_logs_are_closed(world):
 
 def test_a_manager_that_is_closed_has_no_log_and_no_directory(world, monkeypatch):
     forgotten = []
-    monkeypatch.setattr("pylog.log.log_directories.crash_state.forget", forgotten.append)
+    monkeypatch.setattr("pylog.log.log_directories.restart_checkpoint.forget", forgotten.append)
     world.start(("t", [LEADS], {"flush.ms": "5"}))
     native = world.disks[0]
     world.logs.close()

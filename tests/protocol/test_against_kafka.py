@@ -13,6 +13,7 @@ from tests.protocol.values import every_version, random_message
 
 ECHO = Path(__file__).with_name("MessageEcho.java")
 SAMPLES = 6
+LATER = {"UnregisterControllerRecord"}  # Kafka 4.4
 
 
 def java_class(name: str) -> str:
@@ -55,6 +56,11 @@ def echo(cases: list[tuple[str, int, bytes | None]]) -> list[bytes | None]:
     return answers
 
 
+def versions_of_kafka() -> list[tuple[str, int]]:
+    """Return (name, version) of everything that the reference has too."""
+    return [(name, version) for name, version in every_version() if name not in LATER]
+
+
 def mind_the_gap(value, name: str, struct: str | None = None) -> None:
     """Set to null the values that Kafka's classes drop and ours write:
 
@@ -77,7 +83,7 @@ def test_random_messages_survive_encoding_byte_for_byte():
     print(f"seed {seed}")
     rng = random.Random(seed)
     cases, messages = [], []
-    for name, version in every_version():
+    for name, version in versions_of_kafka():
         for _ in range(SAMPLES):
             message = random_message(rng, name, version)
             mind_the_gap(message, name)
@@ -92,7 +98,7 @@ def test_random_messages_survive_encoding_byte_for_byte():
 
 
 def test_a_new_object_holds_kafkas_defaults():
-    cases = [(name, version, None) for name, version in every_version()]
+    cases = [(name, version, None) for name, version in versions_of_kafka()]
     for (name, version, _), answer in zip(cases, echo(cases), strict=True):
         if answer is not None:
             assert codec.program(name, version).encode(codec.message_class(name)()) == answer, name

@@ -127,8 +127,8 @@ VALID = {
     55: lambda w, v: {"topics": [{"topic_name": "__cluster_metadata", "partitions": [
         {"partition_index": 0}]}]},
     57: lambda w, v: {"timeout": 5000, "feature_updates": [
-        {"feature": "metadata.version", "max_version_level": 30, "upgrade_type": 1}
-        if v >= 1 else {"feature": "metadata.version", "max_version_level": 30}]},
+        {"feature": "transaction.version", "max_version_level": 2, "upgrade_type": 1}
+        if v >= 1 else {"feature": "transaction.version", "max_version_level": 2}]},
     60: lambda w, v: {},
     61: lambda w, v: {"topics": [{"name": w.topic, "partition_indexes": [0]}]},
     74: lambda w, v: {"resource_types": [16]} if v >= 1 else {},

@@ -134,7 +134,7 @@ def _topics(asked: _Asked) -> None:
                   validate_only=True, topics=[{
                       "name": asked.topic, "count": count, "assignments": places and [
                           {"broker_ids": brokers} for brokers in places]}])
-    for feature, level in (("no.such", 1), ("metadata.version", 31), ("metadata.version", 8)):
+    for feature, level in (("no.such", 1), ("transaction.version", 3), ("metadata.version", 8)):
         answer = ask(asked.side.connection, FEATURES, 2, timeout=5000, validate_only=True,
                      feature_updates=[{"feature": feature, "max_version_level": level,
                                        "upgrade_type": 1}])

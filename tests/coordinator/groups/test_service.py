@@ -11,7 +11,7 @@ import pytest
 from pylog._native.log.log import DISK_FULL, DISK_NO_SYNC, DISK_SYSTEM, Log, LogDir
 from pylog.config.settings import Settings
 from pylog.coordinator.groups import describe as group_describe, offsets, shard as group_shard
-from pylog.coordinator.groups.state import classic_records
+from pylog.coordinator.groups.state import classic_group, classic_records
 from pylog.coordinator.runtime import shard
 from pylog.coordinator.runtime.internal_topic import partition_of
 from pylog.coordinator.runtime.journal import replay
@@ -462,7 +462,7 @@ def test_large_deletion_is_written_in_chunks_with_the_group_record_last(on_node)
         await node.groups.stop()
         ShardSnapshot(node.store, bytes(15) + b"\x01", 0).clear()
         *_, last = replay(node.parts[0], 0)
-        assert last == (classic_records.group_key(node.group(0)), None)
+        assert last == (classic_group.group_key(node.group(0)), None)
         await node.begin()
         assert node.shard(0)[0].machine.find(node.group(0)) is None
     on_node(scenario)

@@ -8,7 +8,7 @@ from pylog.coordinator.groups import offsets
 from pylog.coordinator.groups.consumer import heartbeat as consumer_heartbeat
 from pylog.coordinator.groups.consumer import target_assignment
 from pylog.coordinator.groups.shard import GroupShard
-from pylog.coordinator.groups.state import classic_records
+from pylog.coordinator.groups.state import classic_group, classic_records
 from pylog.coordinator.groups.state.heartbeat_cache import GroupRepeats
 from pylog.coordinator.runtime.timers import Timers
 from pylog.coordinator.runtime.transactional_batches import TransactionalRecords
@@ -193,6 +193,6 @@ def test_records_name_the_group_that_they_are_of():
     for group_id in ("g", "gg", "\N{SNOWMAN}"):
         given[group_id] = Repeat()
         repeats.offer(group_id, "a", given[group_id], ("session", group_id), 10, 100)
-    repeats.void_changed([(classic_records.group_key("\N{SNOWMAN}"), b""),
+    repeats.void_changed([(classic_group.group_key("\N{SNOWMAN}"), b""),
                           (classic_records.offset_key("g", "t", 1), None)])
     assert [group_id for group_id, row in given.items() if row.until_ms < 0] == ["\N{SNOWMAN}"]
