@@ -78,8 +78,8 @@ def test_replaced_controller_returns_no_quorum_description():
 
 
 @pytest.mark.parametrize("name, level, kind, error", [
-    ("metadata.version", 30, 1, 0), ("metadata.version", 31, 1, 95),
-    ("metadata.version", 29, 2, 95), ("metadata.version", 29, 3, 95), ("other", 1, 1, 95),
+    ("metadata.version", 33, 1, 0), ("metadata.version", 34, 1, 95),
+    ("metadata.version", 32, 2, 95), ("metadata.version", 32, 3, 95), ("other", 1, 1, 95),
     ("transaction.version", 3, 1, 95), ("transaction.version", 2, 1, 0)])
 def test_feature_has_exactly_the_served_level(name, level, kind, error):
     async def scenario(broker):
@@ -88,6 +88,6 @@ def test_feature_has_exactly_the_served_level(name, level, kind, error):
             new.FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=kind)]))
         assert answer.error_code == error
         assert broker.image.features == {
-            "metadata.version": 30, "transaction.version": 2, "group.version": 1,
-            "share.version": 1, "streams.version": 1}
+            "metadata.version": 33, "transaction.version": 2, "group.version": 1,
+            "share.version": 2, "streams.version": 1}
     with_broker(scenario)

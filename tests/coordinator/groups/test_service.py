@@ -11,7 +11,7 @@ import pytest
 from pylog._native.log.log import DISK_FULL, DISK_NO_SYNC, DISK_SYSTEM, Log, LogDir
 from pylog.config.settings import Settings
 from pylog.coordinator.groups import describe as group_describe, offsets, shard as group_shard
-from pylog.coordinator.groups.state import classic_group, classic_records
+from pylog.coordinator.groups.state import classic_group
 from pylog.coordinator.runtime import shard
 from pylog.coordinator.runtime.internal_topic import partition_of
 from pylog.coordinator.runtime.journal import replay

@@ -118,11 +118,11 @@ def test_delivery_reads_its_batch():
     class Pending:
         done = False
 
-        def result_of(self, index, timestamp, timeout_s):
-            return index, timestamp, timeout_s
+        def result_of(self, index, timestamp, timeout, timeout_s):
+            return index, timestamp, timeout
 
-        def exception_of(self, index, timeout_s):
-            return index, timeout_s
+        def exception_of(self, index, timeout, timeout_s):
+            return index, timeout
 
         def when_done(self, function):
             function()
