@@ -15,8 +15,6 @@ COINCIDENCES = {
     "pylog/_native/protocol/encode.pxd:PIECES_MAX":
         "pieces of an encoder, not of a connection's output",
     "pylog/config/client_quotas.py:NS_PER_MS": "a unit, which cannot change",
-    "pylog/coordinator/runtime/snapshot_writer.py:THREADS":
-        "threads that save shards, not flushers",
     "pylog/log/topic_branches.py:ATTEMPTS":
         "of linking segments, not of reading aborted transactions",
     "pylog/log/log_directories.py:PROBE_BYTES": "of a disk probe, not of a segment's index",

@@ -95,7 +95,9 @@ class Session:
 
     def environment(self) -> dict[str, str]:
         bootstrap = self.here("127.0.0.1:9092" if self.network else "localhost:9092")
-        return {**os.environ, "HOME": str(self.folder), "PYTHONPATH": str(ROOT),
+        # CI's options name plugins that the tests of a page do not load.
+        own = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+        return {**own, "HOME": str(self.folder), "PYTHONPATH": str(ROOT),
                 "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
                 "PYLOG_BOOTSTRAP": bootstrap, "NO_COLOR": "1", "COLUMNS": "120",
                 # The plugins of this project's own tests take seconds to load.

@@ -24,11 +24,11 @@ class World:
         self.heard, self.bad, self.why = [], set(), None
         self.paths = [str(path / name) for name in "ab"]
         monkeypatch.setattr(log_directories, "LogDir", self._native)
-        monkeypatch.setattr(log_directories.crash_state, "remember",
+        monkeypatch.setattr(log_directories.restart_checkpoint, "remember",
                             lambda native, memory: self.heard.append(("remember", native.path)))
-        monkeypatch.setattr(log_directories.crash_state, "forget",
+        monkeypatch.setattr(log_directories.restart_checkpoint, "forget",
                             lambda native: self.heard.append(("forget", native.path)))
-        monkeypatch.setattr(log_directories.flushes, "syncs_each", lambda native: self.why)
+        monkeypatch.setattr(log_directories.flush_waits, "syncs_each", lambda native: self.why)
         self.disks = Directories(self.paths, SimpleNamespace(cordoned_log_dirs=()), "pool")
 
     def _native(self, path, pool, open_files_max):

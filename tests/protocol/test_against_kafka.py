@@ -9,11 +9,10 @@ import pytest
 
 from bench.kafka import KafkaMissing, java_command
 from pylog.protocol import codec, tables
-from tests.protocol.values import every_version, random_message
+from tests.protocol.values import LATER, every_version, random_message
 
 ECHO = Path(__file__).with_name("MessageEcho.java")
 SAMPLES = 6
-LATER = {"UnregisterControllerRecord"}  # Kafka 4.4
 
 
 def java_class(name: str) -> str:
