@@ -38,7 +38,7 @@ build: $(VENV)/.built
 	@$(PY) setup.py -q build_ext --inplace
 
 # More workers than a small machine has processors: most tests wait for a broker, a timer or a JVM.
-WORKERS ?= 4
+WORKERS ?= 3
 test: build $(VENV)/.tested
 	$(PY) -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0 $(TESTS)
 
