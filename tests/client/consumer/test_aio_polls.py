@@ -24,6 +24,9 @@ class Core:
         self.collector = SimpleNamespace(
             records=self._taken, poll=1, undelivered_poll=NO_POLL)
 
+    def check_topics(self):
+        assert self.polling
+
     def polled(self):
         assert self.polling
         due, self.due = self.due, None
