@@ -55,7 +55,7 @@ def _fault(image, name: str, level: int, kind: int, node_id: int) -> str | None:
         if not low <= level <= high:
             return f"{who} does not support this feature." if high == 0 \
                 else f"{who} only supports versions {low}-{high}"
-    if name not in CLUSTER_FEATURES:
+    if name not in CLUSTER_FEATURES and name not in image.features:
         return f"Feature {name} not found."
     if level < current and kind == UPGRADE:
         return "Can't downgrade the version of this feature without setting the upgrade type " \

@@ -1,7 +1,7 @@
 """The feature levels of a cluster that this version supports.
 
 Owns: the table of features.
-Invariants: an image has no level that this version cannot serve.
+Invariants: none.
 Source: KIP-584, KIP-778; Kafka's MetadataVersion and Feature.
 """
 
@@ -16,11 +16,13 @@ FEATURES = {METADATA_VERSION: (OLDEST_VERSION, NEWEST_VERSION), "transaction.ver
 CLUSTER_FEATURES = {**FEATURES, ELR_FEATURE: (0, 1)}
 
 
-def level_fault(name: str, level: int) -> str | None:
-    """Return why a finalized level cannot be served, None if it can."""
-    low, high = CLUSTER_FEATURES.get(name, (0, 0))
-    if low <= level <= high or level == 0:
-        return None
-    supported = f"levels {low} to {high}" if high else "no level of it"
-    return (f"the cluster has {name}={level}, but this version of brokerd supports {supported}. "
-            "Start a version that supports it, or lower the level with `kafka-features` first")
+def level_fault(features: dict[str, int]) -> str | None:
+    """Return why the finalized levels of an image cannot be served, None if they can."""
+    for name, level in features.items():
+        low, high = CLUSTER_FEATURES.get(name, (0, 0))
+        if not low <= level <= high:
+            supported = f"levels {low} to {high}" if high else "no level of it"
+            return (f"the cluster has {name}={level}, but this version of brokerd supports "
+                    f"{supported}. Start a version that supports it, or lower the level with "
+                    "`kafka-features` first")
+    return None

@@ -12,7 +12,6 @@ from collections import namedtuple
 
 from pylog.config import client_quotas as quotas
 from pylog.config import internal_topics
-from pylog.metadata.image import feature_levels
 
 RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
@@ -372,9 +371,6 @@ def _known_broker(fold: _Fold, broker_id: int, broker_epoch: int) -> Broker:
 
 
 def _feature(fold: _Fold, record) -> None:
-    fault = feature_levels.level_fault(record.name, record.feature_level)
-    if fault is not None:
-        raise MetadataError(fault)
     features = fold.own("features")
     if record.feature_level == 0:
         features.pop(record.name, None)

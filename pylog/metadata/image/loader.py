@@ -13,7 +13,8 @@ from collections import deque
 from heapq import heappop, heappush
 from itertools import count
 
-from pylog.metadata.image.image import Delta, Image, advance, apply, difference
+from pylog.metadata.image.feature_levels import level_fault
+from pylog.metadata.image.image import Delta, Image, MetadataError, advance, apply, difference
 
 
 class Tail:
@@ -71,10 +72,17 @@ class Tail:
             self._grown.set_result(None)
 
     def replay(self, batches) -> None:
-        """Read a log to its end, before anything here has effects. Raises MetadataError."""
+        """Read a log to its end, before anything here has effects. Raises MetadataError, also for
+        feature levels that this version does not support.
+        """
         assert self.published is self.newest and not self._deltas, self.newest.offset
         for batch in batches:
             self._follow(self.fold(batch))
+        # Checked at the end, because a later record may have lowered a level. While brokerd runs,
+        # controllers finalize only what all brokers support.
+        fault = level_fault(self.newest.features)
+        if fault is not None:
+            raise MetadataError(fault)
         self.begin()
 
     def _follow(self, delta: Delta) -> None:

@@ -282,9 +282,9 @@ def test_wait_for_records_ends_with_the_term():
 def test_the_image_after_a_decision_is_at_the_offset_of_its_last_record():
     image = Image(offset=4, epoch=2)
     assert after(image, []) is image
-    made = after(image, [messages.FeatureLevelRecord(name="group.version", feature_level=1),
+    made = after(image, [messages.FeatureLevelRecord(name="x", feature_level=3),
                          NO_OP()])
-    assert (made.offset, made.epoch, made.features) == (6, 2, {"group.version": 1})
+    assert (made.offset, made.epoch, made.features) == (6, 2, {"x": 3})
 
 
 def test_records_that_contradict_the_image_are_rejected_and_not_appended():

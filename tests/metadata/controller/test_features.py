@@ -77,6 +77,11 @@ def test_current_feature_level_can_be_set_again(kind):
     assert levels(records[:2]) == [(VERSION, 33), (ELR_FEATURE, 1)]
 
 
+def test_unsupported_feature_in_the_log_can_be_removed():
+    cluster = with_feature("odd", 1)
+    assert levels(updated(cluster, ("odd", 0, SAFE_DOWNGRADE))) == [("odd", 0)]
+
+
 def minimum(kind, name, value):
     return messages.ConfigRecord(resource_type=kind, resource_name=name, name=MIN_IN_SYNC,
                                  value=value)

@@ -221,9 +221,7 @@ def _drawn(random):
             cordoned_log_dirs=random.choice((None, [], [_id(random)]))),
         lambda: m.FenceBrokerRecord(id=broker, epoch=epoch),
         lambda: m.UnfenceBrokerRecord(id=broker, epoch=epoch),
-        lambda: m.FeatureLevelRecord(
-            name=random.choice(["group.version", "streams.version"]),
-            feature_level=random.randint(0, 1)),
+        lambda: m.FeatureLevelRecord(name=random.choice("pq"), feature_level=epoch),
         lambda: m.ProducerIdsRecord(next_producer_id=random.randrange(50)),
         lambda: m.NoOpRecord(),
         lambda: m.ClearElrRecord(topic_name=random.choice(("", "a"))),

@@ -60,10 +60,11 @@ class Walk(World):
         else:
             self.restart()
 
-    def act(self, member):
+    def act(self, member, changes=0.2):
+        """Send a heartbeat. changes: how often a member changes its subscription."""
         epoch = self.epochs.get(member, 0)
         names = self.source.sample(NAMES, self.source.randrange(1, 3)) \
-            if epoch == 0 or self.source.random() < 0.2 else None
+            if epoch == 0 or self.source.random() < changes else None
         self.answer(self.beat(member, epoch, names), member)
 
     def answer(self, answer, member):
@@ -103,10 +104,10 @@ class Walk(World):
         self.settle()
 
     def calm_down(self):
-        for _ in range(60):
+        for _ in range(12):
             self.clock.ms += 60
             for member in MEMBERS:
-                self.act(member)
+                self.act(member, changes=0)
             for one in self.asked:
                 share_heartbeat.initialized(self.machine, one.group_id, one.places, {
                     row.id: name for name, row in self.topics.items()})
