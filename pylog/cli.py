@@ -167,7 +167,7 @@ def _serve_arguments():
                         help="a file with settings, which have Kafka's names; optional")
     _add_override(parser)
     parser.add_argument("--cluster", metavar="HOST,HOST,HOST",
-                        help="form a cluster of these machines, of which this is one; use the same "
+                        help="form a cluster of these machines, including this one; use the same "
                              "text on all of them")
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     parser.add_argument(

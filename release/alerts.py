@@ -228,7 +228,7 @@ GROUPS: dict[str, tuple[Alert, ...]] = {
               "10m",
               "state.lmdb of {{ $labels.instance }} is {{ $value | humanizePercentage }} full",
               "The store of committed offsets, groups and metadata is close to its limit.",
-              "Delete groups that nobody uses (`pylog groups delete`), and lower "
+              "Delete unused groups (`pylog groups delete`), and lower "
               "`offsets.retention.minutes`."),
     ),
     "pylog-clients": (
@@ -289,7 +289,7 @@ Generated from `release/alerts.py` by `make docs`; do not edit.
 
 [pylog.rules.yml](../alerts/pylog.rules.yml) has {len(ALERTS)} alert rules for Prometheus. Each
 alert describes a symptom, names what to do, and links to a section of this page. Load the file, and
-scrape each cluster as a job of its own whose name begins with `pylog`:
+scrape each cluster as a separate job whose name begins with `pylog`:
 
     rule_files: [pylog.rules.yml]
     scrape_configs:

@@ -114,9 +114,9 @@ def contents() -> str:
         source = next((source for source, there in OUTSIDE.items() if there == page), None)
         lines.append(f"- [{title}]({f'../{source}' if source else page})\n")
     lines.append("\n## Internals\n\n")
-    for page in sorted((ROOT / "docs" / NOT_PUBLISHED).glob("*.md")):
-        title = page.read_text().partition("\n")[0].removeprefix("# ")
-        lines.append(f"- [{title}]({NOT_PUBLISHED}/{page.name})\n")
+    for path in sorted((ROOT / "docs" / NOT_PUBLISHED).glob("*.md")):
+        title = path.read_text().partition("\n")[0].removeprefix("# ")
+        lines.append(f"- [{title}]({NOT_PUBLISHED}/{path.name})\n")
     return "".join(lines)
 
 

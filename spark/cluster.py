@@ -28,8 +28,8 @@ def _asked(given: Mapping[str, Any], question: Any) -> Any:
     from pylog.client import Consumer, KafkaError
 
     try:
-        with Consumer({**_settings(given), "enable.auto.commit": False,
-                       "allow.auto.create.topics": False}) as consumer:
+        with Consumer.from_settings({**_settings(given), "enable.auto.commit": False,
+                                     "allow.auto.create.topics": False}) as consumer:
             return question(consumer)
     except KafkaError as failure:
         raise ClusterError(
@@ -67,7 +67,7 @@ def create_topic(given: Mapping[str, Any], topic: str, partitions: int,
     from pylog.client import Admin, KafkaError, NewTopic
 
     try:
-        with Admin(_settings(given)) as admin:
+        with Admin.from_settings(_settings(given)) as admin:
             if topic not in admin.list_topics():
                 admin.create_topics([NewTopic(topic, partitions, configs=dict(configs or {}))])
     except KafkaError as failure:
@@ -81,7 +81,7 @@ def is_compacted(given: Mapping[str, Any], topic: str) -> bool:
 
     resource = ConfigResource(ResourceType.TOPIC, topic)
     try:
-        with Admin(_settings(given)) as admin:
+        with Admin.from_settings(_settings(given)) as admin:
             entries = admin.describe_configs([resource])[resource]
     except KafkaError as failure:
         raise ClusterError(f"settings of {topic!r}: {first_line(failure)}") from None

@@ -179,7 +179,7 @@ class Paths:
     def tidy(self) -> None:
         """Delete every topic that was written."""
         if self._written:
-            with Admin(self.settings) as admin:
+            with Admin.from_settings(self.settings) as admin:
                 admin.delete_topics(self._written)
             self._written.clear()
 

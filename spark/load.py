@@ -179,7 +179,7 @@ def _generate(plan: Plan, generator: int) -> Iterator[Any]:
         **plan.settings}
     if plan.transactional:
         settings["transactional.id"] = f"{plan.topic}-load-{generator}"
-    with Producer(settings) as producer:
+    with Producer.from_settings(settings) as producer:
         if plan.transactional:
             producer.init_transactions()
         under_way: deque[_Sent] = deque()

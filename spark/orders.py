@@ -235,7 +235,8 @@ def read_totals(bootstrap: str, topic: str, window_s: int) -> list[Total]:
             raise cluster.ClusterError(f"a transaction is open in {topic!r}")
         time.sleep(0.1)
     found = []
-    for batch in scan(topic, columns=["value"], config=given):
+    for batch in scan(topic, columns=["value"], bootstrap_servers=bootstrap,
+                      isolation_level="read_committed"):
         for value in batch.column(0).to_pylist():
             row = json.loads(value)
             start, end = (_milliseconds(datetime.datetime.fromisoformat(row[name]))

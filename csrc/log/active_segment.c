@@ -37,7 +37,7 @@ void log_lock_quiet(struct log *log) {
         for (uint32_t i = 0; i < log->view.segment_count; i++)
             busy = busy || atomic_load(&log->view.segments[i]->preallocating);
         if (!busy) return;
-        /* Not while holding the lock: the job may be queued behind one that appends to this log. */
+        /* Not while holding the lock: the job may wait for a job that appends to this log. */
         log_append_unlock(log);
         usleep(200);
     }

@@ -140,8 +140,8 @@ static void log_lower_end(struct log *log, int64_t end) LOG_APPENDING(log) {
     log_view_changed(log);
 }
 
-/* Removes the segments from `keep` on and cuts the one before. *end: where the data ends, also
- * after a failure. */
+/* Removes the segments from `keep` on and cuts the segment before them. *end: where the data
+ * ends, also after a failure. */
 static int log_cut_segments(struct log *log, uint32_t keep, int64_t offset, int64_t now_ms,
                             int64_t *end) LOG_APPENDING(log) {
     /* Remove from the end, and sync before anything is appended: after a power loss, a start

@@ -44,7 +44,7 @@ enum fetch_stage {
     FETCH_LOOK_UP, /* find the logs; waits for missing grants */
     FETCH_READ,    /* take the ranges; a short response may be delayed */
     FETCH_WAIT,    /* link a waiter to each log; then read again */
-    FETCH_COLD,    /* read what is not in the page cache on the io pool */
+    FETCH_COLD,    /* read ranges outside the page cache, on the io pool */
     FETCH_RESPOND
 };
 
@@ -52,7 +52,7 @@ enum fetch_stage {
 struct fetch_found {
     int64_t bytes;   /* total of the ranges */
     bool ready;      /* can be answered now: enough bytes, an error, or nothing to wait for */
-    bool needs_disk; /* finding a range would have to wait for a disk */
+    bool needs_disk; /* finding a range would block on a disk */
     bool at_end; /* every range reaches the end offset: more data only arrives over time */
 };
 

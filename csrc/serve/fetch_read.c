@@ -55,7 +55,7 @@ static enum log_bound bound_of(const struct fetch *f) {
 }
 
 /* Takes one partition's range. `over`: the replication throttle has no quota left. Returns false
- * if finding it would have to wait for a disk (only with `nowait`). */
+ * if finding it would block on a disk (only with `nowait`). */
 static bool read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left, bool at_least_one,
                       bool nowait, bool over) {
     struct fetch_read *read = p->read;

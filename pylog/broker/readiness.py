@@ -8,8 +8,11 @@ Invariants: each check observes the component now: a heartbeat that the active c
 
 from __future__ import annotations
 
+import os
+
 from pylog import port_owner
 from pylog.eventloop.threads import in_thread
+from pylog.log.log_directories import LOCK
 from pylog.monitor.health import FAILED, OK, UNKNOWN, Check, Result
 from pylog.protocol.counts import counted
 
@@ -50,7 +53,7 @@ class Readiness:
             "listeners": Check("read the kernel's list of listening ports", self._listeners),
             "recovery": Check("counted the partitions that are still recovering",
                               self._when_open(self._recovery)),
-            "log_directories": Check("looked for I/O errors since the start",
+            "log_directories": Check("looked for I/O errors since the start and for the lock files",
                                      self._when_open(self._log_directories))}
         if not self._settings.is_member:
             found["controller"] = Check(
@@ -79,12 +82,13 @@ class Readiness:
 
         return check
 
-    def _when_open(self, run: Callable[[], Result]) -> Callable[[], Any]:
+    def _when_open(self, run: Callable[[], Any]) -> Callable[[], Any]:
         """Return the check for a component that exists once the log directories are open."""
         async def check() -> Result:
             if self.phase == STARTING:
                 return Result(UNKNOWN, f"not checked: the broker is {self.phase}")
-            return run()
+            found: Result = await run()
+            return found
 
         return check
 
@@ -99,15 +103,18 @@ class Readiness:
             return Result(FAILED, f"not open: {', '.join(closed)}")
         return Result(OK, f"open: {', '.join(bound)}")
 
-    def _recovery(self) -> Result:
+    async def _recovery(self) -> Result:
         left = self._logs.recovering
         return Result(FAILED, f"{counted(left, 'partition')} left") if left else Result(OK, "done")
 
-    def _log_directories(self) -> Result:
+    async def _log_directories(self) -> Result:
         disks = self._logs.disks
         offline = [path for number, path in enumerate(disks.paths) if not disks.online(number)]
         if offline:
             return Result(FAILED, f"offline: {', '.join(offline)}")
+        problems = await in_thread(_unreadable, disks.paths)
+        if problems:
+            return Result(FAILED, "; ".join(problems))
         return Result(OK, f"{len(disks.paths)} online")
 
     async def _own_controller(self) -> Result:
@@ -166,3 +173,14 @@ class Readiness:
             return Result(FAILED, str(error))
         peer.close()
         return Result(OK, f"controller {view.holder.node_id} accepted a connection")
+
+
+def _unreadable(paths: list[str]) -> list[str]:
+    """Return what is wrong with log directories that were deleted or cannot be read. Blocks."""
+    problems = []
+    for path in paths:
+        try:
+            os.stat(os.path.join(path, LOCK))
+        except OSError as error:
+            problems.append(f"{path}/{LOCK}: {error.strerror}")
+    return problems

@@ -18,7 +18,7 @@ brokerd needs no settings. You can pass a Kafka `server.properties`, with Kafka'
 and `--override key=value`, which takes precedence. `brokerd config explain KEY` describes one
 setting and its value. `brokerd config list` lists them all. brokerd does not start with an unknown
 name, and suggests the nearest valid one. It logs a warning for a setting of Kafka that has no
-effect in pylog. [Topic and group settings](topic-settings.md) have a page of their own.
+effect in pylog. [Topic and group settings](topic-settings.md) are on a separate page.
 
 Importance is high for settings that most installations change, or must know.
 

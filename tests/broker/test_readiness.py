@@ -129,9 +129,10 @@ def test_broker_that_shuts_down_is_alive_and_not_ready(tmp_path):
     assert alive == 200 and metrics[0] == 503
 
 
-def readiness(phase: str = RUNNING, recovering: int = 0, is_online=lambda number: True,
+def readiness(folder, phase: str = RUNNING, recovering: int = 0, is_online=lambda number: True,
               problem: str | None = None) -> dict:
-    """Return the results of the checks of a broker in this state."""
+    """Return the results of the checks of a broker in this state. folder: of two log directories."""
+    paths = [folder / "one", folder / "two"]
     class Roles(dict):
         is_member = False
 
@@ -139,7 +140,7 @@ def readiness(phase: str = RUNNING, recovering: int = 0, is_online=lambda number
         Roles({"process.roles": ("broker", "controller")}),
         SimpleNamespace(fatal=lambda: problem),
         SimpleNamespace(recovering=recovering, disks=SimpleNamespace(
-            paths=["/one", "/two"], online=is_online)),
+            paths=list(map(str, paths)), online=is_online)),
         SimpleNamespace(bound_ports=dict), lambda: None)
     made.phase = phase
 
@@ -149,18 +150,32 @@ def readiness(phase: str = RUNNING, recovering: int = 0, is_online=lambda number
     return asyncio.run(results())
 
 
-def test_recovery_failed_directory_and_offline_metadata_log_are_not_ready():
-    assert all(result.state == "ok" for result in readiness().values())
-    found = readiness(recovering=3, is_online=lambda number: number == 0,
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ".lock").touch()
+    return tmp_path
+
+
+def test_recovery_failed_directory_and_offline_metadata_log_are_not_ready(folder):
+    assert all(result.state == "ok" for result in readiness(folder).values())
+    found = readiness(folder, recovering=3, is_online=lambda number: number == 0,
                       problem="the metadata log is offline")
     assert found["recovery"] == ("failed", "3 partitions left")
-    assert found["log_directories"] == ("failed", "offline: /two")
+    assert found["log_directories"] == ("failed", f"offline: {folder}/two")
     assert found["controller"] == ("failed", "the metadata log is offline")
 
 
+def test_deleted_log_directory_is_not_ready_before_a_write_fails(folder):
+    (folder / "two" / ".lock").unlink()
+    assert readiness(folder)["log_directories"] \
+        == ("failed", f"{folder}/two/.lock: No such file or directory")
+
+
 @pytest.mark.parametrize("phase", [STARTING, STOPPING])
-def test_component_that_cannot_be_checked_in_this_phase_is_unknown(phase):
-    found = readiness(phase)
+def test_component_that_cannot_be_checked_in_this_phase_is_unknown(folder, phase):
+    found = readiness(folder, phase)
     assert found["lifecycle"] == ("failed", phase) and found["controller"].state == "unknown"
     assert (found["recovery"].state == "unknown") is (phase == STARTING)
 

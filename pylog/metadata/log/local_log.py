@@ -127,8 +127,9 @@ class LocalLog(MetadataLog):
         assert self._log.end_offset == end, (self._log.end_offset, end)
 
     def read(self, offset: int):
-        if offset == 0 and self._first_snapshot() is not None:
-            path, end, epoch = self._first_snapshot()
+        first = self._first_snapshot() if offset == 0 else None
+        if first is not None:
+            path, end, epoch = first
             records = self._snapshot_records(path)
             if records is not None:
                 yield MetadataBatch(end - 1, epoch, records)

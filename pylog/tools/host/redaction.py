@@ -1,9 +1,9 @@
 """Removes secrets from texts and settings, for files that leave the machine.
 
 Owns: the known secrets.
-Invariants: a known secret of at least CHARACTERS_MIN characters is in no result, plain or encoded;
-  a value whose name or form suggests a secret is hidden up to the end of its line, because a
-  password can contain spaces; if in doubt, a text is hidden.
+Invariants: a known secret of at least CHARACTERS_MIN characters (a number: DIGITS_MIN) is in no
+  result, plain or encoded; a value whose name or form suggests a secret is hidden up to the end of
+  its line, because a password can contain spaces; if in doubt, a text is hidden.
 Source: the setting type password; RFC 3986 (user information), RFC 7468 (PEM), RFC 6750, RFC 7519.
 """
 
@@ -22,8 +22,9 @@ from pylog.config.sealing import is_sensitive
 
 HIDDEN = "[hidden]"
 CHARACTERS_MIN = 4  # Shorter ones would hide parts of ordinary words.
+DIGITS_MIN = 6  # Of a secret that is a number.
 _WORDS = (r"pass(?:word|wd|phrase|code)|secret|token|credential|jaas|authorization|user[._-]?info|"
-          r"(?:api|private|access|stored|server|client|keystore|salted)[._-]?key|\bsalt\b|cookie")
+          r"(?:api|private|access|stored|server|client|keystore|salted)[._-]?key|\bsalt\b|cookie|\bpwd\b|hmac")
 NAME = re.compile(_WORDS, re.IGNORECASE)  # Matches names of secrets.
 _PEM = re.compile(r"-----BEGIN (?!CERTIFICATE-)[^-\n]*-----.*?(?:-----END [^-\n]*-----|\Z)",
                   re.DOTALL)
@@ -69,19 +70,21 @@ class Redaction:
             self._add(user_info.partition(":")[2] or user_info)
         if not is_secret(name):
             return
-        self._add(text)
+        if not text.strip().isdigit() or is_sensitive(name):
+            self._add(text)
         if "jaas" in name.lower() or "required" in text:
             for option, *found in _JAAS_VALUE.findall(text):
                 if option not in _JAAS_NAMES:
                     self._add(next(filter(None, found), ""))
         for line in text.replace("\\n", "\n").splitlines():
-            self._add(line.strip())
+            if not line.strip().isdigit():
+                self._add(line.strip())
 
     def _add(self, secret: str) -> None:
         secret = secret.strip()
         for one in {secret, unquote(secret)}:
-            # Numbers and words such as `true` are settings of other types.
-            if len(one) >= CHARACTERS_MIN and not one.isdigit() \
+            # Words such as `true` are settings of other types, and short numbers are everywhere.
+            if len(one) >= (DIGITS_MIN if one.isdigit() else CHARACTERS_MIN) \
                     and one.lower() not in ("true", "false", "none", "null"):
                 self._secrets.add(one)
                 self._known = None
@@ -126,7 +129,8 @@ class Redaction:
             self.learn(name, value or "")
         found: dict[str, str | None] = {}
         for name, value in given.items():
-            if value and is_secret(name) and not _is_plain(value):
+            if value and (is_sensitive(name) and value.lower() not in ("true", "false")
+                          or NAME.search(name) and not _is_plain(value)):
                 self.hidden += 1
                 found[name] = HIDDEN
             else:
@@ -176,7 +180,7 @@ def properties_of(text: str, path: str) -> dict[str, str]:
 
 
 def _is_plain(value: str) -> bool:
-    """Return True for numbers and switches, which are no secrets."""
+    """Return True for numbers and switches, as of token.lifetime.ms, which are no secrets."""
     return value.lower() in ("true", "false") or value.lstrip("-").isdigit()
 
 

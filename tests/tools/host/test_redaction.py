@@ -51,6 +51,22 @@ def test_other_text_stays_as_it_is(text):
     assert Redaction().text(text) == text
 
 
+def test_password_that_is_a_number_is_hidden_but_other_numbers_are_not():
+    redaction = Redaction()
+    assert redaction.settings({
+        "ssl.key.password": "20261128", "my.plugin.pin": "7712",
+        "delegation.token.max.lifetime.ms": "604800000"}) == {
+            "ssl.key.password": HIDDEN, "my.plugin.pin": HIDDEN,
+            "delegation.token.max.lifetime.ms": "604800000"}
+    assert redaction.text("tried 20261128, log.retention.ms=604800000") \
+        == f"tried {HIDDEN}, log.retention.ms=604800000"
+
+
+@pytest.mark.parametrize("line", ["pwd=hunter2", "token hmac: hunter2"])
+def test_further_names_of_secrets_are_known(line):
+    assert "hunter2" not in Redaction().text(line)
+
+
 def test_known_secret_is_hidden_in_every_encoding():
     import base64
     from urllib.parse import quote
