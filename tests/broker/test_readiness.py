@@ -131,7 +131,7 @@ def test_broker_that_shuts_down_is_alive_and_not_ready(tmp_path):
 
 def readiness(folder, phase: str = RUNNING, recovering: int = 0, is_online=lambda number: True,
               problem: str | None = None) -> dict:
-    """Return the results of the checks of a broker in this state. folder: of two log directories."""
+    """Return the results of the checks of a broker. folder: with the log directories."""
     paths = [folder / "one", folder / "two"]
     class Roles(dict):
         is_member = False

@@ -14,13 +14,13 @@ from tests.wire import raw
 from tests.wire.raw import Closed, Connection, frame, header
 
 MIB = 1 << 20
-REQUEST_BYTES_MAX = 1 * MIB
-MEMORY_BYTES_MAX = 40 * MIB
-ELEMENTS_MAX = 100_000
+REQUEST_BYTES_MAX = 2 * MIB
+MEMORY_BYTES_MAX = 64 * MIB
+ELEMENTS_MAX = 200_000
 # With these settings memory is bounded as below: a request twice, a response three times, the
 # objects of one part.
 SETTINGS = {"auto.create.topics.enable": "false", "control.request.bytes.max": REQUEST_BYTES_MAX,
-            "control.response.bytes.max": 6 * MIB}
+            "control.response.bytes.max": 12 * MIB}
 SERVED = [key for key in api.SERVED if key not in (api.PRODUCE, api.FETCH)]
 
 

@@ -24,7 +24,8 @@ HIDDEN = "[hidden]"
 CHARACTERS_MIN = 4  # Shorter ones would hide parts of ordinary words.
 DIGITS_MIN = 6  # Of a secret that is a number.
 _WORDS = (r"pass(?:word|wd|phrase|code)|secret|token|credential|jaas|authorization|user[._-]?info|"
-          r"(?:api|private|access|stored|server|client|keystore|salted)[._-]?key|\bsalt\b|cookie|\bpwd\b|hmac")
+          r"(?:api|private|access|stored|server|client|keystore|salted)[._-]?key|\bsalt\b|cookie|"
+          r"\bpwd\b|hmac")
 NAME = re.compile(_WORDS, re.IGNORECASE)  # Matches names of secrets.
 _PEM = re.compile(r"-----BEGIN (?!CERTIFICATE-)[^-\n]*-----.*?(?:-----END [^-\n]*-----|\Z)",
                   re.DOTALL)
@@ -180,7 +181,7 @@ def properties_of(text: str, path: str) -> dict[str, str]:
 
 
 def _is_plain(value: str) -> bool:
-    """Return True for numbers and switches, as of token.lifetime.ms, which are no secrets."""
+    """Return True for numbers, such as the lifetime of tokens, and switches: no secrets."""
     return value.lower() in ("true", "false") or value.lstrip("-").isdigit()
 
 
