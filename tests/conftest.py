@@ -73,11 +73,12 @@ def brokerd(request, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory):
-    """One Apache Kafka for the whole run."""
+    """One Apache Kafka for the whole run. It stays the only broker of its cluster."""
     from bench.kafka import KafkaMissing
 
     try:
         broker = Kafka(tmp_path_factory.mktemp("kafka"), SETTINGS).start()
+        broker.is_shared = True
     except KafkaMissing as missing:
         pytest.fail(str(missing))
     try:

@@ -23,6 +23,7 @@ WAIT_S = 30.0
 
 def member(root, kafka, node_id: int, settings: dict | None = None) -> Brokerd:
     """A brokerd below `root`, not started, whose controller is a tests.fixtures.brokers.Kafka's."""
+    assert not kafka.is_shared
     voters = re.search(r"controller.quorum.voters=(\S+)",
                        kafka.broker.properties.read_text())[1]
     return Brokerd(root, {**SETTINGS, "node.id": node_id, "controller.quorum.voters": voters,

@@ -22,7 +22,7 @@ from tests.wire.raw import Connection
 
 pytestmark = pytest.mark.kafka
 
-US, KAFKA = 7, 1  # A broker of other tests may still have a session with id 2.
+US, KAFKA = 7, 1
 SEGMENT_BYTES = 1 << 20
 NOT_LEADER = 6
 FEATURES = {"metadata.version": (7, 30), "eligible.leader.replicas.version": (0, 1),
@@ -38,6 +38,7 @@ def controller_port(kafka) -> int:
 
 async def register(kafka) -> None:
     """Register this node as a broker that can be a replica; it stays fenced."""
+    assert not kafka.is_shared
     meta = (kafka.data_dir / "meta.properties").read_text()
     new = messages.BrokerRegistrationRequest
     peer = await Peer.connect("127.0.0.1", controller_port(kafka), "test")
