@@ -55,21 +55,34 @@ def messages(source: str) -> list[Message]:
     tree = ast.parse(source)
     found, seen = set(), set()
     for node in ast.walk(tree):
+        remedy = [""]
         if isinstance(node, ast.Call) and (level := _level(node)):
             texts, kind, fields = node.args[:1], f"log {level}", _fields(node)
-        elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+        elif isinstance(node, ast.Call) and (given := _remedy(node)):
+            texts, kind, fields = node.args[:1], ast.unparse(node.func), ()
+            kind = "text" if kind.endswith("__") else kind
+            remedy = [f": {text}" for text in _texts(given)] or [f": {{{ast.unparse(given)}}}"]
+            seen |= {id(inner) for inner in ast.walk(given)}
+        elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) \
+                and not _remedy(node.exc):
             texts, kind, fields = node.exc.args, ast.unparse(node.exc.func), ()
         else:
             continue
         for argument in texts:
             for inner in ast.walk(argument):
                 seen.add(id(inner))
-            found |= {Message(kind, text, fields) for text in _texts(argument)}
+            found |= {Message(kind, text + more, fields) for text in _texts(argument)
+                      for more in remedy}
     documented = _documentation(tree)
     for node in _parts(tree):
         if id(node) not in seen and id(node) not in documented:
             found |= {Message("text", text) for text in _texts(node) if _WORDS.search(text)}
     return sorted(found)
+
+
+def _remedy(call: ast.Call) -> ast.expr | None:
+    """Return an error's argument `remedy`, which its text ends with."""
+    return next((word.value for word in call.keywords if word.arg == "remedy" and call.args), None)
 
 
 def _level(call: ast.Call) -> str:

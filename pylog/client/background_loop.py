@@ -243,8 +243,9 @@ class SingleUser:
         """Raise ConcurrentUseError if another thread is inside."""
         if not self._lock.acquire(blocking=False):
             raise ConcurrentUseError(
-                f"another thread is using this {self._name}: use one {self._name} per thread. Only "
-                "wakeup() and close() may be called from other threads")
+                f"another thread is using this {self._name}",
+                remedy=f"use one {self._name} per thread. Only wakeup() and close() may be called "
+                "from other threads")
 
     def __exit__(self, *exception: object) -> None:
         self._lock.release()

@@ -18,9 +18,11 @@ from pylog.protocol.errors import TABLE, Error, ErrorCode
 class KafkaError(Exception):
     """Base class. `code` is Kafka's error code, or -1.
 
-    results: if a call covered several items, the outcome of each by name.
+    remedy: what to do, or "" if the client cannot say; the message ends with it. results: if a call
+    covered several items, the outcome of each by name.
     """
 
+    remedy: str = ""
     results: Any = None
 
     code: ClassVar[int] = -1
@@ -28,6 +30,13 @@ class KafkaError(Exception):
     fatal: ClassVar[bool] = False
     # The cached metadata may be outdated: refresh it before retrying.
     stale_metadata: ClassVar[bool] = False
+
+    def __init__(self, *args: object, remedy: str = "") -> None:
+        """args: the message, to which the remedy is added."""
+        if remedy:
+            args = (f"{args[0]}: {remedy}", *args[1:])
+            self.remedy = remedy
+        super().__init__(*args)
 
 
 class RetriableError(KafkaError):
@@ -69,15 +78,17 @@ class ForkedError(ClosedError):
     """
 
     def __init__(self) -> None:
-        super().__init__("used after fork: make clients in the process that uses them")
+        super().__init__("used after fork",
+                         remedy="make clients in the process that uses them")
 
 
 class ProgramEndedError(ClosedError):
     """The interpreter is shutting down, or the clients' event loop has ended."""
 
     def __init__(self) -> None:
-        super().__init__("the program is ending and its clients' event loop has stopped: finish "
-                         "client calls before the program ends, or in an atexit handler")
+        super().__init__("the program is ending and its clients' event loop has stopped",
+                         remedy="finish client calls before the program ends, or in an atexit "
+                         "handler")
 
 
 class MissingExtraError(KafkaError, ModuleNotFoundError):
@@ -87,8 +98,8 @@ class MissingExtraError(KafkaError, ModuleNotFoundError):
     """
 
     def __init__(self, caller: str, library: str, extra: str):
-        super().__init__(f"{caller} needs {library}, which is not installed: run "
-                         f"pip install 'pylog-broker[{extra}]'")
+        super().__init__(f"{caller} needs {library}, which is not installed",
+                         remedy=f"run pip install 'pylog-broker[{extra}]'")
         self.extra = extra
 
 
@@ -184,7 +195,7 @@ class RecordDeserializationError(SerializationError, ValueError):
            remedy: str = "seek past it to continue") -> RecordDeserializationError:
         """Return the error for a record of a TopicPartition."""
         made = cls(f"{partition}, offset {offset}: {reason}; {remedy}")
-        made.partition, made.offset = partition, offset
+        made.partition, made.offset, made.remedy = partition, offset, remedy
         return made
 
 

@@ -1,8 +1,10 @@
 """The exception hierarchy."""
 
+import pickle
+
 import pytest
 
-from pylog.client import errors
+from pylog.client import Consumer, Producer, TopicPartition, errors
 from pylog.protocol.errors import TABLE
 
 
@@ -40,3 +42,23 @@ def test_message_contains_the_requested_object():
     with pytest.raises(errors.UnknownTopicOrPartitionError, match="own words"):
         errors.raise_for(3, "own words")
     errors.raise_for(0)
+
+
+def test_remedy_ends_the_message_and_survives_pickling():
+    made = errors.KafkaConnectionError("localhost:9092 speaks TLS", remedy="set it")
+    copied = pickle.loads(pickle.dumps(made))
+    for one in (made, copied):
+        assert (str(one), one.remedy) == ("localhost:9092 speaks TLS: set it", "set it")
+    assert errors.IllegalStateError("closed").remedy == errors.error(3).remedy == ""
+    at = errors.RecordDeserializationError.at(TopicPartition("t", 0), 5, "too short")
+    assert str(at).endswith(at.remedy) and at.remedy == "seek past it to continue"
+
+
+@pytest.mark.parametrize("failing, remedy", [
+    (lambda: Consumer(bootstrap_server="x"), "did you mean 'bootstrap.servers'?"),
+    (lambda: Producer(bootstrap_servers="x:1", acks="2"), "allowed are all, -1, 0, 1"),
+])
+def test_client_errors_carry_the_remedy_of_their_message(failing, remedy):
+    with pytest.raises(errors.ConfigError) as failure:
+        failing()
+    assert failure.value.remedy == remedy and str(failure.value).endswith(f": {remedy}")

@@ -307,7 +307,7 @@ def test_a_misspelt_topic_names_the_nearest_one(brokerd):
 
 @pytest.mark.parametrize("settings, words", [
     ({"bootstrap_server": "localhost:9092"},
-     "'bootstrap.server' is not a setting of the consumer; did you mean 'bootstrap.servers'?"),
+     "'bootstrap.server' is not a setting of the consumer: did you mean 'bootstrap.servers'?"),
     ({"bootstrap_servers": "localhost:9092", "auto_offset_reset": "earlist"},
      "auto.offset.reset='earlist': allowed are earliest, latest, none, by_duration:<duration>")])
 def test_a_misspelt_client_setting_names_the_valid_one(settings, words):

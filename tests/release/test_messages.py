@@ -15,10 +15,12 @@ def f(error, wait_s):
     log.warning("cannot reach %s; retrying", error, extra={"broker": 1, "reason": str(error)})
     raise StartError(f"no quorum within {wait_s:g} s: "
                      f"{error}")
+    raise StateError(f"the producer is {state}", remedy="call begin() first")
 WORDS = {1: "left the group", 2: "a"}
 '''
     assert messages(source) == [
         Message("StartError", "no quorum within {wait_s} s: {error}"),
+        Message("StateError", "the producer is {state}: call begin() first"),
         Message("log warning", "cannot reach %s; retrying", ("broker", "reason")),
         Message("text", "left the group")]
 

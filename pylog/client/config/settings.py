@@ -216,10 +216,10 @@ class Settings:
             return ROWS[name]
         # Reject it with the most similar known name.
         near = aliases.nearest(name, self.values)
-        hint = f"; did you mean {near!r}?" if near else ""
+        remedy = f"did you mean {near!r}?" if near else ""
         if name in ROWS:
-            hint = f": it is one of the {' and '.join(ROWS[name].roles)}"
-        raise ConfigError(f"{name!r} is not a setting of the {self.role}{hint}")
+            remedy = f"it is one of the {' and '.join(ROWS[name].roles)}"
+        raise ConfigError(f"{name!r} is not a setting of the {self.role}", remedy=remedy)
 
 
 def servers(listed: list[str]) -> list[tuple[str, int]]:
@@ -245,9 +245,10 @@ def _checked(row: Setting, value: Any) -> Any:
     if row.kind is int:
         low, high = row.values
         if not low <= made <= high:
-            raise ConfigError(f"{row.name}={made}: allowed are {low} to {high}")
+            raise ConfigError(f"{row.name}={made}", remedy=f"allowed are {low} to {high}")
     elif row.values and made not in row.values and not _is_duration(row, made):
-        raise ConfigError(f"{row.name}={made!r}: allowed are {', '.join(map(str, row.values))}")
+        raise ConfigError(f"{row.name}={made!r}",
+                          remedy=f"allowed are {', '.join(map(str, row.values))}")
     return made
 
 

@@ -69,8 +69,9 @@ class Consumer(Configured, Generic[K, V]):
     @property
     def _core(self) -> Consuming:
         if self._started is None:
-            raise IllegalStateError("the consumer is not started: use `async with "
-                                    "Consumer(…) as consumer:`, or `await consumer.start()` first")
+            raise IllegalStateError("the consumer is not started",
+                                    remedy="use `async with Consumer(…) as consumer:`, or `await "
+                                    "consumer.start()` first")
         return self._started
 
     async def start(self) -> Self:
@@ -165,7 +166,7 @@ class Consumer(Configured, Generic[K, V]):
             raise ClosedError("the consumer is closed")
         if core.polling:
             raise ConcurrentUseError(
-                "another task is polling this consumer: use one consumer per task")
+                "another task is polling this consumer", remedy="use one consumer per task")
         core.polling = True
         try:
             return await self._polled(timeout, take, make)

@@ -457,5 +457,5 @@ def _assignors(names: Iterable[Any]) -> dict[str, assignors.Assignor]:
                               f"allowed are {', '.join(assignors.ASSIGNORS)}")
         made[plain] = assignors.ASSIGNORS[plain]
     if not made:
-        raise ConfigError("partition.assignment.strategy is empty: name an assignor")
+        raise ConfigError("partition.assignment.strategy is empty", remedy="name an assignor")
     return made

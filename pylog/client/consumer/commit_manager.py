@@ -114,8 +114,8 @@ class Committing:
         self._check_open()
         if self._stores:
             raise IllegalStateError(
-                "offsets are stored automatically: set enable.auto.offset.store=false to store "
-                "them with store_offsets()")
+                "offsets are stored automatically",
+                remedy="set enable.auto.offset.store=false to store them with store_offsets()")
         if self.settings["group.id"] is None:
             raise IllegalStateError("stored offsets need group.id: nothing would commit them")
         given = _after(offsets)
@@ -227,7 +227,7 @@ class Committing:
             made: KafkaError = CommitFailedError(
                 f"{refused}: the group rebalanced without this member")
         elif refused.code == ErrorCode.REBALANCE_IN_PROGRESS:
-            made = RebalanceNeededError(f"{refused}: poll, then commit again")
+            made = RebalanceNeededError(f"{refused}", remedy="poll, then commit again")
         else:
             return refused
         made.__cause__ = refused

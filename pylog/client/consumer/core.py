@@ -138,8 +138,8 @@ class Consuming(Committing):
         """Raise IllegalStateError if there is nothing to read, as Kafka does when a poll begins."""
         if not (self.subscription.by_group or self.subscription.is_manual):
             raise IllegalStateError(
-                'the consumer has no topics to poll: call subscribe(["topic"]) or '
-                'assign([TopicPartition("topic", 0)]) first')
+                "the consumer has no topics to poll",
+                remedy='call subscribe(["topic"]) or assign([TopicPartition("topic", 0)]) first')
 
     def polled(self) -> CommitRequest | None:
         """Begin a turn of a poll. Returns what to commit automatically, if that is due."""
@@ -310,7 +310,8 @@ class Consuming(Committing):
         self._check_open()
         if self.settings["group.id"] is None:
             raise IllegalStateError(
-                "subscribe needs the setting group.id: set it, or read without a group by "
+                "subscribe needs the setting group.id",
+                remedy="set it, or read without a group by "
                 'assign([TopicPartition("topic", 0)])')
         subscription = self.subscription
         subscription.subscribe(topics, pattern, listener)

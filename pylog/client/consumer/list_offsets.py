@@ -189,6 +189,6 @@ async def validate(cluster: Cluster, states: list[PartitionState],
 
 def _truncated(tp: TopicPartition, position: int, end: int) -> LogTruncationError:
     made = LogTruncationError(f"{tp}: the log was cut at {end}, before the position {position}, "
-                              "and auto.offset.reset is none: seek to continue")
+                              "and auto.offset.reset is none", remedy="seek to continue")
     made.partition, made.offset = tp, end
     return made

@@ -189,7 +189,7 @@ def _truncated(cut: dict[TopicPartition, int],
     tp, end = next(iter(cut.items()))
     made = LogTruncationError(
         f"{tp}: the log ends at {end}, before the end of the scan, {left[tp]}: an unclean leader "
-        "election has lost records. Scan again to read what the log holds now")
+        "election has lost records", remedy="scan again to read what the log holds now")
     made.partition, made.offset = tp, end
     return made
 

@@ -158,7 +158,7 @@ class Subscription:
 
     def subscribe(self, topics: Iterable[str] | None, pattern: Any, listener: Any) -> None:
         if self.is_manual:
-            raise IllegalStateError("partitions were assigned by hand: unsubscribe first")
+            raise IllegalStateError("partitions were assigned by hand", remedy="unsubscribe first")
         if isinstance(topics, str):
             if not topics.startswith("^"):
                 topics = [topics]
@@ -179,7 +179,7 @@ class Subscription:
     def assign(self, partitions: Iterable[TopicPartition]) -> list[PartitionState]:
         """Assign manually. Returns the new states; partitions already assigned keep theirs."""
         if self.by_group:
-            raise IllegalStateError("the consumer is subscribed: unsubscribe first")
+            raise IllegalStateError("the consumer is subscribed", remedy="unsubscribe first")
         wanted = dict.fromkeys(TopicPartition.of(tp) for tp in several(
             "assign", partitions, "subscribe takes topics"))
         self.is_manual = True

@@ -518,7 +518,7 @@ class Connection(asyncio.BufferedProtocol):
             size = int.from_bytes(view[at:at + 4], "big", signed=True)
             if size >> 16 == TLS_ALERT and not self.secure:
                 self.fail(KafkaConnectionError(
-                    f"{self.host}:{self.port} speaks TLS: set security.protocol=SSL"))
+                    f"{self.host}:{self.port} speaks TLS", remedy="set security.protocol=SSL"))
                 return
             if size == HTTP:
                 self.fail(KafkaConnectionError(

@@ -52,8 +52,9 @@ class Producer(Configured, Generic[KeyIn, ValueIn]):
     @property
     def _core(self) -> Producing:
         if not self._unstarted.started:
-            raise IllegalStateError("the producer is not started: use `async with Producer(…) as "
-                                    "producer:`, or `await producer.start()` first")
+            raise IllegalStateError("the producer is not started",
+                                    remedy="use `async with Producer(…) as producer:`, or `await "
+                                    "producer.start()` first")
         return self._unstarted
 
     async def start(self) -> Self:

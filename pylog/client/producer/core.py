@@ -385,7 +385,8 @@ class Producing:
     def needs_transactions(self) -> Transactions:
         if self.transactions is None:
             raise IllegalStateError(
-                "this producer sends no transactions: set transactional.id when you create it")
+                "this producer sends no transactions",
+                remedy="set transactional.id when you create it")
         return self.transactions
 
     async def end_transaction(self, committed: bool) -> None:

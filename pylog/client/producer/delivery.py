@@ -177,8 +177,9 @@ def _check_may_block(loop: asyncio.AbstractEventLoop | None) -> None:
     except RuntimeError:
         return
     if running is loop:
-        raise IllegalStateError("result() would block the event loop that delivers the record: "
-                                "write `metadata = await delivery`, or pass on_delivery to send()")
+        raise IllegalStateError("result() would block the event loop that delivers the record",
+                                remedy="write `metadata = await delivery`, or pass on_delivery to "
+                                "send()")
 
 
 class TableDelivery:

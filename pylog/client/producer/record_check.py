@@ -17,8 +17,8 @@ def of(topic: Any, key: Any, value: Any, headers: Any, failure: Exception) -> Se
     for name, given in (("key", key), ("value", value)):
         if given is not None and not _is_bytes(given):
             return SerializationError(
-                f"{topic}: the {name} is of type {type(given).__name__}: send bytes, str or a "
-                f"buffer, or give the producer a {name}.serializer")
+                f"{topic}: the {name} is of type {type(given).__name__}",
+                remedy=f"send bytes, str or a buffer, or give the producer a {name}.serializer")
     return SerializationError(f"{topic}: headers are (name, bytes) pairs: {failure}"
                               if headers else f"{topic}: {failure}")
 

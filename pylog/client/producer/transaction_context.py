@@ -59,7 +59,7 @@ class _Step:
             if consumer.subscription.losses != self._losses:
                 # The partition's next owner reads the same records.
                 raise RebalanceNeededError("the consumer lost partitions during the transaction, "
-                                           "which was aborted: begin it again")
+                                           "which was aborted", remedy="begin it again")
             offsets = consumer.moved()
             if offsets:
                 await producer.send_offsets(offsets, consumer.group_metadata())

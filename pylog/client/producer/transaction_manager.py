@@ -203,7 +203,8 @@ class Transactions(Identity):
         self._check_ended()
         self._check_initialized()
         if self.state != OPEN:
-            raise IllegalStateError(f"the producer is {self.state}: call begin_transaction() first")
+            raise IllegalStateError(f"the producer is {self.state}",
+                                    remedy="call begin_transaction() first")
         return self.number
 
     def _check_ended(self, call: str = "") -> None:
@@ -212,8 +213,8 @@ class Transactions(Identity):
             COMMITTING: COMMIT, ABORTING: ABORT}.get(self.state)
         if known not in (None, call):
             raise IllegalStateError(
-                f"{known}() timed out or was cancelled: call {known}() again first. It waits for "
-                "the outcome")
+                f"{known}() timed out or was cancelled",
+                remedy=f"call {known}() again first. It waits for the outcome")
 
     def _broken(self) -> KafkaError:
         assert self.failure is not None
@@ -221,9 +222,9 @@ class Transactions(Identity):
 
     def _check_initialized(self) -> None:
         if self.state == UNINITIALIZED:
-            raise IllegalStateError("the transactional producer is not initialized: call "
-                                    "init_transactions() once, then begin_transaction(), or use "
-                                    "`with producer.transaction():`")
+            raise IllegalStateError("the transactional producer is not initialized",
+                                    remedy="call init_transactions() once, then "
+                                    "begin_transaction(), or use `with producer.transaction():`")
 
     async def init(self) -> None:
         """Fence earlier producers of this id and end their open transactions."""
@@ -312,7 +313,8 @@ class Transactions(Identity):
             raise self._broken()
         self._check_initialized()
         if self.state not in (OPEN, BROKEN):
-            raise IllegalStateError(f"the producer is {self.state}: call begin_transaction() first")
+            raise IllegalStateError(f"the producer is {self.state}",
+                                    remedy="call begin_transaction() first")
         if self.failure is not None and self.failure.fatal:
             raise self.failure
         self.state = COMMITTING if committed else ABORTING

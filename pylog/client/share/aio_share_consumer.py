@@ -48,7 +48,7 @@ class ShareConsumer(Configured, Generic[K, V]):
     def _records(self) -> ShareRecords:
         if self._started is None:
             raise IllegalStateError(
-                "the share consumer is not started: use `async with ShareConsumer(…) as "
+                "the share consumer is not started", remedy="use `async with ShareConsumer(…) as "
                 "consumer:`, or `await consumer.start()` first")
         return self._started
 
@@ -87,7 +87,8 @@ class ShareConsumer(Configured, Generic[K, V]):
         """Check that no other task polls. Raises ConcurrentUseError."""
         if self._records.core.polling:
             raise ConcurrentUseError(
-                "another task is polling this share consumer: use one share consumer per task")
+                "another task is polling this share consumer",
+                remedy="use one share consumer per task")
         self._records.release_rest()
 
     async def poll(self, timeout: float = 0.0) -> list[Record[K, V]]:
