@@ -13,7 +13,7 @@ BUILD_NEEDS := gcc=gcc stdlib.h=libc6-dev isa-l.h=libisal-dev lz4frame.h=liblz4-
 	zstd.h=libzstd-dev snappy-c.h=libsnappy-dev zlib.h=zlib1g-dev openssl/ssl.h=libssl-dev
 PYTHON_NEEDS := python3=python3 python3-venv=python3-venv python3-config=python3-dev
 TEST_NEEDS := kcat=kcat javac=default-jdk-headless mvn=maven etcd=etcd-server openssl=openssl \
-	ip=iproute2 nft=nftables
+	ip=iproute2 nft=nftables chromium=chromium
 TRIAL_NEEDS := $(if $(JAVA_HOME),,java=default-jre-headless)
 RELEASE_NEEDS := nasm=nasm perl=perl dpkg-deb=dpkg mvn=maven aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu
 OPENSSL_NEEDS := python3=python3 gcc=gcc dpkg-deb=dpkg objcopy=binutils

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pylog.config import Settings
     from pylog.metadata.image.image import Image, Topic
     from pylog.peer.credentials import Credentials
+    from pylog.broker.console_process import ConsoleProcess
     from pylog.replication.membership import Membership
     from pylog.replication.throttles import Throttles
     from pylog.broker.readiness import Readiness
@@ -116,6 +117,7 @@ class Broker:
         self.monitor: Monitor | None = None  # As the next two, if metrics.listener is set.
         self._readiness: Readiness | None = None
         self._health: Health | None = None
+        self._console: ConsoleProcess | None = None  # If console.listener is set.
         self.broken = asyncio.Event()  # no disk is left to continue with
 
     @property
@@ -329,6 +331,8 @@ class Broker:
             if self.settings["metrics.listener"]:
                 self._open_monitor(loop)
             await self._start()
+            if self.settings["console.listener"]:
+                self._open_console()
         except BaseException:
             # A failed start keeps the clean-shutdown marker.
             if self.settings.is_member:
@@ -365,6 +369,14 @@ class Broker:
         if self.membership is not None:
             self.membership.begin()
         self._enter("running")
+
+    def _open_console(self) -> None:
+        """Start the web console's process. Raises StartError."""
+        # Imported here because few brokers have a console.
+        from pylog.broker.console_process import ConsoleProcess
+
+        self._console = ConsoleProcess(self.settings, self.network.addresses)
+        self._console.start()
 
     async def joined(self) -> None:
         """Wait until clients can use this broker. Raises StartError, after end()."""
@@ -433,6 +445,8 @@ class Broker:
             await self.membership.leave()
         for task in self._upkeep_tasks:
             task.cancel()
+        if self._console is not None:
+            await self._console.stop()
         if self.monitor is not None:
             await loop.run_in_executor(None, self.monitor.detach)
         reactors.stop_accepting()

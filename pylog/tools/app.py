@@ -50,6 +50,7 @@ COMMANDS = {
     },
     "Cluster and machine": {
         "cluster": ("cluster.cluster", "Brokers, controller, log directories, moves of replicas."),
+        "console": ("console", "Serve the web console of one or more clusters."),
         "doctor": ("host.doctor", "Find problems of this machine and the cluster."),
         "health": ("host.health", "Check whether a brokerd is ready; for containers."),
         "systemd": ("host.systemd", "Print a sandboxed systemd unit that runs brokerd."),

@@ -8,15 +8,13 @@ Source: etcd's flags; etcd's tuning guide (heartbeats of a LAN).
 """
 
 import asyncio
-import ctypes
 import json
 import logging
 import os
 import shutil
-import signal
 from collections import namedtuple
 
-from pylog import supervisor
+from pylog import child_process, supervisor
 from pylog.log.errors import StartError
 from pylog.metadata.quorum.etcd_bootstrap import NEW, Joining, Policy
 from pylog.metadata.quorum.etcd_probe import bind_address
@@ -35,7 +33,6 @@ LINES_PER_RUN = 100  # of INFO and below
 # etcd prints this if the other members removed it.
 REMOVED = "permanently removed from the cluster"
 UNCONFIGURED = Policy(lambda: None, "/pylog/", 10.0, 60.0)
-PR_SET_PDEATHSIG = 1
 
 log = logging.getLogger("pylog.etcd")
 
@@ -164,8 +161,9 @@ class Member:
         """Run etcd to its end; return (exit code, last line of output)."""
         process = self._process = await asyncio.create_subprocess_exec(
             self._command, *flags, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT, cwd=self._directory, preexec_fn=_end_with_parent,
-            env={**ENVIRONMENT, **os.environ}, limit=1 << 20)
+            stderr=asyncio.subprocess.STDOUT, cwd=self._directory,
+            preexec_fn=child_process.end_with_parent, env={**ENVIRONMENT, **os.environ},
+            limit=1 << 20)
         log.info("etcd started", extra={"pid": process.pid})
         assert process.stdout is not None
         last, left = "", LINES_PER_RUN
@@ -225,13 +223,3 @@ def told(line: bytes) -> tuple[int, str]:
 
 def _shown(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-_LIBC = ctypes.CDLL(None)
-
-
-def _end_with_parent() -> None:
-    """Set the parent-death signal, in the child between fork and exec. It is sent when the forking
-    thread ends, which is the event loop's. So etcd never outlives brokerd.
-    """
-    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

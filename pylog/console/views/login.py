@@ -1,0 +1,124 @@
+"""Login and logout.
+
+Owns: nothing.
+Invariants: a failed login does not reveal whether the user exists; a login gets a new session id;
+  the page after a login is one of this console.
+Source: OWASP Authentication Cheat Sheet.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from starlette.responses import RedirectResponse, Response
+
+from pylog.client.errors import AuthenticationError, KafkaError
+from pylog.config.console_access import NONE
+from pylog.console import session as sessions
+from pylog.console.app import address_of
+from pylog.console.clusters import log_in
+from pylog.console.pages import (
+    PUBLIC, SESSION, Page, PageError, audit_details, form_of, not_audited, required,
+)
+from pylog.console.rendering import render
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from pylog.console.app import Console
+    from pylog.console.clusters import ClusterConfig
+
+log = logging.getLogger("pylog.console")
+
+USER_CHARACTERS_MAX = 1000
+
+
+async def login(request: Request, cluster: None) -> Response:
+    """Show the form, or log in."""
+    console: Console = request.app.state.console
+    if console.auth == NONE:
+        return RedirectResponse("/", 303)
+    config = _cluster(console, request.query_params.get("cluster", ""))
+    if request.method == "GET":
+        not_audited(request)
+        return _form(request, config)
+    form = await form_of(request)
+    token = request.cookies.get(sessions.LOGIN_COOKIE, "")
+    if not sessions.same(token, form.get("csrf", "")):
+        not_audited(request)
+        return _form(request, config, "The form had expired. Log in again.", 403)
+    user = required(form, "user", "User")[:USER_CHARACTERS_MAX]
+    audit_details(request, principal=user, target=config.name)
+    names = f"address {address_of(request)}", f"user {user}"
+    wait_s = console.throttle.wait_s(*names)
+    if wait_s > 0:
+        return _form(request, config, f"Too many failed logins. Try again in {wait_s:.0f} s.", 429,
+                     user)
+    try:
+        opened = await log_in(config, user, form.get("password", ""),
+                              console.prefix(config.name), console.now_ms)
+    except AuthenticationError:
+        console.throttle.failed(*names)
+        return _form(request, config, "The user or the password is wrong.", 401, user)
+    except KafkaError as error:
+        log.warning("a login could not reach the cluster",
+                    extra={"cluster": config.name, "reason": str(error)})
+        return _form(request, config, f"The cluster {config.name} cannot be reached. Check that "
+                     "its brokers are running, then try again.", 502, user)
+    old = console.sessions.find(request)
+    session = await console.sessions.create(user, address_of(request))
+    if old is not None:
+        # The user adds a cluster: its connections move to the new session id.
+        session.clusters, old.clusters = old.clusters, {}
+        await console.sessions.end(old)
+    replaced = session.clusters.pop(config.name, None)
+    if replaced is not None:
+        await replaced.close()
+    session.clusters[config.name] = opened
+    response = RedirectResponse(_next(request, console, config), 303)
+    console.sessions.set_cookie(response, session)
+    return response
+
+
+def _cluster(console: Console, name: str) -> ClusterConfig:
+    if not name:
+        return next(iter(console.clusters.values()))
+    if name not in console.clusters:
+        raise PageError(404, "There is no such cluster", name)
+    return console.clusters[name]
+
+
+def _form(request: Request, config: ClusterConfig, failure: str = "", status: int = 200,
+          user: str = "") -> Response:
+    console: Console = request.app.state.console
+    request.state.login_token = request.cookies.get(sessions.LOGIN_COOKIE) or sessions.new_token()
+    response = render(request, "login.html", status, config=config, failure=failure, user=user,
+                      token=request.state.login_token, query=request.url.query)
+    console.sessions.login_token(request, response)
+    return response
+
+
+def _next(request: Request, console: Console, config: ClusterConfig) -> str:
+    """Return the page that the user wanted. Only paths of this console."""
+    path = request.query_params.get("next", "")
+    if path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable():
+        return path
+    return console.prefix(config.name) or "/"
+
+
+async def logout(request: Request, cluster: None) -> Response:
+    """End the session and close its connections."""
+    console: Console = request.app.state.console
+    session = request.state.session
+    audit_details(request, principal=session.principal)
+    await console.sessions.end(session)
+    response = RedirectResponse("/login", 303)
+    console.sessions.delete_cookie(response)
+    return response
+
+
+PAGES = [
+    Page("/login", login, methods=("GET", "POST"), changes=False, audit="login", scope=PUBLIC),
+    Page("/logout", logout, methods=("POST",), changes=False, audit="logout", scope=SESSION),
+]
