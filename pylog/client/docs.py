@@ -160,6 +160,32 @@ _MEANINGS = {
     "partitioner.availability.timeout.ms": "A partition whose broker accepts no batch for this "
                                            "time is avoided; 0: never.",
 }
+# Settings that most programs set, or that change what a program can rely on. Kafka's own ratings
+# differ: they call acks, enable.idempotence and transactional.id low.
+HIGH = {
+    "bootstrap.servers", "security.protocol", "sasl.mechanism", "sasl.username", "sasl.password",
+    "ssl.ca.location", "ssl.keystore.location", "ssl.truststore.location", "group.id",
+    "group.protocol", "auto.offset.reset", "enable.auto.commit", "isolation.level",
+    "max.poll.interval.ms", "max.poll.records", "share.acknowledgement.mode", "key.deserializer",
+    "value.deserializer", "key.serializer", "value.serializer", "acks", "linger.ms",
+    "compression.type", "delivery.timeout.ms", "enable.idempotence", "transactional.id",
+}
+# Settings whose defaults suit almost every program.
+LOW = {
+    "client.rack", "metadata.max.age.ms", "reconnect.backoff.ms", "reconnect.backoff.max.ms",
+    "retry.backoff.ms", "retry.backoff.max.ms", "connections.max.idle.ms", "send.buffer.bytes",
+    "receive.buffer.bytes", "sasl.kerberos.service.name",
+    "sasl.oauthbearer.jwt.retriever.class", "sasl.oauthbearer.assertion.algorithm",
+    "sasl.oauthbearer.assertion.template.file", "sasl.oauthbearer.assertion.claim.exp.seconds",
+    "sasl.oauthbearer.assertion.claim.nbf.seconds", "sasl.oauthbearer.assertion.claim.jti.include",
+    "ssl.keystore.type", "ssl.truststore.type", "ssl.endpoint.identification.algorithm",
+    "statistics.interval.ms", "interceptor.classes", "group.remote.assignor",
+    "heartbeat.interval.ms", "auto.commit.interval.ms", "check.crcs", "exclude.internal.topics",
+    "fetch.max.bytes", "max.partition.fetch.bytes", "share.acquire.mode", "max.request.size",
+    "compression.gzip.level", "compression.lz4.level", "compression.zstd.level", "retries",
+    "max.in.flight.requests.per.connection", "partitioner.ignore.keys",
+    "partitioner.adaptive.partitioning.enable", "partitioner.availability.timeout.ms",
+}
 _PAGE = """\
 # Settings of the client
 
@@ -169,6 +195,9 @@ Generated from `pylog/client/config/settings.py` by `make docs`; do not edit.
 unknown name raises an error that suggests the most similar name, and type checkers report it
 earlier. For a dict, `pylog.client.options` has the types `ProducerConfig`, `ConsumerConfig`,
 `ShareConsumerConfig` and `AdminConfig` (names with dots); import them under `if TYPE_CHECKING:`.
+
+Importance is high for settings that most programs set, or that change what a program can rely on.
+It is low for settings whose defaults suit almost every program.
 
 ## Files of other clients
 
@@ -226,8 +255,8 @@ def page() -> str:
                         ("Share consumer", SHARE_CONSUMER), ("Admin", ADMIN)):
         rows = [row for row in TABLE if role in row.roles]
         if rows:
-            parts.append("\n".join([f"## {title}\n", "| setting | type | default | allowed | what "
-                                    "it does |", "|---|---|---|---|---|",
+            parts.append("\n".join([f"## {title}\n", "| setting | importance | type | default | "
+                                    "allowed | what it does |", "|---|---|---|---|---|---|",
                                     *(_row(row) for row in rows), ""]))
     return "\n".join(parts)
 
@@ -237,7 +266,13 @@ def _row(row: Setting) -> str:
     if isinstance(default, tuple):
         default = ",".join(default)
     kind = {object: "object", list: "list", str: "text", int: "int", bool: "true/false"}[row.kind]
-    return f"| {row.name} | {kind} | {default} | {_allowed(row)} | {_MEANINGS[row.name]} |"
+    cells = (row.name, importance(row.name), kind, default, _allowed(row), _MEANINGS[row.name])
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def importance(name: str) -> str:
+    """Return high, medium or low."""
+    return "high" if name in HIGH else "low" if name in LOW else "medium"
 
 
 def _allowed(row: Setting) -> str:

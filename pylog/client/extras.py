@@ -14,7 +14,7 @@ from pylog.client.errors import MissingExtraError
 
 # As in pyproject.toml. arrow: both libraries are needed for Arrow data, numpy for poll_numpy.
 LIBRARIES = {"pyarrow": "arrow", "numpy": "arrow", "fastavro": "avro", "msgspec": "msgspec",
-             "pydantic": "pydantic"}
+             "pydantic": "pydantic", "google.protobuf.message": "protobuf"}
 
 
 def require(caller: str, *libraries: str) -> Any:
@@ -27,7 +27,8 @@ def require(caller: str, *libraries: str) -> Any:
         try:
             found = importlib.import_module(library)
         except ModuleNotFoundError as failure:
-            if failure.name not in (library, None):
+            if failure.name is not None and not f"{library}.".startswith(f"{failure.name}."):
                 raise  # The library is installed, and one of its own dependencies is not.
-            raise MissingExtraError(caller, library, LIBRARIES[library]) from failure
+            raise MissingExtraError(
+                caller, library.removesuffix(".message"), LIBRARIES[library]) from failure
     return found

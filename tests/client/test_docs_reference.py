@@ -19,3 +19,12 @@ def test_option_types_agree_with_the_tables():
 
 def test_client_settings_and_descriptions_match():
     assert client_docs._MEANINGS.keys() == {row.name for row in TABLE}
+
+
+def test_each_rated_setting_exists_and_has_one_importance():
+    names = {row.name for row in TABLE}
+    assert client_docs.HIGH <= names and client_docs.LOW <= names
+    assert not client_docs.HIGH & client_docs.LOW
+    assert client_docs.importance("acks") == "high"
+    assert client_docs.importance("session.timeout.ms") == "medium"
+    assert client_docs.importance("check.crcs") == "low"

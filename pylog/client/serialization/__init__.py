@@ -1,4 +1,5 @@
-"""Serialize and deserialize values: text, numbers, JSON, Avro, msgspec and Pydantic objects.
+"""Serialize and deserialize values: text, numbers, JSON, Avro, Protobuf, msgspec and Pydantic
+objects.
 
 Each format is one object for both directions: `Producer(value_serializer=Json())` uses its
 serialize(topic, value), `Consumer(value_deserializer=Json())` its deserialize(data). numbers(),
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pylog.client.serialization.plain import (
         Bytes, Float32, Float64, Format, Int16, Int32, Int64, Text, Uuid,
     )
+    from pylog.client.serialization.protobuf import Protobuf
     from pylog.client.serialization.registry import SchemaRegistry
 
 _MODULES = {
@@ -30,12 +32,13 @@ _MODULES = {
     **dict.fromkeys(("Msgspec", "Pydantic"), f"{__name__}.models"),
     **dict.fromkeys(("Bytes", "Float32", "Float64", "Format", "Int16", "Int32", "Int64", "Text",
                      "Uuid"), f"{__name__}.plain"),
+    "Protobuf": f"{__name__}.protobuf",
     "SchemaRegistry": f"{__name__}.registry",
 }
 
 __all__ = ["Avro", "Bytes", "Deserializer", "Float32", "Float64", "Format", "Int16", "Int32",
-           "Int64", "Json", "Msgspec", "Pydantic", "SchemaRegistry", "Serializer", "Text", "Uuid",
-           "avro_column", "json_column", "json_rows"]
+           "Int64", "Json", "Msgspec", "Protobuf", "Pydantic", "SchemaRegistry", "Serializer",
+           "Text", "Uuid", "avro_column", "json_column", "json_rows"]
 
 
 def _imported(name: str) -> object:

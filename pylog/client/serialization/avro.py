@@ -23,7 +23,7 @@ from pylog.client.serialization.registry import Schema, SchemaRegistry
 
 MAGIC = 0
 DECIMAL_DIGITS_MAX = 76
-_HEAD = struct.Struct(">bi")
+HEAD = struct.Struct(">bi")
 
 
 def topic_name(topic: str, is_key: bool, record_name: str) -> str:
@@ -82,7 +82,7 @@ class Avro(Format[Any]):
         subject = self.subject(topic, self.is_key, name)
         ask = self.registry.register if self.register else self.registry.lookup
         assert self._text is not None
-        head = self._heads[topic] = _HEAD.pack(MAGIC, ask(subject, Schema(self._text)))
+        head = self._heads[topic] = HEAD.pack(MAGIC, ask(subject, Schema(self._text)))
         return head
 
     def deserialize(self, data: bytes, /) -> Any:
@@ -90,7 +90,7 @@ class Avro(Format[Any]):
 
         written = self.writer_schema(schema_id(data))
         stream = io.BytesIO(data)
-        stream.seek(_HEAD.size)
+        stream.seek(HEAD.size)
         try:
             return fastavro.schemaless_reader(stream, written, self._reader or self._schema)
         except Exception as failure:  # fastavro raises arbitrary exceptions for damaged data.
@@ -107,9 +107,9 @@ class Avro(Format[Any]):
 
 def schema_id(data: bytes) -> int:
     """Return the schema id of a value in Confluent's wire format. Raises SerializationError."""
-    if len(data) < _HEAD.size or data[0] != MAGIC:
+    if len(data) < HEAD.size or data[0] != MAGIC:
         raise SerializationError("not in Confluent's wire format: no zero byte and schema id")
-    number: int = _HEAD.unpack_from(data)[1]
+    number: int = HEAD.unpack_from(data)[1]
     return number
 
 

@@ -92,6 +92,10 @@ class SchemaRegistry:
         """Return the schema's id. Raises RegistryError if the subject does not have it."""
         return self._id(subject, schema, f"/subjects/{_quoted(subject)}")
 
+    def version_of(self, subject: str, schema: Schema) -> int:
+        """Return the schema's version. Raises RegistryError if the subject does not have it."""
+        return int(self._ask("POST", f"/subjects/{_quoted(subject)}", _document(schema))["version"])
+
     def versions(self, subject: str) -> list[int]:
         """Return the existing version numbers, oldest first. Raises RegistryError."""
         return [int(version) for version in
