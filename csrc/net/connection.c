@@ -56,7 +56,7 @@ static void left(struct reactor *r, const uint8_t ip[16], struct listener_limit 
     assert(load > 0 && before > 0 && of_listener > 0);
 }
 
-static void learn_local_address(struct connection *c) {
+static void read_local_address(struct connection *c) {
     struct sockaddr_storage a;
     socklen_t len = sizeof a;
     if (getsockname(c->transport.fd, (struct sockaddr *)&a, &len) == 0)
@@ -78,8 +78,8 @@ static void end_transport(struct connection *c) {
 /* Returns the idle limit in ms; < 0: none. */
 static int64_t idle_max(const struct reactor *r, const struct connection *c) REQUIRES(r->role) {
     int64_t idle_ms_max = r->all->config.idle_ms_max;
-    if (!guard_is_stranger(c)) return idle_ms_max;
-    return idle_ms_max < 0 || idle_ms_max > STRANGER_MS_MAX ? STRANGER_MS_MAX : idle_ms_max;
+    if (!connection_is_unauthenticated(c)) return idle_ms_max;
+    return idle_ms_max < 0 || idle_ms_max > AUTH_IDLE_MS_MAX ? AUTH_IDLE_MS_MAX : idle_ms_max;
 }
 
 /* Sets the first deadline. */
@@ -117,7 +117,7 @@ void connection_open(struct reactor *r, const struct listener_accepted *a) {
     c->peer = a->peer;
     c->active_ms = r->now_ms;
     c->mark_bytes = 1;
-    learn_local_address(c);
+    read_local_address(c);
     STAT_ADD(r, connections, 1);
     STAT_ADD(r, connections_accepted, 1);
     if (a->refused_ms > 0) {
@@ -127,7 +127,7 @@ void connection_open(struct reactor *r, const struct listener_accepted *a) {
         timers_set(&r->timers, &c->timer, c->muted_until_ms);
         return;
     }
-    if (!guard_open(r, c, a->flags)) {
+    if (!auth_gate_open(r, c, a->flags)) {
         connection_close(r, c);
         return;
     }
@@ -152,7 +152,7 @@ void connection_close(struct reactor *r, struct connection *c) {
         }
     }
     assert(c->first == NULL && c->list == NULL && c->in == NULL);
-    assert(r->privileged != c && c->timer.place == 0);
+    assert(r->over_limit_allowed != c && c->timer.place == 0);
     slab_give(&r->connections, c);
     STAT_ADD(r, connections, -1);
     STAT_ADD(r, connections_closed, 1);
@@ -187,7 +187,7 @@ static int64_t deadline(const struct reactor *r, const struct connection *c) REQ
     if (c->transport.handshaking) return c->active_ms + HANDSHAKE_MS_MAX;
     if (c->blocked) return stall_deadline(c);
     if (c->muted) return mute_deadline(r, c);
-    if (c->first != NULL || c->list != NULL || c->asking) return INT64_MAX;
+    if (c->first != NULL || c->list != NULL || c->awaiting_control) return INT64_MAX;
     if (c->in_end == c->in_start) {
         int64_t idle_ms_max = idle_max(r, c);
         return idle_ms_max < 0 ? INT64_MAX : c->active_ms + idle_ms_max;
@@ -321,7 +321,7 @@ void connection_run(struct reactor *r, struct connection *c) {
             if (read_more(r, c, &turn, &failed)) continue;
         }
         if (failed || ended) {
-            if (failed && c->earned == 0) report_failure(r, c);
+            if (failed && c->receive_budget == 0) report_failure(r, c);
             connection_close(r, c);
             return;
         }

@@ -26,7 +26,8 @@ void connection_mute(struct reactor *r, struct connection *c, int32_t throttle_m
     int64_t until_ms = r->now_ms + throttle_ms;
     if (!c->muted || c->muted_until_ms < until_ms) c->muted_until_ms = until_ms;
     c->muted = true;
-    if (r->privileged == c) r->privileged = NULL; /* otherwise it would block the others */
+    if (r->over_limit_allowed == c)
+        r->over_limit_allowed = NULL; /* otherwise it would block the others */
     STAT_ADD(r, requests_throttled, 1);
     if (c->quota != NULL) quota_client_note(c->quota, throttle_ms, r->now_ms);
 }

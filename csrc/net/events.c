@@ -69,7 +69,7 @@ static void ring(struct events *e) {
 }
 
 void events_post(struct events *e, struct event *event) {
-    assert(event->kind >= EVENT_REQUEST && event->kind <= EVENT_MAY_JOIN);
+    assert(event->kind >= EVENT_REQUEST && event->kind <= EVENT_ISR_CANDIDATE);
     event->next = NULL;
     lock_acquire(&e->lock);
     bool first = e->first == NULL;

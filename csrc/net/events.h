@@ -15,11 +15,11 @@ enum event_kind {
     EVENT_CLOSED = 3,
     EVENT_QUOTA = 4,
     EVENT_SLOW = 5,
-    EVENT_CONNECTED = 6, /* from a listener with LISTENER_ASKS, or with a client certificate,
-                            whose name is the data; call reactors_retry afterwards */
-    EVENT_UNSAFE = 7, /* a connection failed because of TLS or trust: data is the reason */
+    EVENT_CONNECTED = 6, /* from a listener with LISTENER_NEEDS_APPROVAL, or with a client
+                            certificate, whose name is the data; call reactors_retry afterwards */
+    EVENT_UNSAFE = 7,    /* a connection failed because of TLS or trust: data is the reason */
     EVENT_VERIFY = 8,
-    EVENT_MAY_JOIN = 9
+    EVENT_ISR_CANDIDATE = 9
 };
 
 struct event_address {
@@ -56,7 +56,7 @@ struct event {
     size_t data_len;
     _Alignas(8) uint8_t data[]; /* one of: client id, then body; missing_count event_missing, their
                                    names and, at body_at, an event_verify; client id; a text of
-                                   body_len bytes; missing_count serve_join */
+                                   body_len bytes; missing_count isr_candidate */
 };
 
 struct events;

@@ -4,11 +4,12 @@
 
 /* Returns true if the connection holds a buffer for a frame without enough progress. */
 static bool is_stalled(const struct reactor *r, const struct connection *c) REQUIRES(r->role) {
-    if (c->in == NULL || c->in_end == c->in_start || c->first != NULL || c->asking || c->muted)
+    if (c->in == NULL || c->in_end == c->in_start || c->first != NULL || c->awaiting_control ||
+        c->muted)
         return false;
-    if (c == r->privileged) {
-        int64_t frame_ms = (int64_t)(c->frame_bytes / PRIVILEGED_BYTES_PER_MS);
-        return r->now_ms - r->privileged_ms >= EVICT_MS + frame_ms;
+    if (c == r->over_limit_allowed) {
+        int64_t frame_ms = (int64_t)(c->frame_bytes / OVER_LIMIT_BYTES_PER_MS);
+        return r->now_ms - r->over_limit_since_ms >= EVICT_MS + frame_ms;
     }
     if (c->list == &r->input_waiting)
         return c->waiting_ms != 0 && r->now_ms - c->waiting_ms >= WAIT_MS_MAX;
@@ -19,7 +20,7 @@ static bool is_stalled(const struct reactor *r, const struct connection *c) REQU
 
 /* Wakes stalled connections that may have received more than was read (SO_RCVLOWAT). Returns
  * false if there are none. */
-static bool hears_stalled(struct reactor *r) REQUIRES(r->role) {
+static bool unmark_stalled(struct reactor *r) REQUIRES(r->role) {
     bool heard = false;
     for (uint32_t at = 0; at < slab_room(&r->connections); at++) {
         struct connection *c = slab_at(&r->connections, at);
@@ -31,7 +32,7 @@ static bool hears_stalled(struct reactor *r) REQUIRES(r->role) {
 /* Closes connections that hold buffers for stalled frames, the slowest first, until memory is no
  * longer tight. */
 static void evict_stalled(struct reactor *r) REQUIRES(r->role) {
-    if (input_is_tight(&r->input) && hears_stalled(r)) return; /* checked again after RELIEF_MS */
+    if (input_is_tight(&r->input) && unmark_stalled(r)) return; /* checked again after RELIEF_MS */
     for (int i = 0; i < EVICTIONS_MAX && input_is_tight(&r->input); i++) {
         struct connection *slowest = NULL;
         for (uint32_t at = 0; at < slab_room(&r->connections); at++) {
@@ -50,10 +51,11 @@ static void evict_stalled(struct reactor *r) REQUIRES(r->role) {
  * another one. */
 static int64_t idle_since_ms(const struct reactor *r, const struct connection *c)
     REQUIRES(r->role) {
-    if (c->principal != 0 || c->first != NULL || c->list != NULL || c->asking) return INT64_MAX;
+    if (c->principal != 0 || c->first != NULL || c->list != NULL || c->awaiting_control)
+        return INT64_MAX;
     if (c->refused) return INT64_MIN; /* only kept open until the end of its mute */
     if (c->muted) return INT64_MAX;
-    bool silent = c->earned == 0;
+    bool silent = c->receive_budget == 0;
     int64_t least_ms = silent ? CROWDED_SILENT_MS : CROWDED_IDLE_MS;
     if (r->now_ms - c->active_ms < least_ms) return INT64_MAX;
     return silent ? c->active_ms - INT32_MAX : c->active_ms;
@@ -70,41 +72,41 @@ bool eviction_close_idle(struct reactor *r) {
         struct connection *c = slab_at(&r->connections, r->crowded_at);
         if (c == NULL) continue;
         int64_t idle_ms = idle_since_ms(r, c);
-        young = young || (c->earned == 0 && idle_ms == INT64_MAX && !c->muted);
+        young = young || (c->receive_budget == 0 && idle_ms == INT64_MAX && !c->muted);
         if (idle_ms >= since_ms) continue;
         oldest = c;
         since_ms = idle_ms;
     }
-    if (oldest == NULL || (young && oldest->earned != 0)) return false;
+    if (oldest == NULL || (young && oldest->receive_budget != 0)) return false;
     STAT_ADD(r, connections_evicted, 1);
     connection_close(r, oldest);
     return true;
 }
 
 /* Lets unread frames start, beyond the limit if necessary: they may be small. */
-static void let_begin(struct reactor *r) REQUIRES(r->role) {
-    r->relieving = true;
+static void start_waiting_frames(struct reactor *r) REQUIRES(r->role) {
+    r->reclaiming_input = true;
     struct connection *next;
     for (struct connection *c = r->input_waiting.first; c != NULL; c = next) {
         next = c->list_next;
         if (c->in == NULL) connection_enlist(c, &r->ready);
     }
     connection_run_list(r, &r->ready);
-    r->relieving = false;
+    r->reclaiming_input = false;
 }
 
 void eviction_relieve(struct reactor *r) {
     evict_stalled(r);
-    let_begin(r);
+    start_waiting_frames(r);
     struct connection *next = NULL;
     for (struct connection *c = r->input_waiting.first; c != NULL; c = c->list_next)
         if (c->in != NULL &&
             (next == NULL || receive_missing(c) < receive_missing(next)))
             next = c;
-    if (next != NULL && (r->privileged == NULL ||
-                         receive_missing(next) < receive_missing(r->privileged))) {
-        r->privileged = next;
-        r->privileged_ms = r->now_ms;
+    if (next != NULL && (r->over_limit_allowed == NULL ||
+                         receive_missing(next) < receive_missing(r->over_limit_allowed))) {
+        r->over_limit_allowed = next;
+        r->over_limit_since_ms = r->now_ms;
         next->frame_ms = r->now_ms; /* the broker, not the client, caused the wait */
         connection_enlist(next, &r->ready);
     }

@@ -49,7 +49,7 @@ enum handshake_result handshake_run(struct reactor *r, struct connection *c) {
     if (report.resumed) STAT_ADD(r, handshakes_resumed, 1);
     c->active_ms = c->frame_ms = r->now_ms;
     c->readable = true; /* bytes after the handshake cause no further event */
-    if (!guard_shaken(r, c, report.text)) c->closing = true;
+    if (!auth_gate_after_handshake(r, c, report.text)) c->closing = true;
     return HANDSHAKE_DONE;
 }
 

@@ -67,11 +67,11 @@ static void on_connection_message(struct reactor *r, const struct message *l) RE
     } else if (l->kind == MESSAGE_CLOSE) {
         connection_close(r, c);
     } else if (l->kind == MESSAGE_RETRY) {
-        c->asking = false;
+        c->awaiting_control = false;
         c->frame_ms = r->now_ms; /* the broker, not the client, caused the wait */
         connection_enlist(c, &r->ready);
     } else {
-        guard_identify(r, c, (uint32_t)l->size, l->status);
+        auth_gate_identify(r, c, (uint32_t)l->size, l->status);
     }
 }
 
@@ -84,7 +84,7 @@ static void on_slot_message(struct reactor *r, const struct message *l) REQUIRES
     } else if (l->kind == MESSAGE_REPLY) {
         requests_on_reply(r, s, l);
     } else {
-        requests_on_verdict(r, s, l);
+        requests_on_grant_result(r, s, l);
     }
 }
 
@@ -92,7 +92,7 @@ static void on_message(struct reactor *r, const struct message *l) REQUIRES(r->r
     switch (l->kind) {
     case MESSAGE_IO_DONE:
     case MESSAGE_REPLY:
-    case MESSAGE_VERDICT: on_slot_message(r, l); break;
+    case MESSAGE_GRANT_RESULT: on_slot_message(r, l); break;
     case MESSAGE_PRINCIPAL:
     case MESSAGE_WATCH:
     case MESSAGE_RETRY:

@@ -28,13 +28,12 @@ enum { REACTOR_THREADS_MAX = 64, REACTOR_MESSAGES_MAX = 65536 };
 
 /* Flags for all connections of a listener. */
 enum listener_flag {
-    LISTENER_GUARDED = 1, /* until it has a principal, a connection may only authenticate
-                             (auth_gate.c) */
-    LISTENER_CONTROL = 2, /* the control plane answers all requests, Produce and Fetch too */
-    LISTENER_ASKS = 8     /* new connections wait until the control plane has set their
-                             principal: EVENT_CONNECTED */
+    LISTENER_NEEDS_AUTH = 1,    /* until it has a principal, a connection may only authenticate
+                                (auth_gate.c) */
+    LISTENER_CONTROL = 2,       /* the control plane answers all requests, Produce and Fetch too */
+    LISTENER_NEEDS_APPROVAL = 8 /* new connections wait until the control plane has set their
+                         principal: EVENT_CONNECTED */
 };
-
 
 /* Version of the SaslAuthenticate in which a SASL token without header is passed on. */
 enum { GUARD_RAW_VERSION = -1 };
@@ -47,7 +46,7 @@ struct reactors_config {
     int64_t idle_ms_max;          /* connections.max.idle.ms; < 0: none */
     uint64_t input_bytes_max;     /* receive buffers of one reactor, plus its requests in the
                                      control plane; 0: the default */
-    int32_t stranger_bytes_max;   /* sasl.server.max.receive.size, before authentication */
+    int32_t unauthenticated_bytes_max; /* sasl.server.max.receive.size, before authentication */
     int send_buffer_bytes, receive_buffer_bytes; /* socket.*.buffer.bytes; -1: system default */
     struct quotas *quotas;                       /* borrowed; NULL: no quotas */
     struct repeats *repeats; /* borrowed; NULL: heartbeats go to the control plane */
@@ -108,7 +107,7 @@ int reactors_threads(const struct reactors *rs);
 int reactors_start(struct reactors *rs) ON_CONTROL_PLANE;
 struct events *reactors_events(struct reactors *rs);
 /* Call after taking events from the queue: connections that waited for room continue. */
-void reactors_taken(struct reactors *rs) ON_CONTROL_PLANE;
+void reactors_events_consumed(struct reactors *rs) ON_CONTROL_PLANE;
 /* Ends the count of a taken event's data bytes: connections that waited for room continue. */
 void reactors_dropped(struct reactors *rs, size_t bytes) ON_CONTROL_PLANE;
 /* Sends a complete frame with its size (copied); frame NULL sends nothing. throttle_ms: mutes

@@ -25,36 +25,36 @@
 
 enum { REQUESTS_PER_CONNECTION_MAX = 16 };
 enum {
-    INPUT_BYTES_MAX = 256 << 20,     /* receive buffers of a reactor */
-    RECEIVE_BYTES = (64 << 10) - 64, /* first read of a frame whose size is unknown */
+    INPUT_BYTES_MAX = 256 << 20,        /* receive buffers of a reactor */
+    RECEIVE_BYTES = (64 << 10) - 64,    /* first read of a frame whose size is unknown */
     RECEIVE_EXACT_BYTES_MIN = 16 << 10, /* if this much is missing, read only to the frame's end */
-    /* The first read after a large frame is limited to 1/RECEIVE_EARNED_PART of the pool limit. */
-    RECEIVE_EARNED_PART = 16,
+    /* The first read after a large frame is limited to 1/RECEIVE_BUDGET_PART of the pool limit. */
+    RECEIVE_BUDGET_PART = 16,
     READY_TURN_NS = 100000,             /* for ready connections, before the next epoll_wait */
-    ROUNDS_TURN = 16, /* per connection: start requests, send responses, repeat */
+    ROUNDS_TURN = 16,                   /* per connection: start requests, send responses, repeat */
     RECEIVE_TURN_BYTES = 512 << 10,     /* read per connection and turn, for fairness */
     RECEIVE_MARK_BYTES_MAX = 128 << 10, /* SO_RCVLOWAT limit while a large frame arrives */
     RECEIVE_MARK_BYTES_MIN = 32 << 10,
-    RECEIVE_MARK_MS_MAX = 1000,         /* only for young frames: later, progress is measured */
-    OUTPUT_TURN_BYTES = 256 << 10,      /* sent per connection and turn, for fairness */
+    RECEIVE_MARK_MS_MAX = 1000,    /* only for young frames: later, progress is measured */
+    OUTPUT_TURN_BYTES = 256 << 10, /* sent per connection and turn, for fairness */
     HANDSHAKE_TURN_NS = 500000 /* per round, for handshakes; exceeded by at most one handshake */
 };
 enum {
     FRAME_MS_MAX = 30000, /* for a frame to arrive, plus 1 ms per FRAME_BYTES_PER_MS */
     FRAME_BYTES_PER_MS = 64,
     HANDSHAKE_MS_MAX = 10000, /* for the whole handshake */
-    STALL_MS_MAX = 60000, /* for a client to read any byte of its response */
-    STRANGER_MS_MAX = 10000, /* for an unauthenticated client to send its next byte */
+    STALL_MS_MAX = 60000,     /* for a client to read any byte of its response */
+    AUTH_IDLE_MS_MAX = 10000, /* for an unauthenticated client to send its next byte */
     /* Shorter limits while other connections wait for receive buffers. EVICT_MS: without a new
-     * byte; also for the frame of the privileged connection, plus 1 ms per
-     * PRIVILEGED_BYTES_PER_MS. WAIT_MS_MAX: for a connection that waits while holding a buffer. */
+     * byte; also for the frame of the connection that may exceed the limit, plus 1 ms per
+     * OVER_LIMIT_BYTES_PER_MS. WAIT_MS_MAX: for a connection that waits while holding a buffer. */
     EVICT_MS = 500,
-    PRIVILEGED_BYTES_PER_MS = 4096,
+    OVER_LIMIT_BYTES_PER_MS = 4096,
     CROWDED_BYTES_PER_MS = 1024, /* for frames still arriving, after WAIT_MS_MAX */
     WAIT_MS_MAX = 5000,
     EVICTIONS_MAX = 64, /* per check */
     RELIEF_MS = 100,    /* interval for evicting stalled frames and choosing the privileged one */
-    SHRINK_MS = 1000,     /* then a partial frame gives up a large buffer */
+    SHRINK_MS = 1000,   /* then a partial frame gives up a large buffer */
     TICK_MS = 1000,
     ACCEPT_PAUSE_MS = 50, /* after a limit was reached */
     /* When descriptors run out, a new connection replaces one that has been idle for
@@ -74,12 +74,12 @@ enum {
 enum {
     MESSAGE_REPLY = MESSAGE_FIRST_FREE, /* data: malloc'ed frame; status: ms to mute after it, or
                                          REPLY_CLOSES */
-    MESSAGE_VERDICT,                   /* data: malloc'ed int16_t[size] */
-    MESSAGE_PRINCIPAL,                 /* token: connection; size: principal */
+    MESSAGE_GRANT_RESULT,               /* data: malloc'ed int16_t[size] */
+    MESSAGE_PRINCIPAL,                  /* token: connection; size: principal */
     MESSAGE_WATCH,
     MESSAGE_CLOSE,
     MESSAGE_ROOM,     /* the event queue has room again */
-    MESSAGE_RETRY,    /* token: connection with `asking` set */
+    MESSAGE_RETRY,    /* token: connection with `awaiting_control` set */
     MESSAGE_LISTEN,   /* data: struct listener_socket */
     MESSAGE_UNLISTEN, /* size: listener */
     MESSAGE_ADOPT,    /* data: struct listener_accepted */
@@ -149,23 +149,23 @@ struct connection {
     struct timer timer;
     struct transport transport; /* owns the descriptor */
     /* No request starts while one of these four is set; adjacent, so that one comparison tests
-     * all. asking: waits for the control plane's answer about the client; muted: until
+     * all. awaiting_control: waits for the control plane's answer about the client; muted: until
      * muted_until_ms (KIP-219). */
-    bool closing, blocked, muted, asking;
+    bool closing, blocked, muted, awaiting_control;
     bool readable, hung_up, failed, watched;
     bool refused; /* muted, then closed */
-    /* guarded: auth_gate.c checks its requests, before authentication and when a session expires.
-     * raw_tokens: its next frames are SASL tokens without headers. */
-    bool guarded, raw_tokens;
+    /* needs_auth: auth_gate.c checks its requests, before authentication and when a session
+     * expires. raw_tokens: its next frames are SASL tokens without headers. */
+    bool needs_auth, raw_tokens;
     bool controls; /* LISTENER_CONTROL */
-    bool asks; /* send EVENT_CONNECTED after the handshake */
-    uint8_t versions_asked; /* ApiVersions requests before authentication */
+    bool needs_approval;        /* send EVENT_CONNECTED after the handshake */
+    uint8_t api_versions_count; /* ApiVersions requests before authentication */
     uint8_t slot_count;
     struct slot *first, *last;
     struct input_buffer *in;
     size_t in_start, in_end; /* pending bytes */
     size_t frame_bytes; /* size of the arriving frame with its size field; 0: unknown */
-    size_t earned;      /* size of the last frame: allows a larger first read */
+    size_t receive_budget; /* size of the last frame: allows a larger first read */
     int mark_bytes;     /* current SO_RCVLOWAT */
     int64_t active_ms, frame_ms, progress_ms, muted_until_ms;
     int64_t waiting_ms; /* since when its frame waits for a buffer; 0: it does not wait */
@@ -224,9 +224,9 @@ struct reactor {
     struct connection_list appended GUARDED_BY(role); /* their responses are due now */
     /* The connection that may exceed the buffer limit, so that at least one always makes
      * progress, and the time since when. */
-    struct connection *privileged GUARDED_BY(role);
-    int64_t privileged_ms GUARDED_BY(role);
-    bool relieving GUARDED_BY(role); /* new frames may exceed the limit */
+    struct connection *over_limit_allowed GUARDED_BY(role);
+    int64_t over_limit_since_ms GUARDED_BY(role);
+    bool reclaiming_input GUARDED_BY(role); /* new frames may exceed the limit */
     struct listener_socket *listeners GUARDED_BY(role);
     struct reactor_stats stats;
     struct meter_api *meters; /* FRAMES_API_KEYS_MAX */
@@ -344,7 +344,7 @@ enum receive_result receive_some(struct reactor *r, struct connection *c, size_t
 /* Call after a turn: releases or shrinks the buffer. */
 void receive_trim(struct reactor *r, struct connection *c, bool shrink) REQUIRES(r->role);
 /* Returns the size of the first read after a frame of this size; never 0. */
-size_t receive_earned(const struct reactor *r, size_t frame_bytes) REQUIRES(r->role);
+size_t receive_budget_after(const struct reactor *r, size_t frame_bytes) REQUIRES(r->role);
 void receive_release(struct reactor *r, struct input_buffer *b) REQUIRES(r->role);
 /* Call when a counted request has been answered or its connection closed. */
 void receive_uncount(struct reactor *r, size_t bytes) REQUIRES(r->role);
@@ -370,7 +370,7 @@ void requests_append(struct reactor *r) REQUIRES(r->role);
 void requests_on_io_done(struct reactor *r, struct slot *s) REQUIRES(r->role);
 void requests_on_reply(struct reactor *r, struct slot *s, const struct message *l)
     REQUIRES(r->role);
-void requests_on_verdict(struct reactor *r, struct slot *s, const struct message *l)
+void requests_on_grant_result(struct reactor *r, struct slot *s, const struct message *l)
     REQUIRES(r->role);
 /* Releases all requests of a connection that closes. */
 void requests_abandon_all(struct reactor *r, struct connection *c) REQUIRES(r->role);
@@ -384,24 +384,24 @@ void requests_pop(struct reactor *r, struct connection *c) REQUIRES(r->role);
 
 /* ---- auth_gate.c: unauthenticated connections */
 /* Applies the listener's flags to a new connection. Returns false if out of memory. */
-bool guard_open(struct reactor *r, struct connection *c, unsigned flags) REQUIRES(r->role);
+bool auth_gate_open(struct reactor *r, struct connection *c, unsigned flags) REQUIRES(r->role);
 /* Call after the handshake: requests the principal for the certificate's name before the first
  * request, unless the client must authenticate with SASL. Returns false if out of memory. */
-bool guard_shaken(struct reactor *r, struct connection *c, const char *certificate)
+bool auth_gate_after_handshake(struct reactor *r, struct connection *c, const char *certificate)
     REQUIRES(r->role);
-void guard_identify(struct reactor *r, struct connection *c, uint32_t principal,
-                    int32_t session_ms) REQUIRES(r->role);
+void auth_gate_identify(struct reactor *r, struct connection *c, uint32_t principal,
+                        int32_t session_ms) REQUIRES(r->role);
 /* Returns true if the client must authenticate and has not done so yet. */
-static inline bool guard_is_stranger(const struct connection *c) {
-    return c->guarded && c->session_until_ms == 0;
+static inline bool connection_is_unauthenticated(const struct connection *c) {
+    return c->needs_auth && c->session_until_ms == 0;
 }
 /* Returns true if a guarded connection may send this request. Completes the header of a raw
  * token. */
-bool guard_admits(struct reactor *r, struct connection *c, struct frames_header *h)
+bool auth_gate_admits(struct reactor *r, struct connection *c, struct frames_header *h)
     REQUIRES(r->role);
 /* Call after sending a request of a guarded connection to the control plane. */
-void guard_posted(const struct frames_rules *rules, struct connection *c, int16_t api_key,
-                  int16_t api_version);
+void auth_gate_request_posted(const struct frames_rules *rules, struct connection *c,
+                              int16_t api_key, int16_t api_version);
 
 /* ---- request_timing.c: request metrics */
 /* Call when the last byte has arrived. */

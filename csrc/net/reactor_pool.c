@@ -19,7 +19,7 @@ static void control_discard(const struct message *l) {
     case MESSAGE_LISTEN:
     case MESSAGE_ADOPT: listener_discard(l); return;
     case MESSAGE_REPLY:
-    case MESSAGE_VERDICT: break;
+    case MESSAGE_GRANT_RESULT: break;
     default: return;
     }
     free(l->data);
@@ -223,7 +223,7 @@ struct events *reactors_events(struct reactors *rs) {
     return rs->events;
 }
 
-void reactors_taken(struct reactors *rs) {
+void reactors_events_consumed(struct reactors *rs) {
     for (int i = 0; i < rs->count; i++)
         if (atomic_load(&rs->reactors[i].room_wanted) &&
             atomic_exchange(&rs->reactors[i].room_wanted, false))
@@ -232,7 +232,7 @@ void reactors_taken(struct reactors *rs) {
 
 void reactors_dropped(struct reactors *rs, size_t bytes) {
     events_drop(rs->events, bytes);
-    reactors_taken(rs);
+    reactors_events_consumed(rs);
 }
 
 /* Returns NULL if the thread is not running: messages would only fill its mailbox. */
@@ -303,7 +303,7 @@ void reactors_flush_replies(struct reactors *rs) {
 bool reactors_resume(struct reactors *rs, uint64_t token, const int16_t *errors, uint32_t count) {
     void *data = copy_of(errors, count * sizeof *errors);
     if (data == NULL) return false;
-    post(rs, token, (struct message){.kind = MESSAGE_VERDICT, .data = data, .size = count});
+    post(rs, token, (struct message){.kind = MESSAGE_GRANT_RESULT, .data = data, .size = count});
     return true;
 }
 

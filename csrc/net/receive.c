@@ -38,20 +38,20 @@ void receive_uncount(struct reactor *r, size_t bytes) {
     run_first_waiting(r);
 }
 
-static void let_go(struct reactor *r, struct connection *c) REQUIRES(r->role) {
+static void release_buffer(struct reactor *r, struct connection *c) REQUIRES(r->role) {
     struct input_buffer *b = c->in;
     assert_slow(c->in_start == c->in_end);
     c->in = NULL;
     c->in_start = c->in_end = c->frame_bytes = 0;
     c->waiting_ms = 0;
-    if (r->privileged == c) r->privileged = NULL;
+    if (r->over_limit_allowed == c) r->over_limit_allowed = NULL;
     if (b != NULL) receive_release(r, b);
 }
 
 static struct input_buffer *take(struct reactor *r, struct connection *c, size_t room)
     REQUIRES(r->role) {
-    bool begins = r->relieving && c->in == NULL; /* tiny, before the frame size is known */
-    return input_take(&r->input, room, r->privileged == c || begins);
+    bool begins = r->reclaiming_input && c->in == NULL; /* tiny, before the frame size is known */
+    return input_take(&r->input, room, r->over_limit_allowed == c || begins);
 }
 
 void receive_wait(struct reactor *r, struct connection *c) {
@@ -76,9 +76,9 @@ static bool move(struct reactor *r, struct connection *c, struct input_buffer *t
     return true;
 }
 
-size_t receive_earned(const struct reactor *r, size_t frame_bytes) {
-    /* The largest buffer that fits RECEIVE_EARNED_PART times into the limit. */
-    size_t part = larger(r->input.held_bytes_max / RECEIVE_EARNED_PART, RECEIVE_BYTES);
+size_t receive_budget_after(const struct reactor *r, size_t frame_bytes) {
+    /* The largest buffer that fits RECEIVE_BUDGET_PART times into the limit. */
+    size_t part = larger(r->input.held_bytes_max / RECEIVE_BUDGET_PART, RECEIVE_BYTES);
     return smaller(frame_bytes, part - sizeof(struct input_buffer));
 }
 
@@ -86,7 +86,7 @@ size_t receive_earned(const struct reactor *r, size_t frame_bytes) {
  * arrived. */
 static bool make_room(struct reactor *r, struct connection *c) REQUIRES(r->role) {
     size_t first = input_is_tight(&r->input) ? INPUT_TINY_BYTES - sizeof(struct input_buffer)
-                                             : larger(RECEIVE_BYTES, c->earned);
+                                             : larger(RECEIVE_BYTES, c->receive_budget);
     if (c->in == NULL) return move(r, c, take(r, c, first));
     struct input_buffer *b = c->in;
     size_t pending = c->in_end - c->in_start;
@@ -108,7 +108,7 @@ enum receive_result receive_some(struct reactor *r, struct connection *c, size_t
     size_t pending = c->in_end - c->in_start;
     size_t room = c->in->room - c->in_end;
     size_t missing = receive_missing(c);
-    if (pending == 0) room = smaller(room, larger(RECEIVE_BYTES, c->earned));
+    if (pending == 0) room = smaller(room, larger(RECEIVE_BYTES, c->receive_budget));
     if (missing >= RECEIVE_EXACT_BYTES_MIN) room = smaller(room, missing);
     assert_slow(room > 0 && c->in_end + room <= c->in->room);
     ssize_t n;
@@ -158,15 +158,16 @@ bool receive_wants_shrink(const struct connection *c) {
 
 void receive_trim(struct reactor *r, struct connection *c, bool shrink) {
     if (c->in == NULL) {
-        if (r->privileged == c) r->privileged = NULL;
+        if (r->over_limit_allowed == c) r->over_limit_allowed = NULL;
         return;
     }
     size_t pending = c->in_end - c->in_start;
     if (pending == 0) {
-        let_go(r, c);
+        release_buffer(r, c);
         return;
     }
-    size_t keep = shrink ? 4 * pending : larger(4 * pending, larger(c->earned, RECEIVE_BYTES));
+    size_t keep =
+        shrink ? 4 * pending : larger(4 * pending, larger(c->receive_budget, RECEIVE_BYTES));
     if (c->in->room <= input_room_for(keep)) return;
     /* If there is no smaller buffer, keep the large one: that only costs memory. */
     move(r, c, input_take(&r->input, larger(2 * pending, shrink ? 0 : RECEIVE_BYTES), false));

@@ -18,7 +18,7 @@ static bool is_exclusive(const struct slot *s) {
 }
 
 static bool may_start(const struct connection *c) {
-    if (c->closing || c->blocked || c->muted || c->asking) return false;
+    if (c->closing || c->blocked || c->muted || c->awaiting_control) return false;
     return c->last == NULL ||
            (c->slot_count < REQUESTS_PER_CONNECTION_MAX && !is_exclusive(c->last));
 }
@@ -147,8 +147,9 @@ static bool post_request(struct reactor *r, struct slot *s) REQUIRES(r->role) {
     e->body_at = client_id_len;
     e->body_len = s->r.body_len;
     s->state = SLOT_CONTROL;
-    if (s->connection->guarded)
-        guard_posted(&r->all->config.rules, s->connection, s->r.api_key, s->r.api_version);
+    if (s->connection->needs_auth)
+        auth_gate_request_posted(&r->all->config.rules, s->connection, s->r.api_key,
+                                 s->r.api_version);
     s->copied_bytes = client_id_len + s->r.body_len;
     input_count(&r->input, s->copied_bytes);
     STAT_ADD(r, requests_control, 1);
@@ -195,12 +196,13 @@ static bool post_miss(struct reactor *r, struct slot *s) REQUIRES(r->role) {
 
 /* Reports followers whose Fetch shows that they may join the ISR. If memory is short, reports
  * them again after the next metadata update that names them. */
-static void post_joins(struct reactor *r) REQUIRES(r->role) {
-    const struct serve_join *joins;
-    uint32_t count = serve_take_joins(r->serve, &joins);
-    struct event *e = count == 0 ? NULL : events_make(EVENT_MAY_JOIN, count * sizeof *joins);
+static void post_isr_candidates(struct reactor *r) REQUIRES(r->role) {
+    const struct isr_candidate *candidates;
+    uint32_t count = serve_take_isr_candidates(r->serve, &candidates);
+    size_t bytes = count * sizeof *candidates;
+    struct event *e = count == 0 ? NULL : events_make(EVENT_ISR_CANDIDATE, bytes);
     if (e == NULL) return;
-    memcpy(e->data, joins, count * sizeof *joins);
+    memcpy(e->data, candidates, bytes);
     e->missing_count = count;
     events_post(r->all->events, e);
 }
@@ -219,8 +221,8 @@ static void keep_body(struct reactor *r, struct slot *s, bool first) REQUIRES(r-
 
 /* Applies the result of serve, at `now_ns`. `first`: it is the result of serve_start, and the
  * body is still in the connection's buffer. */
-static void enter(struct reactor *r, struct slot *s, enum serve_status status, bool first,
-                  int64_t now_ns) REQUIRES(r->role) {
+static void apply_status(struct reactor *r, struct slot *s, enum serve_status status, bool first,
+                         int64_t now_ns) REQUIRES(r->role) {
     struct connection *c = s->connection;
     assert(s->state != SLOT_ANSWERED && s->state != SLOT_ABANDONED); /* answered only once */
     timers_cancel(&r->timers, &s->timer);
@@ -264,10 +266,10 @@ static void enter(struct reactor *r, struct slot *s, enum serve_status status, b
 }
 
 /* Queues the request or applies its status. */
-static void worked(struct reactor *r, struct slot *s, enum serve_status status, bool first)
+static void apply_or_queue(struct reactor *r, struct slot *s, enum serve_status status, bool first)
     REQUIRES(r->role) {
     if (status != SERVE_QUEUED) {
-        enter(r, s, status, first, reactors_now_ns());
+        apply_status(r, s, status, first, reactors_now_ns());
         return;
     }
     assert(!s->r.body_needed && !s->r.exclusive);
@@ -286,7 +288,7 @@ void requests_append(struct reactor *r) {
         struct connection *c = s->connection;
         assert(s->state == SLOT_QUEUED && c != NULL);
         s->r.now_ms = r->now_ms;
-        enter(r, s, status, false, now_ns);
+        apply_status(r, s, status, false, now_ns);
         connection_enlist(c, &r->appended);
     }
 }
@@ -305,7 +307,7 @@ static void end_work(struct slot *s) {
  * plane. With a request quota, the control plane answers and counts the time. */
 static uint8_t *repeated(const struct reactor *r, const struct connection *c,
                          const struct frames_header *h, size_t *len) REQUIRES(r->role) {
-    if (r->all->config.repeats == NULL || c->controls || c->guarded) return NULL;
+    if (r->all->config.repeats == NULL || c->controls || c->needs_auth) return NULL;
     if (c->quota != NULL && quota_client_timed(c->quota)) return NULL;
     struct repeat_key key = {.client_id = h->client_id,
                              .client_id_len = h->client_id_len,
@@ -331,7 +333,7 @@ static void start_repeated(struct reactor *r, struct connection *c, const struct
     STAT_ADD(r, requests_repeated, 1);
     s->r.reply.bytes = frame;
     s->r.reply.len = s->r.reply.cap = (uint32_t)len;
-    enter(r, s, SERVE_ANSWER, true, reactors_now_ns());
+    apply_status(r, s, SERVE_ANSWER, true, reactors_now_ns());
 }
 
 static void start_one(struct reactor *r, struct connection *c, const struct frames_header *h,
@@ -352,8 +354,8 @@ static void start_one(struct reactor *r, struct connection *c, const struct fram
         begin_work(s);
         enum serve_status status = serve_start(r->serve, &s->r);
         end_work(s);
-        if (s->r.api_key == API_FETCH) post_joins(r);
-        worked(r, s, status, true);
+        if (s->r.api_key == API_FETCH) post_isr_candidates(r);
+        apply_or_queue(r, s, status, true);
     } else if (!post_request(r, s)) {
         c->closing = true;
         unlink_slot(c, s);
@@ -372,8 +374,8 @@ static bool queue_has_room(const struct reactor *r) REQUIRES(r->role) {
 /* Returns false if the connection must wait until the control plane has taken events. */
 static bool control_has_room(struct reactor *r, struct connection *c) REQUIRES(r->role) {
     if (queue_has_room(r)) return true;
-    /* Set room_wanted before checking again, so that either this check or reactors_taken notices
-     * the other. */
+    /* Set room_wanted before checking again, so that either this check or reactors_events_consumed
+     * notices the other. */
     atomic_store(&r->room_wanted, true);
     if (queue_has_room(r)) return true;
     STAT_ADD(r, queue_waits, 1);
@@ -383,7 +385,7 @@ static bool control_has_room(struct reactor *r, struct connection *c) REQUIRES(r
 
 /* Finds the quotas of the request's client. Returns false if the control plane must resolve them
  * first, or if the connection closes. */
-static bool knows_client(struct reactor *r, struct connection *c, const struct frames_header *h)
+static bool resolve_quota(struct reactor *r, struct connection *c, const struct frames_header *h)
     REQUIRES(r->role) {
     uint32_t generation = atomic_load_explicit(r->all->quota_generation, memory_order_acquire);
     if (generation == 0 && c->quota == NULL) return true;
@@ -405,7 +407,7 @@ static bool knows_client(struct reactor *r, struct connection *c, const struct f
     e->principal = c->principal;
     e->client_id_len = (int32_t)len;
     if (len != 0) memcpy(e->data, h->client_id, len);
-    c->asking = true;
+    c->awaiting_control = true;
     events_post(r->all->events, e);
     return false;
 }
@@ -416,7 +418,7 @@ static void refuse_frame(struct reactor *r, struct connection *c, const uint8_t 
     STAT_ADD(r, frames_illegal, 1);
     c->closing = true;
     bool hello = at[0] == 22 && at[1] == 3; /* a TLS ClientHello record */
-    if (hello && c->earned == 0 && c->transport.session == NULL)
+    if (hello && c->receive_budget == 0 && c->transport.session == NULL)
         handshake_report(r, c, "TLS on a plain-text port");
 }
 
@@ -424,8 +426,8 @@ static int32_t frame_bytes_max(const struct reactor *r, const struct connection 
     const struct reactors_config *config = &r->all->config;
     int32_t bytes_max = c->controls ? config->rules.control_bytes_max
                                     : config->rules.request_bytes_max;
-    if (guard_is_stranger(c) && config->stranger_bytes_max < bytes_max)
-        bytes_max = config->stranger_bytes_max;
+    if (connection_is_unauthenticated(c) && config->unauthenticated_bytes_max < bytes_max)
+        bytes_max = config->unauthenticated_bytes_max;
     return bytes_max;
 }
 
@@ -438,7 +440,8 @@ static enum frames_result next_frame(struct reactor *r, struct connection *c,
     const uint8_t *at = c->in->bytes + c->in_start;
     enum frames_result result = frames_next(&r->all->config.rules, frame_bytes_max(r, c),
                                             c->raw_tokens, at, pending, &c->frame_bytes, h);
-    if (result == FRAMES_READY && c->guarded && !guard_admits(r, c, h)) result = FRAMES_ILLEGAL;
+    if (result == FRAMES_READY && c->needs_auth && !auth_gate_admits(r, c, h))
+        result = FRAMES_ILLEGAL;
     if (result == FRAMES_ILLEGAL) refuse_frame(r, c, at);
     return result;
 }
@@ -447,10 +450,10 @@ static enum frames_result next_frame(struct reactor *r, struct connection *c,
 static void consume_frame(struct reactor *r, struct connection *c) REQUIRES(r->role) {
     assert_slow(c->in_end - c->in_start >= c->frame_bytes);
     c->in_start += c->frame_bytes;
-    c->earned = receive_earned(r, c->frame_bytes);
+    c->receive_budget = receive_budget_after(r, c->frame_bytes);
     c->frame_bytes = 0;
     /* Privilege applies to one frame only. */
-    if (r->privileged == c) r->privileged = NULL;
+    if (r->over_limit_allowed == c) r->over_limit_allowed = NULL;
     c->waiting_ms = 0;
     c->frame_ms = r->now_ms;
 }
@@ -463,7 +466,7 @@ static bool start_request(struct reactor *r, struct connection *c, const struct 
     bool served = !c->controls && serve_knows(h->api_key, h->api_version);
     bool cacheable = h->api_key == API_CONSUMER_GROUP_HEARTBEAT;
     if (!served && !cacheable && !control_has_room(r, c)) return false;
-    if (!knows_client(r, c, h)) return false;
+    if (!resolve_quota(r, c, h)) return false;
     size_t len = 0;
     uint8_t *frame = cacheable ? repeated(r, c, h, &len) : NULL;
     if (cacheable && frame == NULL && !control_has_room(r, c)) return false;
@@ -496,8 +499,8 @@ void requests_resume(struct reactor *r, struct slot *s, enum serve_reason reason
     begin_work(s);
     enum serve_status status = serve_resume(r->serve, &s->r, reason);
     end_work(s);
-    if (s->r.api_key == API_FETCH) post_joins(r);
-    worked(r, s, status, false);
+    if (s->r.api_key == API_FETCH) post_isr_candidates(r);
+    apply_or_queue(r, s, status, false);
     connection_enlist(c, &r->ready);
 }
 
@@ -533,7 +536,7 @@ void requests_on_reply(struct reactor *r, struct slot *s, const struct message *
     connection_enlist(c, &r->ready);
 }
 
-void requests_on_verdict(struct reactor *r, struct slot *s, const struct message *l) {
+void requests_on_grant_result(struct reactor *r, struct slot *s, const struct message *l) {
     const int16_t *errors = l->data;
     if (s->state == SLOT_MISSING && l->size == s->r.missing_count) {
         for (uint32_t i = 0; i < s->r.missing_count; i++) s->r.missing[i].error = errors[i];

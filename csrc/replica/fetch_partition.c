@@ -11,7 +11,7 @@
 #include "os/rate_limit.h"
 #include "tables/error_codes.h"
 
-void followed_release(struct followed *p) {
+void fetch_partition_release(struct fetch_partition *p) {
     uint32_t before = atomic_fetch_sub(&p->references, 1);
     assert(before > 0);
     if (before > 1) return;
@@ -22,60 +22,61 @@ void followed_release(struct followed *p) {
 
 /* ---- states ---- */
 
-static void leave_fetching(struct followed *p) {
-    if (atomic_load(&p->state) != FOLLOWED_FETCHING) return;
+static void leave_fetching(struct fetch_partition *p) {
+    if (atomic_load(&p->state) != FETCH_PARTITION_FETCHING) return;
     assert(p->leader->fetching_count > 0);
     p->leader->fetching_count--;
-    followed_unchange(p);
+    fetch_partition_unchange(p);
     if (p->in_session) leader_forget(p->leader, p);
     p->in_session = false;
 }
 
 /* Returns true if the partition must be left out for now (KIP-73): the quota is used up, and the
  * partition is behind or its lag is unknown. */
-static bool is_over(struct fetcher *f, const struct followed *p) REQUIRES(f->role) {
+static bool is_over(struct fetcher *f, const struct fetch_partition *p) REQUIRES(f->role) {
     struct throttle *throttle = f->all->config.throttle;
     return throttle != NULL && log_is_throttled_following(p->log) &&
            atomic_load(&p->lag) != 0 && throttle_is_over(throttle, f->now_ms);
 }
 
-static void leave_out(struct fetcher *f, struct followed *p) REQUIRES(f->role) {
+static void leave_out(struct fetcher *f, struct fetch_partition *p) REQUIRES(f->role) {
     leave_fetching(p);
-    atomic_store(&p->state, FOLLOWED_BACKING_OFF);
+    atomic_store(&p->state, FETCH_PARTITION_BACKING_OFF);
     timers_set(&f->timers, &p->timer, f->now_ms + THROTTLE_MS);
 }
 
-static void fetch(struct fetcher *f, struct followed *p) REQUIRES(f->role) {
+static void fetch(struct fetcher *f, struct fetch_partition *p) REQUIRES(f->role) {
     assert(p->leader != NULL);
     if (is_over(f, p)) {
         leave_out(f, p);
         return;
     }
     timers_cancel(&f->timers, &p->timer);
-    if (atomic_load(&p->state) != FOLLOWED_FETCHING) p->leader->fetching_count++;
-    atomic_store(&p->state, FOLLOWED_FETCHING);
-    followed_change(p);
+    if (atomic_load(&p->state) != FETCH_PARTITION_FETCHING) p->leader->fetching_count++;
+    atomic_store(&p->state, FETCH_PARTITION_FETCHING);
+    fetch_partition_change(p);
 }
 
-static void back_off(struct fetcher *f, struct followed *p) REQUIRES(f->role) {
+static void back_off(struct fetcher *f, struct fetch_partition *p) REQUIRES(f->role) {
     int32_t most = f->all->config.backoff_ms_max;
     int32_t doubled = p->backoff_ms == 0 ? BACKOFF_MS_FIRST : 2 * p->backoff_ms;
     p->backoff_ms = doubled < most ? doubled : most;
     leave_fetching(p);
-    atomic_store(&p->state, FOLLOWED_BACKING_OFF);
+    atomic_store(&p->state, FETCH_PARTITION_BACKING_OFF);
     timers_set(&f->timers, &p->timer, f->now_ms + (p->backoff_ms > 0 ? p->backoff_ms : 1));
 }
 
-void followed_on_timer(struct fetcher *f, struct followed *p) {
-    assert(atomic_load(&p->state) == FOLLOWED_BACKING_OFF);
+void fetch_partition_on_timer(struct fetcher *f, struct fetch_partition *p) {
+    assert(atomic_load(&p->state) == FETCH_PARTITION_BACKING_OFF);
     fetch(f, p);
 }
 
 /* ---- notices ---- */
 
-static void post(struct fetcher *f, struct followed *p, struct notice *n, uint32_t kind) {
+static void post_notice(struct fetcher *f, struct fetch_partition *p, struct notice *n,
+                        uint32_t kind) {
     assert(!atomic_load(&n->under_way));
-    followed_retain(p);
+    fetch_partition_retain(p);
     atomic_store(&n->under_way, true);
     n->what.token = p->token;
     n->link.message = (struct message){.kind = kind, .data = p};
@@ -83,7 +84,7 @@ static void post(struct fetcher *f, struct followed *p, struct notice *n, uint32
 }
 
 /* Posts one notice per series of equal errors, and none while an earlier notice is pending. */
-static void refuse(struct fetcher *f, struct followed *p, int code,
+static void refuse(struct fetcher *f, struct fetch_partition *p, int code,
                    const struct answer_partition *a) REQUIRES(f->role) {
     meter_add(&f->refusals, 1);
     back_off(f, p);
@@ -93,18 +94,18 @@ static void refuse(struct fetcher *f, struct followed *p, int code,
                                                .code = code,
                                                .leader_id = a != NULL ? a->leader_id : -1,
                                                .leader_epoch = a != NULL ? a->leader_epoch : -1};
-    post(f, p, &p->refused, NOTICE_REFUSED);
+    post_notice(f, p, &p->refused, NOTICE_REFUSED);
 }
 
-static int32_t last_epoch(const struct followed *p, int64_t end) {
+static int32_t last_epoch(const struct fetch_partition *p, int64_t end) {
     return end == 0 ? -1 : log_epoch_of(p->log, end - 1);
 }
 
-static void stop(struct fetcher *f, struct followed *p, const struct fetchers_notice *what)
+static void stop(struct fetcher *f, struct fetch_partition *p, const struct fetchers_notice *what)
     REQUIRES(f->role) {
     leave_fetching(p);
     timers_cancel(&f->timers, &p->timer);
-    atomic_store(&p->state, FOLLOWED_WAITING);
+    atomic_store(&p->state, FETCH_PARTITION_WAITING);
     p->stopped_end = log_end_offset(p->log);
     p->stopped_start = log_start_offset(p->log);
     p->stopped_epoch = last_epoch(p, p->stopped_end);
@@ -114,13 +115,13 @@ static void stop(struct fetcher *f, struct followed *p, const struct fetchers_no
     }
     p->stop_count++;
     p->stopped.what = *what;
-    post(f, p, &p->stopped, NOTICE_STOPPED);
+    post_notice(f, p, &p->stopped, NOTICE_STOPPED);
 }
 
-void followed_resume(struct fetcher *f, struct followed *p) {
-    if (atomic_load(&p->state) != FOLLOWED_WAITING) return;
+void fetch_partition_resume(struct fetcher *f, struct fetch_partition *p) {
+    if (atomic_load(&p->state) != FETCH_PARTITION_WAITING) return;
     if (p->leader == NULL) {
-        followed_join(f, p); /* joining had failed: out of memory */
+        fetch_partition_join(f, p); /* joining had failed: out of memory */
         return;
     }
     int64_t end = log_end_offset(p->log);
@@ -132,7 +133,7 @@ void followed_resume(struct fetcher *f, struct followed *p) {
         back_off(f, p);
 }
 
-void followed_fail(struct fetcher *f, struct followed *p, int error) {
+void fetch_partition_fail(struct fetcher *f, struct fetch_partition *p, int error) {
     assert(error < 0);
     if (error == LOG_E_IO || error == LOG_E_OFFLINE)
         stop(f, p, &(struct fetchers_notice){.kind = FETCHERS_FAILED, .code = error,
@@ -143,10 +144,10 @@ void followed_fail(struct fetcher *f, struct followed *p, int error) {
 
 /* ---- joining and leaving ---- */
 
-static bool enlist(struct leader *l, struct followed *p) {
+static bool enlist(struct leader *l, struct fetch_partition *p) {
     if (l->followed_count == l->followed_room) {
         uint32_t room = l->followed_room == 0 ? 8 : 2 * l->followed_room;
-        struct followed **grown = realloc(l->followed, room * sizeof *grown);
+        struct fetch_partition **grown = realloc(l->followed, room * sizeof *grown);
         if (grown == NULL) return false;
         l->followed = grown;
         l->followed_room = room;
@@ -157,40 +158,40 @@ static bool enlist(struct leader *l, struct followed *p) {
     return true;
 }
 
-static void delist(struct leader *l, struct followed *p) {
+static void delist(struct leader *l, struct fetch_partition *p) {
     assert(l->followed[p->place] == p);
-    struct followed *last = l->followed[--l->followed_count];
+    struct fetch_partition *last = l->followed[--l->followed_count];
     l->followed[p->place] = last;
     last->place = p->place;
     p->leader = NULL;
 }
 
 /* The thread takes its own reference when the partition joins. */
-void followed_join(struct fetcher *f, struct followed *p) {
-    struct followed *before = fetcher_find(f, p->topic_id, p->index);
+void fetch_partition_join(struct fetcher *f, struct fetch_partition *p) {
+    struct fetch_partition *before = fetcher_find(f, p->topic_id, p->index);
     assert(p->leader == NULL);
-    if (before != NULL) followed_leave(f, before);
+    if (before != NULL) fetch_partition_leave(f, before);
     struct leader *l = fetcher_leader(f, p->leader_id);
     if (l != NULL && fetcher_insert(f, p)) {
         if (enlist(l, p)) {
-            followed_retain(p);
+            fetch_partition_retain(p);
             fetch(f, p);
             return;
         }
         fetcher_remove(f, p);
     }
-    atomic_store(&p->state, FOLLOWED_WAITING);
+    atomic_store(&p->state, FETCH_PARTITION_WAITING);
     p->stopped.what = (struct fetchers_notice){.kind = FETCHERS_FAILED, .code = LOG_E_MEMORY,
                                                .leader_id = -1, .leader_epoch = -1};
-    post(f, p, &p->stopped, NOTICE_STOPPED);
+    post_notice(f, p, &p->stopped, NOTICE_STOPPED);
 }
 
-void followed_leave(struct fetcher *f, struct followed *p) {
+void fetch_partition_leave(struct fetcher *f, struct fetch_partition *p) {
     struct leader *l = p->leader;
     if (l == NULL) return;
     leave_fetching(p);
     timers_cancel(&f->timers, &p->timer);
-    atomic_store(&p->state, FOLLOWED_LEFT);
+    atomic_store(&p->state, FETCH_PARTITION_LEFT);
     if (l->current == p) l->current = NULL;
     if (p->flushing) {
         assert(l->flushing_count > 0);
@@ -199,14 +200,14 @@ void followed_leave(struct fetcher *f, struct followed *p) {
     p->flushing = false;
     fetcher_remove(f, p);
     delist(l, p);
-    followed_release(p);
+    fetch_partition_release(p);
 }
 
 /* ---- responses ---- */
 
 /* Measures the complete batches among the available bytes. Returns 0, or the error of the first
  * invalid batch. *next: size of the incomplete batch, as far as known. */
-static int whole_batches(struct followed *p, const uint8_t *bytes, size_t len, uint64_t left,
+static int whole_batches(struct fetch_partition *p, const uint8_t *bytes, size_t len, uint64_t left,
                          size_t *whole, size_t *next) {
     *whole = 0;
     for (;;) {
@@ -233,8 +234,8 @@ static int whole_batches(struct followed *p, const uint8_t *bytes, size_t len, u
     }
 }
 
-uint64_t followed_append(struct fetcher *f, struct followed *p, const uint8_t *bytes, size_t len,
-                         uint64_t left, size_t *want) {
+uint64_t fetch_partition_append(struct fetcher *f, struct fetch_partition *p, const uint8_t *bytes,
+                                size_t len, uint64_t left, size_t *want) {
     size_t whole, taken = 0;
     assert(len > 0);
     assert(len <= left);
@@ -254,7 +255,7 @@ uint64_t followed_append(struct fetcher *f, struct followed *p, const uint8_t *b
 }
 
 /* Takes over the leader's high watermark and log start offset. Returns 0 or a log_error. */
-static int adopt_ends(struct followed *p, const struct answer_partition *a, bool *moved) {
+static int adopt_ends(struct fetch_partition *p, const struct answer_partition *a, bool *moved) {
     int64_t before = log_high_watermark(p->log);
     if (a->high_watermark > before) log_advance_high_watermark(p->log, a->high_watermark);
     int64_t high = log_high_watermark(p->log), start = a->log_start_offset;
@@ -267,19 +268,19 @@ static int adopt_ends(struct followed *p, const struct answer_partition *a, bool
 
 /* A leader that truncates the last batch sends it again in the next response. For partitions
  * with large batches, that is half of the traffic. */
-static void ask_for_more(struct fetcher *f, struct followed *p) REQUIRES(f->role) {
+static void raise_fetch_size(struct fetcher *f, struct fetch_partition *p) REQUIRES(f->role) {
     int32_t most = f->all->config.bytes_max < FETCHER_GROWN_BYTES_MAX ? f->all->config.bytes_max
                                                                       : FETCHER_GROWN_BYTES_MAX;
     if (p->partition_bytes <= most / 2) p->partition_bytes *= 2;
 }
 
-static void go_on(struct fetcher *f, struct followed *p, const struct answer_partition *a)
-    REQUIRES(f->role) {
+static void take_response(struct fetcher *f, struct fetch_partition *p,
+                          const struct answer_partition *a) REQUIRES(f->role) {
     bool moved;
     int result = adopt_ends(p, a, &moved);
     if (moved || p->grew) p->leader->useful = true;
     if (result == LOG_E_IO || result == LOG_E_OFFLINE) {
-        followed_fail(f, p, result);
+        fetch_partition_fail(f, p, result);
         return;
     }
     p->backoff_ms = 0;
@@ -293,17 +294,18 @@ static void go_on(struct fetcher *f, struct followed *p, const struct answer_par
         leave_out(f, p);
         return;
     }
-    if (p->cut) ask_for_more(f, p);
-    if (end != p->told_end || log_start_offset(p->log) != p->told_start) followed_change(p);
+    if (p->cut) raise_fetch_size(f, p);
+    if (end != p->told_end || log_start_offset(p->log) != p->told_start) fetch_partition_change(p);
 }
 
-void followed_answered(struct fetcher *f, struct followed *p, const struct answer_partition *a) {
-    assert(atomic_load(&p->state) == FOLLOWED_FETCHING);
+void fetch_partition_answered(struct fetcher *f, struct fetch_partition *p,
+                              const struct answer_partition *a) {
+    assert(atomic_load(&p->state) == FETCH_PARTITION_FETCHING);
     int failure = p->failure;
     p->failure = 0;
     if (failure == 0 && a->records_bytes > 0 && !p->grew) failure = LOG_E_CORRUPT;
     if (failure != 0)
-        followed_fail(f, p, failure);
+        fetch_partition_fail(f, p, failure);
     else if (a->error_code == ERROR_OFFSET_OUT_OF_RANGE)
         stop(f, p, &(struct fetchers_notice){.kind = FETCHERS_OUT_OF_RANGE,
                                              .leader_id = a->leader_id,
@@ -317,12 +319,13 @@ void followed_answered(struct fetcher *f, struct followed *p, const struct answe
                                              .leader_id = a->leader_id,
                                              .leader_epoch = a->leader_epoch});
     else
-        go_on(f, p, a);
+        take_response(f, p, a);
     p->grew = p->cut = false;
 }
 
-void followed_figures_take(const struct followed *p, struct followed_figures *out) {
-    *out = (struct followed_figures){.lag = atomic_load(&p->lag),
-                                     .answered_ns = atomic_load(&p->answered_ns),
-                                     .state = atomic_load(&p->state)};
+void fetch_partition_stats_take(const struct fetch_partition *p,
+                                struct fetch_partition_stats *out) {
+    *out = (struct fetch_partition_stats){.lag = atomic_load(&p->lag),
+                                          .answered_ns = atomic_load(&p->answered_ns),
+                                          .state = atomic_load(&p->state)};
 }

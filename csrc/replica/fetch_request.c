@@ -9,11 +9,11 @@ enum { REPLICA_STATE_TAG = 1 };
 
 /* The epoch of the record before the position, never an epoch without records: a leader that
  * does not have that epoch would send the follower back to the same position forever. */
-static int32_t fetched_epoch(const struct followed *p, int64_t position) {
+static int32_t fetched_epoch(const struct fetch_partition *p, int64_t position) {
     return position == 0 ? -1 : log_epoch_of(p->log, position - 1);
 }
 
-static void write_partition(struct followed *p, struct reply *r) {
+static void write_partition(struct fetch_partition *p, struct reply *r) {
     p->told_end = log_end_offset(p->log);
     p->told_start = log_start_offset(p->log);
     p->in_session = true;
@@ -26,23 +26,23 @@ static void write_partition(struct followed *p, struct reply *r) {
     reply_no_tags(r, true);
 }
 
-static bool same_topic(const struct followed *a, const struct followed *b) {
+static bool same_topic(const struct fetch_partition *a, const struct fetch_partition *b) {
     return memcmp(a->topic_id, b->topic_id, sizeof a->topic_id) == 0;
 }
 
 static void write_topics(const struct leader *l, struct reply *r) {
     uint32_t topics = 0;
-    const struct followed *before = NULL;
-    for (struct followed *p = l->changed; p != NULL; before = p, p = p->next_changed)
+    const struct fetch_partition *before = NULL;
+    for (struct fetch_partition *p = l->changed; p != NULL; before = p, p = p->next_changed)
         topics += before == NULL || !same_topic(before, p);
     reply_count(r, true, topics);
-    for (struct followed *p = l->changed; p != NULL;) {
+    for (struct fetch_partition *p = l->changed; p != NULL;) {
         uint32_t partitions = 0;
-        struct followed *first = p;
+        struct fetch_partition *first = p;
         for (; p != NULL && same_topic(first, p); p = p->next_changed) partitions++;
         reply_bytes(r, first->topic_id, sizeof first->topic_id);
         reply_count(r, true, partitions);
-        for (struct followed *q = first; q != p; q = q->next_changed) write_partition(q, r);
+        for (struct fetch_partition *q = first; q != p; q = q->next_changed) write_partition(q, r);
         reply_no_tags(r, true);
     }
 }
@@ -51,7 +51,7 @@ static void write_topics(const struct leader *l, struct reply *r) {
  * additions. */
 static bool comes_back(struct fetcher *f, const struct leader *l, const struct forgotten *gone)
     REQUIRES(f->role) {
-    const struct followed *p = fetcher_find(f, gone->topic_id, gone->index);
+    const struct fetch_partition *p = fetcher_find(f, gone->topic_id, gone->index);
     return p != NULL && p->leader == l && p->changed;
 }
 
@@ -92,7 +92,7 @@ static void write_header(const struct fetcher *f, const struct leader *l, struct
     reply_no_tags(r, true);
 }
 
-bool request_write(struct fetcher *f, struct leader *l) {
+bool fetch_request_write(struct fetcher *f, struct leader *l) {
     const struct fetchers_config *config = &f->all->config;
     struct reply *r = &l->out;
     assert(!l->asking);
@@ -112,6 +112,6 @@ bool request_write(struct fetcher *f, struct leader *l) {
     reply_string(r, true, "", 0); /* no rack: only consumers set it */
     write_replica_state(f->all, r);
     reply_finish(r);
-    followed_unchange_all(l);
+    fetch_partition_unchange_all(l);
     return !r->failed;
 }

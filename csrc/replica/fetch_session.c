@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-void followed_change(struct followed *p) {
+void fetch_partition_change(struct fetch_partition *p) {
     struct leader *l = p->leader;
-    assert(atomic_load(&p->state) == FOLLOWED_FETCHING);
+    assert(atomic_load(&p->state) == FETCH_PARTITION_FETCHING);
     if (p->changed) return;
     p->changed = true;
     p->next_changed = NULL;
@@ -18,7 +18,7 @@ void followed_change(struct followed *p) {
     l->last_changed = p;
 }
 
-void followed_unchange(struct followed *p) {
+void fetch_partition_unchange(struct fetch_partition *p) {
     struct leader *l = p->leader;
     if (!p->changed) return;
     p->changed = false;
@@ -32,22 +32,22 @@ void followed_unchange(struct followed *p) {
         l->last_changed = p->before_changed;
 }
 
-void followed_unchange_all(struct leader *l) {
-    for (struct followed *p = l->changed; p != NULL; p = p->next_changed) p->changed = false;
+void fetch_partition_unchange_all(struct leader *l) {
+    for (struct fetch_partition *p = l->changed; p != NULL; p = p->next_changed) p->changed = false;
     l->changed = l->last_changed = NULL;
 }
 
 /* Keeps the order of arrival, in which partitions of a topic are mostly adjacent. */
-void followed_change_all(struct leader *l) {
-    followed_unchange_all(l);
+void fetch_partition_change_all(struct leader *l) {
+    fetch_partition_unchange_all(l);
     for (uint32_t i = 0; i < l->followed_count; i++) {
-        struct followed *p = l->followed[i];
+        struct fetch_partition *p = l->followed[i];
         p->in_session = false;
-        if (atomic_load(&p->state) == FOLLOWED_FETCHING) followed_change(p);
+        if (atomic_load(&p->state) == FETCH_PARTITION_FETCHING) fetch_partition_change(p);
     }
 }
 
-void leader_forget(struct leader *l, const struct followed *p) {
+void leader_forget(struct leader *l, const struct fetch_partition *p) {
     if (l->forgotten_count == l->forgotten_room) {
         uint32_t room = l->forgotten_room == 0 ? 8 : 2 * l->forgotten_room;
         struct forgotten *grown = realloc(l->forgotten, room * sizeof *grown);

@@ -11,7 +11,8 @@
 
 enum { EPOLL_EVENTS = 64, MESSAGES_TURN = 256 };
 
-#define FOLLOWED_OF(t) ((struct followed *)(void *)((char *)(t)-offsetof(struct followed, timer)))
+#define FETCH_PARTITION_OF(t)                                                                      \
+    ((struct fetch_partition *)(void *)((char *)(t)-offsetof(struct fetch_partition, timer)))
 #define LEADER_OF(t) ((struct leader *)(void *)((char *)(t)-offsetof(struct leader, timer)))
 
 /* ---- messages ---- */
@@ -37,25 +38,25 @@ static void detach(struct fetcher *f, struct connecting *c) REQUIRES(f->role) {
 }
 
 static void on_message(struct fetcher *f, const struct message *m) REQUIRES(f->role) {
-    struct followed *p = m->data;
+    struct fetch_partition *p = m->data;
     switch (m->kind) {
-    case MESSAGE_WAKE: flushes_woken(f, m->token); return;
+    case MESSAGE_WAKE: flush_wait_woken(f, m->token); return;
     case MESSAGE_ATTACH: attach(f, m->data); return;
     case MESSAGE_DETACH: detach(f, m->data); return;
     case MESSAGE_STOP: f->stopping = true; return;
-    case MESSAGE_FOLLOW: followed_join(f, p); break;
-    case MESSAGE_UNFOLLOW: followed_leave(f, p); break;
-    case MESSAGE_RESUME: followed_resume(f, p); break;
+    case MESSAGE_FOLLOW: fetch_partition_join(f, p); break;
+    case MESSAGE_UNFOLLOW: fetch_partition_leave(f, p); break;
+    case MESSAGE_RESUME: fetch_partition_resume(f, p); break;
     default: assert(!"a message that no fetcher knows");
     }
-    followed_release(p);
+    fetch_partition_release(p);
 }
 
 static void take_messages(struct fetcher *f) REQUIRES(f->role) {
     struct message messages[MESSAGES_TURN];
     uint32_t count = mailbox_take(f->mailbox, messages, MESSAGES_TURN);
     for (uint32_t i = 0; i < count; i++) on_message(f, &messages[i]);
-    if (mailbox_overflowed(f->mailbox)) flushes_look(f);
+    if (mailbox_overflowed(f->mailbox)) flush_wait_poll(f);
 }
 
 /* ---- rounds ---- */
@@ -66,7 +67,7 @@ static int64_t read_clock_ms(clockid_t clock) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-static void look_at_clocks(struct fetcher *f) REQUIRES(f->role) {
+static void read_clocks(struct fetcher *f) REQUIRES(f->role) {
     f->now_ms = read_clock_ms(CLOCK_MONOTONIC);
     f->real_now_ms = read_clock_ms(CLOCK_REALTIME);
 }
@@ -77,12 +78,12 @@ static void expire_timers(struct fetcher *f) REQUIRES(f->role) {
         if (t->kind == TIMER_LEADER)
             leader_on_timer(f, LEADER_OF(t));
         else
-            followed_on_timer(f, FOLLOWED_OF(t));
+            fetch_partition_on_timer(f, FETCH_PARTITION_OF(t));
     }
 }
 
 /* Continues with leaders that reached FETCHER_TURN_BYTES in the last round. */
-static void read_on(struct fetcher *f) REQUIRES(f->role) {
+static void continue_reading(struct fetcher *f) REQUIRES(f->role) {
     if (!f->unread) return;
     for (struct leader *l = f->leaders; l != NULL; l = l->next)
         if (l->unread) leader_read_on(f, l);
@@ -90,7 +91,7 @@ static void read_on(struct fetcher *f) REQUIRES(f->role) {
 
 /* Sends requests at the end of a round, so that partitions that changed in the same round share
  * a request. */
-static void go_on(struct fetcher *f) REQUIRES(f->role) {
+static void send_requests(struct fetcher *f) REQUIRES(f->role) {
     f->unread = false;
     for (struct leader **at = &f->leaders, *l; (l = *at) != NULL;) {
         if (leader_idle(l)) {
@@ -98,7 +99,7 @@ static void go_on(struct fetcher *f) REQUIRES(f->role) {
             f->leader_count--;
             leader_free(f, l);
         } else {
-            leader_go_on(f, l);
+            leader_send_next(f, l);
             f->unread = f->unread || l->unread;
             at = &l->next;
         }
@@ -136,13 +137,13 @@ static void on_event(struct fetcher *f, const struct epoll_event *event) REQUIRE
     if (l != NULL && l->connection != NULL) leader_on_events(f, l, event->events);
 }
 
-static void let_go(struct fetcher *f) REQUIRES(f->role) {
-    flushes_end(f);
+static void release_all(struct fetcher *f) REQUIRES(f->role) {
+    flush_wait_end(f);
     for (struct leader *l = f->leaders; l != NULL; l = l->next) {
         leader_disconnect(f, l, 0);
-        while (l->followed_count > 0) followed_leave(f, l->followed[l->followed_count - 1]);
+        while (l->followed_count > 0) fetch_partition_leave(f, l->followed[l->followed_count - 1]);
     }
-    go_on(f);
+    send_requests(f);
     assert(f->leaders == NULL);
     assert(f->followed_count == 0);
     assert(f->timers.count == 0);
@@ -154,17 +155,17 @@ void *fetcher_main(void *argument) {
     struct epoll_event events[EPOLL_EVENTS];
     pthread_setname_np(pthread_self(), "fetcher");
     while (!f->stopping) {
-        look_at_clocks(f);
+        read_clocks(f);
         int count = epoll_wait(f->epoll, events, EPOLL_EVENTS, sleep_ms(f));
-        look_at_clocks(f);
+        read_clocks(f);
         take_messages(f);
-        read_on(f);
+        continue_reading(f);
         for (int i = 0; i < count; i++) on_event(f, &events[i]);
         take_messages(f);
         expire_timers(f);
-        go_on(f);
+        send_requests(f);
     }
-    let_go(f);
+    release_all(f);
     lock_role_end(&f->role);
     return NULL;
 }

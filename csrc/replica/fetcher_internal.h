@@ -54,7 +54,7 @@ struct notice {
 };
 
 /* A partition that the thread follows. */
-struct followed {
+struct fetch_partition {
     _Atomic uint32_t references; /* the caller's, the thread's, and one per message in flight */
     struct message_link follow, unfollow, resume;
     struct notice refused, stopped;
@@ -63,11 +63,11 @@ struct followed {
     int32_t index, leader_id, leader_epoch;
     uint64_t token;
     _Atomic int64_t lag, answered_ns;
-    _Atomic int state; /* enum followed_state; only the thread writes it */
+    _Atomic int state; /* enum fetch_partition_state; only the thread writes it */
     /* All fields below belong to the thread. */
     struct leader *leader; /* NULL: the thread does not own it (any more) */
-    struct followed *next_in_bucket;
-    struct followed *next_changed, *before_changed;
+    struct fetch_partition *next_in_bucket;
+    struct fetch_partition *next_changed, *before_changed;
     uint32_t place; /* index in leader->followed */
     struct timer timer;
     int32_t backoff_ms, partition_bytes;
@@ -124,10 +124,10 @@ struct leader {
     size_t in_room, in_start, in_end, want; /* want: bytes needed from in_start for the next step */
     bool answering;
     struct answer answer;
-    struct followed *current; /* the partition of `answer` being read; NULL: ignore it */
-    struct followed **followed;
+    struct fetch_partition *current; /* the partition of `answer` being read; NULL: ignore it */
+    struct fetch_partition **followed;
     uint32_t followed_count, followed_room, fetching_count, flushing_count;
-    struct followed *changed, *last_changed;
+    struct fetch_partition *changed, *last_changed;
     struct forgotten *forgotten;
     uint32_t forgotten_count, forgotten_room;
 };
@@ -135,7 +135,7 @@ struct leader {
 struct flush_wait {
     struct slab_item item;
     struct log_waiter waiter;
-    struct followed *followed; /* holds a reference */
+    struct fetch_partition *followed; /* holds a reference */
 };
 
 struct fetcher {
@@ -148,7 +148,7 @@ struct fetcher {
     struct timers timers GUARDED_BY(role);
     struct slab flushes GUARDED_BY(role);
     struct leader *leaders GUARDED_BY(role);
-    struct followed **buckets GUARDED_BY(role);
+    struct fetch_partition **buckets GUARDED_BY(role);
     uint32_t bucket_count GUARDED_BY(role), followed_count GUARDED_BY(role);
     uint32_t leader_count GUARDED_BY(role);
     int64_t now_ms GUARDED_BY(role);      /* CLOCK_MONOTONIC */
@@ -173,52 +173,55 @@ struct fetchers {
 void *fetcher_main(void *argument);
 
 /* partition_map.c */
-struct followed *fetcher_find(struct fetcher *f, const uint8_t topic_id[16], int32_t index)
+struct fetch_partition *fetcher_find(struct fetcher *f, const uint8_t topic_id[16], int32_t index)
     REQUIRES(f->role);
 /* Returns NULL if the fetcher has no such leader. */
 struct leader *fetcher_find_leader(struct fetcher *f, int32_t id) REQUIRES(f->role);
 /* Finds or creates the leader with this id. Returns NULL if out of memory. */
 struct leader *fetcher_leader(struct fetcher *f, int32_t id) REQUIRES(f->role);
 /* Adds p to the table and reserves its timer. Returns false if out of memory. */
-bool fetcher_insert(struct fetcher *f, struct followed *p) REQUIRES(f->role);
-void fetcher_remove(struct fetcher *f, struct followed *p) REQUIRES(f->role);
+bool fetcher_insert(struct fetcher *f, struct fetch_partition *p) REQUIRES(f->role);
+void fetcher_remove(struct fetcher *f, struct fetch_partition *p) REQUIRES(f->role);
 
 /* fetch_session.c */
 /* Includes the partition in the next request: its offsets changed, or the leader does not have
  * it in its session. */
-void followed_change(struct followed *p);
-void followed_unchange(struct followed *p);
-void followed_change_all(struct leader *l);
-void followed_unchange_all(struct leader *l);
+void fetch_partition_change(struct fetch_partition *p);
+void fetch_partition_unchange(struct fetch_partition *p);
+void fetch_partition_change_all(struct leader *l);
+void fetch_partition_unchange_all(struct leader *l);
 /* Removes a partition from the leader's session with the next request. */
-void leader_forget(struct leader *l, const struct followed *p);
+void leader_forget(struct leader *l, const struct fetch_partition *p);
 
 /* fetch_partition.c */
-static inline void followed_retain(struct followed *p) { atomic_fetch_add(&p->references, 1); }
+static inline void fetch_partition_retain(struct fetch_partition *p) {
+    atomic_fetch_add(&p->references, 1);
+}
 /* These three run with the message's reference. */
-void followed_join(struct fetcher *f, struct followed *p) REQUIRES(f->role);
-void followed_leave(struct fetcher *f, struct followed *p) REQUIRES(f->role);
-void followed_resume(struct fetcher *f, struct followed *p) REQUIRES(f->role);
-void followed_on_timer(struct fetcher *f, struct followed *p) REQUIRES(f->role);
+void fetch_partition_join(struct fetcher *f, struct fetch_partition *p) REQUIRES(f->role);
+void fetch_partition_leave(struct fetcher *f, struct fetch_partition *p) REQUIRES(f->role);
+void fetch_partition_resume(struct fetcher *f, struct fetch_partition *p) REQUIRES(f->role);
+void fetch_partition_on_timer(struct fetcher *f, struct fetch_partition *p) REQUIRES(f->role);
 /* Appends the available records: `len` of the `left` bytes that the partition has in this
  * response. Returns the number of bytes processed; 0: needs more, *want in total.
- * followed_answered reports errors. */
-uint64_t followed_append(struct fetcher *f, struct followed *p, const uint8_t *bytes, size_t len,
-                         uint64_t left, size_t *want) REQUIRES(f->role);
+ * fetch_partition_answered reports errors. */
+uint64_t fetch_partition_append(struct fetcher *f, struct fetch_partition *p, const uint8_t *bytes,
+                                size_t len, uint64_t left, size_t *want) REQUIRES(f->role);
 /* Called at the end of the partition's part of a response. */
-void followed_answered(struct fetcher *f, struct followed *p, const struct answer_partition *a)
-    REQUIRES(f->role);
+void fetch_partition_answered(struct fetcher *f, struct fetch_partition *p,
+                              const struct answer_partition *a) REQUIRES(f->role);
 /* Handles a failure of the local log (a log_error). */
-void followed_fail(struct fetcher *f, struct followed *p, int error) REQUIRES(f->role);
+void fetch_partition_fail(struct fetcher *f, struct fetch_partition *p, int error)
+    REQUIRES(f->role);
 
 /* flush_wait.c */
 /* Returns true if all positions that the request would acknowledge are on disk. Otherwise the
  * thread is woken later. */
-bool flushes_done(struct fetcher *f, struct leader *l) REQUIRES(f->role);
-void flushes_woken(struct fetcher *f, uint64_t token) REQUIRES(f->role);
+bool flush_wait_begin(struct fetcher *f, struct leader *l) REQUIRES(f->role);
+void flush_wait_woken(struct fetcher *f, uint64_t token) REQUIRES(f->role);
 /* Checks all waits, after wake-ups were lost. */
-void flushes_look(struct fetcher *f) REQUIRES(f->role);
-void flushes_end(struct fetcher *f) REQUIRES(f->role);
+void flush_wait_poll(struct fetcher *f) REQUIRES(f->role);
+void flush_wait_end(struct fetcher *f) REQUIRES(f->role);
 
 /* leader_connection.c */
 /* Takes ownership of the connection in c. */
@@ -231,7 +234,7 @@ void leader_read_on(struct fetcher *f, struct leader *l) REQUIRES(f->role);
 void leader_on_timer(struct fetcher *f, struct leader *l) REQUIRES(f->role);
 /* Sends the next request if there is one. Called at the end of each round, when the content of
  * the request is complete. */
-void leader_go_on(struct fetcher *f, struct leader *l) REQUIRES(f->role);
+void leader_send_next(struct fetcher *f, struct leader *l) REQUIRES(f->role);
 /* Returns true if it has neither partitions nor a connection. */
 static inline bool leader_idle(const struct leader *l) {
     return l->followed_count == 0 && l->connection == NULL;
@@ -241,6 +244,6 @@ void leader_free(struct fetcher *f, struct leader *l) REQUIRES(f->role);
 /* fetch_request.c */
 /* Writes the next Fetch, for the partitions in l->changed, to l->out. Returns false if out of
  * memory. */
-bool request_write(struct fetcher *f, struct leader *l) REQUIRES(f->role);
+bool fetch_request_write(struct fetcher *f, struct leader *l) REQUIRES(f->role);
 
 #endif

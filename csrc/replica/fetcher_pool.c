@@ -51,7 +51,7 @@ static void discard(const struct message *m) {
     case MESSAGE_DETACH: free(c); break;
     case MESSAGE_FOLLOW:
     case MESSAGE_UNFOLLOW:
-    case MESSAGE_RESUME: followed_release(m->data); break;
+    case MESSAGE_RESUME: fetch_partition_release(m->data); break;
     default: break;
     }
 }
@@ -148,18 +148,18 @@ int fetchers_thread_of(const struct fetchers *fs, const uint8_t topic_id[16], in
     return (int)(hash_bytes(HASH_SEED ^ (uint32_t)index, topic_id, 16) >> 8) % fs->count;
 }
 
-static void post(struct fetchers *fs, struct followed *p, struct message_link *link,
+static void post(struct fetchers *fs, struct fetch_partition *p, struct message_link *link,
                  uint32_t kind) {
     struct fetcher *f = &fs->fetchers[fetchers_thread_of(fs, p->topic_id, p->index)];
-    followed_retain(p);
+    fetch_partition_retain(p);
     link->message = (struct message){.kind = kind, .data = p};
     mailbox_post_link(f->mailbox, link);
 }
 
-struct followed *fetchers_follow(struct fetchers *fs, struct log *log, const uint8_t topic_id[16],
-                                 int32_t index, int32_t leader_id, int32_t leader_epoch,
-                                 uint64_t token) {
-    struct followed *p = calloc(1, sizeof *p);
+struct fetch_partition *fetchers_follow(struct fetchers *fs, struct log *log,
+                                        const uint8_t topic_id[16], int32_t index,
+                                        int32_t leader_id, int32_t leader_epoch, uint64_t token) {
+    struct fetch_partition *p = calloc(1, sizeof *p);
     if (p == NULL) return NULL;
     log_retain(log);
     p->log = log;
@@ -172,16 +172,16 @@ struct followed *fetchers_follow(struct fetchers *fs, struct log *log, const uin
     p->timer.kind = TIMER_FOLLOWED;
     atomic_store(&p->references, 1);
     atomic_store(&p->lag, -1);
-    atomic_store(&p->state, FOLLOWED_LEFT); /* until the thread takes it over */
+    atomic_store(&p->state, FETCH_PARTITION_LEFT); /* until the thread takes it over */
     post(fs, p, &p->follow, MESSAGE_FOLLOW);
     return p;
 }
 
-void fetchers_unfollow(struct fetchers *fs, struct followed *p) {
+void fetchers_unfollow(struct fetchers *fs, struct fetch_partition *p) {
     post(fs, p, &p->unfollow, MESSAGE_UNFOLLOW);
 }
 
-void fetchers_resume(struct fetchers *fs, struct followed *p) {
+void fetchers_resume(struct fetchers *fs, struct fetch_partition *p) {
     post(fs, p, &p->resume, MESSAGE_RESUME);
 }
 
@@ -216,15 +216,15 @@ bool fetchers_detach(struct fetchers *fs, int thread, int32_t leader_id) {
 
 int fetchers_fd(const struct fetchers *fs) { return mailbox_fd(fs->notices); }
 
-static void take_of(struct followed *p, struct notice *n, struct fetchers_notice *out) {
+static void take_of(struct fetch_partition *p, struct notice *n, struct fetchers_notice *out) {
     assert(atomic_load(&n->under_way));
     *out = n->what;
     atomic_store(&n->under_way, false);
-    followed_release(p);
+    fetch_partition_release(p);
 }
 
 static void take_notice(const struct message *m, struct fetchers_notice *out) {
-    struct followed *p = m->data;
+    struct fetch_partition *p = m->data;
     if (m->kind == NOTICE_REFUSED) {
         take_of(p, &p->refused, out);
     } else if (m->kind == NOTICE_STOPPED) {

@@ -26,7 +26,7 @@
 enum { FETCHERS_THREADS_MAX = 64, FETCHERS_CLIENT_ID_BYTES_MAX = 64 };
 
 struct fetchers;
-struct followed;
+struct fetch_partition;
 struct throttle;
 
 struct fetchers_config {
@@ -57,31 +57,31 @@ void fetchers_set_broker_epoch(struct fetchers *fs, int64_t broker_epoch);
 int fetchers_thread_of(const struct fetchers *fs, const uint8_t topic_id[16], int32_t index);
 
 /* Starts to replicate from this leader to `log`. The caller gets one reference, and releases it
- * with fetchers_unfollow and followed_release. `token` identifies the partition in notices.
+ * with fetchers_unfollow and fetch_partition_release. `token` identifies the partition in notices.
  * Returns NULL if out of memory. */
-struct followed *fetchers_follow(struct fetchers *fs, struct log *log, const uint8_t topic_id[16],
-                                 int32_t index, int32_t leader_id, int32_t leader_epoch,
-                                 uint64_t token);
+struct fetch_partition *fetchers_follow(struct fetchers *fs, struct log *log,
+                                        const uint8_t topic_id[16], int32_t index,
+                                        int32_t leader_id, int32_t leader_epoch, uint64_t token);
 /* Call once. Data in flight may still be appended until the thread has processed the message. */
-void fetchers_unfollow(struct fetchers *fs, struct followed *p);
+void fetchers_unfollow(struct fetchers *fs, struct fetch_partition *p);
 /* After FETCHERS_DIVERGED, _OUT_OF_RANGE or _FAILED: continues from the log's end, which the
  * caller has moved. */
-void fetchers_resume(struct fetchers *fs, struct followed *p);
-void followed_release(struct followed *p);
+void fetchers_resume(struct fetchers *fs, struct fetch_partition *p);
+void fetch_partition_release(struct fetch_partition *p);
 
 /* Replication progress; any thread may read it. */
-struct followed_figures {
+struct fetch_partition_stats {
     int64_t lag;        /* records behind the leader's high watermark; -1: no answer yet */
     int64_t answered_ns; /* CLOCK_MONOTONIC of the last successful response, 0: none */
-    int state;          /* enum followed_state */
+    int state;           /* enum fetch_partition_state */
 };
-enum followed_state {
-    FOLLOWED_FETCHING,
-    FOLLOWED_BACKING_OFF, /* until the backoff time ends */
-    FOLLOWED_WAITING,     /* for fetchers_resume */
-    FOLLOWED_LEFT
+enum fetch_partition_state {
+    FETCH_PARTITION_FETCHING,
+    FETCH_PARTITION_BACKING_OFF, /* until the backoff time ends */
+    FETCH_PARTITION_WAITING,     /* for fetchers_resume */
+    FETCH_PARTITION_LEFT
 };
-void followed_figures_take(const struct followed *p, struct followed_figures *out);
+void fetch_partition_stats_take(const struct fetch_partition *p, struct fetch_partition_stats *out);
 
 struct transport;
 /* Gives the thread a copy of *to as its connection to the leader, which it now owns, and closes

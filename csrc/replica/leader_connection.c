@@ -39,7 +39,7 @@ void leader_attach(struct fetcher *f, struct leader *l, struct connecting *c) {
         leader_disconnect(f, l, errno);
 }
 
-static void tell_lost(struct fetcher *f, struct connecting *c, int error) {
+static void post_lost(struct fetcher *f, struct connecting *c, int error) {
     meter_add(&f->connections_lost, 1);
     c->lost.what = (struct fetchers_notice){.kind = FETCHERS_LOST, .code = error,
                                             .leader_id = c->leader_id, .leader_epoch = -1,
@@ -69,7 +69,7 @@ void leader_disconnect(struct fetcher *f, struct leader *l, int error) {
     l->fast_answers = 0;
     for (uint32_t i = 0; i < l->followed_count; i++) l->followed[i]->in_session = false;
     if (error != 0)
-        tell_lost(f, c, error);
+        post_lost(f, c, error);
     else
         free(c);
 }
@@ -99,13 +99,13 @@ static void send_rest(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
     poll_for(f, l, l->sent < l->out.len);
 }
 
-void leader_go_on(struct fetcher *f, struct leader *l) {
+void leader_send_next(struct fetcher *f, struct leader *l) {
     if (l->connection == NULL || l->asking || l->paused || l->fetching_count == 0) return;
     if (l->flushing_count > 0) return;
-    if (l->session_epoch == 0) followed_change_all(l);
-    if (!flushes_done(f, l) || l->fetching_count == 0) return;
+    if (l->session_epoch == 0) fetch_partition_change_all(l);
+    if (!flush_wait_begin(f, l) || l->fetching_count == 0) return;
     l->correlation_id = l->correlation_id == INT32_MAX ? 0 : l->correlation_id + 1;
-    if (!request_write(f, l)) {
+    if (!fetch_request_write(f, l)) {
         leader_disconnect(f, l, ENOMEM);
         return;
     }
@@ -128,7 +128,7 @@ void leader_on_timer(struct fetcher *f, struct leader *l) {
 
 /* ---- responses ---- */
 
-static void pause_asking(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
+static void pause_requests(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
     int32_t most = f->all->config.backoff_ms_max;
     int32_t doubled = l->pause_ms == 0 ? BACKOFF_MS_FIRST : 2 * l->pause_ms;
     l->pause_ms = doubled < most ? doubled : most;
@@ -173,16 +173,16 @@ static void end_answer(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
         l->fast_answers = 0;
         l->pause_ms = 0;
     } else if (++l->fast_answers > FETCHER_FAST_ANSWERS_MAX) {
-        pause_asking(f, l);
+        pause_requests(f, l);
     }
 }
 
 /* Returns the partition whose part of the response begins, or NULL if it is not in the session
  * or no longer fetching. */
-static struct followed *find_current(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
-    struct followed *p = fetcher_find(f, l->answer.topic_id, l->answer.partition.index);
+static struct fetch_partition *find_current(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
+    struct fetch_partition *p = fetcher_find(f, l->answer.topic_id, l->answer.partition.index);
     bool wants = p != NULL && p->leader == l && p->in_session &&
-                 atomic_load(&p->state) == FOLLOWED_FETCHING;
+                 atomic_load(&p->state) == FETCH_PARTITION_FETCHING;
     assert(!wants || (!p->grew && !p->cut && p->failure == 0));
     return wants ? p : NULL;
 }
@@ -192,7 +192,7 @@ static bool take_records(struct fetcher *f, struct leader *l, size_t have) REQUI
     size_t len = have < left ? have : (size_t)left;
     done = l->current == NULL || l->answer.partition.error_code != 0
                ? len
-               : followed_append(f, l->current, l->in + l->in_start, len, left, &l->want);
+               : fetch_partition_append(f, l->current, l->in + l->in_start, len, left, &l->want);
     assert(done <= len);
     if (done == 0) {
         assert(l->want > len);
@@ -241,7 +241,7 @@ static bool take_step(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
     case ANSWER_PARTITION: l->current = find_current(f, l); return true;
     case ANSWER_RECORDS: return take_records(f, l, have);
     case ANSWER_PARTITION_END:
-        if (l->current != NULL) followed_answered(f, l->current, &l->answer.partition);
+        if (l->current != NULL) fetch_partition_answered(f, l->current, &l->answer.partition);
         l->current = NULL;
         return true;
     case ANSWER_END: end_answer(f, l); return true;

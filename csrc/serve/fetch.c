@@ -35,7 +35,7 @@ static int16_t open_session(struct serve *s, struct serve_request *r, struct fet
     return error;
 }
 
-static void set_topic(struct fetch_part *p, struct topic *topic) {
+static void fetch_set_topic(struct fetch_part *p, struct topic *topic) {
     assert(p->read->waiter.mailbox == NULL && (p->read->log == NULL || p->read->topic != NULL));
     if (p->read->topic != NULL) topic_release(p->read->topic);
     p->read->topic = topic;
@@ -66,32 +66,33 @@ static struct topic *find_topic(struct serve *s, const struct serve_request *r,
 
 /* Looks up topics that are new or whose grants have changed. Returns false if grants are
  * missing; r->missing then lists the topics. */
-static bool look_up(struct serve *s, struct serve_request *r, struct fetch *f, bool granted) {
+static bool fetch_look_up(struct serve *s, struct serve_request *r, struct fetch *f, bool granted) {
     bool complete = true, is_void = false;
     f->voids = grants_voids(s->shared->grants);
-    uint32_t changes = grants_changes(s->shared->grants), verdict_at = 0;
+    uint32_t changes = grants_changes(s->shared->grants), result_at = 0;
     struct fetch_part *last = NULL;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
         if (p->read->topic != NULL && p->read->changes == changes) continue;
         struct topic *topic = find_topic(s, r, f, p, changes);
         p->read->grant_error = 0;
         if (topic == NULL && granted) {
-            int16_t verdict = misses_verdict(r, key_of(f, p), &verdict_at);
+            int16_t verdict = grant_requests_result(r, key_of(f, p), &result_at);
             is_void |= verdict == 0;
             p->read->grant_error = verdict != 0 ? verdict : ERROR_NOT_LEADER_OR_FOLLOWER;
         } else if (topic == NULL) {
             complete = false;
             bool asked = last != NULL && fetch_same_topic(last, p);
-            if (!asked && !misses_add(&f->misses, r, key_of(f, p), right_for(f))) {
+            if (!asked && !grant_requests_add(&f->grant_requests, r, key_of(f, p), right_for(f))) {
                 r->missing_count = 0;
                 return false;
             }
             last = p;
         }
-        set_topic(p, topic);
+        fetch_set_topic(p, topic);
         p->read->changes = changes;
     }
-    if (is_void && misses_again(&f->misses, r)) return look_up(s, r, f, false);
+    if (is_void && grant_requests_retry(&f->grant_requests, r))
+        return fetch_look_up(s, r, f, false);
     return complete;
 }
 
@@ -204,7 +205,7 @@ static enum serve_status respond_throttled(struct serve *s, struct serve_request
 }
 
 /* Charges the client, builds the response from the partitions' ranges and frees the request. */
-static enum serve_status respond(struct serve *s, struct serve_request *r, struct fetch *f) {
+static enum serve_status fetch_respond(struct serve *s, struct serve_request *r, struct fetch *f) {
     assert_slow(!f->job_running);
     if (r->quota != NULL && !fetch_is_follower(f) &&
         serve_charge_fetch(r, fetch_response_bytes(f)) > 0)
@@ -220,7 +221,7 @@ static enum serve_status reject(struct serve *s, struct serve_request *r, struct
     f->set = &f->own;
     f->error = error;
     f->session_id = 0;
-    return respond(s, r, f);
+    return fetch_respond(s, r, f);
 }
 
 /* ---- the request ---- */
@@ -231,7 +232,7 @@ static enum serve_status fetch_advance(struct serve *s, struct serve_request *r,
                                        bool granted, bool last_chance) {
     for (;;) switch (f->stage) {
         case FETCH_LOOK_UP:
-            if (!look_up(s, r, f, granted))
+            if (!fetch_look_up(s, r, f, granted))
                 return r->missing_count != 0 ? SERVE_MISS : give_up(s, r);
             f->stage = FETCH_READ;
             break;
@@ -255,7 +256,7 @@ static enum serve_status fetch_advance(struct serve *s, struct serve_request *r,
             if (fetch_is_cold(f)) return read_cold(s, r, f);
             f->stage = FETCH_RESPOND;
             break;
-        case FETCH_RESPOND: return respond(s, r, f);
+        case FETCH_RESPOND: return fetch_respond(s, r, f);
         }
 }
 
@@ -273,14 +274,14 @@ static enum serve_status advance_after_job(struct serve *s, struct serve_request
 
 /* ---- wide fetches: a worker processes their partitions */
 
-static enum fetch_outcome examine(struct serve *s, struct serve_request *r, struct fetch *f) {
+static enum fetch_outcome wide_read(struct serve *s, struct serve_request *r, struct fetch *f) {
     struct wide *w = f->wide;
     bool first = f->reads == NULL;
     if (first && !fetch_take_reads(f)) return FETCH_FAILED;
     if (f->waiting) fetch_unwait(f);
     if (first || w->granted || grants_voids(s->shared->grants) != f->voids) {
         if (!w->granted) r->missing_count = 0;
-        if (!look_up(s, r, f, w->granted))
+        if (!fetch_look_up(s, r, f, w->granted))
             return r->missing_count != 0 ? FETCH_MISSES : FETCH_FAILED;
         w->granted = false;
     }
@@ -309,13 +310,12 @@ static int wide_job(struct iojob *job, void *worker_scratch) {
         fetch_release_reads(f);
         w->outcome = FETCH_BUILT;
     } else {
-        w->outcome = examine(f->serve, w->request, f);
+        w->outcome = wide_read(f->serve, w->request, f);
     }
     return 0;
 }
 
-static enum serve_status examine_on_worker(struct serve *s, struct serve_request *r,
-                                           struct fetch *f) {
+static enum serve_status wide_submit(struct serve *s, struct serve_request *r, struct fetch *f) {
     f->wide->again = false;
     f->wide->last_chance = f->wide->timed_out;
     f->wide->outcome = FETCH_FAILED;
@@ -327,26 +327,26 @@ static enum serve_status start_wide(struct serve *s, struct serve_request *r, st
     if (f->wide == NULL) return give_up(s, r);
     f->wide->request = r;
     reply_init(&f->wide->reply);
-    f->joins = &f->wide->joins;
-    return examine_on_worker(s, r, f);
+    f->candidates = &f->wide->candidates;
+    return wide_submit(s, r, f);
 }
 
 /* Also for an abandoned fetch: a follower that caught up is reported only once. */
-static void take_joins(struct serve *s, struct wide *w) {
-    struct serve_joins *to = &s->joins;
-    for (uint32_t i = 0; i < w->joins.count && to->count < SERVE_JOINS_MAX; i++)
-        to->at[to->count++] = w->joins.at[i];
-    w->joins.count = 0;
+static void take_isr_candidates(struct serve *s, struct wide *w) {
+    struct isr_candidates *to = &s->candidates;
+    for (uint32_t i = 0; i < w->candidates.count && to->count < ISR_CANDIDATES_MAX; i++)
+        to->at[to->count++] = w->candidates.at[i];
+    w->candidates.count = 0;
 }
 
 /* Continues on the reactor with the worker's result. */
-static enum serve_status examined(struct serve *s, struct serve_request *r, struct fetch *f) {
+static enum serve_status wide_advance(struct serve *s, struct serve_request *r, struct fetch *f) {
     struct wide *w = f->wide;
-    take_joins(s, w);
+    take_isr_candidates(s, w);
     switch (w->outcome) {
     case FETCH_MISSES: return SERVE_MISS;
     case FETCH_WAITS:
-        if (w->again) return examine_on_worker(s, r, f);
+        if (w->again) return wide_submit(s, r, f);
         r->deadline_ms = r->received_ms + f->wait_ms;
         return SERVE_WAIT;
     case FETCH_READY:
@@ -376,7 +376,7 @@ static enum serve_status resume_wide(struct serve *s, struct serve_request *r, s
     }
     if (w->outcome == FETCH_READY) return submit(s, r, f, wide_job);
     w->granted = reason == SERVE_GRANTED;
-    return examine_on_worker(s, r, f);
+    return wide_submit(s, r, f);
 }
 
 /* ---- calls from serve.c */
@@ -403,7 +403,7 @@ enum serve_status fetch_resume(struct serve *s, struct serve_request *r, enum se
     if (reason == SERVE_IO_DONE) {
         assert(f->job_running);
         f->job_running = false;
-        return f->wide != NULL ? examined(s, r, f) : advance_after_job(s, r, f);
+        return f->wide != NULL ? wide_advance(s, r, f) : advance_after_job(s, r, f);
     }
     if (f->wide != NULL) return resume_wide(s, r, f, reason);
     if (f->job_running) return SERVE_WAIT;
@@ -429,7 +429,7 @@ bool fetch_abandon(struct serve *s, struct serve_request *r) {
         f->job_running = false;
         return false;
     }
-    if (f->wide != NULL) take_joins(s, f->wide);
+    if (f->wide != NULL) take_isr_candidates(s, f->wide);
     if (f->wide != NULL && f->reads != NULL && f->wide->outcome != FETCH_MISSES) {
         f->wide->outcome = FETCH_RELEASED;
         (void)submit(s, r, f, wide_job);

@@ -63,8 +63,8 @@ struct fetch {
     struct fetch_read *reads; /* one per partition of the set; NULL before the lookup */
     struct serve *serve;     /* of the request's reactor, for the io job */
     struct session *session; /* busy while this request exists; NULL without a session */
-    struct misses misses;
-    struct serve_joins *joins; /* for followers that caught up: the reactor's or wide's list */
+    struct grant_requests grant_requests;
+    struct isr_candidates *candidates; /* the reactor's list or wide's */
     struct wide *wide;         /* set for more than limits.wide_partitions, or NULL */
     struct cursor forgotten;
     uint32_t voids; /* grants_voids() when the topics were looked up */
@@ -89,7 +89,7 @@ struct fetch {
 struct wide {
     struct serve_request *request;
     struct reply reply; /* moved to the request when complete */
-    struct serve_joins joins;
+    struct isr_candidates candidates;
     size_t answer_bytes; /* bytes charged to the fetch quota */
     enum fetch_outcome outcome;
     bool granted;     /* the control plane has decided on the missing topics */

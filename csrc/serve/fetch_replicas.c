@@ -9,12 +9,12 @@
 
 enum { READERS_MAX = 16 }; /* replicas considered for KIP-392 */
 
-static void note_join(const struct fetch *f, const struct fetch_part *p) {
-    assert(f->joins->count < SERVE_JOINS_MAX);
-    struct serve_join *join = &f->joins->at[f->joins->count++];
-    memcpy(join->topic_id, p->read->topic->id, sizeof join->topic_id);
-    join->partition = p->partition;
-    join->broker = f->replica_id;
+static void add_isr_candidate(const struct fetch *f, const struct fetch_part *p) {
+    assert(f->candidates->count < ISR_CANDIDATES_MAX);
+    struct isr_candidate *candidate = &f->candidates->at[f->candidates->count++];
+    memcpy(candidate->topic_id, p->read->topic->id, sizeof candidate->topic_id);
+    candidate->partition = p->partition;
+    candidate->broker = f->replica_id;
 }
 
 static void follow_part(struct serve *s, struct fetch *f, struct fetch_part *p, int64_t now_ns) {
@@ -28,9 +28,9 @@ static void follow_part(struct serve *s, struct fetch *f, struct fetch_part *p, 
                                     .offset = p->offset,
                                     .start_offset = p->start_offset,
                                     .now_ns = now_ns,
-                                    .may_ask = f->joins->count < SERVE_JOINS_MAX};
+                                    .may_ask = f->candidates->count < ISR_CANDIDATES_MAX};
     int result = log_follower_at(read->log, &at);
-    if (result == 1) note_join(f, p);
+    if (result == 1) add_isr_candidate(f, p);
     /* The follower may have newer metadata than this leader; without an epoch, it fetched from
      * the wrong broker. */
     if (result == LOG_E_NOT_REPLICA && p->leader_epoch < 0)

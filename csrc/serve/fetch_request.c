@@ -62,7 +62,7 @@ static bool parse_tail(struct serve *s, struct fetch *f, struct cursor *c) {
     return f->rack != NULL;
 }
 
-static bool parse_body(struct serve *s, struct fetch *f, const struct serve_request *r) {
+static bool fetch_parse_body(struct serve *s, struct fetch *f, const struct serve_request *r) {
     struct cursor c = {r->body, r->body + r->body_len};
     f->replica_id = f->version <= 14 ? cursor_i32(&c) : -1;
     f->replica_epoch = -1;
@@ -86,13 +86,13 @@ struct fetch *fetch_parse(struct serve *s, struct serve_request *r) {
     if (f == NULL) return NULL;
     memset(f, 0, sizeof *f);
     r->state = f;
-    f->joins = &s->joins;
+    f->candidates = &s->candidates;
     f->version = r->api_version;
     f->flexible = r->api_version >= 12; /* v12: tagged fields (KIP-482) */
     f->by_id = r->api_version >= 13;    /* v13: topic ids in place of names (KIP-516) */
     fetch_set_init(&f->own, f->by_id, s->shared->session_seed);
     f->set = &f->own;
-    if (parse_body(s, f, r)) return f;
+    if (fetch_parse_body(s, f, r)) return f;
     fetch_free(s, r);
     return NULL;
 }
@@ -170,7 +170,7 @@ void fetch_free(struct serve *s, struct serve_request *r) {
     if (f->session != NULL)
         sessions_return(s->shared->sessions, f->session, quotas_monotonic_ns() / NS_PER_MS);
     fetch_set_clear(&f->own);
-    misses_clear(&f->misses, r);
+    grant_requests_clear(&f->grant_requests, r);
     if (f->wide != NULL) reply_clear(&f->wide->reply);
     free(f->wide);
     free(f->rack);

@@ -25,7 +25,7 @@ static bool has_news(const struct fetch *f, struct fetch_part *p) {
            p->answered_log_start != read->range.log_start_offset;
 }
 
-static struct fetch_part *next_answered(struct fetch_part *p) {
+static struct fetch_part *next_included(struct fetch_part *p) {
     while (p != NULL && !p->read->answer) p = p->next;
     return p;
 }
@@ -50,7 +50,7 @@ static void take_aborted(const struct fetch *f, struct fetch_part *p, uint32_t *
     *left -= read->aborted.count < *left ? read->aborted.count : *left;
 }
 
-static void answer_aborted(struct reply *a, const struct fetch *f, struct fetch_part *p) {
+static void encode_aborted(struct reply *a, const struct fetch *f, struct fetch_part *p) {
     const struct fetch_read *read = p->read;
     /* As in Kafka: an empty list if the partition was rejected before reading, null if
      * transactions do not apply. */
@@ -83,7 +83,7 @@ static bool names_leader(const struct fetch *f, const struct fetch_part *p,
 }
 
 /* Tagged fields: 0 DivergingEpoch, 13 bytes including its empty tags; 1 CurrentLeader. */
-static void answer_tags(struct reply *a, struct fetch *f, const struct fetch_part *p) {
+static void encode_fetch_tags(struct reply *a, struct fetch *f, const struct fetch_part *p) {
     struct topic_leader leader;
     bool diverges = p->read->diverging_epoch >= 0, named = names_leader(f, p, &leader);
     reply_i8(a, (int8_t)(diverges + named));
@@ -98,7 +98,7 @@ static void answer_tags(struct reply *a, struct fetch *f, const struct fetch_par
 }
 
 /* Takes ownership of the range and its copy. */
-static void answer_records(struct reply *a, struct fetch_read *read) {
+static void encode_records(struct reply *a, struct fetch_read *read) {
     if (read->copy != NULL)
         reply_copy(a, &read->range, read->copy);
     else
@@ -106,7 +106,7 @@ static void answer_records(struct reply *a, struct fetch_read *read) {
     read->copy = NULL;
 }
 
-static void answer_part(struct reply *a, struct fetch *f, struct fetch_part *p) {
+static void encode_fetch_partition(struct reply *a, struct fetch *f, struct fetch_part *p) {
     struct fetch_read *read = p->read;
     bool known = read->error == 0;
     assert_slow(known || read->range.length == 0);
@@ -117,43 +117,43 @@ static void answer_part(struct reply *a, struct fetch *f, struct fetch_part *p) 
     reply_i64(a, known ? read->range.last_stable_offset : -1);
     /* v5: log start offset (KIP-107) */
     if (f->version >= 5) reply_i64(a, known ? read->range.log_start_offset : -1);
-    answer_aborted(a, f, p);
+    encode_aborted(a, f, p);
     /* v11: the replica to read from (KIP-392) */
     if (f->version >= 11) reply_i32(a, known ? read->preferred : -1);
     if (f->flexible)
         reply_uvarint(a, (uint64_t)read->range.length + 1);
     else
         reply_i32(a, read->range.length);
-    if (read->range.length > 0) answer_records(a, read);
-    if (f->flexible) answer_tags(a, f, p);
+    if (read->range.length > 0) encode_records(a, read);
+    if (f->flexible) encode_fetch_tags(a, f, p);
 }
 
-static void answer_topic(struct reply *a, struct fetch *f, struct fetch_part *first,
+static void encode_topic(struct reply *a, struct fetch *f, struct fetch_part *first,
                          uint32_t count) {
     struct topic_key key = {first->key->bytes, first->key->len, f->by_id};
     reply_topic_key(a, f->flexible, key);
     assert_slow(count > 0);
     reply_count(a, f->flexible, count);
     struct fetch_part *p = first;
-    for (uint32_t i = 0; i < count; i++, p = next_answered(p->next)) {
+    for (uint32_t i = 0; i < count; i++, p = next_included(p->next)) {
         p->answered_high_watermark = p->read->error != 0 ? -1 : p->read->range.high_watermark;
         p->answered_log_start = p->read->error != 0 ? -1 : p->read->range.log_start_offset;
-        answer_part(a, f, p);
+        encode_fetch_partition(a, f, p);
     }
     reply_no_tags(a, f->flexible);
 }
 
 /* Returns how many consecutive partitions belong to the same topic: they share its entry. */
-static uint32_t run_length(struct fetch_part *first) {
+static uint32_t count_same_topic(struct fetch_part *first) {
     uint32_t n = 1;
-    for (struct fetch_part *p = next_answered(first->next); p != NULL && fetch_same_topic(first, p);
-         p = next_answered(p->next))
+    for (struct fetch_part *p = next_included(first->next); p != NULL && fetch_same_topic(first, p);
+         p = next_included(p->next))
         n++;
     return n;
 }
 
 static struct fetch_part *skip(struct fetch_part *p, uint32_t n) {
-    while (n-- != 0) p = next_answered(p->next);
+    while (n-- != 0) p = next_included(p->next);
     return p;
 }
 
@@ -165,7 +165,7 @@ static void count(const struct serve *s, const struct fetch_part *p) {
     if (p->read->throttled) fetch_count_throttled(s, p);
 }
 
-static void answer_topics(struct serve *s, struct reply *a, struct fetch *f) {
+static void encode_topics(struct serve *s, struct reply *a, struct fetch *f) {
     uint32_t topics = 0, aborted_left = ABORTED_MAX;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
         p->read->answer = has_news(f, p);
@@ -173,13 +173,13 @@ static void answer_topics(struct serve *s, struct reply *a, struct fetch *f) {
         take_aborted(f, p, &aborted_left);
         count(s, p);
     }
-    for (struct fetch_part *p = next_answered(f->set->first); p != NULL;
-         p = skip(p, run_length(p)))
+    for (struct fetch_part *p = next_included(f->set->first); p != NULL;
+         p = skip(p, count_same_topic(p)))
         topics++;
     reply_count(a, f->flexible, topics);
-    for (struct fetch_part *p = next_answered(f->set->first); p != NULL;) {
-        uint32_t n = run_length(p);
-        answer_topic(a, f, p, n);
+    for (struct fetch_part *p = next_included(f->set->first); p != NULL;) {
+        uint32_t n = count_same_topic(p);
+        encode_topic(a, f, p, n);
         p = skip(p, n);
         assert_slow(topics > 0);
         topics--;
@@ -236,7 +236,7 @@ void fetch_encode(struct serve *s, const struct serve_request *r, struct fetch *
         reply_i32(a, f->session != NULL ? f->session->id : 0);
     }
     if (f->error != 0) serve_count_error(s, API_FETCH, f->error);
-    answer_topics(s, a, f);
+    encode_topics(s, a, f);
     if (f->flexible) leaders_answer_endpoints(&f->leaders, s, r, a);
     reply_finish(a);
     if (f->error == 0 && !f->full) rotate(f);

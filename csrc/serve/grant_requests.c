@@ -5,13 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MISSES_FIRST = 4 };
+enum { GRANT_REQUESTS_CAPACITY_MIN = 4 };
 
-bool misses_add(struct misses *m, struct serve_request *r, struct topic_key key, uint8_t right) {
+bool grant_requests_add(struct grant_requests *m, struct serve_request *r, struct topic_key key,
+                        uint8_t right) {
     assert(r->missing_count <= m->room);
     if (r->missing_count >= SERVE_MISSING_MAX) return false;
     if (r->missing_count == m->room) {
-        uint32_t room = m->room == 0 ? MISSES_FIRST : m->room * 2;
+        uint32_t room = m->room == 0 ? GRANT_REQUESTS_CAPACITY_MIN : m->room * 2;
         struct serve_missing *grown = realloc(m->topics, room * sizeof *grown);
         if (grown == NULL) return false;
         m->topics = grown;
@@ -38,7 +39,7 @@ static bool names(const struct serve_missing *missing, struct topic_key key) {
            memcmp(missing->name, key.bytes, key.len) == 0;
 }
 
-int16_t misses_verdict(const struct serve_request *r, struct topic_key key, uint32_t *at) {
+int16_t grant_requests_result(const struct serve_request *r, struct topic_key key, uint32_t *at) {
     assert(*at == 0 || *at < r->missing_count);
     for (uint32_t n = 0; n < r->missing_count; n++) {
         uint32_t i = *at + n < r->missing_count ? *at + n : *at + n - r->missing_count;
@@ -49,9 +50,9 @@ int16_t misses_verdict(const struct serve_request *r, struct topic_key key, uint
     return 0;
 }
 
-bool misses_again(struct misses *m, struct serve_request *r) {
-    assert(m->rounds <= MISSES_ROUNDS_MAX);
-    if (m->rounds == MISSES_ROUNDS_MAX) return false;
+bool grant_requests_retry(struct grant_requests *m, struct serve_request *r) {
+    assert(m->rounds <= GRANT_REQUEST_ROUNDS_MAX);
+    if (m->rounds == GRANT_REQUEST_ROUNDS_MAX) return false;
     m->rounds++;
     r->missing_count = 0;
     return true;

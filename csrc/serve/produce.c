@@ -14,11 +14,12 @@ enum {
 
 /* Finds every part's log. Returns false if grants are missing (r->missing lists the topics) or
  * memory ran out (r->missing_count is 0). */
-static bool look_up(struct serve *s, struct serve_request *r, struct produce *q, bool granted) {
+static bool produce_look_up(struct serve *s, struct serve_request *r, struct produce *q,
+                            bool granted) {
     bool complete = true, is_void = false;
     struct topic *topic = NULL;
     int16_t error = 0;
-    uint32_t verdict_at = 0;
+    uint32_t result_at = 0;
     for (uint32_t i = 0; i < q->part_count; i++) {
         struct produce_part *p = &q->parts[i];
         if (p->first_of_topic) {
@@ -26,12 +27,12 @@ static bool look_up(struct serve *s, struct serve_request *r, struct produce *q,
             bool found = topic != NULL;
             error = 0;
             if (!found && granted) {
-                error = misses_verdict(r, p->key, &verdict_at);
+                error = grant_requests_result(r, p->key, &result_at);
                 is_void |= error == 0;
                 if (error == 0) error = ERROR_NOT_LEADER_OR_FOLLOWER;
             } else if (!found) {
                 complete = false;
-                if (!misses_add(&q->misses, r, p->key, GRANT_WRITE)) {
+                if (!grant_requests_add(&q->grant_requests, r, p->key, GRANT_WRITE)) {
                     r->missing_count = 0;
                     return false;
                 }
@@ -42,7 +43,8 @@ static bool look_up(struct serve *s, struct serve_request *r, struct produce *q,
         }
         produce_set_topic(p, topic, error);
     }
-    if (is_void && misses_again(&q->misses, r)) return look_up(s, r, q, false);
+    if (is_void && grant_requests_retry(&q->grant_requests, r))
+        return produce_look_up(s, r, q, false);
     return complete;
 }
 
@@ -81,7 +83,7 @@ static bool verify_part(struct serve_request *r, struct produce *q, struct produ
         return true;
     }
     struct topic_key name = {(const uint8_t *)p->topic->name, p->topic->name_len, false};
-    if (!misses_add(&q->misses, r, name, GRANT_WRITE)) return false;
+    if (!grant_requests_add(&q->grant_requests, r, name, GRANT_WRITE)) return false;
     r->missing[r->missing_count - 1].partition = p->partition;
     return p->unverified = true;
 }
@@ -229,7 +231,7 @@ static enum serve_status close_request(struct serve_request *r) {
 }
 
 /* Counts errors, charges the client, builds the response and frees the request. */
-static enum serve_status respond(struct serve_request *r, struct produce *q) {
+static enum serve_status produce_respond(struct serve_request *r, struct produce *q) {
     bool failed = false;
     for (uint32_t i = 0; i < q->part_count; i++) {
         if (q->parts[i].error == 0) continue;
@@ -256,7 +258,7 @@ static enum serve_status produce_advance(struct serve *s, struct serve_request *
     int64_t wall_ms = 0; /* 0: not read so far */
     for (;;) switch (q->stage) {
         case PRODUCE_LOOK_UP:
-            if (!look_up(s, r, q, reason == SERVE_GRANTED))
+            if (!produce_look_up(s, r, q, reason == SERVE_GRANTED))
                 return r->missing_count != 0 ? SERVE_MISS : close_request(r);
             q->stage = q->transactional ? PRODUCE_VERIFY : PRODUCE_CHECK;
             break;
@@ -305,7 +307,7 @@ static enum serve_status produce_advance(struct serve *s, struct serve_request *
             if (!check_waiters(q, reason == SERVE_TIMEOUT)) return SERVE_WAIT;
             q->stage = PRODUCE_RESPOND;
             break;
-        case PRODUCE_RESPOND: return respond(r, q);
+        case PRODUCE_RESPOND: return produce_respond(r, q);
         case PRODUCE_QUEUED:
         case PRODUCE_APPENDED: assert(!"a queued request is appended first");
         }

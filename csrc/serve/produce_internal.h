@@ -53,7 +53,7 @@ struct produce {
     struct iojob job;
     struct serve *serve;
     struct produce_part *parts;
-    struct misses misses;
+    struct grant_requests grant_requests;
     uint32_t part_count, part_cap;
     uint32_t checked_count, appended_count; /* number of leading parts done */
     int64_t job_ns; /* duration of the last slice on a worker; 0: none yet */

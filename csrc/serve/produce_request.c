@@ -19,7 +19,7 @@ void produce_free(struct serve_request *r) {
         if (p->summary != &q->summary_first) free(p->summary);
     }
     if (q->parts != q->parts_inline) free(q->parts);
-    misses_clear(&q->misses, r);
+    grant_requests_clear(&q->grant_requests, r);
     r->state = NULL;
     struct serve *s = q->serve;
     if (s->spare_count == PRODUCE_SPARES_MAX) {
@@ -90,7 +90,7 @@ static bool parse_partitions(struct produce *q, struct cursor *c, struct topic_k
     return c->p != NULL && count >= 0;
 }
 
-static bool parse_body(struct produce *q, const struct serve_request *r) {
+static bool produce_parse_body(struct produce *q, const struct serve_request *r) {
     struct cursor c = {r->body, r->body + r->body_len};
     struct wire_string id = wire_string(&c, q->flexible);
     q->transactional = id.len >= 0;
@@ -118,7 +118,7 @@ struct produce *produce_parse(struct serve *s, struct serve_request *r) {
     q->version = r->api_version;
     q->flexible = r->api_version >= 9; /* v9: tagged fields (KIP-482) */
     q->by_id = r->api_version >= 13;   /* v13: topic ids in place of names (KIP-516) */
-    if (parse_body(q, r)) return q;
+    if (produce_parse_body(q, r)) return q;
     produce_free(r);
     return NULL;
 }

@@ -8,8 +8,8 @@
 #include "serve/wire.h"
 
 /* v10: the current leader (KIP-951). */
-static void answer_tags(struct reply *a, const struct produce_part *p, int16_t version,
-                        bool flexible, struct leaders *leaders) {
+static void encode_produce_tags(struct reply *a, const struct produce_part *p, int16_t version,
+                                bool flexible, struct leaders *leaders) {
     struct topic_leader leader;
     if (version < 10 || p->error != ERROR_NOT_LEADER_OR_FOLLOWER ||
         !leaders_of(p->topic, p->partition, &leader)) {
@@ -20,8 +20,8 @@ static void answer_tags(struct reply *a, const struct produce_part *p, int16_t v
     leaders_answer(leaders, a, 0, leader);
 }
 
-static void answer_part(struct reply *a, const struct produce_part *p, int16_t version,
-                        bool flexible, struct leaders *leaders) {
+static void encode_produce_partition(struct reply *a, const struct produce_part *p, int16_t version,
+                                     bool flexible, struct leaders *leaders) {
     reply_i32(a, p->partition);
     reply_i16(a, p->error);
     reply_i64(a, p->error == 0 ? p->base_offset : -1);
@@ -50,7 +50,7 @@ static void answer_part(struct reply *a, const struct produce_part *p, int16_t v
         }
         reply_string(a, flexible, text, text == NULL ? 0 : strlen(text));
     }
-    answer_tags(a, p, version, flexible, leaders);
+    encode_produce_tags(a, p, version, flexible, leaders);
 }
 
 static uint32_t count_topics(const struct produce *q) {
@@ -74,7 +74,7 @@ void produce_encode(const struct serve_request *r, const struct produce *q, int3
             reply_topic_key(a, q->flexible, p->key);
             reply_count(a, q->flexible, n);
         }
-        answer_part(a, p, q->version, q->flexible, &leaders);
+        encode_produce_partition(a, p, q->version, q->flexible, &leaders);
         if (i + 1 == q->part_count || q->parts[i + 1].first_of_topic) reply_no_tags(a, q->flexible);
     }
     reply_i32(a, throttle_ms);

@@ -71,11 +71,11 @@ void serve_free(struct serve *s) {
     free(s);
 }
 
-uint32_t serve_take_joins(struct serve *s, const struct serve_join **joins) {
-    uint32_t count = s->joins.count;
-    assert_slow(count <= SERVE_JOINS_MAX);
-    *joins = s->joins.at;
-    s->joins.count = 0;
+uint32_t serve_take_isr_candidates(struct serve *s, const struct isr_candidate **candidates) {
+    uint32_t count = s->candidates.count;
+    assert_slow(count <= ISR_CANDIDATES_MAX);
+    *candidates = s->candidates.at;
+    s->candidates.count = 0;
     return count;
 }
 

@@ -126,13 +126,13 @@ void serve_tick(struct serve *s, int64_t now_ms);
 void serve_free(struct serve *s);
 
 /* A follower whose last fetch qualifies it for the ISR (KIP-497). */
-struct serve_join {
+struct isr_candidate {
     uint8_t topic_id[16];
     int32_t partition, broker;
 };
 /* Returns the followers since the last call, borrowed until the next request. Call it on its
  * reactor. */
-uint32_t serve_take_joins(struct serve *s, const struct serve_join **joins);
+uint32_t serve_take_isr_candidates(struct serve *s, const struct isr_candidate **candidates);
 
 /* Returns true for requests that serve_start supports: Produce and Fetch with the versions of
  * api_keys.h. */

@@ -15,13 +15,13 @@
 
 enum {
     NS_PER_MS = 1000000,
-    SERVE_JOINS_MAX = 128,
+    ISR_CANDIDATES_MAX = 128,
     WIDE_PARTITIONS = 4000 /* about 2 ms of work */
 };
 
 /* Followers that may join the ISR. If the list is full, the next fetch finds the follower again. */
-struct serve_joins {
-    struct serve_join at[SERVE_JOINS_MAX];
+struct isr_candidates {
+    struct isr_candidate at[ISR_CANDIDATES_MAX];
     uint32_t count;
 };
 
@@ -41,7 +41,7 @@ struct serve {
     struct mailbox *mailbox;
     struct inflater *inflater;
     struct meter_api *meters; /* by API key; NULL: errors are not counted */
-    struct serve_joins joins; /* of the current request */
+    struct isr_candidates candidates; /* of the current request */
     struct gather gather; /* of short responses to consumers */
     struct copies copies;
     struct produce *spares; /* finished Produce states for reuse */

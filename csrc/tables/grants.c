@@ -152,7 +152,7 @@ static struct entry *find_id(const struct grants *g, const uint8_t id[16], uint3
     return e;
 }
 
-static void link_entry(struct grants *g, struct entry *e) REQUIRES(g->lock) {
+static void grants_link(struct grants *g, struct entry *e) REQUIRES(g->lock) {
     struct entry **name = &g->by_name[e->name_hash & (g->bucket_count - 1)];
     struct entry **id = &g->by_id[e->id_hash & (g->bucket_count - 1)];
     e->next_by_name = *name;
@@ -161,7 +161,7 @@ static void link_entry(struct grants *g, struct entry *e) REQUIRES(g->lock) {
     *id = e;
 }
 
-static void unlink_entry(struct grants *g, struct entry *e) REQUIRES(g->lock) {
+static void grants_unlink(struct grants *g, struct entry *e) REQUIRES(g->lock) {
     struct entry **at = &g->by_name[e->name_hash & (g->bucket_count - 1)];
     while (*at != e) at = &(*at)->next_by_name;
     *at = e->next_by_name;
@@ -172,7 +172,7 @@ static void unlink_entry(struct grants *g, struct entry *e) REQUIRES(g->lock) {
     g->count--;
 }
 
-static void grow(struct grants *g) REQUIRES(g->lock) {
+static void grants_grow(struct grants *g) REQUIRES(g->lock) {
     uint32_t old_count = g->bucket_count, count = old_count * 2;
     struct entry **old = g->by_name;
     struct entry **names = calloc(count, sizeof *names), **ids = calloc(count, sizeof *ids);
@@ -188,7 +188,7 @@ static void grow(struct grants *g) REQUIRES(g->lock) {
     for (uint32_t b = 0; b < old_count; b++)
         for (struct entry *e = old[b], *next; e != NULL; e = next) {
             next = e->next_by_name;
-            link_entry(g, e);
+            grants_link(g, e);
         }
     free(old);
 }
@@ -203,11 +203,11 @@ int grants_install(struct grants *g, struct topic *t) {
     e->id_hash = hash_bytes(HASH_SEED, t->id, 16);
     shared_lock_write(&g->lock);
     old = find_name(g, (const uint8_t *)t->name, t->name_len, e->name_hash);
-    if (old != NULL) unlink_entry(g, old);
+    if (old != NULL) grants_unlink(g, old);
     bool full = g->count >= g->topics_max;
     if (!full) {
-        if (g->count >= g->bucket_count) grow(g);
-        link_entry(g, e);
+        if (g->count >= g->bucket_count) grants_grow(g);
+        grants_link(g, e);
         g->count++;
         assert(g->count <= g->topics_max);
     }
@@ -222,7 +222,7 @@ void grants_remove(struct grants *g, const char *name, uint16_t name_len) {
     uint32_t hash = hash_bytes(HASH_SEED, (const uint8_t *)name, name_len);
     shared_lock_write(&g->lock);
     struct entry *e = find_name(g, (const uint8_t *)name, name_len, hash);
-    if (e != NULL) unlink_entry(g, e);
+    if (e != NULL) grants_unlink(g, e);
     atomic_fetch_add(&g->changes, 1);
     shared_lock_release(&g->lock);
     if (e != NULL) entry_free(e);

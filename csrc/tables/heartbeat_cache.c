@@ -86,13 +86,13 @@ static struct repeat **place_of(struct repeats *rs, uint32_t hash) REQUIRES(rs->
     return &rs->buckets[hash & (rs->bucket_count - 1)];
 }
 
-static void link_entry(struct repeats *rs, struct repeat *e) REQUIRES(rs->lock) {
+static void heartbeat_cache_link(struct repeats *rs, struct repeat *e) REQUIRES(rs->lock) {
     struct repeat **at = place_of(rs, e->hash);
     e->next = *at;
     *at = e;
 }
 
-static void grow(struct repeats *rs) REQUIRES(rs->lock) {
+static void heartbeat_cache_grow(struct repeats *rs) REQUIRES(rs->lock) {
     uint32_t old_count = rs->bucket_count;
     struct repeat **old = rs->buckets, **made = calloc(old_count * 2, sizeof *made);
     if (made == NULL) return; /* longer chains still work */
@@ -101,7 +101,7 @@ static void grow(struct repeats *rs) REQUIRES(rs->lock) {
     for (uint32_t b = 0; b < old_count; b++)
         for (struct repeat *e = old[b], *next; e != NULL; e = next) {
             next = e->next;
-            link_entry(rs, e);
+            heartbeat_cache_link(rs, e);
         }
     free(old);
 }
@@ -135,9 +135,9 @@ struct repeat *repeats_add(struct repeats *rs, const struct repeat_key *key, con
     lock_acquire(&rs->lock);
     bool full = rs->bytes + size_of(e) > REPEATS_BYTES_MAX;
     if (!full) {
-        if (rs->count >= rs->bucket_count) grow(rs);
+        if (rs->count >= rs->bucket_count) heartbeat_cache_grow(rs);
         e->generation = rs->generation;
-        link_entry(rs, e);
+        heartbeat_cache_link(rs, e);
         rs->count++;
         rs->bytes += size_of(e);
     }

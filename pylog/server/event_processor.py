@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from pylog._native.server.reactor import (
-    Closed, Connected, MayJoin, Miss, Slow, UnknownClient, Unsafe, Verify,
+    Closed, Connected, IsrCandidate, Miss, Slow, UnknownClient, Unsafe, Verify,
 )
 from pylog.server import request_log
 from pylog.server.grant_decisions import GrantDecisions
@@ -45,7 +45,7 @@ class EventProcessor:
                 services.reactors.retry(event.connection)
             elif type(event) is Slow:
                 request_log.slow(event)
-            elif type(event) is MayJoin and services.isr_candidate is not None:
+            elif type(event) is IsrCandidate and services.isr_candidate is not None:
                 services.isr_candidate(event.topic_id, event.partition, event.broker_id)
             elif type(event) is Unsafe:
                 request_log.unsafe(event)

@@ -25,15 +25,6 @@ SHARED_NAMES: set[tuple[str, str]] = {
     ("csrc/compaction", "by_producer"),
     ("csrc/compaction", "make_room"),
     ("csrc/os", "put"),
-    ("csrc/replica", "go_on"),
-    ("csrc/replica", "post"),
-    ("csrc/serve", "answer_part"),
-    ("csrc/serve", "answer_tags"),
-    ("csrc/serve", "look_up"),
-    ("csrc/serve", "parse_body"),
-    ("csrc/serve", "respond"),
-    ("csrc/tables", "grow"),
-    ("csrc/tables", "link_entry"),
 }
 # (file, folder of the header) of includes of another folder's internal header.
 FOREIGN_INTERNALS: set[tuple[str, str]] = {

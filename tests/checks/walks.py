@@ -39,7 +39,7 @@ serve/serve.c serve_start
   serve/produce.c produce_start
     serve/produce_request.c produce_parse
     produce_advance
-      look_up
+      produce_look_up
         tables/grants.c grants_find
       serve/produce_check.c produce_check
         check_part
@@ -71,7 +71,7 @@ serve/serve.c serve_start
       acknowledge
         acknowledged
           log/log_waiters.c log_wait
-      respond
+      produce_respond
         serve/produce_response.c produce_encode
         serve/produce_request.c produce_free
 """
@@ -79,13 +79,13 @@ FETCH = """
 serve/serve.c serve_start
   serve/fetch.c fetch_start
     serve/fetch_request.c fetch_parse
-      parse_body
+      fetch_parse_body
         parse_topics
           parse_partition
             serve/fetch_sessions.c fetch_set_part
     serve/fetch_request.c fetch_take_reads
     fetch_advance
-      look_up
+      fetch_look_up
         find_topic
           tables/grants.c grants_find
       serve/fetch_read.c fetch_read_all
@@ -101,9 +101,9 @@ serve/serve.c serve_start
         serve/shared_reads.c copy_read
           log/log_read.c log_range_read_cached
       serve/fetch_read.c fetch_is_cold
-      respond
+      fetch_respond
         serve/fetch_response.c fetch_encode
-          answer_topics
+          encode_topics
             count
               log/log_stats.c log_count_read
         finish

@@ -119,7 +119,7 @@ cdef extern from "tables/quotas.h" nogil:
 # ---- events.h
 cdef extern from "net/events.h" nogil:
     enum: EVENT_REQUEST, EVENT_MISS, EVENT_CLOSED, EVENT_QUOTA, EVENT_SLOW
-    enum: EVENT_CONNECTED, EVENT_UNSAFE, EVENT_VERIFY, EVENT_MAY_JOIN
+    enum: EVENT_CONNECTED, EVENT_UNSAFE, EVENT_VERIFY, EVENT_ISR_CANDIDATE
     struct event_address:
         uint8_t ip[16]
         uint16_t port
@@ -182,7 +182,7 @@ cdef extern from "serve/serve.h" nogil:
         int32_t fetch_bytes_max, sessions_max, inline_inflate_bytes, gather_ms_max
         bint rack_aware
         throttle *throttle
-    struct serve_join:
+    struct isr_candidate:
         uint8_t *topic_id
         int32_t partition, broker
     struct serve_shared:
@@ -259,7 +259,7 @@ cdef extern from "transport/tls_context.h" nogil:
 # ---- reactor.h
 cdef extern from "net/reactor.h" nogil:
     enum: REACTOR_THREADS_MAX, GUARD_RAW_VERSION
-    enum: LISTENER_GUARDED, LISTENER_CONTROL, LISTENER_ASKS
+    enum: LISTENER_NEEDS_AUTH, LISTENER_CONTROL, LISTENER_NEEDS_APPROVAL
     enum: REACTOR_SAME_SESSION
     struct reactors_config:
         frames_rules rules
@@ -267,7 +267,7 @@ cdef extern from "net/reactor.h" nogil:
         uint32_t queued_requests_max
         int64_t idle_ms_max
         uint64_t input_bytes_max
-        int32_t stranger_bytes_max
+        int32_t unauthenticated_bytes_max
         int send_buffer_bytes, receive_buffer_bytes
         quotas *quotas
         repeats *repeats
@@ -292,7 +292,7 @@ cdef extern from "net/reactor.h" nogil:
     int reactors_threads(const reactors *rs)
     int reactors_start(reactors *rs)
     events *reactors_events(reactors *rs)
-    void reactors_taken(reactors *rs)
+    void reactors_events_consumed(reactors *rs)
     void reactors_dropped(reactors *rs, size_t size)
     bint reactors_reply(reactors *rs, uint64_t token, const uint8_t *frame, size_t len, bint close,
                         int32_t throttle_ms)
@@ -320,9 +320,10 @@ cdef extern from "net/reactor.h" nogil:
 cdef extern from "replica/fetcher_pool.h" nogil:
     enum: FETCHERS_THREADS_MAX, FETCHERS_REFUSED, FETCHERS_DIVERGED, FETCHERS_OUT_OF_RANGE
     enum: FETCHERS_FAILED, FETCHERS_LOST
-    enum: FOLLOWED_FETCHING, FOLLOWED_BACKING_OFF, FOLLOWED_WAITING, FOLLOWED_LEFT
+    enum: FETCH_PARTITION_FETCHING, FETCH_PARTITION_BACKING_OFF
+    enum: FETCH_PARTITION_WAITING, FETCH_PARTITION_LEFT
     struct fetchers
-    struct followed
+    struct fetch_partition
     struct fetchers_config:
         int threads
         int32_t replica_id, wait_ms_max, bytes_min, bytes_max, partition_bytes_max
@@ -335,15 +336,16 @@ cdef extern from "replica/fetcher_pool.h" nogil:
     void fetchers_free(fetchers *fs)
     void fetchers_set_broker_epoch(fetchers *fs, int64_t broker_epoch)
     int fetchers_thread_of(const fetchers *fs, const uint8_t *topic_id, int32_t index)
-    followed *fetchers_follow(fetchers *fs, log_t *log, const uint8_t *topic_id, int32_t index,
-                              int32_t leader_id, int32_t leader_epoch, uint64_t token)
-    void fetchers_unfollow(fetchers *fs, followed *p)
-    void fetchers_resume(fetchers *fs, followed *p)
-    void followed_release(followed *p)
-    struct followed_figures:
+    fetch_partition *fetchers_follow(fetchers *fs, log_t *log, const uint8_t *topic_id,
+                                     int32_t index, int32_t leader_id, int32_t leader_epoch,
+                                     uint64_t token)
+    void fetchers_unfollow(fetchers *fs, fetch_partition *p)
+    void fetchers_resume(fetchers *fs, fetch_partition *p)
+    void fetch_partition_release(fetch_partition *p)
+    struct fetch_partition_stats:
         int64_t lag, answered_ns
         int state
-    void followed_figures_take(const followed *p, followed_figures *out)
+    void fetch_partition_stats_take(const fetch_partition *p, fetch_partition_stats *out)
     bint fetchers_attach(fetchers *fs, int thread, int32_t leader_id, const transport *to,
                          int16_t version, uint64_t serial)
     bint fetchers_detach(fetchers *fs, int thread, int32_t leader_id)

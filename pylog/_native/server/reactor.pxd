@@ -64,7 +64,7 @@ cdef class Closed:
     cdef readonly uint64_t connection
 
 
-cdef class MayJoin:
+cdef class IsrCandidate:
     cdef readonly bytes topic_id
     cdef readonly int partition, broker_id
 

@@ -133,7 +133,7 @@ class Closed:
     def connection(self) -> int: ...
 
 @final
-class MayJoin:
+class IsrCandidate:
     def __init__(self, topic_id: bytes, partition: int, broker_id: int) -> None: ...
     @property
     def topic_id(self) -> bytes: ...
@@ -188,7 +188,7 @@ class Unsafe:
     @property
     def left_out(self) -> int: ...
 
-Event = (RequestContext | Miss | Verify | UnknownClient | Connected | Closed | MayJoin | Slow
+Event = (RequestContext | Miss | Verify | UnknownClient | Connected | Closed | IsrCandidate | Slow
          | Unsafe)
 
 @final
@@ -212,7 +212,7 @@ class Reactors:
         inline_inflate_bytes: int = 65536,
         gather_ms_max: int = 0,
         quotas: Quotas | None = None,
-        stranger_bytes_max: int = ...,
+        unauthenticated_bytes_max: int = ...,
         rack_aware: bool = False,
         throttle: Throttle | None = None,
         repeats: Repeats | None = None,

@@ -33,9 +33,9 @@ POLL_EVENTS_MAX = 1024
 cdef const char *MAPPED = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"
 THREADS_MAX = csrc.REACTOR_THREADS_MAX
 # Flags for all connections of a listener.
-GUARDED = csrc.LISTENER_GUARDED
+GUARDED = csrc.LISTENER_NEEDS_AUTH
 CONTROL = csrc.LISTENER_CONTROL
-ASKS = csrc.LISTENER_ASKS
+ASKS = csrc.LISTENER_NEEDS_APPROVAL
 SAME_SESSION = csrc.REACTOR_SAME_SESSION
 # Version of a SaslAuthenticate that consists of a raw token without a header.
 RAW_VERSION = csrc.GUARD_RAW_VERSION
@@ -167,7 +167,7 @@ cdef class Closed:
 
 
 @cython.final
-cdef class MayJoin:
+cdef class IsrCandidate:
     """A follower qualifies for the ISR of a partition led here, by its last fetch. Emitted once per
     replica and call of Log.set_replicas().
     """
@@ -218,9 +218,9 @@ cdef class Reactors:
     connections wait. control_bytes_max: limit of a request that becomes an event. input_bytes_max:
     limit of one reactor's requests; 0 is the default. fetch_bytes_max, sessions_max,
     inline_inflate_bytes, gather_ms_max: see csrc/serve/serve.h. quotas: client quotas, or None.
-    stranger_bytes_max: limit of a request before authentication. rack_aware: redirect consumers to
-    a replica in their rack. throttle: of followers' fetches. repeats: cached responses that
-    reactors send without an event, or None.
+    unauthenticated_bytes_max: limit of a request before authentication. rack_aware: redirect
+    consumers to a replica in their rack. throttle: of followers' fetches. repeats: cached responses
+    that reactors send without an event, or None.
     """
 
     def __cinit__(self, *, grants, io_pool, network_threads, api_versions, request_bytes_max,
@@ -228,7 +228,7 @@ cdef class Reactors:
                   input_bytes_max=0, send_buffer_bytes=-1,
                   receive_buffer_bytes=-1, fetch_bytes_max, sessions_max,
                   inline_inflate_bytes=65536, gather_ms_max=0, quotas=None,
-                  stranger_bytes_max=STRANGER_BYTES_MAX, rack_aware=False,
+                  unauthenticated_bytes_max=STRANGER_BYTES_MAX, rack_aware=False,
                   Throttle throttle=None, Repeats repeats=None):
         cdef csrc.reactors_config config
         cdef csrc.serve_limits limits
@@ -241,7 +241,7 @@ cdef class Reactors:
         config.queued_requests_max = _at_most(queued_requests_max, UINT32_MAX)
         config.idle_ms_max = idle_ms_max
         config.input_bytes_max = max(input_bytes_max, 0)
-        config.stranger_bytes_max = _at_most(stranger_bytes_max, INT32_MAX)
+        config.unauthenticated_bytes_max = _at_most(unauthenticated_bytes_max, INT32_MAX)
         config.send_buffer_bytes = send_buffer_bytes
         config.receive_buffer_bytes = receive_buffer_bytes
         limits.fetch_bytes_max = _at_most(fetch_bytes_max, INT32_MAX)
@@ -381,7 +381,7 @@ cdef class Reactors:
     def poll(self):
         """Return the events received so far, oldest first, at most POLL_EVENTS_MAX; never block.
         Each is a RequestContext, Miss, Verify, UnknownClient, Connected, Closed, Slow, Unsafe or
-        MayJoin.
+        IsrCandidate.
         """
         cdef csrc.event *e = csrc.events_take(csrc.reactors_events(self.ptr), POLL_EVENTS_MAX)
         cdef csrc.event *next_event
@@ -390,8 +390,8 @@ cdef class Reactors:
         try:
             while e != NULL:
                 held = _hold(self, e)
-                if e.kind == csrc.EVENT_MAY_JOIN:
-                    taken += _joins(e)
+                if e.kind == csrc.EVENT_ISR_CANDIDATE:
+                    taken += _isr_candidates(e)
                 else:
                     taken.append(_event(e, held))
                 next_event = e.next
@@ -404,7 +404,7 @@ cdef class Reactors:
                 csrc.reactors_dropped(self.ptr, e.data_len)
                 free(e)
                 e = next_event
-        csrc.reactors_taken(self.ptr)
+        csrc.reactors_events_consumed(self.ptr)
         return taken
 
     def reply(self, uint64_t token, bytes frame, bint close=False, int throttle_ms=0):
@@ -575,10 +575,10 @@ cdef list _missing(const csrc.event *e):
     return out
 
 
-cdef list _joins(const csrc.event *e):
-    cdef const csrc.serve_join *joins = <const csrc.serve_join *><const void *>e.data
-    return [MayJoin(PyBytes_FromStringAndSize(<const char *>joins[i].topic_id, 16),
-                    joins[i].partition, joins[i].broker) for i in range(e.missing_count)]
+cdef list _isr_candidates(const csrc.event *e):
+    cdef const csrc.isr_candidate *candidates = <const csrc.isr_candidate *><const void *>e.data
+    return [IsrCandidate(PyBytes_FromStringAndSize(<const char *>candidates[i].topic_id, 16),
+                    candidates[i].partition, candidates[i].broker) for i in range(e.missing_count)]
 
 
 cdef HeldBytes _hold(Reactors reactors, csrc.event *e):

@@ -12,7 +12,7 @@ cdef class Notice:
 
 
 cdef class Followed:
-    cdef c.followed *ptr
+    cdef c.fetch_partition *ptr
 
 
 cdef class Fetchers:

@@ -23,10 +23,10 @@ DIVERGED = c.FETCHERS_DIVERGED
 OUT_OF_RANGE = c.FETCHERS_OUT_OF_RANGE
 FAILED = c.FETCHERS_FAILED
 LOST = c.FETCHERS_LOST
-FETCHING = c.FOLLOWED_FETCHING
-BACKING_OFF = c.FOLLOWED_BACKING_OFF
-WAITING = c.FOLLOWED_WAITING
-LEFT = c.FOLLOWED_LEFT
+FETCHING = c.FETCH_PARTITION_FETCHING
+BACKING_OFF = c.FETCH_PARTITION_BACKING_OFF
+WAITING = c.FETCH_PARTITION_WAITING
+LEFT = c.FETCH_PARTITION_LEFT
 THREADS_MAX = c.FETCHERS_THREADS_MAX
 VERSION_MIN = c.ANSWER_VERSION_MIN
 VERSION_MAX = c.ANSWER_VERSION_MAX
@@ -61,14 +61,14 @@ cdef class Followed:
     def __dealloc__(self):
         if self.ptr != NULL:
             with nogil:
-                c.followed_release(self.ptr)
+                c.fetch_partition_release(self.ptr)
 
     def figures(self) -> tuple:
         """Return (records behind the leader's high watermark or -1, CLOCK_MONOTONIC in ns of the
         last successful response or 0, state).
         """
-        cdef c.followed_figures figures
-        c.followed_figures_take(self.ptr, &figures)
+        cdef c.fetch_partition_stats figures
+        c.fetch_partition_stats_take(self.ptr, &figures)
         return figures.lag, figures.answered_ns, figures.state
 
 

@@ -205,21 +205,21 @@ SCENE(control_plane_can_answer_a_miss) {
 SCENE(followers_ready_for_the_isr_are_reported_after_a_fetch) {
     begin();
     struct client c = connect_one();
-    joins_left = 1;
+    candidates_left = 1;
     ask(&c, API_PRODUCE, 1, 'A', 0);
     CHECK(next_event() == NULL);
     ask(&c, API_FETCH, 2, 'A', 0);
-    struct event *e = expect(EVENT_MAY_JOIN);
-    const struct serve_join *join = (const void *)e->data;
+    struct event *e = expect(EVENT_ISR_CANDIDATE);
+    const struct isr_candidate *join = (const void *)e->data;
     CHECK(e->missing_count == 1 && join->partition == 4 && join->broker == 9);
     free(e);
     ask(&c, API_FETCH, 3, 'H', 0);
     CHECK(next_event() == NULL);
-    joins_left = 1;
+    candidates_left = 1;
     wake_up(serve_seen.starts[2]);
     settle();
-    expect_gone(EVENT_MAY_JOIN);
-    joins_left = 1;
+    expect_gone(EVENT_ISR_CANDIDATE);
+    candidates_left = 1;
     memory_left = 1; /* the response's: retried later */
     ask(&c, API_FETCH, 4, 'A', 0);
     memory_left = NO_MEMORY_LIMIT;
@@ -242,7 +242,7 @@ SCENE(requests_wait_in_order_for_space_in_the_control_queue) {
     settle();
     after_ms(100000); /* they wait for the server: no frame is late */
     free(expect(EVENT_REQUEST));
-    reactors_taken(all);
+    reactors_events_consumed(all);
     CHECK(!reactor->room_wanted);
     settle();
     CHECK(events_waiting(all->events) == 2 && STAT(queue_waits) == 4);
@@ -251,7 +251,7 @@ SCENE(requests_wait_in_order_for_space_in_the_control_queue) {
         struct event *e = expect(EVENT_REQUEST);
         CHECK(e->correlation_id == wanted);
         free(e);
-        reactors_taken(all);
+        reactors_events_consumed(all);
         settle();
     }
     CHECK(next_event() == NULL && STAT(frames_late) == 0);

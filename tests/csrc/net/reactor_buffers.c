@@ -44,7 +44,7 @@ SCENE(input_buffer_grows_fourfold_and_then_exactly) {
     /* The next read expects the size of the previous frame. */
     read_count = 0;
     send_part(&c, LEN, 0, 1000);
-    CHECK(rooms[0] == LEN && connection_of(&c)->earned == LEN);
+    CHECK(rooms[0] == LEN && connection_of(&c)->receive_budget == LEN);
     end();
 }
 
@@ -84,7 +84,7 @@ static size_t earned_with_limit(uint64_t bytes_max) {
     for (size_t at = 0; at < 2000000; at += 100000) send_part(&c, 2000000, at, at + 100000);
     settle();
     CHECK(answered(&c) == 1);
-    size_t earned = connection_of(&c)->earned;
+    size_t earned = connection_of(&c)->receive_budget;
     end();
     return earned;
 }
@@ -425,7 +425,7 @@ SCENE(control_requests_wait_while_the_queue_holds_too_many_bytes) {
     CHECK(events_waiting(all->events) == 3 && STAT(queue_waits) == 1);
     struct event *taken[3];
     for (int i = 0; i < 3; i++) taken[i] = expect(EVENT_REQUEST);
-    reactors_taken(all);
+    reactors_events_consumed(all);
     settle();
     /* The control plane still has them. */
     CHECK(events_waiting(all->events) == 0 && STAT(queue_waits) == 2);
@@ -501,20 +501,21 @@ SCENE(waiting_frame_with_the_fewest_missing_bytes_exceeds_the_limit) {
     static const size_t lengths[3] = {150000, 110000, 130000};
     for (int i = 0; i < 3; i++) send_part(&all_of[i], lengths[i], 0, 70000);
     CHECK(connection_of(&all_of[1])->list == &reactor->input_waiting);
-    CHECK(reactor->privileged == NULL);
+    CHECK(reactor->over_limit_allowed == NULL);
     after_ms(RELIEF_MS - 1);
-    CHECK(reactor->privileged == NULL);
+    CHECK(reactor->over_limit_allowed == NULL);
     after_ms(1);
     settle();
-    CHECK(reactor->privileged == connection_of(&all_of[1]));
-    CHECK(reactor->privileged_ms == now_ms());
+    CHECK(reactor->over_limit_allowed == connection_of(&all_of[1]));
+    CHECK(reactor->over_limit_since_ms == now_ms());
     CHECK(reactor->relief.place != 0 && reactor->relief.at_ms == now_ms() + RELIEF_MS);
     struct client small = connect_one();
     ask(&small, API_PRODUCE, 5, 'A', 0);
-    CHECK(answered_in_time(&small) == 5 && reactor->privileged == connection_of(&all_of[1]));
+    CHECK(answered_in_time(&small) == 5 &&
+          reactor->over_limit_allowed == connection_of(&all_of[1]));
     send_part(&all_of[1], 110000, 70000, 110000);
     settle();
-    CHECK(answered(&all_of[1]) == 1 && reactor->privileged != connection_of(&all_of[1]));
+    CHECK(answered(&all_of[1]) == 1 && reactor->over_limit_allowed != connection_of(&all_of[1]));
     send_part(&all_of[2], 130000, 70000, 130000);
     CHECK(answered_in_time(&all_of[2]) == 1);
     send_part(&all_of[0], 150000, 70000, 150000);
@@ -534,7 +535,8 @@ SCENE(longest_frame_may_exceed_the_limit) {
     CHECK(connection_of(&c)->list == &reactor->input_waiting);
     after_ms(RELIEF_MS);
     settle();
-    CHECK(reactor->privileged == connection_of(&c) && reactor->input.held_bytes > 160 * KIB);
+    CHECK(reactor->over_limit_allowed == connection_of(&c) &&
+          reactor->input.held_bytes > 160 * KIB);
     send_part(&c, LEN, 100000, LEN);
     CHECK(answered_in_time(&c) == 1 && STAT(frames_late) == 0);
     end();
@@ -558,7 +560,7 @@ SCENE(frames_wait_when_tiny_buffers_are_exhausted) {
     CHECK(answered(&late) == 0);
     after_ms(1);
     CHECK(answered(&late) == 4 && reactor->input_waiting.first == NULL);
-    CHECK(reactor->relief.place == 0 && !reactor->relieving && STAT(input_waits) == 1);
+    CHECK(reactor->relief.place == 0 && !reactor->reclaiming_input && STAT(input_waits) == 1);
     end();
 }
 
@@ -573,7 +575,7 @@ SCENE(stalled_frames_are_evicted_after_half_a_second) {
     CHECK(connection_of(&first)->list == &reactor->input_waiting);
     CHECK(connection_of(&second)->list == &reactor->input_waiting);
     for (int i = 0; i < 4; i++) after_ms(RELIEF_MS);
-    CHECK(reactor->privileged == connection_of(&first) && is_open(&stalled));
+    CHECK(reactor->over_limit_allowed == connection_of(&first) && is_open(&stalled));
     after_ms(RELIEF_MS - 1);
     CHECK(is_open(&stalled) && STAT(frames_late) == 0);
     after_ms(1);
@@ -591,7 +593,7 @@ SCENE(stalled_frame_above_the_limit_is_evicted) {
     send_part(&first, 60000, 0, 6000);
     send_part(&second, 60000, 0, 5000);
     after_ms(RELIEF_MS);
-    CHECK(reactor->privileged == connection_of(&first));
+    CHECK(reactor->over_limit_allowed == connection_of(&first));
     for (size_t at = 50000; is_open(&first); at++) { /* slow but continuous */
         CHECK(at < 50010);
         send_part(&held, 60000, at, at + 1);
@@ -637,7 +639,7 @@ SCENE(waiting_frame_that_holds_memory_is_evicted_after_five_seconds) {
         after_ms(RELIEF_MS);
         settle();
     }
-    CHECK(!is_open(&waits[0]) && reactor->privileged == connection_of(&waits[1]));
+    CHECK(!is_open(&waits[0]) && reactor->over_limit_allowed == connection_of(&waits[1]));
     CHECK(is_open(&waits[2]) && STAT(frames_late) == 1);
     after_ms(RELIEF_MS);
     CHECK(!is_open(&waits[2]) && is_open(&waits[1]) && STAT(frames_late) == 2);

@@ -304,7 +304,7 @@ SCENE(muted_half_closed_connection_becomes_idle) {
 
 SCENE(unauthenticated_connection_has_10_s) {
     struct reactors_config config = usual_config();
-    begin_with(&config, LISTENER_GUARDED, NULL);
+    begin_with(&config, LISTENER_NEEDS_AUTH, NULL);
     struct client c = connect_one();
     after_ms(9999);
     CHECK(is_open(&c));
@@ -316,7 +316,7 @@ SCENE(unauthenticated_connection_has_10_s) {
 SCENE(unauthenticated_connection_has_10_s_without_an_idle_limit) {
     struct reactors_config config = usual_config();
     config.idle_ms_max = -1;
-    begin_with(&config, LISTENER_GUARDED, NULL);
+    begin_with(&config, LISTENER_NEEDS_AUTH, NULL);
     struct client c = connect_one(), known = connect_one();
     reactors_set_principal(all, name_of(&known), 4, 0);
     turn();
@@ -332,7 +332,7 @@ SCENE(unauthenticated_connection_has_10_s_without_an_idle_limit) {
 SCENE(unauthenticated_connection_has_at_most_the_idle_limit) {
     struct reactors_config config = usual_config();
     config.idle_ms_max = 3000;
-    begin_with(&config, LISTENER_GUARDED, NULL);
+    begin_with(&config, LISTENER_NEEDS_AUTH, NULL);
     struct client c = connect_one();
     after_ms(2999);
     CHECK(is_open(&c));

@@ -32,7 +32,7 @@ static bool passes(const struct client *c, int16_t key, int16_t version, size_t 
 
 SCENE(unauthenticated_connection_may_only_authenticate) {
     static const int16_t keys[] = {API_PRODUCE, API_FETCH, METADATA};
-    begin_guarded(LISTENER_GUARDED);
+    begin_guarded(LISTENER_NEEDS_AUTH);
     for (int i = 0; i < 3; i++) {
         struct client c = connect_one();
         CHECK(!passes(&c, keys[i], VERSION, 5) && !is_open(&c));
@@ -51,7 +51,7 @@ SCENE(unauthenticated_connection_may_only_authenticate) {
 }
 
 SCENE(unauthenticated_api_versions_is_limited_to_two) {
-    begin_guarded(LISTENER_GUARDED);
+    begin_guarded(LISTENER_NEEDS_AUTH);
     struct client twice = connect_one(), newer = connect_one(), stubborn = connect_one();
     CHECK(passes(&twice, API_VERSIONS, 0, 0));
     CHECK(!passes(&twice, API_VERSIONS, 0, 0) && !is_open(&twice));
@@ -63,7 +63,7 @@ SCENE(unauthenticated_api_versions_is_limited_to_two) {
 }
 
 SCENE(unauthenticated_frames_have_a_smaller_limit) {
-    begin_guarded(LISTENER_GUARDED);
+    begin_guarded(LISTENER_NEEDS_AUTH);
     struct client c = connect_one();
     CHECK(passes(&c, API_SASL_AUTHENTICATE, 0, 990)); /* 1000 with its header */
     send_api(&c, API_SASL_AUTHENTICATE, 0, 991);
@@ -76,7 +76,7 @@ SCENE(unauthenticated_frames_have_a_smaller_limit) {
 }
 
 SCENE(tokens_after_an_old_handshake_have_no_header) {
-    begin_guarded(LISTENER_GUARDED);
+    begin_guarded(LISTENER_NEEDS_AUTH);
     struct client c = connect_one();
     CHECK(passes(&c, API_SASL_HANDSHAKE, 0, 3));
     for (int i = 0; i < 2; i++) {
@@ -97,7 +97,7 @@ SCENE(tokens_after_an_old_handshake_have_no_header) {
 }
 
 SCENE(expired_session_may_only_reauthenticate) {
-    begin_guarded(LISTENER_GUARDED);
+    begin_guarded(LISTENER_NEEDS_AUTH);
     struct client c = connect_one(), late = connect_one(), no = connect_one();
     const struct client *clients[] = {&c, &late, &no};
     for (int i = 0; i < 3; i++) reactors_set_principal(all, name_of(clients[i]), 8, 5000);
@@ -121,7 +121,7 @@ SCENE(expired_session_may_only_reauthenticate) {
 }
 
 SCENE(session_expires_regardless_of_its_principal_number) {
-    begin_guarded(LISTENER_GUARDED);
+    begin_guarded(LISTENER_NEEDS_AUTH);
     struct client c = connect_one(), other = connect_one();
     reactors_set_principal(all, name_of(&c), 8, 5000);
     reactors_set_principal(all, name_of(&other), 8, 0);
@@ -141,7 +141,7 @@ SCENE(session_expires_regardless_of_its_principal_number) {
 }
 
 SCENE(requests_wait_for_the_principal_number) {
-    begin_guarded(LISTENER_ASKS);
+    begin_guarded(LISTENER_NEEDS_APPROVAL);
     struct client c = connect_one();
     uint64_t name = name_of(&c);
     struct event *e = expect(EVENT_CONNECTED);
@@ -166,7 +166,7 @@ SCENE(requests_wait_for_the_principal_number) {
 }
 
 SCENE(memory_shortage_at_a_principal_lookup_closes_the_connection) {
-    begin_guarded(LISTENER_ASKS);
+    begin_guarded(LISTENER_NEEDS_APPROVAL);
     connect_one();
     expect_gone(EVENT_CONNECTED);
     int fd = arrive_from(0x7f000001);
@@ -322,9 +322,9 @@ SCENE(certificate_sets_the_principal_before_the_first_request) {
         bool asks;
     } cases[] = {{0, "CN=me", true},
                  {0, "", false},
-                 {LISTENER_GUARDED, "CN=me", false},
-                 {LISTENER_ASKS, "", true},
-                 {LISTENER_GUARDED | LISTENER_ASKS, "CN=me", true}};
+                 {LISTENER_NEEDS_AUTH, "CN=me", false},
+                 {LISTENER_NEEDS_APPROVAL, "", true},
+                 {LISTENER_NEEDS_AUTH | LISTENER_NEEDS_APPROVAL, "CN=me", true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         begin_shaking(cases[i].flags);
         struct client c = connect_one();

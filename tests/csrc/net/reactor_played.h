@@ -226,7 +226,7 @@ static inline struct reactors_config usual_config(void) {
     struct reactors_config config = {.threads = 1,
                                      .queued_requests_max = 100,
                                      .idle_ms_max = 600000,
-                                     .stranger_bytes_max = 1000,
+                                     .unauthenticated_bytes_max = 1000,
                                      .send_buffer_bytes = -1,
                                      .receive_buffer_bytes = -1};
     frames_rules_init(&config.rules, 8 << 20);

@@ -51,7 +51,7 @@ static bool is_heard_of(const struct client *c, int32_t correlation_id, char let
     CHECK(answered(c) == 0);
     answer_to(e, false, 0);
     free(e);
-    reactors_taken(all);
+    reactors_events_consumed(all);
     settle();
     CHECK(answered(c) == correlation_id);
     return true;
@@ -120,7 +120,7 @@ SCENE(cached_heartbeat_needs_no_control_queue_space) {
     CHECK(answered(&c) == 2 && STAT(queue_waits) == 1);
     for (int i = 0; i < 3; i++) {
         free(expect(EVENT_REQUEST));
-        reactors_taken(all);
+        reactors_events_consumed(all);
         settle();
     }
     CHECK(next_event() == NULL);
@@ -135,7 +135,7 @@ SCENE(unauthenticated_and_controller_connections_bypass_the_cache) {
     CHECK(is_heard_of(&c, 1, 'a') && STAT(requests_repeated) == 0);
     repeats_end(repeats, e);
     end_repeating();
-    begin_repeating(LISTENER_GUARDED);
+    begin_repeating(LISTENER_NEEDS_AUTH);
     c = connect_one();
     e = know(&c, 0, 'a', INT64_MAX);
     heartbeat(&c, 1, 'a');

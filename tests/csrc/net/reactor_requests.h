@@ -35,7 +35,7 @@ static struct {
     int64_t ticked_ms, resumed_ms;
     int16_t verdicts[4];
 } serve_seen;
-static int joins_left;      /* fetches that report a follower ready for the ISR */
+static int candidates_left;      /* fetches that report a follower ready for the ISR */
 static bool resume_refuses; /* a resumed request turns out to be invalid */
 static int file = -1; /* of the ranges */
 
@@ -73,11 +73,11 @@ void serve_tick(struct serve *s, int64_t at_ms) {
     serve_seen.ticked_ms = at_ms;
     serve_seen.ticks++;
 }
-uint32_t serve_take_joins(struct serve *s, const struct serve_join **joins) {
-    static const struct serve_join one = {.partition = 4, .broker = 9};
+uint32_t serve_take_isr_candidates(struct serve *s, const struct isr_candidate **candidates) {
+    static const struct isr_candidate one = {.partition = 4, .broker = 9};
     (void)s;
-    *joins = &one;
-    return joins_left > 0 ? (joins_left--, 1) : 0;
+    *candidates = &one;
+    return candidates_left > 0 ? (candidates_left--, 1) : 0;
 }
 bool serve_knows(int16_t api_key, int16_t api_version) {
     return api_key <= API_FETCH && api_version == VERSION;

@@ -121,9 +121,9 @@ struct serve *serve_new(struct serve_shared *shared, struct mailbox *mailbox) {
 }
 void serve_meter(struct serve *s, struct meter_api *apis) { (void)s, (void)apis; }
 
-uint32_t serve_take_joins(struct serve *s, const struct serve_join **joins) {
+uint32_t serve_take_isr_candidates(struct serve *s, const struct isr_candidate **candidates) {
     (void)s;
-    *joins = NULL;
+    *candidates = NULL;
     return 0;
 }
 
@@ -379,7 +379,7 @@ static void *control(void *argument) {
         poll(&p, 1, 50);
         if (control_pause_ms) usleep((unsigned)control_pause_ms * 1000);
         struct event *e = events_take(events, 1024), *next;
-        reactors_taken(rs);
+        reactors_events_consumed(rs);
         for (; e != NULL; e = next) {
             next = e->next;
             if (e->kind == EVENT_REQUEST) request(rs, e);

@@ -20,7 +20,7 @@ enum { NOW = 1000, PARTITIONS = 6, THREADS = 2, HEAD_BYTES = 17, FRAME_BYTES_MAX
 
 static const uint8_t topic_id[16] = "a topic's own id";
 static struct log *logs[PARTITIONS];
-static struct followed *followed[PARTITIONS];
+static struct fetch_partition *followed[PARTITIONS];
 
 /* ---- a leader with one record at every offset ---- */
 
@@ -131,7 +131,7 @@ static void follow(struct fetchers *fs, int i, uint64_t token) {
 
 static void leave(struct fetchers *fs, int i) {
     fetchers_unfollow(fs, followed[i]);
-    followed_release(followed[i]);
+    fetch_partition_release(followed[i]);
 }
 
 static void take_notices(struct fetchers *fs) {
@@ -142,14 +142,14 @@ static void take_notices(struct fetchers *fs) {
 }
 
 static void disturb(struct fetchers *fs, int rounds) {
-    struct followed_figures figures;
+    struct fetch_partition_stats figures;
     for (int round = 0; round < rounds; round++) {
         int i = round % PARTITIONS;
         struct pollfd ready = {fetchers_fd(fs), POLLIN, 0};
         poll(&ready, 1, 1);
         take_notices(fs);
-        followed_figures_take(followed[i], &figures);
-        CHECK(figures.state >= FOLLOWED_FETCHING && figures.state <= FOLLOWED_LEFT);
+        fetch_partition_stats_take(followed[i], &figures);
+        CHECK(figures.state >= FETCH_PARTITION_FETCHING && figures.state <= FETCH_PARTITION_LEFT);
         if (round % 3 == 0) {
             leave(fs, i);
             follow(fs, i, (uint64_t)round);

@@ -214,7 +214,7 @@ static void rights(void) {
     CHECK_FETCHED(&r, VERSION, &refused, 1);
     /* Without a verdict it is requested again, and finally the client must retry. */
     CHECK(start_fetch(&r, &m, &FETCHING(VERSION, &asked[2], 1)) == SERVE_MISS);
-    for (int i = 0; i < MISSES_ROUNDS_MAX; i++) {
+    for (int i = 0; i < GRANT_REQUEST_ROUNDS_MAX; i++) {
         CHECK(r.missing_count == 1);
         CHECK(resumed(&r, SERVE_GRANTED) == SERVE_MISS);
     }

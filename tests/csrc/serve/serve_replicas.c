@@ -165,27 +165,27 @@ static void refusals(void) {
 
 /* A caught-up follower outside the ISR is reported, once, as long as there is space. */
 static void joins(void) {
-    const struct serve_join *found;
+    const struct isr_candidate *found;
     open_a();
-    CHECK(serve_take_joins(serve, &found) == 0);
+    CHECK(serve_take_isr_candidates(serve, &found) == 0);
     CHECK(FOLLOW(OUTSIDE, .offset = 1) == SERVE_ANSWER);
     check_all_from(1);
-    CHECK(serve_take_joins(serve, &found) == 1);
+    CHECK(serve_take_isr_candidates(serve, &found) == 1);
     CHECK(found->partition == 0 && found->broker == OUTSIDE);
     CHECK(memcmp(found->topic_id, a.id, sizeof a.id) == 0);
     for (int i = 0; i < 2; i++) {
         CHECK(FOLLOW(i == 0 ? OUTSIDE : INSIDE, .offset = 2) == SERVE_WAIT);
         give_up_waiting();
-        CHECK(serve_take_joins(serve, &found) == 0);
+        CHECK(serve_take_isr_candidates(serve, &found) == 0);
     }
     set_replicas(2);
-    serve->joins.count = SERVE_JOINS_MAX;
+    serve->candidates.count = ISR_CANDIDATES_MAX;
     CHECK(FOLLOW(OUTSIDE, .offset = 2) == SERVE_WAIT);
     give_up_waiting();
-    CHECK(serve_take_joins(serve, &found) == SERVE_JOINS_MAX);
+    CHECK(serve_take_isr_candidates(serve, &found) == ISR_CANDIDATES_MAX);
     CHECK(FOLLOW(OUTSIDE, .offset = 2) == SERVE_WAIT);
     give_up_waiting();
-    CHECK(serve_take_joins(serve, &found) == 1);
+    CHECK(serve_take_isr_candidates(serve, &found) == 1);
     delete_topic(&a);
 }
 

@@ -114,12 +114,12 @@ static void make_void(int voids) {
     int16_t errors[PARTITIONS];
     make_produce(&m, topics, PARTITIONS, WAIT_MS);
     CHECK(start(&r, &m, PRODUCE, PRODUCE_VERSION) == SERVE_MISS);
-    for (int i = 0; i < voids && i < MISSES_ROUNDS_MAX; i++) {
+    for (int i = 0; i < voids && i < GRANT_REQUEST_ROUNDS_MAX; i++) {
         CHECK(r.missing_count == 1);
         r.missing[0].error = 0;
         CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_MISS);
     }
-    bool is_given_up = voids > MISSES_ROUNDS_MAX;
+    bool is_given_up = voids > GRANT_REQUEST_ROUNDS_MAX;
     if (!is_given_up) open_topic(&a, "a", &config, true);
     r.missing[0].error = 0;
     CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
@@ -130,8 +130,8 @@ static void make_void(int voids) {
 
 static void voided(void) {
     make_void(1);
-    make_void(MISSES_ROUNDS_MAX);
-    make_void(MISSES_ROUNDS_MAX + 1);
+    make_void(GRANT_REQUEST_ROUNDS_MAX);
+    make_void(GRANT_REQUEST_ROUNDS_MAX + 1);
 }
 
 /* The same, and a is re-created as another topic: the parked part goes to the new one. */

@@ -332,43 +332,45 @@ static void replies_scene(void) {
 /* ---- misses ---- */
 
 static void misses_scene(void) {
-    struct misses misses = {0};
+    struct grant_requests misses = {0};
     struct serve_request r = {.missing_count = 0};
     const struct topic_key ab = {(const uint8_t *)"ab", 2, false},
                            a = {(const uint8_t *)"a", 1, false},
                            ac = {(const uint8_t *)"ac", 2, false};
     uint8_t ids[4][16] = {{1}, {2}, {3}, {[15] = 1}};
     uint32_t at = 0;
-    CHECK(misses_add(&misses, &r, ab, GRANT_READ) && misses_add(&misses, &r, a, GRANT_READ));
+    CHECK(grant_requests_add(&misses, &r, ab, GRANT_READ) &&
+          grant_requests_add(&misses, &r, a, GRANT_READ));
     for (int i = 0; i < 3; i++)
-        CHECK(misses_add(&misses, &r, (struct topic_key){ids[i], 16, true}, GRANT_READ));
+        CHECK(grant_requests_add(&misses, &r, (struct topic_key){ids[i], 16, true}, GRANT_READ));
     CHECK(r.missing_count == 5 && r.missing[0].name_len == 2 && r.missing[4].name_len == -1);
     CHECK(r.missing[4].partition == -1 && memcmp(r.missing[4].id, ids[2], 16) == 0);
     for (int i = 0; i < 5; i++) r.missing[i].error = (int16_t)(10 + i);
     r.missing[3].error = -1;
     /* From any starting point, it finds the requested name. */
-    CHECK(misses_verdict(&r, ab, &at) == 10 && at == 0);
-    CHECK(misses_verdict(&r, a, &at) == 11 && at == 1);
-    CHECK(misses_verdict(&r, (struct topic_key){ids[2], 16, true}, &at) == 14 && at == 4);
-    CHECK(misses_verdict(&r, ab, &at) == 10 && at == 0);
-    CHECK(misses_verdict(&r, (struct topic_key){ids[1], 16, true}, &at) == 0 && at == 3);
-    CHECK(misses_verdict(&r, ac, &at) == 0 && at == 3);
-    CHECK(misses_verdict(&r, (struct topic_key){ids[3], 16, true}, &at) == 0);
-    for (int i = 0; i < MISSES_ROUNDS_MAX; i++) {
+    CHECK(grant_requests_result(&r, ab, &at) == 10 && at == 0);
+    CHECK(grant_requests_result(&r, a, &at) == 11 && at == 1);
+    CHECK(grant_requests_result(&r, (struct topic_key){ids[2], 16, true}, &at) == 14 && at == 4);
+    CHECK(grant_requests_result(&r, ab, &at) == 10 && at == 0);
+    CHECK(grant_requests_result(&r, (struct topic_key){ids[1], 16, true}, &at) == 0 && at == 3);
+    CHECK(grant_requests_result(&r, ac, &at) == 0 && at == 3);
+    CHECK(grant_requests_result(&r, (struct topic_key){ids[3], 16, true}, &at) == 0);
+    for (int i = 0; i < GRANT_REQUEST_ROUNDS_MAX; i++) {
         r.missing_count = 1;
-        CHECK(misses_again(&misses, &r) && r.missing_count == 0);
+        CHECK(grant_requests_retry(&misses, &r) && r.missing_count == 0);
     }
     r.missing_count = 1;
-    CHECK(!misses_again(&misses, &r) && r.missing_count == 1);
-    misses_clear(&misses, &r);
+    CHECK(!grant_requests_retry(&misses, &r) && r.missing_count == 1);
+    grant_requests_clear(&misses, &r);
     CHECK(r.missing == NULL && r.missing_count == 0 && misses.rounds == 0);
-    for (int i = 0; i < SERVE_MISSING_MAX; i++) CHECK(misses_add(&misses, &r, a, GRANT_READ));
-    CHECK(!misses_add(&misses, &r, a, GRANT_READ) && r.missing_count == SERVE_MISSING_MAX);
-    misses_clear(&misses, &r);
+    for (int i = 0; i < SERVE_MISSING_MAX; i++)
+        CHECK(grant_requests_add(&misses, &r, a, GRANT_READ));
+    CHECK(!grant_requests_add(&misses, &r, a, GRANT_READ) && r.missing_count == SERVE_MISSING_MAX);
+    grant_requests_clear(&misses, &r);
     blocks_left = 0;
-    CHECK(!misses_add(&misses, &r, a, GRANT_READ) && r.missing_count == 0);
+    CHECK(!grant_requests_add(&misses, &r, a, GRANT_READ) && r.missing_count == 0);
     blocks_left = -1;
-    misses_clear(&misses, &r);
+    grant_requests_clear(&misses, &r);
 }
 
 /* ---- nodes ---- */

@@ -16,7 +16,7 @@ from pylog._native.log.log import Log, LogDir
 from pylog._native.records import batch
 from pylog._native.server.grants import FOLLOW, READ, WRITE, Grants
 from pylog._native.server.rate_limit import NONE, Throttle
-from pylog._native.server.reactor import MayJoin, Miss, Reactors, Verify
+from pylog._native.server.reactor import IsrCandidate, Miss, Reactors, Verify
 from pylog.coordinator.runtime.transactional_batches import Marker
 from tests.wire import raw
 from tests.wire.messages import ask
@@ -222,7 +222,7 @@ def test_a_follower_that_caught_up_is_reported_once(broker, connection):
     fetched(connection, 10, 3, broker_epoch=30)
     [event] = broker.events()
     assert (type(event), event.topic_id, event.partition, event.broker_id) == (
-        MayJoin, TOPIC_ID.bytes, 0, 3)
+        IsrCandidate, TOPIC_ID.bytes, 0, 3)
     fetched(connection, 10, 3, broker_epoch=30)
     assert broker.events(0.1) == []
 
