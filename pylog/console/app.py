@@ -132,6 +132,8 @@ def create_app(console: Console, pages: Sequence[Page]) -> Any:
             if len(console.clusters) == 1:
                 paths.append(page.path)
         routes += [Route(path, endpoint, methods=list(page.methods)) for path in paths]
+    # /topics/new before /topics/{topic}. Names that equal such a word are quoted; see path_of().
+    routes.sort(key=lambda route: [segment.startswith("{") for segment in route.path.split("/")])
 
     async def not_found(request: Request, error: Exception) -> Response:
         status = getattr(error, "status_code", 404)

@@ -25,6 +25,8 @@ SASL_MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 REQUEST_MS_MAX = 15_000
 CALL_MS_MAX = 20_000
 DENIED_MAX = 1000
+# Words of pages in the place of a name: /topics/new. Links to these pages spell them out.
+PAGE_WORDS = ("new", "check")
 # A setting that only brokerd has.
 BROKERD_SETTING = "records.validate.enable"
 
@@ -57,13 +59,22 @@ class Part(NamedTuple):
 
 
 def path_of(prefix: str, /, *segments: object, **query: object) -> str:
-    """Return a quoted path below a cluster's prefix. A name of the query may end in `_`, such as
-    `from_`.
+    """Return a quoted path below a cluster's prefix, for names: see PAGE_WORDS. A name of the query
+    may end in `_`, such as `from_`.
     """
-    path = "".join(f"/{quote(str(segment), safe='')}" for segment in segments)
+    path = "".join(f"/{_quoted(str(segment))}" for segment in segments)
     given = {key.rstrip("_"): value for key, value in query.items() if value is not None}
     whole = f"{prefix}{path}" or "/"
     return whole + (f"?{urlencode(given, True)}" if given else "")
+
+
+def _quoted(segment: str) -> str:
+    """Return a segment in quoted form. The first letter of a name that is also a page's word is
+    quoted, so that no route takes it for that word.
+    """
+    if segment in PAGE_WORDS:
+        return f"%{ord(segment[0]):02X}{segment[1:]}"
+    return quote(segment, safe="")
 
 
 class ClusterSession:

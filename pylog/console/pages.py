@@ -98,8 +98,8 @@ def redirect(url: str, message: str = "") -> Response:
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """Return the text fields of a form, the last value of each."""
-    return {name: value for name, value in (await request.form()).items()
+    """Return the text fields of a form, the last value of each. Browsers end lines with CR LF."""
+    return {name: value.replace("\r\n", "\n") for name, value in (await request.form()).items()
             if isinstance(value, str)}
 
 
