@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pylog.testing.topics import Topic
 
 
-_PLACES = {
+_MODULES = {
     "Broker": "broker", "Clock": "broker", "Cluster": "cluster", "Faults": "faults",
     "Group": "groups", "Record": "records", "Topic": "topics", "record": "records",
     "BrokerFailed": "errors",
@@ -35,14 +35,14 @@ __all__ = [
 ]
 
 
-def _found(name: str) -> object:
-    place = _PLACES.get(name)
-    if place is None:
+def _imported(name: str) -> object:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"{__name__}.{place}"), name)
+    found = getattr(importlib.import_module(f"{__name__}.{module}"), name)
     globals()[name] = found
     return found
 
 
 if not TYPE_CHECKING:
-    __getattr__ = _found
+    __getattr__ = _imported

@@ -135,11 +135,11 @@ def _difference_of_sets(found: Sequence[Record], expected: Sequence[Expected]) -
     missing = []
     # Match the expectations with the most fields first, because fewer records satisfy them.
     for row in sorted(expected, key=len, reverse=True):
-        place = next((at for at, one in enumerate(left) if matches(one, row)), None)
-        if place is None:
+        index = next((at for at, one in enumerate(left) if matches(one, row)), None)
+        if index is None:
             missing.append(row)
         else:
-            del left[place]
+            del left[index]
     fields = _fields(expected)
     return ([_missing(row, fields) for row in missing] + [_surplus(row, fields) for row in left])
 

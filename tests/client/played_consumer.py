@@ -43,7 +43,7 @@ class Member:
     def __init__(self, world, generation=3):
         self.world, self.generation, self.polled_s = world, generation, 0.0
         self.identity = Identity("g", "m", generation)
-        self.attention, self.failures = False, []
+        self.has_pending_work, self.failures = False, []
 
     def owned(self):
         return list(self.world.core.subscription.states)
@@ -57,9 +57,9 @@ class Member:
     def metadata_changed(self):
         self.world.asked.append("metadata changed")
 
-    async def attend(self):
+    async def run_pending_work(self):
         self.world.asked.append("attend")
-        self.attention = False
+        self.has_pending_work = False
 
     async def take(self, partitions):
         self.world.asked.append(("take", partitions))

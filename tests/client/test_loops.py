@@ -31,7 +31,8 @@ YIELDING = {
 EXCEPTIONS = {
     "Producer.send": "metadata that is there, or new room in the buffer, ends the loop",
     "ConsumerMembership._beat": "the inner loop, which yields, runs when the outer one is late",
-    "ClassicMembership.attend": "MEMBER_ID_REQUIRED, which is retried at once, is a response",
+    "ClassicMembership.run_pending_work":
+        "MEMBER_ID_REQUIRED, which is retried at once, is a response",
 }
 
 

@@ -83,9 +83,10 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
-    async def _each(self, wanted: Mapping[Any, Any], timeout: float | None,
-                    ask: Callable[[dict[Any, Any]], Awaitable[dict[Any, Any]]]) -> dict[Any, Any]:
-        """Run `ask`, which returns {name: result or KafkaError}, and retry failed items.
+    async def _retry_items(self, wanted: Mapping[Any, Any], timeout: float | None,
+                           query: Callable[[dict[Any, Any]], Awaitable[dict[Any, Any]]]
+                           ) -> dict[Any, Any]:
+        """Run `query`, which returns {name: result or KafkaError}, and retry failed items.
 
         Returns the results by name. Raises the first error, with all `results`.
         """
@@ -94,26 +95,28 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
         async def attempt() -> None:
             left = {name: value for name, value in wanted.items()
                     if not _final(results.get(name, _MISSING))}
-            answered = await ask(left)
+            answered = await query(left)
             results.update({name: answered.get(name, _unanswered(name)) for name in left})
             _raise_passing(results)
 
         if wanted:
-            await self._tried(attempt, timeout, wanted, results)
+            await self._attempt(attempt, timeout, wanted, results)
         raise_among(results)
         return results
 
-    async def _severally(self, names: Iterable[Any], timeout: float | None,
-                         work: Callable[[Any], Awaitable[Any]]) -> dict[Any, Any]:
-        """Run `work` for all names concurrently, each with a separate request. Otherwise as _each.
+    async def _run_concurrently(self, names: Iterable[Any], timeout: float | None,
+                                work: Callable[[Any], Awaitable[Any]]) -> dict[Any, Any]:
+        """Run `work` for all names concurrently, each with a separate request.
+
+        Returns results, retries and raises as `_retry_items` does.
         """
         wanted, results = list(dict.fromkeys(names)), dict[Any, Any]()
-        await self._tried(lambda: _gathered(wanted, results, work), timeout, wanted, results)
+        await self._attempt(lambda: _gathered(wanted, results, work), timeout, wanted, results)
         raise_among(results)
         return results
 
-    async def _everywhere(self, timeout: float | None, work: Callable[[int], Awaitable[Any]]
-                          ) -> dict[int, Any]:
+    async def _run_on_all_brokers(self, timeout: float | None, work: Callable[[int], Awaitable[Any]]
+                                  ) -> dict[int, Any]:
         """Run work(broker) for every broker and return the results by broker.
 
         Follows changes of the broker list during retries. Raises the first error, with all
@@ -129,12 +132,12 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                     del results[node]
             await _gathered(nodes, results, work)
 
-        await self._tried(attempt, timeout, nodes, results)
+        await self._attempt(attempt, timeout, nodes, results)
         raise_among(results)
         return results
 
-    async def _tried(self, attempt: Callable[[], Awaitable[None]], timeout: float | None,
-                     wanted: Iterable[Any], results: dict[Any, Any]) -> None:
+    async def _attempt(self, attempt: Callable[[], Awaitable[None]], timeout: float | None,
+                       wanted: Iterable[Any], results: dict[Any, Any]) -> None:
         """Retry `attempt` and add `results` to its exception, also on a timeout."""
         try:
             await self.cluster.retry(attempt, timeout)
@@ -142,16 +145,16 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
             failure.results = {**dict.fromkeys(wanted, failure), **results}
             raise
 
-    async def _answered(self, ask: Callable[[], Awaitable[Any]], timeout: float | None) -> Any:
+    async def _retry(self, query: Callable[[], Awaitable[Any]], timeout: float | None) -> Any:
         """Retry a request that succeeds or fails as a whole, and return its response."""
         async def attempt() -> Any:
-            answer = await ask()
+            answer = await query()
             raise_for(answer.error_code, getattr(answer, "error_message", None))
             return answer
 
         return await self.cluster.retry(attempt, timeout)
 
-    async def _controlled(self, request: Any) -> Any:
+    async def _send_to_controller(self, request: Any) -> Any:
         """Send one request to the controller, or to a broker that forwards it."""
         return await self.cluster.send(await self.cluster.controller(), request)
 
@@ -178,18 +181,18 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
 
     async def describe_topics(self, names: Iterable[str], timeout: float | None = None
                               ) -> dict[str, TopicInfo]:
-        async def ask(left: dict[str, None]) -> dict[str, Any]:
+        async def query(left: dict[str, None]) -> dict[str, Any]:
             answer = await self.cluster._ask_metadata(sorted(left))
             found = _topics(answer)
             return {name: found[name] if not found[name].error_code
                     else error(found[name].error_code, context=name) for name in left}
 
         async def refuse_unknown(left: dict[str, None]) -> dict[str, Any]:
-            found = await ask(left)
+            found = await query(left)
             # Report a missing topic immediately instead of retrying.
             return {name: _settled(result) for name, result in found.items()}
 
-        return await self._each(dict.fromkeys(names), timeout, refuse_unknown)
+        return await self._retry_items(dict.fromkeys(names), timeout, refuse_unknown)
 
     async def create_topics(self, topics: Iterable[NewTopic | str], validate_only: bool = False,
                             timeout: float | None = None) -> dict[str, bytes]:
@@ -200,8 +203,8 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
         wanted = {topic.name: topic for topic in [
             NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]}
 
-        async def ask(left: dict[str, NewTopic]) -> dict[str, Any]:
-            answer = await self._controlled(request(
+        async def query(left: dict[str, NewTopic]) -> dict[str, Any]:
+            answer = await self._send_to_controller(request(
                 validate_only=validate_only, timeout_ms=self._timeout_ms(timeout), topics=[
                     request.CreatableTopic(
                         name=topic.name,
@@ -217,39 +220,39 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
             return {row.name: _settled(_outcome(row, row.name, row.topic_id))
                     for row in answer.topics}
 
-        return await self._each(wanted, timeout, ask)
+        return await self._retry_items(wanted, timeout, query)
 
     async def delete_topics(self, names: Iterable[str], timeout: float | None = None) -> None:
         request = messages.DeleteTopicsRequest
 
-        async def ask(left: dict[str, None]) -> dict[str, Any]:
-            answer = await self._controlled(request(
+        async def query(left: dict[str, None]) -> dict[str, Any]:
+            answer = await self._send_to_controller(request(
                 topics=[request.DeleteTopicState(name=name) for name in left],
                 topic_names=list(left), timeout_ms=self._timeout_ms(timeout)))
             return {row.name: _settled(_outcome(row, row.name)) for row in answer.responses}
 
-        await self._each(dict.fromkeys(names), timeout, ask)
+        await self._retry_items(dict.fromkeys(names), timeout, query)
 
     async def create_partitions(self, counts: Mapping[str, int], validate_only: bool = False,
                                 timeout: float | None = None) -> None:
         """Add partitions. counts: the new number of partitions of each topic."""
         request = messages.CreatePartitionsRequest
 
-        async def ask(left: dict[str, int]) -> dict[str, Any]:
-            answer = await self._controlled(request(
+        async def query(left: dict[str, int]) -> dict[str, Any]:
+            answer = await self._send_to_controller(request(
                 topics=[request.CreatePartitionsTopic(name=name, count=count, assignments=None)
                         for name, count in left.items()],
                 timeout_ms=self._timeout_ms(timeout), validate_only=validate_only))
             return {row.name: _settled(_outcome(row, row.name)) for row in answer.results}
 
-        await self._each(counts, timeout, ask)
+        await self._retry_items(counts, timeout, query)
 
     async def delete_records(self, before: Mapping[TopicPartition, int],
                              timeout: float | None = None) -> dict[TopicPartition, int]:
         """Delete records before each offset (-1: all). Returns the logs' new start offsets."""
         request = messages.DeleteRecordsRequest
 
-        async def ask(node: int, share: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
+        async def query(node: int, share: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
             topics: dict[str, Any] = {}
             for tp, offset in share.items():
                 row = topics.setdefault(tp[0], request.DeleteRecordsTopic(name=tp[0]))
@@ -262,7 +265,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                     for topic in answer.topics for row in topic.partitions}
 
         wanted = {TopicPartition.of(tp): offset for tp, offset in before.items()}
-        return await positions.by_leader(self.cluster, wanted, ask, timeout)
+        return await positions.by_leader(self.cluster, wanted, query, timeout)
 
     async def list_offsets(self, at: Mapping[TopicPartition, int | str],
                            timeout: float | None = None) -> dict[TopicPartition, Any]:
@@ -282,7 +285,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                 rows.setdefault(topic, []).append(number)
             topics = [request.TopicPartitions(topic=topic, partitions=numbers)
                       for topic, numbers in rows.items()]
-        answer = await self._answered(lambda: self._controlled(request(
+        answer = await self._retry(lambda: self._send_to_controller(request(
             election_type=int(unclean), topic_partitions=topics,
             timeout_ms=self._timeout_ms(timeout))), timeout)
         return {TopicPartition(topic.topic, row.partition_id):
@@ -295,25 +298,26 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
         """Set the brokers of each partition; None cancels a reassignment."""
         request = messages.AlterPartitionReassignmentsRequest
 
-        async def ask(left: dict[TopicPartition, Any]) -> dict[TopicPartition, Any]:
+        async def query(left: dict[TopicPartition, Any]) -> dict[TopicPartition, Any]:
             topics: dict[str, Any] = {}
             for tp, replicas in left.items():
                 row = topics.setdefault(tp[0], request.ReassignableTopic(name=tp[0]))
                 row.partitions.append(request.ReassignablePartition(
                     partition_index=tp[1], replicas=replicas))
-            answer = await self._controlled(request(
+            answer = await self._send_to_controller(request(
                 topics=list(topics.values()), timeout_ms=self._timeout_ms(timeout)))
             raise_for(answer.error_code, answer.error_message)
             return {TopicPartition(topic.name, row.partition_index):
                     _settled(_outcome(row, f"{topic.name}-{row.partition_index}"))
                     for topic in answer.responses for row in topic.partitions}
 
-        await self._each({TopicPartition.of(tp): to for tp, to in wanted.items()}, timeout, ask)
+        await self._retry_items({TopicPartition.of(tp): to for tp, to in wanted.items()},
+                                timeout, query)
 
     async def list_partition_reassignments(self, timeout: float | None = None
                                            ) -> dict[TopicPartition, Any]:
         """Return running reassignments: (replicas, adding, removing) by partition."""
-        answer = await self._answered(lambda: self._controlled(
+        answer = await self._retry(lambda: self._send_to_controller(
             messages.ListPartitionReassignmentsRequest()), timeout)
         return {TopicPartition(topic.name, row.partition_index):
                 (row.replicas, row.adding_replicas, row.removing_replicas)
@@ -340,14 +344,14 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                     entry.is_sensitive, entry.documentation) for entry in row.configs}))
                 for row in answer.results}
 
-        async def ask(left: dict[ConfigResource, None]) -> dict[ConfigResource, Any]:
+        async def query(left: dict[ConfigResource, None]) -> dict[ConfigResource, Any]:
             found = await self._by_owner(left, build, read)
             old = [resource for resource, row in found.items()
                    if isinstance(row, UnsupportedByBrokerError)]
             return found | await self._by_owner(old, lambda share: build(share, False), read)
 
         wanted = {ConfigResource(ResourceType(kind), name): None for kind, name in resources}
-        return await self._each(wanted, timeout, ask)
+        return await self._retry_items(wanted, timeout, query)
 
     async def incremental_alter_configs(
             self, changes: Mapping[ConfigResource, Iterable[AlterConfigOp] | Mapping[str, Any]],
@@ -371,11 +375,11 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
             return {_resource(row): _settled(_outcome(row, row.resource_name))
                     for row in answer.responses}
 
-        await self._each(wanted, timeout, lambda left: self._by_owner(left, build, read))
+        await self._retry_items(wanted, timeout, lambda left: self._by_owner(left, build, read))
 
     async def list_config_resources(self, types: Iterable[ResourceType] = (),
                                     timeout: float | None = None) -> list[ConfigResource]:
-        answer = await self._answered(lambda: self.cluster.send_any(
+        answer = await self._retry(lambda: self.cluster.send_any(
             messages.ListConfigResourcesRequest(resource_types=[int(kind) for kind in types])),
             timeout)
         return [_resource(row) for row in answer.config_resources]
@@ -392,7 +396,8 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
         if any(owner is not None for owner in shares):
             await self._nodes(None)
 
-        async def ask(owner: int | None, share: list[ConfigResource]) -> dict[ConfigResource, Any]:
+        async def query(owner: int | None, share: list[ConfigResource]
+                        ) -> dict[ConfigResource, Any]:
             try:
                 return read(await (self.cluster.send_any(build(share)) if owner is None
                                    else self.cluster.send(owner, build(share))))
@@ -400,7 +405,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                 return dict.fromkeys(share, failure)
 
         found: dict[ConfigResource, Any] = {}
-        for some in await asyncio.gather(*[ask(*row) for row in shares.items()]):
+        for some in await asyncio.gather(*[query(*row) for row in shares.items()]):
             found |= some
         return found
 
@@ -413,7 +418,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
         default}.
         """
         request = messages.DescribeClientQuotasRequest
-        answer = await self._answered(lambda: self.cluster.send_any(request(
+        answer = await self._retry(lambda: self.cluster.send_any(request(
             strict=strict, components=[
                 request.ComponentData(
                     entity_type=kind, match=None if name in (None, "*") else name,
@@ -437,7 +442,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
             for entity, ops in alterations])
 
         async def attempt() -> None:
-            answer = await self._controlled(request)
+            answer = await self._send_to_controller(request)
             raise_among({tuple((part.entity_type, part.entity_name) for part in entry.entity):
                          _outcome(entry, "") for entry in answer.entries})
 
@@ -449,14 +454,14 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                                 timeout: float | None = None
                                 ) -> dict[int, dict[str, LogDirDescription]]:
         """Return the log directories of each broker, by path."""
-        async def ask(broker: int) -> dict[str, LogDirDescription]:
+        async def query(broker: int) -> dict[str, LogDirDescription]:
             return _log_dirs(await self.cluster.send(
                 broker, messages.DescribeLogDirsRequest(topics=None)))
 
         if brokers is None:
-            return await self._everywhere(timeout, ask)
+            return await self._run_on_all_brokers(timeout, query)
         await self._nodes(timeout)
-        return await self._severally(brokers, timeout, ask)
+        return await self._run_concurrently(brokers, timeout, query)
 
     def _timeout_ms(self, timeout: float | None) -> int:
         """Return the time limit for the broker's work: at most the time that the client waits."""

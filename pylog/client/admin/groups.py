@@ -27,17 +27,17 @@ _MEMBERS_VERSION = 3
 
 
 class Groups:
-    """Methods of Admin, which provides `cluster`, `_severally` and `_everywhere`."""
+    """Methods of Admin, which provides `cluster`, `_run_concurrently` and `_run_on_all_brokers`."""
 
     cluster: Any
-    _severally: Any
-    _everywhere: Any
+    _run_concurrently: Any
+    _run_on_all_brokers: Any
 
     async def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = (),
                           timeout: float | None = None) -> list[GroupListing]:
         """Return the groups of every broker, optionally only in these states or of these types."""
         wanted = list(states), list(types)
-        found = await self._everywhere(timeout, lambda node: self._listed(node, *wanted))
+        found = await self._run_on_all_brokers(timeout, lambda node: self._listed(node, *wanted))
         # A group whose coordinator moved may be in the lists of two brokers.
         return list({listing.group_id: listing
                      for _, listings in sorted(found.items()) for listing in listings}.values())
@@ -67,7 +67,7 @@ class Groups:
     async def describe_consumer_groups(self, groups: Iterable[str], timeout: float | None = None
                               ) -> dict[str, GroupDescription]:
         """Describe consumer groups of either protocol. Raises GroupIdNotFoundError."""
-        return await self._severally(groups, timeout, self._described)
+        return await self._run_concurrently(groups, timeout, self._described)
 
     async def _described(self, group: str) -> GroupDescription:
         try:
@@ -113,7 +113,7 @@ class Groups:
             if row.error_code:
                 raise refused(self.cluster, group, row.error_code)
 
-        await self._severally(groups, timeout, delete)
+        await self._run_concurrently(groups, timeout, delete)
 
     async def remove_members_from_consumer_group(
             self, group: str, instance_ids: Iterable[str] = (), member_ids: Iterable[str] = (),

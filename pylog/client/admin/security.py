@@ -48,11 +48,11 @@ def word_of(words: tuple[str, ...], number: int) -> str:
 
 
 class SecurityAdministration:
-    """Methods of Admin, which provides `cluster`, `_each` and `_controlled`."""
+    """Methods of Admin, which provides `cluster`, `_retry_items` and `_send_to_controller`."""
 
     cluster: Any
-    _each: Any
-    _controlled: Any
+    _retry_items: Any
+    _send_to_controller: Any
 
     async def describe_acls(self, wanted: AclFilter | None = None, timeout: float | None = None
                             ) -> list[AclBinding]:
@@ -61,7 +61,7 @@ class SecurityAdministration:
         request = messages.DescribeAclsRequest(**_filter(wanted))
 
         async def attempt() -> list[AclBinding]:
-            answer = await self._controlled(request)
+            answer = await self._send_to_controller(request)
             raise_for(answer.error_code, answer.error_message or "")
             return [_binding(resource, rule)
                     for resource in answer.resources for rule in resource.acls]
@@ -73,33 +73,33 @@ class SecurityAdministration:
         """Add ACLs; existing ones are not changed."""
         new = messages.CreateAclsRequest
 
-        async def ask(left: dict[AclBinding, Any]) -> dict[AclBinding, Any]:
-            answer = await self._controlled(new(creations=list(left.values())))
+        async def query(left: dict[AclBinding, Any]) -> dict[AclBinding, Any]:
+            answer = await self._send_to_controller(new(creations=list(left.values())))
             return {rule: error(row.error_code, row.error_message or "") if row.error_code else None
                     for rule, row in zip(left, answer.results)}
 
-        await self._each({rule: new.AclCreation(
+        await self._retry_items({rule: new.AclCreation(
             resource_type=number_of(RESOURCE_TYPES, rule.resource_type),
             resource_name=rule.resource_name,
             resource_pattern_type=number_of(PATTERN_TYPES, rule.pattern_type),
             principal=rule.principal, host=rule.host,
             operation=number_of(OPERATIONS, rule.operation),
             permission_type=number_of(PERMISSIONS, rule.permission))
-            for rule in rules}, timeout, ask)
+                                 for rule in rules}, timeout, query)
 
     async def delete_acls(self, filters: Iterable[AclFilter], timeout: float | None = None
                           ) -> dict[AclFilter, list[AclBinding]]:
         """Delete the ACLs that match the filters; return those deleted by each filter."""
         new = messages.DeleteAclsRequest
 
-        async def ask(left: dict[AclFilter, Any]) -> dict[AclFilter, Any]:
-            answer = await self._controlled(new(filters=list(left.values())))
+        async def query(left: dict[AclFilter, Any]) -> dict[AclFilter, Any]:
+            answer = await self._send_to_controller(new(filters=list(left.values())))
             return {wanted: error(row.error_code, row.error_message or "") if row.error_code
                     else [_binding(rule, rule) for rule in row.matching_acls]
                     for wanted, row in zip(left, answer.filter_results)}
 
-        found: dict[AclFilter, list[AclBinding]] = await self._each({
-            wanted: new.DeleteAclsFilter(**_filter(wanted)) for wanted in filters}, timeout, ask)
+        found: dict[AclFilter, list[AclBinding]] = await self._retry_items({
+            wanted: new.DeleteAclsFilter(**_filter(wanted)) for wanted in filters}, timeout, query)
         return found
 
     # ---- users ----------------------------------------------------------------------------------
@@ -115,14 +115,14 @@ class SecurityAdministration:
         request = new(users=[new.UserName(name=name) for name in named] if named else None)
 
         async def attempt() -> dict[str, list[ScramCredentialInfo]]:
-            answer = await self._controlled(request)
+            answer = await self._send_to_controller(request)
             raise_for(answer.error_code, answer.error_message or "")
-            told: dict[str, Any] = {
+            outcomes: dict[str, Any] = {
                 row.user: error(row.error_code, row.error_message or row.user) if row.error_code
                 else [ScramCredentialInfo(word_of(MECHANISMS, info.mechanism), info.iterations)
                       for info in row.credential_infos] for row in answer.results}
-            raise_among(told)
-            return told
+            raise_among(outcomes)
+            return outcomes
 
         found: dict[str, list[ScramCredentialInfo]] = await self.cluster.retry(attempt, timeout)
         return found
@@ -139,15 +139,15 @@ class SecurityAdministration:
                 else new.ScramCredentialDeletion(
                     name=one.user, mechanism=number_of(MECHANISMS, one.mechanism)))
 
-        async def ask(left: dict[str, list[Any]]) -> dict[str, Any]:
+        async def query(left: dict[str, list[Any]]) -> dict[str, Any]:
             every = [row for own in left.values() for row in own]
-            answer = await self._controlled(new(
+            answer = await self._send_to_controller(new(
                 deletions=[row for row in every if isinstance(row, new.ScramCredentialDeletion)],
                 upsertions=[row for row in every if isinstance(row, new.ScramCredentialUpsertion)]))
             return {row.user: error(row.error_code, row.error_message or "") if row.error_code
                     else None for row in answer.results}
 
-        await self._each(rows, timeout, ask)
+        await self._retry_items(rows, timeout, query)
 
 
     # ---- delegation tokens ----------------------------------------------------------------------
@@ -168,7 +168,7 @@ class SecurityAdministration:
             request.owner_principal_type, request.owner_principal_name = _principal(owner)
 
         async def attempt() -> DelegationToken:
-            answer = await self._controlled(request)
+            answer = await self._send_to_controller(request)
             raise_for(answer.error_code)
             return DelegationToken(
                 answer.token_id, answer.hmac,
@@ -193,7 +193,7 @@ class SecurityAdministration:
 
     async def _until(self, request: Any, timeout: float | None) -> int:
         async def attempt() -> int:
-            answer = await self._controlled(request)
+            answer = await self._send_to_controller(request)
             raise_for(answer.error_code)
             end_ms: int = answer.expiry_timestamp_ms
             return end_ms
@@ -211,7 +211,7 @@ class SecurityAdministration:
             for kind, name in map(_principal, owners)])
 
         async def attempt() -> list[DelegationToken]:
-            answer = await self._controlled(request)
+            answer = await self._send_to_controller(request)
             raise_for(answer.error_code)
             return [DelegationToken(
                 row.token_id, row.hmac, f"{row.principal_type}:{row.principal_name}", tuple(

@@ -21,10 +21,10 @@ from pylog.protocol import messages
 
 
 class ShareAdministration:
-    """Methods of Admin, which provides `cluster` and `_severally`."""
+    """Methods of Admin, which provides `cluster` and `_run_concurrently`."""
 
     cluster: Any
-    _severally: Any
+    _run_concurrently: Any
 
     async def describe_share_groups(self, groups: Iterable[str], timeout: float | None = None
                                     ) -> dict[str, ShareGroupDescription]:
@@ -44,7 +44,7 @@ class ShareAdministration:
                 group, row.group_state, row.assignor_name,
                 await self.cluster.coordinator(GROUP, group), members)
 
-        return await self._severally(groups, timeout, described)
+        return await self._run_concurrently(groups, timeout, described)
 
     async def list_share_group_offsets(self, group: str, timeout: float | None = None
                                        ) -> dict[TopicPartition, ShareOffset]:

@@ -20,10 +20,10 @@ from pylog.protocol import messages
 
 
 class StreamsAdministration:
-    """Methods of Admin, which provides `cluster` and `_severally`."""
+    """Methods of Admin, which provides `cluster` and `_run_concurrently`."""
 
     cluster: Any
-    _severally: Any
+    _run_concurrently: Any
 
     async def describe_streams_groups(self, groups: Iterable[str], timeout: float | None = None
                                       ) -> dict[str, StreamsGroupDescription]:
@@ -41,7 +41,7 @@ class StreamsAdministration:
                 [_subtopology(part) for part in (topology and topology.subtopologies) or ()],
                 [_member(member) for member in row.members])
 
-        return await self._severally(groups, timeout, described)
+        return await self._run_concurrently(groups, timeout, described)
 
 
 def _subtopology(row: Any) -> StreamsSubtopology:

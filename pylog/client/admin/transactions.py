@@ -26,11 +26,11 @@ _DURATIONS_VERSION = 1
 
 
 class TransactionAdministration:
-    """Methods of Admin, which provides `cluster`, `_severally` and `_everywhere`."""
+    """Methods of Admin, which provides `cluster`, `_run_concurrently` and `_run_on_all_brokers`."""
 
     cluster: Any
-    _severally: Any
-    _everywhere: Any
+    _run_concurrently: Any
+    _run_on_all_brokers: Any
 
     async def list_transactions(self, states: Iterable[str] = (), duration_ms: int = -1,
                                 timeout: float | None = None) -> list[TransactionListing]:
@@ -52,7 +52,7 @@ class TransactionAdministration:
                                        row.transaction_state, node)
                     for row in answer.transaction_states]
 
-        found = await self._everywhere(timeout, listed)
+        found = await self._run_on_all_brokers(timeout, listed)
         return [row for _, rows in sorted(found.items()) for row in rows]
 
     async def describe_transactions(self, ids: Iterable[str], timeout: float | None = None
@@ -69,7 +69,7 @@ class TransactionAdministration:
                     TopicPartition(topic.topic, number)
                     for topic in row.topics for number in topic.partitions), node)
 
-        return await self._severally(ids, timeout, described)
+        return await self._run_concurrently(ids, timeout, described)
 
     async def describe_producers(self, partition: TopicPartition, timeout: float | None = None
                                  ) -> list[ProducerDescription]:
@@ -120,7 +120,7 @@ class TransactionAdministration:
             self._check(id_, answer.error_code)
             return answer.producer_id, answer.producer_epoch
 
-        return await self._severally(ids, timeout, fenced)
+        return await self._run_concurrently(ids, timeout, fenced)
 
     async def _ask_coordinator(self, id_: str, request: Any) -> tuple[int, Any]:
         node = await self.cluster.coordinator(TRANSACTION, id_)

@@ -263,9 +263,9 @@ def decoded(column: Any) -> Any:
     if pa.types.is_dictionary(kind):  # Arrow cannot decode every dictionary type.
         return decoded(column.dictionary).take(column.indices)
     if pa.types.is_run_end_encoded(kind):  # Arrow cannot decode dictionaries and views in it.
-        ends = column.run_ends.to_numpy(zero_copy_only=False)
+        run_ends = column.run_ends.to_numpy(zero_copy_only=False)
         rows = np.arange(column.offset, column.offset + len(column))
-        return decoded(column.values).take(pa.array(np.searchsorted(ends, rows, side="right")))
+        return decoded(column.values).take(pa.array(np.searchsorted(run_ends, rows, side="right")))
     if pa.types.is_binary_view(kind):
         return column.cast(pa.large_binary())
     return column.cast(pa.large_utf8()) if pa.types.is_string_view(kind) else column

@@ -184,12 +184,12 @@ class Consumer(Configured, Generic[K, V]):
             due = core.polled()
             if due is not None:
                 core.auto_commit(due)
-            if core.attention:
-                await core.attend(max(0.0, end_s - time.monotonic()))
+            if core.has_pending_work:
+                await core.run_pending_work(max(0.0, end_s - time.monotonic()))
             # Let the fetch tasks run even if the application polls without pause. Do it before
             # taking records: a cancellation after that would lose them.
             await asyncio.sleep(0)
-            found = await self._handed_out(take, make)
+            found = await self._take_and_convert(take, make)
             if core.fetcher.starved:
                 core.fetcher.poke()
             if found is not None:
@@ -203,7 +203,7 @@ class Consumer(Configured, Generic[K, V]):
             except TimeoutError:
                 pass
 
-    async def _handed_out(self, take: Callable[[], Any], make: Make) -> Any:
+    async def _take_and_convert(self, take: Callable[[], Any], make: Make) -> Any:
         """Take and convert without awaiting, so that it cannot be cancelled. The next poll takes
         the records again if this one raises.
         """
@@ -318,11 +318,11 @@ class Consumer(Configured, Generic[K, V]):
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition],
                                 timeout: float | None = None) -> dict[TopicPartition, int]:
-        return await self._core.ends(partitions, EARLIEST, timeout)
+        return await self._core.boundary_offsets(partitions, EARLIEST, timeout)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition],
                           timeout: float | None = None) -> dict[TopicPartition, int]:
-        return await self._core.ends(partitions, LATEST, timeout)
+        return await self._core.boundary_offsets(partitions, LATEST, timeout)
 
     async def offsets_for_times(self, times: Mapping[TopicPartition, int],
                                 timeout: float | None = None

@@ -59,8 +59,8 @@ def assign_range(counts: Counts, members: Members) -> Assignment:
             continue
         share, more = divmod(counts[topic], len(takers))
         at = 0
-        for place, id_ in enumerate(takers):
-            count = share + (place < more)
+        for index, id_ in enumerate(takers):
+            count = share + (index < more)
             made[id_] += [(topic, number) for number in range(at, at + count)]
             at += count
     return made
@@ -83,11 +83,11 @@ def assign_roundrobin(counts: Counts, members: Members) -> Assignment:
 
 def assign_sticky(counts: Counts, members: Members) -> Assignment:
     """Balance the load and keep as many partitions as possible with their owners."""
-    kept = _kept(counts, members)
+    retained = _retained(counts, members)
     if len({member.topics for member in members.values()}) == 1:
-        made = _equal(counts, members, kept)
+        made = _equal(counts, members, retained)
     else:
-        made = _unequal(counts, members, kept)
+        made = _unequal(counts, members, retained)
     return {id_: sorted(parts) for id_, parts in made.items()}
 
 
@@ -96,7 +96,7 @@ def assign_cooperative(counts: Counts, members: Members) -> Assignment:
     round.
     """
     made = assign_sticky(counts, members)
-    owner = {part: id_ for id_, parts in _kept(counts, members).items() for part in parts}
+    owner = {part: id_ for id_, parts in _retained(counts, members).items() for part in parts}
     return {id_: [part for part in parts if owner.get(part, id_) == id_]
             for id_, parts in made.items()}
 
@@ -146,7 +146,7 @@ def _partitions(counts: Counts) -> list[Partition]:
     return [(topic, number) for topic in sorted(counts) for number in range(counts[topic])]
 
 
-def _kept(counts: Counts, members: Members) -> Assignment:
+def _retained(counts: Counts, members: Members) -> Assignment:
     """Return the partitions that each member may keep: they exist, their topic is subscribed to,
     and no other member owned them in a later generation.
     """
@@ -155,30 +155,30 @@ def _kept(counts: Counts, members: Members) -> Assignment:
         for topic, number in dict.fromkeys(member.owned):
             if topic in member.topics and number < counts.get(topic, 0):
                 claims[topic, number].append((member.generation, id_))
-    kept: Assignment = {id_: [] for id_ in members}
+    retained: Assignment = {id_: [] for id_ in members}
     for part in sorted(claims):
         newest = max(claims[part])[0]
         owners = [id_ for generation, id_ in claims[part] if generation == newest]
         if len(owners) == 1:  # Two owners in the same generation: the owner is ambiguous.
-            kept[owners[0]].append(part)
-    return kept
+            retained[owners[0]].append(part)
+    return retained
 
 
-def _equal(counts: Counts, members: Members, kept: Assignment) -> Assignment:
+def _equal(counts: Counts, members: Members, retained: Assignment) -> Assignment:
     """Assign each member the floor or one partition more. All have the same topics."""
     topics = next(iter(members.values())).topics
     wanted = [part for part in _partitions(counts) if part[0] in topics]
     floor, more = divmod(len(wanted), len(members))
     made: Assignment = {}
     # Members with the most partitions keep one above the floor, so that the fewest move.
-    by_load = sorted(in_order(members), key=lambda id_: -len(kept[id_]))
+    by_load = sorted(in_order(members), key=lambda id_: -len(retained[id_]))
     for id_ in by_load:
         limit = floor
-        if more and len(kept[id_]) > floor:
+        if more and len(retained[id_]) > floor:
             limit, more = floor + 1, more - 1
-        made[id_] = kept[id_][:limit]
-    taken = {part for parts in made.values() for part in parts}
-    free = iter([part for part in wanted if part not in taken])
+        made[id_] = retained[id_][:limit]
+    assigned = {part for parts in made.values() for part in parts}
+    free = iter([part for part in wanted if part not in assigned])
     for id_ in in_order(members):
         while len(made[id_]) < floor:
             made[id_].append(next(free))
@@ -188,8 +188,8 @@ def _equal(counts: Counts, members: Members, kept: Assignment) -> Assignment:
     return made
 
 
-def _unequal(counts: Counts, members: Members, kept: Assignment) -> Assignment:
-    made = {id_: list(parts) for id_, parts in kept.items()}
+def _unequal(counts: Counts, members: Members, retained: Assignment) -> Assignment:
+    made = {id_: list(parts) for id_, parts in retained.items()}
     owner = {part: id_ for id_, parts in made.items() for part in parts}
     order = in_order(members)
     takers = {topic: [id_ for id_ in order if topic in members[id_].topics] for topic in counts}

@@ -1,11 +1,11 @@
 """Group membership with the classic protocol: join, sync, heartbeat, leave.
 
 Owns: member id and generation; the heartbeat task.
-Invariants: partitions are assigned and revoked only inside `attend`, which the application's poll
-  drives, so callbacks run only during a poll; an eager member owns nothing while it joins, a
-  cooperative one keeps the partitions that it need not give up; a member that the group has removed
-  reports `lost` to the application, not `revoked`, because other members may already read those
-  partitions.
+Invariants: partitions are assigned and revoked only inside `run_pending_work`, which the
+  application's poll drives, so callbacks run only during a poll; an eager member owns nothing while
+  it joins, a cooperative one keeps the partitions that it need not give up; a member that the group
+  has removed reports `lost` to the application, not `revoked`, because other members may already
+  read those partitions.
 Source: Kafka's consumer group protocol; KIP-62 (heartbeats), KIP-345 (static members), KIP-394
   (member id required), KIP-429 (cooperative), KIP-792 (generation in the subscription).
 """
@@ -79,19 +79,19 @@ class Membership:
         """Revoke partitions; automatic commits include what the listener stores. Reports them as
         lost with `lost`.
         """
-        taken = sorted(partitions)
-        if not taken:
+        revoked = sorted(partitions)
+        if not revoked:
             return
-        for tp in taken:
+        for tp in revoked:
             self.subscription.states[tp].revoking = True
         if not lost:
             await self.host.commit_before_revoke()
         try:
-            await self._call_listener("lost" if lost else "revoked", taken)
+            await self._call_listener("lost" if lost else "revoked", revoked)
             if not lost:
                 await self.host.commit_stored_by_listener()
         finally:
-            self.subscription.drop(taken)
+            self.subscription.drop(revoked)
 
     async def _call_listener(self, what: str, partitions: list[TopicPartition]) -> None:
         """Call the listener. The poll raises the callback's exception only after the rebalance step
@@ -169,7 +169,7 @@ class ClassicMembership(Membership):
         self.session_s = self.settings.seconds("session.timeout.ms")
 
     @property
-    def attention(self) -> bool:
+    def has_pending_work(self) -> bool:
         return (self.needs_join or self.lost or self.failure is not None
                 or self.callback_failure is not None)
 
@@ -185,7 +185,7 @@ class ClassicMembership(Membership):
     def _counts(self, topics: Iterable[str]) -> dict[str, int]:
         return {topic: self.cluster.metadata.partition_count(topic) for topic in topics}
 
-    async def attend(self) -> None:
+    async def run_pending_work(self) -> None:
         """Join until the group is stable. Raises KafkaError."""
         self.raise_failure()
         if self.task is None:
@@ -298,10 +298,10 @@ class ClassicMembership(Membership):
         self.stable = True
         self.had = []
         owned, wanted = set(self.owned()), set(given)
-        taken = owned - wanted
-        await self.take(taken)
+        revoked = owned - wanted
+        await self.take(revoked)
         await self.give(wanted - owned)
-        if self.cooperative and taken:
+        if self.cooperative and revoked:
             self.needs_join = True  # Lets others get the partitions that were just released.
 
     def _pack(self, name: str, topics: Iterable[str]) -> bytes:

@@ -128,21 +128,21 @@ class Committing:
         """Return the positions that a transaction must commit."""
         states = self.subscription.states
         return {tp: found for tp, found in self.consumed().items()
-                if found.offset != states[tp].kept}
+                if found.offset != states[tp].rewind_position}
 
     def keep(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Record offsets as committed."""
         for tp, found in offsets.items():
             state = self.subscription.states.get(tp)
             if state is not None:
-                state.kept = found.offset
+                state.rewind_position = found.offset
 
     def rewind(self) -> None:
         """Continue at the last committed offset with the next poll, or where this consumer started.
         """
         for state in self.subscription.states.values():
-            if state.kept is not None and state.kept != state.position:
-                state.move_to(state.kept)
+            if state.rewind_position is not None and state.rewind_position != state.position:
+                state.move_to(state.rewind_position)
         self.fetcher.poke()
 
     def group_metadata(self) -> GroupMetadata:

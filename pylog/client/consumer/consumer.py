@@ -206,11 +206,11 @@ class Consumer(Configured, Generic[K, V]):
                 due = core.polled()
                 if due is not None:
                     self._driver.post(core.auto_commit, due)
-                if core.attention:
+                if core.has_pending_work:
                     left_s = timeout if end_s is None else max(0.0, end_s - time.monotonic())
                     end_s = time.monotonic() + left_s if end_s is None else end_s
-                    self._runner.run(core.attend(left_s))
-                found = self._handed_out(take, make)
+                    self._runner.run(core.run_pending_work(left_s))
+                found = self._take_and_convert(take, make)
                 if core.fetcher.starved:
                     self._driver.post(core.fetcher.poke)
                 if found is not None:
@@ -224,7 +224,7 @@ class Consumer(Configured, Generic[K, V]):
         finally:
             core.polling = False
 
-    def _handed_out(self, take: Callable[[], Any], make: Make) -> Any:
+    def _take_and_convert(self, take: Callable[[], Any], make: Make) -> Any:
         """Take and convert records. The next poll takes them again if this one does not return."""
         collector = self._core.collector
         collector.undelivered_poll = collector.poll
@@ -354,14 +354,14 @@ class Consumer(Configured, Generic[K, V]):
     def beginning_offsets(self, partitions: Iterable[TopicPartition],
                           timeout: float | None = None) -> dict[TopicPartition, int]:
         found: dict[TopicPartition, int] = self._run(
-            self._core.ends(partitions, EARLIEST, timeout))
+            self._core.boundary_offsets(partitions, EARLIEST, timeout))
         return found
 
     def end_offsets(self, partitions: Iterable[TopicPartition],
                     timeout: float | None = None) -> dict[TopicPartition, int]:
         """Return the next offset to be written; with read_committed, the last stable offset."""
         found: dict[TopicPartition, int] = self._run(
-            self._core.ends(partitions, LATEST, timeout))
+            self._core.boundary_offsets(partitions, LATEST, timeout))
         return found
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int], timeout: float | None = None

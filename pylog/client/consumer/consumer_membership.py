@@ -1,10 +1,10 @@
 """Group membership with the KIP-848 protocol: the broker assigns partitions.
 
 Owns: member id and epoch; the heartbeat task; the broker's target assignment.
-Invariants: partitions are assigned and revoked only inside `attend`; after any error a heartbeat
-  includes all fields, otherwise only those that changed; a heartbeat reports that partitions were
-  revoked only after they were committed and the listener has returned: the broker then assigns them
-  to other members.
+Invariants: partitions are assigned and revoked only inside `run_pending_work`; after any error a
+  heartbeat includes all fields, otherwise only those that changed; a heartbeat reports that
+  partitions were revoked only after they were committed and the listener has returned: the broker
+  then assigns them to other members.
 Source: KIP-848; KIP-1082 (the member generates its id).
 """
 
@@ -46,7 +46,7 @@ class ConsumerMembership(Membership):
         self.join_sent = False
 
     @property
-    def attention(self) -> bool:
+    def has_pending_work(self) -> bool:
         return (self.task is None or self.lost or self.failure is not None
                 or self.callback_failure is not None
                 or self.wanted is not None and not self.unknown_ids)
@@ -64,7 +64,7 @@ class ConsumerMembership(Membership):
             self.unknown_ids = False
             self.host.notify()
 
-    async def attend(self) -> None:
+    async def run_pending_work(self) -> None:
         """Apply the assignment from the last heartbeat. Raises KafkaError."""
         self.raise_failure()
         if self.lost:

@@ -2,8 +2,8 @@
 
 Owns: cluster, subscription, fetcher, membership of one consumer.
 Invariants: joining, the commit before it and position lookups run in one task that polls start and
-  await (`attend`), so a poll that times out does not interrupt them; callbacks run where the
-  application polls; joining the group never waits for position lookups.
+  await (`run_pending_work`), so a poll that times out does not interrupt them; callbacks run where
+  the application polls; joining the group never waits for position lookups.
 Source: Kafka's consumer, for the semantics of each call.
 """
 
@@ -69,10 +69,10 @@ class Consuming(Committing):
         self.iteration: Iteration | None = None
         # Positions or metadata need attention, apart from membership.
         self.dirty = False
-        self._attending: asyncio.Task[None] | None = None
+        self._pending_work: asyncio.Task[None] | None = None
         self._locating: asyncio.Task[None] | None = None
         # The task above awaits a callback. Calls made by the callback must not await the task.
-        self._telling = False
+        self._in_callback = False
         self._changed = asyncio.Event()
         self._closing = False
         self._rebalances = 0
@@ -105,7 +105,8 @@ class Consuming(Committing):
 
     def notify(self) -> None:
         """Wake a poll: data has arrived or a state has changed."""
-        if self._locating is not None and self.membership is not None and self.membership.attention:
+        if self._locating is not None and self.membership is not None \
+                and self.membership.has_pending_work:
             self._locating.cancel()  # Joining never waits for position lookups.
         self._changed.set()
         self._notify()
@@ -129,10 +130,10 @@ class Consuming(Committing):
     # Joining and positions
 
     @property
-    def attention(self) -> bool:
-        """Return True if a poll must call `attend`."""
-        return (self.dirty or self.woken or self.closed or self._attending is not None
-                or self.membership is not None and self.membership.attention)
+    def has_pending_work(self) -> bool:
+        """Return True if a poll must call `run_pending_work`."""
+        return (self.dirty or self.woken or self.closed or self._pending_work is not None
+                or self.membership is not None and self.membership.has_pending_work)
 
     def check_topics(self) -> None:
         """Raise IllegalStateError if there is nothing to read, as Kafka does when a poll begins."""
@@ -155,7 +156,7 @@ class Consuming(Committing):
             return None
         return request
 
-    async def attend(self, wait_s: float | None) -> None:
+    async def run_pending_work(self, wait_s: float | None) -> None:
         """Join and look up positions, for at most wait_s, or until records are available."""
         self._check_open()
         if self._closing:
@@ -163,9 +164,9 @@ class Consuming(Committing):
         if self.woken:
             self.woken = False
             raise WakeupError("the consumer was woken up")
-        task = self._attending
+        task = self._pending_work
         if task is None:
-            task = self._attending = asyncio.create_task(self._attend())
+            task = self._pending_work = asyncio.create_task(self._run_pending_work())
             task.add_done_callback(lambda _: self.notify())
         end_s = None if wait_s is None else time.monotonic() + wait_s
         while not task.done() and not self.queue.items and not self.woken:
@@ -177,15 +178,15 @@ class Consuming(Committing):
             except TimeoutError:
                 break
         if task.done():
-            if self._attending is task:
-                self._attending = None
+            if self._pending_work is task:
+                self._pending_work = None
             if task.cancelled() and self._closing:
                 raise ClosedError("the consumer was closed")
             task.result()
-            if self.attention:
+            if self.has_pending_work:
                 self._notify()  # Changes after the task finished are handled by the next one.
 
-    async def _attend(self) -> None:
+    async def _run_pending_work(self) -> None:
         """Run joins and position lookups; only one such task at a time."""
         subscription = self.subscription
         pauses = self.cluster.backoff()
@@ -196,8 +197,8 @@ class Consuming(Committing):
                     if not self.cluster.metadata.version or subscription.pattern is not None and (
                             not subscription.topics):
                         await self.cluster.refresh()
-                    if self.membership.attention:
-                        await self.membership.attend()
+                    if self.membership.has_pending_work:
+                        await self.membership.run_pending_work()
                 await self._locate_meanwhile()
                 self.fetcher.poke()
             except RetriableError as failure:
@@ -209,7 +210,7 @@ class Consuming(Committing):
             except BaseException:  # A callback may raise CancelledError too.
                 self.dirty = True  # The next poll resumes the rest.
                 raise
-            if not self.dirty and not (self.membership and self.membership.attention):
+            if not self.dirty and not (self.membership and self.membership.has_pending_work):
                 return
             await asyncio.sleep(0)
 
@@ -217,7 +218,7 @@ class Consuming(Committing):
         """Run _locate() until the group needs attention: it may wait for partitions without a
         leader.
         """
-        if self.membership is not None and self.membership.attention:
+        if self.membership is not None and self.membership.has_pending_work:
             return
         task = self._locating = asyncio.create_task(self._locate())
         try:
@@ -298,11 +299,11 @@ class Consuming(Committing):
         found = callback_of(self.subscription.listener, what)
         if found is None:
             return
-        self._telling = True
+        self._in_callback = True
         try:
             await self._run_callback(found, partitions)
         finally:
-            self._telling = False
+            self._in_callback = False
 
     # Subscription
 
@@ -359,7 +360,7 @@ class Consuming(Committing):
 
     async def _settle(self) -> None:
         """End the task that polls await."""
-        task, self._attending = self._attending, None
+        task, self._pending_work = self._pending_work, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -461,7 +462,7 @@ class Consuming(Committing):
             left_s = end_s - time.monotonic()
             if left_s <= 0:
                 raise KafkaTimeoutError(f"the position of {tp} is not known after {timeout_s} s")
-            if self._telling:
+            if self._in_callback:
                 try:
                     async with asyncio.timeout(left_s):
                         await self._locate()
@@ -471,7 +472,7 @@ class Consuming(Committing):
             else:
                 self.dirty = True
                 with self._at_rest():
-                    await self.attend(left_s)
+                    await self.run_pending_work(left_s)
             # If the lookup cannot start now, nothing above yields to the loop.
             await asyncio.sleep(0 if self._delivered(state) is not None else 0.001)
         return found
@@ -484,8 +485,8 @@ class Consuming(Committing):
                            for tp, time_ms in times.items()},
             self.fetcher.isolation, timeout_s)
 
-    async def ends(self, partitions: Iterable[TopicPartition], which: int,
-                   timeout_s: float | None) -> dict[TopicPartition, int]:
+    async def boundary_offsets(self, partitions: Iterable[TopicPartition], which: int,
+                               timeout_s: float | None) -> dict[TopicPartition, int]:
         """Return the first offsets (EARLIEST) or the next offsets (LATEST)."""
         assert which in (EARLIEST, LATEST), which
         found = await self.list_offsets(
@@ -508,9 +509,9 @@ class Consuming(Committing):
             else:
                 made[tp] = max(0, end - position)
         if unknown:
-            ends = await self.ends(unknown, LATEST, timeout_s)
+            boundary_offsets = await self.boundary_offsets(unknown, LATEST, timeout_s)
             for tp in unknown:
-                made[tp] = max(0, ends[tp] - await self.position(tp, timeout_s))
+                made[tp] = max(0, boundary_offsets[tp] - await self.position(tp, timeout_s))
         return made
 
     # Topics

@@ -87,14 +87,14 @@ class FetchCollector:
         record).
         """
         key, value = self.key, self.value
-        for place, record in enumerate(found):
+        for index, record in enumerate(found):
             try:
                 if key is not None and record.key is not None:
                     record.key = key(record.key)
                 if value is not None and record.value is not None:
                     record.value = value(record.value)
             except Exception as failure:  # The application's deserializer may raise anything.
-                return place, failure
+                return index, failure
         return len(found), None
 
     def _stop_at(self, item: CompletedFetch, offset: int) -> None:

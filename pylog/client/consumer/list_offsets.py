@@ -29,14 +29,14 @@ _ISOLATION_VERSION = 2
 
 
 async def by_leader(cluster: Cluster, what: Mapping[TopicPartition, Any],
-                    ask: Callable[[int, dict[TopicPartition, Any]], Any],
+                    query: Callable[[int, dict[TopicPartition, Any]], Any],
                     timeout_s: float | None = None,
                     found: Callable[[TopicPartition, Any], None] | None = None,
                     ) -> dict[TopicPartition, Any]:
-    """Call `ask(leader, subset of what)` per leader until every partition has a result.
+    """Call `query(leader, subset of what)` per leader until every partition has a result.
 
-    `ask` returns {partition: result or KafkaError}; retriable errors are retried. `found` is called
-    with each result immediately, without waiting for partitions without a leader. Raises
+    `query` returns {partition: result or KafkaError}; retriable errors are retried. `found` is
+    called with each result immediately, without waiting for partitions without a leader. Raises
     KafkaError, with `results` of all partitions.
     """
     done: dict[TopicPartition, Any] = {}
@@ -53,7 +53,7 @@ async def by_leader(cluster: Cluster, what: Mapping[TopicPartition, Any],
                 failed[tp] = info
             else:
                 shares[info.leader][tp] = what[tp]
-        answers = await asyncio.gather(*[ask(node, share) for node, share in shares.items()],
+        answers = await asyncio.gather(*[query(node, share) for node, share in shares.items()],
                                        return_exceptions=True)
         for share, answer in zip(shares.values(), answers):
             if isinstance(answer, BaseException):
@@ -83,7 +83,7 @@ async def list_offsets(cluster: Cluster, times: Mapping[TopicPartition, int], is
                        found: Callable[[TopicPartition, Any], None] | None = None,
                        ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
     """Return the first record at or after each time (ms), EARLIEST or LATEST; None without one."""
-    async def ask(node: int, share: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
+    async def query(node: int, share: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
         request = messages.ListOffsetsRequest(replica_id=-1, isolation_level=isolation)
         topics: dict[str, Any] = {}
         for tp, time_ms in share.items():
@@ -99,7 +99,7 @@ async def list_offsets(cluster: Cluster, times: Mapping[TopicPartition, int], is
         return {TopicPartition(topic.name, row.partition_index): _listed(topic.name, row)
                 for topic in answer.topics for row in topic.partitions}
 
-    return await by_leader(cluster, times, ask, timeout_s, found)
+    return await by_leader(cluster, times, query, timeout_s, found)
 
 
 def _listed(topic: str, row: Any) -> Any:
@@ -152,7 +152,7 @@ async def validate(cluster: Cluster, states: list[PartitionState],
     asked = {state.tp: (state, state.epoch, state.record_epoch) for state in states}
     positions = {state.tp: state.position or 0 for state in states}
 
-    async def ask(node: int, share: dict[TopicPartition, Any]) -> dict[TopicPartition, Any]:
+    async def query(node: int, share: dict[TopicPartition, Any]) -> dict[TopicPartition, Any]:
         request = messages.OffsetForLeaderEpochRequest(replica_id=-1)
         topics: dict[str, Any] = {}
         for tp, (_, _, epoch) in share.items():
@@ -170,7 +170,7 @@ async def validate(cluster: Cluster, states: list[PartitionState],
             for topic in answer.topics for row in topic.partitions
         }
 
-    found = await by_leader(cluster, asked, ask)
+    found = await by_leader(cluster, asked, query)
     cut = []
     for tp, (_, end) in found.items():
         state, epoch, record_epoch = asked[tp]

@@ -36,12 +36,12 @@ class Iteration:
     def __init__(self, collector: FetchCollector,
                  states: Mapping[TopicPartition, PartitionState], found: list[Record[Any, Any]]):
         self._collector = collector
-        lasts = {(record.topic, record.partition): place for place, record in enumerate(found)}
+        lasts = {(record.topic, record.partition): index for index, record in enumerate(found)}
         self._parts: dict[tuple[str, int], _Part] = {}
-        for key, place in lasts.items():
+        for key, index in lasts.items():
             state = states.get(TopicPartition(*key))
             if state is not None and state.poll == collector.poll and state.position is not None:
-                self._parts[key] = _Part(state, state.epoch, place, state.position,
+                self._parts[key] = _Part(state, state.epoch, index, state.position,
                                          state.record_epoch)
                 state.position, state.record_epoch = state.before, state.before_epoch
         self.rest = self._records(found)
@@ -49,14 +49,14 @@ class Iteration:
     def _records(self, found: list[Record[Any, Any]]) -> Iterator[Record[Any, Any]]:
         """Yield the records that are still valid and advance positions."""
         parts, collector = self._parts, self._collector
-        for place, record in enumerate(found):
+        for index, record in enumerate(found):
             part = parts.get((record.topic, record.partition))
             if part is None or part.epoch != part.state.epoch or part.state.revoking:
                 continue
             state = part.state
             collector.poll += 1  # Requesting a record implies that the previous one was processed.
             state.save_position(collector.poll)
-            if place == part.last:
+            if index == part.last:
                 state.position, state.record_epoch = part.end, part.end_epoch
             else:
                 state.position = record.offset + 1

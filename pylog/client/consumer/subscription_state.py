@@ -47,10 +47,10 @@ class PartitionState:
 
     __slots__ = (
         "before", "before_epoch", "checked_epoch", "epoch", "error", "fetch_position",
-        "high_watermark", "kept", "last_stable_offset", "log_start_offset", "not_before_s",
-        "partition", "paused", "poll", "position", "preferred", "preferred_until_s",
-        "record_epoch", "reset", "revoking", "source", "stored", "stored_committed", "topic",
-        "topic_id", "tp", "validate",
+        "high_watermark", "last_stable_offset", "log_start_offset", "not_before_s", "partition",
+        "paused", "poll", "position", "preferred", "preferred_until_s", "record_epoch", "reset",
+        "revoking", "rewind_position", "source", "stored", "stored_committed", "topic", "topic_id",
+        "tp", "validate",
     )
 
     def __init__(self, tp: TopicPartition, source: int):
@@ -60,7 +60,7 @@ class PartitionState:
         self.epoch = 0
         self.position: int | None = None
         # Position to return to when a transaction aborts; None while it is unknown.
-        self.kept: int | None = None
+        self.rewind_position: int | None = None
         # Position before the last poll that read this partition, and the number of that poll.
         self.poll, self.before, self.before_epoch = -1, 0, -1
         self.fetch_position = -1
@@ -91,7 +91,7 @@ class PartitionState:
         self.fetch_position = offset
         self.topic_id = ZERO_UUID
         self.record_epoch = record_epoch
-        self.position = self.kept = offset
+        self.position = self.rewind_position = offset
         self.reset = None
         self.error = None
         self.preferred = -1
@@ -131,7 +131,7 @@ class PartitionState:
         """Look up the position again, and raise the epoch."""
         self.epoch += 1
         self.poll = -1
-        self.position = self.kept = None
+        self.position = self.rewind_position = None
         self.reset = reset
         self.error = None
 

@@ -291,7 +291,7 @@ class Cluster:
 
     async def topic(self, name: str, timeout_s: float | None = None) -> Any:
         """Return the TopicInfo of a topic, waiting until it is usable. Raises KafkaError."""
-        async def look() -> Any:
+        async def query() -> Any:
             found = self.metadata.topics.get(name)
             if found is None or found.error_code:
                 await self.refresh([name])
@@ -301,7 +301,7 @@ class Cluster:
             raise_for(found.error_code, context=name)
             return found
 
-        return await self.retry(look, timeout_s)
+        return await self.retry(query, timeout_s)
 
     async def leader(self, topic: str, partition: int) -> PartitionInfo:
         """Return a partition that has a reachable leader. Raises KafkaError, including retriable

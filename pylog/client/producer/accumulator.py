@@ -126,13 +126,13 @@ class Accumulator(RecordBuffer):
         """
         queue, rows, half = pending.queue, native.records(pending.batch), pending.count // 2
         parts = []
-        for place, (first, stop) in enumerate(((0, half), (half, pending.count))):
+        for index, (first, stop) in enumerate(((0, half), (half, pending.count))):
             builder = BatchBuilder(native.BYTES_MAX, pending.partition)
             for _, timestamp, key, value, headers in rows[first:stop]:
                 builder.append(key, value, timestamp, headers)
             part = Pending(pending.topic, pending.partition, queue, 0, 0, pending.created_s)
             part.step = pending.step / 4
-            part.number = pending.number + (place + 1) * part.step
+            part.number = pending.number + (index + 1) * part.step
             part.batch, part.count = builder.close(self.codec, self.level), stop - first
             part.attempts = 1  # Sends the halves one at a time, as retries.
             if pending.base_sequence >= 0:

@@ -226,16 +226,16 @@ class Producing:
         accumulator = self.accumulator
         try:
             queue = accumulator.queue(topic, partition)
-            taken = accumulator.append(queue, key, value, timestamp, headers, on_delivery, size)
+            appended = accumulator.append(queue, key, value, timestamp, headers, on_delivery, size)
         except (TypeError, ValueError, AttributeError) as failure:
             raise record_check.of(topic, key, value, headers, failure) from failure
-        if taken is None:
+        if appended is None:
             return "memory"
         route.add_lane(partition, queue)
         if self.sender.failure is not None:
             # The failure was set after the check above: fail the record, because no sender would.
             self.loop.call_soon_threadsafe(accumulator.fail_unsent, self.sender.failure)
-        return Delivery(taken[0], taken[1], timestamp)
+        return Delivery(appended[0], appended[1], timestamp)
 
     def _choose(self, route: Route, topic: str, key: Any, size: int) -> int:
         chooser = self.partitioner

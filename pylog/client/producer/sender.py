@@ -249,8 +249,8 @@ class Sender:
         seal([pending.batch for pending in pendings])
         for pending in pendings:
             queue = pending.queue
-            taken = queue.ready.popleft()
-            assert taken is pending, "another batch comes first"
+            popped = queue.ready.popleft()
+            assert popped is pending, "another batch comes first"
             queue.in_flight.append(pending)
             pending.attempts += 1
             topics.setdefault(pending.topic, []).append(_PARTITION(

@@ -57,7 +57,7 @@ class TableSender:
         for batch in chunks(data, roles):
             columns = found_columns(batch, roles)
             if self.code is None and columns["partition"] is None:
-                columns["partition"] = self._ask(columns, batch.num_rows)
+                columns["partition"] = self._choose_partitions(columns, batch.num_rows)
             self.write(
                 batch.num_rows, key=native_column(columns["key"], "key"),
                 value=native_column(columns["value"], "value"), now=now,
@@ -108,7 +108,7 @@ class TableSender:
         available = [p for p in partitions if metadata.leader(self.topic, p) >= 0] or partitions
         return partitions, [p for p in available if p not in stalled] or [*available]
 
-    def _ask(self, columns: dict[str, Any], count: int) -> Any:
+    def _choose_partitions(self, columns: dict[str, Any], count: int) -> Any:
         """Call a partitioner that has no native implementation for each row."""
         import pyarrow as pa
 

@@ -108,14 +108,14 @@ class Identity:
         request = messages.InitProducerIdRequest(transactional_id=None,
                                                  transaction_timeout_ms=2**31 - 1)
 
-        async def ask() -> Any:
+        async def attempt() -> Any:
             connection = await self.cluster.any_connection()
             version = connection.version(messages.InitProducerIdRequest, INIT_VERSION_MAX)
             answer = await connection.send(request, version=version)
             raise_for(answer.error_code, context="producer id")
             return answer
 
-        answer = await self.cluster.retry(ask)
+        answer = await self.cluster.retry(attempt)
         self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
 
 
@@ -186,7 +186,7 @@ class Transactions(Identity):
                 raise_for(code, context=self.transactional_id)
 
         try:
-            await self._ask(request, PARTITIONS_VERSION_MAX, check)
+            await self._request(request, PARTITIONS_VERSION_MAX, check)
         except KafkaError as failure:
             self.note_failure(failure)
             raise
@@ -261,9 +261,9 @@ class Transactions(Identity):
             transactional_id=self.transactional_id,
             transaction_timeout_ms=self.settings["transaction.timeout.ms"],
             producer_id=self.producer_id, producer_epoch=self.epoch)
-        answer = await self._ask(request, INIT_VERSION_MAX,
-                                 lambda found: raise_for(found.error_code,
-                                                         context=self.transactional_id))
+        answer = await self._request(
+            request, INIT_VERSION_MAX,
+            lambda found: raise_for(found.error_code, context=self.transactional_id))
         self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
         self._forget()
 
@@ -339,7 +339,7 @@ class Transactions(Identity):
             transactional_id=self.transactional_id, producer_id=self.producer_id,
             producer_epoch=self.epoch, committed=committed)
         try:
-            answer = await self._ask(
+            answer = await self._request(
                 request, None if self.brokers_add else V1_END_VERSION_MAX,
                 lambda found: raise_for(found.error_code, context=self.transactional_id))
         except KafkaError as failure:
@@ -374,14 +374,14 @@ class Transactions(Identity):
     async def _send_offsets(self, request: Any, group_id: str) -> None:
         try:
             if not self.brokers_add:
-                await self._ask(
+                await self._request(
                     messages.AddOffsetsToTxnRequest(
                         transactional_id=self.transactional_id, producer_id=self.producer_id,
                         producer_epoch=self.epoch, group_id=group_id),
                     None, lambda found: raise_for(found.error_code, context=group_id))
             self._touched = True
-            await self._ask(request, None if self.brokers_add else V1_OFFSETS_VERSION_MAX,
-                            _check_offsets, GROUP, group_id)
+            await self._request(request, None if self.brokers_add else V1_OFFSETS_VERSION_MAX,
+                                _check_offsets, GROUP, group_id)
         except KafkaError as failure:
             self.note_failure(failure)
             raise
@@ -406,8 +406,8 @@ class Transactions(Identity):
 
     # Requests to a coordinator.
 
-    async def _ask(self, request: Any, version_max: int | None, check: Callable[[Any], Any],
-                   kind: int = TRANSACTION, key: str | None = None) -> Any:
+    async def _request(self, request: Any, version_max: int | None, check: Callable[[Any], Any],
+                       kind: int = TRANSACTION, key: str | None = None) -> Any:
         key = self.transactional_id if key is None else key
 
         async def attempt() -> Any:

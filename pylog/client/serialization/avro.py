@@ -80,9 +80,9 @@ class Avro(Format[Any]):
     def _head(self, topic: str) -> bytes:
         name = self._schema.get("name", "") if isinstance(self._schema, dict) else ""
         subject = self.subject(topic, self.is_key, name)
-        ask = self.registry.register if self.register else self.registry.lookup
+        find_id = self.registry.register if self.register else self.registry.lookup
         assert self._text is not None
-        head = self._heads[topic] = HEAD.pack(MAGIC, ask(subject, Schema(self._text)))
+        head = self._heads[topic] = HEAD.pack(MAGIC, find_id(subject, Schema(self._text)))
         return head
 
     def deserialize(self, data: bytes, /) -> Any:

@@ -77,13 +77,13 @@ def program(written: Any, read: Any) -> native.Program | None:
         return None
     if _name(written) != _name(read):
         return None
-    places = {name: place for place, name in enumerate(columns)}
+    indexes = {name: index for index, name in enumerate(columns)}
     rows = []
     for name, field in fields.items():
-        place = places.get(name, -1)
-        if place >= 0 and not _fits(field, columns[name]):
+        index = indexes.get(name, -1)
+        if index >= 0 and not _fits(field, columns[name]):
             return None
-        rows.append((field.kind, field.null_branch, place, field.size, field.symbols))
+        rows.append((field.kind, field.null_branch, index, field.size, field.symbols))
     return native.Program(rows)
 
 

@@ -92,10 +92,11 @@ def _are_braced(filled: Any) -> bool:
     _, offsets, data = filled.buffers()
     if not len(filled):
         return True
-    ends = np.frombuffer(offsets, np.int64)[filled.offset:filled.offset + len(filled) + 1]
-    if np.all(ends[1:] > ends[:-1]):
+    value_ends = np.frombuffer(offsets, np.int64)[filled.offset:filled.offset + len(filled) + 1]
+    if np.all(value_ends[1:] > value_ends[:-1]):
         text = np.frombuffer(data, np.uint8)
-        if np.all(text[ends[:-1]] == ord("{")) and np.all(text[ends[1:] - 1] == ord("}")):
+        if np.all(text[value_ends[:-1]] == ord("{")) \
+                and np.all(text[value_ends[1:] - 1] == ord("}")):
             return True
     found = pc.match_substring_regex(filled, r"(?s)^[ \t\r\n]*\{.*\}[ \t\r\n]*$")
     return bool(pc.all(found).as_py())

@@ -79,7 +79,7 @@ class SchemaRegistry:
         """Return the schema of an id. Raises RegistryError."""
         found = self._schemas.get(schema_id)
         if found is None:
-            found = _schema(self._ask("GET", f"/schemas/ids/{schema_id}"))
+            found = _schema(self._request("GET", f"/schemas/ids/{schema_id}"))
             self._keep(self._schemas, schema_id, found)
         return found
 
@@ -94,28 +94,29 @@ class SchemaRegistry:
 
     def version_of(self, subject: str, schema: Schema) -> int:
         """Return the schema's version. Raises RegistryError if the subject does not have it."""
-        return int(self._ask("POST", f"/subjects/{_quoted(subject)}", _document(schema))["version"])
+        found = self._request("POST", f"/subjects/{_quoted(subject)}", _document(schema))
+        return int(found["version"])
 
     def versions(self, subject: str) -> list[int]:
         """Return the existing version numbers, oldest first. Raises RegistryError."""
         return [int(version) for version in
-                self._ask("GET", f"/subjects/{_quoted(subject)}/versions")]
+                self._request("GET", f"/subjects/{_quoted(subject)}/versions")]
 
     def _id(self, subject: str, schema: Schema, path: str) -> int:
         found = self._ids.get((subject, schema))
         if found is None:
-            found = int(self._ask("POST", path, _document(schema))["id"])
+            found = int(self._request("POST", path, _document(schema))["id"])
             self._keep(self._ids, (subject, schema), found)
             self._keep(self._schemas, found, schema)
         return found
 
     def version(self, subject: str, version: int | str = "latest") -> tuple[int, Schema]:
         """Return (id, schema) of a version of a subject. Not cached, because `latest` changes."""
-        row = self._ask("GET", f"/subjects/{_quoted(subject)}/versions/{version}")
+        row = self._request("GET", f"/subjects/{_quoted(subject)}/versions/{version}")
         return int(row["id"]), _schema(row)
 
     def subjects(self, with_deleted: bool = False) -> list[str]:
-        return list(self._ask("GET", "/subjects" + ("?deleted=true" if with_deleted else "")))
+        return list(self._request("GET", "/subjects" + ("?deleted=true" if with_deleted else "")))
 
     def is_compatible(self, subject: str, schema: Schema, version: int | str = "latest") -> bool:
         """Return True if the schema is compatible with the subject."""
@@ -125,18 +126,18 @@ class SchemaRegistry:
                       ) -> tuple[bool, list[str]]:
         """Return (True if the schema is compatible with the subject, reasons from the registry)."""
         path = f"/compatibility/subjects/{_quoted(subject)}/versions/{version}?verbose=true"
-        found = self._ask("POST", path, _document(schema))
-        told = found.get("messages") or filter(None, [found.get("reason")])  # Apicurio's field
-        return bool(found["is_compatible"]), [str(text) for text in told]
+        found = self._request("POST", path, _document(schema))
+        reasons = found.get("messages") or filter(None, [found.get("reason")])  # Apicurio's field
+        return bool(found["is_compatible"]), [str(text) for text in reasons]
 
     def level(self, subject: str | None = None) -> str:
         """Return the compatibility level of a subject (default: the registry's), or of the
         registry.
         """
         if subject is None:
-            return str(self._ask("GET", "/config")["compatibilityLevel"])
+            return str(self._request("GET", "/config")["compatibilityLevel"])
         try:
-            found = self._ask("GET", f"/config/{_quoted(subject)}")
+            found = self._request("GET", f"/config/{_quoted(subject)}")
         except RegistryError as refusal:
             if refusal.error_code != NO_LEVEL_OF_ITS_OWN:
                 raise
@@ -146,7 +147,7 @@ class SchemaRegistry:
     def set_level(self, level: str, subject: str | None = None) -> None:
         """Set the compatibility level, one of LEVELS. Raises RegistryError."""
         path = "/config" if subject is None else f"/config/{_quoted(subject)}"
-        self._ask("PUT", path, {"compatibility": level})
+        self._request("PUT", path, {"compatibility": level})
 
     def delete(self, subject: str, version: int | str | None = None, *, permanent: bool = False
                ) -> list[int]:
@@ -156,7 +157,7 @@ class SchemaRegistry:
         previous normal deletion.
         """
         path = f"/subjects/{_quoted(subject)}" + ("" if version is None else f"/versions/{version}")
-        gone = self._ask("DELETE", path + ("?permanent=true" if permanent else ""))
+        gone = self._request("DELETE", path + ("?permanent=true" if permanent else ""))
         for key in list(self._ids):
             if key[0] == subject:  # The same schema may be registered again with another id.
                 self._ids.pop(key, None)
@@ -167,7 +168,7 @@ class SchemaRegistry:
             cache.clear()
         cache[key] = value
 
-    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+    def _request(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         last: RegistryError | None = None
         for url in self.urls:

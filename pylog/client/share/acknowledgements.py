@@ -80,8 +80,8 @@ class DeliveredRecords:
         self.ranges = left
 
     def has(self, offset: int) -> bool:
-        place = bisect_right(self.ranges, offset, key=lambda found: found[0]) - 1
-        return place >= 0 and offset <= self.ranges[place][1]
+        index = bisect_right(self.ranges, offset, key=lambda found: found[0]) - 1
+        return index >= 0 and offset <= self.ranges[index][1]
 
     def acknowledge(self, offset: int, kind: Acknowledge) -> bool:
         """Set an offset's acknowledgement; the last call wins. Returns False if it is not held."""
@@ -101,10 +101,10 @@ class DeliveredRecords:
 
         default: for records without an acknowledgement; None keeps them.
         """
-        taken, left = [], []
+        sent, left = [], []
         for batch in self._batches(default):
             if batch.kind >= 0:
-                taken.append(batch)
+                sent.append(batch)
             if batch.kind in (-1, Acknowledge.RENEW):
                 left.append((batch.first, batch.last))
             if batch.kind == Acknowledge.RENEW:
@@ -112,7 +112,7 @@ class DeliveredRecords:
             elif batch.kind >= 0 and self.renewed:
                 self.renewed.difference_update(range(batch.first, batch.last + 1))
         self.ranges, self.kinds = left, {}
-        return taken
+        return sent
 
     def _batches(self, default: Acknowledge | None) -> Iterator[Batch]:
         """Yield all held offsets. kind -1: kept."""

@@ -197,10 +197,10 @@ class Sharing:
                 await asyncio.sleep(0)
                 self._check_member(membership)
                 self.raise_failure()
-                if membership.attention:
-                    await self._attend(membership, end_s)
+                if membership.has_pending_work:
+                    await self._run_pending_work(membership, end_s)
                     self._check_member(membership)
-                self._ask()
+                self._start_requests()
                 if number != self._poll_number:
                     return []  # Its caller was interrupted and has begun another poll.
                 if self._ready:
@@ -230,9 +230,9 @@ class Sharing:
         if failure is not None:
             raise failure
 
-    async def _attend(self, membership: ShareMembership, end_s: float) -> None:
+    async def _run_pending_work(self, membership: ShareMembership, end_s: float) -> None:
         try:
-            await membership.attend()
+            await membership.run_pending_work()
         except KafkaError as failure:
             if not failure.retriable:
                 raise
@@ -263,7 +263,7 @@ class Sharing:
             found = self.sessions[node_id] = ShareSession(self, node_id)
         return found
 
-    def _ask(self) -> None:
+    def _start_requests(self) -> None:
         """Send a request to every broker without one in flight: fetch, or only acknowledge."""
         wanted: dict[int, dict[Place, TopicPartition]] = {}
         for tp, state in self.subscription.states.items():
@@ -275,9 +275,9 @@ class Sharing:
         full = {acquired.node_id for acquired in self._ready}
         for node_id in wanted.keys() | self.sessions.keys():
             session = self._session(node_id)
-            places = {} if node_id in full else wanted.get(node_id, {})
-            if session.idle and (places or session.pending):
-                session.task = asyncio.create_task(session.work(places))
+            partitions = {} if node_id in full else wanted.get(node_id, {})
+            if session.idle and (partitions or session.pending):
+                session.task = asyncio.create_task(session.work(partitions))
                 session.task.add_done_callback(self._worked)
 
     def _worked(self, task: asyncio.Task[None]) -> None:

@@ -259,11 +259,11 @@ def _ordered(columns: Iterable[str]) -> list[str]:
 def _mine(found: list[Record[Any, Any]], ranges: list[tuple[int, int, int]]
           ) -> Iterable[Record[Any, Any]]:
     """Yield the records within the acquired ranges. Both inputs are ascending."""
-    place = 0
+    index = 0
     for record in found:
-        while place < len(ranges) and ranges[place][1] < record.offset:
-            place += 1
-        if place == len(ranges):
+        while index < len(ranges) and ranges[index][1] < record.offset:
+            index += 1
+        if index == len(ranges):
             return
-        if record.offset >= ranges[place][0]:
+        if record.offset >= ranges[index][0]:
             yield record

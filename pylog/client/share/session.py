@@ -119,23 +119,24 @@ class ShareSession:
             self._ended = self._ended or final
             if not self.pending and not (final and self._epoch != INITIAL):
                 return []
-            taken, self.pending = self.pending, {}
+            acknowledgements, self.pending = self.pending, {}
             if self._epoch == INITIAL:  # The session was lost, and with it the acquired records.
-                return self._report(taken, error(ErrorCode.SHARE_SESSION_NOT_FOUND))
+                return self._report(acknowledgements, error(ErrorCode.SHARE_SESSION_NOT_FOUND))
             try:
-                return await self._acknowledge(taken, final)
+                return await self._acknowledge(acknowledgements, final)
             except (KafkaError, ProtocolError) as failure:
-                return self._lost(taken, failure)
+                return self._lost(acknowledgements, failure)
 
-    async def _acknowledge(self, taken: Pending, final: bool) -> list[Outcome]:
+    async def _acknowledge(self, acknowledgements: Pending, final: bool) -> list[Outcome]:
         request = messages.ShareAcknowledgeRequest
         connection = await self.cluster.connection(self.id, FETCH)
         version = connection.version(request)
-        renews = any(batch.kind == Acknowledge.RENEW for rows in taken.values() for batch in rows)
+        renews = any(batch.kind == Acknowledge.RENEW
+                     for rows in acknowledgements.values() for batch in rows)
         if renews and version < RENEW_VERSION:
             raise UnsupportedByBrokerError("the broker cannot renew acquired records (KIP-1222)")
         topics: dict[bytes, Any] = {}
-        for tp, batches in taken.items():
+        for tp, batches in acknowledgements.items():
             row = self._topic(topics, request.AcknowledgeTopic, tp)
             row.partitions.append(request.AcknowledgePartition(
                 partition_index=tp.partition, acknowledgement_batches=_rows(request, batches)))
@@ -151,7 +152,7 @@ class ShareSession:
             self._advance()
         codes = {(row.topic_id, cell.partition_index): (cell.error_code, cell.error_message)
                  for row in answer.responses for cell in row.partitions}
-        return self._judge(taken, codes)
+        return self._judge(acknowledgements, codes)
 
     def _topic(self, topics: dict[bytes, Any], kind: Any, tp: TopicPartition) -> Any:
         topic_id = self.host.topic_id(tp)
@@ -161,19 +162,20 @@ class ShareSession:
         return row
 
     async def _fetch(self, wanted: dict[Place, TopicPartition]) -> None:
-        taken, self.pending = self.pending, {}
-        if taken and self._epoch == INITIAL:
-            self._report(taken, error(ErrorCode.SHARE_SESSION_NOT_FOUND))
-            taken = {}
+        acknowledgements, self.pending = self.pending, {}
+        if acknowledgements and self._epoch == INITIAL:
+            self._report(acknowledgements, error(ErrorCode.SHARE_SESSION_NOT_FOUND))
+            acknowledgements = {}
         try:
             connection = await self.cluster.connection(self.id, FETCH)
             version = connection.version(messages.ShareFetchRequest)
-            answer = await connection.send(self._request(wanted, taken, version), version=version,
+            answer = await connection.send(self._request(wanted, acknowledgements, version),
+                                           version=version,
                                            timeout_s=self._timeout_s)
             if answer.error_code:
                 raise error(answer.error_code, answer.error_message, f"broker {self.id}")
         except (KafkaError, ProtocolError) as failure:
-            self._lost(taken, failure)
+            self._lost(acknowledgements, failure)
             if isinstance(failure, KafkaError) and failure.code in _LOST:
                 return
             raise
@@ -181,21 +183,22 @@ class ShareSession:
         codes = {(row.topic_id, cell.partition_index):
                  (cell.acknowledge_error_code, cell.acknowledge_error_message)
                  for row in answer.responses for cell in row.partitions}
-        self._judge(taken, codes)
+        self._judge(acknowledgements, codes)
         for row in answer.responses:
             for cell in row.partitions:
                 self._process_partition(self._names.get((row.topic_id, cell.partition_index)), cell)
 
-    def _request(self, wanted: dict[Place, TopicPartition], taken: Pending, version: int) -> Any:
+    def _request(self, wanted: dict[Place, TopicPartition], acknowledgements: Pending,
+                 version: int) -> Any:
         request = messages.ShareFetchRequest
         if self._epoch == INITIAL:
             self._session_partitions = set()
         self._names.update(wanted)
-        cells = {place: request.FetchPartition(partition_index=place[1])
-                 for place in wanted if place not in self._session_partitions}
-        for tp, batches in taken.items():
-            place = self.host.topic_id(tp), tp.partition
-            cell = cells.setdefault(place, request.FetchPartition(partition_index=place[1]))
+        cells = {key: request.FetchPartition(partition_index=key[1])
+                 for key in wanted if key not in self._session_partitions}
+        for tp, batches in acknowledgements.items():
+            key = self.host.topic_id(tp), tp.partition
+            cell = cells.setdefault(key, request.FetchPartition(partition_index=key[1]))
             cell.acknowledgement_batches = _rows(request, batches)
         topics: dict[bytes, Any] = {}
         for (topic_id, _), cell in cells.items():
@@ -239,21 +242,23 @@ class ShareSession:
     def _advance(self) -> None:
         self._epoch = 1 if self._epoch == _LAST_EPOCH else self._epoch + 1
 
-    def _lost(self, taken: Pending, failure: Exception) -> list[Outcome]:
+    def _lost(self, acknowledgements: Pending, failure: Exception) -> list[Outcome]:
         """Reset the session and report the acknowledgements in flight as failed."""
         self._epoch = INITIAL
         known = failure if isinstance(failure, KafkaError) else KafkaError(str(failure))
-        return self._report(taken, known)
+        return self._report(acknowledgements, known)
 
-    def _judge(self, taken: Pending, codes: dict[Place, tuple[int, str | None]]) -> list[Outcome]:
-        found = {tp: codes.get((self.host.topic_id(tp), tp.partition), (0, None)) for tp in taken}
+    def _judge(self, acknowledgements: Pending, codes: dict[Place, tuple[int, str | None]]
+               ) -> list[Outcome]:
+        found = {tp: codes.get((self.host.topic_id(tp), tp.partition), (0, None))
+                 for tp in acknowledgements}
         return self._report_outcomes([
-            Outcome(tp, taken[tp], error(code, text, str(tp)) if code else None)
+            Outcome(tp, acknowledgements[tp], error(code, text, str(tp)) if code else None)
             for tp, (code, text) in found.items()])
 
-    def _report(self, taken: Pending, failure: KafkaError) -> list[Outcome]:
+    def _report(self, acknowledgements: Pending, failure: KafkaError) -> list[Outcome]:
         return self._report_outcomes([
-            Outcome(tp, batches, failure) for tp, batches in taken.items()])
+            Outcome(tp, batches, failure) for tp, batches in acknowledgements.items()])
 
     def _report_outcomes(self, outcomes: list[Outcome]) -> list[Outcome]:
         for outcome in outcomes:

@@ -202,9 +202,10 @@ def columns(made: Formats, own: Any) -> Any:
         elif isinstance(kind, str):
             fields.append(("", kind))
         elif isinstance(kind, StructType):
-            taken = set(own.fieldNames()) & set(kind.fieldNames())
-            if taken:
-                raise ConfigError(f"expandValue: {', '.join(sorted(taken))} is a column already")
+            duplicates = set(own.fieldNames()) & set(kind.fieldNames())
+            if duplicates:
+                raise ConfigError(
+                    f"expandValue: {', '.join(sorted(duplicates))} is a column already")
             fields += [(inner.name, inner.dataType) for inner in kind]
         else:
             raise ConfigError("expandValue: values are not records")

@@ -165,7 +165,7 @@ async def offsets(cluster: Cluster, wanted: Mapping[TopicPartition, int], isolat
     found: dict[TopicPartition, Any] = {}
     by_leader = _by_leader(cluster, wanted, found)
 
-    async def ask(node: int, parts: list[TopicPartition]) -> None:
+    async def query(node: int, parts: list[TopicPartition]) -> None:
         request = messages.ListOffsetsRequest(
             replica_id=-1, isolation_level=isolation, timeout_ms=15_000,
             topics=[messages.ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[
@@ -178,7 +178,7 @@ async def offsets(cluster: Cluster, wanted: Mapping[TopicPartition, int], isolat
                 found[TopicPartition(topic.name, row.partition_index)] = (
                     error_name(row.error_code) if row.error_code else (row.offset, row.timestamp))
 
-    await _query_leaders(by_leader, ask, found)
+    await _query_leaders(by_leader, query, found)
     return found
 
 
@@ -261,7 +261,7 @@ async def _times(cluster: Cluster, wanted: Mapping[TopicPartition, int], bytes_m
         if first:
             found[part] = first[0].timestamp
 
-    async def ask(node: int, parts: list[TopicPartition]) -> None:
+    async def query(node: int, parts: list[TopicPartition]) -> None:
         request = messages.FetchRequest(
             max_wait_ms=0, min_bytes=0, max_bytes=max(bytes_max, len(parts) * bytes_max),
             topics=[messages.FetchRequest.FetchTopic(topic=topic, partitions=[
@@ -276,7 +276,7 @@ async def _times(cluster: Cluster, wanted: Mapping[TopicPartition, int], bytes_m
 
     for node, parts in _by_leader(cluster, wanted, {}).items():
         for at in range(0, len(parts), 256):
-            await ask(node, parts[at:at + 256])
+            await query(node, parts[at:at + 256])
     return found
 
 
@@ -302,11 +302,11 @@ def _by_topic(parts: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]
     return found
 
 
-async def _query_leaders(by_leader: dict[int, list[TopicPartition]], ask: Any,
+async def _query_leaders(by_leader: dict[int, list[TopicPartition]], query: Any,
                          failed: dict[TopicPartition, Any]) -> None:
     """Send one request to each leader in parallel. Errors become error names in the result."""
     nodes = list(by_leader)
-    ended = await asyncio.gather(*[ask(node, by_leader[node]) for node in nodes],
+    ended = await asyncio.gather(*[query(node, by_leader[node]) for node in nodes],
                                  return_exceptions=True)
     for node, outcome in zip(nodes, ended):
         if isinstance(outcome, KafkaError):
@@ -322,7 +322,7 @@ async def log_dirs(cluster: Cluster, brokers: Iterable[int] | None = None
     """Return (one row for each log directory, {broker that did not report: reason}). brokers: None
     for all.
     """
-    async def ask(node: int) -> list[dict[str, Any]]:
+    async def query(node: int) -> list[dict[str, Any]]:
         answer = await cluster.send(node, messages.DescribeLogDirsRequest(topics=None))
         if answer.error_code or not answer.results:
             raise ToolError(error_code_text(answer.error_code, None, "DescribeLogDirs")
@@ -336,7 +336,7 @@ async def log_dirs(cluster: Cluster, brokers: Iterable[int] | None = None
         } for row in answer.results]
 
     nodes = sorted(cluster.metadata.nodes if brokers is None else brokers)
-    ended = await asyncio.gather(*map(ask, nodes), return_exceptions=True)
+    ended = await asyncio.gather(*map(query, nodes), return_exceptions=True)
     found: list[dict[str, Any]] = []
     failed = {}
     for node, outcome in zip(nodes, ended):
@@ -368,7 +368,7 @@ async def groups(cluster: Cluster) -> tuple[list[dict[str, Any]], dict[str, str]
     """Return ([{group, state, type, protocol, coordinator}] by name, {source of missing groups:
     reason}).
     """
-    async def ask(node: int) -> list[dict[str, Any]]:
+    async def query(node: int) -> list[dict[str, Any]]:
         answer = await cluster.send(node, messages.ListGroupsRequest())
         if answer.error_code:
             raise ToolError(error_code_text(answer.error_code, None, "ListGroups"))
@@ -378,7 +378,7 @@ async def groups(cluster: Cluster) -> tuple[list[dict[str, Any]], dict[str, str]
 
     metadata = await cluster.refresh([internal_topics.OFFSETS])
     nodes = sorted(metadata.nodes)
-    ended = await asyncio.gather(*map(ask, nodes), return_exceptions=True)
+    ended = await asyncio.gather(*map(query, nodes), return_exceptions=True)
     found: list[dict[str, Any]] = []
     failed = {}
     for node, outcome in zip(nodes, ended):

@@ -76,17 +76,17 @@ def watch_option() -> click.Option:
                         help="Repeat at this interval until Ctrl-C.")
 
 
-def watched(session: Session, seconds: float | None, look: Callable[[], Any]) -> Any:
+def watched(session: Session, seconds: float | None, query: Callable[[], Any]) -> Any:
     """Run the command once, or repeatedly with --watch."""
     if seconds is None:
-        return look()
+        return query()
     from pylog.client.errors import KafkaError
 
     while True:
         if session.out.is_rich:
             click.clear()
         try:
-            look()
+            query()
         except (KafkaError, ToolError, OSError) as error:
             session.out.note(f"pylog: {one_line(error)}")  # Continue: --watch survives errors.
         session.out.line()
@@ -134,9 +134,9 @@ class _Named(click.ParamType):
 
         session = ctx.ensure_object(Session)
         session.given.setdefault("timeout_s", self.wait_s)
-        look = cluster_queries.topic_names if self.name == "topic" else cluster_queries.group_names
+        query = cluster_queries.topic_names if self.name == "topic" else cluster_queries.group_names
         try:
-            names = session.run(look)
+            names = session.run(query)
         except (KafkaError, ToolError, OSError):
             return []  # Completion must not print errors into a half-typed line.
         # The shell would insert a control character of a name as typed.

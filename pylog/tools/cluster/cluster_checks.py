@@ -41,7 +41,7 @@ FLUSHES = {"replica.flush.before.fetch.enable": "every in-sync replica",
 ADVERTISE = "set advertised.listeners of the broker to an address that this machine can reach"
 
 
-async def look(cluster: Any, bootstrap: str) -> tuple[list[Finding], list[str]]:
+async def check_cluster(cluster: Any, bootstrap: str) -> tuple[list[Finding], list[str]]:
     """Return (findings, log directories on this machine)."""
     metadata = await cluster_queries.all_topics(cluster)
     nodes = sorted(metadata.nodes.values())
@@ -85,13 +85,13 @@ async def _broker(cluster: Any, node: Any, is_remote: bool) -> list[Finding]:
         return [*found, Finding("listener", name, FAIL, f"{address}: {error}",
                                 f"{ADVERTISE}; check that the broker runs and that no firewall "
                                 f"blocks it")]
-    taken = time.perf_counter() - begun
+    elapsed_s = time.perf_counter() - begun
     if connection.secure:
         shown = connection.transport.get_extra_info("ssl_object").getpeercert(True)
         found.append(certificate(name, stores.expiry(shown or b""),
                                  datetime.datetime.now(datetime.UTC).date()))
     try:
-        found += await _settings(connection, node, name, taken)
+        found += await _settings(connection, node, name, elapsed_s)
     except KafkaError as error:
         found.append(Finding("listener", name, WARN, f"connected, then: {error}",
                              "check the broker's log"))
@@ -100,19 +100,20 @@ async def _broker(cluster: Any, node: Any, is_remote: bool) -> list[Finding]:
     return found
 
 
-def certificate(name: str, ends: str, today: datetime.date) -> Finding:
-    """Report how long a broker's certificate is valid. ends: expiry date, "" if unknown."""
-    if not ends:
+def certificate(name: str, expires: str, today: datetime.date) -> Finding:
+    """Report how long a broker's certificate is valid. expires: expiry date, "" if unknown."""
+    if not expires:
         return Finding("certificate", name, SKIP, "it does not show when it ends")
-    days = (datetime.date.fromisoformat(ends) - today).days
+    days = (datetime.date.fromisoformat(expires) - today).days
     late = days < CERTIFICATE_DAYS_WARN
     return Finding("certificate", name, WARN if late else OK,
-                   f"good until {ends}, {days} days from now",
+                   f"good until {expires}, {days} days from now",
                    "replace the file at ssl.keystore.location; brokerd loads it without a restart"
                    if late else "")
 
 
-async def _settings(connection: Connection, node: Any, name: str, taken: float) -> list[Finding]:
+async def _settings(connection: Connection, node: Any, name: str,
+                    elapsed_s: float) -> list[Finding]:
     """Check that the advertised broker responds, and that it accepts this client."""
     resource = messages.DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=4, resource_name=str(node.id),
@@ -125,8 +126,8 @@ async def _settings(connection: Connection, node: Any, name: str, taken: float) 
         # A broker does not report the settings of another broker.
         return [Finding("listener", name, FAIL, "another broker responds there: "
                         f"{result.error_message or result.error_code}", ADVERTISE)]
-    slow = taken > ANSWER_WARN_S
-    reached = Finding("listener", name, WARN if slow else OK, f"reached in {span(taken)}",
+    slow = elapsed_s > ANSWER_WARN_S
+    reached = Finding("listener", name, WARN if slow else OK, f"reached in {span(elapsed_s)}",
                       "check DNS and the network's latency" if slow else "")
     if result.error_code:
         return [reached, Finding("settings", name, SKIP, cluster_queries.error_code_text(
@@ -227,10 +228,10 @@ async def _explained(cluster: Any, metadata: Any) -> list[Finding]:
     bad = sorted((part.leader >= 0, part.topic, part.partition)
                  for topic in metadata.topics.values() for part in topic.partitions.values()
                  if part.leader < 0 or len(part.isr) < len(part.replicas))[:EXPLAINED_MAX]
-    told = await asyncio.gather(*[replicas.facts_of(cluster, topic, partition)
-                                  for _, topic, partition in bad], return_exceptions=True)
+    responses = await asyncio.gather(*[replicas.facts_of(cluster, topic, partition)
+                                       for _, topic, partition in bad], return_exceptions=True)
     found = []
-    for (has_leader, _, _), facts in zip(bad, told, strict=True):
+    for (has_leader, _, _), facts in zip(bad, responses, strict=True):
         if not isinstance(facts, replicas.Facts):
             # The topic was deleted, or no broker responds; other findings report that.
             continue

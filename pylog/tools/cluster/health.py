@@ -237,14 +237,14 @@ class _Reply(NamedTuple):
 async def _controllers(cluster: Cluster, settings: list[dict[str, str]], cluster_id: str
                        ) -> _Controllers:
     """Send a request to every controller in the brokers' settings."""
-    places = {(one.id, one.host, one.port): _protocol(row) for row in settings
-              for one in _voters(row).values()}
+    listeners = {(one.id, one.host, one.port): _protocol(row) for row in settings
+                 for one in _voters(row).values()}
     own = cluster.settings["security.protocol"]
     replies = await asyncio.gather(*[
         _query_broker(cluster, host, port) if protocol == own else _connected(host, port, cluster)
-        for (_, host, port), protocol in places.items()])
+        for (_, host, port), protocol in listeners.items()])
     troubles, unchecked, active, count = [], [], set(), 0
-    for ((number, host, port), protocol), reply in zip(places.items(), replies):
+    for ((number, host, port), protocol), reply in zip(listeners.items(), replies):
         name = f"controller {number} at {host}:{port}"
         if reply.reason:
             troubles.append(f"{name} does not answer: {reply.reason}")
@@ -297,11 +297,11 @@ async def _query_broker(cluster: Cluster, host: str, port: int) -> _Reply:
     except KafkaError as error:
         return _Reply(str(error))
     try:
-        ends = certificate_ends(connection)
+        expires = certificate_ends(connection)
         if connection.version(request) < ENDPOINT_VERSION:
-            return _Reply(certificate_ends=ends)
+            return _Reply(certificate_ends=expires)
         answer = await connection.send(request(endpoint_type=ENDPOINT_CONTROLLERS))
-        return _Reply("", answer.cluster_id, answer.controller_id, ends)
+        return _Reply("", answer.cluster_id, answer.controller_id, expires)
     except KafkaError as error:
         return _Reply(str(error))
     finally:
@@ -334,15 +334,15 @@ def _read_certificates(cluster: Cluster, brokers: Iterable[int]) -> dict[int, st
     found = {}
     for broker in brokers:
         connection = cluster.usable(broker)
-        ends = None if connection is None else certificate_ends(connection)
-        if ends is not None:
-            found[broker] = ends
+        expires = None if connection is None else certificate_ends(connection)
+        if expires is not None:
+            found[broker] = expires
     return found
 
 
 def _certificates(read: Mapping[int, str]) -> list[str]:
-    return [line for broker, ends in read.items()
-            for line in _certificate(f"broker {broker}", ends)]
+    return [line for broker, expires in read.items()
+            for line in _certificate(f"broker {broker}", expires)]
 
 
 def unread_certificates(settings: Mapping[int, Mapping[str, str]], own: str,
@@ -404,11 +404,11 @@ def unread_quorum_certificates(settings: Iterable[Mapping[str, str]], own: str) 
             for name in sorted(found)]
 
 
-def _certificate(name: str, ends: str) -> list[str]:
-    seen = cluster_checks.certificate(name, ends, datetime.datetime.now(datetime.UTC).date())
+def _certificate(name: str, expires: str) -> list[str]:
+    seen = cluster_checks.certificate(name, expires, datetime.datetime.now(datetime.UTC).date())
     if seen.status == WARN:
         return [f"the certificate of {name} must be replaced: {seen.detail}"]
-    return [] if ends else [f"the certificate of {name} does not show when it ends"]
+    return [] if expires else [f"the certificate of {name} does not show when it ends"]
 
 
 async def _pages(cluster: Cluster, brokers: list[int], metrics: str | None, token: str | None

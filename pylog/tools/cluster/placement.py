@@ -68,26 +68,27 @@ def planned(metadata: Metadata, parts: Iterable[PartitionInfo], allowed: set[int
 def _replaced(metadata: Metadata, part: PartitionInfo, allowed: set[int], staying: set[int],
               loads: dict[int, int], count: int) -> list[int]:
     """Return `count` replicas: the retained ones, with new brokers in place of the removed ones."""
-    kept = [node for node in part.replicas if node in staying][:count]
-    missing = count - len(kept)
+    retained = [node for node in part.replicas if node in staying][:count]
+    missing = count - len(retained)
     replicas = []
     for node in (*part.replicas, *[None] * missing):
-        if node in kept:
+        if node in retained:
             replicas.append(node)
             continue
         if node is not None:
             loads[node] -= 1
         if missing:
             missing -= 1
-            replicas.append(_chosen(metadata, [*kept, *replicas], allowed, loads))
+            replicas.append(_choose_broker(metadata, [*retained, *replicas], allowed, loads))
     assert len(set(replicas)) == count, (replicas, count)
     return replicas
 
 
-def _chosen(metadata: Metadata, taken: list[int], allowed: set[int], loads: dict[int, int]) -> int:
+def _choose_broker(metadata: Metadata, used: list[int], allowed: set[int],
+                   loads: dict[int, int]) -> int:
     """Return the broker with the fewest replicas, in a rack without a replica if possible."""
-    racks = {_rack(metadata, node) for node in taken} - {None}
-    chosen = min((node for node in sorted(allowed) if node not in taken),
+    racks = {_rack(metadata, node) for node in used} - {None}
+    chosen = min((node for node in sorted(allowed) if node not in used),
                  key=lambda node: (_rack(metadata, node) in racks, loads[node]))
     loads[chosen] += 1
     return chosen
@@ -175,7 +176,7 @@ def _reassign(session: Session, pattern: str, allowed_of: Any, count_of: Any,
     """leaving: a broker that must be registered or have replicas. retains_absent: a broker that is
     down keeps its replicas, because it may come back.
     """
-    async def look(admin: Admin) -> tuple[Metadata, Plan]:
+    async def query(admin: Admin) -> tuple[Metadata, Plan]:
         metadata = await cluster_queries.all_topics(admin.cluster)
         allowed = allowed_of(metadata)
         absent = set(await cluster_queries.absent_brokers(admin.cluster, metadata))
@@ -190,14 +191,14 @@ def _reassign(session: Session, pattern: str, allowed_of: Any, count_of: Any,
         return metadata, planned(metadata, parts, allowed, count_of,
                                  absent - {leaving} if retains_absent else ())
 
-    carry_out(session, look, **how)
+    carry_out(session, query, **how)
 
 
-def carry_out(session: Session, look: Callable[[Admin], Awaitable[tuple[Metadata, Plan]]],
+def carry_out(session: Session, query: Callable[[Admin], Awaitable[tuple[Metadata, Plan]]],
               before: Callable[[Metadata, Plan], None] | None = None, /, *, dry_run: bool,
               wait: bool, yes: bool) -> None:
     """Print a plan and start it after confirmation. before: called just before the start."""
-    metadata, plan = session.administer(look)
+    metadata, plan = session.administer(query)
     rows = [{"topic": part.topic, "partition": part.partition,
              "from": list(metadata.topics[part.topic].partitions[part.partition].replicas),
              "to": replicas} for part, replicas in plan.items()]

@@ -69,7 +69,7 @@ def reassign(session: Session, file: Any, undo: str | None, **how: bool) -> None
     """Move partitions as FILE specifies, in the format of kafka-reassign-partitions."""
     wanted = read(file.read())
 
-    async def look(admin: Admin) -> tuple[Metadata, Plan]:
+    async def query(admin: Admin) -> tuple[Metadata, Plan]:
         metadata = await cluster_queries.all_topics(admin.cluster)
         for part, replicas in wanted.items():  # Check the whole file before any move starts.
             if metadata.partition(*part) is None:
@@ -86,7 +86,7 @@ def reassign(session: Session, file: Any, undo: str | None, **how: bool) -> None
             with open(undo, "wb") as out:  # Write the undo plan first.
                 out.write(written({part: list(replicas_of(metadata, part)) for part in plan}))
 
-    carry_out(session, look, keep, **how)
+    carry_out(session, query, keep, **how)
 
 
 def replicas_of(metadata: Metadata, part: TopicPartition) -> tuple[int, ...]:

@@ -203,14 +203,14 @@ async def _lags(cluster: Cluster, topic: str, partition: int
     """Return (lags, unreachable) for Facts."""
     new = messages.DescribeLogDirsRequest
 
-    async def ask(node: int) -> int | None:
+    async def query(node: int) -> int | None:
         answer = await cluster.send(node, new(topics=[
             new.DescribableLogDirTopic(topic=topic, partitions=[partition])]))
         return next((part.offset_lag for row in answer.results for found in row.topics
                      for part in found.partitions if not part.is_future_key), None)
 
     nodes = sorted(cluster.metadata.nodes)
-    ended = await asyncio.gather(*map(ask, nodes), return_exceptions=True)
+    ended = await asyncio.gather(*map(query, nodes), return_exceptions=True)
     return ({node: None if isinstance(found, BaseException) else found
              for node, found in zip(nodes, ended)},
             {node: str(found) for node, found in zip(nodes, ended)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.pass_obj
 def forget(session: Session, broker: int, yes: bool) -> None:
     """Unregister BROKER, which will not return. If it starts again, it registers again."""
-    async def look(asked: Cluster) -> None:
+    async def query(asked: Cluster) -> None:
         metadata = await cluster_queries.all_topics(asked)
         absent = await cluster_queries.absent_brokers(asked, metadata)
         if broker in metadata.nodes:
@@ -46,7 +46,7 @@ def forget(session: Session, broker: int, yes: bool) -> None:
             raise ToolError(cluster_queries.error_code_text(answer.error_code, answer.error_message,
                                                             f"broker {broker}"))
 
-    session.run(look)  # Refuse to unregister a broker that is online or has replicas.
+    session.run(query)  # Refuse to unregister a broker that is online or has replicas.
     confirmed(f"Unregister broker {broker}?", yes)
     session.run(work)
     session.out.line(f"broker {broker} is unregistered")

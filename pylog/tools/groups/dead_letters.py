@@ -50,7 +50,7 @@ class Letter(NamedTuple):
     headers: list[tuple[str, bytes | None]]
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.record.topic}-{self.record.partition}@{self.record.offset}"
 
     @property
@@ -123,9 +123,9 @@ class Reader:
     def done(self) -> dict[TopicPartition, int]:
         """Return the offsets at which redrive continues."""
         found = dict(self.first)
-        for part, kept in self.consumer.committed(self.parts).items():
-            if kept is not None:
-                found[part] = max(found[part], kept.offset)
+        for part, committed in self.consumer.committed(self.parts).items():
+            if committed is not None:
+                found[part] = max(found[part], committed.offset)
         return found
 
     def records(self, starts: dict[TopicPartition, int]) -> Iterator[Any]:
@@ -170,7 +170,7 @@ def look(session: Session, group: str, topic: str | None, count: int | None) -> 
 
 
 def _looked(letter: Letter, now_ms: int) -> dict[str, Any]:
-    return {"letter": letter.place, "source": letter.source, "topic": letter.part.topic,
+    return {"letter": letter.location, "source": letter.source, "topic": letter.part.topic,
             "partition": letter.part.partition, "offset": letter.offset,
             "deliveries": letter.deliveries, "why": letter.why,
             "age_seconds": max(0, now_ms - letter.record.timestamp) // 1000,
@@ -278,7 +278,7 @@ class Redrive:
         return self._row(letter, "returned")
 
     def _row(self, letter: Letter, outcome: str) -> dict[str, Any]:
-        return {"letter": letter.place, "source": letter.source,
+        return {"letter": letter.location, "source": letter.source,
                 "to": self._to or letter.part.topic, "outcome": outcome}
 
 

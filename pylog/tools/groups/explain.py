@@ -152,16 +152,16 @@ async def _sampled(admin: Admin, group: str, seconds: float, session: Session) -
     begun = time.monotonic()
     rebalances = await _watched(admin, group, first, seconds, session)
     last = await lags.view(admin, group, session.now_ms)
-    taken = time.monotonic() - begun
+    elapsed_s = time.monotonic() - begun
     before = {(row["topic"], row["partition"]): row for row in first["partitions"]}
     made = {
-        **last, "rebalances": {"count": rebalances, "seconds": round(taken, 1)},
-        "rate_seconds": round(taken, 1), "lag_records": last["lag_records"] or 0,
+        **last, "rebalances": {"count": rebalances, "seconds": round(elapsed_s, 1)},
+        "rate_seconds": round(elapsed_s, 1), "lag_records": last["lag_records"] or 0,
         "lag_seconds": last["lag_seconds"] or 0.0,
         # A broker does not report which clients another broker throttles.
         "members": [{**member, "partitions": len(member["partitions"]), "throttled_ms": 0}
                     for member in last["members"]],
-        "partitions": [_part(row, before.get((row["topic"], row["partition"])), taken)
+        "partitions": [_part(row, before.get((row["topic"], row["partition"])), elapsed_s)
                        for row in last["partitions"]]}
     is_unknown = not made["lag_records"] and made["missing_partitions"]
     made["reasons"] = [] if is_unknown else reasons(made)
@@ -188,14 +188,14 @@ def _shape(members: list[dict[str, Any]]) -> list[Any]:
     return sorted((one["member_id"], one["partitions"]) for one in members)
 
 
-def _part(row: dict[str, Any], before: dict[str, Any] | None, taken: float) -> dict[str, Any]:
+def _part(row: dict[str, Any], before: dict[str, Any] | None, elapsed_s: float) -> dict[str, Any]:
     made = {**row, "high_watermark": row["end_offset"], "consume_rate": None, "produce_rate": None,
             "cold_reads": None, "lag_records": row["lag_records"] or 0}
     if made["last_stable_offset"] is None:
         made["last_stable_offset"] = row["end_offset"]
-    if before is None or taken <= 0:
+    if before is None or elapsed_s <= 0:
         return made
     for name, key in (("consume_rate", "committed_offset"), ("produce_rate", "end_offset")):
         if row[key] is not None and before[key] is not None:
-            made[name] = round((row[key] - before[key]) / taken, 3)
+            made[name] = round((row[key] - before[key]) / elapsed_s, 3)
     return made

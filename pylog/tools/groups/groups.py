@@ -175,13 +175,13 @@ def delete(session: Session, names: tuple[str, ...], yes: bool) -> None:
 @click.pass_obj
 def delete_offsets(session: Session, name: str, topics: tuple[str, ...], yes: bool) -> None:
     """Delete a group's offsets of topics that no member subscribes to."""
-    async def look(admin: Admin) -> list[TopicPartition]:
+    async def query(admin: Admin) -> list[TopicPartition]:
         await lag.described(admin, name)
         committed = await admin.list_consumer_group_offsets(name)
         return [part for text in topics for part in await cluster_queries.named(admin.cluster, text)
                 if part in committed]
 
-    parts = session.administer(look)
+    parts = session.administer(query)
     if not parts:
         raise ToolError(f"group {name} has committed nothing there")
     shown = ", ".join(f"{part.topic}-{part.partition}" for part in parts)
@@ -218,7 +218,7 @@ def reset_offsets(session: Session, name: str, topics: tuple[str, ...], way: str
     async def work(admin: Admin) -> list[dict[str, Any]]:
         committed = {part: row.offset for part, row in
                      (await admin.list_consumer_group_offsets(name)).items()}
-        parts = await _chosen(admin, name, topics, committed)
+        parts = await _selected_partitions(admin, name, topics, committed)
         if execute:
             await _refuse_members(admin, name)
         rows = await _targets(admin, parts, committed, way, to_offset, shift_by, time_ms)
@@ -252,8 +252,8 @@ async def _refuse_members(admin: Admin, name: str) -> None:
                         "stop the group first, its commits would overwrite the change")
 
 
-async def _chosen(admin: Admin, name: str, topics: tuple[str, ...],
-                  committed: dict[TopicPartition, int]) -> list[TopicPartition]:
+async def _selected_partitions(admin: Admin, name: str, topics: tuple[str, ...],
+                               committed: dict[TopicPartition, int]) -> list[TopicPartition]:
     if not topics:
         if not committed:
             await lag.described(admin, name)

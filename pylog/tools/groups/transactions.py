@@ -70,11 +70,11 @@ def describe(session: Session, ids: tuple[str, ...]) -> None:
 @click.pass_obj
 def holding(session: Session, partition: str) -> None:
     """List the producers whose open transactions block a partition, the first offset first."""
-    place = _partition(partition)
+    part = _partition(partition)
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
-        await _check(admin, place)
-        return await holders(admin, place, session.now_ms())
+        await _check(admin, part)
+        return await holders(admin, part, session.now_ms())
 
     session.out.rows(session.administer(work), HOLDING, empty="no open transaction")
 
@@ -88,17 +88,17 @@ def holding(session: Session, partition: str) -> None:
 @click.pass_obj
 def abort(session: Session, partition: str, producer_id: int, force: bool, yes: bool) -> None:
     """Abort a producer's transaction in one partition that no coordinator tracks."""
-    place = _partition(partition)
+    part = _partition(partition)
     confirmed(f"abort the transaction of producer {producer_id} in {partition}?", yes)
 
     async def work(admin: Admin) -> None:
-        await _check(admin, place)
+        await _check(admin, part)
         if not force:
-            await _refuse_tracked(admin, place, producer_id)
-        for row in await admin.describe_producers(place):
+            await _refuse_tracked(admin, part, producer_id)
+        for row in await admin.describe_producers(part):
             if row.producer_id == producer_id and row.transaction_start >= 0:
                 await admin.abort_transaction(
-                    place, producer_id, row.producer_epoch, row.coordinator_epoch)
+                    part, producer_id, row.producer_epoch, row.coordinator_epoch)
                 return
         raise ToolError(f"producer {producer_id} has no open transaction in {partition}")
 
@@ -127,21 +127,21 @@ def _partition(text: str) -> TopicPartition:
     return TopicPartition(topic, int(number))
 
 
-async def _check(admin: Admin, place: TopicPartition) -> None:
+async def _check(admin: Admin, part: TopicPartition) -> None:
     """Raise ToolError if a partition does not exist: the request would wait until its timeout."""
-    await cluster_queries.named(admin.cluster, f"{place.topic}:{place.partition}")
+    await cluster_queries.named(admin.cluster, f"{part.topic}:{part.partition}")
 
 
-async def _refuse_tracked(admin: Admin, place: TopicPartition, producer_id: int) -> None:
+async def _refuse_tracked(admin: Admin, part: TopicPartition, producer_id: int) -> None:
     """Raise ToolError if a coordinator has the producer's transaction open in a partition."""
     ids = [row.transactional_id for row in await admin.list_transactions(OPEN)
            if row.producer_id == producer_id]
     for id_, row in (await admin.describe_transactions(ids)).items():
-        if row.state in OPEN and place in row.partitions:
+        if row.state in OPEN and part in row.partitions:
             raise ToolError(
                 f"the coordinator tracks this transaction as {id_} ({row.state}): pylog txn "
                 f"forcibly-terminate {id_} aborts it in all partitions. --force aborts it in "
-                f"{place} only, and its other partitions can still be committed")
+                f"{part} only, and its other partitions can still be committed")
 
 
 def _described(row: dict[str, Any], now_ms: int) -> dict[str, Any]:
@@ -153,9 +153,9 @@ def _described(row: dict[str, Any], now_ms: int) -> dict[str, Any]:
     return row
 
 
-async def holders(admin: Admin, place: TopicPartition, now_ms: int) -> list[dict[str, Any]]:
+async def holders(admin: Admin, part: TopicPartition, now_ms: int) -> list[dict[str, Any]]:
     """Return the producers that block a partition, the first offset first."""
-    producers = [row for row in await admin.describe_producers(place) if row.transaction_start >= 0]
+    producers = [row for row in await admin.describe_producers(part) if row.transaction_start >= 0]
     names = {row.producer_id: row.transactional_id for row in await admin.list_transactions()}
     return [{"producer_id": row.producer_id, "producer_epoch": row.producer_epoch,
              "transaction_start": row.transaction_start,

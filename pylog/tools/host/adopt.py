@@ -90,9 +90,9 @@ def adopt(settings: Settings, execute: bool) -> list[Finding]:
     found += directories
     if _fails(directories):
         return found
-    places = list(_metadata_location(settings, execute and not _fails(found)))
-    found += places
-    if _fails(places):
+    directories = list(_metadata_location(settings, execute and not _fails(found)))
+    found += directories
+    if _fails(directories):
         return found
     image, findings = _metadata(settings)
     found += findings
@@ -181,13 +181,14 @@ def _metadata_location(settings: Settings, execute: bool) -> Iterator[Finding]:
     wanted = os.path.join(settings.log_dirs[0], METADATA)
     if os.path.isdir(wanted):
         return
-    places = [path for path in (str(settings["metadata.log.dir"] or ""), *settings.log_dirs[1:])
-              if path and os.path.isdir(os.path.join(path, METADATA))]
-    if not places:
+    directories = [path for path in (str(settings["metadata.log.dir"] or ""),
+                                     *settings.log_dirs[1:])
+                   if path and os.path.isdir(os.path.join(path, METADATA))]
+    if not directories:
         yield Finding("metadata", "", FAIL, f"there is no {METADATA}",
                       "a broker without the controller role: adopt the controller's directory too")
         return
-    source = os.path.join(places[0], METADATA)
+    source = os.path.join(directories[0], METADATA)
     if not execute:
         yield Finding("metadata", source, FAIL, "it is not in the first of log.dirs",
                       f"--execute moves it to {wanted}; for Kafka, take metadata.log.dir out then")
@@ -277,11 +278,11 @@ def _metadata(settings: Settings) -> tuple[Image | None, list[Finding]]:
 
 
 def _topics(image: Image, settings: Settings) -> list[Finding]:
-    places: dict[str, str] = {}
+    directories: dict[str, str] = {}
     for path in settings.log_dirs:
         for name in os.listdir(path):
             if PARTITION.fullmatch(name) and name != METADATA:
-                places[name] = path
+                directories[name] = path
     elsewhere: list[str] = []
     missing: list[str] = []
     others: list[str] = []
@@ -290,7 +291,7 @@ def _topics(image: Image, settings: Settings) -> list[Finding]:
     for topic in image.topics.values():
         for index, state in enumerate(topic.partitions):
             name = f"{topic.name}-{index}"
-            where = places.pop(name, None)
+            where = directories.pop(name, None)
             if node not in state.replicas or not (
                     state.leader == node or node in (state.isr or state.eligible_leader_replicas)):
                 elsewhere.append(name)
@@ -312,7 +313,7 @@ def _topics(image: Image, settings: Settings) -> list[Finding]:
         *_some("partitions", old, FAIL, "begin with records older than Kafka 0.11's format",
                "let them expire, or copy the topic; Kafka 4 cannot read them either"),
         *_some("topics", tiered, FAIL, "have tiered storage, which brokerd lacks", ""),
-        *_some("partitions", list(places), WARN, "belong to no topic",
+        *_some("partitions", list(directories), WARN, "belong to no topic",
                "brokerd renames their directories to *-stray"),
     ]
     if internal_topics.TRANSACTIONS in image.topics:

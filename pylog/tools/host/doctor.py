@@ -18,7 +18,7 @@ from pylog.tools.cli.command import Tool
 from pylog.tools.cli.output import BAD, DULL, GOOD, WARN
 from pylog.tools.cli.session import Session, ToolError
 from pylog.tools.cluster import cluster_checks
-from pylog.tools.host import host_checks as machine
+from pylog.tools.host import host_checks
 from pylog.tools.cli.finding import FAIL, Finding
 
 MARKS = {"ok": ("ok  ", GOOD), "warn": ("warn", WARN), "fail": ("FAIL", BAD),
@@ -34,15 +34,15 @@ MARKS = {"ok": ("ok  ", GOOD), "warn": ("warn", WARN), "fail": ("FAIL", BAD),
 @click.pass_obj
 def doctor(session: Session, data_dirs: tuple[str, ...], is_local: bool) -> None:
     """Check limits, disks, clock and memory of this machine, and the connection to every broker."""
-    found: list[Finding] = [*machine.limits(), *machine.memory(), *machine.clock(),
-                            *machine.encryption()]
+    found: list[Finding] = [*host_checks.limits(), *host_checks.memory(), *host_checks.clock(),
+                            *host_checks.encryption()]
     dirs = list(data_dirs)
     cluster: list[Finding] = []
     if not is_local:
         cluster, listed = _cluster(session)
         dirs += [path for path in listed if path not in dirs] if not data_dirs else []
     for path in dirs:
-        found += machine.disk(path)
+        found += host_checks.disk(path)
     if not dirs:
         found.append(Finding("disk", "", "skip", "no log directory is on this machine",
                              "name one with --data-dir"))
@@ -52,7 +52,7 @@ def doctor(session: Session, data_dirs: tuple[str, ...], is_local: bool) -> None
 def _cluster(session: Session) -> tuple[list[Finding], list[str]]:
     try:
         found: tuple[list[Finding], list[str]] = session.run(
-            lambda admin: cluster_checks.look(admin, session.bootstrap))
+            lambda admin: cluster_checks.check_cluster(admin, session.bootstrap))
         return found
     except (ToolError, KafkaError) as error:
         return [Finding("bootstrap", session.bootstrap, FAIL, str(error),

@@ -230,19 +230,19 @@ def _flush(path: str) -> Finding:
         descriptor = os.open(path, os.O_TMPFILE | os.O_WRONLY, 0o600)
     except OSError as error:
         return Finding("flush", path, SKIP, f"cannot write there: {error.strerror}")
-    taken = []
+    durations_s = []
     try:
         for _ in range(SYNCS):
             begun = time.perf_counter()
             os.write(descriptor, bytes(SYNC_BYTES))
             os.fdatasync(descriptor)
-            taken.append(time.perf_counter() - begun)
+            durations_s.append(time.perf_counter() - begun)
     except OSError as error:
         return Finding("flush", path, FAIL, error.strerror or str(error), "check dmesg")
     finally:
         os.close(descriptor)
-    taken.sort()
-    median, worst = taken[len(taken) // 2], taken[-1]
+    durations_s.sort()
+    median, worst = durations_s[len(durations_s) // 2], durations_s[-1]
     slow = median > SYNC_WARN_S
     return Finding("flush", path, WARN if slow else OK,
                    f"fdatasync of 16 KiB takes {span(median)}, at worst {span(worst)}",

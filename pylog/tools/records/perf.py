@@ -257,10 +257,10 @@ def perf_consume(session: Session, topic: str, count: int | None, columns: bool)
 
 
 def _parts(session: Session, topic: str) -> list[TopicPartition]:
-    async def ask(cluster: Any) -> list[TopicPartition]:
+    async def query(cluster: Any) -> list[TopicPartition]:
         return cluster_queries.partitions_of(await cluster_queries.topics(cluster, [topic]))
 
-    found: list[TopicPartition] = session.run(ask)
+    found: list[TopicPartition] = session.run(query)
     return found
 
 

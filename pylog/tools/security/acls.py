@@ -211,11 +211,11 @@ def _pattern(kind: str, name: str | None, wanted: str) -> str:
 
 def _remove(session: Session, filters: list[AclFilter], yes: bool, dry_run: bool) -> None:
     """Remove the rules after confirmation."""
-    async def look(admin: Admin) -> list[AclBinding]:
+    async def query(admin: Admin) -> list[AclBinding]:
         found = [await admin.describe_acls(wanted) for wanted in filters]
         return sorted(set(itertools.chain(*found)))
 
-    doomed = session.administer(look)
+    doomed = session.administer(query)
     if doomed and not dry_run:
         confirmed(f"remove {len(doomed)} rules?", yes)
         session.administer(lambda admin: admin.delete_acls([_exactly(rule) for rule in doomed]))

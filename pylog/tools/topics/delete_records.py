@@ -36,13 +36,13 @@ PARTS = {"topic": "TOPIC", "partition": "PARTITION", "start_offset": "START",
 def delete_records(session: Session, names: tuple[str, ...], before: str, dry_run: bool,
                    yes: bool) -> None:
     """Delete the records before an offset or a time, which becomes the log start offset."""
-    async def look(admin: Admin) -> list[dict[str, Any]]:
+    async def query(admin: Admin) -> list[dict[str, Any]]:
         parts = [part for name in names for part in await inquiry.named(admin.cluster, name)]
         first, last = await inquiry.known_offset_bounds(admin.cluster, parts)
         wanted = await _wanted(session, admin, before, last)
         return [_row(part, first[part], last[part], wanted[part]) for part in parts]
 
-    rows = session.administer(look)
+    rows = session.administer(query)
     if session.out.as_json:
         session.out.document({"executed": not dry_run, "partitions": rows})
     else:

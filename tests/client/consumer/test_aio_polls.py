@@ -15,7 +15,7 @@ class Core:
     """The part of Consuming that a poll uses; `records` are available for the poll."""
 
     def __init__(self):
-        self.closed = self.attention = self.polling = False
+        self.closed = self.has_pending_work = self.polling = False
         # A different process id: the consumer does not close it when it is dropped.
         self.process = -1
         self.has_undelivered = False
@@ -35,9 +35,9 @@ class Core:
     def auto_commit(self, offsets):
         self.asked.append(("commit", offsets))
 
-    async def attend(self, wait_s):
+    async def run_pending_work(self, wait_s):
         self.asked.append(("attend", wait_s))
-        self.attention = False
+        self.has_pending_work = False
 
     def _taken(self, most):
         found, self.records = self.records[:most], self.records[most:]
@@ -86,13 +86,13 @@ def test_a_poll_ends_with_the_records_that_come(poll):
 
 def test_poll_commits_due_offsets_and_handles_events_within_its_timeout(poll):
     async def steps(consumer, core, clock):
-        core.due, core.attention, core.records = {"t": 5}, True, ["a"]
+        core.due, core.has_pending_work, core.records = {"t": 5}, True, ["a"]
         core.fetcher.starved = True
         await consumer.poll(3.0)
         assert core.asked == [("commit", {"t": 5}), ("attend", 3.0), "poke"]
         await consumer.poll()
         core.fetcher.starved, core.asked[:] = False, []
-        core.attention = True
+        core.has_pending_work = True
         await consumer.poll(-1.0)
         assert core.asked == [("attend", 0.0)]
 

@@ -21,9 +21,9 @@ from tests.client.played_group import JOINED, joined, synced
 
 def test_new_member_joins_syncs_and_is_assigned_partitions(play_member):
     async def steps(world, one):
-        assert one.attention
-        await one.attend()
-        assert world.kinds() == ["join", "sync"] and not one.attention
+        assert one.has_pending_work
+        await one.run_pending_work()
+        assert world.kinds() == ["join", "sync"] and not one.has_pending_work
         assert (one.member_id, one.generation, one.stable, one.leads) == ("m", 1, True, False)
         assert world.calls == [("assigned", [ONE])] and one.owned() == [ONE]
         (_, join, *of_join), (_, sync, *of_sync) = world.requests
@@ -34,7 +34,7 @@ def test_new_member_joins_syncs_and_is_assigned_partitions(play_member):
         assert [row.name for row in join.protocols] == ["range", "cooperative-sticky"]
         assert (sync.generation_id, sync.member_id, sync.protocol_type, sync.protocol_name,
                 sync.assignments) == (1, "m", "consumer", "range", [])
-        await one.attend()
+        await one.run_pending_work()
         assert len(world.requests) == 2
 
     play_member(steps, session_timeout_ms=6000, max_poll_interval_ms=7000)
@@ -44,7 +44,7 @@ def test_member_rejoins_immediately_with_its_new_id(play_member):
     async def steps(world, one):
         world.script["join"] = [joined(code=ErrorCode.MEMBER_ID_REQUIRED), joined()]
         began_s = world.clock.now_s
-        await one.attend()
+        await one.run_pending_work()
         assert [join.member_id for join in world.asked("join")] == ["", "m"]
         assert world.clock.now_s == began_s
 
@@ -55,10 +55,10 @@ def test_member_rejoins_immediately_with_its_new_id(play_member):
     (ErrorCode.UNKNOWN_MEMBER_ID, False), (ErrorCode.ILLEGAL_GENERATION, True)])
 def test_removed_member_rejoins(play_member, code, keeps_id):
     async def steps(world, one):
-        await one.attend()
+        await one.run_pending_work()
         one.subscription_changed()
         world.script["sync"] = [synced(code=code), synced(ONE)]
-        await one.attend()
+        await one.run_pending_work()
         assert [join.member_id for join in world.asked("join")] == [
             "", "m", "m" if keeps_id else ""]
         assert one.stable and one.owned() == [ONE]
@@ -72,7 +72,7 @@ def test_removed_member_rejoins(play_member, code, keeps_id):
 def test_retriable_error_triggers_a_rejoin_after_a_pause(play_member, failure):
     async def steps(world, one):
         world.script["sync"] = [failure, failure, synced(ONE)]
-        await one.attend()
+        await one.run_pending_work()
         assert world.kinds() == ["join", "sync"] * 3 and one.stable
         assert 1000.15 < world.clock.now_s < 1000.25
 
@@ -83,10 +83,10 @@ def test_permanent_error_is_raised_and_the_next_poll_rejoins(play_member):
     async def steps(world, one):
         world.script["join"] = [joined(code=ErrorCode.GROUP_AUTHORIZATION_FAILED), joined()]
         with pytest.raises(KafkaError) as raised:
-            await one.attend()
-        assert raised.value.code == ErrorCode.GROUP_AUTHORIZATION_FAILED and one.attention
+            await one.run_pending_work()
+        assert raised.value.code == ErrorCode.GROUP_AUTHORIZATION_FAILED and one.has_pending_work
         assert not one.stable
-        await one.attend()
+        await one.run_pending_work()
         assert one.stable
 
     play_member(steps)
@@ -96,7 +96,7 @@ def test_former_coordinator_is_looked_up_again(play_member):
     async def steps(world, one):
         world.script["join"] = [joined(code=ErrorCode.NOT_COORDINATOR), joined()]
         world.script["sync"] = [synced(code=ErrorCode.NOT_COORDINATOR), synced()]
-        await one.attend()
+        await one.run_pending_work()
         assert world.forgotten == 2
 
     play_member(steps)
@@ -106,10 +106,10 @@ def test_former_coordinator_is_looked_up_again(play_member):
 
 def test_eager_member_revokes_everything_before_it_joins(play_member):
     async def steps(world, one):
-        await one.attend()
+        await one.run_pending_work()
         world.script["sync"] = [synced(TWO)]
         one.subscription_changed()
-        await one.attend()
+        await one.run_pending_work()
         assert world.calls[1:] == [("commit", [ONE]), ("revoked", [ONE]), ("commit stored", None),
                                    ("assigned", [TWO])]
         assert one.owned() == [TWO] and not one.cooperative
@@ -122,10 +122,10 @@ def test_cooperative_member_keeps_its_partitions_and_rejoins_to_release_the_rest
     async def steps(world, one):
         assert one.cooperative
         world.script["sync"] = [synced(ONE, TWO), synced(TWO, OTHER), synced(TWO, OTHER)]
-        await one.attend()
+        await one.run_pending_work()
         assert world.kinds() == ["join", "sync"]
         one.subscription_changed()
-        await one.attend()
+        await one.run_pending_work()
         assert world.calls == [
             ("assigned", [ONE, TWO]),
             ("commit", [ONE]), ("revoked", [ONE]), ("commit stored", None),
@@ -138,10 +138,10 @@ def test_cooperative_member_keeps_its_partitions_and_rejoins_to_release_the_rest
 def test_cooperative_member_revokes_unsubscribed_partitions_before_it_joins(play_member):
     async def steps(world, one):
         world.script["sync"] = [synced(ONE, OTHER), synced(ONE)]
-        await one.attend()
+        await one.run_pending_work()
         world.subscription.topics = frozenset("t")
         one.subscription_changed()
-        await one.attend()
+        await one.run_pending_work()
         assert world.calls[1:] == [
             ("commit", [OTHER]), ("revoked", [OTHER]), ("commit stored", None), ("assigned", [])]
         assert world.kinds() == ["join", "sync"] * 2
@@ -151,18 +151,18 @@ def test_cooperative_member_revokes_unsubscribed_partitions_before_it_joins(play
 
 def test_partitions_are_revoked_even_if_the_listener_fails(play_member):
     async def steps(world, one):
-        await one.attend()
+        await one.run_pending_work()
 
         async def fails(what, partitions):
             raise ValueError(what)
 
         world.call_listener = fails
         await one.take([ONE])
-        assert one.owned() == [] and one.attention
+        assert one.owned() == [] and one.has_pending_work
         with pytest.raises(ValueError, match="revoked"):
-            await one.attend()
-        assert not one.attention
-        await one.attend()
+            await one.run_pending_work()
+        assert not one.has_pending_work
+        await one.run_pending_work()
 
     play_member(steps)
 
@@ -173,14 +173,14 @@ def test_listener_exception_is_raised_after_the_rebalance_step(play_member):
             world.calls.append((what, partitions))
             raise ValueError(what)
 
-        await one.attend()
+        await one.run_pending_work()
         world.call_listener = fails
         world.script["sync"] = [synced(TWO), synced(TWO)]
         one.needs_join = True
         with pytest.raises(ValueError, match="revoked"):
-            await one.attend()
+            await one.run_pending_work()
         assert one.owned() == [TWO] and len(world.asked("join")) == 3
-        await one.attend()
+        await one.run_pending_work()
 
     play_member(steps, partition_assignment_strategy=["cooperative-sticky"])
 
@@ -190,10 +190,10 @@ def test_eager_member_sends_heartbeats_until_its_listener_returns(play_member):
         async def later():
             await asyncio.sleep(10)
 
-        await one.attend()
+        await one.run_pending_work()
         world.commit_before_revoke = later
         one.needs_join = True
-        await one.attend()
+        await one.run_pending_work()
         assert world.kinds() == ["join", "sync", "beat", "beat", "beat", "join", "sync"]
 
     play_member(steps)
@@ -208,9 +208,9 @@ def subscription_in(join, name):
 def test_member_sends_its_subscription_and_owned_partitions(play_member):
     async def steps(world, one):
         world.script["sync"] = [synced(ONE, TWO, OTHER)]
-        await one.attend()
+        await one.run_pending_work()
         one.subscription_changed()
-        await one.attend()
+        await one.run_pending_work()
         first, second = [subscription_in(join, "cooperative-sticky")
                          for join in world.asked("join")]
         assert (first.topics, first.rack_id, first.generation_id, first.owned_partitions) == (
@@ -226,12 +226,12 @@ def test_member_sends_its_subscription_and_owned_partitions(play_member):
 
 def test_sticky_member_sends_partitions_that_it_revoked(play_member):
     async def steps(world, one):
-        await one.attend()
+        await one.run_pending_work()
         for failures in (0, 1):
             world.script["sync"] = [error(ErrorCode.REBALANCE_IN_PROGRESS)] * failures + [
                 synced(ONE)]
             one.subscription_changed()
-            await one.attend()
+            await one.run_pending_work()
         told = [subscription_in(join, "sticky") for join in world.asked("join")]
         assert [(row.owned_partitions, row.rack_id) for row in told] == [([], None)] * 4
         assert [assignors.unpack_sticky(row.user_data)[0] for row in told] == [
@@ -244,10 +244,10 @@ def test_sticky_member_sends_partitions_that_it_revoked(play_member):
 
 def test_lost_partitions_are_not_sent_as_owned(play_member):
     async def steps(world, one):
-        await one.attend()
+        await one.run_pending_work()
         one.had, one.lost = [ONE], True
         world.calls.clear()
-        await one.attend()
+        await one.run_pending_work()
         assert not one.lost and world.calls == [("lost", [ONE]), ("assigned", [ONE])]
         told = subscription_in(world.asked("join")[1], "sticky")
         assert assignors.unpack_sticky(told.user_data)[0] == ()
@@ -271,14 +271,14 @@ def test_leader_assigns_all_subscriptions_and_looks_up_unknown_topics(play_membe
         world.cluster.interest = {"t"}
         world.script["join"] = [joined(leader="m", members=[
             member("m"), member("n", ["t", "u"]), member("z", ["gone"])])]
-        await one.attend()
+        await one.run_pending_work()
         [sync] = world.asked("sync")
         assert {row.member_id: unpack(row.assignment) for row in sync.assignments} == {
             "m": [ONE], "n": [TWO, OTHER, ("u", 1)], "z": []}
         assert one.leads and one.counted == {"t": 2, "u": 2, "gone": 0}
         assert world.refreshes == 1 and world.cluster.interest == {"t", "u", "gone"}
         one.subscription_changed()
-        await one.attend()
+        await one.run_pending_work()
         assert world.refreshes == 1
 
     play_member(steps)
@@ -287,7 +287,7 @@ def test_leader_assigns_all_subscriptions_and_looks_up_unknown_topics(play_membe
 def test_a_leader_that_need_not_assign_watches_its_topics_all_the_same(play_member):
     async def steps(world, one):
         world.script["join"] = [joined(leader="m", skip_assignment=True)]
-        await one.attend()
+        await one.run_pending_work()
         [sync] = world.asked("sync")
         assert sync.assignments == [] and one.counted == {"t": 2}
 
@@ -303,7 +303,7 @@ def test_leader_triggers_a_rejoin_when_its_topics_grow(
         one.needs_join, one.leads, one.stable, one.counted = False, leads, stable, {"t": 2}
         world.cluster.metadata = picture(partitions=count)
         one.metadata_changed()
-        assert one.attention == joins and world.notices == joins
+        assert one.has_pending_work == joins and world.notices == joins
 
     play_member(steps)
 
@@ -312,7 +312,7 @@ def test_a_member_without_a_subscription_that_can_be_read_is_an_error_that_names
     async def steps(world, one):
         world.script["join"] = [joined(leader="m", members=[member("odd", cut=9)])]
         with pytest.raises(KafkaError, match="member odd sent no subscription"):
-            await one.attend()
+            await one.run_pending_work()
 
     play_member(steps)
 

@@ -203,9 +203,9 @@ def test_fenced_member_loses_partitions_and_rejoins_after_the_callback(world, co
     one.subscription.add([ONE])
     one.script = [answer(3), answer(code=code), answer(9)]
     one.beats(14.9)
-    assert one.one.lost and one.one.attention and one.one.generation == 0
+    assert one.one.lost and one.one.has_pending_work and one.one.generation == 0
     assert len(one.requests) == 2, "the application has not polled"
-    run(one, one.one.attend(), one.one.stop())
+    run(one, one.one.run_pending_work(), one.one.stop())
     assert one.calls[0] == ("lost", [ONE]) and not one.subscription.states
 
 
@@ -270,11 +270,11 @@ def test_partitions_are_revoked_before_assignment_and_acknowledged(world):
 
     async def steps():
         await one.one._beat_once()
-        assert one.one.attention and one.notices == 1
+        assert one.one.has_pending_work and one.notices == 1
         one.one.task = asyncio.create_task(asyncio.sleep(0))
         one.one.kick.clear()
-        await one.one.attend()
-        assert one.one.kick.is_set() and not one.one.attention
+        await one.one.run_pending_work()
+        assert one.one.kick.is_set() and not one.one.has_pending_work
 
     run(one, steps())
     assert one.calls == [("commit", None), ("revoked", [OTHER]), ("commit stored", None),
@@ -314,7 +314,7 @@ def test_a_member_that_joins_again_reports_no_partitions_while_the_listener_runs
         one.subscription.add([ONE])
         one.one._forget()
         one.call_listener = slow
-        await one.one.attend()
+        await one.one.run_pending_work()
 
     run(one, steps())
     assert one.requests[0][1].member_epoch == 0
@@ -338,12 +338,12 @@ def test_assignment_waits_for_the_name_of_a_topic_id(world):
     async def steps():
         await one.one._beat_once()
         one.one.task = asyncio.create_task(asyncio.sleep(0))
-        await one.one.attend()
-        assert (one.refreshes, one.asked_to_refresh, one.one.attention) == (1, 1, False)
+        await one.one.run_pending_work()
+        assert (one.refreshes, one.asked_to_refresh, one.one.has_pending_work) == (1, 1, False)
         one.cluster.metadata.ids[b"v" * 16] = "v"
         one.one.metadata_changed()
-        assert one.one.attention
-        await one.one.attend()
+        assert one.one.has_pending_work
+        await one.one.run_pending_work()
 
     run(one, steps())
     assert one.calls == [("assigned", [TopicPartition("v", 0)])] and one.refreshes == 1
@@ -357,7 +357,7 @@ def test_topic_named_by_fresh_metadata_is_not_awaited(world):
     async def steps():
         await one.one._beat_once()
         one.one.task = asyncio.create_task(asyncio.sleep(0))
-        await one.one.attend()
+        await one.one.run_pending_work()
 
     run(one, steps())
     assert one.refreshes == 1 and not one.asked_to_refresh and not one.one.unknown_ids
@@ -381,7 +381,7 @@ def test_assignment_received_during_another_is_applied_next(world):
     async def steps():
         await one.one._beat_once()
         one.one.task = asyncio.create_task(asyncio.sleep(0))
-        await one.one.attend()
+        await one.one.run_pending_work()
         assert one.one.wanted is newer
 
     run(one, steps())

@@ -25,10 +25,10 @@ def test_event_after_the_last_check_wakes_the_poll():
         core.membership, core.queue = None, SimpleNamespace(items=[])
         core._check_open, core._notify = lambda: None, lambda: told.append("look")
         for core.dirty in (False, True):
-            core._attending = asyncio.ensure_future(done())
-            await core._attending
-            await core.attend(1.0)
-            assert core._attending is None
+            core._pending_work = asyncio.ensure_future(done())
+            await core._pending_work
+            await core.run_pending_work(1.0)
+            assert core._pending_work is None
             told.append("attended")
         return told
 
@@ -41,7 +41,7 @@ def test_unknown_position_ends_the_call_at_its_timeout():
         core.subscription = SimpleNamespace(state=lambda tp: SimpleNamespace(
             position_before=lambda poll: (None, -1)))
         core.collector = SimpleNamespace(undelivered_poll=NO_POLL)
-        core._telling, core._rests, core.attend = None, False, lambda left_s: done()
+        core._in_callback, core._rests, core.run_pending_work = None, False, lambda left_s: done()
         async with asyncio.timeout(20):
             with pytest.raises(KafkaTimeoutError, match="the position of t-0 is not known"):
                 await core.position("t-0", 0.01)

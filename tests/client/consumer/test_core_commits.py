@@ -363,7 +363,7 @@ def test_transaction_commits_moved_positions_and_an_abort_resets_them(play):
         assert (one.position, two.position, two.epoch, world.pokes) == (5, 9, 1, 1)
         one.position = 7
         core.keep({**core.moved(), OTHER: AT_9})
-        assert core.moved() == {} and one.kept == 7
+        assert core.moved() == {} and one.rewind_position == 7
         core.rewind()
         assert one.position == 7
 
@@ -380,7 +380,7 @@ def test_close_waits_for_commits_leaves_the_group_and_rejects_calls(play):
         core.interceptors = [SimpleNamespace(close=lambda: closed.append(1)), SimpleNamespace()]
         stopped = core.fetcher.close
         core.fetcher.close = lambda: closed.append("fetcher") or stopped()
-        core._attending = asyncio.create_task(asyncio.sleep(1000))
+        core._pending_work = asyncio.create_task(asyncio.sleep(1000))
         core.commit_in_background(core.commit_request({ONE: 5}))
         await core.close(10.0)
         assert member.owned() == [ONE] and closed == ["fetcher", 1] and core.closed

@@ -19,18 +19,18 @@ from tests.client.played_consumer import ONE, OTHER, TWO, listener, picture
 def test_a_poll_attends_to_each_kind_of_news_and_to_nothing_else(play):
     async def steps(world):
         core = world.core
-        assert not core.attention
+        assert not core.has_pending_work
         for name in ("dirty", "woken", "closed"):
             setattr(core, name, True)
-            assert core.attention, name
+            assert core.has_pending_work, name
             setattr(core, name, False)
-        core._attending = object()
-        assert core.attention
-        core._attending = None
+        core._pending_work = object()
+        assert core.has_pending_work
+        core._pending_work = None
         member = world.joined()
-        assert not core.attention
-        member.attention = True
-        assert core.attention
+        assert not core.has_pending_work
+        member.has_pending_work = True
+        assert core.has_pending_work
 
     play(steps)
 
@@ -39,8 +39,8 @@ def test_wakeup_ends_exactly_one_call(play):
     async def steps(world):
         world.core.woken = True
         with pytest.raises(WakeupError):
-            await world.core.attend(1.0)
-        await world.core.attend(1.0)
+            await world.core.run_pending_work(1.0)
+        await world.core.run_pending_work(1.0)
 
     play(steps)
 
@@ -49,7 +49,7 @@ def test_a_closed_consumer_attends_to_nothing(play):
     async def steps(world):
         world.core.closed = True
         with pytest.raises(ClosedError):
-            await world.core.attend(1.0)
+            await world.core.run_pending_work(1.0)
 
     play(steps)
 
@@ -68,11 +68,11 @@ def test_a_poll_that_ends_early_cuts_nothing_short(play):
         core = world.core
         endless(world, 5)
         for waited_s in (2, 4):
-            await core.attend(2.0)
-            assert world.clock.now_s == 1000 + waited_s and core._attending is not None
-        await core.attend(None)
-        assert world.clock.now_s == 1005 and core._attending is None
-        assert world.asked == ["locate"] and not core.attention
+            await core.run_pending_work(2.0)
+            assert world.clock.now_s == 1000 + waited_s and core._pending_work is not None
+        await core.run_pending_work(None)
+        assert world.clock.now_s == 1005 and core._pending_work is None
+        assert world.asked == ["locate"] and not core.has_pending_work
 
     play(steps)
 
@@ -91,8 +91,8 @@ def test_records_and_wakeups_end_the_wait(play, news):
             core.notify()
 
         asyncio.get_running_loop().call_later(3, come)
-        await core.attend(60.0)
-        assert world.clock.now_s == 1003 and core._attending is not None
+        await core.run_pending_work(60.0)
+        assert world.clock.now_s == 1003 and core._pending_work is not None
         await core._settle()
 
     play(steps)
@@ -102,7 +102,7 @@ def test_buffered_records_are_returned_without_waiting(play):
     async def steps(world):
         endless(world)
         world.core.queue.put([CompletedFetch(PartitionState(ONE, 0), b"", [], None)])
-        await world.core.attend(60.0)
+        await world.core.run_pending_work(60.0)
         assert world.clock.now_s == 1000
         await world.core._settle()
 
@@ -117,8 +117,8 @@ def test_permanent_error_is_raised_once_by_the_waiting_poll(play):
         core = world.core
         core._locate = locate
         with pytest.raises(KafkaError):
-            await core.attend(1.0)
-        assert core._attending is None
+            await core.run_pending_work(1.0)
+        assert core._pending_work is None
 
     play(steps)
 
@@ -132,7 +132,7 @@ def test_retriable_error_is_retried_after_a_pause(play):
                 raise failures.pop()
 
         world.core._locate = locate
-        await world.core.attend(60.0)
+        await world.core.run_pending_work(60.0)
         assert not failures and 1000.15 < world.clock.now_s < 1000.3
         assert not world.core.dirty and world.pokes == 1
 
@@ -146,7 +146,7 @@ def test_timed_out_lookup_fails_the_call_and_is_retried_by_the_next_poll(play):
 
         world.core._locate = locate
         with pytest.raises(KafkaTimeoutError, match="late"):
-            await world.core.attend(60.0)
+            await world.core.run_pending_work(60.0)
         assert world.core.dirty and world.clock.now_s == 1000
 
     play(steps)
@@ -156,15 +156,15 @@ def test_membership_is_processed_until_no_work_is_left(play):
     async def steps(world):
         core, member = world.core, world.joined()
         core.subscription.subscribe(["t"], None, None)
-        member.attention = True
+        member.has_pending_work = True
         rounds = []
 
-        async def attend():
+        async def run_pending_work():
             rounds.append(1)
-            member.attention = len(rounds) < 3
+            member.has_pending_work = len(rounds) < 3
 
-        member.attend = attend
-        await core.attend(60.0)
+        member.run_pending_work = run_pending_work
+        await core.run_pending_work(60.0)
         assert len(rounds) == 3 and world.asked == []
 
     play(steps, group_id="g")
@@ -177,12 +177,12 @@ def test_a_rebalance_does_not_wait_for_positions_that_cannot_be_had(play):
         endless(world)
 
         def call():
-            member.attention = True
+            member.has_pending_work = True
             core.notify()
 
         asyncio.get_running_loop().call_later(3, call)
-        await core.attend(5.0)
-        assert world.asked == ["locate", "attend", "locate"] and core._attending is not None
+        await core.run_pending_work(5.0)
+        assert world.asked == ["locate", "attend", "locate"] and core._pending_work is not None
         await core._settle()
         assert core._locating is None
 
@@ -194,10 +194,10 @@ def test_subscription_change_during_a_lookup_reaches_the_group_immediately(play)
         core, member = world.core, world.joined()
         core.subscription.subscribe(["t"], None, None)
         endless(world)
-        await core.attend(1.0)
-        member.subscription_changed = lambda: setattr(member, "attention", True)
+        await core.run_pending_work(1.0)
+        member.subscription_changed = lambda: setattr(member, "has_pending_work", True)
         await core.subscribe(["u"], None, None)
-        await core.attend(1.0)
+        await core.run_pending_work(1.0)
         assert world.asked == ["locate", "request refresh", "attend", "locate"]
         await core._settle()
 
@@ -213,7 +213,7 @@ def test_membership_changes_during_a_poll_are_processed_in_it(play):
             core.dirty = len(looks) < 3
 
         core._locate = locate
-        await core.attend(60.0)
+        await core.run_pending_work(60.0)
         assert len(looks) == 3
 
     play(steps)
@@ -231,7 +231,7 @@ def test_missing_metadata_is_requested_before_joining(
         core.subscription.subscribe(None if pattern else ["t"], pattern, None)
         if matched:
             core.subscription.match(core.cluster.metadata)
-        await core.attend(60.0)
+        await core.run_pending_work(60.0)
         assert ("refresh" in world.asked) == asks
 
     play(steps, group_id="g")
@@ -242,7 +242,7 @@ def test_missing_metadata_is_requested_before_joining(
 def test_positions_without_a_group_follow_the_reset_policy(play):
     async def steps(world):
         one, two = world.standing(p0=None, p1=5)
-        await world.core.attend(60.0)
+        await world.core.run_pending_work(60.0)
         assert (one.position, two.position) == (70, 5)
         assert world.asked == [("reset", [(ONE, "earliest")], 0)]
 
@@ -253,7 +253,7 @@ def test_committed_positions_are_used_and_others_reset(play):
     async def steps(world):
         one, two = world.standing(p0=None, p1=None)
         world.committed = {ONE: 0}
-        await world.core.attend(60.0)
+        await world.core.run_pending_work(60.0)
         assert (one.position, one.record_epoch, two.position) == (0, 4, 70)
         assert world.asked == [("committed", Identity("g"), [ONE, TWO], True),
                                ("reset", [(TWO, "latest")], 1)]
@@ -266,7 +266,7 @@ def test_seek_replaces_the_lookup_of_committed_offsets(play):
         [one] = world.standing(p0=None)
         one.forget_position("earliest")
         world.committed = {ONE: 9}
-        await world.core.attend(60.0)
+        await world.core.run_pending_work(60.0)
         assert world.asked == [("reset", [(ONE, "earliest")], 0)]
 
     play(steps, group_id="g")
@@ -284,7 +284,7 @@ def test_seek_during_the_lookup_of_committed_offsets_is_kept(play):
             return found
 
         world.core.cluster.retry = seek_meanwhile
-        await world.core.attend(60.0)
+        await world.core.run_pending_work(60.0)
         assert one.position == 3
 
     play(steps, group_id="g")
@@ -295,7 +295,7 @@ def test_partitions_that_go_are_not_located(play):
         one, two = world.standing(p0=None, p1=5)
         one.revoking = two.revoking = True
         two.validate = 3
-        await world.core.attend(60.0)
+        await world.core.run_pending_work(60.0)
         assert world.asked == [] and world.pokes == 1
 
     play(steps, group_id="g")
@@ -306,7 +306,7 @@ def test_position_is_validated_against_a_new_leaders_log(play):
         one, two, three = world.standing(p0=5, p1=5, p2=None)
         one.validate = three.validate = 0
         world.before_reset = lambda states: setattr(three, "validate", -1)
-        await world.core.attend(60.0)
+        await world.core.run_pending_work(60.0)
         assert world.asked[-1] == ("validate", [ONE])
 
     play(steps)
@@ -423,7 +423,7 @@ def test_listener_callback_matches_the_event(play, what, has, called):
         calls, core = [], world.core
         core.subscription.listener = listener(calls, *has)
         await core.call_listener(what, [ONE])
-        assert calls == ([(called, [ONE])] if called else []) and not core._telling
+        assert calls == ([(called, [ONE])] if called else []) and not core._in_callback
         assert core.metrics()["consumer-coordinator-metrics"]["rebalance-total"] == (
             what == "assigned")
 
@@ -435,13 +435,13 @@ def test_failed_listener_is_not_running_any_more(play):
         core, seen = world.core, []
 
         def fails(given):
-            seen.append(core._telling)
+            seen.append(core._in_callback)
             raise ValueError
 
         core.subscription.listener = SimpleNamespace(on_partitions_assigned=fails)
         with pytest.raises(ValueError):
             await core.call_listener("assigned", [OTHER])
-        assert seen == [True] and not core._telling
+        assert seen == [True] and not core._in_callback
 
     play(steps, group_id="g")
 
@@ -459,9 +459,9 @@ def test_failed_position_lookup_is_retried_by_the_next_poll(play):
         world.before_reset = fails
         core.dirty = True
         with pytest.raises(KafkaError, match="no right"):
-            await core.attend(1.0)
-        assert core.attention
-        await core.attend(1.0)
+            await core.run_pending_work(1.0)
+        assert core.has_pending_work
+        await core.run_pending_work(1.0)
         assert one.position == 70
 
     play(steps)

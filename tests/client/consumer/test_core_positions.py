@@ -56,12 +56,12 @@ def test_unsubscribe_leaves_the_group_and_clears_the_assignment(play):
     async def steps(world):
         core = world.core
         world.joined()
-        core._attending = task = asyncio.create_task(asyncio.sleep(1000))
+        core._pending_work = task = asyncio.create_task(asyncio.sleep(1000))
         core.subscription.subscribe(None, "^t", None)
         core.subscription.add([ONE])
         core.cluster.wants_all_topics = True
         await core.unsubscribe()
-        assert task.cancelled() and core._attending is None and core.membership is None
+        assert task.cancelled() and core._pending_work is None and core.membership is None
         assert world.asked == [("take", [ONE]), "end"] and world.pokes == 1
         assert not core.subscription.states and not core.cluster.wants_all_topics
         await core.assign([TWO])
@@ -151,8 +151,8 @@ def test_position_query_in_a_callback_does_not_deadlock(play):
     async def steps(world):
         core = world.core
         world.standing(p0=None)
-        core._telling = True
-        core._attending = asyncio.create_task(asyncio.sleep(1000))
+        core._in_callback = True
+        core._pending_work = asyncio.create_task(asyncio.sleep(1000))
         assert await core.position(ONE, 60) == 70 and world.clock.now_s == 1000
         await core._settle()
 
@@ -163,8 +163,8 @@ def test_offsets_for_times_use_the_consumers_isolation_level(play):
     async def steps(world):
         world.ends = {ONE: 8}
         await world.core.list_offsets({("t", 0): 77}, 5.0)
-        assert await world.core.ends([ONE, TWO], LATEST, None) == {ONE: 8, TWO: 0}
-        assert await world.core.ends([ONE], EARLIEST, None) == {ONE: 8}
+        assert await world.core.boundary_offsets([ONE, TWO], LATEST, None) == {ONE: 8, TWO: 0}
+        assert await world.core.boundary_offsets([ONE], EARLIEST, None) == {ONE: 8}
         assert world.asked == [("list", {ONE: 77}, 1, 5.0),
                                ("list", {ONE: LATEST, TWO: LATEST}, 1, None),
                                ("list", {ONE: EARLIEST}, 1, None)]

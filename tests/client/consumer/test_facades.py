@@ -26,7 +26,7 @@ class Core:
         self.heard, self.closed, self.woken, self.polling = [], False, False, False
         # A different process id: the consumer does not close it when it is dropped.
         self.process = -1
-        self.attention, self.attends, self.due, self.records = False, [], None, []
+        self.has_pending_work, self.attends, self.due, self.records = False, [], None, []
         self.membership = None
         self.subscription = SimpleNamespace(topics=["t"], known=[A], states={
             A: SimpleNamespace(revoking=False, paused=True),
@@ -83,12 +83,12 @@ class Plain:
         made._driver = SimpleNamespace(
             post=lambda call, *given: call(*given), check_running=lambda: None)
         made._event = SimpleNamespace(clear=lambda: None, wait=self._wait)
-        self.core.attend = self._attend
+        self.core.run_pending_work = self._run_pending_work
 
-    async def _attend(self, left_s):
+    async def _run_pending_work(self, left_s):
         self.core.heard.append(("attend", left_s))
         self.now_s += self.core.attends.pop(0)
-        self.core.attention = bool(self.core.attends)
+        self.core.has_pending_work = bool(self.core.attends)
 
     def _wait(self, seconds):
         self.waits.append(seconds)
@@ -127,8 +127,8 @@ def plain(monkeypatch):
     ("seek_to_beginning", (A, B), ("seek_to", (A, B), "earliest")),
     ("seek_to_end", (A,), ("seek_to", (A,), "latest")),
     ("pause", (A,), ("set_paused", (A,), True)), ("resume", (A,), ("set_paused", (A,), False)),
-    ("beginning_offsets", ([A], 2), ("ends", [A], EARLIEST, 2)),
-    ("end_offsets", ([A], 2), ("ends", [A], LATEST, 2)),
+    ("beginning_offsets", ([A], 2), ("boundary_offsets", [A], EARLIEST, 2)),
+    ("end_offsets", ([A], 2), ("boundary_offsets", [A], LATEST, 2)),
     ("offsets_for_times", ({A: 1}, 2), ("list_offsets", {A: 1}, 2)),
     ("commit", ({A: 1}, 2), ("commit", {A: 1}, 2)), ("commit", (), ("commit", None, None)),
     ("committed", ([A], 2), ("committed", [A], 2)), ("close", (3,), ("close", 3)),
@@ -206,7 +206,7 @@ def test_a_fetcher_that_starves_is_poked(plain):
 
 
 def test_background_work_counts_towards_the_polls_timeout(plain):
-    plain.core.attention, plain.core.attends = True, [2.0]
+    plain.core.has_pending_work, plain.core.attends = True, [2.0]
     assert plain.call("poll", 5.0) == []
     assert plain.core.heard[0] == ("attend", 5.0) and plain.waits == [3.0]
 
@@ -215,11 +215,11 @@ def test_second_round_gets_the_remaining_time_but_not_less_than_zero(plain):
     core, look = plain.core, plain.core._take
 
     def take(most):
-        core.attention = bool(core.attends)
+        core.has_pending_work = bool(core.attends)
         return look(most)
 
     core.collector.records = take
-    core.attention, core.attends = True, [2.0, 9.0]
+    core.has_pending_work, core.attends = True, [2.0, 9.0]
     plain.made._event.wait = lambda seconds: plain.waits.append(seconds)
     assert plain.call("poll", 5.0) == []
     assert [call for call in core.heard if call[0] == "attend"] == [

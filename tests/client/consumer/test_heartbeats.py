@@ -13,7 +13,7 @@ from tests.client.played_group import BEATEN, synced
 def test_stable_member_sends_heartbeats_with_its_identity(play_member):
     async def steps(world, one):
         world.polling = True
-        await one.attend()
+        await one.run_pending_work()
         await asyncio.sleep(10)
         assert world.kinds() == ["join", "sync", "beat", "beat", "beat"]
         _, beat, channel, timeout_s = world.requests[-1]
@@ -34,13 +34,13 @@ def test_stable_member_sends_heartbeats_with_its_identity(play_member):
 def test_heartbeat_response_triggers_rejoin_or_loss(
         play_member, code, joins, lost, member_id):
     async def steps(world, one):
-        await one.attend()
+        await one.run_pending_work()
         world.script["beat"] = [BEATEN(error_code=int(code))]
         await one._beat_once()
         assert (one.needs_join, one.lost, one.member_id) == (joins, lost, member_id)
         assert world.notices == joins and one.generation == (-1 if lost else 1)
         assert one.stable == (not lost)
-        await one.attend()
+        await one.run_pending_work()
         assert (("lost", [ONE]) in world.calls) == lost
 
     play_member(steps)
@@ -49,7 +49,7 @@ def test_heartbeat_response_triggers_rejoin_or_loss(
 def test_a_member_that_owned_nothing_loses_nothing(play_member):
     async def steps(world, one):
         world.script["sync"] = [synced()]
-        await one.attend()
+        await one.run_pending_work()
         one.commit_refused(error(ErrorCode.UNKNOWN_MEMBER_ID))
         assert one.needs_join and not one.lost
 
@@ -59,7 +59,7 @@ def test_a_member_that_owned_nothing_loses_nothing(play_member):
 @pytest.mark.parametrize("change", ["generation", "stable"])
 def test_heartbeat_response_of_an_earlier_generation_is_ignored(play_member, change):
     async def steps(world, one):
-        await one.attend()
+        await one.run_pending_work()
         ask = world.ask
 
         async def meanwhile(*given, **more):
@@ -84,10 +84,10 @@ def test_heartbeat_response_of_an_earlier_generation_is_ignored(play_member, cha
 def test_permanent_heartbeat_error_is_raised_by_the_next_poll(play_member, code, fails):
     async def steps(world, one):
         world.polling = True
-        await one.attend()
+        await one.run_pending_work()
         world.script["beat"] = [BEATEN(error_code=int(code)), BEATEN()]
         await asyncio.sleep(3.5)
-        assert (one.failure is not None) == one.attention == fails
+        assert (one.failure is not None) == one.has_pending_work == fails
         assert one.stable == (not fails) and world.notices == fails
         assert world.forgotten == (not fails)
         await asyncio.sleep(3)
@@ -95,7 +95,7 @@ def test_permanent_heartbeat_error_is_raised_by_the_next_poll(play_member, code,
         if fails:
             for _ in range(1 + one.failure.fatal):
                 with pytest.raises(KafkaError) as raised:
-                    await one.attend()
+                    await one.run_pending_work()
                 assert raised.value.code == code
             assert (one.failure is None) == (not raised.value.fatal)
 
@@ -107,7 +107,7 @@ def test_permanent_heartbeat_error_is_raised_by_the_next_poll(play_member, code,
     (ErrorCode.REBALANCE_IN_PROGRESS, False)])
 def test_rejected_commit_makes_the_member_rejoin(play_member, code, joins):
     async def steps(world, one):
-        await one.attend()
+        await one.run_pending_work()
         one.commit_refused(error(code))
         assert (one.needs_join, one.lost) == (joins, joins)
         one.needs_join = one.stable = False
@@ -121,7 +121,7 @@ def test_rejected_commit_makes_the_member_rejoin(play_member, code, joins):
 
 def test_member_that_does_not_poll_leaves_and_rejoins_at_the_next_poll(play_member):
     async def steps(world, one):
-        await one.attend()
+        await one.run_pending_work()
         one.polled_s = world.clock.now_s
         await asyncio.sleep(6.5)
         assert world.kinds()[2:] == ["beat", "beat"]
@@ -138,7 +138,7 @@ def test_member_that_does_not_poll_leaves_and_rejoins_at_the_next_poll(play_memb
 
 def test_member_inside_a_poll_is_not_late(play_member):
     async def steps(world, one):
-        await one.attend()
+        await one.run_pending_work()
         world.polling = True
         await asyncio.sleep(60)
         assert not world.asked("leave") and not one.is_late
@@ -152,7 +152,7 @@ def test_member_inside_a_poll_is_not_late(play_member):
 
 def test_idle_static_member_keeps_its_partitions(play_member):
     async def steps(world, one):
-        await one.attend()
+        await one.run_pending_work()
         await asyncio.sleep(10)
         assert not world.asked("leave") and one.lost and one.member_id == "m"
         await one.leave()
@@ -167,7 +167,7 @@ def test_leave_request_is_sent_once_in_the_brokers_version(play_member, version)
     async def steps(world, one):
         await one.leave()
         assert world.requests == []
-        await one.attend()
+        await one.run_pending_work()
         world.version = version
         await one.leave()
         await one.leave()
@@ -184,7 +184,7 @@ def test_leave_request_is_sent_once_in_the_brokers_version(play_member, version)
 
 def test_member_leaves_locally_if_the_request_fails(play_member):
     async def steps(world, one):
-        await one.attend()
+        await one.run_pending_work()
         world.script["leave"] = [KafkaConnectionError("gone")]
         await one.leave()
         assert one.member_id == "" and not one.stable
@@ -195,13 +195,13 @@ def test_member_leaves_locally_if_the_request_fails(play_member):
 def test_a_mistake_of_ours_is_raised_by_the_next_poll_each_time(play_member):
     async def steps(world, one):
         world.polling = True
-        await one.attend()
+        await one.run_pending_work()
         world.script["beat"] = [RuntimeError("a fault")]
         await asyncio.sleep(3.5)
         assert world.notices == 1
         for _ in range(2):
             with pytest.raises(RuntimeError, match="a fault"):
-                await one.attend()
+                await one.run_pending_work()
 
     play_member(steps)
 
@@ -209,13 +209,13 @@ def test_a_mistake_of_ours_is_raised_by_the_next_poll_each_time(play_member):
 def test_second_poll_after_a_permanent_error_rejoins(play_member):
     async def steps(world, one):
         world.polling = True
-        await one.attend()
+        await one.run_pending_work()
         world.script["beat"] = [BEATEN(error_code=int(ErrorCode.GROUP_AUTHORIZATION_FAILED)),
                                 BEATEN()]
         await asyncio.sleep(4)
         with pytest.raises(KafkaError):
-            await one.attend()
-        await one.attend()
+            await one.run_pending_work()
+        await one.run_pending_work()
         await asyncio.sleep(4)
         assert world.kinds() == ["join", "sync", "beat", "join", "sync", "beat"]
 

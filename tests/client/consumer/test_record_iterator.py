@@ -21,7 +21,7 @@ class World:
         self.collector = SimpleNamespace(poll=4)
         for state, begin, end in ((self.a, 3, 8), (self.b, 10, 11)):
             state.move_to(begin, 1)
-            state.kept = 0
+            state.rewind_position = 0
             state.save_position(4)
             state.position = state.fetch_position = end
             state.record_epoch = 2
@@ -75,7 +75,7 @@ def test_unreturned_records_can_be_fetched_again(world):
     assert (world.b.fetch_position, world.a.fetch_position) == (10, 8)
     world.iteration.put_back()
     assert world.rest() == [] and world.at == (4, 10) and world.a.fetch_position == 4
-    assert world.a.kept == 0
+    assert world.a.rewind_position == 0
 
 
 def test_records_of_a_revoked_partition_are_discarded():

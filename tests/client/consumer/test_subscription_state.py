@@ -25,7 +25,7 @@ def topics(**rows):
 def test_new_subscription_state_is_empty():
     assert fields(PartitionState(A1, 7)) == {
         "tp": A1, "topic": "a", "partition": 1, "source": 7, "epoch": 0, "position": None,
-        "kept": None, "poll": -1, "before": 0, "before_epoch": -1,
+        "rewind_position": None, "poll": -1, "before": 0, "before_epoch": -1,
         "fetch_position": -1, "paused": False, "revoking": False, "reset": None,
         "record_epoch": -1, "validate": -1, "checked_epoch": -1, "high_watermark": -1,
         "last_stable_offset": -1, "log_start_offset": -1, "preferred": -1,
@@ -40,13 +40,13 @@ def test_position_change_invalidates_pending_work_and_uses_the_leader():
     state.error, state.preferred, state.paused = ValueError(), 3, True
     before = fields(state)
     state.move_to(70, 4)
-    assert fields(state) == {**before, "epoch": 2, "position": 70, "kept": 70,
+    assert fields(state) == {**before, "epoch": 2, "position": 70, "rewind_position": 70,
                              "fetch_position": 70,
                              "record_epoch": 4, "reset": None, "error": None, "preferred": -1}
     state.error = ValueError()
     before = fields(state)
     state.forget_position(None)
-    assert fields(state) == {**before, "epoch": 3, "position": None, "kept": None,
+    assert fields(state) == {**before, "epoch": 3, "position": None, "rewind_position": None,
                              "error": None}
     state.move_to(0)
     assert (state.position, state.record_epoch) == (0, -1)

@@ -25,14 +25,14 @@ class Membership:
     """Owns the partitions that the test assigns."""
 
     def __init__(self, core, group):
-        self.core, self.member_id, self.attention, self.polled_s = core, "m", False, 0.0
+        self.core, self.member_id, self.has_pending_work, self.polled_s = core, "m", False, 0.0
         self.steps, self.failures = [], []
 
-    async def attend(self):
+    async def run_pending_work(self):
         self.steps.append("attend")
         if self.failures:
             raise self.failures.pop(0)
-        self.attention = False
+        self.has_pending_work = False
 
     async def end(self):
         self.steps.append("end")
@@ -212,12 +212,12 @@ def test_session_error_is_raised(
 def test_retriable_join_error_is_retried_and_a_rejection_raised(clock, run):
     async def steps():
         core = await Core(clock).begin(ONE)
-        core.membership.attention = True
+        core.membership.has_pending_work = True
         core.membership.failures = [error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)]
         core.coming[1] = [acquired(ONE, (0, 0))]
         await core.poll(0.05)
         assert clock.now_s == pytest.approx(1000.05)
-        core.membership.attention = True
+        core.membership.has_pending_work = True
         core.membership.failures = [error(ErrorCode.GROUP_AUTHORIZATION_FAILED)]
         with pytest.raises(KafkaError, match="authorized"):
             await core.poll(60)
@@ -232,8 +232,8 @@ def test_each_leader_is_fetched_once_for_its_partitions(clock, run):
     async def steps():
         core = await Core(clock).begin(ONE, TWO)
         core.leaders[TWO] = 2
-        core._ask()
-        core._ask()
+        core._start_requests()
+        core._start_requests()
         await asyncio.sleep(0.1)
         assert (core.at(1).asked, core.at(2).asked) == ([[ONE]], [[TWO]])
 
@@ -248,7 +248,7 @@ def test_partition_without_a_leader_or_revoked_is_not_fetched(
     async def steps():
         core = await Core(clock).begin(ONE, TWO)
         core.leaders[TWO], core.subscription.states[TWO].revoking = leader, revoking
-        core._ask()
+        core._start_requests()
         await asyncio.sleep(0)
         assert core.at(1).asked == asked and core.refreshes == refreshes
         assert set(core.sessions) == {1} | ({0} if leader == 0 else set())
@@ -260,11 +260,11 @@ def test_broker_with_pending_records_is_not_fetched_again(clock, run):
     async def steps():
         core = await Core(clock).begin(ONE)
         core.arrived(acquired(ONE, (0, 0)))
-        core._ask()
+        core._start_requests()
         await asyncio.sleep(0)
         assert core.at(1).asked == []
         core.at(1).pending[ONE] = [Batch(0, 0, ACCEPT)]
-        core._ask()
+        core._start_requests()
         await asyncio.sleep(0)
         assert core.at(1).asked == [[]]
 

@@ -29,7 +29,7 @@ BATCH = 3
 
 
 class Membership:
-    attention, polled_s, member_id = False, 0.0, "m"
+    has_pending_work, polled_s, member_id = False, 0.0, "m"
 
 
 class Session:
