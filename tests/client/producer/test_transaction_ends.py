@@ -22,7 +22,7 @@ def test_the_end_of_a_transaction_may_give_the_next_id_and_epoch(answered, after
 
     one = Transactions.__new__(Transactions)
     one.transactional_id, one.producer_id, one.epoch, one.brokers_add = "x", 7, 3, True
-    one._ask = ask
+    one._request = ask
     asyncio.run(one._end(True))
     assert (one.producer_id, one.epoch) == after
 
@@ -40,7 +40,7 @@ class Ended(Transactions):
         self._touched = True
         self.asked, self.release, self.refusals = [], asyncio.Event(), []
 
-    async def _ask(self, request, version_max, check, *where):
+    async def _request(self, request, version_max, check, *where):
         self.asked.append(request.committed)
         await self.release.wait()
         if self.refusals:

@@ -90,7 +90,7 @@ def reading(driver):
     made._core = found = driver.run(core())
     found.membership = Membership()
     found.sessions[1] = Session(found)
-    found._ask = found.sessions[1].fetch
+    found._start_requests = found.sessions[1].fetch
     made._records = ShareRecords(found)
     yield made
     found.closed = True
