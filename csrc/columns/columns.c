@@ -169,10 +169,8 @@ static void header_key_put(struct columns_bytes *b, size_t row, const uint8_t *p
     b->validity[row >> 3] = (uint8_t)(b->validity[row >> 3] | 1u << (row & 7));
 }
 
-/* Reads one key or value of a header. The source has checked it, but the caller's bytes may have
- * changed since: limit the read to the record. */
-static const uint8_t *header_bytes(const uint8_t *p, const uint8_t *end, const uint8_t **at,
-                                   int32_t *len) {
+const uint8_t *columns_header_field(const uint8_t *p, const uint8_t *end, const uint8_t **at,
+                                    int32_t *len) {
     uint64_t bits = 0;
     p += get_uvarint(p, end, 5, &bits);
     int64_t n = zigzag_decode(bits);
@@ -189,9 +187,9 @@ static void headers_put(struct columns *c, const struct columns_view *v) {
     int32_t len;
     assert_slow(c->headers_room - c->headers >= (size_t)v->header_count);
     for (int32_t i = 0; i < v->header_count; i++) {
-        p = header_bytes(p, end, &at, &len);
+        p = columns_header_field(p, end, &at, &len);
         header_key_put(&c->header_key, c->headers, at, len < 0 ? 0 : len);
-        p = header_bytes(p, end, &at, &len);
+        p = columns_header_field(p, end, &at, &len);
         bytes_put(&c->header_value, c->headers, at, len);
         c->headers++;
     }
@@ -373,6 +371,23 @@ int64_t columns_append(struct columns *c, struct columns_source *s, int32_t sour
     run->count += done;
     c->run_count -= run->count == 0;
     return done > 0 || rc > 0 ? done : rc;
+}
+
+int columns_append_view(struct columns *c, const struct columns_view *v, int32_t source) {
+    assert(source >= 0 && c->bytes_max > 0 && c->bytes_max <= INT32_MAX);
+    if (!columns_fit(c, v)) {
+        return COLUMNS_FULL;
+    }
+    struct columns_run *run = columns_run_of(c, source);
+    if (run == NULL) {
+        return BATCH_E_MEMORY;
+    }
+    if (!columns_put(c, v)) {
+        c->run_count -= run->count == 0;
+        return BATCH_E_MEMORY;
+    }
+    run->count++;
+    return 0;
 }
 
 static size_t columns_hint(size_t size) {

@@ -24,7 +24,7 @@ enum {
 struct columns_view {
     int64_t offset, timestamp;
     const uint8_t *key, *value;
-    const uint8_t *headers;                   /* after the header count, to the record's end */
+    const uint8_t *headers; /* after the header count, to the record's end; undefined without any */
     int32_t key_len, value_len;               /* -1: null */
     int32_t headers_len, header_count;
 };
@@ -108,6 +108,15 @@ struct columns {
  * end, COLUMNS_FULL, COLUMNS_NEEDS_INFLATER or a batch_error. */
 int64_t columns_append(struct columns *c, struct columns_source *s, int32_t source,
                        int64_t rows_max);
+
+/* Appends one record. Returns 0, COLUMNS_FULL or BATCH_E_MEMORY. */
+int columns_append_view(struct columns *c, const struct columns_view *v, int32_t source);
+
+/* Reads one key or value of a record's headers from p. *len -1: null. Returns the position after
+ * it. The source has checked the headers, but the caller's bytes may have changed since: never
+ * reads past `end`. */
+const uint8_t *columns_header_field(const uint8_t *p, const uint8_t *end, const uint8_t **at,
+                                    int32_t *len);
 
 /* Saves the current sizes as hints, so that the next columns can be allocated at once. */
 void columns_note_sizes(struct columns *c);

@@ -20,7 +20,8 @@ RECORDS = [
 
 
 def main(directory: Path) -> None:
-    for target in ("batch", "columns", "inflate", "serve", "frames", "log", "granted", "answer"):
+    for target in ("batch", "columns", "search", "inflate", "serve", "frames", "log", "granted",
+                   "answer"):
         (directory / target).mkdir(parents=True, exist_ok=True)
     plain = b"a plain block of text, text, text " * 40
     for codec in range(5):
@@ -31,6 +32,10 @@ def main(directory: Path) -> None:
                 RECORDS, base_offset=4, codec=codec, producer_id=1, attributes=batch.TRANSACTIONAL)
             seed = bytes([flags | 8, 3]) + fetched
             (directory / "columns" / f"{codec}-{flags}").write_bytes(seed)
+            document = (None, b'{"b": 1, "a": ["\\u00e9", {"b": 7.0}, true]}', 1_000_000, [])
+            seed = bytes([flags | 8, 4, 5, 0x10, flags, 2, 0x82, 3, 40]) + batch.build(
+                [*RECORDS, document], codec=codec)
+            (directory / "search" / f"{codec}-{flags}").write_bytes(seed)
         if codec:
             seed = bytes([codec - 1 | 0x80, codec]) + compress.compress(codec, plain)
             (directory / "inflate" / str(codec)).write_bytes(seed)

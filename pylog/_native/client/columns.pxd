@@ -9,6 +9,7 @@ cdef class ColumnBuffer:
     cdef readonly Py_ssize_t nbytes
 
 
+cdef int raise_error(int rc, int64_t offset) except -1
 cdef ColumnBuffer taken(void *data, size_t nbytes)
 
 

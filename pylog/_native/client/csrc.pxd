@@ -60,6 +60,44 @@ cdef extern from "columns/columns.h" nogil:
     bint columns_fixed(const int32_t *offsets, const uint8_t *data, const uint8_t *validity,
                        size_t start, size_t rows, size_t width, bint swap, uint8_t *out)
 
+# ---- json_path.h
+cdef extern from "columns/json_path.h" nogil:
+    enum json_kind: JSON_STRING, JSON_NUMBER, JSON_LITERAL
+    struct json_step:
+        const uint8_t *name
+        size_t name_len
+        int64_t index
+
+# ---- search.h
+cdef extern from "columns/search.h" nogil:
+    enum search_field:
+        SEARCH_RECORD_KEY, SEARCH_RECORD_VALUE, SEARCH_HEADER, SEARCH_KEY_JSON, SEARCH_VALUE_JSON
+        SEARCH_RECORD_SIZE, SEARCH_BATCH_SIZE, SEARCH_PRODUCER_ID, SEARCH_TIMESTAMP
+    enum search_op:
+        SEARCH_EXISTS, SEARCH_IS_NULL, SEARCH_EQUALS, SEARCH_DIFFERS, SEARCH_PREFIX
+        SEARCH_CONTAINS, SEARCH_LESS, SEARCH_AT_MOST, SEARCH_GREATER, SEARCH_AT_LEAST
+        SEARCH_BETWEEN
+    struct search_test:
+        int32_t group
+        search_field field
+        search_op op
+        const uint8_t *name
+        size_t name_len
+        const json_step *steps
+        size_t step_count
+        json_kind kind
+        const uint8_t *text
+        size_t text_len
+        int64_t low, high
+    struct search:
+        const search_test *tests
+        size_t test_count
+        int64_t end_offset, records, bytes
+        uint8_t *decoded
+    bint search_test_is_valid(const search_test *test)
+    int64_t search_append(search *s, columns_source *source, columns *out, int32_t source_number,
+                          int64_t rows_max, int64_t bytes_max)
+
 # ---- builder.h
 cdef extern from "columns/builder.h" nogil:
     enum: BUILDER_FULL, BUILDER_E_MEMORY, BUILDER_E_SIZE, BUILDER_E_PARTITION, BUILDER_E_COLUMN
