@@ -45,6 +45,7 @@ broker=$!
 trap 'kill $broker 2>/dev/null || true' EXIT
 tries=0
 until grep -q ready /log || [ $tries -ge 300 ]; do sleep 0.2; tries=$((tries + 1)); done
+grep ready /log || {{ cat /log; exit 1; }}
 for codec in {' '.join(CODECS)}; do
     seq 1000 | pylog -b 127.0.0.1:19092 produce $codec --create -z $codec
     pylog -b 127.0.0.1:19092 consume $codec | cmp - /numbers
@@ -86,10 +87,12 @@ def fetch_wheels(wheel: Path, python: str, target: Target, folder: Path) -> None
 
 
 def inside(root: Path, script: str, **environment: str) -> str:
-    """Run a shell script in a root. Return its output; exit if it fails."""
-    command = f"mount -t proc proc {root}/proc; exec chroot {root} /bin/sh -c \"$SCRIPT\""
-    # The mounts disappear when the program ends.
-    done = subprocess.run(["unshare", "--mount", "/bin/sh", "-c", command], text=True,
+    """Run a shell script in a root that reaches only itself. Return its output; exit if it fails.
+    """
+    command = (f"ip link set lo up; mount -t proc proc {root}/proc; "
+               f"exec chroot {root} /bin/sh -c \"$SCRIPT\"")
+    # The mounts and the network disappear when the program ends.
+    done = subprocess.run(["unshare", "--mount", "--net", "/bin/sh", "-c", command], text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8",
                                "SCRIPT": script, **environment})

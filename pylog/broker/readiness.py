@@ -2,15 +2,16 @@
 
 Owns: the phase of the broker.
 Invariants: each check observes the component now: a heartbeat that the active controller answers, a
-  read of the quorum, the kernel's list of listening ports; a component that cannot be checked in
-  this phase is "unknown".
+  read of the quorum, a connection to each listener; a component that cannot be checked in this
+  phase is "unknown".
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 
-from pylog import port_owner
+from pylog.broker import listener_probe
 from pylog.eventloop.threads import in_thread
 from pylog.log.log_directories import LOCK
 from pylog.monitor.health import FAILED, OK, UNKNOWN, Check, Result
@@ -50,7 +51,7 @@ class Readiness:
         is_broker = "broker" in self._settings["process.roles"]
         found = {
             "lifecycle": Check("read the phase of this process", self._lifecycle),
-            "listeners": Check("read the kernel's list of listening ports", self._listeners),
+            "listeners": Check("sent ApiVersions to each listener", self._listeners),
             "recovery": Check("counted the partitions that are still recovering",
                               self._when_open(self._recovery)),
             "log_directories": Check("looked for I/O errors since the start and for the lock files",
@@ -97,11 +98,16 @@ class Readiness:
 
     async def _listeners(self) -> Result:
         bound = self._network.bound_ports()
-        listening = await in_thread(port_owner.listening_ports)
-        closed = [name for name, port in bound.items() if port not in listening]
+        closed = [listener.name for listener, port in bound if port < 0]
         if closed:
             return Result(FAILED, f"not open: {', '.join(closed)}")
-        return Result(OK, f"open: {', '.join(bound)}")
+        faults = await asyncio.gather(*[
+            listener_probe.fault(self._settings, listener, port) for listener, port in bound])
+        problems = [f"{listener.name}: {fault}"
+                    for (listener, _), fault in zip(bound, faults, strict=True) if fault]
+        if problems:
+            return Result(FAILED, "; ".join(problems))
+        return Result(OK, f"respond: {', '.join(listener.name for listener, _ in bound)}")
 
     async def _recovery(self) -> Result:
         left = self._logs.recovering

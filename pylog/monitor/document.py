@@ -41,7 +41,7 @@ the other pages return 503 before the broker runs and while it shuts down.
     $ pylog health --url http://localhost:9644
     ok       event_loop       responds
     ok       lifecycle        running
-    ok       listeners        open: PLAINTEXT
+    ok       listeners        respond: PLAINTEXT
     ok       recovery         done
     ok       log_directories  1 online
     ok       controller       in this process
@@ -58,9 +58,9 @@ how long that took:
 |---|---|
 | event_loop | running a callback on the event loop |
 | lifecycle | the phase of this process: starting, running, stopping |
-| listeners | the kernel's list of listening ports, for each configured listener |
+| listeners | each listener's response to ApiVersions; the kernel's list if it needs certificates |
 | recovery | the number of partitions that are still recovering after an unclean stop |
-| log_directories | I/O errors since the start |
+| log_directories | I/O errors since the start, and the lock files |
 | controller | a heartbeat that the active controller answers, or a call if it is in this process |
 | registration | the answer to this heartbeat: the cluster may send clients to this broker |
 | quorum | on controllers: reading the current controller from etcd or ZooKeeper |

@@ -24,6 +24,7 @@ from pylog.protocol import api, tables
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
+    from pylog.config.listeners import Listener
     from pylog.security.tls.listener_tls import ListenerTls
 
 log = logging.getLogger("pylog.network")
@@ -70,10 +71,10 @@ class Network:
                  socket.gethostname() if listener.is_wildcard else listener.host, port)
                 for listener, port in self._open.values() if listener in listeners]
 
-    def bound_ports(self) -> dict[str, int]:
-        """Return the port of each configured listener by its name, -1 if it is not bound."""
+    def bound_ports(self) -> list[tuple[Listener, int]]:
+        """Return each configured listener with its port, -1 if it is not bound."""
         open_ports = {listener.name: port for listener, port in list(self._open.values())}
-        return {listener.name: open_ports.get(listener.name, -1) for listener in self._listeners}
+        return [(listener, open_ports.get(listener.name, -1)) for listener in self._listeners]
 
     def is_controllers(self, number: int) -> bool:
         """Return True if the number is that of a controller listener."""

@@ -2,17 +2,20 @@
 
 import asyncio
 import json
+import logging
 import socket
 import time
 from types import SimpleNamespace
 
 import pytest
 
-from pylog.broker import Broker
+from pylog.broker import Broker, listener_probe
 from pylog.broker.readiness import RUNNING, STARTING, STOPPING, Readiness
 from pylog.client import Admin, ConfigResource, ResourceType
 from pylog.config import Settings
+from pylog.config.listeners import Listener
 from pylog.metadata.quorum.quorum_state import Holder, QuorumLost, View
+from pylog.testing.certificates import Authority
 from pylog.testing.ports import free_port
 from tests.fixtures.brokers import Brokerd
 from tests.monitor import scrape
@@ -141,7 +144,7 @@ def readiness(folder, phase: str = RUNNING, recovering: int = 0, is_online=lambd
         SimpleNamespace(fatal=lambda: problem),
         SimpleNamespace(recovering=recovering, disks=SimpleNamespace(
             paths=list(map(str, paths)), online=is_online)),
-        SimpleNamespace(bound_ports=dict), lambda: None)
+        SimpleNamespace(bound_ports=list), lambda: None)
     made.phase = phase
 
     async def results():
@@ -224,3 +227,72 @@ def test_health_command_reports_components_and_fails_without_a_broker(brokerd):
     for url in ("ftp://x:1", "http://", "http://x:port"):
         assert run("health", "--url", url, fails=True).code == 2
     assert run("health", "--insecure", "--url", "https://10.0.0.1:1", fails=True).code == 2
+
+
+def tls_broker(folder) -> Broker:
+    """Return a broker with a plain listener, one with TLS and one that requires certificates."""
+    authority = Authority()
+    own = authority.issue()
+    settings = {
+        "log.dirs": str(folder), "metrics.listener": "127.0.0.1:0",
+        "listeners": "PLAINTEXT://127.0.0.1:0,SECURE://:0,MUTUAL://127.0.0.1:0",
+        "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,SECURE:SSL,MUTUAL:SSL",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256", "inter.broker.listener.name": "SECURE",
+        "listener.name.mutual.ssl.client.auth": "required",
+        "ssl.keystore.type": "PEM", "ssl.keystore.key": own.key.decode(),
+        "ssl.keystore.certificate.chain": own.chain.decode(),
+        "ssl.truststore.type": "PEM", "ssl.truststore.certificates": authority.pem.decode()}
+    return Broker(Settings.load(None, [f"{name}={value}" for name, value in settings.items()]))
+
+
+def test_listeners_with_logins_and_tls_respond_without_failures(tmp_path, caplog):
+    async def scenario():
+        broker = tls_broker(tmp_path)
+        await broker.begin()
+        try:
+            address = "{}:{}".format(*broker.monitor.address)
+            found = await asyncio.to_thread(page, address)
+            return found, broker.network.reactors.stats()["handshakes_failed"]
+        finally:
+            await broker.end()
+
+    (status, found), failures = asyncio.run(scenario())
+    assert (status, failures) == (200, 0), found
+    assert found["components"]["listeners"]["detail"] == "respond: PLAINTEXT, SECURE, MUTUAL"
+    assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize("reply, fault", [
+    (None, "no response within 0.2 s"), (b"", "it closed the connection"),
+    (b"\0\0\0\4\0\0\0\7", "it sent another response"), (b"\0\0\0\4\0\0\0\1", None)])
+def test_listener_that_accepts_and_does_not_serve_is_not_ready(monkeypatch, reply, fault):
+    monkeypatch.setattr(listener_probe, "PROBE_S", 0.2 if reply is None else 30.0)
+    ending = asyncio.Event()
+
+    async def serve(reader, writer):
+        await reader.readexactly(8)
+        if reply is None:
+            await ending.wait()
+        writer.write(reply or b"")
+        writer.close()
+
+    async def scenario():
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        try:
+            return await listener_probe.fault(
+                {}, Listener("PLAINTEXT", "0.0.0.0", port, "PLAINTEXT"), port)
+        finally:
+            ending.set()
+            server.close()
+
+    assert asyncio.run(scenario()) == fault
+
+
+def test_listener_without_a_process_is_not_ready():
+    async def scenario():
+        port = free_port()
+        return await listener_probe.fault(
+            {}, Listener("PLAINTEXT", "127.0.0.1", port, "PLAINTEXT"), port)
+
+    assert asyncio.run(scenario()) == "Connection refused"
