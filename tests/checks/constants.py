@@ -33,7 +33,7 @@ DIFFERENT = {
     "pylog/replication/assignments.py:REPLICAS_MAX": "per request, not per partition",
     "pylog/share/dead_letters.py:HEADER_BYTES": "of a record's header, not of a batch",
     "pylog/testing/broker.py:PORT_ATTEMPTS": "starts of a broker, not binds of a listener",
-    "pylog/tools/cli/cluster_queries.py:FETCH_VERSION_MAX":
+    "pylog/client/admin/partition_offsets.py:FETCH_VERSION_MAX":
         "the last version that names topics, not the broker's last version",
     "pylog/tools/cluster/verify.py:FETCH_VERSION_MAX":
         "the last version that names topics, not the broker's last version",

@@ -22,6 +22,7 @@ class Cluster:
     def __init__(self, *answers):
         self.asked, self.answers, self.versions, self.forgotten = [], list(answers), {}, []
         self.tries, self.may_create_topics, self.loop = 0, False, None
+        self.placed = {}  # Group -> its coordinator.
         self.metadata = SimpleNamespace(
             nodes={id_: Node(id_, "h", 9, None) for id_ in (1, 2, 3)}, topics={}, cluster_id=None,
             controller=CONTROLLER)
@@ -51,6 +52,9 @@ class Cluster:
 
     async def coordinator(self, kind, key):
         return COORDINATOR
+
+    async def coordinators(self, kind, keys):
+        return {key: self.placed.get(key, COORDINATOR) for key in keys}
 
     def forget_coordinator(self, kind, key):
         self.forgotten.append((kind, key))

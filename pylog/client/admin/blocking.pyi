@@ -286,6 +286,12 @@ class Admin:
         at: Mapping[TopicPartition, int | str],
         timeout: float | None = ...,
     ) -> dict[TopicPartition, Any]: ...
+    def list_offsets_of_consumer_groups(
+        self,
+        groups: Mapping[str, Iterable[TopicPartition] | None],
+        require_stable: bool = ...,
+        timeout: float | None = ...,
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]: ...
     def list_partition_reassignments(
         self,
         timeout: float | None = ...,

@@ -27,9 +27,12 @@ _MEMBERS_VERSION = 3
 
 
 class Groups:
-    """Methods of Admin, which provides `cluster`, `_run_concurrently` and `_run_on_all_brokers`."""
+    """Methods of Admin, which provides `cluster`, `_retry_items`, `_run_concurrently` and
+    `_run_on_all_brokers`.
+    """
 
     cluster: Any
+    _retry_items: Any
     _run_concurrently: Any
     _run_on_all_brokers: Any
 
@@ -150,6 +153,20 @@ class Groups:
         found: dict[TopicPartition, OffsetAndMetadata] = await self.cluster.retry(
             lambda: commits.committed(self.cluster, Identity(group), wanted, require_stable),
             timeout)
+        return found
+
+    async def list_offsets_of_consumer_groups(
+            self, groups: Mapping[str, Iterable[TopicPartition] | None],
+            require_stable: bool = False, timeout: float | None = None
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+        """Return the committed offsets of many groups, with few requests to each coordinator.
+
+        groups: {group: partitions, or None for all that have an offset}.
+        """
+        found: dict[str, dict[TopicPartition, OffsetAndMetadata]] = await self._retry_items(
+            {group: None if parts is None else [TopicPartition.of(tp) for tp in parts]
+             for group, parts in groups.items()}, timeout,
+            lambda left: commits.committed_by_groups(self.cluster, left, require_stable))
         return found
 
     async def alter_consumer_group_offsets(

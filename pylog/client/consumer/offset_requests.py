@@ -9,6 +9,7 @@ Source: Kafka's OffsetCommit and OffsetFetch; KIP-447 (require stable), KIP-848 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from pylog.protocol.errors import ErrorCode
 
 TOPIC_IDS = 10
 GROUPS = 8
+GROUPS_PER_REQUEST = 1000
 _LOST = {int(ErrorCode.NOT_COORDINATOR), int(ErrorCode.COORDINATOR_NOT_AVAILABLE),
          int(ErrorCode.REQUEST_TIMED_OUT), int(ErrorCode.NETWORK_EXCEPTION)}
 
@@ -111,46 +113,119 @@ async def committed(cluster: Cluster, who: Identity, partitions: Iterable[TopicP
 
     Raises KafkaError, or UnstableOffsetCommitError while a transaction is open.
     """
-    wanted: dict[str, list[int]] = {}
-    for topic, number in partitions or ():
-        wanted.setdefault(topic, []).append(number)
-    ids = _ids(cluster, wanted)
+    wanted = _by_topic(partitions)
+    ids = _ids(cluster, wanted or ())
 
     def build(connection: Any) -> tuple[Any, int]:
         version = _version(connection, messages.OffsetFetchRequest, ids)
-        rows = None if partitions is None else wanted
         if version < GROUPS:
-            return _old_request(who.group, rows, require_stable and version >= 7), version
-        return _request(who, rows, ids, require_stable), version
+            return _old_request(who.group, wanted, require_stable and version >= 7), version
+        return messages.OffsetFetchRequest(groups=[_group_row(who, wanted, ids)],
+                                           require_stable=require_stable), version
 
     answer = await ask_coordinator(cluster, who.group, build)
     group = answer.groups[0] if answer.groups else answer
+    return _read_offsets(cluster, who.group, group, {id_: name for name, id_ in ids.items()})
+
+
+async def committed_by_groups(
+        cluster: Cluster, wanted: Mapping[str, list[TopicPartition] | None],
+        require_stable: bool = False
+) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | KafkaError]:
+    """Return the committed offsets of many groups, or the error of each, with one request for up to
+    GROUPS_PER_REQUEST groups of a coordinator.
+    """
+    found: dict[str, Any] = {}
+    by_node: dict[int, list[str]] = {}
+    for group, node in (await cluster.coordinators(GROUP, wanted)).items():
+        if isinstance(node, KafkaError):
+            found[group] = node
+        else:
+            by_node.setdefault(node, []).append(group)
+    ids = _ids(cluster, {tp[0] for parts in wanted.values() for tp in parts or ()})
+    results = await asyncio.gather(*[
+        _committed_at(cluster, node, {group: wanted[group] for group in groups}, ids,
+                      require_stable) for node, groups in by_node.items()])
+    for result in results:
+        found.update(result)
+    return found
+
+
+async def _committed_at(cluster: Cluster, node: int,
+                        wanted: Mapping[str, list[TopicPartition] | None],
+                        ids: Mapping[str, bytes], require_stable: bool) -> dict[str, Any]:
+    """Request the offsets of one coordinator's groups."""
+    found: dict[str, Any] = {}
+    groups = list(wanted)
+    try:
+        connection = await cluster.connection(node, COORDINATOR)
+        # A response about all partitions has topics of unknown ids.
+        version = _version(connection, messages.OffsetFetchRequest,
+                           {} if None in wanted.values() else ids)
+        if version < GROUPS:
+            for group in groups:
+                try:
+                    found[group] = await committed(
+                        cluster, Identity(group), wanted[group], require_stable)
+                except KafkaError as failure:
+                    found[group] = failure
+            return found
+        for at in range(0, len(groups), GROUPS_PER_REQUEST):
+            some = groups[at:at + GROUPS_PER_REQUEST]
+            answer = await connection.send(messages.OffsetFetchRequest(
+                require_stable=require_stable,
+                groups=[_group_row(Identity(group), _by_topic(wanted[group]), ids)
+                        for group in some]), version=version)
+            names = {id_: name for name, id_ in ids.items()}
+            for row in answer.groups:
+                try:
+                    found[row.group_id] = _read_offsets(cluster, row.group_id, row, names)
+                except KafkaError as failure:
+                    found[row.group_id] = failure
+    except KafkaError as failure:
+        for group in groups:
+            if group not in found:
+                found[group] = failure
+                if failure.stale_metadata:
+                    cluster.forget_coordinator(GROUP, group)
+    return found
+
+
+def _by_topic(partitions: Iterable[TopicPartition] | None) -> dict[str, list[int]] | None:
+    if partitions is None:
+        return None
+    found: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        found.setdefault(topic, []).append(number)
+    return found
+
+
+def _read_offsets(cluster: Cluster, name: str, group: Any, names: Mapping[bytes, str]
+                  ) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the offsets in one group's part of a response. Raises KafkaError."""
     if group.error_code:
-        raise refused(cluster, who.group, group.error_code)
-    names = {id_: name for name, id_ in ids.items()}
+        raise refused(cluster, name, group.error_code)
     found = {}
     for topic in group.topics:
-        name = topic.name or names[topic.topic_id]
+        topic_name = topic.name or names[topic.topic_id]
         for row in topic.partitions:
             if row.error_code:
-                context = f"group {who.group!r}, {name}-{row.partition_index}"
-                raise refused(cluster, who.group, row.error_code, context)
+                context = f"group {name!r}, {topic_name}-{row.partition_index}"
+                raise refused(cluster, name, row.error_code, context)
             if row.committed_offset >= 0:
-                found[TopicPartition(name, row.partition_index)] = OffsetAndMetadata(
+                found[TopicPartition(topic_name, row.partition_index)] = OffsetAndMetadata(
                     row.committed_offset, row.metadata or "", row.committed_leader_epoch)
     return found
 
 
-def _request(who: Identity, wanted: dict[str, list[int]] | None, ids: Mapping[str, bytes],
-             require_stable: bool) -> Any:
+def _group_row(who: Identity, wanted: dict[str, list[int]] | None, ids: Mapping[str, bytes]) -> Any:
     request = messages.OffsetFetchRequest
-    group = request.OffsetFetchRequestGroup(
+    return request.OffsetFetchRequestGroup(
         group_id=who.group, member_id=who.member_id or None, member_epoch=who.generation,
         topics=None if wanted is None else [
             request.OffsetFetchRequestTopics(
                 name=name, topic_id=ids[name], partition_indexes=numbers)
             for name, numbers in wanted.items()])
-    return request(groups=[group], require_stable=require_stable)
 
 
 def _old_request(group: str, wanted: dict[str, list[int]] | None, require_stable: bool) -> Any:

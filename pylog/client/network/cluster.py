@@ -36,6 +36,7 @@ GROUP, TRANSACTION = 0, 1
 MAIN, FETCH, COORDINATOR = "main", "fetch", "coordinator"
 ALL_TOPICS_VERSION = 4  # Before it, requesting metadata always may create topics.
 COORDINATOR_KEYS_VERSION = 4
+COORDINATOR_KEYS_MAX = 1000
 JITTER = 0.2
 TOPIC_AGAIN_S = 1.0
 
@@ -494,6 +495,46 @@ class Cluster:
             raise error(ErrorCode.COORDINATOR_NOT_AVAILABLE, context=key)
         self._coordinators[kind, key] = row.node_id
         return row.node_id
+
+    async def coordinators(self, kind: int, keys: Iterable[str]) -> dict[str, int | KafkaError]:
+        """Return the node id of each coordinator, or why it is unknown; many keys in one request.
+        Call inside `retry`.
+        """
+        found: dict[str, int | KafkaError] = {}
+        left = []
+        for key in keys:
+            node = self._coordinators.get((kind, key), -1)
+            if node in self.metadata.nodes:
+                found[key] = node
+            else:
+                left.append(key)
+        if not left:
+            return found
+        connection = await self.any_connection()
+        version = connection.version(messages.FindCoordinatorRequest)
+        if version < COORDINATOR_KEYS_VERSION:
+            nodes = await asyncio.gather(*[self.coordinator(kind, key) for key in left],
+                                         return_exceptions=True)
+            for key, result in zip(left, nodes):
+                if not isinstance(result, int | KafkaError):
+                    raise result
+                found[key] = result
+            return found
+        for at in range(0, len(left), COORDINATOR_KEYS_MAX):
+            answer = await connection.send(messages.FindCoordinatorRequest(
+                key_type=kind, coordinator_keys=left[at:at + COORDINATOR_KEYS_MAX]),
+                version=version)
+            if any(row.node_id not in self.metadata.nodes for row in answer.coordinators
+                   if not row.error_code):
+                await self.refresh()
+            for row in answer.coordinators:
+                if not row.error_code and row.node_id in self.metadata.nodes:
+                    found[row.key] = self._coordinators[kind, row.key] = row.node_id
+                else:
+                    found[row.key] = error(
+                        row.error_code or ErrorCode.COORDINATOR_NOT_AVAILABLE, row.error_message,
+                        f"coordinator of {row.key!r}")
+        return found
 
     def forget_coordinator(self, kind: int, key: str) -> None:
         """Look the coordinator up again before its next use."""

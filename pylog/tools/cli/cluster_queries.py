@@ -14,6 +14,8 @@ import fnmatch
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pylog.client.admin import partition_offsets
+from pylog.client.admin.partition_offsets import error_name as error_name
 from pylog.client.errors import KafkaError, raise_for
 from pylog.client.network.cluster import Cluster
 from pylog.client.network.cluster_metadata import Metadata, TopicInfo
@@ -25,16 +27,8 @@ from pylog.protocol.errors import TABLE, ErrorCode
 from pylog.tools.cli.session import ToolError
 
 MAX_TIMESTAMP = -3
-FIRST_BATCH_BYTES = 65_536
-FETCH_VERSION_MAX = 12  # Later versions identify topics by id, which would need another request.
 FENCED_BROKERS_VERSION = 2  # DescribeCluster: KIP-1073.
 GROUPS_VERSION_MAX = 9  # OffsetFetch and OffsetCommit, for the same reason.
-
-
-def error_name(code: int) -> str:
-    """Return Kafka's name of an error code."""
-    row = TABLE.get(code)
-    return row.name if row is not None else f"UNKNOWN_{code}"
 
 
 def error_text(error: KafkaError) -> str:
@@ -162,24 +156,7 @@ async def offsets(cluster: Cluster, wanted: Mapping[TopicPartition, int], isolat
     """Return {partition: (offset, timestamp) or an error's name}. wanted: {partition: time in ms,
     EARLIEST, LATEST or MAX_TIMESTAMP}.
     """
-    found: dict[TopicPartition, Any] = {}
-    by_leader = _by_leader(cluster, wanted, found)
-
-    async def query(node: int, parts: list[TopicPartition]) -> None:
-        request = messages.ListOffsetsRequest(
-            replica_id=-1, isolation_level=isolation, timeout_ms=15_000,
-            topics=[messages.ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[
-                messages.ListOffsetsRequest.ListOffsetsPartition(
-                    partition_index=part.partition, timestamp=wanted[part]) for part in some])
-                for topic, some in _by_topic(parts).items()])
-        answer = await cluster.send(node, request)
-        for topic in answer.topics:
-            for row in topic.partitions:
-                found[TopicPartition(topic.name, row.partition_index)] = (
-                    error_name(row.error_code) if row.error_code else (row.offset, row.timestamp))
-
-    await _query_leaders(by_leader, query, found)
-    return found
+    return await partition_offsets.offsets(cluster, cluster.metadata, wanted, isolation)
 
 
 async def at_time(cluster: Cluster, last: Mapping[TopicPartition, int], time_ms: int
@@ -238,81 +215,7 @@ async def times(cluster: Cluster, wanted: Mapping[TopicPartition, int]
     """Return {partition: time in ms of the first record at or after an offset}. Partitions without
     such a record are missing.
     """
-    found = await _times(cluster, wanted, FIRST_BATCH_BYTES)
-    left = {part: offset for part, offset in wanted.items() if part not in found}
-    # A broker sends a first batch larger than the limit only if the request has one partition.
-    for part, offset in left.items():
-        found.update(await _times(cluster, {part: offset}, 1 << 20))
-    return found
-
-
-async def _times(cluster: Cluster, wanted: Mapping[TopicPartition, int], bytes_max: int
-                 ) -> dict[TopicPartition, int]:
-    from pylog._native.client.columns import Fetched, RecordsError, records
-
-    found: dict[TopicPartition, int] = {}
-
-    def take(part: TopicPartition, data: Any) -> None:
-        fetched = Fetched(bytes(data or b""), next_offset=wanted[part])
-        try:
-            first = records(fetched, part.topic, part.partition, 1)
-        except RecordsError:
-            return  # The batch is damaged, so its timestamp is unknown.
-        if first:
-            found[part] = first[0].timestamp
-
-    async def query(node: int, parts: list[TopicPartition]) -> None:
-        request = messages.FetchRequest(
-            max_wait_ms=0, min_bytes=0, max_bytes=max(bytes_max, len(parts) * bytes_max),
-            topics=[messages.FetchRequest.FetchTopic(topic=topic, partitions=[
-                messages.FetchRequest.FetchPartition(
-                    partition=part.partition, fetch_offset=wanted[part],
-                    partition_max_bytes=bytes_max) for part in some])
-                for topic, some in _by_topic(parts).items()])
-        answer = await cluster.send(node, request, version_max=FETCH_VERSION_MAX)
-        for topic in answer.responses:
-            for row in topic.partitions:
-                take(TopicPartition(topic.topic, row.partition_index), row.records)
-
-    for node, parts in _by_leader(cluster, wanted, {}).items():
-        for at in range(0, len(parts), 256):
-            await query(node, parts[at:at + 256])
-    return found
-
-
-def _by_leader(cluster: Cluster, parts: Iterable[TopicPartition], failed: dict[TopicPartition, Any]
-               ) -> dict[int, list[TopicPartition]]:
-    by_leader: dict[int, list[TopicPartition]] = {}
-    for part in parts:
-        leader = cluster.metadata.leader(part.topic, part.partition)
-        if leader >= 0:
-            by_leader.setdefault(leader, []).append(part)
-            continue
-        info = cluster.metadata.partition(part.topic, part.partition)
-        code = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if info is None
-                else ErrorCode.LEADER_NOT_AVAILABLE)
-        failed[part] = error_name(code)
-    return by_leader
-
-
-def _by_topic(parts: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
-    found: dict[str, list[TopicPartition]] = {}
-    for part in parts:
-        found.setdefault(part.topic, []).append(part)
-    return found
-
-
-async def _query_leaders(by_leader: dict[int, list[TopicPartition]], query: Any,
-                         failed: dict[TopicPartition, Any]) -> None:
-    """Send one request to each leader in parallel. Errors become error names in the result."""
-    nodes = list(by_leader)
-    ended = await asyncio.gather(*[query(node, by_leader[node]) for node in nodes],
-                                 return_exceptions=True)
-    for node, outcome in zip(nodes, ended):
-        if isinstance(outcome, KafkaError):
-            failed.update(dict.fromkeys(by_leader[node], type(outcome).__name__))
-        elif isinstance(outcome, BaseException):
-            raise outcome
+    return await partition_offsets.times(cluster, cluster.metadata, wanted)
 
 
 # Disks

@@ -372,3 +372,36 @@ def test_forced_abort_writes_a_marker_with_a_valid_coordinator_epoch(epoch, sent
     assert marker.transaction_result is False and cluster.asked[0][0] == LEADER
     admin, _ = admin_of(answer(ErrorCode.INVALID_PRODUCER_EPOCH))
     assert raised(admin.abort_transaction(T1, 7, 3, epoch)) == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def offsets_of(*groups):
+    new = messages.OffsetFetchResponse
+    return new(groups=[new.OffsetFetchResponseGroup(group_id=name, error_code=code, topics=[
+        new.OffsetFetchResponseTopics(name="t", partitions=[
+            new.OffsetFetchResponsePartitions(partition_index=0, committed_offset=offset)])]
+        if not code else []) for name, offset, code in groups])
+
+
+def test_offsets_of_many_groups_are_read_with_one_request_to_each_coordinator():
+    admin, cluster = admin_of(
+        offsets_of(("a", 5, 0), ("c", 7, 0)), offsets_of(("b", 6, 0)))
+    cluster.placed = {"a": 1, "b": 2, "c": 1}
+    found = asyncio.run(admin.list_offsets_of_consumer_groups(dict.fromkeys("abc")))
+    assert {name: rows[T0].offset for name, rows in found.items()} == {"a": 5, "b": 6, "c": 7}
+    assert [(node, len(request.groups)) for node, request, _ in cluster.asked] == [(1, 2), (2, 1)]
+
+
+def test_one_denied_group_does_not_hide_the_offsets_of_the_others():
+    admin, cluster = admin_of(offsets_of(("a", 5, 0), ("b", -1, DENIED)))
+    with pytest.raises(KafkaError) as failure:
+        asyncio.run(admin.list_offsets_of_consumer_groups(dict.fromkeys("ab")))
+    assert failure.value.code == DENIED
+    assert failure.value.results["a"][T0].offset == 5
+
+
+def test_offsets_of_a_group_whose_coordinator_moved_are_requested_again():
+    admin, cluster = admin_of(offsets_of(("a", 5, 0), ("b", -1, MOVED)), offsets_of(("b", 6, 0)))
+    found = asyncio.run(admin.list_offsets_of_consumer_groups(dict.fromkeys("ab")))
+    assert (found["a"][T0].offset, found["b"][T0].offset) == (5, 6)
+    assert cluster.forgotten == [(GROUP, "b")]
+    assert [len(request.groups) for _, request, _ in cluster.asked] == [2, 1]

@@ -1,0 +1,243 @@
+"""The lag of groups, for pages: of the groups in a list, and of one group's partitions.
+
+Owns: nothing.
+Invariants: offsets of many groups are read with few requests; a lag that could not be read is None
+  with an error, never 0; lag in records is the end offset minus the committed offset, or minus the
+  log start offset if that is later; lag in seconds is the age of the first uncommitted record.
+Source: kafka-consumer-groups for the meaning of lag.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from pylog.client.admin import partition_offsets
+from pylog.client.admin.admin import Admin
+from pylog.client.errors import (
+    GroupIdNotFoundError, KafkaError, UnsupportedByBrokerError, UnsupportedVersionError,
+)
+from pylog.client.types import LATEST, TopicPartition
+
+OFFSETS_S_MAX = 5.0  # Retries of groups whose coordinator is loading.
+SHARE_GROUPS_AT_ONCE = 16
+CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
+
+
+class Total(NamedTuple):
+    """The lag of a group. records: None if it is unknown or nothing is committed. error: why some
+    or all of it is unknown, else "".
+    """
+
+    records: int | None
+    partitions: int | None
+    error: str
+
+
+class Member(NamedTuple):
+    """A member of any kind of group. assignment: as text, because Streams groups have tasks."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    assignment: str
+    partitions: tuple[TopicPartition, ...]
+
+
+class Group(NamedTuple):
+    group_id: str
+    type: str
+    state: str
+    assignor: str
+    coordinator: int
+    members: list[Member]
+
+
+def error_text(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+async def offsets(admin: Admin, groups: Mapping[str, Iterable[TopicPartition] | None]
+                  ) -> dict[str, dict[TopicPartition, int] | KafkaError]:
+    """Return the committed offsets of each group, or its error."""
+    try:
+        found: Mapping[str, Any] = await admin.list_offsets_of_consumer_groups(
+            groups, timeout=OFFSETS_S_MAX)
+    except KafkaError as failure:
+        found = failure.results or dict.fromkeys(groups, failure)
+    return {group: result if isinstance(result, KafkaError)
+            else {part: row.offset for part, row in result.items()}
+            for group, result in found.items()}
+
+
+async def totals(admin: Admin, groups: Mapping[str, str]) -> dict[str, Total]:
+    """Return the lag of each group. groups: {name: type}."""
+    shared = [name for name, kind in groups.items() if kind == SHARE]
+    others = [name for name, kind in groups.items() if kind != SHARE]
+    found: dict[str, Total] = {}
+    if others:
+        committed = await offsets(admin, dict.fromkeys(others))
+        parts = {part for result in committed.values() if isinstance(result, dict)
+                 for part in result}
+        bounds = await _bounds(admin, parts)
+        for name, result in committed.items():
+            found[name] = Total(None, None, error_text(result)) \
+                if isinstance(result, KafkaError) else total(result, bounds)
+    room = asyncio.Semaphore(SHARE_GROUPS_AT_ONCE)
+
+    async def of_share_group(name: str) -> None:
+        async with room:
+            try:
+                rows = await admin.list_share_group_offsets(name, timeout=OFFSETS_S_MAX)
+            except KafkaError as failure:
+                found[name] = Total(None, None, error_text(failure))
+                return
+        lags = [row.lag for row in rows.values() if row.lag >= 0]
+        unknown = sum(row.lag < 0 <= row.start_offset for row in rows.values())
+        found[name] = Total(sum(lags) if lags else None, len(rows),
+                            f"the lag of {unknown} partitions is unknown" if unknown else "")
+
+    await asyncio.gather(*map(of_share_group, shared))
+    return found
+
+
+async def _bounds(admin: Admin, parts: Iterable[TopicPartition]) -> dict[TopicPartition, Any]:
+    listed = sorted(parts)
+    try:
+        metadata = await partition_offsets.metadata_of(
+            admin.cluster, {part.topic for part in listed})
+        return dict(await partition_offsets.bounds(admin.cluster, metadata, listed))
+    except KafkaError as failure:
+        return dict.fromkeys(listed, error_text(failure))
+
+
+def total(committed: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Any]) -> Total:
+    records, failed = 0, []
+    for part, offset in committed.items():
+        bound = bounds[part]
+        if isinstance(bound, tuple):
+            records += max(0, bound[1] - max(offset, bound[0]))
+        else:
+            failed.append(f"{part.topic}-{part.partition}: {bound}")
+    more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+    is_known = len(failed) < len(committed)
+    return Total(records if is_known else None, len(committed),
+                 f"{failed[0]}{more}" if failed else "")
+
+
+async def described(admin: Admin, name: str) -> Group:
+    """Return a group of any kind. Raises GroupIdNotFoundError and other KafkaErrors."""
+    try:
+        row = (await admin.describe_consumer_groups([name]))[name]
+        return Group(name, row.type, row.state, row.assignor, row.coordinator, [
+            Member(one.member_id, one.group_instance_id, one.client_id, one.host,
+                   named(one.assignment), tuple(sorted(one.assignment)))
+            for one in row.members])
+    except GroupIdNotFoundError as failure:
+        missing = failure
+    for look in (_share_group, _streams_group):
+        try:
+            return await look(admin, name)
+        except (GroupIdNotFoundError, UnsupportedByBrokerError, UnsupportedVersionError):
+            continue
+    raise missing
+
+
+async def _share_group(admin: Admin, name: str) -> Group:
+    row = (await admin.describe_share_groups([name]))[name]
+    return Group(name, SHARE, row.state, row.assignor, row.coordinator, [
+        Member(one.member_id, None, one.client_id, one.host, named(one.assignment),
+               tuple(sorted(one.assignment))) for one in row.members])
+
+
+async def _streams_group(admin: Admin, name: str) -> Group:
+    row = (await admin.describe_streams_groups([name]))[name]
+    sources = {one.id: [*one.sources, *one.repartition_sources] for one in row.subtopologies}
+    return Group(name, STREAMS, row.state, "", row.coordinator, [
+        Member(one.member_id, one.instance_id, one.client_id, one.host,
+               ", ".join(f"{task.subtopology}_{task.partition}" for task in one.assignment.active),
+               tuple(TopicPartition(topic, task.partition) for task in one.assignment.active
+                     for topic in sources.get(task.subtopology, ())))
+        for one in row.members])
+
+
+def named(parts: Iterable[TopicPartition]) -> str:
+    """Return partitions as text: orders: 0, 1; payments: 2."""
+    by_topic: dict[str, list[str]] = {}
+    for part in sorted(parts):
+        by_topic.setdefault(part.topic, []).append(str(part.partition))
+    return "; ".join(f"{topic}: {', '.join(numbers)}" for topic, numbers in by_topic.items())
+
+
+async def partitions(admin: Admin, group: Group, now_ms: Callable[[], int],
+                     with_ages: bool = True) -> list[dict[str, Any]]:
+    """Return a row for each partition that the group has committed or a member reads.
+
+    Raises KafkaError if the group's offsets could not be read.
+    """
+    owners = {part: member for member in group.members for part in member.partitions}
+    if group.type == SHARE:
+        return await _share_partitions(admin, group, owners)
+    committed = (await offsets(admin, {group.group_id: None}))[group.group_id]
+    if isinstance(committed, KafkaError):
+        raise committed
+    parts = sorted({*committed, *owners})
+    cluster = admin.cluster
+    metadata = await partition_offsets.metadata_of(cluster, {part.topic for part in parts})
+    bounds, stable = await asyncio.gather(
+        partition_offsets.bounds(cluster, metadata, parts),
+        partition_offsets.offsets(cluster, metadata, dict.fromkeys(parts, LATEST), 1))
+    rows, behind = [], {}
+    for part in parts:
+        bound, offset = bounds[part], committed.get(part)
+        low, high = bound if isinstance(bound, tuple) else (None, None)
+        lag = None
+        if low is not None and high is not None and offset is not None:
+            lag = max(0, high - max(offset, low))
+            if lag:
+                behind[part] = max(offset, low)
+        edge = stable.get(part)
+        owner = owners.get(part)
+        rows.append({
+            "topic": part.topic, "partition": part.partition, "committed_offset": offset,
+            "start_offset": low, "end_offset": high,
+            "last_stable_offset": edge[0] if isinstance(edge, tuple) else high,
+            "lag_records": lag, "lag_seconds": 0.0 if lag == 0 else None,
+            "error": "" if isinstance(bound, tuple) else str(bound),
+            "member_id": owner.member_id if owner else None,
+            "client_id": owner.client_id if owner else None})
+    if with_ages and behind:
+        times = await partition_offsets.times(cluster, metadata, behind)
+        for part, row in zip(parts, rows, strict=True):
+            if times.get(part, -1) >= 0:
+                row["lag_seconds"] = max(0, now_ms() - times[part]) / 1000
+    return rows
+
+
+async def _share_partitions(admin: Admin, group: Group, owners: Mapping[TopicPartition, Member]
+                            ) -> list[dict[str, Any]]:
+    found = await admin.list_share_group_offsets(group.group_id, timeout=OFFSETS_S_MAX)
+    rows = []
+    for part in sorted({*found, *owners}):
+        row = found.get(part)
+        owner = owners.get(part)
+        rows.append({
+            "topic": part.topic, "partition": part.partition,
+            "committed_offset": row.start_offset if row and row.start_offset >= 0 else None,
+            "start_offset": None, "end_offset": None, "last_stable_offset": None,
+            "lag_records": row.lag if row and row.lag >= 0 else None, "lag_seconds": None,
+            "error": "", "member_id": owner.member_id if owner else None,
+            "client_id": owner.client_id if owner else None})
+    return rows
+
+
+def summed(rows: Iterable[Mapping[str, Any]]) -> tuple[int | None, float | None, list[str]]:
+    """Return (lag in records, lag in seconds, errors) of rows of partitions()."""
+    listed = list(rows)
+    records = [row["lag_records"] for row in listed if row["lag_records"] is not None]
+    ages = [row["lag_seconds"] for row in listed if row["lag_seconds"] is not None]
+    errors = [f"{row['topic']}-{row['partition']}: {row['error']}" for row in listed
+              if row["error"]]
+    return sum(records) if records else None, max(ages) if ages else None, errors
