@@ -16,7 +16,7 @@ from pylog.client.consumer import (
     core as consumer_core,
 )
 from pylog.client.consumer import (
-    offset_requests as commits,
+    offset_requests,
 )
 from pylog.client.consumer.core import Consuming
 from pylog.client.consumer.offset_requests import Identity
@@ -90,12 +90,13 @@ class World:
         core.cluster.request_refresh = lambda: self.asked.append("request refresh")
         core.fetcher.poke = self._poked
         for module, name, work in (
-                (commits, "commit", self._commit), (commits, "committed", self._committed),
+                (offset_requests, "commit", self._commit),
+                (offset_requests, "committed", self._committed),
                 (list_offsets, "reset", self._reset), (list_offsets, "validate", self._validate),
                 (list_offsets, "list_offsets", self._listed)):
             monkeypatch.setattr(module, name, work)
 
-        self.replace = lambda name, work: monkeypatch.setattr(commits, name, work)
+        self.replace = lambda name, work: monkeypatch.setattr(offset_requests, name, work)
 
     def joined(self, generation=3) -> Member:
         self.core.membership = Member(self, generation)

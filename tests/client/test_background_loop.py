@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from pylog.client import background_loop as drivers
+from pylog.client import background_loop
 from pylog.client.background_loop import Driver, SingleUser, WorkRunner
 from pylog.client.errors import ConcurrentUseError, ForkedError, ProgramEndedError
 from tests.client.interrupted_client import Interruption, interrupt
@@ -105,8 +105,8 @@ def shared(monkeypatch):
             self.process, self.has_ended = os.getpid(), False
             made.append(self)
 
-    monkeypatch.setattr(drivers, "_shared", {})
-    monkeypatch.setattr(drivers, "Driver", Made)
+    monkeypatch.setattr(background_loop, "_shared", {})
+    monkeypatch.setattr(background_loop, "Driver", Made)
     return made
 
 

@@ -18,7 +18,7 @@ from pylog.client.consumer.assignors import ASSIGNORS, Assignor
 from pylog.client.errors import (
     AuthenticationError, FatalError, RecordDeserializationError, SerializationError,
 )
-from pylog.security.oauth import token_source as issued
+from pylog.security.oauth import token_source
 from pylog.testing import Broker
 from tests.client.reading import new_topic
 
@@ -847,7 +847,7 @@ def token_settings(broker, kind, called):
     def token(_):
         if not called:
             raising(kind, called)()
-        return issued.unsigned({"unsecuredLoginStringClaim_sub": "alice"}, time.time).token
+        return token_source.unsigned({"unsecuredLoginStringClaim_sub": "alice"}, time.time).token
 
     return {"bootstrap_servers": broker.bootstrap, "security_protocol": "SASL_PLAINTEXT",
             "sasl_mechanism": "OAUTHBEARER", "oauth_cb": token}

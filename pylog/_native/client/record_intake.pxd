@@ -10,7 +10,7 @@ cdef class Mutex:
     cpdef void release(self) noexcept
 
 
-cdef class Lane:
+cdef class PartitionQueue:
     cdef readonly BatchBuilder builder
     cdef public object open
     cdef public int64_t reserved
@@ -30,25 +30,25 @@ cdef class RecordBuffer:
     cdef double wakes_s
     cdef int64_t number, sleep, wake_wanted, wake_done
     cdef object wake
-    cdef int put(self, Lane lane, const csrc.builder_record *record, int64_t size, fresh,
+    cdef int put(self, PartitionQueue queue, const csrc.builder_record *record, int64_t size, fresh,
                  list rows) except? -100
     cdef bint has_room(self, int64_t more) noexcept
-    cdef bint may_grow(self, Lane lane, int64_t size) except -1
-    cdef int begin_batch(self, Lane lane, fresh, int64_t reserved) except -1
-    cdef int close_open(self, Lane lane) except? -100
+    cdef bint may_grow(self, PartitionQueue queue, int64_t size) except -1
+    cdef int begin_batch(self, PartitionQueue queue, fresh, int64_t reserved) except -1
+    cdef int close_open(self, PartitionQueue queue) except? -100
     cdef void must_wake(self) noexcept
     cdef int wake_sender(self) except -1
 
 
 cdef class Route:
     cdef readonly list partitions, available
-    cdef list lanes
+    cdef list queues
     cdef RecordBuffer buffer
     cdef bint hashes
     cdef int32_t sticky
     cdef int64_t sticky_left, sticky_bytes, record_bytes_max
-    cdef object take(self, value, key, partition, timestamp)
-    cdef int32_t place(self, const csrc.builder_record *record, partition) except? -2
+    cdef object append_plain(self, value, key, partition, timestamp)
+    cdef int32_t partition_of(self, const csrc.builder_record *record, partition) except? -2
 
 
 cdef class Delivery:
@@ -57,5 +57,5 @@ cdef class Delivery:
     cdef readonly int32_t index
 
 
-cdef class Intake:
+cdef class FastSend:
     cdef dict routes

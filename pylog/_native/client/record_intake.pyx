@@ -3,7 +3,7 @@
 Owns: the lock and the memory accounting of a producer's queues; per topic the sticky partition for
   null keys.
 Invariants: `Route.append` either appends the record or leaves no change that would affect a retry;
-  a lane's builder and open batch change only under the lock; code that holds the lock runs no
+  a queue's builder and open batch change only under the lock; code that holds the lock runs no
   bytecode and allocates no object that the garbage collector tracks, so that no signal handler or
   finalizer of the application runs there.
 Source: KIP-480, KIP-794 (sticky partitions); Java's default partitioner, RecordAccumulator.
@@ -71,7 +71,7 @@ cdef class Mutex:
         return True
 
 
-cdef class Lane:
+cdef class PartitionQueue:
     """The batches of one partition.
 
     open: the batch that the builder fills, or None; reserved: bytes reserved for it so far; ready:
@@ -87,7 +87,7 @@ cdef class Lane:
 cdef class RecordBuffer:
     """The incomplete batches of one producer and their memory.
 
-    A subclass creates batches: `new_batch(lane)` returns an object with the attributes number,
+    A subclass creates batches: `new_batch(queue)` returns an object with the attributes number,
     bytes, created_s, batch, count and callbacks, all of them slots, which native code sets. Methods
     without a lock are atomic because they hold the GIL and run no bytecode.
     """
@@ -108,8 +108,8 @@ cdef class RecordBuffer:
 
     # Adding records.
 
-    def append(self, Lane lane not None, key, value, int64_t timestamp, headers, callback,
-               int64_t size):
+    def append(self, PartitionQueue queue not None, key, value, int64_t timestamp, headers,
+               callback, int64_t size):
         """Append a record. Return (batch, index in it), or None if memory is exhausted.
 
         size: bytes of key, value and headers. Raises TypeError, or ValueError of the builder.
@@ -118,7 +118,7 @@ cdef class RecordBuffer:
         cdef record_views views
         cdef bytes encoded = None
         cdef list rows = None
-        cdef object taken = None
+        cdef object appended_to = None
         cdef int32_t index = -1
         cdef int rc
         record.timestamp = timestamp
@@ -132,20 +132,20 @@ cdef class RecordBuffer:
             rows = [[0, timestamp, callback]]
         view_record(&views, &record, key, value)
         try:
-            rc = self.put(lane, &record, size, None, rows)
+            rc = self.put(queue, &record, size, None, rows)
             if rc == NEEDS_BATCH:
-                rc = self.put(lane, &record, size, self.new_batch(lane), rows)
+                rc = self.put(queue, &record, size, self.new_batch(queue), rows)
             if rc == 0:
                 # put() returned with the GIL, so no other thread has run since.
-                taken, index = lane.open, lane.builder.state.count - 1
+                appended_to, index = queue.open, queue.builder.state.count - 1
         finally:
             release_views(&views)
         self.wake_sender()
         if rc < 0:
             raise_error(rc)
-        return None if taken is None else (taken, index)
+        return None if appended_to is None else (appended_to, index)
 
-    cdef int put(self, Lane lane, const csrc.builder_record *record, int64_t size, fresh,
+    cdef int put(self, PartitionQueue queue, const csrc.builder_record *record, int64_t size, fresh,
                  list rows) except? -100:
         """Append the record to the open batch, or start `fresh` with it.
 
@@ -158,32 +158,32 @@ cdef class RecordBuffer:
         self.lock.acquire()
         try:
             rc = csrc.BUILDER_FULL
-            if lane.open is not None:
-                if not self.may_grow(lane, size):
+            if queue.open is not None:
+                if not self.may_grow(queue, size):
                     return NO_ROOM
-                rc = csrc.builder_append(&lane.builder.state, record)
+                rc = csrc.builder_append(&queue.builder.state, record)
             if rc == csrc.BUILDER_FULL:
                 if fresh is None:
                     return NEEDS_BATCH
-                if lane.open is not None:
-                    rc = self.close_open(lane)
+                if queue.open is not None:
+                    rc = self.close_open(queue)
                     if rc < 0:
                         return rc
                     self.must_wake()
                 reserved = max(min(self.batch_bytes, FIRST_BYTES), size + RECORD_OVERHEAD_BYTES)
                 if not self.has_room(reserved):
                     return NO_ROOM
-                rc = csrc.builder_append(&lane.builder.state, record)
+                rc = csrc.builder_append(&queue.builder.state, record)
                 if rc == 0:
-                    self.begin_batch(lane, fresh, reserved)
-                    lane.open, lane.reserved = fresh, reserved
+                    self.begin_batch(queue, fresh, reserved)
+                    queue.open, queue.reserved = fresh, reserved
                     if fresh.created_s + self.linger_s < self.wakes_s:
                         self.must_wake()
             if rc == 0 and rows is not None:
-                (<list>rows[0])[0] = lane.builder.state.count - 1
-                callbacks = lane.open.callbacks
+                (<list>rows[0])[0] = queue.builder.state.count - 1
+                callbacks = queue.open.callbacks
                 if callbacks is None:
-                    lane.open.callbacks = rows
+                    queue.open.callbacks = rows
                 else:
                     callbacks.append(rows[0])
             return rc
@@ -194,45 +194,45 @@ cdef class RecordBuffer:
         """Return True if incomplete batches may grow by `more` bytes; the first always may."""
         return not self.bytes_used or self.bytes_used + more <= self.bytes_max
 
-    cdef bint may_grow(self, Lane lane, int64_t size) except -1:
+    cdef bint may_grow(self, PartitionQueue queue, int64_t size) except -1:
         """Reserve memory for `size` more bytes in the open batch. Return False if memory is
         exhausted.
         """
-        cdef int64_t wanted = min(<int64_t>lane.builder.state.len + size + RECORD_OVERHEAD_BYTES,
+        cdef int64_t wanted = min(<int64_t>queue.builder.state.len + size + RECORD_OVERHEAD_BYTES,
                                   self.batch_bytes)
-        cdef int64_t more = max(wanted, min(2 * lane.reserved, self.batch_bytes)) - lane.reserved
-        if wanted <= lane.reserved:
+        cdef int64_t more = max(wanted, min(2 * queue.reserved, self.batch_bytes)) - queue.reserved
+        if wanted <= queue.reserved:
             return True
         if not self.has_room(more):
             return False
-        lane.reserved += more
-        lane.open.bytes += more
+        queue.reserved += more
+        queue.open.bytes += more
         self.bytes_used += more
         return True
 
-    cdef int begin_batch(self, Lane lane, fresh, int64_t reserved) except -1:
+    cdef int begin_batch(self, PartitionQueue queue, fresh, int64_t reserved) except -1:
         self.number += 1
         fresh.number = self.number
         fresh.bytes = reserved
         self.incomplete[self.number] = fresh
-        self.active[lane] = lane
+        self.active[queue] = queue
         self.bytes_used += reserved
         self.changed = True
         return 0
 
-    def add_closed(self, Lane lane not None, Batch batch not None, fresh) -> bool:
+    def add_closed(self, PartitionQueue queue not None, Batch batch not None, fresh) -> bool:
         """Queue a batch built elsewhere as `fresh`. Return False if memory is exhausted."""
         cdef int rc
         self.lock.acquire()
         try:
             if not self.has_room(batch.nbytes):
                 return False
-            rc = self.close_open(lane)
+            rc = self.close_open(queue)
             if rc == 0:
-                self.begin_batch(lane, fresh, batch.nbytes)
+                self.begin_batch(queue, fresh, batch.nbytes)
                 fresh.batch = batch
                 fresh.count = batch.record_count
-                lane.ready.append(fresh)
+                queue.ready.append(fresh)
                 self.must_wake()
         finally:
             self.lock.release()
@@ -243,33 +243,33 @@ cdef class RecordBuffer:
 
     # Closing and releasing batches.
 
-    cdef int close_open(self, Lane lane) except? -100:
+    cdef int close_open(self, PartitionQueue queue) except? -100:
         """Close the open batch, if any. Return 0 or an error of the builder."""
         cdef int rc = 0
         cdef Batch made
-        if lane.open is None:
+        if queue.open is None:
             return 0
-        made = lane.builder.closed(self.codec, self.level_or_default, &rc)
+        made = queue.builder.closed(self.codec, self.level_or_default, &rc)
         if rc < 0:
             return rc
-        lane.open.batch = made
-        lane.open.count = made.record_count
-        lane.ready.append(lane.open)
-        lane.open = None
+        queue.open.batch = made
+        queue.open.count = made.record_count
+        queue.ready.append(queue.open)
+        queue.open = None
         return 0
 
-    def close(self, Lane lane not None):
+    def close(self, PartitionQueue queue not None):
         """Close the open batch, if any. Raises MemoryError, ValueError."""
         cdef int rc
         self.lock.acquire()
         try:
-            rc = self.close_open(lane)
+            rc = self.close_open(queue)
         finally:
             self.lock.release()
         if rc < 0:
             raise_error(rc)
 
-    def close_after_linger(self, Lane lane not None, double now_s, bint hurried):
+    def close_after_linger(self, PartitionQueue queue not None, double now_s, bint hurried):
         """Close the open batch if its linger time is over or if hurried. Return None, or when the
         linger time ends. Raises MemoryError, ValueError.
         """
@@ -277,22 +277,22 @@ cdef class RecordBuffer:
         cdef int rc
         self.lock.acquire()
         try:
-            if lane.open is None:
+            if queue.open is None:
                 return None
-            due_s = lane.open.created_s + self.linger_s
+            due_s = queue.open.created_s + self.linger_s
             if now_s < due_s and not hurried:
                 return due_s
-            rc = self.close_open(lane)
+            rc = self.close_open(queue)
         finally:
             self.lock.release()
         if rc < 0:
             raise_error(rc)
         return None
 
-    def drop_if_idle(self, Lane lane not None):
-        """Remove a lane without work from the active lanes."""
-        if lane.open is None and not lane.ready and not lane.in_flight and lane in self.active:
-            del self.active[lane]
+    def drop_if_idle(self, PartitionQueue queue not None):
+        """Remove a queue without work from the active queues."""
+        if queue.open is None and not queue.ready and not queue.in_flight and queue in self.active:
+            del self.active[queue]
 
     def add_part(self, part):
         """Count a part of a split batch as incomplete."""
@@ -394,7 +394,7 @@ cdef inline Delivery delivery_of(pending, int32_t index, int64_t timestamp):
     return made
 
 
-cdef inline int64_t plain(object data, const uint8_t **at) except? -3:
+cdef inline int64_t view_plain(object data, const uint8_t **at) except? -3:
     """Return the length of None (-1), bytes or str; NOT_PLAIN for other objects."""
     cdef Py_ssize_t size = 0
     if data is None:
@@ -425,20 +425,20 @@ cdef class Route:
         self.buffer = buffer
         self.partitions = partitions
         self.available = available
-        self.lanes = [None] * len(partitions)
+        self.queues = [None] * len(partitions)
         self.hashes = hashes
         self.record_bytes_max = record_bytes_max
         self.sticky = -1
 
-    def add_lane(self, Py_ssize_t partition, Lane lane not None):
-        self.lanes[partition] = lane
+    def set_queue(self, Py_ssize_t partition, PartitionQueue queue not None):
+        self.queues[partition] = queue
 
-    def stick(self, int32_t partition, int64_t bytes_max):
+    def set_sticky(self, int32_t partition, int64_t bytes_max):
         """Send records without key to `partition` until they reach bytes_max bytes."""
         self.sticky = partition
         self.sticky_left = bytes_max
 
-    def stuck_bytes(self) -> int:
+    def take_sticky_bytes(self) -> int:
         """Return the bytes sent to the sticky partition since the last call."""
         found = self.sticky_bytes
         self.sticky_bytes = 0
@@ -451,12 +451,12 @@ cdef class Route:
         """
         if headers or on_delivery is not None:
             return None
-        return self.take(value, key, partition, timestamp)
+        return self.append_plain(value, key, partition, timestamp)
 
-    cdef object take(self, value, key, partition, timestamp):
+    cdef object append_plain(self, value, key, partition, timestamp):
         cdef csrc.builder_record record
         cdef BatchBuilder builder
-        cdef Lane lane
+        cdef PartitionQueue queue
         cdef object pending
         cdef int64_t size, bytes_after
         cdef int32_t chosen, index
@@ -464,8 +464,8 @@ cdef class Route:
         if not (partition is None or isinstance(partition, int)) or not (
                 timestamp is None or isinstance(timestamp, int)):
             return None  # The general path converts other types.
-        record.key_len = plain(key, &record.key)
-        record.value_len = plain(value, &record.value)
+        record.key_len = view_plain(key, &record.key)
+        record.value_len = view_plain(value, &record.value)
         if record.key_len == NOT_PLAIN or record.value_len == NOT_PLAIN:
             return None
         size = (0 if record.key_len < 0 else record.key_len) + (
@@ -477,15 +477,15 @@ cdef class Route:
         record.headers = NULL
         record.headers_len = 0
         record.timestamp = now_ms() if timestamp is None else timestamp
-        chosen = self.place(&record, partition)
-        if chosen < 0 or self.lanes[chosen] is None:
+        chosen = self.partition_of(&record, partition)
+        if chosen < 0 or self.queues[chosen] is None:
             return None
-        lane = <Lane>self.lanes[chosen]
-        builder = lane.builder
+        queue = <PartitionQueue>self.queues[chosen]
+        builder = queue.builder
         self.buffer.lock.acquire()
-        pending = lane.open
+        pending = queue.open
         bytes_after = <int64_t>builder.state.len + size + RECORD_OVERHEAD_BYTES
-        if pending is None or bytes_after > lane.reserved:
+        if pending is None or bytes_after > queue.reserved:
             self.buffer.lock.release()
             return None
         rc = csrc.builder_append(&builder.state, &record)
@@ -495,7 +495,7 @@ cdef class Route:
             return None
         return delivery_of(pending, index, record.timestamp)
 
-    cdef int32_t place(self, const csrc.builder_record *record, partition) except? -2:
+    cdef int32_t partition_of(self, const csrc.builder_record *record, partition) except? -2:
         """Return the record's partition, or -1 if the general path must choose it."""
         cdef int64_t size, wanted
         if partition is not None:
@@ -514,7 +514,7 @@ cdef class Route:
         return self.sticky
 
 
-cdef class Intake:
+cdef class FastSend:
     """A producer's entry point for records. routes: topics that need no other work."""
 
     def __init__(self, dict routes not None):
@@ -529,11 +529,11 @@ cdef class Intake:
         is called on the client's thread. Raises BufferFullError or KafkaTimeoutError after
         max.block.ms, SerializationError, other KafkaErrors.
         """
-        cdef object taken
+        cdef object delivery
         if on_delivery is None and not headers:
             route = self.routes.get(topic)
             if route is not None:
-                taken = (<Route>route).take(value, key, partition, timestamp)
-                if taken is not None:
-                    return taken
+                delivery = (<Route>route).append_plain(value, key, partition, timestamp)
+                if delivery is not None:
+                    return delivery
         return self._send_slowly(topic, value, key, partition, timestamp, headers, on_delivery)

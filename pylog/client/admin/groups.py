@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pylog.client.admin.types import GroupDescription, GroupListing, MemberDescription
-from pylog.client.consumer import offset_requests as commits
+from pylog.client.consumer import offset_requests
 from pylog.client.consumer.classic_membership import unpack
 from pylog.client.consumer.offset_requests import Identity, ask_coordinator, refused
 from pylog.client.errors import UnsupportedByBrokerError, error, raise_among, raise_for
@@ -151,8 +151,8 @@ class Groups:
         """Return the group's committed offsets, of all partitions or (if committed) of these."""
         wanted = None if partitions is None else [TopicPartition.of(tp) for tp in partitions]
         found: dict[TopicPartition, OffsetAndMetadata] = await self.cluster.retry(
-            lambda: commits.committed(self.cluster, Identity(group), wanted, require_stable),
-            timeout)
+            lambda: offset_requests.committed(
+                self.cluster, Identity(group), wanted, require_stable), timeout)
         return found
 
     async def list_offsets_of_consumer_groups(
@@ -176,7 +176,7 @@ class Groups:
         given = {TopicPartition.of(tp): OffsetAndMetadata.of(value)
                  for tp, value in offsets.items()}
         await self.cluster.retry(
-            lambda: commits.commit(self.cluster, Identity(group), given), timeout)
+            lambda: offset_requests.commit(self.cluster, Identity(group), given), timeout)
 
     async def delete_consumer_group_offsets(
             self, group: str, partitions: Iterable[TopicPartition], timeout: float | None = None

@@ -14,8 +14,8 @@ from functools import partial
 from pylog.client import blocking
 from pylog.client.errors import AuthenticationError, ConfigError
 from pylog.config.errors import ConfigError as Refused
-from pylog.security.oauth import token_retriever as retrieval, token_source as issued
-from pylog.security.tls import outgoing_tls as outgoing
+from pylog.security.oauth import token_retriever, token_source
+from pylog.security.tls import outgoing_tls
 from pylog.security.errors import AuthenticationFailed
 
 TYPE_CHECKING = False  # Importing typing costs 6 ms of startup.
@@ -31,7 +31,7 @@ class TokenSource:
     def __init__(self, setting: Callable[[str], Any]):
         """setting: returns the value of a setting. Raises ConfigError."""
         # The client backs off by itself before it reconnects.
-        self._source = issued.Source(_way(setting), time.time, 0, 0)
+        self._source = token_source.Source(_way(setting), time.time, 0, 0)
 
     async def token(self) -> str:
         """Return a valid token. Raises AuthenticationError."""
@@ -45,24 +45,24 @@ class TokenSource:
         return found
 
 
-def _way(setting: Callable[[str], Any]) -> Callable[[], issued.Issued]:
+def _way(setting: Callable[[str], Any]) -> Callable[[], token_source.Issued]:
     """Return a function that fetches a new token. Raises ConfigError."""
     callback = setting("oauth_cb")
     if callback is not None:
         return partial(_called, callback)
     try:
-        return retrieval.of(
+        return token_retriever.of(
             setting, {}, time.time, _towards_issuer(setting("https.ca.location"))).get
     except Refused as failure:
         raise ConfigError(str(failure)) from None
 
 
 def _towards_issuer(path: str | None) -> ssl.SSLContext | None:
-    return outgoing.towards_issuer({"ssl.truststore.location": path, "ssl.truststore.type": "PEM"}
-                                   if path else {})
+    return outgoing_tls.towards_issuer(
+        {"ssl.truststore.location": path, "ssl.truststore.type": "PEM"} if path else {})
 
 
-def _called(callback) -> issued.Issued:
+def _called(callback) -> token_source.Issued:
     try:
         found = callback("")
     except BaseException as failure:
@@ -73,8 +73,8 @@ def _called(callback) -> issued.Issued:
     if not isinstance(token, str) or not token:
         raise AuthenticationFailed(f"{wanted} {type(token).__name__}")
     if not more:
-        return issued.Issued(token, issued.end_of(token))
+        return token_source.Issued(token, token_source.end_of(token))
     try:
-        return issued.Issued(token, float(more[0]))
+        return token_source.Issued(token, float(more[0]))
     except (TypeError, ValueError):
         raise AuthenticationFailed(f"{wanted} an end of {more[0]!r}") from None

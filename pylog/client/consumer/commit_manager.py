@@ -21,7 +21,7 @@ from pylog._native.client.columns import Record
 from pylog.client import callbacks
 from pylog.client.arguments import several
 from pylog.client.config.settings import Settings
-from pylog.client.consumer import offset_requests as commits
+from pylog.client.consumer import offset_requests
 from pylog.client.consumer.consumer_membership import ConsumerMembership
 from pylog.client.consumer.fetch_collector import FetchCollector
 from pylog.client.consumer.fetcher import Fetcher
@@ -197,7 +197,7 @@ class Committing:
                 left = {tp: one for tp, one in given.items()
                         if self._committed_by.get(tp, 0) < number}
                 try:
-                    await commits.commit(self.cluster, self._committer(), left)
+                    await offset_requests.commit(self.cluster, self._committer(), left)
                 except KafkaError as failure:
                     if failure.code != ErrorCode.STALE_MEMBER_EPOCH:
                         raise
@@ -328,7 +328,7 @@ class Committing:
         wanted = [TopicPartition.of(tp) for tp in several("committed", partitions)]
         if self.settings["group.id"] is None:
             raise IllegalStateError("committed offsets need group.id")
-        found = await self.cluster.retry(lambda: commits.committed(
+        found = await self.cluster.retry(lambda: offset_requests.committed(
             self.cluster, self._reader(), wanted, True), timeout_s)
         return {tp: found.get(tp) for tp in wanted}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pylog.client.errors import AuthenticationError
 from pylog.client.network import login
-from pylog.security.tls import outgoing_tls as outgoing
+from pylog.security.tls import outgoing_tls
 
 if TYPE_CHECKING:
     import ssl
@@ -33,12 +33,12 @@ def connect_progress(host: str, port: int, connected: bool, secure: bool, shook_
 async def distrusted(host: str, port: int, settings: Settings,
                      failure: ssl.SSLError) -> AuthenticationError:
     """Return the error of a TLS failure. Fetches an expired certificate again to show its date."""
-    return AuthenticationError(f"{host}:{port}: " + await outgoing.distrusted(
+    return AuthenticationError(f"{host}:{port}: " + await outgoing_tls.distrusted(
         failure, host, port, lambda: login.own_chain(settings)))
 
 
 def refused(host: str, port: int, settings: Settings,
             failure: ssl.SSLError) -> AuthenticationError:
     """Return the error of a TLS failure without fetching the broker's certificate."""
-    text = outgoing.refused(failure, lambda: login.own_chain(settings))
+    text = outgoing_tls.refused(failure, lambda: login.own_chain(settings))
     return AuthenticationError(f"{host}:{port}: {text}")

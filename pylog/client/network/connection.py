@@ -37,7 +37,7 @@ from pylog.client.network.send_buffer import SendBuffer
 from pylog.protocol import api, codec, messages, tables
 from pylog.protocol.errors import EncodeError, ErrorCode, ProtocolError
 from pylog.protocol.reasons import reason_of
-from pylog.security.tls import outgoing_tls as outgoing
+from pylog.security.tls import outgoing_tls
 
 STAGING_BYTES = 65_536
 FRAME_BYTES_MAX = 1 << 30  # "HTTP", read as a length, is larger.
@@ -204,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
             if isinstance(failure, KafkaError):
                 made.fail(failure)
             elif made.secure and isinstance(failure, ConnectionError) and made.connected:
-                made.fail(KafkaConnectionError(f"{host}:{port}: {outgoing.explained(failure)}"))
+                made.fail(KafkaConnectionError(f"{host}:{port}: {outgoing_tls.explained(failure)}"))
             else:
                 made.fail(KafkaConnectionError(f"{host}:{port}: {reason_of(failure)}"))
         except UnicodeError as failure:

@@ -16,8 +16,8 @@ from pylog.client.config.settings import Settings
 from pylog.client.errors import AuthenticationError, ConfigError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
-from pylog.security.sasl import client_exchange as proofs, kerberos
-from pylog.security.tls import key_stores as stores, outgoing_tls as outgoing
+from pylog.security.sasl import client_exchange, kerberos
+from pylog.security.tls import key_stores, outgoing_tls
 from pylog.security.errors import AuthenticationFailed
 
 
@@ -28,7 +28,7 @@ def tls(settings: Settings, host: str) -> tuple[ssl.SSLContext | None, str | Non
     context = settings["ssl.context"]
     if context is None:
         get = _named(settings)
-        stamp = stores.stamp(stores.files(get))
+        stamp = key_stores.stamp(key_stores.files(get))
         # Re-created only after a change: it takes milliseconds.
         if settings.tls is None or settings.tls[0] != stamp:
             settings.tls = stamp, _context(settings, get)
@@ -51,12 +51,12 @@ def _named(settings: Settings) -> Callable[[str], Any]:
 
 def _context(settings: Settings, get: Callable[[str], Any]) -> ssl.SSLContext:
     try:
-        context = outgoing.context(get)
+        context = outgoing_tls.context(get)
         if settings["ssl.certificate.location"]:
             context.load_cert_chain(
                 settings["ssl.certificate.location"], settings["ssl.key.location"],
                 settings["ssl.key.password"] or "")
-    except (stores.ConfigError, OSError) as failure:
+    except (key_stores.ConfigError, OSError) as failure:
         raise ConfigError(str(failure)) from None
     return context
 
@@ -65,9 +65,9 @@ def own_chain(settings: Settings) -> bytes:
     """Return the client's certificate chain as PEM; empty if it is missing."""
     location = settings["ssl.certificate.location"]
     try:
-        return stores.own_chain(_named(settings)) or (
-            stores.pem_file(location) if location else b"")
-    except stores.ConfigError:
+        return key_stores.own_chain(_named(settings)) or (
+            key_stores.pem_file(location) if location else b"")
+    except key_stores.ConfigError:
         return b""
 
 
@@ -80,7 +80,7 @@ async def log_in(connection: Any) -> None:
     token = await settings.tokens.token() if mechanism == "OAUTHBEARER" else ""
     connection.hold()
     hello = await connection.send(messages.SaslHandshakeRequest(mechanism=mechanism),
-                                  version=proofs.HANDSHAKE_VERSION)
+                                  version=client_exchange.HANDSHAKE_VERSION)
     if hello.error_code == ErrorCode.ILLEGAL_SASL_STATE:
         plain = "SSL" if connection.secure else "PLAINTEXT"
         raise _refused(connection,
@@ -93,10 +93,11 @@ async def log_in(connection: Any) -> None:
             settings["sasl.kerberos.service.name"], connection.host,
             settings["sasl.kerberos.principal"], settings["sasl.kerberos.keytab"])
     elif token:
-        steps = proofs.bearer(token)
+        steps = client_exchange.bearer(token)
     else:
-        steps = proofs.tokens(mechanism, settings["sasl.username"], settings["sasl.password"],
-                              by_token=settings["pylog.sasl.tokenauth"])
+        steps = client_exchange.tokens(
+            mechanism, settings["sasl.username"], settings["sasl.password"],
+            by_token=settings["pylog.sasl.tokenauth"])
     connection.logged_in(await _proven(connection, steps, mechanism == kerberos.MECHANISM))
 
 
@@ -111,7 +112,7 @@ async def _proven(connection: Any, steps: Generator[bytes, bytes, None], blocks:
                 else _next(steps, answer)
         except AuthenticationFailed as failed:
             raise _refused(connection, str(failed)) from None
-        except stores.ConfigError as error:
+        except key_stores.ConfigError as error:
             raise ConfigError(str(error)) from None
         if token is None:
             assert answer is not None  # A login needs at least one response.

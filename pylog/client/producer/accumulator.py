@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pylog._native.client.batch_builder import Batch, BatchBuilder, Pool
-from pylog._native.client.record_intake import Lane, RecordBuffer
+from pylog._native.client.record_intake import PartitionQueue, RecordBuffer
 from pylog._native.records import batch as native
 from pylog.client.producer.delivery import Pending
 
@@ -28,7 +28,7 @@ POOLED_BYTES_MAX = 8 << 20  # About the bytes in flight to a few brokers.
 SEQUENCE_MASK = 0x7FFFFFFF
 
 
-class Queue(Lane):
+class Queue(PartitionQueue):
     """The batches and sequence numbers of one partition."""
 
     def __init__(self, builder: BatchBuilder, topic: str, partition: int,

@@ -231,7 +231,7 @@ class Producing:
             raise record_check.of(topic, key, value, headers, failure) from failure
         if appended is None:
             return "memory"
-        route.add_lane(partition, queue)
+        route.set_queue(partition, queue)
         if self.sender.failure is not None:
             # The failure was set after the check above: fail the record, because no sender would.
             self.loop.call_soon_threadsafe(accumulator.fail_unsent, self.sender.failure)
@@ -242,9 +242,9 @@ class Producing:
         if key is not None or not isinstance(chooser, Sticky):
             return int(chooser.choose(topic, key, route.partitions, route.available, size))
         # Count the bytes that native code has added since the last choice.
-        size += route.stuck_bytes()
+        size += route.take_sticky_bytes()
         partition = chooser.choose(topic, key, route.partitions, route.available, size)
-        route.stick(partition, chooser.bytes_left(topic))
+        route.set_sticky(partition, chooser.bytes_left(topic))
         return int(partition)
 
     def _route(self, topic: str) -> Route | None:

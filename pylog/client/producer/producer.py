@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic
 
-from pylog._native.client.record_intake import Intake
+from pylog._native.client.record_intake import FastSend
 from pylog.client.background_loop import Driver
 from pylog.client.config.configured import Configured, given
 from pylog.client.config.settings import PRODUCER, Settings
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 CLOSE_S = 30.0
 
 
-class Producer(Intake, Configured, Generic[KeyIn, ValueIn]):
+class Producer(FastSend, Configured, Generic[KeyIn, ValueIn]):
     """Write records: `with Producer(bootstrap_servers="…") as producer: producer.send(…)`.
 
     Settings have Kafka's names: pass a dict with dots, or keywords with underscores.
@@ -79,7 +79,7 @@ class Producer(Intake, Configured, Generic[KeyIn, ValueIn]):
 
     # Records
 
-    if TYPE_CHECKING:  # Native code implements it: Intake.send.
+    if TYPE_CHECKING:  # Native code implements it: FastSend.send.
         def send(self, topic: str, value: ValueIn | None = None, key: KeyIn | None = None, *,
                  partition: int | None = None, timestamp: int | None = None,
                  headers: Headers | None = None, on_delivery: DeliveryCallback | None = None

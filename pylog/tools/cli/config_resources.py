@@ -18,7 +18,7 @@ from pylog.client.network.cluster import Cluster
 from pylog.protocol import messages
 from pylog.protocol.codec import ZERO_UUID
 from pylog.protocol.errors import ErrorCode
-from pylog.tools.cli import cluster_queries as inquiry
+from pylog.tools.cli import cluster_queries
 from pylog.tools.cli.session import ToolError
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
@@ -61,8 +61,8 @@ async def described(cluster: Cluster, kind: int, name: str, keys: list[str] | No
     answer = await cluster.send(await node_of(cluster, kind, name), request)
     row = answer.results[0]
     if row.error_code:
-        raise ToolError(inquiry.error_code_text(row.error_code, row.error_message,
-                                                f"settings of {name}"))
+        raise ToolError(cluster_queries.error_code_text(row.error_code, row.error_message,
+                                                        f"settings of {name}"))
     return sorted(({
         "name": entry.name, "value": entry.value,
         "source": SOURCES.get(entry.config_source, str(entry.config_source)),
@@ -83,17 +83,17 @@ async def alter(admin: Admin, kind: int, name: str, changes: dict[str, str | Non
             await check_names(admin.cluster, kind, name, changes)
         if error.code < 0:
             raise
-        raise ToolError(inquiry.error_text(error)) from None
+        raise ToolError(cluster_queries.error_text(error)) from None
 
 
 async def check_names(cluster: Cluster, kind: int, name: str | None, changes: Any) -> None:
     """Raise ToolError for an unknown key, with the closest one. name None: keys of any topic."""
     if name is None:
-        metadata = await inquiry.all_topics(cluster)
+        metadata = await cluster_queries.all_topics(cluster)
         name = next(iter(metadata.topics), None)
         if name is None:
             return
     known = {row["name"] for row in await described(cluster, kind, name)}
     for key in changes:
         if known and key not in known:
-            raise inquiry.unknown("setting", key, known)
+            raise cluster_queries.unknown("setting", key, known)

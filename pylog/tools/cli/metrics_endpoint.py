@@ -105,11 +105,11 @@ def _get(address: str, path: str, token: str | None, settings: Settings,
     import http.client
 
     if address.startswith(HTTPS):
-        from pylog.security.tls import outgoing_tls as outgoing
+        from pylog.security.tls import outgoing_tls
 
         connection: http.client.HTTPConnection = http.client.HTTPSConnection(
             address.removeprefix(HTTPS), timeout=timeout_s,
-            context=outgoing.context(lambda name: settings[name]))
+            context=outgoing_tls.context(lambda name: settings[name]))
     else:
         connection = http.client.HTTPConnection(address, timeout=timeout_s)
     try:

@@ -21,7 +21,7 @@ from pylog.tools.cli.command import TOPIC, Tools, Watchable, shared, watch_optio
 from pylog.tools.cli.output import size
 from pylog.tools.cli.session import Session, ToolError
 from pylog.tools.cluster import health, verify
-from pylog.tools.cluster import replica_state as replicas
+from pylog.tools.cluster import replica_state
 from pylog.tools.cluster.elections import elect
 from pylog.tools.cluster.placement import drain, grow, move, shrink
 from pylog.tools.cluster.reassignments import cancel, moves, reassign
@@ -81,8 +81,8 @@ def explain(session: Session, name: str) -> None:
     topic, _, number = name.rpartition("-")
     if not topic or not number.isdigit():
         raise click.UsageError(f"{name!r}: expected a topic, a dash and a partition: orders-0")
-    facts = session.run(lambda asked: replicas.facts_of(asked, topic, int(number)))
-    sentences = replicas.sentences(facts)
+    facts = session.run(lambda asked: replica_state.facts_of(asked, topic, int(number)))
+    sentences = replica_state.sentences(facts)
     if session.out.as_json:
         session.out.document({**facts._asdict(), "alive": sorted(facts.alive),
                               "sentences": sentences})

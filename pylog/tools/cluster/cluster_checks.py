@@ -25,9 +25,9 @@ from pylog.protocol.counts import counted
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 from pylog.protocol.reasons import reason_of
-from pylog.security.tls import key_stores as stores
-from pylog.tools.cli import cluster_queries, metrics_endpoint as endpoint
-from pylog.tools.cluster import replica_state as replicas
+from pylog.security.tls import key_stores
+from pylog.tools.cli import cluster_queries, metrics_endpoint
+from pylog.tools.cluster import replica_state
 from pylog.tools.cli.finding import FAIL, OK, SKIP, WARN, Finding
 from pylog.tools.cli.output import size, span
 
@@ -50,7 +50,8 @@ async def check_cluster(cluster: Any, bootstrap: str) -> tuple[list[Finding], li
     is_remote = not all(_is_loopback(host) for host, _ in servers(bootstrap.split(",")))
     for rows in await asyncio.gather(*[_broker(cluster, node, is_remote) for node in nodes]):
         found += rows
-    found += [await _controller(cluster, metadata), *_quorum(await endpoint.quorum(cluster))]
+    found += [await _controller(cluster, metadata),
+              *_quorum(await metrics_endpoint.quorum(cluster))]
     found += [*await _missing(cluster, metadata), *_partitions(metadata),
               *await _explained(cluster, metadata)]
     dirs, local = await _log_dirs(cluster)
@@ -88,7 +89,7 @@ async def _broker(cluster: Any, node: Any, is_remote: bool) -> list[Finding]:
     elapsed_s = time.perf_counter() - begun
     if connection.secure:
         shown = connection.transport.get_extra_info("ssl_object").getpeercert(True)
-        found.append(certificate(name, stores.expiry(shown or b""),
+        found.append(certificate(name, key_stores.expiry(shown or b""),
                                  datetime.datetime.now(datetime.UTC).date()))
     try:
         found += await _settings(connection, node, name, elapsed_s)
@@ -189,7 +190,7 @@ def _check_authentication(name: str, values: dict[str, str]) -> Finding:
 
 
 async def _controller(cluster: Any, metadata: Any) -> Finding:
-    silence = await replicas.controller_silence(cluster)
+    silence = await replica_state.controller_silence(cluster)
     if silence:
         return Finding("controller", "", FAIL, f"it does not respond: {silence}. The state of "
                        "the partitions may be outdated", "connect to another broker, or check the "
@@ -228,14 +229,14 @@ async def _explained(cluster: Any, metadata: Any) -> list[Finding]:
     bad = sorted((part.leader >= 0, part.topic, part.partition)
                  for topic in metadata.topics.values() for part in topic.partitions.values()
                  if part.leader < 0 or len(part.isr) < len(part.replicas))[:EXPLAINED_MAX]
-    responses = await asyncio.gather(*[replicas.facts_of(cluster, topic, partition)
+    responses = await asyncio.gather(*[replica_state.facts_of(cluster, topic, partition)
                                        for _, topic, partition in bad], return_exceptions=True)
     found = []
     for (has_leader, _, _), facts in zip(bad, responses, strict=True):
-        if not isinstance(facts, replicas.Facts):
+        if not isinstance(facts, replica_state.Facts):
             # The topic was deleted, or no broker responds; other findings report that.
             continue
-        state, *why = replicas.sentences(facts)
+        state, *why = replica_state.sentences(facts)
         found.append(Finding("partition", facts.name, WARN if has_leader else FAIL, state,
                              " ".join(why) or "check the log of its leader"))
     return found

@@ -15,7 +15,7 @@ import click
 
 from pylog.client.errors import KafkaError
 from pylog.protocol.errors import ErrorCode
-from pylog.tools.cli import cluster_queries as inquiry
+from pylog.tools.cli import cluster_queries
 from pylog.tools.cli.command import TOPIC, Tool, confirmed
 from pylog.tools.cli.session import Session, ToolError
 
@@ -44,10 +44,11 @@ def elect(session: Session, names: tuple[str, ...], unclean: bool, yes: bool) ->
                   f"lost", yes)
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
-        metadata = await inquiry.all_topics(admin.cluster)
+        metadata = await cluster_queries.all_topics(admin.cluster)
         before = {part: metadata.leader(*part)
-                  for part in inquiry.partitions_of(metadata.topics.values())}
-        parts = [part for name in names for part in await inquiry.named(admin.cluster, name)]
+                  for part in cluster_queries.partitions_of(metadata.topics.values())}
+        parts = [part for name in names
+                 for part in await cluster_queries.named(admin.cluster, name)]
         ended = await admin.elect_leaders(parts or None, unclean, session.timeout_s)
         metadata = await _seen(admin, [part for part, failure in ended.items()
                                        if failure is None and not unclean])
@@ -67,7 +68,7 @@ def elect(session: Session, names: tuple[str, ...], unclean: bool, yes: bool) ->
 async def _seen(admin: Admin, elected: list[TopicPartition]) -> Metadata:
     """Return the metadata as soon as the broker has received the new leaders."""
     for _ in range(LOOKS):
-        metadata = await inquiry.all_topics(admin.cluster)
+        metadata = await cluster_queries.all_topics(admin.cluster)
         infos = [metadata.partition(*part) for part in elected]
         if all(info is None or info.leader == info.replicas[0] for info in infos):
             break

@@ -25,8 +25,8 @@ from pylog.monitor.overview import quorum_troubles
 from pylog.protocol import messages
 from pylog.protocol.counts import counted
 from pylog.protocol.reasons import reason_of
-from pylog.security.tls import key_stores as stores
-from pylog.tools.cli import cluster_queries, config_resources, metrics_endpoint as endpoint
+from pylog.security.tls import key_stores
+from pylog.tools.cli import cluster_queries, config_resources, metrics_endpoint
 from pylog.tools.cluster import cluster_checks
 from pylog.tools.cli.finding import WARN
 from pylog.tools.cli.output import size, span
@@ -325,7 +325,7 @@ def certificate_ends(connection: Connection) -> str | None:
     """Return the expiry date of the peer's certificate, None without TLS."""
     if not connection.secure:
         return None
-    return stores.expiry(
+    return key_stores.expiry(
         connection.transport.get_extra_info("ssl_object").getpeercert(True) or b"")
 
 
@@ -418,7 +418,7 @@ async def _pages(cluster: Cluster, brokers: list[int], metrics: str | None, toke
     """
     async def one(broker: int) -> tuple[Any, float, float]:
         before_ms = time.time() * 1000
-        page = await endpoint.page(cluster, broker, "/cluster", metrics, token)
+        page = await metrics_endpoint.page(cluster, broker, "/cluster", metrics, token)
         return page, before_ms, time.time() * 1000
 
     ended = await asyncio.gather(*[one(broker) for broker in (brokers[:1] if metrics else brokers)])

@@ -14,7 +14,7 @@ import click
 
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
-from pylog.tools.cli import cluster_queries as inquiry
+from pylog.tools.cli import cluster_queries
 from pylog.tools.cli.command import Tool, confirmed
 from pylog.tools.cli.session import Session, ToolError
 
@@ -44,7 +44,7 @@ def replace(session: Session, node: int, force: bool, yes: bool) -> None:
         answer = await asked.send_any(new(topics=[new.TopicData(
             topic_name="__cluster_metadata", partitions=[new.PartitionData(partition_index=0)])]))
         if answer.error_code:
-            raise ToolError(inquiry.error_code_text(
+            raise ToolError(cluster_queries.error_code_text(
                 answer.error_code, answer.error_message, "the quorum"))
         voters = answer.topics[0].partitions[0].current_voters
         found = next((voter for voter in voters if voter.replica_id == node), None)
@@ -75,8 +75,8 @@ def replace(session: Session, node: int, force: bool, yes: bool) -> None:
             # An earlier attempt, whose response was lost, removed it.
             return f"the member of controller {node} was removed"
         if answer.error_code:
-            raise ToolError(inquiry.error_code_text(answer.error_code, answer.error_message,
-                                                    f"controller {node}"))
+            raise ToolError(cluster_queries.error_code_text(answer.error_code, answer.error_message,
+                                                            f"controller {node}"))
         return answer.error_message or ""
 
     if not force:

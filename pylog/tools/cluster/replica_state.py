@@ -16,7 +16,7 @@ from pylog.client.errors import KafkaConnectionError, KafkaError, KafkaTimeoutEr
 from pylog.protocol.counts import counted
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
-from pylog.tools.cli import cluster_queries, config_resources as resources
+from pylog.tools.cli import cluster_queries, config_resources
 from pylog.tools.cli.session import ToolError
 
 SAMPLE_S = 1.0
@@ -266,7 +266,8 @@ def _silence(answer: Any) -> str:
 
 async def _in_sync_min(cluster: Cluster, topic: str) -> int | None:
     try:
-        rows = await resources.described(cluster, resources.TOPIC, topic, ["min.insync.replicas"])
+        rows = await config_resources.described(
+            cluster, config_resources.TOPIC, topic, ["min.insync.replicas"])
     except (ToolError, KafkaError):
         return None
     return int(rows[0]["value"]) if rows and rows[0]["value"] else None

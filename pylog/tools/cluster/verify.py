@@ -19,7 +19,7 @@ from pylog.client.network.cluster import Cluster
 from pylog.client.network.cluster_metadata import PartitionInfo
 from pylog.client.types import EARLIEST, LATEST
 from pylog.protocol import messages
-from pylog.tools.cli import cluster_queries as inquiry
+from pylog.tools.cli import cluster_queries
 
 BYTES_MAX = 4 << 20
 FETCH_VERSION_MAX = 12  # Later versions identify topics by id.
@@ -79,7 +79,7 @@ async def _range(cluster: Cluster, info: PartitionInfo) -> tuple[int, int]:
             raise Unreadable(f"broker {info.leader} does not answer: {error}") from None
         row = answer.topics[0].partitions[0]
         if row.error_code:
-            raise Unreadable(f"broker {info.leader}: {inquiry.error_name(row.error_code)}")
+            raise Unreadable(f"broker {info.leader}: {cluster_queries.error_name(row.error_code)}")
         found.append(row.offset)
     return found[0], found[1]
 
@@ -142,5 +142,6 @@ async def _fetched(cluster: Cluster, info: PartitionInfo, node: int, offset: int
         raise Unreadable(f"broker {node} does not answer: {error}") from None
     row = answer.responses[0].partitions[0]
     if row.error_code:
-        raise Unreadable(f"broker {node}, offset {offset}: {inquiry.error_name(row.error_code)}")
+        name = cluster_queries.error_name(row.error_code)
+        raise Unreadable(f"broker {node}, offset {offset}: {name}")
     return bytes(row.records or b"")

@@ -21,7 +21,7 @@ from pylog.client.errors import KafkaError
 from pylog.client.types import TopicPartition
 from pylog.protocol.counts import counted
 from pylog.monitor.explain import reasons
-from pylog.tools.cli import metrics_endpoint as endpoint, totals
+from pylog.tools.cli import metrics_endpoint, totals
 from pylog.tools.groups import lag as lags
 from pylog.tools.cli.command import GROUP, Tool
 from pylog.tools.cli.output import cell, span
@@ -39,7 +39,7 @@ PARTS = {"topic": "TOPIC", "partition": "PARTITION", "lag_records": "LAG",
 @click.argument("name", type=GROUP, metavar="GROUP")
 @click.option("-s", "--seconds", default=5.0, show_default=True,
               type=click.FloatRange(min=0.1, max=600), help="Time between the two samples.")
-@endpoint.endpoint_options
+@metrics_endpoint.endpoint_options
 @click.option("--sample", is_flag=True, help="Take samples; do not query the metrics endpoint.")
 @click.pass_obj
 def explain(session: Session, name: str, seconds: float, metrics: str | None,
@@ -139,8 +139,8 @@ def _rate(value: float | None) -> str:
 async def from_endpoint(admin: Admin, group: str, coordinator: int, metrics: str | None,
                         token: str | None) -> dict[str, Any] | None:
     """Return the view of the coordinator's endpoint, None if it has none or does not respond."""
-    found = await endpoint.page(admin.cluster, coordinator,
-                                f"/explain/group/{quote(group, safe='')}", metrics, token)
+    found = await metrics_endpoint.page(admin.cluster, coordinator,
+                                        f"/explain/group/{quote(group, safe='')}", metrics, token)
     return found if isinstance(found, dict) and "reasons" in found else None
 
 

@@ -19,7 +19,7 @@ from pylog.client.admin.types import (
 from pylog.client.errors import GroupIdNotFoundError
 from pylog.client.types import TopicPartition
 from pylog.protocol.counts import counted
-from pylog.tools.cli import cluster_queries as inquiry, totals
+from pylog.tools.cli import cluster_queries, totals
 from pylog.tools.cli.command import GROUP, Tools, Watchable
 from pylog.tools.cli.output import span
 from pylog.tools.cli.session import Session
@@ -47,11 +47,11 @@ def streams() -> None:
 def list_groups(session: Session, pattern: str | None) -> None:
     """List Streams groups. PATTERN can contain * and ? as in a shell."""
     async def work(admin: Admin) -> tuple[list[dict[str, Any]], dict[str, str]]:
-        return await inquiry.groups_of(admin.cluster, "streams", pattern)
+        return await cluster_queries.groups_of(admin.cluster, "streams", pattern)
 
     rows, failed = session.administer(work)
     session.out.rows(rows, LISTED, empty="no Streams groups")
-    inquiry.check_complete(failed)
+    cluster_queries.check_complete(failed)
 
 
 @streams.command(cls=Watchable)
@@ -99,9 +99,9 @@ async def _described(admin: Admin, name: str) -> StreamsGroupDescription:
     try:
         return (await admin.describe_streams_groups([name]))[name]
     except GroupIdNotFoundError:
-        rows, _ = await inquiry.groups_of(admin.cluster, "streams", None)
+        rows, _ = await cluster_queries.groups_of(admin.cluster, "streams", None)
         known = [group["group"] for group in rows]
-        raise inquiry.unknown("Streams group", name, known) from None
+        raise cluster_queries.unknown("Streams group", name, known) from None
 
 
 async def _view(admin: Admin, name: str, now_ms: Any) -> dict[str, Any]:
@@ -133,8 +133,9 @@ async def _view(admin: Admin, name: str, now_ms: Any) -> dict[str, Any]:
 
 async def _read(admin: Admin, topics: list[str]) -> list[TopicPartition]:
     """Return the partitions of the topics that exist."""
-    there = await inquiry.all_topics(admin.cluster)
-    return inquiry.partitions_of([there.topics[name] for name in topics if name in there.topics])
+    there = await cluster_queries.all_topics(admin.cluster)
+    return cluster_queries.partitions_of(
+        [there.topics[name] for name in topics if name in there.topics])
 
 
 def _member(member: StreamsMemberDescription) -> dict[str, Any]:

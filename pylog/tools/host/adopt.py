@@ -117,9 +117,9 @@ def _listeners(settings: Settings) -> Iterator[Finding]:
 def _tls_of(settings: Settings, listener: Listener) -> Iterator[Finding]:
     # Imported here: it loads OpenSSL.
     from pylog._native.server.tls import TlsServer
-    from pylog.security.tls import listener_tls as tls
+    from pylog.security.tls import listener_tls
 
-    get, missing = tls.getter(settings, listener), False
+    get, missing = listener_tls.getter(settings, listener), False
     for name in FILES:
         if get(name) and not os.access(get(name), os.R_OK):
             missing = True
@@ -128,7 +128,7 @@ def _tls_of(settings: Settings, listener: Listener) -> Iterator[Finding]:
     if missing:
         return
     try:
-        tls.use(TlsServer(), settings, listener)
+        listener_tls.use(TlsServer(), settings, listener)
     except ConfigError as error:
         yield Finding("listener", listener.name, FAIL, str(error), "no client could connect to it")
 

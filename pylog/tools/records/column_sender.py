@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-from pylog._native.client import text_lines as lines
+from pylog._native.client import text_lines
 from pylog._native.client.batch_builder import Column, RowError
 from pylog.client.producer.producer import row_sender
 from pylog.tools.cli.session import ToolError
@@ -88,7 +88,7 @@ def send(producer: Any, topic: str, files: tuple[BinaryIO, ...], plan: Plan,
 
 
 def _chunks(file: BinaryIO, plan: Plan, sent: Sent, line_bytes_max: int
-            ) -> Iterator[tuple[lines.Lines, bool]]:
+            ) -> Iterator[tuple[text_lines.Lines, bool]]:
     """Yield (lines, True if no more input is available yet). A line has at most max.request.size.
     """
     data = b""
@@ -97,8 +97,8 @@ def _chunks(file: BinaryIO, plan: Plan, sent: Sent, line_bytes_max: int
         more = _read(file)
         data = data + more if data else more
         left = ROWS_MAX if plan.records_max is None else plan.records_max - sent.count
-        found = lines.split(data, last=not more, separator=plan.separator,
-                            tombstones=plan.tombstones, rows_max=left)
+        found = text_lines.split(data, last=not more, separator=plan.separator,
+                                 tombstones=plan.tombstones, rows_max=left)
         if found.count or found.bad_row >= 0:
             yield found, not is_ready()
         if not more or left <= found.count:
@@ -131,7 +131,7 @@ def _readiness(file: BinaryIO) -> Callable[[], bool]:
     return lambda: bool(poll.poll(0))
 
 
-def _write(sender: Any, found: lines.Lines, plan: Plan) -> None:
+def _write(sender: Any, found: text_lines.Lines, plan: Plan) -> None:
     key = None
     if found.key_offsets is not None:
         key = Column(found.count, found.key_offsets, found.key_data, None)

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from pylog.client.network.cluster import Cluster
-from pylog.tools.cli import cluster_queries as inquiry
+from pylog.tools.cli import cluster_queries
 from pylog.tools.cli import totals
 from pylog.tools.cli.command import TOPIC, Watchable
 from pylog.tools.cli.session import Session
@@ -40,18 +40,19 @@ def offsets(session: Session, names: tuple[str, ...], at: str | None, latest_tim
     time_ms = moment(at, session.now_ms()) if at else None
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
-        infos = await inquiry.topics(cluster, names) if names else [
-            row for _, row in sorted((await inquiry.all_topics(cluster)).topics.items())
+        infos = await cluster_queries.topics(cluster, names) if names else [
+            row for _, row in sorted((await cluster_queries.all_topics(cluster)).topics.items())
             if not row.is_internal]
-        parts = inquiry.partitions_of(infos)
+        parts = cluster_queries.partitions_of(infos)
         if time_ms is None and not latest_time:
-            first = await inquiry.offsets(cluster, dict.fromkeys(parts, inquiry.EARLIEST))
-            last = await inquiry.offsets(cluster, dict.fromkeys(parts, inquiry.LATEST),
-                                         int(committed))
+            first = await cluster_queries.offsets(
+                cluster, dict.fromkeys(parts, cluster_queries.EARLIEST))
+            last = await cluster_queries.offsets(
+                cluster, dict.fromkeys(parts, cluster_queries.LATEST), int(committed))
             return [_ends(part, first.get(part), last.get(part)) for part in parts]
-        wanted = inquiry.MAX_TIMESTAMP if time_ms is None else time_ms
-        found = await inquiry.offsets(cluster, dict.fromkeys(parts, wanted))
-        last = await inquiry.offsets(cluster, dict.fromkeys(parts, inquiry.LATEST))
+        wanted = cluster_queries.MAX_TIMESTAMP if time_ms is None else time_ms
+        found = await cluster_queries.offsets(cluster, dict.fromkeys(parts, wanted))
+        last = await cluster_queries.offsets(cluster, dict.fromkeys(parts, cluster_queries.LATEST))
         return [_at(part, found.get(part), last.get(part)) for part in parts]
 
     rows = session.run(work)

@@ -59,13 +59,14 @@ class Shape:
 
     def print_columns(self, columns: Any, stretches: list[tuple[int, int, Any]]) -> None:
         """Write rows [start, stop) of each partition, as raw values or JSON."""
-        from pylog._native.client import text_lines as lines
+        from pylog._native.client import text_lines
 
         if self.out.as_json:
-            text = lines.documents(columns, [(start, stop, self._head(part))
-                                             for start, stop, part in stretches])
+            text = text_lines.documents(columns, [(start, stop, self._head(part))
+                                                  for start, stop, part in stretches])
         else:
-            text = lines.raw(columns, [(start, stop) for start, stop, _ in stretches], self.keys)
+            text = text_lines.raw(
+                columns, [(start, stop) for start, stop, _ in stretches], self.keys)
         self.out.write_bytes(memoryview(text))
         self.out.out.flush()
 

@@ -356,9 +356,9 @@ def _decided(settings: Any, rules: list[AclBinding], principal: str, operation: 
         OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, number_of,
     )
     from pylog.protocol import messages
-    from pylog.security import authorizer, principals as identities
+    from pylog.security import authorizer, principals
 
-    who = identities.parse(principal)
+    who = principals.parse(principal)
     if who is None:
         raise click.UsageError(f"{principal!r}: expected User:NAME")
 

@@ -16,13 +16,13 @@ from pylog.client.admin.admin import Admin
 from pylog.client.network.cluster import Cluster
 from pylog.config.sealing import is_sensitive
 from pylog.tools.cli import cluster_queries
-from pylog.tools.cli import config_resources as resources
+from pylog.tools.cli import config_resources
 from pylog.tools.cli.command import Tools, pairs
 from pylog.tools.cli.session import Session
 
 COLUMNS = {"name": "SETTING", "value": "VALUE", "source": "SOURCE"}
-KIND = click.Choice([*resources.KINDS, *[f"{kind}s" for kind in resources.KINDS
-                                         if not kind.endswith("s")]])
+KIND = click.Choice([*config_resources.KINDS, *[f"{kind}s" for kind in config_resources.KINDS
+                                                if not kind.endswith("s")]])
 
 
 @click.group(cls=Tools)
@@ -35,8 +35,9 @@ def configs() -> None:
 
 
 def _resource(kind: str, name: str) -> tuple[int, str]:
-    number = resources.KINDS[kind if kind in resources.KINDS else kind.removesuffix("s")]
-    return number, "" if number == resources.BROKER and name == "default" else name
+    kinds = config_resources.KINDS
+    number = kinds[kind if kind in kinds else kind.removesuffix("s")]
+    return number, "" if number == config_resources.BROKER and name == "default" else name
 
 
 @configs.command()
@@ -51,9 +52,9 @@ def describe(session: Session, kind: str, name: str, keys: tuple[str, ...], is_a
     """Show settings that are not defaults, or those named."""
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
         number, own = _resource(kind, name)
-        if number == resources.TOPIC:
+        if number == config_resources.TOPIC:
             await cluster_queries.topics(cluster, [own])
-        rows = await resources.described(cluster, number, own, documented=documentation)
+        rows = await config_resources.described(cluster, number, own, documented=documentation)
         known = [row["name"] for row in rows]
         for key in keys:
             if key not in known:
@@ -96,9 +97,9 @@ def _alter(session: Session, kind: str, name: str, changes: dict[str, str | None
            dry_run: bool) -> None:
     async def work(admin: Admin) -> None:
         number, own = _resource(kind, name)
-        if number == resources.TOPIC:
+        if number == config_resources.TOPIC:
             await cluster_queries.topics(admin.cluster, [own])
-        await resources.alter(admin, number, own, changes, dry_run)
+        await config_resources.alter(admin, number, own, changes, dry_run)
 
     session.administer(work)
     would = "would be " if dry_run else ""

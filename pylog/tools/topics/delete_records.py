@@ -14,7 +14,7 @@ import click
 
 from pylog.client.types import TopicPartition
 from pylog.protocol.counts import counted
-from pylog.tools.cli import cluster_queries as inquiry
+from pylog.tools.cli import cluster_queries
 from pylog.tools.cli.command import TOPIC, Tool, confirmed
 from pylog.tools.cli.session import Session
 from pylog.tools.cli.time_arguments import moment
@@ -37,8 +37,9 @@ def delete_records(session: Session, names: tuple[str, ...], before: str, dry_ru
                    yes: bool) -> None:
     """Delete the records before an offset or a time, which becomes the log start offset."""
     async def query(admin: Admin) -> list[dict[str, Any]]:
-        parts = [part for name in names for part in await inquiry.named(admin.cluster, name)]
-        first, last = await inquiry.known_offset_bounds(admin.cluster, parts)
+        parts = [part for name in names
+                 for part in await cluster_queries.named(admin.cluster, name)]
+        first, last = await cluster_queries.known_offset_bounds(admin.cluster, parts)
         wanted = await _wanted(session, admin, before, last)
         return [_row(part, first[part], last[part], wanted[part]) for part in parts]
 
@@ -64,7 +65,7 @@ async def _wanted(session: Session, admin: Admin, before: str,
     if before.isdigit():
         return dict.fromkeys(last, int(before))
     when = moment(before.removeprefix("@"), session.now_ms())
-    return await inquiry.at_time(admin.cluster, last, when)
+    return await cluster_queries.at_time(admin.cluster, last, when)
 
 
 def _row(part: TopicPartition, low: int, high: int, wanted: int) -> dict[str, Any]:

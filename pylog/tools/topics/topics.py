@@ -22,7 +22,7 @@ from pylog.client.types import TopicPartition
 from pylog.protocol.counts import counted
 from pylog.protocol.errors import ErrorCode
 from pylog.tools.cli import cluster_queries, totals
-from pylog.tools.cli import config_resources as resources
+from pylog.tools.cli import config_resources
 from pylog.tools.cli.command import TOPIC, Tools, Watchable, confirmed, pairs
 from pylog.tools.cli.output import cell, size
 from pylog.tools.cli.session import Session, ToolError
@@ -119,10 +119,10 @@ def describe(session: Session, names: tuple[str, ...]) -> None:
         parts, missing = await _parts(cluster, rows)
         made = []
         for info in rows:
-            configs = await resources.described(cluster, resources.TOPIC, info.name)
+            configs = await config_resources.described(cluster, config_resources.TOPIC, info.name)
             own = [part for part in parts if part["topic"] == info.name]
             made.append({
-                "topic": info.name, "id": resources.uuid_text(info.id),
+                "topic": info.name, "id": config_resources.uuid_text(info.id),
                 "internal": info.is_internal, "partition_count": len(own),
                 "replicas": max((len(part["replicas"]) for part in own), default=0),
                 "records": totals.total(part["records"] for part in own),
@@ -206,12 +206,13 @@ def create(session: Session, names: tuple[str, ...], partition_count: int | None
             result = ended.get(name)
             failure = result if isinstance(result, KafkaError) else None
             if failure is not None and failure.code == ErrorCode.INVALID_CONFIG:
-                await resources.check_names(admin.cluster, resources.TOPIC, None, configs)
+                await config_resources.check_names(
+                    admin.cluster, config_resources.TOPIC, None, configs)
             if if_not_exists and failure is not None \
                     and failure.code == ErrorCode.TOPIC_ALREADY_EXISTS:
                 failure = None
-            rows.append({"topic": name,
-                         "id": resources.uuid_text(result) if isinstance(result, bytes) else None,
+            id_ = config_resources.uuid_text(result) if isinstance(result, bytes) else None
+            rows.append({"topic": name, "id": id_,
                          "error": failure and _sentence(failure)})
         return rows
 
@@ -299,7 +300,7 @@ def alter(session: Session, name: str, partition_count: int | None, settings: tu
             if isinstance(ended.get(name), KafkaError):
                 raise ToolError(_sentence(ended[name]))
         if changes:
-            await resources.alter(admin, resources.TOPIC, name, changes, dry_run)
+            await config_resources.alter(admin, config_resources.TOPIC, name, changes, dry_run)
 
     session.administer(work)
     session.out.result({"topic": name, "partitions": partition_count, "configs": changes,

@@ -4,7 +4,7 @@ providers.
 
 import pytest
 
-from pylog.client.config import value_providers as providers
+from pylog.client.config import value_providers
 from pylog.client.config.settings import Settings
 from pylog.client.errors import ConfigError
 
@@ -15,9 +15,9 @@ def test_values_come_from_the_environment_a_file_and_a_directory(tmp_path, monke
     monkeypatch.setenv("PASSWORD_OF_ALICE", "p=1")
     (tmp_path / "secrets.properties").write_text("user=alice\nport: 9093\n")
     (tmp_path / "password").write_text("from a directory\n")
-    found = providers.resolved({
+    found = value_providers.resolved({
         "a": "${env:PASSWORD_OF_ALICE}", "b": f"${{file:{tmp_path}/secrets.properties:user}}!",
-        "c": f"${{dir:{tmp_path}:password}}", "d": 7, "e": "${other:x}"}, providers.USUAL)
+        "c": f"${{dir:{tmp_path}:password}}", "d": 7, "e": "${other:x}"}, value_providers.USUAL)
     assert found == {"a": "p=1", "b": "alice!", "c": "from a directory", "d": 7,
                      "e": "${other:x}"}
 
@@ -38,7 +38,7 @@ def test_client_accepts_declared_value_providers(monkeypatch):
 ])
 def test_missing_value_is_an_error(value, words):
     with pytest.raises(ConfigError) as failure:
-        providers.resolved({"sasl.password": value}, providers.USUAL)
+        value_providers.resolved({"sasl.password": value}, value_providers.USUAL)
     assert words in str(failure.value) and "sasl.password" in str(failure.value)
 
 

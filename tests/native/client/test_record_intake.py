@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from pylog._native.client.batch_builder import BatchBuilder, murmur2
-from pylog._native.client.record_intake import Delivery, Lane, Mutex, RecordBuffer, Route
+from pylog._native.client.record_intake import Delivery, PartitionQueue, Mutex, RecordBuffer, Route
 from pylog._native.records.batch import records
 
 
@@ -19,17 +19,17 @@ class World:
         self.wakes = []
         self.buffer = RecordBuffer(batch_bytes=2000, bytes_max=10_000, linger_s=5.0, codec=0,
                                    level=None, wake=lambda: self.wake())
-        self.lanes = [Lane(BatchBuilder(2000, p)) for p in range(2)]
+        self.queues = [PartitionQueue(BatchBuilder(2000, p)) for p in range(2)]
         self.route = Route(self.buffer, [0, 1], [0, 1], hashes, record_bytes_max)
-        for partition, lane in enumerate(self.lanes):
-            self.route.add_lane(partition, lane)
-        self.lanes[0].open, self.lanes[0].reserved = "pending", 2000
+        for partition, queue in enumerate(self.queues):
+            self.route.set_queue(partition, queue)
+        self.queues[0].open, self.queues[0].reserved = "pending", 2000
 
     def wake(self):
         self.wakes.append(1)
 
     def rows(self, partition=0):
-        return [row[2:4] for row in records(self.lanes[partition].builder.close())]
+        return [row[2:4] for row in records(self.queues[partition].builder.close())]
 
 
 def test_simple_record_is_added_to_the_open_batch():
@@ -50,19 +50,19 @@ def test_other_records_use_the_slow_path(given):
     world = World()
     given = {"value": b"v", **({"partition": 0} if given else {}), **given}
     assert world.route.append(**given) is None
-    assert world.lanes[0].builder.count == 0
+    assert world.queues[0].builder.count == 0
 
 
 def test_no_record_is_accepted_beyond_the_reservation_or_batch_size():
     world = World()
-    world.lanes[0].reserved = 300
+    world.queues[0].reserved = 300
     assert world.route.append(b"x" * 100, None, 0) is not None
     assert world.route.append(b"x" * 100, None, 0) is None
-    world.lanes[0].reserved = 1 << 30
+    world.queues[0].reserved = 1 << 30
     while world.route.append(b"x" * 100, None, 0) is not None:
         pass
-    assert world.lanes[0].builder.nbytes <= 2000
-    world.lanes[0].open = None
+    assert world.queues[0].builder.nbytes <= 2000
+    world.queues[0].open = None
     assert world.route.append(b"x", None, 0) is None
 
 
@@ -77,9 +77,9 @@ def test_keys_hash_as_in_java_if_configured():
 def test_null_keys_stick_to_a_partition_for_the_configured_bytes():
     world = World()
     assert world.route.append(b"x" * 50) is None
-    world.route.stick(0, 120)
+    world.route.set_sticky(0, 120)
     assert [world.route.append(b"x" * 50) is not None for _ in range(3)] == [True, True, False]
-    assert world.route.stuck_bytes() == 100 and world.route.stuck_bytes() == 0
+    assert world.route.take_sticky_bytes() == 100 and world.route.take_sticky_bytes() == 0
 
 
 def test_a_record_waits_for_the_lock():

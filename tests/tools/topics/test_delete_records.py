@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog.client.types import TopicPartition
-from pylog.tools.cli import cluster_queries as inquiry
+from pylog.tools.cli import cluster_queries
 from pylog.tools.cli.session import ToolError
 from pylog.tools.groups import groups
 from pylog.tools.topics import delete_records
@@ -63,10 +63,10 @@ def test_missing_partition_is_reported(target):
 def told(monkeypatch, of_time):
     """A partition with offsets 0 to 9, in which the time has the offset `of_time`."""
     async def offsets(cluster, wanted, isolation=0):
-        return {part: {inquiry.EARLIEST: (0, -1), inquiry.LATEST: (10, -1)}.get(time_ms, of_time)
-                for part, time_ms in wanted.items()}
+        known = {cluster_queries.EARLIEST: (0, -1), cluster_queries.LATEST: (10, -1)}
+        return {part: known.get(time_ms, of_time) for part, time_ms in wanted.items()}
 
-    monkeypatch.setattr(inquiry, "offsets", offsets)
+    monkeypatch.setattr(cluster_queries, "offsets", offsets)
     return SimpleNamespace(cluster=None), [TopicPartition("t", 0)]
 
 
@@ -90,6 +90,6 @@ def test_unknown_end_offset_is_reported(monkeypatch):
     async def ends(cluster, parts):
         return {parts[0]: "REQUEST_TIMED_OUT"}, {parts[0]: 10}
 
-    monkeypatch.setattr(inquiry, "offset_bounds", ends)
+    monkeypatch.setattr(cluster_queries, "offset_bounds", ends)
     with pytest.raises(ToolError, match="t-0: REQUEST_TIMED_OUT"):
-        asyncio.run(inquiry.known_offset_bounds(None, [TopicPartition("t", 0)]))
+        asyncio.run(cluster_queries.known_offset_bounds(None, [TopicPartition("t", 0)]))
