@@ -25,7 +25,9 @@ from pylog.client.errors import (
 )
 from pylog.config.console_access import LOOPBACK, NONE, auth, is_loopback
 from pylog.console.audit import Audit
-from pylog.console.clusters import ClusterConfig, ClusterSession, open_session
+from pylog.console.clusters import (
+    SASL_MECHANISMS, ClusterConfig, ClusterSession, open_session,
+)
 from pylog.console.pages import CLUSTER, PUBLIC, Page, PageError, form_of
 from pylog.console.rendering import error_page
 from pylog.console.session import Session, Sessions, Throttle, same
@@ -74,6 +76,7 @@ class Console:
                                  settings["console.session.max.ms"] / 1000, self.is_secure, seconds)
         self.throttle = Throttle(seconds)
         self.audit = Audit(settings["console.audit.file"], now_ms)
+        self.mechanism: dict[str, str] = {}  # Cluster -> SASL mechanism of the last login.
         self.pages: Sequence[Page] = ()  # Set by create_app().
 
     def navigation(self) -> list[tuple[str, str, str]]:
@@ -87,6 +90,10 @@ class Console:
     def prefix(self, name: str) -> str:
         """Return the path below which a cluster's pages are."""
         return "" if len(self.clusters) == 1 else f"/c/{quote(name, safe='')}"
+
+    def mechanisms(self, name: str) -> list[str]:
+        """Return the SASL mechanisms to try, the one of the last login first."""
+        return sorted(SASL_MECHANISMS, key=lambda one: one != self.mechanism.get(name))
 
     def permits(self, principal: str, permission: str) -> bool:
         """Return True if the console's own permissions allow this. They only restrict further what

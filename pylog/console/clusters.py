@@ -10,7 +10,7 @@ Source: Kafka's SaslHandshake (mechanisms); KIP-43.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -149,15 +149,16 @@ async def _is_brokerd(admin: Admin) -> bool:
 
 
 async def log_in(config: ClusterConfig, user: str, password: str, prefix: str,
-                 now_ms: Callable[[], int]) -> ClusterSession:
-    """Open connections as this user, with the mechanism that the cluster offers.
+                 now_ms: Callable[[], int], mechanisms: Sequence[str] = SASL_MECHANISMS
+                 ) -> ClusterSession:
+    """Open connections as this user, with the first mechanism that the cluster accepts.
 
-    Raises AuthenticationError, and KafkaError if the cluster is unreachable.
+    A user may have a password for one mechanism only. Raises AuthenticationError, and KafkaError if
+    the cluster is unreachable.
     """
     named = config.settings.get("sasl.mechanism")
-    mechanisms = (str(named),) if named else SASL_MECHANISMS
     failure: AuthenticationError | None = None
-    for mechanism in mechanisms:
+    for mechanism in (str(named),) if named else mechanisms:
         session = ClusterSession(config, user, {
             **_limited(config.settings), "sasl.mechanism": mechanism, "sasl.username": user,
             "sasl.password": password}, prefix, now_ms)
@@ -166,8 +167,6 @@ async def log_in(config: ClusterConfig, user: str, password: str, prefix: str,
             return session
         except AuthenticationError as error:
             failure = error
-            if "does not offer" not in str(error):
-                break
     assert failure is not None
     raise failure
 

@@ -101,7 +101,9 @@ class Client:
     def post(self, path, form=None, **headers):
         """Send a form, with the token of the page that the form is on."""
         page = self.get(path if path != "/logout" else "/about").text
-        found = re.search(r'name="csrf" value="([^"]+)"', page)
+        action = re.escape(path.partition("?")[0])
+        found = re.search(rf'<form [^>]*action="{action}["?].*?name="csrf" value="([^"]+)"', page,
+                          re.DOTALL)
         token = found.group(1) if found else ""
         return self.send("POST", path, {"csrf": token, **(form or {})}, headers)
 

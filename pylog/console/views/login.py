@@ -57,7 +57,9 @@ async def login(request: Request, cluster: None) -> Response:
                      user)
     try:
         opened = await log_in(config, user, form.get("password", ""),
-                              console.prefix(config.name), console.now_ms)
+                              console.prefix(config.name), console.now_ms,
+                              console.mechanisms(config.name))
+        console.mechanism[config.name] = opened.client_settings["sasl.mechanism"]
     except AuthenticationError:
         console.throttle.failed(*names)
         return _form(request, config, "The user or the password is wrong.", 401, user)

@@ -31,7 +31,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 READ_S, SEND_S = 10.0, 20.0
 BODY_MAX = 16 << 20  # Bytes of a form; a key or value can be a text of several MiB.
-COUNT_MAX = 1000
+RECORDS_SENT_MAX = 1000
 
 
 async def produce(request: Request, cluster: ClusterSession) -> Response:
@@ -72,7 +72,7 @@ async def _send(cluster: ClusterSession, name: str, partitions: int, form: dict[
         partition = integer(text, "Partition", 0, partitions - 1)
     if text := form.get("timestamp", "").strip():
         timestamp = integer(text, "Timestamp", 0, INT64_MAX)
-    count = integer(form.get("count", "") or "1", "Count", 1, COUNT_MAX)
+    count = integer(form.get("count", "") or "1", "Count", 1, RECORDS_SENT_MAX)
     codec = form.get("compression", "none")
     if codec not in CODECS:
         raise PageError(400, "There is no such compression", codec[:50])
