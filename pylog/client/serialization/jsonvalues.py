@@ -7,6 +7,7 @@ Source: RFC 8259; pyarrow.json.
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Callable
 from typing import Any
@@ -103,8 +104,17 @@ def _are_braced(filled: Any) -> bool:
 
 
 def json_rows(data: Any) -> Any:
-    """Return each row of a table or struct column as a JSON object: a binary Array."""
+    """Return each row of a table or struct column as a JSON object: a binary Array.
+
+    Dates and times become ISO 8601 texts, other types without a JSON type the text of `str`.
+    """
     pa = require("json_rows", "pyarrow")
-    encode = Json(default=str).encode
+    encode = Json(default=_text).encode
     return pa.array([None if row is None else encode(row) for row in data.to_pylist()],
                     pa.binary())
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        return value.isoformat().replace("+00:00", "Z")
+    return str(value)

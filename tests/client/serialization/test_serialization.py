@@ -81,6 +81,17 @@ def test_rows_survive_json_encoding():
     assert json_column(json_rows(table)).to_pylist() == table.to_pylist()
 
 
+def test_times_become_iso_8601_in_json():
+    at = datetime.datetime(2026, 1, 1, 5, 1)
+    table = pa.table({"at": pa.array([at], pa.timestamp("us", "UTC")), "day": [at.date()],
+                      "local": pa.array([at], pa.timestamp("ms")), "time": [at.time()]})
+    assert json.loads(json_rows(table)[0].as_py()) == {
+        "at": "2026-01-01T05:01:00Z", "day": "2026-01-01", "local": "2026-01-01T05:01:00",
+        "time": "05:01:00"}
+    times = table.select(["at", "local"])
+    assert json_column(json_rows(times), times.schema).to_pylist() == times.to_pylist()
+
+
 # ---- schema registry
 
 
