@@ -155,23 +155,30 @@ def _over_time(found: Verdict) -> list[str]:
         rows["doubled"][at] += moment.doubled
     ticks = [(at / step, f"{at:g} s") for at in chart.steps(0, last - first + 1, 10)]
     began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(first))
-    parts = ["<h2>Over time</h2>", '<p class="note">One time axis, from '
-             f"{began}. Missing records are "
-             "at the time at which they were sent. Duplicates in different reading tasks have no "
-             "time and are only in the table of checks.</p>"]
+    parts = ["<h2>Over time</h2>", f'<p class="note">All panels start at {began}. A missing record '
+             "is shown when it was sent. A duplicate is shown at its own timestamp, or when its "
+             "record was sent if two tasks read the copies. Only the manifest of the load has the "
+             "times of sending.</p>"]
     for title, name, unit, kind in (
             ("Records per second", "records", " records/s", "b"),
-            ("Acknowledged within, p99 (ms)", "latency", " ms", "a"),
+            ("Acknowledgement latency, p99 in ms", "latency", " ms", "a"),
             ("Missing records", "missing", " missing", "fault-bar"),
             ("Duplicate records", "doubled", " duplicates", "fault-bar")):
         if name == "latency" and not found.ack_ms:
             continue
         values = rows[name]
         hints = [f"{place * step} s: {value:,.0f}{unit}" for place, value in enumerate(values)]
-        total = f", {sum(values):,.0f} in all" if kind == "fault-bar" else ""
-        parts += [f'<p class="note">{title}{total}</p>', chart.framed(
+        parts += [f'<p class="note">{title}{_count(found, name, sum(values))}</p>', chart.framed(
             chart.plot(values, ticks, hints, kind, height=STRIP_HEIGHT), STRIP_HEIGHT)]
     return parts
+
+
+def _count(found: Verdict, name: str, shown: float) -> str:
+    """Return how many records with this fault there are, and how many of them a panel shows."""
+    if name not in found.faults:
+        return ""
+    count = found.faults[name]
+    return f": {count:,}" + ("" if shown == count else f", of which {shown:,.0f} have a known time")
 
 
 def _throughput(found: Verdict) -> list[str]:

@@ -86,8 +86,9 @@ class Verdict:
     acks: list[int] = field(default_factory=list)
     ack_ms: dict[str, float] = field(default_factory=dict)
     timeline: list[Moment] = field(default_factory=list)
-    # {generator: missing sequences}, not part of the JSON.
+    # {generator: sequences} that are missing, or in two offset ranges; not part of the JSON.
     lost: dict[int, np.ndarray] = field(default_factory=dict, repr=False)
+    repeated: dict[int, np.ndarray] = field(default_factory=dict, repr=False)
 
     def lines(self) -> list[str]:
         """Return the verdict as text."""
@@ -103,7 +104,8 @@ class Verdict:
         return [head, *faults, *runs, *(f"  {text}" for text in self.examples)]
 
     def json(self, **more: Any) -> str:
-        plain = {name: value for name, value in asdict(self).items() if name != "lost"}
+        plain = {name: value for name, value in asdict(self).items()
+                 if name not in ("lost", "repeated")}
         return json.dumps({**more, **plain}, indent=1)
 
 
@@ -143,7 +145,7 @@ def verdict(expected: Expected, rows: list[dict[str, Any]], planned: dict[int, t
                      if text and not text.startswith("doubled")]
     _stretches(partitions, ranges, planned)
     seen = [row for row in rows if row["kind"] == "seen"]
-    bits, doubled, notes = _sequences(expected, seen, ranges, partitions)
+    bits, doubled, repeated, notes = _sequences(expected, seen, ranges, partitions)
     _between(seen, partitions, examples)
     gone = _unexplained(partitions, explained)
     replaced: dict[int, np.ndarray] = {}
@@ -170,6 +172,7 @@ def verdict(expected: Expected, rows: list[dict[str, Any]], planned: dict[int, t
         latency_ms=percentiles(latencies), latencies=latencies.tolist(),
         seconds=_seconds(rows, "second"), read_seconds=_seconds(rows, "read"),
         skew=max(counts) * len(counts) / total if total else 0.0, superseded=superseded, lost=lost,
+        repeated=repeated,
         timeline=[Moment(second, count, None, 0, twice)
                   for second, count, twice in _doubled_seconds(rows)])
 
@@ -260,11 +263,14 @@ def _stretches(partitions: dict[int, PartitionRow], ranges: list[dict[str, Any]]
 
 def _sequences(expected: Expected, seen: list[dict[str, Any]], ranges: list[dict[str, Any]],
                partitions: dict[int, PartitionRow]
-               ) -> tuple[dict[int, np.ndarray], int, list[str]]:
-    """Return (sequences seen per generator, number of duplicates, examples of duplicates)."""
+               ) -> tuple[dict[int, np.ndarray], int, dict[int, np.ndarray], list[str]]:
+    """Return (sequences seen per generator, number of duplicates, sequences per generator that two
+    offset ranges have, examples of duplicates).
+    """
     bits: dict[int, np.ndarray] = {generator: np.zeros(-(-count // BLOCK) * BLOCK, bool)
                                    for generator, count in expected.counts.items()}
     doubled, notes = 0, []
+    repeated: dict[int, list[np.ndarray]] = defaultdict(list)
     for row in ranges:
         doubled += row["doubled"]
         partitions[row["partition"]].doubled += row["doubled"]
@@ -276,11 +282,12 @@ def _sequences(expected: Expected, seen: list[dict[str, Any]], ranges: list[dict
         twice = np.flatnonzero(window & block)
         if len(twice):
             doubled += len(twice)
+            repeated[row["generator"]].append(start + twice)
             partitions[row["partition"]].doubled += len(twice)
             notes.append(f"doubled in {row['partition']} (generator {row['generator']}, sequence "
                         f"{start + int(twice[0])})")
         window |= block
-    return bits, doubled, notes
+    return bits, doubled, {key: np.concatenate(found) for key, found in repeated.items()}, notes
 
 
 def _missing(expected: Expected, bits: dict[int, np.ndarray], replaced: dict[int, np.ndarray]
@@ -347,8 +354,9 @@ def _doubled_seconds(rows: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
 
 def timeline(found: Verdict, generators: np.ndarray, firsts: np.ndarray, counts: np.ndarray,
              sent_ms: np.ndarray, acked_ms: np.ndarray) -> list[Moment]:
-    """Return the verdict's timeline with what the load's manifest adds: acknowledgement latency and
-    the time at which missing records were sent. One row of the arrays is an acknowledged batch.
+    """Return the verdict's timeline with what the load's manifest adds: acknowledgement latency,
+    and the time at which missing records and those of two offset ranges were sent. One row of the
+    arrays is an acknowledged batch.
     """
     moments = {one.second: one for one in found.timeline}
 
@@ -361,14 +369,16 @@ def timeline(found: Verdict, generators: np.ndarray, firsts: np.ndarray, counts:
         took = np.bincount(summary.bucket(acked_ms[rows] - sent_ms[rows]), weights=counts[rows],
                            minlength=summary.LATENCY_BUCKETS).astype(np.int64)
         moments[second] = at(second)._replace(ack_p99_ms=percentiles(took)["p99"])
-    for generator, lost in found.lost.items():
-        own = np.flatnonzero(generators == generator)
-        if not len(lost) or not len(own):
-            continue
-        own = own[np.argsort(firsts[own], kind="stable")]
-        batch = np.clip(np.searchsorted(firsts[own], lost, "right") - 1, 0, len(own) - 1)
-        seconds, missing = np.unique(sent_ms[own][batch] // 1000, return_counts=True)
-        for second, count in zip(seconds.tolist(), missing.tolist()):
-            moment = at(second)
-            moments[second] = moment._replace(missing=moment.missing + count)
+    for name, faulty in (("missing", found.lost), ("doubled", found.repeated)):
+        for generator, sequences in faulty.items():
+            own = np.flatnonzero(generators == generator)
+            if not len(sequences) or not len(own):
+                continue
+            own = own[np.argsort(firsts[own], kind="stable")]
+            batch = np.searchsorted(firsts[own], sequences, "right") - 1
+            sent_s = sent_ms[own][np.clip(batch, 0, len(own) - 1)] // 1000
+            for second, count in zip(*map(np.ndarray.tolist, np.unique(
+                    sent_s, return_counts=True))):
+                moment = at(second)
+                moments[second] = moment._replace(**{name: getattr(moment, name) + count})
     return [moments[second] for second in sorted(moments)]

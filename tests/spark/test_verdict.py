@@ -288,6 +288,29 @@ def test_report_shows_missing_and_duplicate_records_over_time():
     page = report.html("t", found, None, 1.0)
     section = page.partition("<h2>Over time</h2>")[2].partition("<h2>")[0]
     assert section.count("<svg") == 4
-    assert "Missing records, 2 in all" in section and "Duplicate records, 1 in all" in section
+    assert "Missing records: 2<" in section and "Duplicate records: 1<" in section
     assert " 1 missing" in section or " 2 missing" in section
     assert "lost" not in found.json() and "timeline" in found.json()
+
+
+def sent_each_second(found):
+    """Add the manifest of batches of ten records, each sent a second after the one before."""
+    firsts = np.tile(np.arange(0, COUNT, 10), 2)
+    sent_ms = 1_700_000_000_000 + firsts // 10 * 1000
+    found.timeline = timeline(found, np.repeat([0, 1], COUNT // 10), firsts,
+                              np.full(len(firsts), 10), sent_ms, sent_ms + 100)
+
+
+def test_timeline_has_duplicates_that_two_tasks_read():
+    parts = topic()
+    parts[1].append(parts[0][30])
+    found = judged(parts)
+    assert found.faults["doubled"] == 1
+    [(_, numbers)] = found.repeated.items()
+    before = report.html("t", found, None, 1.0)
+    assert "Duplicate records: 1, of which 0 have a known time" in before
+    sent_each_second(found)
+    assert [row.second for row in found.timeline if row.doubled] == [
+        1_700_000_000 + int(numbers[0]) // 10]
+    assert "Duplicate records: 1<" in report.html("t", found, None, 1.0)
+    assert "repeated" not in found.json()
