@@ -52,40 +52,52 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def arguments(prog: str = "load", what: str = __doc__.partition("\n")[0], alone: bool = True
-              ) -> argparse.ArgumentParser:
+def arguments(prog: str = "python -m pylog.spark.load", what: str = (
+        "Write records that validate can recompute, through Spark. Give --records or --duration."),
+        alone: bool = True) -> argparse.ArgumentParser:
     """alone: False if another command supplies broker, topic and manifest."""
     parser = argparse.ArgumentParser(prog=prog, description=what)
     add = parser.add_argument
-    add("--bootstrap", required=alone, help="host:port,...")
-    add("--topic", required=alone, default="trial")
+    add("--bootstrap", required=alone, metavar="HOST:PORT", help="broker; several with commas")
+    add("--topic", required=alone, default="trial", help="topic to write to")
     if alone:
-        add("--create", action="store_true", help="make the topic when it is missing")
-    add("--partitions", type=int, default=6, help="of a topic that is made")
+        add("--create", action="store_true", help="create the topic if it does not exist")
+    add("--partitions", type=int, default=6, metavar="N",
+        help="partitions of a topic that the job creates (default: %(default)s)")
     add("--engine", choices=["pylog", "kafka"], default="pylog",
-        help="kafka: Spark's own connector, unmodified")
-    add("--records", type=int, default=0)
-    add("--duration", type=float, default=0.0, metavar="SECONDS")
-    add("--generators", type=int, default=2, help="tasks that make records")
+        help="pylog: the producer of pylog; kafka: Spark's Kafka connector (default: %(default)s)")
+    add("--records", type=int, default=0, metavar="N", help="number of records")
+    add("--duration", type=float, default=0.0, metavar="SECONDS", help="length of the load")
+    add("--generators", type=int, default=2, metavar="N",
+        help="tasks that generate records (default: %(default)s)")
     content(parser)
-    add("--rate", default="0", help="N, NMB, ramp:LOW:HIGH:SECONDS, burst:LOW:HIGH:PERIOD:LENGTH")
-    add("--compression", default="none", choices=["none", "gzip", "snappy", "lz4", "zstd"])
-    add("--acks", default="all", choices=["all", "1", "0"])
-    add("--transactional", action="store_true", help="in transactions (engine pylog)")
-    add("--config", action="append", default=[], metavar="NAME=VALUE", help="of the producer")
-    add("--manifest", required=alone, metavar="DIRECTORY")
-    add("--master", default="", help="of Spark, default local[*]")
+    add("--rate", default="0", help="limit of records per second: N; of megabytes per second: NMB; "
+        "ramp:LOW:HIGH:SECONDS or burst:LOW:HIGH:PERIOD:LENGTH (no limit)")
+    add("--compression", default="none", choices=["none", "gzip", "snappy", "lz4", "zstd"],
+        help="compression of the batches (default: %(default)s)")
+    add("--acks", default="all", choices=["all", "1", "0"],
+        help="acknowledgements of the producer (default: %(default)s)")
+    add("--transactional", action="store_true",
+        help="write in transactions; only with --engine pylog")
+    add("--config", action="append", default=[], metavar="NAME=VALUE",
+        help="setting of the producer; repeat for several")
+    add("--manifest", required=alone, metavar="DIRECTORY",
+        help="directory for the description of the load and its acknowledged batches")
+    add("--master", default="", metavar="URL", help="Spark master (default: local[*])")
     return parser
 
 
 def content(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that define the records' content; spark.validate has them too."""
     add = parser.add_argument
-    add("--seed", type=int, default=None)
-    add("--sizes", default="100", help="bytes: N, uniform:LOW:HIGH or normal:MEAN:DEVIATION")
-    add("--keys", type=int, default=0, help="how many different ones; 0: records without key")
-    add("--skew", type=float, default=0.0, help="of the keys, Zipf's exponent")
-    add("--headers", action="store_true")
+    add("--seed", type=int, default=None, metavar="N", help="seed of the content")
+    add("--sizes", default="100", help="bytes of a value: N, uniform:LOW:HIGH or "
+        "normal:MEAN:DEVIATION (default: %(default)s)")
+    add("--keys", type=int, default=0, metavar="N",
+        help="number of different keys; 0: records without a key (default: %(default)s)")
+    add("--skew", type=float, default=0.0, metavar="EXPONENT",
+        help="Zipf exponent of the keys' frequencies (default: %(default)s)")
+    add("--headers", action="store_true", help="records with one header")
 
 
 def plan_of(options: argparse.Namespace) -> Plan:

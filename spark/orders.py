@@ -1,12 +1,12 @@
-"""Generate orders with duplicates, late and unreadable ones, and check the pipeline's result.
+"""Send sample orders for the pipeline, and check what the pipeline made of them.
 
     python -m pylog.spark.orders load --bootstrap localhost:9092 --from raw --products products.csv
     python -m pylog.spark.orders check --bootstrap localhost:9092 --to totals --parquet orders/
 
 Owns: nothing.
 Invariants: input and expected result are functions of a Load, without Spark; the result does not
-  depend on how the topic is divided into micro-batches: a late order is late if no batch holds more
-  than `per_trigger` records, and an order that is not late is far from the limit; a topic or
+  depend on how the topic is divided into micro-batches: late orders are dropped if no batch has
+  more than `per_trigger` records, and an order that is not late is far from the limit; a topic or
   directory is good only if it has each expected row once and no other.
 Source: Spark drops rows older than the watermark of the previous batch: the latest time of all but
   the last two batches, minus the delay.
@@ -154,14 +154,18 @@ def _note(newest: list[int], record: Record) -> None:
 
 def rows(load: Load) -> list[Row]:
     """Return the expected rows of the Parquet files, unordered."""
-    known, found = products(), {}
-    for record in records(load):
-        if record.order and not record.is_late:
-            order = record.order
-            category, price = known.get(order.product, ("unknown", 0))
-            found[order.id] = Row(order.id, order.at_ms, order.product, category, order.amount,
-                                  price * order.amount)
-    return list(found.values())
+    return list({record.order.id: _row(record.order) for record in records(load)
+                 if record.order and not record.is_late}.values())
+
+
+def late_rows(load: Load) -> list[Row]:
+    """Return the rows of the late orders, which must not be in the Parquet files."""
+    return [_row(record.order) for record in records(load) if record.order and record.is_late]
+
+
+def _row(order: Order) -> Row:
+    category, price = products().get(order.product, ("unknown", 0))
+    return Row(order.id, order.at_ms, order.product, category, order.amount, price * order.amount)
 
 
 def totals(load: Load, given: Iterable[Row]) -> list[Total]:
@@ -179,10 +183,21 @@ def totals(load: Load, given: Iterable[Row]) -> list[Total]:
 
 
 def wrong(load: Load, bootstrap: str, topic: str, directory: str) -> list[str]:
-    """Return the differences after the pipeline has read a whole load. Raises ClusterError."""
-    kept = rows(load)
-    return faults("rows", kept, read_rows(directory)) + faults(
-        "totals", totals(load, kept), read_totals(bootstrap, topic, load.window_s))
+    """Return the differences after the pipeline has read a whole load. Raises ClusterError.
+
+    Expects totals of the rows that exist: late orders that were written are reported once, as rows.
+    """
+    found = read_rows(directory)
+    late = sorted(set(late_rows(load)) & set(found))
+    expected = rows(load) + late
+    lines = faults("rows", expected, found) + faults(
+        "totals", totals(load, expected), read_totals(bootstrap, topic, load.window_s))
+    if late:
+        lines.append(
+            f"rows: {len(late)} late orders were written: {_examples(late)}. They are dropped if "
+            f"no batch has more than {load.per_trigger} records: use the same --per-trigger for "
+            "load, pipeline and check, with new topics and directories")
+    return lines
 
 
 def faults(what: str, expected: Iterable[Any], found: Iterable[Any]) -> list[str]:
@@ -191,9 +206,12 @@ def faults(what: str, expected: Iterable[Any], found: Iterable[Any]) -> list[str
     lines = []
     for kind, more in (("missing", wanted - seen), ("too many", seen - wanted)):
         if more:
-            examples = ", ".join(map(str, sorted(more)[:EXAMPLES_MAX]))
-            lines.append(f"{what}: {more.total()} {kind}: {examples}")
+            lines.append(f"{what}: {more.total()} {kind}: {_examples(more)}")
     return lines
+
+
+def _examples(given: Iterable[Any]) -> str:
+    return ", ".join(map(str, sorted(given)[:EXAMPLES_MAX]))
 
 
 def send(bootstrap: str, topic: str, given: Iterable[Record]) -> int:
@@ -232,7 +250,8 @@ def read_totals(bootstrap: str, topic: str, window_s: int) -> list[Total]:
     while (cluster.ends(given, topic)
            != cluster.ends({"bootstrap.servers": bootstrap}, topic)):
         if time.monotonic() > end_s:
-            raise cluster.ClusterError(f"a transaction is open in {topic!r}")
+            raise cluster.ClusterError(
+                f"topic {topic!r} has an open transaction. Wait until the pipeline has ended.")
         time.sleep(0.1)
     found = []
     for batch in scan(topic, columns=["value"], bootstrap_servers=bootstrap,
@@ -242,7 +261,9 @@ def read_totals(bootstrap: str, topic: str, window_s: int) -> list[Total]:
             start, end = (_milliseconds(datetime.datetime.fromisoformat(row[name]))
                           for name in ("start", "end"))
             if end - start != 1000 * window_s:
-                raise cluster.ClusterError(f"the windows of {topic!r} are of {end - start} ms")
+                raise cluster.ClusterError(
+                    f"topic {topic!r} has windows of {(end - start) // 1000} s, not "
+                    f"{window_s} s. Use the pipeline's --window for the check.")
             found.append(Total(start, *(row[name] for name in Total._fields[1:])))
     return found
 
@@ -277,26 +298,42 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="orders", description=__doc__.partition("\n")[0])
-    commands = parser.add_subparsers(required=True)
-    load = commands.add_parser("load", help="send them")
-    check = commands.add_parser("check", help="compare what the pipeline made of them; exit code "
-                                "0: as it must be, 1: not so, 2: no verdict")
+    parser = argparse.ArgumentParser(
+        prog="python -m pylog.spark.orders", description=__doc__.partition("\n")[0],
+        epilog="Give both commands the same --seed, --orders, --partitions, --per-trigger, --delay "
+        "and --window: the check computes the expected result from them.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    load = commands.add_parser("load", help="send the orders", description=(
+        "Send orders, some of them duplicated, late or unreadable, and write the product list."))
+    check = commands.add_parser("check", help="compare the pipeline's result with the expected one",
+                                description=(
+        "Compare the totals and the Parquet files with the result that is computed without Spark. "
+        "Exit code 0: no differences; 1: differences; 2: the result could not be read."))
     load.set_defaults(work=_load)
     check.set_defaults(work=_check)
+    load.add_argument("--from", dest="source", required=True, metavar="TOPIC",
+                      help="topic to send to; created if it does not exist")
+    load.add_argument("--products", required=True, metavar="FILE",
+                      help="CSV file to write the product list to")
+    check.add_argument("--to", dest="target", required=True, metavar="TOPIC",
+                       help="topic with the totals")
+    check.add_argument("--parquet", required=True, metavar="DIRECTORY",
+                       help="the pipeline's directory of Parquet files")
     for command in (load, check):
         add = command.add_argument
-        add("--bootstrap", required=True, help="host:port,...")
-        add("--seed", type=int, default=0)
-        add("--orders", type=int, default=10_000)
-        add("--partitions", type=int, default=2, help="of the raw topic")
-        add("--per-trigger", type=int, default=500, help="as of the pipeline, or more")
-        add("--delay", type=int, default=600, metavar="SECONDS", help="as of the pipeline")
-        add("--window", type=int, default=60, metavar="SECONDS", help="as of the pipeline")
-    load.add_argument("--from", dest="source", required=True, help="topic; made when it is missing")
-    load.add_argument("--products", required=True, metavar="FILE", help="to write: the list")
-    check.add_argument("--to", dest="target", required=True, help="topic")
-    check.add_argument("--parquet", required=True, metavar="DIRECTORY")
+        add("--bootstrap", required=True, metavar="HOST:PORT", help="broker; several with commas")
+        add("--seed", type=int, default=0, metavar="N",
+            help="seed of the orders (default: %(default)s)")
+        add("--orders", type=int, default=10_000, metavar="N",
+            help="number of different orders (default: %(default)s)")
+        add("--partitions", type=int, default=2, metavar="N",
+            help="partitions of the raw topic (default: %(default)s)")
+        add("--per-trigger", type=int, default=500, metavar="N",
+            help="the pipeline's --per-trigger, or more (default: %(default)s)")
+        add("--delay", type=int, default=600, metavar="SECONDS",
+            help="the pipeline's --delay (default: %(default)s)")
+        add("--window", type=int, default=60, metavar="SECONDS",
+            help="the pipeline's --window (default: %(default)s)")
     return parser
 
 
@@ -305,8 +342,7 @@ def _load(options: argparse.Namespace, made: Load) -> int:
                          made.partitions)
     write_products(options.products)
     count = send(options.bootstrap, options.source, records(made))
-    kept = len(rows(made))
-    print(f"orders: {count} records sent, {kept} orders are to be kept of them")
+    print(f"orders: sent {count} records; the pipeline must keep {len(rows(made))} orders of them")
     return 0
 
 
@@ -314,7 +350,7 @@ def _check(options: argparse.Namespace, made: Load) -> int:
     kept = rows(made)
     found = wrong(made, options.bootstrap, options.target, options.parquet)
     print("\n".join(found) or
-          f"GOOD: {len(kept)} rows and {len(totals(made, kept))} totals, each there once")
+          f"GOOD: {len(kept)} rows and {len(totals(made, kept))} totals, each exactly once")
     return 1 if found else 0
 
 

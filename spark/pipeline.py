@@ -31,6 +31,7 @@ from .session import SetupError, session
 ORDER = "id STRING, at TIMESTAMP, product STRING, amount INT"
 ROW = "id STRING, at TIMESTAMP, product STRING, category STRING, amount INT, cents LONG"
 LOOK_S = 1.0
+NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -64,24 +65,37 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="pipeline", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m pylog.spark.pipeline", description=(
+            "Read JSON orders from a topic, keep each order once, write the rows to Parquet files "
+            "and the totals per window to a topic. A killed job continues from its checkpoint."))
     add = parser.add_argument
-    add("--bootstrap", required=True, help="host:port,...")
-    add("--from", dest="source", required=True, metavar="TOPIC", help="of JSON orders")
-    add("--to", dest="target", required=True, metavar="TOPIC", help="made when it is missing")
-    add("--partitions", type=int, default=2, help="of a topic that is made")
-    add("--products", required=True, metavar="FILE", help="CSV: product,category,cents")
-    add("--parquet", required=True, metavar="DIRECTORY", help="for the rows")
-    add("--checkpoint", required=True, metavar="DIRECTORY", help="a second run goes on")
+    add("--bootstrap", required=True, metavar="HOST:PORT", help="broker; several with commas")
+    add("--from", dest="source", required=True, metavar="TOPIC", help="topic with the JSON orders")
+    add("--to", dest="target", required=True, metavar="TOPIC",
+        help="topic for the totals; created if it does not exist")
+    add("--partitions", type=int, default=2, metavar="N",
+        help="partitions of a topic that the job creates (default: %(default)s)")
+    add("--products", required=True, metavar="FILE",
+        help="CSV file with the columns product, category and cents")
+    add("--parquet", required=True, metavar="DIRECTORY", help="directory for the Parquet files")
+    add("--checkpoint", required=True, metavar="DIRECTORY",
+        help="directory for Spark's position and state; another run continues from it")
     add("--delay", type=int, default=600, metavar="SECONDS",
-        help="how late an order may be, and a double after its first")
-    add("--window", type=int, default=60, metavar="SECONDS", help="of a total")
-    add("--per-trigger", type=int, default=100_000, metavar="RECORDS", help="of a micro-batch")
-    add("--tasks", type=int, default=2, help="of each step with state; the checkpoint fixes it")
-    add("--every", type=float, default=1.0, metavar="SECONDS", help="looks for new records")
-    add("--once", action="store_true", help="all that is there now, then end")
-    add("--report", default="", metavar="FILE", help="a page (.html) or picture (.svg) of progress")
-    add("--master", default="", help="of Spark, default local[*]")
+        help="how far behind the newest order an order or its duplicate may be"
+             " (default: %(default)s)")
+    add("--window", type=int, default=60, metavar="SECONDS",
+        help="length of the window of a total (default: %(default)s)")
+    add("--per-trigger", type=int, default=100_000, metavar="RECORDS",
+        help="most records of a micro-batch (default: %(default)s)")
+    add("--tasks", type=int, default=2, metavar="N",
+        help="tasks of each step that keeps state; fixed by the checkpoint (default: %(default)s)")
+    add("--every", type=float, default=1.0, metavar="SECONDS",
+        help="interval between checks for new records (default: %(default)s)")
+    add("--once", action="store_true", help="process all available records, then end")
+    add("--report", default="", metavar="FILE",
+        help="write the progress as a page (.html) or a picture (.svg)")
+    add("--master", default="", metavar="URL", help="Spark master (default: local[*])")
     return parser
 
 
@@ -92,7 +106,7 @@ def products(path: str) -> list[tuple[str, str, int]]:
             return [(row["product"], row["category"], int(row["cents"]))
                     for row in csv.DictReader(file)]
     except (OSError, KeyError, ValueError, TypeError) as failure:
-        raise PlanError(f"no list of products in {path}: {failure}") from None
+        raise PlanError(f"cannot read the product list {path}: {failure}") from None
 
 
 class Pipeline:
@@ -163,13 +177,21 @@ class Pipeline:
                 .observe("summed", f.count(f.lit(1)).alias("written")))
         start = f.date_format("window.start", "yyyy-MM-dd'T'HH:mm:ss'Z'")
         value = f.struct("window.start", "window.end", "category", "orders", "units", "cents")
-        return (sums.select(f.concat_ws("@", "category", start).alias("key"), value.alias("value"))
-                .writeStream.queryName("totals").format("pylog")
-                .option("kafka.bootstrap.servers", self.options.bootstrap)
-                .option("topic", self.options.target).option("valueFormat", "json")
-                .option("exactlyOnceId", f"totals-of-{self.options.target}")
-                .option("checkpointLocation", f"{self.options.checkpoint}/totals")
-                .trigger(**self.trigger).start())
+        writer = (sums.select(f.concat_ws("@", "category", start).alias("key"),
+                              value.alias("value"))
+                  .writeStream.queryName("totals").format("pylog")
+                  .option("kafka.bootstrap.servers", self.options.bootstrap)
+                  .option("topic", self.options.target).option("valueFormat", "json")
+                  .option("exactlyOnceId", f"totals-of-{self.options.target}")
+                  .option("checkpointLocation", f"{self.options.checkpoint}/totals")
+                  .trigger(**self.trigger))
+        # Keeps totals complete: a batch without rows would advance this query's watermark past
+        # that of a busy `rows`, whose next rows could then be too late for their totals.
+        self.spark.conf.set(NO_DATA_BATCHES, str(self.options.once).lower())
+        try:
+            return writer.start()
+        finally:
+            self.spark.conf.unset(NO_DATA_BATCHES)
 
 
 def run(pipeline: Pipeline, once: bool, journal: Journal) -> None:

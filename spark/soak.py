@@ -44,16 +44,20 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="soak", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m spark.soak", description=__doc__.partition("\n")[0])
     add = parser.add_argument
-    add("--seconds", type=float, default=60.0, help="how long records are sent")
-    add("--every", type=float, default=5.0, help="mean seconds between two kills")
-    add("--rate", default="20000", help="records/s, as of spark.load")
-    add("--engine", choices=["pylog", "kafka"], default="pylog")
-    add("--partitions", type=int, default=4)
-    add("--seed", type=int, default=None)
-    add("--report", default="", metavar="FILE")
-    add("--keep", action="store_true", help="the directory with all that was written")
+    add("--seconds", type=float, default=60.0,
+        help="how long to send records (default: %(default)s)")
+    add("--every", type=float, default=5.0,
+        help="mean seconds between two kills (default: %(default)s)")
+    add("--rate", default="20000", help="rate, as in spark.load (default: %(default)s)")
+    add("--engine", choices=["pylog", "kafka"], default="pylog",
+        help="producer of the load (default: %(default)s)")
+    add("--partitions", type=int, default=4, help="partitions of the topic (default: %(default)s)")
+    add("--seed", type=int, default=None, help="seed of content and kills (default: random)")
+    add("--report", default="", metavar="FILE", help="write the verdict as one HTML file")
+    add("--keep", action="store_true", help="keep the directory with the data and the manifest")
     return parser
 
 

@@ -64,15 +64,19 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = load.arguments("trial", __doc__.partition("\n")[0], alone=False)
+    parser = load.arguments("python -m spark.trial", __doc__.partition("\n")[0], alone=False)
     add = parser.add_argument
-    add("--broker", choices=sorted(BROKERS), default="pylog", help="to start without --bootstrap")
-    add("--read", choices=validate.ENGINES, default="pylog", help="engine of the validation")
-    add("--follow", action="store_true", help="validate while it is loaded: latency end to end")
-    add("--data", default="", metavar="DIRECTORY", help="for the broker's data, by default /tmp")
-    add("--keep", action="store_true", help="the directory with all that was written")
-    add("--json", default="", metavar="FILE")
-    add("--report", default="", metavar="FILE", help="one HTML file that needs nothing else")
+    add("--broker", choices=sorted(BROKERS), default="pylog",
+        help="broker to start without --bootstrap (default: %(default)s)")
+    add("--read", choices=validate.ENGINES, default="pylog",
+        help="engine of the validation (default: %(default)s)")
+    add("--follow", action="store_true",
+        help="validate while the load runs, which measures latency from end to end")
+    add("--data", default="", metavar="DIRECTORY",
+        help="directory for the broker's data (default: /tmp)")
+    add("--keep", action="store_true", help="keep the directory with the data and the manifest")
+    add("--json", default="", metavar="FILE", help="write the verdict as JSON")
+    add("--report", default="", metavar="FILE", help="write the verdict as one HTML file")
     return parser
 
 

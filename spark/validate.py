@@ -78,29 +78,41 @@ def report_verdict(options: argparse.Namespace, found: Verdict, outcome: Outcome
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="validate", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m pylog.spark.validate", description=(
+            "Read a topic that load has written, through Spark, and check every record. Give "
+            "--manifest, or --seed and --records with the options of the load's content. Exit code "
+            "0: every record exists once and is intact; 1: at least one fault; 2: no verdict."))
     add = parser.add_argument
-    add("--bootstrap", required=True, help="host:port,...")
-    add("--topic", required=True)
-    add("--engine", choices=ENGINES, default="pylog",
-        help="pylog: executors fetch and check columns; "
-        "source: through the format pylog; kafka: through Spark's own connector, unmodified")
-    add("--manifest", default="", metavar="DIRECTORY", help="of spark.load; else say what it said")
+    add("--bootstrap", required=True, metavar="HOST:PORT", help="broker; several with commas")
+    add("--topic", required=True, help="topic to check")
+    add("--engine", choices=ENGINES, default="pylog", help=(
+        "pylog: tasks read and check columns; source: read through the data source pylog; kafka: "
+        "read through Spark's Kafka connector (default: %(default)s)"))
+    add("--manifest", default="", metavar="DIRECTORY", help="manifest that load has written")
     load.content(parser)
-    add("--records", type=int, default=0)
-    add("--generators", type=int, default=2)
-    add("--from-start", action="store_true", help="of the topic, not where the load began")
-    add("--stream", action="store_true", help="by Structured Streaming, all that is there now")
-    add("--follow", type=float, default=0.0, metavar="SECONDS",
-        help="a stream until all is read that is expected, or nothing came for so long")
-    add("--checkpoint", default="", metavar="DIRECTORY", help="of a stream; a second run goes on")
-    add("--offsets-per-trigger", type=int, default=0)
-    add("--isolation", default="read_committed", choices=["read_committed", "read_uncommitted"])
-    add("--min-partitions", type=int, default=0, help="tasks to split the work into")
-    add("--option", action="append", default=[], metavar="NAME=VALUE", help="of the source")
-    add("--json", default="", metavar="FILE")
-    add("--report", default="", metavar="FILE", help="one HTML file that needs nothing else")
-    add("--master", default="", help="of Spark, default local[*]")
+    add("--records", type=int, default=0, metavar="N", help="number of records of the load")
+    add("--generators", type=int, default=2, metavar="N",
+        help="number of generators of the load (default: %(default)s)")
+    add("--from-start", action="store_true",
+        help="read from the start of the topic instead of the start of the load")
+    add("--stream", action="store_true",
+        help="read all available records with Structured Streaming")
+    add("--follow", type=float, default=0.0, metavar="SECONDS", help=(
+        "read with Structured Streaming until all expected records are read, or no record has "
+        "arrived for this long"))
+    add("--checkpoint", default="", metavar="DIRECTORY",
+        help="checkpoint of a stream; another run continues from it")
+    add("--offsets-per-trigger", type=int, default=0, metavar="N",
+        help="most records of a micro-batch (default: no limit)")
+    add("--isolation", default="read_committed", choices=["read_committed", "read_uncommitted"],
+        help="which records of transactions to read (default: %(default)s)")
+    add("--min-partitions", type=int, default=0, metavar="N", help="least number of tasks")
+    add("--option", action="append", default=[], metavar="NAME=VALUE",
+        help="option of the data source; repeat for several")
+    add("--json", default="", metavar="FILE", help="write the verdict as JSON")
+    add("--report", default="", metavar="FILE", help="write the verdict as one HTML file")
+    add("--master", default="", metavar="URL", help="Spark master (default: local[*])")
     return parser
 
 

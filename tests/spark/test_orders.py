@@ -1,12 +1,16 @@
 """The expected result of the pipeline's raw load, compared with a simple model of Spark's rules."""
 
+import json
 from collections import deque
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from pylog.client import Producer
 from pylog.client.spark.source import limited
 from pylog.client.types import TopicPartition
-from spark import cluster, orders
+from spark import cluster, committed, orders
 from spark.orders import Load, Row, Total
 
 LOAD = Load(orders=4000, per_trigger=100)
@@ -106,7 +110,7 @@ def test_check_names_missing_rows_and_exits_with_1_or_with_2_without_a_topic(
     assert orders.main(["load", *given, "--from", "sent", "--products",
                         str(tmp_path / "products.csv")]) == 0
     sent = len(list(orders.records(Load(orders=300))))
-    assert f"{sent} records sent" in capsys.readouterr().out
+    assert f"sent {sent} records" in capsys.readouterr().out
     cluster.create_topic({"bootstrap.servers": brokerd.bootstrap}, "empty", 1)
     check = ["check", *given, "--parquet", str(tmp_path), "--to"]
     assert orders.main([*check, "empty"]) == 1
@@ -114,3 +118,36 @@ def test_check_names_missing_rows_and_exits_with_1_or_with_2_without_a_topic(
     assert f"rows: {len(orders.rows(Load(orders=300)))} missing" in said and "totals: " in said
     assert orders.main([*check, "not-there"]) == 2
     assert "not-there" in capsys.readouterr().err
+
+
+def written(found, directory):
+    """Write rows as a file that the pipeline has committed."""
+    columns = {name: [getattr(each, name) for each in found] for name in Row._fields
+               if name != "at_ms"}
+    columns["at"] = pa.array([each.at_ms for each in found], pa.timestamp("ms", "UTC"))
+    path, log = directory / "part-0.parquet", directory / committed.LOG
+    pq.write_table(pa.table(columns), path)
+    log.mkdir()
+    (log / "0").write_text("v1\n" + json.dumps({"path": path.as_uri()}))
+
+
+def value(total, window_s):
+    start, end = (orders._iso(total.start_ms + more) for more in (0, 1000 * window_s))
+    return json.dumps({"start": start, "end": end, **dict(zip(Total._fields[1:], total[1:]))})
+
+
+def test_check_reports_late_orders_of_oversized_batches_and_compares_totals_with_rows(
+        brokerd, tmp_path, capsys):
+    load = Load(orders=1000, per_trigger=50)
+    found = orders.rows(load) + orders.late_rows(load)[:3]
+    written(found, tmp_path)
+    cluster.create_topic({"bootstrap.servers": brokerd.bootstrap}, "late-totals", 1)
+    totals = orders.totals(load, found)
+    with Producer(bootstrap_servers=brokerd.bootstrap) as producer:
+        for total in totals:
+            producer.send("late-totals", value(total, load.window_s).encode())
+    check = ["check", "--bootstrap", brokerd.bootstrap, "--orders", "1000", "--per-trigger", "50",
+             "--to", "late-totals", "--parquet", str(tmp_path)]
+    assert orders.main(check) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 and "3 late orders" in lines[0] and "more than 50 records" in lines[0]

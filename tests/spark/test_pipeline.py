@@ -25,6 +25,7 @@ from tests.client.reading import await_markers
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 LOAD = Load(orders=900, per_trigger=150)
 IDLE_LOOKS, LOOK_S = 250, 0.02
+HOUR_MS = 3_600_000
 # Spark gives a Python worker ten seconds to start, which may be too short on a busy machine. The
 # query then fails and must be started again.
 TOO_BUSY, STARTS_MAX = "Python worker failed to connect back", 8
@@ -59,8 +60,9 @@ class Place:
                 str(self.state), "--per-trigger", str(self.load.per_trigger), "--report",
                 str(self.report), *more]
 
-    def pipeline(self, spark):
-        options = pipeline.arguments().parse_args(self.arguments("--once"))
+    def pipeline(self, spark, *more, once=True):
+        given = self.arguments(*more, *["--once"] * once)
+        options = pipeline.arguments().parse_args(given)
         cluster.create_topic({"bootstrap.servers": self.bootstrap}, self.totals, 2)
         return pipeline.Pipeline(spark, options, pipeline.products(options.products))
 
@@ -165,11 +167,40 @@ def test_batches_that_were_committed_and_not_noted_are_written_once(spark, place
     assert place.wrong() == []
 
 
+def test_row_that_a_busy_query_accepts_is_counted_in_its_total(spark, place):
+    load = Load(window_s=3600)
+    job, continuous = (place.pipeline(spark, "--window", str(load.window_s), "--every", "0",
+                                      once=once) for once in (True, False))
+
+    def process(query):
+        """Process all available data with a continuous query."""
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    for hour in (0, 8, 4):  # The last order is late only by the order of the batch before it.
+        order = orders.Order(f"at-{hour}", orders.START_MS + hour * HOUR_MS, "p0", 1)
+        record = orders.Record(0, order.id.encode(), order.value(), order)
+        orders.send(place.bootstrap, place.raw, [record])
+        # As while more records wait: no batch without records follows.
+        spark.conf.set(pipeline.NO_DATA_BATCHES, "false")
+        finished(lambda: pipeline.follow([job.rows()], Journal("")))
+        spark.conf.unset(pipeline.NO_DATA_BATCHES)
+        finished(lambda: process(continuous.totals()))
+    finished(lambda: pipeline.run(job, True, Journal("")))
+    rows = orders.read_rows(str(place.rows))
+    assert len(rows) == 3
+    await_markers(place.bootstrap, place.totals, 2)
+    found = orders.read_totals(place.bootstrap, place.totals, load.window_s)
+    assert sorted(found) == sorted(orders.totals(load, rows)) and len(found) == 2
+
+
 def test_invalid_product_list_is_reported_in_one_line_with_exit_code_2(place, capsys):
     place.products.write_text("name,price\np0,1\n")
     assert pipeline.main(place.arguments()) == 2
     said = capsys.readouterr().err.strip()
-    assert "no list of products" in said and "\n" not in said
+    assert "cannot read the product list" in said and "\n" not in said
 
 
 MOMENTS = {

@@ -1,9 +1,10 @@
+import argparse
 import subprocess
 import sys
 
 import pytest
 
-from spark import load, session, validate
+from spark import load, orders, pipeline, session, validate
 from spark.plan import PlanError, Rate, rate_of
 from spark.records import Content
 from spark.session import SetupError
@@ -128,6 +129,23 @@ def test_a_paced_load_keeps_its_rate_on_its_own_clock():
     made = blocks(plan, 0, lambda: now[0], lambda s: now.__setitem__(0, now[0] + s))
     assert sum(len(block.sequences) for block in made) == 5000
     assert 4.8 < now[0] < 5.3
+
+
+def options_of(parser):
+    """Yield the options of a parser and its commands."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from options_of(command)
+        else:
+            yield action
+
+
+@pytest.mark.parametrize("job", [load, validate, orders, pipeline])
+def test_each_option_of_a_job_is_described(job):
+    undescribed = [action.option_strings for action in options_of(job.arguments())
+                   if not action.help]
+    assert not undescribed
 
 
 def test_the_jobs_run_as_scripts_too():
