@@ -69,6 +69,8 @@ def missing(expected: str, output: str) -> list[str]:
 
 
 class Session:
+    wait_s = WAIT_S
+
     def __init__(self, folder: Path, bootstrap_port: int = 0):
         self.folder = folder
         self.ports = {"9092": str(bootstrap_port)} if bootstrap_port else {}
@@ -140,7 +142,7 @@ class Session:
                                    stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                    start_new_session=True)
             self.groups.append(ran.pid)
-            output, status = ran.communicate(timeout=WAIT_S)[0], ran.returncode
+            output, status = ran.communicate(timeout=self.wait_s)[0], ran.returncode
         shown = f"$ {command}\n{output}"
         assert expected.strip() or status == 0, shown
         assert missing(expected, self.documented(output)) == [], shown

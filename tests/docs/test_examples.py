@@ -10,8 +10,11 @@ SETTINGS = {"auto.create.topics.enable": "true", "group.initial.rebalance.delay.
             "group.share.heartbeat.interval.ms": "100"}
 # Its tests run in a pytest of their own: tests/testing/test_docs.py.
 PYTEST_PAGE = "docs/howto/testing.md"
+# Their tests need Java and minutes: tests/spark/test_pages.py.
+SPARK_PAGES = ["docs/tutorial/spark.md", "docs/howto/spark.md", "docs/howto/spark-pipeline.md",
+               "docs/howto/spark-validate.md"]
 PAGES = [page for page in pages("tutorial", "howto", "migrate", "reference", "explain")
-         if page != PYTEST_PAGE
+         if page not in (PYTEST_PAGE, *SPARK_PAGES)
          and any(language in ("console", "python") for language, _, _ in blocks(page))]
 
 
