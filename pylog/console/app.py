@@ -28,6 +28,8 @@ from pylog.console.audit import Audit
 from pylog.console.clusters import (
     SASL_MECHANISMS, ClusterConfig, ClusterSession, open_session,
 )
+from pylog.console.clusters import ClusterConfig, ClusterSession, open_session
+from pylog.console.lag_samples import LagSamples
 from pylog.console.pages import CLUSTER, PUBLIC, Page, PageError, form_of
 from pylog.console.rendering import error_page
 from pylog.console.session import Session, Sessions, Throttle, same
@@ -75,6 +77,7 @@ class Console:
         self.sessions = Sessions(settings["console.session.idle.ms"] / 1000,
                                  settings["console.session.max.ms"] / 1000, self.is_secure, seconds)
         self.throttle = Throttle(seconds)
+        self.lag_samples = LagSamples()
         self.audit = Audit(settings["console.audit.file"], now_ms)
         self.mechanism: dict[str, str] = {}  # Cluster -> SASL mechanism of the last login.
         self.pages: Sequence[Page] = ()  # Set by create_app().

@@ -75,6 +75,20 @@ def number(value: Any) -> str:
     return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else str(value)
 
 
+def duration(seconds: Any) -> str:
+    """Return a time span with its two largest units, such as 2 h 5 min; a dash for None."""
+    if seconds is None:
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds else "0 s"
+    whole = int(seconds)
+    for size, unit, below, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"),
+                                       (60, "min", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // below} {smaller}"
+    raise AssertionError(seconds)
+
+
 def local_time(value_ms: Any) -> str:
     """Return a time in ms since 1970 as the server's local time; a dash for None or -1."""
     if value_ms is None or value_ms < 0:
@@ -131,7 +145,7 @@ def environment() -> jinja2.Environment:
         loader=jinja2.PackageLoader(PACKAGE), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True)
     made.filters.update(visible=visible, bytes_size=bytes_size, number=number,
-                        local_time=local_time, utc_time=utc_time)
+                        duration=duration, local_time=local_time, utc_time=utc_time)
     # The default finalizer for text from the cluster: no template can forget it.
     made.finalize = lambda value: visible(value) if isinstance(value, str) and not hasattr(
         value, "__html__") else value

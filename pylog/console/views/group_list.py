@@ -102,7 +102,7 @@ async def topic_groups(request: Request, cluster: ClusterSession) -> Response:
                      "error": total.error})
     listing = await listed(request, TOPIC_COLUMNS, rows, search=("group",), sort="-lag_records")
     return listing.response(f"groups-of-{topic}") or render(
-        request, "topic_groups.html", listing=listing, topic=topic, failures=failures,
+        request, "topic_groups.html", listing=listing, name=topic, tab="groups", failures=failures,
         read_ms=request.app.state.console.now_ms())
 
 

@@ -1,0 +1,107 @@
+"""Why a group lags, in sentences with their numbers; and why it rebalanced.
+
+Owns: nothing.
+Invariants: a broker's endpoint is used only if it shows no partition that the user may not see;
+  otherwise the sentences come from two readings with the user's own rights.
+Source: pylog.monitor.explain has the reasons for both sources.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from pylog.client.admin.admin import Admin
+from pylog.console import group_lag, metrics_endpoint
+from pylog.console.group_lag import Group
+from pylog.coordinator.groups.state.rebalance_tracker import sentence
+from pylog.monitor.explain import reasons
+
+BETWEEN_READINGS_S = 2.0
+
+
+class Explanation(NamedTuple):
+    """texts: the most useful reason first. rows: of the partitions, with rates. source: where the
+    numbers come from.
+    """
+
+    texts: list[str]
+    rows: list[dict[str, Any]]
+    source: str
+
+
+async def explain(admin: Admin, group: Group, now_ms: Callable[[], int], is_brokerd: bool
+                  ) -> Explanation:
+    """Explain a group's lag. Raises KafkaError."""
+    rows = await group_lag.partitions(admin, group, now_ms, with_ages=False)
+    if is_brokerd:
+        view = await _from_endpoint(admin, group)
+        visible = {(row["topic"], row["partition"]) for row in rows}
+        if view is not None and not view.get("missing_partitions") and all(
+                (row["topic"], row["partition"]) in visible for row in view["partitions"]):
+            return Explanation([row["text"] for row in view["reasons"]], view["partitions"],
+                               f"the metrics of broker {group.coordinator}, "
+                               f"over {view['rate_seconds']:.0f} s")
+    seconds_of = asyncio.get_running_loop().time
+    begun_s = seconds_of()
+    await asyncio.sleep(BETWEEN_READINGS_S)
+    later = await group_lag.described(admin, group.group_id)
+    last = await group_lag.partitions(admin, later, now_ms)
+    seconds = seconds_of() - begun_s
+    view = _view(group, rows, later, last, seconds)
+    failed = [f"{row['topic']}-{row['partition']} could not be read: {row['error']}."
+              for row in last if row["error"]]
+    known = [] if failed and not view["lag_records"] else [row["text"] for row in reasons(view)]
+    return Explanation(known + failed, view["partitions"], f"two readings, {seconds:.1f} s apart")
+
+
+async def history(admin: Admin, group: Group) -> list[dict[str, Any]] | None:
+    """Return the last rebalances, newest first, each with its `sentence`; None if the coordinator
+    does not report them.
+    """
+    view = await _from_endpoint(admin, group)
+    if view is None or "history" not in view:
+        return None
+    return [{**row, "sentence": sentence(row)} for row in view["history"]]
+
+
+async def _from_endpoint(admin: Admin, group: Group) -> dict[str, Any] | None:
+    found = await metrics_endpoint.page(
+        admin, group.coordinator, f"/explain/group/{quote(group.group_id, safe='')}")
+    return found if found is not None and "reasons" in found else None
+
+
+def _view(first: Group, before: list[dict[str, Any]], group: Group, rows: list[dict[str, Any]],
+          seconds: float) -> dict[str, Any]:
+    """Return the argument of reasons()."""
+    old = {(row["topic"], row["partition"]): row for row in before}
+    parts = [_part(row, old.get((row["topic"], row["partition"])), seconds) for row in rows
+             if row["committed_offset"] is not None]
+    return {
+        "group": group.group_id, "state": group.state,
+        "rebalances": {"count": int(_shape(first) != _shape(group)), "seconds": round(seconds, 1)},
+        "rate_seconds": round(seconds, 1), "partitions": parts,
+        "lag_records": sum(part["lag_records"] for part in parts),
+        "lag_seconds": max((part["lag_seconds"] or 0.0 for part in parts), default=0.0),
+        # A broker does not report which clients another broker throttles.
+        "members": [{"member_id": one.member_id, "client_id": one.client_id, "throttled_ms": 0}
+                    for one in group.members]}
+
+
+def _shape(group: Group) -> list[tuple[str, str]]:
+    return sorted((one.member_id, one.assignment) for one in group.members)
+
+
+def _part(row: dict[str, Any], before: dict[str, Any] | None, seconds: float) -> dict[str, Any]:
+    high = row["end_offset"]
+    made = {**row, "high_watermark": high or 0, "lag_records": row["lag_records"] or 0,
+            "last_stable_offset": row["last_stable_offset"] or 0,
+            "consume_rate": None, "produce_rate": None, "cold_reads": None}
+    if before is None or seconds <= 0:
+        return made
+    for name, key in (("consume_rate", "committed_offset"), ("produce_rate", "end_offset")):
+        if row[key] is not None and before[key] is not None:
+            made[name] = round((row[key] - before[key]) / seconds, 3)
+    return made
