@@ -166,7 +166,7 @@ class Groups:
         found: dict[str, dict[TopicPartition, OffsetAndMetadata]] = await self._retry_items(
             {group: None if parts is None else [TopicPartition.of(tp) for tp in parts]
              for group, parts in groups.items()}, timeout,
-            lambda left: commits.committed_by_groups(self.cluster, left, require_stable))
+            lambda left: offset_requests.committed_by_groups(self.cluster, left, require_stable))
         return found
 
     async def alter_consumer_group_offsets(
