@@ -290,11 +290,11 @@ class WorkRunner:
     async def call(self, function: Callable[..., Any], *given: Any) -> Any:
         """Have a waiting thread call a function, and await its result. Call on the loop."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Any] = loop.create_future()
-        self._callbacks.append((function, given, answer))
+        outcome: asyncio.Future[Any] = loop.create_future()
+        self._callbacks.append((function, given, outcome))
         for bell in list(self._bells):
             bell.set()
-        return await answer
+        return await outcome
 
     def _run_callbacks(self, waiting: Call) -> None:
         while self._callbacks:
@@ -305,17 +305,17 @@ class WorkRunner:
             self._answer(waiting, *callback)
 
     def _answer(self, waiting: Call, function: Callable[..., Any], given: tuple[Any, ...],
-                answer: asyncio.Future[Any]) -> None:
-        if answer.done():
+                outcome: asyncio.Future[Any]) -> None:
+        if outcome.done():
             return
         try:
             result = function(*given)
         except Exception as failure:  # The loop's side awaits the exception.
-            self.driver.post(blocking.settle, answer, None, failure)
+            self.driver.post(blocking.settle, outcome, None, failure)
         except BaseException:
             # Ends the application's call, and the other callers' wait for this callback.
             waiting.cancel()
-            self.driver.post(blocking.settle, answer, None, None)
+            self.driver.post(blocking.settle, outcome, None, None)
             raise
         else:
-            self.driver.post(blocking.settle, answer, result, None)
+            self.driver.post(blocking.settle, outcome, result, None)

@@ -96,7 +96,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
             left = {name: value for name, value in wanted.items()
                     if not _final(results.get(name, _MISSING))}
             answered = await query(left)
-            results.update({name: answered.get(name, _unanswered(name)) for name in left})
+            results.update({name: answered.get(name, _no_response(name)) for name in left})
             _raise_passing(results)
 
         if wanted:
@@ -148,9 +148,9 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
     async def _retry(self, query: Callable[[], Awaitable[Any]], timeout: float | None) -> Any:
         """Retry a request that succeeds or fails as a whole, and return its response."""
         async def attempt() -> Any:
-            answer = await query()
-            raise_for(answer.error_code, getattr(answer, "error_message", None))
-            return answer
+            response = await query()
+            raise_for(response.error_code, getattr(response, "error_message", None))
+            return response
 
         return await self.cluster.retry(attempt, timeout)
 
@@ -182,8 +182,8 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
     async def describe_topics(self, names: Iterable[str], timeout: float | None = None
                               ) -> dict[str, TopicInfo]:
         async def query(left: dict[str, None]) -> dict[str, Any]:
-            answer = await self.cluster._ask_metadata(sorted(left))
-            found = _topics(answer)
+            response = await self.cluster._ask_metadata(sorted(left))
+            found = _topics(response)
             return {name: found[name] if not found[name].error_code
                     else error(found[name].error_code, context=name) for name in left}
 
@@ -204,7 +204,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
             NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]}
 
         async def query(left: dict[str, NewTopic]) -> dict[str, Any]:
-            answer = await self._send_to_controller(request(
+            response = await self._send_to_controller(request(
                 validate_only=validate_only, timeout_ms=self._timeout_ms(timeout), topics=[
                     request.CreatableTopic(
                         name=topic.name,
@@ -218,7 +218,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                                  for name, value in topic.configs.items()])
                     for topic in left.values()]))
             return {row.name: _settled(_outcome(row, row.name, row.topic_id))
-                    for row in answer.topics}
+                    for row in response.topics}
 
         return await self._retry_items(wanted, timeout, query)
 
@@ -226,10 +226,10 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
         request = messages.DeleteTopicsRequest
 
         async def query(left: dict[str, None]) -> dict[str, Any]:
-            answer = await self._send_to_controller(request(
+            response = await self._send_to_controller(request(
                 topics=[request.DeleteTopicState(name=name) for name in left],
                 topic_names=list(left), timeout_ms=self._timeout_ms(timeout)))
-            return {row.name: _settled(_outcome(row, row.name)) for row in answer.responses}
+            return {row.name: _settled(_outcome(row, row.name)) for row in response.responses}
 
         await self._retry_items(dict.fromkeys(names), timeout, query)
 
@@ -239,11 +239,11 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
         request = messages.CreatePartitionsRequest
 
         async def query(left: dict[str, int]) -> dict[str, Any]:
-            answer = await self._send_to_controller(request(
+            response = await self._send_to_controller(request(
                 topics=[request.CreatePartitionsTopic(name=name, count=count, assignments=None)
                         for name, count in left.items()],
                 timeout_ms=self._timeout_ms(timeout), validate_only=validate_only))
-            return {row.name: _settled(_outcome(row, row.name)) for row in answer.results}
+            return {row.name: _settled(_outcome(row, row.name)) for row in response.results}
 
         await self._retry_items(counts, timeout, query)
 
@@ -258,11 +258,11 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                 row = topics.setdefault(tp[0], request.DeleteRecordsTopic(name=tp[0]))
                 row.partitions.append(request.DeleteRecordsPartition(
                     partition_index=tp[1], offset=offset))
-            answer = await self.cluster.send(node, request(
+            response = await self.cluster.send(node, request(
                 topics=list(topics.values()), timeout_ms=self._timeout_ms(timeout)))
             return {TopicPartition(topic.name, row.partition_index):
                     _outcome(row, f"{topic.name}-{row.partition_index}", row.low_watermark)
-                    for topic in answer.topics for row in topic.partitions}
+                    for topic in response.topics for row in topic.partitions}
 
         wanted = {TopicPartition.of(tp): offset for tp, offset in before.items()}
         return await positions.by_leader(self.cluster, wanted, query, timeout)
@@ -285,12 +285,12 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                 rows.setdefault(topic, []).append(number)
             topics = [request.TopicPartitions(topic=topic, partitions=numbers)
                       for topic, numbers in rows.items()]
-        answer = await self._retry(lambda: self._send_to_controller(request(
+        response = await self._retry(lambda: self._send_to_controller(request(
             election_type=int(unclean), topic_partitions=topics,
             timeout_ms=self._timeout_ms(timeout))), timeout)
         return {TopicPartition(topic.topic, row.partition_id):
                 _outcome(row, f"{topic.topic}-{row.partition_id}")
-                for topic in answer.replica_election_results for row in topic.partition_result}
+                for topic in response.replica_election_results for row in topic.partition_result}
 
     async def alter_partition_reassignments(
             self, wanted: Mapping[TopicPartition, list[int] | None],
@@ -304,12 +304,12 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                 row = topics.setdefault(tp[0], request.ReassignableTopic(name=tp[0]))
                 row.partitions.append(request.ReassignablePartition(
                     partition_index=tp[1], replicas=replicas))
-            answer = await self._send_to_controller(request(
+            response = await self._send_to_controller(request(
                 topics=list(topics.values()), timeout_ms=self._timeout_ms(timeout)))
-            raise_for(answer.error_code, answer.error_message)
+            raise_for(response.error_code, response.error_message)
             return {TopicPartition(topic.name, row.partition_index):
                     _settled(_outcome(row, f"{topic.name}-{row.partition_index}"))
-                    for topic in answer.responses for row in topic.partitions}
+                    for topic in response.responses for row in topic.partitions}
 
         await self._retry_items({TopicPartition.of(tp): to for tp, to in wanted.items()},
                                 timeout, query)
@@ -317,11 +317,11 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
     async def list_partition_reassignments(self, timeout: float | None = None
                                            ) -> dict[TopicPartition, Any]:
         """Return running reassignments: (replicas, adding, removing) by partition."""
-        answer = await self._retry(lambda: self._send_to_controller(
+        response = await self._retry(lambda: self._send_to_controller(
             messages.ListPartitionReassignmentsRequest()), timeout)
         return {TopicPartition(topic.name, row.partition_index):
                 (row.replicas, row.adding_replicas, row.removing_replicas)
-                for topic in answer.topics for row in topic.partitions}
+                for topic in response.topics for row in topic.partitions}
 
     # Settings
 
@@ -336,13 +336,13 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                     resource_type=int(resource.type), resource_name=resource.name,
                     configuration_keys=None) for resource in share])
 
-        def read(answer: Any) -> dict[ConfigResource, Any]:
+        def read(response: Any) -> dict[ConfigResource, Any]:
             return {_resource(row): _settled(_outcome(row, row.resource_name, {
                 entry.name: ConfigEntry(
                     entry.name, entry.value, entry.config_source,
                     entry.config_source == ConfigSource.DEFAULT_CONFIG, entry.read_only,
                     entry.is_sensitive, entry.documentation) for entry in row.configs}))
-                for row in answer.results}
+                    for row in response.results}
 
         async def query(left: dict[ConfigResource, None]) -> dict[ConfigResource, Any]:
             found = await self._by_owner(left, build, read)
@@ -371,18 +371,18 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                             value=None if op.value is None else str(op.value))
                         for op in wanted[resource]]) for resource in share])
 
-        def read(answer: Any) -> dict[ConfigResource, Any]:
+        def read(response: Any) -> dict[ConfigResource, Any]:
             return {_resource(row): _settled(_outcome(row, row.resource_name))
-                    for row in answer.responses}
+                    for row in response.responses}
 
         await self._retry_items(wanted, timeout, lambda left: self._by_owner(left, build, read))
 
     async def list_config_resources(self, types: Iterable[ResourceType] = (),
                                     timeout: float | None = None) -> list[ConfigResource]:
-        answer = await self._retry(lambda: self.cluster.send_any(
+        response = await self._retry(lambda: self.cluster.send_any(
             messages.ListConfigResourcesRequest(resource_types=[int(kind) for kind in types])),
             timeout)
-        return [_resource(row) for row in answer.config_resources]
+        return [_resource(row) for row in response.config_resources]
 
     async def _by_owner(self, resources: Iterable[ConfigResource],
                         build: Callable[[list[ConfigResource]], Any],
@@ -418,7 +418,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
         default}.
         """
         request = messages.DescribeClientQuotasRequest
-        answer = await self._retry(lambda: self.cluster.send_any(request(
+        response = await self._retry(lambda: self.cluster.send_any(request(
             strict=strict, components=[
                 request.ComponentData(
                     entity_type=kind, match=None if name in (None, "*") else name,
@@ -427,7 +427,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                 for kind, name in (entity or {}).items()])), timeout)
         return [({part.entity_type: part.entity_name for part in entry.entity},
                  {value.key: value.value for value in entry.values})
-                for entry in answer.entries or ()]
+                for entry in response.entries or ()]
 
     async def alter_client_quotas(self, alterations: Iterable[QuotaAlteration],
                                   validate_only: bool = False,
@@ -442,9 +442,9 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
             for entity, ops in alterations])
 
         async def attempt() -> None:
-            answer = await self._send_to_controller(request)
+            response = await self._send_to_controller(request)
             raise_among({tuple((part.entity_type, part.entity_name) for part in entry.entity):
-                         _outcome(entry, "") for entry in answer.entries})
+                         _outcome(entry, "") for entry in response.entries})
 
         await self.cluster.retry(attempt, timeout)
 
@@ -477,7 +477,7 @@ def _final(result: Any) -> bool:
     return result is not _MISSING and not (isinstance(result, KafkaError) and result.retriable)
 
 
-def _unanswered(name: Any) -> KafkaError:
+def _no_response(name: Any) -> KafkaError:
     return error(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's response does not include it",
                  str(name))
 
@@ -517,10 +517,10 @@ def _outcome(row: Any, name: str, result: Any = None) -> Any:
     return error(row.error_code, getattr(row, "error_message", None), name)
 
 
-def _topics(answer: Any) -> dict[str, TopicInfo]:
+def _topics(response: Any) -> dict[str, TopicInfo]:
     from pylog.client.network.cluster_metadata import Metadata, merged
 
-    return merged(Metadata(), answer, True).topics
+    return merged(Metadata(), response, True).topics
 
 
 def _resource(row: Any) -> ConfigResource:
@@ -536,10 +536,10 @@ def _ops(given: Any) -> list[AlterConfigOp]:
             for name, value in given.items()]
 
 
-def _log_dirs(answer: Any) -> dict[str, LogDirDescription]:
-    raise_for(answer.error_code)
+def _log_dirs(response: Any) -> dict[str, LogDirDescription]:
+    raise_for(response.error_code)
     return {row.log_dir: LogDirDescription(
         row.log_dir, row.error_code, row.total_bytes, row.usable_bytes,
         {TopicPartition(topic.name, part.partition_index): ReplicaInfo(
             part.partition_size, part.offset_lag, part.is_future_key)
-         for topic in row.topics for part in topic.partitions}) for row in answer.results}
+         for topic in row.topics for part in topic.partitions}) for row in response.results}

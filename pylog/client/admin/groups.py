@@ -62,10 +62,10 @@ class Groups:
             request.types_filter = types
         elif types and "classic" not in map(str.lower, types):  # Its only type.
             raise UnsupportedByBrokerError(f"broker {node} cannot list groups by type")
-        answer = await connection.send(request, version=version)
-        raise_for(answer.error_code)
+        response = await connection.send(request, version=version)
+        raise_for(response.error_code)
         return [GroupListing(row.group_id, row.protocol_type, row.group_state, row.group_type)
-                for row in answer.groups]
+                for row in response.groups]
 
     async def describe_consumer_groups(self, groups: Iterable[str], timeout: float | None = None
                               ) -> dict[str, GroupDescription]:
@@ -75,8 +75,8 @@ class Groups:
     async def _described(self, group: str) -> GroupDescription:
         try:
             request = messages.ConsumerGroupDescribeRequest(group_ids=[group])
-            answer = await ask_coordinator(self.cluster, group, lambda _: (request, None))
-            row = answer.groups[0]
+            response = await ask_coordinator(self.cluster, group, lambda _: (request, None))
+            row = response.groups[0]
             if not row.error_code:
                 return await self._of_broker(row)
             if row.error_code not in (ErrorCode.GROUP_ID_NOT_FOUND,
@@ -85,8 +85,8 @@ class Groups:
         except UnsupportedByBrokerError:
             pass  # It can only be a classic group.
         older = messages.DescribeGroupsRequest(groups=[group])
-        answer = await ask_coordinator(self.cluster, group, lambda _: (older, None))
-        row = answer.groups[0]
+        response = await ask_coordinator(self.cluster, group, lambda _: (older, None))
+        row = response.groups[0]
         if row.error_code:
             raise refused(self.cluster, group, row.error_code)
         if row.group_state == "Dead":
@@ -111,8 +111,8 @@ class Groups:
         """Delete groups without members. Raises NonEmptyGroupError, GroupIdNotFoundError."""
         async def delete(group: str) -> None:
             request = messages.DeleteGroupsRequest(groups_names=[group])
-            answer = await ask_coordinator(self.cluster, group, lambda _: (request, None))
-            row = answer.results[0]
+            response = await ask_coordinator(self.cluster, group, lambda _: (request, None))
+            row = response.results[0]
             if row.error_code:
                 raise refused(self.cluster, group, row.error_code)
 
@@ -135,12 +135,12 @@ class Groups:
             return request(group_id=group, members=members), version
 
         async def attempt() -> None:
-            answer = await ask_coordinator(self.cluster, group, build)
-            if answer.error_code:
-                raise refused(self.cluster, group, answer.error_code)
+            response = await ask_coordinator(self.cluster, group, build)
+            if response.error_code:
+                raise refused(self.cluster, group, response.error_code)
             raise_among({row.group_instance_id or row.member_id:
                          refused(self.cluster, group, row.error_code) if row.error_code else None
-                         for row in answer.members})
+                         for row in response.members})
 
         await self.cluster.retry(attempt, timeout)
 
@@ -190,15 +190,15 @@ class Groups:
             row.partitions.append(request.OffsetDeleteRequestPartition(partition_index=number))
 
         async def attempt() -> None:
-            answer = await ask_coordinator(self.cluster, group, lambda _: (
+            response = await ask_coordinator(self.cluster, group, lambda _: (
                 request(group_id=group, topics=list(topics.values())), None))
-            if answer.error_code:
-                raise refused(self.cluster, group, answer.error_code)
+            if response.error_code:
+                raise refused(self.cluster, group, response.error_code)
             raise_among({
                 TopicPartition(topic.name, row.partition_index):
                     error(row.error_code, context=f"{topic.name}-{row.partition_index}")
                     if row.error_code else None
-                for topic in answer.topics for row in topic.partitions})
+                for topic in response.topics for row in topic.partitions})
 
         await self.cluster.retry(attempt, timeout)
 

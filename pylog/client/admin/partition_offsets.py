@@ -55,8 +55,8 @@ async def offsets(cluster: Cluster, metadata: Metadata, wanted: Mapping[TopicPar
                 messages.ListOffsetsRequest.ListOffsetsPartition(
                     partition_index=part.partition, timestamp=wanted[part]) for part in some])
                 for topic, some in _by_topic(parts).items()])
-        answer = await cluster.send(node, request)
-        for topic in answer.topics:
+        response = await cluster.send(node, request)
+        for topic in response.topics:
             for row in topic.partitions:
                 found[TopicPartition(topic.name, row.partition_index)] = (
                     error_name(row.error_code) if row.error_code else (row.offset, row.timestamp))
@@ -118,8 +118,8 @@ async def _times(cluster: Cluster, metadata: Metadata, wanted: Mapping[TopicPart
                     partition=part.partition, fetch_offset=wanted[part],
                     partition_max_bytes=bytes_max) for part in some])
                 for topic, some in _by_topic(parts).items()])
-        answer = await cluster.send(node, request, version_max=FETCH_VERSION_MAX)
-        for topic in answer.responses:
+        response = await cluster.send(node, request, version_max=FETCH_VERSION_MAX)
+        for topic in response.responses:
             for row in topic.partitions:
                 take(TopicPartition(topic.topic, row.partition_index), row.records)
 

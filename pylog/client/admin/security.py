@@ -61,10 +61,10 @@ class SecurityAdministration:
         request = messages.DescribeAclsRequest(**_filter(wanted))
 
         async def attempt() -> list[AclBinding]:
-            answer = await self._send_to_controller(request)
-            raise_for(answer.error_code, answer.error_message or "")
+            response = await self._send_to_controller(request)
+            raise_for(response.error_code, response.error_message or "")
             return [_binding(resource, rule)
-                    for resource in answer.resources for rule in resource.acls]
+                    for resource in response.resources for rule in resource.acls]
 
         found: list[AclBinding] = await self.cluster.retry(attempt, timeout)
         return found
@@ -74,9 +74,9 @@ class SecurityAdministration:
         new = messages.CreateAclsRequest
 
         async def query(left: dict[AclBinding, Any]) -> dict[AclBinding, Any]:
-            answer = await self._send_to_controller(new(creations=list(left.values())))
+            response = await self._send_to_controller(new(creations=list(left.values())))
             return {rule: error(row.error_code, row.error_message or "") if row.error_code else None
-                    for rule, row in zip(left, answer.results)}
+                    for rule, row in zip(left, response.results)}
 
         await self._retry_items({rule: new.AclCreation(
             resource_type=number_of(RESOURCE_TYPES, rule.resource_type),
@@ -93,10 +93,10 @@ class SecurityAdministration:
         new = messages.DeleteAclsRequest
 
         async def query(left: dict[AclFilter, Any]) -> dict[AclFilter, Any]:
-            answer = await self._send_to_controller(new(filters=list(left.values())))
+            response = await self._send_to_controller(new(filters=list(left.values())))
             return {wanted: error(row.error_code, row.error_message or "") if row.error_code
                     else [_binding(rule, rule) for rule in row.matching_acls]
-                    for wanted, row in zip(left, answer.filter_results)}
+                    for wanted, row in zip(left, response.filter_results)}
 
         found: dict[AclFilter, list[AclBinding]] = await self._retry_items({
             wanted: new.DeleteAclsFilter(**_filter(wanted)) for wanted in filters}, timeout, query)
@@ -115,12 +115,12 @@ class SecurityAdministration:
         request = new(users=[new.UserName(name=name) for name in named] if named else None)
 
         async def attempt() -> dict[str, list[ScramCredentialInfo]]:
-            answer = await self._send_to_controller(request)
-            raise_for(answer.error_code, answer.error_message or "")
+            response = await self._send_to_controller(request)
+            raise_for(response.error_code, response.error_message or "")
             outcomes: dict[str, Any] = {
                 row.user: error(row.error_code, row.error_message or row.user) if row.error_code
                 else [ScramCredentialInfo(word_of(MECHANISMS, info.mechanism), info.iterations)
-                      for info in row.credential_infos] for row in answer.results}
+                      for info in row.credential_infos] for row in response.results}
             raise_among(outcomes)
             return outcomes
 
@@ -141,11 +141,11 @@ class SecurityAdministration:
 
         async def query(left: dict[str, list[Any]]) -> dict[str, Any]:
             every = [row for own in left.values() for row in own]
-            answer = await self._send_to_controller(new(
+            response = await self._send_to_controller(new(
                 deletions=[row for row in every if isinstance(row, new.ScramCredentialDeletion)],
                 upsertions=[row for row in every if isinstance(row, new.ScramCredentialUpsertion)]))
             return {row.user: error(row.error_code, row.error_message or "") if row.error_code
-                    else None for row in answer.results}
+                    else None for row in response.results}
 
         await self._retry_items(rows, timeout, query)
 
@@ -168,12 +168,13 @@ class SecurityAdministration:
             request.owner_principal_type, request.owner_principal_name = _principal(owner)
 
         async def attempt() -> DelegationToken:
-            answer = await self._send_to_controller(request)
-            raise_for(answer.error_code)
+            response = await self._send_to_controller(request)
+            raise_for(response.error_code)
             return DelegationToken(
-                answer.token_id, answer.hmac,
-                f"{answer.principal_type}:{answer.principal_name}", tuple(renewers),
-                answer.issue_timestamp_ms, answer.expiry_timestamp_ms, answer.max_timestamp_ms)
+                response.token_id, response.hmac,
+                f"{response.principal_type}:{response.principal_name}", tuple(renewers),
+                response.issue_timestamp_ms, response.expiry_timestamp_ms,
+                response.max_timestamp_ms)
 
         renewers = list(renewers)
         made: DelegationToken = await self.cluster.retry(attempt, timeout)
@@ -193,9 +194,9 @@ class SecurityAdministration:
 
     async def _until(self, request: Any, timeout: float | None) -> int:
         async def attempt() -> int:
-            answer = await self._send_to_controller(request)
-            raise_for(answer.error_code)
-            end_ms: int = answer.expiry_timestamp_ms
+            response = await self._send_to_controller(request)
+            raise_for(response.error_code)
+            end_ms: int = response.expiry_timestamp_ms
             return end_ms
 
         found: int = await self.cluster.retry(attempt, timeout)
@@ -211,13 +212,13 @@ class SecurityAdministration:
             for kind, name in map(_principal, owners)])
 
         async def attempt() -> list[DelegationToken]:
-            answer = await self._send_to_controller(request)
-            raise_for(answer.error_code)
+            response = await self._send_to_controller(request)
+            raise_for(response.error_code)
             return [DelegationToken(
                 row.token_id, row.hmac, f"{row.principal_type}:{row.principal_name}", tuple(
                     f"{one.principal_type}:{one.principal_name}" for one in row.renewers),
                 row.issue_timestamp, row.expiry_timestamp, row.max_timestamp)
-                for row in answer.tokens]
+                    for row in response.tokens]
 
         found: list[DelegationToken] = await self.cluster.retry(attempt, timeout)
         return found

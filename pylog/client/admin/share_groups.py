@@ -31,8 +31,8 @@ class ShareAdministration:
         """Describe share groups. Raises GroupIdNotFoundError, also for other kinds of groups."""
         async def described(group: str) -> ShareGroupDescription:
             request = messages.ShareGroupDescribeRequest(group_ids=[group])
-            answer = await ask_coordinator(self.cluster, group, lambda _: (request, None))
-            row = answer.groups[0]
+            response = await ask_coordinator(self.cluster, group, lambda _: (request, None))
+            row = response.groups[0]
             if row.error_code:
                 raise refused(self.cluster, group, row.error_code)
             members = [ShareMemberDescription(
@@ -54,8 +54,8 @@ class ShareAdministration:
             group_id=group, topics=None)])
 
         async def attempt() -> dict[TopicPartition, ShareOffset]:
-            answer = await ask_coordinator(self.cluster, group, lambda _: (request, None))
-            row = answer.groups[0]
+            response = await ask_coordinator(self.cluster, group, lambda _: (request, None))
+            row = response.groups[0]
             if row.error_code:
                 raise refused(self.cluster, group, row.error_code)
             found = {}
@@ -90,13 +90,13 @@ class ShareAdministration:
 
     async def _changed(self, group: str, request: Any, timeout: float | None) -> None:
         async def attempt() -> None:
-            answer = await ask_coordinator(self.cluster, group, lambda _: (request, None))
-            if answer.error_code:
-                raise refused(self.cluster, group, answer.error_code)
+            response = await ask_coordinator(self.cluster, group, lambda _: (request, None))
+            if response.error_code:
+                raise refused(self.cluster, group, response.error_code)
             raise_among({
                 (topic.topic_name, getattr(row, "partition_index", None)):
                     error(row.error_code, row.error_message, context=topic.topic_name)
                     if row.error_code else None
-                for topic in answer.responses for row in getattr(topic, "partitions", [topic])})
+                for topic in response.responses for row in getattr(topic, "partitions", [topic])})
 
         await self.cluster.retry(attempt, timeout)

@@ -30,8 +30,8 @@ class StreamsAdministration:
         """Describe Streams groups. Raises GroupIdNotFoundError, also for other kinds of groups."""
         async def described(group: str) -> StreamsGroupDescription:
             request = messages.StreamsGroupDescribeRequest(group_ids=[group])
-            answer = await ask_coordinator(self.cluster, group, lambda _: (request, None))
-            row = answer.groups[0]
+            response = await ask_coordinator(self.cluster, group, lambda _: (request, None))
+            row = response.groups[0]
             if row.error_code:
                 raise refused(self.cluster, group, row.error_code)
             topology = row.topology

@@ -46,11 +46,11 @@ class TransactionAdministration:
             if duration_ms != -1 and version < _DURATIONS_VERSION:
                 raise UnsupportedByBrokerError(f"broker {node} cannot list transactions by "
                                                f"duration")
-            answer = await connection.send(request, version=version)
-            raise_for(answer.error_code)
+            response = await connection.send(request, version=version)
+            raise_for(response.error_code)
             return [TransactionListing(row.transactional_id, row.producer_id,
                                        row.transaction_state, node)
-                    for row in answer.transaction_states]
+                    for row in response.transaction_states]
 
         found = await self._run_on_all_brokers(timeout, listed)
         return [row for _, rows in sorted(found.items()) for row in rows]
@@ -59,9 +59,9 @@ class TransactionAdministration:
                                     ) -> dict[str, TransactionDescription]:
         """Describe transactions by transactional id. Raises TransactionalIdNotFoundError."""
         async def described(id_: str) -> TransactionDescription:
-            node, answer = await self._ask_coordinator(
+            node, response = await self._ask_coordinator(
                 id_, messages.DescribeTransactionsRequest(transactional_ids=[id_]))
-            row = answer.transaction_states[0]
+            row = response.transaction_states[0]
             self._check(id_, row.error_code)
             return TransactionDescription(
                 id_, row.transaction_state, row.producer_id, row.producer_epoch,
@@ -78,9 +78,9 @@ class TransactionAdministration:
 
         async def attempt() -> list[ProducerDescription]:
             leader = await self.cluster.leader(partition.topic, partition.partition)
-            answer = await self.cluster.send(leader.leader, new(topics=[new.TopicRequest(
+            response = await self.cluster.send(leader.leader, new(topics=[new.TopicRequest(
                 name=partition.topic, partition_indexes=[partition.partition])]))
-            row = answer.topics[0].partitions[0]
+            row = response.topics[0].partitions[0]
             raise_for(row.error_code, context=str(partition))
             return [ProducerDescription(
                 one.producer_id, one.producer_epoch, one.last_sequence, one.last_timestamp,
@@ -99,12 +99,12 @@ class TransactionAdministration:
 
         async def attempt() -> None:
             leader = await self.cluster.leader(partition.topic, partition.partition)
-            answer = await self.cluster.send(leader.leader, new(markers=[new.WritableTxnMarker(
+            response = await self.cluster.send(leader.leader, new(markers=[new.WritableTxnMarker(
                 producer_id=producer_id, producer_epoch=producer_epoch, transaction_result=False,
                 coordinator_epoch=max(coordinator_epoch, 0), topics=[
                     new.WritableTxnMarkerTopic(name=partition.topic,
                                                partition_indexes=[partition.partition])])]))
-            raise_for(answer.markers[0].topics[0].partitions[0].error_code,
+            raise_for(response.markers[0].topics[0].partitions[0].error_code,
                       context=str(partition))
 
         await self.cluster.retry(attempt, timeout)
@@ -115,10 +115,10 @@ class TransactionAdministration:
         epoch).
         """
         async def fenced(id_: str) -> tuple[int, int]:
-            _, answer = await self._ask_coordinator(id_, messages.InitProducerIdRequest(
+            _, response = await self._ask_coordinator(id_, messages.InitProducerIdRequest(
                 transactional_id=id_, transaction_timeout_ms=FENCE_TIMEOUT_MS))
-            self._check(id_, answer.error_code)
-            return answer.producer_id, answer.producer_epoch
+            self._check(id_, response.error_code)
+            return response.producer_id, response.producer_epoch
 
         return await self._run_concurrently(ids, timeout, fenced)
 

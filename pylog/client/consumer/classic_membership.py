@@ -261,20 +261,20 @@ class ClassicMembership(Membership):
                     request.JoinGroupRequestProtocol(name=name, metadata=self._pack(name, topics))
                     for name in self.assignors]), None
 
-        answer = await ask_coordinator(self.cluster, self.group, build, channel=JOIN,
-                                       timeout_s=timeout_s)
-        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-            self.member_id = answer.member_id
-        if answer.error_code:
-            raise refused(self.cluster, self.group, answer.error_code)
-        self.member_id, self.generation = answer.member_id, answer.generation_id
-        self.leads = answer.leader == answer.member_id
+        response = await ask_coordinator(self.cluster, self.group, build, channel=JOIN,
+                                         timeout_s=timeout_s)
+        if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = response.member_id
+        if response.error_code:
+            raise refused(self.cluster, self.group, response.error_code)
+        self.member_id, self.generation = response.member_id, response.generation_id
+        self.leads = response.leader == response.member_id
         shares: dict[str, list[assignors.Partition]] = {}
-        if self.leads and not answer.skip_assignment:
-            shares = await self._compute_assignment(answer)
+        if self.leads and not response.skip_assignment:
+            shares = await self._compute_assignment(response)
         elif self.leads:
             self.counted = self._counts(topics)
-        return await self._sync(answer.protocol_name, shares, timeout_s)
+        return await self._sync(response.protocol_name, shares, timeout_s)
 
     async def _sync(self, protocol: str, shares: dict[str, list[assignors.Partition]],
                     timeout_s: float) -> list[TopicPartition]:
@@ -288,11 +288,11 @@ class ClassicMembership(Membership):
                     request.SyncGroupRequestAssignment(member_id=id_, assignment=pack(share))
                     for id_, share in shares.items()]), None
 
-        answer = await ask_coordinator(self.cluster, self.group, build, channel=JOIN,
-                                       timeout_s=timeout_s)
-        if answer.error_code:
-            raise refused(self.cluster, self.group, answer.error_code)
-        return unpack(answer.assignment)
+        response = await ask_coordinator(self.cluster, self.group, build, channel=JOIN,
+                                         timeout_s=timeout_s)
+        if response.error_code:
+            raise refused(self.cluster, self.group, response.error_code)
+        return unpack(response.assignment)
 
     async def _apply(self, given: list[TopicPartition]) -> None:
         self.stable = True
@@ -322,10 +322,10 @@ class ClassicMembership(Membership):
         body = codec.program("ConsumerProtocolSubscription", SUBSCRIPTION_VERSION).encode(made)
         return SUBSCRIPTION_VERSION.to_bytes(2, "big") + body
 
-    async def _compute_assignment(self, answer: Any) -> dict[str, list[assignors.Partition]]:
+    async def _compute_assignment(self, response: Any) -> dict[str, list[assignors.Partition]]:
         """Assign partitions, as the group's leader."""
-        assignor = self.assignors[answer.protocol_name]
-        members = {row.member_id: _member(row, assignor) for row in answer.members}
+        assignor = self.assignors[response.protocol_name]
+        members = {row.member_id: _member(row, assignor) for row in response.members}
         topics = {topic for member in members.values() for topic in member.topics}
         if self.cluster.keep_topics(topics):
             await self.cluster.refresh()
@@ -357,9 +357,9 @@ class ClassicMembership(Membership):
                 group_id=self.group, generation_id=generation, member_id=self.member_id,
                 group_instance_id=self.instance_id), None
 
-        answer = await ask_coordinator(self.cluster, self.group, build, channel=COORDINATOR,
-                                       timeout_s=self.session_s)
-        code = answer.error_code
+        response = await ask_coordinator(self.cluster, self.group, build, channel=COORDINATOR,
+                                         timeout_s=self.session_s)
+        code = response.error_code
         if not code or not self.stable or generation != self.generation:
             return
         if code == ErrorCode.REBALANCE_IN_PROGRESS:

@@ -158,9 +158,9 @@ class ConsumerMembership(Membership):
             request.subscribed_topic_names = sorted(topics)
         if self.send_all_fields or owned != self.sent_owned:
             request.topic_partitions = self._rows(owned)
-        answer = await self._beat_with(request, topics)
+        response = await self._beat_with(request, topics)
         self.sent_owned = owned
-        self.member_id = answer.member_id or self.member_id
+        self.member_id = response.member_id or self.member_id
 
     def _unreleased(self) -> list[TopicPartition]:
         """Return the partitions that other members must not get yet, also those in revocation."""
@@ -172,22 +172,22 @@ class ConsumerMembership(Membership):
             self.join_sent = self.join_sent or self.generation == JOINING
             return request, None
 
-        answer = await ask_coordinator(self.cluster, self.group, build)
-        if answer.error_code:
-            failure = refused(self.cluster, self.group, answer.error_code)
-            if answer.error_message:
-                failure.args = (f"group {self.group!r}: {answer.error_message}",)
+        response = await ask_coordinator(self.cluster, self.group, build)
+        if response.error_code:
+            failure = refused(self.cluster, self.group, response.error_code)
+            if response.error_message:
+                failure.args = (f"group {self.group!r}: {response.error_message}",)
             raise failure
         self.send_all_fields = False
         self.sent_topics = topics
-        self.generation = answer.member_epoch
-        self.beat_s = answer.heartbeat_interval_ms / 1000
-        if answer.assignment is not None:
+        self.generation = response.member_epoch
+        self.beat_s = response.heartbeat_interval_ms / 1000
+        if response.assignment is not None:
             self.unknown_ids = False
-            self.wanted = [(row.topic_id, number) for row in answer.assignment.topic_partitions
+            self.wanted = [(row.topic_id, number) for row in response.assignment.topic_partitions
                            for number in row.partitions]
             self.host.notify()
-        return answer
+        return response
 
     def _rows(self, owned: list[TopicPartition]) -> list[Any]:
         rows: dict[str, Any] = {}

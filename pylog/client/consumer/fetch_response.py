@@ -43,21 +43,21 @@ class FetchedPartition(NamedTuple):
     leader: tuple[int, int] | None  # (id, epoch) if the broker reports a newer leader
 
 
-class FetchAnswer(NamedTuple):
+class FetchResponse(NamedTuple):
     throttle_ms: int
     error_code: int
     session_id: int
     partitions: list[FetchedPartition]
 
 
-def read(frame: Frame) -> FetchAnswer:
+def read(frame: Frame) -> FetchResponse:
     """Parse the response in a frame. Raises ProtocolError."""
     if frame.version < FLEXIBLE:
         return _read_old(frame)
     try:
-        return _Reader(frame.view, frame.body).answer(frame.version)
+        return _Reader(frame.view, frame.body).response(frame.version)
     except (struct.error, IndexError) as broken:
-        raise ProtocolError(f"Fetch answer v{frame.version}: {broken}") from None
+        raise ProtocolError(f"Fetch response v{frame.version}: {broken}") from None
 
 
 def end_of(records: memoryview) -> int | None:
@@ -83,7 +83,7 @@ class _Reader:
         self.data = data
         self.at = at
 
-    def answer(self, version: int) -> FetchAnswer:
+    def response(self, version: int) -> FetchResponse:
         throttle_ms, error_code, session_id = _HEAD.unpack_from(self.data, self.at)
         self.at += _HEAD.size
         found: list[FetchedPartition] = []
@@ -93,7 +93,7 @@ class _Reader:
                 found.append(self.partition(topic))
             self.tags()
         self.tags()
-        return FetchAnswer(throttle_ms, error_code, session_id, found)
+        return FetchResponse(throttle_ms, error_code, session_id, found)
 
     def partition(self, topic: str | bytes) -> FetchedPartition:
         number, code, high, stable, start = _PARTITION.unpack_from(self.data, self.at)
@@ -108,7 +108,7 @@ class _Reader:
         size = max(self.varint() - 1, 0)
         end = self.at + size
         if end > len(self.data):
-            raise ProtocolError(f"Fetch answer: {size} bytes of records do not fit")
+            raise ProtocolError(f"Fetch response: {size} bytes of records do not fit")
         records = self.data[self.at:end]
         self.at = end
         leader = self.tags()
@@ -128,12 +128,12 @@ class _Reader:
             if byte < 0x80:
                 return value
             shift += 7
-        raise ProtocolError("Fetch answer: a varint of more than 32 bits")
+        raise ProtocolError("Fetch response: a varint of more than 32 bits")
 
     def take(self, size: int) -> bytes:
         found = bytes(self.data[self.at:self.at + size])
         if len(found) != size:
-            raise ProtocolError("Fetch answer: it ends too early")
+            raise ProtocolError("Fetch response: it ends too early")
         self.at += size
         return found
 
@@ -149,12 +149,12 @@ class _Reader:
                 leader = _LEADER.unpack_from(self.data, self.at)
             self.at += size
             if self.at > len(self.data):
-                raise ProtocolError("Fetch answer: a tagged field does not fit")
+                raise ProtocolError("Fetch response: a tagged field does not fit")
         return leader
 
 
-def _read_old(frame: Frame) -> FetchAnswer:
-    answer: Any = codec.decode_response(api.FETCH, frame.version, frame.view, frame.body)
+def _read_old(frame: Frame) -> FetchResponse:
+    response: Any = codec.decode_response(api.FETCH, frame.version, frame.view, frame.body)
     found = [
         FetchedPartition(
             topic.topic, row.partition_index, row.error_code, row.high_watermark,
@@ -162,6 +162,6 @@ def _read_old(frame: Frame) -> FetchAnswer:
             [(aborted.producer_id, aborted.first_offset)
              for aborted in row.aborted_transactions or ()],
             row.preferred_read_replica, memoryview(row.records or b""), None)
-        for topic in answer.responses for row in topic.partitions
+        for topic in response.responses for row in topic.partitions
     ]
-    return FetchAnswer(answer.throttle_time_ms, answer.error_code, answer.session_id, found)
+    return FetchResponse(response.throttle_time_ms, response.error_code, response.session_id, found)

@@ -218,20 +218,20 @@ class _Node:
         future = connection.send(request, version=version, raw=True, timeout_s=self.timeout_s)
         frame: Frame = await future
         try:
-            answer = fetch_response.read(frame)
+            response = fetch_response.read(frame)
         except BaseException:
             frame.release()
             raise
-        if answer.error_code:
+        if response.error_code:
             frame.release()
             self.session.reset()
-            if answer.error_code not in _SESSION_LOST:
-                raise error(answer.error_code, context=f"fetch from broker {self.id}")
+            if response.error_code not in _SESSION_LOST:
+                raise error(response.error_code, context=f"fetch from broker {self.id}")
             return
         if version >= SESSIONS_VERSION:
-            self.session.advance(answer.session_id)
+            self.session.advance(response.session_id)
             self.session.by_id = by_id
-        self._queue_fetched(answer.partitions, asked, frame)
+        self._queue_fetched(response.partitions, asked, frame)
 
     def _fail_positions(self, wanted: list[PartitionState], ids: list[bytes]) -> None:
         """Report positions of a topic that no longer exists, as offsets that do not exist."""

@@ -53,13 +53,13 @@ async def by_leader(cluster: Cluster, what: Mapping[TopicPartition, Any],
                 failed[tp] = info
             else:
                 shares[info.leader][tp] = what[tp]
-        answers = await asyncio.gather(*[query(node, share) for node, share in shares.items()],
-                                       return_exceptions=True)
-        for share, answer in zip(shares.values(), answers):
-            if isinstance(answer, BaseException):
-                failed.update(dict.fromkeys(share, answer))
+        responses = await asyncio.gather(*[query(node, share) for node, share in shares.items()],
+                                         return_exceptions=True)
+        for share, response in zip(shares.values(), responses):
+            if isinstance(response, BaseException):
+                failed.update(dict.fromkeys(share, response))
                 continue
-            for tp, result in answer.items():
+            for tp, result in response.items():
                 if isinstance(result, BaseException):
                     failed[tp] = result
                     continue
@@ -95,9 +95,9 @@ async def list_offsets(cluster: Cluster, times: Mapping[TopicPartition, int], is
         version = connection.version(messages.ListOffsetsRequest)
         if version < _ISOLATION_VERSION:
             request.isolation_level = 0
-        answer = await connection.send(request, version=version)
+        response = await connection.send(request, version=version)
         return {TopicPartition(topic.name, row.partition_index): _listed(topic.name, row)
-                for topic in answer.topics for row in topic.partitions}
+                for topic in response.topics for row in topic.partitions}
 
     return await by_leader(cluster, times, query, timeout_s, found)
 
@@ -162,12 +162,12 @@ async def validate(cluster: Cluster, states: list[PartitionState],
                 partition=tp[1], current_leader_epoch=info.leader_epoch if info else -1,
                 leader_epoch=epoch))
         request.topics = list(topics.values())
-        answer = await cluster.send(node, request)
+        response = await cluster.send(node, request)
         return {
             TopicPartition(topic.topic, row.partition):
                 error(row.error_code, context=f"{topic.topic}-{row.partition}")
                 if row.error_code else (row.leader_epoch, row.end_offset)
-            for topic in answer.topics for row in topic.partitions
+            for topic in response.topics for row in topic.partitions
         }
 
     found = await by_leader(cluster, asked, query)

@@ -93,10 +93,10 @@ async def commit(cluster: Cluster, who: Identity,
             member_id=who.member_id, group_instance_id=who.instance_id,
             topics=list(topics.values())), _version(connection, request, ids)
 
-    answer = await ask_coordinator(cluster, who.group, build)
+    response = await ask_coordinator(cluster, who.group, build)
     names = {id_: name for name, id_ in ids.items()}
     failures: dict[TopicPartition, KafkaError] = {}
-    for topic in answer.topics:
+    for topic in response.topics:
         for row in topic.partitions:
             if row.error_code:
                 tp = TopicPartition(topic.name or names.get(topic.topic_id, "?"),
@@ -123,8 +123,8 @@ async def committed(cluster: Cluster, who: Identity, partitions: Iterable[TopicP
         return messages.OffsetFetchRequest(groups=[_group_row(who, wanted, ids)],
                                            require_stable=require_stable), version
 
-    answer = await ask_coordinator(cluster, who.group, build)
-    group = answer.groups[0] if answer.groups else answer
+    response = await ask_coordinator(cluster, who.group, build)
+    group = response.groups[0] if response.groups else response
     return _read_offsets(cluster, who.group, group, {id_: name for name, id_ in ids.items()})
 
 
@@ -172,12 +172,12 @@ async def _committed_at(cluster: Cluster, node: int,
             return found
         for at in range(0, len(groups), GROUPS_PER_REQUEST):
             some = groups[at:at + GROUPS_PER_REQUEST]
-            answer = await connection.send(messages.OffsetFetchRequest(
+            response = await connection.send(messages.OffsetFetchRequest(
                 require_stable=require_stable,
                 groups=[_group_row(Identity(group), _by_topic(wanted[group]), ids)
                         for group in some]), version=version)
             names = {id_: name for name, id_ in ids.items()}
-            for row in answer.groups:
+            for row in response.groups:
                 try:
                     found[row.group_id] = _read_offsets(cluster, row.group_id, row, names)
                 except KafkaError as failure:

@@ -190,11 +190,11 @@ class Cluster:
                 asked.cancel()
                 connection, asked = found, self._metadata_of(found, names)
                 await asyncio.wait([asked], timeout=SILENCE_S)
-            answer = await asked
+            response = await asked
         finally:
             asked.cancel()
-        raise_for(answer.error_code)
-        return answer
+        raise_for(response.error_code)
+        return response
 
     def _metadata_of(self, connection: Connection, names: list[str] | None
                      ) -> asyncio.Future[Any]:
@@ -207,13 +207,13 @@ class Cluster:
             request.allow_auto_topic_creation = True
         return connection.send(request, version=version)
 
-    def _apply_metadata(self, answer: Any, asked_all: bool) -> None:
+    def _apply_metadata(self, response: Any, asked_all: bool) -> None:
         self._refreshed_s = time.monotonic()
         known = self.metadata
         if not asked_all:  # Forgets topics that are no longer requested.
             known = replace(known, topics={name: topic for name, topic in known.topics.items()
                                            if name in self.interest})
-        self._show(merged(known, answer, asked_all))
+        self._show(merged(known, response, asked_all))
         self._notice_topics()
         for node_id, channel in list(self._connections):
             node = self.metadata.nodes.get(node_id)
@@ -486,8 +486,8 @@ class Cluster:
             request.key = key
         else:
             request.coordinator_keys = [key]
-        answer = await connection.send(request, version=version)
-        row = answer if version < COORDINATOR_KEYS_VERSION else answer.coordinators[0]
+        response = await connection.send(request, version=version)
+        row = response if version < COORDINATOR_KEYS_VERSION else response.coordinators[0]
         raise_for(row.error_code, row.error_message, f"coordinator of {key!r}")
         if row.node_id not in self.metadata.nodes:
             await self.refresh()
@@ -521,13 +521,13 @@ class Cluster:
                 found[key] = result
             return found
         for at in range(0, len(left), COORDINATOR_KEYS_MAX):
-            answer = await connection.send(messages.FindCoordinatorRequest(
+            response = await connection.send(messages.FindCoordinatorRequest(
                 key_type=kind, coordinator_keys=left[at:at + COORDINATOR_KEYS_MAX]),
                 version=version)
-            if any(row.node_id not in self.metadata.nodes for row in answer.coordinators
+            if any(row.node_id not in self.metadata.nodes for row in response.coordinators
                    if not row.error_code):
                 await self.refresh()
-            for row in answer.coordinators:
+            for row in response.coordinators:
                 if not row.error_code and row.node_id in self.metadata.nodes:
                     found[row.key] = self._coordinators[kind, row.key] = row.node_id
                 else:

@@ -80,11 +80,11 @@ class Metadata:
         return ZERO_UUID if found is None else found.id
 
 
-def merged(old: Metadata, answer: Any, asked_all: bool) -> Metadata:
+def merged(old: Metadata, response: Any, asked_all: bool) -> Metadata:
     """Return the snapshot after a MetadataResponse. asked_all: topics it does not include are gone.
     """
     topics = {} if asked_all else dict(old.topics)
-    for row in answer.topics:
+    for row in response.topics:
         if row.name is None:
             continue
         if row.error_code in _GONE and row.name in topics:
@@ -92,9 +92,9 @@ def merged(old: Metadata, answer: Any, asked_all: bool) -> Metadata:
         elif row.error_code == 0 or row.name not in topics or row.error_code not in _PASSING:
             topics[row.name] = _topic(row, old.topics.get(row.name))
     nodes = {row.node_id: Node(row.node_id, row.host, row.port, row.rack)
-             for row in answer.brokers}
+             for row in response.brokers}
     return Metadata(
-        version=old.version + 1, cluster_id=answer.cluster_id, controller=answer.controller_id,
+        version=old.version + 1, cluster_id=response.cluster_id, controller=response.controller_id,
         nodes=nodes or old.nodes, topics=topics,
         ids={topic.id: topic.name for topic in topics.values() if topic.id != ZERO_UUID},
     )

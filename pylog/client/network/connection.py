@@ -238,14 +238,14 @@ class Connection(asyncio.BufferedProtocol):
     async def _agree(self) -> None:
         request = messages.ApiVersionsRequest(
             client_software_name="pylog", client_software_version=pylog.__version__)
-        answer = await self.send(request)
-        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            answer = await self.send(messages.ApiVersionsRequest(), version=0)
-        if answer.error_code:
-            raise error(answer.error_code, context=f"{self.host}:{self.port}")
+        response = await self.send(request)
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            response = await self.send(messages.ApiVersionsRequest(), version=0)
+        if response.error_code:
+            raise error(response.error_code, context=f"{self.host}:{self.port}")
         self.versions = {row.api_key: (row.min_version, row.max_version)
-                         for row in answer.api_keys}
-        self.features = {row.name: row.max_version_level for row in answer.finalized_features}
+                         for row in response.api_keys}
+        self.features = {row.name: row.max_version_level for row in response.finalized_features}
 
     def version(self, cls: type, highest: int | None = None) -> int:
         """Return the version to use for a request class. Raises UnsupportedByBrokerError."""
@@ -494,7 +494,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._expect(left)
             if not left:
                 self._frame = None
-                self._answered(frame.view, frame)
+                self._on_response(frame.view, frame)
             return
         self._staged += count
         self._split()
@@ -529,7 +529,7 @@ class Connection(asyncio.BufferedProtocol):
                     f"{self.host}:{self.port}: a frame of {size} bytes: no Kafka broker?"))
                 return
             if at + 4 + size <= staged:
-                self._answered(view[at + 4:at + 4 + size], None)
+                self._on_response(view[at + 4:at + 4 + size], None)
                 if self.failure is not None:
                     return
                 at += 4 + size
@@ -548,7 +548,7 @@ class Connection(asyncio.BufferedProtocol):
             self._staging[:left] = bytes(view[at:staged])
         self._staged = left
 
-    def _answered(self, view: memoryview, frame: Frame | None) -> None:
+    def _on_response(self, view: memoryview, frame: Frame | None) -> None:
         """Handle a complete response. view: its bytes; frame: their owner if not the staging
         buffer.
         """
@@ -566,7 +566,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             found, body = codec.decode_response_header(request.api_key, request.version, view)
             if found != request.correlation_id:  # Responses arrive in request order.
-                raise ProtocolError(f"answer {found} came instead of {request.correlation_id}")
+                raise ProtocolError(f"response {found} came instead of {request.correlation_id}")
             result = None
             if request.future.cancelled():
                 pass

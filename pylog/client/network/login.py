@@ -105,22 +105,22 @@ async def _proven(connection: Any, steps: Generator[bytes, bytes, None], blocks:
     """Authenticate. Returns the session lifetime in ms. blocks: the steps may block on other
     servers. Raises AuthenticationError.
     """
-    answer = None
+    response = None
     while True:
         try:
-            token = await blocking.run(_next, steps, answer) if blocks \
-                else _next(steps, answer)
+            token = await blocking.run(_next, steps, response) if blocks \
+                else _next(steps, response)
         except AuthenticationFailed as failed:
             raise _refused(connection, str(failed)) from None
         except key_stores.ConfigError as error:
             raise ConfigError(str(error)) from None
         if token is None:
-            assert answer is not None  # A login needs at least one response.
-            return int(answer.session_lifetime_ms)
-        answer = await connection.send(messages.SaslAuthenticateRequest(auth_bytes=token))
-        if answer.error_code:
+            assert response is not None  # A login needs at least one response.
+            return int(response.session_lifetime_ms)
+        response = await connection.send(messages.SaslAuthenticateRequest(auth_bytes=token))
+        if response.error_code:
             raise _refused(connection,
-                           answer.error_message or "the credentials were not accepted")
+                           response.error_message or "the credentials were not accepted")
 
 
 def _refused(connection: Any, text: str) -> AuthenticationError:
@@ -128,9 +128,9 @@ def _refused(connection: Any, text: str) -> AuthenticationError:
     return AuthenticationError(f"{connection.host}:{connection.port}: {text}")
 
 
-def _next(steps: Generator[bytes, bytes, None], answer: Any) -> bytes | None:
+def _next(steps: Generator[bytes, bytes, None], response: Any) -> bytes | None:
     """Return the next token to send, or None at the end."""
     try:
-        return next(steps) if answer is None else steps.send(answer.auth_bytes)
+        return next(steps) if response is None else steps.send(response.auth_bytes)
     except StopIteration:
         return None

@@ -26,23 +26,23 @@ class Traffic:
 
     def __init__(self) -> None:
         self.opened = self.closed = self.refused_logins = 0
-        self.requests = self.answers = self.bytes_out = self.bytes_in = 0
+        self.requests = self.responses = self.bytes_out = self.bytes_in = 0
         self.latency_s = self.latency_most_s = 0.0
         self.opening: Any = None  # The connection opened last, until it is ready.
 
     def answered(self, latency_s: float, size: int) -> None:
-        self.answers += 1
+        self.responses += 1
         self.bytes_in += size
         self.latency_s += latency_s
         self.latency_most_s = max(self.latency_most_s, latency_s)
 
     def rows(self) -> dict[str, float]:
-        mean_s = self.latency_s / self.answers if self.answers else 0.0
+        mean_s = self.latency_s / self.responses if self.responses else 0.0
         return {
             "connection-count": self.opened - self.closed,
             "connection-creation-total": self.opened, "connection-close-total": self.closed,
             "failed-authentication-total": self.refused_logins,
-            "request-total": self.requests, "response-total": self.answers,
+            "request-total": self.requests, "response-total": self.responses,
             "outgoing-byte-total": self.bytes_out, "incoming-byte-total": self.bytes_in,
             "request-latency-avg": mean_s * 1000, "request-latency-max": self.latency_most_s * 1000,
         }

@@ -268,7 +268,7 @@ class Sender:
             return
         self.in_flight[node_id] += 1
         self._last_request_s[node_id] = time.monotonic()
-        future.add_done_callback(lambda done: self._answered(node_id, pendings, done))
+        future.add_done_callback(lambda done: self._on_response(node_id, pendings, done))
 
     def _request(self, node_id: int, topics: dict[str, list[Any]]) -> asyncio.Future[Any] | None:
         """Send a Produce request. Returns None if it has no response (acks=0)."""
@@ -291,7 +291,7 @@ class Sender:
             return None
         return connection.send(request, version=version)
 
-    def _answered(self, node_id: int, pendings: list[Pending], done: asyncio.Future[Any]) -> None:
+    def _on_response(self, node_id: int, pendings: list[Pending], done: asyncio.Future[Any]) -> None:
         self.in_flight[node_id] -= 1
         failure = None if done.cancelled() else done.exception()
         if failure is None and not done.cancelled():
@@ -303,10 +303,10 @@ class Sender:
                 self._failed(node_id, pending, known)
         self.accumulator.notify()
 
-    def _outcomes(self, node_id: int, pendings: list[Pending], answer: Any) -> None:
+    def _outcomes(self, node_id: int, pendings: list[Pending], response: Any) -> None:
         metadata = self.cluster.metadata
         rows = {(topic.name or metadata.ids.get(topic.topic_id), row.index): row
-                for topic in answer.responses for row in topic.partition_responses}
+                for topic in response.responses for row in topic.partition_responses}
         for pending in pendings:
             row = rows.get((pending.topic, pending.partition))
             if row is None:

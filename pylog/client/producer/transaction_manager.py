@@ -111,12 +111,12 @@ class Identity:
         async def attempt() -> Any:
             connection = await self.cluster.any_connection()
             version = connection.version(messages.InitProducerIdRequest, INIT_VERSION_MAX)
-            answer = await connection.send(request, version=version)
-            raise_for(answer.error_code, context="producer id")
-            return answer
+            response = await connection.send(request, version=version)
+            raise_for(response.error_code, context="producer id")
+            return response
 
-        answer = await self.cluster.retry(attempt)
-        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        response = await self.cluster.retry(attempt)
+        self.producer_id, self.epoch = response.producer_id, response.producer_epoch
 
 
 class Transactions(Identity):
@@ -177,9 +177,9 @@ class Transactions(Identity):
                 messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(
                     name=name, partitions=numbers) for name, numbers in topics.items()])
 
-        def check(answer: Any) -> None:
+        def check(response: Any) -> None:
             worst = {row.partition_error_code
-                     for topic in answer.results_by_topic_v3_and_below
+                     for topic in response.results_by_topic_v3_and_below
                      for row in topic.results_by_partition}
             worst -= {0, int(ErrorCode.OPERATION_NOT_ATTEMPTED)}
             for code in sorted(worst):
@@ -261,10 +261,10 @@ class Transactions(Identity):
             transactional_id=self.transactional_id,
             transaction_timeout_ms=self.settings["transaction.timeout.ms"],
             producer_id=self.producer_id, producer_epoch=self.epoch)
-        answer = await self._request(
+        response = await self._request(
             request, INIT_VERSION_MAX,
             lambda found: raise_for(found.error_code, context=self.transactional_id))
-        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        self.producer_id, self.epoch = response.producer_id, response.producer_epoch
         self._forget()
 
     def _forget(self) -> None:
@@ -339,7 +339,7 @@ class Transactions(Identity):
             transactional_id=self.transactional_id, producer_id=self.producer_id,
             producer_epoch=self.epoch, committed=committed)
         try:
-            answer = await self._request(
+            response = await self._request(
                 request, None if self.brokers_add else V1_END_VERSION_MAX,
                 lambda found: raise_for(found.error_code, context=self.transactional_id))
         except KafkaError as failure:
@@ -347,8 +347,8 @@ class Transactions(Identity):
             if not failure.retriable:
                 self.note_failure(failure)
             raise
-        if answer.producer_id >= 0:
-            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        if response.producer_id >= 0:
+            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
 
     async def send_offsets(self, offsets: Mapping[TopicPartition, Any], group: Any) -> None:
         """Commit consumed offsets with the transaction. group: its id, or group metadata.
@@ -417,9 +417,9 @@ class Transactions(Identity):
                 if kind == TRANSACTION:
                     self._learn(connection)
                 version = connection.version(type(request), version_max)
-                answer = await connection.send(request, version=version)
-                check(answer)
-                return answer
+                response = await connection.send(request, version=version)
+                check(response)
+                return response
             except KafkaError as failure:
                 if failure.code in _COORDINATOR_MOVED or failure.stale_metadata:
                     self.cluster.forget_coordinator(kind, key)
@@ -445,7 +445,7 @@ def may_pass(task: asyncio.Task[None]) -> bool:
     return isinstance(failure, KafkaError) and failure.retriable
 
 
-def _check_offsets(answer: Any) -> None:
-    for topic in answer.topics:
+def _check_offsets(response: Any) -> None:
+    for topic in response.topics:
         for row in topic.partitions:
             raise_for(row.error_code, context=f"{topic.name}-{row.partition_index}")

@@ -176,8 +176,8 @@ class SchemaRegistry:
                 url + path, data=data, method=method, headers=self._headers)
             try:
                 with urllib.request.urlopen(
-                        request, timeout=self.timeout, context=self._context) as answer:
-                    return json.load(answer)
+                        request, timeout=self.timeout, context=self._context) as response:
+                    return json.load(response)
             except urllib.error.HTTPError as failure:
                 last = _refusal(method, url + path, failure)
                 if not last.retriable:

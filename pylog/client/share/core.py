@@ -161,7 +161,7 @@ class Sharing:
                 await membership.end()
         except TimeoutError:
             self.cluster.notices.warn(
-                "leave", "share group %s: left without an answer: records stay acquired until "
+                "leave", "share group %s: left without a response: records stay acquired until "
                 "their lock duration ends", self.group)
         finally:
             tasks = [session.task for session in sessions if session.task is not None]

@@ -140,18 +140,18 @@ class ShareSession:
             row = self._topic(topics, request.AcknowledgeTopic, tp)
             row.partitions.append(request.AcknowledgePartition(
                 partition_index=tp.partition, acknowledgement_batches=_rows(request, batches)))
-        answer = await connection.send(request(
+        response = await connection.send(request(
             group_id=self.host.group, member_id=self.member_id,
             share_session_epoch=FINAL if final else self._epoch, is_renew_ack=renews,
             topics=list(topics.values())), version=version, timeout_s=self._timeout_s)
-        if answer.error_code:
-            raise error(answer.error_code, answer.error_message, f"broker {self.id}")
+        if response.error_code:
+            raise error(response.error_code, response.error_message, f"broker {self.id}")
         if final:
             self._epoch = INITIAL
         else:
             self._advance()
         codes = {(row.topic_id, cell.partition_index): (cell.error_code, cell.error_message)
-                 for row in answer.responses for cell in row.partitions}
+                 for row in response.responses for cell in row.partitions}
         return self._judge(acknowledgements, codes)
 
     def _topic(self, topics: dict[bytes, Any], kind: Any, tp: TopicPartition) -> Any:
@@ -169,11 +169,11 @@ class ShareSession:
         try:
             connection = await self.cluster.connection(self.id, FETCH)
             version = connection.version(messages.ShareFetchRequest)
-            answer = await connection.send(self._request(wanted, acknowledgements, version),
-                                           version=version,
-                                           timeout_s=self._timeout_s)
-            if answer.error_code:
-                raise error(answer.error_code, answer.error_message, f"broker {self.id}")
+            response = await connection.send(self._request(wanted, acknowledgements, version),
+                                             version=version,
+                                             timeout_s=self._timeout_s)
+            if response.error_code:
+                raise error(response.error_code, response.error_message, f"broker {self.id}")
         except (KafkaError, ProtocolError) as failure:
             self._lost(acknowledgements, failure)
             if isinstance(failure, KafkaError) and failure.code in _LOST:
@@ -182,9 +182,9 @@ class ShareSession:
         self._advance()
         codes = {(row.topic_id, cell.partition_index):
                  (cell.acknowledge_error_code, cell.acknowledge_error_message)
-                 for row in answer.responses for cell in row.partitions}
+                 for row in response.responses for cell in row.partitions}
         self._judge(acknowledgements, codes)
-        for row in answer.responses:
+        for row in response.responses:
             for cell in row.partitions:
                 self._process_partition(self._names.get((row.topic_id, cell.partition_index)), cell)
 

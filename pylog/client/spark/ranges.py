@@ -165,9 +165,9 @@ class RangeReader:
 
     async def _fetch(self, position: int) -> tuple[int, FetchedPartition, Any]:
         """Return (position, the partition's row, the frame to release)."""
-        answer: tuple[int, FetchedPartition, Any] = await self._cluster.retry(
+        response: tuple[int, FetchedPartition, Any] = await self._cluster.retry(
             lambda: self._try(position))
-        return answer
+        return response
 
     async def _try(self, position: int) -> tuple[int, FetchedPartition, Any]:
         cluster, topic, number = self._cluster, self.offset_range.topic, self.offset_range.partition
@@ -192,9 +192,9 @@ class RangeReader:
             forgotten_topics_data=[], rack_id=self.settings["client.rack"])
         timeout_s = max(self.settings.seconds("request.timeout.ms"), wait_ms / 1000 + _SLACK_S)
         frame = await connection.send(request, version=version, raw=True, timeout_s=timeout_s)
-        answer = fetch_response.read(frame)
-        raise_for(answer.error_code, context=f"fetch of {topic}-{number}")
-        row = answer.partitions[0]
+        response = fetch_response.read(frame)
+        raise_for(response.error_code, context=f"fetch of {topic}-{number}")
+        row = response.partitions[0]
         if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return await self._out_of_range(position), row, frame
         raise_for(row.error_code, context=f"{topic}-{number} at {position}")

@@ -56,9 +56,9 @@ async def fenced_brokers(cluster: Cluster) -> set[int]:
     connection = await cluster.any_connection()
     if not connection.serves(request) or connection.version(request) < FENCED_BROKERS_VERSION:
         return set()
-    answer = await connection.send(request(include_fenced_brokers=True))
-    raise_for(answer.error_code, answer.error_message)
-    return {row.broker_id for row in answer.brokers if row.is_fenced}
+    response = await connection.send(request(include_fenced_brokers=True))
+    raise_for(response.error_code, response.error_message)
+    return {row.broker_id for row in response.brokers if row.is_fenced}
 
 
 async def absent_brokers(cluster: Cluster, metadata: Metadata) -> dict[int, int]:
@@ -226,17 +226,17 @@ async def log_dirs(cluster: Cluster, brokers: Iterable[int] | None = None
     for all.
     """
     async def query(node: int) -> list[dict[str, Any]]:
-        answer = await cluster.send(node, messages.DescribeLogDirsRequest(topics=None))
-        if answer.error_code or not answer.results:
-            raise ToolError(error_code_text(answer.error_code, None, "DescribeLogDirs")
-                            if answer.error_code else "it lists none")
+        response = await cluster.send(node, messages.DescribeLogDirsRequest(topics=None))
+        if response.error_code or not response.results:
+            raise ToolError(error_code_text(response.error_code, None, "DescribeLogDirs")
+                            if response.error_code else "it lists none")
         return [{
             "broker": node, "path": row.log_dir,
             "error": error_name(row.error_code) if row.error_code else None,
             "partitions": {TopicPartition(topic.name, part.partition_index): part.partition_size
                            for topic in row.topics for part in topic.partitions},
             "total_bytes": row.total_bytes, "usable_bytes": row.usable_bytes,
-        } for row in answer.results]
+        } for row in response.results]
 
     nodes = sorted(cluster.metadata.nodes if brokers is None else brokers)
     ended = await asyncio.gather(*map(query, nodes), return_exceptions=True)
@@ -272,12 +272,12 @@ async def groups(cluster: Cluster) -> tuple[list[dict[str, Any]], dict[str, str]
     reason}).
     """
     async def query(node: int) -> list[dict[str, Any]]:
-        answer = await cluster.send(node, messages.ListGroupsRequest())
-        if answer.error_code:
-            raise ToolError(error_code_text(answer.error_code, None, "ListGroups"))
+        response = await cluster.send(node, messages.ListGroupsRequest())
+        if response.error_code:
+            raise ToolError(error_code_text(response.error_code, None, "ListGroups"))
         return [{"group": row.group_id, "state": row.group_state or None,
                  "type": row.group_type or "classic", "protocol": row.protocol_type,
-                 "coordinator": node} for row in answer.groups]
+                 "coordinator": node} for row in response.groups]
 
     metadata = await cluster.refresh([internal_topics.OFFSETS])
     nodes = sorted(metadata.nodes)

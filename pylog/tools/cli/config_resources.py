@@ -58,8 +58,8 @@ async def described(cluster: Cluster, kind: int, name: str, keys: list[str] | No
         include_documentation=documented,
         resources=[messages.DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=kind, resource_name=name, configuration_keys=keys)])
-    answer = await cluster.send(await node_of(cluster, kind, name), request)
-    row = answer.results[0]
+    response = await cluster.send(await node_of(cluster, kind, name), request)
+    row = response.results[0]
     if row.error_code:
         raise ToolError(cluster_queries.error_code_text(row.error_code, row.error_message,
                                                         f"settings of {name}"))

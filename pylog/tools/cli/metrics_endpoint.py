@@ -115,8 +115,8 @@ def _get(address: str, path: str, token: str | None, settings: Settings,
     try:
         connection.request("GET", path,
                            headers={"Authorization": f"Bearer {token}"} if token else {})
-        answer = connection.getresponse()
-        return answer.status, answer.read()
+        response = connection.getresponse()
+        return response.status, response.read()
     except http.client.HTTPException as error:
         raise ValueError(str(error)) from None
     finally:

@@ -163,9 +163,9 @@ async def _overview(asked: Cluster) -> dict[str, Any]:
         "leaders": sum(part.leader == node.id for part in parts),
         "replicas": sum(node.id in part.replicas for part in parts)}
         for node in sorted(metadata.nodes.values())]
-    answers = await asyncio.gather(*[_status(asked, row["broker"]) for row in brokers])
-    for row, answer in zip(brokers, answers):
-        row.update(answer)
+    responses = await asyncio.gather(*[_status(asked, row["broker"]) for row in brokers])
+    for row, response in zip(brokers, responses):
+        row.update(response)
     listed, failed = await cluster_queries.log_dirs(
         asked, [row["broker"] for row in brokers if row["status"] == "ok"])
     dirs = [{"broker": row["broker"], "path": row["path"],

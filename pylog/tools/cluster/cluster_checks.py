@@ -121,8 +121,8 @@ async def _settings(connection: Connection, node: Any, name: str,
         configuration_keys=["node.id", "listeners", "listener.security.protocol.map",
                             "controller.listener.names", "metrics.listener", "metrics.token",
                             *FLUSHES])
-    answer = await connection.send(messages.DescribeConfigsRequest(resources=[resource]))
-    result = answer.results[0]
+    response = await connection.send(messages.DescribeConfigsRequest(resources=[resource]))
+    result = response.results[0]
     if result.error_code == ErrorCode.INVALID_REQUEST:
         # A broker does not report the settings of another broker.
         return [Finding("listener", name, FAIL, "another broker responds there: "

@@ -129,16 +129,16 @@ async def quorum(cluster: Cluster) -> tuple[dict[str, Any] | None, str]:
     """Return (active controller, epoch, state of the voters), or None and the reason."""
     new = messages.DescribeQuorumRequest
     try:
-        answer = await cluster.send_any(new(topics=[new.TopicData(
+        response = await cluster.send_any(new(topics=[new.TopicData(
             topic_name="__cluster_metadata", partitions=[new.PartitionData(partition_index=0)])]))
     except KafkaError as error:
         return None, str(error)
-    if answer.error_code:
+    if response.error_code:
         return None, cluster_queries.error_code_text(
-            answer.error_code, answer.error_message, "DescribeQuorum")
-    if not answer.topics or not answer.topics[0].partitions:
+            response.error_code, response.error_message, "DescribeQuorum")
+    if not response.topics or not response.topics[0].partitions:
         return None, "DescribeQuorum returned nothing"
-    row = answer.topics[0].partitions[0]
+    row = response.topics[0].partitions[0]
     if row.error_code:
         return None, cluster_queries.error_code_text(
             row.error_code, row.error_message, "DescribeQuorum")
@@ -222,7 +222,7 @@ class _Controllers(NamedTuple):
     reached: int
 
 
-class _Reply(NamedTuple):
+class _Response(NamedTuple):
     """reason: why a controller is unreachable, else "". active: the id of the controller that it
     considers active, -1 for none. is_rejected: the controller rejected this client's login.
     """
@@ -240,30 +240,30 @@ async def _controllers(cluster: Cluster, settings: list[dict[str, str]], cluster
     listeners = {(one.id, one.host, one.port): _protocol(row) for row in settings
                  for one in _voters(row).values()}
     own = cluster.settings["security.protocol"]
-    replies = await asyncio.gather(*[
+    responses = await asyncio.gather(*[
         _query_broker(cluster, host, port) if protocol == own else _connected(host, port, cluster)
         for (_, host, port), protocol in listeners.items()])
     troubles, unchecked, active, count = [], [], set(), 0
-    for ((number, host, port), protocol), reply in zip(listeners.items(), replies):
+    for ((number, host, port), protocol), response in zip(listeners.items(), responses):
         name = f"controller {number} at {host}:{port}"
-        if reply.reason:
-            troubles.append(f"{name} does not answer: {reply.reason}")
+        if response.reason:
+            troubles.append(f"{name} does not answer: {response.reason}")
             continue
         if protocol != own:
             certificate = " and its certificate was not read" if protocol in TLS_PROTOCOLS else ""
             unchecked.append(f"{name}: it accepts connections, but its listener uses {protocol} "
                              f"and this client {own}, so no request was sent{certificate}")
             continue
-        if reply.is_rejected and protocol in TLS_PROTOCOLS:
+        if response.is_rejected and protocol in TLS_PROTOCOLS:
             unchecked.append(f"the certificate of {name}: the controller rejected this client's "
                              "login")
         count += 1
-        if reply.cluster_id and reply.cluster_id != cluster_id:
-            troubles.append(f"{name} belongs to another cluster: {reply.cluster_id}")
-        if reply.active >= 0:
-            active.add(reply.active)
-        if reply.certificate_ends is not None:
-            troubles += _certificate(name, reply.certificate_ends)
+        if response.cluster_id and response.cluster_id != cluster_id:
+            troubles.append(f"{name} belongs to another cluster: {response.cluster_id}")
+        if response.active >= 0:
+            active.add(response.active)
+        if response.certificate_ends is not None:
+            troubles += _certificate(name, response.certificate_ends)
     if len(active) > 1:
         troubles.append("several controllers are active at once: "
                         f"{', '.join(map(str, sorted(active)))}")
@@ -287,36 +287,36 @@ def _entries(row: Mapping[str, str], setting: str) -> list[str]:
     return [entry.strip() for entry in row.get(setting, "").split(",") if entry.strip()]
 
 
-async def _query_broker(cluster: Cluster, host: str, port: int) -> _Reply:
+async def _query_broker(cluster: Cluster, host: str, port: int) -> _Response:
     request = messages.DescribeClusterRequest
     try:
         connection = await Connection.open(host, port, cluster.settings, BufferPool())
     except AuthenticationError:
         # The controller responded; its users differ from the brokers' users.
-        return _Reply(is_rejected=True)
+        return _Response(is_rejected=True)
     except KafkaError as error:
-        return _Reply(str(error))
+        return _Response(str(error))
     try:
         expires = certificate_ends(connection)
         if connection.version(request) < ENDPOINT_VERSION:
-            return _Reply(certificate_ends=expires)
-        answer = await connection.send(request(endpoint_type=ENDPOINT_CONTROLLERS))
-        return _Reply("", answer.cluster_id, answer.controller_id, expires)
+            return _Response(certificate_ends=expires)
+        response = await connection.send(request(endpoint_type=ENDPOINT_CONTROLLERS))
+        return _Response("", response.cluster_id, response.controller_id, expires)
     except KafkaError as error:
-        return _Reply(str(error))
+        return _Response(str(error))
     finally:
         connection.close()
 
 
-async def _connected(host: str, port: int, cluster: Cluster) -> _Reply:
+async def _connected(host: str, port: int, cluster: Cluster) -> _Response:
     try:
         async with asyncio.timeout(cluster.settings.seconds(
                 "socket.connection.setup.timeout.ms")):
             _, writer = await asyncio.open_connection(host, port)
     except (OSError, UnicodeError) as error:
-        return _Reply(f"{host}:{port}: {reason_of(error)}")
+        return _Response(f"{host}:{port}: {reason_of(error)}")
     writer.close()
-    return _Reply()
+    return _Response()
 
 
 # ---- certificates, clocks, space ----------------------------------------------------------------

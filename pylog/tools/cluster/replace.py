@@ -41,12 +41,12 @@ def replace(session: Session, node: int, force: bool, yes: bool) -> None:
     """
     async def check(asked: Cluster) -> None:
         new = messages.DescribeQuorumRequest
-        answer = await asked.send_any(new(topics=[new.TopicData(
+        response = await asked.send_any(new(topics=[new.TopicData(
             topic_name="__cluster_metadata", partitions=[new.PartitionData(partition_index=0)])]))
-        if answer.error_code:
+        if response.error_code:
             raise ToolError(cluster_queries.error_code_text(
-                answer.error_code, answer.error_message, "the quorum"))
-        voters = answer.topics[0].partitions[0].current_voters
+                response.error_code, response.error_message, "the quorum"))
+        voters = response.topics[0].partitions[0].current_voters
         found = next((voter for voter in voters if voter.replica_id == node), None)
         if found is None:
             raise ToolError(f"controller {node} is not one of the voters")
@@ -63,21 +63,21 @@ def replace(session: Session, node: int, force: bool, yes: bool) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + RETRY_S
         while True:
-            answer = await asked.send_any(messages.RemoveRaftVoterRequest(
+            response = await asked.send_any(messages.RemoveRaftVoterRequest(
                 cluster_id=None, voter_id=node, voter_directory_id=bytes(16)))
             # etcd rejects membership changes until all members have been connected for five
             # seconds.
-            if answer.error_code not in RETRIABLE or loop.time() >= until:
+            if response.error_code not in RETRIABLE or loop.time() >= until:
                 break
             await asyncio.sleep(PAUSE_S)
             is_retry = True
-        if is_retry and answer.error_code == ErrorCode.VOTER_NOT_FOUND:
+        if is_retry and response.error_code == ErrorCode.VOTER_NOT_FOUND:
             # An earlier attempt, whose response was lost, removed it.
             return f"the member of controller {node} was removed"
-        if answer.error_code:
-            raise ToolError(cluster_queries.error_code_text(answer.error_code, answer.error_message,
-                                                            f"controller {node}"))
-        return answer.error_message or ""
+        if response.error_code:
+            raise ToolError(cluster_queries.error_code_text(
+                response.error_code, response.error_message, f"controller {node}"))
+        return response.error_message or ""
 
     if not force:
         session.run(check)

@@ -189,12 +189,12 @@ async def _described(cluster: Cluster, topic: str, partition: int) -> Any:
     """Return the partition's row in DescribeTopicPartitions, None if the broker lacks that API."""
     new = messages.DescribeTopicPartitionsRequest
     try:
-        answer = await cluster.send_any(new(
+        response = await cluster.send_any(new(
             topics=[new.TopicRequest(name=topic)], response_partition_limit=1,
             cursor=new.Cursor(topic_name=topic, partition_index=partition)))
     except KafkaError:
         return None
-    return next((row for found in answer.topics for row in found.partitions
+    return next((row for found in response.topics for row in found.partitions
                  if row.partition_index == partition), None)
 
 
@@ -204,9 +204,9 @@ async def _lags(cluster: Cluster, topic: str, partition: int
     new = messages.DescribeLogDirsRequest
 
     async def query(node: int) -> int | None:
-        answer = await cluster.send(node, new(topics=[
+        response = await cluster.send(node, new(topics=[
             new.DescribableLogDirTopic(topic=topic, partitions=[partition])]))
-        return next((part.offset_lag for row in answer.results for found in row.topics
+        return next((part.offset_lag for row in response.results for found in row.topics
                      for part in found.partitions if not part.is_future_key), None)
 
     nodes = sorted(cluster.metadata.nodes)
@@ -233,17 +233,17 @@ async def _moving(cluster: Cluster, topic: str, partition: int
     """
     new = messages.ListPartitionReassignmentsRequest
     try:
-        answer = await cluster.send_any(new(topics=[new.ListPartitionReassignmentsTopics(
+        response = await cluster.send_any(new(topics=[new.ListPartitionReassignmentsTopics(
             name=topic, partition_indexes=[partition])]))
     except (KafkaConnectionError, KafkaTimeoutError) as error:
         return (), (), str(error)
     except KafkaError:
         return (), (), ""
-    for found in answer.topics:
+    for found in response.topics:
         for row in found.partitions:
             if row.partition_index == partition:
                 return _numbers(row.adding_replicas), _numbers(row.removing_replicas), ""
-    return (), (), _silence(answer)
+    return (), (), _silence(response)
 
 
 async def controller_silence(cluster: Cluster) -> str:
@@ -260,8 +260,8 @@ async def controller_silence(cluster: Cluster) -> str:
         return ""  # This cluster does not serve the request.
 
 
-def _silence(answer: Any) -> str:
-    return cluster_queries.error_name(answer.error_code) if answer.error_code in _SILENT else ""
+def _silence(response: Any) -> str:
+    return cluster_queries.error_name(response.error_code) if response.error_code in _SILENT else ""
 
 
 async def _in_sync_min(cluster: Cluster, topic: str) -> int | None:

@@ -41,10 +41,10 @@ def forget(session: Session, broker: int, yes: bool) -> None:
                 f"cluster drain {broker} moves them to other brokers")
 
     async def work(asked: Cluster) -> None:
-        answer = await asked.send_any(messages.UnregisterBrokerRequest(broker_id=broker))
-        if answer.error_code:
-            raise ToolError(cluster_queries.error_code_text(answer.error_code, answer.error_message,
-                                                            f"broker {broker}"))
+        response = await asked.send_any(messages.UnregisterBrokerRequest(broker_id=broker))
+        if response.error_code:
+            raise ToolError(cluster_queries.error_code_text(
+                response.error_code, response.error_message, f"broker {broker}"))
 
     session.run(query)  # Refuse to unregister a broker that is online or has replicas.
     confirmed(f"Unregister broker {broker}?", yes)

@@ -72,12 +72,12 @@ async def _range(cluster: Cluster, info: PartitionInfo) -> tuple[int, int]:
     found = []
     for at in (EARLIEST, LATEST):
         try:
-            answer = await cluster.send(info.leader, new(
+            response = await cluster.send(info.leader, new(
                 replica_id=-1, topics=[new.ListOffsetsTopic(name=info.topic, partitions=[
                     new.ListOffsetsPartition(partition_index=info.partition, timestamp=at)])]))
         except KafkaError as error:
             raise Unreadable(f"broker {info.leader} does not answer: {error}") from None
-        row = answer.topics[0].partitions[0]
+        row = response.topics[0].partitions[0]
         if row.error_code:
             raise Unreadable(f"broker {info.leader}: {cluster_queries.error_name(row.error_code)}")
         found.append(row.offset)
@@ -133,14 +133,14 @@ async def _batches(cluster: Cluster, info: PartitionInfo, node: int, start: int,
 async def _fetched(cluster: Cluster, info: PartitionInfo, node: int, offset: int) -> Any:
     new = messages.FetchRequest
     try:
-        answer = await cluster.send(node, new(
+        response = await cluster.send(node, new(
             max_wait_ms=1000, min_bytes=1, max_bytes=BYTES_MAX, session_epoch=-1,
             topics=[new.FetchTopic(topic=info.topic, partitions=[new.FetchPartition(
                 partition=info.partition, fetch_offset=offset, partition_max_bytes=BYTES_MAX)])]),
             version_max=FETCH_VERSION_MAX)
     except KafkaError as error:
         raise Unreadable(f"broker {node} does not answer: {error}") from None
-    row = answer.responses[0].partitions[0]
+    row = response.responses[0].partitions[0]
     if row.error_code:
         name = cluster_queries.error_name(row.error_code)
         raise Unreadable(f"broker {node}, offset {offset}: {name}")

@@ -77,15 +77,15 @@ def _get(url: str, page: str, token: str | None, ca: str | None, is_insecure: bo
     try:
         connection.request("GET", page,
                            headers={"Authorization": f"Bearer {token}"} if token else {})
-        answer = connection.getresponse()
-        body = answer.read(BODY_BYTES_MAX)
+        response = connection.getresponse()
+        body = response.read(BODY_BYTES_MAX)
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise ToolError(f"{host}:{connection.port} does not respond: {reason}. Start brokerd with "
                         "metrics.listener, and name it with --url") from None
     finally:
         connection.close()
-    if answer.status == 401:
+    if response.status == 401:
         raise ToolError(f"{host}:{connection.port} requires a token: set --token to the broker's "
                         "metrics.token")
     try:
@@ -93,8 +93,8 @@ def _get(url: str, page: str, token: str | None, ca: str | None, is_insecure: bo
         assert isinstance(view["components"], dict) and view["status"]
     except (ValueError, KeyError, TypeError, AssertionError):
         raise ToolError(f"{host}:{connection.port} is not the metrics endpoint of a brokerd: "
-                        f"{page} returned status {answer.status}") from None
-    return answer.status, view
+                        f"{page} returned status {response.status}") from None
+    return response.status, view
 
 
 def _encrypted(host: str, port: int | None, ca: str | None, is_insecure: bool,
