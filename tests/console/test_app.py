@@ -108,3 +108,9 @@ def test_two_clusters_have_paths_of_their_own(broker):
         assert "Cluster two" in client.get("/c/two").text
         assert client.get("/c/three").status == 404
         assert "/c/one" in client.get("/clusters").text
+
+
+def test_a_cluster_of_brokerd_is_recognised(served, client):
+    client.get("/")
+    assert {one.is_brokerd for session in served.console.sessions._sessions.values()
+            for one in session.clusters.values()} == {True}

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from pylog.client.aio import Consumer, Producer, TopicPartition
+from pylog.client.aio import Producer
 from pylog.client.errors import AuthorizationError, KafkaError
+from pylog.console import single_records
 from pylog.console.encoding import (
     FORMATS, JSON, NULL, encoded, header_lines, headers_of, shown,
 )
@@ -24,12 +25,11 @@ from pylog.console.rendering import render
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from pylog.client.consumer.core import Record
     from pylog.console.clusters import ClusterSession
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
-READ_S, SEND_S = 10.0, 20.0
+SEND_S = 20.0
 BODY_MAX = 16 << 20  # Bytes of a form; a key or value can be a text of several MiB.
 RECORDS_SENT_MAX = 1000
 
@@ -92,28 +92,15 @@ async def _copied(request: Request, cluster: ClusterSession, name: str) -> dict[
         return {}
     partition = integer(query.get("partition", ""), "Partition", 0, INT32_MAX)
     offset = integer(query["offset"], "Offset", 0, INT64_MAX)
-    record = await _record(cluster, name, partition, offset)
+    record = await single_records.first_from(cluster, name, partition, offset)
+    if record is None or record.offset != offset:
+        raise PageError(404, "There is no such record", f"{name}, partition {partition}, offset "
+                        f"{offset}", "It may have been deleted or compacted.")
     key, key_format = shown(record.key)
     value, value_format = shown(record.value)
     return {"key": key, "key_format": key_format, "value": value, "value_format": value_format,
             "headers": header_lines(list(record.headers)), "partition": str(partition),
             "copied": f"{partition}, offset {offset}"}
-
-
-async def _record(cluster: ClusterSession, name: str, partition: int, offset: int) -> Record:
-    """Return the record at an offset. Raises PageError if there is none."""
-    part = TopicPartition(name, partition)
-    settings = {**cluster.client_settings, "enable.auto.commit": False,
-                "auto.offset.reset": "none", "max.poll.records": 1,
-                "allow.auto.create.topics": False}
-    async with Consumer.from_settings(settings) as consumer:
-        await consumer.assign([part])
-        await consumer.seek(part, offset)
-        for record in await consumer.poll(READ_S):
-            if record.offset == offset:
-                return record
-    raise PageError(404, "There is no such record", f"{name}, partition {partition}, offset "
-                    f"{offset}", "It may have been deleted or compacted.")
 
 
 PAGES = [

@@ -1,0 +1,76 @@
+"""The page of one record."""
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def topic(broker):
+    one = broker.create_topic("single", partitions=2)
+    one.append((b"k", b'{"id": 9007199254740993}'), b"<script>alert(1)</script>", (b"gone", None),
+               "\u202ereversed".encode())
+    return one
+
+
+@pytest.fixture
+def path(topic):
+    return f"/topics/{topic}/records/0"
+
+
+def test_a_record_is_shown_decoded_and_in_hexadecimal(client, path):
+    text = client.get(f"{path}/0").text
+    assert "9007199254740993" in text and "JSON (guessed)" in text
+    assert "7b 22 69 64" in text
+    assert f'href="{path}/1"' in text
+
+
+def test_hostile_values_are_escaped(client, path):
+    text = client.get(f"{path}/1").text
+    assert "<script>alert" not in text and "&lt;script&gt;alert(1)" in text
+    text = client.get(f"{path}/3").text
+    assert "\u202e" not in text and "\\u202ereversed" in text
+
+
+def test_a_tombstone_is_named(client, path):
+    assert "none: a tombstone" in client.get(f"{path}/2").text
+
+
+def test_previous_and_next_lead_to_the_neighbours(client, path):
+    assert client.get(f"{path}/2?previous=1").headers["Location"] == f"{path}/1"
+    response = client.get(f"{path}/0?previous=1")
+    assert response.headers["Location"] == f"{path}/0"
+    assert "There is no record before this one." in client.get(f"{path}/0").text
+
+
+def test_deleted_offsets_lead_to_the_next_record(client, broker):
+    topic = broker.create_topic("cut")
+    topic.append(b"a", b"b", b"c")
+    assert client.post(f"/topics/{topic}/purge", {
+        "name": "cut", "partition": "0", "before": "2"}).status == 303
+    assert client.get("/topics/cut/records/0/0").headers["Location"] == "/topics/cut/records/0/2"
+    assert "The offset 0 has no record." in client.get("/topics/cut/records/0/2").text
+
+
+def test_missing_records_have_an_error_page(client, path, topic):
+    assert client.get(f"{path}/99").status == 404
+    assert client.get(f"/topics/{topic}/records/x/1").status == 400
+    assert client.get(f"/topics/{topic}/records/7/1").status in (400, 404)
+
+
+def test_a_value_is_downloaded_as_a_file_of_a_fixed_type(client, path, topic):
+    response = client.get(f"{path}/1/value")
+    assert response.text == "<script>alert(1)</script>"
+    assert response.headers["Content-Type"] == "application/octet-stream"
+    assert response.headers["Content-Disposition"] == (
+        f'attachment; filename="{topic}-0-1-value.bin"')
+    assert client.get(f"{path}/1/key").status == 404
+    assert client.get(f"{path}/1/other").status == 404
+
+
+def test_reading_a_record_is_audited_without_its_content(client, served, path):
+    served.console.audit.lines.clear()
+    client.get(f"{path}/1")
+    client.get(f"{path}/1/value")
+    lines = list(served.console.audit.lines)
+    assert [(line["operation"], line["partition"], line["offset"]) for line in lines] == [
+        ("records.read", 0, 1), ("records.export", 0, 1)]
+    assert "script" not in str(lines)
