@@ -25,7 +25,8 @@ def test_a_reader_reaches_the_first_command_quickly():
 
 def test_the_first_commands_are_those_of_the_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    install, start = INSTALL.splitlines()
+    environment, install, start = INSTALL.splitlines()
+    assert environment.startswith("python3 -m venv .venv")
     assert install == f"pip install {project['name']}"
     assert start in project["scripts"]
 
