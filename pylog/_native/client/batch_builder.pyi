@@ -51,6 +51,12 @@ class Batch:
         self, producer_id: int, epoch: int, base_sequence: int, transactional: bool = False
     ) -> None: ...
 
+def copied(data: Buffer, partition: int) -> Batch:
+    """Return a batch with the records of `data`, one whole batch as a broker returned it.
+
+    It has no producer and is in no transaction. Raises ValueError for other bytes.
+    """
+
 def seal(batches: list[Batch]) -> None:
     """Compute each batch's checksum, all without the GIL if it takes long."""
 

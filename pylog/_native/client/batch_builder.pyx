@@ -10,8 +10,8 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MIN, INT64_MAX, int16_t, int32_t, int64_t, uint8_t
-from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
 
 from pylog._native.client cimport csrc
 
@@ -127,6 +127,33 @@ cdef Batch batch_of(const csrc.builder_batch *made, Pool pool):
     batch.max_timestamp = made.max_timestamp
     batch.partition = made.partition
     return batch
+
+
+def copied(data, int32_t partition) -> Batch:
+    """Return a batch with the records of `data`, one whole batch as a broker returned it.
+
+    It has no producer and is in no transaction. Raises ValueError for other bytes, MemoryError.
+    """
+    cdef const uint8_t[::1] view = memoryview(data).cast("B")
+    cdef csrc.batch_header header
+    cdef csrc.builder_batch made
+    if view.shape[0] <= csrc.BATCH_HEADER_BYTES or csrc.batch_parse(
+            &view[0], <size_t>view.shape[0], &header) < 0 \
+            or csrc.batch_bytes(&header) != <size_t>view.shape[0] or header.magic != 2:
+        raise ValueError("not a whole batch of magic 2")
+    if csrc.batch_check_crc(&view[0], &header) < 0:
+        raise ValueError(f"the batch at offset {header.base_offset} has a wrong checksum")
+    made.len = made.room = <size_t>view.shape[0]
+    made.bytes = <uint8_t *>malloc(made.len)
+    if made.bytes == NULL:
+        raise MemoryError
+    made.count, made.max_timestamp = header.record_count, header.max_timestamp
+    made.partition = partition
+    with nogil:
+        memcpy(made.bytes, &view[0], made.len)
+        csrc.batch_stamp(made.bytes, 0, -1)
+        csrc.builder_stamp(made.bytes, -1, -1, -1, False)
+    return batch_of(&made, None)
 
 
 def seal(list batches not None):

@@ -3,8 +3,9 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from pylog._native.records.csrc cimport (
-    BATCH_E_MEMORY, BATCH_HEADER_BYTES, CODEC_NONE, CODEC_ZSTD, batch_error_code, batch_error_text,
-    get_uvarint, inflater, put_uvarint, zigzag_decode, zigzag_encode,
+    BATCH_E_MEMORY, BATCH_HEADER_BYTES, CODEC_NONE, CODEC_ZSTD, batch_bytes, batch_check_crc,
+    batch_error_code, batch_error_text, batch_header, batch_parse, batch_stamp, get_uvarint,
+    inflater, put_uvarint, zigzag_decode, zigzag_encode,
 )
 
 # ---- columns.h

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as murmur2_of_kafka_python
 from pylog._native.client.batch_builder import (
-    BatchBuilder, BatchWriter, Column, Pool, RowError, crc32, murmur2, seal,
+    BatchBuilder, BatchWriter, Column, Pool, RowError, copied, crc32, murmur2, seal,
 )
-from pylog._native.records.batch import build, check, crc_ok, header, records
+from pylog._native.records.batch import TRANSACTIONAL, build, check, crc_ok, header, records
 
 from tests.native.records.test_batch import EACH_CODEC, NOW
 
@@ -260,3 +260,26 @@ def test_sealing_many_batches_gives_each_its_own_checksum():
     seal(made)
     for number, batch in enumerate(made):
         assert crc_ok(batch) and header(batch).base_sequence == number
+
+
+def test_copied_batch_has_the_records_but_no_producer_and_no_offset():
+    source = build([(b"k", b"v", 1_700_000_000_000, [("h", b"x")])] * 3, base_offset=70,
+                   codec=4, producer_id=9, producer_epoch=2, base_sequence=5,
+                   attributes=TRANSACTIONAL, leader_epoch=8)
+    copy = copied(memoryview(source), 3)
+    found = header(bytes(copy))
+    assert (copy.partition, copy.record_count, copy.nbytes) == (3, 3, len(source))
+    assert (found.base_offset, found.leader_epoch, found.producer_id) == (0, -1, -1)
+    assert found.attributes == 4 and copy.max_timestamp == 1_700_000_000_000
+    assert [row[2:] for row in records(bytes(copy))] == [
+        row[2:] for row in records(source)]
+    assert crc_ok(bytes(copy))
+
+
+def test_only_whole_and_valid_batches_are_copied():
+    source = build([(b"k", b"v", 0, [])])
+    damaged = bytearray(source)
+    damaged[-2] ^= 1
+    for data in (b"", source[:-1], source + b"\0", source * 2, bytes(damaged)):
+        with pytest.raises(ValueError):
+            copied(data, 0)
