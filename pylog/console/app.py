@@ -31,6 +31,7 @@ from pylog.console.clusters import (
 from pylog.console.lag_samples import LagSamples
 from pylog.console.pages import CLUSTER, PUBLIC, Page, PageError, form_of
 from pylog.console.rendering import error_page
+from pylog.console.search import Searches
 from pylog.console.session import Session, Sessions, Throttle, same
 
 log = logging.getLogger("pylog.console")
@@ -77,6 +78,7 @@ class Console:
                                  settings["console.session.max.ms"] / 1000, self.is_secure, seconds)
         self.throttle = Throttle(seconds)
         self.lag_samples = LagSamples()
+        self.searches = Searches(settings["console.search.concurrent.max"])
         self.audit = Audit(settings["console.audit.file"], now_ms)
         self.mechanism: dict[str, str] = {}  # Cluster -> SASL mechanism of the last login.
         self.pages: Sequence[Page] = ()  # Set by create_app().

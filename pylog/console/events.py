@@ -1,8 +1,8 @@
 """Server-sent events: pages that change while they are open.
 
 Owns: the streams that are open, counted by session.
-Invariants: a session has at most LIVE_PAGES_MAX streams; when the browser leaves, the stream's source
-  is cancelled at once; numbers of records are sent as text, so that no script rounds them.
+Invariants: a session has at most LIVE_PAGES_MAX streams; when the browser leaves, the stream's
+  source is cancelled at once; numbers of records are sent as text, so that no script rounds them.
 Source: HTML Living Standard, server-sent events.
 """
 

@@ -56,7 +56,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
                "shutdown", "network", "telemetry", "consumer", "producer", "share", "admin", "aio",
                "spark", "docs", "."),
     "console": ("lag_samples", "clusters", "pages", "rendering", "listings", "audit", "session",
-                "app", ".", "views", "serving"),
+                "filters", "search", "jobs", "app", ".", "views", "serving"),
     "tools": ("cli", "records", "segments", "topics", "groups", "cluster", "security", "host",
               "app", "."),
     "_native": ("protocol", "records", "log", "server", "client"),

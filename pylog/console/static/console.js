@@ -1,4 +1,4 @@
-// The console's only script: keyboard shortcuts. Every page works without it.
+// The console's only script: keyboard shortcuts, live results. Every page works without it.
 "use strict";
 
 (() => {
@@ -43,4 +43,103 @@
       actions[event.key]();
     }
   });
+})();
+
+// Records that arrive while a page is open: the rest of a search, or new records of a topic. The
+// server sends texts, which become text nodes: no content of a record is read as HTML.
+(() => {
+  const section = document.querySelector("[data-stream]");
+  if (!section) return;
+  const part = (name) => section.querySelector(`[data-${name}]`);
+  const rows = part("rows"), text = part("text"), bar = part("progress"), pause = part("pause");
+  const more = part("more");
+  const isTail = "tail" in section.dataset;
+  const ROWS_MAX = 1000;
+  let source = null;
+
+  function cell(row, name, kind) {
+    const td = document.createElement(kind === "head" ? "th" : "td");
+    if (kind === "head") td.scope = "row";
+    let holder = td;
+    if (kind === "head" && row.link) {
+      holder = document.createElement("a");
+      holder.href = row.link;
+    } else if (kind === "time") {
+      holder = document.createElement("time");
+      holder.title = row.time_utc;
+    } else if (kind === "data") {
+      const isText = !["null", "empty"].includes(row[`${name}_kind`]);
+      holder = document.createElement(isText ? "span" : "i");
+      holder.className = isText ? "mono" : "note";
+    }
+    holder.textContent = row[name];
+    if (holder !== td) td.append(holder);
+    if (["partition", "offset", "size"].includes(name)) td.className = "number";
+    return td;
+  }
+
+  function line(row) {
+    const tr = document.createElement("tr");
+    tr.append(cell(row, "partition"), cell(row, "offset", "head"), cell(row, "time", "time"),
+              cell(row, "key", "data"), cell(row, "value", "data"), cell(row, "headers"),
+              cell(row, "size"));
+    return tr;
+  }
+
+  function end() {
+    source?.close();
+    source = null;
+    bar.hidden = true;
+    if (isTail) pause.textContent = "Continue";
+    else pause.hidden = true;
+  }
+
+  function start() {
+    source = new EventSource(section.dataset.stream);
+    pause.textContent = isTail ? "Pause" : "Stop";
+    pause.hidden = false;
+    bar.hidden = isTail;
+    more.hidden = true;
+    text.setAttribute("aria-live", "off");
+    source.addEventListener("match", (event) => {
+      const made = JSON.parse(event.data).rows.map(line);
+      if (isTail) rows.prepend(...made); else rows.append(...made);
+      while (isTail && rows.rows.length > ROWS_MAX) rows.deleteRow(-1);
+    });
+    source.addEventListener("progress", (event) => {
+      const data = JSON.parse(event.data);
+      text.textContent = data.text;
+      if (data.share) bar.value = Number(data.share);
+    });
+    source.addEventListener("done", (event) => {
+      const data = JSON.parse(event.data);
+      end();
+      text.setAttribute("aria-live", "polite");
+      text.textContent = data.text;
+      part("unread")?.remove();
+      if (data.more) {
+        more.href = data.more;
+        more.hidden = false;
+      }
+    });
+    source.addEventListener("error", (event) => {
+      end();
+      const data = event.data ? JSON.parse(event.data) : null;
+      text.setAttribute("aria-live", "polite");
+      text.textContent = data ? `${data.failed}: ${data.value}. ${data.remedy}`
+        : "The connection to the console ended. Reload the page to continue.";
+    });
+  }
+
+  pause.addEventListener("click", () => {
+    if (source) {
+      end();
+      if (!isTail) more.hidden = !more.getAttribute("href");
+    } else start();
+  });
+  addEventListener("pagehide", () => source?.close());
+  if (isTail && matchMedia("(prefers-reduced-motion: reduce)").matches) {
+    pause.textContent = "Start";
+    pause.hidden = false;
+  } else start();
 })();
