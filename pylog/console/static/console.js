@@ -48,7 +48,7 @@
 // Records that arrive while a page is open: the rest of a search, or new records of a topic. The
 // server sends texts, which become text nodes: no content of a record is read as HTML.
 (() => {
-  const section = document.querySelector("[data-stream]");
+  const section = document.querySelector("[data-records]");
   if (!section) return;
   const part = (name) => section.querySelector(`[data-${name}]`);
   const rows = part("rows"), text = part("text"), bar = part("progress"), pause = part("pause");
@@ -95,7 +95,7 @@
   }
 
   function start() {
-    source = new EventSource(section.dataset.stream);
+    source = new EventSource(section.dataset.records);
     pause.textContent = isTail ? "Pause" : "Stop";
     pause.hidden = false;
     bar.hidden = isTail;
