@@ -37,7 +37,7 @@ def topic(broker):
 
 @pytest.fixture
 def group(broker, request):
-    name = request.node.name
+    name = re.sub(r"\W", "-", request.node.name)
     run(broker, lambda admin: admin.alter_consumer_group_offsets(name, {T0: 4, T1: 5}))
     return name
 
