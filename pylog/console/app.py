@@ -28,7 +28,7 @@ from pylog.console.audit import Audit
 from pylog.console.clusters import (
     SASL_MECHANISMS, ClusterConfig, ClusterSession, open_session,
 )
-from pylog.console.lag_samples import LagSamples
+from pylog.console.groups.samples import LagSamples
 from pylog.console.pages import CLUSTER, PUBLIC, Page, PageError, form_of
 from pylog.console.rendering import error_page
 from pylog.console.search import Searches

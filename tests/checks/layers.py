@@ -55,7 +55,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
                "options", "columns", "serialization", "blocking", "config", "background_loop",
                "shutdown", "network", "telemetry", "consumer", "producer", "share", "admin", "aio",
                "spark", "docs", "."),
-    "console": ("lag_samples", "clusters", "pages", "rendering", "listings", "audit", "session",
+    "console": ("groups", "clusters", "pages", "rendering", "listings", "audit", "session",
                 "filters", "search", "jobs", "app", ".", "views", "serving"),
     "tools": ("cli", "records", "segments", "topics", "groups", "cluster", "security", "host",
               "app", "."),

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pylog.client.admin import partition_offsets
 from pylog.client.errors import GroupIdNotFoundError, KafkaError
 from pylog.client.types import TopicPartition
-from pylog.console import group_lag
-from pylog.console.group_lag import SHARE, Group
+from pylog.console.groups import lag as group_lag
+from pylog.console.groups.lag import SHARE, Group
 from pylog.console.pages import (
     Page, PageError, audit_details, form_of, integer, not_audited, redirect, required,
 )

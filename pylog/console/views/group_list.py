@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pylog.client.admin import partition_offsets
 from pylog.client.errors import KafkaError
 from pylog.client.types import TopicPartition
-from pylog.console import group_lag
+from pylog.console.groups import lag as group_lag
 from pylog.console.listings import Column, listed
 from pylog.console.pages import Page, PageError
 from pylog.console.rendering import render

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from pylog.console import events, group_lag, group_reasons
-from pylog.console.group_lag import SHARE, Group
-from pylog.console.lag_samples import HEIGHT, PERIOD_S, WIDTH, LagSample
+from pylog.console import events
+from pylog.console.groups import lag as group_lag
+from pylog.console.groups import reasons as group_reasons
+from pylog.console.groups.lag import SHARE, Group
+from pylog.console.groups.samples import HEIGHT, PERIOD_S, WIDTH, LagSample
 from pylog.console.listings import Column, listed
 from pylog.console.pages import Page, PageError
 from pylog.console.rendering import environment, render

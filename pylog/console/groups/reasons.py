@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from pylog.client.admin.admin import Admin
-from pylog.console import group_lag, metrics_endpoint
-from pylog.console.group_lag import Group
+from pylog.console.groups import lag as group_lag
+from pylog.console.groups import metrics_endpoint
+from pylog.console.groups.lag import Group
 from pylog.coordinator.groups.state.rebalance_tracker import sentence
 from pylog.monitor.explain import reasons
 
