@@ -26,7 +26,7 @@ if __package__ in (None, ""):  # Run by spark-submit: not as a package.
 from . import cluster
 from .plan import PlanError, made_directory
 from .progress import Journal
-from .session import SetupError, session
+from .session import SetupError, check_streaming, session
 
 ORDER = "id STRING, at TIMESTAMP, product STRING, amount INT"
 ROW = "id STRING, at TIMESTAMP, product STRING, category STRING, amount INT, cents LONG"
@@ -38,6 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     options = arguments().parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        check_streaming()
         listed = products(options.products)
         given = {"bootstrap.servers": options.bootstrap}
         cluster.ends(given, options.source)

@@ -58,6 +58,18 @@ def spark_version() -> str:
     return str(pyspark.__version__)
 
 
+def check_streaming() -> None:
+    """Raises SetupError if the installed PySpark cannot read streams through the format pylog."""
+    spark_version()
+    from pylog.client.errors import ConfigError
+    from pylog.client.spark.source import stream_reader_class
+
+    try:
+        stream_reader_class()
+    except ConfigError as failure:
+        raise SetupError(str(failure)) from None
+
+
 def cache_dir() -> Path:
     own = Path.home() / ".cache" / "pylog" if IS_INSTALLED else CHECKOUT / ".cache"
     return Path(os.environ.get("PYLOG_CACHE") or own) / "spark"

@@ -27,7 +27,7 @@ if __package__ in (None, ""):  # Run by spark-submit: not as a package.
 from . import cluster, load, report, summary
 from .plan import Outcome, PlanError, made_directory, read_outcome
 from .records import Content, ContentError
-from .session import SetupError, session
+from .session import SetupError, check_streaming, session
 from .summary import Expected
 from .verdict import Verdict, percentiles, timeline, verdict
 
@@ -160,6 +160,8 @@ def validate(options: argparse.Namespace, expected: Expected, spark: Any = None,
     being followed continues.
     """
     options.stream = options.stream or options.follow > 0
+    if options.stream and options.engine != "kafka":
+        check_streaming()
     for path in filter(None, (options.json, options.report)):
         made_directory(str(Path(path).parent))
     settings = {"bootstrap.servers": options.bootstrap}
@@ -231,7 +233,7 @@ def _schema(columns: list[str]) -> Any:
     """The Python API has no column pruning: the schema selects the columns."""
     from pyspark.sql.types import StructField, StructType
 
-    from pylog.client.spark.source import COLUMNS, HEADERS
+    from pylog.client.spark.splits import COLUMNS, HEADERS
 
     every = StructType([*COLUMNS, StructField("headers", HEADERS)])
     return StructType([every[name] for name in columns])

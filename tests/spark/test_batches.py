@@ -4,7 +4,8 @@ from pylog.client import Admin, TopicPartition
 from pylog.client.errors import KafkaError
 from pylog.client.spark import batches
 from pylog.client.spark.ranges import DataLossError
-from pylog.client.spark.source import COLUMNS, PylogSource
+from pylog.client.spark.source import PylogSource
+from pylog.client.spark.splits import COLUMNS
 from spark.records import Content
 from tests.spark.topics import filled
 

@@ -4,7 +4,7 @@ from pylog.client.errors import ConfigError
 from pylog.client.spark.options import read_options, write_options
 from pylog.client.spark.planning import Planner
 from pylog.client.spark.ranges import OffsetRange
-from pylog.client.spark.source import limited
+from pylog.client.spark.stream_reader import limited
 from pylog.client.types import TopicPartition
 
 NOW = 1_700_000_000_000

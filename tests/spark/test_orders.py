@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pylog.client import Producer
-from pylog.client.spark.source import limited
+from pylog.client.spark.stream_reader import limited
 from pylog.client.types import TopicPartition
 from spark import cluster, committed, orders
 from spark.orders import Load, Row, Total

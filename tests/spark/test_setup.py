@@ -131,6 +131,18 @@ def test_a_paced_load_keeps_its_rate_on_its_own_clock():
     assert 4.8 < now[0] < 5.3
 
 
+@pytest.mark.parametrize("job, given", [
+    (pipeline, ["--from", "t", "--to", "u", "--products", "p", "--parquet", "d", "--checkpoint",
+                "s"]),
+    (validate, ["--topic", "t", "--seed", "1", "--records", "5", "--stream"])])
+def test_streaming_job_names_the_pyspark_that_it_needs(job, given, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
+    monkeypatch.delitem(sys.modules, "pylog.client.spark.stream_reader", raising=False)
+    assert job.main(["--bootstrap", "localhost:1", *given]) == 2
+    said = capsys.readouterr().err
+    assert "need PySpark 4.2" in said and "pip install" in said and said.count("\n") == 1
+
+
 def options_of(parser):
     """Yield the options of a parser and its commands."""
     for action in parser._actions:

@@ -7,7 +7,8 @@ import pytest
 from pyspark.sql import datasource as D
 
 from pylog.client.spark import ranges
-from pylog.client.spark.source import PylogSource, Split
+from pylog.client.spark.source import PylogSource
+from pylog.client.spark.splits import Split
 from spark import cluster
 from spark.records import Content
 from tests.spark.topics import filled

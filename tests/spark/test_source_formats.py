@@ -11,7 +11,8 @@ from pyspark.sql import types as T
 from pylog.client.errors import ConfigError, SerializationError
 from pylog.client.serialization.avro import Avro
 from pylog.client.serialization.registry import RegistryUnavailableError, SchemaRegistry
-from pylog.client.spark.source import COLUMNS, PylogSource
+from pylog.client.spark.source import PylogSource
+from pylog.client.spark.splits import COLUMNS
 from spark import cluster
 from tests.fixtures.registries import played
 from tests.spark.topics import sent

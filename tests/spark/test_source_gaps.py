@@ -6,7 +6,8 @@ import time
 import pytest
 from confluent_kafka import Producer as OtherProducer
 
-from pylog.client.spark.source import COLUMNS, PylogSource
+from pylog.client.spark.source import PylogSource
+from pylog.client.spark.splits import COLUMNS
 from tests.client.reading import await_markers, new_topic, read_topic
 
 BROKER_SETTINGS = {"log.cleaner.backoff.ms": "50", "log.cleaner.threads": "1"}

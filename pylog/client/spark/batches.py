@@ -9,6 +9,7 @@ Source: the schema of Spark's Kafka connector; SPARK-55583 (types are compared e
 
 from __future__ import annotations
 
+import inspect
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -31,9 +32,7 @@ class Shape:
     """The Arrow schema of a Spark schema, and the columns with the same value in every row."""
 
     def __init__(self, schema: Any, offset_range: OffsetRange):
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        self.schema = to_arrow_schema(schema, timezone="UTC")
+        self.schema = _arrow_schema(schema)
         self.names = list(self.schema.names)
         self.wanted = set(self.names)
         self.native = self.wanted
@@ -74,6 +73,15 @@ class Shape:
             else:
                 arrays.append(columns[name])
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _arrow_schema(schema: Any) -> Any:
+    """Convert a Spark schema; timestamps are UTC. Before 4.2, PySpark has no other zone."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    has_zone = "timezone" in inspect.signature(to_arrow_schema).parameters
+    zone: dict[str, Any] = {"timezone": "UTC"} if has_zone else {}
+    return to_arrow_schema(schema, **zone)
 
 
 def batches(reader: RangeReader, shape: Shape) -> Iterator[Any]:

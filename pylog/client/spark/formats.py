@@ -167,7 +167,7 @@ def avro_type(side: str, schema: str) -> Any:
 
     try:
         document = json.loads(schema)
-        return from_arrow_type(_wide_times(arrow_type(document)))
+        return from_arrow_type(_wide_times(arrow_type(document)), prefer_timestamp_ntz=True)
     except (ValueError, KeyError, SerializationError, PySparkTypeError) as broken:
         raise ConfigError(f"{side}Schema: no column for this Avro schema: {broken}") from broken
 
