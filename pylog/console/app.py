@@ -29,9 +29,10 @@ from pylog.console.clusters import (
     SASL_MECHANISMS, ClusterConfig, ClusterSession, open_session,
 )
 from pylog.console.groups.samples import LagSamples
+from pylog.console.records.jobs import Jobs
 from pylog.console.pages import CLUSTER, PUBLIC, Page, PageError, form_of
 from pylog.console.rendering import error_page
-from pylog.console.search import Searches
+from pylog.console.records.search import Searches
 from pylog.console.session import Session, Sessions, Throttle, same
 
 log = logging.getLogger("pylog.console")
@@ -79,6 +80,7 @@ class Console:
         self.throttle = Throttle(seconds)
         self.lag_samples = LagSamples()
         self.searches = Searches(settings["console.search.concurrent.max"])
+        self.jobs = Jobs(now_ms, seconds)
         self.audit = Audit(settings["console.audit.file"], now_ms)
         self.mechanism: dict[str, str] = {}  # Cluster -> SASL mechanism of the last login.
         self.pages: Sequence[Page] = ()  # Set by create_app().
@@ -127,6 +129,7 @@ class Console:
             await self.sessions.end_expired()
 
     async def close(self) -> None:
+        await self.jobs.close()
         await self.sessions.close()
         self.audit.close()
 

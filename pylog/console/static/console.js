@@ -89,7 +89,7 @@
   function end() {
     source?.close();
     source = null;
-    bar.hidden = true;
+    bar.hidden = !("bar" in section.dataset);
     if (isTail) pause.textContent = "Continue";
     else pause.hidden = true;
   }
@@ -98,7 +98,7 @@
     source = new EventSource(section.dataset.records);
     pause.textContent = isTail ? "Pause" : "Stop";
     pause.hidden = false;
-    bar.hidden = isTail;
+    bar.hidden = isTail && !("bar" in section.dataset);
     more.hidden = true;
     text.setAttribute("aria-live", "off");
     source.addEventListener("match", (event) => {
@@ -114,6 +114,7 @@
     source.addEventListener("done", (event) => {
       const data = JSON.parse(event.data);
       end();
+      pause.hidden = true;
       text.setAttribute("aria-live", "polite");
       text.textContent = data.text;
       part("unread")?.remove();

@@ -17,8 +17,8 @@ from pylog.client.columns.rows import Row
 from pylog.client.consumer.list_offsets import list_offsets
 from pylog.client.network.cluster import Cluster
 from pylog.client.types import LATEST, TopicPartition
-from pylog.console.filters import NEWEST, Filter
-from pylog.console.search import Limits, RecordSearch, plan
+from pylog.console.records.filters import NEWEST, Filter
+from pylog.console.records.search import Limits, RecordSearch, plan
 
 INTERVAL_S = 1.0
 RECORDS_MAX = 50

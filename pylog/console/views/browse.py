@@ -20,14 +20,14 @@ from starlette.responses import Response
 
 from pylog._native.client import text_lines
 from pylog.client.columns.rows import Row
-from pylog.console import filters, search, tail
+from pylog.console.records import filters, search, tail
 from pylog.console.events import ClosingResponse, event, stream
-from pylog.console.filters import Filter, FilterError
+from pylog.console.records.filters import Filter, FilterError
 from pylog.console.listings import csv_cell
 from pylog.console.pages import EXPORT, Page, PageError, audit_details
-from pylog.console.previews import preview, whole_text
+from pylog.console.records.previews import preview, whole_text
 from pylog.console.rendering import bytes_size, local_time, number, render, utc_time, visible
-from pylog.console.search import Limits, RecordSearch, Searches
+from pylog.console.records.search import Limits, RecordSearch, Searches
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -89,6 +89,8 @@ async def records(request: Request, cluster: ClusterSession) -> Response:
         "partition_count": len(info.partitions), "json_texts": request.query_params.getlist("json"),
         "result": None, "tails": "tail" in request.query_params, "stream": "",
         "export": cluster.url("topics", name, "download"), "orders": filters.ORDERS,
+        "copy": _url(cluster, name, "copy", [pair for pair in pairs if pair[0] not in (
+            "left", "order", "limit")]),
         "matches_max": console.settings["console.search.matches.max"]}
     try:
         chosen = filters.parse(pairs)
@@ -151,8 +153,8 @@ def _url(cluster: ClusterSession, name: str, part: str, pairs: list[tuple[str, s
     query: dict[str, list[str]] = {}
     for key, value in [*pairs, *more.items()]:
         query.setdefault(key, []).append(value)
-    segments = ["topics", name, "records", *filter(None, [part])]
-    return cluster.url(*segments, **query)
+    segments = [part] if part == "copy" else ["records", *filter(None, [part])]
+    return cluster.url("topics", name, *segments, **query)
 
 
 def cells(request: Request, cluster: ClusterSession, topic: str, row: Row) -> Cells:

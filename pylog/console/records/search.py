@@ -24,7 +24,7 @@ from pylog.client.consumer.range_reader import (
     FETCH_BYTES, FETCH_SHARE_BYTES, Chunk, RangeReader, Ranges, current_ranges,
 )
 from pylog.client.network.cluster import Cluster
-from pylog.console.filters import NEWEST, Filter
+from pylog.console.records.filters import NEWEST, Filter
 from pylog.console.pages import PageError
 
 # Why a search ended.

@@ -6,8 +6,8 @@ import pytest
 
 from pylog._native.client.search import Test
 from pylog.client.columns.rows import Row
-from pylog.console import filters
-from pylog.console.filters import FilterError, json_test, parse
+from pylog.console.records import filters
+from pylog.console.records.filters import FilterError, json_test, parse
 
 setattr(Test, "__test__", False)  # noqa: B010 -- pytest must not collect it
 

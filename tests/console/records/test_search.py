@@ -8,9 +8,9 @@ import pytest
 
 from pylog.client import NewTopic, Producer
 from pylog.client.aio import Admin
-from pylog.console import filters, search
+from pylog.console.records import filters, search
 from pylog.console.pages import PageError
-from pylog.console.search import COMPLETE, LIMIT, STOPPED, TIME, Limits, RecordSearch
+from pylog.console.records.search import COMPLETE, LIMIT, STOPPED, TIME, Limits, RecordSearch
 from pylog.testing import Broker
 
 COUNT, PARTITIONS, TOPIC = 6000, 3, "orders"
