@@ -20,7 +20,7 @@ from pylog.client.admin.admin import Admin
 from pylog.client.columns.rows import Row, rows_of
 from pylog.client.consumer.range_reader import Chunk, RangeReader
 from pylog.client.producer.aio_producer import Producer
-from pylog.console.jobs import Job
+from pylog.console.records.jobs import Job
 from pylog.console.records.filters import Filter
 from pylog.console.records.search import Limits, RecordSearch
 

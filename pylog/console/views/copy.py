@@ -17,7 +17,7 @@ from pylog.client.errors import KafkaError
 from pylog.console.records import filters, search
 from pylog.console.records.copies import Copy
 from pylog.console.records.filters import Filter, FilterError
-from pylog.console.jobs import Job
+from pylog.console.records.jobs import Job
 from pylog.console.pages import (
     PRODUCE, Page, PageError, audit_details, integer, not_audited, redirect, required,
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from pylog.console.events import event, stream
-from pylog.console.jobs import RUNNING, Job
+from pylog.console.records.jobs import RUNNING, Job
 from pylog.console.listings import Column, listed
 from pylog.console.pages import SESSION, Page, redirect
 from pylog.console.rendering import bytes_size, number, render
