@@ -44,7 +44,8 @@ What a view uses
     pages.redirect(url, message)   after a POST: 303, and the message on the next page
     request.app.state.console      the Console: settings, clock, sessions, audit
 
-Templates extend base.html. They contain no inline script, style or event attributes, because the
-content security policy blocks them. All text is escaped; `|safe` is not used. Filters: bytes_size,
-number, local_time, visible (control and bidirectional characters become escapes).
+Templates extend base.html, and show forms only if can_change (or can_produce). They contain no
+inline script, style or event attributes, because the content security policy blocks them. All text
+is escaped; `|safe` is not used. Filters: bytes_size, number, local_time, visible (control and
+bidirectional characters become escapes).
 """

@@ -24,6 +24,7 @@ from pylog.client.errors import (
     AuthenticationError, AuthorizationError, KafkaError, KafkaTimeoutError,
 )
 from pylog.config.console_access import LOOPBACK, NONE, auth, is_loopback
+from pylog.console import masking, permissions
 from pylog.console.audit import Audit
 from pylog.console.clusters import (
     SASL_MECHANISMS, ClusterConfig, ClusterSession, open_session,
@@ -82,6 +83,8 @@ class Console:
         self.searches = Searches(settings["console.search.concurrent.max"])
         self.jobs = Jobs(now_ms, seconds)
         self.audit = Audit(settings["console.audit.file"], now_ms)
+        self.masks = masking.load(settings[masking.SETTING])
+        self._permissions = permissions.load(settings[permissions.SETTING])
         self.mechanism: dict[str, str] = {}  # Cluster -> SASL mechanism of the last login.
         self.pages: Sequence[Page] = ()  # Set by create_app().
 
@@ -105,7 +108,7 @@ class Console:
         """Return True if the console's own permissions allow this. They only restrict further what
         the cluster's ACLs allow.
         """
-        return True
+        return self._permissions.permits(principal, permission)
 
     async def session_without_login(self, address: str) -> Session:
         """Return a new session of a console that needs no login."""

@@ -21,7 +21,7 @@ import jinja2
 from starlette.responses import HTMLResponse, Response
 
 from pylog.console.clusters import path_of
-from pylog.console.pages import MESSAGE_COOKIE, PageError
+from pylog.console.pages import ADMINISTER, MESSAGE_COOKIE, PRODUCE, PageError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -167,7 +167,8 @@ def render(request: Request, template: str, /, status: int = 200, **context: Any
         "request": request, "console": console, "cluster": cluster, "session": session,
         "page": page, "url": _url(console, cluster),
         "csrf": session.csrf if session is not None else "",
-        "can_change": not console.is_read_only,
+        "can_change": _may(console, session, ADMINISTER),
+        "can_produce": _may(console, session, PRODUCE),
         "may": functools.partial(console.permits, session.principal) if session else None,
         "theme": theme if theme in THEMES else "auto",
         "keys": request.cookies.get(KEYS_COOKIE) != "off", "message": message, "now_ms":
@@ -176,6 +177,12 @@ def render(request: Request, template: str, /, status: int = 200, **context: Any
     if message:
         response.delete_cookie(MESSAGE_COOKIE, path="/")
     return response
+
+
+def _may(console: Any, session: Any, permission: str) -> bool:
+    """Return True if pages show forms that need this permission to change something."""
+    return not console.is_read_only and session is not None and bool(
+        console.permits(session.principal, permission))
 
 
 def _url(console: Any, cluster: Any) -> Callable[..., str] | None:

@@ -90,6 +90,9 @@ async def _copied(request: Request, cluster: ClusterSession, name: str) -> dict[
     query = request.query_params
     if not query.get("offset"):
         return {}
+    if request.app.state.console.masks.of(name, cluster.principal).hides_something:
+        raise PageError(403, "Records of this topic cannot be copied", name,
+                        "Fields of the topic are hidden from you by console.masking.file.")
     partition = integer(query.get("partition", ""), "Partition", 0, INT32_MAX)
     offset = integer(query["offset"], "Offset", 0, INT64_MAX)
     record = await single_records.first_from(cluster, name, partition, offset)

@@ -41,10 +41,12 @@ async def record(request: Request, cluster: ClusterSession) -> Response:
     if found.offset != offset:
         return redirect(cluster.url(*path, found.offset), f"The offset {offset} has no record. "
                         "This is the next one.")
+    mask = request.app.state.console.masks.of(name, cluster.principal)
+    key, value = mask.key(found.key), mask.value(found.value)
     return render(
         request, "record.html", name=name, partition=partition, offset=offset, record=found,
-        parts=[("Key", "key", found.key, _decoded(found.key)),
-               ("Value", "value", found.value, _decoded(found.value))],
+        is_masked=mask.hides_something,
+        parts=[("Key", "key", key, _decoded(key)), ("Value", "value", value, _decoded(value))],
         headers=[(header, content, _decoded(content)) for header, content in found.headers])
 
 
@@ -59,7 +61,9 @@ async def record_part(request: Request, cluster: ClusterSession) -> Response:
     if part not in PARTS:
         raise PageError(404, "A record has no such part", part[:50], "It has a key and a value.")
     found = await single_records.first_from(cluster, name, partition, offset)
-    content = None if found is None or found.offset != offset else getattr(found, part)
+    mask = request.app.state.console.masks.of(name, cluster.principal)
+    content = None if found is None or found.offset != offset \
+        else getattr(mask, part)(getattr(found, part))
     if content is None:
         raise _missing(name, partition, offset)
     return Response(content, media_type="application/octet-stream", headers={

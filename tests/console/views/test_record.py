@@ -74,3 +74,22 @@ def test_reading_a_record_is_audited_without_its_content(client, served, path):
     assert [(line["operation"], line["partition"], line["offset"]) for line in lines] == [
         ("records.read", 0, 1), ("records.export", 0, 1)]
     assert "script" not in str(lines)
+
+
+def test_masked_fields_are_absent_from_pages_files_and_copies(tmp_path, broker):
+    from tests.console.served import Served
+
+    path = tmp_path / "masks.toml"
+    path.write_text('[[rule]]\ntopics = ["hidden-*"]\npath = "$.pan"\naction = "last4"')
+    topic = broker.create_topic("hidden-cards")
+    topic.append(b'{"pan": "4111111111112222", "id": 7}', b"no json 4111111111112222")
+    with Served({"test": {"bootstrap.servers": broker.bootstrap}},
+                **{"console.masking.file": path}) as served:
+        client = served.client()
+        texts = [client.get(f"/topics/hidden-cards/{rest}").text for rest in (
+            "records/0/0", "records/0/0/value", "records/0/1", "records/0/1/value",
+            "produce?partition=0&offset=0")]
+    assert "…2222" in texts[0] and "(hidden: 24 bytes)" in texts[2]
+    for text in texts:
+        assert "4111" not in text
+    assert "cannot be copied" in texts[4]
