@@ -40,7 +40,7 @@ OWN = (
     ("console.masking.file", "string", "", "", "medium", "", "live",
      "TOML file with the fields of records that the web console hides from users. Empty: none."),
     ("console.permissions.file", "string", "", "", "medium", "", "live",
-     "TOML file with users' permissions in the web console. Empty: only the cluster's ACLs decide."),
+     "TOML file with users' permissions in the web console. Empty: the cluster's ACLs decide."),
     ("console.read.only", "boolean", False, "", "medium", "", "live",
      "Rejects every change in the web console and hides its forms."),
     ("console.schema.registry.url", "password", None, "", "medium", "", "live",

@@ -24,6 +24,7 @@ from pylog.console.records import filters, search, tail
 from pylog.console.events import ClosingResponse, event, stream
 from pylog.console.records.filters import Filter, FilterError
 from pylog.console.listings import csv_cell
+from pylog.console.masking import KEY, VALUE, TopicMask
 from pylog.console.pages import EXPORT, Page, PageError, audit_details
 from pylog.console.records.previews import preview, whole_text
 from pylog.console.rendering import bytes_size, local_time, number, render, utc_time, visible
@@ -41,6 +42,9 @@ RANGES_SHOWN_MAX = 50
 CSV_HEAD = ("partition", "offset", "timestamp", "key", "value", "headers")
 RECORD_PAGE = "/topics/{topic}/records/{partition}/{offset}"
 OPERATIONS = ("READ TOPIC", "DESCRIBE TOPIC")
+# Names of the query that compare a part of each record.
+COMPARED = {KEY: ("key", "key_prefix", "key_contains", "key_json", "key_regex"),
+            VALUE: ("value", "json", "value_regex")}
 
 
 class Cells(NamedTuple):
@@ -66,6 +70,20 @@ def filter_of(request: Request) -> Filter:
     except FilterError as failure:
         raise PageError(400, f"The filter is not valid in the field {failure.field}",
                         failure.given, failure.remedy) from None
+
+
+def mask_of(request: Request, cluster: ClusterSession, topic: str) -> TopicMask:
+    """Return what the user may not see of a topic. Raises PageError for a filter that would find
+    out hidden values by comparing them.
+    """
+    mask: TopicMask = request.app.state.console.masks.of(topic, cluster.principal)
+    for part, names in COMPARED.items():
+        used = [name for name in names if request.query_params.get(name)]
+        if used and mask.hides(part):
+            raise PageError(403, "Hidden fields cannot be searched", used[0],
+                            f"Fields of the {part} are hidden from you. Search without this "
+                            "condition.")
+    return mask
 
 
 def limits_of(request: Request, chosen: Filter, seconds: float) -> Limits:
@@ -96,6 +114,7 @@ async def records(request: Request, cluster: ClusterSession) -> Response:
         chosen = filters.parse(pairs)
     except FilterError as failure:
         return render(request, "records.html", 400, **{**context, "error": failure})
+    mask_of(request, cluster, name)
     if context["tails"]:
         return render(request, "records.html", **{
             **context, "stream": _url(cluster, name, "stream", pairs, tail="1")})
@@ -158,8 +177,9 @@ def _url(cluster: ClusterSession, name: str, part: str, pairs: list[tuple[str, s
 
 
 def cells(request: Request, cluster: ClusterSession, topic: str, row: Row) -> Cells:
-    """Return a row as texts."""
-    key, value = preview(row.key), preview(row.value)
+    """Return a row as texts, with the hidden fields masked."""
+    mask = request.app.state.console.masks.of(topic, cluster.principal)
+    key, value = preview(mask.key(row.key)), preview(mask.value(row.value))
     has_page = request.app.state.console.has_page(RECORD_PAGE)
     headers = ", ".join(f"{name}={preview(given).shown}" for name, given in row.headers[:5])
     return Cells(
@@ -176,6 +196,7 @@ async def live(request: Request, cluster: ClusterSession) -> Response:
     """Stream a search, or new records, as events."""
     name = request.path_params["topic"]
     chosen = filter_of(request)
+    mask_of(request, cluster, name)
     audit_details(request, query=request.url.query)
     if "tail" in request.query_params:
         return stream(request, _tail_events(request, cluster, name, chosen))
@@ -240,13 +261,15 @@ async def download(request: Request, cluster: ClusterSession) -> Response:
     if kind not in ("jsonl", "csv"):
         raise PageError(400, "There is no such format", kind[:100], "Choose jsonl or csv.")
     chosen = filter_of(request)
+    mask = mask_of(request, cluster, name)
     chosen.order, chosen.all_partitions = filters.OLDEST, True
     ranges, _ = await search.plan(cluster.admin.cluster, name, chosen)
     audit_details(request, query=request.url.query, format=kind)
     console.searches.check()
     run = RecordSearch(cluster.admin.cluster, name, chosen, ranges, Limits(chosen.limit),
                        console.seconds)
-    lines = _json_lines(name, run) if kind == "jsonl" else _csv_lines(run)
+    lines = _csv_lines(run, mask) if kind == "csv" else \
+        _masked_json_lines(name, run, mask) if mask.hides_something else _json_lines(name, run)
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
     return ClosingResponse(
         _limited(console.searches, lines),
@@ -279,22 +302,42 @@ async def _json_lines(topic: str, run: RecordSearch) -> AsyncGenerator[bytes, No
         yield json.dumps({"error": text}).encode() + b"\n"
 
 
-async def _csv_lines(run: RecordSearch) -> AsyncGenerator[bytes, None]:
+async def _masked_json_lines(topic: str, run: RecordSearch, mask: TopicMask
+                             ) -> AsyncGenerator[bytes, None]:
+    async with contextlib.aclosing(run.found()) as results:
+        async for found in results:
+            if found.count:
+                yield await asyncio.to_thread(_masked_part, topic, list(found.rows()), mask)
+    for text in run.errors:
+        yield json.dumps({"error": text}).encode() + b"\n"
+
+
+def _masked_part(topic: str, rows: list[Row], mask: TopicMask) -> bytes:
+    return "".join(json.dumps({
+        "topic": topic, "partition": row.partition, "offset": row.offset,
+        "timestamp": row.timestamp, "key": whole_text(mask.key(row.key)),
+        "value": whole_text(mask.value(row.value)),
+        "headers": [[name, whole_text(given)] for name, given in row.headers]},
+        ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+async def _csv_lines(run: RecordSearch, mask: TopicMask) -> AsyncGenerator[bytes, None]:
     yield (",".join(CSV_HEAD) + "\r\n").encode()
     async with contextlib.aclosing(run.found()) as results:
         async for found in results:
             if found.count:
-                yield await asyncio.to_thread(_csv_part, list(found.rows()))
+                yield await asyncio.to_thread(_csv_part, list(found.rows()), mask)
     for text in run.errors:
         yield f"error,,,,{json.dumps(text)},\r\n".encode()
 
 
-def _csv_part(rows: list[Row]) -> bytes:
+def _csv_part(rows: list[Row], mask: TopicMask) -> bytes:
     out = io.StringIO()
     writer = csv.writer(out)
     for row in rows:
         writer.writerow([csv_cell(given) for given in (
-            row.partition, row.offset, row.timestamp, whole_text(row.key), whole_text(row.value),
+            row.partition, row.offset, row.timestamp, whole_text(mask.key(row.key)),
+            whole_text(mask.value(row.value)),
             json.dumps([[name, whole_text(given)] for name, given in row.headers],
                        ensure_ascii=False) if row.headers else "")])
     return out.getvalue().encode()

@@ -244,3 +244,22 @@ def test_deleted_records_are_named(client, admin, broker, filled):
     admin.delete_records({TopicPartition("gone", 0): 3})
     page = client.get("/topics/gone/records?order=oldest&left=0:0-5")
     assert "Deleted before they were read: partition 0: 0 to 2" in page.text
+
+
+def test_masked_fields_are_absent_from_searches_events_and_downloads(tmp_path, broker):
+    from tests.console.served import Served
+
+    path = tmp_path / "masks.toml"
+    path.write_text('[[rule]]\ntopics = ["secret-*"]\npath = "$.pan"\naction = "last4"')
+    broker.create_topic("secret-cards").append((b"k", b'{"pan": "4111111111112222", "id": 7}'))
+    with Served({"test": {"bootstrap.servers": broker.bootstrap}},
+                **{"console.masking.file": path}) as served:
+        client = served.client()
+        topic = "/topics/secret-cards"
+        for place in ("records", "records/stream?offset_from=0", "download", "download?format=csv",
+                      "records?key=k"):
+            text = client.get(f"{topic}/{place}").text
+            assert "2222" in text and "4111" not in text, place
+        for query in ("value=4111", "json=$.pan+==+%224111111111112222%22", "value_regex=4.*"):
+            for place in ("records", "records/stream", "download"):
+                assert client.get(f"{topic}/{place}?{query}").status == 403, (place, query)

@@ -44,7 +44,7 @@ async def record(request: Request, cluster: ClusterSession) -> Response:
     mask = request.app.state.console.masks.of(name, cluster.principal)
     key, value = mask.key(found.key), mask.value(found.value)
     return render(
-        request, "record.html", name=name, partition=partition, offset=offset, record=found,
+        request, "single_record.html", name=name, partition=partition, offset=offset, record=found,
         is_masked=mask.hides_something,
         parts=[("Key", "key", key, _decoded(key)), ("Value", "value", value, _decoded(value))],
         headers=[(header, content, _decoded(content)) for header, content in found.headers])
