@@ -44,8 +44,7 @@ OWN = (
     ("console.read.only", "boolean", False, "", "medium", "", "live",
      "Rejects every change in the web console and hides its forms."),
     ("console.schema.registry.url", "password", None, "", "medium", "", "live",
-     "URL of the schema registry that the web console shows, with user and password if it needs "
-     "them; several servers separated by commas. Unset: none."),
+     "URLs of the schema registry for the web console, with user and password. Unset: none."),
     ("console.search.bytes.max", "long", 0, "0..", "low", "", "live",
      "Bytes that one search of the web console reads at most. 0: no limit."),
     ("console.search.concurrent.max", "int", 4, "1..", "medium", "", "live",

@@ -24,12 +24,13 @@ from pylog.client.errors import (
     AuthenticationError, AuthorizationError, KafkaError, KafkaTimeoutError,
 )
 from pylog.config.console_access import LOOPBACK, NONE, auth, is_loopback
-from pylog.console import masking, permissions
+from pylog.console import permissions
 from pylog.console.audit import Audit
 from pylog.console.clusters import (
     SASL_MECHANISMS, ClusterConfig, ClusterSession, open_session,
 )
 from pylog.console.groups.samples import LagSamples
+from pylog.console.records import masking
 from pylog.console.records.jobs import Jobs
 from pylog.console.pages import CLUSTER, PUBLIC, Page, PageError, form_of
 from pylog.console.rendering import error_page

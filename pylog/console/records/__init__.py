@@ -1,4 +1,4 @@
-"""Searches of records, their filters and short texts, the live tail, and jobs that copy them.
+"""Records: searches and filters, single ones, their texts and masks, the live tail, and copy jobs.
 
 Owns: nothing.
 For: the pages of records and of copies; the application counts the searches.

@@ -24,7 +24,7 @@ from pylog.console.records import filters, search, tail
 from pylog.console.events import ClosingResponse, event, stream
 from pylog.console.records.filters import Filter, FilterError
 from pylog.console.listings import csv_cell
-from pylog.console.masking import KEY, VALUE, TopicMask
+from pylog.console.records.masking import KEY, VALUE, TopicMask
 from pylog.console.pages import EXPORT, Page, PageError, audit_details
 from pylog.console.records.previews import preview, whole_text
 from pylog.console.rendering import bytes_size, local_time, number, render, utc_time, visible

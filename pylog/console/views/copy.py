@@ -38,6 +38,9 @@ KEEP, BY_KEY = "keep", "key"
 async def copy(request: Request, cluster: ClusterSession) -> Response:
     """Show the form, the preview, or start the copy."""
     name = request.path_params["topic"]
+    if request.app.state.console.masks.of(name, cluster.principal).hides_something:
+        raise PageError(403, "Records of this topic cannot be copied", name,
+                        "Fields of the topic are hidden from you by console.masking.file.")
     info = (await cluster.admin.describe_topics([name]))[name]
     if request.method == "GET":
         return _form(request, name, request.query_params, None)

@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from pylog.client.aio import Producer
 from pylog.client.errors import AuthorizationError, KafkaError
-from pylog.console import single_records
-from pylog.console.encoding import (
+from pylog.console.records import single_records
+from pylog.console.records.encoding import (
     FORMATS, JSON, NULL, encoded, header_lines, headers_of, shown,
 )
 from pylog.console.pages import (

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
-from pylog.console import single_records
-from pylog.console.decoding import decodings
+from pylog.console.records import single_records
+from pylog.console.records.decoding import decodings
 from pylog.console.pages import EXPORT, Page, PageError, audit_details, integer, redirect
 from pylog.console.rendering import render
 

@@ -89,7 +89,9 @@ def test_masked_fields_are_absent_from_pages_files_and_copies(tmp_path, broker):
         texts = [client.get(f"/topics/hidden-cards/{rest}").text for rest in (
             "records/0/0", "records/0/0/value", "records/0/1", "records/0/1/value",
             "produce?partition=0&offset=0")]
+        copying = client.get("/topics/hidden-cards/copy")
     assert "…2222" in texts[0] and "(hidden: 24 bytes)" in texts[2]
     for text in texts:
         assert "4111" not in text
     assert "cannot be copied" in texts[4]
+    assert copying.status == 403 and "cannot be copied" in copying.text

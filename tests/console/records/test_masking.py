@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pylog.config.errors import ConfigError
-from pylog.console import masking
+from pylog.console.records import masking
 
 
 def masks(tmp_path, text):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pylog.client.serialization.plain import Float64, Int64
-from pylog.console.encoding import encoded, header_lines, headers_of, shown
+from pylog.console.records.encoding import encoded, header_lines, headers_of, shown
 from pylog.console.pages import PageError
 
 

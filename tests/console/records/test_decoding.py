@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from pylog.console.decoding import HEX_SHOWN_BYTES_MAX, SHOWN_BYTES_MAX, decodings
+from pylog.console.records.decoding import HEX_SHOWN_BYTES_MAX, SHOWN_BYTES_MAX, decodings
 
 
 def first(data):
