@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pylog.config.console_access import NONE
+
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
@@ -81,6 +83,14 @@ def audit_details(request: Request, **details: Any) -> None:
 def not_audited(request: Request) -> None:
     """Write no audit line: this request changed and revealed nothing, for example a preview."""
     request.state.is_audited = False
+
+
+def principals_of(request: Request) -> dict[str, str]:
+    """Return the user's name in each cluster that the session may use."""
+    session, console = request.state.session, request.app.state.console
+    if console.auth == NONE:
+        return dict.fromkeys(console.clusters, session.principal)
+    return {name: one.principal for name, one in session.clusters.items()}
 
 
 def redirect(url: str, message: str = "") -> Response:

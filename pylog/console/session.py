@@ -135,7 +135,10 @@ def new_token() -> str:
 
 
 class Throttle:
-    """Limits failed logins: FAILURES_MAX in FAILURE_WINDOW_S for each address and each user."""
+    """Limits failed logins: FAILURES_MAX in FAILURE_WINDOW_S for each address and each user.
+
+    An attempt counts as failed from its begin, so that simultaneous ones cannot exceed the limit.
+    """
 
     def __init__(self, seconds: Callable[[], float]):
         self._seconds = seconds
@@ -152,10 +155,17 @@ class Throttle:
                 waits.append(recent[-FAILURES_MAX] + FAILURE_WINDOW_S - now_s)
         return max(waits)
 
-    def failed(self, *names: str) -> None:
-        """Count a failed login."""
+    def begin(self, *names: str) -> None:
+        """Count a login that has not succeeded yet."""
         for name in names:
             self._failures.setdefault(name, deque(maxlen=FAILURES_MAX)).append(self._seconds())
             self._failures.move_to_end(name)
             while len(self._failures) > COUNTERS_MAX:
                 self._failures.popitem(last=False)
+
+    def forgive(self, *names: str) -> None:
+        """Count the last login no more: it succeeded, or the cluster did not answer."""
+        for name in names:
+            failures = self._failures.get(name)
+            if failures:
+                failures.pop()

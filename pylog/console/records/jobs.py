@@ -1,15 +1,15 @@
 """Long work that continues while its page is closed, such as copies of records.
 
 Owns: the running jobs, and the newest ended ones.
-Invariants: a job is visible only to the principal who started it; the numbers of running and of
-  remembered jobs are bounded.
+Invariants: a job is visible only to the user of its cluster who started it; the numbers of running
+  and of remembered jobs are bounded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from pylog import supervisor
 from pylog.client.errors import KafkaError
@@ -59,14 +59,17 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
         self._numbers = itertools.count(1)
 
-    def visible(self, principal: str) -> list[Job]:
-        """Return a user's jobs, the newest first."""
-        return [job for job in reversed(self._jobs.values()) if job.principal == principal]
+    def visible(self, principals: Mapping[str, str]) -> list[Job]:
+        """Return a user's jobs, the newest first. principals: the user's name by cluster. The same
+        name may be somebody else in another cluster.
+        """
+        return [job for job in reversed(self._jobs.values())
+                if principals.get(job.cluster) == job.principal]
 
-    def find(self, id_: str, principal: str) -> Job:
+    def find(self, id_: str, principals: Mapping[str, str]) -> Job:
         """Return a user's job. Raises PageError."""
         job = self._jobs.get(id_)
-        if job is None or job.principal != principal:
+        if job is None or principals.get(job.cluster) != job.principal:
             raise PageError(404, "There is no such job", id_[:100],
                             "The console may have been restarted: it forgets jobs then.")
         return job

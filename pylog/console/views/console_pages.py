@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import PlainTextResponse, Response
 
+from pylog.config.console_access import NONE
 from pylog.console.listings import Column, listed
 from pylog.console.pages import (
-    ADMINISTER, PUBLIC, SESSION, Page, form_of, redirect,
+    ADMINISTER, PUBLIC, SESSION, Page, form_of, principals_of, redirect,
 )
 from pylog.console.rendering import KEYS_COOKIE, THEME_COOKIE, THEMES, render, static_files
 from pylog.version import version
@@ -62,10 +63,15 @@ async def preferences(request: Request, cluster: None) -> Response:
 
 
 async def audit(request: Request, cluster: None) -> Response:
-    """List the newest audit lines of this console."""
+    """List the newest audit lines of this user; all users' lines without a login."""
+    console = request.app.state.console
+    names = {("", request.state.session.principal), *principals_of(request).items()}
     rows = [{**line, "details": ", ".join(
         f"{key}={value}" for key, value in line.items() if key not in AUDIT_SHOWN)}
-        for line in request.app.state.console.audit.lines]
+        for line in console.audit.lines
+        # Lines of others could name topics that this user may not see.
+        if console.auth == NONE or
+        (line["cluster"], line["principal"].removeprefix("User:")) in names]
     listing = await listed(request, AUDIT, rows, sort="-time_ms",
                            search=("principal", "operation", "cluster", "details"))
     return listing.response("audit") or render(request, "audit.html", listing=listing)

@@ -19,7 +19,8 @@ from pylog.console.records.copies import Copy
 from pylog.console.records.filters import Filter, FilterError
 from pylog.console.records.jobs import Job
 from pylog.console.pages import (
-    PRODUCE, Page, PageError, audit_details, integer, not_audited, redirect, required,
+    PRODUCE, Page, PageError, audit_details, integer, not_audited, principals_of, redirect,
+    required,
 )
 from pylog.console.records.previews import preview
 from pylog.console.rendering import render, visible
@@ -79,7 +80,7 @@ async def copy(request: Request, cluster: ClusterSession) -> Response:
                 by_key, rate, request.app.state.console.seconds)
     job: Job = request.app.state.console.jobs.start(
         f"Copy {name} to {target_topic}" + (f" on {target.name}" if target is not cluster else ""),
-        request.state.session.principal, cluster.name, total, work.run)
+        principals_of(request)[cluster.name], cluster.name, total, work.run)
     return redirect(f"/jobs/{job.id}", "The copy has started.")
 
 

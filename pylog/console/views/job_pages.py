@@ -1,7 +1,7 @@
 """The jobs of a user: list, progress, report, stop.
 
 Owns: nothing.
-Invariants: a user sees only the jobs that the same principal has started.
+Invariants: a user sees only the jobs that the same user of their cluster has started.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlette.responses import Response
 from pylog.console.events import event, stream
 from pylog.console.records.jobs import RUNNING, Job
 from pylog.console.listings import Column, listed
-from pylog.console.pages import SESSION, Page, redirect
+from pylog.console.pages import SESSION, Page, principals_of, redirect
 from pylog.console.rendering import bytes_size, number, render
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ UPDATE_S = 1.0
 
 async def jobs(request: Request, cluster: None) -> Response:
     """List the user's jobs."""
-    found = request.app.state.console.jobs.visible(request.state.session.principal)
+    found = request.app.state.console.jobs.visible(principals_of(request))
     rows = [{"id": int(job.id), "title": job.title, "state": job.state, "share": job.share,
              "records": job.records, "bytes": job.bytes, "started_ms": job.started_ms}
             for job in found]
@@ -40,7 +40,7 @@ async def jobs(request: Request, cluster: None) -> Response:
 
 def _job(request: Request) -> Job:
     found: Job = request.app.state.console.jobs.find(request.path_params["job"],
-                                                     request.state.session.principal)
+                                                     principals_of(request))
     return found
 
 

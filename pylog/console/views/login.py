@@ -55,15 +55,17 @@ async def login(request: Request, cluster: None) -> Response:
     if wait_s > 0:
         return _form(request, config, f"Too many failed logins. Try again in {wait_s:.0f} s.", 429,
                      user)
+    console.throttle.begin(*names)
     try:
         opened = await log_in(config, user, form.get("password", ""),
                               console.prefix(config.name), console.now_ms,
                               console.mechanisms(config.name))
         console.mechanism[config.name] = opened.client_settings["sasl.mechanism"]
+        console.throttle.forgive(*names)
     except AuthenticationError:
-        console.throttle.failed(*names)
         return _form(request, config, "The user or the password is wrong.", 401, user)
     except KafkaError as error:
+        console.throttle.forgive(*names)
         log.warning("a login could not reach the cluster",
                     extra={"cluster": config.name, "reason": str(error)})
         return _form(request, config, f"The cluster {config.name} cannot be reached. Check that "

@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -128,6 +130,16 @@ def test_failed_logins_are_throttled_by_user_and_address(served, client):
     assert client.log_in("ann", "ann-password").status == 303
 
 
+def test_simultaneous_failed_logins_are_throttled_too(served):
+    clients = [served.client() for _ in range(12)]
+    for one in clients:
+        one.get("/login")
+    with ThreadPoolExecutor(len(clients)) as pool:
+        found = Counter(response.status for response in pool.map(
+            lambda one: one.log_in("ann", "wrong"), clients))
+    assert found == {401: 5, 429: 7}
+
+
 def test_logout_ends_the_session_and_its_connections(served, client):
     client.log_in("ann", "ann-password")
     session = next(one for one in served.console.sessions._sessions.values()
@@ -161,6 +173,14 @@ def test_a_user_has_at_most_twenty_sessions(served, client):
         assert clients[-1].log_in("bob", "bob-password").status == 303
     statuses = [one.get("/about").status for one in clients]
     assert statuses[-20:] == [200] * 20 and statuses[0] == 303
+
+
+def test_users_see_only_their_own_audit_lines(served, client):
+    client.log_in("bob", "bob-password")
+    client.post("/logout")
+    client.log_in("ann", "ann-password")
+    principals = {row["principal"] for row in json.loads(client.get("/audit?format=json").text)["rows"]}
+    assert principals == {"User:ann"}
 
 
 def test_logins_are_audited_without_passwords_and_session_ids(served, client):
