@@ -32,7 +32,7 @@ from pylog.console.clusters import (
 from pylog.console.groups.samples import LagSamples
 from pylog.console.records import masking
 from pylog.console.records.jobs import Jobs
-from pylog.console.pages import CLUSTER, PUBLIC, Page, PageError, form_of
+from pylog.console.pages import ADMINISTER, CLUSTER, PUBLIC, Page, PageError, form_of
 from pylog.console.rendering import error_page
 from pylog.console.records.search import Searches
 from pylog.console.session import Session, Sessions, Throttle, same
@@ -110,6 +110,12 @@ class Console:
         the cluster's ACLs allow.
         """
         return self._permissions.permits(principal, permission)
+
+    def sees_all_lines(self, principal: str) -> bool:
+        """Return True if the audit lines of all users are shown to this one: others could name
+        topics that a user may not see.
+        """
+        return self.auth == NONE or self._permissions.grants(principal, ADMINISTER)
 
     async def session_without_login(self, address: str) -> Session:
         """Return a new session of a console that needs no login."""

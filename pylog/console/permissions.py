@@ -35,6 +35,10 @@ class Permissions:
             fnmatch.fnmatchcase(f"User:{principal}", pattern)
             for pattern in self._patterns.get(permission, ()))
 
+    def grants(self, principal: str, permission: str) -> bool:
+        """Return True if a rule gives the user the permission."""
+        return self._patterns is not None and self.permits(principal, permission)
+
 
 def load(path: str) -> Permissions:
     """Read a file; an empty path allows everything. Raises ConfigError, OSError."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import PlainTextResponse, Response
 
-from pylog.config.console_access import NONE
 from pylog.console.listings import Column, listed
 from pylog.console.pages import (
     ADMINISTER, PUBLIC, SESSION, Page, form_of, principals_of, redirect,
@@ -63,15 +62,17 @@ async def preferences(request: Request, cluster: None) -> Response:
 
 
 async def audit(request: Request, cluster: None) -> Response:
-    """List the newest audit lines of this user; all users' lines without a login."""
+    """List the newest audit lines: of this user, or of all if the user is an administrator of the
+    console or no login is needed.
+    """
     console = request.app.state.console
-    names = {("", request.state.session.principal), *principals_of(request).items()}
+    user = request.state.session.principal
+    sees_all = console.sees_all_lines(user)
+    names = {("", user), *principals_of(request).items()}
     rows = [{**line, "details": ", ".join(
         f"{key}={value}" for key, value in line.items() if key not in AUDIT_SHOWN)}
         for line in console.audit.lines
-        # Lines of others could name topics that this user may not see.
-        if console.auth == NONE or
-        (line["cluster"], line["principal"].removeprefix("User:")) in names]
+        if sees_all or (line["cluster"], line["principal"].removeprefix("User:")) in names]
     listing = await listed(request, AUDIT, rows, sort="-time_ms",
                            search=("principal", "operation", "cluster", "details"))
     return listing.response("audit") or render(request, "audit.html", listing=listing)
