@@ -317,7 +317,7 @@ def _masked_part(topic: str, rows: list[Row], mask: TopicMask) -> bytes:
         "topic": topic, "partition": row.partition, "offset": row.offset,
         "timestamp": row.timestamp, "key": whole_text(mask.key(row.key)),
         "value": whole_text(mask.value(row.value)),
-        "headers": [[name, whole_text(given)] for name, given in row.headers]},
+        "headers": [{"key": name, "value": whole_text(given)} for name, given in row.headers]},
         ensure_ascii=False) + "\n" for row in rows).encode()
 
 
