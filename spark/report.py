@@ -17,6 +17,7 @@ from .verdict import MEANING, PART_FAULTS, PartitionRow, Verdict
 
 BARS_MAX = 200
 STRIP_HEIGHT = 120
+RUNS_SHOWN_MAX = 5
 STYLE = """
 :root { color-scheme: light dark; --ground: #fff; --text: #1c2430; --soft: #5b6675;
   --line: #d9dee5; --card: #f5f7f9; --bar: #2f6fcf; --bar2: #2b9a86; --good: #1e7d41;
@@ -69,8 +70,7 @@ def html(topic: str, found: Verdict, outcome: Outcome | None, seconds: float,
         *_latency(found),
         "<h2>Partitions</h2>", _partitions(found.partitions), _circumstances(found, outcome, more),
         f"<footer>Written {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())} by "
-        "spark.validate. Each record's content follows from the seed, so nothing here was taken "
-        "on trust from the broker.</footer>",
+        "spark.validate, which computes each expected record from the seed.</footer>",
     ]
     return document(f"{word}: {topic}", filter(None, parts))
 
@@ -85,7 +85,7 @@ def document(title: str, parts: Iterable[str]) -> str:
 
 def _verdict(word: str, found: Verdict) -> str:
     if found.good:
-        says = f"all {found.expected:,} records are there once, whole and in order, and no others"
+        says = f"all {found.expected:,} records exist once, intact and in order, and no others"
         says += (f", {found.superseded:,} of them replaced by later ones of their keys "
                  "(compaction)." if found.superseded else ".")
     else:
@@ -99,6 +99,8 @@ def _fault_list(found: Verdict) -> str:
     runs = [f"missing: generator {generator}, sequence {first}" if first == last else
             f"missing: generator {generator}, sequences {first} to {last} ({last - first + 1:,})"
             for generator, first, last in found.missing_runs]
+    if len(runs) > RUNS_SHOWN_MAX:
+        runs[RUNS_SHOWN_MAX:] = ["missing: more ranges, which the JSON of the verdict lists"]
     items = "".join(f"<li><code>{markup.escape(text)}</code></li>"
                     for text in [*runs, *found.examples])
     return f'<ul class="faults">{items}</ul>' if items else ""

@@ -24,10 +24,10 @@ FAULTS = ("missing", "doubled", "disordered", "corrupted", "foreign", "wrong_key
           "unread", "unexplained_gaps")
 PART_FAULTS = tuple(name for name in FAULTS if name != "missing")
 MEANING = {
-    "missing": "acknowledged but not there", "doubled": "there more than once",
-    "disordered": "behind a later one of the same generator",
-    "corrupted": "their checksum fails", "foreign": "unexpected: whole, but not of this load",
-    "wrong_key": "with another record's key", "wrong_header": "with another record's header",
+    "missing": "acknowledged but not in the topic", "doubled": "in the topic more than once",
+    "disordered": "after a later record of the same generator",
+    "corrupted": "the checksum fails", "foreign": "intact, but not from this load",
+    "wrong_key": "the key of another record", "wrong_header": "the header of another record",
     "unread": "offsets that were not read", "unexplained_gaps": "offsets without a record that "
     "neither transactions nor compaction explain",
 }
