@@ -136,6 +136,8 @@ def test_a_paced_load_keeps_its_rate_on_its_own_clock():
                 "s"]),
     (validate, ["--topic", "t", "--seed", "1", "--records", "5", "--stream"])])
 def test_streaming_job_names_the_pyspark_that_it_needs(job, given, monkeypatch, capsys):
+    import pylog.client.spark.source  # noqa: F401  PySpark 4.2 itself imports the missing module.
+
     monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
     monkeypatch.delitem(sys.modules, "pylog.client.spark.stream_reader", raising=False)
     assert job.main(["--bootstrap", "localhost:1", *given]) == 2
