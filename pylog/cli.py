@@ -229,9 +229,9 @@ def _notify(state: bytes) -> None:
         return
     import socket
 
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as told:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notify_socket:
         try:
-            told.sendto(state, path.replace("@", "\0", 1) if path[0] == "@" else path)
+            notify_socket.sendto(state, path.replace("@", "\0", 1) if path[0] == "@" else path)
         except OSError:
             pass  # After its start timeout, systemd restarts the broker.
 

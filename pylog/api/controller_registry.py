@@ -42,7 +42,7 @@ def handlers(*, settings: Settings, metadata_service: MetadataService, observers
     """Return handlers by api key. observers: metadata_log.Observers. watch: requests a notification
     when a connection closes. access: None allows everything. The others as in api.handlers.
     """
-    decider: Any = controller.HereOrNowhere(metadata_service)
+    decider: Any = controller.LocalController(metadata_service)
     found: dict[int, Handler] = {}
     for family in (
             versions.VersionsApi(metadata_service, api.OF_CONTROLLER, True).handlers(),

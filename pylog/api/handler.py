@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog._native.server.reactor import RequestContext
-    from pylog.coordinator.runtime.deferred_reply import Pending
+    from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 
     # Message classes are generated from the schemas at run time.
     Message = Any
     # Each part of a response takes about a millisecond to create; None pauses without a part.
     Parts = Iterator[Message | None] | AsyncIterator[Message | None]
     # Result of a handler: the response, a response that completes later, or its parts.
-    Result = Message | Pending | Coroutine[Any, Any, Message] | Parts
+    Result = Message | DeferredResponse | Coroutine[Any, Any, Message] | Parts
     Handler = Callable[[RequestContext, Message], Result]

@@ -103,7 +103,7 @@ class Broker:
         self._authorizer = _authorizer_of(settings)
         self.throttles = self._new_throttles()  # None without other brokers.
         self.network = Network(settings, self.grants, self.io_pool, self.quotas.native,
-                               asks=self._authorizer is not None,
+                               needs_approval=self._authorizer is not None,
                                throttle=None if self.throttles is None else self.throttles.leading,
                                repeats=self.repeats)
         self.credentials = _credentials(settings, now_ms)  # For connections to other brokers.
@@ -361,7 +361,7 @@ class Broker:
             self._upkeep_tasks.append(loop.create_task(
                 supervisor.restarting("recovered partitions", upkeep.serve_recovered)))
         if self.settings.is_member:
-            standing = self.metadata.stand()
+            standing = self.metadata.start_election()
             if standing is not None:
                 standing.add_done_callback(self._task_ended)
         elif self.settings.controller_listeners:
@@ -398,7 +398,7 @@ class Broker:
             listener_name=self.network.listener_name, registered=self.publisher.registered,
             node_id=self.node_id, now_ms=self.now_ms, access=access, sharing=self.sharing,
             watch=self.network.reactors.set_interest, asker=self._asker,
-            forward=None if self.membership is None else self.membership.forwarding.ask,
+            forward=None if self.membership is None else self.membership.forwarding.send,
             authentication=self._authentication, repeats=self.repeats)
         return Services(
             self.network.reactors, handlers, self.metadata, self.settings, self.quotas,
@@ -513,7 +513,7 @@ class Broker:
             self._sharing.topic_changed(topic)
 
     def _refresh_rights(self) -> None:
-        if self._authorizer is not None and self.guard().ask_again():
+        if self._authorizer is not None and self.guard().reauthorize():
             self.repeats.void()
 
     def stop(self) -> None:

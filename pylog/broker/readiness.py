@@ -155,7 +155,7 @@ class Readiness:
         from pylog.metadata.quorum.quorum_state import QuorumLost
 
         try:
-            return self._metadata.quorum.look()
+            return self._metadata.quorum.read_view()
         except QuorumLost as error:
             return str(error)
 

@@ -125,10 +125,10 @@ def check_etcd_ports(settings) -> None:
 
     Only derived ports can collide: two controllers of one address have different ports.
     """
-    taken: dict[tuple[str, int], Voter] = {}
+    used: dict[tuple[str, int], Voter] = {}
     for voter in voters(settings):
         for port in (voter.port, *etcd_ports(settings, voter)):
-            other = taken.setdefault((voter.host, port), voter)
+            other = used.setdefault((voter.host, port), voter)
             if other is not voter:
                 raise ConfigError(
                     f"controller.quorum.voters: {_entry(other)} and {_entry(voter)} both need port "

@@ -148,9 +148,9 @@ def validate_group_configs(configs: dict[str, str], settings) -> None:
         if high and effective[name] > settings[high]:
             raise ConfigError(f"{name} must be less than or equal to {high}")
     for kind in KINDS:
-        beat, session = f"{kind}.heartbeat.interval.ms", f"{kind}.session.timeout.ms"
-        if effective[session] <= effective[beat]:
-            raise ConfigError(f"{session} must be greater than {beat}")
+        heartbeat, session = f"{kind}.heartbeat.interval.ms", f"{kind}.session.timeout.ms"
+        if effective[session] <= effective[heartbeat]:
+            raise ConfigError(f"{session} must be greater than {heartbeat}")
     reset = effective["share.auto.offset.reset"]
     if reset not in ("latest", "earliest") and not _DURATION.fullmatch(reset):
         name = "share.auto.offset.reset"

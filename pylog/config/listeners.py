@@ -75,7 +75,7 @@ def parse(key: str, entries: tuple, protocols: dict[str, str]) -> tuple[Listener
     """Return the listeners of setting `key`. Raises ConfigError for a bad address or a repeated
     name.
     """
-    found = [_parse_one(key, entry, protocols) for entry in entries]
+    found = [_parse_listener(key, entry, protocols) for entry in entries]
     names = [listener.name for listener in found]
     for name in names:
         if names.count(name) > 1:
@@ -93,7 +93,7 @@ def check_ports(key: str, listeners: tuple) -> None:
                               f"listener its own port, or 0 for a free one")
 
 
-def _parse_one(key: str, entry: str, protocols: dict[str, str]) -> Listener:
+def _parse_listener(key: str, entry: str, protocols: dict[str, str]) -> Listener:
     name, slashes, address = entry.partition("://")
     name = name.strip().upper()
     host, colon, port = address.rpartition(":")

@@ -22,8 +22,8 @@ def parse(text: str, path: str) -> dict[str, tuple[str, int]]:
     entries = {}
     for number, line in _logical_lines(text):
         key, value = _split(line)
-        place = f"{path}:{number}"
-        entries[_unescape(key, place)] = (_unescape(value, place), number)
+        location = f"{path}:{number}"
+        entries[_unescape(key, location)] = (_unescape(value, location), number)
     return entries
 
 
@@ -59,7 +59,7 @@ def _split(line: str) -> tuple[str, str]:
     return line[:end], rest
 
 
-def _unescape(text: str, place: str) -> str:
+def _unescape(text: str, location: str) -> str:
     if "\\" not in text:
         return text
     parts, at = [], 0
@@ -76,7 +76,7 @@ def _unescape(text: str, place: str) -> str:
             digits = text[at:at + 4]
             if len(digits) != 4 or any(d not in "0123456789abcdefABCDEF" for d in digits):
                 raise ConfigError(f"\\u{digits}: \\u needs four hexadecimal digits, a "
-                                  f"backslash by itself is \\\\ ({place})")
+                                  f"backslash by itself is \\\\ ({location})")
             parts.append(chr(int(digits, 16)))
             at += 4
         else:

@@ -33,7 +33,7 @@ def is_sealed(text: str) -> bool:
     return text.startswith(PREFIX)
 
 
-class Sealer:
+class PasswordEncoder:
     """secret: None disables encryption. old: the previous secret, for decryption only."""
 
     def __init__(self, secret: str | None, old: str | None):
@@ -55,29 +55,29 @@ class Sealer:
             nonce, text.encode(), name.encode())
         return PREFIX + b64encode(self._salt + nonce + data).decode()
 
-    def opened(self, name: str, kept: str) -> str:
+    def opened(self, name: str, stored: str) -> str:
         """Return the text of a stored setting. Raises ConfigError."""
-        if not is_sealed(kept):
-            return kept
+        if not is_sealed(stored):
+            return stored
         for secret in self._secrets:
-            found = self._opened_by(secret, name, kept)
+            found = self._opened_by(secret, name, stored)
             if found is not None:
                 return found
         why = "does not decrypt it" if self._secrets else "is not set"
         raise ConfigError(f"{name} is encrypted, and {SECRET} {why}")
 
-    def is_current(self, name: str, kept: str) -> bool:
+    def is_current(self, name: str, stored: str) -> bool:
         """Return True if the stored form needs no new encryption. Raises ConfigError."""
         if not self._seals or not is_sensitive(name):
             return True
-        return is_sealed(kept) and self._opened_by(self._secrets[0], name, kept) is not None
+        return is_sealed(stored) and self._opened_by(self._secrets[0], name, stored) is not None
 
-    def _opened_by(self, secret: str, name: str, kept: str) -> str | None:
+    def _opened_by(self, secret: str, name: str, stored: str) -> str | None:
         # Imported here, as hashlib below, because few brokers have encrypted settings.
         from base64 import b64decode
 
         try:
-            data = b64decode(kept[len(PREFIX):], validate=True)
+            data = b64decode(stored[len(PREFIX):], validate=True)
         except ValueError:
             return None
         salt, nonce = data[:SALT_BYTES], data[SALT_BYTES:SALT_BYTES + NONCE_BYTES]

@@ -38,7 +38,7 @@ class Settings:
         self._values: dict[str, values.Value] = {}
         self._defaults: dict[str, values.Value] = {}
         self._topic_defaults: dict[str, values.Value] | None = None
-        self._sealer: sealing.Sealer | None = None
+        self._sealer: sealing.PasswordEncoder | None = None
         self.dynamic_cluster: dict[str, str] = {}
         self.dynamic_own: dict[str, str] = {}
         for name, text in (texts or {}).items():
@@ -49,7 +49,7 @@ class Settings:
             self._check_roles()
             self._check_together()
         except ConfigError as error:
-            raise ConfigError(f"{error}{self._places(str(error))}") from None
+            raise ConfigError(f"{error}{self._with_origins(str(error))}") from None
         self.texts = {name: text for name, text in (texts or {}).items() if isinstance(text, str)}
         for name, value in self._static.items():
             self.texts[name] = values.format_value(value)
@@ -199,9 +199,9 @@ class Settings:
         ones, or another secret may have encrypted them.
         """
         usable = {}
-        for name, kept in texts.items():
+        for name, stored in texts.items():
             try:
-                usable[name] = self._opened(name, kept, per_broker)
+                usable[name] = self._opened(name, stored, per_broker)
             except ConfigError:
                 continue
         return usable
@@ -209,24 +209,24 @@ class Settings:
     def unusable_dynamic(self, texts: dict[str, str], per_broker: bool) -> dict[str, str]:
         """Return the reasons why stored settings are unusable, by name."""
         reasons = {}
-        for name, kept in texts.items():
+        for name, stored in texts.items():
             try:
-                self._opened(name, kept, per_broker)
+                self._opened(name, stored, per_broker)
             except ConfigError as error:
                 reasons[name] = str(error)
         return reasons
 
-    def _opened(self, name: str, kept: str, per_broker: bool) -> str:
+    def _opened(self, name: str, stored: str, per_broker: bool) -> str:
         """Return the decrypted text. Raises ConfigError if it cannot be decrypted or is invalid."""
-        text = self.sealer.opened(name, kept)
+        text = self.sealer.opened(name, stored)
         dynamic.check_layer({name: text}, per_broker)
         return text
 
     @property
-    def sealer(self) -> sealing.Sealer:
+    def sealer(self) -> sealing.PasswordEncoder:
         """Return the encryption of sensitive settings in the metadata."""
         if self._sealer is None:
-            self._sealer = sealing.Sealer(
+            self._sealer = sealing.PasswordEncoder(
                 self[sealing.SECRET], self[sealing.OLD_SECRET])
         return self._sealer
 
@@ -288,12 +288,12 @@ class Settings:
             if catalogue.broker(name).effect == "live":
                 return
         known = dynamic.setting(name)
-        place = f" ({where})" if where else ""
+        location = f" ({where})" if where else ""
         if not dynamic.has_listener_effect(name):
             self.warnings.append(f"{name} has no effect: set {dynamic.base_name(name)}, which "
-                                 f"applies to all listeners{place}")
+                                 f"applies to all listeners{location}")
         elif name not in catalogue.PLUGIN and (known is None or known.effect != "live"):
-            self.warnings.append(f"{name} has no effect in pylog yet{place}")
+            self.warnings.append(f"{name} has no effect in pylog yet{location}")
 
     def _typed(self, name: str, text) -> values.Value:
         if catalogue.is_broker(name):
@@ -312,11 +312,11 @@ class Settings:
             raise ConfigError(f"{name} was removed in Kafka 4; instead: {catalogue.REMOVED[name]}")
         raise _unknown(name, catalogue.broker_names())
 
-    def _places(self, text: str) -> str:
+    def _with_origins(self, text: str) -> str:
         """Return the origins of the settings that a message names, "" if none was set."""
         named = _NAME.findall(text)
-        places = dict.fromkeys(self._origins[name] for name in named if name in self._origins)
-        return f" ({', '.join(places)})" if places else ""
+        origins = dict.fromkeys(self._origins[name] for name in named if name in self._origins)
+        return f" ({', '.join(origins)})" if origins else ""
 
     def _unify_node_id(self) -> None:
         # KIP-631: broker.id is the old name of node.id, and setting either is enough.

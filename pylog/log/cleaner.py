@@ -31,7 +31,7 @@ LOAD_FACTOR = 0.9
 
 log = logging.getLogger("pylog.log.cleaner")
 
-Candidate = namedtuple("Candidate", "topic partition place log config")
+Candidate = namedtuple("Candidate", "topic partition dir_index log config")
 Candidate.__doc__ = """A compacted partition: its log, the number of its log directory, its settings
 by Kafka's names."""
 Choice = namedtuple("Choice", "candidate first_dirty end dirty_bytes ratio")
@@ -100,7 +100,7 @@ class Cleaner:
         with self._lock:
             return {**self._totals, "at_work": len(self._at_work), "left_alone": len(self._failed)}
 
-    def clean_one(self) -> bool:
+    def clean_next(self) -> bool:
         """Clean the log that needs it most. Return False if there is none."""
         choice = self._choose()
         if choice is None:
@@ -140,7 +140,7 @@ class Cleaner:
     def catch_up(self) -> None:
         """Clean all logs that are due, and wait for the passes of other threads."""
         while True:
-            while self.clean_one():
+            while self.clean_next():
                 pass
             with self._lock:
                 if not self._at_work:
@@ -151,7 +151,7 @@ class Cleaner:
         while not self._stopping.is_set():
             if len(self._threads) > self._settings["log.cleaner.threads"]:
                 return
-            if not self.clean_one():
+            if not self.clean_next():
                 self._stopping.wait(self._settings["log.cleaner.backoff.ms"] / 1000)
 
     # ---- the choice ---------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Cleaner:
                 # If the clock was set back, do not wait longer than SHORTAGE_MS.
                 if 0 < self._short_until.get(key, 0) - now_ms <= SHORTAGE_MS:
                     continue
-                choice = self._look(candidate, key, now_ms)
+                choice = self._evaluate(candidate, key, now_ms)
                 if choice is not None and (best is None or choice.ratio > best.ratio):
                     best = choice
             if best is not None:
@@ -177,7 +177,7 @@ class Cleaner:
                 self._at_work.add((best.candidate.topic, best.candidate.partition))
             return best
 
-    def _look(self, candidate: Candidate, key, now_ms: int) -> Choice | None:
+    def _evaluate(self, candidate: Candidate, key, now_ms: int) -> Choice | None:
         config = candidate.config
         try:
             clean, dirty, first, end, first_ms = cleaner.look(
@@ -197,7 +197,7 @@ class Cleaner:
 
     def _clean(self, choice: Choice) -> None:
         candidate, config, begin_ms = choice.candidate, choice.candidate.config, self._now_ms()
-        one_pass = cleaner.CleaningPass(
+        cleaning_pass = cleaner.CleaningPass(
             candidate.log, cleaner.OffsetMap(*self._map_size(choice)), now_ms=begin_ms,
             first_dirty=choice.first_dirty,
             delete_retention_ms=config["delete.retention.ms"],
@@ -206,15 +206,15 @@ class Cleaner:
         try:
             before, going = 0, True
             while going and not self._stopping.is_set():
-                going = one_pass.step(STEP_BYTES)
-                done = one_pass.figures()
+                going = cleaning_pass.step(STEP_BYTES)
+                done = cleaning_pass.figures()
                 moved = done and done["bytes_mapped"] + done["bytes_read"] + done["bytes_written"]
                 self._hold_back((moved or 0) - before)
                 before = moved or 0
             if not going and done is not None:
                 self._note(candidate, done, self._now_ms() - begin_ms)
         finally:
-            one_pass.close()
+            cleaning_pass.close()
 
     def _map_size(self, choice: Choice) -> tuple[int, float]:
         """Return (bytes, load factor) of the offset map: as much as the dirty records can need,
@@ -258,7 +258,7 @@ class Cleaner:
             self._totals["passes"] += 1
             for name in ("bytes_read", "bytes_written", "records_read", "records_kept"):
                 self._totals[name] += done[name]
-            self._store(candidate.place)
+            self._store(candidate.dir_index)
         log.info("compacted", extra={
             "topic": candidate.topic, "partition": candidate.partition, "ms": took_ms,
             **{name: done[name] for name in (
@@ -294,15 +294,15 @@ class Cleaner:
                               "directory are compacted from their start.", path=path)
             return {}
 
-    def _store(self, place: int) -> bool:
+    def _store(self, dir_index: int) -> bool:
         here = {(other.topic, other.partition) for other in self._candidates()
-                if other.place == place}
+                if other.dir_index == dir_index}
         rows = [(*key, offset) for key, offset in self._clean_until.items() if key in here]
         try:
-            files.write_offsets(os.path.join(self._disks.paths[place], CHECKPOINT), rows)
+            files.write_offsets(os.path.join(self._disks.paths[dir_index], CHECKPOINT), rows)
             return True
         except OSError as error:
-            self._disks.fail(place, error)
+            self._disks.fail(dir_index, error)
             # The next start cleans more than necessary.
             log.error("the cleaner's checkpoint could not be written",
                       extra={"reason": error.strerror})

@@ -198,7 +198,7 @@ class Directories:
                     "directory": self.paths[number], "reason": error.strerror})
         return marks
 
-    def look_at_space(self) -> None:
+    def check_free_space(self) -> None:
         """Reject produce requests if the free space is below the reserve, and accept them again
         above it.
 
@@ -207,9 +207,9 @@ class Directories:
         wanted = self._settings["log.dir.free.bytes.min"]
         for number, path in self.usable():
             native = self.natives[number]
-            free, total = native.look_at_space()
+            free, total = native.check_free_space()
             reserve = min(RESERVE_BYTES_MAX, total // RESERVE_PART) if wanted < 0 else wanted
-            native.look_at_space(reserve)
+            native.check_free_space(reserve)
             self._report_space(number, free, reserve)
             self._shortages.setdefault(number, Shortages(path)).report(native.stats(), free)
 

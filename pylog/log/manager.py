@@ -89,7 +89,7 @@ class LogManager:
             for number, _ in self.disks.usable()}
         self._upkeep.left_over = left_over + self._set_aside(where)
         self.disks.listings.clear()
-        self.disks.look_at_space()
+        self.disks.check_free_space()
         self._open_all(plans, clean, hinted)
 
     def _plan(self, topics, checkpoints: dict, where: dict) -> tuple:
@@ -122,23 +122,23 @@ class LogManager:
                     name, topic_id, index, role, config, directory, checkpoint))
         return plans, without_files
 
-    def move(self, name: str, index: int, place: int) -> None:
+    def move(self, name: str, index: int, dir_index: int) -> None:
         """Start moving a partition to log directory number `place`. Raises LogError.
 
         finish_moves() completes the move. After a restart, the move begins again from its source.
         """
         partition_log, before = self.get(name, index), self.moves.find(name, index)
-        if before is not None and before.place == place:
+        if before is not None and before.dir_index == dir_index:
             return
         self.moves.cancel(name, index)
-        if self.place(name, index) == place:
+        if self.dir_index(name, index) == dir_index:
             return
         topic_id, _, overrides = self._topics.entries[name]
         target = Log.open(
-            self.directories[place], name, index, topic_id, self._topics.config(overrides),
+            self.directories[dir_index], name, index, topic_id, self._topics.config(overrides),
             now_ms=self._now_ms(), log_start_offset=partition_log.start_offset,
             directory=directory_name(name, index, "future"))
-        self.moves.begin(Move(name, index, place, partition_log, target))
+        self.moves.begin(Move(name, index, dir_index, partition_log, target))
 
     def finish_moves(self) -> list[str]:
         """Complete moves, and open partitions that could not be opened before. Return their topics.
@@ -156,16 +156,16 @@ class LogManager:
         name, index, partition_log = move.topic, move.partition, move.target
         if self.get(name, index) is not move.source:
             # The topic was deleted and may have been created again.
-            self.moves.give_up(move)
+            self.moves.abandon(move)
             return False
         if move.damaged_bytes:
             self.write_checkpoints()
-        self._hints.write_start(move.place, (name, index), move.source, partition_log)
+        self._hints.write_start(move.dir_index, (name, index), move.source, partition_log)
         finish(move, self._now_ms())
         before = self._topics.directory_of(move.source)
         self.disks.loads[before] -= 1
-        self.disks.loads[move.place] += 1
-        self._topics.directories[partition_log] = move.place
+        self.disks.loads[move.dir_index] += 1
+        self._topics.directories[partition_log] = move.dir_index
         self._topics.timed.discard(move.source)
         self._topics.publish(name, index, partition_log, None)
         # After publish(), so that a checkpoint being written does not add the row again.
@@ -197,7 +197,7 @@ class LogManager:
             return partitions.after_crash(plan.checkpoint, hinted.get(
                 plan.directory, {}).get((plan.name, plan.partition)))
 
-        def open_one(plan: PartitionPlan) -> None:
+        def open_partition(plan: PartitionPlan) -> None:
             trusted, checkpoint = plan.is_trusted(clean, directory_count), known_of(plan)
             directory = self.disks.least_loaded() if plan.directory is None else plan.directory
             if not self._open(directory, plan.name, plan.topic_id, plan.partition, plan.role,
@@ -205,9 +205,9 @@ class LogManager:
                     and checkpoint is not partitions.NOTHING_KNOWN:
                 self._hints.set_unread(directory, (plan.name, plan.partition), checkpoint)
 
-        def recover_one(plan: PartitionPlan) -> None:
+        def recover_partition(plan: PartitionPlan) -> None:
             try:
-                open_one(plan)
+                open_partition(plan)
             except Exception:
                 # After the start no one handles it: another replica must lead.
                 self._offline.lose(plan.name, plan.partition, has_directory=True)
@@ -219,14 +219,14 @@ class LogManager:
         unclean = []
         for plan in plans:
             if plan.is_clean(clean, directory_count):
-                open_one(plan)
+                open_partition(plan)
             else:
                 unclean.append(plan)
         if unclean:
             self._recovery = recovery.Recovery(
                 [(plan.name, plan.directory or 0, plan) for plan in unclean],
                 [native for native in self.directories if native is not None],
-                self._settings["num.recovery.threads.per.data.dir"], recover_one)
+                self._settings["num.recovery.threads.per.data.dir"], recover_partition)
             self._recovery.begin()
             recovery.report(self.directories, self.paths)
         if plans:
@@ -266,7 +266,7 @@ class LogManager:
                 self.checkpointer.write_files()
             self.stopped = frozenset(
                 number for number, _ in self.disks.usable() if known and number not in failed)
-            return [entry for place, entry in entries if place in self.stopped]
+            return [entry for dir_index, entry in entries if dir_index in self.stopped]
 
     def _prepare_close(self, failed: set) -> list:
         """Return [(directory number, (key, Checkpoint))] of all closed logs. Adds failed
@@ -274,18 +274,18 @@ class LogManager:
         """
         entries, now_ms = [], self._now_ms()
         for name, topic_id, index, partition_log in self._topics.all():
-            place = self._topics.directory_of(partition_log)
-            if self.disks.online(place) and partition_log.offline:
+            dir_index = self._topics.directory_of(partition_log)
+            if self.disks.online(dir_index) and partition_log.offline:
                 # The next start must not trust an older checkpoint of a clean stop.
-                entries.append((place, ((topic_id, index), partitions.flushed(partition_log))))
+                entries.append((dir_index, ((topic_id, index), partitions.flushed(partition_log))))
                 continue
-            if self.is_offline(name, index) or not self.disks.online(place):
+            if self.is_offline(name, index) or not self.disks.online(dir_index):
                 continue
             try:
                 partition_log.settle(now_ms)
-                entries.append((place, ((topic_id, index), partitions.at_rest(partition_log))))
+                entries.append((dir_index, ((topic_id, index), partitions.at_rest(partition_log))))
             except LogError as error:
-                failed.add(place)
+                failed.add(dir_index)
                 log.error("a log could not be closed", extra={"reason": str(error)})
         return entries
 
@@ -305,7 +305,7 @@ class LogManager:
         Raises LogError, OSError.
         """
         parts = topic_branches.prepare(
-            [(partition_log, self.place(source, index))
+            [(partition_log, self.dir_index(source, index))
              for index, partition_log in enumerate(self._topics.entries[source].logs)],
             name, topic_id, cut, self._topics.config(overrides), self._now_ms())
         # Before the topic exists: without a checkpoint, recovery would read the branch from its
@@ -370,9 +370,9 @@ class LogManager:
                 return
         for index, role in enumerate(roles):
             if role is not None:
-                place = self.disks.least_loaded() if branch is None else branch[index].place
+                dir_index = self.disks.least_loaded() if branch is None else branch[index].dir_index
                 known = partitions.NOTHING_KNOWN if branch is None else branch[index].checkpoint
-                self._open(place, name, topic_id, index, role, config, known, False)
+                self._open(dir_index, name, topic_id, index, role, config, known, False)
 
     def delete(self, name: str) -> None:
         """Rename a topic's partition directories. Their files are deleted after
@@ -397,9 +397,9 @@ class LogManager:
         for index, partition_log in doomed:
             self.checkpointer.forget((topic_id, index))
             self._topics.timed.discard(partition_log)
-            place = self._topics.directory_of(partition_log)
-            self.disks.loads[place] -= 1
-            held.append((place, index))
+            dir_index = self._topics.directory_of(partition_log)
+            self.disks.loads[dir_index] -= 1
+            held.append((dir_index, index))
             partitions.delete(partition_log, self._now_ms())
         forget(held)
         for _, partition_log in doomed:
@@ -447,13 +447,13 @@ class LogManager:
                 self._offline.forget(name, index)
                 logs[index] = None
         self._delete(name, topic_id, dropped, lambda held: self._hints.forget(
-            [(place, (name, index)) for place, index in held]))
+            [(dir_index, (name, index)) for dir_index, index in held]))
 
     def by_topic(self) -> list:
         """Return [(topic, its Logs or None)], unordered. Callable from any thread."""
         return self._topics.by_topic()
 
-    def place(self, name: str, index: int) -> int:
+    def dir_index(self, name: str, index: int) -> int:
         """Return the number of the log directory that holds the partition."""
         return self._topics.directory_of(self.get(name, index))
 
@@ -470,8 +470,8 @@ class LogManager:
                 if self.get(name, index) is not partition_log:
                     raise KeyError(name)
                 # The records must not reappear after a crash.
-                place = self._topics.directory_of(partition_log)
-                self._hints.write_start(place, (name, index), partition_log)
+                dir_index = self._topics.directory_of(partition_log)
+                self._hints.write_start(dir_index, (name, index), partition_log)
             return start
 
     def describe(self) -> list:
@@ -484,34 +484,35 @@ class LogManager:
                 rows[number][2].append((name, index, partition_log))
         return rows
 
-    def _open(self, place: int, name: str, topic_id: bytes, index: int, role, config, checkpoint,
-              trusted: bool) -> bool:
+    def _open(self, dir_index: int, name: str, topic_id: bytes, index: int, role, config,
+              checkpoint, trusted: bool) -> bool:
         """Open a partition's Log and apply its role. Return False if it cannot be opened."""
         assert self.get(name, index) is None, (name, index)  # A partition has one Log.
-        self.disks.loads[place] += 1
-        where = (self.directories[place], name, index, topic_id, config)
+        self.disks.loads[dir_index] += 1
+        where = (self.directories[dir_index], name, index, topic_id, config)
         try:
             if not trusted:
-                startup_scan.make_way(self.disks, place, f"{name}-{index}", topic_id)
-            if not self._hints.is_free(place, (name, index)):
+                startup_scan.make_way(self.disks, dir_index, f"{name}-{index}", topic_id)
+            if not self._hints.is_free(dir_index, (name, index)):
                 raise OSError("checkpoints of a deleted topic have its name")
             partition_log = partitions.open_checked(
                 where, role, checkpoint, trusted, self._now_ms())
         except (LogError, OSError) as error:
             log.error("a partition is offline", extra={
                 "topic": name, "partition": index, "reason": str(error)})
-            if not self.disks.online(place):
+            if not self.disks.online(dir_index):
                 self._offline.lose(name, index)
             elif isinstance(error, (Shortage, OSError)) or (
                     checkpoint is partitions.NOTHING_KNOWN and not trusted):
                 # The shortage may end, or the name may become free: try again later.
-                self._offline.postponed[name, index] = Postponed(place, role, checkpoint, trusted)
+                self._offline.postponed[name, index] = Postponed(dir_index, role, checkpoint,
+                                                                 trusted)
             else:
                 # Another replica must lead.
                 self._offline.lose(name, index, has_directory=True)
             return False
-        if place:
-            self._topics.directories[partition_log] = place
+        if dir_index:
+            self._topics.directories[partition_log] = dir_index
         partitions.assume(partition_log, role)
         self._topics.publish(name, index, partition_log, config)
         return True

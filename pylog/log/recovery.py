@@ -32,13 +32,13 @@ class Recovery:
     if it raises an exception, it has taken the partition offline.
     """
 
-    def __init__(self, entries, directories, threads_per_directory: int, open_one):
+    def __init__(self, entries, directories, threads_per_directory: int, open_partition):
         self._waiting: dict[int, list] = {}  # directory number -> entries, the next one last
         self._left: dict[str, int] = {}  # topic -> number of partitions not recovered
         self._done: list[str] = []  # topics of recovered partitions
         self._changed = threading.Condition()
         self._directories = directories
-        self._open_one = open_one
+        self._open_partition = open_partition
         self._threads = []
         self._stopped = False
         self.total = len(entries)
@@ -106,7 +106,7 @@ class Recovery:
                     return
                 topic, _, entry = waiting.pop()
             try:
-                self._open_one(entry)
+                self._open_partition(entry)
             except Exception as error:
                 # begin() raises it. After begin() it is a bug, and the other partitions continue.
                 self._failure = error
@@ -130,8 +130,8 @@ class Recovery:
                 "checked_mb": self._megabytes("recovered_bytes"),
                 "trusted_mb": self._megabytes("trusted_bytes")})
 
-    def _megabytes(self, figure: str) -> int:
-        return sum(damages.figures(directory)[figure] for directory in self._directories) >> 20
+    def _megabytes(self, counter: str) -> int:
+        return sum(damages.figures(directory)[counter] for directory in self._directories) >> 20
 
 
 def report(directories, paths) -> None:

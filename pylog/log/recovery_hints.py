@@ -75,8 +75,8 @@ class Hints:
         """Return [(topic, partition, Checkpoint)] of a directory's logs that could not be opened.
         """
         with self.lock:
-            return [(*key, checkpoint) for (place, key), checkpoint in self._unread.items()
-                    if place == number]
+            return [(*key, checkpoint) for (dir_index, key), checkpoint in self._unread.items()
+                    if dir_index == number]
 
     def forget(self, rows) -> None:
         """Remove the rows of partitions with the next tend(), or before another partition uses the
@@ -87,10 +87,10 @@ class Hints:
                 self._unread.pop((number, key), None)
                 self._stale.setdefault(number, set()).add(key)
 
-    def forget_topic(self, name: str, places) -> None:
+    def forget_topic(self, name: str, dir_indexes) -> None:
         """As forget(), for a deleted topic. places: (directory number, partition) of its Logs."""
         with self.lock:
-            rows = {(number, (name, index)) for number, index in places}
+            rows = {(number, (name, index)) for number, index in dir_indexes}
             self.forget(rows | {row for row in self._unread if row[1][0] == name})
 
     def tend(self) -> None:
@@ -155,10 +155,11 @@ class Hints:
         """Write a branch's checkpoints, so that it is not recovered from its start if state.lmdb is
         lost.
         """
-        for place in {part.place for part in parts}:
+        for dir_index in {part.dir_index for part in parts}:
             try:
-                self.write(place, {(name, index): part.checkpoint
-                                  for index, part in enumerate(parts) if part.place == place})
+                self.write(dir_index, {(name, index): part.checkpoint
+                                  for index,
+                                  part in enumerate(parts) if part.dir_index == dir_index})
             except OSError as error:
                 log.warning("a branch's checkpoints could not be written", extra={
                     "topic": name, "reason": error.strerror or str(error)})

@@ -45,8 +45,8 @@ class Move:
     `place` is filled.
     """
 
-    def __init__(self, topic: str, partition: int, place: int, source, target):
-        self.topic, self.partition, self.place = topic, partition, place
+    def __init__(self, topic: str, partition: int, dir_index: int, source, target):
+        self.topic, self.partition, self.dir_index = topic, partition, dir_index
         self.source, self.target = source, target
         self.ready = False
         self.has_left = False  # the source's directory has been renamed
@@ -87,9 +87,9 @@ class Moves:
     def cancel(self, topic: str, partition: int) -> None:
         """Cancel a move and delete its copy."""
         with self.lock:
-            self._give_up(self._moves.get((topic, partition)))
+            self._abandon(self._moves.get((topic, partition)))
 
-    def finish_ready(self, finish_one) -> list[Move]:
+    def finish_ready(self, finish) -> list[Move]:
         """Call finish_one for each move whose copy has caught up. If it raises, the move continues
         while its source has its name. No move is cancelled during the call. Return the moves for
         which finish_one returned True.
@@ -99,7 +99,7 @@ class Moves:
             for move in [move for move in self._moves.values() if move.ready]:
                 del self._moves[move.topic, move.partition]
                 try:
-                    if finish_one(move):
+                    if finish(move):
                         done.append(move)
                 except Exception as error:
                     log.error("a replica could not be moved", extra={
@@ -109,9 +109,9 @@ class Moves:
                         self.begin(move)
         return done
 
-    def give_up(self, move: Move) -> None:
+    def abandon(self, move: Move) -> None:
         """Delete the copy of a move, from within finish_one."""
-        self._give_up(move)
+        self._abandon(move)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -120,7 +120,7 @@ class Moves:
             thread.join()
         with self.lock:
             for move in self.all():
-                self._give_up(move)
+                self._abandon(move)
 
     def _run(self) -> None:
         owed = 0.0  # bytes to pause for
@@ -158,16 +158,16 @@ class Moves:
         except LogError as error:
             log.error("a replica cannot be moved", extra={
                 "topic": move.topic, "partition": move.partition, "reason": str(error)})
-            self._give_up(move)
+            self._abandon(move)
             return 0
         except Exception:
             supervisor.report("log-mover", "a replica cannot be moved", topic=move.topic,
                               partition=move.partition)
-            self._give_up(move)
+            self._abandon(move)
             return 0
         return move.target.size_bytes - before
 
-    def _give_up(self, move: Move | None) -> None:
+    def _abandon(self, move: Move | None) -> None:
         if move is None:
             return
         self._moves.pop((move.topic, move.partition), None)
@@ -193,7 +193,7 @@ def cut(logs, topic_id: bytes, index: int, partition_log, how, leader_epoch: int
             logs.checkpointer.cut(topic_id, index, partition_log, how, leader_epoch)
         finally:
             try:
-                logs.move(move.topic, index, move.place)
+                logs.move(move.topic, index, move.dir_index)
             except LogError as error:
                 log.error("a replica cannot be moved", extra={
                     "topic": move.topic, "partition": index, "reason": str(error)})

@@ -84,7 +84,7 @@ def _complete_moves(disks, found_in: dict, ids: dict) -> list:
         for found in filter(None, map(FUTURE.fullmatch, listing)):
             if found[1] in found_in or not is_partition(found[1]) or _is_of_another(
                     disks, number, found[0], ids, found[1]):
-                left_over.append(_give_up(disks, number, found[0]))
+                left_over.append(_abandon(disks, number, found[0]))
             elif all_here:
                 # Otherwise the partition may be in an offline directory, and this copy may be
                 # incomplete.
@@ -99,12 +99,12 @@ def _complete_moves(disks, found_in: dict, ids: dict) -> list:
             log.error("a moved replica could not be renamed; all copies of it are kept", extra={
                 "directory": os.path.join(disks.paths[numbers[best]], best), "partition": name})
             continue
-        left_over += [_give_up(disks, number, copy) for copy, number in numbers.items()
+        left_over += [_abandon(disks, number, copy) for copy, number in numbers.items()
                       if copy != best]
     return left_over
 
 
-def _give_up(disks, number: int, copy: str) -> str:
+def _abandon(disks, number: int, copy: str) -> str:
     """Rename a copy for deletion, so that it never becomes the partition after a power failure.
     Return its path.
     """

@@ -53,16 +53,17 @@ def prepare(sources: list, name: str, topic_id: bytes, cut: Cut, config: dict,
     """
     parts: list = []
     try:
-        for index, (source, place) in enumerate(sources):
+        for index, (source, dir_index) in enumerate(sources):
             if source is None:
                 raise OSError(f"partition {index} of the source is not open")
             path = os.path.join(source.log_dir.path, _directory(name, index, topic_id))
             try:
-                checkpoint = _prepare_one(source, path, name, index, topic_id, cut, config, now_ms)
+                checkpoint = _prepare_partition(source, path, name, index, topic_id, cut, config,
+                                                now_ms)
             except (LogError, OSError):
                 remove_tree(_doomed(path))
                 raise
-            parts.append(Part(place, path, checkpoint))
+            parts.append(Part(dir_index, path, checkpoint))
         for root in {os.path.dirname(part.path) for part in parts}:
             sync_directory(root)
     except (LogError, OSError):
@@ -71,7 +72,7 @@ def prepare(sources: list, name: str, topic_id: bytes, cut: Cut, config: dict,
     return parts
 
 
-def _prepare_one(source: Log, path: str, name: str, index: int, topic_id: bytes, cut: Cut,
+def _prepare_partition(source: Log, path: str, name: str, index: int, topic_id: bytes, cut: Cut,
                  config: dict, now_ms: int) -> partitions.Checkpoint:
     """Link one partition's segments into a new directory."""
     root = os.path.dirname(path)
@@ -127,7 +128,7 @@ def discard(parts: list) -> None:
         remove_tree(_doomed(part.path))
 
 
-def take_left_over(disks, names: dict, places: dict) -> list:
+def take_left_over(disks, names: dict, dir_indexes: dict) -> list:
     """Publish branches of existing topics after a crash. Return the paths to delete.
 
     disks: Directories, with their listings. names: topic id -> name. places: partition directory ->
@@ -143,12 +144,12 @@ def take_left_over(disks, names: dict, places: dict) -> list:
             directory = f"{name}-{int(found[2])}"
             mark = os.path.join(path, MARK)
             is_marked = os.path.exists(mark)
-            if name is not None and directory not in places:
+            if name is not None and directory not in dir_indexes:
                 if is_marked:
                     os.unlink(mark)
                 # The new name must be on disk before the partition serves.
                 if disks.rename_only_copy(number, found[0], directory):
-                    places[directory] = number
+                    dir_indexes[directory] = number
                     log.info("a branch was finished", extra={"directory": directory})
             # The mark is the first file of a branch, but a kill may have come before it.
             elif is_marked or not os.listdir(path):
@@ -250,8 +251,8 @@ def _end_before(partition_log: Log, source: Log, end: int, now_ms: int) -> None:
     if not data or not batch.crc_ok(data):
         return
     _, head = next(iter(batch.walk(data)))
-    kept = [row for row in batch.records(data) if at <= row[0] < end]
-    for run in _runs(kept):
+    remaining = [row for row in batch.records(data) if at <= row[0] < end]
+    for run in _runs(remaining):
         first = run[0][0]
         sequence = head.base_sequence
         if sequence >= 0:

@@ -47,7 +47,7 @@ class Upkeep:
             while self.left_over and not self.closing:
                 remove_tree(self.left_over.pop())
             self._cleaner.tend()
-            self._disks.look_at_space()
+            self._disks.check_free_space()
             recovery.report(self._disks.natives, self._disks.paths)
             self._hints.tend()
             self._tend_logs(now_ms)

@@ -59,7 +59,9 @@ class MemberMetadata(MetadataService):
         identity.check_first(paths)
         try:
             async with asyncio.timeout(wait_s):
-                new_cluster_id = None if identity.cluster_of(paths) else await self._ask_cluster()
+                new_cluster_id = None
+                if not identity.cluster_of(paths):
+                    new_cluster_id = await self._query_cluster_id()
                 store, clean, known = self._open_directories(new_cluster_id)
                 observer = self._open_copy(store, clean, known)
                 self._following = asyncio.get_running_loop().create_task(
@@ -67,8 +69,8 @@ class MemberMetadata(MetadataService):
                 await observer.caught_up.wait()
                 await self._note_membership(self._log.last_epoch)
         except TimeoutError:
-            raise StartError(f"no controller was reached within {wait_s:.0f} s: {self._asked}") \
-                from None
+            raise StartError(f"no controller was reached within {wait_s:.0f} s: "
+                             f"{self._queried_voters}") from None
         # The image now has everything committed; from here on the publisher applies records.
         self.tail.begin()
         try:
@@ -121,38 +123,38 @@ class MemberMetadata(MetadataService):
             cluster_id=self.cluster_id, directory_id=self.directories[0],
             settings=self._settings, credentials=self.credentials)
 
-    async def _ask_cluster(self) -> str:
+    async def _query_cluster_id(self) -> str:
         """Return the cluster id of any controller that answers; never generate one here."""
         while True:
-            asked = self.controllers.next()
+            requested = self.controllers.next()
             try:
                 peer = await Peer.connect(
-                    asked.host, asked.port, f"broker-{self._node_id}",
+                    requested.host, requested.port, f"broker-{self._node_id}",
                     credentials=self.credentials)
                 try:
-                    answer = await peer.call(messages.DescribeClusterRequest(
+                    response = await peer.call(messages.DescribeClusterRequest(
                         endpoint_type=ENDPOINT_CONTROLLERS), DESCRIBE_VERSION)
                 finally:
                     peer.close()
-                if not answer.error_code and answer.cluster_id:
-                    return answer.cluster_id
+                if not response.error_code and response.cluster_id:
+                    return response.cluster_id
             except PeerError as error:
                 log.info("a controller does not respond", extra={"reason": str(error)})
-            self.controllers.failed(asked.id)
+            self.controllers.failed(requested.id)
             await asyncio.sleep(ASK_AGAIN_S)
 
     @property
-    def _asked(self) -> str:
+    def _queried_voters(self) -> str:
         return ", ".join(f"{voter.host}:{voter.port}"
                          for voter in self.controllers.voters.values())
 
-    def stand(self) -> asyncio.Task | None:
+    def start_election(self) -> asyncio.Task | None:
         """Start the controller's task once the listeners accept connections, until leave(). A
         broker without the controller role has none.
         """
         return None
 
-    def stir(self) -> None:
+    def wake(self) -> None:
         """Check the quorum for new records now. Nothing to do here: the controller pushes to
         observers.
         """

@@ -29,7 +29,7 @@ from pylog.metadata.image.loader import Tail
 from pylog.metadata.log.fetcher import together
 from pylog.metadata.log.local_log import limits_of
 from pylog.metadata.quorum import etcd_tls
-from pylog.metadata.quorum.controller_election import Heard, Office
+from pylog.metadata.quorum.controller_election import LastResponse, ControllerElection
 from pylog.metadata.quorum.controller_lock import Presence
 from pylog.metadata.quorum.etcd import Etcd
 from pylog.metadata.quorum.etcd_bootstrap import CALL_S, PORT_WAIT_S, Policy
@@ -78,7 +78,7 @@ class ControllerMember(MemberMetadata):
             self.seats = Seats(
                 lambda addresses: Etcd(addresses, timeout_s=CALL_S, ssl_context=keys.ssl_context),
                 {host.node_id: _client_address(host) for host in self._hosts()}, prefix)
-        self.office: Office | None = None
+        self.election: ControllerElection | None = None
         self._standing: asyncio.Task | None = None
 
     def _keys(self) -> tuple[Keys, str]:
@@ -112,7 +112,7 @@ class ControllerMember(MemberMetadata):
         return self._settings["initial.broker.registration.timeout.ms"] / 1000
 
     def refresh_certificates(self) -> None:
-        self._renewal.look()
+        self._renewal.check()
 
     def _hosts(self) -> list:
         return [Host(voter.node_id, voter.host, *clusters.etcd_ports(self._settings, voter))
@@ -202,7 +202,7 @@ class ControllerMember(MemberMetadata):
         self.tail = Tail(self._stored_image(store))
         self.tail.replay(self._log.read_committed(self.tail.newest.offset + 1))
         own = next(voter for voter in self._voters if voter.node_id == self._node_id)
-        self.office = Office(
+        self.election = ControllerElection(
             self._log, self, self._node_id, own.host, own.port,
             max(1, round(self._settings["controller.quorum.fetch.timeout.ms"] / 1000)),
             self.credentials)
@@ -211,18 +211,18 @@ class ControllerMember(MemberMetadata):
         """Return the result of a call of the quorum, retrying until the quorum answers. Raises
         StartError.
         """
-        is_told = False
+        is_logged = False
         while True:
             self._check_member()
             try:
                 return await in_thread(call, *arguments)
             except QuorumLost as error:
-                if not is_told:
+                if not is_logged:
                     keys = self._quorum.keys
                     log.warning("waiting for the majority of %s", keys.name if clusters.
                                 has_outer_quorum(self._settings) else "the controllers' etcds",
                                 extra={"members": ",".join(keys.addresses), "reason": str(error)})
-                is_told = True
+                is_logged = True
                 await self._pause(error)
 
     def _check_member(self) -> None:
@@ -242,13 +242,13 @@ class ControllerMember(MemberMetadata):
 
     async def _reach_the_end(self) -> None:
         """Bring the tail to everything committed by now."""
-        assert self.office is not None
-        view = await self._patiently(self._quorum.look)
+        assert self.election is not None
+        view = await self._patiently(self._quorum.read_view)
         if self._log.end_offset > 0 and view.epoch == 0:
             await self._check_founding(self._has_begun)
             if not await self._after_the_first(self._has_begun):
                 await in_thread(self._found)  # This node's records come first in the quorum.
-            view = await self._patiently(self._quorum.look)
+            view = await self._patiently(self._quorum.read_view)
         if view.holder is not None and view.holder.node_id != self._node_id:
             self.learned(view.holder)  # Where to register, once that is possible.
         await self._prove_prefix(view.end)
@@ -259,7 +259,7 @@ class ControllerMember(MemberMetadata):
             self.tail.replay(self._log.read_committed(0))
         while True:
             try:
-                return await self.office.catch_up(view.end)
+                return await self.election.catch_up(view.end)
             except QuorumLost as error:
                 self._check_member()
                 await self._pause(error)
@@ -315,7 +315,7 @@ class ControllerMember(MemberMetadata):
 
     def _has_begun(self) -> bool:
         """Return True if the quorum's log has begun. Blocks."""
-        return self._quorum.look().epoch > 0
+        return self._quorum.read_view().epoch > 0
 
     def _found(self) -> None:
         """Make this node's log the start of the quorum's log. Blocks."""
@@ -325,17 +325,17 @@ class ControllerMember(MemberMetadata):
             log.info("the cluster continues from this node's metadata", extra={
                 "offset": image.offset})
 
-    def stand(self) -> asyncio.Task:
-        assert self.office is not None
-        self._standing = asyncio.get_running_loop().create_task(self._stand())
+    def start_election(self) -> asyncio.Task:
+        assert self.election is not None
+        self._standing = asyncio.get_running_loop().create_task(self._run_election())
         return self._standing
 
-    async def _stand(self) -> None:
+    async def _run_election(self) -> None:
         """Run the election task until it ends or this node's etcd cannot start. Raises StartError.
         """
-        assert self.office is not None
+        assert self.election is not None
         loop = asyncio.get_running_loop()
-        tasks: list[asyncio.Task] = [loop.create_task(self.office.run())]
+        tasks: list[asyncio.Task] = [loop.create_task(self.election.run())]
         if self._member is not None:
             tasks.append(loop.create_task(self._member.failed.wait()))
         if self._presence is not None:
@@ -351,9 +351,9 @@ class ControllerMember(MemberMetadata):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def stir(self) -> None:
-        if self.office is not None:
-            self.office.stir()
+    def wake(self) -> None:
+        if self.election is not None:
+            self.election.wake()
 
     async def leave(self) -> None:
         """Leave the quorum; another controller continues the work of this node."""
@@ -376,7 +376,7 @@ class ControllerMember(MemberMetadata):
         if not self.tail.in_transaction and self._log.snapshot_is_due(image.offset):
             await in_thread(self._log.shorten, image)
 
-    async def begin_anew(self) -> None:
+    async def reload_snapshot(self) -> None:
         """Replace the tail's image with the snapshot that the copy begins with."""
         self.tail.replace(await in_thread(lambda: next(self._log.read_committed(0))))
         log.info("a metadata snapshot was loaded", extra={
@@ -387,18 +387,18 @@ class ControllerMember(MemberMetadata):
         self.controllers.learned(holder.node_id, holder.epoch,
                                  [(holder.node_id, holder.host, holder.port)])
 
-    async def appoint(self, epoch: int, heard: Heard | None) -> asyncio.Event:
-        """Become the active controller. heard: of the previous controller. Returns an event that is
-        set if an append fails. Raises LogError's kinds.
+    async def become_active(self, epoch: int, previous: LastResponse | None) -> asyncio.Event:
+        """Become the active controller. previous: the last response of the previous one. Returns an
+        event that is set if an append fails. Raises LogError's kinds.
         """
         controller = ActiveController(
             self._log, self.tail, self._logs, self._settings, self._random, self._node_id,
             self.cluster_id)
         self.controller = controller
-        await controller.begin(epoch, self._first, heard)
+        await controller.begin(epoch, self._first, previous)
         return controller.append_failed
 
-    async def dismiss(self) -> None:
+    async def step_down(self) -> None:
         """Resign; return once no decision is running, so that the tail has one source at a time."""
         controller, self.controller = self.controller, None  # type: ignore[assignment]
         if controller is not None:

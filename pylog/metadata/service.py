@@ -92,7 +92,7 @@ class MetadataService:
                 self._now_ms, **limits_of(self._settings))
             self._follow_log(store)
             # A partition in an offline directory loses its leader, and so gets a new epoch later.
-            self.controller.take_office(
+            self.controller.become_active(
                 all(number in clean for number, _ in logs.disks.usable()), first)
             self.take_broker_configs(self.tail.newest)
         except (MetadataError, LogError, OSError, ValueError) as error:
@@ -207,7 +207,7 @@ class MetadataService:
         return [id_ for path, id_ in self.directory_ids.items()
                 if path in self._settings.cordoned_log_dirs]
 
-    def cordons_are_told(self) -> bool:
+    def reports_cordons(self) -> bool:
         """Return True if the image has this broker's current cordoned directories, or cannot have
         them.
         """

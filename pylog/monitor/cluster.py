@@ -57,12 +57,12 @@ class ClusterView:
     def _of_quorum(self) -> Samples:
         """Return the quorum's samples, none on a broker without the controller role."""
         quorum = getattr(self._metadata, "quorum", None)
-        figures = None if quorum is None else (
+        metrics = None if quorum is None else (
             int(quorum.is_answering), int(quorum.is_full), quorum.failures, quorum.appends,
             quorum.append_seconds)
         members = [] if quorum is None else quorum.members()
         return [
-            *((family, [] if figures is None else [((), figures[at])])
+            *((family, [] if metrics is None else [((), metrics[at])])
               for at, family in enumerate(OF_QUORUM)),
             ("pylog_quorum_member_up", [
                 ((member.address,), int(member.answers)) for member in members]),
@@ -86,13 +86,13 @@ class ClusterView:
         under = at_min = 0
         lags: dict[int, tuple[int, int]] = {}
         now_ns = self._now_ns()
-        for one in led:
-            if one.name not in in_sync_min:
-                in_sync_min[one.name] = rules.min_in_sync(one.name)
-            wanted = min(in_sync_min[one.name], len(one.isr.replicas))
-            under += len(one.isr.committed) < wanted
-            at_min += len(one.isr.committed) == wanted
-            _take_lags(lags, one.log, now_ns)
+        for partition in led:
+            if partition.name not in in_sync_min:
+                in_sync_min[partition.name] = rules.min_in_sync(partition.name)
+            wanted = min(in_sync_min[partition.name], len(partition.isr.replicas))
+            under += len(partition.isr.committed) < wanted
+            at_min += len(partition.isr.committed) == wanted
+            _take_lags(lags, partition.log, now_ns)
         return [
             ("pylog_replica_partitions_led", [((), len(led))]),
             ("pylog_replica_partitions_under_min_isr", [((), under)]),
@@ -114,7 +114,7 @@ class ClusterView:
                          led["pylog_replica_follower_lag_seconds"], strict=True)]
         return overview.whole(
             self._viewed[1], controller=self._active_controller(),
-            told_by=self._settings["node.id"], cluster_id=self._metadata.cluster_id,
+            reported_by=self._settings["node.id"], cluster_id=self._metadata.cluster_id,
             followers=followers, quorum=None if quorum is None else quorum.members())
 
     def _active_controller(self) -> int | None:

@@ -160,14 +160,14 @@ class Collector:
             ends.append(len(open_logs))
             layout.append((name, len(logs), None if len(indices) == len(logs) else indices))
         topic_rows, partition_rows = self._rows(layout)
-        figures = native.Figures(open_logs)
-        sums = figures.sums(ends)
+        stats = native.Figures(open_logs)
+        sums = stats.sums(ends)
         page.columns(topic_rows, sums, TOPIC_COLUMNS)
-        offline, = figures.columns("offline")
+        offline, = stats.columns("offline")
         page.single("pylog_partitions", len(open_logs))
         page.single("pylog_partitions_offline",
                  sum(offline) + max(0, missing - self._logs.recovering))
-        page.columns(partition_rows, figures, PARTITION_COLUMNS)
+        page.columns(partition_rows, stats, PARTITION_COLUMNS)
         batches, = sums.columns("batches_in")
         return sum(batches)
 
@@ -200,7 +200,7 @@ class Collector:
         for family, name in REACTOR_STATS:
             page.single(family, stats[name])
         page.family("pylog_connections_crowded", [
-            ((answer,), stats[name]) for answer, name in CROWDED])
+            ((reason,), stats[name]) for reason, name in CROWDED])
         resumed = stats["handshakes_resumed"]
         page.family("pylog_tls_handshakes", [
             (("full",), stats["handshakes"] - resumed), (("resumed",), resumed),

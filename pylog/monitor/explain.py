@@ -25,9 +25,9 @@ def reasons(view: dict) -> list:
         return [_reason("no_lag",
                         "It does not lag: it has committed up to the end of its partitions.")]
     found = []
-    for look in (_members, _rebalances, _throttling, _transactions, _slow_member, _hot_partition,
+    for check in (_members, _rebalances, _throttling, _transactions, _slow_member, _hot_partition,
                  _cold, _pace):
-        reason = look(view, lagging)
+        reason = check(view, lagging)
         if reason is not None:
             found.append(reason)
     return found

@@ -92,7 +92,7 @@ class Health:
             components.update({name: self._component(
                 check, Result(UNKNOWN, "not checked: the event loop does not respond"), began_s)
                 for name, check in self._checks.items()})
-        is_ready = all(one["state"] == OK for one in components.values())
+        is_ready = all(component["state"] == OK for component in components.values())
         return is_ready, {
             "status": "ready" if is_ready else "not ready",
             "age_ms": round((self._seconds() - since_s) * 1000) if responds else 0,
@@ -135,11 +135,11 @@ class Health:
     async def _check_all(self, began_s: float) -> dict[str, dict[str, Any]]:
         components = {EVENT_LOOP: self._of_loop(True, ANSWER_S, began_s)}
         found = await asyncio.gather(*[
-            self._check_one(name, check) for name, check in self._checks.items()])
+            self._run_check(name, check) for name, check in self._checks.items()])
         components.update(zip(self._checks, found, strict=True))
         return components
 
-    async def _check_one(self, name: str, check: Check) -> dict[str, Any]:
+    async def _run_check(self, name: str, check: Check) -> dict[str, Any]:
         began_s = self._seconds()
         # An earlier check without a result is awaited again, so that hanging checks do not add up.
         task = self._running.get(name)

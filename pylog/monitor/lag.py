@@ -98,15 +98,15 @@ class GroupLags:
         # The event loop's last result; see group_metrics.rows.
         self._newest: tuple[list, set, list, set] = ([], set(), [], set())
         self._events: dict[str, int] = {}
-        self._kept: dict = {}  # group id -> Row, for groups that are only in state.lmdb
-        self._kept_due = 0.0
+        self._stored: dict = {}  # group id -> Row, for groups that are only in state.lmdb
+        self._stored_due = 0.0
         self._left_out = [0, 0]  # groups in memory, and groups in state.lmdb
         self._parts: dict = {}   # group id -> {(topic, partition): Part}
         self._samples: dict = {} # group id -> deque of Samples
 
     # ---- reading --------------------------------------------------------------------------------
 
-    def _ask(self, make, *arguments):
+    def _call_on_loop(self, make, *arguments):
         """Return the result of a coroutine on the event loop, None if that is busy or gone."""
         coroutine = make(self._coordinator, *arguments)
         try:
@@ -123,24 +123,24 @@ class GroupLags:
     def _rows(self) -> list:
         """Return all groups within the limits; those in memory first."""
         room = group_metrics.Room(GROUPS_MAX, OFFSETS_MAX, NAME_CHARACTERS_MAX)
-        found = self._ask(group_metrics.rows, room)
+        found = self._call_on_loop(group_metrics.rows, room)
         if found is not None:
             self._newest = found
         rows, ids, shards, gone = self._newest
         self._left_out[0] = room.left_out
         elsewhere = ids | gone
         now = self._seconds()
-        if now >= self._kept_due:
-            self._kept_due = now + KEPT_SECONDS
-            self._kept = group_metrics.kept_rows(shards, self._kept, elsewhere, room)
+        if now >= self._stored_due:
+            self._stored_due = now + KEPT_SECONDS
+            self._stored = group_metrics.stored_rows(shards, self._stored, elsewhere, room)
             self._left_out[1] = room.left_out - self._left_out[0]
-        for group_id in self._kept.keys() & elsewhere:
-            del self._kept[group_id]
-        return [*rows, *self._kept.values()]
+        for group_id in self._stored.keys() & elsewhere:
+            del self._stored[group_id]
+        return [*rows, *self._stored.values()]
 
     def _lags(self, rows) -> Lags:
         logs_of = dict(self._logs.by_topic())
-        parts, logs, kept = [], [], {}
+        parts, logs, stored = [], [], {}
         for row in rows:
             before, now = self._parts.get(row.id, {}), {}
             for key, entry in row.offsets.items():
@@ -151,9 +151,9 @@ class GroupLags:
                     part.committed, part.commit_ms = entry.offset, entry.commit_ms
                     parts.append(part)
                     logs.append(partition_log)
-            kept[row.id] = now
+            stored[row.id] = now
         # A query for one group keeps the partitions of the others.
-        self._parts = kept if len(rows) != 1 else {**self._parts, **kept}
+        self._parts = stored if len(rows) != 1 else {**self._parts, **stored}
         return Lags(parts, logs)
 
     def _aged(self, lags: Lags) -> Lags:
@@ -180,7 +180,7 @@ class GroupLags:
         with self._lock:
             rows = self._rows()
             lags = self._aged(self._lags(rows))
-            self._events = self._ask(group_metrics.events) or self._events
+            self._events = self._call_on_loop(group_metrics.events) or self._events
         states = Counter(row.state for row in rows)
         page.family("pylog_groups", [((state,), count) for state, count in sorted(states.items())])
         page.single("pylog_groups_left_out", sum(self._left_out))
@@ -254,7 +254,7 @@ class GroupLags:
             {**member, "throttled_ms": self._throttled(member["client_id"]), **{
                 name: _without_middle(member[name])
                 for name in ("member_id", "client_id", "instance_id")}}
-            for member in self._ask(group_metrics.members, group_id) or []]
+            for member in self._call_on_loop(group_metrics.members, group_id) or []]
         with self._lock:
             row = next((row for row in self._rows() if row.id == group_id), None)
             if row is None:

@@ -89,12 +89,12 @@ class Page:
             lines.append(_line(f"{name}_count", shared, upto))
         self._text.put("".join(lines).encode())
 
-    def columns(self, rows, figures, names) -> None:
+    def columns(self, rows, values, names) -> None:
         """Write families that share label rows. names: [(family, column of the figures)]; rows: the
         labels.
         """
         for name, column in names:
-            self._text.figure(self._head(name).sample.encode(), rows, figures, column)
+            self._text.figure(self._head(name).sample.encode(), rows, values, column)
 
     def integers(self, name: str, rows, values, thousandths: bool = False) -> None:
         """Write a family. values: array('q'), one for each row; thousandths: values are

@@ -183,7 +183,7 @@ class Monitor:
                 with self._admission.entered(connection) as entered:
                     head = _read_head(entered, self._seconds)
                     if head is not None:
-                        _send(entered, self._answer(*head), self._seconds)
+                        _send(entered, self._respond(*head), self._seconds)
         except OSError:
             pass  # The client has disconnected.
         except Exception:
@@ -191,7 +191,7 @@ class Monitor:
         finally:
             self._room.release()
 
-    def _answer(self, method: str, path: str, headers: dict) -> bytes:
+    def _respond(self, method: str, path: str, headers: dict) -> bytes:
         if method not in ("GET", "HEAD"):
             return _response(405, PLAIN, b"only GET and HEAD\n", headers, method)
         if not self._admission.admits(headers):

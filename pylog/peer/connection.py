@@ -139,9 +139,9 @@ class Peer(asyncio.Protocol):
     async def newest(self, key: int, version: int) -> int:
         """Return the newest common version of an API, at most `version`. Raises PeerError."""
         if self._versions is None:
-            answer = await self.call(messages.ApiVersionsRequest(
+            response = await self.call(messages.ApiVersionsRequest(
                 client_software_name="pylog", client_software_version="1"), API_VERSIONS_VERSION)
-            self._versions = {row.api_key: row.max_version for row in answer.api_keys}
+            self._versions = {row.api_key: row.max_version for row in response.api_keys}
         return min(version, self._versions.get(key, version))
 
     async def send_raw(self, frame: bytes, timeout_s: float = CALL_SECONDS) -> bytes:
@@ -172,11 +172,11 @@ class Peer(asyncio.Protocol):
         """Return the seconds since the other host last sent anything; its kernel answers even if
         the process hangs. 0 if unknown.
         """
-        asked = self._socket()
-        if asked is None or self.failure is not None:
+        requested = self._socket()
+        if requested is None or self.failure is not None:
             return 0.0
-        told = asked.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, ACKNOWLEDGED_AT + 4)
-        return int.from_bytes(told[ACKNOWLEDGED_AT:], sys.byteorder) / 1000
+        info = requested.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, ACKNOWLEDGED_AT + 4)
+        return int.from_bytes(info[ACKNOWLEDGED_AT:], sys.byteorder) / 1000
 
     def _socket(self) -> Any:
         return None if self._transport is None else self._transport.get_extra_info("socket")
@@ -239,15 +239,15 @@ class Peer(asyncio.Protocol):
         from pylog.peer.credentials import advance
 
         loop = asyncio.get_running_loop()
-        steps, answer = self._credentials.login(self._host), None
+        steps, response = self._credentials.login(self._host), None
         try:
             while True:
                 # Keeps the event loop from blocking.
-                asked, lifetime_ms = await asyncio.to_thread(advance, steps, answer) \
-                    if self._credentials.blocks else advance(steps, answer)
-                if asked is None:
+                requested, lifetime_ms = await asyncio.to_thread(advance, steps, response) \
+                    if self._credentials.blocks else advance(steps, response)
+                if requested is None:
                     break
-                answer = await self._said(*asked)
+                response = await self._call(*requested)
         except PeerError as error:
             if error is self.failure:
                 raise
@@ -255,17 +255,17 @@ class Peer(asyncio.Protocol):
         self._login_ends_s = None if lifetime_ms <= 0 else \
             loop.time() + RENEW_SHARE * lifetime_ms / 1000
 
-    async def _said(self, message: Any, version: int) -> Any:
+    async def _call(self, message: Any, version: int) -> Any:
         """Return the response to a login request, which does not wait for the renewal."""
         key, number = key_of(message), self._take_id()
         frame = codec.request_frame(key, version, number, self._client_id, message)
         await self._room.acquire()
         return self._decoded(key, version, await self._sent(frame, number))
 
-    def _decoded(self, key: int, version: int, answer: bytes) -> Any:
+    def _decoded(self, key: int, version: int, response: bytes) -> Any:
         try:
-            _, body = codec.decode_response_header(key, version, answer)
-            return codec.decode_response(key, version, answer, body)
+            _, body = codec.decode_response_header(key, version, response)
+            return codec.decode_response(key, version, response, body)
         except ProtocolError as error:
             self._fail(f"a response cannot be parsed: {error}")
             assert self.failure is not None
@@ -306,13 +306,13 @@ class Peer(asyncio.Protocol):
             end = position + SIZE_BYTES + size
             if len(received) < end:
                 break
-            self._answered(bytes(received[position + SIZE_BYTES:end]))
+            self._on_response(bytes(received[position + SIZE_BYTES:end]))
             position = end
         del self._received[:position]
 
-    def _answered(self, answer: bytes) -> None:
+    def _on_response(self, response: bytes) -> None:
         """Complete the oldest request. Keeps responses in request order."""
-        number = int.from_bytes(answer[:4], "big", signed=True)
+        number = int.from_bytes(response[:4], "big", signed=True)
         if not self._under_way or self._under_way[0][0] != number:
             self._fail(f"a response has correlation id {number}, which is not that of the oldest "
                        f"request")
@@ -320,4 +320,4 @@ class Peer(asyncio.Protocol):
         _, waiter = self._under_way.popleft()
         self._room.release()
         if not waiter.done():
-            waiter.set_result(answer)
+            waiter.set_result(response)

@@ -51,7 +51,7 @@ class Credentials:
         self._mechanism_setting = mechanism_setting
         self._now_ms = now_ms
         self._account: tuple[tuple, Account] | None = None
-        self._asking = threading.BoundedSemaphore(ASKING_MAX)
+        self._logins = threading.BoundedSemaphore(ASKING_MAX)
         self._context: tuple[tuple, ssl.SSLContext] | None = None
         self._client: tuple[tuple, TlsClient] | None = None
         if self.has_tls:
@@ -120,31 +120,33 @@ class Credentials:
         hello = yield messages.SaslHandshakeRequest(mechanism=mechanism), proofs.HANDSHAKE_VERSION
         if hello.error_code:
             raise PeerError(f"it does not offer {mechanism}, only {', '.join(hello.mechanisms)}")
-        steps, answer = account.tokens(host), None
+        steps, response = account.tokens(host), None
         while True:
             try:
-                token = self._next(account, steps, None if answer is None else answer.auth_bytes)
+                token = self._next(account, steps,
+                                   None if response is None else response.auth_bytes)
             except StopIteration:
-                assert answer is not None, mechanism  # Every login has at least one response.
-                return answer.session_lifetime_ms
+                assert response is not None, mechanism  # Every login has at least one response.
+                return response.session_lifetime_ms
             except (AuthenticationFailed, ConfigError) as failed:
                 raise PeerError(f"the login of {account.name}: {failed}") from None
-            answer = yield messages.SaslAuthenticateRequest(auth_bytes=token), AUTHENTICATE_VERSION
-            if answer.error_code:
+            request = messages.SaslAuthenticateRequest(auth_bytes=token)
+            response = yield request, AUTHENTICATE_VERSION
+            if response.error_code:
                 raise PeerError(f"it rejected the login of {account.name}: "
-                                f"{answer.error_message or 'the credentials were not accepted'}")
+                                f"{response.error_message or 'the credentials were not accepted'}")
 
     def _next(self, account: Account, steps: Generator[bytes, Any, None],
-              answer: bytes | None) -> bytes:
+              response: bytes | None) -> bytes:
         if not account.blocks:
-            return steps.send(answer)
+            return steps.send(response)
         # Fail immediately instead of adding one more waiting thread.
-        if not self._asking.acquire(blocking=False):
+        if not self._logins.acquire(blocking=False):
             raise AuthenticationFailed("another request for the same token is already waiting")
         try:
-            return steps.send(answer)
+            return steps.send(response)
         finally:
-            self._asking.release()
+            self._logins.release()
 
     def account(self) -> Account:
         """Return the account of the current settings. Raises ConfigError."""
@@ -168,11 +170,11 @@ class Credentials:
         return self._account[1]
 
 
-def advance(login: Login, answer: Any) -> tuple[tuple[Any, int] | None, int]:
+def advance(login: Login, response: Any) -> tuple[tuple[Any, int] | None, int]:
     """Return ((request, version), 0) of the next login step, or (None, lifetime) at the end. A
     return value, because StopIteration cannot cross a thread. Raises PeerError.
     """
     try:
-        return login.send(answer), 0
+        return login.send(response), 0
     except StopIteration as end:
         return None, end.value

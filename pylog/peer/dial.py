@@ -104,24 +104,24 @@ class _Line:
         """Log in; return the login's lifetime in ms. Raises PeerError, OSError, ProtocolError,
         TlsError.
         """
-        steps, answer, number = credentials.login(host), None, 0
+        steps, response, number = credentials.login(host), None, 0
         try:
             while True:
-                message, version = steps.send(answer)
-                answer, number = self._asked(message, version, number), number + 1
+                message, version = steps.send(response)
+                response, number = self._call(message, version, number), number + 1
         except StopIteration as end:
             return end.value
 
-    def _asked(self, message: Any, version: int, number: int) -> Any:
+    def _call(self, message: Any, version: int, number: int) -> Any:
         key = tables.message(type(message).__qualname__).id
         assert key is not None, type(message)
         self._send_all(codec.request_frame(key, version, number, CLIENT_ID, message))
         size = int.from_bytes(self._exactly(SIZE_BYTES), "big", signed=True)
         if not SIZE_BYTES <= size <= ANSWER_BYTES_MAX:
             raise PeerError(f"a response declares {size} bytes")
-        answer = self._exactly(size)
-        _, body = codec.decode_response_header(key, version, answer)
-        return codec.decode_response(key, version, answer, body)
+        response = self._exactly(size)
+        _, body = codec.decode_response_header(key, version, response)
+        return codec.decode_response(key, version, response, body)
 
     def _send_all(self, data: bytes) -> None:
         while data:
@@ -134,13 +134,13 @@ class _Line:
         found = b""
         while len(found) < count:
             try:
-                piece = self._receive(count - len(found))
+                chunk = self._receive(count - len(found))
             except BlockingIOError:
                 self._wait(self._poll)
                 continue
-            if not piece:
+            if not chunk:
                 raise PeerError("the connection was closed")
-            found += piece
+            found += chunk
         return found
 
     def _wait(self, poll: select.poll) -> None:

@@ -21,11 +21,11 @@ _OF_THE_WHOLE = ("error_code", "error_message", "next_cursor")
 _PACK = 128  # Number of byte strings to join into one.
 
 
-class Answer:
+class ResponseWriter:
     """The response to one request."""
 
     def __init__(self, api_key: int, version: int, bytes_max: int):
-        self.levels = codec.answered_levels(api_key, version)
+        self.levels = codec.response_levels(api_key, version)
         self.bytes = 0
         self._bytes_max = bytes_max
         self._whole: Any = None
@@ -73,15 +73,15 @@ class Answer:
 class _Array:
     """One array of a response. `rows`: its encoded elements, without the open element."""
 
-    __slots__ = ("_answer", "_before", "_below", "_inner", "_keys", "_number", "_opened",
+    __slots__ = ("_response", "_before", "_below", "_inner", "_keys", "_number", "_opened",
                  "_packed", "_program", "_rows")
 
-    def __init__(self, answer: Answer, number: int, rows: list):
-        self._answer = answer
+    def __init__(self, response: ResponseWriter, number: int, rows: list):
+        self._response = response
         self._number = number
         self._rows = rows
-        _, self._keys, self._program = answer.levels[number]
-        self._below = answer.levels[number + 1][0] if number + 1 < len(answer.levels) else ""
+        _, self._keys, self._program = response.levels[number]
+        self._below = response.levels[number + 1][0] if number + 1 < len(response.levels) else ""
         self._opened: Any = None  # Both are None, or neither.
         self._inner: _Array | None = None
         self._before = 0  # Size of the response before the open element.
@@ -114,7 +114,7 @@ class _Array:
         assert self._inner is not None
         self._inner.close()
         row, self._opened = self._opened, None
-        self._answer.bytes = self._before
+        self._response.bytes = self._before
         self._put([row])
 
     def _open(self, row) -> None:
@@ -123,9 +123,9 @@ class _Array:
             self._put([row])
             return
         setattr(row, self._below, [])
-        self._before = self._answer.bytes
+        self._before = self._response.bytes
         self._opened = row
-        self._inner = _Array(self._answer, self._number + 1, getattr(row, self._below))
+        self._inner = _Array(self._response, self._number + 1, getattr(row, self._below))
         if inner:
             self._inner.add(inner)
 
@@ -136,9 +136,9 @@ class _Array:
         if len(self._rows) - self._packed >= _PACK:
             self._rows[self._packed:] = [self._program.encoded_all(self._rows[self._packed:])]
             self._packed += 1
-        self._answer.count(len(written))
+        self._response.count(len(written))
 
 
-def _is_same(one, other, keys: tuple) -> bool:
+def _is_same(row, other, keys: tuple) -> bool:
     return not isinstance(other, Encoded) and all(
-        [getattr(one, key) == getattr(other, key) for key in keys])
+        [getattr(row, key) == getattr(other, key) for key in keys])

@@ -73,7 +73,7 @@ def decode_request(
     return found.decode(body, offset, budget, elements_max)
 
 
-def request_in_pieces(
+def request_in_slices(
     api_key: int, version: int, body: bytes, elements_max: int, budget: int, inner_max: int
 ) -> Pieces | None:
     """Return a request that can be read a few elements at a time; None if this version has no such
@@ -83,17 +83,17 @@ def request_in_pieces(
     chunk, and elements of its other arrays. Raises ProtocolError when it is surveyed or read.
     """
     row = elements.of(api_key)
-    path = elements.path_of(row.asked, "request", api_key, version)
+    path = elements.path_of(row.request_paths, "request", api_key, version)
     if path is None:
         return None
     found = _requests.get((api_key, version)) or _request(api_key, version)
     return Pieces(found, body, path, row.repeats, elements_max, budget, inner_max)
 
 
-def answered_levels(api_key: int, version: int) -> list[tuple[str, tuple[str, ...], Program]]:
+def response_levels(api_key: int, version: int) -> list[tuple[str, tuple[str, ...], Program]]:
     """Return [(array, key fields of its elements, their program)] of a response, outermost first.
     """
-    path = elements.path_of(elements.of(api_key).answered, "response", api_key, version)
+    path = elements.path_of(elements.of(api_key).response_paths, "response", api_key, version)
     levels = []
     found = _responses.get((api_key, version)) or _response(api_key, version)
     for name, keys in path or ():
@@ -192,13 +192,13 @@ def request_frame(
     return found.request_frame(message, header)
 
 
-def request_pieces(
+def request_slices(
     api_key: int, version: int, correlation_id: int, client_id: str | None, message: Struct
 ) -> list[bytes | memoryview]:
     """Return the frame as buffers: long memoryviews in the message are referenced, not copied."""
     found = _requests.get((api_key, version)) or _request(api_key, version)
     header = encode_request_header(api_key, version, correlation_id, client_id)
-    return found.request_pieces(message, header)
+    return found.request_slices(message, header)
 
 
 def _request(api_key: int, version: int) -> Program:

@@ -16,9 +16,9 @@ from collections import namedtuple
 from pylog._native.protocol.request_slices import KEEP, ONCE, TWICE
 from pylog.protocol import api, tables
 
-PIECE = 256  # Elements per handler call,
-PIECE_CHANGES = 64  # if each may cause a record,
-PIECE_COSTLY = 4  # if each returns a page of text.
+SLICE_ELEMENTS = 256  # Elements per handler call,
+SLICE_ELEMENTS_CHANGES = 64  # if each may cause a record,
+SLICE_ELEMENTS_COSTLY = 4  # if each returns a page of text.
 # A request with fewer bytes than this per element of a chunk is short: it is not split.
 BYTES_PER_ELEMENT = 16
 # Maximum of elements in a request that is not split, or in other arrays of a chunk. Above Kafka's
@@ -28,9 +28,11 @@ FEW_MAX = 10_000  # For elements that cause work, and that no client needs in la
 EVERY = 1 << 20  # Of partitions, if the handler processes a few at a time.
 
 Elements = namedtuple(
-    "Elements", ("asked", "answered", "repeats", "piece", "whole_max", "short_bytes_max"))
-Elements.__doc__ = """asked, answered: paths as [(array, key fields)]. repeats: KEEP if the last
-counts; ONCE if Kafka answers each or has a set; TWICE if Kafka rejects them. A body above
+    "Elements", ("request_paths", "response_paths", "repeats", "slice_elements",
+                 "whole_max", "short_bytes_max"))
+Elements.__doc__ = """request_paths, response_paths: paths as [(array, key fields)]. repeats: KEEP
+if the last counts; ONCE if Kafka answers each or has a set; TWICE if Kafka rejects them. A body
+above
 short_bytes_max is parsed in parts."""
 
 
@@ -41,9 +43,10 @@ def _paths(text: str) -> tuple:
         for path in text.split("|") if path])
 
 
-def _row(asked: str, answered: str, repeats=ONCE, piece=PIECE, whole_max=WHOLE_MAX) -> Elements:
-    return Elements(_paths(asked), _paths(answered), repeats, piece, whole_max,
-                    piece * BYTES_PER_ELEMENT if asked else sys.maxsize)
+def _row(requested: str, responded: str, repeats=ONCE, slice_elements=SLICE_ELEMENTS,
+         whole_max=WHOLE_MAX) -> Elements:
+    return Elements(_paths(requested), _paths(responded), repeats, slice_elements, whole_max,
+                    slice_elements * BYTES_PER_ELEMENT if requested else sys.maxsize)
 
 
 ELEMENTS: dict[int, Elements] = {
@@ -64,12 +67,15 @@ ELEMENTS: dict[int, Elements] = {
         "groups:group_id topics:topic_name partitions",
         "groups:group_id topics:topic_name partitions"),
     api.ALTER_SHARE_GROUP_OFFSETS: _row("topics:topic_name partitions:partition_index",
-                                        "responses:topic_name partitions", KEEP, PIECE_CHANGES),
-    api.DELETE_SHARE_GROUP_OFFSETS: _row("topics:topic_name", "responses", ONCE, PIECE_CHANGES),
+                                        "responses:topic_name partitions", KEEP,
+                                        SLICE_ELEMENTS_CHANGES),
+    api.DELETE_SHARE_GROUP_OFFSETS: _row("topics:topic_name", "responses", ONCE,
+                                         SLICE_ELEMENTS_CHANGES),
     api.LIST_GROUPS: _row("", "groups"),
-    api.DELETE_TOPICS: _row("topics:name,topic_id|topic_names", "responses", TWICE, PIECE_CHANGES),
+    api.DELETE_TOPICS: _row("topics:name,topic_id|topic_names", "responses", TWICE,
+                            SLICE_ELEMENTS_CHANGES),
     api.DELETE_RECORDS: _row("topics:name partitions:partition_index", "topics:name partitions",
-                             KEEP, PIECE_CHANGES),
+                             KEEP, SLICE_ELEMENTS_CHANGES),
     api.OFFSET_FOR_LEADER_EPOCH: _row("topics:topic partitions:partition",
                                       "topics:topic partitions"),
     # A request's changes of a transaction are all or nothing.
@@ -77,35 +83,36 @@ ELEMENTS: dict[int, Elements] = {
     api.WRITE_TXN_MARKERS: _row("", "markers:producer_id topics:name partitions"),
     api.TXN_OFFSET_COMMIT: _row("", "topics:name partitions"),
     api.DESCRIBE_ACLS: _row("", "resources:resource_type,resource_name,pattern_type acls"),
-    api.CREATE_ACLS: _row("creations", "results", KEEP, PIECE_CHANGES, FEW_MAX),
-    api.DELETE_ACLS: _row("filters", "filter_results", KEEP, PIECE_COSTLY, FEW_MAX),
+    api.CREATE_ACLS: _row("creations", "results", KEEP, SLICE_ELEMENTS_CHANGES, FEW_MAX),
+    api.DELETE_ACLS: _row("filters", "filter_results", KEEP, SLICE_ELEMENTS_COSTLY, FEW_MAX),
     api.DESCRIBE_CONFIGS: _row("resources:resource_type,resource_name", "results",
-                               piece=PIECE_COSTLY),
+                               slice_elements=SLICE_ELEMENTS_COSTLY),
     api.ALTER_CONFIGS: _row("resources:resource_type,resource_name", "responses", TWICE,
-                            PIECE_CHANGES),
+                            SLICE_ELEMENTS_CHANGES),
     api.ALTER_REPLICA_LOG_DIRS: _row("dirs:path topics:name partitions",
-                                     "results:topic_name partitions", KEEP, PIECE_CHANGES),
+                                     "results:topic_name partitions", KEEP, SLICE_ELEMENTS_CHANGES),
     api.DESCRIBE_LOG_DIRS: _row("", "results:log_dir topics:name partitions", whole_max=EVERY),
-    api.CREATE_PARTITIONS: _row("topics:name", "results", TWICE, PIECE_CHANGES),
-    api.DELETE_GROUPS: _row("groups_names", "results", ONCE, PIECE_CHANGES),
+    api.CREATE_PARTITIONS: _row("topics:name", "results", TWICE, SLICE_ELEMENTS_CHANGES),
+    api.DELETE_GROUPS: _row("groups_names", "results", ONCE, SLICE_ELEMENTS_CHANGES),
     api.ELECT_LEADERS: _row("topic_partitions:topic partitions",
                             "replica_election_results:topic partition_result"),
     api.INCREMENTAL_ALTER_CONFIGS: _row("resources:resource_type,resource_name", "responses",
-                                        TWICE, PIECE_CHANGES),
+                                        TWICE, SLICE_ELEMENTS_CHANGES),
     api.ALTER_PARTITION_REASSIGNMENTS: _row("topics:name partitions:partition_index",
-                                            "responses:name partitions", TWICE, PIECE_CHANGES),
+                                            "responses:name partitions", TWICE,
+                                            SLICE_ELEMENTS_CHANGES),
     api.LIST_PARTITION_REASSIGNMENTS: _row("topics:name partition_indexes",
                                            "topics:name partitions"),
     api.OFFSET_DELETE: _row("topics:name partitions:partition_index", "topics:name partitions"),
     api.DESCRIBE_CLIENT_QUOTAS: _row("", "entries", whole_max=FEW_MAX),
-    api.ALTER_CLIENT_QUOTAS: _row("entries", "entries", KEEP, PIECE_CHANGES, FEW_MAX),
+    api.ALTER_CLIENT_QUOTAS: _row("entries", "entries", KEEP, SLICE_ELEMENTS_CHANGES, FEW_MAX),
     api.DESCRIBE_USER_SCRAM_CREDENTIALS: _row("users:name", "results", TWICE),
     # Kafka rejects a user who appears twice in either array, so it needs the whole request.
     api.ALTER_USER_SCRAM_CREDENTIALS: _row("", "results", whole_max=FEW_MAX),
     api.DESCRIBE_QUORUM: _row("", "topics", whole_max=FEW_MAX),
     api.DESCRIBE_PRODUCERS: _row("topics:name partition_indexes",
                                  "topics:name partitions:partition_index active_producers",
-                                 piece=PIECE_COSTLY),
+                                 slice_elements=SLICE_ELEMENTS_COSTLY),
     api.DESCRIBE_TRANSACTIONS: _row("transactional_ids", "transaction_states"),
     api.LIST_TRANSACTIONS: _row("", "transaction_states"),
     api.LIST_CONFIG_RESOURCES: _row("", "config_resources"),
@@ -132,7 +139,7 @@ def path_of(paths: tuple, kind: str, api_key: int, version: int):
 def repeats(row: Elements, request) -> bool:
     """Return True if a request repeats an element that must be answered once."""
     if row.repeats == ONCE:
-        for path in row.asked:
+        for path in row.request_paths:
             if _repeats(request, path, 0):
                 return True
     return False

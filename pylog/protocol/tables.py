@@ -227,33 +227,33 @@ def _parse_head(stem: str, line: str) -> Message:
 def _parse_field(words: list[str], around: Range) -> Field:
     field = Field(words[0], words[1])
     field.versions = around
-    place = 2
+    position = 2
     count = len(words)
 
     def optional_range(outer: Range) -> Range:
-        nonlocal place
-        if place < count and (words[place][0].isdigit() or words[place] == "none"):
-            place += 1
-            return _range(words[place - 1], outer)
+        nonlocal position
+        if position < count and (words[position][0].isdigit() or words[position] == "none"):
+            position += 1
+            return _range(words[position - 1], outer)
         return outer
 
     field.versions = optional_range(around)
-    while place < count:
-        word = words[place]
-        place += 1
+    while position < count:
+        word = words[position]
+        position += 1
         if word == "null":
             field.nullable = optional_range(field.versions)
         elif word == "tag":
-            field.tag = int(words[place])
-            place += 1
+            field.tag = int(words[position])
+            position += 1
             field.tagged = optional_range(field.versions)
         elif word == "plain":
             field.plain = True
         elif word == "ignorable":
             field.ignorable = True
         elif word == "=":
-            field.default = words[place]
-            place += 1
+            field.default = words[position]
+            position += 1
         else:
             raise ValueError(f"{word!r} in field {' '.join(words)!r}")
     return field

@@ -42,25 +42,25 @@ class Assignments:
         self._logs = logs
         self._ids = [directory_ids.get(path) for path in logs.paths]
         self._waiting: dict[tuple[bytes, int], bytes] = {}
-        self._asking: asyncio.Task | None = None
+        self._sending: asyncio.Task | None = None
 
-    def look(self, topic: Topic) -> None:
+    def check(self, topic: Topic) -> None:
         """Report the directories of a topic's replicas that differ from the image."""
         for index, state in enumerate(topic.partitions):
             if self._node_id not in state.replicas:
                 self._waiting.pop((topic.id, index), None)
                 continue
             own = self._own(topic, index)
-            told = state.directories[state.replicas.index(self._node_id)] \
+            reported = state.directories[state.replicas.index(self._node_id)] \
                 if state.directories else None
-            if own is None or own == told:
+            if own is None or own == reported:
                 # The image already has this assignment.
                 self._waiting.pop((topic.id, index), None)
             else:
                 self._waiting[topic.id, index] = own
-        if self._waiting and self._asking is None:
-            self._asking = asyncio.get_running_loop().create_task(
-                supervisor.reporting("directory assignments", self._ask()))
+        if self._waiting and self._sending is None:
+            self._sending = asyncio.get_running_loop().create_task(
+                supervisor.reporting("directory assignments", self._run()))
 
     def _own(self, topic: Topic, index: int) -> bytes | None:
         """Return the registered directory id of a replica, LOST if another program removed its
@@ -70,49 +70,49 @@ class Assignments:
             return LOST
         if self._logs.get(topic.name, index) is None:
             return None
-        return self._ids[self._logs.place(topic.name, index)]
+        return self._ids[self._logs.dir_index(topic.name, index)]
 
-    async def _ask(self) -> None:
+    async def _run(self) -> None:
         try:
             while self._waiting:
                 await asyncio.sleep(0)
                 keys = list(self._waiting)[:REPLICAS_MAX]
-                asked = {key: self._waiting[key] for key in keys}
+                requested = {key: self._waiting[key] for key in keys}
                 try:
-                    is_told = await self._asked(asked)
+                    is_accepted = await self._send(requested)
                 except Exception:
                     # Without a retry, nothing would be sent until another topic changes.
                     supervisor.report("directory assignments",
                                       "the log directories could not be reported to the controller")
-                    is_told = False
-                if not is_told:
+                    is_accepted = False
+                if not is_accepted:
                     # Pause after a failed request.
                     await asyncio.sleep(AGAIN_S)
         finally:
-            self._asking = None
+            self._sending = None
 
-    async def _asked(self, asked: dict[tuple[bytes, int], bytes]) -> bool:
+    async def _send(self, requested: dict[tuple[bytes, int], bytes]) -> bool:
         """Send one request. Returns False if it must be repeated."""
         try:
-            answer = await self._channel.call(self._request(asked))
+            response = await self._channel.call(self._request(requested))
         except PeerError as error:
             log.warning("cannot report log directories to the controller; retrying", extra={
                 "reason": str(error)})
             return False
-        if answer.error_code:
-            if answer.error_code == ErrorCode.STALE_BROKER_EPOCH:
-                self._channel.beat()
+        if response.error_code:
+            if response.error_code == ErrorCode.STALE_BROKER_EPOCH:
+                self._channel.send_heartbeats()
             return False
-        for key, id_ in asked.items():
+        for key, id_ in requested.items():
             if self._waiting.get(key) == id_:
                 # The rejected partition was deleted or moved off this broker.
                 del self._waiting[key]
         return True
 
-    def _request(self, asked: dict[tuple[bytes, int], bytes]) -> Any:
+    def _request(self, requested: dict[tuple[bytes, int], bytes]) -> Any:
         new = messages.AssignReplicasToDirsRequest
         directories: dict[bytes, dict[bytes, list]] = {}
-        for (topic_id, index), id_ in asked.items():
+        for (topic_id, index), id_ in requested.items():
             directories.setdefault(id_, {}).setdefault(topic_id, []).append(
                 new.PartitionData(partition_index=index))
         return new(
@@ -123,6 +123,6 @@ class Assignments:
 
     async def close(self) -> None:
         """Cancel the current request and send no more."""
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)

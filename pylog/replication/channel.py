@@ -39,11 +39,11 @@ REGISTER_S = 0.25  # The controller rejects it until the previous session ended.
 log = logging.getLogger("pylog.channel")
 
 
-def _is_standby(answer: Any) -> bool:
+def _is_standby(response: Any) -> bool:
     """Return True if the response comes from a controller that is not active."""
-    if type(answer) is messages.CreateTopicsResponse:
-        return any(topic.error_code == ErrorCode.NOT_CONTROLLER for topic in answer.topics)
-    return getattr(answer, "error_code", 0) == ErrorCode.NOT_CONTROLLER
+    if type(response) is messages.CreateTopicsResponse:
+        return any(topic.error_code == ErrorCode.NOT_CONTROLLER for topic in response.topics)
+    return getattr(response, "error_code", 0) == ErrorCode.NOT_CONTROLLER
 
 
 class Line:
@@ -56,50 +56,50 @@ class Line:
         self._timeout_s = timeout_s
         self._credentials = credentials
         self._peer: Peer | None = None
-        self._asked_id = -1
+        self._queried_id = -1
         self._connecting = asyncio.Lock()
 
-    async def ask(self, message: Any) -> Any:
+    async def send(self, message: Any) -> Any:
         """Make one attempt; return the response. Raises PeerError; the next attempt uses the next
         controller.
         """
-        asked = self._controllers.next()
-        answering = asyncio.ensure_future(self._answer(asked, message))
+        requested = self._controllers.next()
+        responding = asyncio.ensure_future(self._call(requested, message))
         try:
-            while not (await asyncio.wait([answering], timeout=LOOK_S))[0]:
-                self._check(asked)
-            answer = answering.result()
+            while not (await asyncio.wait([responding], timeout=LOOK_S))[0]:
+                self._check(requested)
+            response = responding.result()
         except PeerError:
-            self._controllers.failed(asked.id)
+            self._controllers.failed(requested.id)
             raise
         finally:
-            answering.cancel()
-        if _is_standby(answer):
+            responding.cancel()
+        if _is_standby(response):
             # It is not active: use another controller next.
-            self._controllers.refused(asked.id)
-        return answer
+            self._controllers.refused(requested.id)
+        return response
 
-    def _check(self, asked: Controller) -> None:
+    def _check(self, requested: Controller) -> None:
         """Raise PeerError if another controller is active."""
-        if self._controllers.next().id != asked.id:
-            raise PeerError(f"{asked.id} is no longer the active controller")
+        if self._controllers.next().id != requested.id:
+            raise PeerError(f"{requested.id} is no longer the active controller")
 
-    async def _answer(self, asked: Controller, message: Any) -> Any:
-        peer = await self._connected(asked)
+    async def _call(self, requested: Controller, message: Any) -> Any:
+        peer = await self._connected(requested)
         version = await peer.newest(
             key_of(message), tables.message(type(message).__qualname__).versions[1])
         return await peer.call(message, version, self._timeout_s)
 
-    async def _connected(self, asked: Controller) -> Peer:
+    async def _connected(self, requested: Controller) -> Peer:
         async with self._connecting:
-            self._check(asked)
+            self._check(requested)
             if self._peer is not None and self._peer.failure is None \
-                    and self._asked_id == asked.id:
+                    and self._queried_id == requested.id:
                 return self._peer
             self.close()
-            self._asked_id = asked.id
+            self._queried_id = requested.id
             self._peer = await Peer.connect(
-                asked.host, asked.port, self._client_id, self._timeout_s, self._credentials)
+                requested.host, requested.port, self._client_id, self._timeout_s, self._credentials)
             return self._peer
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class ControllerChannel:
         self.running = asyncio.Event()  # Set once the controller has unfenced this broker.
         self._controllers = controllers
         self._tail = tail
-        self._beat_s = settings["broker.heartbeat.interval.ms"] / 1000
+        self._heartbeat_interval_s = settings["broker.heartbeat.interval.ms"] / 1000
         self._session_s = settings["broker.session.timeout.ms"] / 1000
         self._timeout_s = settings["controller.socket.timeout.ms"] / 1000
         self._registration = registration
@@ -135,7 +135,7 @@ class ControllerChannel:
         self._beats = Line(controllers, f"broker-{node_id}-heartbeat",
                            min(self._timeout_s, self._session_s / 2), credentials)
         self._wake = asyncio.Event()
-        self._answered_s = 0.0
+        self._response_s = 0.0
         self._reported: str | None = None
         self._confirmations: list[asyncio.Future] = []  # done by the next answered one
 
@@ -153,9 +153,9 @@ class ControllerChannel:
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
-                    answer = await self._line.ask(message)
-                    if not _is_standby(answer):
-                        return answer
+                    response = await self._line.send(message)
+                    if not _is_standby(response):
+                        return response
                     await asyncio.sleep(RETRY_S)
                     await asyncio.wait([self._controllers.change()], timeout=pause_s - RETRY_S)
                     pause_s = min(2 * pause_s, RETRY_MAX_S)
@@ -191,30 +191,30 @@ class ControllerChannel:
 
     async def _say(self, wanted: Register | Heartbeat) -> None:
         if isinstance(wanted, Register):
-            answer = await self._beats.ask(self._registration(wanted))
-            if answer.error_code == ErrorCode.NOT_CONTROLLER:
+            response = await self._beats.send(self._registration(wanted))
+            if response.error_code == ErrorCode.NOT_CONTROLLER:
                 raise PeerError("NOT_CONTROLLER")
-            self.lifecycle.registered(answer.error_code, answer.broker_epoch)
-            if answer.error_code:
+            self.lifecycle.registered(response.error_code, response.broker_epoch)
+            if response.error_code:
                 self._report("the controller did not register this broker",
-                             ErrorCode.of(answer.error_code).name)
+                             ErrorCode.of(response.error_code).name)
             else:
-                log.info("registered", extra={"epoch": answer.broker_epoch})
-                self._registered(answer.broker_epoch)
+                log.info("registered", extra={"epoch": response.broker_epoch})
+                self._registered(response.broker_epoch)
         else:
             confirmed = len(self._confirmations)  # Later ones need a later heartbeat.
-            answer = await self._beats.ask(self._heartbeat(wanted))
-            if answer.error_code == ErrorCode.NOT_CONTROLLER:
+            response = await self._beats.send(self._heartbeat(wanted))
+            if response.error_code == ErrorCode.NOT_CONTROLLER:
                 raise PeerError("NOT_CONTROLLER")
             was = self.lifecycle.stage
-            self.lifecycle.beaten(
-                wanted, answer.error_code, answer.is_fenced, answer.should_shut_down)
+            self.lifecycle.on_heartbeat_response(
+                wanted, response.error_code, response.is_fenced, response.should_shut_down)
             if self.lifecycle.stage is not was:
                 log.info("broker is %s", self.lifecycle.stage.name.lower(),
                          extra={"epoch": self.broker_epoch})
-            if not answer.error_code:
+            if not response.error_code:
                 self._confirm(confirmed)
-        self._answered_s = asyncio.get_running_loop().time()
+        self._response_s = asyncio.get_running_loop().time()
 
     def _report(self, text: str, reason: str) -> None:
         if reason != self._reported:
@@ -230,12 +230,12 @@ class ControllerChannel:
             await self._sleep(STOPPING_BEAT_S)
         elif stage is Stage.CATCH_UP and self._tail.published.offset < self.broker_epoch:
             caught_up = asyncio.ensure_future(self._tail.wait(self.broker_epoch))
-            await asyncio.wait([caught_up], timeout=self._beat_s)
+            await asyncio.wait([caught_up], timeout=self._heartbeat_interval_s)
             caught_up.cancel()
         elif stage is Stage.CATCH_UP:
-            await self._sleep(min(self._beat_s, STOPPING_BEAT_S))
+            await self._sleep(min(self._heartbeat_interval_s, STOPPING_BEAT_S))
         else:
-            await self._sleep(self._beat_s)
+            await self._sleep(self._heartbeat_interval_s)
 
     async def _sleep(self, seconds: float) -> None:
         """Wait until the state changes, another controller becomes active, which needs a heartbeat
@@ -249,7 +249,7 @@ class ControllerChannel:
             waking.cancel()
         self._wake.clear()
 
-    def beat(self) -> None:
+    def send_heartbeats(self) -> None:
         """Send the next heartbeat now, because of a change or an outdated epoch."""
         self._wake.set()
 
@@ -259,7 +259,7 @@ class ControllerChannel:
         """
         waiting = asyncio.get_running_loop().create_future()
         self._confirmations.append(waiting)
-        self.beat()
+        self.send_heartbeats()
         try:
             await waiting
         finally:
@@ -267,8 +267,8 @@ class ControllerChannel:
                 self._confirmations.remove(waiting)
 
     def _confirm(self, count: int) -> None:
-        answered, self._confirmations = self._confirmations[:count], self._confirmations[count:]
-        for waiting in answered:
+        confirmed, self._confirmations = self._confirmations[:count], self._confirmations[count:]
+        for waiting in confirmed:
             if not waiting.done():
                 waiting.set_result(None)
 
@@ -279,12 +279,12 @@ class ControllerChannel:
         """
         loop = asyncio.get_running_loop()
         self.lifecycle.stop()
-        self.beat()
+        self.send_heartbeats()
         gone = loop.create_task(supervisor.restarting(
             "watch of the controllers", partial(self._until_gone, needed)))
-        end_s, self._answered_s = loop.time() + seconds, max(self._answered_s, loop.time())
+        end_s, self._response_s = loop.time() + seconds, max(self._response_s, loop.time())
         while not (task.done() or gone.done()) \
-                and loop.time() < min(end_s, self._answered_s + self._session_s):
+                and loop.time() < min(end_s, self._response_s + self._session_s):
             await asyncio.wait([task, gone], timeout=STOPPING_BEAT_S,
                                return_when=asyncio.FIRST_COMPLETED)
         gone.cancel()

@@ -248,7 +248,7 @@ class ReplicaFetchers:
 
     async def _connect(self, link: Link) -> None:
         """Connect, retrying until there is a connection."""
-        told = False
+        is_logged = False
         loop = asyncio.get_running_loop()
         while True:
             if loop.time() - link.since_s < STABLE_S and link.since_s:
@@ -260,10 +260,10 @@ class ReplicaFetchers:
                     (address.host, address.port))
             except PeerError as error:
                 made = None
-                if not told:
+                if not is_logged:
                     log.warning("a leader cannot be reached", extra={
                         "leader": link.leader_id, "reason": str(error)})
-                told = True
+                is_logged = True
             if made is not None:
                 await self._attach_registered(link, made)
                 return
@@ -328,7 +328,7 @@ class ReplicaFetchers:
 
     # ---- notices --------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def check_leaders(self) -> None:
         """Process the pending notices now, without waiting for the event loop."""
         if self._native is not None:
             self._take_notices()
@@ -459,14 +459,14 @@ class ReplicaFetchers:
 
 
 async def _list_offset(peer: Peer, node_id: int, part: Partition, timestamp: int) -> int:
-    ask = messages.ListOffsetsRequest
-    answer = await peer.call(ask(
-        replica_id=node_id, isolation_level=0, topics=[ask.ListOffsetsTopic(
-            name=part.name, partitions=[ask.ListOffsetsPartition(
+    new = messages.ListOffsetsRequest
+    response = await peer.call(new(
+        replica_id=node_id, isolation_level=0, topics=[new.ListOffsetsTopic(
+            name=part.name, partitions=[new.ListOffsetsPartition(
                 partition_index=part.partition, current_leader_epoch=-1,
                 timestamp=timestamp)])]),
         await peer.newest(LIST_OFFSETS, LIST_OFFSETS_VERSION))
-    rows = [row for topic in answer.topics for row in topic.partitions]
+    rows = [row for topic in response.topics for row in topic.partitions]
     if len(rows) != 1 or rows[0].error_code:
         raise PeerError(f"ListOffsets: {[row.error_code for row in rows]}")
     offset: int = rows[0].offset

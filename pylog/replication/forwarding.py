@@ -57,7 +57,7 @@ class Forwarding:
         request = codec.decode_request(key, context.api_version, body)
         return not any(resource.resource_type in OWN_RESOURCES for resource in request.resources)
 
-    async def ask(self, context: RequestContext, request: Any) -> Any:
+    async def send(self, context: RequestContext, request: Any) -> Any:
         """Forward a request that this broker has decoded; return the response. Raises PeerError."""
         key, version = context.api_key, context.api_version
         body = codec.encode_request(key, version, request)
@@ -72,15 +72,15 @@ class Forwarding:
             raise PeerError("its connection has ended")
         header = codec.encode_request_header(
             context.api_key, context.api_version, context.correlation_id, context.client_id)
-        answer = await self._channel.call(messages.EnvelopeRequest(
+        response = await self._channel.call(messages.EnvelopeRequest(
             request_data=header + body,
             request_principal=_encoded(principal),
             client_host_address=ipaddress.ip_address(context.peer_host).packed))
-        if answer.error_code or answer.response_data is None:
+        if response.error_code or response.response_data is None:
             raise PeerError(f"the controller rejected the request: "
-                            f"{ErrorCode.of(answer.error_code).name}")
+                            f"{ErrorCode.of(response.error_code).name}")
         # Returned unchanged.
-        return len(answer.response_data).to_bytes(4, "big") + answer.response_data
+        return len(response.response_data).to_bytes(4, "big") + response.response_data
 
 
 def _encoded(principal: Principal | None) -> bytes:

@@ -157,7 +157,7 @@ class Isr:
         self.proposal = Proposal(self.leader_epoch, self.partition_epoch, tuple(epochs))
         return self.proposal
 
-    def answered(self, proposal: Proposal, error: int, row, now_ns: int) -> bool:
+    def on_response(self, proposal: Proposal, error: int, row, now_ns: int) -> bool:
         """Process the controller's response to a proposal; row: leader_epoch, partition_epoch, isr.
         Returns True if the same proposal must be repeated.
         """

@@ -54,7 +54,7 @@ class Leadership:
         self._registered: dict[int, int] = {}  # epochs of all brokers
         self._image: Image  # set by take_brokers()
         self._waiting: dict[tuple[bytes, int], Any] = {}  # proposals to send
-        self._asking: asyncio.Task | None = None
+        self._sending: asyncio.Task | None = None
         self.shrinks = self.expands = self.failures = 0
 
     @property
@@ -82,7 +82,7 @@ class Leadership:
             if not led.isr.is_whole:
                 # A replica that may now join the ISR may already have caught up and be in a long
                 # poll.
-                self._look(key, led)
+                self._check(key, led)
 
     def lead(self, topic: Any, index: int, partition_log: Any) -> None:
         """Start leading a partition, or apply its new replicas or ISR."""
@@ -150,9 +150,9 @@ class Leadership:
         """
         for key, led in list(self._led.items()):
             if len(led.isr.replicas) > 1:
-                self._look(key, led)
+                self._check(key, led)
 
-    def _look(self, key: tuple[bytes, int], led: Led) -> None:
+    def _check(self, key: tuple[bytes, int], led: Led) -> None:
         """Propose to remove lagging replicas and to add caught-up ones."""
         try:
             if _is_at_rest(led):
@@ -179,13 +179,13 @@ class Leadership:
             "isr": ",".join(str(id_) for id_, _ in proposal.isr)})
         self._tell(led)
         self._waiting[key] = proposal
-        if self._asking is None:
-            self._asking = asyncio.get_running_loop().create_task(
-                supervisor.reporting("in-sync replicas", self._ask()))
+        if self._sending is None:
+            self._sending = asyncio.get_running_loop().create_task(
+                supervisor.reporting("in-sync replicas", self._run()))
 
     # ---- the controller -------------------------------------------------------------------------
 
-    async def _ask(self) -> None:
+    async def _run(self) -> None:
         """Send proposals until none are left, one request at a time."""
         try:
             pause_s = AGAIN_S
@@ -193,15 +193,15 @@ class Leadership:
                 # Yield once, so that all proposals of this turn share the request.
                 await asyncio.sleep(0)
                 keys = list(self._waiting)[:PARTITIONS_MAX]
-                asked = {key: self._waiting.pop(key) for key in keys}
+                requested = {key: self._waiting.pop(key) for key in keys}
                 try:
-                    is_decided = await self._asked(asked)
+                    is_decided = await self._send(requested)
                 except Exception:
                     # Without a retry, these partitions would propose nothing more, because they
                     # wait for an outcome.
                     supervisor.report(
                         "in-sync replicas", "new in-sync replicas could not be proposed")
-                    self._again(asked)
+                    self._again(requested)
                     is_decided = False
                 if is_decided:
                     pause_s = AGAIN_S
@@ -210,38 +210,38 @@ class Leadership:
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, AGAIN_MAX_S)
         finally:
-            self._asking = None
+            self._sending = None
 
-    async def _asked(self, asked: dict) -> bool:
+    async def _send(self, requested: dict) -> bool:
         """Send one request. Returns False if something must be repeated."""
         try:
-            answer = await self._channel.call(self._request(asked))
+            response = await self._channel.call(self._request(requested))
         except PeerError as error:
             log.warning("no response from the controller to new in-sync replicas",
                         extra={"reason": str(error)})
-            self._again(asked)
+            self._again(requested)
             return False
-        if answer.error_code:
+        if response.error_code:
             self.failures += 1
             log.warning("the controller rejected new in-sync replicas", extra={
-                "reason": ErrorCode.of(answer.error_code).name})
-            if answer.error_code == ErrorCode.STALE_BROKER_EPOCH:
-                self._channel.beat()
-            self._again(asked)
+                "reason": ErrorCode.of(response.error_code).name})
+            if response.error_code == ErrorCode.STALE_BROKER_EPOCH:
+                self._channel.send_heartbeats()
+            self._again(requested)
             return False
         rows = {(bytes(topic.topic_id), row.partition_index): row
-                for topic in answer.topics for row in topic.partitions}
+                for topic in response.topics for row in topic.partitions}
         repeated = False
-        for key, proposal in asked.items():
+        for key, proposal in requested.items():
             row = rows.get(key)
             code = ErrorCode.UNKNOWN_SERVER_ERROR if row is None else row.error_code
-            repeated |= self._answered(key, proposal, code, row)
+            repeated |= self._on_response(key, proposal, code, row)
         return not repeated
 
-    def _request(self, asked: dict) -> Any:
+    def _request(self, requested: dict) -> Any:
         new = messages.AlterPartitionRequest
         topics: dict[bytes, list] = {}
-        for (topic_id, index), proposal in asked.items():
+        for (topic_id, index), proposal in requested.items():
             topics.setdefault(topic_id, []).append(new.PartitionData(
                 partition_index=index, leader_epoch=proposal.leader_epoch,
                 partition_epoch=proposal.partition_epoch, leader_recovery_state=0,
@@ -252,18 +252,18 @@ class Leadership:
             topics=[new.TopicData(topic_id=topic_id, partitions=rows)
                     for topic_id, rows in topics.items()])
 
-    def _again(self, asked: dict) -> None:
-        for key, proposal in asked.items():
+    def _again(self, requested: dict) -> None:
+        for key, proposal in requested.items():
             led = self._led.get(key)
             if led is not None and led.isr.proposal is proposal:
                 self._waiting.setdefault(key, proposal)
 
-    def _answered(self, key: tuple[bytes, int], proposal: Any, error: int, row: Any) -> bool:
+    def _on_response(self, key: tuple[bytes, int], proposal: Any, error: int, row: Any) -> bool:
         """Process one partition's response. Returns True if the proposal is repeated."""
         led = self._led.get(key)
         if led is None:
             return False
-        if led.isr.answered(proposal, error, row, self._now_ns()):
+        if led.isr.on_response(proposal, error, row, self._now_ns()):
             self._waiting.setdefault(key, proposal)
             return True
         if error:
@@ -275,9 +275,9 @@ class Leadership:
 
     async def close(self) -> None:
         """Cancel the current request and send no more."""
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
         self._led.clear()
 
 

@@ -100,7 +100,8 @@ class Lifecycle:
         self._changes += 1
         self._must_amend = self.is_registered and not self.is_stopping
 
-    def beaten(self, sent: Heartbeat, error: int, is_fenced: bool, should_shut_down: bool) -> None:
+    def on_heartbeat_response(self, sent: Heartbeat, error: int, is_fenced: bool,
+                              should_shut_down: bool) -> None:
         """Process the response to a heartbeat."""
         if sent.broker_epoch != self.broker_epoch:
             return

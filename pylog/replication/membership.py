@@ -78,7 +78,7 @@ class Membership:
         self._fetchers = ReplicaFetchers(
             settings, node_id, lambda host, port: dial(host, port, now_ns, credentials),
             partial(replica_moves.cut, logs), self.departures, credentials, throttles.following)
-        self.departures.look = self._fetchers.look
+        self.departures.on_change = self._fetchers.check_leaders
         self.leadership = Leadership(node_id, self.channel, settings, now_ns)
         self.assignments = Assignments(node_id, self.channel, logs, metadata.directory_ids)
         self.replicas = Replicas(node_id, logs, self.leadership, self._fetchers, self.assignments,
@@ -109,7 +109,7 @@ class Membership:
                     "in-sync replicas", "in-sync replicas could not be checked")
 
     def _registered(self, broker_epoch: int) -> None:
-        self._metadata.stir()
+        self._metadata.wake()
         if self._catching_up is not None:
             self._catching_up.cancel()
         self._catching_up = asyncio.get_running_loop().create_task(
@@ -145,16 +145,16 @@ class Membership:
         self._addresses = addresses
         wanted, tail = self._metadata.endpoints(addresses), self._metadata.tail
         self.lifecycle.amend()
-        self.channel.beat()
+        self.channel.send_heartbeats()
         while (own := tail.published.brokers.get(self._node_id)) is None \
                 or [tuple(endpoint) for endpoint in own.endpoints] != wanted:
             await tail.wait(tail.published.offset + 1)
 
     async def cordon(self) -> None:
         """Report the cordoned directories; return once the image has them."""
-        self.channel.beat()
+        self.channel.send_heartbeats()
         metadata = self._metadata
-        while not metadata.cordons_are_told():
+        while not metadata.reports_cordons():
             await metadata.tail.wait(metadata.tail.published.offset + 1)
 
     def pause_moves(self) -> set[str]:

@@ -33,7 +33,7 @@ class RemoteController:
         self._channel = channel
         self._node_id = node_id
         self._lose = lose
-        self._asking = asyncio.Lock()
+        self._sending = asyncio.Lock()
         self._producer_ids = ProducerIds(0, 0)
 
     async def create_topics(self, request: Any, mutations: Any = None) -> list:
@@ -41,18 +41,18 @@ class RemoteController:
         topics a moment later. mutations: unused, because the controller has the quotas.
         """
         try:
-            answer = await self._channel.call(request)
+            response = await self._channel.call(request)
         except PeerError as error:
             return [TopicResult(topic.name, ErrorCode.REQUEST_TIMED_OUT, str(error))
                     for topic in request.topics]
         return [TopicResult(
             topic.name, ErrorCode.of(topic.error_code), topic.error_message,
             bytes(topic.topic_id), topic.num_partitions, topic.replication_factor)
-            for topic in answer.topics]
+            for topic in response.topics]
 
     async def next_producer_id(self) -> int:
         """Return a producer id that was never allocated before. Raises Refusal."""
-        async with self._asking:
+        async with self._sending:
             if not self._producer_ids.count:
                 self._producer_ids = await self._block()
             first, count = self._producer_ids
@@ -61,21 +61,21 @@ class RemoteController:
 
     async def _block(self) -> ProducerIds:
         try:
-            answer = await self._channel.call(messages.AllocateProducerIdsRequest(
+            response = await self._channel.call(messages.AllocateProducerIdsRequest(
                 broker_id=self._node_id, broker_epoch=self._channel.broker_epoch))
         except PeerError as error:
             raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
-        if answer.error_code or answer.producer_id_len <= 0:
-            if answer.error_code == ErrorCode.STALE_BROKER_EPOCH:
-                self._channel.beat()
+        if response.error_code or response.producer_id_len <= 0:
+            if response.error_code == ErrorCode.STALE_BROKER_EPOCH:
+                self._channel.send_heartbeats()
             # As in Kafka: the producer retries.
             raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return ProducerIds(answer.producer_id_start, answer.producer_id_len)
+        return ProducerIds(response.producer_id_start, response.producer_id_len)
 
     async def leave_offline(self, offline: list[tuple[str, int]]) -> bool:
         """Stop using partitions on failed disks. The next heartbeat reports the disks, and the
         controller elects other leaders.
         """
         self._lose(offline)
-        self._channel.beat()
+        self._channel.send_heartbeats()
         return True

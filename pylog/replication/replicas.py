@@ -84,7 +84,7 @@ class Replicas:
                 self.fetchers.unfollow(topic.id, index)
                 self.leadership.rest(topic.id, index)
         for name in {name for name, _ in offline} & image.topics.keys():
-            self.assignments.look(image.topics[name])
+            self.assignments.check(image.topics[name])
 
     def pause(self, image: Image, followed: list[tuple[str, int]]) -> set[str]:
         """Stop fetching followed partitions until begin() of their topics, whose names are
@@ -121,7 +121,7 @@ class Replicas:
         self._begin(topic, wanted.lead, wanted.follow)
 
     def _begin(self, topic: Topic, lead: list, follow: list) -> None:
-        self.assignments.look(topic)
+        self.assignments.check(topic)
         for index in lead:
             partition_log = self._usable(topic.name, index)
             if partition_log is not None and partition_log.is_leader:

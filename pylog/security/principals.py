@@ -82,7 +82,7 @@ class Identities:
         found = self._connections.get(connection)
         return found is not None and found[0].number == number
 
-    def enter(self, connection: int, principal: Principal, host: str) -> int:
+    def bind_connection(self, connection: int, principal: Principal, host: str) -> int:
         """Register the connection's principal, which may replace another, and return its number."""
         identity = self._held(principal, host)
         found = self._connections.get(connection)
@@ -110,13 +110,13 @@ class Identities:
             if before is not None:
                 self._release(before)
 
-    def lend(self, principal: Principal, host: str) -> int:
+    def acquire(self, principal: Principal, host: str) -> int:
         """Return a number for a forwarded request, whose client is connected to another node.
-        Release it with give_back().
+        Release it with release().
         """
         return self._held(principal, host).number
 
-    def give_back(self, number: int) -> None:
+    def release(self, number: int) -> None:
         """Release a number from lend()."""
         self._release(self._by_number[number])
 

@@ -20,7 +20,7 @@ from pylog.config import ConfigError
 from pylog.coordinator.runtime.internal_topic import InternalTopic, TopicSpec
 from pylog.metadata.controller.partitions.topics import topic_name_fault
 from pylog.protocol.errors import ErrorCode
-from pylog.security.authorization.audit import LINES_MAX, Outlet
+from pylog.security.authorization.audit import LINES_MAX, AuditSink
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ AGAIN_SECONDS = 1.0
 END_SECONDS = 2.0
 
 
-class AuditTopic(Outlet):
+class AuditTopic(AuditSink):
     """Writes lines to the topic `name` and creates it if it is missing. Raises ConfigError."""
 
     def __init__(self, name: str, node: Node, brokers: Brokers):
@@ -51,7 +51,7 @@ class AuditTopic(Outlet):
             name, node.settings["num.partitions"], node.settings["default.replication.factor"],
             {}), node)
         self._waiting: deque[bytes] = deque()
-        self._is_told = False
+        self._is_logged = False
         self._more = asyncio.Event()
         self._empty = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -106,7 +106,7 @@ class AuditTopic(Outlet):
                 for _ in lines:
                     self._went += len(self._waiting.popleft())
                 self.dropped += is_too_large
-                most, self._is_told = BATCH_BYTES, False
+                most, self._is_logged = BATCH_BYTES, False
             elif is_too_large:
                 most = 0  # One line per batch: the topic's max.message.bytes is small.
             else:
@@ -115,8 +115,8 @@ class AuditTopic(Outlet):
 
     def _tell(self, reason: str) -> None:
         """Log a failure, once until the next success."""
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_logged:
+            self._is_logged = True
             log.warning("cannot write the audit log's topic; retrying", extra={
                 "topic": self.name, "reason": reason})
 

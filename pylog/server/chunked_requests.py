@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import types
 
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.eventloop.fair_slots import FairSlots
 from pylog.protocol import api
-from pylog.protocol.answers import Answer
+from pylog.protocol.answers import ResponseWriter
 from pylog.protocol.elements import ELEMENTS
 from pylog.server.scheduling import GROUP_APIS, LONG_BYTES_MAX, LONG_MAX, LONG_SLICE_NS
 
@@ -32,7 +32,7 @@ SCANNED_ON_LOOP_BYTES_MAX = 256 << 10  # Longer requests are scanned in a thread
 
 # Result types of a handler other than a response (api.handler): parts, and awaitables.
 PARTS = frozenset((types.GeneratorType, types.AsyncGeneratorType))
-AWAITED = frozenset((types.CoroutineType, Pending))
+AWAITED = frozenset((types.CoroutineType, DeferredResponse))
 _NO_MORE = object()
 
 
@@ -57,7 +57,7 @@ class ChunkedRequests:
                 return await self._join_parts(
                     context, handler(context, self._decoder.decode(context, body, row)))
             response = self._response(context)
-            while (request := chunks.next(row.piece)) is not None:
+            while (request := chunks.next(row.slice_elements)) is not None:
                 await self._add(slots, response, handler(context, request))
                 await slots.slice()
             return response.finished()
@@ -103,7 +103,7 @@ class ChunkedRequests:
             await self._add(slots, response, parts)
             return response.finished()
 
-    async def _add(self, slots: FairSlots, response: Answer, result: Any) -> None:
+    async def _add(self, slots: FairSlots, response: ResponseWriter, result: Any) -> None:
         """Add a handler's result with all its parts. A part of None only pauses."""
         if type(result) is types.GeneratorType:
             for part in result:
@@ -118,8 +118,8 @@ class ChunkedRequests:
         else:
             response.add(await result if type(result) in AWAITED else result)
 
-    def _response(self, context: RequestContext) -> Answer:
-        return Answer(context.api_key, context.api_version, self._response_bytes_max)
+    def _response(self, context: RequestContext) -> ResponseWriter:
+        return ResponseWriter(context.api_key, context.api_version, self._response_bytes_max)
 
     def _slots(self, api_key: int) -> FairSlots:
         # A long request occupies its slot for as long as its handler waits.

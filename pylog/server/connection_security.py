@@ -20,7 +20,7 @@ from pylog.security.authorization import audit
 from pylog.security.authorization.access import Access
 from pylog.security.tls.principal_mapping import NAME as MAPPING_RULES
 from pylog.security.tls.principal_mapping import Rules, Unmapped
-from pylog.security.authorization.authorizer_guard import Contained
+from pylog.security.authorization.authorizer_guard import AuthorizerGuard
 from pylog.security.sasl.sasl import Mechanisms
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
@@ -55,7 +55,7 @@ class Guard:
         path = settings["audit.log.file"]
         self._audit_file = audit.AuditFile(path) if path else None
         self._audit_topic = topic
-        outlets = [outlet for outlet in (self._audit_file, topic) if outlet is not None]
+        outlets = [sink for sink in (self._audit_file, topic) if sink is not None]
         self.audit = audit.AuditLog(
             outlets, settings["audit.log.data.enable"], now_ms,
             "" if topic is None else topic.name) if outlets else None
@@ -78,7 +78,7 @@ class Guard:
             self._reactors.set_principal(connection, number, SAME_SESSION)
         self._grants.void()
 
-    def ask_again(self) -> bool:
+    def reauthorize(self) -> bool:
         """Call about once per second. Reloads rules that the authorizer failed to load, and revokes
         grants if its decisions can change without the metadata. Return True if repeated responses
         are also invalid.
@@ -86,7 +86,7 @@ class Guard:
         if self.access is None:
             return False
         enforcer = self.access.authorizer
-        was_behind = isinstance(enforcer, Contained) and enforcer.is_behind
+        was_behind = isinstance(enforcer, AuthorizerGuard) and enforcer.is_behind
         if was_behind:
             self.take(self._metadata.image.security)
         if not enforcer.from_image:
@@ -124,7 +124,7 @@ class Guard:
                     "reason": str(error)})
                 self._reactors.close_connection(event.connection)
                 return
-        number = self.identities.enter(event.connection, principal, event.peer_host)
+        number = self.identities.bind_connection(event.connection, principal, event.peer_host)
         self._reactors.set_interest(event.connection)
         self._reactors.set_principal(event.connection, number)
         self._reactors.retry(event.connection)
@@ -141,12 +141,12 @@ class Guard:
         self.identities.leave(event.connection)
         self.authentication.forget(event.connection)
 
-    def may_write_in(self, asked: Verify) -> bool:
+    def may_write_in(self, requested: Verify) -> bool:
         """Return True if the producer may use its transactional id (CVE-2018-17196)."""
         return self.access is None or self.access.decide(
-            self.identities.principal(asked.principal),
-            self.identities.host(asked.connection) or "", api.PRODUCE, authorizer.WRITE,
-            authorizer.TRANSACTIONAL_ID, asked.transactional_id.decode("utf-8", "replace"))
+            self.identities.principal(requested.principal),
+            self.identities.host(requested.connection) or "", api.PRODUCE, authorizer.WRITE,
+            authorizer.TRANSACTIONAL_ID, requested.transactional_id.decode("utf-8", "replace"))
 
     def may(self, miss: Miss, topic: str) -> bool | None:
         """Return True if the principal has the right that the request needs. Checks no other right,
@@ -158,8 +158,8 @@ class Guard:
         host = self.identities.host(miss.connection)
         if host is None or not self.identities.is_current(miss.connection, miss.principal):
             return None
-        asked = {
+        requested = {
             READ: (api.FETCH, authorizer.READ, authorizer.TOPIC, topic),
             WRITE: (api.PRODUCE, authorizer.WRITE, authorizer.TOPIC, topic),
             FOLLOW: _AS_NODE}[miss.right]
-        return self.access.decide(self.identities.principal(miss.principal), host, *asked)
+        return self.access.decide(self.identities.principal(miss.principal), host, *requested)

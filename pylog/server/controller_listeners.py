@@ -45,13 +45,13 @@ class ControllerListeners:
         self._access, self._identities = access, identities
         self._is_active = is_active
         self._handlers = {**handlers, api.ENVELOPE: self.open}
-        self._answer: Callable[[RequestContext, bytes], Awaitable[bytes]] | None = None
+        self._respond: Callable[[RequestContext, bytes], Awaitable[bytes]] | None = None
 
-    def answer_with(self, answer: Callable[[RequestContext, bytes], Awaitable[bytes]]) -> None:
+    def respond_with(self, respond: Callable[[RequestContext, bytes], Awaitable[bytes]]) -> None:
         """answer: handles a request body and returns the response frame without its size; raises
         ProtocolError.
         """
-        self._answer = answer
+        self._respond = respond
 
     def handler(self, api_key: int) -> Handler:
         """Return the handler. Raises ProtocolError for an api key that is not served here."""
@@ -76,24 +76,24 @@ class ControllerListeners:
         if principal is None:
             return response(error_code=ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE)
         try:
-            frame = await self._answered_to(principal, context, request)
+            frame = await self._respond_as(principal, context, request)
         except ProtocolError:
             return response(error_code=ErrorCode.INVALID_REQUEST)
         return response(error_code=ErrorCode.NONE, response_data=frame)
 
-    async def _answered_to(self, principal: Principal, context: RequestContext,
+    async def _respond_as(self, principal: Principal, context: RequestContext,
                            request: Message) -> bytes:
         """Return the response frame of the request in an envelope, handled with the principal and
         address in the envelope. Raises ProtocolError.
         """
-        answer, identities = self._answer, self._identities()
-        assert answer is not None  # Set by RequestRunner.
+        respond, identities = self._respond, self._identities()
+        assert respond is not None  # Set by RequestRunner.
         host = _address(bytes(request.client_host_address))
-        number = identities.lend(principal, host)
+        number = identities.acquire(principal, host)
         try:
-            return await answer(*_opened(context, request, host, number))
+            return await respond(*_opened(context, request, host, number))
         finally:
-            identities.give_back(number)
+            identities.release(number)
 
 
 def _principal(request: Message) -> Principal | None:

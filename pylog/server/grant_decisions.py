@@ -34,21 +34,22 @@ class GrantDecisions:
         finally:
             self._reactors.resume(miss.token, errors)
 
-    async def verify(self, asked: Verify) -> None:
+    async def verify(self, requested: Verify) -> None:
         """Check if partitions are part of the producer's transaction, and resume the request."""
         services = self._services
         verdicts: list[int]
         try:
             if services.access is not None \
-                    and not services.connection_security().may_write_in(asked):
-                verdicts = [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] * len(asked.partitions)
+                    and not services.connection_security().may_write_in(requested):
+                denied = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                verdicts = [denied] * len(requested.partitions)
             else:
-                verdicts = await services.verification.verdicts(asked)
+                verdicts = await services.verification.verdicts(requested)
         except Exception:
             # Without verdicts the producer would never get a response.
             supervisor.report("requests", "cannot verify the partitions of a transaction")
-            verdicts = [ErrorCode.UNKNOWN_SERVER_ERROR] * len(asked.partitions)
-        self._reactors.resume(asked.token, verdicts)
+            verdicts = [ErrorCode.UNKNOWN_SERVER_ERROR] * len(requested.partitions)
+        self._reactors.resume(requested.token, verdicts)
 
     def _grant(self, miss: Miss, name: bytes | None, topic_id: bytes | None) -> int:
         """Install the grant for one topic, in one step from the current image. Return an error

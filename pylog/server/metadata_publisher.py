@@ -104,15 +104,15 @@ class Publisher:
         await in_thread(self._logs.reconfigure)
         addresses = await in_thread(self._apply_settings)
         registrar = self.membership or self._metadata
-        told = None
+        fault = None
         if addresses is not None:
-            told = registrar.register_again(addresses)
-        elif not self._metadata.cordons_are_told():
-            told = registrar.cordon()
-        if told is not None:
+            fault = registrar.register_again(addresses)
+        elif not self._metadata.reports_cordons():
+            fault = registrar.cordon()
+        if fault is not None:
             # Not awaited: it is a controller decision, which may wait for records applied here.
             self._registering = asyncio.get_running_loop().create_task(
-                supervisor.reporting("registration", told))
+                supervisor.reporting("registration", fault))
 
     async def _apply_brokers(self, delta: Delta) -> None:
         if self.replicas is not None and delta.after.brokers is not delta.before.brokers:

@@ -40,14 +40,14 @@ class Network:
     port)] of the bound listeners.
     """
 
-    def __init__(self, settings, grants, io_pool, quotas, asks: bool = False, throttle=None,
-                 repeats=None):
+    def __init__(self, settings, grants, io_pool, quotas, needs_approval: bool = False,
+                 throttle=None, repeats=None):
         """asks: identify connections on listeners without authentication, too. throttle: of
         follower fetches, a native Throttle or None. repeats: heartbeat responses that reactors
         repeat, a native Repeats or None.
         """
         self._settings = settings
-        self._asks = asks
+        self._needs_approval = needs_approval
         self.reactors = _reactors(settings, grants, io_pool, quotas, throttle, repeats)
         self._names: list[str] = []
         self._controller_names = {listener.name for listener in settings.controller_listeners}
@@ -205,7 +205,7 @@ class Network:
         control = CONTROL if listener.name in self._controller_names else 0
         if listener.protocol in SASL_PROTOCOLS:
             return control | GUARDED
-        return control | ASKS if self._asks else control
+        return control | ASKS if self._needs_approval else control
 
     @property
     def _backlog(self) -> int:

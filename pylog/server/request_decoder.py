@@ -50,6 +50,6 @@ class RequestDecoder:
         """Return the request's chunks; None if its version has no array to split. Reading them
         raises ProtocolError.
         """
-        return codec.request_in_pieces(
+        return codec.request_in_slices(
             context.api_key, context.api_version, body, self._elements_max, DECODED_BYTES_MAX,
             ELEMENTS[context.api_key].whole_max)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import types
 
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.eventloop import cpu_time
 from pylog.protocol import api, codec
 from pylog.protocol.elements import ELEMENTS
@@ -54,7 +54,7 @@ class RequestRunner:
         self._forwarder = RequestForwarder(services, sender, tasks)
         self._cache = ResponseCache(services, sender, tasks)
         if services.controller_listeners is not None:
-            services.controller_listeners.answer_with(self.run_enclosed)
+            services.controller_listeners.respond_with(self.run_enclosed)
 
     def run(self, context: RequestContext) -> None:
         """Run a request up to its response or its first wait. Never raises."""
@@ -128,7 +128,7 @@ class RequestRunner:
             raise ProtocolError("a controller's request on another listener")
         return self._handlers[context.api_key]
 
-    def _respond_deferred(self, context: RequestContext, pending: Pending) -> None:
+    def _respond_deferred(self, context: RequestContext, pending: DeferredResponse) -> None:
         self._sender.respond_deferred(context, pending)
 
     def _respond_when_done(self, context: RequestContext, coroutine: Coroutine) -> None:
@@ -139,5 +139,5 @@ class RequestRunner:
 # The type of a handler's result selects the action; any other type is a response. Not bound
 # methods: they would form a reference cycle that keeps a runner alive until garbage collection.
 _RESULT_ACTIONS: dict[type, Callable[[RequestRunner, RequestContext, Any], None]] = {
-    Pending: RequestRunner._respond_deferred,
+    DeferredResponse: RequestRunner._respond_deferred,
     types.CoroutineType: RequestRunner._respond_when_done}

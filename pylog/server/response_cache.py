@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import types
 
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.protocol import api
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
@@ -133,7 +133,7 @@ class ResponseCache:
             self._tasks.start(
                 self._respond_to_all(context, result, key, self._frames.begin(image, key)))
             return
-        assert type(result) is not Pending, context.api_key
+        assert type(result) is not DeferredResponse, context.api_key
         frame = self._sender.respond(context, result)
         if frame is not None:
             self._frames.add(image, key, frame)

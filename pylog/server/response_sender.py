@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog._native.server.reactor import RequestContext
-    from pylog.coordinator.runtime.deferred_reply import Pending
+    from pylog.coordinator.runtime.deferred_reply import DeferredResponse
     from pylog.server.services import Services
 
 log = logging.getLogger("pylog.dispatch")
@@ -80,9 +80,9 @@ class ResponseSender:
         self._count(context, began_ns, getattr(response, "error_code", 0))
         return frame
 
-    def respond_deferred(self, context: RequestContext, pending: Pending) -> None:
+    def respond_deferred(self, context: RequestContext, pending: DeferredResponse) -> None:
         """Send the response when it is available."""
-        if not pending.is_answered:
+        if not pending.is_set:
             context.parked_ns = self._reactors.now_ns()
         pending.then(functools.partial(self.respond, context))
 

@@ -37,7 +37,7 @@ class Archiving:
         self._tasks: dict[SharePartition, asyncio.Task[None]] = {}
         self._turns = asyncio.Semaphore(WRITES_MAX)
 
-    def look(self, partition: SharePartition) -> None:
+    def archive_due(self, partition: SharePartition) -> None:
         """Start writing if the share partition has something to write."""
         in_flight = partition.in_flight
         if in_flight is not None and partition not in self._tasks and in_flight.is_archiving:
@@ -63,23 +63,23 @@ class Archiving:
 
     def _done(self, partition: SharePartition) -> None:
         del self._tasks[partition]
-        self.look(partition)
+        self.archive_due(partition)
         if partition not in self._tasks:
             self._idle(partition)
 
     async def _run(self, partition: SharePartition) -> None:
         pause_s, pause_s_max = self._pauses_s
-        told = None
+        error = None
         while partition.in_flight is not None and partition.in_flight.is_archiving:
             async with self._turns:
                 # Limits the concurrent writes.
                 why = await self._try(partition)
             # Log only changes.
-            if why != told:
+            if why != error:
                 log.log(logging.WARNING if why else logging.INFO, "dead letters %s",
                         "wait" if why else "are written again", extra={
                             "share_partition": partition.key.text, "reason": why})
-            told = why
+            error = why
             if why is None:
                 pause_s = self._pauses_s[0]
             else:

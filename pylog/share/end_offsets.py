@@ -48,11 +48,12 @@ class Ends:
                 found[partition] = ErrorCode.NOT_LEADER_OR_FOLLOWER if partition_log is None \
                     else partition_log.high_watermark
         for rows in await asyncio.gather(*(
-                self._ask(leader, asked) for leader, asked in elsewhere.items())):
+                self._request(leader, requested) for leader, requested in elsewhere.items())):
             found.update(rows)
         return found
 
-    async def _ask(self, leader: int, partitions: list[Partition]) -> dict[Partition, int | Error]:
+    async def _request(self, leader: int,
+                       partitions: list[Partition]) -> dict[Partition, int | Error]:
         new = messages.ListOffsetsRequest
         topics: dict[str, list[int]] = {}
         for name, index in partitions:
@@ -60,14 +61,14 @@ class Ends:
         found: dict[Partition, int | Error] = dict.fromkeys(
             partitions, ErrorCode.NETWORK_EXCEPTION)
         try:
-            answer = await self._brokers.ask(leader, new(replica_id=CONSUMER, topics=[
+            response = await self._brokers.send(leader, new(replica_id=CONSUMER, topics=[
                 new.ListOffsetsTopic(name=name, partitions=[
                     new.ListOffsetsPartition(partition_index=index, timestamp=LATEST)
                     for index in indexes]) for name, indexes in topics.items()]),
                 LIST_OFFSETS_VERSION)
         except PeerError:
             return found
-        for topic in answer.topics:
+        for topic in response.topics:
             for row in topic.partitions:
                 if (topic.name, row.partition_index) in found:
                     found[topic.name, row.partition_index] = row.offset if not row.error_code \

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pylog.config import groups, values
-from pylog.coordinator.groups.share.heartbeat import Obeyed
+from pylog.coordinator.groups.share.heartbeat import ShareGroupConfig
 from pylog.metadata.image.image import Image
 from pylog.share.in_flight import Limits
 
@@ -35,8 +35,8 @@ class GroupSettings:
         return self._settings[groups.SYNONYMS[name]] if name in groups.SYNONYMS \
             else groups.group(name).default
 
-    def obeyed(self, group_id: str) -> Obeyed:
-        return Obeyed(
+    def config_of(self, group_id: str) -> ShareGroupConfig:
+        return ShareGroupConfig(
             self.value(group_id, "share.session.timeout.ms"),
             self.value(group_id, "share.heartbeat.interval.ms"),
             self.value(group_id, "share.assignment.interval.ms"),

@@ -60,7 +60,7 @@ class InFlight:
     limits may be replaced at any time. start: the first offset that is not finished.
     """
 
-    def __init__(self, limits: Limits, start: int, kept: Iterable[StateBatch] = ()):
+    def __init__(self, limits: Limits, start: int, stored: Iterable[StateBatch] = ()):
         """kept: the stored state. Raises ValueError if it is invalid."""
         self.limits = limits
         self.start = start
@@ -71,7 +71,7 @@ class InFlight:
         self._has_gap = False  # Offsets between ranges may have no record.
         self._merged = 16  # Number of ranges after the last merge.
         next_offset = start
-        for row in kept:
+        for row in stored:
             if row.first < next_offset or row.last < row.first or row.deliveries < 0 or \
                     row.state not in (AVAILABLE, ACKNOWLEDGED, ARCHIVING, ARCHIVED):
                 raise ValueError(f"{row} is below offset {next_offset}")
@@ -162,28 +162,28 @@ class InFlight:
     def _acquire_again(self, wanted: Wanted, low: int, high: int, room: int, now_ms: int,
                        found: list[StateBatch]) -> int:
         """Acquire records that were released. Returns how many more the member may get."""
-        taken = 0
+        acquired = 0
         for rows in self._batches_between(low, high):
             free = [row for row in rows if row.is_free]
-            if taken >= room:
+            if acquired >= room:
                 return 0
             if not free:
                 continue
             slowed = max(row.count for row in free) >= self._slow_count
-            if slowed and taken:
+            if slowed and acquired:
                 return 0
             whole = len(rows) == 1 and (free[0].first, free[0].last) == free[0].batch
             size = sum(row.size for row in free)
-            if whole and not slowed and not (wanted.exact and size > room - taken):
+            if whole and not slowed and not (wanted.exact and size > room - acquired):
                 got = self._take(free[0], wanted.member, now_ms)
                 found.append(StateBatch(got.first, got.last, ACQUIRED, got.count))
-                taken += size
+                acquired += size
                 continue
-            some = self._acquire_some(wanted, free, room - taken, now_ms, found)
-            taken += some
+            some = self._acquire_some(wanted, free, room - acquired, now_ms, found)
+            acquired += some
             if slowed and some:
                 return 0
-        return max(0, room - taken)
+        return max(0, room - acquired)
 
     def _acquire_some(self, wanted: Wanted, free: list[Range], room: int, now_ms: int,
                       found: list[StateBatch]) -> int:
@@ -194,31 +194,31 @@ class InFlight:
         """
         deliveries_max, slow_count = self.limits.deliveries_max, self._slow_count
         batch_first, batch_last = free[0].batch
-        taken, slow_max = 0, -1
+        acquired, slow_max = 0, -1
         before = len(found)
         for row in free:
             is_last = deliveries_max > 2 and row.count == deliveries_max - 1
-            if is_last and taken:
+            if is_last and acquired:
                 break
             if row.count >= slow_count and slow_max < 0:
                 slow_max = max(
                     1, (batch_last - batch_first + 1) >> (row.count - slow_count + 1))
             size = 1 if is_last else row.size
             if wanted.exact:
-                size = min(size, room - taken)
-            if slow_max > taken:
-                size = min(size, slow_max - taken)
+                size = min(size, room - acquired)
+            if slow_max > acquired:
+                size = min(size, slow_max - acquired)
             got = self._take(self._head(row, size), wanted.member, now_ms)
-            taken += size
+            acquired += size
             last = found[-1] if len(found) > before else None
             if last is not None and last.last + 1 == got.first \
                     and last.deliveries == got.count:
                 found[-1] = last._replace(last=got.last)
             else:
                 found.append(StateBatch(got.first, got.last, ACQUIRED, got.count))
-            if is_last or taken == slow_max or wanted.exact and taken >= room:
+            if is_last or acquired == slow_max or wanted.exact and acquired >= room:
                 break
-        return taken
+        return acquired
 
     def _acquire_new(self, wanted: Wanted, batches: Sequence[tuple[int, int]], first: int,
                      high: int, room: int, now_ms: int) -> list[StateBatch]:
@@ -530,12 +530,12 @@ class InFlight:
     def _between(self, first: int, last: int) -> list[Range]:
         """Return the ranges in [first, last], split at both ends unless they are being written."""
         at = max(0, self._at(first))
-        for edge in (first, last + 1):
-            index = self._at(edge)
+        for boundary in (first, last + 1):
+            index = self._at(boundary)
             if index >= 0:
                 row = self._ranges[index]
-                if row.first < edge <= row.last and row.before is None:
-                    self._split(index, edge)
+                if row.first < boundary <= row.last and row.before is None:
+                    self._split(index, boundary)
         found = []
         for row in self._ranges[at:]:
             if row.first > last:

@@ -25,9 +25,9 @@ from pylog.share.archiver import Archiving
 from pylog.share.dead_letters import DeadLetters
 from pylog.share.group_config import GroupSettings
 from pylog.share.in_flight import Wanted
-from pylog.share.metrics import Figures
+from pylog.share.metrics import ShareMetrics
 from pylog.share.persister import Persister
-from pylog.share.sessions import Place, Session, Sessions
+from pylog.share.sessions import TopicIdPartition, Session, Sessions
 from pylog.share.share_partition import NOTHING, Acknowledgements, Acquired, SharePartition
 
 SLOTS = 512  # Number of logs that are watched at a time;
@@ -57,9 +57,9 @@ class SharePartitions:
     """Serves share fetches and acknowledgements. node: see internal_topic.Node."""
 
     def __init__(self, node: Node, brokers: Brokers, persister: Persister,
-                 settings: GroupSettings, figures: Figures):
+                 settings: GroupSettings, metrics: ShareMetrics):
         self.settings = settings
-        self._figures = figures
+        self._metrics = metrics
         self.letters = DeadLetters(node, brokers, settings)
         self.sessions = Sessions(node.settings["group.share.max.share.sessions"])
         self._node = node
@@ -100,25 +100,26 @@ class SharePartitions:
         """Return all share partitions. Callable on any thread."""
         return list(self._partitions.values())
 
-    def find(self, group_id: str, place: Place) -> SharePartition | None:
-        return self._partitions.get(ShareKey(group_id, *place))
+    def find(self, group_id: str, topic_partition: TopicIdPartition) -> SharePartition | None:
+        return self._partitions.get(ShareKey(group_id, *topic_partition))
 
-    def _get(self, group_id: str, place: Place) -> tuple[SharePartition | None, Error]:
+    def _get(self, group_id: str,
+             topic_partition: TopicIdPartition) -> tuple[SharePartition | None, Error]:
         """Return (share partition, possibly still loading, NONE), or (None, error)."""
-        key = ShareKey(group_id, *place)
+        key = ShareKey(group_id, *topic_partition)
         if key in self._left:
             # The group's offsets may have been altered since: load the state again.
             self._partitions[key].fence(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         found = self._partitions.get(key)
         if found is not None:
             return found, ErrorCode.NONE
-        topic = self._node.image.topics_by_id.get(place[0])
+        topic = self._node.image.topics_by_id.get(topic_partition[0])
         if topic is None:
             return None, ErrorCode.UNKNOWN_TOPIC_ID
-        if not 0 <= place[1] < len(topic.partitions):
+        if not 0 <= topic_partition[1] < len(topic.partitions):
             return None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        state = topic.partitions[place[1]]
-        partition_log = self._node.logs.get(topic.name, place[1])
+        state = topic.partitions[topic_partition[1]]
+        partition_log = self._node.logs.get(topic.name, topic_partition[1])
         if state.leader != self._node.node_id or partition_log is None \
                 or not partition_log.is_leader:
             return None, ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -126,7 +127,7 @@ class SharePartitions:
             return None, ErrorCode.KAFKA_STORAGE_ERROR
         made = self._partitions[key] = SharePartition(
             key, partition_log, state.leader_epoch, self._persister, self.settings,
-            self._figures.of(key.group_id), self._stir, self._fenced, _now_ms, self._node.now_ms)
+            self._metrics.of(key.group_id), self._stir, self._fenced, _now_ms, self._node.now_ms)
         self._spawn(made.load())
         return made, ErrorCode.NONE
 
@@ -144,7 +145,7 @@ class SharePartitions:
         """Retry the fetches that wait for a share partition."""
         for event in self._waiting.get(partition.key, ()):
             event.set()
-        self._archiving.look(partition)
+        self._archiving.archive_due(partition)
         self._arm(partition)
 
     def _arm(self, partition: SharePartition) -> None:
@@ -184,14 +185,15 @@ class SharePartitions:
 
     # ---- sessions -------------------------------------------------------------------------------
 
-    def begin_session(self, group_id: str, member_id: str, places: Iterable[Place],
+    def begin_session(self, group_id: str, member_id: str,
+                      topic_partitions: Iterable[TopicIdPartition],
                       connection: int) -> Session | None:
         """Start a session of a member. Returns None if there are too many; then the member has
         none.
 
         If the member has a session, the new one replaces it and the member keeps its records.
         """
-        session = self.sessions.begin(group_id, member_id, places, connection)
+        session = self.sessions.begin(group_id, member_id, topic_partitions, connection)
         if session is None:
             self._release(group_id, member_id)
         return session
@@ -237,14 +239,14 @@ class SharePartitions:
 
     # ---- acknowledgements -----------------------------------------------------------------------
 
-    async def acknowledge(self, group_id: str, member_id: str, place: Place,
+    async def acknowledge(self, group_id: str, member_id: str, topic_partition: TopicIdPartition,
                           rows: Acknowledgements) -> tuple[Error, str | None]:
         """Acknowledge records; return (NONE, None) once it is durable, or (error, reason).
 
         If the leadership has moved and returned, this loads the state, which no longer has the
         records as acquired: the result is INVALID_RECORD_STATE.
         """
-        partition, error = self._get(group_id, place)
+        partition, error = self._get(group_id, topic_partition)
         if partition is None:
             return error, None
         found = await partition.acknowledge(member_id, rows)
@@ -253,21 +255,22 @@ class SharePartitions:
 
     # ---- fetches --------------------------------------------------------------------------------
 
-    async def fetch(self, asked: Fetch, places: list[Place]) -> dict[Place, Row]:
+    async def fetch(self, requested: Fetch,
+                    topic_partitions: list[TopicIdPartition]) -> dict[TopicIdPartition, Row]:
         """Acquire records for a member from each partition.
 
         Returns when bytes_min are available, or after the wait time.
         """
-        rows: dict[Place, Row] = {}
-        partitions: dict[Place, SharePartition] = {}
-        for place in places:
-            partition, error = self._get(asked.session.group_id, place)
+        rows: dict[TopicIdPartition, Row] = {}
+        partitions: dict[TopicIdPartition, SharePartition] = {}
+        for topic_partition in topic_partitions:
+            partition, error = self._get(requested.session.group_id, topic_partition)
             if partition is None:
-                rows[place] = Row(error)
+                rows[topic_partition] = Row(error)
             else:
-                partitions[place] = partition
+                partitions[topic_partition] = partition
         loop = asyncio.get_running_loop()
-        until = loop.time() + min(max(asked.wait_ms_max, 0), WAIT_MS_MAX) / 1000
+        until = loop.time() + min(max(requested.wait_ms_max, 0), WAIT_MS_MAX) / 1000
         event = asyncio.Event()
         keys = [partition.key for partition in partitions.values()]
         for key in keys:
@@ -276,8 +279,8 @@ class SharePartitions:
             while True:
                 event.clear()
                 is_late = loop.time() >= until
-                found = await self._acquire(asked, partitions, rows, is_late)
-                if found or is_late or not partitions or asked.session.has_ended:
+                found = await self._acquire(requested, partitions, rows, is_late)
+                if found or is_late or not partitions or requested.session.has_ended:
                     return rows
                 watched = all([self._watch(partition) for partition in partitions.values()])
                 await _wait(event, until if watched else min(until, loop.time() + POLL_SECONDS))
@@ -291,34 +294,34 @@ class SharePartitions:
         if not events:
             del self._waiting[key]
 
-    async def _acquire(self, asked: Fetch, partitions: dict[Place, SharePartition],
-                       rows: dict[Place, Row], is_late: bool) -> bool:
+    async def _acquire(self, requested: Fetch, partitions: dict[TopicIdPartition, SharePartition],
+                       rows: dict[TopicIdPartition, Row], is_late: bool) -> bool:
         """Acquire records into `rows` if there are enough or time is up; return True if any."""
-        for place, partition in list(partitions.items()):
+        for topic_partition, partition in list(partitions.items()):
             if partition.error != ErrorCode.NONE:
-                rows[place] = Row(partition.error)
-                del partitions[place]
-        ready = {place: size for place, partition in partitions.items()
+                rows[topic_partition] = Row(partition.error)
+                del partitions[topic_partition]
+        ready = {topic_partition: size for topic_partition, partition in partitions.items()
                  if (size := partition.bytes_to_read())}
-        if not ready or not is_late and sum(ready.values()) < asked.bytes_min:
+        if not ready or not is_late and sum(ready.values()) < requested.bytes_min:
             return False
-        bytes_max = max(1, asked.bytes_max // len(ready))
-        left = asked.wanted.records_max
+        bytes_max = max(1, requested.bytes_max // len(ready))
+        left = requested.wanted.records_max
         found = False
-        for place in ready:
-            if left <= 0 or asked.session.has_ended:
+        for topic_partition in ready:
+            if left <= 0 or requested.session.has_ended:
                 break
-            partition = partitions[place]
+            partition = partitions[topic_partition]
             try:
                 got = await partition.acquire(
-                    asked.wanted._replace(records_max=left), bytes_max,
-                    lambda: asked.session.has_ended)
+                    requested.wanted._replace(records_max=left), bytes_max,
+                    lambda: requested.session.has_ended)
             except LogError as error:
-                rows[place] = Row(ErrorCode.of(error.code))
+                rows[topic_partition] = Row(ErrorCode.of(error.code))
                 continue
             self._arm(partition)
             if got.rows:
-                rows[place] = Row(ErrorCode.NONE, None, got)
+                rows[topic_partition] = Row(ErrorCode.NONE, None, got)
                 left -= got.offset_count
                 found = True
         return found

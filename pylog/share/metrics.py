@@ -19,7 +19,7 @@ KINDS = {GAP: "gap", ACCEPT: "accept", RELEASE: "release", REJECT: "reject", REN
 Sample = tuple[tuple[str, ...], int]
 
 
-class GroupFigures:
+class GroupMetrics:
     """The counters of one group. kinds: records by acknowledgement type."""
 
     __slots__ = ("acquired", "expired", "kinds", "out_bytes")
@@ -38,19 +38,19 @@ class GroupFigures:
                     self.kinds[kind] += types.count(kind)
 
 
-class Figures:
+class ShareMetrics:
     """The counters of all groups."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, GroupFigures] = {}
+        self._groups: dict[str, GroupMetrics] = {}
 
-    def of(self, group_id: str) -> GroupFigures:
+    def of(self, group_id: str) -> GroupMetrics:
         """Return the counters of a group, shared by all groups beyond GROUPS_MAX."""
         found = self._groups.get(group_id)
         if found is None:
             if len(self._groups) >= GROUPS_MAX:
                 group_id = ""
-            found = self._groups.setdefault(group_id, GroupFigures())
+            found = self._groups.setdefault(group_id, GroupMetrics())
         return found
 
     def samples(self, partitions: Sequence[Any], sessions: Sessions, letters: DeadLetters,
@@ -62,7 +62,7 @@ class Figures:
         groups = list(self._groups.items())
         return [
             ("pylog_share_sessions", [((), len(sessions))]),
-            ("pylog_share_session_partitions", [((), sessions.place_count)]),
+            ("pylog_share_session_partitions", [((), sessions.partition_count)]),
             ("pylog_share_partitions", [((), len(partitions))]),
             ("pylog_share_acquired_records", [((name,), row.acquired) for name, row in groups]),
             ("pylog_share_out_bytes", [((name,), row.out_bytes) for name, row in groups]),
@@ -87,10 +87,10 @@ def _in_flight(partitions: Sequence[Any], topic_name: Callable[[bytes], str]) ->
         in_flight = partition.in_flight
         if in_flight is not None:
             key = partition.key
-            place = key.group_id, topic_name(key.topic_id), str(key.partition)
-            records.append((place, in_flight.count - in_flight.done_count))
-            ranges.append((place, in_flight.range_count))
-            archiving.append((place, in_flight.archiving_count))
+            labels = key.group_id, topic_name(key.topic_id), str(key.partition)
+            records.append((labels, in_flight.count - in_flight.done_count))
+            ranges.append((labels, in_flight.range_count))
+            archiving.append((labels, in_flight.archiving_count))
     yield "pylog_share_in_flight_records", records
     yield "pylog_share_in_flight_ranges", ranges
     yield "pylog_share_archiving_records", archiving

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pylog.coordinator.runtime.broker_client import Brokers
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.coordinator.share.partition_state import Batch, ShareKey, ShareState
 from pylog.coordinator.share.service import ShareCoordinator
 from pylog.coordinator.share.shard import FINE, Fault, ShareStates
@@ -39,7 +39,7 @@ class Persister:
     async def initialize(self, key: ShareKey, state_epoch: int, start_offset: int) -> Fault:
         new = messages.InitializeShareGroupStateRequest
         await self._coordinator.ensure_topic()
-        fault, _ = await self._ask(
+        fault, _ = await self._call(
             key, INITIALIZE_VERSION, new(group_id=key.group_id, topics=[new.InitializeStateData(
                 topic_id=key.topic_id, partitions=[new.PartitionData(
                     partition=key.partition, state_epoch=state_epoch,
@@ -50,7 +50,7 @@ class Persister:
     async def read(self, key: ShareKey, leader_epoch: int) -> tuple[Fault, ShareState | None]:
         """Return (fault, state) for the leader with this epoch. Fences older epochs."""
         new = messages.ReadShareGroupStateRequest
-        fault, row = await self._ask(
+        fault, row = await self._call(
             key, READ_VERSION, new(group_id=key.group_id, topics=[new.ReadStateData(
                 topic_id=key.topic_id, partitions=[new.PartitionData(
                     partition=key.partition, leader_epoch=leader_epoch)])]),
@@ -82,7 +82,7 @@ class Persister:
                         first_offset=row.first, last_offset=row.last, delivery_state=row.state,
                         delivery_count=row.deliveries) for row in batches])])])
 
-        fault, _ = await self._ask(key, WRITE_VERSION, request, lambda: self._here(
+        fault, _ = await self._call(key, WRITE_VERSION, request, lambda: self._here(
             key, ShareStates.write, state_epoch, leader_epoch, *progress(), batches))
         return fault
 
@@ -90,7 +90,7 @@ class Persister:
         if not self._coordinator.has_topic:
             return FINE
         new = messages.DeleteShareGroupStateRequest
-        fault, _ = await self._ask(
+        fault, _ = await self._call(
             key, DELETE_VERSION, new(group_id=key.group_id, topics=[new.DeleteStateData(
                 topic_id=key.topic_id, partitions=[new.PartitionData(partition=key.partition)])]),
             lambda: self._here(key, ShareStates.delete))
@@ -104,7 +104,7 @@ class Persister:
         if not self._coordinator.has_topic:
             return FINE, None
         new = messages.ReadShareGroupStateSummaryRequest
-        fault, row = await self._ask(
+        fault, row = await self._call(
             key, SUMMARY_VERSION, new(group_id=key.group_id, topics=[new.ReadStateSummaryData(
                 topic_id=key.topic_id, partitions=[new.PartitionData(
                     partition=key.partition, leader_epoch=-1)])]),
@@ -117,7 +117,7 @@ class Persister:
 
     # ---- local or remote ------------------------------------------------------------------------
 
-    async def _ask(self, key: ShareKey, version: int, request: Any,
+    async def _call(self, key: ShareKey, version: int, request: Any,
                    here: Callable[[], Awaitable[tuple[Fault, Any]]]) -> tuple[Fault, Any]:
         """Return (fault, the result of `here` or the partition's row of the remote response).
 
@@ -141,23 +141,23 @@ class Persister:
 
     async def _here(self, key: ShareKey, step: Callable[..., Fault],
                     *arguments: Any) -> tuple[Fault, None]:
-        pending: Pending = Pending(_refused)
+        pending: DeferredResponse = DeferredResponse(_refused)
         return await self._coordinator.run(key, pending, step, *arguments), None
 
     async def _here_with(self, key: ShareKey, step: Callable[..., tuple[Fault, Any]],
                          *arguments: Any) -> tuple[Fault, Any]:
-        pending: Pending = Pending(lambda error: (_refused(error), None))
+        pending: DeferredResponse = DeferredResponse(lambda error: (_refused(error), None))
         found: tuple[Fault, Any] = await self._coordinator.run(key, pending, step, *arguments)
         return found
 
     async def _there(self, leader: int, version: int, request: Any) -> tuple[Fault, Any]:
         try:
-            answer = await self._brokers.ask(leader, request, version)
+            response = await self._brokers.send(leader, request, version)
         except PeerError as error:
             return (ErrorCode.NETWORK_EXCEPTION, str(error)), None
-        if not answer.results or not answer.results[0].partitions:
+        if not response.results or not response.results[0].partitions:
             return (ErrorCode.UNKNOWN_SERVER_ERROR, "An empty answer."), None
-        row = answer.results[0].partitions[0]
+        row = response.results[0].partitions[0]
         if row.error_code != ErrorCode.NONE:
             return (ErrorCode.of(row.error_code), row.error_message), None
         return (ErrorCode.NONE, None), row

@@ -14,7 +14,7 @@ from pylog.share.end_offsets import Ends
 from pylog.share.group_config import GroupSettings
 from pylog.share.group_state_client import GroupStates
 from pylog.share.manager import SharePartitions
-from pylog.share.metrics import Figures, Sample
+from pylog.share.metrics import ShareMetrics, Sample
 from pylog.share.persister import Persister
 
 
@@ -28,9 +28,9 @@ class Sharing:
         self.ends = Ends(node, brokers)
         self.states = GroupStates(node, groups, self.persister)
         self._node = node
-        self._figures = Figures()
+        self._metrics = ShareMetrics()
         self.partitions = SharePartitions(
-            node, brokers, self.persister, self.settings, self._figures)
+            node, brokers, self.persister, self.settings, self._metrics)
 
     def start(self) -> None:
         """Start loading; return immediately."""
@@ -46,7 +46,7 @@ class Sharing:
         """Return the metrics. Callable on any thread."""
         topics = self._node.image.topics_by_id
         partitions = self.partitions
-        return self._figures.samples(
+        return self._metrics.samples(
             partitions.every(), partitions.sessions, partitions.letters,
             lambda id_: topics[id_].name if id_ in topics else id_.hex())
 

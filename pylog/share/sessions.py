@@ -13,76 +13,78 @@ from pylog.protocol.errors import Error, ErrorCode
 
 INITIAL, FINAL = 0, -1
 EPOCH_MAX = 2**31 - 1
-PLACES_MAX = 200_000
-Place = tuple[bytes, int]      # (topic id, partition)
+PARTITIONS_MAX = 200_000
+TopicIdPartition = tuple[bytes, int]      # (topic id, partition)
 
 
 class Session:
     """A session.
 
-    places: partition -> True if the next response must include it. Partitions that just returned
-    records come last. has_ended: nothing may be acquired for this session any more.
+    partitions: partition -> True if the next response must include it. Partitions that just
+    returned records come last. has_ended: nothing may be acquired for this session any more.
     """
 
-    __slots__ = ("connection", "epoch", "group_id", "has_ended", "member_id", "places")
+    __slots__ = ("connection", "epoch", "group_id", "has_ended", "member_id", "partitions")
 
-    def __init__(self, group_id: str, member_id: str, places: Iterable[Place], connection: int):
+    def __init__(self, group_id: str, member_id: str, partitions: Iterable[TopicIdPartition],
+                 connection: int):
         self.group_id = group_id
         self.member_id = member_id
         self.epoch = 1
-        self.places: dict[Place, bool] = dict.fromkeys(places, True)
+        self.partitions: dict[TopicIdPartition, bool] = dict.fromkeys(partitions, True)
         self.connection = connection
         self.has_ended = False
 
-    def is_told(self, place: Place, has_records: bool, error: int) -> bool:
+    def includes(self, partition: TopicIdPartition, has_records: bool, error: int) -> bool:
         """Return True if the partition belongs in the response, and record that it was included."""
-        told = has_records or error != ErrorCode.NONE or self.places.get(place, True)
-        if place in self.places:
+        included = has_records or error != ErrorCode.NONE or self.partitions.get(partition, True)
+        if partition in self.partitions:
             if has_records:
-                del self.places[place]
+                del self.partitions[partition]
             # Report the end of an error, too.
-            self.places[place] = error != ErrorCode.NONE
-        return told
+            self.partitions[partition] = error != ErrorCode.NONE
+        return included
 
 
 class Sessions:
     """Share sessions by group and member."""
 
-    def __init__(self, sessions_max: int, places_max: int = PLACES_MAX):
-        self.place_count = 0
+    def __init__(self, sessions_max: int, partitions_max: int = PARTITIONS_MAX):
+        self.partition_count = 0
         self._sessions_max = sessions_max
-        self._places_max = places_max
+        self._partitions_max = partitions_max
         self._sessions: dict[tuple[str, str], Session] = {}
         self._of: dict[int, set[tuple[str, str]]] = {}      # By connection.
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, group_id: str, member_id: str, places: Iterable[Place],
+    def begin(self, group_id: str, member_id: str, partitions: Iterable[TopicIdPartition],
               connection: int) -> Session | None:
         """Create or replace the member's session; return None if there are too many."""
         self.end(group_id, member_id)
         session = Session(group_id, member_id, (), connection)
-        if len(self._sessions) >= self._sessions_max or not self.add(session, places):
+        if len(self._sessions) >= self._sessions_max or not self.add(session, partitions):
             return None
         self._sessions[group_id, member_id] = session
         self._of.setdefault(connection, set()).add((group_id, member_id))
         return session
 
-    def add(self, session: Session, places: Iterable[Place]) -> bool:
+    def add(self, session: Session, partitions: Iterable[TopicIdPartition]) -> bool:
         """Add partitions to a session. Return False, adding none, if there are too many."""
-        new = [place for place in dict.fromkeys(places) if place not in session.places]
-        if self.place_count + len(new) > self._places_max:
+        new = [partition for partition in dict.fromkeys(partitions)
+               if partition not in session.partitions]
+        if self.partition_count + len(new) > self._partitions_max:
             return False
-        session.places.update(dict.fromkeys(new, True))
-        self.place_count += len(new)
+        session.partitions.update(dict.fromkeys(new, True))
+        self.partition_count += len(new)
         return True
 
-    def forget(self, session: Session, places: Iterable[Place]) -> None:
+    def forget(self, session: Session, partitions: Iterable[TopicIdPartition]) -> None:
         """Remove partitions from a session."""
-        for place in places:
-            if session.places.pop(place, None) is not None:
-                self.place_count -= 1
+        for partition in partitions:
+            if session.partitions.pop(partition, None) is not None:
+                self.partition_count -= 1
 
     def find(self, group_id: str, member_id: str, epoch: int) -> tuple[Session | None, Error]:
         """Return (session, NONE) if `epoch` is the expected one, or (None, error).
@@ -103,8 +105,8 @@ class Sessions:
         session = self._sessions.pop((group_id, member_id), None)
         if session is not None:
             session.has_ended = True
-            self.place_count -= len(session.places)
-            assert self.place_count >= 0, self.place_count
+            self.partition_count -= len(session.partitions)
+            assert self.partition_count >= 0, self.partition_count
             keys = self._of[session.connection]
             keys.discard((group_id, member_id))
             if not keys:

@@ -27,7 +27,7 @@ from pylog.share.dead_letters import (
 )
 from pylog.share.group_config import EARLIEST, LATEST, GroupSettings
 from pylog.share.in_flight import InFlight, Wanted
-from pylog.share.metrics import GroupFigures
+from pylog.share.metrics import GroupMetrics
 from pylog.share.offset_ranges import DONE, Range, StateBatch, states_of
 from pylog.share.persister import Persister
 
@@ -38,7 +38,7 @@ READ_BYTES_MAX = 1 << 20  # Per partition and response; a first batch is always 
 Acknowledgements = Sequence[tuple[int, int, Sequence[int]]]
 Batches = list[tuple[int, int]]      # (base offset, last offset)
 # The client error for each share coordinator error.
-_TOLD = {
+_CLIENT_ERRORS = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -77,7 +77,7 @@ class SharePartition:
     """
 
     def __init__(self, key: ShareKey, partition_log: Log, leader_epoch: int, persister: Persister,
-                 settings: GroupSettings, figures: GroupFigures,
+                 settings: GroupSettings, metrics: GroupMetrics,
                  stir: Callable[["SharePartition"], object],
                  fenced: Callable[["SharePartition"], object], now_ms: Callable[[], int],
                  wall_ms: Callable[[], int]):
@@ -91,7 +91,7 @@ class SharePartition:
         self.is_watched = False  # True while a slot watches its log.
         self._persister = persister
         self._settings = settings
-        self._figures = figures
+        self._metrics = metrics
         self._stir = stir
         self._fenced = fenced
         self._now_ms = now_ms
@@ -110,7 +110,7 @@ class SharePartition:
             if fault[0] == ErrorCode.NONE:
                 fault, state = await self._persister.read(self.key, self.leader_epoch)
             if state is None:
-                self.fence(_TOLD.get(fault[0], ErrorCode.UNKNOWN_SERVER_ERROR))
+                self.fence(_CLIENT_ERRORS.get(fault[0], ErrorCode.UNKNOWN_SERVER_ERROR))
                 return
             start = state.start_offset
             if start == NO_OFFSET:
@@ -211,7 +211,7 @@ class SharePartition:
             return error, why
         found = await self._settle(in_flight, moved)
         if found[0] == ErrorCode.NONE:
-            self._figures.acknowledged(rows)
+            self._metrics.acknowledged(rows)
         return found
 
     def release(self, member: str) -> Coroutine[Any, Any, tuple[Error, str | None]] | None:
@@ -244,7 +244,7 @@ class SharePartition:
         in_flight.limits = self._settings.limits(self.key.group_id)
         found = in_flight.expire(self._now_ms())
         if found:
-            self._figures.expired += sum(row.last - row.first + 1 for row in found)
+            self._metrics.expired += sum(row.last - row.first + 1 for row in found)
             task = asyncio.get_running_loop().create_task(supervisor.reporting(
                 "share partition state",
                 self._write(in_flight, [Batch(*row) for row in found]),
@@ -288,10 +288,10 @@ class SharePartition:
             lambda: (in_flight.start, in_flight.done_count), batches)
         if fault[0] == ErrorCode.NONE:
             return fault
-        told = _TOLD.get(fault[0], ErrorCode.UNKNOWN_SERVER_ERROR)
-        if told in _FENCES:
-            self.fence(told)
-        return told, fault[1]
+        error = _CLIENT_ERRORS.get(fault[0], ErrorCode.UNKNOWN_SERVER_ERROR)
+        if error in _FENCES:
+            self.fence(error)
+        return error, fault[1]
 
     # ---- fetches --------------------------------------------------------------------------------
 
@@ -378,8 +378,8 @@ class SharePartition:
             return NOTHING
         found = Acquired(
             _slice(data, batches, positions, rows[0].first, rows[-1].last), rows)
-        self._figures.acquired += found.offset_count
-        self._figures.out_bytes += len(found.records)
+        self._metrics.acquired += found.offset_count
+        self._metrics.out_bytes += len(found.records)
         return found
 
 
@@ -429,5 +429,5 @@ def _slice(data: bytes, batches: Batches, positions: list[int], first: int, last
     return data[positions[begin]:positions[end] if end < len(positions) else len(data)]
 
 
-def _base(edges: tuple[int, int]) -> int:
-    return edges[0]
+def _base(boundaries: tuple[int, int]) -> int:
+    return boundaries[0]

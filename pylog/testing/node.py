@@ -14,7 +14,7 @@ from pylog.config import Settings
 from pylog.coordinator.groups import describe as group_describe
 from pylog.coordinator.groups.classic import protocol as classic_protocol
 from pylog.coordinator.groups.shard import GroupShard
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.log.checkpoint_files import remove_clean_mark
 from pylog.log.errors import StartError
 from pylog.metadata.image.image import RESOURCE_TOPIC, is_internal
@@ -116,12 +116,13 @@ class Node:
         if names:
             await self.delete_topics(names)
         for shard in broker.groups.shards()[0]:
-            deleted = [broker.groups.run_in_pieces(
-                row.group_id, Pending(lambda code: code), group_describe.delete, row.group_id)
-                for row in list(group_describe.listed(shard.machine, (), ()))]
+            deleted = [broker.groups.run_in_slices(
+                row.group_id, DeferredResponse(lambda code: code), group_describe.delete,
+                row.group_id)
+                for row in list(group_describe.listed(shard.state_machine, (), ()))]
             for pending in deleted:
                 await pending
-            if any(group.members for group in shard.machine.groups.values()):
+            if any(group.members for group in shard.state_machine.groups.values()):
                 return "a consumer was left behind"
         return None
 
@@ -247,7 +248,7 @@ class Node:
     async def groups(self) -> dict:
         """Return {group id: state}."""
         return {row.group_id: row.group_state for shard in self._broker.groups.shards()[0]
-                for row in group_describe.listed(shard.machine, (), ())}
+                for row in group_describe.listed(shard.state_machine, (), ())}
 
     async def members(self, group_id: str) -> dict:
         """Return {member id: client id}."""
@@ -279,10 +280,10 @@ class Node:
             self._step(group_id, classic_protocol.expire_session, group, id_)
 
     def _group(self, group_id: str):
-        return self._broker.groups.look(group_id, GroupShard.find, group_id)[0]
+        return self._broker.groups.query(group_id, GroupShard.find, group_id)[0]
 
     def _step(self, group_id: str, step, *arguments) -> None:
-        self._broker.groups.run(group_id, Pending(lambda code: None), step, *arguments)
+        self._broker.groups.run(group_id, DeferredResponse(lambda code: None), step, *arguments)
 
 
 # Image fields that change with topics and restarts, or that _state() compares partially.

@@ -9,12 +9,12 @@ from pylog._native.server.reactor import RequestContext
 from pylog.api import registry
 from pylog.config import Settings
 from pylog.api.security.delegation_tokens import Asker
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.metadata.controller.active_controller import ActiveController
 from pylog.metadata.image.image import Image
 from pylog.metadata.image.loader import Tail
 from pylog.protocol import codec
-from pylog.protocol.answers import Answer
+from pylog.protocol.answers import ResponseWriter
 from pylog.security import principals as identities
 from pylog.config.client_quotas import ClientQuotas
 from tests.metadata.memory import (
@@ -52,7 +52,7 @@ class Broker:
             listener_name=lambda number: self.settings.listeners[number].name)
 
     def start(self):
-        self.controller.take_office(clean=True)
+        self.controller.become_active(clean=True)
         self.controller.register(ENDPOINTS, [bytes(15) + b"\x05"])
         self.tail.begin()
         return self
@@ -91,11 +91,11 @@ class Broker:
 
 async def answered(key, version, found):
     """Return the complete response from a handler's result."""
-    if isinstance(found, types.CoroutineType | Pending):
+    if isinstance(found, types.CoroutineType | DeferredResponse):
         return await found
     if not isinstance(found, types.GeneratorType | types.AsyncGeneratorType):
         return found
-    answer = Answer(key, version, 1 << 30)
+    answer = ResponseWriter(key, version, 1 << 30)
     parts = found if isinstance(found, types.GeneratorType) else [part async for part in found]
     for part in parts:
         if part is not None:

@@ -9,7 +9,7 @@ class Counter:
     """
 
     def __init__(self, clock, lease_ms):
-        self.records, self.replies, self.changed, self.cleanups = [], [], set(), 0
+        self.records, self.responses, self.changed, self.cleanups = [], [], set(), 0
         self.timers = Timers()
         self.counts, self.waiting = {}, {}
         self.is_loaded = False
@@ -20,7 +20,7 @@ class Counter:
         self.counts[key] = self.counts.get(key, 0) + 1
         self.records.append((key.encode(), b"%d" % self.counts[key]))
         self.changed.add(key)
-        self.replies += [(token, self.counts[key]) for token in self.waiting.pop(key, ())]
+        self.responses += [(token, self.counts[key]) for token in self.waiting.pop(key, ())]
         self._renew(key)
         return self.counts[key]
 

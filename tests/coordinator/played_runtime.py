@@ -39,7 +39,7 @@ class Runtime:
     def step_each(self, step):
         self.calls.append(("step_each", step))
 
-    def run_in_pieces(self, key, pending, steps, *arguments):
+    def run_in_slices(self, key, pending, steps, *arguments):
         return self.run(key, pending, steps, *arguments)
 
     def run_as_producer(self, index, pending, fault, producer_id, step, *arguments):
@@ -52,7 +52,7 @@ class Runtime:
     def leader_of(self, key):
         return 1
 
-    def look(self, key, step, *arguments):
+    def query(self, key, step, *arguments):
         return None, ErrorCode.NONE
 
     def shards(self):
@@ -67,7 +67,7 @@ class Runtime:
         if error != ErrorCode.NONE:
             pending.refuse(error)
         else:
-            pending.answer(self.results.pop(0) if self.results else ErrorCode.NONE)
+            pending.respond(self.results.pop(0) if self.results else ErrorCode.NONE)
         return pending
 
 

@@ -144,9 +144,9 @@ class World:
         machine = self.machine
         self.disk += machine.records
         machine.records = []
-        for _, message in machine.replies:
+        for _, message in machine.responses:
             self.hold(self.outbox, message)
-        machine.replies = []
+        machine.responses = []
         self.later(FLUSH_MS, self.flush, self.term, len(self.disk))
 
     def hold(self, call, message):

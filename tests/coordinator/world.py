@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from pylog.coordinator.groups import offsets
 from pylog.coordinator.groups.state.classic_group import STABLE
-from pylog.coordinator.groups.classic.protocol import SentAnswer
+from pylog.coordinator.groups.classic.protocol import SentResponse
 from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.state.group_config import Limits
 from pylog.protocol import messages
@@ -106,7 +106,7 @@ class World:
         machine = self.machine
         self.disk.records += machine.records
         machine.records = []
-        replies, machine.replies = machine.replies, []
+        replies, machine.responses = machine.responses, []
         for token, message in replies:
             self.answer(token, message)
         due = machine.timers.next_ms()
@@ -136,8 +136,8 @@ class World:
         heapq.heappush(self.events, (self.clock.ms + delay_ms, next(self.numbers), call, arguments))
 
     def send(self, token, message) -> None:
-        if isinstance(token, SentAnswer):
-            token.answer(message)
+        if isinstance(token, SentResponse):
+            token.respond(message)
             return
         if self.random.random() >= self.loss:
             consumer, number, then = token
@@ -283,7 +283,7 @@ class World:
         def run(token):
             found = offsets.commit(self.machine, request,
                                    [(TOPIC, TOPIC_ID, partition, offset, 0, "")])
-            self.machine.replies.append((token, found))
+            self.machine.responses.append((token, found))
 
         def done(consumer, found):
             if found == 0:

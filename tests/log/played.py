@@ -40,7 +40,7 @@ class Disk:
     def stats(self):
         return {"shortages": 0, "short_error": 0}
 
-    def look_at_space(self, reserve=None):
+    def check_free_space(self, reserve=None):
         return 1 << 40, 1 << 50
 
     def flush(self):

@@ -52,29 +52,29 @@ def test_only_compacted_logs_that_are_dirty_enough_are_cleaned(node):
     node.create("patient", configs={**COMPACT, "min.compaction.lag.ms": "3600000"})
     for topic in ("deleted", "compacted", "patient"):
         append(node, topic, [1, 2] * 30)
-    assert node.logs.cleaner.clean_one()
-    assert not node.logs.cleaner.clean_one()
+    assert node.logs.cleaner.clean_next()
+    assert not node.logs.cleaner.clean_next()
     assert len(keys_of(node, "compacted")) < 30
     assert len(keys_of(node, "deleted")) == len(keys_of(node, "patient")) == 60
     # Few new records: below the ratio. Many: above it.
     append(node, "compacted", range(100, 200))
-    node.logs.cleaner.clean_one()
+    node.logs.cleaner.clean_next()
     append(node, "compacted", range(200, 230))
-    assert not node.logs.cleaner.clean_one()
+    assert not node.logs.cleaner.clean_next()
     append(node, "compacted", range(300, 460))
-    assert node.logs.cleaner.clean_one()
+    assert node.logs.cleaner.clean_next()
 
 
 def test_dirtiest_log_is_compacted_first(node):
     node.create("some", "more", configs=COMPACT)
     for topic in ("some", "more"):
         append(node, topic, range(60))
-    while node.logs.cleaner.clean_one():
+    while node.logs.cleaner.clean_next():
         pass
     append(node, "some", range(60))
     append(node, "more", list(range(60)) * 3)
     before = len(keys_of(node, "some"))
-    assert node.logs.cleaner.clean_one()
+    assert node.logs.cleaner.clean_next()
     assert len(keys_of(node, "some")) == before
     assert len(keys_of(node, "more")) < 180
 
@@ -85,7 +85,7 @@ def test_a_longest_lag_overrules_the_ratio_and_rolls_the_active_segment(node):
     append(node, "late", [1, 1, 1], size=10)
     time.sleep(0.01)
     node.logs.get("late", 0).upkeep(node.now_ms() + 10)
-    assert node.logs.cleaner.clean_one()
+    assert node.logs.cleaner.clean_next()
     assert keys_of(node, "late") == [1]
 
 
@@ -94,17 +94,17 @@ def test_clean_offset_survives_a_restart_and_is_removed_with_its_topic(tmp_path)
     node.create("kept", "gone", configs=COMPACT)
     for topic in ("kept", "gone"):
         append(node, topic, [1, 2, 3] * 20)
-    assert node.logs.cleaner.clean_one() and node.logs.cleaner.clean_one()
+    assert node.logs.cleaner.clean_next() and node.logs.cleaner.clean_next()
     path = os.path.join(tmp_path, CHECKPOINT)
     found = checkpoint_files.read_offsets(path)
     assert set(found) == {("kept", 0), ("gone", 0)} and min(found.values()) > 0
     node.delete("gone")
     node.create("gone", configs=COMPACT)
     append(node, "gone", [1, 2, 3] * 20)
-    assert node.logs.cleaner.clean_one()
+    assert node.logs.cleaner.clean_next()
     node.stop()
     node = Node(tmp_path, **SETTINGS)
-    assert not node.logs.cleaner.clean_one()
+    assert not node.logs.cleaner.clean_next()
     node.stop()
 
 
@@ -116,7 +116,7 @@ def test_damaged_log_is_compacted_and_logged(node, tmp_path, caplog):
         file.write(b"\xff" * 100)
     before = node.logs.get("broken", 0).size_bytes
     with caplog.at_level("INFO"):
-        while node.logs.cleaner.clean_one():
+        while node.logs.cleaner.clean_next():
             pass
     stats = node.logs.cleaner.stats()
     assert (stats["passes"], stats["left_alone"]) == (1, 0)
@@ -136,7 +136,7 @@ def test_uncompactable_log_is_skipped(node, tmp_path):
         append(node, topic, [1, 2] * 40)
     # The unreadable part may have contained the transaction's marker.
     spoil(sorted((tmp_path / "broken-0").glob("*.log"))[0], 1, *DAMAGES["zeros"])
-    while node.logs.cleaner.clean_one():
+    while node.logs.cleaner.clean_next():
         pass
     assert node.logs.cleaner.stats()["left_alone"] == 1
     assert len(keys_of(node, "sound")) < 40
@@ -147,13 +147,13 @@ def test_log_is_compacted_once_a_shortage_ends(node):
     append(node, "full", [1, 2] * 40)
     disk = node.logs.directories[0]
     disk.set_disk(DISK_FULL)
-    assert node.logs.cleaner.clean_one()
-    assert not node.logs.cleaner.clean_one() and not disk.offline
+    assert node.logs.cleaner.clean_next()
+    assert not node.logs.cleaner.clean_next() and not disk.offline
     stats = node.logs.cleaner.stats()
     assert (stats["failures"], stats["left_alone"], stats["passes"]) == (1, 0, 0)
     disk.set_disk(DISK_SYSTEM)
     node.logs.cleaner._short_until.clear()
-    assert node.logs.cleaner.clean_one()
+    assert node.logs.cleaner.clean_next()
     assert len(keys_of(node, "full")) < 40
 
 
@@ -169,7 +169,7 @@ def test_a_pass_that_ends_with_a_bug_of_ours_costs_that_log_and_no_other(node, m
         clean(choice)
 
     monkeypatch.setattr(node.logs.cleaner, "_clean", failing)
-    while node.logs.cleaner.clean_one():
+    while node.logs.cleaner.clean_next():
         pass
     assert node.logs.cleaner.stats()["left_alone"] == 1
     assert len(keys_of(node, "sound")) < 40
@@ -221,7 +221,7 @@ def test_compact_and_delete_together_also_delete(node):
     node.create("both", configs={**COMPACT, "cleanup.policy": "compact,delete",
                                  "retention.bytes": str(2 * MIB)})
     append(node, "both", range(100))
-    node.logs.cleaner.clean_one()
+    node.logs.cleaner.clean_next()
     node.logs.upkeep(node.now_ms() + 400_000)
     assert min(keys_of(node, "both")) > 0
     assert node.logs.get("both", 0).size_bytes < 4 * MIB
@@ -231,7 +231,7 @@ def test_deletion_on_a_full_disk_leaves_no_cleaner_checkpoint(
         node, tmp_path, monkeypatch):
     node.create("a", configs=COMPACT)
     append(node, "a", [1, 2] * 30)
-    assert node.logs.cleaner.clean_one()
+    assert node.logs.cleaner.clean_next()
     assert ("a", 0) in checkpoint_files.read_offsets(tmp_path / CHECKPOINT)
     with monkeypatch.context() as patched:
         def refused(path, offsets):
@@ -248,7 +248,7 @@ def test_bytes_of_a_pass_count_once_for_the_throttle(node, monkeypatch):
     size, counted = node.logs.get("compacted", 0).size_bytes, []
     monkeypatch.setattr(cleaner, "STEP_BYTES", 100_000)
     monkeypatch.setattr(node.logs.cleaner, "_hold_back", counted.append)
-    node.logs.cleaner.clean_one()
+    node.logs.cleaner.clean_next()
     stats = node.logs.cleaner.stats()
     # The bytes mapped do not exceed the bytes read.
     assert len(counted) > 20 and min(counted) >= 0

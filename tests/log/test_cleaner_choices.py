@@ -152,7 +152,7 @@ def test_shortage_is_retried_and_a_failed_log_is_skipped(
         raise error
 
     monkeypatch.setattr(world.one, "_clean", fail)
-    assert world.one.clean_one()
+    assert world.one.clean_next()
     assert world.one.stats() == {**dict.fromkeys(world.one._totals, 0), "failures": 1, "at_work": 0,
                                  "left_alone": int(not again)}
     assert world.chosen() is None
@@ -178,7 +178,7 @@ def test_cancelled_cleaning_is_not_a_failure(world, monkeypatch, error):
 
     monkeypatch.setattr(world.one, "_clean", clean)
     world.add("t")
-    assert world.one.clean_one() and world.one.clean_one()
+    assert world.one.clean_next() and world.one.clean_next()
     assert world.one.stats()["failures"] == world.one.stats()["at_work"] == 0
 
 

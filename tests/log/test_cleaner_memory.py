@@ -101,7 +101,7 @@ def test_checkpoints_are_read_once(world):
     seen = []
     world.usable = lambda: seen.append(1) or list(enumerate(world.paths))
     for _ in range(2):
-        world.one.clean_one()
+        world.one.clean_next()
         world.one.forget("t")
     assert len(seen) == 1
 
@@ -113,7 +113,7 @@ def test_next_check_starts_at_the_clean_offset(world, monkeypatch):
     asked = []
     monkeypatch.setattr(cleaner.cleaner, "look", lambda log, **given: asked.append(
         (given["first_dirty"], given["min_compaction_lag_ms"])) or (1, 0, 0, 0, 0))
-    assert not world.one.clean_one()
+    assert not world.one.clean_next()
     assert asked == [(7, 33), (0, 0)]
 
 
@@ -172,7 +172,7 @@ def test_log_is_released_before_waiters_are_woken(world, monkeypatch):
     monkeypatch.setattr(world.one, "_idle", idle)
     monkeypatch.setattr(world.one, "_clean", lambda choice: None)
     world.add("t")
-    assert world.one.clean_one() and woken == [0]
+    assert world.one.clean_next() and woken == [0]
 
 
 def test_stop_signals_all_threads_before_it_waits(world):

@@ -112,10 +112,10 @@ def test_flush_fails_only_the_log_with_deleted_files(directory, lose):
 def test_upkeep_detects_a_deleted_directory_without_flushes(directory, lose):
     one = _open(directory)
     _append(one)
-    directory.look_at_space()
+    directory.check_free_space()
     assert not directory.offline
     lose(directory)
-    directory.look_at_space()
+    directory.check_free_space()
     _assert_directory_offline(directory)
     one.release()
 
@@ -124,10 +124,10 @@ def test_upkeep_detects_a_deleted_directory_without_flushes(directory, lose):
 def test_upkeep_detects_deleted_unflushed_files(directory, lose):
     one, other = _open(directory), _open(directory, 1)
     _append(one)
-    directory.look_at_space()
+    directory.check_free_space()
     assert not one.offline
     lose(directory)
-    directory.look_at_space()
+    directory.check_free_space()
     _assert_only_lost(directory, one, other)
     one.release()
     other.close(NOW_MS)
@@ -179,7 +179,7 @@ def test_waiters_of_a_lost_log_are_notified(directory):
     assert not waits.wait_visible(0, one, 1, False)
     assert not waits.wait_visible(1, other, 0, False)
     _delete_partition(directory)
-    directory.look_at_space()
+    directory.check_free_space()
     assert select.select([waits], [], [], 60)[0]
     assert waits.take() == [0] and one.offline
     one.release()
@@ -191,7 +191,7 @@ def test_directory_settles_despite_deleted_files_of_one_log(directory):
     _append(one)
     _append(other)
     _delete_partition(directory)
-    directory.look_at_space()
+    directory.check_free_space()
     directory.settle()
     other.settle(NOW_MS)
     with pytest.raises(StorageError):
@@ -232,7 +232,7 @@ def test_deleting_a_log_and_its_old_segments_keeps_the_directory_online(director
     for _ in range(20):
         _append(kept, 10)
         kept.flush()
-        directory.look_at_space()
+        directory.check_free_space()
     assert not directory.offline
     deleted.release()
     kept.close(NOW_MS)
@@ -274,7 +274,7 @@ def test_partition_with_deleted_files_does_not_lead_empty_after_a_restart(
     folder = tmp_path / "a-0"
     shutil.rmtree(folder)
     _append(node.logs.get("a", 0))
-    node.logs.directories[0].look_at_space()
+    node.logs.directories[0].check_free_space()
     assert node.logs.take_failed() == [("a", 0)]
     assert node.decide(node.service.controller.leave_offline([("a", 0)]))
     assert _leader(node, 0) == -1 and _leader(node, 1) == node.node_id
@@ -306,7 +306,7 @@ def test_new_partition_with_deleted_files_does_not_lead_empty_after_a_crash(tmp_
     node.logs.get("a", 0).flush()
     shutil.rmtree(tmp_path / "a-0")
     _append(node.logs.get("a", 0))
-    node.logs.directories[0].look_at_space()
+    node.logs.directories[0].check_free_space()
     assert node.logs.take_failed() == [("a", 0)]
     node.logs.upkeep(node.now_ms())
     node.crash()

@@ -30,7 +30,7 @@ class Native:
     def stats(self):
         return {"shortages": self.shortages, "short_error": self.short_error}
 
-    def look_at_space(self, reserve=None):
+    def check_free_space(self, reserve=None):
         if reserve is not None:
             self.reserves.append(reserve)
             self.short_of_space = self.free < reserve
@@ -164,7 +164,7 @@ def test_failed_clean_stop_mark_affects_only_its_directory(marked, monkeypatch):
 def test_disk_reserve_is_two_percent_up_to_a_gibibyte(wanted, total, reserve):
     """log.dir.free.bytes.min; -1 derives it from the disk's size."""
     made = disks(Native(free=total, total=total), Native(offline=True), free_min=wanted)
-    made.look_at_space()
+    made.check_free_space()
     assert made.natives[0].reserves == [reserve] and made.natives[1].reserves == []
 
 
@@ -173,7 +173,7 @@ def test_nearly_full_disk_is_logged_once_and_once_when_it_has_space(caplog):
     with caplog.at_level("INFO", logger="pylog.log"):
         for free in (9, 9, 10, 11):
             made.natives[0].free = free
-            made.look_at_space()
+            made.check_free_space()
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
     full, free = caplog.records
     assert "produce requests are rejected" in full.message
@@ -185,8 +185,8 @@ def test_full_disk_found_by_an_append_is_logged(caplog):
     made = disks(Native(free=9), free_min=10)
     made.natives[0].short_of_space = True
     with caplog.at_level("INFO", logger="pylog.log"):
-        made.look_at_space()
-        made.look_at_space()
+        made.check_free_space()
+        made.check_free_space()
     assert len(caplog.records) == 1
 
 
@@ -196,7 +196,7 @@ def _shortages(made, caplog, *counts):
     with caplog.at_level("INFO", logger="pylog.log"):
         for count in counts:
             made.natives[0].shortages = count
-            made.look_at_space()
+            made.check_free_space()
     return [record.message.split(" a log directory ")[1] for record in caplog.records]
 
 

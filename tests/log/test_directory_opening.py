@@ -231,13 +231,13 @@ def test_regained_space_is_logged_once(world, caplog):
                 native.short_of_space = native.free < reserve
             return native.free, 1000
 
-        native.look_at_space = look
+        native.check_free_space = look
         native.stats = lambda: {"shortages": 0, "short_error": 0}
     first = world.disks.natives[0]
     told = []
     for free in (50, 9, 9, 10, 10):
         first.free = free
         caplog.clear()
-        world.disks.look_at_space()
+        world.disks.check_free_space()
         told.append([(line.levelname, line.directory) for line in caplog.records])
     assert told == [[], [("ERROR", world.paths[0])], [], [("WARNING", world.paths[0])], []]

@@ -113,9 +113,9 @@ def test_new_partitions_use_the_healthy_directory_with_the_fewest(tmp_path):
     assert disks.newly_failed() == [] and disks.fatal() is None
     disks.loads[0] = 5
     assert disks.least_loaded() == 1
-    disks.natives[1].look_at_space(1 << 62)
+    disks.natives[1].check_free_space(1 << 62)
     assert disks.least_loaded() == 0
-    disks.natives[1].look_at_space(0)
+    disks.natives[1].check_free_space(0)
     assert disks.least_loaded() == 1
     disks.fail(1, OSError(errno.EIO, "broken"))
     assert disks.newly_failed() == [1] and disks.least_loaded() == 0

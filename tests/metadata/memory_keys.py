@@ -28,8 +28,8 @@ class MemoryKeys(Keys):
         return MemberState(address, is_there, address == "m1", "1", 0,
                            "" if is_there else "it does not answer")
 
-    def look(self, looks):
-        return self.store.look(looks)
+    def read_keys(self, looks):
+        return self.store.read_keys(looks)
 
     def transact(self, conditions, changes, looks=()):
         return self.store.transact(conditions, changes, looks)

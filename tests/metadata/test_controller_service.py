@@ -22,8 +22,8 @@ def test_a_snapshot_of_the_quorum_is_read_from_the_beginning():
         assert end == FEW_RECORDS + 1
 
     member = ControllerMember.__new__(ControllerMember)
-    member._node_id, member.office, member._member = 1, SimpleNamespace(catch_up=caught_up), None
-    member._quorum = SimpleNamespace(look=lambda: SimpleNamespace(
+    member._node_id, member.election, member._member = 1, SimpleNamespace(catch_up=caught_up), None
+    member._quorum = SimpleNamespace(read_view=lambda: SimpleNamespace(
         holder=None, end=FEW_RECORDS + 1, epoch=3))
     member._log = SimpleNamespace(
         end_offset=0, compared_to=lambda end: PREFIX, load_snapshot=lambda: True,

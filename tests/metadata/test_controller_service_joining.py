@@ -51,7 +51,7 @@ class Quorum:
         self._call("cluster_id", proposed)
         return proposed
 
-    def look(self):
+    def read_view(self):
         self._call("look")
         epoch = self.epochs.pop(0) if len(self.epochs) > 1 else self.epochs[0]
         return SimpleNamespace(epoch=epoch, end=self.end, holder=self.holder)
@@ -80,7 +80,7 @@ class World:
         member._identity = SimpleNamespace(cluster_id=CLUSTER)
         member.controllers = SimpleNamespace(learned=self._did("learned"))
         member.tail = self.tail(Image())
-        member.office = SimpleNamespace(catch_up=self._catch_up, stir=self._did("stir"))
+        member.election = SimpleNamespace(catch_up=self._catch_up, wake=self._did("wake"))
         self.lost_on_the_way, self.is_rebuildable = 0, True
         self.log(0)
 
@@ -331,7 +331,7 @@ def test_decisions_of_other_controllers_are_replicated_and_trimmed(
 
 
 def test_snapshot_replaces_the_tails_records(world):
-    world.run(world.member.begin_anew())
+    world.run(world.member.reload_snapshot())
     assert world.heard == [("replace", "snapshot at 0")]
 
 
@@ -361,10 +361,10 @@ def test_a_node_decides_from_its_appointment_to_its_dismissal(world, monkeypatch
 
     monkeypatch.setattr(controller_service, "ActiveController", Active)
     world.member._first, world.member.controller = ["record"], None
-    assert world.run(world.member.appoint(8, "heard")) == (failed, 0)
-    assert world.run(world.member.dismiss()) == (None, 3)
+    assert world.run(world.member.become_active(8, "heard")) == (failed, 0)
+    assert world.run(world.member.step_down()) == (None, 3)
     assert world.heard == [("begin", 8, ["record"], "heard"), ("resign",), ("resigned",)]
-    assert world.run(world.member.dismiss()) == (None, 0) and len(world.heard) == 3
+    assert world.run(world.member.step_down()) == (None, 0) and len(world.heard) == 3
 
 
 def test_leaving_node_ends_its_standby_before_quorum_and_etcd_stop(world):
@@ -378,21 +378,21 @@ def test_leaving_node_ends_its_standby_before_quorum_and_etcd_stop(world):
             world.heard.append(("office", world.quorum.closed))
 
     async def work():
-        world.member.office.run = office
-        task = world.member.stand()
+        world.member.election.run = office
+        task = world.member.start_election()
         await asyncio.sleep(1)
-        world.member.stir()
+        world.member.wake()
         await world.member.leave()
         assert task.cancelled()
 
     world.member._member = SimpleNamespace(stop=stop, failed=asyncio.Event(), failure=None)
     world.run(work())
-    assert world.heard == [("stir",), ("office", 0), ("stopped", 1)]
+    assert world.heard == [("wake",), ("office", 0), ("stopped", 1)]
 
 
 def test_a_node_that_never_stood_by_can_leave(world):
-    world.member.office = None
-    world.member.stir()
+    world.member.election = None
+    world.member.wake()
     world.run(world.member.leave())
     assert world.quorum.closed == 1
 
@@ -437,7 +437,7 @@ def test_failed_member_start_stops_the_start(world):
     failure = StartError("the port is in use")
     world.member._member = SimpleNamespace(failure=failure)
     with pytest.raises(StartError, match="the port is in use"):
-        world.run(world.member._patiently(world.quorum.look))
+        world.run(world.member._patiently(world.quorum.read_view))
     assert world.quorum.asked == []
 
 
@@ -445,7 +445,7 @@ def test_a_start_without_a_quorum_ends_after_the_configured_time(world):
     world.quorum.losses = 1000
     world.member._give_up_s = world.time.now_s + 60
     with pytest.raises(StartError, match="no quorum of etcd was formed within 60 s at a:1, b:2"):
-        world.run(world.member._patiently(world.quorum.look))
+        world.run(world.member._patiently(world.quorum.read_view))
 
 
 def test_failed_member_restart_stops_the_node(world):
@@ -456,8 +456,8 @@ def test_failed_member_restart_stops_the_node(world):
         await asyncio.sleep(1000)
 
     async def work():
-        world.member.office.run = office
-        task = world.member.stand()
+        world.member.election.run = office
+        task = world.member.start_election()
         await asyncio.sleep(1)
         world.member._member.failure = StartError("it was removed")
         failed.set()

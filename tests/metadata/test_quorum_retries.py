@@ -43,8 +43,8 @@ class Doubtful(MemoryKeys):
             raise failure
         return result
 
-    def look(self, looks):
-        return self._called("look", lambda: super(Doubtful, self).look(looks))
+    def read_keys(self, looks):
+        return self._called("look", lambda: super(Doubtful, self).read_keys(looks))
 
     def transact(self, *arguments):
         return self._called("transact", lambda: super(Doubtful, self).transact(*arguments))
@@ -83,7 +83,7 @@ def quorum(clock):
 
 
 def in_office(quorum, node_id=1):
-    return quorum.campaign(node_id, "host", 9093, TTL_S, quorum.look())
+    return quorum.campaign(node_id, "host", 9093, TTL_S, quorum.read_view())
 
 
 @pytest.mark.parametrize("failure", [Unreachable("away"), Unknown("cut")])
@@ -91,23 +91,23 @@ def test_call_is_retried_until_its_timeout(
         quorum, clock, failure):
     quorum.keys.failures = [failure] * 1000
     with pytest.raises(QuorumLost, match=f"memory: {failure}"):
-        quorum.look()
+        quorum.read_view()
     assert 100 + TIMEOUT_S <= clock.now < 100 + TIMEOUT_S + 0.05
     assert set(clock.pauses) == {0.02} and len(clock.pauses) == len(quorum.keys.calls) - 1
-    assert (quorum.is_answering, quorum.is_full, quorum.failures) == (False, False, 1)
+    assert (quorum.is_responding, quorum.is_full, quorum.failures) == (False, False, 1)
     quorum.keys.failures = []
-    assert quorum.look() == View(0, 0, None) and quorum.is_answering and quorum.failures == 1
+    assert quorum.read_view() == View(0, 0, None) and quorum.is_responding and quorum.failures == 1
 
 
 def test_request_rejected_by_a_member_is_not_retried(quorum, clock):
     quorum.keys.failures = [KeysError("no")]
     with pytest.raises(QuorumLost, match="no"):
-        quorum.look()
+        quorum.read_view()
     assert clock.pauses == [] and not quorum.is_full
 
 
 def test_untested_quorum_counts_as_available_with_space(quorum):
-    assert (quorum.is_answering, quorum.is_full, quorum.failures) == (True, False, 0)
+    assert (quorum.is_responding, quorum.is_full, quorum.failures) == (True, False, 0)
 
 
 def test_closing_a_quorum_closes_its_connections(quorum, monkeypatch):
@@ -118,7 +118,7 @@ def test_closing_a_quorum_closes_its_connections(quorum, monkeypatch):
 
 
 def test_an_empty_quorum_has_no_epoch_no_end_and_no_holder(quorum):
-    assert quorum.look() == View(0, 0, None) and quorum.read(0) == []
+    assert quorum.read_view() == View(0, 0, None) and quorum.read(0) == []
     assert quorum.known_cluster_id() is None and quorum.load_snapshot(-1) is None
 
 
@@ -128,7 +128,7 @@ def test_term_contains_its_epoch_and_the_logs_end(quorum):
     quorum.append(first, 0, 3, b"abc")
     second = in_office(quorum, 5)
     assert (second.epoch, second.end) == (2, 3)
-    assert quorum.look() == View(2, 3, Holder(5, 2, "host", 9093))
+    assert quorum.read_view() == View(2, 3, Holder(5, 2, "host", 9093))
     assert first.text != second.text and second.text.split()[:2] == [b"2", b"5"]
 
 
@@ -138,7 +138,7 @@ def test_campaign_with_lost_responses_wins_one_epoch(quorum, applies, at):
     """at: number of calls that succeed first."""
     quorum.keys.failures, quorum.keys.applies = [None] * at + [Unknown("cut")] * 3, applies
     term = quorum.campaign(1, "host", 9093, TTL_S, View(0, 0, None))
-    assert term.epoch == 1 and quorum.look() == View(1, 0, term.holder)
+    assert term.epoch == 1 and quorum.read_view() == View(1, 0, term.holder)
     quorum.append(term, 0, 1, b"a")
 
 
@@ -157,11 +157,11 @@ def test_second_of_two_simultaneous_candidates_is_notified(quorum, monkeypatch):
         monkeypatch.undo()
         in_office(quorum, 2)
         return row
-    view = quorum.look()
+    view = quorum.read_view()
     monkeypatch.setattr(quorum.keys, "get", overtaken)
     with pytest.raises(Conflict, match="another node"):
         quorum.campaign(1, "host", 9093, TTL_S, view)
-    assert quorum.look().holder.node_id == 2
+    assert quorum.read_view().holder.node_id == 2
 
 
 def test_lease_renewal_keeps_a_live_lease_and_replaces_an_expired_one(quorum, clock):
@@ -169,12 +169,12 @@ def test_lease_renewal_keeps_a_live_lease_and_replaces_an_expired_one(quorum, cl
     clock.now += TTL_S - 1
     assert quorum.renew(term, TTL_S) is term
     clock.now += TTL_S - 1
-    assert quorum.look().holder == term.holder
+    assert quorum.read_view().holder == term.holder
     clock.now += 1
-    assert quorum.look().holder is None
+    assert quorum.read_view().holder is None
     renewed = quorum.renew(term, TTL_S)
     assert renewed.lease != term.lease and renewed._replace(lease=term.lease) == term
-    assert quorum.look().holder == term.holder
+    assert quorum.read_view().holder == term.holder
 
 
 def test_controller_lease_of_another_holder_is_not_renewed(quorum, clock):
@@ -183,7 +183,7 @@ def test_controller_lease_of_another_holder_is_not_renewed(quorum, clock):
     with pytest.raises(Conflict):
         quorum.renew(term, TTL_S)
     quorum.resign(term)
-    assert quorum.look().holder.node_id == 2
+    assert quorum.read_view().holder.node_id == 2
 
 
 def test_controller_lease_lost_during_renewal_is_not_held(quorum, clock, monkeypatch):
@@ -198,7 +198,7 @@ def test_controller_lease_lost_during_renewal_is_not_held(quorum, clock, monkeyp
     monkeypatch.setattr(quorum.keys, "grant", overtaken)
     with pytest.raises(Conflict):
         quorum.renew(term, TTL_S)
-    assert quorum.look().holder.node_id == 2
+    assert quorum.read_view().holder.node_id == 2
 
 
 @pytest.mark.parametrize("failure", [Unreachable("away"), Unknown("cut"), KeysError("no")])
@@ -206,9 +206,9 @@ def test_resignation_ignores_failures(quorum, failure):
     term = in_office(quorum)
     quorum.keys.failures = [failure]
     quorum.resign(term)
-    assert quorum.look().holder == term.holder
+    assert quorum.read_view().holder == term.holder
     quorum.resign(term)
-    assert quorum.look().holder is None
+    assert quorum.read_view().holder is None
 
 
 def test_appends_are_counted_and_timed(quorum, clock):
@@ -316,10 +316,10 @@ def test_quorum_is_created_once_despite_lost_responses(quorum, monkeypatch):
     # Two parts of the snapshot, the cluster's id, and then the marker of the new cluster.
     quorum.keys.failures, quorum.keys.applies = [None, None, None, Unknown("cut")], True
     assert quorum.found("c", 7, 3, b"snapshot")
-    assert quorum.look() == View(3, 7, None) and quorum.load_snapshot(0) == (7, 3, b"snapshot")
+    assert quorum.read_view() == View(3, 7, None) and quorum.load_snapshot(0) == (7, 3, b"snapshot")
     with pytest.raises(Conflict):
         quorum.found("c", 8, 4, b"another")
-    assert quorum.look() == View(3, 7, None)
+    assert quorum.read_view() == View(3, 7, None)
     with pytest.raises(Trimmed):
         quorum.read(0)
     assert quorum.read(7) == []
@@ -351,4 +351,4 @@ def test_members_status_contains_the_duration(quorum, clock, monkeypatch):
 def test_a_condition_is_of_the_term_as_it_is(quorum):
     term = in_office(quorum)
     assert quorum._in_term(term) == Is("/p/at/epoch", term.text)
-    assert quorum.keys.look([Get("/p/at/epoch")])[0][0].value == term.text
+    assert quorum.keys.read_keys([Get("/p/at/epoch")])[0][0].value == term.text

@@ -29,7 +29,7 @@ class Started:
         self.logs = NoLogs()
         self.controller = active_controller.ActiveController(
             log, self.tail, self.logs, Settings(), random.Random(7), 1)
-        self.controller.take_office(clean)
+        self.controller.become_active(clean)
         self.controller.register(ENDPOINTS, DIRECTORIES)
         self.tail.begin()
         publisher = publisher_of(metadata_of(self.tail), self.logs)

@@ -8,7 +8,7 @@ import pytest
 
 from pylog._native.log.log import LogError
 from pylog.config import Settings
-from pylog.config.sealing import Sealer
+from pylog.config.sealing import PasswordEncoder
 from pylog.log.errors import StartError
 from pylog.log.partition_log import Role
 from pylog.metadata.controller import broker_registration
@@ -268,7 +268,8 @@ def test_unusable_setting_is_logged_once_with_the_reason(world, caplog):
 
 def test_setting_sealed_by_another_secret_is_logged(world, caplog):
     name = "listener.name.in.ssl.key.password"
-    world.image.configs[RESOURCE_BROKER, "1"] = {name: Sealer("first", None).sealed(name, "x")}
+    world.image.configs[RESOURCE_BROKER,
+                        "1"] = {name: PasswordEncoder("first", None).sealed(name, "x")}
     world.service.take_broker_configs(world.image)
     assert [(line.setting, line.reason) for line in caplog.records] == [
         (name, f"{name} is encrypted, and password.encoder.secret is not set")]
@@ -287,7 +288,7 @@ def test_cordons_are_reported_after_the_image_has_or_rejects_them(
     assert world.service.cordoned == ["x"] and world.service.directories == ["x", "y"]
     if known:
         world.image.brokers[US] = SimpleNamespace(cordoned=told)
-    assert world.service.cordons_are_told() is expected
+    assert world.service.reports_cordons() is expected
 
 
 def test_advertised_addresses_take_precedence_over_bound_ones():

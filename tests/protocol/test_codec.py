@@ -151,7 +151,7 @@ def test_chunked_encoding_produces_the_same_frame_without_copies():
     message = produce(acks=1, timeout_ms=5, topic_data=[
         produce.TopicProduceData(name="t", partition_data=rows)])
     for version in (8, 12):
-        pieces = codec.request_pieces(0, version, 3, "c", message)
+        pieces = codec.request_slices(0, version, 3, "c", message)
         assert b"".join(pieces) == codec.request_frame(0, version, 3, "c", message)
         assert pieces[1] is rows[0].records and pieces[3] is rows[2].records
         assert 64 <= len(pieces) <= 130  # No more pieces than writev accepts.

@@ -180,11 +180,11 @@ def elect(broker, name: str, partition: int = 0) -> int:
 
 
 def _asked(broker, request, version: int):
-    async def ask():
+    async def send():
         peer = await Peer.connect("127.0.0.1", broker.port, "test")
         try:
             return await peer.call(request, version)
         finally:
             peer.close()
 
-    return asyncio.run(ask())
+    return asyncio.run(send())

@@ -40,7 +40,7 @@ class Channel:
             raise self.failures.pop()
         return messages.AssignReplicasToDirsResponse()
 
-    def beat(self):
+    def send_heartbeats(self):
         raise AssertionError
 
 
@@ -55,7 +55,7 @@ def told(channel, *topics) -> list:
     async def go():
         made = Assignments(1, channel, Logs(), {"/one": ONE, "/two": TWO})
         for each in topics:
-            made.look(each)
+            made.check(each)
         for _ in range(40):
             await asyncio.sleep(0.005)
         await made.close()

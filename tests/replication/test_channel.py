@@ -54,7 +54,7 @@ def test_dial_is_cancelled_when_another_controller_is_active(monkeypatch):
         controllers = Controllers({1: Controller(1, "h", 1), 2: Controller(2, "h", 2)})
         controllers.learned(1, 5)
         line = Line(controllers, "test", timeout_s=3600)
-        asking = [asyncio.create_task(line.ask(messages.DescribeClusterRequest()))
+        asking = [asyncio.create_task(line.send(messages.DescribeClusterRequest()))
                   for _ in range(2)]
         await asyncio.sleep(0)
         controllers.learned(2, 6)
@@ -73,7 +73,7 @@ def test_request_is_cancelled_when_another_controller_is_active():
                                    2: Controller(2, "127.0.0.1", 1)})
         controllers.learned(1, 5)
         line = Line(controllers, "test", timeout_s=3600)
-        asking = asyncio.create_task(line.ask(messages.DescribeClusterRequest()))
+        asking = asyncio.create_task(line.send(messages.DescribeClusterRequest()))
         await asyncio.wait_for(silent.asked.wait(), WAIT_S)
         controllers.learned(2, 6)
         with pytest.raises(PeerError, match="no longer the active controller"):
@@ -149,14 +149,14 @@ async def beating(monkeypatch, controllers, failures=(), keeps_broker=False):
     """
     asked, left = Asked(), list(failures)
 
-    async def ask(line, message):
+    async def send(line, message):
         asked.put_nowait((controllers.next().id, message))
         if left:
             raise left.pop(0)
         return SimpleNamespace(error_code=0, broker_epoch=10, is_fenced=False,
                                should_shut_down=not keeps_broker)
 
-    monkeypatch.setattr(Line, "ask", ask)
+    monkeypatch.setattr(Line, "send", send)
     every_ms = 3_600_000  # No test waits for the next heartbeat.
     channel = ControllerChannel(
         controllers, Lifecycle(lambda: bytes(16)),

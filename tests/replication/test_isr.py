@@ -86,7 +86,7 @@ def test_second_isr_proposal_waits_for_the_first():
 
 def test_an_accepted_proposal_is_the_committed_isr():
     isr = made()
-    isr.answered(isr.join(follower(3), LOG, 0), 0, row((1, 2, 3)), 0)
+    isr.on_response(isr.join(follower(3), LOG, 0), 0, row((1, 2, 3)), 0)
     assert (isr.committed, isr.partition_epoch, isr.proposal) == ((1, 2, 3), 6, None)
 
 
@@ -94,7 +94,7 @@ def test_the_image_may_come_before_the_answer():
     isr = made()
     proposal = isr.join(follower(3), LOG, 0)
     assert isr.follow(state((1, 2, 3), 6), 0)
-    assert not isr.answered(proposal, 0, row((1, 2, 3)), 0)
+    assert not isr.on_response(proposal, 0, row((1, 2, 3)), 0)
     assert isr.committed == (1, 2, 3)
 
 
@@ -105,7 +105,7 @@ def test_the_image_may_come_before_the_answer():
 def test_outdated_epoch_error_keeps_the_proposed_isr_until_the_image_changes(error):
     isr = made()
     proposal = isr.join(follower(3), LOG, 0)
-    assert not isr.answered(proposal, error, None, 0)
+    assert not isr.on_response(proposal, error, None, 0)
     assert isr.maximal == {1, 2, 3}
     assert isr.tick([], LOG, 9 * LAG_NS, LAG_NS) is None
     isr.follow(state((1, 2), 6), 0)
@@ -118,18 +118,18 @@ def test_outdated_epoch_error_keeps_the_proposed_isr_until_the_image_changes(err
 def test_undecided_proposal_is_repeated_unchanged(error):
     isr = made()
     proposal = isr.join(follower(3), LOG, 0)
-    assert isr.answered(proposal, error, None, 0)
+    assert isr.on_response(proposal, error, None, 0)
     assert isr.proposal is proposal
 
 
 def test_rejected_isr_proposal_is_retried_after_a_change_or_a_delay():
     isr = made()
     proposal = isr.join(follower(3), LOG, 0)
-    assert not isr.answered(proposal, ErrorCode.INELIGIBLE_REPLICA, None, 7)
+    assert not isr.on_response(proposal, ErrorCode.INELIGIBLE_REPLICA, None, 7)
     assert isr.maximal == {1, 2}
     assert isr.join(follower(3), LOG, 6 + REFUSED_NS) is None
     assert isr.join(follower(3), LOG, 7 + REFUSED_NS) is not None
-    isr.answered(isr.proposal, ErrorCode.INELIGIBLE_REPLICA, None, 2 * REFUSED_NS)
+    isr.on_response(isr.proposal, ErrorCode.INELIGIBLE_REPLICA, None, 2 * REFUSED_NS)
     isr.brokers_changed()
     assert isr.join(follower(3), LOG, 2 * REFUSED_NS) is not None
 
@@ -176,7 +176,7 @@ def _decide(isr, truth, random_source, now):
         newest = state(members, newest.partition_epoch + 1)
         truth.append(newest)
     if random_source.random() < 0.7:
-        isr.answered(proposal, error, row(newest.isr, newest.partition_epoch),
+        isr.on_response(proposal, error, row(newest.isr, newest.partition_epoch),
                      now * REFUSED_NS)
 
 
@@ -185,13 +185,13 @@ def test_unclean_leader_reports_recovery_before_others_join():
     told = isr.recovered(0)
     assert told == Proposal(3, 5, ((1, 11),))
     assert isr.recovered(0) is None and isr.join(follower(2), LOG, 0) is None
-    assert not isr.answered(told, ErrorCode.NONE, row([1]), 0)
+    assert not isr.on_response(told, ErrorCode.NONE, row([1]), 0)
     assert isr.recovered(0) is None
     assert isr.join(follower(2), LOG, 0) == Proposal(3, 6, ((1, 11), (2, 12)))
 
 
 def test_rejected_recovery_report_is_repeated():
     isr = Isr(state(isr=(1,))._replace(leader_recovery_state=1), 1, {1: 11}.get, now_ns=0)
-    isr.answered(isr.recovered(0), ErrorCode.INELIGIBLE_REPLICA, None, 0)
+    isr.on_response(isr.recovered(0), ErrorCode.INELIGIBLE_REPLICA, None, 0)
     assert isr.tick([], LOG, 1, LAG_NS) is None
     assert isr.tick([], LOG, REFUSED_NS, LAG_NS) == Proposal(3, 5, ((1, 11),))

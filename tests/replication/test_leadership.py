@@ -52,7 +52,7 @@ class Channel:
         await asyncio.sleep(0)
         return self.decide(request)
 
-    def beat(self):
+    def send_heartbeats(self):
         self.beats += 1
 
 

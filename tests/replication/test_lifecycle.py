@@ -16,7 +16,7 @@ def fresh(previous_epoch: int = -1) -> Lifecycle:
 def running(epoch: int = 10) -> Lifecycle:
     made = fresh()
     made.registered(0, epoch)
-    made.beaten(made.next(epoch, True), 0, False, False)
+    made.on_heartbeat_response(made.next(epoch, True), 0, False, False)
     assert made.stage is Stage.RUNNING
     return made
 
@@ -46,15 +46,15 @@ def test_rejected_registration_is_retried_with_the_same_incarnation():
 def test_a_broker_runs_once_the_controller_has_unfenced_it_and_not_sooner():
     made = fresh()
     made.registered(0, 10)
-    made.beaten(made.next(10, True), 0, True, False)
+    made.on_heartbeat_response(made.next(10, True), 0, True, False)
     assert made.stage is Stage.CATCH_UP
-    made.beaten(made.next(10, True), 0, False, False)
+    made.on_heartbeat_response(made.next(10, True), 0, False, False)
     assert made.stage is Stage.RUNNING
 
 
 def test_fenced_broker_requests_only_unfencing():
     made = running()
-    made.beaten(made.next(20, True), 0, True, False)
+    made.on_heartbeat_response(made.next(20, True), 0, True, False)
     assert made.next(20, True) == Heartbeat(10, 20, False, False)
 
 
@@ -62,21 +62,22 @@ def test_fenced_broker_requests_only_unfencing():
     ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
 def test_stale_epoch_triggers_registration_as_a_new_incarnation(error):
     made = running()
-    made.beaten(made.next(20, True), error, True, False)
+    made.on_heartbeat_response(made.next(20, True), error, True, False)
     assert made.next(20, True) == Register((1).to_bytes(16, "big"), -1)
     assert not made.is_registered
 
 
 def test_an_answer_of_an_older_epoch_changes_nothing():
     made = running()
-    made.beaten(Heartbeat(4, 20, False, False), ErrorCode.STALE_BROKER_EPOCH, True, True)
+    made.on_heartbeat_response(Heartbeat(4, 20, False, False), ErrorCode.STALE_BROKER_EPOCH, True,
+                               True)
     assert made.stage is Stage.RUNNING
 
 
 @pytest.mark.parametrize("error", [ErrorCode.NOT_CONTROLLER, ErrorCode.UNKNOWN_SERVER_ERROR])
 def test_unrelated_error_changes_nothing(error):
     made = running()
-    made.beaten(made.next(20, True), error, True, True)
+    made.on_heartbeat_response(made.next(20, True), error, True, True)
     assert made.stage is Stage.RUNNING
 
 
@@ -84,9 +85,9 @@ def test_shutdown_is_requested_until_granted():
     made = running()
     made.stop()
     assert made.next(20, True) == Heartbeat(10, 20, False, True)
-    made.beaten(made.next(20, True), 0, False, False)
+    made.on_heartbeat_response(made.next(20, True), 0, False, False)
     assert made.next(21, True) == Heartbeat(10, 21, False, True)
-    made.beaten(made.next(21, True), 0, True, True)
+    made.on_heartbeat_response(made.next(21, True), 0, True, True)
     assert made.next(21, True) is None
 
 
@@ -94,7 +95,7 @@ def test_a_heartbeat_from_before_the_stop_does_not_undo_it():
     made = running()
     sent = made.next(20, True)
     made.stop()
-    made.beaten(sent, 0, False, False)
+    made.on_heartbeat_response(sent, 0, False, False)
     assert made.stage is Stage.STOPPING
 
 
@@ -109,7 +110,7 @@ def test_a_broker_that_is_not_registered_may_stop_at_once():
 def test_stop_with_a_stale_epoch_completes():
     made = running()
     made.stop()
-    made.beaten(made.next(20, True), ErrorCode.STALE_BROKER_EPOCH, True, False)
+    made.on_heartbeat_response(made.next(20, True), ErrorCode.STALE_BROKER_EPOCH, True, False)
     assert made.next(20, True) is None
 
 

@@ -6,35 +6,36 @@ from pylog.security.principals import ANONYMOUS, GONE, Identities, user
 
 def test_connections_of_one_principal_share_a_number():
     known = Identities()
-    one, other = known.enter(1, user("a"), "h1"), known.enter(2, user("a"), "h2")
-    assert one == other != known.enter(3, user("b"), "h1") and one > 0
+    one, other = known.bind_connection(1, user("a"), "h1"), known.bind_connection(2, user("a"),
+                                                                                  "h2")
+    assert one == other != known.bind_connection(3, user("b"), "h1") and one > 0
     assert known.principal(one) == user("a") and known.principal(0) == ANONYMOUS
     assert known.host(2) == "h2" and known.is_current(1, one) and not known.is_current(3, one)
 
 
 def test_a_number_ends_with_its_last_connection():
     known = Identities()
-    number = known.enter(1, user("a"), "h")
-    known.enter(2, user("a"), "h")
+    number = known.bind_connection(1, user("a"), "h")
+    known.bind_connection(2, user("a"), "h")
     known.leave(1)
     assert known.principal(number) == user("a")
     known.leave(2)
     known.leave(2)
     assert known.principal(number) is GONE
-    assert known.enter(3, user("b"), "h") != number
+    assert known.bind_connection(3, user("b"), "h") != number
 
 
 def test_reauthentication_keeps_the_principal_number():
     known = Identities()
-    assert known.enter(1, user("a"), "h") == known.enter(1, user("a"), "h")
+    assert known.bind_connection(1, user("a"), "h") == known.bind_connection(1, user("a"), "h")
     known.leave(1)
     assert not known._by_number and not known._by_key
 
 
 def test_addresses_get_separate_numbers_if_relevant():
     known = Identities()
-    one = known.enter(1, user("a"), "h1")
-    known.enter(2, user("a"), "h2")
+    one = known.bind_connection(1, user("a"), "h1")
+    known.bind_connection(2, user("a"), "h2")
     changed = dict(known.set_by_host(True))
     assert changed.keys() == {1, 2} and len({*changed.values(), one}) == 3
     assert not known.is_current(1, one) and known.is_current(1, changed[1])
@@ -44,13 +45,13 @@ def test_addresses_get_separate_numbers_if_relevant():
 
 def test_requests_in_progress_keep_their_principal_when_addresses_become_relevant():
     known = Identities()
-    one = known.enter(1, user("a"), "h1")
-    known.enter(2, user("a"), "h2")
+    one = known.bind_connection(1, user("a"), "h1")
+    known.bind_connection(2, user("a"), "h2")
     by_host = dict(known.set_by_host(True))
     assert {known.principal(number) for number in (one, *by_host.values())} == {user("a")}
     assert dict(known.set_by_host(False)) == {1: one, 2: one}
     assert dict(known.set_by_host(True)) == by_host
-    assert known.enter(1, user("a"), "h1") == by_host[1]
+    assert known.bind_connection(1, user("a"), "h1") == by_host[1]
     assert [known.principal(number) for number in by_host.values()] == [user("a")] * 2
     known.leave(1)
     assert known.principal(by_host[1]) is GONE and known.principal(one) == user("a")
@@ -61,9 +62,9 @@ def test_requests_in_progress_keep_their_principal_when_addresses_become_relevan
 def test_used_numbers_are_skipped_after_wraparound(monkeypatch):
     monkeypatch.setattr(identities, "NUMBER_MAX", 3)
     known = Identities()
-    assert [known.enter(number, user(str(number)), "h") for number in (1, 2)] == [1, 2]
+    assert [known.bind_connection(number, user(str(number)), "h") for number in (1, 2)] == [1, 2]
     known.leave(1)
-    assert [known.enter(number, user(str(number)), "h") for number in (3, 4)] == [3, 1]
+    assert [known.bind_connection(number, user(str(number)), "h") for number in (3, 4)] == [3, 1]
 
 
 def test_names_of_principals_are_read():
@@ -86,7 +87,8 @@ def test_closed_connections_number_has_no_permissions():
     access = Access(StandardAuthorizer(Settings({
         "super.users": "User:ANONYMOUS", "allow.everyone.if.no.acl.found": "true"})), known)
     context = SimpleNamespace(
-        principal=known.enter(1, user("a"), "h"), peer_host="h", api_key=api.DELETE_TOPICS)
+        principal=known.bind_connection(1, user("a"), "h"), peer_host="h",
+        api_key=api.DELETE_TOPICS)
     assert access.may(context, DELETE, TOPIC, "t") and access.operations(context, CLUSTER, "c")
     known.leave(1)
     assert not access.may(context, DELETE, TOPIC, "t")
@@ -96,10 +98,10 @@ def test_closed_connections_number_has_no_permissions():
 
 def test_numbers_of_enveloped_principals_are_released():
     known = Identities()
-    first, again = known.lend(user("a"), "h"), known.lend(user("a"), "h")
-    assert first == again == known.enter(5, user("a"), "h")
-    known.give_back(first)
+    first, again = known.acquire(user("a"), "h"), known.acquire(user("a"), "h")
+    assert first == again == known.bind_connection(5, user("a"), "h")
+    known.release(first)
     known.leave(5)
     assert known.principal(first) == user("a")
-    known.give_back(again)
+    known.release(again)
     assert known.principal(first) is GONE

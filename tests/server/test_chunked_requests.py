@@ -15,7 +15,7 @@ STEPS_MAX = 8  # A slice is five reads of a clock that advances by a millisecond
 BEAT = codec.encode_request(12, 3, messages.HeartbeatRequest(
     group_id="g", generation_id=1, member_id="m"))
 IN_PIECES = [key for key in elements.ELEMENTS if elements.path_of(
-    elements.of(key).asked, "request", key, api.SERVED[key][1])]
+    elements.of(key).request_paths, "request", key, api.SERVED[key][1])]
 
 
 def _beating(handler, *events, key=None, settings=None, turns=100_000):
@@ -67,8 +67,8 @@ def test_long_request_delays_a_heartbeat_for_at_most_a_few_steps(key, distinct):
     version = api.SERVED[key][1]
     request_name, response = tables.name_of("request", key), codec.message_class(
         tables.name_of("response", key))
-    piece = elements.of(key).piece
-    (array, *_), *_ = elements.path_of(elements.of(key).asked, "request", key, version)
+    piece = elements.of(key).slice_elements
+    (array, *_), *_ = elements.path_of(elements.of(key).request_paths, "request", key, version)
     sizes = []
 
     def handle(request):

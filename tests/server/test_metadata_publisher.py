@@ -247,7 +247,7 @@ class History:
             random.Random(dice.random()), 1)
 
     async def live(self, steps):
-        self.controller.take_office(clean=True)
+        self.controller.become_active(clean=True)
         self.controller.register(ENDPOINTS, DIRECTORIES)
         self.broker.tail.begin()
         for _ in range(steps):

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pylog._native.server.heartbeat_cache import Repeat, Repeats
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.eventloop.end_of_tick import EndOfTick
 from pylog.protocol import codec, messages
 from pylog.protocol.errors import ProtocolError
@@ -17,9 +17,9 @@ def test_responses_deferred_to_the_end_of_an_iteration_are_sent_with_its_respons
         tick, left = EndOfTick(), []
 
         def handler(context, request):
-            pending = Pending(lambda error: error)
+            pending = DeferredResponse(lambda error: error)
             left.append(pending)
-            tick.defer(lambda: pending.answer(messages.ApiVersionsResponse()))
+            tick.defer(lambda: pending.respond(messages.ApiVersionsResponse()))
             return pending
 
         reactors = Reactors(request(1, 18, 0), request(2, 18, 0))
@@ -68,13 +68,13 @@ def test_response_without_memory_closes_only_its_own_connection():
             super().queue_reply(token, frame, correlation_id, throttle_ms)
 
     async def scenario():
-        pending = Pending(lambda error: error)
+        pending = DeferredResponse(lambda error: error)
         reactors = Short(request(1, 18, 0), request(2, 12, 0, HEARTBEAT), request(3, 18, 0))
         await drained(request_queue(
             reactors, _18=lambda context, request: messages.ApiVersionsResponse(),
             _12=lambda context, request: pending))
         assert 2 not in reactors.replies
-        pending.answer(messages.HeartbeatResponse())
+        pending.respond(messages.HeartbeatResponse())
         assert reactors.replies[1] == reactors.replies[2] == (None, True)
         assert reactors.replies[3][0] is not None
     asyncio.run(scenario())
@@ -83,7 +83,7 @@ def test_response_without_memory_closes_only_its_own_connection():
 def test_unexpected_kind_of_result_closes_only_its_own_connection():
     def handle(context, request):
         context.cacheable = True
-        return Pending(lambda error: error)
+        return DeferredResponse(lambda error: error)
 
     reactors = Reactors(request(1, 3, 0, bytes(4)), request(2, 18, 0))
     asyncio.run(drained(request_queue(

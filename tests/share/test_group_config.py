@@ -28,5 +28,5 @@ def test_group_settings_override_the_brokers():
 def test_member_of_a_share_group_gets_the_brokers_intervals():
     found = of({"group.share.initialize.retry.interval.ms": "5432",
                 "group.share.heartbeat.interval.ms": "6000", "group.share.max.size": "9"},
-               {}).obeyed("g")
+               {}).config_of("g")
     assert (found.heartbeat_ms, found.members_max, found.retry_ms) == (6000, 9, 5432)

@@ -12,7 +12,7 @@ from pylog.protocol.errors import ErrorCode
 from pylog.share.acknowledgement_types import ACCEPT
 from pylog.share.in_flight import Limits, Wanted
 from pylog.share.manager import Fetch, SharePartitions
-from pylog.share.metrics import Figures
+from pylog.share.metrics import ShareMetrics
 
 NOW = 1_700_000_000_000
 TOPIC_ID = b"t" * 16
@@ -72,7 +72,7 @@ class World:
             limits=lambda group: limits, is_committed=lambda group: False,
             begins=lambda group: "earliest", lock_ms=lambda group: lock_ms)
         self.persister = Persister()
-        self.served = SharePartitions(node, None, self.persister, settings, Figures())
+        self.served = SharePartitions(node, None, self.persister, settings, ShareMetrics())
 
     def append(self, index, count):
         self.logs[index].append(
@@ -95,7 +95,7 @@ class World:
         """Return the session's records: {partition: [(first, last, delivery count)]}."""
         rows = await self.served.fetch(Fetch(
             session, Wanted(session.member_id, 500, 500, False), wait_ms, 1, 1 << 20),
-            list(session.places))
+            list(session.partitions))
         return {place[1]: [(row.first, row.last, row.deliveries) for row in found.acquired.rows]
                 for place, found in rows.items() if found.acquired.rows}
 

@@ -17,7 +17,7 @@ from pylog.protocol.errors import ErrorCode
 from pylog.share import share_partition
 from pylog.share.acknowledgement_types import ACCEPT, REJECT, RELEASE
 from pylog.share.in_flight import Limits, Wanted
-from pylog.share.metrics import GroupFigures
+from pylog.share.metrics import GroupMetrics
 from pylog.share.share_partition import SharePartition
 from tests.share.history import ACCEPTED, REJECTED, RELEASED, Delivery, History, Record
 from tests.share.test_share_partition_bounds import KEY, NOW, TOPIC_ID, States
@@ -123,7 +123,7 @@ class World:
             settings = SimpleNamespace(limits=lambda group: LIMITS, begins=lambda group: "earliest",
                                        is_committed=lambda group: False)
             self.share = SharePartition(
-                KEY, self.logs[self.leader], self.epoch, self.states, settings, GroupFigures(),
+                KEY, self.logs[self.leader], self.epoch, self.states, settings, GroupMetrics(),
                 lambda partition: None, lambda partition: None, lambda: self.now_ms, lambda: NOW)
             self.runner.run(self.share.load())
         return self.share

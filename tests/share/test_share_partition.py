@@ -9,7 +9,7 @@ from pylog._native.records import batch
 from pylog.coordinator.share.partition_state import ShareKey, ShareState
 from pylog.protocol.errors import ErrorCode
 from pylog.share.in_flight import Limits, Wanted
-from pylog.share.metrics import GroupFigures
+from pylog.share.metrics import GroupMetrics
 from pylog.share.share_partition import SharePartition
 
 LIMITS = Limits(lock_ms=100, deliveries_max=3, records_max=50, renews=True)
@@ -62,7 +62,7 @@ def loaded(log, is_committed=False):
     settings = SimpleNamespace(
         limits=lambda group: LIMITS, is_committed=lambda group: is_committed)
     found = SharePartition(
-        ShareKey("g", b"t" * 16, 0), log, 0, Persister(), settings, GroupFigures(),
+        ShareKey("g", b"t" * 16, 0), log, 0, Persister(), settings, GroupMetrics(),
         lambda partition: None, lambda partition: None, lambda: 0, lambda: 0)
     asyncio.run(found.load())
     assert found.error == ErrorCode.NONE

@@ -13,7 +13,7 @@ from pylog.coordinator.share.shard import ShareStates
 from pylog.protocol.errors import ErrorCode
 from pylog.share.acknowledgement_types import ACCEPT, REJECT, RELEASE
 from pylog.share.in_flight import Limits, Wanted
-from pylog.share.metrics import GroupFigures
+from pylog.share.metrics import GroupMetrics
 from pylog.share.share_partition import SharePartition
 from tests.coordinator.world import Clock
 
@@ -77,7 +77,7 @@ class Partition:
 
     def load(self):
         self.share = SharePartition(
-            KEY, self.log, self.log.leader_epoch, self.states, self.settings, GroupFigures(),
+            KEY, self.log, self.log.leader_epoch, self.states, self.settings, GroupMetrics(),
             lambda partition: None, lambda partition: None, lambda: 0, lambda: NOW)
         asyncio.run(self.share.load())
         return self.share.error

@@ -12,7 +12,8 @@ import contextlib
 from collections import namedtuple
 
 from pylog.metadata.quorum.key_value import (
-    Absent, Answered, Delete, Get, Keys, KeysError, MemberState, Put, Row, Unknown, Unreachable,
+    Absent, TransactionResult, Delete, Get, Keys, KeysError, MemberState, Put, Row, Unknown,
+    Unreachable,
 )
 from tests.sim.loop import OWNER
 
@@ -48,7 +49,7 @@ class Store:
     def with_data(self) -> list:
         return [member for member in self.members if member is not None]
 
-    def look(self, looks) -> list:
+    def read_keys(self, looks) -> list:
         self.expire()
         return [self._rows(look) for look in looks]
 
@@ -62,18 +63,18 @@ class Store:
     def _row(self, key) -> Row:
         return Row(key, self.keys[key].value)
 
-    def transact(self, conditions, changes, looks) -> Answered:
+    def transact(self, conditions, changes, looks) -> TransactionResult:
         """Apply a transaction. Keeps atomicity."""
         self.expire()
         if not all(map(self._holds, conditions)):
-            return Answered(False, [self._rows(look) for look in looks])
+            return TransactionResult(False, [self._rows(look) for look in looks])
         for change in changes:
             if isinstance(change, Put):
                 self.keys[change.key] = Entry(change.value, change.lease)
             elif isinstance(change, Delete):
                 self.keys.pop(change.key, None)
         self._stir()
-        return Answered(True, [])
+        return TransactionResult(True, [])
 
     def _holds(self, condition) -> bool:
         entry = self.keys.get(condition.key)
@@ -156,13 +157,13 @@ class Client(Keys):
         return MemberState(address, answers, False, self.name, -1,
                            "" if answers else "it does not answer")
 
-    def look(self, looks) -> list:
+    def read_keys(self, looks) -> list:
         self._asked()
-        found = self._store.look(looks)
+        found = self._store.read_keys(looks)
         self._store.loop.block(self._random.uniform(0.0002, 0.001))
         return found
 
-    def transact(self, conditions, changes, looks=()) -> Answered:
+    def transact(self, conditions, changes, looks=()) -> TransactionResult:
         return self._changed(lambda: self._store.transact(conditions, changes, looks))
 
     def drop(self, conditions, folder, below) -> bool:

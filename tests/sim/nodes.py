@@ -10,7 +10,7 @@ import random
 from types import SimpleNamespace
 
 from pylog._native.log.log import Shortage
-from pylog.api.cluster.broker_to_controller import ControllerApi, HereOrNowhere, guarded
+from pylog.api.cluster.broker_to_controller import ControllerApi, LocalController, guarded
 from pylog.api.cluster.metadata_log import MetadataLogApi, Observers
 from pylog.api.cluster.topics import TopicsApi
 from pylog.metadata.broker_service import MemberMetadata
@@ -253,7 +253,7 @@ class NodeProcess(Process):
                 world.network.dial(self, host, port)))
             publisher.replicas = self.membership.replicas
         if controls:
-            here = HereOrNowhere(metadata)
+            here = LocalController(metadata)
             api = {**ControllerApi(here, lambda number: None).handlers(),
                    **MetadataLogApi(metadata, Observers(), self.node.id, self.now_ms).handlers(),
                    **TopicsApi(here, NO_QUOTAS, settings).handlers()}

@@ -185,7 +185,7 @@ def sessions_use_the_wall_clock(patch):
 
 def coordinators_answer_before_their_records_are_durable(patch):
     patch.setattr(Journal, "after", lambda self, token, message: (
-        self.append_now(), token.answer(message)))
+        self.append_now(), token.respond(message)))
 
 
 def markers_are_sent_once(patch):

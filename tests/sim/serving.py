@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 from pylog._native.log.log import LogError
 from pylog._native.records import batch
-from pylog.api.cluster.broker_to_controller import HereOrNowhere
+from pylog.api.cluster.broker_to_controller import LocalController
 from pylog.peer.connection import key_of
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -64,7 +64,7 @@ class ControllerConnection(Connection):
         if callable(message):
             # An admin client's request: (the active controller) -> a coroutine.
             try:
-                return Replied(asked.number, await message(HereOrNowhere(self.process.metadata)))
+                return Replied(asked.number, await message(LocalController(self.process.metadata)))
             except LogError as error:
                 return Replied(asked.number, error)
         self.process.node.world.record_request(self.process.node, message)

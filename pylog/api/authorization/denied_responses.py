@@ -37,38 +37,38 @@ def whole(context: RequestContext, request: Message, error: Error) -> Message:
     """Return the response that denies a whole request."""
     made = _WHOLE.get(context.api_key)
     if made is not None:
-        answer = made(request, error)
+        response = made(request, error)
         if context.api_key == api.ELECT_LEADERS and context.api_version < ELECTION_ERROR_SINCE:
-            answer.error_code = ErrorCode.NONE
-        return answer
-    answer = empty(context.api_key)
-    answer.error_code = error
-    if hasattr(answer, "error_message"):
-        answer.error_message = error.message
-    return answer
+            response.error_code = ErrorCode.NONE
+        return response
+    response = empty(context.api_key)
+    response.error_code = error
+    if hasattr(response, "error_message"):
+        response.error_message = error.message
+    return response
 
 
-def _of_each(field: str, asked: str, row: Callable) -> Callable:
+def _of_each(field: str, requested: str, row: Callable) -> Callable:
     """field: the array of the response; row(new, element, error) for each element of the array
     `asked`.
     """
     def made(request: Message, error: Error) -> Message:
         name = type(request).__name__.removesuffix("Request") + "Response"
         new = getattr(messages, name)
-        return new(**{field: [row(new, element, error) for element in getattr(request, asked)]})
+        return new(**{field: [row(new, element, error) for element in getattr(request, requested)]})
     return made
 
 
 def _moved(request: Message, error: Error) -> Message:
     new = messages.AlterReplicaLogDirsResponse
-    asked: dict[str, dict[int, None]] = {}
+    requested: dict[str, dict[int, None]] = {}
     for directory in request.dirs:
         for topic in directory.topics:
-            asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partitions))
+            requested.setdefault(topic.name, {}).update(dict.fromkeys(topic.partitions))
     return new(results=[
         new.AlterReplicaLogDirTopicResult(topic_name=name, partitions=[
             new.AlterReplicaLogDirPartitionResult(partition_index=index, error_code=error)
-            for index in indexes]) for name, indexes in asked.items()])
+            for index in indexes]) for name, indexes in requested.items()])
 
 
 def _elected(request: Message, error: Error) -> Message:

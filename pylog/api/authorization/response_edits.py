@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import types
 
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pylog.api.handler import Message, Result
 
-_AWAITED = frozenset((types.CoroutineType, Pending))
+_AWAITED = frozenset((types.CoroutineType, DeferredResponse))
 
 
 def edited(result: Any, edit: Callable[[Message], None]) -> Result:

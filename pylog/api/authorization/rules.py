@@ -205,9 +205,9 @@ class Rights:
         topic = self._metadata.image.topics_by_id.get(id_)
         return None if topic is None else topic.name
 
-    def _cluster_operations(self, context: RequestContext, asked: bool,
+    def _cluster_operations(self, context: RequestContext, requested: bool,
                             result: Any) -> Result:
-        if not asked:
+        if not requested:
             return result
         operations = self._access.operations(context, CLUSTER, CLUSTER_NAME) \
             if self._may_cluster_besides(context, DESCRIBE) else 0
@@ -308,8 +308,8 @@ class Rights:
             result = with_rows(handle(context, request) if allowed else
                                denied_responses.empty(context.api_key), "topics", rejected)
 
-        def edit(answer: Message) -> None:
-            for row in answer.topics if context.api_version >= CONFIGS_SINCE else ():
+        def edit(response: Message) -> None:
+            for row in response.topics if context.api_version >= CONFIGS_SINCE else ():
                 if row.error_code == ErrorCode.NONE and not self._access.may_besides(
                         context, DESCRIBE_CONFIGS, TOPIC, row.name):
                     row.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pylog.metadata.service import MetadataService
 
 
-class HereOrNowhere:
+class LocalController:
     """The active controller for handlers; raises NotController while another node is active."""
 
     def __init__(self, metadata: MetadataService):
@@ -119,10 +119,10 @@ def _create_topics(request: Message) -> Message:
 
 def _delete_topics(request: Message) -> Message:
     response = messages.DeleteTopicsResponse
-    asked = [(topic.name, topic.topic_id) for topic in request.topics] or [
+    requested = [(topic.name, topic.topic_id) for topic in request.topics] or [
         (name, bytes(16)) for name in request.topic_names]
     return response(responses=[response.DeletableTopicResult(
-        name=name, topic_id=topic_id, error_code=NOT_CONTROLLER) for name, topic_id in asked])
+        name=name, topic_id=topic_id, error_code=NOT_CONTROLLER) for name, topic_id in requested])
 
 
 def _create_partitions(request: Message) -> Message:

@@ -138,7 +138,7 @@ async def _hosts(entries, seconds: float = RESOLVE_SECONDS) -> dict:
     try:
         async with asyncio.timeout(seconds):
             for name in sorted(names):
-                address = _literal(name) or await asyncio.wrap_future(_resolver.ask(name))
+                address = _literal(name) or await asyncio.wrap_future(_resolver.submit(name))
                 if address is not None:
                     found[name] = address
     except TimeoutError:
@@ -163,24 +163,24 @@ class _Resolver:
     """Resolves names on a daemon thread: the process can exit while a query is pending."""
 
     def __init__(self):
-        self._asked: SimpleQueue[tuple[str, Future[str | None]]] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[str, Future[str | None]]] = SimpleQueue()
         self._thread = None
 
-    def ask(self, name: str) -> Future:
+    def submit(self, name: str) -> Future:
         """Return a future of a name's address, None if it has none. Call it on the event loop."""
         if self._thread is None:
-            self._thread = supervisor.thread("resolver", self._answer, threading.Event())
+            self._thread = supervisor.thread("resolver", self._run, threading.Event())
             self._thread.start()
-        answer: Future[str | None] = Future()
-        self._asked.put((name, answer))
-        return answer
+        response: Future[str | None] = Future()
+        self._queue.put((name, response))
+        return response
 
-    def _answer(self) -> None:
+    def _run(self) -> None:
         while True:
-            name, answer = self._asked.get()
+            name, response = self._queue.get()
             # The caller may have given up.
-            if answer.set_running_or_notify_cancel():
-                answer.set_result(_address(name))
+            if response.set_running_or_notify_cancel():
+                response.set_result(_address(name))
 
 
 _resolver = _Resolver()
@@ -189,13 +189,13 @@ _resolver = _Resolver()
 def resolve_later(limits: quotas.ClientQuotas) -> None:
     """Look up the hosts of quotas on the resolver's thread; their limits apply when it responds."""
     for name in limits.unresolved():
-        answer = asyncio.wrap_future(_resolver.ask(name))
-        answer.add_done_callback(partial(_take_host, limits, name))
+        response = asyncio.wrap_future(_resolver.submit(name))
+        response.add_done_callback(partial(_take_host, limits, name))
 
 
-def _take_host(limits: quotas.ClientQuotas, name: str, answer: asyncio.Future) -> None:
-    if not answer.cancelled():
-        limits.take_hosts({name: answer.result()})
+def _take_host(limits: quotas.ClientQuotas, name: str, response: asyncio.Future) -> None:
+    if not response.cancelled():
+        limits.take_hosts({name: response.result()})
 
 
 def _bad(message: str) -> Refusal:

@@ -176,13 +176,13 @@ class ConfigsApi:
         """Return (type, name) -> configs.Altered, of each resource of a request."""
         assert self._forward is not None, context.api_key
         try:
-            answer = await self._forward(context, request)
+            response = await self._forward(context, request)
         except PeerError as error:
             late = configs.Altered(ErrorCode.REQUEST_TIMED_OUT, str(error))
             return {(row.resource_type, row.resource_name): late for row in request.resources}
         return {(row.resource_type, row.resource_name):
                 configs.Altered(ErrorCode.of(row.error_code), row.error_message)
-                for row in answer.responses}
+                for row in response.responses}
 
     def list_config_resources(
             self, context: RequestContext, request: Message) -> Iterator[Message | None]:
@@ -193,14 +193,14 @@ class ConfigsApi:
         """
         response = messages.ListConfigResourcesResponse
         if context.api_version == 0:
-            asked: tuple[int, ...] = (configs.RESOURCE_SUBSCRIPTION,)
+            requested: tuple[int, ...] = (configs.RESOURCE_SUBSCRIPTION,)
         else:
-            asked = tuple(request.resource_types or RESOURCES)
-        if any(kind not in RESOURCES for kind in asked):
+            requested = tuple(request.resource_types or RESOURCES)
+        if any(kind not in RESOURCES for kind in requested):
             yield response(error_code=ErrorCode.UNSUPPORTED_VERSION)
             return
         image = self._metadata.image
-        rows = ((kind, name) for kind in RESOURCES if kind in asked
+        rows = ((kind, name) for kind in RESOURCES if kind in requested
                 for name in _resources(image, kind))
         yield response()
         while part := list(itertools.islice(rows, PART_RESOURCES)):

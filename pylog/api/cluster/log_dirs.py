@@ -65,7 +65,7 @@ class LogDirsApi:
                 yield response(results=[response.DescribeLogDirsResult(
                     error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path, topics=[])])
                 continue
-            rows = _rows(logs, [move for move in moves if move.place == number], wanted)
+            rows = _rows(logs, [move for move in moves if move.dir_index == number], wanted)
             for topics in _by_topic(rows):
                 yield response(results=[response.DescribeLogDirsResult(
                     error_code=ErrorCode.NONE, log_dir=path, total_bytes=space[0],
@@ -107,7 +107,7 @@ class LogDirsApi:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if self._logs.get(name, index) is None:
             return ErrorCode.REPLICA_NOT_AVAILABLE
-        if is_internal(name) and self._logs.place(name, index) != number:
+        if is_internal(name) and self._logs.dir_index(name, index) != number:
             # Its coordinator keeps appending to the log that was open when its term began.
             return ErrorCode.KAFKA_STORAGE_ERROR
         try:

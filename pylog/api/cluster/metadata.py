@@ -74,7 +74,7 @@ class MetadataApi:
         departures = self._metadata.departures
         if departures is not None and self._is_led_by(departures.suspects, context, request):
             return self._once_settled(departures, context, request)
-        return self._looked_up(context, request)
+        return self._parts_of(context, request)
 
     def _is_led_by(self, brokers, context, request) -> bool:
         """Return True if one of these brokers leads a requested partition; for all topics, return
@@ -93,7 +93,7 @@ class MetadataApi:
     async def _once_settled(self, departures, context, request):
         """Wait briefly for a new leader: a leader may just have failed."""
         await departures.settled()
-        parts = self._looked_up(context, request)
+        parts = self._parts_of(context, request)
         if type(parts) is types.AsyncGeneratorType:
             async for part in parts:
                 yield part
@@ -101,7 +101,7 @@ class MetadataApi:
             for part in parts:
                 yield part
 
-    def _looked_up(self, context, request):
+    def _parts_of(self, context, request):
         image = self._metadata.image
         if _wants_all(context, request):
             context.cacheable = True
@@ -174,7 +174,7 @@ class MetadataApi:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_name_fault(name) is None \
                 else ErrorCode.INVALID_TOPIC_EXCEPTION
         entry = _fault(error, name, NO_ID)
-        if _asks_operations(context, request):
+        if _includes_operations(context, request):
             entry.topic_authorized_operations = self._operations(context, name)
         return None, entry
 
@@ -186,10 +186,10 @@ class MetadataApi:
     def _known(self, image, topic, context, request):
         """Return a topic's entry with all of its partitions, encoded unless the topic is large."""
         version = context.api_version
-        asks = _asks_operations(context, request)
-        if asks and self._access is not None:
+        includes_operations = _includes_operations(context, request)
+        if includes_operations and self._access is not None:
             return self._new(image, topic, context, request, 0, len(topic.partitions))
-        key = topic.id, version, asks
+        key = topic.id, version, includes_operations
         known = _entries.get(key)
         # Topics and the dictionary of brokers are never changed in place: same objects, same entry.
         if known is not None and known[0] is topic and known[1] is image.brokers:
@@ -207,7 +207,7 @@ class MetadataApi:
         entry = messages.MetadataResponse.MetadataResponseTopic(
             name=topic.name, topic_id=topic.id, is_internal=is_internal(topic.name),
             partitions=_partitions(image, topic, first, end))
-        if _asks_operations(context, request):
+        if _includes_operations(context, request):
             entry.topic_authorized_operations = self._operations(context, topic.name)
         return entry
 
@@ -249,7 +249,7 @@ def _wants_all(context, request) -> bool:
     return request.topics is None or context.api_version == 0 and not request.topics
 
 
-def _asks_operations(context, request) -> bool:
+def _includes_operations(context, request) -> bool:
     return request.include_topic_authorized_operations and context.api_version >= OPERATIONS_SINCE
 
 

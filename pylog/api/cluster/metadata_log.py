@@ -46,7 +46,7 @@ class Observers:
     def __init__(self) -> None:
         self._known: dict[tuple[int, bytes], Observer] = {}
 
-    def heard(self, id_: int, directory_id: bytes, offset: int, end: int, now_ms: int) -> None:
+    def report(self, id_: int, directory_id: bytes, offset: int, end: int, now_ms: int) -> None:
         """Record that an observer fetched from `offset` while the log ended at `end`."""
         if id_ < 0:
             return
@@ -89,10 +89,10 @@ class MetadataLogApi:
         if fault != ErrorCode.NONE:
             return response(error_code=fault, responses=[])
         topic = request.topics[0]
-        asked = topic.partitions[0]
+        requested = topic.partitions[0]
         end = self._metadata.tail.newest.offset + 1
-        self._hear(request, asked, end)
-        row = await self._read(context, request, asked)
+        self._report_observer(request, requested, end)
+        row = await self._read(context, request, requested)
         answer = response(error_code=ErrorCode.NONE, session_id=0, responses=[
             response.FetchableTopicResponse(
                 topic=topic.topic, topic_id=topic.topic_id, partitions=[row])])
@@ -116,35 +116,35 @@ class MetadataLogApi:
     def _is_own(self, cluster_id: str | None) -> bool:
         return cluster_id is None or cluster_id == self._metadata.cluster_id
 
-    def _hear(self, request, asked, end: int) -> None:
+    def _report_observer(self, request, requested, end: int) -> None:
         replica = request.replica_state.replica_id if request.replica_state is not None else -1
         replica = max(replica, request.replica_id)
         if replica != self._node_id:
-            self._observers.heard(
-                replica, bytes(asked.replica_directory_id), asked.fetch_offset, end,
+            self._observers.report(
+                replica, bytes(requested.replica_directory_id), requested.fetch_offset, end,
                 self._now_ms())
 
-    async def _read(self, context, request, asked) -> Message:
+    async def _read(self, context, request, requested) -> Message:
         """Return the partition's row of a FetchResponse."""
         try:
             controller = self._controller()
-            fault = _epoch_fault(asked.current_leader_epoch, controller.epoch)
+            fault = _epoch_fault(requested.current_leader_epoch, controller.epoch)
             if fault == ErrorCode.NONE and min(
-                    asked.fetch_offset, asked.last_fetched_epoch, request.max_wait_ms) < 0:
+                    requested.fetch_offset, requested.last_fetched_epoch, request.max_wait_ms) < 0:
                 fault = ErrorCode.INVALID_REQUEST
             if fault != ErrorCode.NONE:
                 return self._row(controller, fault)
-            row = self._elsewhere(controller, asked)
+            row = self._elsewhere(controller, requested)
             if row is not None:
                 return row
-            told = asked.high_watermark
+            requested_high_watermark = requested.high_watermark
             end = self._metadata.tail.newest.offset + 1
-            if asked.fetch_offset >= end and not told < end:
+            if requested.fetch_offset >= end and not requested_high_watermark < end:
                 # An up-to-date observer waits for new records.
                 await controller.committed_beyond(
-                    asked.fetch_offset, min(request.max_wait_ms, WAIT_MS_MAX) / 1000)
+                    requested.fetch_offset, min(request.max_wait_ms, WAIT_MS_MAX) / 1000)
                 self._controller()
-            return await self._records(controller, asked, min(request.max_bytes, BYTES_MAX))
+            return await self._records(controller, requested, min(request.max_bytes, BYTES_MAX))
         except LogError as error:
             return messages.FetchResponse.PartitionData(
                 partition_index=0, high_watermark=-1, records=b"", error_code=(
@@ -158,11 +158,12 @@ class MetadataLogApi:
             raise NotController()
         return controller
 
-    def _elsewhere(self, controller, asked) -> Message | None:
+    def _elsewhere(self, controller, requested) -> Message | None:
         """Return the response to an observer that cannot continue at its offset, None for others.
         Raises NotController if an observer has more records of this epoch than possible.
         """
-        metadata_log, offset, epoch = controller.log, asked.fetch_offset, asked.last_fetched_epoch
+        metadata_log, offset = controller.log, requested.fetch_offset
+        epoch = requested.last_fetched_epoch
         if metadata_log.start_offset == 0 and offset == 0:
             return None
         response = messages.FetchResponse
@@ -187,13 +188,13 @@ class MetadataLogApi:
         return self._row(controller, ErrorCode.NONE, diverging_epoch=response.EpochEndOffset(
             epoch=known, end_offset=end))
 
-    async def _records(self, controller, asked, bytes_max: int) -> Message:
+    async def _records(self, controller, requested, bytes_max: int) -> Message:
         end, data = self._metadata.tail.newest.offset + 1, b""
-        if asked.fetch_offset < end:
+        if requested.fetch_offset < end:
             # Read only below the high watermark.
             data = await in_thread(
-                controller.log.stretch, asked.fetch_offset, end,
-                max(1, min(bytes_max, asked.partition_max_bytes)))
+                controller.log.read_range, requested.fetch_offset, end,
+                max(1, min(bytes_max, requested.partition_max_bytes)))
         return self._row(controller, ErrorCode.NONE, records=data)
 
     def _row(self, controller, error: int, **fields) -> Message:
@@ -217,15 +218,15 @@ class MetadataLogApi:
         if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
             return response(error_code=ErrorCode.INVALID_REQUEST, topics=[])
         topic = request.topics[0]
-        asked = topic.partitions[0]
-        row = response.PartitionSnapshot(index=asked.partition, snapshot_id=(
-            response.SnapshotId(end_offset=asked.snapshot_id.end_offset,
-                                epoch=asked.snapshot_id.epoch)), unaligned_records=b"")
+        requested = topic.partitions[0]
+        row = response.PartitionSnapshot(index=requested.partition, snapshot_id=(
+            response.SnapshotId(end_offset=requested.snapshot_id.end_offset,
+                                epoch=requested.snapshot_id.epoch)), unaligned_records=b"")
         endpoints = []
-        if topic.name != TOPIC or asked.partition != 0:
+        if topic.name != TOPIC or requested.partition != 0:
             row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
-            row.error_code = await self._read_snapshot(row, asked, request.max_bytes)
+            row.error_code = await self._read_snapshot(row, requested, request.max_bytes)
             if row.current_leader.leader_id >= 0 \
                     and context.api_version >= SNAPSHOT_WITH_ENDPOINTS:
                 endpoints = [response.NodeEndpoint(
@@ -233,7 +234,7 @@ class MetadataLogApi:
         return response(error_code=ErrorCode.NONE, node_endpoints=endpoints, topics=[
             response.TopicSnapshot(name=topic.name, partitions=[row])])
 
-    async def _read_snapshot(self, row, asked, bytes_max: int) -> int:
+    async def _read_snapshot(self, row, requested, bytes_max: int) -> int:
         """Fill the row. Returns the error code."""
         try:
             controller = self._controller()
@@ -241,27 +242,27 @@ class MetadataLogApi:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         row.current_leader = messages.FetchSnapshotResponse.LeaderIdAndEpoch(
             leader_id=self._node_id, leader_epoch=controller.epoch)
-        fault = _epoch_fault(asked.current_leader_epoch, controller.epoch)
+        fault = _epoch_fault(requested.current_leader_epoch, controller.epoch)
         if fault != ErrorCode.NONE:
             return fault
-        if asked.position < 0:
+        if requested.position < 0:
             return ErrorCode.POSITION_OUT_OF_RANGE
-        wanted = asked.snapshot_id.end_offset, asked.snapshot_id.epoch
+        wanted = requested.snapshot_id.end_offset, requested.snapshot_id.epoch
         try:
             found = await in_thread(
-                controller.log.snapshot_part, wanted, asked.position,
+                controller.log.snapshot_part, wanted, requested.position,
                 max(1, min(bytes_max, BYTES_MAX)))
         except OSError:
             found = None
         if found is None:
             return ErrorCode.SNAPSHOT_NOT_FOUND
         row.size, row.unaligned_records = found
-        row.position = asked.position
-        return ErrorCode.NONE if asked.position < row.size else ErrorCode.POSITION_OUT_OF_RANGE
+        row.position = requested.position
+        return ErrorCode.NONE if requested.position < row.size else ErrorCode.POSITION_OUT_OF_RANGE
 
 
-def _epoch_fault(asked: int, epoch: int) -> int:
+def _epoch_fault(requested: int, epoch: int) -> int:
     """Return the error of a request for an epoch; -1 matches any."""
-    if asked < 0 or asked == epoch:
+    if requested < 0 or requested == epoch:
         return ErrorCode.NONE
-    return ErrorCode.FENCED_LEADER_EPOCH if asked < epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+    return ErrorCode.FENCED_LEADER_EPOCH if requested < epoch else ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -61,9 +61,9 @@ class QuorumApi:
         Errors: NOT_CONTROLLER; UNKNOWN_TOPIC_OR_PARTITION for any other log.
         """
         response = messages.DescribeQuorumResponse
-        asked = [(topic.topic_name, [entry.partition_index for entry in topic.partitions])
+        requested = [(topic.topic_name, [entry.partition_index for entry in topic.partitions])
                  for topic in request.topics]
-        if asked != [(TOPIC, [0])]:
+        if requested != [(TOPIC, [0])]:
             return response(error_message="", topics=[
                 response.TopicData(topic_name=name, partitions=[
                     response.PartitionData(
@@ -71,8 +71,8 @@ class QuorumApi:
                         error_message="this is not the metadata log",
                         current_voters=[], observers=[])
                     for index in indexes])
-                for name, indexes in asked], nodes=[])
-        voters = await self._asked_voters()
+                for name, indexes in requested], nodes=[])
+        voters = await self._query_voters()
         # Another node may have become leader during the query.
         if not self._controller.is_active:
             return response(error_code=ErrorCode.NOT_CONTROLLER, error_message="", topics=[],
@@ -92,12 +92,12 @@ class QuorumApi:
             error_message="", topics=[response.TopicData(topic_name=TOPIC, partitions=[partition])],
             nodes=self._nodes(context, voters) if context.api_version >= 2 else [])
 
-    async def _asked_voters(self) -> list[Voter]:
+    async def _query_voters(self) -> list[Voter]:
         """Return None if this node is the only one, or if the quorum's voters have no ids."""
         voters = self._metadata.voters
         if voters is None or not self._controller.is_active:
             return []
-        return await voters.asked(self._metadata.image.offset + 1)
+        return await voters.states(self._metadata.image.offset + 1)
 
     def _states(self, voters: list[Voter], end_offset: int, now_ms: int) -> list:
         """Return the leader's state, which is never behind, and the voters' states."""
@@ -118,12 +118,12 @@ class QuorumApi:
         response = messages.DescribeQuorumResponse
         names = self._settings["controller.listener.names"]
         known = voters_of(self._settings["controller.quorum.voters"])
-        places = {self._node_id: (context.local_host, context.local_port), **{
+        addresses = {self._node_id: (context.local_host, context.local_port), **{
             voter.id: (known[voter.id].host, known[voter.id].port)
             for voter in voters if voter.id != self._node_id}}
         return [response.Node(node_id=node_id, listeners=[response.Listener(
             name=names[0] if names else CONTROLLER, host=host, port=port)])
-            for node_id, (host, port) in places.items()]
+            for node_id, (host, port) in addresses.items()]
 
     async def remove_raft_voter(self, context: RequestContext, request: Message) -> Message:
         """Remove the etcd member of a lost controller (KIP-853).

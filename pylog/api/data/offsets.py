@@ -117,10 +117,10 @@ class OffsetsApi:
     async def _offset(self, context, request, topic_name, partition, twice):
         new = messages.ListOffsetsResponse.ListOffsetsPartitionResponse
         index = partition.partition_index
-        asked = partition.timestamp
+        requested = partition.timestamp
         if twice:
             return new(partition_index=index, error_code=ErrorCode.INVALID_REQUEST)
-        if asked < 0 and SPECIAL_SINCE.get(asked, 1 << 15) > context.api_version:
+        if requested < 0 and SPECIAL_SINCE.get(requested, 1 << 15) > context.api_version:
             return new(partition_index=index, error_code=ErrorCode.UNSUPPORTED_VERSION)
         partition_log, error = self._leaders.log(topic_name, index, partition.current_leader_epoch)
         if partition_log is None:
@@ -128,18 +128,18 @@ class OffsetsApi:
         bound = partition_log.last_stable_offset if request.isolation_level == READ_COMMITTED \
             else partition_log.high_watermark
         lags = _lags(context, request, partition_log)
-        if asked == LATEST and lags:
+        if requested == LATEST and lags:
             return new(partition_index=index, error_code=lags)
-        if asked == LATEST:
+        if requested == LATEST:
             offset, timestamp, epoch = bound, UNKNOWN, partition_log.leader_epoch
-        elif asked in (EARLIEST, EARLIEST_LOCAL):
+        elif requested in (EARLIEST, EARLIEST_LOCAL):
             offset, timestamp = partition_log.start_offset, UNKNOWN
             epoch = partition_log.epoch_of(offset)
-        elif asked in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        elif requested in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             # There is no remote tier: it is empty, and nothing waits for upload.
             offset = timestamp = epoch = UNKNOWN
         else:
-            found, error = await _look_up(partition_log, asked)
+            found, error = await _find_offset(partition_log, requested)
             if error != ErrorCode.NONE:
                 return new(partition_index=index, error_code=error)
             if lags and found is not None and found[0] >= bound:
@@ -183,14 +183,14 @@ def _lags(context, request, partition_log) -> int:
         else ErrorCode.LEADER_NOT_AVAILABLE
 
 
-async def _look_up(partition_log, asked):
+async def _find_offset(partition_log, requested):
     """Return ((offset, timestamp, leader epoch) or None, error) of a search that may block."""
     loop = asyncio.get_running_loop()
     try:
-        if asked == MAX_TIMESTAMP:
+        if requested == MAX_TIMESTAMP:
             found = await loop.run_in_executor(None, partition_log.offset_of_max_time)
         else:
-            found = await loop.run_in_executor(None, partition_log.offset_for_time, asked)
+            found = await loop.run_in_executor(None, partition_log.offset_for_time, requested)
         return found, ErrorCode.NONE
     except LogError as error:
         return None, error.code

@@ -12,7 +12,7 @@ import struct
 
 from pylog._native.log import producer_state as producers
 from pylog._native.log.log import LogError
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.metadata.controller.partitions.topics import NO_TOPIC, topic_name_fault
 from pylog.protocol import api, messages
 from pylog.protocol.api_error import Refusal
@@ -66,7 +66,7 @@ class ProducersApi:
                 error_code=ErrorCode.INVALID_REQUEST, producer_id=NONE, producer_epoch=NONE)
         if request.transactional_id is not None:
             found = self._transactions.init_producer_id(context, request)
-            return await found if isinstance(found, Pending) else found
+            return await found if isinstance(found, DeferredResponse) else found
         # An idempotent producer that names its old id and epoch gets a new id as well (KIP-360).
         try:
             producer_id = await self._controller.next_producer_id()
@@ -102,10 +102,10 @@ class ProducersApi:
     async def _described(self, loop, name: str, index: int):
         """Return (row without producers, its producers in the format of a .snapshot file)."""
         row = messages.DescribeProducersResponse.PartitionResponse(partition_index=index)
-        row.error_code, row.error_message, states = await self._looked_up(loop, name, index)
+        row.error_code, row.error_message, states = await self._active_producers(loop, name, index)
         return row, memoryview(states)
 
-    async def _looked_up(self, loop, name: str, index: int):
+    async def _active_producers(self, loop, name: str, index: int):
         """Return (error, message, the states)."""
         fault = topic_name_fault(name)
         if fault is not None:

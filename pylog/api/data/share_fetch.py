@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pylog.metadata.service import MetadataService
     from pylog.protocol.errors import Error
     from pylog.share.manager import SharePartitions
-    from pylog.share.sessions import Place, Session
+    from pylog.share.sessions import TopicIdPartition, Session
     from pylog.share.share_partition import Acknowledgements
 
 RENEWS_SINCE = 2
@@ -88,12 +88,12 @@ class ShareFetchApi:
             return new(error_code=error)
         acknowledged = await self._acknowledged(
             context, group_id, member_id, rows, request, _renews(context, request))
-        fetched: dict[Place, Row] = {}
+        fetched: dict[TopicIdPartition, Row] = {}
         if request.share_session_epoch == FINAL:
             self._partitions.end_session(group_id, member_id)
         elif not _renews(context, request):
             fetched = await self._fetched(context, request, session)
-        return self._answer(context, group_id, session, fetched, acknowledged)
+        return self._response(context, group_id, session, fetched, acknowledged)
 
     async def acknowledge(self, context: RequestContext, request: Message) -> Message:
         """Acknowledge acquired records: accepted, released, rejected, or renewed.
@@ -145,20 +145,21 @@ class ShareFetchApi:
         """
         sessions, epoch = self._partitions.sessions, request.share_session_epoch
         group_id, member_id = request.group_id, request.member_id
-        places = [(bytes(topic.topic_id), cell.partition_index) for topic in request.topics
+        topic_partitions = [(bytes(topic.topic_id),
+                             cell.partition_index) for topic in request.topics
                   for cell in topic.partitions]
         if epoch == INITIAL:
             if acknowledges:
                 return None, ErrorCode.INVALID_REQUEST
             session = self._partitions.begin_session(
-                group_id, member_id, places, context.connection)
+                group_id, member_id, topic_partitions, context.connection)
             if session is None:
                 return None, ErrorCode.SHARE_SESSION_LIMIT_REACHED
             self._watch(context.connection)
             return session, ErrorCode.NONE
         session, error = sessions.find(group_id, member_id, epoch)
         if session is not None and epoch != FINAL:
-            if not sessions.add(session, places):
+            if not sessions.add(session, topic_partitions):
                 # The client starts another session, if there is room.
                 self._partitions.end_session(group_id, member_id)
                 return None, ErrorCode.SHARE_SESSION_LIMIT_REACHED
@@ -170,67 +171,68 @@ class ShareFetchApi:
     # ---- acknowledgements -----------------------------------------------------------------------
 
     async def _acknowledged(self, context: RequestContext, group_id: str, member_id: str,
-                            rows: dict[Place, Acknowledgements], request: Message,
-                            renews: bool) -> dict[Place, tuple[Error, str | None]]:
+                            rows: dict[TopicIdPartition, Acknowledgements], request: Message,
+                            renews: bool) -> dict[TopicIdPartition, tuple[Error, str | None]]:
         """Return partition -> (NONE, None) or (error, message)."""
         kind_max = RENEW if context.api_version >= RENEWS_SINCE else RENEW - 1
-        found: dict[Place, tuple[Error, str | None]] = {}
-        asked = []
-        for place, batches in rows.items():
-            error = self._place_fault(context, place)
+        found: dict[TopicIdPartition, tuple[Error, str | None]] = {}
+        requested = []
+        for topic_partition, batches in rows.items():
+            error = self._partition_fault(context, topic_partition)
             if error == ErrorCode.NONE and not _are_batches(batches, kind_max, renews):
                 error = ErrorCode.INVALID_REQUEST
             if error == ErrorCode.NONE:
-                asked.append(place)
+                requested.append(topic_partition)
             else:
-                found[place] = error, None
-        if len(asked) == 1:
-            place, = asked
-            found[place] = await self._partitions.acknowledge(
-                group_id, member_id, place, rows[place])
+                found[topic_partition] = error, None
+        if len(requested) == 1:
+            topic_partition, = requested
+            found[topic_partition] = await self._partitions.acknowledge(
+                group_id, member_id, topic_partition, rows[topic_partition])
         else:
-            found.update(zip(asked, await asyncio.gather(*(self._partitions.acknowledge(
-                group_id, member_id, place, rows[place]) for place in asked)), strict=True))
+            found.update(zip(requested, await asyncio.gather(*(self._partitions.acknowledge(
+                group_id, member_id, topic_partition,
+                rows[topic_partition]) for topic_partition in requested)), strict=True))
         return found
 
-    def _place_fault(self, context: RequestContext, place: Place) -> Error:
+    def _partition_fault(self, context: RequestContext, topic_partition: TopicIdPartition) -> Error:
         """Return the error of a topic that does not exist or that the client may not read, else
         NONE.
         """
-        topic = self._metadata.image.topics_by_id.get(place[0])
+        topic = self._metadata.image.topics_by_id.get(topic_partition[0])
         if topic is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
         if self._may_read is not None and not self._may_read(context, topic.name):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        if not 0 <= place[1] < len(topic.partitions):
+        if not 0 <= topic_partition[1] < len(topic.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NONE
 
     # ---- fetches --------------------------------------------------------------------------------
 
     async def _fetched(self, context: RequestContext, request: Message,
-                       session: Session) -> dict[Place, Row]:
-        found: dict[Place, Row] = {}
-        places = []
-        for place in session.places:
-            error = self._place_fault(context, place)
+                       session: Session) -> dict[TopicIdPartition, Row]:
+        found: dict[TopicIdPartition, Row] = {}
+        topic_partitions = []
+        for topic_partition in session.partitions:
+            error = self._partition_fault(context, topic_partition)
             if error == ErrorCode.NONE:
-                places.append(place)
+                topic_partitions.append(topic_partition)
             else:
-                found[place] = Row(error)
-        if not places or request.max_records <= 0 or request.max_bytes <= 0:
+                found[topic_partition] = Row(error)
+        if not topic_partitions or request.max_records <= 0 or request.max_bytes <= 0:
             return found
         client_id = (context.client_id or "").encode()
         bytes_max = max(1, self._quotas.fetch_bytes_max(context.principal, client_id, min(
             request.max_bytes, self._settings["fetch.max.bytes"],
             self._settings["control.response.bytes.max"] // 2)))
-        turn = request.share_session_epoch % len(places)
+        turn = request.share_session_epoch % len(topic_partitions)
         found.update(await self._partitions.fetch(Fetch(
             session, Wanted(
                 request.member_id, request.max_records, max(1, request.batch_size),
                 context.api_version >= RENEWS_SINCE and request.share_acquire_mode == EXACT),
             request.max_wait_ms, min(request.min_bytes, bytes_max), bytes_max),
-            places[turn:] + places[:turn]))
+            topic_partitions[turn:] + topic_partitions[:turn]))
         size = sum(len(row.acquired.records) for row in found.values())
         if size:
             # Send acquired records now, because their lock timeout runs; throttle the client
@@ -239,28 +241,29 @@ class ShareFetchApi:
                 context.principal, client_id, size))
         return found
 
-    def _answer(self, context: RequestContext, group_id: str, session: Session,
-                fetched: dict[Place, Row],
-                acknowledged: dict[Place, tuple[Error, str | None]]) -> Message:
+    def _response(self, context: RequestContext, group_id: str, session: Session,
+                  fetched: dict[TopicIdPartition, Row],
+                  acknowledged: dict[TopicIdPartition, tuple[Error, str | None]]) -> Message:
         new = messages.ShareFetchResponse
         topics: dict[bytes, list[Any]] = {}
         moved: set[int] = set()
-        for place in dict.fromkeys([*fetched, *acknowledged, *(
-                place for place, told in list(session.places.items()) if told)]):
-            row = fetched.get(place, Row(ErrorCode.NONE))
-            is_told = session.is_told(place, bool(row.acquired.rows), row.error)
-            if not is_told and place not in acknowledged:
+        unreported = [key for key, is_due in list(session.partitions.items()) if is_due]
+        for topic_partition in dict.fromkeys([*fetched, *acknowledged, *unreported]):
+            row = fetched.get(topic_partition, Row(ErrorCode.NONE))
+            is_included = session.includes(topic_partition, bool(row.acquired.rows), row.error)
+            if not is_included and topic_partition not in acknowledged:
                 continue
             cell = new.PartitionData(
-                partition_index=place[1], error_code=row.error, error_message=row.text,
+                partition_index=topic_partition[1], error_code=row.error, error_message=row.text,
                 records=row.acquired.records, acquired_records=[new.AcquiredRecords(
                     first_offset=part.first, last_offset=part.last, delivery_count=part.deliveries)
                     for part in row.acquired.rows])
-            if place in acknowledged:
-                cell.acknowledge_error_code, cell.acknowledge_error_message = acknowledged[place]
+            if topic_partition in acknowledged:
+                cell.acknowledge_error_code, cell.acknowledge_error_message = \
+                    acknowledged[topic_partition]
             error = row.error or cell.acknowledge_error_code
-            cell.current_leader = self._leader(new, place, error, moved)
-            topics.setdefault(place[0], []).append(cell)
+            cell.current_leader = self._leader(new, topic_partition, error, moved)
+            topics.setdefault(topic_partition[0], []).append(cell)
         return new(
             acquisition_lock_timeout_ms=self._partitions.settings.lock_ms(group_id),
             responses=[new.ShareFetchableTopicResponse(topic_id=topic_id, partitions=cells)
@@ -269,12 +272,13 @@ class ShareFetchApi:
 
     # ---- leaders elsewhere ----------------------------------------------------------------------
 
-    def _leader(self, new: Any, place: Place, error: Error, moved: set[int]) -> Any:
+    def _leader(self, new: Any, topic_partition: TopicIdPartition, error: Error,
+                moved: set[int]) -> Any:
         """Return the leader of a partition that is led by another broker, else empty fields."""
-        topic = self._metadata.image.topics_by_id.get(place[0])
-        if error not in _MOVED or topic is None or place[1] >= len(topic.partitions):
+        topic = self._metadata.image.topics_by_id.get(topic_partition[0])
+        if error not in _MOVED or topic is None or topic_partition[1] >= len(topic.partitions):
             return new.LeaderIdAndEpoch()
-        state = topic.partitions[place[1]]
+        state = topic.partitions[topic_partition[1]]
         moved.add(state.leader)
         return new.LeaderIdAndEpoch(leader_id=state.leader, leader_epoch=state.leader_epoch)
 
@@ -296,7 +300,7 @@ def _renewal_fault(context: RequestContext, request: Message) -> Error | None:
     return None
 
 
-def _acknowledgements(request: Message) -> dict[Place, Acknowledgements]:
+def _acknowledgements(request: Message) -> dict[TopicIdPartition, Acknowledgements]:
     return {(bytes(topic.topic_id), cell.partition_index): [
         (row.first_offset, row.last_offset, row.acknowledge_types)
         for row in cell.acknowledgement_batches]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.coordinator.share.partition_state import NO_OFFSET, NOT_COUNTED, Batch, ShareKey
 from pylog.coordinator.share.shard import ShareStates
 from pylog.protocol import api, messages
@@ -115,7 +115,7 @@ class ShareStatesApi:
             return (error, None) if shape is None else ((error, None), None)
 
         found = await asyncio.gather(*(_awaited(self._shares.run(
-            ShareKey(request.group_id, topic, cell.partition), Pending(refused), step,
+            ShareKey(request.group_id, topic, cell.partition), DeferredResponse(refused), step,
             *arguments(cell))) for topic, cell in cells))
         rows: dict[bytes, list[Any]] = {}
         for (topic, cell), outcome in zip(cells, found, strict=True):
@@ -130,5 +130,5 @@ class ShareStatesApi:
                             for topic, cells in rows.items()])
 
 
-async def _awaited(pending: Pending) -> Any:
+async def _awaited(pending: DeferredResponse) -> Any:
     return await pending

@@ -15,7 +15,7 @@ import re
 
 from pylog.config import internal_topics
 from pylog.coordinator.groups import offsets
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.coordinator.runtime.transactional_batches import Marker
 from pylog.coordinator.transactions.shard import Transactions
 from pylog.coordinator.transactions.transaction_metadata import DEAD, STATES
@@ -71,7 +71,8 @@ class TransactionsApi:
             api.LIST_TRANSACTIONS: self.list_transactions,
         }
 
-    def init_producer_id(self, context: RequestContext, request: Message) -> Message | Pending:
+    def init_producer_id(self, context: RequestContext,
+                         request: Message) -> Message | DeferredResponse:
         """Return the producer id and epoch of a transactional id; earlier producers are fenced.
 
         Errors: INVALID_REQUEST for an empty id; INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED,
@@ -93,13 +94,14 @@ class TransactionsApi:
         fault = self._transactions.init_fault(request)
         if fault != ErrorCode.NONE:
             return answer(fault)
-        return self._transactions.run(id_, Pending(answer, shape), Transactions.init, request)
+        return self._transactions.run(id_, DeferredResponse(answer, shape), Transactions.init,
+                                      request)
 
     # ---- partitions -----------------------------------------------------------------------------
 
     def add_partitions_to_txn(
             self, context: RequestContext,
-            request: Message) -> Pending | Coroutine[Any, Any, Message]:
+            request: Message) -> DeferredResponse | Coroutine[Any, Any, Message]:
         """Add partitions to a transaction or, for brokers, verify that they are in it (KIP-890).
 
         Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, with OPERATION_NOT_ATTEMPTED for the
@@ -109,42 +111,43 @@ class TransactionsApi:
         """
         if context.api_version >= BATCHED_SINCE:
             return self._added_for_brokers(context, request)
-        answer = Pending(lambda error: error, lambda rows: messages.AddPartitionsToTxnResponse(
-            results_by_topic_v3_and_below=rows))
+        response = DeferredResponse(
+            lambda error: error, lambda rows: messages.AddPartitionsToTxnResponse(
+                results_by_topic_v3_and_below=rows))
         self._added(
             context, request.v3_and_below_transactional_id, request.v3_and_below_producer_id,
             request.v3_and_below_producer_epoch, request.v3_and_below_topics,
-            False).then(answer.answer)
-        return answer
+            False).then(response.respond)
+        return response
 
     async def _added_for_brokers(self, context: RequestContext, request: Message) -> Message:
         """Handle several transactions, one after the other."""
         response = messages.AddPartitionsToTxnResponse
-        asked = {row.transactional_id: row for row in request.transactions}
+        requested = {row.transactional_id: row for row in request.transactions}
         return response(results_by_transaction=[
             response.AddPartitionsToTxnResult(
                 transactional_id=row.transactional_id,
                 topic_results=await self._added(
                     context, row.transactional_id, row.producer_id, row.producer_epoch, row.topics,
-                    row.verify_only)) for row in asked.values()])
+                    row.verify_only)) for row in requested.values()])
 
     def _added(self, context, id_: str, producer_id: int, epoch: int, topics,
-               verify_only: bool) -> Pending:
+               verify_only: bool) -> DeferredResponse:
         """Respond with the rows of one transaction. Adds all partitions or none."""
         image = self._metadata.image
         partitions = list(dict.fromkeys(
             (topic.name, index) for topic in topics for index in topic.partitions))
-        rows = Pending(lambda error: dict.fromkeys(partitions, error), _by_topic)
+        rows = DeferredResponse(lambda error: dict.fromkeys(partitions, error), _by_topic)
         missing = {at for at in partitions if image.partition(*at) is None}
         if missing:
-            rows.answer({at: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if at in missing
+            rows.respond({at: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if at in missing
                          else ErrorCode.OPERATION_NOT_ATTEMPTED for at in partitions})
         elif not id_:
             rows.refuse(ErrorCode.INVALID_REQUEST)
         elif verify_only:
-            found, error = self._transactions.look(
+            found, error = self._transactions.query(
                 id_, Transactions.verify, id_, producer_id, epoch, partitions)
-            rows.answer(dict.fromkeys(partitions, error) if found is None else found)
+            rows.respond(dict.fromkeys(partitions, error) if found is None else found)
         else:
             is_clients = context.api_version < BATCHED_SINCE
             holder = self._verification.holder(context.principal)
@@ -152,7 +155,7 @@ class TransactionsApi:
             def added(error: Error) -> None:
                 if error == ErrorCode.NONE and is_clients:
                     self._verification.added(id_, producer_id, epoch, partitions, holder)
-                rows.answer(dict.fromkeys(partitions, _fenced(error, context, FENCED_SINCE)))
+                rows.respond(dict.fromkeys(partitions, _fenced(error, context, FENCED_SINCE)))
 
             self._transactions.add(
                 id_, producer_id, epoch, partitions, 0 if is_clients else 2).then(added)
@@ -174,7 +177,7 @@ class TransactionsApi:
 
     # ---- end ------------------------------------------------------------------------------------
 
-    def end_txn(self, context: RequestContext, request: Message) -> Message | Pending:
+    def end_txn(self, context: RequestContext, request: Message) -> Message | DeferredResponse:
         """Commit or abort: the response is the decision, markers follow. From version 5 on it
         contains the producer's next epoch (KIP-890).
 
@@ -193,7 +196,7 @@ class TransactionsApi:
         if not id_:
             return answer(ErrorCode.INVALID_REQUEST)
         return self._transactions.run(
-            id_, Pending(answer, shape), Transactions.end, id_, request.producer_id,
+            id_, DeferredResponse(answer, shape), Transactions.end, id_, request.producer_id,
             request.producer_epoch, request.committed,
             2 if context.api_version >= END_BUMP_SINCE else 0)
 
@@ -205,11 +208,12 @@ class TransactionsApi:
         """
         response = messages.WriteTxnMarkersResponse
         rows: dict[int, dict] = {}
-        for asked in request.markers:
-            marker = Marker(asked.producer_id, asked.producer_epoch, asked.coordinator_epoch,
-                            asked.transaction_result, asked.transaction_version)
+        for requested in request.markers:
+            marker = Marker(requested.producer_id, requested.producer_epoch,
+                            requested.coordinator_epoch,
+                            requested.transaction_result, requested.transaction_version)
             found = await self._markers.write(marker, dict.fromkeys(
-                (topic.name, index) for topic in asked.topics
+                (topic.name, index) for topic in requested.topics
                 for index in topic.partition_indexes))
             rows.setdefault(marker.producer_id, {}).update(found)
         return response(markers=[
@@ -234,23 +238,23 @@ class TransactionsApi:
         """
         new = messages.TxnOffsetCommitResponse
         image = self._metadata.image
-        topics, places, entries = [], [], []
-        for asked in request.topics:
-            topic = image.topics.get(asked.name)
+        topics, positions, entries = [], [], []
+        for requested in request.topics:
+            topic = image.topics.get(requested.name)
             rows = []
-            for cell in asked.partitions:
+            for cell in requested.partitions:
                 row = new.TxnOffsetCommitResponsePartition(partition_index=cell.partition_index)
                 rows.append(row)
                 if topic is None or not 0 <= cell.partition_index < len(topic.partitions):
                     row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     continue
-                places.append(row)
+                positions.append(row)
                 entries.append((topic.name, topic.id, cell.partition_index, cell.committed_offset,
                                 cell.committed_leader_epoch, cell.committed_metadata))
-            topics.append(new.TxnOffsetCommitResponseTopic(name=asked.name, partitions=rows))
+            topics.append(new.TxnOffsetCommitResponseTopic(name=requested.name, partitions=rows))
         if entries:
             errors = await self._offsets_committed(context, request, entries)
-            for row, error in zip(places, errors, strict=True):
+            for row, error in zip(positions, errors, strict=True):
                 old = context.api_version < LOADING_SINCE
                 row.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE \
                     if old and error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error
@@ -267,8 +271,8 @@ class TransactionsApi:
         if error != ErrorCode.NONE:
             return [error] * len(entries)
 
-        def commit(machine):
-            result = offsets.commit_in_transaction(machine, request, entries)
+        def commit(store):
+            result = offsets.commit_in_transaction(store, request, entries)
             return result if isinstance(result, list) else [result] * len(entries)
 
         def fault(known: tuple) -> Error:
@@ -281,8 +285,8 @@ class TransactionsApi:
                 else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
         return await self._groups.runtime.run_as_producer(
-            index, Pending(lambda error: [error] * len(entries)), fault, request.producer_id,
-            commit)
+            index, DeferredResponse(lambda error: [error] * len(entries)), fault,
+            request.producer_id, commit)
 
     async def _verified(self, context, request, index: int) -> tuple:
         """Return (offset of the producer's newest marker, the error if it may not write): see
@@ -327,7 +331,7 @@ class TransactionsApi:
         if not id_:
             row.error_code = ErrorCode.INVALID_REQUEST
             return row
-        found, error = self._transactions.look(id_, _find, id_)
+        found, error = self._transactions.query(id_, _find, id_)
         if found is None:
             row.error_code = error or ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
             return row
@@ -364,7 +368,7 @@ class TransactionsApi:
         request.state_filters = frozenset(request.state_filters)
         rows, by_pattern = [], bool(request.transactional_id_pattern)
         for shard in ready:
-            for number, found in enumerate(list(shard.machine.transactions.values())):
+            for number, found in enumerate(list(shard.state_machine.transactions.values())):
                 if number % PART_ROWS == PART_ROWS - 1:
                     yield None
                 if not self._passes(request, found) or by_pattern and not pattern.matches(found.id):
@@ -388,8 +392,8 @@ class TransactionsApi:
             self._now_ms() - found.start_ms > request.duration_filter
 
 
-def _find(machine: Transactions, id_: str):
-    return machine.transactions.get(id_)
+def _find(transactions: Transactions, id_: str):
+    return transactions.transactions.get(id_)
 
 
 def _fenced(error: int, context: RequestContext, since: int) -> int:

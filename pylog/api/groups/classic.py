@@ -2,7 +2,7 @@
 DescribeGroups (15), ListGroups (16), DeleteGroups (42).
 
 Owns: nothing.
-Invariants: a handler returns the response, or a Pending that always completes.
+Invariants: a handler returns the response, or a DeferredResponse that always completes.
 Source: KIP-699 (batched FindCoordinator), KIP-222, KIP-345, KIP-518, KIP-1043.
 """
 
@@ -15,7 +15,7 @@ from pylog.api.groups.describe_parts import PART_ROWS, in_parts
 from pylog.coordinator.groups import describe as inventory
 from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.share import offsets as share_offsets
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -81,16 +81,16 @@ class GroupsApi:
         coordinator = coordinators.get(request.key_type, self._groups)
         error = await coordinator.ensure_topic() if request.key_type in coordinators \
             else ErrorCode.INVALID_REQUEST
-        places = {id_: (id_, host, port) for id_, host, port, _, fenced
+        addresses = {id_: (id_, host, port) for id_, host, port, _, fenced
                   in self._addresses.of(context) if not fenced}
         new = messages.FindCoordinatorResponse
         if version < BATCHED_SINCE:
-            return new(**_found(coordinator.leader_of, request.key, error, places))
+            return new(**_found(coordinator.leader_of, request.key, error, addresses))
         return new(coordinators=[
-            new.Coordinator(key=key, **_found(coordinator.leader_of, key, error, places))
+            new.Coordinator(key=key, **_found(coordinator.leader_of, key, error, addresses))
             for key in request.coordinator_keys])
 
-    def join_group(self, context: RequestContext, request: Message) -> Message | Pending:
+    def join_group(self, context: RequestContext, request: Message) -> Message | DeferredResponse:
         """Return the member's id, generation and protocol when all members have joined or timed
         out.
 
@@ -105,12 +105,13 @@ class GroupsApi:
 
         if not request.group_id:
             return refusal(ErrorCode.INVALID_GROUP_ID)
-        pending = Pending(refusal, None if context.api_version >= NULL_PROTOCOL_SINCE else _named)
+        pending = DeferredResponse(refusal,
+                                   None if context.api_version >= NULL_PROTOCOL_SINCE else _named)
         return self._groups.run(
             request.group_id, pending, GroupShard.join, request, context.api_version,
             context.client_id or "", f"/{context.peer_host}", pending)
 
-    def sync_group(self, context: RequestContext, request: Message) -> Message | Pending:
+    def sync_group(self, context: RequestContext, request: Message) -> Message | DeferredResponse:
         """Return the member's assignment when the leader has sent it and it is written.
 
         Errors: INCONSISTENT_GROUP_PROTOCOL also for a null protocol from version 5 on (KIP-559);
@@ -124,7 +125,7 @@ class GroupsApi:
             return refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if not request.group_id:
             return refusal(ErrorCode.INVALID_GROUP_ID)
-        pending = Pending(refusal)
+        pending = DeferredResponse(refusal)
         return self._groups.run(request.group_id, pending, GroupShard.sync, request, pending)
 
     def heartbeat(self, context: RequestContext, request: Message) -> Message:
@@ -135,12 +136,12 @@ class GroupsApi:
         """
         if not request.group_id:
             return messages.HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-        found, error = self._groups.look(request.group_id, GroupShard.heartbeat, request)
+        found, error = self._groups.query(request.group_id, GroupShard.heartbeat, request)
         if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             error = ErrorCode.NONE  # A coordinator restart must not end the member's session.
         return messages.HeartbeatResponse(error_code=error if found is None else found)
 
-    def leave_group(self, context: RequestContext, request: Message) -> Message | Pending:
+    def leave_group(self, context: RequestContext, request: Message) -> Message | DeferredResponse:
         """Remove a member, or from version 3 several, with an error code each (KIP-345).
 
         Errors: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID per member; NOT_COORDINATOR and
@@ -154,8 +155,8 @@ class GroupsApi:
             [(request.member_id, None, None)] if old else [
                 (row.member_id, row.group_instance_id, row.reason) for row in request.members]
 
-        def leave(machine: GroupShard) -> Message:
-            result = machine.leave(request.group_id, members)
+        def leave(store: GroupShard) -> Message:
+            result = store.leave(request.group_id, members)
             if isinstance(result, int):
                 return new(error_code=result)
             if old:
@@ -166,7 +167,7 @@ class GroupsApi:
                 for (member_id, instance_id, _), code in zip(members, result, strict=True)])
 
         return self._groups.run(
-            request.group_id, Pending(lambda code: new(error_code=code)), leave)
+            request.group_id, DeferredResponse(lambda code: new(error_code=code)), leave)
 
     def describe_groups(
             self, context: RequestContext, request: Message) -> Iterator[Message | None]:
@@ -179,7 +180,7 @@ class GroupsApi:
 
         def groups() -> Iterator[Message]:
             for group_id in request.groups:
-                described, error = self._groups.look(
+                described, error = self._groups.query(
                     group_id, inventory.described, group_id, version, PART_ROWS)
                 yield from described or [inventory.refused(group_id, error, version)]
 
@@ -198,7 +199,8 @@ class GroupsApi:
             return
         states = {name.lower() for name in request.states_filter}
         types = {name.lower() for name in request.types_filter}
-        found = (row for shard in ready for row in inventory.listed(shard.machine, states, types))
+        found = (row for shard in ready for row in inventory.listed(shard.state_machine, states,
+                                                                    types))
         rows = list(itertools.islice(found, PART_ROWS))
         while len(rows) == PART_ROWS:
             yield new(groups=rows)
@@ -216,28 +218,28 @@ class GroupsApi:
         new = messages.DeleteGroupsResponse
         rows = []
         for group_id in dict.fromkeys(request.groups_names):
-            is_share, _ = self._groups.look(group_id, share_offsets.exists, group_id)
+            is_share, _ = self._groups.query(group_id, share_offsets.exists, group_id)
             gone: Any = asyncio.ensure_future(self._sharing().states.delete_group(group_id)) \
-                if is_share else self._groups.run_in_pieces(
-                    group_id, Pending(lambda code: code), inventory.delete, group_id)
+                if is_share else self._groups.run_in_slices(
+                    group_id, DeferredResponse(lambda code: code), inventory.delete, group_id)
             rows.append((gone, new.DeletableGroupResult(group_id=group_id)))
         return _deleted(rows)
 
 
-def _found(leader_of: Callable[[str], int], key: str, error: Error, places) -> dict:
+def _found(leader_of: Callable[[str], int], key: str, error: Error, addresses) -> dict:
     """Return the row of one key. places: broker id -> its id and address."""
-    place = places.get(leader_of(key), NOWHERE) if error == ErrorCode.NONE else NOWHERE
-    if place is NOWHERE and error == ErrorCode.NONE:
+    address = addresses.get(leader_of(key), NOWHERE) if error == ErrorCode.NONE else NOWHERE
+    if address is NOWHERE and error == ErrorCode.NONE:
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    node_id, host, port = place
+    node_id, host, port = address
     return {"error_code": error, "node_id": node_id, "host": host, "port": port,
             "error_message": "NONE" if error == ErrorCode.NONE else error.message}
 
 
-def _named(answer):
+def _named(response):
     """Convert a response for versions in which the protocol cannot be null."""
-    answer.protocol_name = answer.protocol_name or ""
-    return answer
+    response.protocol_name = response.protocol_name or ""
+    return response
 
 
 async def _deleted(rows):

@@ -10,7 +10,7 @@ Source: KIP-211, KIP-447 (require_stable), KIP-496, KIP-709 (several groups), KI
 from __future__ import annotations
 
 from pylog.coordinator.groups import offsets
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -45,7 +45,8 @@ class CommittedOffsetsApi:
             api.OFFSET_DELETE: self.offset_delete,
         }
 
-    def offset_commit(self, context: RequestContext, request: Message) -> Message | Pending:
+    def offset_commit(self, context: RequestContext,
+                      request: Message) -> Message | DeferredResponse:
         """Commit offsets; respond when they are written, with an error code per partition.
 
         Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID (version 10, by id),
@@ -55,45 +56,45 @@ class CommittedOffsetsApi:
         new = messages.OffsetCommitResponse
         image = self._metadata.image
         by_id = context.api_version >= IDS_SINCE
-        topics, places, entries = [], [], []
-        for asked in request.topics:
-            topic = image.topics_by_id.get(bytes(asked.topic_id)) if by_id \
-                else image.topics.get(asked.name)
+        topics, positions, entries = [], [], []
+        for requested in request.topics:
+            topic = image.topics_by_id.get(bytes(requested.topic_id)) if by_id \
+                else image.topics.get(requested.name)
             missing = ErrorCode.UNKNOWN_TOPIC_ID if by_id and topic is None \
                 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             rows = []
-            for cell in asked.partitions:
+            for cell in requested.partitions:
                 index = cell.partition_index
                 row = new.OffsetCommitResponsePartition(partition_index=index)
                 rows.append(row)
                 if topic is None or not 0 <= index < len(topic.partitions):
                     row.error_code = missing
                     continue
-                places.append(row)
+                positions.append(row)
                 entries.append((topic.name, topic.id, index, cell.committed_offset,
                                 cell.committed_leader_epoch, cell.committed_metadata))
             if rows:
                 topics.append(new.OffsetCommitResponseTopic(
-                    name=asked.name, topic_id=asked.topic_id, partitions=rows))
+                    name=requested.name, topic_id=requested.topic_id, partitions=rows))
         message = new(topics=topics)
         if not entries:
             return message
 
         def refusal(error):
-            for row in places:
+            for row in positions:
                 row.error_code = error
             return message
 
-        def commit(machine: GroupShard) -> Message:
-            result = offsets.commit(machine, request, entries, context.api_version)
+        def commit(store: GroupShard) -> Message:
+            result = offsets.commit(store, request, entries, context.api_version)
             if isinstance(result, list):
-                for row, code in zip(places, result, strict=True):
+                for row, code in zip(positions, result, strict=True):
                     row.error_code = code
             elif result != ErrorCode.NONE:
                 return refusal(result)
             return message
 
-        return self._groups.run(request.group_id, Pending(refusal), commit)
+        return self._groups.run(request.group_id, DeferredResponse(refusal), commit)
 
     def offset_fetch(self, context: RequestContext, request: Message) -> Result:
         """Return committed offsets of a group or, from version 8, several (KIP-709); -1 for none.
@@ -106,8 +107,8 @@ class CommittedOffsetsApi:
                 (topic.name, topic.partition_indexes) for topic in request.topics],
                 request.require_stable)
             if request.topics is None and _may_be_much(found):
-                return _one_in_parts(context, request, found)
-            return _shaped(found, lambda found: _of_one(context, request, found))
+                return _group_in_parts(context, request, found)
+            return _shaped(found, lambda found: _single_group(context, request, found))
         new = messages.OffsetFetchResponse
         every = [(group, self._of_group(context, request, group)) for group in request.groups]
         if len(every) != 1 or every[0][0].topics is None and _may_be_much(every[0][1]):
@@ -119,7 +120,7 @@ class CommittedOffsetsApi:
         new = messages.OffsetFetchResponse
         yield new()
         for group, found in every:
-            for rows in _parts(await found if isinstance(found, Pending) else found):
+            for rows in _parts(await found if isinstance(found, DeferredResponse) else found):
                 yield new(groups=[self._group(context, group, rows)])
 
     def _of_group(self, context, request, group):
@@ -163,12 +164,12 @@ class CommittedOffsetsApi:
         return new.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
     def _found(self, group_id: str, topics, stable: bool, who=NOBODY):
-        """Return the result of offsets.fetch, or an error code; a Pending of it while commits are
-        being flushed. who: (member id, member epoch) of the caller.
+        """Return the result of offsets.fetch, or an error code. While commits are being
+        flushed, return a DeferredResponse of it. who: (member id, member epoch) of the caller.
         """
-        pending = Pending(lambda code: code)
+        pending = DeferredResponse(lambda code: code)
         if who != NOBODY:
-            fault, error = self._groups.look(group_id, offsets.fetch_fault, group_id, *who)
+            fault, error = self._groups.query(group_id, offsets.fetch_fault, group_id, *who)
             error = error if fault is None else fault
             if error != ErrorCode.NONE:
                 return error
@@ -176,9 +177,10 @@ class CommittedOffsetsApi:
             self._groups.run(group_id, pending, offsets.everything, group_id, stable)
         else:
             self._groups.run(group_id, pending, offsets.fetch, group_id, topics, stable)
-        return pending.message if pending.is_answered else pending
+        return pending.message if pending.is_set else pending
 
-    def offset_delete(self, context: RequestContext, request: Message) -> Message | Pending:
+    def offset_delete(self, context: RequestContext,
+                      request: Message) -> Message | DeferredResponse:
         """Remove committed offsets of unsubscribed topics; respond when written (KIP-496).
 
         Errors: GROUP_SUBSCRIBED_TO_TOPIC and UNKNOWN_TOPIC_OR_PARTITION per partition;
@@ -194,8 +196,8 @@ class CommittedOffsetsApi:
             if image.partition(topic.name, cell.partition_index) is not None])
             for topic in request.topics]
 
-        def delete(machine: GroupShard) -> Message:
-            error, errors = offsets.delete(machine, request.group_id, wanted)
+        def delete(store: GroupShard) -> Message:
+            error, errors = offsets.delete(store, request.group_id, wanted)
             if error != ErrorCode.NONE:
                 return new(error_code=error)
             return new(topics=[new.OffsetDeleteResponseTopic(name=topic.name, partitions=[
@@ -206,24 +208,24 @@ class CommittedOffsetsApi:
                 for topic, (_, known) in zip(request.topics, wanted, strict=True)])
 
         return self._groups.run(
-            request.group_id, Pending(lambda code: new(error_code=code)), delete)
+            request.group_id, DeferredResponse(lambda code: new(error_code=code)), delete)
 
 
 def _may_be_much(found) -> bool:
-    return isinstance(found, Pending) or \
+    return isinstance(found, DeferredResponse) or \
         isinstance(found, offsets.Everything) and len(found) > PART_PARTITIONS
 
 
-async def _one_in_parts(context, request, found):
-    for rows in _parts(await found if isinstance(found, Pending) else found):
-        yield _of_one(context, request, rows)
+async def _group_in_parts(context, request, found):
+    for rows in _parts(await found if isinstance(found, DeferredResponse) else found):
+        yield _single_group(context, request, rows)
 
 
 def _parts(found):
     return found.parts(PART_PARTITIONS) if isinstance(found, offsets.Everything) else (found,)
 
 
-def _of_one(context, request, found):
+def _single_group(context, request, found):
     """Return the response in versions with one group."""
     new = messages.OffsetFetchResponse
     error: int = ErrorCode.NONE
@@ -255,7 +257,7 @@ def _partition(new, index, entry, error=ErrorCode.NONE):
 
 def _shaped(found, shape):
     """Return shape(found), or a coroutine of it."""
-    if not isinstance(found, Pending):
+    if not isinstance(found, DeferredResponse):
         return shape(found)
 
     async def later():

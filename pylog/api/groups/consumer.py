@@ -13,7 +13,7 @@ from pylog.api.groups.describe_parts import PART_ROWS, in_parts
 from pylog.coordinator.groups import describe as group_describe
 from pylog.coordinator.groups.consumer import heartbeat as consumer_groups
 from pylog.coordinator.groups.state.classic_group import CONSUMER
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from pylog.security.authorizer import DESCRIBE, TOPIC
@@ -57,7 +57,7 @@ class ConsumerGroupsApi:
         return self._is_on and self._metadata.image.features.get(FEATURE, 0) > 0
 
     def consumer_group_heartbeat(self, context: RequestContext,
-                                 request: Message) -> Message | Pending:
+                                 request: Message) -> Message | DeferredResponse:
         """Return the member's epoch and, when it has changed or is requested, its assignment.
 
         Errors: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION,
@@ -71,7 +71,8 @@ class ConsumerGroupsApi:
         client = consumer_groups.Client(
             context.client_id or "", f"/{context.peer_host}", sees, repeat)
         pending = self._groups.run(
-            request.group_id, Pending(consumer_groups.refusal), consumer_groups.heartbeat, request,
+            request.group_id, DeferredResponse(consumer_groups.refusal), consumer_groups.heartbeat,
+            request,
             context.api_version, client)
         if repeat is not None and repeat.is_offered:
             context.repeat = repeat
@@ -97,6 +98,6 @@ class ConsumerGroupsApi:
     def _described(self, group_id: str) -> Iterator[Message]:
         if not group_id:
             return iter((group_describe.refused_consumers(group_id, ErrorCode.INVALID_GROUP_ID),))
-        found, error = self._groups.look(
+        found, error = self._groups.query(
             group_id, group_describe.described_consumers, group_id, PART_ROWS)
         return found or iter((group_describe.refused_consumers(group_id, error),))

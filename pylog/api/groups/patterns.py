@@ -73,9 +73,9 @@ class Pattern:
     def _step(self, states: frozenset[int], character: str) -> frozenset[int]:
         found = []
         for state in states:
-            edge = self._tests[state]
-            if edge is not None and edge[0](character):
-                found.append(edge[1])
+            transition = self._tests[state]
+            if transition is not None and transition[0](character):
+                found.append(transition[1])
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()
         reached = self._known[states, character] = self._reached(found)

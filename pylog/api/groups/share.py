@@ -10,7 +10,7 @@ from __future__ import annotations
 from pylog.api.groups.describe_parts import in_parts
 from pylog.coordinator.groups.share import heartbeat as share_heartbeat
 from pylog.coordinator.groups.share.heartbeat import JOIN, LEAVE
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -51,7 +51,7 @@ class ShareGroupsApi:
             api.SHARE_GROUP_DESCRIBE: self.describe,
         }
 
-    def heartbeat(self, context: RequestContext, request: Message) -> Message | Pending:
+    def heartbeat(self, context: RequestContext, request: Message) -> Message | DeferredResponse:
         """Add a member (epoch 0), extend its session, or remove it (epoch -1); return its epoch
         and, when it has changed, its assignment.
 
@@ -72,9 +72,9 @@ class ShareGroupsApi:
             return refusal(ErrorCode.INVALID_REQUEST, fault)
         image = self._metadata.image
         return self._groups.run(
-            request.group_id, Pending(refusal), share_heartbeat.heartbeat, request,
+            request.group_id, DeferredResponse(refusal), share_heartbeat.heartbeat, request,
             context.client_id or "", f"/{context.peer_host}", image.topics,
-            self._settings.obeyed(request.group_id), self._states)
+            self._settings.config_of(request.group_id), self._states)
 
     def describe(self, context: RequestContext, request: Message) -> Iterator[Message | None]:
         """Yield groups with their members and assignments.
@@ -91,7 +91,7 @@ class ShareGroupsApi:
         if not self._shares.is_enabled:
             error = ErrorCode.UNSUPPORTED_VERSION
         elif group_id:
-            row, error = self._groups.look(
+            row, error = self._groups.query(
                 group_id, share_heartbeat.described, group_id, self._metadata.image.topics_by_id)
         return row if row is not None else messages.ShareGroupDescribeResponse.DescribedGroup(
             group_id=group_id, error_code=error)

@@ -63,35 +63,35 @@ class ShareOffsetsApi:
             group_id=group.group_id)
         error: Error = ErrorCode.NONE if self._sharing.coordinator.is_enabled \
             else ErrorCode.UNSUPPORTED_VERSION
-        asked: list[tuple[str, list[int]]] = []
+        requested: list[tuple[str, list[int]]] = []
         if error == ErrorCode.NONE and group.topics is None:
-            found, error = self._groups.look(
+            found, error = self._groups.query(
                 group.group_id, share_offsets.initialized, group.group_id)
             topics = self._metadata.image.topics_by_id
-            asked = [(topics[topic].name, indexes) for topic, indexes in (found or {}).items()
+            requested = [(topics[topic].name, indexes) for topic, indexes in (found or {}).items()
                      if topic in topics]
         elif error == ErrorCode.NONE:
-            asked = [(topic.topic_name, list(topic.partitions)) for topic in group.topics]
+            requested = [(topic.topic_name, list(topic.partitions)) for topic in group.topics]
         if error == ErrorCode.NONE:
-            row.topics = await self._topics(group.group_id, asked)
+            row.topics = await self._topics(group.group_id, requested)
         else:
             row.error_code = error
             row.error_message = None if error == ErrorCode.UNSUPPORTED_VERSION else error.message
         return row
 
-    async def _topics(self, group_id: str, asked: list[tuple[str, list[int]]]) -> list[Any]:
+    async def _topics(self, group_id: str, requested: list[tuple[str, list[int]]]) -> list[Any]:
         new = messages.DescribeShareGroupOffsetsResponse
         topics = self._metadata.image.topics
-        keys = [ShareKey(group_id, topics[name].id, index) for name, indexes in asked
+        keys = [ShareKey(group_id, topics[name].id, index) for name, indexes in requested
                 if name in topics for index in indexes]
         states = dict(zip(keys, await asyncio.gather(
             *(self._summary(key) for key in keys)), strict=True))
-        counted = {(name, index) for name, indexes in asked if name in topics
+        counted = {(name, index) for name, indexes in requested if name in topics
                    for index in indexes
                    if _is_counted(states[ShareKey(group_id, topics[name].id, index)])}
         ends = await self._sharing.ends.find(counted) if counted else {}
         rows = []
-        for name, indexes in asked:
+        for name, indexes in requested:
             topic = topics.get(name)
             rows.append(new.DescribeShareGroupOffsetsResponseTopic(
                 topic_name=name, topic_id=NO_ID if topic is None else topic.id, partitions=[

@@ -20,7 +20,7 @@ from pylog.coordinator.groups.streams import (
 from pylog.coordinator.groups.streams import (
     topology as streams_topology,
 )
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.metadata.controller.partitions.topics import topic_name_fault
 from pylog.metadata.image.image import is_internal
 from pylog.protocol import api, messages
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas
     from pylog.coordinator.groups.service import GroupCoordinator
-    from pylog.coordinator.groups.streams.heartbeat import Answered
+    from pylog.coordinator.groups.streams.heartbeat import Result as HeartbeatResult
     from pylog.metadata.service import MetadataService
     from pylog.security.authorization.access import Access
 
@@ -77,7 +77,7 @@ class StreamsGroupsApi:
     def _is_served(self) -> bool:
         return self._is_on and self._metadata.image.features.get(FEATURE, 0) > 0
 
-    def heartbeat(self, context: RequestContext, request: Message) -> Message | Pending:
+    def heartbeat(self, context: RequestContext, request: Message) -> Message | DeferredResponse:
         """Return the member's epoch, the group's status and, when they have changed, its tasks.
         Creates missing internal topics, if the client may.
 
@@ -91,30 +91,31 @@ class StreamsGroupsApi:
         if fault is not None:
             return streams_groups.refusal(ErrorCode.STREAMS_INVALID_TOPOLOGY, fault)[0]
 
-        def shape(answered: Answered) -> Message:
-            answer, missing = answered
+        def shape(result: HeartbeatResult) -> Message:
+            response, missing = result
             if missing:
-                self._create(context, answer, missing)
-            return answer
+                self._create(context, response, missing)
+            return response
 
         client = streams_groups.Client(context.client_id or "", f"/{context.peer_host}")
         return self._groups.run(
-            request.group_id, Pending(streams_groups.refusal, shape), streams_groups.heartbeat,
+            request.group_id, DeferredResponse(streams_groups.refusal, shape),
+            streams_groups.heartbeat,
             request, client)
 
-    def _create(self, context: RequestContext, answer: Message,
+    def _create(self, context: RequestContext, response: Message,
                 missing: tuple[streams_topology.Missing, ...]) -> None:
         """Request internal topics; the response contains the reason if they cannot be created."""
         refused = [topic.name for topic in missing if not self._may_create(context, topic.name)]
         if refused:
-            told = f"Unauthorized to CREATE on topics {', '.join(refused)}."
+            text = f"Unauthorized to CREATE on topics {', '.join(refused)}."
         else:
-            told = self._topics.create(
-                missing, 2 * answer.heartbeat_interval_ms,
+            text = self._topics.create(
+                missing, 2 * response.heartbeat_interval_ms,
                 self._quotas.mutations(context.principal, context.client_id, True))
-        for status in answer.status if told else ():
+        for status in response.status if text else ():
             if status.status_code == streams_topology.MISSING_INTERNAL:
-                status.status_detail += f"; {told}"
+                status.status_detail += f"; {text}"
 
     def _may_create(self, context: RequestContext, name: str) -> bool:
         access = self._access
@@ -140,6 +141,6 @@ class StreamsGroupsApi:
     def _described(self, group_id: str) -> Iterator[Message]:
         if not group_id:
             return iter((streams_describe.undescribed(group_id, ErrorCode.INVALID_GROUP_ID),))
-        found, error = self._groups.look(
+        found, error = self._groups.query(
             group_id, streams_groups.described, group_id, PART_ROWS)
         return found or iter((streams_describe.undescribed(group_id, error),))

@@ -156,18 +156,18 @@ class SecurityApi:
         Errors: RESOURCE_NOT_FOUND per user, DUPLICATE_RESOURCE for a repeated user (KIP-554).
         """
         response = messages.DescribeUserScramCredentialsResponse
-        kept: dict[str, list] = {}
+        stored: dict[str, list] = {}
         for kind, key in self._metadata.image.security:
             if kind == SCRAM_CREDENTIAL:
-                kept.setdefault(key[0], []).append(self._metadata.image.security[kind, key])
-        named = Counter(user.name for user in request.users or ()) or dict.fromkeys(kept, 1)
+                stored.setdefault(key[0], []).append(self._metadata.image.security[kind, key])
+        named = Counter(user.name for user in request.users or ()) or dict.fromkeys(stored, 1)
         results = []
         for name, count in named.items():
             if count > 1:
                 error, text = ErrorCode.DUPLICATE_RESOURCE, (
                     "Cannot describe SCRAM credentials for the same user twice in a single "
                     f"request: {name}")
-            elif name not in kept:
+            elif name not in stored:
                 error, text = ErrorCode.RESOURCE_NOT_FOUND, \
                     f"Attempt to describe a user credential that does not exist: {name}"
             else:
@@ -175,7 +175,7 @@ class SecurityApi:
                     user=name, error_message="", credential_infos=[
                         response.CredentialInfo(
                             mechanism=record.mechanism, iterations=record.iterations)
-                        for record in sorted(kept[name], key=lambda record: record.mechanism)]))
+                        for record in sorted(stored[name], key=lambda record: record.mechanism)]))
                 continue
             results.append(response.DescribeUserScramCredentialsResult(
                 user=name, error_code=error, error_message=text))

@@ -118,12 +118,12 @@ class AuthenticationApi:
                                        login: Login, token: bytes) -> Message:
         """Handle a message of a login whose steps block."""
         try:
-            answer, session_ms = await self._step_elsewhere(context, caller, login, token)
+            response, session_ms = await self._step_elsewhere(context, caller, login, token)
         except AuthenticationFailed as failed:
             context.closes = True
             return await self._refused(self._failure(failed))
         return messages.SaslAuthenticateResponse(
-            error_message=None, auth_bytes=answer, session_lifetime_ms=session_ms)
+            error_message=None, auth_bytes=response, session_lifetime_ms=session_ms)
 
     @staticmethod
     def _failure(failed: AuthenticationFailed) -> Message:
@@ -140,16 +140,16 @@ class AuthenticationApi:
                 "authentication", self._raw_elsewhere(context, caller, caller.login, token)))
             return
         try:
-            answer, _ = self._step(context, caller, token)
+            response, _ = self._step(context, caller, token)
         except AuthenticationFailed:
             self._end_later(context)
             return
-        self._answer_raw(context, answer)
+        self._respond_raw(context, response)
 
     async def _raw_elsewhere(self, context: RequestContext, caller: _Caller, login: Login,
                              token: bytes) -> None:
         try:
-            answer, _ = await self._step_elsewhere(context, caller, login, token)
+            response, _ = await self._step_elsewhere(context, caller, login, token)
         except AuthenticationFailed:
             self._end_later(context)
             return
@@ -157,14 +157,14 @@ class AuthenticationApi:
             supervisor.report("authentication")
             self._end_later(context)
             return
-        self._answer_raw(context, answer)
+        self._respond_raw(context, response)
 
     def _end_later(self, context: RequestContext) -> None:
         asyncio.get_running_loop().call_later(
             self._delay_s, self._reactors.reply, context.token, None, True)
 
-    def _answer_raw(self, context: RequestContext, answer: bytes) -> None:
-        self._reactors.reply(context.token, len(answer).to_bytes(4, "big") + answer)
+    def _respond_raw(self, context: RequestContext, response: bytes) -> None:
+        self._reactors.reply(context.token, len(response).to_bytes(4, "big") + response)
 
     # ---- login ----------------------------------------------------------------------------------
 
@@ -188,11 +188,11 @@ class AuthenticationApi:
         login = caller.login
         assert login is not None
         try:
-            answer = login.step(token)
+            response = login.step(token)
         except AuthenticationFailed as failed:
             self._log_failure(context, login, failed)
             raise
-        return self._stepped(context, caller, login, answer)
+        return self._stepped(context, caller, login, response)
 
     async def _step_elsewhere(self, context: RequestContext, caller: _Caller, login: Login,
                               token: bytes) -> tuple[bytes, int]:
@@ -200,7 +200,7 @@ class AuthenticationApi:
         # Messages that arrive during this find no login to continue.
         caller.login, caller.is_busy = None, True
         try:
-            answer = await asyncio.to_thread(login.step, token)
+            response = await asyncio.to_thread(login.step, token)
         except AuthenticationFailed as failed:
             self._log_failure(context, login, failed)
             raise
@@ -208,14 +208,14 @@ class AuthenticationApi:
             caller.is_busy = False
         if self._callers.get(context.connection) is not caller:
             raise AuthenticationFailed(reason="the connection has ended")
-        return self._stepped(context, caller, login, answer)
+        return self._stepped(context, caller, login, response)
 
     def _stepped(self, context: RequestContext, caller: _Caller, login: Login,
-                 answer: bytes) -> tuple[bytes, int]:
+                 response: bytes) -> tuple[bytes, int]:
         """Finish _step(), after the login's own step."""
         if not login.is_complete:
             caller.login = login
-            return answer, 0
+            return response, 0
         try:
             self._check_same(caller, login)
         except AuthenticationFailed as failed:
@@ -225,9 +225,10 @@ class AuthenticationApi:
         caller.login, caller.authenticated_ns = None, self._reactors.now_ns()
         session_ms = self._session_ms(caller, login)
         # Requests after the response belong to this principal.
-        number = self._identities.enter(context.connection, login.principal, context.peer_host)
+        number = self._identities.bind_connection(context.connection, login.principal,
+                                                  context.peer_host)
         self._reactors.set_principal(context.connection, number, session_ms)
-        return answer, session_ms
+        return response, session_ms
 
     def _check_same(self, caller: _Caller, login: Login) -> None:
         # Re-authentication must not change the principal.
@@ -253,9 +254,9 @@ class AuthenticationApi:
     def _delay_s(self) -> float:
         return self._settings["connection.failed.authentication.delay.ms"] / 1000
 
-    async def _refused(self, answer: Message) -> Message:
+    async def _refused(self, response: Message) -> Message:
         await asyncio.sleep(self._delay_s)
-        return answer
+        return response
 
     def _log_failure(self, context: RequestContext, login: Login,
                      failed: AuthenticationFailed) -> None:

@@ -64,29 +64,29 @@ async def rows(coordinator, room: Room) -> tuple:
     """
     found, ids, gone = [], set(), set()
     shards, _ = coordinator.shards()
-    looked = 0
+    visited = 0
     for shard in shards:
-        machine = shard.machine
-        gone |= machine.gone
-        for group_id in list(machine.groups):
-            group = machine.groups.get(group_id)
+        store = shard.state_machine
+        gone |= store.gone
+        for group_id in list(store.groups):
+            group = store.groups.get(group_id)
             if group is None:
                 continue
             ids.add(group_id)
-            looked += 1
+            visited += 1
             if room.take(group_id, len(group.offsets)):
                 found.append(row(group))
-                looked += len(group.offsets) * STEP // STEP_OFFSETS
-            if looked >= STEP:
-                looked = 0
+                visited += len(group.offsets) * STEP // STEP_OFFSETS
+            if visited >= STEP:
+                visited = 0
                 await asyncio.sleep(0)
     return found, ids, shards, gone
 
 
 async def members(coordinator, group_id: str) -> list:
     """Return [{field: value}] of the members of one group, with their assigned partitions."""
-    found, _ = coordinator.look(group_id, lambda machine: (
-        machine.groups.get(group_id), machine.image().topics_by_id))
+    found, _ = coordinator.query(group_id, lambda store: (
+        store.groups.get(group_id), store.image().topics_by_id))
     if found is None or found[0] is None:
         return []
     group, topics = found
@@ -111,7 +111,7 @@ async def events(coordinator) -> dict:
     return coordinator.events
 
 
-def kept_rows(shards, known: dict, elsewhere: set, room: Room) -> dict:
+def stored_rows(shards, known: dict, elsewhere: set, room: Room) -> dict:
     """Return {group id: Row} of the groups that are only in state.lmdb, without `elsewhere`.
 
     known: the previous result; these groups do not change while they are only on disk.
@@ -121,17 +121,17 @@ def kept_rows(shards, known: dict, elsewhere: set, room: Room) -> dict:
         for group_id, _, _ in shard.snapshot.names():
             if group_id in elsewhere:
                 continue
-            one = known.get(group_id)
-            if one is None:
+            known_row = known.get(group_id)
+            if known_row is None:
                 if room.is_full(group_id):
                     room.left_out += 1
                     continue
                 group = shard.snapshot.find(group_id)
                 if group is None:
                     continue
-                one = row(group)
-            if room.take(group_id, len(one.offsets)):
-                found[group_id] = one
+                known_row = row(group)
+            if room.take(group_id, len(known_row.offsets)):
+                found[group_id] = known_row
     return found
 
 

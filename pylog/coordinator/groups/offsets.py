@@ -47,9 +47,9 @@ def commit(groups, request, entries, version: int = 0) -> int | list:
     changes = []
     refused = set()
     stem_of = stem = None
-    for place, (topic, topic_id, partition, offset, epoch, metadata) in enumerate(entries):
+    for position, (topic, topic_id, partition, offset, epoch, metadata) in enumerate(entries):
         if metadata and len(metadata) > limit:
-            refused.add(place)
+            refused.add(position)
             continue
         entry = Offset(offset, epoch, metadata or "", wall_ms, expire_ms, topic_id)
         group.offsets[topic, partition] = entry
@@ -65,8 +65,8 @@ def commit(groups, request, entries, version: int = 0) -> int | list:
         groups.groups.pop(group.id, None)
     if not refused:
         return ErrorCode.NONE
-    return [ErrorCode.OFFSET_METADATA_TOO_LARGE if place in refused else ErrorCode.NONE
-            for place in range(len(entries))]
+    return [ErrorCode.OFFSET_METADATA_TOO_LARGE if position in refused else ErrorCode.NONE
+            for position in range(len(entries))]
 
 
 def commit_in_transaction(groups, request, entries) -> list:
@@ -199,8 +199,8 @@ def everything(groups, group_id: str, stable: bool = False) -> "Everything":
     if group is None:
         return Everything({})
     if stable and group.unstable:
-        return Everything({place: UNSTABLE if place in group.unstable else entry
-                           for place, entry in group.offsets.items()})
+        return Everything({key: UNSTABLE if key in group.unstable else entry
+                           for key, entry in group.offsets.items()})
     return Everything(group.offsets)
 
 
@@ -222,20 +222,20 @@ class Everything:
 
     def parts(self, count: int):
         """Yield rows with at most `count` partitions in total, sometimes an empty list."""
-        places: dict[str, array[int]] = {}
-        for place, (topic, _) in enumerate(self._keys, 1):
-            places.setdefault(topic, array("L")).append(place - 1)
-            if place % PLACES_STEP == 0:
+        positions: dict[str, array[int]] = {}
+        for position, (topic, _) in enumerate(self._keys, 1):
+            positions.setdefault(topic, array("L")).append(position - 1)
+            if position % PLACES_STEP == 0:
                 yield []
         rows, room = [], count
-        for topic, found in places.items():
+        for topic, found in positions.items():
             first = 0
             while first < len(found):
-                taken = found[first:first + room]
-                rows.append((topic, [(self._keys[place][1], self._entries[place])
-                                     for place in taken]))
-                first += len(taken)
-                room -= len(taken)
+                chunk = found[first:first + room]
+                rows.append((topic, [(self._keys[position][1], self._entries[position])
+                                     for position in chunk]))
+                first += len(chunk)
+                room -= len(chunk)
                 if not room:
                     yield rows
                     rows, room = [], count
@@ -256,10 +256,11 @@ def forget(groups, group, topic: str, partition: int) -> bool:
 
 def forget_all(groups, group):
     """Record the removal of all offsets of a hidden group. Yields after each FORGET_STEP."""
-    places = [*group.offsets, *(place for place in group.unstable if place not in group.offsets)]
+    partitions = [*group.offsets,
+                  *(place for place in group.unstable if place not in group.offsets)]
     for place in list(group.unstable):
         transactional_offsets.forget(groups, group, place)
-    for count, (topic, partition) in enumerate(places, 1):
+    for count, (topic, partition) in enumerate(partitions, 1):
         groups.records.append((records.offset_keys(group, topic) + partition.to_bytes(4, "big"),
                                None))
         if count % FORGET_STEP == 0:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pylog.config import internal_topics
-from pylog.coordinator.groups.state import group_store as machines
+from pylog.coordinator.groups.state import group_store
 from pylog.coordinator.groups import offsets, transactional_offsets
 from pylog.coordinator.groups.consumer import target_assignment
 from pylog.coordinator.groups.share import heartbeat as share_heartbeat
@@ -21,7 +21,7 @@ from pylog.coordinator.groups.state.classic_group import Committed
 from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.state.rebalance_history import History
 from pylog.coordinator.runtime.internal_topic import Node, TopicSpec, partition_of
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.coordinator.groups.state.group_config import limits_from
 from pylog.coordinator.runtime.runtime import Coordination, CoordinatorRuntime
 from pylog.coordinator.groups.snapshot import NO_ID, ShardSnapshot
@@ -46,7 +46,7 @@ class GroupCoordinator:
         self._store: Store | None = None
         self._changed_topics: set[str] = set()
         self._history: History | None = None
-        self._events = dict.fromkeys(machines.EVENTS, 0)
+        self._events = dict.fromkeys(group_store.EVENTS, 0)
         self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(Coordination(
             TopicSpec(
                 TOPIC, settings["offsets.topic.num.partitions"],
@@ -57,12 +57,12 @@ class GroupCoordinator:
             settings["offsets.retention.check.interval.ms"],
             settings["offsets.topic.compression.codec"],
             settings["offsets.commit.timeout.ms"] / 1000,
-            changed=lambda machine: machine.repeats.void_changed(machine.records),
-            ended=lambda machine: machine.repeats.void_all()), broker)
+            changed=lambda store: store.repeats.void_changed(store.records),
+            ended=lambda store: store.repeats.void_all()), broker)
         # Requests go directly to the runtime.
         self.run = self.runtime.run
-        self.run_in_pieces = self.runtime.run_in_pieces
-        self.look = self.runtime.look
+        self.run_in_slices = self.runtime.run_in_slices
+        self.query = self.runtime.query
         self.leader_of = self.runtime.leader_of
         self.shards = self.runtime.shards
 
@@ -89,18 +89,18 @@ class GroupCoordinator:
         """Apply a new version of the topic: new, or with other partitions or leaders."""
         if topic.name == TOPIC:
             self.runtime.topic_changed(topic)
-        self._look_again(topic.name)
+        self._schedule_topic_check(topic.name)
 
     def topic_deleted(self, name: str) -> None:
         """Remove the committed offsets of a deleted topic."""
         if name == TOPIC:
             self.runtime.topic_deleted()
         else:
-            self.runtime.step_each(lambda machine: _forget_topic(machine, name))
+            self.runtime.step_each(lambda store: _forget_topic(store, name))
             self.runtime.step_each(self._forget_share_partitions)
-            self._look_again(name)
+            self._schedule_topic_check(name)
 
-    def _look_again(self, name: str) -> None:
+    def _schedule_topic_check(self, name: str) -> None:
         """Refresh the groups that subscribe to a changed topic, at the end of this loop iteration.
 
         Topics are often created and deleted in batches.
@@ -108,12 +108,12 @@ class GroupCoordinator:
         if self._store is None:
             return
         if not self._changed_topics:
-            asyncio.get_running_loop().call_soon(self._look_at_topics)
+            asyncio.get_running_loop().call_soon(self._check_topics)
         self._changed_topics.add(name)
 
-    def _look_at_topics(self) -> None:
+    def _check_topics(self) -> None:
         names, self._changed_topics = self._changed_topics, set()
-        self.runtime.step_each(lambda machine: target_assignment.topics_changed(machine, names))
+        self.runtime.step_each(lambda store: target_assignment.topics_changed(store, names))
 
     def partition_of(self, group_id: str) -> int:
         """Return the offsets topic partition that holds the group, or -1 if there is no topic."""
@@ -126,15 +126,15 @@ class GroupCoordinator:
         """
         return self.runtime.producer_at(index, producer_id)
 
-    def end_transaction(self, index: int, marker: Marker, pending: Pending) -> None:
+    def end_transaction(self, index: int, marker: Marker, pending: DeferredResponse) -> None:
         """Answer `pending` with an error code when the marker is durable."""
-        def answered(error: Error) -> None:
+        def on_response(error: Error) -> None:
             # Same error as for a partition that has moved or is not open yet: the caller retries.
-            pending.answer(ErrorCode.NOT_LEADER_OR_FOLLOWER if error in _ELSEWHERE else error)
+            pending.respond(ErrorCode.NOT_LEADER_OR_FOLLOWER if error in _ELSEWHERE else error)
 
         self.runtime.run_as_producer(
-            index, Pending(lambda error: error), marker.fault, marker.producer_id,
-            transactional_offsets.end, marker).then(answered)
+            index, DeferredResponse(lambda error: error), marker.fault, marker.producer_id,
+            transactional_offsets.end, marker).then(on_response)
 
     @property
     def events(self) -> dict[str, int]:
@@ -151,7 +151,7 @@ class GroupCoordinator:
 
     def _open(self, topic_id: bytes, index: int,
               clock: Clock) -> tuple[Callable[[], GroupShard], ShardSnapshot]:
-        """Return (function that creates an empty machine of one partition, its snapshot)."""
+        """Return (function that creates an empty state machine of one partition, its snapshot)."""
         assert self._store is not None
         snapshot = ShardSnapshot(self._store, topic_id, index)
 
@@ -160,14 +160,14 @@ class GroupCoordinator:
                 group = snapshot.find(group_id)
                 # Offsets removed during a load are recorded at its end: otherwise their tombstones
                 # would follow later commits that are already in the log.
-                if group is not None and not machine.is_loading:
-                    self._forget_gone(machine, group)
+                if group is not None and not store.is_loading:
+                    self._forget_gone(store, group)
                 return group
 
-            machine = GroupShard(
+            store = GroupShard(
                 self._limits, clock, lambda: str(uuid.uuid4()), find, snapshot.names,
                                  self._events, lambda: self._broker.image, self._rebalanced)
-            return machine
+            return store
 
         return make, snapshot
 
@@ -177,52 +177,52 @@ class GroupCoordinator:
         self._events["member_stopped_ms"] += rebalance["stopped_ms"]
         self._history.add(rebalance)
 
-    def _forget_gone(self, machine: GroupShard, group: Committed) -> None:
+    def _forget_gone(self, store: GroupShard, group: Committed) -> None:
         """Remove offsets of topics that were deleted since the commit."""
-        topics, before = self._broker.image.topics, len(machine.records)
+        topics, before = self._broker.image.topics, len(store.records)
         for (topic, partition), entry in list(group.offsets.items()):
             if entry.topic_id != NO_ID and (
                     topic not in topics or topics[topic].id != entry.topic_id):
-                offsets.forget(machine, group, topic, partition)
-        machine.cleanups += len(machine.records) - before
+                offsets.forget(store, group, topic, partition)
+        store.cleanups += len(store.records) - before
 
-    def _forget_deleted(self, machine: GroupShard) -> None:
+    def _forget_deleted(self, store: GroupShard) -> None:
         """Remove offsets of deleted topics from all groups in memory."""
-        for group in list(machine.groups.values()):
-            self._forget_gone(machine, group)
-        self._forget_share_partitions(machine)
+        for group in list(store.groups.values()):
+            self._forget_gone(store, group)
+        self._forget_share_partitions(store)
 
-    def _forget_share_partitions(self, machine: GroupShard) -> None:
-        if machine.shares:
+    def _forget_share_partitions(self, store: GroupShard) -> None:
+        if store.shares:
             share_heartbeat.forget_topics(
-                machine, {topic.id for topic in self._broker.image.topics.values()})
+                store, {topic.id for topic in self._broker.image.topics.values()})
 
 
-def _forget_topic(machine: GroupShard, name: str) -> None:
-    for group in list(machine.groups.values()):
-        offsets.forget_topic(machine, group, name)
+def _forget_topic(store: GroupShard, name: str) -> None:
+    for group in list(store.groups.values()):
+        offsets.forget_topic(store, group, name)
 
 
-def _expiry(machine: GroupShard) -> Iterator[object]:
+def _expiry(store: GroupShard) -> Iterator[object]:
     """Expire unused groups and offsets, some groups per step."""
-    every = [*machine.groups, *(name for name, *_ in machine.elsewhere())]
-    return _expire_all(machine, every)
+    every = [*store.groups, *(name for name, *_ in store.elsewhere())]
+    return _expire_all(store, every)
 
 
-def _expire_all(machine: GroupShard, group_ids: list[str]) -> Iterator[None]:
+def _expire_all(store: GroupShard, group_ids: list[str]) -> Iterator[None]:
     for first in range(0, len(group_ids), EXPIRY_STEP):
         for group_id in group_ids[first:first + EXPIRY_STEP]:
-            _expire_group(machine, group_id)
+            _expire_group(store, group_id)
         yield
 
 
-def _expire_group(machine: GroupShard, group_id: str) -> None:
+def _expire_group(store: GroupShard, group_id: str) -> None:
     """Expire offsets of a group. Unloads the group again if nothing changed."""
-    was_here, before = group_id in machine.groups, len(machine.records)
-    group = machine.find(group_id)
+    was_here, before = group_id in store.groups, len(store.records)
+    group = store.find(group_id)
     if group is None:
         return
-    offsets.expire(machine, group)
+    offsets.expire(store, group)
     # A changed group stays in memory: a snapshot write deletes groups that are not in memory.
-    if not was_here and len(machine.records) == before:
-        machine.groups.pop(group_id, None)
+    if not was_here and len(store.records) == before:
+        store.groups.pop(group_id, None)

@@ -50,17 +50,17 @@ class GroupShard(GroupStore):
         else:
             self._replay_classic(group_id, *what)
 
-    def _replay_offset(self, group_id: str, place: tuple[str, int], entry: Any) -> None:
+    def _replay_offset(self, group_id: str, partition: tuple[str, int], entry: Any) -> None:
         group = self.find(group_id)
         if entry is not None:
             if group is None:
                 group = self.groups[group_id] = Group(group_id, NO_TIME)
-            group.offsets[place] = entry
-            transactional_offsets.supersede(group, place)
+            group.offsets[partition] = entry
+            transactional_offsets.supersede(group, partition)
         elif group is not None:
-            group.offsets.pop(place, None)
-            transactional_offsets.forget(self, group, place)
-        self.changed.add((group_id, place[0]))
+            group.offsets.pop(partition, None)
+            transactional_offsets.forget(self, group, partition)
+        self.changed.add((group_id, partition[0]))
 
     def _replay_classic(self, group_id: str, made: Group | None) -> None:
         group = self.find(group_id)
@@ -166,19 +166,19 @@ class GroupShard(GroupStore):
             return
         if error == ErrorCode.NONE:
             try:
-                self.replies.append((token, classic_members.join(
+                self.responses.append((token, classic_members.join(
                     self, group, request, version, client_id, host)))
                 return
             except Refusal as refused:
                 error = ErrorCode.of(refused.error)
-        self.replies.append((token, messages.JoinGroupResponse(
+        self.responses.append((token, messages.JoinGroupResponse(
             error_code=error, member_id=request.member_id, protocol_name=None)))
 
     def _join_empty(self, group: Committed, request: Any, version: int, client_id: str,
                     host: str, token: Any) -> None:
         """Convert an empty consumer or Streams group to a classic group for a new member."""
         if request.member_id:
-            self.replies.append((token, messages.JoinGroupResponse(
+            self.responses.append((token, messages.JoinGroupResponse(
                 error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id=request.member_id,
                 protocol_name=None)))
             return
@@ -189,7 +189,7 @@ class GroupShard(GroupStore):
         classic_protocol.join(self, request, version, client_id, host, token)
 
     def sync(self, request: Any, token: Any) -> None:
-        """Handle SyncGroup. Followers get their reply when the leader has synced."""
+        """Handle SyncGroup. Followers get their response when the leader has synced."""
         group = self.find(request.group_id)
         if group is None or group.kind == CLASSIC:
             classic_protocol.sync(self, request, token)
@@ -197,10 +197,10 @@ class GroupShard(GroupStore):
         try:
             if group.kind == STREAMS:
                 raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID)
-            answer = classic_members.sync(self, group, request)
+            response = classic_members.sync(self, group, request)
         except Refusal as refused:
-            answer = messages.SyncGroupResponse(error_code=refused.error)
-        self.replies.append((token, answer))
+            response = messages.SyncGroupResponse(error_code=refused.error)
+        self.responses.append((token, response))
 
     def heartbeat(self, request: Any) -> int:
         """Handle Heartbeat and return its error code."""

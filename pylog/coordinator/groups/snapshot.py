@@ -83,15 +83,17 @@ class ShardSnapshot:
         with self._store.transaction() as txn:
             return self._read(txn, _digest(group_id))
 
-    def restore(self, machine: GroupShard) -> None:
-        """Load the groups with members into an empty machine; find() loads the others on demand."""
+    def restore(self, store: GroupShard) -> None:
+        """Load the groups with members into an empty state machine; find() loads the others on
+        demand.
+        """
         for group in self.with_members():
-            machine.groups[group.id] = group
+            store.groups[group.id] = group
         with self._store.transaction() as txn:
             for _, value in _walk(txn, SHARE + self._partition):
                 for key, record in _unpacked_records(value):
-                    machine.replay(key, record)
-        machine.changed.clear()  # Loaded state is in the snapshot.
+                    store.replay(key, record)
+        store.changed.clear()  # Loaded state is in the snapshot.
 
     def with_members(self) -> list[Any]:
         """Return the groups that had members."""
@@ -142,7 +144,7 @@ class ShardSnapshot:
                 replay(key, record, lambda _: group, lambda _: group)
         return group
 
-    def rows(self, machine: GroupShard, changed: Changes) -> Iterator[list[Row]]:
+    def rows(self, store: GroupShard, changed: Changes) -> Iterator[list[Row]]:
         """Yield [(key, value or None)] for write(), one changed group at a time.
 
         changed: see GroupStore.
@@ -156,34 +158,34 @@ class ShardSnapshot:
             else:
                 topics_of.setdefault(group_id, set()).add(part)
         for group_id, topics in topics_of.items():
-            yield self._group_rows(machine, group_id, topics)
+            yield self._group_rows(store, group_id, topics)
             members = members_of.get(group_id, [])
             for first in range(0, len(members), MEMBERS_STEP):
-                yield self._member_rows(machine, group_id, members[first:first + MEMBERS_STEP])
+                yield self._member_rows(store, group_id, members[first:first + MEMBERS_STEP])
 
-    def _member_rows(self, machine: GroupShard, group_id: str, member_ids: list[str]) -> list[Row]:
+    def _member_rows(self, store: GroupShard, group_id: str, member_ids: list[str]) -> list[Row]:
         """Return the rows of members of a consumer or Streams group, or of a former one."""
-        place = MEMBER + self._partition + _digest(group_id)
-        group = machine.groups.get(group_id)
+        prefix = MEMBER + self._partition + _digest(group_id)
+        group = store.groups.get(group_id)
         rows: list[Row] = []
         for member_id in member_ids:
             found = _records_of(group).member_state(group, member_id) \
                 if group is not None and group.kind != CLASSIC else []
-            rows.append((place + _digest(member_id), _packed_records(found) if found else None))
+            rows.append((prefix + _digest(member_id), _packed_records(found) if found else None))
         return rows
 
-    def _group_rows(self, machine: GroupShard, group_id: str,
+    def _group_rows(self, store: GroupShard, group_id: str,
                     topics: set[str | None]) -> list[Row]:
         """Return the rows that update one changed group.
 
         topics: the topics whose offsets changed; None in it means the group itself.
         """
-        place = self._partition + _digest(group_id)
-        group = machine.groups.get(group_id)
+        prefix = self._partition + _digest(group_id)
+        group = store.groups.get(group_id)
         if group is None:
-            share = machine.shares.get(group_id)
-            return [(GROUP + place, None), (MEMBERS + place, None), (OFFSETS + place, None),
-                    (SHARE + place,
+            share = store.shares.get(group_id)
+            return [(GROUP + prefix, None), (MEMBERS + prefix, None), (OFFSETS + prefix, None),
+                    (SHARE + prefix,
                      None if share is None else _packed_records(list(records_of(share))))]
         head = _packed(group_id) + _packed(group.protocol_type or "")
         if group.kind != CLASSIC:
@@ -192,15 +194,15 @@ class ShardSnapshot:
         else:
             has_record = group.generation > 0 or group.protocol_type is not None
             value = records.group_value(group) if has_record else b""
-        rows: list[Row] = [(GROUP + place, head + value),
-                           (MEMBERS + place, b"" if group.members else None)]
+        rows: list[Row] = [(GROUP + prefix, head + value),
+                           (MEMBERS + prefix, b"" if group.members else None)]
         entries: dict[str, list[bytes]] = {topic: [] for topic in topics if topic is not None}
         if entries:
             for (topic, partition), entry in group.offsets.items():
                 if topic in entries:
                     entries[topic].append(_packed_offset(partition, entry))
         for topic, parts in entries.items():
-            rows.append((OFFSETS + place + _digest(topic),
+            rows.append((OFFSETS + prefix + _digest(topic),
                          _packed(topic) + b"".join(parts) if parts else None))
         return rows
 

@@ -14,7 +14,7 @@ from pylog.coordinator.groups.state.classic_group import NO_TIME, Group, Offset
 from pylog.coordinator.runtime.transactional_batches import Marker, TransactionalRecords
 from pylog.protocol.errors import Error, ErrorCode
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 
 
 def end(groups: Any, marker: Marker) -> Error:
@@ -33,41 +33,42 @@ def replay(groups: Any, written: TransactionalRecords | Marker) -> None:
         decoded = classic_records.decode(key, value)
         if decoded is None or decoded[0] != "offset" or decoded[3] is None:
             continue
-        _, group_id, place, entry = decoded
+        _, group_id, partition, entry = decoded
         group = groups.find(group_id)
         if group is None:
             group = groups.groups[group_id] = Group(group_id, NO_TIME)
-        add(groups, group, written.producer_id, place, entry)
+        add(groups, group, written.producer_id, partition, entry)
 
 
-def add(groups: Any, group: Group, producer_id: int, place: Place, entry: Offset) -> None:
+def add(groups: Any, group: Group, producer_id: int, partition: TopicPartition,
+        entry: Offset) -> None:
     """Add an offset to an open transaction, without a record."""
     groups.written += 1
-    group.unstable.setdefault(place, {})[producer_id] = groups.written, entry
-    groups.open_offsets.setdefault(producer_id, set()).add((group.id, *place))
+    group.unstable.setdefault(partition, {})[producer_id] = groups.written, entry
+    groups.open_offsets.setdefault(producer_id, set()).add((group.id, *partition))
 
 
-def supersede(group: Group, place: Place) -> None:
+def supersede(group: Group, partition: TopicPartition) -> None:
     """Void the open transactional commits for a partition, because a plain commit came later."""
-    entries = group.unstable.get(place)
+    entries = group.unstable.get(partition)
     if entries is not None:
         for producer_id in entries:
             entries[producer_id] = entries[producer_id][0], None
 
 
-def forget(groups: Any, group: Group, place: Place) -> bool:
+def forget(groups: Any, group: Group, partition: TopicPartition) -> bool:
     """Remove the open commits for a partition, without a record; return False if there are none."""
-    entries = group.unstable.pop(place, None)
+    entries = group.unstable.pop(partition, None)
     for producer_id in entries or ():
-        _close(groups, producer_id, (group.id, *place))
+        _close(groups, producer_id, (group.id, *partition))
     return entries is not None
 
 
 def _close(groups: Any, producer_id: int, where: tuple[str, str, int]) -> None:
-    places = groups.open_offsets.get(producer_id)
-    if places is not None:
-        places.discard(where)
-        if not places:
+    partitions = groups.open_offsets.get(producer_id)
+    if partitions is not None:
+        partitions.discard(where)
+        if not partitions:
             del groups.open_offsets[producer_id]
 
 
@@ -76,16 +77,16 @@ def _apply(groups: Any, marker: Marker) -> None:
     # Sorted, so that a replay applies them in the same order.
     for group_id, topic, partition in sorted(groups.open_offsets.pop(marker.producer_id, ())):
         group = groups.groups[group_id]
-        place = topic, partition
-        entries = group.unstable[place]
+        key = topic, partition
+        entries = group.unstable[key]
         order, entry = entries.pop(marker.producer_id)
         if marker.committed and entry is not None:
-            group.offsets[place] = entry
+            group.offsets[key] = entry
             groups.changed.add((group_id, topic))
             for other, (when, _) in list(entries.items()):
                 if when < order:
                     entries[other] = when, None
         if not entries:
-            del group.unstable[place]
+            del group.unstable[key]
         if group.is_spent and not group.generation:
             groups.groups.pop(group_id, None)

@@ -29,7 +29,7 @@ PRODUCE_VERSION = 9
 ACKS_ALL = -1
 PRODUCE_TIMEOUT_MS = 5000
 CALL_SECONDS = 10.0
-LOOK_SECONDS = 0.1  # How often to check the metadata image during a call.
+FENCING_CHECK_SECONDS = 0.1  # How often to check the metadata image during a call.
 
 
 class Brokers:
@@ -40,7 +40,7 @@ class Brokers:
         self._markers = markers
         self._peers: dict[int, Any] = {}
         self._connecting: dict[int, asyncio.Lock] = {}
-        self._unheard: set[int] = set()  # Unreachable brokers that are already logged.
+        self._unresponsive: set[int] = set()  # Unreachable brokers that are already logged.
 
     def close(self) -> None:
         for peer in self._peers.values():
@@ -78,11 +78,11 @@ class Brokers:
         if leader == NO_LEADER:
             return ErrorCode.LEADER_NOT_AVAILABLE
         new = messages.ProduceRequest
-        answer = await self.ask(leader, new(
+        response = await self.send(leader, new(
             acks=ACKS_ALL, timeout_ms=PRODUCE_TIMEOUT_MS, topic_data=[new.TopicProduceData(
                 name=topic.name, partition_data=[
                     new.PartitionProduceData(index=index, records=data)])]), PRODUCE_VERSION)
-        for row in answer.responses:
+        for row in response.responses:
             for cell in row.partition_responses:
                 return ErrorCode.of(cell.error_code)
         return ErrorCode.UNKNOWN_SERVER_ERROR
@@ -98,16 +98,16 @@ class Brokers:
                 for name, indexes in _by_topic(partitions)])])
         found = dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
         try:
-            answer = await self.ask(leader, request, MARKERS_VERSION)
+            response = await self.send(leader, request, MARKERS_VERSION)
         except PeerError:
             return found
-        for row in answer.markers:
+        for row in response.markers:
             for topic in row.topics:
                 for cell in topic.partitions:
                     found[topic.name, cell.partition_index] = ErrorCode.of(cell.error_code)
         return found
 
-    async def ask_coordinator(self, broker_id: int, id_: str, producer_id: int, epoch: int,
+    async def query_coordinator(self, broker_id: int, id_: str, producer_id: int, epoch: int,
                               partitions: list[Partition],
                               verify_only: bool) -> dict[Partition, Error]:
         """Return {partition: result of the transaction coordinator on `broker_id`}."""
@@ -118,60 +118,60 @@ class Brokers:
                 new.AddPartitionsToTxnTopic(name=name, partitions=indexes)
                 for name, indexes in _by_topic(partitions)])])
         try:
-            answer = await self.ask(broker_id, request, PARTITIONS_VERSION)
+            response = await self.send(broker_id, request, PARTITIONS_VERSION)
         except PeerError:
             return dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
-        if answer.error_code:
+        if response.error_code:
             # As Kafka: the client cannot fix a broker's missing CLUSTER_ACTION permission.
             refused = ErrorCode.INVALID_TXN_STATE \
-                if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED \
-                else ErrorCode.of(answer.error_code)
+                if response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED \
+                else ErrorCode.of(response.error_code)
             return dict.fromkeys(partitions, refused)
         found = dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
-        for row in answer.results_by_transaction:
+        for row in response.results_by_transaction:
             for topic in row.topic_results:
                 for cell in topic.results_by_partition:
                     found[topic.name, cell.partition_index] = \
                         ErrorCode.of(cell.partition_error_code)
         return found
 
-    async def ask(self, broker_id: int, request: Any, version: int) -> Any:
+    async def send(self, broker_id: int, request: Any, version: int) -> Any:
         """Send a request to another broker and return the response.
 
         Raises PeerError, and logs the first failure of each outage.
         """
         try:
-            answer = await self._asked(broker_id, request, version)
+            response = await self._call_unless_fenced(broker_id, request, version)
         except PeerError as error:
-            if broker_id not in self._unheard:
-                self._unheard.add(broker_id)
+            if broker_id not in self._unresponsive:
+                self._unresponsive.add(broker_id)
                 log.warning("a broker does not respond; retrying", extra={
                     "broker": broker_id, "reason": str(error)})
             raise
-        self._unheard.discard(broker_id)
-        return answer
+        self._unresponsive.discard(broker_id)
+        return response
 
-    async def _asked(self, broker_id: int, request: Any, version: int) -> Any:
+    async def _call_unless_fenced(self, broker_id: int, request: Any, version: int) -> Any:
         """Send a request and return the response. Raises PeerError, also on fencing."""
         known = self._node.image.brokers.get(broker_id)
-        answering = asyncio.ensure_future(self._answer(broker_id, request, version))
+        responding = asyncio.ensure_future(self._call(broker_id, request, version))
         try:
-            while not (await asyncio.wait([answering], timeout=LOOK_SECONDS))[0]:
+            while not (await asyncio.wait([responding], timeout=FENCING_CHECK_SECONDS))[0]:
                 if known is not None and self._has_gone(broker_id, known.epoch):
                     # The broker was fenced: its response must not be used.
                     peer = self._peers.pop(broker_id, None)
                     if peer is not None:
                         peer.close()
                     raise PeerError(f"broker {broker_id} is fenced")
-            return answering.result()
+            return responding.result()
         finally:
-            answering.cancel()
+            responding.cancel()
 
     def _has_gone(self, broker_id: int, epoch: int) -> bool:
         registered = self._node.image.brokers.get(broker_id)
         return registered is None or registered.fenced or registered.epoch != epoch
 
-    async def _answer(self, broker_id: int, request: Any, version: int) -> Any:
+    async def _call(self, broker_id: int, request: Any, version: int) -> Any:
         async with self._connecting.setdefault(broker_id, asyncio.Lock()):
             peer = self._peers.get(broker_id)
             if peer is None or peer.failure is not None:

@@ -1,11 +1,11 @@
 """A coordinator's state on one partition of a compacted internal topic: append, flush, replay.
 
-Owns: writing to that partition; the replies that wait for it.
-Invariants: records are appended in the order of write(); a reply is sent once all records written
-  before it are as durable as acks=all promises; after a failure, nothing is written and every reply
-  is rejected until reopen(); a reply that cannot be sent does not block the others; records of an
-  earlier leader are not acted on until they are as durable as acks=all promises, because a new
-  leader may lack them.
+Owns: writing to that partition; the responses that wait for it.
+Invariants: records are appended in the order of write(); a response is sent once all records
+  written before it are as durable as acks=all promises; after a failure, nothing is written and
+  every response is rejected until reopen(); a response that cannot be sent does not block the
+  others; records of an earlier leader are not acted on until they are as durable as acks=all
+  promises, because a new leader may lack them.
 Source: Kafka's `__consumer_offsets`; group commit.
 """
 
@@ -30,14 +30,15 @@ log = logging.getLogger("pylog.coordinator")
 
 
 class Token(Protocol):
-    """A request with an outstanding reply, or the outbox of a state machine (is_request is False).
+    """A request with an outstanding response, or the outbox of a state machine (is_request is
+    False).
 
     An outbox message reports state that is already in the log, so it may be delivered late.
     """
 
     is_request: bool
 
-    def answer(self, message: Any) -> None: ...
+    def respond(self, message: Any) -> None: ...
 
     def refuse(self, error: Error) -> None: ...
 
@@ -52,13 +53,13 @@ class MissingOffsets(Exception):
 Record = tuple[bytes, bytes | None]
 # What a step may write: records, or transactional batches, each appended as a separate batch.
 Written = Record | TransactionalRecords | Marker
-Reply = tuple[Token, Any]
+Response = tuple[Token, Any]
 
 
 class Journal:
     """The append side of one partition.
 
-    waits: the FlushWaits that provides `slot`; None: replies wait for the append only. codec:
+    waits: the FlushWaits that provides `slot`; None: responses wait for the append only. codec:
     compression of the batches. late_s: after this flush time, waiting requests are rejected, but
     their records stay. defer: schedules a callback for the end of this loop iteration; None:
     call_soon().
@@ -83,8 +84,8 @@ class Journal:
         self._loop = asyncio.get_running_loop()
         self._defer = self._loop.call_soon if defer is None else defer
         self._gathered: list[Written] = []  # Written in this loop iteration.
-        self._waiting: list[Reply] = []  # Replies for the next flush,
-        self._held: list[Reply] = []  # and for the current one.
+        self._waiting: list[Response] = []  # Replies for the next flush,
+        self._held: list[Response] = []  # and for the current one.
         self._upto = -1  # Last offset of the current flush.
         self._scheduled = False
         self._flushing = False
@@ -100,13 +101,13 @@ class Journal:
             self._defer(self._append)
 
     def after(self, token: Token, message: Any) -> None:
-        """Send the reply when everything written so far is durable."""
+        """Send the response when everything written so far is durable."""
         if self.failed:
             token.refuse(ErrorCode.NOT_COORDINATOR)
         elif self._scheduled or self._flushing:
             self._waiting.append((token, message))
         else:
-            token.answer(message)
+            token.respond(message)
 
     def producer(self, producer_id: int) -> tuple[int, int, int, int]:
         """Return producer_of(), including all records written so far. Raises LogError."""
@@ -133,7 +134,7 @@ class Journal:
                     data = part.batch(now_ms, self._codec)
                 self.log.append(data, now_ms, leader_epoch=self._epoch, trusted=True)
         except Exception as error:
-            # Fail on any error: replies must not be sent for records that were not appended.
+            # Fail on any error: responses must not be sent for records that were not appended.
             self.fail(error)
             return
         self.appended = True
@@ -165,7 +166,7 @@ class Journal:
         """Reject requests after a flush timeout. Clients retry until the disk recovers."""
         # Requests that arrive later get the same timeout, even if the disk still hangs.
         self._late = self._loop.call_later(self._late_s, self._refuse_held)
-        late = [reply for reply in self._held + self._waiting if reply[0].is_request]
+        late = [response for response in self._held + self._waiting if response[0].is_request]
         self._held = _messages(self._held)
         self._waiting = _messages(self._waiting)
         _refuse_all(late, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -187,23 +188,23 @@ class Journal:
             self._late.cancel()
             self._late = None
         held, self._held = self._held, []
-        # Flush even without waiting replies: otherwise the next reply could be sent before its
+        # Flush even without waiting responses: otherwise the next response could be sent before its
         # records are durable.
         if not self._scheduled and (self._waiting or self._upto < self.log.end_offset - 1):
             self._start_flush()
         self._release(held)
 
-    def _take(self) -> list[Reply]:
+    def _take(self) -> list[Response]:
         waiting, self._waiting = self._waiting, []
         return waiting
 
     @staticmethod
-    def _release(held: list[Reply]) -> None:
+    def _release(held: list[Response]) -> None:
         for token, message in held:
             try:
-                token.answer(message)
+                token.respond(message)
             except Exception:
-                # A reply that cannot be sent does not block the others.
+                # A response that cannot be sent does not block the others.
                 log.exception("a response could not be sent")
 
     def fail(self, reason: object) -> None:
@@ -215,7 +216,7 @@ class Journal:
             self.close()
 
     def close(self) -> None:
-        """Reject all waiting and future replies until reopen()."""
+        """Reject all waiting and future responses until reopen()."""
         # A failed write is not retried: the log may contain a part of it.
         self.failed = True
         self.broken.set()
@@ -235,7 +236,7 @@ class Journal:
         """Accept writes again, under leader epoch `epoch`. The caller has replayed the log.
 
         is_settling stays True until the replayed log is durable. If a flush is still in progress,
-        replies wait for it.
+        responses wait for it.
         """
         assert not (self._gathered or self._waiting or self._held), self._slot
         self._epoch = epoch
@@ -249,12 +250,12 @@ class Journal:
                 self._await_flush()
 
 
-def _messages(held: list[Reply]) -> list[Reply]:
-    """Return the replies that are outbox messages, not requests."""
-    return [reply for reply in held if not reply[0].is_request]
+def _messages(held: list[Response]) -> list[Response]:
+    """Return the responses that are outbox messages, not requests."""
+    return [response for response in held if not response[0].is_request]
 
 
-def _refuse_all(held: list[Reply], error: Error) -> None:
+def _refuse_all(held: list[Response], error: Error) -> None:
     refuse([token for token, _ in held], error)
 
 

@@ -18,7 +18,7 @@ from pylog._native.log.flush_waits import FlushWaits
 from pylog._native.log.log import Log, LogError
 from pylog._native.log.producer_state import producer_of
 from pylog.config import internal_topics
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.coordinator.runtime.internal_topic import Node
 from pylog.coordinator.runtime.transactional_batches import Marker
 from pylog.protocol.errors import Error, ErrorCode
@@ -30,7 +30,7 @@ Partition = tuple[str, int]
 class Offsets(Protocol):
     """The group coordinator, which owns the `__consumer_offsets` partitions."""
 
-    def end_transaction(self, index: int, marker: Marker, pending: Pending) -> None:
+    def end_transaction(self, index: int, marker: Marker, pending: DeferredResponse) -> None:
         """Answer `pending` with an error code when the marker is durable."""
 
 
@@ -43,7 +43,7 @@ class Markers:
         self._waits: FlushWaits | None = None
         self._free: list[int] = []
         self._logs: dict[int, Log] = {}  # By slot in use.
-        self._held: dict[Log, deque[tuple[int, Pending]]] = {}
+        self._held: dict[Log, deque[tuple[int, DeferredResponse]]] = {}
 
     def start(self) -> None:
         self._waits = FlushWaits(SLOTS)
@@ -69,8 +69,9 @@ class Markers:
                      for partition in partitions}
         return {partition: await pending for partition, pending in under_way.items()}
 
-    def _write(self, marker: Marker, data: bytes, now_ms: int, topic: str, index: int) -> Pending:
-        pending = Pending(lambda error: error)
+    def _write(self, marker: Marker, data: bytes, now_ms: int, topic: str,
+               index: int) -> DeferredResponse:
+        pending = DeferredResponse(lambda error: error)
         partition_log = self._node.logs.get(topic, index)
         if self._waits is None:
             pending.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # Nothing is appended after close().
@@ -93,7 +94,7 @@ class Markers:
 
     async def append(self, topic: str, index: int, data: bytes) -> Error:
         """Append any other batch; return the error code once it is durable."""
-        pending: Pending = Pending(lambda error: error)
+        pending: DeferredResponse = DeferredResponse(lambda error: error)
         partition_log = self._node.logs.get(topic, index)
         if partition_log is None or self._waits is None:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -107,7 +108,7 @@ class Markers:
 
     # ---- durability -----------------------------------------------------------------------------
 
-    def _after(self, partition_log: Log, offset: int, pending: Pending) -> None:
+    def _after(self, partition_log: Log, offset: int, pending: DeferredResponse) -> None:
         waiting = self._held.get(partition_log)
         if waiting is not None:
             waiting.append((offset, pending))
@@ -133,7 +134,7 @@ class Markers:
             while waiting:
                 if not self._waits.wait_acknowledged(slot, partition_log, waiting[0][0]):
                     return False
-                waiting.popleft()[1].answer(ErrorCode.NONE)
+                waiting.popleft()[1].respond(ErrorCode.NONE)
         except LogError as failure:
             _refuse(waiting, ErrorCode.of(failure.code))
         del self._held[partition_log]
@@ -155,6 +156,6 @@ class Markers:
                 self._serve(slot, partition_log)
 
 
-def _refuse(waiting: deque[tuple[int, Pending]], error: Error) -> None:
+def _refuse(waiting: deque[tuple[int, DeferredResponse]], error: Error) -> None:
     while waiting:
         waiting.popleft()[1].refuse(error)

@@ -3,10 +3,10 @@ coordinator.
 
 Owns: a Shard for each partition, the timer, loading and unloading, expiry, snapshots.
 Invariants: all requests of a key go to one shard; a shard returns only COORDINATOR_LOAD_IN_PROGRESS
-  (14) or NOT_COORDINATOR (16) before it is loaded and after it loses leadership; every reply goes
-  through the journal, so it waits until the step's records are durable; a failure in one shard does
-  not affect the others, and costs that shard at most a reload; a failed step is not written, and
-  the log decides what happened; leader epochs only increase, and older ones are ignored.
+  (14) or NOT_COORDINATOR (16) before it is loaded and after it loses leadership; every response
+  goes through the journal, so it waits until the step's records are durable; a failure in one shard
+  does not affect the others, and costs that shard at most a reload; a failed step is not written,
+  and the log decides what happened; leader epochs only increase, and older ones are ignored.
 Source: Kafka's CoordinatorRuntime.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, Generic, NamedTuple
 from pylog import supervisor
 from pylog._native.log.flush_waits import FlushWaits
 from pylog._native.log.log import LogError
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.coordinator.runtime.internal_topic import InternalTopic, Node, TopicSpec, partition_of
 from pylog.coordinator.runtime.journal import Journal, MissingOffsets, Token, replay
 from pylog.coordinator.runtime.shard import M, Shard, Snapshot
@@ -39,26 +39,26 @@ log = logging.getLogger("pylog.coordinator")
 class Coordination(NamedTuple, Generic[M]):
     """What a coordinator provides to its runtime.
 
-    open: (topic id, partition, clock) -> (function that creates an empty machine, its snapshot or
-    None). replay_batch: (machine, transactional batch), like replay() of a record. prepare: the
-    last step of a load, on a worker thread, and again on the event loop if the image changed in
-    between. expire: (machine) -> an iterator whose steps take a few ms each; runs every expiry_ms.
-    write_timeout_s: a reply that waits longer for the disk becomes COORDINATOR_NOT_AVAILABLE (15).
-    changed: called with a machine whose records are about to be written. ended: called with a
-    machine that is being unloaded.
+    open: (topic id, partition, clock) -> (function that creates an empty state machine, its
+    snapshot or None). replay_batch: (state machine, transactional batch), like replay() of a
+    record. prepare: the last step of a load, on a worker thread, and again on the event loop if the
+    image changed in between. expire: (state machine) -> an iterator whose steps take a few ms each;
+    runs every expiry_ms. write_timeout_s: a response that waits longer for the disk becomes
+    COORDINATOR_NOT_AVAILABLE (15). changed: called with a state machine whose records are about to
+    be written. ended: called with a state machine that is being unloaded.
     """
 
     topic: TopicSpec
     open: Callable[[bytes, int, Clock], tuple[Callable[[], M], Snapshot[M] | None]]
     replay_batch: Callable[[M, TransactionalRecords | Marker], object] = \
-        lambda machine, written: None
-    prepare: Callable[[M], object] = lambda machine: None
-    expire: Callable[[M], Iterator[object]] = lambda machine: iter(())
+        lambda state_machine, written: None
+    prepare: Callable[[M], object] = lambda state_machine: None
+    expire: Callable[[M], Iterator[object]] = lambda state_machine: iter(())
     expiry_ms: int = 0
     codec: int = 0
     write_timeout_s: float = 5.0
-    changed: Callable[[M], object] = lambda machine: None
-    ended: Callable[[M], object] = lambda machine: None
+    changed: Callable[[M], object] = lambda state_machine: None
+    ended: Callable[[M], object] = lambda state_machine: None
 
 
 class CoordinatorRuntime(Generic[M]):
@@ -239,12 +239,12 @@ class CoordinatorRuntime(Generic[M]):
         image = self._node.image
         try:
             async with shard.saving:
-                machine = await self._read(shard, epoch)
+                state_machine = await self._read(shard, epoch)
             if not shard.serves(epoch):
-                return  # Another term has begun: drop this machine.
+                return  # Another term has begun: drop this state machine.
             if self._node.image is not image:
-                self._coordination.prepare(machine)
-            machine.loaded()
+                self._coordination.prepare(state_machine)
+            state_machine.loaded()
         except Exception as error:
             # A partition that cannot be read does not affect the others.
             if shard.serves(epoch):
@@ -253,37 +253,37 @@ class CoordinatorRuntime(Generic[M]):
                     "topic": self.topic.spec.name, "partition": shard.index,
                     "reason": str(error) or type(error).__name__})
             return
-        shard.loaded(machine, epoch)
+        shard.loaded(state_machine, epoch)
         self._write(shard)
 
     async def _read(self, shard: Shard[M], epoch: int) -> M:
-        """Return a machine with the state that the log describes."""
+        """Return a state machine with the state that the log describes."""
         partition_log, snapshot = shard.journal.log, shard.snapshot
-        machine = shard.empty_machine()
+        state_machine = shard.empty_state_machine()
         if snapshot is not None and _is_of_log(snapshot, partition_log):
-            snapshot.restore(machine)
+            snapshot.restore(state_machine)
             offset = snapshot.applied()[0] + 1
             try:
-                await self._replay_on_thread(shard, machine, offset, epoch, contiguous=True)
-                return machine
+                await self._replay_on_thread(shard, state_machine, offset, epoch, contiguous=True)
+                return state_machine
             except MissingOffsets as gap:
                 log.info("the log was compacted after the snapshot: reading the whole log", extra={
                     "topic": self.topic.spec.name, "partition": shard.index, "reason": str(gap)})
-                machine = shard.empty_machine()
+                state_machine = shard.empty_state_machine()
         if snapshot is not None:
             snapshot.clear()
-        await self._replay_on_thread(shard, machine, partition_log.start_offset, epoch)
-        return machine
+        await self._replay_on_thread(shard, state_machine, partition_log.start_offset, epoch)
+        return state_machine
 
-    async def _replay_on_thread(self, shard: Shard[M], machine: M, offset: int, epoch: int,
+    async def _replay_on_thread(self, shard: Shard[M], state_machine: M, offset: int, epoch: int,
                                 contiguous: bool = False) -> None:
         if shard.journal.log.start_offset < shard.journal.log.end_offset:
             await asyncio.get_running_loop().run_in_executor(
-                None, self._replay, shard, machine, offset, epoch, contiguous)
+                None, self._replay, shard, state_machine, offset, epoch, contiguous)
 
-    def _replay(self, shard: Shard[M], machine: M, offset: int, epoch: int,
+    def _replay(self, shard: Shard[M], state_machine: M, offset: int, epoch: int,
                 contiguous: bool) -> None:
-        """Replay the rest of a log into an unpublished machine. Runs on a worker thread."""
+        """Replay the rest of a log into an unpublished state machine. Runs on a worker thread."""
         partition_log = shard.journal.log
         if self._node.settings["log.flush.acks.all.enable"] and \
                 partition_log.flushed_offset < partition_log.end_offset:
@@ -293,25 +293,26 @@ class CoordinatorRuntime(Generic[M]):
             if self._stopped or not shard.serves(epoch):
                 return
             if isinstance(written, TransactionalRecords | Marker):
-                self._coordination.replay_batch(machine, written)
+                self._coordination.replay_batch(state_machine, written)
             else:
-                machine.replay(*written)
-        self._coordination.prepare(machine)
+                state_machine.replay(*written)
+        self._coordination.prepare(state_machine)
 
     # ---- requests -------------------------------------------------------------------------------
 
-    def run(self, key: str, pending: Pending, step: Callable[..., Any],
-            *arguments: Any) -> Pending:
-        """Run step(machine, *arguments) on the machine of `key` and return `pending`.
+    def run(self, key: str, pending: DeferredResponse, step: Callable[..., Any],
+            *arguments: Any) -> DeferredResponse:
+        """Run step(state_machine, *arguments) on the state machine of `key` and return `pending`.
 
         The step's result is sent to `pending` once its records are durable. If the step returns
-        None, the machine keeps `pending` and replies later.
+        None, the state machine keeps `pending` and responds later.
         """
         shard, error = self._find(key)
         return self._run(shard, error, pending, step, arguments)
 
-    def run_as_producer(self, index: int, pending: Pending, fault: Callable[..., Error],
-                        producer_id: int, step: Callable[..., Any], *arguments: Any) -> Pending:
+    def run_as_producer(self, index: int, pending: DeferredResponse, fault: Callable[..., Error],
+                        producer_id: int, step: Callable[..., Any],
+                        *arguments: Any) -> DeferredResponse:
         """Run a step that writes as a producer, on partition `index`; see run().
 
         fault: producer_of() result -> error that rejects the step, or NONE.
@@ -336,15 +337,15 @@ class CoordinatorRuntime(Generic[M]):
         except LogError as failure:
             return UNKNOWN, ErrorCode.of(failure.code)
 
-    def _run(self, shard: Shard[M] | None, error: Error, pending: Pending,
-             step: Callable[..., Any], arguments: tuple[Any, ...]) -> Pending:
+    def _run(self, shard: Shard[M] | None, error: Error, pending: DeferredResponse,
+             step: Callable[..., Any], arguments: tuple[Any, ...]) -> DeferredResponse:
         if shard is None:
             pending.refuse(error)
             return pending
         try:
-            message = step(shard.machine, *arguments)
-            # Only the journal may send a reply.
-            assert not pending.is_answered, step
+            message = step(shard.state_machine, *arguments)
+            # Only the journal may send a response.
+            assert not pending.is_set, step
         except Exception as bug:
             self._fail(shard, pending, bug)
             return pending
@@ -353,12 +354,12 @@ class CoordinatorRuntime(Generic[M]):
             shard.journal.after(pending, message)
         return pending
 
-    def run_in_pieces(self, key: str, pending: Pending,
+    def run_in_slices(self, key: str, pending: DeferredResponse,
                       steps: Callable[..., Generator[None, None, Any]],
-                      *arguments: Any) -> Pending:
+                      *arguments: Any) -> DeferredResponse:
         """Run a step that takes long; see run().
 
-        steps: a generator that yields every few ms and returns the reply. Other steps run in
+        steps: a generator that yields every few ms and returns the response. Other steps run in
         between, so they must not touch its unfinished work.
         """
         shard, error = self._find(key)
@@ -366,18 +367,20 @@ class CoordinatorRuntime(Generic[M]):
             pending.refuse(error)
         else:
             shard.halfway += 1
-            self._next_piece(shard, shard.machine, pending, steps(shard.machine, *arguments))
+            self._next_slice(shard, shard.state_machine, pending,
+                             steps(shard.state_machine, *arguments))
         return pending
 
-    def _next_piece(self, shard: Shard[M], machine: M, pending: Pending,
-                    pieces: Generator[None, None, Any]) -> None:
-        if self._stopped or shard.machine is not machine or shard.error != ErrorCode.NONE:
-            # The machine was reloaded with the records written so far; the client retries the rest.
-            pieces.close()
+    def _next_slice(self, shard: Shard[M], state_machine: M, pending: DeferredResponse,
+                    slices: Generator[None, None, Any]) -> None:
+        if self._stopped or shard.state_machine is not state_machine \
+                or shard.error != ErrorCode.NONE:
+            # It was reloaded with the records written so far; the client retries the rest.
+            slices.close()
             pending.refuse(ErrorCode.NOT_COORDINATOR)
             return
         try:
-            next(pieces)
+            next(slices)
         except StopIteration as end:
             shard.halfway -= 1
             self._write(shard)
@@ -387,26 +390,27 @@ class CoordinatorRuntime(Generic[M]):
         else:
             self._write(shard)
             asyncio.get_running_loop().call_soon(
-                self._next_piece, shard, machine, pending, pieces)
+                self._next_slice, shard, state_machine, pending, slices)
 
-    def look(self, key: str, step: Callable[..., Any], *arguments: Any) -> tuple[Any, Error]:
-        """Return (step(machine, *arguments), NONE) immediately, or (None, error).
+    def query(self, key: str, step: Callable[..., Any], *arguments: Any) -> tuple[Any, Error]:
+        """Return (step(state_machine, *arguments), NONE) immediately, or (None, error).
 
         The step may write only cleanup records.
         """
         shard, error = self._find(key)
         if shard is None:
             return None, error
-        machine = shard.machine
+        state_machine = shard.state_machine
         try:
-            found = step(machine, *arguments)
-            # A read has no records or replies that would have to wait for durability.
-            assert len(machine.records) == machine.cleanups and not machine.replies, step
+            found = step(state_machine, *arguments)
+            # A read has no records or responses that would have to wait for durability.
+            assert len(state_machine.records) == state_machine.cleanups, step
+            assert not state_machine.responses, step
         except Exception as bug:
             # Fail the shard: the failed step's leftovers must not be written with the next step.
             shard.journal.fail(bug)
             raise
-        if machine.records:
+        if state_machine.records:
             self._write(shard)
         return found, ErrorCode.NONE
 
@@ -441,22 +445,23 @@ class CoordinatorRuntime(Generic[M]):
                 any(error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS for _, error in found))
 
     def _write(self, shard: Shard[M]) -> None:
-        """Write the records and queue the replies that the last step left in the machine."""
-        machine = shard.machine
-        if machine.records:
-            self.records_written += len(machine.records)
-            self._coordination.changed(machine)
-            shard.journal.write(machine.records)
-            machine.records = []
-            machine.cleanups = 0
-        if machine.replies:
-            replies, machine.replies = machine.replies, []
-            for token, message in replies:
+        """Write the records and queue the responses that the last step left in the state machine.
+        """
+        state_machine = shard.state_machine
+        if state_machine.records:
+            self.records_written += len(state_machine.records)
+            self._coordination.changed(state_machine)
+            shard.journal.write(state_machine.records)
+            state_machine.records = []
+            state_machine.cleanups = 0
+        if state_machine.responses:
+            responses, state_machine.responses = state_machine.responses, []
+            for token, message in responses:
                 shard.journal.after(token, message)
-        self._arm(machine.timers.next_ms())
+        self._arm(state_machine.timers.next_ms())
 
     def _fail(self, shard: Shard[M], token: Token, bug: Exception) -> None:
-        """Handle a failed request step: drop its records and the machine."""
+        """Handle a failed request step: drop its records and the state machine."""
         shard.journal.fail(bug)
         token.refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
 
@@ -474,13 +479,13 @@ class CoordinatorRuntime(Generic[M]):
         self._timer = self._timer_ms = None
         for shard in self._shards:
             if shard is not None and shard.runs:
-                self._step(shard, shard.machine.tick)
+                self._step(shard, shard.state_machine.tick)
 
     def step_each(self, step: Callable[[M], object]) -> None:
-        """Run an internal step on every loaded machine. A failure affects only its shard."""
+        """Run an internal step on every loaded state machine. A failure affects only its shard."""
         for shard in self._shards:
             if shard is not None and shard.runs:
-                self._step(shard, step, shard.machine)
+                self._step(shard, step, shard.state_machine)
 
     def _step(self, shard: Shard[M], step: Callable[..., Any], *arguments: Any) -> Any:
         """Run an internal step of a shard and return its result, or None if it failed."""
@@ -510,10 +515,10 @@ class CoordinatorRuntime(Generic[M]):
                                   topic=self.topic.spec.name, partition=shard.index)
 
     async def _expire_shard(self, shard: Shard[M]) -> None:
-        machine = shard.machine
-        steps = self._coordination.expire(machine)
-        # A reloaded machine is expired in the next run.
-        while shard.machine is machine and shard.error == ErrorCode.NONE \
+        state_machine = shard.state_machine
+        steps = self._coordination.expire(state_machine)
+        # A reloaded state machine is expired in the next run.
+        while shard.state_machine is state_machine and shard.error == ErrorCode.NONE \
                 and self._step(shard, _advance, steps):
             await asyncio.sleep(0)
 

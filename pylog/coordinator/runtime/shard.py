@@ -2,10 +2,10 @@
 its memory is ahead of its log, unloaded when leadership moves away.
 
 Owns: the state machine, its leader term, and the backoff between reloads.
-Invariants: the served state is the log's contents plus the records of the next append; a machine
-  whose records could not be appended is dropped and serves no more requests; a machine is not
-  visible while it loads; while writes fail, reloads back off to RELOAD_SECONDS_MAX; leader epochs
-  only increase, and a machine serves only in the term that it was loaded for.
+Invariants: the served state is the log's contents plus the records of the next append; a state
+  machine whose records could not be appended is dropped and serves no more requests; a state
+  machine is not visible while it loads; while writes fail, reloads back off to RELOAD_SECONDS_MAX;
+  leader epochs only increase, and a state machine serves only in the term that it was loaded for.
 Source: Kafka's CoordinatorRuntime, which reverts a failed write; here the state is reloaded from
   the log.
 """
@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
-from pylog.coordinator.runtime.journal import Journal, Reply, Token, Written, refuse
+from pylog.coordinator.runtime.journal import Journal, Response, Token, Written, refuse
 from pylog.coordinator.runtime.timers import Timers
 from pylog.protocol.errors import Error, ErrorCode
 
@@ -23,16 +23,17 @@ RELOAD_SECONDS_MAX = 5.0
 NO_EPOCH = -1
 
 
-class Machine(Protocol):
-    """The state of one partition: takes requests and a clock, produces records and replies, no I/O.
+class StateMachine(Protocol):
+    """The state of one partition: takes requests and a clock, produces records and responses, no
+    I/O.
 
-    records, replies: output of the steps since the last write; the runtime clears them. cleanups:
-    how many of the records only remove obsolete state, so that no reply depends on them. timers:
+    records, responses: output of the steps since the last write; the runtime clears them. cleanups:
+    how many of the records only remove obsolete state, so that no response depends on them. timers:
     when to call tick(). changed: keys that the snapshot does not have yet.
     """
 
     records: list[Written]
-    replies: list[Reply]
+    responses: list[Response]
     cleanups: int
     timers: Timers
     changed: set[Any]
@@ -47,18 +48,18 @@ class Machine(Protocol):
         """Run all due timers. Called at timers.next_ms() or later."""
 
     def open_tokens(self) -> Iterable[Token]:
-        """Return the requests that the machine has not replied to."""
+        """Return the requests that the state machine has not replied to."""
 
     def saved(self, changed: set[Any]) -> None:
         """Note that the keys in `changed` are in the snapshot."""
 
 
-M = TypeVar("M", bound=Machine)
-M_contra = TypeVar("M_contra", bound=Machine, contravariant=True)
+M = TypeVar("M", bound=StateMachine)
+M_contra = TypeVar("M_contra", bound=StateMachine, contravariant=True)
 
 
 class Snapshot(Protocol[M_contra]):
-    """A machine's state outside the log, with the offset that it reflects."""
+    """A state machine outside the log, with the offset that it reflects."""
 
     def applied(self) -> tuple[int, int]:
         """Return (offset, epoch) of the last record that the snapshot holds; (-1, -1) for none."""
@@ -66,10 +67,10 @@ class Snapshot(Protocol[M_contra]):
     def clear(self) -> None:
         """Delete everything: the snapshot belongs to another log."""
 
-    def restore(self, machine: M_contra) -> None:
-        """Fill an empty machine from the snapshot."""
+    def restore(self, state_machine: M_contra) -> None:
+        """Fill an empty state machine from the snapshot."""
 
-    def rows(self, machine: M_contra, changed: set[Any]) -> Iterable[list[Any]]:
+    def rows(self, state_machine: M_contra, changed: set[Any]) -> Iterable[list[Any]]:
         """Yield the rows that write() needs for `changed`, a few at a time, with current values."""
 
     def write(self, rows: list[Any], applied: tuple[int, int] | None) -> None:
@@ -77,19 +78,19 @@ class Snapshot(Protocol[M_contra]):
 
 
 class Shard(Generic[M]):
-    """A machine with its journal, snapshot and leader term.
+    """A state machine with its journal, snapshot and leader term.
 
-    make: creates an empty machine. `machine` serves while `ready`. saving: held while the snapshot
-    is written or read. halfway: number of unfinished steps of run_in_pieces(); the log holds only a
-    part of their records, so no snapshot is taken. ended: called with a machine that is being
-    unloaded.
+    make: creates an empty state machine. `state_machine` serves while `ready`. saving: held while
+    the snapshot is written or read. halfway: number of unfinished steps of run_in_slices(); the log
+    holds only a part of their records, so no snapshot is taken. ended: called with a state machine
+    that is being unloaded.
     """
 
     def __init__(self, index: int, make: Callable[[], M], journal: Journal,
                  snapshot: Snapshot[M] | None,
-                 ended: Callable[[M], object] = lambda machine: None):
+                 ended: Callable[[M], object] = lambda state_machine: None):
         self.index = index
-        self.machine = make()
+        self.state_machine = make()
         self.journal = journal
         self.snapshot = snapshot
         self.epoch = NO_EPOCH  # Leader epoch of the newest term.
@@ -142,14 +143,14 @@ class Shard(Generic[M]):
         self.journal.close()
         self.unload()
 
-    def empty_machine(self) -> M:
-        """Return an empty machine for a load."""
+    def empty_state_machine(self) -> M:
+        """Return an empty state machine for a load."""
         return self._make()
 
-    def loaded(self, machine: M, epoch: int) -> None:
-        """Serve `machine` in the term that it was loaded for."""
+    def loaded(self, state_machine: M, epoch: int) -> None:
+        """Serve `state_machine` in the term that it was loaded for."""
         assert self.serves(epoch) and not self.ready, (epoch, self.epoch, self.leads)
-        self.machine = machine
+        self.state_machine = state_machine
         self.journal.reopen(epoch)
         self.ready = self._is_readable = True
 
@@ -161,14 +162,15 @@ class Shard(Generic[M]):
         """Reject waiting requests and drop state that the log does not hold."""
         self.ready = False
         self.refuse_open()
-        self.machine = self._make()
+        self.state_machine = self._make()
         self.halfway = 0
 
     def refuse_open(self) -> None:
-        """Reject waiting requests before the machine is dropped."""
-        self._ended(self.machine)
-        # A failed step leaves replies that were never queued.
-        refuse([*self.machine.open_tokens(), *(token for token, _ in self.machine.replies)],
+        """Reject waiting requests before the state machine is dropped."""
+        self._ended(self.state_machine)
+        # A failed step leaves responses that were never queued.
+        refuse([*self.state_machine.open_tokens(),
+                *(token for token, _ in self.state_machine.responses)],
                ErrorCode.NOT_COORDINATOR)
 
     def next_pause_s(self) -> float:

@@ -1,9 +1,9 @@
-"""Write the changed state of coordinator machines to their snapshots.
+"""Write the changed state of coordinator state machines to their snapshots.
 
 Owns: the writer threads.
 Invariants: the applied offset is written after all rows up to it, and after the log is flushed up
   to it; a snapshot holds only state that is in the log, and no part of an unfinished
-  run_in_pieces() step; a failed write only makes the next load slower; rows are written once every
+  run_in_slices() step; a failed write only makes the next load slower; rows are written once every
   in-sync replica has their records, because a new leader might lack them. The applied offset is
   below the first offset of every open transaction.
 Source: none. The log is the source of truth, LMDB is the cache.
@@ -16,7 +16,7 @@ from typing import Any
 from pylog import supervisor
 from pylog._native.log.log import LogError
 from pylog.coordinator.runtime.journal import Journal
-from pylog.coordinator.runtime.shard import Machine, Shard, Snapshot
+from pylog.coordinator.runtime.shard import StateMachine, Shard, Snapshot
 from pylog.metadata.image.state_store import StoreError
 
 THREADS = 4
@@ -50,22 +50,22 @@ class Saver:
                 "topic": shard.journal.log.topic, "partition": shard.index, "reason": str(error)})
 
     async def _save(self, shard: Shard[Any], snapshot: Snapshot[Any]) -> None:
-        machine, journal = shard.machine, shard.journal
+        state_machine, journal = shard.state_machine, shard.journal
         journal.append_now()
-        if journal.failed or not shard.ready or not machine.changed or shard.halfway:
+        if journal.failed or not shard.ready or not state_machine.changed or shard.halfway:
             return  # The snapshot would hold state that is not in the log.
-        assert not machine.records, (shard.index, len(machine.records))
-        changed, machine.changed = machine.changed, set()
+        assert not state_machine.records, (shard.index, len(state_machine.records))
+        changed, state_machine.changed = state_machine.changed, set()
         is_saved = False
         try:
-            is_saved = await self._save_changed(shard, snapshot, machine, changed)
+            is_saved = await self._save_changed(shard, snapshot, state_machine, changed)
         finally:
             if not is_saved:
                 # Also on cancellation: a later applied offset is wrong without these rows.
-                machine.changed |= changed
+                state_machine.changed |= changed
 
-    async def _save_changed(self, shard: Shard[Any], snapshot: Snapshot[Any], machine: Machine,
-                            changed: set[Any]) -> bool:
+    async def _save_changed(self, shard: Shard[Any], snapshot: Snapshot[Any],
+                            state_machine: StateMachine, changed: set[Any]) -> bool:
         """Return True if everything was written."""
         journal = shard.journal
         journal.written = 0
@@ -76,7 +76,7 @@ class Saver:
         applied = offset, journal.log.epoch_of(offset)
         rows: list[Any] = []
         end = journal.log.end_offset  # Covers everything in the next rows.
-        for some in snapshot.rows(machine, changed):
+        for some in snapshot.rows(state_machine, changed):
             rows += some
             if len(rows) >= SAVE_ROWS:
                 if not await _is_replicated(journal, end):
@@ -89,7 +89,7 @@ class Saver:
         if not await _is_replicated(journal, end):
             return False
         await self._write(shard, snapshot, rows, applied)
-        machine.saved(changed)
+        state_machine.saved(changed)
         return True
 
     async def _write(self, shard: Shard[Any], snapshot: Snapshot[Any], rows: list[Any],

@@ -1,6 +1,6 @@
 """Deadlines by key that are cheap to move: each heartbeat moves one, and most never expire.
 
-Owns: the deadlines of one coordinator machine.
+Owns: the deadlines of one coordinator state machine.
 Invariants: a key has one deadline; an outdated heap entry is skipped or re-queued only when it
   reaches the top.
 Source: lazy deletion in a binary heap.

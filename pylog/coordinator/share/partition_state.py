@@ -115,16 +115,16 @@ class ShareState:
 
 def combined(batches: Iterable[Batch], start: int) -> list[Batch]:
     """Merge batches so that each offset from `start` on occurs once. The latest state wins."""
-    edges: list[tuple[int, int, Batch]] = []
+    boundaries: list[tuple[int, int, Batch]] = []
     for row in batches:
         if row.last >= start:
             clipped = row if row.first >= start else row._replace(first=start)
-            edges += [(clipped.first, 1, clipped), (clipped.last + 1, 0, clipped)]
-    edges.sort(key=lambda edge: edge[0])
+            boundaries += [(clipped.first, 1, clipped), (clipped.last + 1, 0, clipped)]
+    boundaries.sort(key=lambda boundary: boundary[0])
     found: list[Batch] = []
     open_: dict[tuple[int, int], int] = {}  # (deliveries, state) -> open batches.
     before = 0
-    for at, begins, row in edges:
+    for at, begins, row in boundaries:
         if open_ and at > before:
             deliveries, state = max(open_)
             last = found[-1] if found else None

@@ -15,7 +15,7 @@ from typing import Any
 from pylog import supervisor
 from pylog._native.log.log import LogError
 from pylog.config import internal_topics
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.coordinator.runtime.internal_topic import Node, TopicSpec
 from pylog.coordinator.runtime.runtime import Coordination, CoordinatorRuntime
 from pylog.coordinator.runtime.shard import Shard
@@ -38,7 +38,7 @@ class ShareCoordinator:
         settings = self._settings = broker.settings
         self._broker = broker
         self._pruning: asyncio.Task[None] | None = None
-        # Partition -> (machine at the mark, log end offset at the mark).
+        # Partition -> (state machine at the mark, log end offset at the mark).
         self._marks: dict[int, tuple[ShareStates, int]] = {}
         self.runtime: CoordinatorRuntime[ShareStates] = CoordinatorRuntime(Coordination(
             TopicSpec(
@@ -81,8 +81,8 @@ class ShareCoordinator:
         """Create the internal topic unless it exists. Returns an error code."""
         return await self.runtime.topic.ensure()
 
-    def run(self, key: ShareKey, pending: Pending, step: Callable[..., Any],
-            *arguments: Any) -> Pending:
+    def run(self, key: ShareKey, pending: DeferredResponse, step: Callable[..., Any],
+            *arguments: Any) -> DeferredResponse:
         """Run a step that takes the key first; see runtime.run()."""
         return self.runtime.run(key.text, pending, step, key, *arguments)
 
@@ -138,14 +138,14 @@ class ShareCoordinator:
                                   topic=TOPIC, partition=shard.index)
 
     async def _prune_shard(self, shard: Shard[ShareStates]) -> None:
-        machine, end = self._marks.get(shard.index, (None, 0))
-        if machine is shard.machine and machine.unsaved:
+        state_machine, end = self._marks.get(shard.index, (None, 0))
+        if state_machine is shard.state_machine and state_machine.unsaved:
             return
-        if machine is shard.machine and end <= shard.journal.log.high_watermark:
+        if state_machine is shard.state_machine and end <= shard.journal.log.high_watermark:
             await asyncio.get_running_loop().run_in_executor(
                 None, self._broker.logs.move_start, TOPIC, shard.index, end)
         # Append this loop iteration's records first, so that the mark covers them.
         shard.journal.append_now()
-        shard.machine.mark()
-        self._marks[shard.index] = shard.machine, shard.journal.log.end_offset
+        shard.state_machine.mark()
+        self._marks[shard.index] = shard.state_machine, shard.journal.log.end_offset
 

@@ -27,14 +27,14 @@ class ShareStates:
 
     leader_epoch_of: (topic id, partition) -> its leader epoch, or None if it does not exist.
     updates_max: updates between two snapshots. cold_ms: the age at which a snapshot is rewritten.
-    See shard.Machine for the other attributes.
+    See shard.StateMachine for the other attributes.
     """
 
     def __init__(self, clock: Time,
                  leader_epoch_of: Callable[[bytes, int], int | None],
                  updates_max: int, cold_ms: int):
         self.records: list[Written] = []
-        self.replies: list[tuple[Token, Any]] = []
+        self.responses: list[tuple[Token, Any]] = []
         self.cleanups = 0
         self.timers = Timers()
         self.changed: set[Any] = set()

@@ -19,7 +19,7 @@ from typing import Any
 from pylog import supervisor
 from pylog._native.log.log import LogError
 from pylog.config import internal_topics
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.coordinator.runtime.internal_topic import Node, TopicSpec
 from pylog.coordinator.runtime.local_append import Partition
 from pylog.coordinator.runtime.runtime import Coordination, CoordinatorRuntime
@@ -56,11 +56,11 @@ class _Adding:
     Uses no closures: each would be a reference cycle for the garbage collector.
     """
 
-    __slots__ = ("_arguments", "_endings", "_late", "_loop", "_runtime", "_until_s", "answer")
+    __slots__ = ("_arguments", "_endings", "_late", "_loop", "_runtime", "_until_s", "response")
 
     def __init__(self, runtime: CoordinatorRuntime[Transactions], endings: Endings,
                  arguments: tuple[Any, ...], wait_ms: int):
-        self.answer = Pending(_unchanged)
+        self.response = DeferredResponse(_unchanged)
         self._runtime = runtime
         self._endings = endings
         self._arguments = arguments  # Of Transactions.add.
@@ -68,24 +68,24 @@ class _Adding:
         self._until_s = self._loop.time() + wait_ms / 1000
         self._late: asyncio.TimerHandle | None = None
 
-    def ask(self) -> None:
-        self._runtime.run(self._arguments[0], Pending(_unchanged), Transactions.add,
+    def send(self) -> None:
+        self._runtime.run(self._arguments[0], DeferredResponse(_unchanged), Transactions.add,
                           *self._arguments).then(self._added)
 
     def _added(self, error: Error) -> None:
         waiting = self._endings.get(self._arguments[0])
         if error != ErrorCode.CONCURRENT_TRANSACTIONS or waiting is None \
                 or self._loop.time() >= self._until_s:
-            self.answer.answer(error)
+            self.response.respond(error)
             return
-        self._late = self._loop.call_at(self._until_s, self.answer.answer, error)
+        self._late = self._loop.call_at(self._until_s, self.response.respond, error)
         waiting[1].append(self._ended)
 
     def _ended(self) -> None:
         assert self._late is not None
         self._late.cancel()
-        if not self.answer.is_answered:
-            self.ask()
+        if not self.response.is_set:
+            self.send()
 
 
 def _unchanged(error: Error) -> Error:
@@ -117,7 +117,7 @@ class TransactionCoordinator:
             self._open, expire=_expiry,
             expiry_ms=settings[
                 "transaction.remove.expired.transaction.cleanup.interval.ms"]), broker)
-        self.look = self.runtime.look
+        self.query = self.runtime.query
         self.leader_of = self.runtime.leader_of
         self.shards = self.runtime.shards
 
@@ -152,26 +152,26 @@ class TransactionCoordinator:
 
     # ---- steps ----------------------------------------------------------------------------------
 
-    def run(self, key: str, pending: Pending, step: Callable[..., Any],
-            *arguments: Any) -> Pending:
+    def run(self, key: str, pending: DeferredResponse, step: Callable[..., Any],
+            *arguments: Any) -> DeferredResponse:
         """Run a step; see runtime.run().
 
         If it needs a producer id, repeat it with a new one as the last argument.
         """
-        first = Pending(lambda error: error)
+        first = DeferredResponse(lambda error: error)
 
-        def answered(message: Any) -> None:
+        def on_response(message: Any) -> None:
             if message is NeedProducerId:
                 self._spawn(self._run_with_id(key, pending, step, arguments))
             elif isinstance(message, Error):
                 pending.refuse(message)
             else:
-                pending.answer(message)
+                pending.respond(message)
 
-        self.runtime.run(key, first, step, *arguments).then(answered)
+        self.runtime.run(key, first, step, *arguments).then(on_response)
         return pending
 
-    async def _run_with_id(self, key: str, pending: Pending, step: Callable[..., Any],
+    async def _run_with_id(self, key: str, pending: DeferredResponse, step: Callable[..., Any],
                            arguments: tuple[Any, ...]) -> None:
         try:
             new_id = await self._broker.controller.next_producer_id()
@@ -187,16 +187,16 @@ class TransactionCoordinator:
             self.runtime.run(key, pending, step, *arguments, new_id)
 
     def add(self, id_: str, producer_id: int, epoch: int, partitions: list[Partition],
-            version: int) -> Pending:
-        """Add partitions to a transaction; the reply is an error code.
+            version: int) -> DeferredResponse:
+        """Add partitions to a transaction; the response is an error code.
 
         If the previous transaction is still completing, wait for it for a short time before
         returning CONCURRENT_TRANSACTIONS, to save the client a retry.
         """
         adding = _Adding(self.runtime, self._ending, (id_, producer_id, epoch, partitions, version),
                          self._settings["add.partitions.to.txn.retry.backoff.max.ms"])
-        adding.ask()
-        return adding.answer
+        adding.send()
+        return adding.response
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(
@@ -204,7 +204,7 @@ class TransactionCoordinator:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # ---- machines and their messages ------------------------------------------------------------
+    # ---- state machines and their messages -------------------------------------------------------
 
     def _open(self, topic_id: bytes, index: int,
               clock: Clock) -> tuple[Callable[[], Transactions], None]:
@@ -221,10 +221,10 @@ class TransactionCoordinator:
         """Return the error if the InitProducerId request is invalid, or NONE."""
         return init_fault(request, self._limits())
 
-    def answer(self, message: Ending | Overdue) -> None:
-        """Handle a message of a machine, whose records are durable by now."""
+    def respond(self, message: Ending | Overdue) -> None:
+        """Handle a message of a state machine, whose records are durable by now."""
         if isinstance(message, Overdue):
-            pending = Pending(lambda error: error)
+            pending = DeferredResponse(lambda error: error)
             self._spawn(self._run_with_id(
                 message.transactional_id, pending, Transactions.abort_overdue, (message,)))
             return
@@ -256,7 +256,7 @@ class TransactionCoordinator:
     async def _mark_and_complete(self, ending: Ending, epoch: int) -> None:
         """Make one attempt. It is repeated after unexpected errors, until the term is over."""
         if await self._mark(ending, epoch):
-            self.runtime.run(ending.transactional_id, Pending(lambda error: error),
+            self.runtime.run(ending.transactional_id, DeferredResponse(lambda error: error),
                              Transactions.complete, ending)
 
     async def _mark(self, ending: Ending, epoch: int) -> bool:
@@ -284,5 +284,5 @@ class TransactionCoordinator:
         return self._broker.image.partition(*partition) is None
 
 
-def _expiry(machine: Transactions) -> Iterator[None]:
-    return machine.expire()
+def _expiry(transactions: Transactions) -> Iterator[None]:
+    return transactions.expire()

@@ -1,9 +1,9 @@
-"""Transactions as a pure state machine: takes requests and a clock, produces records and replies.
+"""Transactions as a pure state machine: takes requests and a clock, produces records and responses.
 
 Owns: the transactional ids of one partition of `__transaction_state`, and their timers.
 Invariants: an epoch is given to one producer only, later producers get a higher one; a prepared
   transaction ends with the prepared result; markers are requested after the prepare record is
-  durable, because Ending is sent as a reply; ending a transaction without its client (timeout,
+  durable, because Ending is sent as a response; ending a transaction without its client (timeout,
   newer producer) fences that client; where the epoch does not distinguish transactions, a repeated
   request is written again before it succeeds, because a coordinator that was replaced without
   noticing would otherwise confirm it for an older transaction.
@@ -83,7 +83,7 @@ def init_fault(request: Any, limits: Limits) -> Error:
 
 
 class Transactions:
-    """The transactional ids of one partition. See shard.Machine for the attributes.
+    """The transactional ids of one partition. See shard.StateMachine for the attributes.
 
     clock: see timers.Time. outbox: the token that receives Ending and Overdue. feature_level:
     returns the level of transaction.version.
@@ -95,7 +95,7 @@ class Transactions:
         self.transactions: dict[str, Transaction] = {}
         self.timers = Timers()
         self.records: list[Written] = []
-        self.replies: list[tuple[Any, Any]] = []
+        self.responses: list[tuple[Any, Any]] = []
         self.cleanups = 0
         self.changed: set[str] = set()
         self._outbox = outbox
@@ -118,7 +118,7 @@ class Transactions:
         """Resume after the last record: complete prepared transactions and start timeouts."""
         for found in self.transactions.values():
             if found.state in PREPARED:
-                self._ask_for_markers(found)
+                self._request_markers(found)
             elif found.state == ONGOING:
                 self._expect_end(found)
 
@@ -135,7 +135,7 @@ class Transactions:
             found = self.transactions[due[0]]
             assert found.state == ONGOING, transaction.vars_of(found)
             if self._fence(found, NONE) is NeedProducerId:
-                self.replies.append((self._outbox, Overdue(found.id, found.start_ms)))
+                self.responses.append((self._outbox, Overdue(found.id, found.start_ms)))
                 self.timers.set((found.id,), self.clock.now_ms() + OVERDUE_AGAIN_MS)
 
     # ---- InitProducerId -------------------------------------------------------------------------
@@ -311,7 +311,7 @@ class Transactions:
         found.version = version
         self.timers.cancel((found.id,))
         self._record(found)
-        self._ask_for_markers(found)
+        self._request_markers(found)
 
     def _fence(self, found: Transaction, new_id: int) -> Any:
         """Abort an open transaction and fence its client. Return NeedProducerId or None."""
@@ -345,9 +345,9 @@ class Transactions:
         found.next_producer_id = NONE
         self._record(found)
 
-    def _ask_for_markers(self, found: Transaction) -> None:
-        # A reply, so that it is sent after the prepare record is durable.
-        self.replies.append((self._outbox, Ending(
+    def _request_markers(self, found: Transaction) -> None:
+        # A response, so that it is sent after the prepare record is durable.
+        self.responses.append((self._outbox, Ending(
             found.id, found.producer_id, found.epoch, found.state == PREPARE_COMMIT,
             tuple(sorted(found.partitions)), found.version)))
 

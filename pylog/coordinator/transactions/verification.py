@@ -52,13 +52,13 @@ class Verification:
         self._node_id = node_id
         self._settings = settings
 
-    async def verdicts(self, asked: Any) -> list[int]:
+    async def verdicts(self, request: Any) -> list[int]:
         """Return the error code of each partition in a reactor.Verify. Never raises."""
-        partitions = [(name.decode(), index) for name, index in asked.partitions]
+        partitions = [(name.decode(), index) for name, index in request.partitions]
         try:
             found = await self.of_produce(
-                asked.transactional_id.decode("utf-8", "replace"), asked.producer_id, asked.epoch,
-                partitions, asked.api_version)
+                request.transactional_id.decode("utf-8", "replace"), request.producer_id,
+                request.epoch, partitions, request.api_version)
             return [found[partition] for partition in partitions]
         except Exception:
             log.exception("a transaction was not verified")
@@ -80,13 +80,13 @@ class Verification:
         if leader == NO_LEADER:
             found = dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif leader != self._node_id:
-            found = await self._brokers.ask_coordinator(
+            found = await self._brokers.query_coordinator(
                 leader, id_, producer_id, epoch, partitions, kind != ADDING)
         elif kind == ADDING:
             found = dict.fromkeys(partitions, await self._transactions.add(
                 id_, producer_id, epoch, partitions, EPOCH_BUMP_SINCE))
         else:
-            found = self._looked_up(id_, producer_id, epoch, partitions)
+            found = self._query(id_, producer_id, epoch, partitions)
         return {partition: _known(error, kind) for partition, error in found.items()}
 
     def added(self, id_: str, producer_id: int, epoch: int, partitions: Iterable[Partition],
@@ -96,14 +96,14 @@ class Verification:
         holder: taken before the authorization check of the request.
         """
         # Check again: if the marker was already written, nothing would clear this mark.
-        for partition, error in self._looked_up(id_, producer_id, epoch, partitions).items():
+        for partition, error in self._query(id_, producer_id, epoch, partitions).items():
             partition_log = self._logs.get(*partition) if error == ErrorCode.NONE else None
             if partition_log is not None:
                 verify_producer(partition_log, producer_id, epoch, holder)
 
-    def _looked_up(self, id_: str, producer_id: int, epoch: int,
+    def _query(self, id_: str, producer_id: int, epoch: int,
                    partitions: Iterable[Partition]) -> dict[Partition, Error]:
-        found, error = self._transactions.look(
+        found, error = self._transactions.query(
             id_, Transactions.verify, id_, producer_id, epoch, partitions)
         return dict.fromkeys(partitions, error) if found is None else found
 

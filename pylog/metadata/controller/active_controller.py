@@ -42,41 +42,41 @@ class ActiveController(Members):
 
     # ---- before requests are served; these block ------------------------------------------------
 
-    def take_office(self, clean: bool, first=()) -> None:
+    def become_active(self, clean: bool, first=()) -> None:
         """Become the controller of the log that the tail has followed to its end.
 
         clean: True if this broker's previous run stopped cleanly. Raises Conflict, LogError's
         kinds.
         """
-        self._take_office(self._log.elect(self._node_id))
+        self._begin_term(self._log.elect(self._node_id))
         records = self._first_records()
         if "broker" in self._settings["process.roles"]:
             if not self._settings.controller_listeners:
-                records += controller.left_alone(self._image, self._node_id)
-            records += controller.lead_again(
+                records += controller.reduce_to_single_broker(self._image, self._node_id)
+            records += controller.elect_after_restart(
                 after(self._image, records), self._node_id, clean)
         elif self._image.offset == -1:
             records += [*controller.bootstrap_cluster(self._image, self._settings), *first]
-        records += configs.sealed_anew(self._image, self._settings)
+        records += configs.reencrypt(self._image, self._settings)
         self._commit_now(records)
 
     def _first_records(self) -> list:
         return [messages.AbortTransactionRecord(reason="a new controller")] \
             if self._tail.in_transaction else []
 
-    async def begin(self, epoch: int, first=(), heard=None) -> None:
+    async def begin(self, epoch: int, first=(), previous=None) -> None:
         """Become the controller of `epoch` in a cluster with several controllers. first: initial
-        records of a new cluster. heard: as for tend(). Raises LogError's kinds.
+        records of a new cluster. previous: as for tend(). Raises LogError's kinds.
         """
-        self._take_office(epoch)
+        self._begin_term(epoch)
         async with self._deciding:
             image = self._image
             records = self._first_records()
             if image.offset == -1:
                 records += [*controller.bootstrap_cluster(self._image, self._settings), *first]
-            records += configs.sealed_anew(image, self._settings)
+            records += configs.reencrypt(image, self._settings)
             await self._commit(records)
-        self.tend(heard)
+        self.tend(previous)
 
     def register(self, endpoints, directories, cordoned=(), first=()) -> None:
         """Register this node as a broker that leads partitions.

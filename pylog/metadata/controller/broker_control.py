@@ -106,7 +106,7 @@ class Members(Decider):
                 broker = self._image.brokers[request.broker_id]
                 state = brokers.State(broker.fenced, broker.in_controlled_shutdown, False)
             else:
-                state = await self._beat(request, connection)
+                state = await self._heartbeat(request, connection)
             known = self._known()
             self._check_connection(request.broker_id, connection)
         except (Refusal, LogError) as error:
@@ -129,12 +129,12 @@ class Members(Decider):
                 self._begin_to_judge(broker_id)
             raise Refusal(ErrorCode.NETWORK_EXCEPTION, "its connection has ended")
 
-    async def _beat(self, request, connection: int):
+    async def _heartbeat(self, request, connection: int):
         async with self._deciding:
             self._check_connection(request.broker_id, connection)
             before, was_fenced = self._image.offset, self._image.brokers[request.broker_id].fenced
             state, offset = await self._decided_in_turn(
-                lambda: brokers.beat(self._rules(), self._known(), request))
+                lambda: brokers.process_heartbeat(self._rules(), self._known(), request))
             if was_fenced and not state.is_fenced:
                 self._known().unfenced(request.broker_id, _now_ns())
             if state.is_stopping and (
@@ -204,22 +204,22 @@ class Members(Decider):
 
     # ---- background tasks -----------------------------------------------------------------------
 
-    def tend(self, heard=None) -> None:
-        """Start watching brokers and leaders on the running loop, until resign(). heard: a
-        controller_election.Heard of the previous controller. Its broker
+    def tend(self, previous=None) -> None:
+        """Start watching brokers and leaders on the running loop, until resign(). previous: a
+        controller_election.LastResponse of the previous controller. Its broker
         runs on the same host, so its session counts from then.
         """
         assert self._tending is None and self.is_active, self._node_id
         self._known()
         self._heartbeats.begin(self._image, _now_ns())
-        if heard is not None:
-            self._heartbeats.last_heard(heard.node_id, int(heard.at_s * 1e9))
+        if previous is not None:
+            self._heartbeats.record_response(previous.node_id, int(previous.at_s * 1e9))
             # No connection to this controller would show that the previous controller's broker has
             # ended. Other brokers get a new session because nothing indicates a failure. Fence it
             # early only if its listener refuses connections.
-            broker = self._image.brokers.get(heard.node_id)
+            broker = self._image.brokers.get(previous.node_id)
             if broker is not None and not broker.fenced:
-                self._begin_to_judge(heard.node_id)
+                self._begin_to_judge(previous.node_id)
         self._tending = asyncio.get_running_loop().create_task(
             supervisor.restarting("watch of brokers", self._tend))
 

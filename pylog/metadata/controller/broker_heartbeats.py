@@ -43,7 +43,7 @@ class Heartbeats:
             self._brokers[broker.id] = _Broker(
                 broker.epoch, NEVER if broker.fenced else now_ns)
 
-    def last_heard(self, broker_id: int, at_ns: int) -> None:
+    def record_response(self, broker_id: int, at_ns: int) -> None:
         """Limit the broker's session: its host has sent nothing since `at_ns`."""
         known = self._brokers.get(broker_id)
         if known is not None and known.contact_ns != NEVER:

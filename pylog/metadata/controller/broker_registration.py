@@ -160,7 +160,7 @@ def needs_decision(image: Image, heartbeats: Heartbeats, request) -> bool:
     return request.want_fence
 
 
-def beat(rules: Rules, heartbeats: Heartbeats, request):
+def process_heartbeat(rules: Rules, heartbeats: Heartbeats, request):
     """Decide a BrokerHeartbeatRequest, in steps. Returns (records, State); raises Refusal."""
     image, broker_id = rules.image, request.broker_id
     check_epoch(image, broker_id, request.broker_epoch)

@@ -128,17 +128,17 @@ def _of_node(node: str, name: str, value: str | None):
         resource_type=RESOURCE_BROKER, resource_name=node, name=name, value=value)
 
 
-def sealed_anew(image: Image, settings) -> list:
+def reencrypt(image: Image, settings) -> list:
     """Return the records that encrypt, with the current secret, settings stored in plain text or
     encrypted with the previous secret. Values that no secret decrypts stay unchanged.
     """
     sealer, records = settings.sealer, []
     for (kind, node), configs in image.configs.items():
-        for name, kept in configs.items() if kind == RESOURCE_BROKER else ():
+        for name, stored in configs.items() if kind == RESOURCE_BROKER else ():
             try:
-                if not sealer.is_current(name, kept):
+                if not sealer.is_current(name, stored):
                     records.append(_of_node(node, name, sealer.sealed(
-                        name, sealer.opened(name, kept))))
+                        name, sealer.opened(name, stored))))
             except ConfigError as error:
                 log.error("a dynamic setting cannot be encrypted", extra={
                     "setting": name, "broker": node, "reason": str(error)})

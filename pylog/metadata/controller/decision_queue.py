@@ -35,7 +35,7 @@ class _Turn:
     """A decision's turn, for `async with`. Raises NotController if this node does not decide."""
 
     def __init__(self):
-        self.is_in_office = False
+        self.is_active = False
         self._lock = asyncio.Lock()
 
     def locked(self) -> bool:
@@ -43,7 +43,7 @@ class _Turn:
 
     async def __aenter__(self) -> None:
         await self._lock.acquire()
-        if not self.is_in_office:
+        if not self.is_active:
             self._lock.release()
             raise NotController()
 
@@ -89,15 +89,15 @@ class Decider:
     @property
     def is_active(self) -> bool:
         """Return True if this node is the active controller."""
-        return self._deciding.is_in_office
+        return self._deciding.is_active
 
-    def _take_office(self, epoch: int) -> None:
+    def _begin_term(self, epoch: int) -> None:
         self._epoch = epoch
-        self._deciding.is_in_office = True
+        self._deciding.is_active = True
 
     def resign(self) -> None:
         """Stop deciding: another node is the controller. Rejects all queued decisions."""
-        self._deciding.is_in_office = False
+        self._deciding.is_active = False
         self._wake()
 
     async def resigned(self) -> None:

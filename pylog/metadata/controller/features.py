@@ -30,7 +30,7 @@ def update(image, updates, settings, node_id: int) -> list:
                           f"{wanted.feature}. {fault}")
         records.append(messages.FeatureLevelRecord(name=wanted.feature, feature_level=level))
         if wanted.feature == eligible_leader_replicas.ELR_FEATURE and level > 0:
-            records += eligible_leader_replicas.one_minimum(image, settings)
+            records += eligible_leader_replicas.single_min_isr(image, settings)
     return records
 
 

@@ -89,7 +89,7 @@ def _check(entry) -> None:
         raise Refusal(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
 
 
-def _record(name: str, mechanism: int, kept):
+def _record(name: str, mechanism: int, credential):
     return messages.UserScramCredentialRecord(
-        name=name, mechanism=mechanism, salt=kept.salt, stored_key=kept.stored_key,
-        server_key=kept.server_key, iterations=kept.iterations)
+        name=name, mechanism=mechanism, salt=credential.salt, stored_key=credential.stored_key,
+        server_key=credential.server_key, iterations=credential.iterations)

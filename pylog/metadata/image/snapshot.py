@@ -92,16 +92,16 @@ def write(folder: str, found: list, end_offset: int, epoch: int, now_ms: int) ->
     name = f"{end_offset:020d}-{epoch:010d}.checkpoint"
     with whole_file(os.path.join(folder, name)) as file:
         offset = 0
-        for stretch, attributes in _stretches(found, now_ms):
-            file.write(batch.build(stretch, base_offset=offset, leader_epoch=epoch,
+        for chunk, attributes in _chunks(found, now_ms):
+            file.write(batch.build(chunk, base_offset=offset, leader_epoch=epoch,
                                    attributes=attributes))
-            offset += len(stretch)
+            offset += len(chunk)
     for other in older:
         if other != name:
             os.unlink(os.path.join(folder, other))
 
 
-def _stretches(found: list, now_ms: int):
+def _chunks(found: list, now_ms: int):
     """Yield (records of one batch, its attributes)."""
     header = messages.SnapshotHeaderRecord(version=0, last_contained_log_timestamp=now_ms)
     footer = messages.SnapshotFooterRecord(version=0)
@@ -111,8 +111,8 @@ def _stretches(found: list, now_ms: int):
     yield [(HEADER, codec.program("SnapshotHeaderRecord", 0).encode(header), now_ms, ())], \
         batch.CONTROL
     for first in range(0, len(found), RECORDS_PER_BATCH):
-        stretch = found[first:first + RECORDS_PER_BATCH]
-        yield [(None, encoded(record, level), now_ms, ()) for record in stretch], 0
+        chunk = found[first:first + RECORDS_PER_BATCH]
+        yield [(None, encoded(record, level), now_ms, ()) for record in chunk], 0
     yield [(FOOTER, codec.program("SnapshotFooterRecord", 0).encode(footer), now_ms, ())], \
         batch.CONTROL
 

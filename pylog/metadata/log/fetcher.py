@@ -83,47 +83,47 @@ class Observer:
     async def run(self) -> None:
         """Follow the log until cancelled; after any error, try the next controller."""
         while True:
-            asked = self._controllers.next()
+            requested = self._controllers.next()
             try:
                 peer = await Peer.connect(
-                    asked.host, asked.port, f"broker-{self._node_id}-observer", self._timeout_s,
-                    self._credentials)
+                    requested.host, requested.port, f"broker-{self._node_id}-observer",
+                    self._timeout_s, self._credentials)
                 try:
-                    await self._follow(peer, asked.id)
+                    await self._follow(peer, requested.id)
                 finally:
                     peer.close()
             except (PeerError, Refused, LogError, MetadataError, OSError, ValueError) as error:
                 # ValueError: undecodable records or batches.
-                self._controllers.failed(asked.id)
-                self._report(asked, error)
+                self._controllers.failed(requested.id)
+                self._report(requested, error)
             except Exception as error:
-                self._controllers.failed(asked.id)
+                self._controllers.failed(requested.id)
                 supervisor.report("metadata observer", "the metadata log could not be followed",
-                                  controller=asked.id, reason=str(error))
+                                  controller=requested.id, reason=str(error))
             self._pause_s = min(max(self._retry_s, PAUSE_S, 2 * self._pause_s), PAUSE_MAX_S)
             await asyncio.sleep(self._pause_s)
 
-    def _report(self, asked, error: Exception) -> None:
+    def _report(self, requested, error: Exception) -> None:
         """Log each new reason once. Errors of an election, and its end, are not logged."""
         text = f"{type(error).__name__}: {error}"
         if text != self._reported and not (isinstance(error, Refused) and error.code in MOVED):
             log.warning("cannot fetch the metadata log from a controller; retrying", extra={
-                "controller": asked.id, "reason": str(error)})
+                "controller": requested.id, "reason": str(error)})
             self._reported = text
 
-    async def _follow(self, peer: Peer, asked_id: int) -> None:
+    async def _follow(self, peer: Peer, requested_id: int) -> None:
         """Fetch from one controller until another one is selected."""
         loop = asyncio.get_running_loop()
         version = await peer.newest(api.FETCH, FETCH_VERSION)
-        while self._controllers.next().id == asked_id:
+        while self._controllers.next().id == requested_id:
             began_s = loop.time()
-            answer = await peer.call(self._request(), version, self._timeout_s + WAIT_MS / 1000)
-            if answer.error_code:
-                raise Refused(answer.error_code)
-            row = answer.responses[0].partitions[0] if answer.responses else None
+            response = await peer.call(self._request(), version, self._timeout_s + WAIT_MS / 1000)
+            if response.error_code:
+                raise Refused(response.error_code)
+            row = response.responses[0].partitions[0] if response.responses else None
             if row is None or row.partition_index != 0:
                 raise PeerError("the response is for another partition")
-            progress = await self._take(peer, row, answer.node_endpoints)
+            progress = await self._take(peer, row, response.node_endpoints)
             if progress:
                 self._pause_s, self._reported = 0.0, None
             elif loop.time() - began_s < QUICK_S:
@@ -169,11 +169,11 @@ class Observer:
                             row.diverging_epoch.end_offset)
             return self._log.end_offset != before
         elif not row.records and row.high_watermark <= self._log.committed:
-            self._look_whether_caught_up(row.high_watermark)
+            self._check_caught_up(row.high_watermark)
             return False
         else:
             await self._grow(row.records, row.high_watermark)
-        self._look_whether_caught_up(row.high_watermark)
+        self._check_caught_up(row.high_watermark)
         return True
 
     def _learn(self, leader, endpoints) -> None:
@@ -184,20 +184,20 @@ class Observer:
 
     async def _grow(self, records, high_watermark: int) -> None:
         """Store records; push only committed ones to the tail."""
-        for batch in await in_thread(self._kept, records, high_watermark):
+        for batch in await in_thread(self._new_records, records, high_watermark):
             self._tail.push(await in_thread(self._tail.fold, batch))
         image = self._tail.newest
         if not self._tail.in_transaction and self._log.snapshot_is_due(image.offset):
             await in_thread(self._log.shorten, image)
 
-    def _kept(self, records, high_watermark: int) -> list:
+    def _new_records(self, records, high_watermark: int) -> list:
         """Append the bytes; return the records that they commit, as MetadataBatches. Blocks."""
         if records:
             self._log.follow(records)
         self._log.commit(high_watermark)
         return list(together(self._log.read_committed(self._tail.newest.offset + 1)))
 
-    def _look_whether_caught_up(self, high_watermark: int) -> None:
+    def _check_caught_up(self, high_watermark: int) -> None:
         if 0 <= high_watermark <= self._tail.newest.offset + 1:
             self.caught_up.set()
 
@@ -224,17 +224,17 @@ class Observer:
 
     async def _snapshot_part(self, peer: Peer, version: int, wanted, position: int):
         new = messages.FetchSnapshotRequest
-        answer = await peer.call(new(
+        response = await peer.call(new(
             cluster_id=self._cluster_id, replica_id=self._node_id, max_bytes=self._snapshot_bytes,
             topics=[new.TopicSnapshot(name=TOPIC, partitions=[new.PartitionSnapshot(
                 partition=0, current_leader_epoch=self._epoch_known(), position=position,
                 snapshot_id=new.SnapshotId(end_offset=wanted.end_offset, epoch=wanted.epoch),
                 replica_directory_id=self._directory_id)])]), version, self._timeout_s)
-        if answer.error_code:
-            raise Refused(answer.error_code)
-        part = answer.topics[0].partitions[0]
+        if response.error_code:
+            raise Refused(response.error_code)
+        part = response.topics[0].partitions[0]
         if part.current_leader.leader_epoch >= 0:
-            self._learn(part.current_leader, answer.node_endpoints)
+            self._learn(part.current_leader, response.node_endpoints)
         if part.error_code:
             raise Refused(part.error_code)
         return part

@@ -183,7 +183,7 @@ class LocalLog(MetadataLog):
         """Return (the newest epoch <= `epoch` with records, the offset after its last record)."""
         return self._log.end_for_epoch(epoch)
 
-    def stretch(self, offset: int, end: int, bytes_max: int) -> bytes:
+    def read_range(self, offset: int, end: int, bytes_max: int) -> bytes:
         """Return whole batches, at least one, from the batch with `offset`, with records below
         `end`.
 
@@ -192,12 +192,12 @@ class LocalLog(MetadataLog):
         data = self._log.read(offset, bytes_max)
         if self._log.end_offset <= end:
             return data
-        kept = 0
+        size = 0
         for position, header in batch.walk(data):
             if header.base_offset + header.last_offset_delta >= end:
                 break
-            kept = position + batch.LOG_OVERHEAD + header.batch_length
-        return data[:kept]
+            size = position + batch.LOG_OVERHEAD + header.batch_length
+        return data[:size]
 
     def snapshot_part(self, snapshot_id: tuple, position: int, bytes_max: int) -> tuple | None:
         """Return (the snapshot's size, its bytes from `position` on), None if it is not the newest

@@ -3,7 +3,7 @@
 Owns: the task that follows the quorum, and this node's terms in it.
 Invariants: a standby's tail has everything committed, except records in transit; a controller is
   appointed only after the tail has every record before its epoch; a controller that cannot renew
-  its term, or whose append failed, is dismissed before the node becomes a standby again; a node
+  its term, or whose append failed, steps down before the node becomes a standby again; a node
   replaces another controller only if that one's lease expired, it resigned, or its controller
   listener refuses connections; nothing is written to a quorum whose keys are older than this node's
   copy of them.
@@ -42,19 +42,20 @@ SHORTAGE_S = 1.0
 
 log = logging.getLogger("pylog.metadata")
 
-Heard = namedtuple("Heard", ("node_id", "epoch", "at_s"))
-Heard.__doc__ = """The time of the last response from a controller's host, by the loop's clock.
+LastResponse = namedtuple("LastResponse", ("node_id", "epoch", "at_s"))
+LastResponse.__doc__ = """The time of the last response from a controller's host, by the loop's
+clock.
 
 epoch: of its term.
 """
 
 
-class Office:
+class ControllerElection:
     """service: implements the coroutines follow(batches), which puts them into the tail;
-    begin_anew(), which loads the copy's snapshot there; appoint(epoch, heard), which returns an
-    event that is set if an append fails; dismiss(), after which nothing is decided any more; and
-    the function learned(holder). host, port: this node's controller listener, for the other nodes.
-    ttl_s: lease time of a controller. credentials: for connections to controllers.
+    reload_snapshot(), which loads the copy's snapshot there; become_active(epoch, previous), which
+    returns an event that is set if an append fails; step_down(), after which nothing is decided any
+    more; and the function learned(holder). host, port: this node's controller listener, for the
+    other nodes. ttl_s: lease time of a controller. credentials: for connections to controllers.
     """
 
     def __init__(self, quorum_log: QuorumLog, service, node_id: int, host: str, port: int,
@@ -69,7 +70,7 @@ class Office:
         self._credentials = credentials
         self._stirred = asyncio.Event()  # the quorum may have changed
         self.holder: Holder | None = None
-        self._heard: Heard | None = None  # of the previous controller
+        self._last_response: LastResponse | None = None  # of the previous controller
 
     async def run(self) -> None:
         """Alternate between standby and active controller until cancelled. Raises unrecoverable
@@ -113,7 +114,7 @@ class Office:
             log.info("the quorum has the cluster's keys again")
             self._quorum.lost_keys = ""
 
-    def stir(self) -> None:
+    def wake(self) -> None:
         """Read the quorum now, because it changed. The watch may be slower, or silent while this
         host's etcd starts.
         """
@@ -131,7 +132,7 @@ class Office:
         try:
             while True:
                 self._stirred.clear()
-                view = await in_thread(self._quorum.look)
+                view = await in_thread(self._quorum.read_view)
                 self._check_keys(view)
                 await self.catch_up(view.end)
                 self._learn(view.holder)
@@ -166,7 +167,7 @@ class Office:
                 # The node was away for longer than two snapshots cover.
                 if not await in_thread(self._log.load_snapshot):
                     raise
-                await self._service.begin_anew()
+                await self._service.reload_snapshot()
                 continue
             await self._service.follow(batches)
 
@@ -187,7 +188,7 @@ class Office:
                 peer.watch_host()
                 await peer.ended()
             finally:
-                self._heard = Heard(holder.node_id, holder.epoch,
+                self._last_response = LastResponse(holder.node_id, holder.epoch,
                                     asyncio.get_running_loop().time() - peer.silent_s())
                 peer.close()
             await asyncio.sleep(0)
@@ -195,24 +196,24 @@ class Office:
     # ---- active ---------------------------------------------------------------------------------
 
     async def _serve(self, term: Term) -> None:
-        """Act as the controller from appointment to dismissal."""
+        """Act as the controller from the start of a term to its end."""
         try:
             await self.catch_up(term.end)
             self._log.begin_term(term)
             self._learn(term.holder)
             log.info("this node is the controller", extra={
                 "epoch": term.epoch, "offset": term.end})
-            heard = self._heard
-            if heard is not None and heard.epoch != term.epoch - 1:
+            previous = self._last_response
+            if previous is not None and previous.epoch != term.epoch - 1:
                 # Another controller was active since, possibly with connections to other nodes
                 # only.
-                heard = None
-            failed = await self._service.appoint(term.epoch, heard)
+                previous = None
+            failed = await self._service.become_active(term.epoch, previous)
             await self._keep(term, failed)
         finally:
             self._log.end_term()
             self.holder = None
-            await self._service.dismiss()
+            await self._service.step_down()
             await in_thread(self._quorum.resign, term)
 
     async def _keep(self, term: Term, failed: asyncio.Event) -> None:

@@ -58,7 +58,7 @@ class Presence:
                 continue
             refused_at_s = refused_at_s or loop.time()
             if loop.time() - refused_at_s > PATIENCE_TTLS * TTL_S:
-                raise self._taken(other)
+                raise self._already_running(other)
             await asyncio.sleep(POLL_S)
 
     async def keep(self) -> None:
@@ -71,21 +71,21 @@ class Presence:
             except QuorumLost:
                 continue
             if other is not None:
-                raise self._taken(other)
+                raise self._already_running(other)
 
     async def release(self) -> None:
         """Release the key, so that the node's next process can start immediately."""
         await in_thread(self._quorum.release_node, self._node_id, self._text)
 
-    def _taken(self, other: str) -> StartError:
+    def _already_running(self, other: str) -> StartError:
         try:
             known = json.loads(other)
-            place = f"{known['host']}:{known['port']}"
+            address = f"{known['host']}:{known['port']}"
         except (ValueError, KeyError, TypeError):
-            place = "an unknown address"
+            address = "an unknown address"
         return StartError(
             f"another process uses node.id={self._node_id} in this cluster, with its controller "
-            f"listener at {place}: stop it, or give this node another id")
+            f"listener at {address}: stop it, or give this node another id")
 
 
 def process_identity() -> dict:

@@ -18,7 +18,7 @@ import threading
 from pylog.metadata.quorum import etcd_health
 from pylog.metadata.quorum.key_value import (
     Absent,
-    Answered,
+    TransactionResult,
     Full,
     Get,
     Is,
@@ -77,22 +77,22 @@ class Etcd(Keys):
 
     # ---- keys -----------------------------------------------------------------------------------
 
-    def look(self, looks) -> list:
-        answer = self.read("kv/txn", {"success": [_request_of(look) for look in looks]})
-        return _rows(answer)
+    def read_keys(self, reads) -> list:
+        response = self.read("kv/txn", {"success": [_request_of(read) for read in reads]})
+        return _rows(response)
 
     def get_here(self, key: str) -> Row | None:
         """Return one key's row as this member has it: it may be older than the others'."""
-        answer = self.read("kv/range", {"key": _b64(key.encode()), "serializable": True})
-        return next(iter(_of_range(answer)), None)
+        response = self.read("kv/range", {"key": _b64(key.encode()), "serializable": True})
+        return next(iter(_of_range(response)), None)
 
-    def transact(self, conditions, changes, looks=()) -> Answered:
-        answer = self.change("kv/txn", {
+    def transact(self, conditions, changes, reads=()) -> TransactionResult:
+        response = self.change("kv/txn", {
             "compare": [_compare(condition) for condition in conditions],
             "success": [_change(change) for change in changes],
-            "failure": [_request_of(look) for look in looks]})
-        succeeded = answer.get("succeeded", False)
-        return Answered(succeeded, [] if succeeded else _rows(answer))
+            "failure": [_request_of(read) for read in reads]})
+        succeeded = response.get("succeeded", False)
+        return TransactionResult(succeeded, [] if succeeded else _rows(response))
 
     def drop(self, conditions, folder: str, below: str) -> bool:
         return self.change("kv/txn", {
@@ -106,8 +106,8 @@ class Etcd(Keys):
         return int(self.change("lease/grant", {"TTL": ttl_s})["ID"])
 
     def keep_alive(self, lease: int) -> int:
-        answer = self.change("lease/keepalive", {"ID": lease})
-        return int(answer.get("result", {}).get("TTL", 0))
+        response = self.change("lease/keepalive", {"ID": lease})
+        return int(response.get("result", {}).get("TTL", 0))
 
     # ---- calls ----------------------------------------------------------------------------------
 
@@ -135,27 +135,27 @@ class Etcd(Keys):
         """Call one member. Renews an expired login once."""
         if self._login is not None and not self._token:
             self._log_in()
-        status, answer = self._exchange(method, body)
-        if self._login is not None and answer.get("code") == _UNAUTHENTICATED:
+        status, response = self._exchange(method, body)
+        if self._login is not None and response.get("code") == _UNAUTHENTICATED:
             self._log_in()
-            status, answer = self._exchange(method, body)
+            status, response = self._exchange(method, body)
         if status != http.client.OK:
-            text = _text(answer)
+            text = _text(response)
             if NO_SPACE in text:
                 log.critical("etcd is full and rejects writes: compact and defragment it, "
                              "then disarm its alarm (etcdctl alarm disarm)")
                 raise Full(text)
             raise KeysError(text)
-        return answer
+        return response
 
     def _log_in(self) -> None:
         assert self._login is not None
         name, password = self._login
         self._token = ""
-        status, answer = self._exchange("auth/authenticate", {"name": name, "password": password})
-        if status != http.client.OK or not answer.get("token"):
-            raise KeysError(f"the login of {name}: {_text(answer)}")
-        self._token = answer["token"]
+        status, response = self._exchange("auth/authenticate", {"name": name, "password": password})
+        if status != http.client.OK or not response.get("token"):
+            raise KeysError(f"the login of {name}: {_text(response)}")
+        self._token = response["token"]
 
     def _exchange(self, method: str, body: dict) -> tuple[int, dict]:
         """Return (status, answer). Raises Unreachable, or Unknown if no response arrives in time.
@@ -171,7 +171,7 @@ class Etcd(Keys):
                 sent = True
                 connection.request("POST", f"/v3/{method}", data, headers)
                 response = connection.getresponse()
-                answer = json.loads(response.read())
+                document = json.loads(response.read())
             except (OSError, http.client.HTTPException, ValueError) as error:
                 where = self.addresses[self._at]
                 self._hang_up()
@@ -179,14 +179,14 @@ class Etcd(Keys):
                 text = f"{where}: {str(error) or type(error).__name__}"
                 raise Unknown(text) if sent else Unreachable(text) from None
             status = response.status
-            if status != http.client.OK and _is_of_the_member(answer):
+            if status != http.client.OK and _is_of_the_member(document):
                 # The member has no leader or is stopping: try the next one.
                 self._hang_up()
                 self._at = (self._at + 1) % len(self.addresses)
-                raise Unknown(_text(answer))
-        if not isinstance(answer, dict):
-            raise KeysError(_text(answer))
-        return status, answer
+                raise Unknown(_text(document))
+        if not isinstance(document, dict):
+            raise KeysError(_text(document))
+        return status, document
 
     def _connected(self) -> http.client.HTTPConnection:
         if self._connection is None:
@@ -210,7 +210,7 @@ class Etcd(Keys):
 
     # ---- changes --------------------------------------------------------------------------------
 
-    async def watch(self, folder: str, stir) -> None:
+    async def watch(self, folder: str, wake) -> None:
         loop, turn = asyncio.get_running_loop(), 0
         while True:
             # The first member is the nearest, usually on this host. A remote host can fail
@@ -219,13 +219,13 @@ class Etcd(Keys):
             began_s = loop.time()
             try:
                 async with asyncio.timeout(AWAY_S if turn > 0 else None):
-                    await self._watch_one(self.addresses[turn], folder, stir)
+                    await self._watch_address(self.addresses[turn], folder, wake)
             except (OSError, EOFError, ValueError):
-                stir()
+                wake()
             turn = 0 if loop.time() - began_s > WATCHED_S else turn + 1
             await asyncio.sleep(RETRY_S)
 
-    async def _watch_one(self, address: str, folder: str, stir) -> None:
+    async def _watch_address(self, address: str, folder: str, wake) -> None:
         """Run one watch until its connection ends."""
         host, port = split(address)
         body = json.dumps({"create_request": _range(folder, _after(folder))}).encode()
@@ -241,7 +241,7 @@ class Etcd(Keys):
                              address.encode(), len(body), login.encode(), body))
             # The event's content is ignored: the caller reads the keys.
             while await reader.read(1 << 16):
-                stir()
+                wake()
         finally:
             writer.close()
 
@@ -264,11 +264,11 @@ def _change(change) -> dict:
     return {"request_put": key | {"value": _b64(change.value)} | lease}
 
 
-def _request_of(look) -> dict:
-    if isinstance(look, Get):
-        return {"request_range": {"key": _b64(look.key.encode())}}
-    return {"request_range": _range(look.folder + look.first, _after(look.folder)) | {
-        "limit": str(look.count_max)}}
+def _request_of(read) -> dict:
+    if isinstance(read, Get):
+        return {"request_range": {"key": _b64(read.key.encode())}}
+    return {"request_range": _range(read.folder + read.first, _after(read.folder)) | {
+        "limit": str(read.count_max)}}
 
 
 def _range(first: str, end: str) -> dict:
@@ -281,8 +281,8 @@ def _after(folder: str) -> str:
     return folder[:-1] + "0"
 
 
-def _rows(answer) -> list:
-    return [_of_range(part["response_range"]) for part in answer.get("responses", ())]
+def _rows(response) -> list:
+    return [_of_range(part["response_range"]) for part in response.get("responses", ())]
 
 
 def _of_range(found) -> list:
@@ -300,9 +300,9 @@ def _b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _text(answer) -> str:
-    return str(answer.get("error") or answer.get("message") or answer) \
-        if isinstance(answer, dict) else str(answer)
+def _text(response) -> str:
+    return str(response.get("error") or response.get("message") or response) \
+        if isinstance(response, dict) else str(response)
 
 
 # gRPC's codes: deadline exceeded, unavailable; unauthenticated.
@@ -310,5 +310,5 @@ _OF_THE_MEMBER = (4, 14)
 _UNAUTHENTICATED = 16
 
 
-def _is_of_the_member(answer) -> bool:
-    return isinstance(answer, dict) and answer.get("code") in _OF_THE_MEMBER
+def _is_of_the_member(response) -> bool:
+    return isinstance(response, dict) and response.get("code") in _OF_THE_MEMBER

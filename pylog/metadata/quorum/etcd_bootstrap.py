@@ -57,11 +57,11 @@ keys. absent_s: for "proven absence". wait_s: until the start fails.
 """
 
 
-class NotYet(Exception):
+class NotReady(Exception):
     """The node must wait; the message gives the reason."""
 
 
-class Locked(NotYet):
+class Locked(NotReady):
     """Another node changes the member list, or an earlier change with unknown outcome may still be
     applied.
     """
@@ -191,7 +191,7 @@ class Joining:
             try:
                 await in_thread(self._publish_now, await in_thread(etcd_wal.identity, directory))
                 return
-            except NotYet as error:
+            except NotReady as error:
                 if str(error) != reason:
                     reason = str(error)
                     log.warning("the etcd member of this node keeps its old address",
@@ -201,26 +201,26 @@ class Joining:
             await asyncio.sleep(ADDRESS_POLL_S)
 
     def _publish_now(self, own: etcd_wal.Identity) -> None:
-        """Update the address in the member list. Raises NotYet ("proven identity"), KeysError,
+        """Update the address in the member list. Raises NotReady ("proven identity"), KeysError,
         Unknown, Unreachable.
         """
         client = self._connect([_client(host) for host in self._others])
         try:
             # Read through the quorum first: a single member's list may be outdated.
             client.get(self._policy.prefix + "cluster.id")
-            answer = client.read("cluster/member/list", {})
-            members = answer.get("members", [])
+            response = client.read("cluster/member/list", {})
+            members = response.get("members", [])
             found = next((row for row in members if int(row["ID"]) == own.member_id), None)
             url = self._url(self._own)
             # Another cluster, or a removed member: its etcd ends with an error.
-            if int(answer["header"]["cluster_id"]) != own.cluster_id or found is None \
+            if int(response["header"]["cluster_id"]) != own.cluster_id or found is None \
                     or found["peerURLs"] == [url]:
                 return
             for old in found["peerURLs"]:
                 host, port = _split(old)
                 if (host, port) != (self._own.host, self._own.peer_port) \
                         and etcd_probe.probe(host, port, self._context).kind != ABSENT:
-                    raise NotYet(f"a process still answers at {old}: stop it, and do not start "
+                    raise NotReady(f"a process still answers at {old}: stop it, and do not start "
                                  "the copied directory on two machines")
             with member_lock(client, self._policy.prefix, members,
                              member_name(self._own.node_id)) as lock:
@@ -247,7 +247,7 @@ class Joining:
                 is_own = await self._check_own(listener)
                 try:
                     return await self._decide(is_own)
-                except NotYet as error:
+                except NotReady as error:
                     if str(error) != self._reason:
                         self._reason = str(error)
                         log.info("etcd of this node waits", extra={"reason": self._reason})
@@ -258,7 +258,7 @@ class Joining:
                 await asyncio.sleep(POLL_S)
 
     async def _decide(self, is_own: bool) -> str:
-        """Return the initial cluster state. Raises NotYet, StartError."""
+        """Return the initial cluster state. Raises NotReady, StartError."""
         seen = await asyncio.gather(*[in_thread(self._seen, host) for host in self._others])
         running = [view for view in seen if view.kind == MEMBERS]
         for view in running:
@@ -272,13 +272,13 @@ class Joining:
             if not running and view.kind in (RETURNING, OTHER):
                 why = "has data and has not started" if view.kind == RETURNING \
                     else "does not answer, and may have data"
-                raise NotYet(f"the etcd of node {host.node_id} at {_address(host)} {why}")
+                raise NotReady(f"the etcd of node {host.node_id} at {_address(host)} {why}")
         # A running member that has published nothing has just started the same new cluster.
         if running or waiting >= _majority(len(self._hosts)):
             return NEW
         silent = ", ".join(_address(host) for host, view in zip(self._others, seen, strict=True)
                            if view.kind not in (WAITING, MEMBERS))
-        raise NotYet(f"no majority of the controllers runs: {silent} cannot be reached")
+        raise NotReady(f"no majority of the controllers runs: {silent} cannot be reached")
 
     def _check_members(self, members) -> None:
         """Raise StartError if a member is not a configured controller: "same cluster"."""
@@ -295,7 +295,8 @@ class Joining:
                     "cluster")
 
     async def _rejoin(self, is_own: bool) -> str:
-        """Return the initial cluster state beside members that have run. Raises NotYet, StartError.
+        """Return the initial cluster state beside members that have run. Raises NotReady,
+        StartError.
         """
         return await in_thread(self._rejoin_now, is_own, asyncio.get_running_loop().time())
 
@@ -309,19 +310,19 @@ class Joining:
             return self._with_seat(client, members, is_own, now_s)
         except (KeysError, Unknown, Unreachable) as error:
             self._absent_since = None
-            raise NotYet(f"the running members cannot change: {error}") from None
+            raise NotReady(f"the running members cannot change: {error}") from None
         finally:
             client.close()
 
     def _check_cluster(self, client: Etcd) -> None:
-        """Raise StartError if it is another cluster ("same cluster"), NotYet if it has no id yet.
+        """Raise StartError if it is another cluster ("same cluster"), NotReady if it has no id yet.
         """
         row = client.get(self._policy.prefix + "cluster.id")
         expected = self._policy.cluster_id()
         if expected is None:
             return
         if row is None:
-            raise NotYet("the running cluster has no id yet")
+            raise NotReady("the running cluster has no id yet")
         if row.value.decode() != expected:
             raise StartError(
                 f"this node belongs to cluster {expected}, and cluster {row.value.decode()} runs "
@@ -355,10 +356,10 @@ class Joining:
         return Etcd(addresses, timeout_s=CALL_S, ssl_context=self._context)
 
     def _check_absent(self, client: Etcd, members: list, found, is_own: bool, now_s: float) -> None:
-        """Raise NotYet or StartError unless the old member is gone: "proven absence"."""
+        """Raise NotReady or StartError unless the old member is gone: "proven absence"."""
         if not is_own:
             self._absent_since = None
-            raise NotYet(self._refusal(
+            raise NotReady(self._refusal(
                 found, f"{_address(self._own)} does not lead to this process"))
         for url in found["peerURLs"]:
             if url != self._url(self._own):
@@ -379,15 +380,15 @@ class Joining:
                 unheard += 1
         if seeing:
             self._absent_since = None
-            raise NotYet(self._refusal(found, f"{', '.join(seeing)} has a connection to it"))
+            raise NotReady(self._refusal(found, f"{', '.join(seeing)} has a connection to it"))
         if unheard < _majority(len(members)):
             self._absent_since = None
-            raise NotYet("no majority of the members can be asked whether member "
+            raise NotReady("no majority of the members can be asked whether member "
                          f"{hexadecimal(found['ID'])} is gone")
         if self._absent_since is None:
             self._absent_since = now_s
         if now_s - self._absent_since < self._policy.absent_s:
-            raise NotYet(f"member {hexadecimal(found['ID'])} is replaced after it was gone for "
+            raise NotReady(f"member {hexadecimal(found['ID'])} is replaced after it was gone for "
                          f"{self._policy.absent_s:g} s")
 
     # ---- errors ---------------------------------------------------------------------------------
@@ -449,7 +450,7 @@ def _majority(count: int) -> int:
 
 @contextlib.contextmanager
 def member_lock(client: Etcd, prefix: str, members: list, name: str):
-    """Let one node at a time change the member list. Raises NotYet.
+    """Let one node at a time change the member list. Raises NotReady.
 
     members: the list that the caller's decision is based on. Another node may have changed it
     before the lock was taken.
@@ -462,7 +463,7 @@ def member_lock(client: Etcd, prefix: str, members: list, name: str):
         raise Locked("another member is being replaced")
     try:
         if _seats(client.read("cluster/member/list", {}).get("members", [])) != _seats(members):
-            raise NotYet("another node has changed the member list")
+            raise NotReady("another node has changed the member list")
         yield lock
     except Unknown:
         raise  # etcd may still apply the change: the lock must last longer.
@@ -480,7 +481,7 @@ class MemberLock:
         self.key, self.text, self.lease = key, text, lease
 
     def change(self, method: str, body: dict) -> None:
-        """Change the member list if this holder still has the lock. Raises NotYet, KeysError,
+        """Change the member list if this holder still has the lock. Raises NotReady, KeysError,
         Unknown, Unreachable.
 
         etcd has no conditions for changes of members, so the lease is renewed right before: it
@@ -516,9 +517,9 @@ def healthy_count(members: list, without, connect) -> int:
 
 
 def check_majority(count: int, healthy: int) -> None:
-    """Raise NotYet without a majority: "quorum kept"."""
+    """Raise NotReady without a majority: "quorum kept"."""
     if healthy < _majority(count):
-        raise NotYet(f"only {healthy} of {count} members answer, and {_majority(count)} must")
+        raise NotReady(f"only {healthy} of {count} members answer, and {_majority(count)} must")
 
 
 def member_name(node_id: int) -> str:

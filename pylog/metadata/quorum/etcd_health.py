@@ -36,12 +36,12 @@ def state_of(address: str, connect: Callable[[], http.client.HTTPConnection],
     try:
         connection.request("POST", "/v3/maintenance/status", "{}", headers)
         response = connection.getresponse()
-        answer = json.loads(response.read())
+        document = json.loads(response.read())
     except (OSError, http.client.HTTPException, ValueError) as error:
         return MemberState(address, False, False, "", -1, str(error) or type(error).__name__)
     finally:
         connection.close()
-    return understood(address, response.status, answer)
+    return understood(address, response.status, document)
 
 
 def active_peers(connect: Callable[[], http.client.HTTPConnection]) -> dict[str, bool] | None:
@@ -61,17 +61,18 @@ def active_peers(connect: Callable[[], http.client.HTTPConnection]) -> dict[str,
     return found or None
 
 
-def understood(address: str, status: int, answer: object) -> MemberState:
+def understood(address: str, status: int, response: object) -> MemberState:
     """Parse a status response. Never raises."""
-    if status != http.client.OK or not isinstance(answer, dict):
-        return MemberState(address, False, False, "", -1, f"HTTP {status}: {answer}")
-    header = answer.get("header")
+    if status != http.client.OK or not isinstance(response, dict):
+        return MemberState(address, False, False, "", -1, f"HTTP {status}: {response}")
+    header = response.get("header")
     own = header.get("member_id") if isinstance(header, dict) else None
-    leader, errors = answer.get("leader"), answer.get("errors")
+    leader, errors = response.get("leader"), response.get("errors")
     reasons = [str(error) for error in errors] if isinstance(errors, list) else []
     if not leader or leader == "0":
         reasons = [NO_LEADER]
-    size = str(answer.get("dbSize", "0"))
+    size = str(response.get("dbSize", "0"))
     return MemberState(
-        address, not reasons, leader is not None and leader == own, str(answer.get("version", "")),
+        address, not reasons, leader is not None and leader == own,
+        str(response.get("version", "")),
         int(size) if size.isascii() and size.isdigit() else -1, "; ".join(reasons))

@@ -62,16 +62,16 @@ def probe(host: str, port: int, context: ssl.SSLContext | None = None) -> Seen:
             connection = http.client.HTTPConnection(host, port, timeout=PROBE_S)
             connection.sock = stream
             connection.request("GET", PATH, headers={"Connection": "close"})
-            answer = json.loads(connection.getresponse().read())
+            response = json.loads(connection.getresponse().read())
             stream.close()
     except (OSError, http.client.HTTPException, ValueError):
         # Silence is not absence: the connection was accepted.
         return Seen(OTHER)
-    if isinstance(answer, list):
-        return Seen(MEMBERS, tuple(row for row in answer if isinstance(row, dict)))
-    if isinstance(answer, dict) and answer.get("nonce"):
-        kind = RETURNING if answer.get("has_data") else WAITING
-        return Seen(kind, nonce=str(answer["nonce"]))
+    if isinstance(response, list):
+        return Seen(MEMBERS, tuple(row for row in response if isinstance(row, dict)))
+    if isinstance(response, dict) and response.get("nonce"):
+        kind = RETURNING if response.get("has_data") else WAITING
+        return Seen(kind, nonce=str(response["nonce"]))
     return Seen(OTHER)
 
 
@@ -97,7 +97,7 @@ class Listener:
             context.verify_mode = ssl.CERT_REQUIRED
         try:
             self._server = await asyncio.start_server(
-                self._answer, self._bind, self._port, ssl=context)
+                self._respond, self._bind, self._port, ssl=context)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUse(self._bind, self._port) from None
@@ -109,7 +109,7 @@ class Listener:
         self._server.close()
         await self._server.wait_closed()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         body = json.dumps({"nonce": self.nonce, "has_data": self._has_data}).encode()
         try:
             async with asyncio.timeout(PROBE_S):

@@ -168,7 +168,7 @@ class Member:
         assert process.stdout is not None
         last, left = "", LINES_PER_RUN
         async for line in process.stdout:
-            level, last = told(line)
+            level, last = parse_log_line(line)
             self._is_removed |= REMOVED in last
             # Limit etcd's output per run, so that it cannot fill the log.
             if level >= logging.ERROR or left > 0:
@@ -207,7 +207,7 @@ def arguments(directory: str, node_id: int, hosts: list, token: str, state: str 
     return [f"--{name}={value}" for name, value in flags.items()] + switches
 
 
-def told(line: bytes) -> tuple[int, str]:
+def parse_log_line(line: bytes) -> tuple[int, str]:
     """Return (level, text) for one line of etcd's output. etcd's warnings become INFO."""
     text = line.decode("utf-8", "replace").strip()
     try:

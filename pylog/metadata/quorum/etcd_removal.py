@@ -10,7 +10,7 @@ Source: KIP-853 (RemoveRaftVoter); etcd's runtime reconfiguration.
 from __future__ import annotations
 
 from pylog.metadata.quorum.etcd_bootstrap import (
-    Locked, NotYet, check_majority, healthy_count, hexadecimal, member_lock, member_name,
+    Locked, NotReady, check_majority, healthy_count, hexadecimal, member_lock, member_name,
 )
 from pylog.metadata.quorum.key_value import KeysError, Unknown, Unreachable
 from pylog.protocol.api_error import Refusal
@@ -44,7 +44,7 @@ class Seats:
             return self._remove(client, node_id)
         except Locked as error:
             raise Refusal(ErrorCode.REQUEST_TIMED_OUT, str(error)) from None
-        except NotYet as error:
+        except NotReady as error:
             raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from None
         except (KeysError, Unknown, Unreachable) as error:
             raise Refusal(ErrorCode.REQUEST_TIMED_OUT, f"etcd: {error}") from None

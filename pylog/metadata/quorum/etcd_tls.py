@@ -76,7 +76,7 @@ class Renewal:
         self._settings, self._keys, self._runs_here = settings, keys, runs_here
         self._stamp = self._now()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Reload the certificates if they changed; log unusable ones once. Blocks."""
         stamp = self._now()
         if stamp == self._stamp:

@@ -2,9 +2,9 @@
 
 Owns: nothing.
 Invariants: a transaction is complete or absent, and its conditions hold when it is made; a change
-  without a response raises Unknown and never looks like a rejection; the reads of one look() see a
-  state that is at least as new as the call, and later reads never see an older state than earlier
-  ones.
+  without a response raises Unknown and never looks like a rejection; the reads of one read_keys()
+  see a state that is at least as new as the call, and later reads never see an older state than
+  earlier ones.
 Source: etcd's transactions, ZooKeeper's multi.
 """
 
@@ -29,8 +29,9 @@ List = namedtuple("List", ("folder", "first", "count_max"))
 List.__doc__ = "A read of a folder: Rows of names from `first` on in order, without a gap."
 
 Row = namedtuple("Row", ("key", "value"))
-Answered = namedtuple("Answered", ("succeeded", "rows"))
-Answered.__doc__ = "The result of a transaction. rows: of the reads, if a condition did not hold."
+TransactionResult = namedtuple("TransactionResult", ("succeeded", "rows"))
+TransactionResult.__doc__ = \
+    "The result of a transaction. rows: of the reads, if a condition did not hold."
 
 MemberState = namedtuple("MemberState", (
     "address", "answers", "leads", "version", "stored_bytes", "reason", "seconds"),
@@ -75,16 +76,16 @@ class Keys(ABC):
         """Return the state of one member, on a separate connection. Never raises."""
 
     @abstractmethod
-    def look(self, looks) -> list:
+    def read_keys(self, reads) -> list:
         """Return a list of Rows for each Get and List, in order. Reads are monotonic."""
 
     def get(self, key: str) -> Row | None:
         """Return one key's row, None without one."""
-        rows = self.look([Get(key)])[0]
+        rows = self.read_keys([Get(key)])[0]
         return rows[0] if rows else None
 
     @abstractmethod
-    def transact(self, conditions, changes, looks=()) -> Answered:
+    def transact(self, conditions, changes, reads=()) -> TransactionResult:
         """Make all changes if all conditions hold, else none, and return the looks."""
 
     @abstractmethod
@@ -102,5 +103,5 @@ class Keys(ABC):
         """Renew a lease; return its remaining seconds, 0 if it expired."""
 
     @abstractmethod
-    async def watch(self, folder: str, stir) -> None:
-        """Call stir() whenever keys of a folder may have changed, until cancelled."""
+    async def watch(self, folder: str, wake) -> None:
+        """Call wake() whenever keys of a folder may have changed, until cancelled."""

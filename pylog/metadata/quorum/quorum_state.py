@@ -97,11 +97,11 @@ class Quorum:
         self._seconds = seconds
         self._pause = threading.Event()  # never set
         # For metrics, read by any thread.
-        self.is_answering, self.is_full = True, False
+        self.is_responding, self.is_full = True, False
         self.failures = self.appends = 0
         self.append_seconds = 0.0
         self.lost_keys = ""  # why the keys are outdated, or ""
-        self._asking = threading.Lock()  # guards the next two
+        self._state_lock = threading.Lock()  # guards the next two
         self._members: list[MemberState] = []
         self._members_due_s = float("-inf")
 
@@ -110,7 +110,7 @@ class Quorum:
 
     def members(self) -> list[MemberState]:
         """Return the state of each machine of the quorum, at most MEMBERS_S old."""
-        with self._asking:
+        with self._state_lock:
             if self._seconds() >= self._members_due_s:
                 # In parallel, because a hanging member takes its full timeout.
                 with supervisor.executor("quorum-members", len(self.keys.addresses)) as pool:
@@ -216,23 +216,23 @@ class Quorum:
 
     # ---- the controller -------------------------------------------------------------------------
 
-    def look(self) -> View:
+    def read_view(self) -> View:
         """Return the current View. Raises QuorumLost."""
         # Read the epoch first: if there is no controller after that, there was none in this epoch
         # or a later one, and campaign() detects a later one.
         names = ("epoch", "end", "controller")
 
         def attempt() -> View:
-            epoch, end, holder = (rows[0].value if rows else b"" for rows in self.keys.look(
+            epoch, end, holder = (rows[0].value if rows else b"" for rows in self.keys.read_keys(
                 [Get(self._key(f"at/{name}")) for name in names]))
             return View(int(epoch.split()[0]) if epoch else 0, int(end or 0),
                         Holder(*json.loads(holder)) if holder else None)
 
         return self._tried(attempt)
 
-    async def watch(self, stir) -> None:
-        """Call stir() whenever the result of look() may have changed, until cancelled."""
-        await self.keys.watch(self._key("at/"), stir)
+    async def watch(self, wake) -> None:
+        """Call wake() whenever the result of read_view() may have changed, until cancelled."""
+        await self.keys.watch(self._key("at/"), wake)
 
     def campaign(self, node_id: int, host: str, port: int, ttl_s: int, view: View) -> Term:
         """Start a new epoch for this node, if the epoch in `view` is still the newest.
@@ -301,7 +301,7 @@ class Quorum:
 
     def append(self, term: Term, base: int, count: int, data: bytes) -> None:
         """Append one batch at `base`. Raises Conflict, QuorumLost, TooLong."""
-        value = _kept(data)
+        value = _stored(data)
         if len(value) > self.keys.value_bytes_max:
             raise TooLong(f"{count} records of metadata at once are too many for the quorum")
         epoch, end, slot = self._key("at/epoch"), self._key(END), self._slot(base)
@@ -332,10 +332,10 @@ class Quorum:
     def read(self, base: int) -> list:
         """Return some Batches from `base` on, none at the end. Raises QuorumLost, Trimmed."""
         # Read the end first: every slot before it exists or was trimmed.
-        looks = [Get(self._key(END)), List(self._key("log/"), _number(base), SLOTS_PER_READ)]
+        reads = [Get(self._key(END)), List(self._key("log/"), _number(base), SLOTS_PER_READ)]
 
         def attempt() -> tuple:
-            end, rows = self.keys.look(looks)
+            end, rows = self.keys.read_keys(reads)
             return [Batch(int(row.key.rpartition("/")[2]), _given(row.value))
                     for row in rows], int(end[0].value) if end else 0
 
@@ -437,13 +437,13 @@ class Quorum:
                 self.is_full |= isinstance(error, Full)
                 raise self._lost(error) from None
             else:
-                self.is_answering = True
+                self.is_responding = True
                 return found
             self._pause.wait(RETRY_S)
 
     def _lost(self, error: Exception) -> QuorumLost:
         # A full member answers, but cannot accept decisions.
-        self.is_answering = self.is_full
+        self.is_responding = self.is_full
         self.failures += 1
         return QuorumLost(f"{self.keys.name}: {error}")
 
@@ -456,7 +456,7 @@ def _chunks(data: bytes) -> list:
     return [data[first:first + CHUNK_BYTES] for first in range(0, len(data), CHUNK_BYTES)]
 
 
-def _kept(data: bytes) -> bytes:
+def _stored(data: bytes) -> bytes:
     """Return a batch encoded for a slot."""
     return PLAIN + data if len(data) <= PLAIN_BYTES_MAX else DEFLATED + zlib.compress(data, 1)
 

@@ -29,21 +29,21 @@ class Voters:
         self._key = key
         self._now_ms = now_ms
         self._known = [Voter(node_id) for node_id in addresses]
-        self._asking: asyncio.Task | None = None
+        self._query: asyncio.Task | None = None
 
-    async def asked(self, end: int) -> list:
+    async def states(self, end: int) -> list:
         """Return the current Voter of each controller. end: the log's end offset, to compare with.
         """
         # Share one query: a hanging member would otherwise take a thread for each caller.
-        if self._asking is None:
-            self._asking = asyncio.get_running_loop().create_task(self._ask(end))
-        return await asyncio.shield(self._asking)
+        if self._query is None:
+            self._query = asyncio.get_running_loop().create_task(self._fetch(end))
+        return await asyncio.shield(self._query)
 
-    async def _ask(self, end: int) -> list:
+    async def _fetch(self, end: int) -> list:
         try:
             ends = await in_thread(self._ends)
         finally:
-            self._asking = None
+            self._query = None
         now_ms = self._now_ms()
         self._known = [
             voter if found is None else Voter(

@@ -27,7 +27,7 @@ from pylog.eventloop.threads import in_thread
 from pylog.metadata.quorum.key_value import (
     SORTED_DIGITS,
     Absent,
-    Answered,
+    TransactionResult,
     Get,
     Is,
     Keys,
@@ -93,7 +93,7 @@ class ZooKeeper(Keys):
     def state_of(self, address: str) -> MemberState:
         text, reason = "", ""
         try:
-            text = self._said(address)
+            text = self._four_letter_response(address)
             if "Mode: " not in text:
                 reason = text.strip() or "it does not serve requests: it has no majority"
         except OSError as error:
@@ -102,49 +102,50 @@ class ZooKeeper(Keys):
         return MemberState(address, not reason, facts.get("Mode") == "leader",
                            facts.get("Zookeeper version", "").partition("-")[0], -1, reason)
 
-    def _said(self, address: str) -> str:
+    def _four_letter_response(self, address: str) -> str:
         """Return one server's response to `srvr`, the only such command enabled by default."""
         host, _, port = address.rpartition(":")
         with socket.create_connection((host.strip("[]"), int(port)), self._timeout_s) as plain, \
                 plain if self._context is None else self._context.wrap_socket(
-                    plain, server_hostname=host.strip("[]")) as asking:
-            asking.sendall(b"srvr")
-            return b"".join(iter(lambda: asking.recv(SAID_BYTES), b"")).decode("utf-8", "replace")
+                    plain, server_hostname=host.strip("[]")) as connection:
+            connection.sendall(b"srvr")
+            return b"".join(iter(lambda: connection.recv(SAID_BYTES), b"")).decode("utf-8",
+                                                                                   "replace")
 
     # ---- reads ----------------------------------------------------------------------------------
 
-    def look(self, looks) -> list:
+    def read_keys(self, reads) -> list:
         self._await_connection()
         # A session's requests are executed in order: later reads are at least as new as this sync.
         syncing = self._client.sync_async("/")
-        asked = [self._client.get_async(_path(look.key)) if isinstance(look, Get) else None
-                 for look in looks]
+        requested = [self._client.get_async(_path(read.key)) if isinstance(read, Get) else None
+                 for read in reads]
         self._read(syncing)
         found = []
-        for look, pending in zip(looks, asked):
+        for read, pending in zip(reads, requested):
             if pending is None:
-                found.append(self._list(look))
+                found.append(self._list(read))
             else:
                 value = self._read(pending)
-                found.append([] if value is None else [Row(look.key, value[0])])
+                found.append([] if value is None else [Row(read.key, value[0])])
         return found
 
-    def _list(self, look) -> list:
+    def _list(self, read) -> list:
         """Return the Rows of numbers. Concurrent drops delete the lowest first, so missing rows are
         only at the start.
         """
-        floor, name = _floor(look.first)
-        root = _path(look.folder[:-1])
+        floor, name = _floor(read.first)
+        root = _path(read.folder[:-1])
         names = [(above, below) for above in self._children(root) if above >= floor
                  for below in self._children(f"{root}/{above}") if (above, below) >= (floor, name)]
-        chosen = names[:look.count_max]
-        asked = [self._client.get_async(f"{root}/{above}/{below}") for above, below in chosen]
+        chosen = names[:read.count_max]
+        requested = [self._client.get_async(f"{root}/{above}/{below}") for above, below in chosen]
         rows = []
-        for (above, below), pending in zip(chosen, asked):
+        for (above, below), pending in zip(chosen, requested):
             value = self._read(pending)
             if value is None:
                 break
-            rows.append(Row(f"{look.folder}{above}{below}", value[0]))
+            rows.append(Row(f"{read.folder}{above}{below}", value[0]))
         return rows
 
     def _children(self, path: str) -> list:
@@ -170,10 +171,10 @@ class ZooKeeper(Keys):
 
     # ---- transactions ---------------------------------------------------------------------------
 
-    def transact(self, conditions, changes, looks=()) -> Answered:
+    def transact(self, conditions, changes, reads=()) -> TransactionResult:
         with self._lock:
             made = self._made(conditions, changes)
-        return Answered(made, [] if made else self.look(looks))
+        return TransactionResult(made, [] if made else self.read_keys(reads))
 
     def _made(self, conditions, changes) -> bool:
         """Return True if the conditions held and the changes were made. Fails only on keys that
@@ -197,9 +198,9 @@ class ZooKeeper(Keys):
     def _seen(self, keys) -> dict:
         self._await_connection()
         syncing = self._client.sync_async("/")
-        asked = {key: self._client.get_async(_path(key)) for key in keys}
+        requested = {key: self._client.get_async(_path(key)) for key in keys}
         self._read(syncing)
-        found = {key: self._read(pending) for key, pending in asked.items()}
+        found = {key: self._read(pending) for key, pending in requested.items()}
         return {key: Fact(value[0], value[1].version) for key, value in found.items() if value}
 
     def _remember(self, conditions, changes, facts: dict) -> None:
@@ -250,7 +251,7 @@ class ZooKeeper(Keys):
 
     def drop(self, conditions, folder: str, below: str) -> bool:
         with self._lock:
-            return all(self._dropped(conditions, paths) for paths in _stretches(
+            return all(self._dropped(conditions, paths) for paths in _path_ranges(
                 self._paths_below(_path(folder[:-1]), _floor(below))))
 
     def _dropped(self, conditions, paths: list) -> bool:
@@ -297,7 +298,7 @@ class ZooKeeper(Keys):
 
     # ---- changes --------------------------------------------------------------------------------
 
-    async def watch(self, folder: str, stir) -> None:
+    async def watch(self, folder: str, wake) -> None:
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
 
@@ -313,7 +314,7 @@ class ZooKeeper(Keys):
             except (KeysError, Unreachable):
                 await asyncio.sleep(RETRY_S)
                 changed.set()
-            stir()
+            wake()
             await changed.wait()
 
     def _set_watches(self, path: str, fired) -> None:
@@ -390,7 +391,7 @@ def _operations(conditions, changes, facts: dict) -> list:
     return found
 
 
-def _stretches(paths: list) -> list:
+def _path_ranges(paths: list) -> list:
     return [paths[first:first + DROPS_MAX] for first in range(0, len(paths) or 1, DROPS_MAX)]
 
 

@@ -11,7 +11,7 @@ from pylog.config.errors import ConfigError
 from pylog.security.authorizer import (
     CLUSTER, CLUSTER_ACTION, CLUSTER_NAME, OPERATIONS, Authorizer, Decision, StandardAuthorizer,
 )
-from pylog.security.authorization.authorizer_guard import Contained
+from pylog.security.authorization.authorizer_guard import AuthorizerGuard
 from pylog.security.principals import GONE
 
 TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
@@ -107,7 +107,7 @@ def authorizer_of(settings: Settings, now_ns: Callable[[], int]) -> Authorizer |
         raise ConfigError(f"authorizer.class.name={name}: expected {STANDARD}, or module:class "
                           "of a pylog.security.authorizer.Authorizer")
     try:
-        return Contained(_own(module, attribute, settings), name, now_ns)
+        return AuthorizerGuard(_own(module, attribute, settings), name, now_ns)
     except Exception as error:
         # Third-party code can raise anything. The broker must not start without its authorizer.
         what = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "

@@ -39,7 +39,7 @@ COMMON = frozenset((authorizer.READ, authorizer.WRITE, authorizer.DESCRIBE,
                     authorizer.CLUSTER_ACTION))
 
 
-class Outlet:
+class AuditSink:
     """A destination of lines. dropped: number of lines dropped because the outlet was full."""
 
     def __init__(self) -> None:
@@ -70,9 +70,9 @@ class AuditLog:
     the topic that the audit log is written to, or "".
     """
 
-    def __init__(self, outlets: Sequence[Outlet], everything: bool, now_ms: Callable[[], int],
+    def __init__(self, outlets: Sequence[AuditSink], everything: bool, now_ms: Callable[[], int],
                  topic: str = ""):
-        self._outlets = outlets
+        self._sinks = outlets
         self._everything = everything
         self._now_ms = now_ms
         self._topic = topic
@@ -80,7 +80,7 @@ class AuditLog:
     @property
     def dropped(self) -> int:
         """Total of lines dropped because an outlet was full."""
-        return sum(outlet.dropped for outlet in self._outlets)
+        return sum(sink.dropped for sink in self._sinks)
 
     def decided(self, principal: Principal, host: str, api_key: int, operation: int,
                 resource_type: int, name: str, decision: Decision) -> None:
@@ -93,15 +93,15 @@ class AuditLog:
             "request": tables.api_name(api_key), "operation": OPERATION_NAMES[operation],
             "resource": RESOURCE_NAMES[resource_type], "name": name, "allowed": decision.allowed,
             "by": decision.reason if decision.rule is None else shown(decision.rule)}
-        for outlet in self._outlets:
-            outlet.take(line)
+        for sink in self._sinks:
+            sink.take(line)
 
     def _is_own(self, resource_type: int, name: str) -> bool:
         """Return True for the audit log's own topic, whose reads and writes are not audited."""
         return resource_type == authorizer.TOPIC and name == self._topic != ""
 
 
-class AuditFile(Outlet):
+class AuditFile(AuditSink):
     """Appends lines to the file at `path`. Raises OSError."""
 
     def __init__(self, path: str):

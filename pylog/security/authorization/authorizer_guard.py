@@ -27,13 +27,13 @@ SLOW_NS = 50_000_000
 QUIET_NS = 60_000_000_000
 
 
-class Contained(Authorizer):
+class AuthorizerGuard(Authorizer):
     """held: the authorizer. name: its class. now_ns: a monotonic clock."""
 
     def __init__(self, held: Authorizer, name: str, now_ns: Callable[[], int]):
         self._held, self._name, self._now_ns = held, name, now_ns
         self.is_behind = False  # The authorizer failed to load the rules.
-        self._told: dict[str, tuple[int, int]] = {}  # Message -> (time, number suppressed since).
+        self._logged: dict[str, tuple[int, int]] = {}  # Message -> (time, number suppressed since).
 
     @property
     def knows_hosts(self) -> bool:  # type: ignore[override]
@@ -42,7 +42,7 @@ class Contained(Authorizer):
     @property
     def from_image(self) -> bool:  # type: ignore[override]
         # After a failure, the next decision may differ.
-        return self._held.from_image and not self._told
+        return self._held.from_image and not self._logged
 
     def authorize(self, principal: Principal, host: str, operation: int, resource_type: int,
                   resource_name: str) -> Decision:
@@ -53,13 +53,13 @@ class Contained(Authorizer):
                       resource_type: int) -> Decision:
         return self._decided(self._held.authorize_any, principal, host, operation, resource_type)
 
-    def _decided(self, decide: Callable[..., Any], *asked: object) -> Decision:
+    def _decided(self, decide: Callable[..., Any], *requested: object) -> Decision:
         if self.is_behind:
             # The rules that it decides by are outdated.
             return Decision(False, None, "the authorizer did not accept the access rules")
         began_ns = self._now_ns()
         try:
-            decision = decide(*asked)
+            decision = decide(*requested)
         except Exception as error:
             # Third-party code can raise anything.
             self._tell("the authorizer failed", error=error)
@@ -88,16 +88,16 @@ class Contained(Authorizer):
     def _tell(self, message: str, error: Exception | None = None, **more: object) -> None:
         """Log a failure, rate-limited per message."""
         now_ns = self._now_ns()
-        when_ns, left_out = self._told.get(message, (now_ns - QUIET_NS, 0))
+        when_ns, left_out = self._logged.get(message, (now_ns - QUIET_NS, 0))
         if now_ns - when_ns < QUIET_NS:
-            self._told[message] = when_ns, left_out + 1
+            self._logged[message] = when_ns, left_out + 1
             return
-        self._told[message] = now_ns, 0
+        self._logged[message] = now_ns, 0
         log.error(message, exc_info=error, extra={
             "authorizer": self._name, **more, "left_out": left_out})
 
 
-def _is_decision(answer: object) -> bool:
-    return isinstance(answer, Decision) and isinstance(answer.allowed, bool) \
-        and isinstance(answer.reason, str) \
-        and (answer.rule is None or isinstance(answer.rule, Rule))
+def _is_decision(response: object) -> bool:
+    return isinstance(response, Decision) and isinstance(response.allowed, bool) \
+        and isinstance(response.reason, str) \
+        and (response.rule is None or isinstance(response.rule, Rule))

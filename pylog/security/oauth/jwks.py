@@ -88,8 +88,8 @@ class Keys:
 
     def _read(self) -> bytes:
         """Return the published document, of at most BYTES_MAX. Raises OSError, ValueError."""
-        with urllib.request.urlopen(self._url, timeout=TIMEOUT_S, context=self._tls) as answer:
-            data = answer.read(BYTES_MAX + 1)
+        with urllib.request.urlopen(self._url, timeout=TIMEOUT_S, context=self._tls) as response:
+            data = response.read(BYTES_MAX + 1)
         if len(data) > BYTES_MAX:
             raise ValueError(f"it is longer than {BYTES_MAX} bytes")
         return data

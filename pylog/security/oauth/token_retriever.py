@@ -54,10 +54,10 @@ def of(get: Callable[[str], Any], options: dict[str, str], clock: Callable[[], f
         wanted = "file:///path" if kind == FILE else "https://… or http://…"
         wanted += ", or file:///path" if kind == RETRIEVERS[0] else ""
         raise ConfigError(f"{ENDPOINT}={url}: expected {wanted}")
-    return _asked(kind, url, get, options, clock, tls)
+    return _token_request(kind, url, get, options, clock, tls)
 
 
-def _asked(kind: str, url: str, get: Callable[[str], Any], options: dict[str, str],
+def _token_request(kind: str, url: str, get: Callable[[str], Any], options: dict[str, str],
            clock: Callable[[], float], tls: ssl.SSLContext | None) -> Retrieval:
     client = get(CLIENT_ID) or options.get("clientId")
     secret, proof = get(SECRET) or options.get("clientSecret"), None
@@ -70,7 +70,7 @@ def _asked(kind: str, url: str, get: Callable[[str], Any], options: dict[str, st
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set, nor "
             f"{assertions.FILE}, nor {assertions.ISSUER} with {assertions.KEY}")
     name = client or get(assertions.CLAIMS["sub"]) or get(assertions.ISSUER) or "its assertion"
-    return Retrieval(name, partial(issued.ask, issued.Endpoint(
+    return Retrieval(name, partial(issued.request_token, issued.Endpoint(
         url, client, secret, get("sasl.oauthbearer.scope") or options.get("scope"), tls,
         proof, kind == GRANT), clock))
 

@@ -57,7 +57,7 @@ class Source:
         self._get, self._clock = get, clock
         self._pauses = pause_s, pause_s_max
         self._pause_s = pause_s
-        self._asking = threading.Lock()
+        self._refreshing = threading.Lock()
         self._issued = Issued("", 0.0)
         self._until_s = 0.0
         self._failed: tuple[float, str] | None = None  # (end of the backoff, reason)
@@ -69,7 +69,7 @@ class Source:
 
     def token(self) -> str:
         """Return a valid token. Blocks. Raises AuthenticationFailed."""
-        if not self._asking.acquire(timeout=TIMEOUT_S):
+        if not self._refreshing.acquire(timeout=TIMEOUT_S):
             raise AuthenticationFailed("the token endpoint does not respond")
         try:
             # Another thread may have fetched a token while this one waited for the lock.
@@ -79,7 +79,7 @@ class Source:
                 return self._issued.token  # Reuse the old token until it expires.
             raise
         finally:
-            self._asking.release()
+            self._refreshing.release()
 
     def _new(self) -> str:
         now_s = self._clock()
@@ -98,20 +98,20 @@ class Source:
         return issued.token
 
 
-def ask(endpoint: Endpoint, clock: Callable[[], float]) -> Issued:
+def request_token(endpoint: Endpoint, clock: Callable[[], float]) -> Issued:
     """Request a new token. clock: as in Source. Blocks. Raises AuthenticationFailed."""
-    asked_s = clock()
-    form, headers = _asked(endpoint)
+    requested_s = clock()
+    form, headers = _token_request(endpoint)
     request = urllib.request.Request(
         endpoint.url, urllib.parse.urlencode(form).encode(),
         {"Accept": "application/json", **headers})
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=endpoint.tls) as answer:
-            found = json.loads(answer.read(BYTES_MAX))  # A response has a maximum size.
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=endpoint.tls) as response:
+            found = json.loads(response.read(BYTES_MAX))  # A response has a maximum size.
         token, lasts_s = found["access_token"], found.get("expires_in")
         # A token's own expiry is in whole seconds, so it can be up to a second earlier than the
         # issuer's.
-        ends = [asked_s + float(lasts_s)] if lasts_s else []
+        ends = [requested_s + float(lasts_s)] if lasts_s else []
         ends_s = min([*ends, end_of(token) or inf])
     except urllib.error.HTTPError as failure:
         raise AuthenticationFailed(
@@ -123,7 +123,7 @@ def ask(endpoint: Endpoint, clock: Callable[[], float]) -> Issued:
     return Issued(token, ends_s if ends_s < inf else 0.0)
 
 
-def _asked(endpoint: Endpoint) -> tuple[dict[str, str], dict[str, str]]:
+def _token_request(endpoint: Endpoint) -> tuple[dict[str, str], dict[str, str]]:
     """Return (form, headers) of a request. Raises AuthenticationFailed."""
     scope = {"scope": endpoint.scope} if endpoint.scope else {}
     if endpoint.is_grant:

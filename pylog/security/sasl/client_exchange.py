@@ -45,12 +45,12 @@ def tokens(mechanism: str, name: str, password: str,
 
 def bearer(token: str) -> Generator[bytes, bytes, None]:
     """As tokens(), for OAUTHBEARER with a token. Raises AuthenticationFailed."""
-    answer = yield f"n,,\x01auth=Bearer {token}\x01\x01".encode()
-    if answer:
+    response = yield f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+    if response:
         # RFC 7628: the server sends the reason, and fails the login after the client confirmed it.
         yield b"\x01"
         raise AuthenticationFailed(
-            f"the broker does not accept the token: {answer.decode('utf-8', 'replace')}")
+            f"the broker does not accept the token: {response.decode('utf-8', 'replace')}")
 
 
 def _plain(name: str, password: str) -> Generator[bytes, bytes, None]:

@@ -89,16 +89,16 @@ class Exchange:
         try:
             if self._layers_sent:
                 return self._chosen(self._context.unwrap(token).message)
-            answer: bytes = b""
+            response: bytes = b""
             if not self._context.complete:
-                answer = self._context.step(token) or b""
+                response = self._context.step(token) or b""
             elif token:
                 raise AuthenticationFailed(reason="a message where none was expected")
-            if self._context.complete and not answer:
+            if self._context.complete and not response:
                 # Offer only the layer "none".
                 self._layers_sent = True
-                answer = bytes(self._context.wrap(NO_LAYER, False).message)
-            return answer
+                response = bytes(self._context.wrap(NO_LAYER, False).message)
+            return response
         except gssapi.exceptions.GSSError as error:
             raise AuthenticationFailed(reason=_reason(error)) from None
 
@@ -129,11 +129,11 @@ def tokens(service: str, host: str, principal: str | None,
             mech=gssapi.MechType.kerberos,
             flags=[gssapi.RequirementFlag.mutual_authentication,
                    gssapi.RequirementFlag.integrity])
-        answer: bytes | None = None
+        response: bytes | None = None
         while not context.complete:
-            token = context.step(answer)
+            token = context.step(response)
             if token:
-                answer = yield token
+                response = yield token
             elif not context.complete:
                 raise AuthenticationFailed("Kerberos: the broker's response cannot be used")
         # RFC 4752: an empty message requests the server's list of layers.

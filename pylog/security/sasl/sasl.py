@@ -43,7 +43,7 @@ def check(settings: Settings) -> None:
     """Raise ConfigError if no client could log in to a listener with these settings, as far as that
     is visible without contacting a token issuer. Reads files.
     """
-    Mechanisms(settings, dict, lambda: 0, lambda: 0).check(asks=False)
+    Mechanisms(settings, dict, lambda: 0, lambda: 0).check(contacts_issuer=False)
 
 
 class Login:
@@ -105,20 +105,20 @@ class Mechanisms:
         self._acceptors: dict[tuple, kerberos.Acceptor] = {}  # Settings -> acceptor.
         self._delegation: delegation.Delegation | None = None
 
-    def check(self, asks: bool = True) -> None:
+    def check(self, contacts_issuer: bool = True) -> None:
         """Raise ConfigError for a listener that no client could log in to. asks: as in check_login.
         """
         for listener in self._settings.all_listeners:
             if listener.protocol in SASL_PROTOCOLS:
                 for mechanism in self.offered(listener.name):
-                    self.check_login(listener.name, mechanism, asks)
+                    self.check_login(listener.name, mechanism, contacts_issuer)
 
-    def check_login(self, listener: str, mechanism: str, asks: bool = True) -> None:
+    def check_login(self, listener: str, mechanism: str, contacts_issuer: bool = True) -> None:
         """Raise ConfigError if no client could log in with the mechanism. asks: also load the keys
         from the token issuer; blocks.
         """
         self.begin(listener, mechanism)
-        if mechanism == BEARER and asks:
+        if mechanism == BEARER and contacts_issuer:
             keys = self._keys_of(listener)
             if keys is not None:
                 keys.load()
@@ -150,7 +150,7 @@ class Mechanisms:
 
         def find(name: str, extensions: dict) -> scram.Credential | None:
             if extensions.get(delegation.EXTENSION) != "true":
-                return self._kept(name, number)
+                return self._credential(name, number)
             login.token = self._delegated(name, number)
             return None if login.token is None else login.token.credential
 
@@ -178,7 +178,7 @@ class Mechanisms:
                 self._scram_records, secret, self._secret, self._now_ms)
         return self._delegation.find(token_id, mechanism)
 
-    def _kept(self, name: str, mechanism: int) -> scram.Credential | None:
+    def _credential(self, name: str, mechanism: int) -> scram.Credential | None:
         record = self._scram_records().get(("UserScramCredentialRecord", (name, mechanism)))
         if record is None:
             return None

@@ -113,10 +113,10 @@ class Exchange:
             raise AuthenticationFailed()
         self.extensions = dict(
             part.split("=", 1) for part in found["extensions"].split(",") if part)
-        kept = self._find(self.name, self.extensions)
+        credential = self._find(self.name, self.extensions)
         made_up = self._made_up()  # Always: response times must not reveal users.
-        self._known = kept is not None
-        self._credential = kept if kept is not None else made_up
+        self._known = credential is not None
+        self._credential = credential if credential is not None else made_up
         self._nonce = found["nonce"] + base64.b64encode(
             self._random_bytes(NONCE_BYTES)).decode().replace("=", "")
         salt = base64.b64encode(self._credential.salt).decode()

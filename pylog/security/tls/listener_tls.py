@@ -131,8 +131,8 @@ def _versions(names: tuple) -> tuple[str, str]:
             raise ConfigError(f"ssl.enabled.protocols: {name} is not one of {', '.join(known)}")
     if not names:
         raise ConfigError("ssl.enabled.protocols: at least one is needed")
-    places = sorted(known.index(name) for name in set(names))
-    if places[-1] - places[0] + 1 != len(places):
+    positions = sorted(known.index(name) for name in set(names))
+    if positions[-1] - positions[0] + 1 != len(positions):
         raise ConfigError("ssl.enabled.protocols: "
                           f"{', '.join(names)} must not leave a gap")
-    return known[places[0]], known[places[-1]]
+    return known[positions[0]], known[positions[-1]]

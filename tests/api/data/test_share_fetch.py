@@ -16,7 +16,7 @@ class Side:
     """The API on a broker without topics, whose sessions have two partitions in total."""
 
     def __init__(self):
-        self.sessions = Sessions(10, places_max=2)
+        self.sessions = Sessions(10, partitions_max=2)
         self.ended = []
         self.api = ShareFetchApi(
             SimpleNamespace(sessions=self.sessions, begin_session=self.sessions.begin,
@@ -63,4 +63,4 @@ def test_session_may_replace_forgotten_partitions():
     assert side.fetch(0, 0, 1).error_code == ErrorCode.NONE
     assert side.fetch(1, forgotten=[0]).error_code == ErrorCode.NONE
     assert side.fetch(2, 2).error_code == ErrorCode.NONE
-    assert list(side.sessions.find("g", MEMBER, 3)[0].places) == [(TOPIC, 1), (TOPIC, 2)]
+    assert list(side.sessions.find("g", MEMBER, 3)[0].partitions) == [(TOPIC, 1), (TOPIC, 2)]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from pylog.api.data.transactions import TransactionsApi
 from pylog.config import internal_topics
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.metadata.image.image import Image, Topic
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -30,11 +30,11 @@ class Groups:
     def producer_at(self, index, producer_id):
         return (EPOCH, -1, NO_TRANSACTION, self.marker), ErrorCode.NONE
 
-    def run_as_producer(self, index, pending: Pending, fault, producer_id, step):
+    def run_as_producer(self, index, pending: DeferredResponse, fault, producer_id, step):
         error = fault(self.producer_at(index, producer_id)[0])
         if error == ErrorCode.NONE:
             self.commits += 1
-        pending.answer([error])
+        pending.respond([error])
         return pending
 
 
@@ -78,7 +78,7 @@ class Coordinator:
 
     def add(self, id_, producer_id, epoch, partitions, version):
         self.added.append((id_, producer_id, epoch, partitions, version))
-        self.waiting = Pending(lambda error: error)
+        self.waiting = DeferredResponse(lambda error: error)
         return self.waiting
 
 
@@ -105,7 +105,7 @@ def add(version, error=ErrorCode.NONE):
         await asyncio.sleep(0)
         assert not informed and not under_way.done()
         rights.append("after")
-        coordinator.waiting.answer(error)
+        coordinator.waiting.respond(error)
         return await under_way
 
     answer = asyncio.run(work())

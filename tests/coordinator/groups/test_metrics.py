@@ -117,7 +117,7 @@ def test_stored_groups_are_read_once():
     known = {"a": group_metrics.row(group("a", 3))}
     room = Room(9, 9, 99)
     kept = shard(kept=[group("a"), group("b"), group("c")])
-    found = group_metrics.kept_rows([kept], known, {"c"}, room)
+    found = group_metrics.stored_rows([kept], known, {"c"}, room)
     assert found["a"] is known["a"] and set(found) == {"a", "b"} and room.left_out == 0
 
 
@@ -127,7 +127,7 @@ def test_stored_groups_over_the_limit_are_counted_but_not_read():
     read = []
     find = kept.snapshot.find
     kept.snapshot.find = lambda id_: read.append(id_) or find(id_)
-    assert set(group_metrics.kept_rows([kept], {}, set(), room)) == {"a"}
+    assert set(group_metrics.stored_rows([kept], {}, set(), room)) == {"a"}
     assert (room.left_out, read) == (2, ["a"])
 
 
@@ -137,7 +137,7 @@ def test_stored_groups_with_oversized_names_are_counted_but_not_read():
     read = []
     find = kept.snapshot.find
     kept.snapshot.find = lambda id_: read.append(id_) or find(id_)
-    assert set(group_metrics.kept_rows([kept], {}, set(), room)) == {"a"}
+    assert set(group_metrics.stored_rows([kept], {}, set(), room)) == {"a"}
     assert (room.left_out, read) == (1, ["a"])
 
 
@@ -145,4 +145,4 @@ def test_stored_group_that_was_deleted_is_not_counted():
     room = Room(9, 9, 99)
     kept = shard(kept=[group("a")])
     kept.snapshot.find = lambda id_: None
-    assert group_metrics.kept_rows([kept], {}, set(), room) == {} and room.left_out == 0
+    assert group_metrics.stored_rows([kept], {}, set(), room) == {} and room.left_out == 0

@@ -15,7 +15,7 @@ from pylog.coordinator.groups.state import classic_group
 from pylog.coordinator.runtime import shard
 from pylog.coordinator.runtime.internal_topic import partition_of
 from pylog.coordinator.runtime.journal import replay
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.coordinator.groups.snapshot import ShardSnapshot
 from pylog.coordinator.groups.service import TOPIC, GroupCoordinator
 from pylog.eventloop.end_of_tick import EndOfTick
@@ -70,17 +70,17 @@ class Node:
     def shard(self, index: int):
         return self.groups.runtime._find(self.group(index))
 
-    def commit(self, index: int, offset: int) -> Pending:
+    def commit(self, index: int, offset: int) -> DeferredResponse:
         """Commit to a group of partition `index`; return the error code."""
         return self.commit_entry(index, (*PLACE, offset, 0, ""))
 
-    def commit_entry(self, index: int, entry: tuple) -> Pending:
+    def commit_entry(self, index: int, entry: tuple) -> DeferredResponse:
         group = self.group(index)
-        return self.groups.run(group, Pending(lambda code: code), offsets.commit,
+        return self.groups.run(group, DeferredResponse(lambda code: code), offsets.commit,
                                commit_request(group), [entry])
 
-    def join(self, index: int, member: str = "") -> Pending:
-        pending = Pending(lambda code: messages.JoinGroupResponse(error_code=code))
+    def join(self, index: int, member: str = "") -> DeferredResponse:
+        pending = DeferredResponse(lambda code: messages.JoinGroupResponse(error_code=code))
         request = messages.JoinGroupRequest(
             group_id=self.group(index), session_timeout_ms=60_000, rebalance_timeout_ms=60_000,
             member_id=member, protocol_type="consumer", protocols=[
@@ -178,7 +178,7 @@ def test_members_waiting_for_others_are_rejected_on_reload(on_node):
     async def scenario(node):
         first = await node.join(0)
         waiting = node.join(0)
-        assert first.error_code == 0 and not waiting.is_answered
+        assert first.error_code == 0 and not waiting.is_set
         node.disks[FIRST_AT].set_disk(DISK_FULL)
         node.shard(0)[0].journal.write([(b"key", b"value")])
         async with asyncio.timeout(20):
@@ -190,7 +190,7 @@ def test_members_waiting_on_a_failing_disk_are_rejected(on_node):
     async def scenario(node):
         first = await node.join(0)
         waiting = node.join(0)
-        assert first.error_code == 0 and not waiting.is_answered
+        assert first.error_code == 0 and not waiting.is_set
         # Nothing of this partition is written when its disk fails.
         node.disks[FIRST_AT].fail(5)
         async with asyncio.timeout(20):
@@ -301,7 +301,7 @@ def test_stop_during_a_save_completes_it(on_node, monkeypatch):
         found, _ = node.shard(0)
         names = [name for name in map(str, range(100)) if partition_of(name, PARTITIONS) == 0]
         for name in names:
-            node.groups.run(name, Pending(lambda code: code), offsets.commit,
+            node.groups.run(name, DeferredResponse(lambda code: code), offsets.commit,
                             commit_request(name), [(*PLACE, 9, 0, "")])
         write = found.snapshot.write
         begun = asyncio.Event()
@@ -380,9 +380,9 @@ def test_a_look_at_a_group_with_offsets_of_a_deleted_topic_removes_them(on_node,
         await node.again()
         del node.image.topics["t"]
         end_offset = node.parts[0].end_offset
-        found, error = node.groups.look(node.group(0), look, node.group(0))
+        found, error = node.groups.query(node.group(0), look, node.group(0))
         assert (found, error) in ((25, 0), (0, 0))
-        assert node.groups.look(node.group(0), look, node.group(0)) == (found, 0)
+        assert node.groups.query(node.group(0), look, node.group(0)) == (found, 0)
         await node.until(lambda: node.parts[0].end_offset == end_offset + 1)
         assert node.committed(0) is None
     on_node(scenario)
@@ -390,10 +390,10 @@ def test_a_look_at_a_group_with_offsets_of_a_deleted_topic_removes_them(on_node,
 
 def test_failed_step_rejects_its_pending_response(on_node):
     async def scenario(node):
-        found, waiting = node.shard(0)[0], Pending(lambda code: code)
+        found, waiting = node.shard(0)[0], DeferredResponse(lambda code: code)
 
         def step():
-            found.machine.replies.append((waiting, 0))
+            found.machine.responses.append((waiting, 0))
             raise RuntimeError("planted")
 
         node.groups.runtime._step(found, step)
@@ -406,7 +406,7 @@ def test_a_member_that_waits_is_sent_to_the_new_leader_of_its_partition(on_node)
     async def scenario(node):
         first = await node.join(0)
         waiting = node.join(0)
-        assert first.error_code == 0 and not waiting.is_answered
+        assert first.error_code == 0 and not waiting.is_set
         assert await node.commit(1, 3) == 0
         node.elect(0, 2, 1)
         assert waiting.message.error_code == 16
@@ -436,13 +436,13 @@ def test_event_counts_continue_across_leader_changes(on_node):
 
 def _fill(node, partitions: int) -> None:
     entries = [("t", TOPIC_ID, partition, 1, 0, "") for partition in range(partitions)]
-    node.groups.run(node.group(0), Pending(lambda code: code), offsets.commit,
+    node.groups.run(node.group(0), DeferredResponse(lambda code: code), offsets.commit,
                     commit_request(node.group(0)), entries)
 
 
-def _delete(node) -> Pending:
-    return node.groups.run_in_pieces(
-        node.group(0), Pending(lambda code: code), group_describe.delete, node.group(0))
+def _delete(node) -> DeferredResponse:
+    return node.groups.run_in_slices(
+        node.group(0), DeferredResponse(lambda code: code), group_describe.delete, node.group(0))
 
 
 MANY = 5 * offsets.FORGET_STEP
@@ -473,7 +473,7 @@ def test_partly_deleted_group_is_hidden_and_its_name_reserved(on_node):
         _fill(node, MANY)
         deleted = _delete(node)
         machine = node.shard(0)[0].machine
-        assert not deleted.is_answered
+        assert not deleted.is_set
         assert offsets.fetch(machine, node.group(0), None, False) == []
         assert machine.find(node.group(0)) is None
         assert list(group_describe.listed(machine, set(), set())) == []
@@ -494,9 +494,9 @@ def test_other_groups_are_served_during_a_deletion(on_node):
                      if partition_of(name, PARTITIONS) == 0)
         deleted = _delete(node)
         assert await node.groups.run(
-            other, Pending(lambda code: code), offsets.commit, commit_request(other),
+            other, DeferredResponse(lambda code: code), offsets.commit, commit_request(other),
             [(*PLACE, 3, 0, "")]) == 0
-        node.groups.look(other, group_shard.GroupShard.find, other)
+        node.groups.query(other, group_shard.GroupShard.find, other)
         assert await deleted == 0
     on_node(scenario)
 
@@ -526,7 +526,7 @@ def test_deletion_during_a_save_is_complete_after_a_crash(on_node):
         other = next(name for name in map(str, range(1000, 2000))
                      if partition_of(name, PARTITIONS) == 0)
         deleted = _delete(node)
-        node.groups.run(other, Pending(lambda code: code), offsets.commit,
+        node.groups.run(other, DeferredResponse(lambda code: code), offsets.commit,
                         commit_request(other), [(*PLACE, 3, 0, "")])
         await node.groups.runtime.save(found)
         assert await deleted == 0

@@ -10,7 +10,7 @@ from pylog.coordinator.groups import offsets, service
 from pylog.coordinator.groups.consumer import target_assignment
 from pylog.coordinator.groups.service import TOPIC, GroupCoordinator
 from pylog.coordinator.groups.state.classic_group import NO_TIME, Group, Offset
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.coordinator.runtime.transactional_batches import Marker
 from pylog.metadata.image.state_store import Store
 from pylog.protocol.errors import ErrorCode
@@ -149,7 +149,7 @@ def test_offsets_of_an_earlier_topic_are_deleted_as_a_cleanup(
     (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.TRANSACTION_COORDINATOR_FENCED)])
 def test_marker_for_a_foreign_partition_is_rejected(
         world, error, told):
-    pending = Pending(lambda error: ("refused", error))
+    pending = DeferredResponse(lambda error: ("refused", error))
     world.runtime.errors = [error]
     world.service.end_transaction(2, MARKER, pending)
     assert pending.message == told

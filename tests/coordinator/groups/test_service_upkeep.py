@@ -14,7 +14,7 @@ from pylog.coordinator.groups import offsets
 from pylog.coordinator.groups.metrics import events as group_events
 from pylog.coordinator.groups.service import GroupCoordinator
 from pylog.coordinator.runtime import runtime
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.coordinator.runtime.internal_topic import java_hash, partition_of
 from pylog.coordinator.runtime.journal import Journal
 from tests.coordinator.groups.test_service import PARTITIONS, TOPIC, Node, on_node
@@ -319,16 +319,16 @@ def test_loading_coordinator_reports_it_and_is_not_listed_as_loaded(on_node):
 
 def test_pending_response_is_delivered_whenever_it_is_awaited():
     async def scenario():
-        pending, got = Pending(lambda error: error, shape=lambda message: message * 2), []
+        pending, got = DeferredResponse(lambda error: error, shape=lambda message: message * 2), []
         pending.then(got.append)
-        pending.answer(3)
-        pending.answer(4)
+        pending.respond(3)
+        pending.respond(4)
         pending.refuse(5)
         assert got == [6] and pending.message == 6 and await pending == 6
-        late = Pending(lambda error: -error)
+        late = DeferredResponse(lambda error: -error)
         late.refuse(16)
         late.then(got.append)
-        assert got == [6, -16] and late.is_answered
+        assert got == [6, -16] and late.is_set
     asyncio.run(scenario())
 
 

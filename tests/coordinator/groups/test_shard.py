@@ -8,7 +8,7 @@ import pytest
 
 from pylog.coordinator.groups import describe as group_describe
 from pylog.coordinator.groups import offsets
-from pylog.coordinator.groups.classic.protocol import SentAnswer
+from pylog.coordinator.groups.classic.protocol import SentResponse
 from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.state.classic_group import COMPLETING, EMPTY, PREPARING, STABLE
 from pylog.coordinator.groups.state.group_config import Limits
@@ -49,11 +49,11 @@ class Machine:
     def settle(self):
         self.log += self.groups.records
         self.groups.records = []
-        replies, self.groups.replies = self.groups.replies, []
+        replies, self.groups.responses = self.groups.responses, []
         for token, message in replies:
-            if isinstance(token, SentAnswer):
+            if isinstance(token, SentResponse):
                 if self.flushes:
-                    token.answer(message)
+                    token.respond(message)
                 else:
                     self.unsent.append(token)
                 continue
@@ -66,7 +66,7 @@ class Machine:
         self.flushes = True
         unsent, self.unsent = self.unsent, []
         for token in unsent:
-            token.answer(None)
+            token.respond(None)
 
     def join(self, token, member="", *, version=3, instance=None, session_ms=1000,
              rebalance_ms=500, protocols=(("range", b""),), kind="consumer", group="g"):

@@ -77,7 +77,7 @@ def test_connection_failure_is_logged_once_until_the_broker_responds(caplog):
         for error in ("silent", "silent", 0, "silent"):
             second.error = error
             await brokers.write(MARKER, (("a", 1),))
-        await brokers.ask_coordinator(3, "id", 7, 3, [("b", 0)], True)
+        await brokers.query_coordinator(3, "id", 7, 3, [("b", 0)], True)
     asyncio.run(scene())
     assert [(record.broker, record.reason) for record in caplog.records] == [
         (2, "no answer"), (2, "no answer"), (3, "no answer")]
@@ -146,7 +146,7 @@ def test_unknown_broker_is_retried_later():
 
 def test_remote_coordinators_error_is_not_reported_as_the_clients():
     other = Other(31)
-    found = asyncio.run(brokers_of(_2=other).ask_coordinator(2, "id", 7, 3, [("a", 1)], True))
+    found = asyncio.run(brokers_of(_2=other).query_coordinator(2, "id", 7, 3, [("a", 1)], True))
     assert found == {("a", 1): 48}
     asked, = other.asked[0].transactions
     assert (asked.transactional_id, asked.verify_only) == ("id", True)

@@ -36,7 +36,7 @@ class Waits:
 class Token(SimpleNamespace):
     is_request = True
 
-    def answer(self, message):
+    def respond(self, message):
         self.got = message
 
     def refuse(self, error):
@@ -188,7 +188,7 @@ def test_replies_after_a_failure_wait_for_the_flush_in_progress():
 
 def test_undeliverable_reply_does_not_block_others():
     class Broken(Token):
-        def answer(self, message):
+        def respond(self, message):
             raise RuntimeError("planted")
 
     async def scenario(log, journal):

@@ -10,7 +10,7 @@ from pylog._native.log.log import DISK_FULL, DISK_SYSTEM, Log, LogDir
 from pylog._native.records import batch
 from pylog.config.settings import Settings
 from pylog.coordinator.runtime import shard
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.coordinator.runtime.internal_topic import TopicSpec, partition_of
 from pylog.coordinator.runtime.journal import Journal
 from pylog.coordinator.runtime.runtime import Coordination, CoordinatorRuntime
@@ -93,7 +93,7 @@ class Node:
 
     async def serves(self, index, name="counts"):
         runtime = self.runtimes[name]
-        await self.until(lambda: runtime.look(key_of(index), Counter.read, "")[1] == 0)
+        await self.until(lambda: runtime.query(key_of(index), Counter.read, "")[1] == 0)
 
 
 def key_of(index: int) -> str:
@@ -103,16 +103,16 @@ def key_of(index: int) -> str:
 KEYS = [key_of(index) for index in range(PARTITIONS)]
 
 
-def count(runtime, key) -> Pending:
-    return runtime.run(key, Pending(lambda code: code.name), Counter.count, key)
+def count(runtime, key) -> DeferredResponse:
+    return runtime.run(key, DeferredResponse(lambda code: code.name), Counter.count, key)
 
 
-def read(runtime, key) -> Pending:
-    return runtime.run(key, Pending(lambda code: code.name), Counter.read, key)
+def read(runtime, key) -> DeferredResponse:
+    return runtime.run(key, DeferredResponse(lambda code: code.name), Counter.read, key)
 
 
-def waiter(runtime, key) -> Pending:
-    pending = Pending(lambda code: code.name)
+def waiter(runtime, key) -> DeferredResponse:
+    pending = DeferredResponse(lambda code: code.name)
     return runtime.run(key, pending, Counter.wait, key, pending)
 
 
@@ -166,9 +166,9 @@ def test_response_is_sent_after_its_records_are_durable(on_node):
 
 
 @pytest.mark.parametrize("slip", [
-    lambda journal, token, message: token.answer(message),
+    lambda journal, token, message: token.respond(message),
     # After the append, but not after the flush.
-    lambda journal, token, message: (journal.append_now(), token.answer(message)),
+    lambda journal, token, message: (journal.append_now(), token.respond(message)),
 ])
 def test_an_answer_before_the_disk_has_its_records_would_be_found(on_node, monkeypatch, slip):
     monkeypatch.setattr(Journal, "after", slip)
@@ -179,10 +179,10 @@ def test_an_answer_before_the_disk_has_its_records_would_be_found(on_node, monke
 def test_step_that_answers_early_is_not_written(on_node):
     async def scenario(node, runtime):
         await count(runtime, KEYS[0])
-        pending = Pending(lambda code: code.name)
+        pending = DeferredResponse(lambda code: code.name)
 
         def hasty(machine):
-            pending.answer(machine.count(KEYS[0]))
+            pending.respond(machine.count(KEYS[0]))
 
         runtime.run(KEYS[0], pending, hasty)
         await node.serves(0)
@@ -194,7 +194,7 @@ def test_step_that_answers_early_is_not_written(on_node):
 def test_query_that_writes_is_rejected(on_node):
     async def scenario(node, runtime):
         with pytest.raises(AssertionError):
-            runtime.look(KEYS[0], Counter.count, KEYS[0])
+            runtime.query(KEYS[0], Counter.count, KEYS[0])
         await node.serves(0)
         assert await count(runtime, KEYS[0]) == 1
         assert node.parts["counts", 0].end_offset == 1
@@ -204,9 +204,9 @@ def test_query_that_writes_is_rejected(on_node):
 def test_read_waits_for_earlier_writes(on_node):
     async def scenario(node, runtime):
         counted, found = count(runtime, KEYS[0]), read(runtime, KEYS[0])
-        assert not found.is_answered
-        assert await found == 1 and counted.is_answered
-        assert read(runtime, KEYS[0]).is_answered
+        assert not found.is_set
+        assert await found == 1 and counted.is_set
+        assert read(runtime, KEYS[0]).is_set
     on_node(scenario)
 
 
@@ -217,7 +217,7 @@ def test_a_step_that_fails_is_not_written_and_costs_a_reload(on_node):
             raise KeyError("planted")
 
         assert await count(runtime, KEYS[0]) == 1
-        assert await runtime.run(KEYS[0], Pending(lambda code: code), failing) == UNKNOWN
+        assert await runtime.run(KEYS[0], DeferredResponse(lambda code: code), failing) == UNKNOWN
         assert count(runtime, KEYS[0]).message == "COORDINATOR_LOAD_IN_PROGRESS"
         assert await count(runtime, KEYS[1]) == 1
         await node.serves(0)
@@ -297,7 +297,7 @@ def test_a_snapshot_is_not_used_if_records_after_it_were_compacted_away(
         followed(log, [(other.encode(), b"3")], base_offset, 1)
         node.elect(0, US, 2)
         await node.serves(0)
-        found = runtime.shards()[0][0].machine.counts
+        found = runtime.shards()[0][0].state_machine.counts
         assert found == {KEYS[0]: 1, other: 3, **({"deleted": 7} if is_kept else {})}
         assert ("deleted" in memory.stored) == is_kept
         await count(runtime, KEYS[0])
@@ -319,7 +319,7 @@ def test_a_snapshot_is_not_used_if_the_log_starts_after_it(on_node):
         log.move_start(2)
         node.elect(0, US, 1)
         await node.serves(0)
-        assert runtime.shards()[0][0].machine.counts == {KEYS[0]: 3}
+        assert runtime.shards()[0][0].state_machine.counts == {KEYS[0]: 3}
     on_node(scenario, snapshots={})
 
 
@@ -359,13 +359,13 @@ def test_waiting_requests_are_rejected_when_leadership_moves(on_node):
         await count(runtime, KEYS[0])
         held, waiting = count(runtime, KEYS[0]), waiter(runtime, KEYS[0])
         elsewhere = waiter(runtime, KEYS[1])
-        machine = runtime.shards()[0][0].machine
+        machine = runtime.shards()[0][0].state_machine
         node.elect(0, OTHERS, 1)
         assert (held.message, waiting.message) == ("NOT_COORDINATOR",) * 2
         assert count(runtime, KEYS[0]).message == "NOT_COORDINATOR"
-        assert runtime.look(KEYS[0], Counter.read, KEYS[0])[1] == NOT_COORDINATOR
+        assert runtime.query(KEYS[0], Counter.read, KEYS[0])[1] == NOT_COORDINATOR
         assert all(one.machine is not machine for one in runtime.shards()[0])
-        assert not elsewhere.is_answered and await count(runtime, KEYS[1]) == 1
+        assert not elsewhere.is_set and await count(runtime, KEYS[1]) == 1
         assert elsewhere.message == 1
     on_node(scenario)
 
@@ -415,7 +415,7 @@ def test_a_change_under_an_older_epoch_changes_nothing(on_node):
         waiting = waiter(runtime, KEYS[0])
         node.tell(0, OTHERS, 4)
         node.tell(0, US, 3)
-        assert not waiting.is_answered and await count(runtime, KEYS[0]) == 2
+        assert not waiting.is_set and await count(runtime, KEYS[0]) == 2
         node.elect(0, OTHERS, 6)
         node.tell(0, US, 5)
         assert count(runtime, KEYS[0]).message == "NOT_COORDINATOR"
@@ -454,7 +454,7 @@ def test_load_that_ends_in_another_term_is_discarded(on_node, monkeypatch):
         assert await read(runtime, KEYS[0]) == 3
         # It ended at the next record.
         assert not late.is_loaded and late.counts == {KEYS[0]: 1}
-        assert runtime.shards()[0][0].machine is not late
+        assert runtime.shards()[0][0].state_machine is not late
         # No other loss of leadership was noted.
         assert await count(runtime, KEYS[1]) == 1
     on_node(scenario)
@@ -550,7 +550,7 @@ def test_timers_fire_after_a_reload(on_node):
         node.lease_ms = 100
         node.elect(0, US, 1)
         await node.serves(0)
-        await node.until(lambda: runtime.look(KEYS[0], Counter.read, KEYS[0])[0] == 0)
+        await node.until(lambda: runtime.query(KEYS[0], Counter.read, KEYS[0])[0] == 0)
         await node.until(lambda: node.parts["counts", 0].flushed_offset == 2)
         node.lease_ms = 0
         runtime = await node.again()
@@ -581,10 +581,10 @@ def test_failed_expiry_of_one_partition_does_not_stop_others(on_node):
 
 def test_other_requests_are_served_between_chunks_of_a_long_step(on_node):
     async def scenario(node, runtime):
-        long = runtime.run_in_pieces(KEYS[0], Pending(lambda code: code.name),
+        long = runtime.run_in_slices(KEYS[0], DeferredResponse(lambda code: code.name),
                                      Counter.count_many, KEYS[0], 50)
-        assert read(runtime, KEYS[0]) and not long.is_answered
-        assert runtime.look(KEYS[0], Counter.read, KEYS[0])[0] == 1
+        assert read(runtime, KEYS[0]) and not long.is_set
+        assert runtime.query(KEYS[0], Counter.read, KEYS[0])[0] == 1
         assert await count(runtime, KEYS[0]) < 50
         assert await long == 51
         assert node.parts["counts", 0].flushed_offset == 51
@@ -593,7 +593,7 @@ def test_other_requests_are_served_between_chunks_of_a_long_step(on_node):
 
 def test_long_step_stops_with_an_error_when_its_term_ends(on_node):
     async def scenario(node, runtime):
-        long = runtime.run_in_pieces(KEYS[0], Pending(lambda code: code.name),
+        long = runtime.run_in_slices(KEYS[0], DeferredResponse(lambda code: code.name),
                                      Counter.count_many, KEYS[0], 10**9)
         await asyncio.sleep(0.01)
         node.elect(0, US, 1)

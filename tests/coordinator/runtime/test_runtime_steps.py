@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.coordinator.runtime.runtime import _is_of_log
 from pylog.protocol.errors import ErrorCode
 from tests.coordinator.counter import Counter, Memory
@@ -29,8 +29,8 @@ NO_EPOCH, NO_LEADER = -1, -1
 UNKNOWN_PRODUCER = -1, -1, -1, -1
 
 
-def pending() -> Pending:
-    return Pending(lambda code: code.name)
+def pending() -> DeferredResponse:
+    return DeferredResponse(lambda code: code.name)
 
 
 # ---- queries ------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def test_it_counts_the_records_that_it_wrote(on_node):
         await count(runtime, KEYS[1])
         assert runtime.records_written == 2
         assert [shard.journal.written for shard in runtime.shards()[0]] == [1, 1]
-        assert all(shard.machine.records == [] for shard in runtime.shards()[0])
+        assert all(shard.state_machine.records == [] for shard in runtime.shards()[0])
     on_node(scenario)
 
 
@@ -117,7 +117,7 @@ def test_producer_state_is_read_after_gathered_records(on_node):
         counted = count(runtime, KEYS[0])
         assert node.parts["counts", 0].end_offset == 0
         runtime.producer_at(0, 7)
-        assert node.parts["counts", 0].end_offset == 1 and not counted.is_answered
+        assert node.parts["counts", 0].end_offset == 1 and not counted.is_set
     on_node(scenario)
 
 
@@ -127,13 +127,13 @@ def test_read_step_may_write_cleanup_records(on_node):
     async def scenario(node, runtime):
         await count(runtime, KEYS[0])
 
-        def look(machine):
+        def query(machine):
             machine.forget(KEYS[0])
             machine.cleanups = 1
             return "seen"
 
-        assert runtime.look(KEYS[0], look) == ("seen", ErrorCode.NONE)
-        machine = runtime.shards()[0][0].machine
+        assert runtime.query(KEYS[0], query) == ("seen", ErrorCode.NONE)
+        machine = runtime.shards()[0][0].state_machine
         assert (machine.records, machine.cleanups) == ([], 0)
         await node.until(lambda: node.parts["counts", 0].end_offset == 2)
     on_node(scenario)
@@ -141,11 +141,11 @@ def test_read_step_may_write_cleanup_records(on_node):
 
 def test_read_step_with_a_response_for_another_request_is_rejected(on_node):
     async def scenario(node, runtime):
-        def look(machine):
-            machine.replies.append((pending(), 1))
+        def query(machine):
+            machine.responses.append((pending(), 1))
 
         with pytest.raises(AssertionError):
-            runtime.look(KEYS[0], look)
+            runtime.query(KEYS[0], query)
         await node.serves(0)
     on_node(scenario)
 
@@ -153,8 +153,8 @@ def test_read_step_with_a_response_for_another_request_is_rejected(on_node):
 def test_state_machine_is_busy_during_a_long_step(on_node):
     async def scenario(node, runtime):
         shard = runtime.shards()[0][0]
-        long = runtime.run_in_pieces(KEYS[0], pending(), Counter.count_many, KEYS[0], 3)
-        other = runtime.run_in_pieces(KEYS[0], pending(), Counter.count_many, KEYS[0], 9)
+        long = runtime.run_in_slices(KEYS[0], pending(), Counter.count_many, KEYS[0], 3)
+        other = runtime.run_in_slices(KEYS[0], pending(), Counter.count_many, KEYS[0], 9)
         assert shard.halfway == 2
         assert max(await long, await other) == 12
         assert shard.halfway == 0
@@ -169,7 +169,7 @@ def test_failed_long_step_reloads_and_keeps_written_records(on_node):
             machine.count(KEYS[0])
             raise KeyError("planted")
 
-        long = runtime.run_in_pieces(KEYS[0], pending(), failing)
+        long = runtime.run_in_slices(KEYS[0], pending(), failing)
         assert await long == "UNKNOWN_SERVER_ERROR"
         await node.serves(0)
         assert await read(runtime, KEYS[0]) == node.parts["counts", 0].end_offset <= 1
@@ -181,7 +181,7 @@ def test_long_step_for_a_foreign_key_is_rejected(on_node):
     async def scenario(node, runtime):
         node.elect(0, OTHERS, 1)
         begun = []
-        found = runtime.run_in_pieces(KEYS[0], pending(), begun.append)
+        found = runtime.run_in_slices(KEYS[0], pending(), begun.append)
         assert found.message == "NOT_COORDINATOR" and not begun
     on_node(scenario)
 
@@ -197,7 +197,7 @@ def test_a_stop_refuses_a_long_step_and_closes_it(on_node):
             finally:
                 ended.append(True)
 
-        long = runtime.run_in_pieces(KEYS[0], pending(), endless)
+        long = runtime.run_in_slices(KEYS[0], pending(), endless)
         await runtime.stop()
         assert await long == "NOT_COORDINATOR" and ended
         assert count(runtime, KEYS[1]).message == "NOT_COORDINATOR"
@@ -213,12 +213,12 @@ def test_failed_periodic_step_affects_only_its_partition(on_node):
                 raise KeyError("planted")
             machine.count(KEYS[1])
 
-        first = runtime.shards()[0][0].machine
+        first = runtime.shards()[0][0].state_machine
         runtime.step_each(step)
         await node.until(lambda: node.parts["counts", 1].end_offset == 1)
         assert node.parts["counts", 0].end_offset == 0
         await node.serves(0)
-        assert runtime.shards()[0][0].machine is not first
+        assert runtime.shards()[0][0].state_machine is not first
         assert await read(runtime, KEYS[1]) == 1
     on_node(scenario)
 
@@ -228,7 +228,7 @@ def test_partitions_led_elsewhere_run_no_steps(on_node):
         node.elect(0, OTHERS, 1)
         stepped = []
         runtime.step_each(stepped.append)
-        assert stepped == [runtime.shards()[0][0].machine]
+        assert stepped == [runtime.shards()[0][0].state_machine]
     on_node(scenario)
 
 
@@ -257,8 +257,8 @@ def test_tick_runs_due_work_of_each_machine_and_schedules_the_next(on_node):
         for key in KEYS:
             await count(runtime, key)
         for shard, key in zip(runtime.shards()[0], KEYS, strict=True):
-            shard.machine.timers.set((key,), now_ms)
-            shard.machine.timers.set(("later",), now_ms + 10**6)
+            shard.state_machine.timers.set((key,), now_ms)
+            shard.state_machine.timers.set(("later",), now_ms + 10**6)
         runtime._tick()
         assert [await read(runtime, key) for key in KEYS] == [0, 0]
         assert runtime._timer_ms == now_ms + 10**6
@@ -298,14 +298,14 @@ def test_topic_changes_after_a_stop_start_no_term(on_node):
 
 def test_recreated_topic_has_new_machines(on_node):
     async def scenario(node, runtime):
-        before = [shard.machine for shard in runtime.shards()[0]]
+        before = [shard.state_machine for shard in runtime.shards()[0]]
         old = node.image.topics["counts"]
         topic = SimpleNamespace(name="counts", id=bytes(16), partitions=old.partitions)
         node.image = SimpleNamespace(topics={"counts": topic})
         runtime.topic_changed(topic)
         await node.serves(0)
         await node.serves(1)
-        assert all(shard.machine not in before for shard in runtime.shards()[0])
+        assert all(shard.state_machine not in before for shard in runtime.shards()[0])
         assert await count(runtime, KEYS[0]) == 1
     on_node(scenario)
 
@@ -343,7 +343,7 @@ def test_failed_step_returns_an_unknown_error(on_node):
         def failing(machine):
             raise KeyError("planted")
 
-        assert await runtime.run(KEYS[0], Pending(lambda code: code), failing) == UNKNOWN
+        assert await runtime.run(KEYS[0], DeferredResponse(lambda code: code), failing) == UNKNOWN
         assert runtime.shards()[1] is True
         assert [shard.index for shard in runtime.shards()[0]] == [1]
     on_node(scenario)

@@ -54,11 +54,11 @@ def test_a_shard_serves_between_the_load_and_the_end_of_its_term(shard):
     assert shard.error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and not shard.runs
     made = machine()
     shard.loaded(made, 1)
-    assert shard.machine is made and shard.runs and shard.error == ErrorCode.NONE
+    assert shard.state_machine is made and shard.runs and shard.error == ErrorCode.NONE
     assert shard.journal.done == [1]
     shard.resign(2)
     assert (shard.epoch, shard.leads, shard.ready, shard.runs) == (2, False, False, False)
-    assert shard.machine is not made and shard.journal.done == [1, "close"]
+    assert shard.state_machine is not made and shard.journal.done == [1, "close"]
     assert shard.error == ErrorCode.NOT_COORDINATOR
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog._native.log.log import LogError
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.coordinator.share import service as share_service
 from pylog.coordinator.share.partition_state import ShareKey
 from pylog.coordinator.share.service import TOPIC, ShareCoordinator
@@ -90,10 +90,10 @@ def test_while_a_share_partition_lacks_a_snapshot_since_the_mark_nothing_moves(w
     shard = Shard()
     world.prune(shard)
     shard.log.high_watermark = 99
-    shard.machine.unsaved = {KEY}
+    shard.state_machine.unsaved = {KEY}
     world.prune(shard)
     assert world.cut == [] and shard.marks == [11] and shard.appended == 1
-    shard.machine.unsaved = set()
+    shard.state_machine.unsaved = set()
     world.prune(shard)
     assert world.cut == [(TOPIC, 0, 11)]
 
@@ -112,7 +112,7 @@ def test_reloaded_machine_starts_with_a_new_mark(world):
     world.prune(shard)
     shard.log.high_watermark = 99
     shard.load()
-    shard.machine.unsaved = {KEY}
+    shard.state_machine.unsaved = {KEY}
     world.prune(shard)
     assert world.cut == [] and len(shard.marks) == 2
 
@@ -222,7 +222,7 @@ def test_topic_deletion_removes_its_share_states(world):
 
 
 def test_a_step_is_about_the_key_that_found_its_machine(world):
-    pending = Pending(lambda error: error)
+    pending = DeferredResponse(lambda error: error)
     assert world.service.run(KEY, pending, ShareStates.read, 3) is pending
     assert world.runtime.calls == [("run", KEY.text, ShareStates.read, KEY, 3)]
 

@@ -188,4 +188,4 @@ def test_states_records_and_loads_are_the_models(random_source):
         other = ShareStates(clock, leader_epoch_of, UPDATES_MAX, COLD_MS)
         loaded(other, machine.records)
         assert _fields(other.states) == model.rows and other.unsaved == set(model.rows)
-        assert (machine.replies, machine.cleanups, list(machine.open_tokens())) == ([], 0, [])
+        assert (machine.responses, machine.cleanups, list(machine.open_tokens())) == ([], 0, [])

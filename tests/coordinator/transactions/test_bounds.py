@@ -322,7 +322,7 @@ def test_expiry_checks_a_thousand_ids_and_skips_prepared_ones():
 
 def test_new_state_machine_has_no_pending_transactions():
     machine = Side().machine
-    assert (machine.records, machine.replies, machine.cleanups) == ([], [], 0)
+    assert (machine.records, machine.responses, machine.cleanups) == ([], [], 0)
     assert machine.timers.next_ms() is None and list(machine.open_tokens()) == []
 
 

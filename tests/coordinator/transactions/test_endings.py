@@ -10,7 +10,7 @@ import pytest
 
 from pylog import supervisor
 from pylog._native.log.log import LogError
-from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.deferred_reply import DeferredResponse
 from pylog.coordinator.runtime.transactional_batches import Marker
 from pylog.coordinator.transactions import service as transaction_service
 from pylog.coordinator.transactions.service import TOPIC, TransactionCoordinator
@@ -73,7 +73,7 @@ class World:
     def end(self, *endings):
         async def work():
             for one in endings:
-                self.service.answer(one)
+                self.service.respond(one)
         self.run(work)
 
     @property
@@ -152,10 +152,10 @@ def test_ending_of_an_earlier_term_does_not_block_later_ones(world):
     later = Ending(ID, 7, 3, False, (A, B), 0)
 
     async def work():
-        world.service.answer(ending(A))
+        world.service.respond(ending(A))
         await asyncio.sleep(0.01)
         world.runtime.epoch = 6
-        world.service.answer(later)
+        world.service.respond(later)
     world.run(work)
     assert world.written == [(0, Marker(7, 3, 4, True, 2), (A,)),
                              (0.01, Marker(7, 3, 6, False, 0), (A, B))]
@@ -183,7 +183,7 @@ def test_an_ending_that_fails_is_not_tried_in_a_later_term(world):
     world.answers = {A: [ValueError("planted")]}
 
     async def work():
-        world.service.answer(ending(A))
+        world.service.respond(ending(A))
         await asyncio.sleep(0.01)
         world.runtime.epoch = 6
     world.run(work)
@@ -209,7 +209,7 @@ class Adding:
     def _begin(self, key, pending, step, *arguments):
         if step is Transactions.add and self.endings > 0:
             self.endings -= 1
-            self.world.service.answer(ending(A))
+            self.world.service.respond(ending(A))
         return self._run(key, pending, step, *arguments)
 
     def result(self):
@@ -254,7 +254,7 @@ def test_request_with_nothing_to_await_is_answered_immediately(
 def step(world, *results, errors=()):
     """Return the response to a request whose step has these results."""
     world.runtime.results, world.runtime.errors = list(results), list(errors)
-    pending = Pending(lambda error: ("refused", error))
+    pending = DeferredResponse(lambda error: ("refused", error))
 
     async def work():
         assert world.service.run(ID, pending, Transactions.init, "request") is pending
@@ -307,7 +307,7 @@ def test_stop_ends_pending_work_before_its_runtime(world):
     async def work():
         world.answers = {A: [LATER] * 99}
         world.service.start()
-        world.service.answer(ending(A))
+        world.service.respond(ending(A))
         await asyncio.sleep(0.5)
         await world.service.stop()
         assert not world.service._tasks and not world.service._ending

@@ -16,11 +16,11 @@ def test_coordinator_rejects_requests_after_its_topic_is_deleted(tmp_path):
         try:
             await node.until(lambda: [len(service.shards()[0]), service.shards()[1]] == [2, False])
             service.topic_deleted("t")
-            assert [service.look(key, Transactions.open_tokens)[1] for key in KEYS] == [0, 0]
+            assert [service.query(key, Transactions.open_tokens)[1] for key in KEYS] == [0, 0]
             node.image = SimpleNamespace(topics={})
             service.topic_deleted(TOPIC)
             assert service.shards() == ([], False)
-            assert [service.look(key, Transactions.open_tokens)[1] for key in KEYS] == [
+            assert [service.query(key, Transactions.open_tokens)[1] for key in KEYS] == [
                 NOT_COORDINATOR] * 2
         finally:
             await service.stop()

@@ -46,8 +46,8 @@ class Side:
     def take(self):
         machine = self.machine
         self.log += machine.records
-        self.sent += [message for _, message in machine.replies]
-        machine.records, machine.replies = [], []
+        self.sent += [message for _, message in machine.responses]
+        machine.records, machine.responses = [], []
 
     def init(self, producer=(-1, -1), timeout_ms=1_000, **more):
         found = self._call(self.machine.init, messages.InitProducerIdRequest(

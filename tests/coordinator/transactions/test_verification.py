@@ -41,12 +41,12 @@ class Cluster:
         self.asked.append(("add", *arguments))
         return self.error
 
-    def look(self, id_, step, *arguments):
+    def query(self, id_, step, *arguments):
         assert step is Transactions.verify
         self.asked.append(("look", *arguments))
         return self.looked_up, self.error
 
-    async def ask_coordinator(self, leader, id_, producer_id, epoch, partitions, only_verify):
+    async def query_coordinator(self, leader, id_, producer_id, epoch, partitions, only_verify):
         self.asked.append(("ask", leader, id_, producer_id, epoch, partitions, only_verify))
         return dict.fromkeys(partitions, self.error)
 

@@ -53,7 +53,7 @@ class Alone(MemoryLog):
         self.tail, self.logs = Immediate(Image()), Logs()
         self.made = ActiveController(
             self, self.tail, self.logs, Settings(), random.Random(7), 1)
-        self.made.take_office(True)
+        self.made.become_active(True)
         self.made.register(ENDPOINTS, [DIRECTORY])
 
     def append(self, records, epoch, expected_end):

@@ -62,14 +62,15 @@ class Cluster:
             self.register(*arguments, **fields)
         return refused.value.error
 
-    def beat(self, id_, offset=None, epoch=None, **fields):
+    def process_heartbeat(self, id_, offset=None, epoch=None, **fields):
         """Send a heartbeat; return None if it needed no decision."""
         request = messages.BrokerHeartbeatRequest(
             broker_id=id_, broker_epoch=self.image.brokers[id_].epoch if epoch is None else epoch,
             current_metadata_offset=self.image.offset if offset is None else offset, **fields)
         state = None
         if brokers.needs_decision(self.image, self.heartbeats, request):
-            records, state = decided(brokers.beat(self.rules, self.heartbeats, request))
+            records, state = decided(brokers.process_heartbeat(self.rules, self.heartbeats,
+                                                               request))
             self.take(records)
             if state.is_stopping and records:
                 self.heartbeats.stopping(id_, self.image.offset)
@@ -79,7 +80,7 @@ class Cluster:
     def join(self, *ids):
         for id_ in ids:
             self.register(id_)
-            self.beat(id_)
+            self.process_heartbeat(id_)
         return self
 
     def create(self, *replicas, name="t", **configs):
@@ -96,9 +97,10 @@ def test_broker_is_fenced_until_it_has_read_its_registration():
     cluster = Cluster()
     epoch = cluster.register(1)
     assert epoch == cluster.image.offset and cluster.image.brokers[1].fenced
-    assert cluster.beat(1, offset=epoch - 1) is None and cluster.image.brokers[1].fenced
-    assert cluster.beat(1, want_fence=True) is None and cluster.image.brokers[1].fenced
-    assert cluster.beat(1) == brokers.State(False, False, False)
+    assert cluster.process_heartbeat(1,
+                                     offset=epoch - 1) is None and cluster.image.brokers[1].fenced
+    assert cluster.process_heartbeat(1, want_fence=True) is None and cluster.image.brokers[1].fenced
+    assert cluster.process_heartbeat(1) == brokers.State(False, False, False)
     assert not cluster.image.brokers[1].fenced
 
 
@@ -146,7 +148,8 @@ def test_broker_without_a_cluster_feature_is_rejected_with_level_0():
 def test_a_heartbeat_is_decided_under_the_epoch_of_its_turn():
     cluster = Cluster().join(1)
     with pytest.raises(Refusal) as refused:
-        decided(brokers.beat(cluster.rules, cluster.heartbeats, messages.BrokerHeartbeatRequest(
+        decided(brokers.process_heartbeat(cluster.rules, cluster.heartbeats,
+                                          messages.BrokerHeartbeatRequest(
             broker_id=1, broker_epoch=cluster.image.brokers[1].epoch + 1)))
     assert refused.value.error == E.STALE_BROKER_EPOCH
 
@@ -155,22 +158,22 @@ def test_requests_with_another_broker_epoch_are_rejected():
     cluster = Cluster().join(1)
     for id_, epoch in ((1, 99), (1, -1), (2, 5)):
         with pytest.raises(Refusal) as refused:
-            cluster.beat(id_, epoch=epoch)
+            cluster.process_heartbeat(id_, epoch=epoch)
         assert refused.value.error == E.STALE_BROKER_EPOCH
 
 
 def test_a_fenced_broker_leaves_every_isr_and_leads_nothing():
     cluster = Cluster().join(1, 2, 3).create((1, 2), (2, 1), (1, 3)).create((1,), name="u")
     cluster.now += SESSION_NS
-    cluster.beat(2)
-    cluster.beat(3)
+    cluster.process_heartbeat(2)
+    cluster.process_heartbeat(3)
     assert cluster.heartbeats.silent(cluster.image, cluster.now) == [1]
     cluster.take(decided(brokers.fenced(cluster.rules, 1)))
     assert [(state.leader, state.isr) for state in cluster.image.topics["t"].partitions] == [
         (2, (2,)), (2, (2,)), (3, (3,))]
     alone = cluster.state(name="u")
     assert (alone.leader, alone.isr, alone.eligible_leader_replicas) == (-1, (), (1,))
-    cluster.beat(1)
+    cluster.process_heartbeat(1)
     assert (cluster.state(name="u").leader, cluster.state(name="u").isr) == (1, (1,))
 
 
@@ -182,28 +185,28 @@ def test_last_in_sync_replica_stays_without_eligible_leader_replicas():
 
 def test_stopping_broker_waits_until_others_have_the_new_leaders():
     cluster = Cluster().join(1, 2, 3).create((1, 2, 3))
-    assert cluster.beat(1, want_shut_down=True) == brokers.State(False, True, False)
+    assert cluster.process_heartbeat(1, want_shut_down=True) == brokers.State(False, True, False)
     assert (cluster.state().leader, cluster.state().isr) == (2, (2, 3))
     moved = cluster.image.offset
-    cluster.beat(2)
-    cluster.beat(3, offset=moved - 1)
-    assert not cluster.beat(1, want_shut_down=True).may_stop
-    cluster.beat(3)
-    assert cluster.beat(1, want_shut_down=True) == brokers.State(True, False, True)
+    cluster.process_heartbeat(2)
+    cluster.process_heartbeat(3, offset=moved - 1)
+    assert not cluster.process_heartbeat(1, want_shut_down=True).may_stop
+    cluster.process_heartbeat(3)
+    assert cluster.process_heartbeat(1, want_shut_down=True) == brokers.State(True, False, True)
     assert cluster.image.brokers[1].fenced
-    assert cluster.beat(1, want_shut_down=True) == brokers.State(True, False, True)
+    assert cluster.process_heartbeat(1, want_shut_down=True) == brokers.State(True, False, True)
 
 
 def test_a_broker_that_leads_nothing_may_stop_at_once():
     cluster = Cluster().join(1, 2).create((1, 2), **{"min.insync.replicas": "2"})
-    assert cluster.beat(2, want_shut_down=True) == brokers.State(True, False, True)
+    assert cluster.process_heartbeat(2, want_shut_down=True) == brokers.State(True, False, True)
     assert (cluster.state().isr, cluster.state().eligible_leader_replicas) == ((1,), (2,))
 
 
 def test_crashed_broker_loses_eligibility_and_a_stopped_one_does_not():
     for clean in (True, False):
         cluster = Cluster().join(1, 2).create((1, 2), **{"min.insync.replicas": "2"})
-        cluster.beat(2, want_shut_down=True)
+        cluster.process_heartbeat(2, want_shut_down=True)
         cluster.heartbeats.end(2)
         epoch = cluster.image.brokers[2].epoch
         cluster.register(2, incarnation=2, previous=epoch if clean else -1)
@@ -213,16 +216,16 @@ def test_crashed_broker_loses_eligibility_and_a_stopped_one_does_not():
 def test_replicas_in_a_failed_directory_leave_the_isr():
     cluster = Cluster()
     cluster.register(1, directories=[bytes([5]) * 16, bytes([6]) * 16])
-    cluster.beat(1)
+    cluster.process_heartbeat(1)
     cluster.join(2).create((1, 2), (1, 2))
     cluster.take([messages.PartitionChangeRecord(
         partition_id=index, topic_id=cluster.image.topics["t"].id,
         directories=[bytes([directory]) * 16, bytes([2]) * 16])
         for index, directory in ((0, 5), (1, 6))])
-    cluster.beat(1, offline_log_dirs=[bytes([5]) * 16])
+    cluster.process_heartbeat(1, offline_log_dirs=[bytes([5]) * 16])
     assert [state.leader for state in cluster.image.topics["t"].partitions] == [2, 1]
     assert cluster.image.brokers[1].directories == (bytes([6]) * 16,)
-    assert cluster.beat(1, offline_log_dirs=[bytes([5]) * 16]) is None
+    assert cluster.process_heartbeat(1, offline_log_dirs=[bytes([5]) * 16]) is None
 
 
 def test_broker_can_be_unregistered_once():
@@ -257,9 +260,9 @@ def test_broker_silent_before_a_new_term_gets_no_new_session():
     heartbeats = Heartbeats(SESSION_NS)
     heartbeats.follow(cluster.image)
     heartbeats.begin(cluster.image, cluster.now)
-    heartbeats.last_heard(2, cluster.now - SESSION_NS + 10)
-    heartbeats.last_heard(3, cluster.now + 10)
-    heartbeats.last_heard(9, cluster.now)
+    heartbeats.record_response(2, cluster.now - SESSION_NS + 10)
+    heartbeats.record_response(3, cluster.now + 10)
+    heartbeats.record_response(9, cluster.now)
     assert heartbeats.silent(cluster.image, cluster.now + 9) == []
     assert heartbeats.next_end_ns(cluster.image, cluster.now) == cluster.now + 10
     assert heartbeats.silent(cluster.image, cluster.now + 10) == [2]
@@ -270,31 +273,33 @@ def test_broker_silent_before_a_new_term_gets_no_new_session():
 def test_reported_cordoned_directories_are_written_once():
     cluster = Cluster().join(1, 2)
     one = cluster.image.brokers[1].directories
-    assert cluster.beat(1, cordoned_log_dirs=None) is None
-    assert cluster.beat(1, cordoned_log_dirs=list(one)) == brokers.State(False, False, False)
+    assert cluster.process_heartbeat(1, cordoned_log_dirs=None) is None
+    assert cluster.process_heartbeat(1, cordoned_log_dirs=list(one)) == brokers.State(False, False,
+                                                                                      False)
     assert cluster.image.brokers[1].cordoned == one and not cluster.image.takes_replicas(1)
-    assert cluster.beat(1, cordoned_log_dirs=list(one)) is None
-    cluster.beat(1, cordoned_log_dirs=[])
+    assert cluster.process_heartbeat(1, cordoned_log_dirs=list(one)) is None
+    cluster.process_heartbeat(1, cordoned_log_dirs=[])
     assert cluster.image.brokers[1].cordoned == () and cluster.image.takes_replicas(1)
 
 
 def test_broker_with_one_uncordoned_directory_accepts_replicas():
     cluster = Cluster()
     cluster.register(1, directories=[b"a" * 16, b"b" * 16])
-    cluster.beat(1, cordoned_log_dirs=[b"b" * 16])
+    cluster.process_heartbeat(1, cordoned_log_dirs=[b"b" * 16])
     assert cluster.image.takes_replicas(1)
 
 
 def test_an_older_metadata_version_has_no_cordons():
     cluster = Cluster().join(1)
     cluster.take([messages.FeatureLevelRecord(name="metadata.version", feature_level=29)])
-    assert cluster.beat(1, cordoned_log_dirs=list(cluster.image.brokers[1].directories)) is None
+    directories = list(cluster.image.brokers[1].directories)
+    assert cluster.process_heartbeat(1, cordoned_log_dirs=directories) is None
     assert cluster.image.brokers[1].cordoned is None
 
 
 def test_new_partitions_avoid_fully_cordoned_brokers():
     cluster = Cluster().join(1, 2, 3)
-    cluster.beat(2, cordoned_log_dirs=list(cluster.image.brokers[2].directories))
+    cluster.process_heartbeat(2, cordoned_log_dirs=list(cluster.image.brokers[2].directories))
     image, results = create(cluster.image, topic("t", 30, 2))
     assert results[0].error == E.NONE
     assert {id_ for state in image.topics["t"].partitions for id_ in state.replicas} == {1, 3}

@@ -263,15 +263,15 @@ def test_new_term_reseals_values_of_older_secrets(
         image, first, then, old, opens):
     image, settings = altered(image, sealing(first)), sealing(then, old)
     before = image.configs[RESOURCE_BROKER, "1"][PASSWORD]
-    records = configs.sealed_anew(image, settings)
+    records = configs.reencrypt(image, settings)
     assert bool(records) == (opens and first != then)
     image = apply(image, records, image.offset + len(records), 1)
     kept = image.configs[RESOURCE_BROKER, "1"][PASSWORD]
     assert (kept == before) == (not records)
     if opens:
         assert sealing(then).sealer.opened(PASSWORD, kept) == "the password"
-    assert not configs.sealed_anew(image, settings)
+    assert not configs.reencrypt(image, settings)
 
 
 def test_nothing_is_resealed_without_a_secret(image):
-    assert configs.sealed_anew(altered(image, Settings()), Settings()) == []
+    assert configs.reencrypt(altered(image, Settings()), Settings()) == []

@@ -96,7 +96,7 @@ def test_eligible_replicas_require_one_cluster_wide_minimum():
     assert levels([feature]) == [(ELR_FEATURE, 1)]
     assert others == [minimum(RESOURCE_BROKER, "1", None), minimum(RESOURCE_BROKER, "", "2")]
     cluster.take(others)
-    assert eligible_leader_replicas.one_minimum(cluster.image, cluster.settings) == []
+    assert eligible_leader_replicas.single_min_isr(cluster.image, cluster.settings) == []
 
 
 def test_brokers_may_have_own_min_isr_without_eligible_leader_replicas():

@@ -213,9 +213,9 @@ def test_read_returns_whole_batches_below_the_end(world):
     for _ in range(3):
         world.append(2)
     bases = {end: [head.base_offset for _, head in batch.walk(
-        world.log.stretch(0, end, 1 << 20))] for end in range(7)}
+        world.log.read_range(0, end, 1 << 20))] for end in range(7)}
     assert bases == {0: [], 1: [], 2: [0], 3: [0], 4: [0, 2], 5: [0, 2], 6: [0, 2, 4]}
-    assert world.log.stretch(3, 6, 1)[:8] == (2).to_bytes(8, "big")
+    assert world.log.read_range(3, 6, 1)[:8] == (2).to_bytes(8, "big")
 
 
 def test_parts_of_the_newest_snapshot_are_sent_and_of_no_other(world):

@@ -9,7 +9,7 @@ import pytest
 from pylog._native.log.log import LogDir, LogError, Shortage
 from pylog.metadata.log.metadata_log import Conflict
 from pylog.metadata.quorum import controller_election as office
-from pylog.metadata.quorum.controller_election import Office
+from pylog.metadata.quorum.controller_election import ControllerElection
 from pylog.metadata.quorum.quorum_log import QuorumLog
 from pylog.metadata.quorum.quorum_state import Quorum, QuorumLost
 from pylog.peer.connection import Peer
@@ -49,8 +49,9 @@ class Node:
     async def begin(self):
         self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
         port = self.server.sockets[0].getsockname()[1]
-        self.office = Office(self.log, self, self.number, "127.0.0.1", port, self.ttl_s)
-        self.task = asyncio.create_task(self.office.run())
+        self.election = ControllerElection(self.log, self, self.number, "127.0.0.1", port,
+                                           self.ttl_s)
+        self.task = asyncio.create_task(self.election.run())
         self.writers = []
         return self
 
@@ -60,14 +61,14 @@ class Node:
     async def follow(self, batches):
         self.followed += [record.name for batch in batches for record in batch.records]
 
-    async def begin_anew(self):
+    async def reload_snapshot(self):
         batch = await asyncio.to_thread(lambda: next(self.log.read_committed(0)))
         self.followed = [record.name for record in batch.records]
 
     def learned(self, holder):
         self.known = holder
 
-    async def appoint(self, epoch, heard):
+    async def become_active(self, epoch, heard):
         self.heard = heard
         self.epochs.append(epoch)
         self.failed = asyncio.Event()
@@ -75,7 +76,7 @@ class Node:
         self.is_appointed = True
         return self.failed
 
-    async def dismiss(self):
+    async def resign(self):
         self.is_appointed = False
 
     async def decide(self, name):
@@ -154,8 +155,8 @@ def test_one_of_three_is_controller_and_the_others_replicate_its_decisions(
             await holder.decide(f"topic {number}")
         await until(lambda: all(node.followed == holder.followed for node in nodes))
         assert holder.followed == ["epoch 1", *(f"topic {number}" for number in range(20))]
-        await until(lambda: all(node.office.holder == holder.office.holder for node in nodes))
-        assert holder.office.holder.node_id == holder.number
+        await until(lambda: all(node.election.holder == holder.election.holder for node in nodes))
+        assert holder.election.holder.node_id == holder.number
 
     in_cluster(tmp_path, servers, prefix, scenario)
 
@@ -172,7 +173,7 @@ def test_standby_checks_on_notification_although_its_watch_is_silent(
         holder = await until(lambda: active(nodes))
         await holder.decide("news")
         for node in nodes:
-            node.office.stir()
+            node.election.wake()
         await until(lambda: all(node.followed == ["epoch 1", "news"] for node in nodes))
 
     in_cluster(tmp_path, servers, prefix, scenario)
@@ -245,7 +246,7 @@ def test_new_controller_inherits_the_previous_hosts_silence(
         first = await until(lambda: active(nodes))
         assert first.heard is None
         others = [node for node in nodes if node is not first]
-        await until(lambda: all(node.office.holder == first.office.holder for node in others))
+        await until(lambda: all(node.election.holder == first.election.holder for node in others))
         await until(lambda: len(first.writers) == 2)
         # Each term begins with a renewal: a later renewal finds no lease, and gets another one.
         await until(lambda: renewed)
@@ -263,7 +264,7 @@ def test_stopping_controller_hands_over_immediately(tmp_path, servers, prefix):
         first.task.cancel()
         await asyncio.gather(first.task, return_exceptions=True)
         assert not first.is_appointed
-        view = await asyncio.to_thread(first.quorum.look)
+        view = await asyncio.to_thread(first.quorum.read_view)
         assert view.holder is None or view.holder.node_id != first.number
         await until(lambda: active([node for node in nodes if node is not first]))
 
@@ -309,9 +310,9 @@ def test_long_paused_node_continues_from_the_newest_snapshot(
         holder = await until(lambda: active(nodes))
         halted = next(node for node in nodes if node is not holder)
         await until(lambda: halted.followed == holder.followed)
-        look = halted.quorum.look
+        look = halted.quorum.read_view
         going_on = threading.Event()
-        halted.quorum.look = lambda: going_on.wait() and look()
+        halted.quorum.read_view = lambda: going_on.wait() and look()
         for number in range(10):
             await holder.decide(f"topic {number}")
             if number % 4 == 3:

@@ -14,7 +14,7 @@ import pytest
 from pylog.log.errors import StartError
 from pylog.metadata.quorum import etcd_bootstrap, etcd_wal
 from pylog.metadata.quorum.etcd import Etcd
-from pylog.metadata.quorum.etcd_bootstrap import EXISTING, NEW, Joining, NotYet, Policy
+from pylog.metadata.quorum.etcd_bootstrap import EXISTING, NEW, Joining, NotReady, Policy
 from pylog.metadata.quorum.etcd_probe import (
     ABSENT, MEMBERS, OTHER, PROBE_S, RETURNING, WAITING, Listener, Seen, probe,
 )
@@ -354,7 +354,7 @@ def test_member_list_is_read_again_under_the_lock(etcds):
         try:
             with etcd_bootstrap.member_lock(client, "/pylog/", members, "node-2"):
                 return True
-        except etcd_bootstrap.NotYet as error:
+        except etcd_bootstrap.NotReady as error:
             assert "changed the member list" in str(error)
             return False
 
@@ -373,7 +373,7 @@ def test_the_member_list_is_not_changed_after_the_lock_is_lost(etcds, successor)
     before = ids(etcds)
     client = Etcd(etcds.addresses, timeout_s=10)
     members = client.read("cluster/member/list", {})["members"]
-    with pytest.raises(NotYet, match="has lost the lock"):
+    with pytest.raises(NotReady, match="has lost the lock"):
         with etcd_bootstrap.member_lock(client, "/pylog/", members, "node-9") as lock:
             client.change("lease/revoke", {"ID": lock.lease})
             if successor:
@@ -383,7 +383,7 @@ def test_the_member_list_is_not_changed_after_the_lock_is_lost(etcds, successor)
     assert ids(etcds) == before
     if successor:
         # It still has the lock.
-        with pytest.raises(NotYet, match="another member is being replaced"):
+        with pytest.raises(NotReady, match="another member is being replaced"):
             with etcd_bootstrap.member_lock(client, "/pylog/", members, "node-9"):
                 pass
         again.__exit__(None, None, None)
@@ -405,7 +405,7 @@ def test_a_change_with_unknown_outcome_keeps_the_lock(etcds, monkeypatch, answer
     with pytest.raises(error):
         with etcd_bootstrap.member_lock(client, "/pylog/", members, "node-9") as lock:
             lock.change("cluster/member/remove", {"ID": members[0]["ID"]})
-    with pytest.raises(NotYet, match="another member is being replaced") if is_kept \
+    with pytest.raises(NotReady, match="another member is being replaced") if is_kept \
             else contextlib.nullcontext():
         with etcd_bootstrap.member_lock(client, "/pylog/", members, "node-8"):
             pass
@@ -465,7 +465,7 @@ def absence(monkeypatch, view, quorum_error=None, is_own=True) -> float | None:
 
     monkeypatch.setattr(one, "_connect", lambda addresses: SimpleNamespace(
         read=read, get=lambda key: None, close=lambda: None, connection=None))
-    with pytest.raises(NotYet):
+    with pytest.raises(NotReady):
         asyncio.run(one._decide(is_own))
     return one._absent_since
 

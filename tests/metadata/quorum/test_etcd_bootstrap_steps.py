@@ -97,7 +97,7 @@ class Alone:
             "_open_directories": ("store", frozenset(clean), {LocalLog.KEY: KNOWN, "row": 1}),
             "_follow_log": None, "take_broker_configs": None, "_open_partitions": None, **results})
         made.tail = SimpleNamespace(newest=Image(), begin=lambda: self.heard.append("begin"))
-        made.controller.take_office = lambda *given: self.heard.append(("take_office", *given))
+        made.controller.become_active = lambda *given: self.heard.append(("become_active", *given))
         made.controller.leave_offline_now = lambda failed: self.heard.append(("offline", failed))
 
 
@@ -109,7 +109,7 @@ def test_a_log_is_trusted_if_its_directory_was_stopped_cleanly_and_terms_if_all_
     alone.service.open(["first"])
     assert Log.made == [("first", checkpoint)]
     assert alone.heard == [
-        "_open_directories", "_follow_log", ("take_office", all_clean, ["first"]),
+        "_open_directories", "_follow_log", ("become_active", all_clean, ["first"]),
         "take_broker_configs", "_open_partitions", ("offline", ["lost"]), "begin"]
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from pylog.metadata.quorum.etcd import Etcd, split
 from pylog.metadata.quorum.key_value import (
-    Absent, Answered, Delete, Full, Get, Is, KeysError, List, Put, Row, Unknown, Unreachable,
+    Absent, TransactionResult, Delete, Full, Get, Is, KeysError, List, Put, Row, Unknown,
+    Unreachable,
 )
 from tests.metadata.virtual import run
 
@@ -69,7 +70,7 @@ def found(*pairs):
 
 def test_reads_are_batched_and_rows_keep_their_order():
     members = Members({"responses": [found((A, B)), {"response_range": {}}, found((B,))]})
-    assert members.keys.look([Get("a"), Get("b"), List("f/", "x", 7)]) == [
+    assert members.keys.read_keys([Get("a"), Get("b"), List("f/", "x", 7)]) == [
         [Row("a", b"b")], [], [Row("b", b"")]]
     _, method, body, _ = members.asked[0]
     assert method == "kv/txn" and body == {"success": [
@@ -87,9 +88,9 @@ def test_key_may_be_read_from_a_single_member(answer, expected):
 
 
 @pytest.mark.parametrize(("answer", "expected"), [
-    ({"succeeded": True, "responses": [{"response_put": {}}]}, Answered(True, [])),
-    ({"responses": [found((A, B))]}, Answered(False, [[Row("a", b"b")]])),
-    ({}, Answered(False, []))])
+    ({"succeeded": True, "responses": [{"response_put": {}}]}, TransactionResult(True, [])),
+    ({"responses": [found((A, B))]}, TransactionResult(False, [[Row("a", b"b")]])),
+    ({}, TransactionResult(False, []))])
 def test_transaction_returns_success_or_the_current_values(answer, expected):
     members = Members(answer)
     assert members.keys.transact(

@@ -75,14 +75,14 @@ def test_certificates_that_are_renewed_reach_etcd_and_connections_to_it(tmp_path
     etcd_tls.write_files(made)
     client = Etcd(["h1:1"], ssl_context=etcd_tls.context(made))
     renewal, before = etcd_tls.Renewal(made, client, True), client.ssl_context
-    renewal.look()
+    renewal.check()
     assert client.ssl_context is before
     other = CA.issue("h1", ["h1"])
     write(tmp_path, "own.pem", b"none")
-    renewal.look()
+    renewal.check()
     assert client.ssl_context is before
     write(tmp_path, "own.pem", other.chain + other.key)
-    renewal.look()
+    renewal.check()
     assert client.ssl_context is not before
     written = (tmp_path / "data" / etcd_tls.DIRECTORY / etcd_tls.KEY).read_bytes()
     assert b"".join(other.key.split()) in b"".join(written.split())
@@ -110,10 +110,10 @@ def test_etcd_login_is_sent_and_renewed_when_expired(guarded):
     assert client.transact([], [Put("/k", b"v", 0)]).succeeded
     # As after a restart of the member.
     client._token = "gone.1"
-    assert [row.value for row in client.look([Get("/k")])[0]] == [b"v"]
+    assert [row.value for row in client.read_keys([Get("/k")])[0]] == [b"v"]
     client.close()
     with pytest.raises(KeysError, match="the login of root") as caught:
-        Etcd(guarded, timeout_s=10, login=("root", "other")).look([Get("/k")])
+        Etcd(guarded, timeout_s=10, login=("root", "other")).read_keys([Get("/k")])
     assert "other" not in str(caught.value)
     with pytest.raises(KeysError):
-        Etcd(guarded, timeout_s=10).look([Get("/k")])
+        Etcd(guarded, timeout_s=10).read_keys([Get("/k")])

@@ -19,7 +19,7 @@ def logs(tmp_path):
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         made.append(QuorumLog(LogDir(str(tmp_path / name)), None, lambda: NOW_MS, quorum))
-    made[0].begin_term(quorum.campaign(1, "h1", 9093, 3600, quorum.look()))
+    made[0].begin_term(quorum.campaign(1, "h1", 9093, 3600, quorum.read_view()))
     return made
 
 

@@ -70,7 +70,7 @@ class Cut:
 
 
 def in_office(quorum, node_id=1):
-    return quorum.campaign(node_id, "host", 9093, TTL_S, quorum.look())
+    return quorum.campaign(node_id, "host", 9093, TTL_S, quorum.read_view())
 
 
 def everything(quorum, base=0, count=1):
@@ -90,7 +90,7 @@ def test_cluster_id_is_that_of_the_first_requester(quorum):
 def test_a_node_with_records_founds_the_log_and_names_the_cluster_at_once(quorum):
     assert quorum.known_cluster_id() is None
     assert quorum.found("own", 7, 3, b"snapshot")
-    assert (quorum.known_cluster_id(), quorum.look()[:2]) == ("own", (3, 7))
+    assert (quorum.known_cluster_id(), quorum.read_view()[:2]) == ("own", (3, 7))
     assert quorum.load_snapshot(0) == (7, 3, b"snapshot")
     assert quorum.cluster_id("other") == "own"
 
@@ -98,7 +98,7 @@ def test_a_node_with_records_founds_the_log_and_names_the_cluster_at_once(quorum
 def test_log_of_another_cluster_is_not_started(quorum):
     quorum.cluster_id("first")
     assert not quorum.found("own", 7, 3, b"snapshot")
-    assert quorum.look()[:2] == (0, 0)
+    assert quorum.read_view()[:2] == (0, 0)
     assert quorum.found("first", 7, 3, b"snapshot")
 
 
@@ -110,7 +110,7 @@ def test_batches_are_read_back_in_order_as_they_were_written(quorum):
         quorum.append(term, base, 2, data)
     assert everything(quorum, 0, 2) == written
     assert everything(quorum, 100, 2) == written[50:]
-    assert quorum.look().end == 140
+    assert quorum.read_view().end == 140
 
 
 def test_append_requires_the_expected_end_offset(quorum):
@@ -135,15 +135,15 @@ def test_newer_epoch_fences_an_older_one_with_a_valid_lease(quorum):
         quorum.save_snapshot(old, 1, 1, b"too late")
     quorum.append(new, 1, 1, b"new")
     assert [data for _, data in everything(quorum)] == [b"old", b"new"]
-    assert quorum.look().holder == new.holder
+    assert quorum.read_view().holder == new.holder
 
 
 def test_one_of_two_equal_candidates_wins(quorum):
-    view = quorum.look()
+    view = quorum.read_view()
     quorum.campaign(1, "host", 9093, TTL_S, view)
     with pytest.raises(Conflict):
         quorum.campaign(2, "host", 9093, TTL_S, view)
-    assert quorum.look().holder.node_id == 1
+    assert quorum.read_view().holder.node_id == 1
 
 
 @pytest.mark.parametrize("applied", [True, False])
@@ -247,7 +247,7 @@ def test_late_write_does_not_restore_an_older_snapshot(servers, prefix):
 def test_resigned_controller_leaves_no_holder(quorum):
     term = in_office(quorum)
     quorum.resign(term)
-    view = quorum.look()
+    view = quorum.read_view()
     assert (view.holder, view.epoch) == (None, term.epoch)
     quorum.resign(term)
 
@@ -255,9 +255,9 @@ def test_resigned_controller_leaves_no_holder(quorum):
 def test_term_outlives_its_lease_until_the_next_term(servers, quorum):
     term = in_office(quorum)
     servers.end_lease(quorum.keys, term.lease)
-    assert quorum.look().holder is None
+    assert quorum.read_view().holder is None
     renewed = quorum.renew(term, TTL_S)
-    assert renewed.lease != term.lease and quorum.look().holder == term.holder
+    assert renewed.lease != term.lease and quorum.read_view().holder == term.holder
     quorum.append(renewed, 0, 1, b"a")
 
 
@@ -271,7 +271,7 @@ def test_one_reachable_member_is_enough_for_requests(etcds, prefix):
 def test_without_a_quorum_every_call_ends_in_time(etcds, prefix):
     quorum = Quorum(Etcd(["127.0.0.1:1"]), prefix, 0.05, time.monotonic)
     view = View(0, 0, None)
-    for call in (quorum.look, lambda: quorum.campaign(1, "host", 1, TTL_S, view),
+    for call in (quorum.read_view, lambda: quorum.campaign(1, "host", 1, TTL_S, view),
                  lambda: quorum.cluster_id("x")):
         with pytest.raises(QuorumLost):
             call()
@@ -293,14 +293,14 @@ def test_quorum_without_space_is_distinguished_from_an_unreachable_one():
     quorum = Quorum(Crowded(), "/test/", 0.0, time.monotonic)
     with pytest.raises(QuorumLost):
         quorum.append(Term(1, b"1", 0, 0, None), 0, 1, b"data")
-    assert (quorum.is_full, quorum.is_answering, quorum.failures) == (True, True, 1)
+    assert (quorum.is_full, quorum.is_responding, quorum.failures) == (True, True, 1)
     quorum.keys = Cut(quorum.keys)
     quorum.keys.cuts = 1
     quorum.is_full = False
     quorum.keys.applied = False
     with pytest.raises(QuorumLost):
         quorum.append(Term(1, b"1", 0, 0, None), 0, 1, b"data")
-    assert (quorum.is_full, quorum.is_answering, quorum.appends) == (False, False, 0)
+    assert (quorum.is_full, quorum.is_responding, quorum.appends) == (False, False, 0)
 
 
 def test_killing_the_leader_loses_and_doubles_nothing(servers, quorum):

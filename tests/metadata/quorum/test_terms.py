@@ -11,7 +11,7 @@ import pytest
 from pylog._native.log.log import StorageError
 from pylog.metadata.log.metadata_log import Conflict
 from pylog.metadata.quorum import controller_election as office_module
-from pylog.metadata.quorum.controller_election import Office
+from pylog.metadata.quorum.controller_election import ControllerElection
 from pylog.metadata.quorum.quorum_state import Holder, QuorumLost, Term, Trimmed, View
 from pylog.peer.errors import PeerError
 from tests.metadata.virtual import run
@@ -35,7 +35,7 @@ class World:
         self.failures = {}               # name -> exceptions of its next calls
         self.appointed = asyncio.Event()
         self.quorum = self
-        self.office = Office(self, self, NODE, "own", 91, TTL_S, "credentials")
+        self.election = ControllerElection(self, self, NODE, "own", 91, TTL_S, "credentials")
         monkeypatch.setattr(office_module, "Peer", SimpleNamespace(connect=self.connect))
 
     def did(self, name, *arguments):
@@ -48,7 +48,7 @@ class World:
         """Run for this long; return the exception that ended it."""
         async def go(loop):
             self.loop, self.began_s = loop, loop.time()
-            task = loop.create_task(self.office.run())
+            task = loop.create_task(self.election.run())
             await asyncio.sleep(0)
             if meanwhile is not None:
                 await meanwhile()
@@ -69,7 +69,7 @@ class World:
 
     # ---- quorum
 
-    def look(self):
+    def read_view(self):
         self.looks.append(("look", self.loop.time() - self.began_s))
         view = self.views.pop(0) if len(self.views) > 1 else self.views[0]
         if isinstance(view, Exception):
@@ -123,19 +123,19 @@ class World:
     async def follow(self, batches):
         self.did("follow", batches)
 
-    async def begin_anew(self):
+    async def reload_snapshot(self):
         self.did("begin_anew")
 
     def learned(self, holder):
         self.did("learned", holder.node_id)
 
-    async def appoint(self, epoch, heard):
+    async def become_active(self, epoch, heard):
         self.failed = asyncio.Event()
         self.did("appoint", epoch)
         self.heard = heard
         return self.failed
 
-    async def dismiss(self):
+    async def step_down(self):
         self.did("dismiss")
 
     # ---- listeners
@@ -184,7 +184,7 @@ def test_vacant_controller_lease_is_acquired_after_catch_up_and_renewed_thrice(
     assert [entry[1] for entry in world.done if entry[0] == "renew"] == [70, 71, 72, 73]
     # It is dismissed before the others are notified.
     assert world.names()[-3:] == ["end_term", "dismiss", "resign"] and world.heard is None
-    assert world.office.holder is None
+    assert world.election.holder is None
 
 
 def test_own_term_from_before_a_restart_is_resumed(monkeypatch):
@@ -206,7 +206,7 @@ def test_running_holder_is_not_disturbed(monkeypatch):
     world.run(10.5)
     assert "campaign" not in world.names() and world.done == [("learned", 2)]
     assert len(world.times("look")) == 11 and world.times("h2") == [0]
-    assert world.office.holder == OTHER and world.stirs == []
+    assert world.election.holder == OTHER and world.stirs == []
 
 
 @pytest.mark.parametrize("word", ["watch", "stir"])
@@ -216,7 +216,7 @@ def test_watch_events_are_handled_immediately(monkeypatch, word):
     async def news():
         await asyncio.sleep(0.5)
         if word == "stir":
-            world.office.stir()
+            world.election.wake()
         else:
             world.stirs[0]()
         await asyncio.sleep(0.1)

@@ -65,7 +65,7 @@ def test_transaction_is_atomic(keys):
     assert keys.transact([Is("/a/x", b"1"), Is("/a/y", b"?")], [Put("/a/x", b"4")]) == (False, [])
     assert keys.get("/a/x").value == b"1"
     assert keys.transact([Is("/a/y", b"2")], [Put("/a/x", b"5"), Delete("/a/y")]).succeeded
-    assert keys.look([Get("/a/x"), Get("/a/y")]) == [[("/a/x", b"5")], []]
+    assert keys.read_keys([Get("/a/x"), Get("/a/y")]) == [[("/a/x", b"5")], []]
     assert keys.transact([], [Delete("/a/y")]).succeeded
 
 
@@ -91,7 +91,7 @@ def test_numbers_are_listed_and_dropped_across_floors(keys):
         keys.transact([], [Put(f"/c/{number:020d}", b"%d" % number)])
 
     def listed(first, count=10):
-        found, = keys.look([List("/c/", f"{first:020d}", count)])
+        found, = keys.read_keys([List("/c/", f"{first:020d}", count)])
         return [int(row.value) for row in found]
 
     assert listed(0) == numbers and listed(999) == numbers[3:] and listed(2, 3) == [2, 998, 999]
@@ -108,12 +108,12 @@ def test_leased_key_is_removed_with_its_session(server, keys):
     # Taken over: it is deleted with its new owner.
     assert keys.transact([], [Put("/d/x", b"3", keys.grant(TTL_S))]).succeeded
     other.close()
-    assert keys.look([Get("/d/x"), Get("/d/y")]) == [[("/d/x", b"3")], [("/d/y", b"2")]]
+    assert keys.read_keys([Get("/d/x"), Get("/d/y")]) == [[("/d/x", b"3")], [("/d/y", b"2")]]
     server.end_lease(keys, keys.grant(TTL_S))
     until = time.monotonic() + 20
     while True:
         try:
-            assert keys.look([Get("/d/x"), Get("/d/y")]) == [[], []]
+            assert keys.read_keys([Get("/d/x"), Get("/d/y")]) == [[], []]
             break
         except Unreachable:
             assert time.monotonic() < until

@@ -117,11 +117,11 @@ def test_failed_watch_is_set_later_and_fires_repeatedly(keys_of, failure):
     async def scenario(loop):
         stirred = asyncio.Event()
 
-        def stir():
+        def wake():
             stirs.append(bool(kazoo.watches))
             stirred.set()
 
-        watching = loop.create_task(keys_of(kazoo).watch("/w/", stir))
+        watching = loop.create_task(keys_of(kazoo).watch("/w/", wake))
         # A watch that was never set never fires.
         while stirs != [False, False, True]:
             stirred.clear()

@@ -85,7 +85,7 @@ def test_two_sessions_see_each_others_transactions(random_source, two, part):
     for _ in range(60):
         transact(random_source.choice(two))
     for keys in two:
-        assert keys.look([Get(name) for name in NAMES]) == [
+        assert keys.read_keys([Get(name) for name in NAMES]) == [
             [Row(name, held[name])] if name in held else [] for name in NAMES]
 
 
@@ -104,7 +104,7 @@ def test_key_created_during_a_transaction_fails_its_absence_condition(two):
     keys, other = two
     keys.kazoo.meanwhile = lambda: other.transact([], [Put("/a/x", b"2")])
     assert keys.transact([Absent("/a/x")], [Put("/a/y", b"3")]) == (False, [])
-    assert keys.look([Get("/a/x"), Get("/a/y")]) == [[Row("/a/x", b"2")], []]
+    assert keys.read_keys([Get("/a/x"), Get("/a/y")]) == [[Row("/a/x", b"2")], []]
 
 
 def test_condition_does_not_change_its_key(keys, server):
@@ -163,7 +163,7 @@ def test_folder_is_created_once_and_again_after_removal(keys, server):
 
 
 def test_a_look_is_as_new_as_the_call(keys):
-    keys.look([Get("/a/x"), Get("/a/y")])
+    keys.read_keys([Get("/a/x"), Get("/a/y")])
     assert keys.kazoo.asked == [("sync", "/"), ("get", "/a/x"), ("get", "/a/y")]
 
 
@@ -174,7 +174,7 @@ def test_a_list_ends_before_the_first_number_that_is_missing(keys, server):
         keys.transact([], [Put(number(value), b"%d" % value)])
 
     def listed(first=0, count=9):
-        return [int(row.value) for row in keys.look([List("/c/", f"{first:020d}", count)])[0]]
+        return [int(row.value) for row in keys.read_keys([List("/c/", f"{first:020d}", count)])[0]]
 
     assert listed() == [1, 2, 3] and listed(2) == [2, 3] and listed(0, 2) == [1, 2]
     gone = server.nodes.pop("/c/" + "0" * 17 + "/002")
@@ -187,7 +187,7 @@ def test_numbers_of_many_floors_are_listed_in_their_order(keys):
     for value in reversed(numbers):
         keys.transact([], [Put(number(value), b"%d" % value)])
     for first in (0, 1, 999, 1000, 1002, 5001):
-        rows, = keys.look([List("/c/", f"{first:020d}", 3)])
+        rows, = keys.read_keys([List("/c/", f"{first:020d}", 3)])
         assert rows == [Row(number(value), b"%d" % value)
                         for value in numbers if value >= first][:3]
 
@@ -198,7 +198,7 @@ def test_drop_deletes_children_and_empty_parents(keys, server, below):
     for value in numbers:
         keys.transact([], [Put(number(value), b"")])
     assert keys.drop([], "/c/", f"{below:020d}")
-    rows, = keys.look([List("/c/", f"{0:020d}", 99)])
+    rows, = keys.read_keys([List("/c/", f"{0:020d}", 99)])
     assert [int(row.key[3:]) for row in rows] == [value for value in numbers if value >= below]
     floors = {f"{value // 1000:017d}" for value in numbers if value // 1000 >= below // 1000}
     assert server.children("/c") == floors
@@ -234,7 +234,7 @@ def test_drop_with_an_outdated_condition_stops(two, monkeypatch):
 
     monkeypatch.setattr(keys, "_multi", multi)
     assert not keys.drop([Is("/a/x", b"1")], "/c/", f"{5:020d}")
-    rows, = keys.look([List("/c/", f"{0:020d}", 99)])
+    rows, = keys.read_keys([List("/c/", f"{0:020d}", 99)])
     assert [int(row.key[3:]) for row in rows] == [2, 3, 4]
 
 
@@ -277,7 +277,7 @@ def test_a_lease_of_a_session_that_ended_puts_nothing(keys):
 def test_a_look_that_fails_has_changed_nothing(keys, what, failure, raised):
     keys.kazoo.failures = {what: failure}
     with pytest.raises(raised, match=type(failure).__name__):
-        keys.look([Get("/a/x"), List("/c/", "0" * 20, 1)])
+        keys.read_keys([Get("/a/x"), List("/c/", "0" * 20, 1)])
 
 
 @pytest.mark.parametrize(("failure", "raised"), [
@@ -303,7 +303,7 @@ def test_without_a_server_no_request_is_sent_and_a_failed_login_is_reported(keys
     keys._timeout_s = 0
     keys.kazoo.connected.clear()
     with pytest.raises(Unreachable, match="no ZooKeeper session with z:1 after 0 s"):
-        keys.look([Get("/a/x")])
+        keys.read_keys([Get("/a/x")])
     keys.kazoo.client_state = KeeperState.AUTH_FAILED
     with pytest.raises(KeysError, match="the login failed"):
         keys.transact([], [Put("/a/x", b"1")])

@@ -6,7 +6,7 @@ from pylog.config import Settings
 from pylog.config.errors import ConfigError
 from pylog.security.authorization.access import STANDARD, authorizer_of
 from pylog.security.authorizer import Authorizer, Decision, StandardAuthorizer
-from pylog.security.authorization.authorizer_guard import Contained
+from pylog.security.authorization.authorizer_guard import AuthorizerGuard
 
 
 class Whole(Authorizer):
@@ -45,7 +45,7 @@ def made(name: str):
 def test_custom_authorizers_are_wrapped_and_kafkas_is_not():
     assert made("") is None
     assert type(made(STANDARD)) is StandardAuthorizer
-    assert type(made(f"{__name__}:Whole")) is Contained
+    assert type(made(f"{__name__}:Whole")) is AuthorizerGuard
 
 
 @pytest.mark.parametrize("name,words", [

@@ -122,7 +122,7 @@ def test_partially_written_line_is_completed_and_a_truncated_one_ended(tmp_path,
     assert len(lines) == 4 and ("cannot be written" in caplog.text) == (room == 175)
 
 
-class Room(audit.Outlet):
+class Room(audit.AuditSink):
     """lines: the lines accepted while `has_room`."""
 
     def __init__(self):

@@ -6,7 +6,7 @@ import pytest
 
 from pylog.security import authorizer
 from pylog.security.authorizer import Authorizer, Decision
-from pylog.security.authorization.authorizer_guard import QUIET_NS, SLOW_NS, Contained
+from pylog.security.authorization.authorizer_guard import QUIET_NS, SLOW_NS, AuthorizerGuard
 from pylog.security.principals import user
 
 ALICE = user("alice")
@@ -49,7 +49,7 @@ def held():
 
 @pytest.fixture
 def contained(held):
-    return Contained(held, "acme:Rules", lambda: held.now_ns)
+    return AuthorizerGuard(held, "acme:Rules", lambda: held.now_ns)
 
 
 def test_valid_decision_is_returned_unchanged(held, contained):

@@ -97,12 +97,12 @@ class _Shares:
         self._quota, self._extra = divmod(total, len(members))
 
     def assign(self) -> dict[str, Assignment]:
-        held = {member.id: _kept(member, self._topics) for member in self._members}
+        held = {member.id: _retained(member, self._topics) for member in self._members}
         counts = {id_: sum(map(len, mine.values())) for id_, mine in held.items()}
         # Members that already have more keep the extra partitions.
         rich = sorted(self._members, key=lambda member: -counts[member.id])
-        wanted = {member.id: self._quota + (place < self._extra)
-                  for place, member in enumerate(rich)}
+        wanted = {member.id: self._quota + (position < self._extra)
+                  for position, member in enumerate(rich)}
         free = self._free(held)
         for member in self._members:
             over = counts[member.id] - wanted[member.id]
@@ -118,12 +118,12 @@ class _Shares:
         return _frozen(held)
 
     def _free(self, held: dict[str, dict[bytes, set[int]]]) -> list[tuple[bytes, int]]:
-        taken: dict[bytes, set[int]] = {topic: set() for topic in self._topics}
+        assigned: dict[bytes, set[int]] = {topic: set() for topic in self._topics}
         for mine in held.values():
             for topic, partitions in mine.items():
-                taken[topic] |= partitions
+                assigned[topic] |= partitions
         return [(topic, partition) for topic, count in self._topics.items()
-                for partition in range(count) if partition not in taken[topic]]
+                for partition in range(count) if partition not in assigned[topic]]
 
 
 class _Balance:
@@ -140,7 +140,7 @@ class _Balance:
             for topic in member.topics:
                 self._subscribers.setdefault(topic, []).append(member.id)
         self._topics = {topic: topics[topic].partitions for topic in self._subscribers}
-        self._held = {member.id: _kept(member, self._topics) for member in ordered}
+        self._held = {member.id: _retained(member, self._topics) for member in ordered}
         self._counts = {id_: sum(map(len, mine.values())) for id_, mine in self._held.items()}
 
     def assign(self) -> dict[str, Assignment]:
@@ -157,8 +157,8 @@ class _Balance:
 
     def _fill(self, topic: bytes) -> None:
         who = self._subscribers[topic]
-        taken = set().union(*(self._held[id_].get(topic, NOTHING) for id_ in who))
-        free = [index for index in range(self._topics[topic]) if index not in taken]
+        assigned = set().union(*(self._held[id_].get(topic, NOTHING) for id_ in who))
+        free = [index for index in range(self._topics[topic]) if index not in assigned]
         for id_, count in _poured([self._counts[id_] for id_ in who], who, len(free)):
             for partition in free[:count]:
                 self._held[id_].setdefault(topic, set()).add(partition)
@@ -208,11 +208,11 @@ def _poured(levels: list[int], who: list[str], count: int) -> list[tuple[str, in
         cost += step
         filled += 1
     level, extra = divmod(count + cost, filled)
-    return [(who[place], level - levels[place] + (index < extra))
-            for index, place in enumerate(order[:filled])]
+    return [(who[position], level - levels[position] + (index < extra))
+            for index, position in enumerate(order[:filled])]
 
 
-def _kept(member: Subscriber, topics: Mapping[bytes, int]) -> dict[bytes, set[int]]:
+def _retained(member: Subscriber, topics: Mapping[bytes, int]) -> dict[bytes, set[int]]:
     """Return the member's partitions of topics that still exist and that it still subscribes to."""
     return {topic: mine for topic, partitions in member.assigned.items()
             if topic in topics and topic in member.topics

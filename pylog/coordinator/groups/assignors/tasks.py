@@ -95,14 +95,14 @@ class _Assigning:
         self._process_of = {member.id: member.process for member in members}
         self._processes: dict[str, Process] = {}
         self._ran: dict[Task, str] = {}
-        self._kept: dict[Task, list[str]] = {}
+        self._retained: dict[Task, list[str]] = {}
         for member in members:
             self._processes.setdefault(
                 member.process, Process(member.process)).counts[member.id] = 0
             for task in _tasks(member.had.active):
                 self._ran[task] = member.id
             for task in _tasks(member.had.standby):
-                self._kept.setdefault(task, []).append(member.id)
+                self._retained.setdefault(task, []).append(member.id)
         copies = sum(tasks[id_] for id_ in stateful) * standbys
         self._active_share = Share(len(self._tasks), len(members))
         self._share = Share(len(self._tasks) + copies, len(members))
@@ -154,9 +154,9 @@ class _Assigning:
 
         without: skip members whose process already has the task.
         """
-        kept = [member for member in self._kept.get(task, ()) if not (
+        candidates = [member for member in self._retained.get(task, ()) if not (
             without and task in self._processes[self._process_of[member]].tasks)]
-        return min(kept, default=None, key=lambda member: (
+        return min(candidates, default=None, key=lambda member: (
             self._processes[self._process_of[member]].load, self._count(member), member))
 
     def _assign_standby(self) -> None:

@@ -7,7 +7,7 @@ Invariants: a waiting JoinGroup or SyncGroup is answered once; members of one ge
 Source: Kafka's group protocol: KIP-62, KIP-134 (initial delay), KIP-345 (static members), KIP-394
   (member ids), KIP-559 (protocol in SyncGroup), KIP-814 (skip assignment).
 
-The caller chooses what a token is; this module only stores it and returns it with the reply.
+The caller chooses what a token is; this module only stores it and returns it with the response.
 """
 
 from typing import Any
@@ -36,11 +36,11 @@ ASSIGNMENT_BYTES_MAX = 8 << 20
 MEMBER, JOIN, SYNC = "member", "join", "sync"  # Timer types.
 
 
-class SentAnswer:
-    """A journal token that follows a member's reply: sending the reply starts the session.
+class SentResponse:
+    """A journal token that follows a member's response: sending the response starts the session.
 
     Until then the client cannot send heartbeats, because it does not have its member id or
-    generation. The member must not expire, however long the flush before the reply takes.
+    generation. The member must not expire, however long the flush before the response takes.
     """
 
     is_request = False
@@ -50,9 +50,9 @@ class SentAnswer:
         self._store, self._group, self._member = store, group, member
         member.unsent += 1
 
-    def answer(self, message: None) -> None:
+    def respond(self, message: None) -> None:
         self._member.unsent -= 1
-        answer_sent(self._store, self._group, self._member)
+        response_sent(self._store, self._group, self._member)
 
     def refuse(self, error: int) -> None:
         """Do nothing: this member's state machine is no longer serving."""
@@ -151,7 +151,7 @@ def _join_known(store: GroupStore, group, request, client_id, host, token) -> No
     leads = group.leader == member_id
     if group.state == COMPLETING and same or group.state == STABLE and same and not leads:
         # The previous response was lost: repeat it.
-        _answer(store, group, member, token, _joined(group, member))
+        _respond(store, group, member, token, _joined(group, member))
     elif group.state in (PREPARING, COMPLETING, STABLE):
         if group.state != PREPARING:
             store.rebalances.because(group, rebalance_tracker.REJOINED, member, _reason(request))
@@ -201,9 +201,9 @@ def _replace_static(store: GroupStore, group, member_id, request, version, token
     """
     old = group.members[group.statics[request.group_instance_id]]
     leader = group.leader
-    _answer_join(store, group, old, messages.JoinGroupResponse(
+    _respond_to_join(store, group, old, messages.JoinGroupResponse(
         error_code=ErrorCode.FENCED_INSTANCE_ID, member_id=old.id, protocol_name=None))
-    _answer_sync(store, group, old, ErrorCode.FENCED_INSTANCE_ID)
+    _respond_to_sync(store, group, old, ErrorCode.FENCED_INSTANCE_ID)
     store.timers.cancel((MEMBER, group.id, old.id))
     store.rebalances.works(group, old.id)
     member = group.replace(old, member_id)
@@ -211,13 +211,13 @@ def _replace_static(store: GroupStore, group, member_id, request, version, token
     _update_member(store, group, member, request, token)
     if group.state == STABLE and group.select_protocol() == group.protocol:
         store.record_group(group)
-        answer = _joined(group, member)
+        response = _joined(group, member)
         if version >= SKIP_ASSIGNMENT_SINCE:
-            answer.skip_assignment = group.leader == member.id
+            response.skip_assignment = group.leader == member.id
         else:
             # Return the old leader, so that this client does not compute an assignment.
-            answer.leader, answer.members = leader, []
-        _answer_join(store, group, member, answer)
+            response.leader, response.members = leader, []
+        _respond_to_join(store, group, member, response)
         return
     store.rebalances.because(group, rebalance_tracker.REPLACED, member, _reason(request))
     store.rebalances.stops(group, member)
@@ -225,15 +225,15 @@ def _replace_static(store: GroupStore, group, member_id, request, version, token
 
 
 def _refuse_join(store: GroupStore, token, member_id: str, error: int) -> None:
-    store.replies.append((token, messages.JoinGroupResponse(
+    store.responses.append((token, messages.JoinGroupResponse(
         error_code=error, member_id=member_id, protocol_name=None)))
 
 
-def _answer_join(store: GroupStore, group, member, answer) -> bool:
+def _respond_to_join(store: GroupStore, group, member, response) -> bool:
     if member.join_token is None:
         return False
     assert group.awaiting > 0, group.id
-    _answer(store, group, member, member.join_token, answer)
+    _respond(store, group, member, member.join_token, response)
     member.join_token = None
     group.awaiting -= 1
     return True
@@ -262,7 +262,7 @@ def _rebalance(store: GroupStore, group, cause: str = "", member=None) -> None:
     if group.state == COMPLETING:
         for member in group.members.values():
             member.assignment = b""
-            if _answer_sync(store, group, member, ErrorCode.REBALANCE_IN_PROGRESS):
+            if _respond_to_sync(store, group, member, ErrorCode.REBALANCE_IN_PROGRESS):
                 _expect(store, group, member)
     store.timers.cancel((SYNC, group.id))
     first = group.state == EMPTY
@@ -315,7 +315,7 @@ def _complete_join(store: GroupStore, group) -> None:
         store.rebalances.ends(group)
         return
     for member in group.members.values():
-        _answer_join(store, group, member, _joined(group, member))
+        _respond_to_join(store, group, member, _joined(group, member))
         _expect(store, group, member)
         member.is_new = False
         group.unsynced.add(member.id)
@@ -325,20 +325,20 @@ def _complete_join(store: GroupStore, group) -> None:
 # ---- SyncGroup ----------------------------------------------------------------------------------
 
 def sync(store: GroupStore, request, token) -> None:
-    """Handle SyncGroup. Followers get their reply when the leader has synced."""
+    """Handle SyncGroup. Followers get their response when the leader has synced."""
     group = store.find(request.group_id)
     error = _sync_fault(store, group, request)
     if group is None or error != ErrorCode.NONE:
-        store.replies.append((token, messages.SyncGroupResponse(error_code=error)))
+        store.responses.append((token, messages.SyncGroupResponse(error_code=error)))
         return
     member = group.members[request.member_id]
     group.unsynced.discard(member.id)
     if not group.unsynced:
         store.timers.cancel((SYNC, group.id))
-    _answer_sync(store, group, member, ErrorCode.REBALANCE_IN_PROGRESS)
+    _respond_to_sync(store, group, member, ErrorCode.REBALANCE_IN_PROGRESS)
     member.sync_token = token
     if group.state == STABLE:
-        _answer_assignment(store, group, member)
+        _respond_with_assignment(store, group, member)
     elif group.leader == member.id:
         _assign(store, group, {row.member_id: bytes(row.assignment)
                                for row in request.assignments})
@@ -365,18 +365,18 @@ def _sync_fault(store: GroupStore, group, request) -> int:
 
 
 def _assign(store: GroupStore, group, assignments: dict) -> None:
-    # Write the record before the replies.
+    # Write the record before the responses.
     for member in group.members.values():
         member.assignment = assignments.get(member.id, b"")
     group.move(STABLE, store.clock.wall_ms())
     store.record_group(group)
     for member in group.members.values():
         if member.sync_token is not None:
-            _answer_assignment(store, group, member)
+            _respond_with_assignment(store, group, member)
 
 
-def _answer_assignment(store: GroupStore, group, member) -> None:
-    _answer(store, group, member, member.sync_token, messages.SyncGroupResponse(
+def _respond_with_assignment(store: GroupStore, group, member) -> None:
+    _respond(store, group, member, member.sync_token, messages.SyncGroupResponse(
         protocol_type=group.protocol_type, protocol_name=group.protocol,
         assignment=member.assignment))
     member.sync_token = None
@@ -386,10 +386,10 @@ def _answer_assignment(store: GroupStore, group, member) -> None:
         store.rebalances.ends(group)
 
 
-def _answer_sync(store: GroupStore, group, member, error: int) -> bool:
+def _respond_to_sync(store: GroupStore, group, member, error: int) -> bool:
     if member.sync_token is None:
         return False
-    _answer(store, group, member, member.sync_token,
+    _respond(store, group, member, member.sync_token,
             messages.SyncGroupResponse(error_code=error))
     member.sync_token = None
     return True
@@ -454,9 +454,9 @@ def _lose(store: GroupStore, group, member, cause: str, reason: str | None = "")
 def _remove(store: GroupStore, group, member) -> None:
     store.timers.cancel((MEMBER, group.id, member.id))
     # Answer the waiting requests. If the client still runs, it rejoins.
-    _answer_join(store, group, member, messages.JoinGroupResponse(
+    _respond_to_join(store, group, member, messages.JoinGroupResponse(
         error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id="", protocol_name=None))
-    _answer_sync(store, group, member, ErrorCode.UNKNOWN_MEMBER_ID)
+    _respond_to_sync(store, group, member, ErrorCode.UNKNOWN_MEMBER_ID)
     store.rebalances.works(group, member.id)
     group.remove(member.id)
 
@@ -467,15 +467,15 @@ def _remove_pending(store: GroupStore, group, member_id) -> None:
     _complete_if_all_joined(store, group)
 
 
-def _answer(store: GroupStore, group, member, token, message) -> None:
-    store.replies.append((token, message))
-    store.replies.append((SentAnswer(store, group, member), None))
+def _respond(store: GroupStore, group, member, token, message) -> None:
+    store.responses.append((token, message))
+    store.responses.append((SentResponse(store, group, member), None))
 
 
 # ---- time ---------------------------------------------------------------------------------------
 
-def answer_sent(store: GroupStore, group: Group, member: Member) -> None:
-    """Start the member's session: a reply to it was sent."""
+def response_sent(store: GroupStore, group: Group, member: Member) -> None:
+    """Start the member's session: a response to it was sent."""
     if store.groups.get(group.id) is group and group.members.get(member.id) is member:
         # The timer is already in the heap, so the runtime does not have to rearm it.
         store.timers.prolong((MEMBER, group.id, member.id),
@@ -533,10 +533,10 @@ def _sync_is_due(store: GroupStore, group) -> None:
 def dissolve(store: GroupStore, group: Group) -> None:
     """Reject waiting requests and cancel timers before the group changes its type."""
     for member in group.members.values():
-        _answer_join(store, group, member, messages.JoinGroupResponse(
+        _respond_to_join(store, group, member, messages.JoinGroupResponse(
             error_code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.id,
             protocol_name=None))
-        _answer_sync(store, group, member, ErrorCode.REBALANCE_IN_PROGRESS)
+        _respond_to_sync(store, group, member, ErrorCode.REBALANCE_IN_PROGRESS)
     for member_id in (*group.members, *group.pending):
         store.timers.cancel((MEMBER, group.id, member_id))
     for kind in (JOIN, SYNC):

@@ -47,7 +47,7 @@ def join(groups: Any, group: ConsumerGroup, request: Any, version: int, client_i
         return messages.JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED,
                                           member_id=member_id, protocol_name=None)
     try:
-        said = consumer_protocol.subscription(protocols[0][1])
+        subscription = consumer_protocol.subscription(protocols[0][1])
     except ProtocolError as error:
         raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from None
     if request.group_instance_id is None:
@@ -59,12 +59,12 @@ def join(groups: Any, group: ConsumerGroup, request: Any, version: int, client_i
     downgrades = (request.group_instance_id is not None and former is not None
                   and former.classic is None
                   and migration.may_downgrade(groups, group, (former.id,), 1))
-    member = _as_requested(before, request, said, client_id, host, protocols)
+    member = _as_requested(before, request, subscription, client_id, host, protocols)
 
     if replaced is not None:
         consumer_heartbeat.replace(groups, group, replaced, before)
     changed = target_assignment.subscribe(groups, group, before, member, None)
-    owned = consumer_protocol.by_id(groups.image(), getattr(said, "owned_partitions", ()))
+    owned = consumer_protocol.by_id(groups.image(), getattr(subscription, "owned_partitions", ()))
     if downgrades:
         rebalance = group.assignment_epoch < group.epoch
         if not rebalance:
@@ -80,19 +80,19 @@ def join(groups: Any, group: ConsumerGroup, request: Any, version: int, client_i
         protocol_name=protocols[0][0])
 
 
-def _as_requested(before: ConsumerMember, request: Any, said: Any, client_id: str, host: str,
-                  protocols: tuple[tuple[str, bytes], ...]) -> ConsumerMember:
+def _as_requested(before: ConsumerMember, request: Any, subscription: Any, client_id: str,
+                  host: str, protocols: tuple[tuple[str, bytes], ...]) -> ConsumerMember:
     member = before.copy()
     member.client_id, member.client_host = client_id, host
     member.classic = ClassicMember(request.session_timeout_ms, protocols)
     if request.group_instance_id is not None:
         member.instance_id = request.group_instance_id
-    rack_id = getattr(said, "rack_id", None)
+    rack_id = getattr(subscription, "rack_id", None)
     if rack_id:
         member.rack_id = rack_id
     if request.rebalance_timeout_ms != NO_TIMEOUT:
         member.rebalance_ms = request.rebalance_timeout_ms
-    member.topics, member.regex = frozenset(said.topics), ""
+    member.topics, member.regex = frozenset(subscription.topics), ""
     return member
 
 

@@ -65,21 +65,22 @@ def _owns(owned: Owned, revoking: Held) -> bool:
 
 def _shrunk(member: ConsumerMember, subscribed: frozenset[bytes], owned: Owned) -> ConsumerMember:
     """Revoke topics that the member no longer subscribes to. The next target brings the rest."""
-    kept = {topic_id: held for topic_id, held in member.assigned.items() if topic_id in subscribed}
-    if len(kept) == len(member.assigned):
+    subscribed_only = {topic_id: held for topic_id,
+                       held in member.assigned.items() if topic_id in subscribed}
+    if len(subscribed_only) == len(member.assigned):
         return member
     revoking = dict(member.revoking)
     for topic_id, held in member.assigned.items():
         if topic_id not in subscribed:
             revoking[topic_id] = {**revoking.get(topic_id, {}), **held}
     if _owns(owned, revoking):
-        return _moved(member, UNREVOKED, member.epoch, kept, revoking)
-    return _moved(member, member.state, member.epoch, kept, member.revoking)
+        return _moved(member, UNREVOKED, member.epoch, subscribed_only, revoking)
+    return _moved(member, member.state, member.epoch, subscribed_only, member.revoking)
 
 
 def _next(group: ConsumerGroup, member: ConsumerMember, epoch: int, target: Assignment,
           subscribed: frozenset[bytes], owned: Owned) -> ConsumerMember:
-    kept: Held = {}
+    retained: Held = {}
     revoking: Held = {}
     given: Held = {}
     waits = False
@@ -88,7 +89,7 @@ def _next(group: ConsumerGroup, member: ConsumerMember, epoch: int, target: Assi
         has = member.assigned.get(topic_id, {})
         mine = {index: at for index, at in has.items() if index in wanted}
         if mine:
-            kept[topic_id] = mine
+            retained[topic_id] = mine
         if len(mine) < len(has):
             revoking[topic_id] = {index: at for index, at in has.items() if index not in wanted}
         for index in wanted - mine.keys():
@@ -99,10 +100,10 @@ def _next(group: ConsumerGroup, member: ConsumerMember, epoch: int, target: Assi
                 waits = True
     if revoking and _owns(owned, revoking):
         # The epoch advances after the revocation.
-        return _moved(member, UNREVOKED, member.epoch, kept, revoking)
+        return _moved(member, UNREVOKED, member.epoch, retained, revoking)
     for topic_id, partitions in given.items():
-        kept[topic_id] = {**kept.get(topic_id, {}), **partitions}
-    return _moved(member, UNRELEASED if waits else MEMBER_STABLE, epoch, kept, {})
+        retained[topic_id] = {**retained.get(topic_id, {}), **partitions}
+    return _moved(member, UNRELEASED if waits else MEMBER_STABLE, epoch, retained, {})
 
 
 def _moved(member: ConsumerMember, state: int, epoch: int, assigned: Held,

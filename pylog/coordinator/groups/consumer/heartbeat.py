@@ -31,7 +31,7 @@ from pylog.coordinator.groups.consumer.current_assignment import Owned
 from pylog.coordinator.groups.consumer.sessions import (
     JOIN, REBALANCE, SESSION, SYNC, cancel, expect, setting,
 )
-from pylog.coordinator.groups.state.heartbeat_cache import Offer
+from pylog.coordinator.groups.state.heartbeat_cache import CachedHeartbeat
 from pylog.protocol.api_error import Refusal
 from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode
@@ -58,7 +58,7 @@ class Client(NamedTuple):
     id: str
     host: str
     sees: Callable[[str], bool] | None = None
-    repeat: Offer | None = None
+    repeat: CachedHeartbeat | None = None
 
 
 # ---- ConsumerGroupHeartbeat ---------------------------------------------------------------------
@@ -79,10 +79,10 @@ def heartbeat(groups: Any, request: Any, version: int, client: Client) -> Any:
         if request.member_epoch in (LEAVE, LEAVE_STATIC):
             return _leave(groups, request)
         written = len(groups.records)
-        answer = _beat(groups, request, client)
+        response = _beat(groups, request, client)
         if len(groups.records) == written:
             _offer_if_at_rest(groups, groups.groups[request.group_id], request, client)
-        return answer
+        return response
     except Refusal as refused:
         return refusal(ErrorCode.of(refused.error), refused.message)
 
@@ -177,19 +177,19 @@ def _beat(groups: Any, request: Any, client: Client) -> Any:
     full = (request.rebalance_timeout_ms != NO_TIMEOUT and owned is not None
             and (request.subscribed_topic_names is not None
                  or request.subscribed_topic_regex is not None))
-    return _answer(groups, group, after, joins or full or after.assigned != before.assigned)
+    return _response(groups, group, after, joins or full or after.assigned != before.assigned)
 
 
-def _answer(groups: Any, group: ConsumerGroup, member: ConsumerMember,
+def _response(groups: Any, group: ConsumerGroup, member: ConsumerMember,
             with_assignment: bool) -> Any:
     new = messages.ConsumerGroupHeartbeatResponse
-    answer = new(member_id=member.id, member_epoch=member.epoch,
+    response = new(member_id=member.id, member_epoch=member.epoch,
                  heartbeat_interval_ms=_interval_ms(groups, group, member))
     if with_assignment:
-        answer.assignment = new.Assignment(topic_partitions=[
+        response.assignment = new.Assignment(topic_partitions=[
             new.TopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
             for topic_id, partitions in member.assigned.items()])
-    return answer
+    return response
 
 
 def _interval_ms(groups: Any, group: ConsumerGroup, member: ConsumerMember) -> int:
@@ -438,7 +438,8 @@ def due(groups: Any, group: ConsumerGroup, key: tuple[Any, ...]) -> None:
     member = group.members.get(key[2])
     if member is None or key[0] == REBALANCE and member.state != UNREVOKED:
         return
-    if key[0] == SESSION and groups.repeats.heard(group.id, member.id, groups.clock.now_ms()):
+    if key[0] == SESSION and groups.repeats.extend_session(group.id, member.id,
+                                                           groups.clock.now_ms()):
         return
     groups.events["member_expired"] += 1
     groups.rebalances.because(group, CAUSES[key[0]], member)

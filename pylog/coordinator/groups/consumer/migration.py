@@ -53,11 +53,12 @@ def _upgraded(groups: Any, classic: Group) -> ConsumerGroup:
         given = consumer_protocol.assignment(old.assignment)
         if given.user_data:
             raise ProtocolError("a client-side assignor stores data in the assignment")
-        said = consumer_protocol.subscription(old.metadata(classic.protocol) or old.protocols[0][1])
+        subscription = consumer_protocol.subscription(
+            old.metadata(classic.protocol) or old.protocols[0][1])
         member = ConsumerMember(old.id)
-        member.instance_id, member.rack_id = old.instance_id, getattr(said, "rack_id", None)
+        member.instance_id, member.rack_id = old.instance_id, getattr(subscription, "rack_id", None)
         member.client_id, member.client_host = old.client_id, old.client_host
-        member.topics, member.rebalance_ms = frozenset(said.topics), old.rebalance_ms
+        member.topics, member.rebalance_ms = frozenset(subscription.topics), old.rebalance_ms
         member.classic = ClassicMember(old.session_ms, tuple(old.protocols))
         member.epoch = member.previous_epoch = classic.generation
         target = consumer_protocol.by_id(image, given.assigned_partitions)

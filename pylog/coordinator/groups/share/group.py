@@ -27,7 +27,7 @@ KINDS = frozenset((
 Record = tuple[bytes, bytes | None]
 
 
-class Places(NamedTuple):
+class TopicPartitions(NamedTuple):
     """Partitions of a topic. since_ms: when their initialization was requested, if in progress."""
 
     name: str
@@ -66,8 +66,8 @@ class ShareGroup:
         self.target: dict[str, Assignment] = {}
         self.target_epoch = FIRST_EPOCH
         self.assigned_ms = 0
-        self.initializing: dict[bytes, Places] = {}
-        self.initialized: dict[bytes, Places] = {}
+        self.initializing: dict[bytes, TopicPartitions] = {}
+        self.initialized: dict[bytes, TopicPartitions] = {}
         self.deleting: dict[bytes, str] = {}
         self.topics_seen: object = None
 
@@ -122,13 +122,13 @@ def current_record(group_id: str, member: ShareMember) -> Record:
                 for topic, indexes in member.assigned.items()]))
 
 
-def places_record(group: ShareGroup) -> Record:
+def partitions_record(group: ShareGroup) -> Record:
     new = messages.ShareGroupStatePartitionMetadataValue
 
-    def rows(places: dict[bytes, Places]) -> list[Any]:
+    def rows(partitions: dict[bytes, TopicPartitions]) -> list[Any]:
         return [new.TopicPartitionsInfo(topic_id=topic, topic_name=row.name,
                                         partitions=sorted(row.partitions))
-                for topic, row in places.items()]
+                for topic, row in partitions.items()]
 
     return _record(
         messages.ShareGroupStatePartitionMetadataKey(group_id=group.id),
@@ -169,7 +169,7 @@ def records_of(group: ShareGroup) -> Iterator[Record]:
     if group.assigned_ms:
         yield target_epoch_record(group)
     if group.initializing or group.initialized or group.deleting:
-        yield places_record(group)
+        yield partitions_record(group)
 
 
 def decode(key: bytes, value: bytes | None) -> tuple[Any, Any] | None:
@@ -203,8 +203,8 @@ def replay(groups: dict[str, ShareGroup], key: Any, value: Any, wall_ms: int) ->
     elif kind == "ShareGroupTargetAssignmentMemberKey":
         group.target[key.member_id] = _assignment(value.topic_partitions)
     elif kind == "ShareGroupStatePartitionMetadataKey":
-        group.initializing = _places(value.initializing_topics, wall_ms)
-        group.initialized = _places(value.initialized_topics, wall_ms)
+        group.initializing = _topic_partitions(value.initializing_topics, wall_ms)
+        group.initialized = _topic_partitions(value.initialized_topics, wall_ms)
         group.deleting = {bytes(row.topic_id): row.topic_name for row in value.deleting_topics}
     else:
         member = group.members.setdefault(key.member_id, ShareMember(key.member_id))
@@ -243,6 +243,6 @@ def _assignment(rows: Iterable[Any]) -> Assignment:
     return {bytes(row.topic_id): tuple(row.partitions) for row in rows}
 
 
-def _places(rows: Iterable[Any], wall_ms: int) -> dict[bytes, Places]:
-    return {bytes(row.topic_id): Places(row.topic_name, frozenset(row.partitions), wall_ms)
+def _topic_partitions(rows: Iterable[Any], wall_ms: int) -> dict[bytes, TopicPartitions]:
+    return {bytes(row.topic_id): TopicPartitions(row.topic_name, frozenset(row.partitions), wall_ms)
             for row in rows}

@@ -18,7 +18,7 @@ from pylog.protocol.counts import counted
 from pylog.coordinator.groups.assignors import share as share_assignor
 from pylog.coordinator.groups.share import group as share_group
 from pylog.coordinator.groups.assignors.share import Assignment
-from pylog.coordinator.groups.share.group import Places, ShareGroup, ShareMember
+from pylog.coordinator.groups.share.group import TopicPartitions, ShareGroup, ShareMember
 from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode
 
@@ -34,7 +34,7 @@ JOIN, LEAVE = 0, -1
 BYTES_MAX = 512 << 10  # Of a member's metadata.
 
 
-class Obeyed(NamedTuple):
+class ShareGroupConfig(NamedTuple):
     """The settings of a group."""
 
     session_ms: int
@@ -49,7 +49,7 @@ class ToInitialize(NamedTuple):
 
     group_id: str
     state_epoch: int
-    places: dict[bytes, list[int]]
+    partitions: dict[bytes, list[int]]
 
 
 class Refused(Exception):
@@ -60,17 +60,17 @@ class Refused(Exception):
         self.error = error
 
 
-def replay(machine: GroupStore, key: bytes, value: bytes | None) -> bool:
+def replay(store: GroupStore, key: bytes, value: bytes | None) -> bool:
     """Apply a log record if it is a share group's; return True if it was. Raises ProtocolError."""
     found = share_group.decode(key, value)
     if found is not None:
-        share_group.replay(machine.shares, *found, machine.clock.wall_ms())
-        machine.changed.add((found[0].group_id, None))
+        share_group.replay(store.shares, *found, store.clock.wall_ms())
+        store.changed.add((found[0].group_id, None))
     return found is not None
 
 
-def heartbeat(machine: GroupStore, request: Any, client_id: str, host: str,
-              topics: Mapping[str, Topic], obeyed: Obeyed, starter: Any) -> Any:
+def heartbeat(store: GroupStore, request: Any, client_id: str, host: str,
+              topics: Mapping[str, Topic], config: ShareGroupConfig, starter: Any) -> Any:
     """Handle ShareGroupHeartbeat and return the response.
 
     topics: the image's topics, by name. starter: receives ToInitialize once its record is durable.
@@ -78,32 +78,32 @@ def heartbeat(machine: GroupStore, request: Any, client_id: str, host: str,
     try:
         _check_size(request)
         if request.member_epoch == LEAVE:
-            return _leave(machine, request, topics)
-        group, member = _found(machine, request, obeyed)
+            return _leave(store, request, topics)
+        group, member = _found(store, request, config)
     except Refused as refused:
         return messages.ShareGroupHeartbeatResponse(
             error_code=refused.error, error_message=str(refused))
     is_new = member.id not in group.members
     before = member.assigned
     if is_new:
-        machine.events["member_joined"] += 1
-        machine.shares[group.id] = group
+        store.events["member_joined"] += 1
+        store.shares[group.id] = group
         group.members[member.id] = member
-    subscribed = _subscribe(machine, group, member, request, client_id, host, is_new)
-    _follow_topics(machine, group, topics, subscribed)
-    _retarget(machine, group, topics, obeyed)
-    _reconcile(machine, group, member, topics, subscribed)
-    _initialize(machine, group, topics, obeyed, starter)
-    machine.timers.set((TIMER, group.id, member.id), machine.clock.now_ms() + obeyed.session_ms)
-    answer = messages.ShareGroupHeartbeatResponse(
-        member_id=member.id, member_epoch=member.epoch, heartbeat_interval_ms=obeyed.heartbeat_ms)
+    subscribed = _subscribe(store, group, member, request, client_id, host, is_new)
+    _follow_topics(store, group, topics, subscribed)
+    _retarget(store, group, topics, config)
+    _reconcile(store, group, member, topics, subscribed)
+    _initialize(store, group, topics, config, starter)
+    store.timers.set((TIMER, group.id, member.id), store.clock.now_ms() + config.session_ms)
+    response = messages.ShareGroupHeartbeatResponse(
+        member_id=member.id, member_epoch=member.epoch, heartbeat_interval_ms=config.heartbeat_ms)
     if request.member_epoch == JOIN or request.subscribed_topic_names is not None \
             or member.assigned != before:
         new = messages.ShareGroupHeartbeatResponse
-        answer.assignment = new.Assignment(topic_partitions=[
+        response.assignment = new.Assignment(topic_partitions=[
             new.TopicPartitions(topic_id=topic, partitions=list(indexes))
             for topic, indexes in member.assigned.items()])
-    return answer
+    return response
 
 
 def _check_size(request: Any) -> None:
@@ -114,24 +114,25 @@ def _check_size(request: Any) -> None:
                       f"A member's metadata is limited to {BYTES_MAX} bytes.")
 
 
-def _found(machine: GroupStore, request: Any, obeyed: Obeyed) -> tuple[ShareGroup, ShareMember]:
+def _found(store: GroupStore, request: Any,
+           config: ShareGroupConfig) -> tuple[ShareGroup, ShareMember]:
     """Return (group, member) of a heartbeat; new ones are not in the state machine yet.
 
     Raises Refused.
     """
     group_id, member_id, epoch = request.group_id, request.member_id, request.member_epoch
-    group = machine.shares.get(group_id)
+    group = store.shares.get(group_id)
     if group is None:
-        if epoch != JOIN or machine.find(group_id) is not None:
+        if epoch != JOIN or store.find(group_id) is not None:
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no share group {group_id}.")
-        if group_id in machine.deleting:
+        if group_id in store.deleting:
             raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "The group is being deleted.")
         group = ShareGroup(group_id)
     member = group.members.get(member_id)
     if member is None:
-        if len(group.members) >= obeyed.members_max:
+        if len(group.members) >= config.members_max:
             raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED,
-                          f"The group has {counted(obeyed.members_max, 'member')}, as many as "
+                          f"The group has {counted(config.members_max, 'member')}, as many as "
                           "it may have.")
         if epoch != JOIN:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID,
@@ -143,7 +144,7 @@ def _found(machine: GroupStore, request: Any, obeyed: Obeyed) -> tuple[ShareGrou
     return group, member
 
 
-def _subscribe(machine: GroupStore, group: ShareGroup, member: ShareMember, request: Any,
+def _subscribe(store: GroupStore, group: ShareGroup, member: ShareMember, request: Any,
                client_id: str, host: str, is_new: bool) -> bool:
     """Update the member from a heartbeat; return True if its topics changed."""
     topics = member.topics if request.subscribed_topic_names is None \
@@ -153,11 +154,11 @@ def _subscribe(machine: GroupStore, group: ShareGroup, member: ShareMember, requ
     changed = topics != member.topics
     if is_new or now != (member.rack, member.client_id, member.host, member.topics):
         member.rack, member.client_id, member.host, member.topics = now
-        _record(machine, group, share_group.member_record(group.id, member))
+        _record(store, group, share_group.member_record(group.id, member))
     return changed
 
 
-def _follow_topics(machine: GroupStore, group: ShareGroup, topics: Mapping[str, Topic],
+def _follow_topics(store: GroupStore, group: ShareGroup, topics: Mapping[str, Topic],
                    subscribed: bool) -> None:
     """Increase the group epoch if an input of the assignment has changed."""
     bump = subscribed
@@ -170,8 +171,8 @@ def _follow_topics(machine: GroupStore, group: ShareGroup, topics: Mapping[str, 
         group.hash = digest
     if bump:
         group.epoch += 1
-        machine.events["rebalance"] += 1
-        _record(machine, group, share_group.group_record(group))
+        store.events["rebalance"] += 1
+        _record(store, group, share_group.group_record(group))
 
 
 def _is_pending(group: ShareGroup) -> bool:
@@ -198,15 +199,15 @@ def _digest(names: Iterable[str], topics: Mapping[str, Topic]) -> int:
     return int.from_bytes(found.digest(), "big", signed=True)
 
 
-def _retarget(machine: GroupStore, group: ShareGroup, topics: Mapping[str, Topic],
-              obeyed: Obeyed) -> None:
+def _retarget(store: GroupStore, group: ShareGroup, topics: Mapping[str, Topic],
+              config: ShareGroupConfig) -> None:
     """Compute the target assignment of the group epoch, unless the last one is too recent.
 
     Assigns only initialized share partitions.
     """
-    now_ms = machine.clock.wall_ms()
+    now_ms = store.clock.wall_ms()
     if group.target_epoch >= group.epoch or \
-            0 < group.assigned_ms <= now_ms < group.assigned_ms + obeyed.assignment_ms:
+            0 < group.assigned_ms <= now_ms < group.assigned_ms + config.assignment_ms:
         return
     wanted = {member.id: [topics[name].id for name in member.topics if name in topics]
               for member in group.members.values()}
@@ -214,14 +215,14 @@ def _retarget(machine: GroupStore, group: ShareGroup, topics: Mapping[str, Topic
         wanted, {topic: row.partitions for topic, row in group.initialized.items()}, group.target)
     for member_id, assignment in target.items():
         if group.target.get(member_id) != assignment:
-            _record(machine, group, share_group.target_record(group.id, member_id, assignment))
+            _record(store, group, share_group.target_record(group.id, member_id, assignment))
     group.target = target
     group.target_epoch = group.epoch
     group.assigned_ms = now_ms
-    _record(machine, group, share_group.target_epoch_record(group))
+    _record(store, group, share_group.target_epoch_record(group))
 
 
-def _reconcile(machine: GroupStore, group: ShareGroup, member: ShareMember,
+def _reconcile(store: GroupStore, group: ShareGroup, member: ShareMember,
                topics: Mapping[str, Topic], subscribed: bool) -> None:
     """Give a member its part of the target assignment, and the target's epoch."""
     if group.target_epoch == member.epoch and not subscribed:
@@ -234,21 +235,21 @@ def _reconcile(machine: GroupStore, group: ShareGroup, member: ShareMember,
     if group.target_epoch != member.epoch:
         member.previous_epoch, member.epoch = member.epoch, group.target_epoch
     member.assigned = assigned
-    _record(machine, group, share_group.current_record(group.id, member))
+    _record(store, group, share_group.current_record(group.id, member))
 
 
-def _record(machine: GroupStore, group: ShareGroup, record: share_group.Record) -> None:
-    machine.records.append(record)
-    machine.changed.add((group.id, None))
+def _record(store: GroupStore, group: ShareGroup, record: share_group.Record) -> None:
+    store.records.append(record)
+    store.changed.add((group.id, None))
 
 
 # ---- share partitions ---------------------------------------------------------------------------
 
 
-def _initialize(machine: GroupStore, group: ShareGroup, topics: Mapping[str, Topic], obeyed: Obeyed,
-                starter: Any) -> None:
+def _initialize(store: GroupStore, group: ShareGroup, topics: Mapping[str, Topic],
+                config: ShareGroupConfig, starter: Any) -> None:
     """Request initialization of the subscribed partitions that are not initialized."""
-    now_ms = machine.clock.wall_ms()
+    now_ms = store.clock.wall_ms()
     missing: dict[bytes, list[int]] = {}
     for name in sorted(group.topics):
         topic = topics.get(name)
@@ -257,46 +258,46 @@ def _initialize(machine: GroupStore, group: ShareGroup, topics: Mapping[str, Top
         known = set(group.initialized[topic.id].partitions) if topic.id in group.initialized \
             else set()
         under_way = group.initializing.get(topic.id)
-        if under_way is not None and now_ms - under_way.since_ms < obeyed.retry_ms:
+        if under_way is not None and now_ms - under_way.since_ms < config.retry_ms:
             known |= under_way.partitions
         left = [index for index in range(len(topic.partitions)) if index not in known]
         if left:
             missing[topic.id] = left
-            group.initializing[topic.id] = Places(
+            group.initializing[topic.id] = TopicPartitions(
                 name, frozenset(left) | (under_way.partitions if under_way else frozenset()),
                 now_ms)
             # Cancel an unfinished deletion: the partitions are initialized again.
             group.deleting.pop(topic.id, None)
     if missing:
-        _record(machine, group, share_group.places_record(group))
-        machine.replies.append((starter, ToInitialize(group.id, group.epoch, missing)))
+        _record(store, group, share_group.partitions_record(group))
+        store.responses.append((starter, ToInitialize(group.id, group.epoch, missing)))
 
 
-def initialized(machine: GroupStore, group_id: str, places: Mapping[bytes, Iterable[int]],
+def initialized(store: GroupStore, group_id: str, partitions: Mapping[bytes, Iterable[int]],
                 names: Mapping[bytes, str]) -> Error:
     """Note that share partitions were initialized. names: of the topics that still exist."""
-    group = machine.shares.get(group_id)
+    group = store.shares.get(group_id)
     if group is None:
         return ErrorCode.GROUP_ID_NOT_FOUND
-    for topic, indexes in places.items():
+    for topic, indexes in partitions.items():
         _no_longer(group, topic, indexes)
         if topic in names:
             old = group.initialized.get(topic)
-            group.initialized[topic] = Places(names[topic], frozenset(indexes) | (
-                old.partitions if old is not None else frozenset()), machine.clock.wall_ms())
-    _record(machine, group, share_group.places_record(group))
+            group.initialized[topic] = TopicPartitions(names[topic], frozenset(indexes) | (
+                old.partitions if old is not None else frozenset()), store.clock.wall_ms())
+    _record(store, group, share_group.partitions_record(group))
     return ErrorCode.NONE
 
 
-def uninitialized(machine: GroupStore, group_id: str,
-                  places: Mapping[bytes, Iterable[int]]) -> Error:
+def uninitialized(store: GroupStore, group_id: str,
+                  partitions: Mapping[bytes, Iterable[int]]) -> Error:
     """Note that the initialization failed, so that it is requested again."""
-    group = machine.shares.get(group_id)
+    group = store.shares.get(group_id)
     if group is None:
         return ErrorCode.GROUP_ID_NOT_FOUND
-    for topic, indexes in places.items():
+    for topic, indexes in partitions.items():
         _no_longer(group, topic, indexes)
-    _record(machine, group, share_group.places_record(group))
+    _record(store, group, share_group.partitions_record(group))
     return ErrorCode.NONE
 
 
@@ -310,27 +311,27 @@ def _no_longer(group: ShareGroup, topic: bytes, indexes: Iterable[int]) -> None:
             del group.initializing[topic]
 
 
-def forget_topics(machine: GroupStore, there: Set[bytes]) -> None:
+def forget_topics(store: GroupStore, there: Set[bytes]) -> None:
     """Remove share partitions of deleted topics. there: the ids of all topics."""
-    for group in machine.shares.values():
-        gone = [topic for places in (group.initializing, group.initialized, group.deleting)
-                for topic in places if topic not in there]
+    for group in store.shares.values():
+        gone = [topic for partitions in (group.initializing, group.initialized, group.deleting)
+                for topic in partitions if topic not in there]
         for topic in gone:
             group.initializing.pop(topic, None)
             group.initialized.pop(topic, None)
             group.deleting.pop(topic, None)
         if gone:
-            before = len(machine.records)
-            _record(machine, group, share_group.places_record(group))
-            machine.cleanups += len(machine.records) - before
+            before = len(store.records)
+            _record(store, group, share_group.partitions_record(group))
+            store.cleanups += len(store.records) - before
 
 
 # ---- leaving members ----------------------------------------------------------------------------
 
 
-def _leave(machine: GroupStore, request: Any, topics: Mapping[str, Topic]) -> Any:
+def _leave(store: GroupStore, request: Any, topics: Mapping[str, Topic]) -> Any:
     """Remove a member that leaves. Raises Refused."""
-    group = machine.shares.get(request.group_id)
+    group = store.shares.get(request.group_id)
     if group is None:
         raise Refused(ErrorCode.GROUP_ID_NOT_FOUND,
                       f"There is no share group {request.group_id}.")
@@ -338,50 +339,50 @@ def _leave(machine: GroupStore, request: Any, topics: Mapping[str, Topic]) -> An
     if member is None:
         raise Refused(ErrorCode.UNKNOWN_MEMBER_ID,
                       f"{request.member_id} is no member of group {request.group_id}.")
-    machine.events["member_left"] += 1
-    _remove(machine, group, member, topics)
+    store.events["member_left"] += 1
+    _remove(store, group, member, topics)
     return messages.ShareGroupHeartbeatResponse(member_id=member.id, member_epoch=LEAVE)
 
 
-def _remove(machine: GroupStore, group: ShareGroup, member: ShareMember,
+def _remove(store: GroupStore, group: ShareGroup, member: ShareMember,
             topics: Mapping[str, Topic] | None = None) -> None:
     """Remove a member. topics: the image's topics; None: the next heartbeat updates the hash."""
-    machine.timers.cancel((TIMER, group.id, member.id))
+    store.timers.cancel((TIMER, group.id, member.id))
     del group.members[member.id]
     group.target.pop(member.id, None)
     for record in share_group.member_tombstones(group.id, member.id):
-        _record(machine, group, record)
+        _record(store, group, record)
     group.epoch += 1
     group.topics_seen = None
     if topics is not None:
         group.hash = _digest(group.topics, topics)
-    machine.events["rebalance"] += 1
-    _record(machine, group, share_group.group_record(group))
+    store.events["rebalance"] += 1
+    _record(store, group, share_group.group_record(group))
 
 
-def is_due(machine: GroupStore, group_id: str, member_id: str) -> None:
+def is_due(store: GroupStore, group_id: str, member_id: str) -> None:
     """Remove a member whose session timed out."""
-    group = machine.shares.get(group_id)
+    group = store.shares.get(group_id)
     member = None if group is None else group.members.get(member_id)
     if group is not None and member is not None:
-        machine.events["member_expired"] += 1
-        _remove(machine, group, member)
+        store.events["member_expired"] += 1
+        _remove(store, group, member)
 
 
-def expect_all(machine: GroupStore, session_ms: int) -> None:
+def expect_all(store: GroupStore, session_ms: int) -> None:
     """Start the sessions of all members after a load."""
-    for group in machine.shares.values():
+    for group in store.shares.values():
         for member_id in group.members:
-            machine.timers.set((TIMER, group.id, member_id), machine.clock.now_ms() + session_ms)
+            store.timers.set((TIMER, group.id, member_id), store.clock.now_ms() + session_ms)
 
 
 # ---- describe and list --------------------------------------------------------------------------
 
 
-def described(machine: GroupStore, group_id: str, names: Mapping[bytes, Topic]) -> Any:
+def described(store: GroupStore, group_id: str, names: Mapping[bytes, Topic]) -> Any:
     """Return a DescribedGroup. names: topics by id."""
     new = messages.ShareGroupDescribeResponse
-    group = machine.shares.get(group_id)
+    group = store.shares.get(group_id)
     if group is None:
         return new.DescribedGroup(
             group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND,
@@ -399,11 +400,11 @@ def described(machine: GroupStore, group_id: str, names: Mapping[bytes, Topic]) 
             for member in group.members.values()])
 
 
-def listed(machine: GroupStore, states: set[str], types: set[str]) -> Iterator[Any]:
+def listed(store: GroupStore, states: set[str], types: set[str]) -> Iterator[Any]:
     """Yield ListedGroups. states, types: lower-case names; empty for all."""
     if types and share_group.TYPE not in types:
         return
-    for group in list(machine.shares.values()):
+    for group in list(store.shares.values()):
         if not states or group.state.lower() in states:
             yield messages.ListGroupsResponse.ListedGroup(
                 group_id=group.id, protocol_type=share_group.TYPE, group_state=group.state,

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from pylog.coordinator.groups.share import group as share_group
-from pylog.coordinator.groups.share.group import Places, ShareGroup
+from pylog.coordinator.groups.share.group import TopicPartitions, ShareGroup
 from pylog.protocol.errors import Error, ErrorCode
 
 TYPE_CHECKING = False  # Importing typing would cost 6 ms at startup.
@@ -42,67 +42,67 @@ class Altering(NamedTuple):
 class Deleting(NamedTuple):
     """The result of a deletion step.
 
-    places: share partitions whose state must be deleted, by topic id. refused: topic -> error.
+    partitions: share partitions whose state must be deleted, by topic id. refused: topic -> error.
     """
 
     fault: Fault
-    places: dict[bytes, list[int]]
+    partitions: dict[bytes, list[int]]
     refused: dict[str, Fault]
 
 
 FINE = Fault(ErrorCode.NONE)
 
 
-def exists(machine: GroupStore, group_id: str) -> bool:
-    return group_id in machine.shares
+def exists(store: GroupStore, group_id: str) -> bool:
+    return group_id in store.shares
 
 
-def initialized(machine: GroupStore, group_id: str) -> dict[bytes, list[int]]:
+def initialized(store: GroupStore, group_id: str) -> dict[bytes, list[int]]:
     """Return the initialized share partitions of a group; empty if there is no group."""
-    group = machine.shares.get(group_id)
+    group = store.shares.get(group_id)
     return {} if group is None else {
         topic: sorted(row.partitions) for topic, row in group.initialized.items()}
 
 
-def alter(machine: GroupStore, group_id: str, places: Mapping[bytes, Iterable[int]],
+def alter(store: GroupStore, group_id: str, partitions: Mapping[bytes, Iterable[int]],
           names: Mapping[bytes, str]) -> Altering:
     """Start re-initializing share partitions at another offset.
 
     Creates the group if needed. Rejected while the group has members.
     """
-    group = machine.shares.get(group_id)
+    group = store.shares.get(group_id)
     if group is None:
-        if machine.find(group_id) is not None:
+        if store.find(group_id) is not None:
             return Altering(Fault(ErrorCode.GROUP_ID_NOT_FOUND,
                                   f"Group {group_id} is not a share group."))
-        if group_id in machine.deleting:
+        if group_id in store.deleting:
             return Altering(Fault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         group = ShareGroup(group_id)
     fault = _empty_fault(group)
-    if fault != FINE or not places:
+    if fault != FINE or not partitions:
         return Altering(fault, group.epoch)
-    machine.shares[group_id] = group
-    now_ms = machine.clock.wall_ms()
-    for topic, indexes in places.items():
+    store.shares[group_id] = group
+    now_ms = store.clock.wall_ms()
+    for topic, indexes in partitions.items():
         old = group.initializing.get(topic)
-        group.initializing[topic] = Places(names[topic], frozenset(indexes) | (
+        group.initializing[topic] = TopicPartitions(names[topic], frozenset(indexes) | (
             old.partitions if old is not None else frozenset()), now_ms)
         group.deleting.pop(topic, None)
-    _record(machine, group)
+    _record(store, group)
     return Altering(FINE, group.epoch)
 
 
-def begin_deletion(machine: GroupStore, group_id: str, names: Iterable[str],
+def begin_deletion(store: GroupStore, group_id: str, names: Iterable[str],
                    topics: Mapping[str, Topic]) -> Deleting:
     """Record that share partitions are being deleted. topics: the image's, by name."""
-    group = machine.shares.get(group_id)
+    group = store.shares.get(group_id)
     if group is None:
         return Deleting(Fault(ErrorCode.GROUP_ID_NOT_FOUND,
                               f"Group {group_id} not found."), {}, {})
     fault = _empty_fault(group)
     if fault != FINE:
         return Deleting(fault, {}, {})
-    places: dict[bytes, list[int]] = {}
+    partitions: dict[bytes, list[int]] = {}
     refused: dict[str, Fault] = {}
     for name in names:
         topic = topics.get(name)
@@ -110,32 +110,32 @@ def begin_deletion(machine: GroupStore, group_id: str, names: Iterable[str],
             refused[name] = Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                                   ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.message)
         elif topic.id in group.initialized:
-            places[topic.id] = sorted(group.initialized.pop(topic.id).partitions)
+            partitions[topic.id] = sorted(group.initialized.pop(topic.id).partitions)
             group.deleting[topic.id] = name
         elif topic.id in group.deleting:
-            places[topic.id] = list(range(len(topic.partitions)))
+            partitions[topic.id] = list(range(len(topic.partitions)))
         else:
             refused[name] = Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NOTHING_TEXT)
-    if places:
-        _record(machine, group)
-    return Deleting(FINE, places, refused)
+    if partitions:
+        _record(store, group)
+    return Deleting(FINE, partitions, refused)
 
 
-def deleted(machine: GroupStore, group_id: str, topic_ids: Iterable[bytes]) -> Error:
+def deleted(store: GroupStore, group_id: str, topic_ids: Iterable[bytes]) -> Error:
     """Complete the deletion of topics whose state was deleted."""
-    group = machine.shares.get(group_id)
+    group = store.shares.get(group_id)
     if group is None:
         return ErrorCode.NONE
     for topic in topic_ids:
         group.deleting.pop(topic, None)
-    _record(machine, group)
+    _record(store, group)
     return ErrorCode.NONE
 
 
-def begin_group_deletion(machine: GroupStore, group_id: str,
+def begin_group_deletion(store: GroupStore, group_id: str,
                          topics: Mapping[bytes, Topic]) -> Deleting:
     """Record that all share partitions of a group are being deleted. topics: by id."""
-    group = machine.shares.get(group_id)
+    group = store.shares.get(group_id)
     if group is None:
         return Deleting(Fault(ErrorCode.GROUP_ID_NOT_FOUND), {}, {})
     fault = _empty_fault(group)
@@ -150,20 +150,20 @@ def begin_group_deletion(machine: GroupStore, group_id: str,
             group.deleting[topic] = row.name
     group.initialized, group.initializing = {}, {}
     if found:
-        _record(machine, group)
+        _record(store, group)
     return Deleting(FINE, {topic: sorted(indexes) for topic, indexes in found.items()}, {})
 
 
-def delete_group(machine: GroupStore, group_id: str) -> Error:
+def delete_group(store: GroupStore, group_id: str) -> Error:
     """Remove a group whose share partition state was deleted."""
-    group = machine.shares.get(group_id)
+    group = store.shares.get(group_id)
     if group is None:
         return ErrorCode.GROUP_ID_NOT_FOUND
     error = _empty_fault(group).error
     if error == ErrorCode.NONE:
-        del machine.shares[group_id]
-        machine.records += share_group.group_tombstones(group_id)
-        machine.changed.add((group_id, None))
+        del store.shares[group_id]
+        store.records += share_group.group_tombstones(group_id)
+        store.changed.add((group_id, None))
     return error
 
 
@@ -173,6 +173,6 @@ def _empty_fault(group: ShareGroup) -> Fault:
         if group.members else FINE
 
 
-def _record(machine: GroupStore, group: ShareGroup) -> None:
-    machine.records.append(share_group.places_record(group))
-    machine.changed.add((group.id, None))
+def _record(store: GroupStore, group: ShareGroup) -> None:
+    store.records.append(share_group.partitions_record(group))
+    store.changed.add((group.id, None))

@@ -74,8 +74,8 @@ class Member:
     def may_expire(self) -> bool:
         """Return True if the end of its session removes the member.
 
-        A member that waits for a reply cannot send heartbeats. It stays a member until its session,
-        which starts when the reply is sent, has timed out.
+        A member that waits for a response cannot send heartbeats. It stays a member until its
+        session, which starts when the response is sent, has timed out.
         """
         return self.is_new or (
             self.join_token is None and self.sync_token is None and not self.unsent)

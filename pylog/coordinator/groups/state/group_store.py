@@ -14,7 +14,7 @@ from pylog.coordinator.groups.state.classic_group import (
     CLASSIC, CONSUMER, DEAD, STREAMS, Committed, Group, group_key,
 )
 from pylog.coordinator.groups.state.group_config import Limits
-from pylog.coordinator.groups.state.heartbeat_cache import GroupRepeats
+from pylog.coordinator.groups.state.heartbeat_cache import GroupHeartbeats
 from pylog.coordinator.groups.state.rebalance_tracker import Rebalances
 from pylog.coordinator.runtime.journal import Written
 from pylog.coordinator.runtime.timers import Time, Timers
@@ -36,12 +36,12 @@ class Name(NamedTuple):
 
 
 class GroupStore:
-    """The groups of one partition. See runtime.shard.Machine for the other attributes.
+    """The groups of one partition. See runtime.shard.StateMachine for the other attributes.
 
     clock: see timers.Time. new_id: returns unique strings. cold: group id -> the group in the
     snapshot, or None. names: returns all groups in the snapshot. events: counters, shared by all
-    machines of a coordinator. image: returns the current metadata image. over: receives each
-    finished rebalance. The caller empties `records` [(key, value or None)], `replies` [(token,
+    state machines of a coordinator. image: returns the current metadata image. over: receives each
+    finished rebalance. The caller empties `records` [(key, value or None)], `responses` [(token,
     message)] and `changed` {(group id, Part)}.
     """
 
@@ -58,10 +58,10 @@ class GroupStore:
         self.groups: dict[str, Any] = {}  # Committed, of all types but share.
         self.shares: dict[str, Any] = {}  # ShareGroup, which have no committed offsets.
         self.timers = Timers()
-        self.repeats = GroupRepeats(self.timers)
+        self.repeats = GroupHeartbeats(self.timers)
         self.rebalances = Rebalances(clock, over)
         self.records: list[Written] = []
-        self.replies: list[tuple[Any, Any]] = []
+        self.responses: list[tuple[Any, Any]] = []
         self.cleanups = 0
         self.changed: Changes = set()
         # Open transactions: producer id -> (group id, topic, partition) of their offsets.

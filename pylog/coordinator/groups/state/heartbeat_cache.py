@@ -16,7 +16,7 @@ from pylog.coordinator.runtime.timers import Timers
 OFFSETS = frozenset((b"\0\0", b"\0\1"))  # Key types of offsets.
 
 
-class Offer(Protocol):
+class CachedHeartbeat(Protocol):
     """A heartbeat whose answer may be repeated; see _native.server.heartbeat_cache.Repeat."""
 
     def offer(self, until_ms: int) -> None: ...
@@ -27,19 +27,19 @@ class Offer(Protocol):
 
 
 class _Member(NamedTuple):
-    offer: Offer
+    offer: CachedHeartbeat
     session: tuple[Any, ...]  # Key of its session timer,
     session_ms: int  # and the session timeout.
 
 
-class GroupRepeats:
+class GroupHeartbeats:
     """The offers of one state machine. timers: of that machine."""
 
     def __init__(self, timers: Timers):
         self._timers = timers
         self._groups: dict[str, dict[str, _Member]] = {}
 
-    def offer(self, group_id: str, member_id: str, offer: Offer, session: tuple[Any, ...],
+    def offer(self, group_id: str, member_id: str, offer: CachedHeartbeat, session: tuple[Any, ...],
               session_ms: int, until_ms: int) -> None:
         """Replace the member's offer. Its session has just been extended."""
         members = self._groups.setdefault(group_id, {})
@@ -49,7 +49,7 @@ class GroupRepeats:
         members[member_id] = _Member(offer, session, session_ms)
         offer.offer(until_ms)
 
-    def heard(self, group_id: str, member_id: str, now_ms: int) -> bool:
+    def extend_session(self, group_id: str, member_id: str, now_ms: int) -> bool:
         """Extend the session if a repeated heartbeat arrived in time; return True if extended."""
         member = self._groups.get(group_id, {}).get(member_id)
         if member is None:

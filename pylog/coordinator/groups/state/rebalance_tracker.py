@@ -51,7 +51,7 @@ class Rebalance:
 
 
 class Rebalances:
-    """The rebalances of one machine's groups. over: receives each finished one as a dict."""
+    """The rebalances of one state machine's groups. over: receives each finished one as a dict."""
 
     def __init__(self, clock: Time, over: Callable[[dict[str, Any]], None]):
         self._clock = clock
@@ -124,14 +124,14 @@ class Rebalances:
         if entry is not None:
             for member_id in list(entry.idle_since_ms):
                 self._works(entry, member_id)
-            self._over(_told(group, entry, self._clock.now_ms()))
+            self._over(_summary(group, entry, self._clock.now_ms()))
 
     def forget(self, group_id: str) -> None:
         """Drop the rebalance of a deleted group."""
         self._open.pop(group_id, None)
 
 
-def _told(group: Any, entry: Rebalance, now_ms: int) -> dict[str, Any]:
+def _summary(group: Any, entry: Rebalance, now_ms: int) -> dict[str, Any]:
     """Return the report. Members that had no work for the longest time come first."""
     longest = sorted(entry.stopped_ms.items(), key=lambda row: -row[1])
     return {
@@ -153,12 +153,12 @@ def sentence(entry: dict[str, Any]) -> str:
         if "member_id" in first else ""
     others = len(entry["causes"]) + entry["causes_left_out"] - 1
     more = f" and {others} more" if others else ""
-    said = f" with reason: {first['reason']}" if "reason" in first else ""
+    reason = f" with reason: {first['reason']}" if "reason" in first else ""
     stopped = max((row["stopped_ms"] for row in entry["stopped"]), default=0)
     idle = "no member stopped consuming"
     if stopped:
         idle = f"members stopped consuming for up to {stopped} ms"
-    return f"{who}{WORDS[first['cause']]}{more}{said}; {idle}"
+    return f"{who}{WORDS[first['cause']]}{more}{reason}; {idle}"
 
 
 WORDS = {

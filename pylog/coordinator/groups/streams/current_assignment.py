@@ -42,26 +42,27 @@ def reconciled(group: StreamsGroup, member: StreamsMember, epoch: int, target: A
 def _next(group: StreamsGroup, member: StreamsMember, at: int, epoch: int, target: Assignment,
           owned: Assignment | None) -> StreamsMember:
     had, process = member.assigned, member.process_id
-    kept_active, free, waits = _active_step(group, process, had.active, target.active)
-    kept, revoked, after = [], [], []
+    retained_active, free, waits = _active_step(group, process, had.active, target.active)
+    retained, revoked, after = [], [], []
     for mine, wanted in ((had.standby, target.standby), (had.warmup, target.warmup)):
         stays, goes, comes, others = _copies_step(group, process, mine, wanted)
-        kept.append(stays)
+        retained.append(stays)
         revoked.append(goes)
         after.append(_merged(stays, comes))
         waits |= others
     gone = {id_: left for id_, held in had.active.items()
             if (left := {index: when for index, when in held.items()
-                         if index not in kept_active.get(id_, {})})}
+                         if index not in retained_active.get(id_, {})})}
     revoking = Held(gone, *revoked)
     if not revoking.is_empty() and (owned is None or revoking.shares(owned)):
         # The epoch advances after the revocation.
-        return _moved(member, UNREVOKED, at, Held(kept_active, *kept), revoking)
+        return _moved(member, UNREVOKED, at, Held(retained_active, *retained), revoking)
     for id_, indexes in free.items():
         # New tasks get the target's epoch.
-        kept_active[id_] = {**kept_active.get(id_, {}), **dict.fromkeys(sorted(indexes), epoch)}
+        retained_active[id_] = {**retained_active.get(id_, {}),
+                                **dict.fromkeys(sorted(indexes), epoch)}
     return _moved(member, UNRELEASED if waits else MEMBER_STABLE, epoch,
-                  Held(kept_active, *after), NOTHING_HELD)
+                  Held(retained_active, *after), NOTHING_HELD)
 
 
 def _active_step(group: StreamsGroup, process: str, had: Dated,
@@ -70,20 +71,20 @@ def _active_step(group: StreamsGroup, process: str, had: Dated,
 
     An active task can be assigned when no process runs it.
     """
-    kept: Dated = {}
+    retained: Dated = {}
     free: Tasks = {}
     waits = False
     for id_, wanted in target.items():
         mine = {index: when for index, when in had.get(id_, {}).items() if index in wanted}
         if mine:
-            kept[id_] = mine
+            retained[id_] = mine
         new = wanted - mine.keys()
         can = frozenset(index for index in new if (id_, index) not in group.runs
                         and not group.holds_state(process, (id_, index)))
         waits |= can != new
         if can:
             free[id_] = can
-    return kept, free, waits
+    return retained, free, waits
 
 
 def _copies_step(group: StreamsGroup, process: str, had: Tasks,
@@ -91,7 +92,7 @@ def _copies_step(group: StreamsGroup, process: str, had: Tasks,
     """Return (tasks to keep, to revoke, that can be assigned, True if the process must release one
     first), for standby or warm-up tasks.
     """
-    kept: Tasks = {}
+    retained: Tasks = {}
     gone: Tasks = {}
     free: Tasks = {}
     waits = False
@@ -101,15 +102,15 @@ def _copies_step(group: StreamsGroup, process: str, had: Tasks,
         can = frozenset(index for index in new if group.runs.get((id_, index)) != process
                         and not group.holds_state(process, (id_, index)))
         waits |= can != new
-        for found, part in ((kept, has & wanted), (gone, has - wanted), (free, can)):
+        for found, part in ((retained, has & wanted), (gone, has - wanted), (free, can)):
             if part:
                 found[id_] = part
-    return kept, gone, free, waits
+    return retained, gone, free, waits
 
 
-def _merged(kept: Tasks, given: Tasks) -> Tasks:
-    return {id_: kept.get(id_, frozenset()) | given.get(id_, frozenset())
-            for id_ in {**kept, **given}}
+def _merged(retained: Tasks, given: Tasks) -> Tasks:
+    return {id_: retained.get(id_, frozenset()) | given.get(id_, frozenset())
+            for id_ in {**retained, **given}}
 
 
 def _moved(member: StreamsMember, state: int, epoch: int, assigned: Held,

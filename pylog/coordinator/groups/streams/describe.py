@@ -38,10 +38,10 @@ def statuses(group: StreamsGroup, member: StreamsMember, waits: str | None) -> l
     return [new(status_code=code, status_detail=text) for code, text in found]
 
 
-def with_tasks(answer: Any, member: StreamsMember) -> None:
+def with_tasks(response: Any, member: StreamsMember) -> None:
     new = messages.StreamsGroupHeartbeatResponse.TaskIds
     held = member.assigned
-    answer.active_tasks, answer.standby_tasks, answer.warmup_tasks = (
+    response.active_tasks, response.standby_tasks, response.warmup_tasks = (
         _rows(new, tasks) for tasks in (held.active, held.standby, held.warmup))
 
 
@@ -49,7 +49,7 @@ def _rows(new: Any, tasks: Mapping[str, Iterable[int]]) -> list[Any]:
     return [new(subtopology_id=id_, partitions=sorted(tasks[id_])) for id_ in sorted(tasks)]
 
 
-def with_endpoints(answer: Any, group: StreamsGroup, member: StreamsMember,
+def with_endpoints(response: Any, group: StreamsGroup, member: StreamsMember,
                    topics: Mapping[str, Topic], changed: bool, is_new: bool, known: int) -> None:
     """Add the endpoints to the response if the member has an older version.
 
@@ -60,11 +60,11 @@ def with_endpoints(answer: Any, group: StreamsGroup, member: StreamsMember,
     if not is_new:
         group.endpoint_epoch = version
     if version != known:
-        answer.partitions_by_user_endpoint = [
+        response.partitions_by_user_endpoint = [
             row for other in (*(other for other in group.members.values() if other.id != member.id),
                               member)
             if (row := _endpoint(group, other, topics)) is not None]
-    answer.endpoint_information_epoch = group.endpoint_epoch
+    response.endpoint_information_epoch = group.endpoint_epoch
 
 
 def _endpoint(group: StreamsGroup, member: StreamsMember,

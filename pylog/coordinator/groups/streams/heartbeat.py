@@ -49,7 +49,7 @@ CAUSES = {SESSION: rebalance_tracker.EXPIRED, REBALANCE: rebalance_tracker.NOT_R
 TIMERS = frozenset((SESSION, REBALANCE, DELAY))
 
 # A heartbeat response, and the internal topics to create.
-Answered = tuple[Any, tuple[Missing, ...]]
+Result = tuple[Any, tuple[Missing, ...]]
 
 
 class Client(NamedTuple):
@@ -70,7 +70,7 @@ class Seen(NamedTuple):
 
 # ---- StreamsGroupHeartbeat ----------------------------------------------------------------------
 
-def heartbeat(groups: Any, request: Any, client: Client) -> Answered:
+def heartbeat(groups: Any, request: Any, client: Client) -> Result:
     """Handle StreamsGroupHeartbeat, which also joins, leaves and acknowledges."""
     try:
         _check(groups, request)
@@ -81,7 +81,7 @@ def heartbeat(groups: Any, request: Any, client: Client) -> Answered:
         return refusal(ErrorCode.of(refused.error), refused.message)
 
 
-def refusal(error: Error, text: str | None = None) -> Answered:
+def refusal(error: Error, text: str | None = None) -> Result:
     return messages.StreamsGroupHeartbeatResponse(error_code=error, error_message=text), ()
 
 
@@ -151,13 +151,13 @@ def _check_topology(message: Any) -> None:
                       else ErrorCode.INVALID_REQUEST)
 
 
-def _beat(groups: Any, request: Any, client: Client) -> Answered:
+def _beat(groups: Any, request: Any, client: Client) -> Result:
     joins = request.member_epoch == 0
     group, install = _group_for(groups, request.group_id, joins)
     owned = None if request.active_tasks is None else streams_records.assignment_from(request)
     before = _member_of(groups, group, request, joins, owned)
     member = _as_requested(before, request, client)
-    seen = _look(groups, group, _topology_for(group, request.topology))
+    seen = _resolve_topics(groups, group, _topology_for(group, request.topology))
     _check_tasks(seen.configured, owned)
 
     # The request is accepted: only now may anything change.
@@ -174,7 +174,7 @@ def _beat(groups: Any, request: Any, client: Client) -> Answered:
     _expect(groups, group, after)
     if request.shutdown_application and group.shutdown is None:
         group.shutdown = after.id
-    answer = messages.StreamsGroupHeartbeatResponse(
+    response = messages.StreamsGroupHeartbeatResponse(
         member_id=after.id, member_epoch=after.epoch,
         heartbeat_interval_ms=setting(groups, group.id, "streams.heartbeat.interval.ms"),
         status=streams_describe.statuses(group, after, waits))
@@ -182,10 +182,10 @@ def _beat(groups: Any, request: Any, client: Client) -> Answered:
     # A response may have been lost: repeat the tasks if the member does not report all of them.
     if changed or request.member_epoch != before.epoch or \
             owned is not None and not after.assigned.equals(owned):
-        streams_describe.with_tasks(answer, after)
-    streams_describe.with_endpoints(answer, group, after, groups.image().topics, changed, is_new,
+        streams_describe.with_tasks(response, after)
+    streams_describe.with_endpoints(response, group, after, groups.image().topics, changed, is_new,
                                     request.endpoint_information_epoch)
-    return answer, seen.configured.missing
+    return response, seen.configured.missing
 
 
 def _as_requested(before: StreamsMember, request: Any, client: Client) -> StreamsMember:
@@ -278,7 +278,7 @@ def _topology_for(group: StreamsGroup, message: Any) -> Topology:
     return named
 
 
-def _look(groups: Any, group: StreamsGroup, topology: Topology) -> Seen:
+def _resolve_topics(groups: Any, group: StreamsGroup, topology: Topology) -> Seen:
     """Resolve the topology's topics, only if some have changed. Raises Refusal."""
     known = group.configured
     if known is not None and groups.clock.now_ms() < group.refresh_ms:

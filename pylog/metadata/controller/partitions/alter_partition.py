@@ -29,13 +29,14 @@ def alter(rules: Rules, request, version: int):
     records, topics = [], []
     for wanted in request.topics:
         topic = rules.image.topics_by_id.get(bytes(wanted.topic_id))
-        answers = []
+        responses = []
         for partition in wanted.partitions:
-            record, answer = _altered(rules, topic, partition, request.broker_id, version)
+            record, partition_response = _altered(rules, topic, partition, request.broker_id,
+                                                  version)
             if record is not None:
                 records.append(record)
-            answers.append(answer)
-        topics.append(response.TopicData(topic_id=wanted.topic_id, partitions=answers))
+            responses.append(partition_response)
+        topics.append(response.TopicData(topic_id=wanted.topic_id, partitions=responses))
     return records, response(error_code=ErrorCode.NONE, topics=topics)
 
 

@@ -28,12 +28,12 @@ def elect_leaders(rules: Rules, election: int, topics):
     topics: [(name, partition indexes)], None for all. Returns (records, [(topic name, [(index,
     Outcome)])]). With topics=None, partitions that need no election are omitted.
     """
-    asked = topics
+    requested = topics
     if topics is None:
-        asked = [(topic.name, range(len(topic.partitions)))
+        requested = [(topic.name, range(len(topic.partitions)))
                  for topic in rules.image.topics.values()]
     records, results = [], []
-    for name, indexes in asked:
+    for name, indexes in requested:
         outcomes = []
         for index in indexes:
             yield

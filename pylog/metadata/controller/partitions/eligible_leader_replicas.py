@@ -27,7 +27,7 @@ def cleared(image: Image, records: list) -> list:
         if type(record).__name__ == "ConfigRecord" and record.name == MIN_IN_SYNC]
 
 
-def one_minimum(image: Image, settings) -> list:
+def single_min_isr(image: Image, settings) -> list:
     """Return the records that give all brokers one min.insync.replicas."""
     records = [messages.ConfigRecord(resource_type=kind, resource_name=name, name=MIN_IN_SYNC,
                                      value=None)

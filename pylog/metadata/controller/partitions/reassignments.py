@@ -93,11 +93,11 @@ def under_way(image: Image, topics):
 
     topics: [(name, partition indexes)], None for all.
     """
-    asked = topics
+    requested = topics
     if topics is None:
-        asked = [(topic.name, range(len(topic.partitions))) for topic in image.topics.values()]
+        requested = [(topic.name, range(len(topic.partitions))) for topic in image.topics.values()]
     found = []
-    for name, indexes in asked:
+    for name, indexes in requested:
         states = [(index, image.partition(name, index)) for index in indexes]
         moving = [(index, state) for index, state in states
                   if state is not None and (state.adding_replicas or state.removing_replicas)]

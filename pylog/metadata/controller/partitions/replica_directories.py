@@ -28,7 +28,7 @@ def assign(rules: Rules, request):
         for wanted in directory.topics:
             yield
             topic = rules.image.topics_by_id.get(bytes(wanted.topic_id))
-            answers = []
+            responses = []
             for partition in wanted.partitions:
                 index = partition.partition_index
                 error = _fault(topic, index, broker.id)
@@ -42,8 +42,8 @@ def assign(rules: Rules, request):
                         offline.append((topic, index, record))
                     elif topic.partitions[index].leader == NO_LEADER:
                         leaderless.append((topic, index, record))
-                answers.append(response.PartitionData(partition_index=index, error_code=error))
-            topics.append(response.TopicData(topic_id=wanted.topic_id, partitions=answers))
+                responses.append(response.PartitionData(partition_index=index, error_code=error))
+            topics.append(response.TopicData(topic_id=wanted.topic_id, partitions=responses))
         directories.append(response.DirectoryData(id=directory.id, topics=topics))
     # A replica in an offline directory leaves the ISR.
     records += yield from elections.moved(rules, (

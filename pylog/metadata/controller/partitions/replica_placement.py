@@ -45,17 +45,17 @@ class _Stripe:
 
     def shuffle(self, random) -> None:
         random.shuffle(self.ids)
-        self.taken, self.turn = 0, -1
+        self.used_count, self.turn = 0, -1
 
     def next(self, turn: int):
         """Return the next broker of this turn, None after the last."""
         if self.turn != turn:
-            self.turn, self.taken = turn, 0
+            self.turn, self.used_count = turn, 0
             self.start = (self.start + 1) % max(len(self.ids), 1)
-        if self.taken >= len(self.ids):
+        if self.used_count >= len(self.ids):
             return None
-        found = self.ids[(self.taken + self.start) % len(self.ids)]
-        self.taken += 1
+        found = self.ids[(self.used_count + self.start) % len(self.ids)]
+        self.used_count += 1
         return found
 
 

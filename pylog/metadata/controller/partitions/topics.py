@@ -67,7 +67,7 @@ def create_topics(image: Image, request, settings, random, mutations=None):
     settings: pylog.config.Settings. random: a random.Random. `validate_only` returns no records.
     mutations: the client's quota (client_quotas.Mutations), None without a limit.
     """
-    if _asks_too_much(request.topics, settings):
+    if _exceeds_limits(request.topics, settings):
         text = "Excessively large number of partitions per request."
         results = {topic.name: TopicResult(topic.name, ErrorCode.POLICY_VIOLATION, text)
                    for topic in request.topics}
@@ -75,7 +75,7 @@ def create_topics(image: Image, request, settings, random, mutations=None):
     counts: dict[str, int] = {}
     for topic in request.topics:
         counts[topic.name] = counts.get(topic.name, 0) + 1
-    taken = _CollidingNames(image)
+    colliding = _CollidingNames(image)
     records, results = [], {}
     for topic in request.topics:
         yield
@@ -84,7 +84,7 @@ def create_topics(image: Image, request, settings, random, mutations=None):
         try:
             if counts[topic.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            made, result = yield from _create_topic(image, topic, settings, random, taken)
+            made, result = yield from _create_topic(image, topic, settings, random, colliding)
             charge(mutations, result.partition_count)
         except Refusal as refusal:
             results[topic.name] = TopicResult(topic.name, refusal.error, refusal.message)
@@ -100,7 +100,7 @@ def charge(mutations, partitions: int) -> None:
         raise Refusal(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 
 
-def _asks_too_much(topics, settings) -> bool:
+def _exceeds_limits(topics, settings) -> bool:
     total = 0
     for topic in topics:
         if topic.assignments:
@@ -134,7 +134,7 @@ class _CollidingNames:
                           f"Topic '{name}' collides with existing topic: {other}")
 
 
-def _create_topic(image, topic, settings, random, taken):
+def _create_topic(image, topic, settings, random, colliding):
     if topic.name == METADATA_TOPIC:
         raise Refusal(ErrorCode.INVALID_REQUEST,
                       f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
@@ -145,7 +145,7 @@ def _create_topic(image, topic, settings, random, taken):
         raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
     configs = _topic_configs(topic, settings)
     assignment = yield from _assignment(image, topic, settings, random)
-    taken.claim(topic.name)
+    colliding.claim(topic.name)
     topic_id = random_id(random)
     while topic_id in image.topics_by_id:
         topic_id = random_id(random)
@@ -348,7 +348,7 @@ def bootstrap_cluster(image: Image, settings) -> list:
     if not image.features:
         records.append(messages.FeatureLevelRecord(name=eligible.ELR_FEATURE, feature_level=1))
     if image.features.get(eligible.ELR_FEATURE, 0) or not image.features:
-        records += eligible.one_minimum(image, settings)
+        records += eligible.single_min_isr(image, settings)
     return records
 
 
@@ -378,7 +378,7 @@ def unfence_broker(image: Image, broker_id: int):
         broker_id=broker_id, broker_epoch=broker.epoch, fenced=-1)]
 
 
-def lead_again(image: Image, broker_id: int, clean: bool):
+def elect_after_restart(image: Image, broker_id: int, clean: bool):
     """Return the records that restore a broker's leadership after its start.
 
     The broker leads again the partitions that lost their leader when it stopped (Kafka's brokers
@@ -403,7 +403,7 @@ def lead_again(image: Image, broker_id: int, clean: bool):
     return records
 
 
-def left_alone(image: Image, broker_id: int) -> list:
+def reduce_to_single_broker(image: Image, broker_id: int) -> list:
     """Return the records for the one broker that continues a cluster by itself.
 
     It leads every partition that it has in sync. Partitions that it lacks have no leader, and their

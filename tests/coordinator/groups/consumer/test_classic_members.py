@@ -4,7 +4,7 @@ without a broker, on a virtual clock.
 
 import pytest
 
-from pylog.coordinator.groups.classic.protocol import SentAnswer
+from pylog.coordinator.groups.classic.protocol import SentResponse
 from pylog.coordinator.groups.consumer.group import ConsumerGroup
 from pylog.coordinator.groups.state import consumer_protocol as embedded
 from pylog.coordinator.groups.state.classic_group import Group
@@ -52,10 +52,10 @@ class Mixed(Machine):
     @property
     def sent(self) -> list:
         """Return the responses that no caller has taken; none waits for a flush."""
-        replies, self.groups.replies = self.groups.replies, []
+        replies, self.groups.responses = self.groups.responses, []
         for token, message in replies:
-            if isinstance(token, SentAnswer):
-                token.answer(message)
+            if isinstance(token, SentResponse):
+                token.respond(message)
             else:
                 self._sent.append(message)
         return self._sent

@@ -8,7 +8,7 @@ import pytest
 
 from pylog.coordinator.groups.consumer import current_assignment, target_assignment
 from pylog.coordinator.groups.consumer.group import ConsumerGroup
-from pylog.coordinator.groups.state.heartbeat_cache import GroupRepeats
+from pylog.coordinator.groups.state.heartbeat_cache import GroupHeartbeats
 from tests.coordinator.consumer_world import World
 
 SEEDS = 120
@@ -76,5 +76,5 @@ def test_planted_unrefreshed_topics_are_found(monkeypatch):
 
 
 def test_checker_detects_stale_repeated_responses(monkeypatch):
-    monkeypatch.setattr(GroupRepeats, "void_changed", lambda self, records: None)
+    monkeypatch.setattr(GroupHeartbeats, "void_changed", lambda self, records: None)
     assert finds("stale")

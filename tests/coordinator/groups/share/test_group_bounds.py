@@ -127,7 +127,7 @@ def test_only_new_partitions_of_a_grown_topic_are_initialized(world):
     world.joined()
     world.topics = {"t": topic(partitions=4)}
     world.beat(epoch=3, topics=None)
-    assert [row.places for row in world.asked] == [{T: [2, 3]}]
+    assert [row.partitions for row in world.asked] == [{T: [2, 3]}]
     assert group_of(world).initializing[T].partitions == {2, 3}
     assert share_groups.initialized(world.machine, "g", {T: [2]}, {T: "t"}) == 0
     assert group_of(world).initializing[T].partitions == {3}
@@ -223,7 +223,7 @@ def test_subscription_to_a_missing_topic_waits_for_it(world):
     assert world.asked == []
     world.topics = {"t": topic()}
     world.beat(epoch=2, topics=None)
-    assert [row.places for row in world.asked] == [{T: [0, 1]}]
+    assert [row.partitions for row in world.asked] == [{T: [0, 1]}]
 
 
 # ---- describe and list --------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """A share group and its records: each record has its own part of the state."""
 
 from pylog.coordinator.groups.share import group as share_group
-from pylog.coordinator.groups.share.group import Places, ShareGroup, ShareMember
+from pylog.coordinator.groups.share.group import TopicPartitions, ShareGroup, ShareMember
 
 T, U = b"t" * 16, b"u" * 16
 
@@ -15,8 +15,8 @@ def full() -> ShareGroup:
     one.topics, one.assigned = frozenset("tu"), {T: (0, 2), U: (1,)}
     group.members = {"m": one, "n": two}
     group.target = {"m": {T: (0, 2)}, "n": {U: (1, 3)}}
-    group.initializing = {T: Places("t", frozenset((4, 5)), 11)}
-    group.initialized = {U: Places("u", frozenset((6,)), 11)}
+    group.initializing = {T: TopicPartitions("t", frozenset((4, 5)), 11)}
+    group.initialized = {U: TopicPartitions("u", frozenset((6,)), 11)}
     group.deleting = {b"v" * 16: "v"}
     return group
 

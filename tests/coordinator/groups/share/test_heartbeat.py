@@ -5,14 +5,15 @@ from types import SimpleNamespace
 from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.share import group as share_group
 from pylog.coordinator.groups.share import heartbeat as share_groups
-from pylog.coordinator.groups.share.heartbeat import Obeyed
+from pylog.coordinator.groups.share.heartbeat import ShareGroupConfig
 from pylog.coordinator.groups.state.group_config import Limits
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 from tests.coordinator.world import Clock, loaded
 
 LIMITS = Limits(10, 60_000, 3, 100, 10, 1000, share_session_ms=300)
-OBEYED = Obeyed(session_ms=300, heartbeat_ms=50, assignment_ms=0, members_max=2, retry_ms=1000)
+OBEYED = ShareGroupConfig(session_ms=300, heartbeat_ms=50, assignment_ms=0, members_max=2,
+                          retry_ms=1000)
 T = b"t" * 16
 
 
@@ -44,13 +45,13 @@ class World:
     def settle(self):
         self.log += self.machine.records
         self.machine.records = []
-        self.asked += [message for _, message in self.machine.replies]
-        self.machine.replies = []
+        self.asked += [message for _, message in self.machine.responses]
+        self.machine.responses = []
 
     def initialize(self):
         for asked in self.asked:
             assert share_groups.initialized(
-                self.machine, asked.group_id, asked.places, {T: "t"}) == ErrorCode.NONE
+                self.machine, asked.group_id, asked.partitions, {T: "t"}) == ErrorCode.NONE
         self.asked = []
         self.settle()
 
@@ -83,7 +84,7 @@ def test_partitions_are_assigned_once_they_are_initialized():
     first = world.beat()
     assert first.error_code == 0 and assigned(first) == {} and first.heartbeat_interval_ms == 50
     asked, = world.asked
-    assert asked.places == {T: [0, 1]}
+    assert asked.partitions == {T: [0, 1]}
     assert assigned(world.beat(epoch=first.member_epoch, topics=None)) is None
     assert len(world.asked) == 1
     world.initialize()
@@ -106,12 +107,12 @@ def test_failed_initialization_is_requested_again():
     world = World()
     epoch = world.beat().member_epoch
     asked = world.asked.pop()
-    share_groups.uninitialized(world.machine, "g", asked.places)
+    share_groups.uninitialized(world.machine, "g", asked.partitions)
     world.beat(epoch=epoch, topics=None)
-    assert world.asked.pop().places == {T: [0, 1]}
+    assert world.asked.pop().partitions == {T: [0, 1]}
     world.clock.ms += 1001
     world.beat(epoch=epoch, topics=None)
-    assert world.asked.pop().places == {T: [0, 1]}
+    assert world.asked.pop().partitions == {T: [0, 1]}
 
 
 def test_a_topic_that_grows_is_followed():
@@ -119,7 +120,7 @@ def test_a_topic_that_grows_is_followed():
     epoch = world.joined()
     world.topics = {"t": topic(partitions=3)}
     epoch = world.beat(epoch=epoch, topics=None).member_epoch
-    assert world.asked[0].places == {T: [2]}
+    assert world.asked[0].partitions == {T: [2]}
     world.initialize()
     assert assigned(world.beat(epoch=epoch, topics=None)) == {T: [0, 1, 2]}
 
@@ -218,13 +219,14 @@ def walked(world, random, epochs):
                         for name in random.choice(("t", "tu", "u"))}
     elif turn == 8:
         for asked in world.asked:
-            assert share_groups.uninitialized(world.machine, "g", asked.places) == ErrorCode.NONE
+            assert share_groups.uninitialized(world.machine, "g",
+                                              asked.partitions) == ErrorCode.NONE
         world.asked = []
     elif turn == 9:
         world.run(random.choice((10, 100, 301)))
     else:
         for asked in world.asked:
-            share_groups.initialized(world.machine, "g", asked.places, {
+            share_groups.initialized(world.machine, "g", asked.partitions, {
                 row.id: row.name for row in world.topics.values()})
         world.asked = []
     world.settle()
@@ -344,5 +346,5 @@ def test_a_classic_member_cannot_join_a_share_group():
         group_id="g", session_timeout_ms=1000, rebalance_timeout_ms=1000, member_id="",
         protocol_type="consumer", protocols=[messages.JoinGroupRequest.JoinGroupRequestProtocol(
             name="range", metadata=b"")]), 9, "c", "h", "token")
-    (_, answer), = world.machine.replies
+    (_, answer), = world.machine.responses
     assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL

@@ -78,7 +78,7 @@ def test_a_deletion_is_recorded_before_and_after_the_states_go():
     world = World()
     left(world)
     found = begun(world, "t", "none")
-    assert found.places == {T: [0, 1]}
+    assert found.partitions == {T: [0, 1]}
     assert found.refused["none"].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert T in world.group().deleting and T not in world.group().initialized
     assert share_offsets.deleted(world.machine, "g", [T]) == ErrorCode.NONE
@@ -90,7 +90,7 @@ def test_interrupted_deletion_is_repeated():
     world = World()
     left(world)
     begun(world, "t")
-    assert begun(world, "t").places == {T: [0, 1]}
+    assert begun(world, "t").partitions == {T: [0, 1]}
     assert begun(world, "t").refused == {}
 
 
@@ -99,7 +99,7 @@ def test_half_done_deletion_restarts_with_the_next_member():
     left(world)
     begun(world, "t")
     world.beat("n")
-    assert world.asked[0].places == {T: [0, 1]}
+    assert world.asked[0].partitions == {T: [0, 1]}
     assert not world.group().deleting
 
 
@@ -111,7 +111,7 @@ def test_group_deletion_removes_all_its_share_partitions():
     begun(world, "t")
     found = share_offsets.begin_group_deletion(
         world.machine, "g", {T: topic(), U: world.topics["u"]})
-    assert found.places == {T: [0, 1], U: [0]}
+    assert found.partitions == {T: [0, 1], U: [0]}
     assert share_offsets.delete_group(world.machine, "g") == ErrorCode.NONE
     world.settle()
     assert not world.machine.shares

@@ -76,9 +76,9 @@ class Walk(World):
         names = {row.id: name for name, row in self.topics.items()}
         for one in asked:
             if self.source.random() < 0.8:
-                share_heartbeat.initialized(self.machine, one.group_id, one.places, names)
+                share_heartbeat.initialized(self.machine, one.group_id, one.partitions, names)
             else:
-                share_heartbeat.uninitialized(self.machine, one.group_id, one.places)
+                share_heartbeat.uninitialized(self.machine, one.group_id, one.partitions)
         self.settle()
 
     def change_topics(self):
@@ -109,7 +109,7 @@ class Walk(World):
             for member in MEMBERS:
                 self.act(member, changes=0)
             for one in self.asked:
-                share_heartbeat.initialized(self.machine, one.group_id, one.places, {
+                share_heartbeat.initialized(self.machine, one.group_id, one.partitions, {
                     row.id: name for name, row in self.topics.items()})
             self.asked = []
             self.settle()

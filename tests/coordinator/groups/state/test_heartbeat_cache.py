@@ -9,7 +9,7 @@ from pylog.coordinator.groups.consumer import heartbeat as consumer_heartbeat
 from pylog.coordinator.groups.consumer import target_assignment
 from pylog.coordinator.groups.shard import GroupShard
 from pylog.coordinator.groups.state import classic_group, classic_records
-from pylog.coordinator.groups.state.heartbeat_cache import GroupRepeats
+from pylog.coordinator.groups.state.heartbeat_cache import GroupHeartbeats
 from pylog.coordinator.runtime.timers import Timers
 from pylog.coordinator.runtime.transactional_batches import TransactionalRecords
 from pylog.metadata.image.image import Image, Topic
@@ -189,7 +189,7 @@ def test_unloaded_coordinator_voids_cached_heartbeats(resting):
 
 
 def test_records_name_the_group_that_they_are_of():
-    repeats, given = GroupRepeats(Timers()), {}
+    repeats, given = GroupHeartbeats(Timers()), {}
     for group_id in ("g", "gg", "\N{SNOWMAN}"):
         given[group_id] = Repeat()
         repeats.offer(group_id, "a", given[group_id], ("session", group_id), 10, 100)

@@ -65,11 +65,11 @@ def test_invalid_changes_are_rejected(fields, error):
 
 def test_fenced_or_stopping_broker_cannot_join_the_isr():
     cluster = three()
-    cluster.beat(2, want_fence=True)
+    cluster.process_heartbeat(2, want_fence=True)
     epoch = cluster.state().partition_epoch
     assert asked(cluster, [(1, -1), (2, -1)], partition_epoch=epoch).error_code == \
         E.INELIGIBLE_REPLICA
-    cluster.beat(1, want_shut_down=True)
+    cluster.process_heartbeat(1, want_shut_down=True)
     state = cluster.state()
     assert asked(cluster, [(3, -1), (1, -1)], broker_id=3, leader_epoch=state.leader_epoch,
                  partition_epoch=state.partition_epoch).error_code == E.INELIGIBLE_REPLICA

@@ -47,7 +47,7 @@ def test_leadership_moves_only_back_to_preferred_replicas():
 
 def test_offline_partitions_and_ineligible_preferred_replicas_are_not_balanced():
     cluster = led(three((1, 2), (2, 1)), -1, 1)
-    cluster.beat(2, want_fence=True)
+    cluster.process_heartbeat(2, want_fence=True)
     assert decided(elections.balanced(cluster.rules)) == []
 
 
@@ -65,14 +65,14 @@ def test_unclean_leader_is_elected_only_if_the_topic_allows_it():
     cluster.create((1, 2), name="safe")
     for name in ("t", "safe"):
         led(cluster, -1, name=name, isr=[1])
-    cluster.beat(1, want_fence=True)
+    cluster.process_heartbeat(1, want_fence=True)
     cluster.take(decided(elections.unclean(cluster.rules)))
     assert (leaders(cluster), leaders(cluster, "safe")) == ([2], [-1])
 
 
 def test_preferred_leaders_are_elected_where_possible():
     cluster = led(three((1, 2), (2, 1), (3, 1)), 2, 2, 1)
-    cluster.beat(3, want_fence=True)
+    cluster.process_heartbeat(3, want_fence=True)
     assert elected(cluster, PREFERRED, [("t", [0, 1, 2, 3, -1]), ("x", [0])]) == [
         ("t", 0, E.NONE), ("t", 1, E.ELECTION_NOT_NEEDED),
         ("t", 2, E.PREFERRED_LEADER_NOT_AVAILABLE),
@@ -95,9 +95,9 @@ def test_unclean_election_affects_only_partitions_without_a_leader(gone, errors,
     led(cluster, -1, 2)
     cluster.take([messages.PartitionChangeRecord(
         partition_id=0, topic_id=cluster.image.topics["t"].id, isr=[1])])
-    cluster.beat(1, want_fence=True)
+    cluster.process_heartbeat(1, want_fence=True)
     for id_ in gone:
-        cluster.beat(id_, want_fence=True)
+        cluster.process_heartbeat(id_, want_fence=True)
     assert [error for _, _, error in elected(cluster, UNCLEAN, [("t", [0, 1])])] == errors
     assert leaders(cluster) == after
 

@@ -248,7 +248,7 @@ def test_blocks_of_producer_ids_do_not_overlap():
 
 def test_unclean_start_raises_the_leader_epoch_of_led_partitions():
     image, _ = create(cluster(2), topic(partitions=4))
-    records = controller.lead_again(image, 1, clean=False)
+    records = controller.elect_after_restart(image, 1, clean=False)
     after = apply(image, records, image.offset + len(records), 1)
     assert len(records) == 2
     for old, new in zip(image.topics["t"].partitions, after.topics["t"].partitions, strict=True):
@@ -263,7 +263,7 @@ def test_partition_without_a_leader_gets_an_eligible_one():
         eligible_leader_replicas=eligible)
         for index, isr, eligible in ((0, [1], []), (1, [], [1, 2]), (2, [2], [1]))],
         image.offset + 3, 1)
-    records = controller.lead_again(image, 1, clean=True)
+    records = controller.elect_after_restart(image, 1, clean=True)
     image = apply(image, records, image.offset + len(records), 1)
     states = image.topics["t"].partitions
     assert [(s.leader, s.isr, s.eligible_leader_replicas) for s in states] \
@@ -279,7 +279,7 @@ def test_last_broker_leads_its_in_sync_partitions_without_waiting():
         for index, leader, isr, eligible in (
             (0, 2, [2, 1], []), (1, 1, [1], [2]), (2, 3, [3, 2], []), (3, 1, [1], []))],
         image.offset + 4, 1)
-    records = controller.left_alone(image, 1)
+    records = controller.reduce_to_single_broker(image, 1)
     after = apply(image, records, image.offset + len(records), 1)
     assert [(s.leader, s.isr, s.eligible_leader_replicas) for s in after.topics["t"].partitions] \
         == [(1, (1,), ()), (1, (1,), ()), (-1, (3, 2), ()), (1, (1,), ())]
@@ -288,4 +288,4 @@ def test_last_broker_leads_its_in_sync_partitions_without_waiting():
     # It became leader of one partition, and the others kept their leader.
     assert [new.leader_epoch - old.leader_epoch for old, new in zip(
         image.topics["t"].partitions, after.topics["t"].partitions, strict=True)] == [1, 0, 1, 0]
-    assert not controller.left_alone(after, 1)
+    assert not controller.reduce_to_single_broker(after, 1)
